@@ -1,0 +1,167 @@
+//! The management channel: framed messages over a byte stream (a second UART under QEMU).
+//!
+//! A frame is a postcard message in COBS encoding, ended by a zero byte, so that either side can
+//! resynchronize after a lost byte by skipping to the next zero.
+
+use crate::report::{DomainState, Report};
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Version of the messages, sent in [`Event::Hello`].
+pub const VERSION: u32 = 1;
+
+/// Longest encoded frame in bytes, including the final zero; longer ones are dropped.
+pub const MAX_FRAME: usize = 64 * 1024;
+
+/// From the hypervisor to the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// First message of a run.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+        /// Names of the domains; messages refer to them by index.
+        domains: Vec<String>,
+    },
+    /// Output of a guest's serial console.
+    Console {
+        /// Index of the domain.
+        domain: u16,
+        /// What it wrote.
+        bytes: Vec<u8>,
+    },
+    /// A domain changed its state.
+    State {
+        /// Index of the domain.
+        domain: u16,
+        /// Its new state.
+        state: DomainState,
+        /// Why, for ends that were not asked for.
+        reason: String,
+    },
+    /// Answer to the command with the same sequence number.
+    Reply {
+        /// Sequence number of the command.
+        seq: u32,
+        /// What came of it.
+        result: Result<(), CommandError>,
+    },
+    /// Answer to [`Command::Report`], and the last message before the end of a run.
+    Report {
+        /// Sequence number of the command; 0 for the final report.
+        seq: u32,
+        /// The counters.
+        report: Report,
+    },
+    /// All domains have ended; the machine is switched off next.
+    Finished,
+}
+
+/// From the host to the hypervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by the host, not 0; the reply carries it.
+    pub seq: u32,
+    /// What to do.
+    pub command: Command,
+}
+
+/// What the host can ask for. Domains are indices into [`Event::Hello`]'s names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Send the counters.
+    Report,
+    /// Run a created or ended domain (an ended one is built afresh).
+    Start(u16),
+    /// Stop its processors until [`Command::Resume`].
+    Pause(u16),
+    /// Let a paused domain go on.
+    Resume(u16),
+    /// Ask the guest to power off (ACPI power button); does not wait.
+    Stop(u16),
+    /// End it at once and take everything back.
+    Destroy(u16),
+    /// [`Command::Destroy`], then [`Command::Start`].
+    Restart(u16),
+    /// Bytes typed on the domain's console.
+    ConsoleInput(u16, Vec<u8>),
+    /// Destroy all domains and switch the machine off.
+    Shutdown,
+}
+
+/// Why a command was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CommandError {
+    /// No domain has this index.
+    NoSuchDomain,
+    /// The domain's state does not allow it (start of a running one, ...).
+    WrongState,
+    /// Not enough memory to build it again.
+    OutOfMemory,
+    /// Its kernel could not be loaded again.
+    BadKernel,
+    /// A device of it could not be given to it.
+    DeviceBusy,
+}
+
+/// Encodes one frame, final zero included.
+///
+/// # Errors
+/// Fails only when the allocator does.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, postcard::Error> {
+    postcard::to_allocvec_cobs(message)
+}
+
+/// Collects bytes into frames and decodes them.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    overflow: bool,
+}
+
+impl Decoder {
+    /// Takes one byte; returns a message when it completes one. Damaged frames are dropped.
+    pub fn push<T: DeserializeOwned>(&mut self, byte: u8) -> Option<T> {
+        if byte != 0 {
+            if self.buffer.len() < MAX_FRAME {
+                self.buffer.push(byte);
+            } else {
+                self.overflow = true;
+            }
+            return None;
+        }
+        self.buffer.push(0);
+        let message = if self.overflow { None } else { postcard::from_bytes_cobs(&mut self.buffer).ok() };
+        self.buffer.clear();
+        self.overflow = false;
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_noise_before_them() {
+        let request = Request { seq: 7, command: Command::ConsoleInput(1, alloc::vec![0, 1, 0]) };
+        let mut decoder = Decoder::default();
+        let mut bytes = alloc::vec![9, 9, 9, 0];
+        bytes.extend(encode(&request).unwrap());
+        let got: Vec<Request> = bytes.into_iter().filter_map(|b| decoder.push(b)).collect();
+        assert_eq!(got, [request]);
+    }
+
+    #[test]
+    fn an_endless_frame_is_dropped_and_the_next_one_read() {
+        let request = Request { seq: 1, command: Command::Report };
+        let mut decoder = Decoder::default();
+        for _ in 0..2 * MAX_FRAME {
+            assert_eq!(decoder.push::<Request>(1), None);
+        }
+        assert_eq!(decoder.push::<Request>(0), None);
+        let got: Vec<Request> = encode(&request).unwrap().into_iter().filter_map(|b| decoder.push(b)).collect();
+        assert_eq!(got, [request]);
+    }
+}

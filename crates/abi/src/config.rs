@@ -1,0 +1,96 @@
+//! The validated configuration: what the host command writes into the bundle.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Version of the encoding; the hypervisor refuses any other.
+pub const VERSION: u32 = 1;
+
+/// Everything that one run of the hypervisor is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Must equal [`VERSION`].
+    pub version: u32,
+    /// The guests, in the order of the file.
+    pub domains: Vec<Domain>,
+    /// The physical devices that guests share.
+    pub devices: Vec<Device>,
+}
+
+/// One guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Unique, 1-31 characters of `[a-z0-9-]`.
+    pub name: String,
+    /// Bundle member that holds the kernel.
+    pub kernel: String,
+    /// Bundle member that holds the initial ramdisk.
+    pub initrd: Option<String>,
+    /// Kernel command line.
+    pub cmdline: String,
+    /// Bytes of memory, a multiple of 2 MiB.
+    pub memory: u64,
+    /// Number of virtual processors, 1-64.
+    pub vcpus: u8,
+    /// Physical processor of each virtual one; shorter lists repeat, empty means any.
+    pub cpus: Vec<u8>,
+    /// Created, but not started before a command says so.
+    pub paused: bool,
+    /// Devices this guest has.
+    pub devices: Vec<Share>,
+}
+
+/// A guest's part in a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Index into [`Config::devices`].
+    pub device: u16,
+    /// How the device is shared.
+    pub mode: Mode,
+    /// Station address that this guest's driver finds in the device, for NICs.
+    pub mac: Option<[u8; 6]>,
+    /// The user accepts that this function can reach all memory by DMA.
+    pub dma_unprotected: bool,
+}
+
+/// How a device is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    /// One guest owns the device, with its native driver.
+    Passthrough,
+    /// Guests use the device in turn, each with its native driver (seed 000).
+    Vpio,
+}
+
+/// A physical device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Unique, 1-31 characters of `[a-z0-9-]`.
+    pub name: String,
+    /// Which PCI function it is.
+    pub select: Select,
+}
+
+/// How a physical PCI function is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Select {
+    /// The `nth` function (from 0, in bus order) with these identifiers.
+    Id {
+        /// PCI vendor identifier.
+        vendor: u16,
+        /// PCI device identifier.
+        device: u16,
+        /// Which of several equal ones.
+        nth: u8,
+    },
+    /// The function at this bus, device and function number.
+    Address {
+        /// Bus, 0-255.
+        bus: u8,
+        /// Device, 0-31.
+        device: u8,
+        /// Function, 0-7.
+        function: u8,
+    },
+}

@@ -1,0 +1,22 @@
+//! Layouts shared by the hypervisor, the host command and (later) guests.
+//!
+//! - [`config`]: what the host command validates and the hypervisor runs.
+//! - [`report`]: what the hypervisor counted.
+//! - [`channel`]: the framed messages of the management channel.
+//!
+//! Everything is plain data encoded with postcard. Neither side trusts the other's bytes:
+//! decoding can fail and never panics.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod channel;
+pub mod config;
+pub mod report;
+
+/// Names of the members of the bundle (a newc cpio archive) that the hypervisor looks for itself.
+pub mod bundle {
+    /// The encoded [`crate::config::Config`].
+    pub const CONFIG: &str = "config";
+}

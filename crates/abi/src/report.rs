@@ -1,0 +1,131 @@
+//! What the hypervisor counted: free-running counters, read without stopping anyone.
+//!
+//! Counts are exact. "Access" means one port or memory access as the device sees it: a `rep outsw`
+//! of 700 words is 700 *elements* and one *instruction*. Hooked accesses are counted as both, so
+//! that shares can be stated in either convention.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// The state of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Time since the hypervisor started, in nanoseconds of its TSC clock.
+    pub uptime_ns: u64,
+    /// Physical processors online.
+    pub cpus: u16,
+    /// Frequency of the time-stamp counter in kHz.
+    pub tsc_khz: u64,
+    /// Bytes of memory not given to anyone.
+    pub free_memory: u64,
+    /// The guests, in configuration order.
+    pub domains: Vec<DomainReport>,
+    /// The shared devices, in configuration order.
+    pub devices: Vec<DeviceReport>,
+}
+
+/// The life of a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DomainState {
+    /// Built, not started.
+    #[default]
+    Created,
+    /// At least one virtual processor may run.
+    Running,
+    /// Stopped by a command; can be resumed.
+    Paused,
+    /// The guest powered itself off.
+    PoweredOff,
+    /// Ended by a command.
+    Destroyed,
+    /// Ended because of something it did; see [`DomainReport::end_reason`].
+    Crashed,
+}
+
+impl DomainState {
+    /// Nothing of the domain can run any more.
+    pub const fn is_ended(self) -> bool {
+        matches!(self, Self::PoweredOff | Self::Destroyed | Self::Crashed)
+    }
+}
+
+/// A counter with its name, such as `("cpuid", 1042)`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// What was counted.
+    pub name: String,
+    /// How often.
+    pub value: u64,
+}
+
+/// One guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainReport {
+    /// Name from the configuration.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: DomainState,
+    /// Why it ended, where it did not power off by itself.
+    pub end_reason: String,
+    /// How often it was started again (its own reboots and commands).
+    pub restarts: u32,
+    /// Nanoseconds its virtual processors ran.
+    pub run_ns: u64,
+    /// VM exits by reason; only reasons that occurred.
+    pub exits: Vec<Count>,
+    /// Requests refused: illegal ports, MSRs, memory, device accesses.
+    pub refused: Vec<Count>,
+    /// Interrupts injected.
+    pub interrupts: u64,
+}
+
+/// One physical device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Name from the configuration.
+    pub name: String,
+    /// Its device state model, or "passthrough".
+    pub model: String,
+    /// Domain that holds it now.
+    pub holder: Option<String>,
+    /// How often it changed hands.
+    pub handoffs: u64,
+    /// How often a hand-over had to be forced by a reset.
+    pub forced: u64,
+    /// Interrupts the physical device raised.
+    pub interrupts: u64,
+    /// What each sharing domain did with it.
+    pub shares: Vec<ShareReport>,
+}
+
+/// One guest's use of one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareReport {
+    /// The domain.
+    pub domain: String,
+    /// The mode it shares in.
+    pub mode: String,
+    /// Hooked accesses, in device elements.
+    pub hooked_elements: u64,
+    /// Hooked accesses, in instructions (one exit each).
+    pub hooked_instructions: u64,
+    /// Hooked accesses by register, in instructions.
+    pub hooked_by_register: Vec<Count>,
+    /// Accesses the hypervisor made to the device for this guest, in elements.
+    pub forwarded_elements: u64,
+    /// Frames this guest sent through the hypervisor's eyes (transmit commands seen).
+    pub tx_packets: u64,
+    /// Frames delivered to this guest by the hypervisor.
+    pub rx_packets: u64,
+    /// Frames for this guest dropped because its queue was full.
+    pub rx_dropped: u64,
+    /// Accesses refused by a check of the model.
+    pub refused: u64,
+    /// Times the guest had to wait for the device.
+    pub waits: u64,
+    /// Nanoseconds it waited in all.
+    pub wait_ns: u64,
+    /// Nanoseconds it held the device.
+    pub held_ns: u64,
+}

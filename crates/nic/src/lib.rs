@@ -1,0 +1,3 @@
+//! Sluice: software network cards.
+#![no_std]
+#![forbid(unsafe_code)]

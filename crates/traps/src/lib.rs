@@ -1,0 +1,3 @@
+//! Sluice: which guest accesses exit, as data.
+#![no_std]
+#![forbid(unsafe_code)]

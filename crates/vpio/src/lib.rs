@@ -1,0 +1,3 @@
+//! Sluice: device state models and the monitor that drives them.
+#![no_std]
+#![forbid(unsafe_code)]

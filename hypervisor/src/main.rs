@@ -1,0 +1,3 @@
+//! The bare-metal image.
+#![no_std]
+#![no_main]

@@ -1,0 +1,240 @@
+//! The I/O APIC: 24 pins, each with a redirection entry, global interrupts 0-23.
+//!
+//! [`IoApic::set_line`] says how a device drives its line; a [`Message`] comes back when that interrupts
+//! somebody. A level-triggered pin then waits for [`IoApic::eoi`] (its remote IRR is set) and delivers again
+//! if the line is still asserted, so several devices may share a pin if the caller passes the OR of them.
+//!
+//! Source: Intel 82093AA datasheet (290566-001), chapter 3; version 0x20 with the EOI register as in the
+//! ICH and later.
+//!
+//! Deviations: the polarity bit is kept but means nothing, as [`IoApic::set_line`] takes the logical state; SMI,
+//! NMI, INIT and ExtINT entries deliver nothing; delivery is instant, so the delivery status reads idle.
+
+use crate::Message;
+use crate::message::widen;
+use arrayvec::ArrayVec;
+
+/// Where the registers are.
+pub const BASE: u64 = 0xFEC0_0000;
+/// Pins.
+pub const PINS: usize = 24;
+
+const VERSION: u32 = 0x20 | (PINS as u32 - 1) << 16;
+
+/// Offsets of the directly addressed registers.
+mod direct {
+    pub const SELECT: u32 = 0x00;
+    pub const WINDOW: u32 = 0x10;
+    pub const EOI: u32 = 0x40;
+}
+
+/// Numbers of the registers behind the window (table 3-1).
+mod indirect {
+    pub const ID: u8 = 0x00;
+    pub const VERSION: u8 = 0x01;
+    pub const ARBITRATION: u8 = 0x02;
+    pub const TABLE: u8 = 0x10;
+    pub const TABLE_LAST: u8 = 0x3F;
+}
+
+/// A redirection entry (3.2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry(u64);
+
+impl Entry {
+    const REMOTE_IRR: u64 = 1 << 14;
+    const LEVEL: u64 = 1 << 15;
+    const MASKED: u64 = 1 << 16;
+    /// Vector, delivery and destination mode, polarity, trigger mode, mask, destination.
+    const WRITABLE: u64 = 0xFF00_0000_0001_AFFF;
+
+    fn vector(self) -> u8 {
+        self.0 as u8
+    }
+
+    fn is_level(self) -> bool {
+        self.0 & Self::LEVEL != 0
+    }
+
+    fn is_masked(self) -> bool {
+        self.0 & Self::MASKED != 0
+    }
+
+    fn waits(self) -> bool {
+        self.0 & Self::REMOTE_IRR != 0
+    }
+
+    fn message(self) -> Option<Message> {
+        let dest = widen((self.0 >> 56) as u8);
+        Message::new(dest, self.0 & 1 << 11 != 0, (self.0 >> 8 & 7) as u8, self.vector(), self.is_level())
+    }
+}
+
+/// What an end of interrupt did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Eois {
+    /// Pins, by bit, whose level-triggered interrupt ended.
+    pub pins: u32,
+    /// Interrupts of those pins whose line is asserted still.
+    pub redeliver: ArrayVec<Message, PINS>,
+}
+
+/// What a register write asks of the hypervisor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+#[allow(clippy::large_enum_variant, reason = "lives on the stack of one exit")]
+pub enum WriteEffect {
+    /// Nothing.
+    None,
+    /// An entry of this pin changed; deliver the message if there is one (its line was asserted already).
+    Entry(u8, Option<Message>),
+    /// The EOI register was written.
+    Eoi(Eois),
+}
+
+/// The I/O APIC.
+#[derive(Clone, Debug)]
+pub struct IoApic {
+    id: u8,
+    select: u8,
+    lines: u32,
+    table: [Entry; PINS],
+}
+
+impl IoApic {
+    /// An I/O APIC after reset: all pins masked (3.2.4).
+    pub fn new(id: u8) -> Self {
+        Self { id: id & 0xF, select: 0, lines: 0, table: [Entry(Entry::MASKED); PINS] }
+    }
+
+    /// A 32-bit read at `offset` in the register page.
+    pub fn mmio_read(&self, offset: u32) -> u32 {
+        match offset {
+            direct::SELECT => self.select.into(),
+            direct::WINDOW => self.read(),
+            _ => 0,
+        }
+    }
+
+    /// A 32-bit write at `offset` in the register page.
+    pub fn mmio_write(&mut self, offset: u32, value: u32) -> WriteEffect {
+        match offset {
+            direct::SELECT => {
+                self.select = value as u8;
+                WriteEffect::None
+            }
+            direct::WINDOW => self.write(value),
+            direct::EOI => WriteEffect::Eoi(self.eoi(value as u8)),
+            _ => WriteEffect::None,
+        }
+    }
+
+    /// The line of `pin` is now asserted or not; an interrupt to deliver, if that raises one. An edge on a
+    /// masked pin is lost (3.2.4, bit 16).
+    pub fn set_line(&mut self, pin: u8, asserted: bool) -> Option<Message> {
+        let entry = *self.table.get(usize::from(pin))?;
+        let bit = 1 << pin;
+        let rose = asserted && self.lines & bit == 0;
+        if asserted {
+            self.lines |= bit
+        } else {
+            self.lines &= !bit
+        }
+        if entry.is_level() {
+            self.service(pin)
+        } else {
+            entry.message().filter(|_| rose && !entry.is_masked())
+        }
+    }
+
+    /// A local APIC ended a level-triggered interrupt of `vector`.
+    pub fn eoi(&mut self, vector: u8) -> Eois {
+        let mut eois = Eois::default();
+        for pin in 0..PINS as u8 {
+            let Some(entry) = self.table.get_mut(usize::from(pin)) else { break };
+            if entry.vector() != vector || !entry.is_level() || !entry.waits() {
+                continue;
+            }
+            entry.0 &= !Entry::REMOTE_IRR;
+            eois.pins |= 1 << pin;
+            if let Some(message) = self.service(pin) {
+                // One message per pin at most: it cannot be full.
+                let _ = eois.redeliver.try_push(message);
+            }
+        }
+        eois
+    }
+
+    /// Is `pin` masked? (A pin that does not exist is.)
+    pub fn is_masked(&self, pin: u8) -> bool {
+        self.table.get(usize::from(pin)).is_none_or(|entry| entry.is_masked())
+    }
+
+    /// Is `pin` level-triggered?
+    pub fn is_level(&self, pin: u8) -> bool {
+        self.table.get(usize::from(pin)).is_some_and(|entry| entry.is_level())
+    }
+
+    /// Has `pin` delivered a level-triggered interrupt that has not ended yet?
+    pub fn is_in_service(&self, pin: u8) -> bool {
+        self.table.get(usize::from(pin)).is_some_and(|entry| entry.waits())
+    }
+
+    /// The lines asserted, by bit.
+    pub fn lines(&self) -> u32 {
+        self.lines
+    }
+
+    /// Delivers a level-triggered pin that is asserted, unmasked and not waiting for an EOI.
+    fn service(&mut self, pin: u8) -> Option<Message> {
+        let entry = self.table.get_mut(usize::from(pin))?;
+        if !entry.is_level() || entry.is_masked() || entry.waits() || self.lines & 1 << pin == 0 {
+            return None;
+        }
+        let message = entry.message()?;
+        entry.0 |= Entry::REMOTE_IRR;
+        Some(message)
+    }
+
+    fn read(&self) -> u32 {
+        match self.select {
+            indirect::ID | indirect::ARBITRATION => u32::from(self.id) << 24,
+            indirect::VERSION => VERSION,
+            indirect::TABLE..=indirect::TABLE_LAST => {
+                let (pin, shift) = Self::slot(self.select);
+                self.table.get(pin).map_or(0, |entry| (entry.0 >> shift) as u32)
+            }
+            _ => 0,
+        }
+    }
+
+    fn write(&mut self, value: u32) -> WriteEffect {
+        match self.select {
+            indirect::ID => self.id = (value >> 24) as u8 & 0xF,
+            indirect::TABLE..=indirect::TABLE_LAST => {
+                let (pin, shift) = Self::slot(self.select);
+                let Some(entry) = self.table.get_mut(pin) else { return WriteEffect::None };
+                let writable = Entry::WRITABLE & 0xFFFF_FFFF << shift;
+                entry.0 = entry.0 & !writable | u64::from(value) << shift & writable;
+                if !entry.is_level() {
+                    // Going through edge mode is how software forgets an interrupt that nobody will end.
+                    entry.0 &= !Entry::REMOTE_IRR;
+                }
+                let pin = pin as u8;
+                return WriteEffect::Entry(pin, self.service(pin));
+            }
+            _ => {}
+        }
+        WriteEffect::None
+    }
+
+    /// Pin, and shift of the half of its entry, of a register of the table.
+    fn slot(select: u8) -> (usize, u32) {
+        let index = select.saturating_sub(indirect::TABLE);
+        (usize::from(index >> 1), u32::from(index & 1) * 32)
+    }
+}
+
+#[cfg(test)]
+mod tests;

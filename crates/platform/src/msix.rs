@@ -1,0 +1,1 @@
+//! MSI-X tables.

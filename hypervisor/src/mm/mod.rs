@@ -1,0 +1,64 @@
+//! The hypervisor's own memory: layout of its address space, final page tables, frames, heap and stacks.
+//!
+//! | addresses | what | rights |
+//! |---|---|---|
+//! | `0xffff_8000_0000_0000` up | direct map: physical address `p` is at [`DIRECT_MAP`]` + p` | RW, NX; MMIO uncached |
+//! | `0xffff_c000_0000_0000` up | stacks, each with unmapped pages below it | RW, NX |
+//! | `0xffff_ffff_8000_0000` up | the image, by segment | RX, R, RW |
+//!
+//! The image's text and constants are read-only in the direct map too. All processors share one root table.
+
+mod frames;
+mod heap;
+mod layout;
+mod stack;
+mod tables;
+
+pub use frames::{frames, memory_bytes};
+pub use layout::{DIRECT_MAP, image_range, is_text};
+pub use stack::{Stack, is_stack, is_stack_guard, new_stack};
+pub use tables::{Leaf, is_mapped, map_mmio, root, trampoline_root, walk_live};
+
+use crate::boot::BootInfo;
+pub use frames::Hpa;
+
+/// Bytes of the smallest page.
+pub const PAGE: u64 = 4096;
+
+/// Address at which the hypervisor reaches a physical address. Below 4 GiB everything is mapped; above, memory and
+/// what [`map_mmio`] was asked for.
+#[inline]
+pub fn virt(address: Hpa) -> *mut u8 {
+    layout::direct(address.get())
+}
+
+/// Physical address of something in the direct map or in the image.
+pub fn phys<T: ?Sized>(pointer: *const T) -> Option<Hpa> {
+    layout::physical(pointer.cast::<u8>() as u64).map(Hpa::new)
+}
+
+/// Takes over memory: frames below 4 GiB, then final page tables, then the rest and the heap.
+/// Runs once, on the boot processor, on the boot page tables.
+pub fn init(info: &BootInfo) {
+    heap::init_early();
+    frames::init_low(info);
+    tables::init(info);
+    frames::init_high(info);
+    heap::grow(frames::memory_bytes());
+}
+
+/// Panics unless the live page tables keep what they promise: no page both writable and executable, no
+/// writable alias of text or constants, no mapping below the kernel half, and every stack guard unmapped.
+pub fn check_live() {
+    let mut leaves = 0u64;
+    walk_live(|leaf| {
+        leaves += 1;
+        assert!(!(leaf.writable && leaf.executable), "writable and executable: {leaf:x?}");
+        assert!(leaf.address >= DIRECT_MAP, "mapped below the kernel half: {leaf:x?}");
+        let read_only = layout::read_only_physical();
+        let aliases = leaf.physical < read_only.end && leaf.physical + leaf.bytes > read_only.start;
+        assert!(!(leaf.writable && aliases), "writable alias of read-only image memory: {leaf:x?}");
+    });
+    stack::check_guards();
+    log::info!("page tables: {leaves} leaves, none writable and executable, stack guards unmapped");
+}

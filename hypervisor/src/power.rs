@@ -1,0 +1,41 @@
+//! Ending the run: switching the machine off, or reporting failure to whoever started it.
+
+use crate::acpi;
+use crate::cpu::{self, port};
+
+/// Port of QEMU's `isa-debug-exit` device; QEMU ends with status `value << 1 | 1`. Nothing listens there
+/// on other machines.
+const DEBUG_EXIT: u16 = 0xf4;
+
+/// Codes for [`fail`].
+pub mod code {
+    /// A panic or an exception in the hypervisor: QEMU ends with status 85.
+    pub const PANIC: u8 = 0x2a;
+    /// The bundle or its configuration could not be used: status 87.
+    pub const CONFIGURATION: u8 = 0x2b;
+    /// A guest did not end as it should: status 89.
+    pub const GUEST: u8 = 0x2c;
+}
+
+/// Switches the machine off: ACPI state S5.
+pub fn off() -> ! {
+    cpu::halt_others();
+    acpi::enter_s5();
+    log::error!("the machine does not switch off: halting");
+    cpu::halt()
+}
+
+/// Ends the run with a status that is not zero, where that is possible (QEMU); halts otherwise.
+pub fn fail(code: u8) -> ! {
+    cpu::halt_others();
+    port::outl(DEBUG_EXIT, code.into());
+    cpu::halt()
+}
+
+/// Restarts the machine: the reset control register of PC chipsets, then a triple fault.
+pub fn reset() -> ! {
+    cpu::halt_others();
+    port::outb(0xcf9, 0x02);
+    port::outb(0xcf9, 0x06);
+    cpu::halt()
+}

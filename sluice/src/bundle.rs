@@ -1,0 +1,106 @@
+//! The bundle: one newc cpio archive with the binary configuration and every kernel and initrd it names,
+//! each stored once.
+
+use crate::config::{Image, Setup};
+use crate::cpio::Archive;
+use crate::kernels::{self, Kernel};
+use crate::rootfs;
+use anyhow::{Context, Result, bail};
+use sluice_abi::config as abi;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A bundle, and what went into it.
+pub struct Bundle {
+    /// The archive.
+    pub bytes: Vec<u8>,
+    /// The configuration in it.
+    pub config: abi::Config,
+    /// What the named kernels turned out to be: name, release, package version.
+    pub kernels: Vec<(String, String, String)>,
+}
+
+/// Collects everything a setup names. `extra_cmdline` is put in front of every guest's own command line.
+pub fn build(setup: &Setup, extra_cmdline: &str) -> Result<Bundle> {
+    let mut store = Store::default();
+    let mut kernels_used: BTreeMap<String, Kernel> = BTreeMap::new();
+    let mut domains = Vec::new();
+    for domain in &setup.domains {
+        let name = domain.name.get_ref();
+        let mut own_kernel = None;
+        let kernel_path = match domain.kernel.get_ref() {
+            Image::File(path) => path.clone(),
+            Image::Named(name) => {
+                let kernel = kernels::get(name)?;
+                kernels_used.insert(name.clone(), kernel.clone());
+                own_kernel.insert(kernel).image.clone()
+            }
+        };
+        let initrd = match domain.initrd.as_ref().map(|initrd| initrd.get_ref()) {
+            None => None,
+            Some(Image::File(path)) => Some(store.member("initrd", path)?),
+            Some(Image::Named(rootfs)) => {
+                let Some(kernel) = &own_kernel else {
+                    bail!("'{name}' uses the root file system '{rootfs}', which needs a kernel by name");
+                };
+                Some(store.member("initrd", &rootfs::get(rootfs, kernel)?)?)
+            }
+        };
+        domains.push(abi::Domain {
+            name: name.clone(),
+            kernel: store.member("kernel", &kernel_path)?,
+            initrd,
+            cmdline: format!("{extra_cmdline} {}", domain.cmdline).trim().to_owned(),
+            memory: *domain.memory.get_ref(),
+            vcpus: *domain.vcpus.get_ref(),
+            cpus: domain.cpus.iter().map(|cpu| *cpu.get_ref()).collect(),
+            paused: domain.paused,
+            devices: domain.shares.iter().map(|share| self::share(setup, share)).collect::<Result<_>>()?,
+        });
+    }
+    let devices = setup
+        .devices
+        .iter()
+        .map(|device| abi::Device { name: device.name.get_ref().clone(), select: *device.select.get_ref() })
+        .collect();
+    let config = abi::Config { version: abi::VERSION, domains, devices };
+
+    let mut archive = Archive::new();
+    archive.file(sluice_abi::bundle::CONFIG, 0o644, &postcard::to_allocvec(&config).context("encoding")?);
+    for (path, member) in &store.members {
+        let content = std::fs::read(path).with_context(|| format!("could not read {}", path.display()))?;
+        archive.file(member, 0o644, &content);
+    }
+    let kernels =
+        kernels_used.into_iter().map(|(name, kernel)| (name, kernel.release, kernel.version)).collect();
+    Ok(Bundle { bytes: archive.finish(), config, kernels })
+}
+
+fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
+    let device = setup
+        .devices
+        .iter()
+        .position(|device| device.name.get_ref() == share.device.get_ref())
+        .context("checked before")?;
+    Ok(abi::Share {
+        device: u16::try_from(device).context("too many devices")?,
+        mode: share.mode,
+        mac: share.mac.as_ref().map(|mac| *mac.get_ref()),
+        dma_unprotected: share.dma_unprotected,
+    })
+}
+
+/// Files and the names of their members.
+#[derive(Default)]
+struct Store {
+    members: BTreeMap<PathBuf, String>,
+}
+
+impl Store {
+    fn member(&mut self, kind: &str, path: &Path) -> Result<String> {
+        let path = path.canonicalize().with_context(|| format!("could not find {}", path.display()))?;
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let number = self.members.len();
+        Ok(self.members.entry(path).or_insert_with(|| format!("{kind}/{number}-{file}")).clone())
+    }
+}

@@ -1,0 +1,167 @@
+//! What concerns several values at once: memory that must fit, devices that are shared, addresses that
+//! must differ.
+
+use super::diagnostic::Source;
+use super::walk::suggestion;
+use super::{Domain, Setup, format_mac, human_size};
+use sluice_abi::config::Mode;
+
+/// Memory the hypervisor and the boot loader keep for themselves, besides the bundle.
+pub const RESERVED_MEMORY: u64 = 64 << 20;
+
+/// The least a guest can be given: the virtual platform's tables and a kernel must fit.
+const LEAST_GUEST_MEMORY: u64 = 16 << 20;
+
+/// Guest memory is mapped in pages of this size.
+const GUEST_PAGE: u64 = 2 << 20;
+
+/// Checks the whole setup.
+pub fn check(setup: &Setup, source: &mut Source) {
+    if setup.domains.is_empty() {
+        let help = "add a [domain.name] with a kernel and its memory".to_owned();
+        source.complain(0..0, "no domain is configured", help);
+    }
+    for domain in &setup.domains {
+        own_values(domain, setup, source);
+    }
+    memory_fits(setup, source);
+    devices(setup, source);
+    station_addresses(setup, source);
+    qemu_devices(setup, source);
+}
+
+fn own_values(domain: &Domain, setup: &Setup, source: &mut Source) {
+    let memory = *domain.memory.get_ref();
+    if memory < LEAST_GUEST_MEMORY || !memory.is_multiple_of(GUEST_PAGE) {
+        let message = format!("{} cannot be the memory of a guest", human_size(memory));
+        let help = format!("use a multiple of 2 MiB, at least {}", human_size(LEAST_GUEST_MEMORY));
+        source.complain(domain.memory.span(), message, help);
+    }
+    if domain.cpus.len() > usize::from(*domain.vcpus.get_ref()) {
+        let first = &domain.cpus[usize::from(*domain.vcpus.get_ref())];
+        let message = format!("'cpus' names {} processors for {} vcpus", domain.cpus.len(), domain.vcpus.get_ref());
+        source.complain(first.span(), message, "give one physical processor per vcpu, or fewer".to_owned());
+    }
+    let machine_cpus = *setup.machine.cpus.get_ref();
+    for cpu in domain.cpus.iter().filter(|cpu| *cpu.get_ref() >= machine_cpus) {
+        let message = format!("there is no physical processor {}: the machine has {machine_cpus}", cpu.get_ref());
+        let help = "processors count from 0; raise 'cpus' in [machine], or pin elsewhere".to_owned();
+        source.complain(cpu.span(), message, help);
+    }
+}
+
+fn memory_fits(setup: &Setup, source: &mut Source) {
+    let machine = *setup.machine.memory.get_ref();
+    let mut left = machine.saturating_sub(RESERVED_MEMORY);
+    for domain in &setup.domains {
+        let want = *domain.memory.get_ref();
+        match left.checked_sub(want) {
+            Some(rest) => left = rest,
+            None => {
+                let name = domain.name.get_ref();
+                let message = format!(
+                    "the {} of '{name}' do not fit: of the machine's {} only {} are left for it",
+                    human_size(want),
+                    human_size(machine),
+                    human_size(left),
+                );
+                let help = format!(
+                    "give guests less, or the machine more: [machine] memory (the hypervisor keeps {})",
+                    human_size(RESERVED_MEMORY)
+                );
+                source.complain(domain.memory.span(), message, help);
+                left = 0;
+            }
+        }
+    }
+}
+
+fn devices(setup: &Setup, source: &mut Source) {
+    let names: Vec<&String> = setup.devices.iter().map(|device| device.name.get_ref()).collect();
+    // First use of each device: whose, in which mode.
+    let mut used: Vec<(&str, Mode, &str, usize)> = Vec::new();
+    for domain in &setup.domains {
+        let owner = domain.name.get_ref().as_str();
+        for share in &domain.shares {
+            let device = share.device.get_ref().as_str();
+            if !names.iter().any(|name| *name == device) {
+                let help = if names.is_empty() {
+                    format!("declare it: [device.{device}] with pci = \"vendor:device\"")
+                } else {
+                    suggestion(device, &names)
+                };
+                source.complain(share.device.span(), format!("no device is called '{device}'"), help);
+                continue;
+            }
+            if share.mode == Mode::Vpio && share.mac.is_none() {
+                let help = format!("add: mac = \"52:54:00:00:00:{:02x}\"", 0x0a + used.len());
+                source.complain(share.device.span(), "a NIC shared by vpio needs an address for each guest", help);
+            }
+            let line = source.line_of(share.device.span().start);
+            let first = used.iter().find(|(name, ..)| *name == device).copied();
+            used.push((device, share.mode, owner, line));
+            let Some((_, mode, other, line)) = first else { continue };
+            if other == owner {
+                let message = format!("'{owner}' uses the device '{device}' twice");
+                source.complain(share.device.span(), message, "name it once".to_owned());
+            } else if mode != share.mode {
+                let message = format!(
+                    "'{device}' is shared in two incompatible ways: {} here, {} by '{other}' in line {line}",
+                    mode_name(share.mode),
+                    mode_name(mode)
+                );
+                source.complain(share.device.span(), message, "use one mode for all its users".to_owned());
+            } else if share.mode == Mode::Passthrough {
+                let message = format!("'{device}' is passed through to '{other}' already (line {line})");
+                let help = "only one guest can own it; share it with mode = \"vpio\", or add a second device";
+                source.complain(share.device.span(), message, help.to_owned());
+            }
+        }
+    }
+}
+
+fn station_addresses(setup: &Setup, source: &mut Source) {
+    let mut seen: Vec<([u8; 6], &str, usize)> = Vec::new();
+    for domain in &setup.domains {
+        for mac in domain.shares.iter().filter_map(|share| share.mac.as_ref()) {
+            let (address, text) = (*mac.get_ref(), format_mac(*mac.get_ref()));
+            if address[0] & 1 != 0 {
+                let message = format!("{text} is a group (multicast) address");
+                source.complain(mac.span(), message, "the first byte must be even, such as 52".to_owned());
+            } else if address == [0; 6] {
+                source.complain(mac.span(), "the address is all zeros", "use 52:54:00:...".to_owned());
+            }
+            if let Some((_, owner, line)) = seen.iter().find(|(other, ..)| *other == address) {
+                let message = format!("{text} is the address of '{owner}' already (line {line})");
+                let help = "every guest on a network needs its own; change the last byte".to_owned();
+                source.complain(mac.span(), message, help);
+            } else {
+                seen.push((address, domain.name.get_ref(), source.line_of(mac.span().start)));
+            }
+        }
+    }
+}
+
+fn qemu_devices(setup: &Setup, source: &mut Source) {
+    for (index, device) in setup.devices.iter().enumerate() {
+        let earlier = &setup.devices[..index];
+        if let Some(other) = earlier.iter().find(|other| other.select.get_ref() == device.select.get_ref()) {
+            let message =
+                format!("'{}' and '{}' are the same PCI function", other.name.get_ref(), device.name.get_ref());
+            let help = "declare it once and let domains share it, or tell equal cards apart with nth = 1";
+            source.complain(device.select.span(), message, help.to_owned());
+        }
+        if device.net.is_some() && device.qemu.is_none() {
+            let message = format!("'{}' has a network but no QEMU device", device.name.get_ref());
+            source.complain(device.name.span(), message, "add: qemu = \"ne2k_pci\"".to_owned());
+        }
+    }
+}
+
+/// The word for a mode in the configuration file.
+pub const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Passthrough => "passthrough",
+        Mode::Vpio => "vpio",
+    }
+}

@@ -1,0 +1,153 @@
+//! The configuration file: what a user writes, checked completely before anything starts.
+//!
+//! [`load`] reads the TOML ([`parse`]), checks what can be checked without a machine ([`check`]) and
+//! returns a [`Setup`]. Every complaint carries the line it is about and how to mend it; all of them
+//! are reported at once ([`diagnostic`]).
+
+mod check;
+pub mod diagnostic;
+mod parse;
+mod walk;
+
+pub use diagnostic::ConfigError;
+
+use diagnostic::Source;
+use sluice_abi::config::{Mode, Select};
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// A whole configuration, checked.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The machine that `run` emulates.
+    pub machine: Machine,
+    /// Physical devices, in the order of the file.
+    pub devices: Vec<Device>,
+    /// Guests, in the order of the file.
+    pub domains: Vec<Domain>,
+}
+
+/// The machine that `run` emulates; a real machine has what it has.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Bytes of memory.
+    pub memory: Spanned<u64>,
+    /// Physical processors.
+    pub cpus: Spanned<u8>,
+    /// Further arguments for QEMU, as they are.
+    pub qemu_args: Vec<String>,
+}
+
+/// A physical device that guests share.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Unique name.
+    pub name: Spanned<String>,
+    /// Which PCI function it is.
+    pub select: Spanned<Select>,
+    /// The QEMU device that stands for it, with options after a comma; none: the machine has it anyway.
+    pub qemu: Option<String>,
+    /// How a NIC is connected.
+    pub net: Option<Net>,
+}
+
+/// How an emulated NIC is connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Net {
+    /// QEMU's network back end: `user`, `hubport`, `socket`...
+    pub mode: String,
+    /// Its options, as QEMU reads them (`hostfwd=...`).
+    pub options: String,
+}
+
+/// A guest.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    /// Unique name.
+    pub name: Spanned<String>,
+    /// Kernel.
+    pub kernel: Spanned<Image>,
+    /// Initial ramdisk.
+    pub initrd: Option<Spanned<Image>>,
+    /// Kernel command line.
+    pub cmdline: String,
+    /// Bytes of memory, a multiple of 2 MiB.
+    pub memory: Spanned<u64>,
+    /// Virtual processors.
+    pub vcpus: Spanned<u8>,
+    /// Physical processor of each.
+    pub cpus: Vec<Spanned<u8>>,
+    /// Not started by itself.
+    pub paused: bool,
+    /// Its devices.
+    pub shares: Vec<Share>,
+}
+
+/// A guest's part in a device.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// Name of the device.
+    pub device: Spanned<String>,
+    /// How it is shared.
+    pub mode: Mode,
+    /// Station address.
+    pub mac: Option<Spanned<[u8; 6]>>,
+    /// The user accepts unprotected DMA.
+    pub dma_unprotected: bool,
+}
+
+/// A kernel or an initial ramdisk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Image {
+    /// One that the project builds from Debian packages.
+    Named(String),
+    /// A file of the user's.
+    File(PathBuf),
+}
+
+/// Reads and checks a configuration file.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn load(path: &Path) -> Result<Setup, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::Unreadable { path: path.to_owned(), error })?;
+    load_text(path, &text)
+}
+
+/// As [`load`], for a text that stands for the file at `path` (relative paths in it start there).
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn load_text(path: &Path, text: &str) -> Result<Setup, ConfigError> {
+    let mut source = Source::new(path, text);
+    let setup = parse::parse(&mut source);
+    if source.is_clean() {
+        check::check(&setup, &mut source);
+    }
+    source.finish().map(|()| setup)
+}
+
+/// `key=value` pairs of sizes people read: bytes as "256 MiB".
+pub fn human_size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    for (unit, size) in UNITS {
+        if bytes >= size && bytes.is_multiple_of(size) {
+            return format!("{} {unit}", bytes / size);
+        }
+    }
+    for (unit, size) in UNITS {
+        if bytes >= size {
+            return format!("{:.1} {unit}", bytes as f64 / size as f64);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// A station address as people write it.
+pub fn format_mac(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests;

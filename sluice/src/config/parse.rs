@@ -1,0 +1,289 @@
+//! From TOML text to [`Setup`]: shapes, types and single values. What concerns several values at once
+//! is checked in [`super::check`].
+
+use super::diagnostic::Source;
+use super::walk::{Walk, kind, suggestion};
+use super::{Device, Domain, Image, Machine, Net, Setup, Share};
+use crate::{kernels, rootfs};
+use sluice_abi::config::{Mode, Select};
+use std::ops::Range;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Memory of the emulated machine when the file does not say.
+const DEFAULT_MACHINE_MEMORY: u64 = 2 << 30;
+
+/// QEMU devices whose PCI identifiers are known, so that `pci` can be left out.
+const QEMU_DEVICES: [(&str, u16, u16); 6] = [
+    ("ne2k_pci", 0x10ec, 0x8029),
+    ("rtl8139", 0x10ec, 0x8139),
+    ("e1000", 0x8086, 0x100e),
+    ("e1000e", 0x8086, 0x10d3),
+    ("nvme", 0x1b36, 0x0010),
+    ("edu", 0x1234, 0x11e8),
+];
+
+/// Reads everything; complaints go to `source`, and what could not be read has a harmless value.
+pub fn parse(source: &mut Source) -> Setup {
+    let mut setup = Setup {
+        machine: Machine {
+            memory: Spanned::new(0..0, DEFAULT_MACHINE_MEMORY),
+            cpus: Spanned::new(0..0, 1),
+            qemu_args: Vec::new(),
+        },
+        devices: Vec::new(),
+        domains: Vec::new(),
+    };
+    let document = match DeTable::parse(source.text) {
+        Ok(document) => document,
+        Err(error) => {
+            let span = error.span().unwrap_or(0..0);
+            source.complain(span, format!("not TOML: {}", error.message()), None);
+            return setup;
+        }
+    };
+    let mut top = Walk::new(document.get_ref(), 0..0, "the file");
+    if let Some(walk) = top.table("machine", source) {
+        machine(walk, &mut setup.machine, source);
+    }
+    for (name, walk) in top.named_tables("device", source) {
+        check_name(&name, "device", source);
+        setup.devices.extend(device(name, walk, source));
+    }
+    for (name, walk) in top.named_tables("domain", source) {
+        check_name(&name, "domain", source);
+        setup.domains.extend(domain(name, walk, source));
+    }
+    top.finish(source);
+    setup
+}
+
+fn machine(mut walk: Walk, machine: &mut Machine, source: &mut Source) {
+    if let Some(memory) = size(&mut walk, "memory", source) {
+        machine.memory = memory;
+    }
+    if let Some(cpus) = walk.number("cpus", 1..=64, source) {
+        machine.cpus = cpus;
+    }
+    machine.qemu_args = walk.strings("qemu_args", source);
+    walk.finish(source);
+}
+
+fn device(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<Device> {
+    let pci = walk.string("pci", source);
+    let nth = walk.number("nth", 0..=31, source);
+    let qemu = walk.string("qemu", source).map(Spanned::into_inner);
+    let net = walk.value("net").and_then(|value| net(value, source));
+    let known = qemu.as_deref().and_then(|text| {
+        let driver = text.split(',').next().unwrap_or(text);
+        QEMU_DEVICES.into_iter().find(|(known, ..)| *known == driver)
+    });
+    let select = match (&pci, known) {
+        (Some(pci), _) => {
+            let select = parse_pci(pci.get_ref(), nth.as_ref().map_or(0, |nth| *nth.get_ref()));
+            if select.is_none() {
+                source.complain(
+                    pci.span(),
+                    format!("'{}' is no PCI function", pci.get_ref()),
+                    "write \"vendor:device\" such as \"10ec:8029\", or bus, device and function such as \"00:04.0\""
+                        .to_owned(),
+                );
+            }
+            select.map(|select| Spanned::new(pci.span(), select))
+        }
+        (None, Some((_, vendor, device))) => {
+            let nth = nth.as_ref().map_or(0, |nth| *nth.get_ref());
+            Some(Spanned::new(walk.span.clone(), Select::Id { vendor, device, nth }))
+        }
+        (None, None) => {
+            walk.missing(source, "pci", "pci = \"10ec:8029\"");
+            None
+        }
+    };
+    walk.finish(source);
+    Some(Device { name, select: select?, qemu, net })
+}
+
+fn net(value: &Spanned<DeValue>, source: &mut Source) -> Option<Net> {
+    let net = match value.get_ref() {
+        DeValue::String(mode) => Net { mode: mode.clone().into_owned(), options: String::new() },
+        DeValue::Table(table) => {
+            let mut walk = Walk::new(table, value.span(), "'net'");
+            let mode = walk.string("mode", source);
+            let options = walk.string("options", source).map(Spanned::into_inner).unwrap_or_default();
+            if mode.is_none() {
+                walk.missing(source, "mode", "mode = \"user\"");
+            }
+            walk.finish(source);
+            Net { mode: mode?.into_inner(), options }
+        }
+        other => {
+            let message = format!("'net' must be a string or a table, not {}", kind(other));
+            source.complain(value.span(), message, "write net = \"user\"".to_owned());
+            return None;
+        }
+    };
+    const MODES: [&str; 6] = ["user", "none", "socket", "tap", "stream", "dgram"];
+    if !MODES.contains(&net.mode.as_str()) {
+        let message = format!("'{}' is no kind of network", net.mode);
+        source.complain(value.span(), message, suggestion(&net.mode, &MODES));
+        return None;
+    }
+    Some(net)
+}
+
+fn domain(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<Domain> {
+    let kernel = walk.string("kernel", source);
+    if kernel.is_none() && walk.value("kernel").is_none() {
+        walk.missing(source, "kernel", "kernel = \"debian-6.1\", or a path to a kernel of yours");
+    }
+    let kernel = kernel.and_then(|text| image(text, "kernel", &kernels::names(), source));
+    let initrd = walk.string("initrd", source);
+    let initrd = initrd.and_then(|text| image(text, "initrd", &rootfs::names(), source));
+    let cmdline = walk.string("cmdline", source).map(Spanned::into_inner).unwrap_or_default();
+    let memory = size(&mut walk, "memory", source);
+    if memory.is_none() && walk.value("memory").is_none() {
+        walk.missing(source, "memory", "memory = \"256MiB\"");
+    }
+    let vcpus = walk.number("vcpus", 1..=64, source).unwrap_or_else(|| Spanned::new(0..0, 1));
+    let cpus = walk.numbers("cpus", 0..=63, source);
+    let paused = walk.flag("paused", source);
+    let shares = walk.list("devices", source).into_iter().filter_map(|value| share(value, source)).collect();
+    walk.finish(source);
+    Some(Domain { name, kernel: kernel?, initrd, cmdline, memory: memory?, vcpus, cpus, paused, shares })
+}
+
+fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
+    let example = "write { use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0a\" }".to_owned();
+    let DeValue::Table(table) = value.get_ref() else {
+        let message = format!("an entry of 'devices' must be a table, not {}", kind(value.get_ref()));
+        source.complain(value.span(), message, example);
+        return None;
+    };
+    let mut walk = Walk::new(table, value.span(), "this entry of 'devices'");
+    let device = walk.string("use", source);
+    if device.is_none() && walk.value("use").is_none() {
+        walk.missing(source, "use", "use = \"nic0\", the name of a [device.nic0]");
+    }
+    let mode_text = walk.string("mode", source);
+    if mode_text.is_none() && walk.value("mode").is_none() {
+        walk.missing(source, "mode", "mode = \"vpio\" or mode = \"passthrough\"");
+    }
+    let mode = mode_text.and_then(|text| mode(&text, source));
+    let mac = walk.string("mac", source).and_then(|text| {
+        let mac = parse_mac(text.get_ref());
+        if mac.is_none() {
+            let message = format!("'{}' is no station address", text.get_ref());
+            source.complain(text.span(), message, "write six bytes: \"52:54:00:00:00:0a\"".to_owned());
+        }
+        mac.map(|mac| Spanned::new(text.span(), mac))
+    });
+    let dma = walk.string("dma", source);
+    if let Some(text) = dma.as_ref().filter(|text| text.get_ref() != "unprotected") {
+        source.complain(
+            text.span(),
+            format!("'{}' is no setting of 'dma'", text.get_ref()),
+            "leave it out, or write dma = \"unprotected\" to accept that this device reaches all memory".to_owned(),
+        );
+    }
+    walk.finish(source);
+    Some(Share { device: device?, mode: mode?, mac, dma_unprotected: dma.is_some() })
+}
+
+fn mode(text: &Spanned<String>, source: &mut Source) -> Option<Mode> {
+    match text.get_ref().as_str() {
+        "passthrough" => Some(Mode::Passthrough),
+        "vpio" => Some(Mode::Vpio),
+        planned @ ("emulated" | "virtio" | "vif" | "devfile") => {
+            let message = format!("mode '{planned}' is not built yet");
+            source.complain(text.span(), message, "use \"vpio\" or \"passthrough\"".to_owned());
+            None
+        }
+        other => {
+            let message = format!("'{other}' is no mode");
+            source.complain(text.span(), message, suggestion(other, &["vpio", "passthrough"]));
+            None
+        }
+    }
+}
+
+/// A known name, or a path relative to the configuration file; paths contain a slash or a dot.
+fn image(text: Spanned<String>, what: &str, names: &[String], source: &mut Source) -> Option<Spanned<Image>> {
+    let word = text.get_ref();
+    if names.contains(word) {
+        return Some(Spanned::new(text.span(), Image::Named(word.clone())));
+    }
+    let path = source.path.parent().unwrap_or(std::path::Path::new("")).join(word);
+    if path.is_file() {
+        return Some(Spanned::new(text.span(), Image::File(path)));
+    }
+    let message = if word.contains('/') {
+        format!("there is no {what} file {}", path.display())
+    } else {
+        format!("'{word}' is neither a {what} that Sluice builds nor a file")
+    };
+    let known: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    let help =
+        format!("give the path of a file (relative to this configuration), or one of {}", known.join(", "));
+    source.complain(text.span(), message, help);
+    None
+}
+
+fn size(walk: &mut Walk, key: &'static str, source: &mut Source) -> Option<Spanned<u64>> {
+    let text = walk.string(key, source)?;
+    let bytes = parse_size(text.get_ref());
+    if bytes.is_none() {
+        let message = format!("'{}' is no size", text.get_ref());
+        source.complain(text.span(), message, "write a number and a unit: \"256MiB\" or \"2GiB\"".to_owned());
+    }
+    bytes.map(|bytes| Spanned::new(text.span(), bytes))
+}
+
+/// `256MiB`, `2 GiB`, `512M`: binary units only.
+pub fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let shift = match text[digits..].trim() {
+        "KiB" | "K" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let bytes: Vec<u8> = text
+        .split([':', '-'])
+        .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })
+        .collect::<Option<_>>()?;
+    bytes.try_into().ok()
+}
+
+/// `10ec:8029` or `00:04.0` (optionally `0000:00:04.0`).
+fn parse_pci(text: &str, nth: u8) -> Option<Select> {
+    let hex = |text: &str, digits: Range<usize>| {
+        (digits.contains(&text.len())).then(|| u16::from_str_radix(text, 16).ok()).flatten()
+    };
+    if let Some((place, function)) = text.rsplit_once('.') {
+        let place = place.strip_prefix("0000:").unwrap_or(place);
+        let (bus, device) = place.split_once(':')?;
+        let bus = u8::try_from(hex(bus, 1..3)?).ok()?;
+        let device = u8::try_from(hex(device, 1..3)?).ok().filter(|device| *device < 32)?;
+        let function = u8::try_from(hex(function, 1..2)?).ok().filter(|function| *function < 8)?;
+        return Some(Select::Address { bus, device, function });
+    }
+    let (vendor, device) = text.split_once(':')?;
+    Some(Select::Id { vendor: hex(vendor, 4..5)?, device: hex(device, 4..5)?, nth })
+}
+
+fn check_name(name: &Spanned<String>, what: &str, source: &mut Source) {
+    let text = name.get_ref();
+    let ok = (1..=31).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !text.starts_with('-');
+    if !ok {
+        let help = "use 1 to 31 of a-z, 0-9 and '-', not '-' first".to_owned();
+        source.complain(name.span(), format!("'{text}' cannot be the name of a {what}"), help);
+    }
+}

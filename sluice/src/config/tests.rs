@@ -1,0 +1,143 @@
+//! What users get wrong, and what they are told.
+
+use super::*;
+
+const GOOD: &str = r#"
+[machine]
+memory = "1GiB"
+cpus = 2
+
+[device.nic0]
+pci = "10ec:8029"
+qemu = "ne2k_pci"
+net = "user"
+
+[domain.zoe]
+kernel = "debian-6.1"
+initrd = "ne2000-test"
+memory = "256MiB"
+vcpus = 2
+cpus = [0, 1]
+devices = [{ use = "nic0", mode = "vpio", mac = "52:54:00:00:00:0a" }]
+
+[domain.alice]
+kernel = "debian-6.1"
+memory = "192MiB"
+paused = true
+devices = [{ use = "nic0", mode = "vpio", mac = "52:54:00:00:00:0b" }]
+"#;
+
+fn try_load(text: &str) -> Result<Setup, ConfigError> {
+    load_text(Path::new("test.toml"), text)
+}
+
+/// The complaints about GOOD with one text replaced, as "line: message".
+fn complaints(from: &str, to: &str) -> Vec<String> {
+    assert!(GOOD.contains(from), "{from:?} is not in the sample");
+    match try_load(&GOOD.replacen(from, to, 1)) {
+        Ok(_) => Vec::new(),
+        Err(ConfigError::Wrong(found)) => {
+            assert!(found.list.iter().all(|one| !one.message.is_empty()));
+            found.list.iter().map(|one| format!("{}: {}", one.line, one.message)).collect()
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[track_caller]
+fn refused(from: &str, to: &str, expect: &str) {
+    let found = complaints(from, to);
+    assert!(found.iter().any(|one| one.contains(expect)), "expected {expect:?} in {found:?}");
+}
+
+#[test]
+fn a_good_file_is_read_in_its_order() {
+    let setup = try_load(GOOD).unwrap();
+    let names: Vec<_> = setup.domains.iter().map(|domain| domain.name.get_ref().as_str()).collect();
+    assert_eq!(names, ["zoe", "alice"]);
+    assert_eq!(*setup.domains[0].memory.get_ref(), 256 << 20);
+    assert_eq!(setup.domains[0].shares[0].mac.as_ref().unwrap().get_ref()[5], 0x0a);
+    assert!(setup.domains[1].paused);
+    assert_eq!(*setup.devices[0].select.get_ref(), Select::Id { vendor: 0x10ec, device: 0x8029, nth: 0 });
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_known_one() {
+    refused("vcpus = 2", "vcpu = 2", "15: unknown key 'vcpu' in [domain.zoe]");
+    let error = try_load(&GOOD.replace("vcpus = 2", "vcpu = 2")).unwrap_err().to_string();
+    assert!(error.contains("help: did you mean 'vcpus'?"), "{error}");
+    assert!(error.contains("test.toml:15:1:"), "{error}");
+    refused("[machine]", "[machines]", "unknown key 'machines'");
+}
+
+#[test]
+fn all_complaints_come_at_once() {
+    let text = GOOD.replace("vcpus = 2", "vcpus = 200").replace("192MiB", "192");
+    let ConfigError::Wrong(found) = try_load(&text).unwrap_err() else { panic!() };
+    assert_eq!(found.list.iter().map(|one| one.line).collect::<Vec<_>>(), [15, 21]);
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    refused("vcpus = 2", "vcpus = 0", "15: 'vcpus' is 0, out of range");
+    refused("vcpus = 2", "vcpus = \"two\"", "must be a whole number, not a string");
+    refused("cpus = [0, 1]", "cpus = [0, 2]", "16: there is no physical processor 2");
+    refused("cpus = [0, 1]", "cpus = [0, 1, 1]", "'cpus' names 3 processors for 2 vcpus");
+    refused("192MiB", "1MiB", "21: 1 MiB cannot be the memory of a guest");
+    refused("192MiB", "193MiB", "193 MiB cannot be the memory of a guest");
+}
+
+#[test]
+fn memory_must_fit_the_machine() {
+    refused("memory = \"1GiB\"", "memory = \"400MiB\"", "21: the 192 MiB of 'alice' do not fit");
+}
+
+#[test]
+fn station_addresses_must_be_fit_and_different() {
+    refused("00:0b", "00:0a", "23: 52:54:00:00:00:0a is the address of 'zoe' already (line 17)");
+    refused("52:54:00:00:00:0b", "53:54:00:00:00:0b", "is a group (multicast) address");
+    refused("52:54:00:00:00:0b", "52:54:00:00:0b", "is no station address");
+    refused(", mac = \"52:54:00:00:00:0b\"", "", "needs an address for each guest");
+}
+
+#[test]
+fn devices_are_shared_in_one_way_only() {
+    refused("mode = \"vpio\", mac = \"52:54:00:00:00:0b\"", "mode = \"passthrough\"", "two incompatible ways");
+    let both = GOOD.replace("mode = \"vpio\"", "mode = \"passthrough\"");
+    let error = try_load(&both).unwrap_err().to_string();
+    assert!(error.contains("23:20: error: 'nic0' is passed through to 'zoe' already (line 17)"), "{error}");
+    refused("use = \"nic0\"", "use = \"nic1\"", "no device is called 'nic1'");
+    refused("mode = \"vpio\"", "mode = \"virtio\"", "mode 'virtio' is not built yet");
+}
+
+#[test]
+fn kernels_must_exist() {
+    refused("kernel = \"debian-6.1\"", "kernel = \"./vmlinuz\"", "12: there is no kernel file ./vmlinuz");
+    refused("kernel = \"debian-6.1\"", "kernel = \"debian-5\"", "'debian-5' is neither a kernel that Sluice builds");
+    refused("kernel = \"debian-6.1\"\n", "\n", "11: [domain.zoe] lacks 'kernel'");
+}
+
+#[test]
+fn names_are_plain() {
+    refused("[domain.zoe]", "[domain.Zoe]", "'Zoe' cannot be the name of a domain");
+    refused("[domain.alice]", "[domain.zoe]", "not TOML");
+}
+
+#[test]
+fn pci_functions_are_written_in_two_ways() {
+    let setup = try_load(&GOOD.replace("10ec:8029", "00:04.0")).unwrap();
+    assert_eq!(*setup.devices[0].select.get_ref(), Select::Address { bus: 0, device: 4, function: 0 });
+    refused("10ec:8029", "10ec-8029", "'10ec-8029' is no PCI function");
+    refused("10ec:8029", "00:20.0", "is no PCI function");
+    try_load(&GOOD.replace("pci = \"10ec:8029\"\n", "")).expect("known from the QEMU device");
+}
+
+#[test]
+fn sizes_are_exact() {
+    assert_eq!(parse::parse_size("2GiB"), Some(2 << 30));
+    assert_eq!(parse::parse_size("512 M"), Some(512 << 20));
+    assert_eq!(parse::parse_size("12"), None);
+    assert_eq!(parse::parse_size("MiB"), None);
+    assert_eq!(parse::parse_size("99999999999999GiB"), None);
+    assert_eq!(human_size(256 << 20), "256 MiB");
+}

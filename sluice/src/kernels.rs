@@ -1,0 +1,83 @@
+//! Debian's kernels by name: `debian-6.1` is the newest 6.1 kernel of Debian 12, `debian-6.12` that of
+//! its backports. A downloaded kernel stays in the cache and is used until `cargo sluice fetch` looks
+//! for a newer one.
+
+use crate::packages::{Apt, natural_order};
+use crate::workspace::{cache, write_whole};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+
+/// Series of kernels that can be named.
+const SERIES: [&str; 2] = ["6.1", "6.12"];
+
+/// Flavours that are not the plain kernel for PCs.
+const OTHER_FLAVOURS: [&str; 4] = ["-rt-", "-cloud-", "-unsigned", "-dbg"];
+
+/// A kernel in the cache.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// As `uname -r` says: `6.1.0-56-amd64`.
+    pub release: String,
+    /// Version of the Debian package.
+    pub version: String,
+    /// The bzImage.
+    pub image: PathBuf,
+    /// Its modules: the directory with `kernel/` in it.
+    pub modules: PathBuf,
+}
+
+/// All names that [`get`] knows.
+pub fn names() -> Vec<String> {
+    SERIES.iter().map(|series| format!("debian-{series}")).collect()
+}
+
+/// The kernel of this name, downloaded if there is none in the cache.
+pub fn get(name: &str) -> Result<Kernel> {
+    match cached(series(name)?) {
+        Some(kernel) => Ok(kernel),
+        None => fetch(name),
+    }
+}
+
+/// Downloads the newest kernel of this name, if it is not in the cache.
+pub fn fetch(name: &str) -> Result<Kernel> {
+    let series = series(name)?;
+    let apt = Apt::open()?;
+    let package = apt
+        .names(&format!("linux-image-{series}."))?
+        .into_iter()
+        .filter(|name| name.ends_with("-amd64") && !OTHER_FLAVOURS.iter().any(|other| name.contains(other)))
+        .max_by(|a, b| natural_order(a, b))
+        .with_context(|| format!("Debian has no {series} kernel any more; give a kernel by path"))?;
+    let release = package.trim_start_matches("linux-image-").to_owned();
+    let directory = cache().join("kernels").join(&release);
+    if !directory.join("version").exists() {
+        eprintln!("sluice: downloading {package}");
+        let version = apt.unpack(&package, &directory)?;
+        write_whole(&directory.join("version"), version.as_bytes())?;
+    }
+    write_whole(&cache().join("kernels").join(format!("newest-{series}")), release.as_bytes())?;
+    let kernel = cached(series).with_context(|| format!("{package} holds no kernel"))?;
+    eprintln!("sluice: {name} is {} ({})", kernel.release, kernel.version);
+    Ok(kernel)
+}
+
+fn series(name: &str) -> Result<&str> {
+    name.strip_prefix("debian-").filter(|series| SERIES.contains(series)).context("no such kernel")
+}
+
+fn cached(series: &str) -> Option<Kernel> {
+    let kernels = cache().join("kernels");
+    let release = std::fs::read_to_string(kernels.join(format!("newest-{series}"))).ok()?;
+    let directory = kernels.join(&release);
+    let kernel = Kernel {
+        version: std::fs::read_to_string(directory.join("version")).ok()?,
+        image: directory.join(format!("boot/vmlinuz-{release}")),
+        modules: ["lib/modules", "usr/lib/modules"]
+            .iter()
+            .map(|place| directory.join(place).join(&release))
+            .find(|path| path.is_dir())?,
+        release,
+    };
+    kernel.image.is_file().then_some(kernel)
+}

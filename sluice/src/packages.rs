@@ -1,0 +1,160 @@
+//! Files from Debian packages, without touching the system: apt works on package lists of its own in
+//! the cache, so no privilege is needed and nothing is installed.
+//!
+//! The archive's address is taken from the system's own apt sources. Debian keeps only current
+//! versions, so nothing here names one.
+
+use crate::workspace::{cache, run};
+use anyhow::{Context, Result, bail};
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The release whose kernels the project is tested with.
+const RELEASE: &str = "bookworm";
+
+/// The key ring that Debian's archive is signed with.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Package lists of our own.
+pub struct Apt {
+    state: PathBuf,
+}
+
+impl Apt {
+    /// Opens the lists; downloads them if there are none yet.
+    pub fn open() -> Result<Self> {
+        let apt = Self { state: cache().join("apt") };
+        if !apt.state.join("updated").exists() {
+            apt.update()?;
+        }
+        Ok(apt)
+    }
+
+    /// Downloads the lists afresh.
+    pub fn update(&self) -> Result<()> {
+        eprintln!("sluice: reading Debian's package lists ({RELEASE} and {RELEASE}-backports)");
+        for directory in ["lists/partial", "archives/partial"] {
+            std::fs::create_dir_all(self.state.join(directory)).context("could not create the cache")?;
+        }
+        std::fs::write(self.state.join("status"), "").context("could not write to the cache")?;
+        std::fs::write(self.state.join("sources.list"), sources()?).context("could not write to the cache")?;
+        run(self.command("apt-get").arg("update")).context("could not read Debian's package lists")?;
+        std::fs::write(self.state.join("updated"), "").context("could not write to the cache")
+    }
+
+    /// Names of all packages that begin with `prefix`.
+    pub fn names(&self, prefix: &str) -> Result<Vec<String>> {
+        let output = run(self.command("apt-cache").args(["pkgnames", prefix]))?;
+        Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+    }
+
+    /// Downloads the newest version of a package and unpacks it into `into`; returns the version.
+    /// Lists that have grown old (the version is gone from the archive) are read again.
+    pub fn unpack(&self, package: &str, into: &Path) -> Result<String> {
+        let archives = self.state.join("archives").join(package);
+        let _ = std::fs::remove_dir_all(&archives);
+        std::fs::create_dir_all(&archives).context("could not create the cache")?;
+        let download = || run(self.command("apt-get").args(["download", package]).current_dir(&archives));
+        if download().is_err() {
+            self.update()?;
+            download().with_context(|| format!("could not download Debian's {package}"))?;
+        }
+        let file = std::fs::read_dir(&archives)?
+            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+            .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .with_context(|| format!("apt-get brought no {package}"))?;
+        std::fs::create_dir_all(into)?;
+        run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(into))?;
+        let version = run(Command::new("dpkg-deb").arg("-f").arg(&file).arg("Version"))?;
+        std::fs::remove_dir_all(&archives)?;
+        Ok(String::from_utf8_lossy(&version.stdout).trim().to_owned())
+    }
+
+    /// apt-get or apt-cache on our lists instead of the system's.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let state = self.state.display();
+        for option in [
+            format!("Dir::State={state}"),
+            format!("Dir::State::lists={state}/lists"),
+            format!("Dir::State::status={state}/status"),
+            format!("Dir::Cache={state}"),
+            format!("Dir::Cache::archives={state}/archives"),
+            format!("Dir::Etc::sourcelist={state}/sources.list"),
+            "Dir::Etc::sourceparts=-".to_owned(),
+            "Dir::Etc::preferencesparts=-".to_owned(),
+            "APT::Sandbox::User=".to_owned(),
+            "APT::Architecture=amd64".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+            "Acquire::Retries=3".to_owned(),
+        ] {
+            command.arg("-o").arg(option);
+        }
+        command
+    }
+}
+
+/// Our own sources.list: the system's entries for Debian, and the backports beside them.
+fn sources() -> Result<String> {
+    let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
+    let output = run(Command::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))?;
+    let targets = String::from_utf8_lossy(&output.stdout).into_owned();
+    let options =
+        if Path::new(KEYRING).exists() { format!("[arch=amd64 signed-by={KEYRING}]") } else { "[arch=amd64]".into() };
+    let mut lines: Vec<String> = Vec::new();
+    for target in targets.lines() {
+        let mut words = target.split(' ');
+        let (Some(address), Some(suite), Some("main")) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        if suite == RELEASE || suite.strip_prefix(RELEASE).is_some_and(|rest| rest.starts_with('-')) {
+            lines.push(format!("deb {options} {address} {suite} main"));
+        }
+        if suite == RELEASE {
+            lines.push(format!("deb {options} {address} {RELEASE}-backports main"));
+        }
+    }
+    if lines.is_empty() {
+        bail!(
+            "this system's apt knows no Debian {RELEASE}, from which Sluice takes its guests' kernels\n\
+             help: add Debian {RELEASE} to the apt sources, or give kernels and initrds by path"
+        );
+    }
+    lines.sort();
+    lines.dedup();
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Compares texts with numbers in them by the numbers' values: `6.1.0-9` is before `6.1.0-10`.
+pub fn natural_order(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a, b);
+    loop {
+        let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+        match (digits(a), digits(b)) {
+            (0, _) | (_, 0) => match (a.chars().next(), b.chars().next()) {
+                (Some(x), Some(y)) if x == y => (a, b) = (&a[x.len_utf8()..], &b[y.len_utf8()..]),
+                (x, y) => return x.cmp(&y),
+            },
+            (x, y) => {
+                let value = |text: &str| text.parse::<u64>().unwrap_or(u64::MAX);
+                match value(&a[..x]).cmp(&value(&b[..y])) {
+                    Ordering::Equal => (a, b) = (&a[x..], &b[y..]),
+                    other => return other,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ordered_by_their_numbers() {
+        let mut names = ["6.1.0-9-amd64", "6.1.0-56-amd64", "6.1.0-10-amd64", "6.1.0-9-amd64-x"];
+        names.sort_by(|a, b| natural_order(a, b));
+        assert_eq!(names, ["6.1.0-9-amd64", "6.1.0-9-amd64-x", "6.1.0-10-amd64", "6.1.0-56-amd64"]);
+    }
+}

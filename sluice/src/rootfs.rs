@@ -1,0 +1,182 @@
+//! Root file systems for test guests, by name: an initramfs of Debian's busybox, the scripts in
+//! `guest/rootfs`, and the kernel's own modules. `guest/rootfs/rootfs.toml` says which there are.
+
+use crate::cpio::Archive;
+use crate::kernels::Kernel;
+use crate::packages::Apt;
+use crate::workspace::{cache, root, run, write_whole};
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recipe {
+    about: String,
+    modules: Vec<String>,
+}
+
+fn recipes() -> BTreeMap<String, Recipe> {
+    let text = std::fs::read_to_string(root().join("guest/rootfs/rootfs.toml")).unwrap_or_default();
+    toml::from_str(&text).unwrap_or_else(|error| panic!("guest/rootfs/rootfs.toml: {error}"))
+}
+
+/// All names that [`get`] knows.
+pub fn names() -> Vec<String> {
+    recipes().into_keys().collect()
+}
+
+/// Names and what they are for.
+pub fn list() -> Vec<(String, String)> {
+    recipes().into_iter().map(|(name, recipe)| (name, recipe.about)).collect()
+}
+
+/// The root file system of this name for a kernel, built if it is not in the cache as it should be.
+pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
+    let recipe = recipes().remove(name).with_context(|| format!("no root file system '{name}'"))?;
+    let busybox = busybox()?;
+    let bytes = build(&recipe, kernel, &busybox).with_context(|| format!("could not build '{name}'"))?;
+    let digest = hex(&Sha256::digest(&bytes));
+    let path = cache().join("rootfs").join(format!("{name}-{}-{}.cpio", kernel.release, &digest[..12]));
+    if !path.exists() {
+        write_whole(&path, &bytes)?;
+    }
+    Ok(path)
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn build(recipe: &Recipe, kernel: &Kernel, busybox: &Path) -> Result<Vec<u8>> {
+    let mut archive = Archive::new();
+    for directory in ["bin", "dev", "etc", "lib", "lib/modules", "proc", "sys", "tmp"] {
+        archive.directory(directory);
+    }
+    // The kernel opens it for init before devtmpfs is mounted.
+    archive.character("dev/console", 0o600, (5, 1));
+    archive.file("bin/busybox", 0o755, &read(busybox)?);
+    let applets = run(Command::new(busybox).arg("--list"))?;
+    for applet in String::from_utf8_lossy(&applets.stdout).lines().filter(|applet| *applet != "busybox") {
+        archive.link(&format!("bin/{applet}"), "busybox");
+    }
+    let scripts = root().join("guest/rootfs");
+    archive.file("init", 0o755, &read(&scripts.join("init"))?);
+    archive.file("etc/udhcpc.script", 0o755, &read(&scripts.join("udhcpc.script"))?);
+    modules(&mut archive, recipe, kernel)?;
+    Ok(archive.finish())
+}
+
+/// Adds the modules and what `modprobe` needs to find them by a device's identifiers.
+fn modules(archive: &mut Archive, recipe: &Recipe, kernel: &Kernel) -> Result<()> {
+    let all = module_files(&kernel.modules)?;
+    let directory = format!("lib/modules/{}", kernel.release);
+    archive.directory(&directory);
+    let (mut dependencies, mut aliases) = (String::new(), String::new());
+    let mut wanted: Vec<String> = recipe.modules.clone();
+    let mut taken = BTreeSet::new();
+    while let Some(name) = wanted.pop() {
+        if !taken.insert(canonical(&name)) {
+            continue;
+        }
+        let path = all.get(&canonical(&name)).with_context(|| format!("{} has no module {name}", kernel.release))?;
+        let content = module_content(path)?;
+        let information = information(&content);
+        let needs: Vec<&str> =
+            information.iter().filter_map(|(key, value)| (*key == "depends").then_some(*value)).collect();
+        let needs: Vec<&str> = needs.iter().flat_map(|list| list.split(',')).filter(|name| !name.is_empty()).collect();
+        let needed_files: Vec<String> = needs.iter().map(|name| format!("{}.ko", canonical(name))).collect();
+        dependencies += &format!("{}.ko: {}\n", canonical(&name), needed_files.join(" "));
+        for (_, alias) in information.iter().filter(|(key, _)| *key == "alias") {
+            aliases += &format!("alias {alias} {}\n", canonical(&name));
+        }
+        wanted.extend(needs.into_iter().map(str::to_owned));
+        archive.file(&format!("{directory}/{}.ko", canonical(&name)), 0o644, &content);
+    }
+    archive.file(&format!("{directory}/modules.dep"), 0o644, dependencies.as_bytes());
+    archive.file(&format!("{directory}/modules.alias"), 0o644, aliases.as_bytes());
+    for empty in ["modules.symbols", "modules.builtin"] {
+        archive.file(&format!("{directory}/{empty}"), 0o644, &[]);
+    }
+    Ok(())
+}
+
+/// '-' and '_' are the same in the name of a module.
+fn canonical(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// Every module below a directory, by canonical name.
+fn module_files(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in std::fs::read_dir(&directory).with_context(|| format!("no {}", directory.display()))? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                pending.push(path);
+            } else if let Some((stem, "ko" | "ko.xz" | "ko.zst")) = name.split_once('.') {
+                found.insert(canonical(stem), path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn module_content(path: &Path) -> Result<Vec<u8>> {
+    let unpack = |program: &str| Ok(run(Command::new(program).arg("-dc").arg(path))?.stdout);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => unpack("xz"),
+        Some("zst") => unpack("zstd"),
+        _ => read(path),
+    }
+}
+
+/// The `key=value` texts of a module (its `.modinfo` section), as far as `depends` and `alias` go.
+fn information(module: &[u8]) -> Vec<(&str, &str)> {
+    module
+        .split(|byte| *byte == 0)
+        .filter_map(|text| std::str::from_utf8(text).ok()?.split_once('='))
+        .filter(|(key, _)| matches!(*key, "depends" | "alias"))
+        .collect()
+}
+
+/// Debian's static busybox, downloaded once.
+fn busybox() -> Result<PathBuf> {
+    let directory = cache().join("busybox");
+    let binary = directory.join("bin/busybox");
+    if !directory.join("version").exists() {
+        eprintln!("sluice: downloading busybox-static");
+        let version = Apt::open()?.unpack("busybox-static", &directory)?;
+        write_whole(&directory.join("version"), version.as_bytes())?;
+    }
+    if !binary.exists() {
+        bail!("Debian's busybox-static has no bin/busybox");
+    }
+    Ok(binary)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("could not read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_tells_what_it_needs() {
+        let module = b"\x7fELF\0junk\0license=GPL\0depends=8390,mii\0alias=pci:v000010ECd00008029sv*\0\0";
+        let expected = [("depends", "8390,mii"), ("alias", "pci:v000010ECd00008029sv*")];
+        assert_eq!(information(module), expected);
+    }
+
+    #[test]
+    fn recipes_are_readable() {
+        assert!(names().contains(&"ne2000-test".to_owned()));
+    }
+}

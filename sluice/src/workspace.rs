@@ -1,0 +1,47 @@
+//! Where things are: the source tree, the cache of Debian's files, the directories of running instances.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The root of the source tree.
+pub fn root() -> PathBuf {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace");
+    built.to_owned()
+}
+
+/// Where downloads and what is made of them are kept: `$SLUICE_CACHE`, or `cache/` in the source tree.
+pub fn cache() -> PathBuf {
+    std::env::var_os("SLUICE_CACHE").map_or_else(|| root().join("cache"), PathBuf::from)
+}
+
+/// Where running instances have their sockets. Short, because socket addresses must be.
+pub fn instances() -> PathBuf {
+    let user = std::env::var("USER").unwrap_or_else(|_| "user".to_owned());
+    std::env::temp_dir().join(format!("sluice-{user}"))
+}
+
+/// Runs a program to its end; its output is in the error if it fails.
+pub fn run(command: &mut Command) -> Result<Output> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().with_context(|| not_found(&name))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{name} failed ({}):\n{}", output.status, said.trim_end());
+    }
+    Ok(output)
+}
+
+/// What to say when a program could not be started.
+pub fn not_found(program: &str) -> String {
+    format!("could not start '{program}'; setup/packages.sh installs what Sluice needs")
+}
+
+/// Writes a file so that nobody ever sees half of it.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let parent = path.parent().context("a file has a directory")?;
+    std::fs::create_dir_all(parent).with_context(|| format!("could not create {}", parent.display()))?;
+    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
+    std::fs::write(&temporary, bytes).with_context(|| format!("could not write {}", temporary.display()))?;
+    std::fs::rename(&temporary, path).with_context(|| format!("could not write {}", path.display()))
+}

@@ -294,7 +294,8 @@ pub fn enter_s5() {
     crate::cpu::tsc::delay_us(100_000);
 }
 
-fn config_read(bus: u8, device: u8, function: u8, offset: u8) -> u32 {
+/// Reads PCI configuration space by mechanism 1. Not while another processor does.
+pub(crate) fn config_read(bus: u8, device: u8, function: u8, offset: u8) -> u32 {
     let address = u32::from(bus) << 16 | u32::from(device) << 11 | u32::from(function) << 8 | u32::from(offset & 0xfc);
     outl(0xcf8, 1 << 31 | address);
     inl(0xcfc)

@@ -4,6 +4,7 @@ pub mod bundle;
 mod entry;
 mod multiboot2;
 mod pvh;
+mod selftest;
 
 use crate::cpu::{self, apic, gdt, idt, ioapic, smp, timer, tsc};
 use crate::mm::{self, Hpa};
@@ -151,37 +152,7 @@ extern "C" fn late() -> ! {
         mm::memory_bytes() >> 20,
         mm::frames().free_bytes() >> 20,
     );
-    selftest(info.option("selftest").unwrap_or_default());
+    selftest::run(info.option("selftest").unwrap_or_default());
+    smp::release();
     crate::main(info)
-}
-
-/// Deliberate faults, chosen by `selftest=` in the command line, that show what the ground does with them.
-fn selftest(name: &str) {
-    match name {
-        "" => {}
-        "fault" => {
-            ::log::info!("selftest: reading address 0x10");
-            // SAFETY: none: the address is unmapped, and the fault that follows is what is being tested.
-            unsafe { core::ptr::with_exposed_provenance::<u64>(0x10).read_volatile() };
-        }
-        "write-text" => {
-            ::log::info!("selftest: writing the image's text");
-            // SAFETY: none, as above: the page is read-only.
-            unsafe { (rust_entry as *const () as *mut u8).write_volatile(0) };
-        }
-        "stack" => {
-            ::log::info!("selftest: overflowing the stack");
-            recurse(0);
-        }
-        "panic" => panic!("selftest"),
-        "off" => crate::power::off(),
-        _ => panic!("unknown selftest {name}"),
-    }
-}
-
-#[inline(never)]
-#[allow(unconditional_recursion)]
-fn recurse(depth: u64) -> u64 {
-    let room = core::hint::black_box([depth; 64]);
-    recurse(depth + 1) + room[(depth % 64) as usize]
 }

@@ -18,6 +18,7 @@ pub mod tsc;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+#[allow(unused_imports)] // The set is the interface, whatever is used of it so far.
 pub use control::{
     cpuid, cpuid_checked, invlpg, rdtsc, read_cr0, read_cr2, read_cr3, read_cr4, wbinvd, write_cr0, write_cr2,
     write_cr3, write_cr4, xgetbv, xsetbv,

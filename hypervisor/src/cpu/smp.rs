@@ -9,7 +9,7 @@ use crate::boot::{BootInfo, RegionKind};
 use crate::mm::{self, Hpa, PAGE};
 use crate::{acpi, cpu};
 use core::arch::global_asm;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 // Runs with CS = page >> 4 and IP = 0. It must not depend on where it lies: addresses of its own are made from CS, and
 // the three words at `trampoline_data` are filled in for each processor before it is started. The page is mapped
@@ -177,7 +177,18 @@ extern "C" fn ap_entry(cpu: &'static Cpu) -> ! {
     ap_main(cpu)
 }
 
+static RELEASED: AtomicBool = AtomicBool::new(false);
+
+/// Lets the started processors go on to [`crate::run_cpu`].
+pub fn release() {
+    RELEASED.store(true, Ordering::Release);
+}
+
 fn ap_main(cpu: &'static Cpu) -> ! {
     log::info!("processor {} (APIC {}) runs", cpu.index, cpu.apic_id);
+    while !RELEASED.load(Ordering::Acquire) {
+        cpu::with_interrupts_window();
+        core::hint::spin_loop();
+    }
     crate::run_cpu(cpu)
 }

@@ -15,9 +15,9 @@ mod stack;
 mod tables;
 
 pub use frames::{frames, memory_bytes};
-pub use layout::{DIRECT_MAP, image_range, is_text};
+pub use layout::{DIRECT_MAP, is_text};
 pub use stack::{Stack, is_stack, is_stack_guard, new_stack};
-pub use tables::{Leaf, is_mapped, map_mmio, root, trampoline_root, walk_live};
+pub use tables::{is_mapped, map_mmio, root, trampoline_root, walk_live};
 
 use crate::boot::BootInfo;
 pub use frames::Hpa;

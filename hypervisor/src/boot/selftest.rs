@@ -1,0 +1,136 @@
+//! Tests that run instead of the hypervisor's work, chosen by `selftest=` in the command line: deliberate faults, which
+//! must end the run with a report, and interrupts, which must arrive.
+
+use crate::cpu::ioapic::{self, Trigger};
+use crate::cpu::{self, KICK_VECTOR, TIMER_VECTOR, apic, idt, port, timer, tsc};
+use crate::mm::{self, Hpa};
+use crate::{acpi, power};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Runs the test of that name; returns if it is empty, and switches the machine off if the test passed.
+pub fn run(name: &str) {
+    match name {
+        "" => return,
+        "fault" => fault(),
+        "write-text" => write_text(),
+        "stack" => {
+            recurse(0);
+        }
+        "panic" => panic!("selftest"),
+        "off" => {}
+        "interrupts" => interrupts(),
+        "edu" => edu(),
+        _ => panic!("unknown selftest {name}"),
+    }
+    log::info!("selftest {name} passed");
+    power::off()
+}
+
+fn fault() {
+    // SAFETY: none: the address is unmapped, and the fault that follows is what is being tested.
+    unsafe { core::ptr::with_exposed_provenance::<u64>(0x10).read_volatile() };
+}
+
+fn write_text() {
+    // SAFETY: none, as above: the page is read-only.
+    unsafe { (run as *const () as *mut u8).write_volatile(0) };
+}
+
+#[inline(never)]
+#[allow(unconditional_recursion)]
+fn recurse(depth: u64) -> u64 {
+    let room = core::hint::black_box([depth; 64]);
+    recurse(depth + 1) + room[(depth % 64) as usize]
+}
+
+static TIMERS: AtomicU32 = AtomicU32::new(0);
+static KICKS: AtomicU32 = AtomicU32::new(0);
+
+/// The timer fires, not early by more than rounding and not after it is disarmed; every processor takes a kick.
+fn interrupts() {
+    idt::set_handler(TIMER_VECTOR, |_| {
+        TIMERS.fetch_add(1, Ordering::Relaxed);
+        apic::eoi();
+    });
+    idt::set_handler(KICK_VECTOR, |_| {
+        KICKS.fetch_add(1, Ordering::Relaxed);
+        apic::eoi();
+    });
+    for _ in 0..10 {
+        let fired = TIMERS.load(Ordering::Relaxed);
+        let deadline = tsc::now() + tsc::ticks_from_ns(5_000_000);
+        timer::set_deadline(deadline);
+        while TIMERS.load(Ordering::Relaxed) == fired {
+            cpu::idle();
+        }
+        let now = tsc::now();
+        assert!(now + tsc::ticks_from_ns(100_000) > deadline, "early by {} ns", tsc::ns_from_ticks(deadline - now));
+        log::info!("timer late by {} us", tsc::ns_from_ticks(now.saturating_sub(deadline)) / 1000);
+    }
+    let fired = TIMERS.load(Ordering::Relaxed);
+    timer::set_deadline(tsc::now() + tsc::ticks_from_ns(2_000_000));
+    timer::disarm();
+    tsc::delay_us(5000);
+    cpu::with_interrupts_window();
+    assert!(TIMERS.load(Ordering::Relaxed) == fired, "a disarmed timer fired");
+    for other in cpu::all() {
+        let before = KICKS.load(Ordering::Relaxed);
+        apic::send_ipi(other.apic_id, KICK_VECTOR);
+        while KICKS.load(Ordering::Relaxed) == before {
+            cpu::with_interrupts_window();
+        }
+        log::info!("processor {} was kicked", other.index);
+    }
+}
+
+const EDU: u32 = 0x11e8_1234;
+const EDU_RAISE: usize = 0x60;
+const EDU_ACKNOWLEDGE: usize = 0x64;
+const FIRST_VECTOR: u8 = 0x50;
+
+static EDU_REGISTERS: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static GSIS: AtomicU32 = AtomicU32::new(0);
+
+/// Each `edu` device of QEMU on the root bus raises its INTx pin, and exactly the GSI that `acpi::pci_gsi` foretells
+/// arrives, once.
+fn edu() {
+    for gsi in 0..ioapic::inputs() {
+        idt::set_handler(FIRST_VECTOR + gsi as u8, |vector| {
+            GSIS.fetch_or(1 << (vector - FIRST_VECTOR), Ordering::Relaxed);
+            let registers = EDU_REGISTERS.load(Ordering::Relaxed);
+            // SAFETY: the device's registers, mapped below; acknowledging lowers its interrupt.
+            unsafe { registers.add(EDU_ACKNOWLEDGE).cast::<u32>().write_volatile(1) };
+            apic::eoi();
+        });
+        // The timer tick of the PIT (GSI 2) is not meant.
+        if gsi > 2 {
+            ioapic::route(gsi, FIRST_VECTOR + gsi as u8, apic::id(), Trigger::LevelHigh);
+            ioapic::unmask(gsi);
+        }
+    }
+    let mut found = 0;
+    for device in (0..32u8).filter(|device| acpi::config_read(0, *device, 0, 0) == EDU) {
+        found += 1;
+        let bar = acpi::config_read(0, device, 0, 0x10) & !0xf;
+        let pin = (acpi::config_read(0, device, 0, 0x3c) >> 8) as u8 - 1;
+        // Memory space on; the address written by `config_read` is still selected for the data port.
+        let command = acpi::config_read(0, device, 0, 4) as u16;
+        port::outw(0xcfc, (command | 2) & !(1 << 10));
+        let registers = mm::map_mmio(Hpa::new(bar.into()), 1 << 20);
+        EDU_REGISTERS.store(registers, Ordering::Relaxed);
+        GSIS.store(0, Ordering::Relaxed);
+        // SAFETY: the device's registers, mapped above; raises its interrupt.
+        unsafe { registers.add(EDU_RAISE).cast::<u32>().write_volatile(1) };
+        for _ in 0..1000 {
+            cpu::with_interrupts_window();
+            tsc::delay_us(1);
+        }
+        let expected = acpi::pci_gsi(0, device, pin).expect("a known chipset");
+        // The ICH9 raises the ISA interrupt of the pin's PIC route as well: masked in real use.
+        let isa = if expected < 16 { 0 } else { 0xffff };
+        let seen = GSIS.load(Ordering::Relaxed) & !isa;
+        assert!(seen == 1 << expected, "device {device}: expected GSI {expected}, seen {seen:#x}");
+        log::info!("device {device} pin {pin}: GSI {expected}");
+    }
+    assert!(found > 0, "no edu device");
+}

@@ -121,11 +121,13 @@ pub fn init(info: &BootInfo) {
 /// The BIOS keeps the RSDP on a 16-byte boundary of its area, or of the first KiB of the extended BIOS data area.
 fn scan_for_rsdp() -> Option<u64> {
     let ebda = u64::from(u16_at(bytes_at(0x40e, 2)?, 0)?) << 4;
-    [(ebda, 1024), (0xe_0000, 0x2_0000)].into_iter().filter(|(start, _)| *start != 0).find_map(|(start, bytes)| {
-        (start..start + bytes).step_by(16).find(|at| {
-            bytes_at(*at, 20).is_some_and(|rsdp| rsdp.starts_with(b"RSD PTR ") && sums_to_zero(rsdp))
-        })
-    })
+    [(ebda, 1024), (0xe_0000, 0x2_0000)].into_iter().filter(|(start, _)| *start != 0).find_map(
+        |(start, bytes)| {
+            (start..start + bytes).step_by(16).find(|at| {
+                bytes_at(*at, 20).is_some_and(|rsdp| rsdp.starts_with(b"RSD PTR ") && sums_to_zero(rsdp))
+            })
+        },
+    )
 }
 
 /// Follows the XSDT, or the RSDT where there is none, to all tables and, through the FADT, to the DSDT.
@@ -296,7 +298,8 @@ pub fn enter_s5() {
 
 /// Reads PCI configuration space by mechanism 1. Not while another processor does.
 pub(crate) fn config_read(bus: u8, device: u8, function: u8, offset: u8) -> u32 {
-    let address = u32::from(bus) << 16 | u32::from(device) << 11 | u32::from(function) << 8 | u32::from(offset & 0xfc);
+    let address =
+        u32::from(bus) << 16 | u32::from(device) << 11 | u32::from(function) << 8 | u32::from(offset & 0xfc);
     outl(0xcf8, 1 << 31 | address);
     inl(0xcfc)
 }
@@ -306,8 +309,8 @@ const HOST_I440FX: u32 = 0x1237_8086;
 
 /// GSI of interrupt pin `pin` (0 = INTA) of a device on the root bus, for the chipsets of QEMU:
 ///
-/// - q35 (ICH9; host bridge 8086:29c0), with I/O APIC routing: devices 0-23 rotate over PIRQ E-H, GSI 20-23; devices
-///   24-29 and 31 use PIRQ A-D, GSI 16-19, unrotated; device 30 uses E-H unrotated.
+/// - q35 (ICH9; host bridge 8086:29c0), with I/O APIC routing: devices 0-24 rotate over PIRQ E-H, GSI 20-23; devices
+///   25-29 and 31 use PIRQ A-D, GSI 16-19, unrotated; device 30 uses E-H unrotated.
 /// - i440fx (PIIX3; 8086:1237): PIRQ A-D rotate by device and are ISA interrupts, set by firmware in the PIIX's
 ///   registers 0x60-0x63.
 ///
@@ -319,7 +322,7 @@ pub fn pci_gsi(bus: u8, device: u8, pin: u8) -> Option<u32> {
     }
     match config_read(0, 0, 0, 0) {
         HOST_Q35 => Some(match device {
-            0..=23 => 20 + (u32::from(device) + u32::from(pin)) % 4,
+            0..=24 => 20 + (u32::from(device) + u32::from(pin)) % 4,
             30 => 20 + u32::from(pin),
             _ => 16 + u32::from(pin),
         }),

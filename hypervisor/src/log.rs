@@ -67,7 +67,9 @@ impl Log for Serial {
             Level::Trace => "trace",
         };
         let target = record.target();
-        let target = target.strip_prefix("sluice_hypervisor").map_or(target, |t| t.strip_prefix("::").unwrap_or("main"));
+        let target = target
+            .strip_prefix("sluice_hypervisor")
+            .map_or(target, |t| t.strip_prefix("::").unwrap_or("main"));
         let index = cpu::try_this().map_or(0, |cpu| cpu.index);
         let mut port = PORT.lock();
         let _ = writeln!(

@@ -24,7 +24,11 @@ fn main(info: &'static boot::BootInfo) -> ! {
     ::log::info!("hello");
     let bundle = info.bundle_bytes().map(boot::bundle::Bundle::new);
     for member in bundle.iter().flat_map(|bundle| bundle.members()) {
-        ::log::info!("bundle: {} bytes of {}", member.data.len(), core::str::from_utf8(member.name).unwrap_or("?"));
+        ::log::info!(
+            "bundle: {} bytes of {}",
+            member.data.len(),
+            core::str::from_utf8(member.name).unwrap_or("?")
+        );
     }
     power::off()
 }

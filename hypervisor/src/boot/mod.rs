@@ -120,7 +120,12 @@ extern "C" fn rust_entry(magic: u32, address: u32) -> ! {
     if let Some(level) = info.option("log") {
         log::set_level(level);
     }
-    ::log::info!("sluice {} by {}, command line \"{}\"", env!("CARGO_PKG_VERSION"), info.protocol, info.cmdline);
+    ::log::info!(
+        "sluice {} by {}, command line \"{}\"",
+        env!("CARGO_PKG_VERSION"),
+        info.protocol,
+        info.cmdline
+    );
     for region in &info.memory {
         ::log::debug!("memory {:#012x}-{:#012x} {:?}", region.start, region.end, region.kind);
     }

@@ -52,7 +52,11 @@ fn copy<T: Copy>(address: u64) -> T {
 /// Reads what the loader left at `address`.
 pub fn read(address: u32) -> BootInfo {
     let start: StartInfo = copy(address.into());
-    assert!(start.magic == ENTRY_MAGIC, "PVH start information has the wrong magic number {:#x}", start.magic);
+    assert!(
+        start.magic == ENTRY_MAGIC,
+        "PVH start information has the wrong magic number {:#x}",
+        start.magic
+    );
     assert!(start.version >= 1, "PVH start information of version 0 has no memory map");
     let mut info = BootInfo::new("PVH");
     for index in 0..u64::from(start.memory_map_entries) {

@@ -64,7 +64,11 @@ fn interrupts() {
             cpu::idle();
         }
         let now = tsc::now();
-        assert!(now + tsc::ticks_from_ns(100_000) > deadline, "early by {} ns", tsc::ns_from_ticks(deadline - now));
+        assert!(
+            now + tsc::ticks_from_ns(100_000) > deadline,
+            "early by {} ns",
+            tsc::ns_from_ticks(deadline - now)
+        );
         log::info!("timer late by {} us", tsc::ns_from_ticks(now.saturating_sub(deadline)) / 1000);
     }
     let fired = TIMERS.load(Ordering::Relaxed);

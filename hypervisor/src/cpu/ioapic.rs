@@ -74,7 +74,12 @@ pub fn init() {
         for input in 0..io_apic.inputs {
             io_apic.write(REDIRECTION + input * 2, MASKED);
         }
-        log::info!("I/O APIC at {:#x}: GSI {}-{}", entry.address, io_apic.first, io_apic.first + io_apic.inputs - 1);
+        log::info!(
+            "I/O APIC at {:#x}: GSI {}-{}",
+            entry.address,
+            io_apic.first,
+            io_apic.first + io_apic.inputs - 1
+        );
         if all.try_push(io_apic).is_err() {
             log::warn!("more I/O APICs than are supported");
         }
@@ -143,7 +148,8 @@ pub fn unmask(gsi: u32) {
 
 /// Whether an interrupt of `gsi` has been sent and not yet been ended (level), or is being sent (edge).
 pub fn is_pending(gsi: u32) -> bool {
-    with(gsi, |io_apic, register| io_apic.read(register) & (REMOTE_IRR | DELIVERY_PENDING) != 0).unwrap_or(false)
+    with(gsi, |io_apic, register| io_apic.read(register) & (REMOTE_IRR | DELIVERY_PENDING) != 0)
+        .unwrap_or(false)
 }
 
 /// GSI and trigger of an ISA interrupt, with the overrides of the MADT applied.

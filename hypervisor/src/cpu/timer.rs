@@ -49,7 +49,7 @@ pub fn set_deadline(deadline: u64) {
         return;
     }
     let left = deadline.saturating_sub(tsc::now());
-    let count = u128::from(left) * u128::from(RATIO.load(Ordering::Relaxed)) >> 32;
+    let count = (u128::from(left) * u128::from(RATIO.load(Ordering::Relaxed))) >> 32;
     apic::set_timer_count(u32::try_from(count).unwrap_or(u32::MAX).max(1));
 }
 

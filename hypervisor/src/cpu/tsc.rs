@@ -30,7 +30,7 @@ pub fn now() -> u64 {
 /// Nanoseconds in that many ticks; saturates.
 #[inline]
 pub fn ns_from_ticks(ticks: u64) -> u64 {
-    let ns = u128::from(ticks) * u128::from(NS_PER_TICK.load(Ordering::Relaxed)) >> 32;
+    let ns = (u128::from(ticks) * u128::from(NS_PER_TICK.load(Ordering::Relaxed))) >> 32;
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 

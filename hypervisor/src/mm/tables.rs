@@ -152,11 +152,9 @@ pub(super) fn init(info: &BootInfo) {
     GIGABYTE_PAGES.store(u64::from(cpu::cpuid_checked(0x8000_0001, 0).edx >> 26 & 1), Ordering::Relaxed);
     ROOT.store(new_table().expect("memory for page tables"), Ordering::Release);
     TRAMPOLINE_ROOT.store(new_table().expect("memory for page tables"), Ordering::Release);
-    for (range, rights) in [
-        (layout::text(), Rights::Execute),
-        (layout::rodata(), Rights::Read),
-        (layout::data(), Rights::Write),
-    ] {
+    for (range, rights) in
+        [(layout::text(), Rights::Execute), (layout::rodata(), Rights::Read), (layout::data(), Rights::Write)]
+    {
         map(range.start, range.start - layout::IMAGE_BASE, range.end - range.start, rights)
             .expect("memory for page tables");
     }
@@ -191,7 +189,8 @@ fn map_direct(info: &BootInfo) -> Option<()> {
     edges.sort_unstable();
     for pair in edges.windows(2) {
         let (start, end) = (pair[0], pair[1]);
-        let is_memory = info.memory.iter().filter(|r| r.kind.is_memory()).map(mapped).any(|r| r.contains(&start));
+        let is_memory =
+            info.memory.iter().filter(|r| r.kind.is_memory()).map(mapped).any(|r| r.contains(&start));
         let rights = if read_only.contains(&start) {
             Rights::Read
         } else if is_memory {
@@ -210,7 +209,9 @@ fn map_direct(info: &BootInfo) -> Option<()> {
 fn mapped(region: &crate::boot::Region) -> core::ops::Range<u64> {
     let (start, end) = (region.start, region.end);
     match region.kind {
-        RegionKind::Usable => start.next_multiple_of(PAGE)..(end & !(PAGE - 1)).max(start.next_multiple_of(PAGE)),
+        RegionKind::Usable => {
+            start.next_multiple_of(PAGE)..(end & !(PAGE - 1)).max(start.next_multiple_of(PAGE))
+        }
         _ => start & !(PAGE - 1)..end.next_multiple_of(PAGE),
     }
 }

@@ -1,0 +1,117 @@
+//! What passes between the caller, the monitor and the hardware: accesses, outcomes, the raw device.
+
+/// The physical device, as far as the monitor touches it. Offsets are relative to the device's
+/// port range (its BAR), widths are 1, 2 or 4 bytes.
+pub trait RawDevice {
+    /// One port read.
+    fn read(&mut self, offset: u16, width: u8) -> u32;
+    /// One port write.
+    fn write(&mut self, offset: u16, width: u8, value: u32);
+    /// Reads one port repeatedly until `into` is full; its length is a multiple of `width`.
+    fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]);
+    /// Writes all of `from` to one port; its length is a multiple of `width`.
+    fn write_string(&mut self, offset: u16, width: u8, from: &[u8]);
+}
+
+/// A client of one device: a slot number below [`Self::MAX`], given out by `attach`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub(crate) u8);
+
+impl ClientId {
+    /// How many clients one device can have.
+    pub const MAX: usize = 8;
+
+    /// The slot, `0..MAX`.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The client of a slot, for walking the bits of a [`crate::Changes`] mask.
+    pub const fn from_index(index: usize) -> Option<Self> {
+        if index < Self::MAX { Some(Self(index as u8)) } else { None }
+    }
+
+    /// Bit of this client in a mask.
+    pub const fn bit(self) -> u8 {
+        1 << (self.0 & 7)
+    }
+}
+
+/// A hooked access of a client. Bytes of strings are little-endian elements of `width` bytes each;
+/// their length must be a multiple of `width`. The caller may split a long `rep` into several.
+#[derive(Debug)]
+pub enum Access<'a> {
+    /// IN.
+    Read {
+        /// Port, relative to the device.
+        offset: u16,
+        /// 1, 2 or 4.
+        width: u8,
+    },
+    /// OUT.
+    Write {
+        /// Port, relative to the device.
+        offset: u16,
+        /// 1, 2 or 4.
+        width: u8,
+        /// Value; bits above the width are ignored.
+        value: u32,
+    },
+    /// (REP) INS.
+    ReadString {
+        /// Port, relative to the device.
+        offset: u16,
+        /// 1, 2 or 4.
+        width: u8,
+        /// Where the elements go; wholly written unless the outcome is [`Outcome::Wait`].
+        into: &'a mut [u8],
+    },
+    /// (REP) OUTS.
+    WriteString {
+        /// Port, relative to the device.
+        offset: u16,
+        /// 1, 2 or 4.
+        width: u8,
+        /// The elements.
+        from: &'a [u8],
+    },
+}
+
+impl Access<'_> {
+    /// Port and width.
+    pub const fn place(&self) -> (u16, u8) {
+        match *self {
+            Self::Read { offset, width }
+            | Self::Write { offset, width, .. }
+            | Self::ReadString { offset, width, .. }
+            | Self::WriteString { offset, width, .. } => (offset, width),
+        }
+    }
+
+    /// Device elements: 1, or the number of elements of the string.
+    pub const fn elements(&self) -> u64 {
+        let (bytes, width) = match self {
+            Self::Read { .. } | Self::Write { .. } => return 1,
+            Self::ReadString { width, into, .. } => (into.len(), *width),
+            Self::WriteString { width, from, .. } => (from.len(), *width),
+        };
+        if width == 0 { 0 } else { (bytes / width as usize) as u64 }
+    }
+
+    /// The client writes.
+    pub const fn is_write(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::WriteString { .. })
+    }
+}
+
+/// What became of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Carried out; for [`Access::Read`] the value read (else 0). Advance the guest's RIP.
+    Done(u32),
+    /// Nothing was done: the client does not hold the device. Deschedule it without advancing RIP;
+    /// repeat the access when [`crate::Changes::wake`] names it.
+    Wait,
+    /// Refused by a check of the model; treat as done with this value. Counted.
+    Refused(u32),
+}

@@ -1,1 +1,231 @@
-//! ACPI tables.
+//! The ACPI tables of a guest: RSDP, XSDT, FADT, MADT, MCFG and a DSDT.
+//!
+//! The platform is hardware-reduced: no PM timer, no SCI, no fixed events; sleep control and reset are two
+//! ports ([`crate::power`]), and the power button is a device whose press arrives as a global interrupt
+//! ([`POWER_BUTTON_GSI`]) that a generic event device turns into a notification.
+//!
+//! [`build`] lays the tables out from an address on; the loader copies the blocks and hands the RSDP's address to
+//! the kernel.
+//!
+//! Source: ACPI 6.4, chapters 5 (tables), 19 and 20 (AML); PCI Firmware 3.2, 4.1.2 (MCFG).
+
+mod aml;
+mod dsdt;
+
+use crate::power;
+use crate::{ioapic, lapic};
+use alloc::vec::Vec;
+
+/// Global interrupt of the power button: pulse it to ask the guest to power off.
+pub const POWER_BUTTON_GSI: u8 = 9;
+/// The I/O APIC's id.
+pub const IOAPIC_ID: u8 = 0;
+
+/// Which global interrupt a slot's interrupt pin raises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IrqRoute {
+    /// Slot on bus 0, 0-31.
+    pub slot: u8,
+    /// Interrupt pin as in configuration space: 1 for INTA to 4 for INTD.
+    pub pin: u8,
+    /// Global interrupt: the I/O APIC's pin.
+    pub gsi: u8,
+}
+
+/// A range of addresses or ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// First.
+    pub base: u64,
+    /// How many.
+    pub size: u64,
+}
+
+impl Window {
+    /// The last of them.
+    fn last(self) -> u64 {
+        self.base.saturating_add(self.size.saturating_sub(1))
+    }
+}
+
+/// What the tables describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description<'a> {
+    /// Processors; their APIC ids are 0 to `vcpus - 1`.
+    pub vcpus: u32,
+    /// Interrupt routes of bus 0.
+    pub routes: &'a [IrqRoute],
+    /// Ports that BARs may have.
+    pub io_window: Option<Window>,
+    /// Memory below 4 GiB that BARs may have.
+    pub mmio_window: Option<Window>,
+    /// Memory above 4 GiB that BARs may have.
+    pub mmio64_window: Option<Window>,
+    /// Guest-physical address of ECAM ([`crate::pci::ECAM_SIZE`] bytes), below 4 GiB.
+    pub ecam: u32,
+}
+
+/// The tables, ready to be copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tables {
+    /// Guest-physical address of the RSDP.
+    pub rsdp: u64,
+    /// Guest-physical addresses and contents, in ascending order.
+    pub blocks: Vec<(u64, Vec<u8>)>,
+}
+
+impl Tables {
+    /// The first address after the tables.
+    pub fn end(&self) -> u64 {
+        self.blocks.last().map_or(self.rsdp, |(address, bytes)| address + bytes.len() as u64)
+    }
+}
+
+/// Builds the tables from the guest-physical address `base` on, which is rounded up to 64.
+pub fn build(description: &Description<'_>, base: u64) -> Tables {
+    let mut layout = Layout { next: base.next_multiple_of(64), blocks: Vec::new() };
+    let rsdp = layout.next;
+    layout.next += 64;
+    let dsdt = layout.place(table(b"DSDT", 2, &dsdt::body(description)));
+    let roots = [
+        layout.place(table(b"FACP", 6, &fadt(dsdt))),
+        layout.place(table(b"APIC", 5, &madt(description.vcpus))),
+        layout.place(table(b"MCFG", 1, &mcfg(description.ecam))),
+    ];
+    let entries: Vec<u8> = roots.into_iter().flat_map(u64::to_le_bytes).collect();
+    let xsdt = layout.place(table(b"XSDT", 1, &entries));
+    layout.blocks.insert(0, (rsdp, self::rsdp(xsdt)));
+    Tables { rsdp, blocks: layout.blocks }
+}
+
+const OEM: &[u8; 6] = b"SLUICE";
+const OEM_TABLE: &[u8; 8] = b"PLATFORM";
+
+struct Layout {
+    next: u64,
+    blocks: Vec<(u64, Vec<u8>)>,
+}
+
+impl Layout {
+    fn place(&mut self, bytes: Vec<u8>) -> u64 {
+        let address = self.next;
+        self.next = (address + bytes.len() as u64).next_multiple_of(64);
+        self.blocks.push((address, bytes));
+        address
+    }
+}
+
+/// A table: the common header (5.2.6), its checksum, and the body.
+fn table(signature: &[u8; 4], revision: u8, body: &[u8]) -> Vec<u8> {
+    const HEADER: usize = 36;
+    let mut bytes = Vec::with_capacity(HEADER + body.len());
+    bytes.extend(signature);
+    bytes.extend(((HEADER + body.len()) as u32).to_le_bytes());
+    bytes.extend([revision, 0]);
+    bytes.extend(OEM);
+    bytes.extend(OEM_TABLE);
+    bytes.extend(1u32.to_le_bytes());
+    bytes.extend(b"SLUC");
+    bytes.extend(1u32.to_le_bytes());
+    bytes.extend(body);
+    seal(&mut bytes, 9, HEADER + body.len());
+    bytes
+}
+
+/// Sets the byte at `place` so that the first `length` sum to zero.
+fn seal(bytes: &mut [u8], place: usize, length: usize) {
+    let sum = bytes.iter().take(length).fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    if let Some(checksum) = bytes.get_mut(place) {
+        *checksum = checksum.wrapping_sub(sum);
+    }
+}
+
+/// Root pointer (5.2.5.3), without an RSDT.
+fn rsdp(xsdt: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(36);
+    bytes.extend(b"RSD PTR \0");
+    bytes.extend(OEM);
+    bytes.push(2);
+    bytes.extend(0u32.to_le_bytes());
+    bytes.extend(36u32.to_le_bytes());
+    bytes.extend(xsdt.to_le_bytes());
+    bytes.extend([0; 4]);
+    seal(&mut bytes, 8, 20);
+    seal(&mut bytes, 32, 36);
+    bytes
+}
+
+/// Fixed description table (5.2.9), less its header.
+fn fadt(dsdt: u64) -> Vec<u8> {
+    // No VGA, no RTC; the bits for legacy devices and the 8042 stay off, those against MSI and ASPM too.
+    const BOOT_ARCHITECTURE: u16 = 1 << 2 | 1 << 5;
+    // WBINVD works; no fixed power or sleep button; reset register; headless; hardware-reduced.
+    const FLAGS: u32 = 1 | 1 << 4 | 1 << 5 | 1 << 10 | 1 << 12 | 1 << 20;
+    const SERVER: u8 = 4;
+
+    let mut body = alloc::vec![0; 276 - 36];
+    // Offsets are those of the specification, from the start of the table.
+    let mut put = |offset: usize, bytes: &[u8]| {
+        body.iter_mut().skip(offset - 36).zip(bytes).for_each(|(cell, byte)| *cell = *byte);
+    };
+    put(45, &[SERVER]);
+    put(109, &BOOT_ARCHITECTURE.to_le_bytes());
+    put(112, &FLAGS.to_le_bytes());
+    put(116, &port_register(power::RESET_PORT));
+    put(128, &[power::RESET_VALUE]);
+    // Minor version.
+    put(131, &[4]);
+    put(140, &dsdt.to_le_bytes());
+    put(244, &port_register(power::SLEEP_CONTROL_PORT));
+    put(256, &port_register(power::SLEEP_STATUS_PORT));
+    put(268, b"SLUICE\0\0");
+    body
+}
+
+/// A generic address (5.2.3.2): an 8-bit port.
+fn port_register(port: u16) -> [u8; 12] {
+    const SYSTEM_IO: u8 = 1;
+    const BYTE: u8 = 1;
+    let [low, high] = port.to_le_bytes();
+    [SYSTEM_IO, 8, 0, BYTE, low, high, 0, 0, 0, 0, 0, 0]
+}
+
+/// Interrupt controllers (5.2.12), less the header. The flags stay zero: there is no PIC.
+fn madt(vcpus: u32) -> Vec<u8> {
+    const ENABLED: u32 = 1;
+    let mut body = Vec::new();
+    body.extend((lapic::BASE as u32).to_le_bytes());
+    body.extend(0u32.to_le_bytes());
+    for id in 0..vcpus {
+        match u8::try_from(id) {
+            // 5.2.12.2: local APIC. Id 255 is the broadcast.
+            Ok(id) if id != 0xFF => {
+                body.extend([0, 8, id, id]);
+                body.extend(ENABLED.to_le_bytes());
+            }
+            // 5.2.12.12: local x2APIC.
+            _ => {
+                body.extend([9, 16, 0, 0]);
+                body.extend(id.to_le_bytes());
+                body.extend(ENABLED.to_le_bytes());
+                body.extend(id.to_le_bytes());
+            }
+        }
+    }
+    // 5.2.12.3: I/O APIC, its interrupts numbered from 0.
+    body.extend([1, 12, IOAPIC_ID, 0]);
+    body.extend((ioapic::BASE as u32).to_le_bytes());
+    body.extend(0u32.to_le_bytes());
+    body
+}
+
+/// ECAM of segment 0, bus 0, less the header.
+fn mcfg(ecam: u32) -> Vec<u8> {
+    let mut body = alloc::vec![0; 8];
+    body.extend(u64::from(ecam).to_le_bytes());
+    body.extend([0; 8]);
+    body
+}
+
+#[cfg(test)]
+mod tests;

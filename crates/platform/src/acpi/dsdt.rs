@@ -1,0 +1,92 @@
+//! The devices that cannot be discovered: the PCI host bridge, COM1 and the power button.
+//!
+//! Source: ACPI 6.4, 5.6.9 (generic event device), 6.2.13 (_PRT), 7.4.2 (\_Sx), 6.1.5 (_HID).
+
+use super::aml::{Aml, Space};
+use super::{Description, IrqRoute, POWER_BUTTON_GSI, Window};
+use crate::{pci, power, uart};
+use alloc::vec::Vec;
+
+/// What a power button tells the system (5.6.6).
+const BUTTON_PRESSED: u64 = 0x80;
+
+/// The table, less its header.
+pub fn body(description: &Description<'_>) -> Vec<u8> {
+    let mut aml = Aml::default();
+    aml.name(*b"_S5_", |aml| {
+        aml.package(4, |aml| {
+            aml.integer(power::SLEEP_TYPE_OFF.into());
+            [0; 3].into_iter().for_each(|zero| aml.integer(zero));
+        });
+    });
+    aml.scope(*b"_SB_", |aml| {
+        aml.device(*b"PCI0", |aml| host_bridge(aml, description));
+        aml.device(*b"ECAM", |aml| reserved(aml, description.ecam));
+        aml.device(*b"COM1", serial_port);
+        aml.device(*b"PWRB", |aml| aml.name(*b"_HID", |aml| aml.pnp_id(0x0C0C)));
+        aml.device(*b"EVTS", event_device);
+    });
+    aml.into_bytes()
+}
+
+fn host_bridge(aml: &mut Aml, description: &Description<'_>) {
+    aml.name(*b"_HID", |aml| aml.pnp_id(0x0A08));
+    aml.name(*b"_CID", |aml| aml.pnp_id(0x0A03));
+    for name in [*b"_SEG", *b"_BBN", *b"_UID"] {
+        aml.name(name, |aml| aml.integer(0));
+    }
+    aml.name(*b"_CRS", |aml| {
+        aml.resources(|resources| {
+            resources.window(Space::Bus, 2, Window { base: 0, size: 1 });
+            resources.ports(pci::ADDRESS_PORT, 8);
+            if let Some(window) = description.io_window {
+                resources.window(Space::Io, 2, window);
+            }
+            if let Some(window) = description.mmio_window {
+                resources.window(Space::Memory, 4, window);
+            }
+            if let Some(window) = description.mmio64_window {
+                resources.window(Space::Memory, 8, window);
+            }
+        });
+    });
+    let routes = description.routes.iter().filter(|route| (1..=4).contains(&route.pin));
+    let routes: Vec<&IrqRoute> = routes.take(255).collect();
+    aml.name(*b"_PRT", |aml| {
+        aml.package(routes.len() as u8, |aml| routes.iter().for_each(|route| interrupt_route(aml, route)));
+    });
+}
+
+/// Any function of the slot, its pin counted from zero, and a global interrupt.
+fn interrupt_route(aml: &mut Aml, route: &IrqRoute) {
+    aml.package(4, |aml| {
+        aml.integer(u64::from(route.slot) << 16 | 0xFFFF);
+        aml.integer(u64::from(route.pin.saturating_sub(1)));
+        aml.integer(0);
+        aml.integer(route.gsi.into());
+    });
+}
+
+/// ECAM as a motherboard resource, without which Linux does not believe the MCFG.
+fn reserved(aml: &mut Aml, ecam: u32) {
+    aml.name(*b"_HID", |aml| aml.pnp_id(0x0C02));
+    aml.name(*b"_CRS", |aml| aml.resources(|resources| resources.memory(ecam, pci::ECAM_SIZE as u32)));
+}
+
+fn serial_port(aml: &mut Aml) {
+    aml.name(*b"_HID", |aml| aml.pnp_id(0x0501));
+    aml.name(*b"_UID", |aml| aml.integer(1));
+    aml.name(*b"_CRS", |aml| {
+        aml.resources(|resources| {
+            resources.ports(uart::COM1_PORT, uart::PORTS as u8);
+            resources.edge_interrupt(uart::COM1_GSI);
+        });
+    });
+}
+
+/// Turns the one event there is, the button's interrupt, into the button's notification.
+fn event_device(aml: &mut Aml) {
+    aml.name(*b"_HID", |aml| aml.string("ACPI0013"));
+    aml.name(*b"_CRS", |aml| aml.resources(|resources| resources.edge_interrupt(POWER_BUTTON_GSI)));
+    aml.method(*b"_EVT", 1, |aml| aml.notify(*b"PWRB", BUTTON_PRESSED));
+}

@@ -3,13 +3,15 @@
 use crate::cpu::{self, idt::Frame};
 use crate::{log, mm, power};
 use core::panic::PanicInfo;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
-static PANICKING: AtomicBool = AtomicBool::new(false);
+/// Index of the processor that is ending the run, or [`NOBODY`].
+static OWNER: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = u32::MAX;
 
 /// Whether a processor is on its way out.
 pub fn is_panicking() -> bool {
-    PANICKING.load(Ordering::Acquire)
+    OWNER.load(Ordering::Acquire) != NOBODY
 }
 
 #[panic_handler]
@@ -75,10 +77,11 @@ pub fn on_breakpoint(_frame: &Frame) -> bool {
 /// Stops the other processors. A processor that panics while another does only halts, and a panic within a panic
 /// ends at once.
 fn enter() {
-    if PANICKING.swap(true, Ordering::AcqRel) {
-        power::fail(power::code::PANIC);
+    match OWNER.compare_exchange(NOBODY, index(), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => cpu::halt_others(),
+        Err(owner) if owner == index() => power::fail(power::code::PANIC),
+        Err(_) => cpu::halt(),
     }
-    cpu::halt_others();
 }
 
 fn index() -> u32 {

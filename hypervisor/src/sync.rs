@@ -82,18 +82,18 @@ impl<T> SpinLock<T> {
 
 impl<T: ?Sized> SpinLock<T> {
     /// Waits for the lock. Not reentrant: a second `lock` by the holder never returns.
-    pub fn lock(&self) -> SpinGuard<'_, T> {
+    pub fn lock(&self) -> SpinLockGuard<'_, T> {
         self.ticket.acquire();
-        SpinGuard { lock: self }
+        SpinLockGuard { lock: self }
     }
 
     /// Takes the lock if it is free this moment.
-    pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        self.ticket.try_acquire().then_some(SpinGuard { lock: self })
+    pub fn try_lock(&self) -> Option<SpinLockGuard<'_, T>> {
+        self.ticket.try_acquire().then_some(SpinLockGuard { lock: self })
     }
 
     /// Takes the lock, or gives up after `spins` tries: for the panic path, where the holder may be stopped.
-    pub fn lock_for(&self, spins: u32) -> Option<SpinGuard<'_, T>> {
+    pub fn lock_for(&self, spins: u32) -> Option<SpinLockGuard<'_, T>> {
         (0..spins).find_map(|_| {
             let guard = self.try_lock();
             if guard.is_none() {
@@ -105,11 +105,11 @@ impl<T: ?Sized> SpinLock<T> {
 }
 
 /// Access to the value; released when dropped.
-pub struct SpinGuard<'a, T: ?Sized> {
+pub struct SpinLockGuard<'a, T: ?Sized> {
     lock: &'a SpinLock<T>,
 }
 
-impl<T: ?Sized> Deref for SpinGuard<'_, T> {
+impl<T: ?Sized> Deref for SpinLockGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -118,14 +118,14 @@ impl<T: ?Sized> Deref for SpinGuard<'_, T> {
     }
 }
 
-impl<T: ?Sized> DerefMut for SpinGuard<'_, T> {
+impl<T: ?Sized> DerefMut for SpinLockGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`, and `&mut self` makes this the only reference through the guard.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T: ?Sized> Drop for SpinGuard<'_, T> {
+impl<T: ?Sized> Drop for SpinLockGuard<'_, T> {
     fn drop(&mut self) {
         self.lock.ticket.release();
     }

@@ -157,6 +157,9 @@ fn wait_delivered() {
 pub(super) fn set_timer_mode(vector: u8, deadline: bool) {
     write(register::TIMER_DIVIDE, 0b1011);
     write(register::LVT_TIMER, u32::from(vector) | if deadline { TIMER_DEADLINE_MODE } else { 0 });
+    // A write of the deadline must not pass the memory write that selects its mode.
+    // SAFETY: a fence.
+    unsafe { core::arch::asm!("mfence", options(nostack, preserves_flags)) };
 }
 
 /// Starts the one-shot timer; zero stops it.

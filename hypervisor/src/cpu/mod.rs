@@ -170,6 +170,14 @@ pub fn halt() -> ! {
     }
 }
 
+/// Interrupts another processor: out of its guest, or out of [`idle`]. Nothing if there is no such processor.
+#[inline]
+pub fn kick(index: u32) {
+    if let Some(cpu) = get(index) {
+        apic::send_ipi(cpu.apic_id, KICK_VECTOR);
+    }
+}
+
 /// Set while the machine is stopping: processors that take an NMI then halt.
 static HALTING: AtomicBool = AtomicBool::new(false);
 

@@ -1,60 +1,25 @@
-//! Stub.
-use super::layout;
+//! Frames of physical memory: which may be used, and the allocator that hands them out.
+//!
+//! Left out: the first MiB, the image, the bundle, and whatever the memory map does not call usable. The boot loader's
+//! own structures are not: they have been copied by then.
+
+use super::{PAGE, layout, virt};
 use crate::boot::{BootInfo, RegionKind};
-use crate::sync::{SpinGuard, SpinLock};
+use crate::sync::{SpinLock, SpinLockGuard};
+use arrayvec::ArrayVec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Stub address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hpa(u64);
-#[allow(missing_docs)]
-impl Hpa {
-    pub const fn new(v: u64) -> Self {
-        Self(v)
-    }
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-/// Stub allocator.
-pub struct FrameAllocator {
-    ranges: arrayvec::ArrayVec<(u64, u64), 64>,
-    free: u64,
-}
-#[allow(missing_docs)]
-impl FrameAllocator {
-    pub const fn new() -> Self {
-        Self { ranges: arrayvec::ArrayVec::new_const(), free: 0 }
-    }
-    pub fn add(&mut self, start: Hpa, bytes: u64) {
-        if bytes > 0 {
-            let _ = self.ranges.try_push((start.0, start.0 + bytes));
-            self.free += bytes;
-        }
-    }
-    pub fn allocate(&mut self, bytes: u64, align: u64) -> Option<Hpa> {
-        for (start, end) in self.ranges.iter_mut() {
-            let at = start.next_multiple_of(align);
-            if at + bytes <= *end {
-                *start = at + bytes;
-                self.free -= bytes;
-                return Some(Hpa(at));
-            }
-        }
-        None
-    }
-    pub fn free(&mut self, _start: Hpa, _bytes: u64) {}
-    pub fn free_bytes(&self) -> u64 {
-        self.free
-    }
-}
+pub use super::stub::{FrameAllocator, Hpa};
 
 static FRAMES: SpinLock<FrameAllocator> = SpinLock::new(FrameAllocator::new());
 static MEMORY: AtomicU64 = AtomicU64::new(0);
+
+const MIB: u64 = 1 << 20;
 const FOUR_GIB: u64 = 1 << 32;
 
 /// The frame allocator, locked.
-pub fn frames() -> SpinGuard<'static, FrameAllocator> {
+pub fn frames() -> SpinLockGuard<'static, FrameAllocator> {
     FRAMES.lock()
 }
 
@@ -63,41 +28,63 @@ pub fn memory_bytes() -> u64 {
     MEMORY.load(Ordering::Relaxed)
 }
 
-pub(super) fn init_low(info: &BootInfo) {
-    MEMORY.store(
-        info.memory.iter().filter(|r| r.kind == RegionKind::Usable).map(|r| r.end - r.start).sum(),
-        Ordering::Relaxed,
-    );
-    add(info, 1 << 20, FOUR_GIB);
-}
-pub(super) fn init_high(info: &BootInfo) {
-    add(info, FOUR_GIB, u64::MAX);
+/// Allocates whole pages of zeros.
+pub fn allocate_zeroed(bytes: u64) -> Option<Hpa> {
+    let start = frames().allocate(bytes.next_multiple_of(PAGE), PAGE)?;
+    zero(start, bytes.next_multiple_of(PAGE));
+    Some(start)
 }
 
-fn add(info: &BootInfo, low: u64, high: u64) {
-    let mut holes = arrayvec::ArrayVec::<core::ops::Range<u64>, 80>::new();
+/// Gives back what [`allocate_zeroed`] or [`frames`] gave.
+pub fn release(start: Hpa, bytes: u64) {
+    frames().free(start, bytes.next_multiple_of(PAGE));
+}
+
+/// Overwrites memory with zeros. The caller owns it.
+pub fn zero(start: Hpa, bytes: u64) {
+    // SAFETY: physical memory that the frame allocator manages is mapped writable at these addresses; none of it is
+    // ever behind a Rust reference but for what its owner, the caller, makes of it.
+    unsafe { virt(start).write_bytes(0, bytes as usize) };
+}
+
+/// Adds usable memory below 4 GiB, which the boot page tables reach.
+pub(super) fn init_low(info: &BootInfo) {
+    let usable = info.memory.iter().filter(|region| region.kind == RegionKind::Usable);
+    MEMORY.store(usable.map(|region| region.end - region.start).sum(), Ordering::Relaxed);
+    add(info, MIB..FOUR_GIB);
+}
+
+/// Adds the rest, which the final page tables reach.
+pub(super) fn init_high(info: &BootInfo) {
+    add(info, FOUR_GIB..u64::MAX);
+}
+
+/// Adds the usable pages within `window`, less the holes.
+fn add(info: &BootInfo, window: Range<u64>) {
+    let mut holes = ArrayVec::<Range<u64>, { crate::boot::MAX_REGIONS + 2 }>::new();
     holes.push(layout::image_range());
-    if let Some((start, bytes)) = info.bundle {
-        holes.push(start.get()..start.get() + bytes);
-    }
-    for region in info.memory.iter().filter(|r| r.kind != RegionKind::Usable) {
-        let _ = holes.try_push(region.start..region.end);
-    }
-    holes.sort_unstable_by_key(|r| r.start);
-    for region in info.memory.iter().filter(|r| r.kind == RegionKind::Usable) {
-        let mut start = region.start.max(low).next_multiple_of(super::PAGE);
-        let end = region.end.min(high) & !(super::PAGE - 1);
-        for hole in holes.iter() {
-            let from = hole.start & !(super::PAGE - 1);
-            if from > start && from < end {
-                frames().add(Hpa::new(start), from - start);
+    holes.extend(info.bundle.map(|(start, bytes)| start.get()..start.get().saturating_add(bytes)));
+    // Firmware may list a range twice; what is reserved anywhere stays reserved.
+    let taken = info.memory.iter().filter(|region| region.kind != RegionKind::Usable);
+    holes.extend(taken.map(|region| region.start..region.end));
+    holes.sort_unstable_by_key(|hole| hole.start);
+    for region in info.memory.iter().filter(|region| region.kind == RegionKind::Usable) {
+        let mut start = region.start.max(window.start).next_multiple_of(PAGE);
+        let end = region.end.min(window.end) & !(PAGE - 1);
+        for hole in &holes {
+            let hole_start = hole.start & !(PAGE - 1);
+            if hole_start >= end || hole.end <= start {
+                continue;
             }
-            if hole.end > start && hole.start < end {
-                start = start.max(hole.end.next_multiple_of(super::PAGE));
-            }
+            give(start, hole_start);
+            start = start.max(hole.end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX));
         }
-        if start < end {
-            frames().add(Hpa::new(start), end - start);
-        }
+        give(start, end);
+    }
+}
+
+fn give(start: u64, end: u64) {
+    if start < end {
+        frames().add(Hpa::new(start), end - start);
     }
 }

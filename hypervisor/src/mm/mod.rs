@@ -12,9 +12,10 @@ mod frames;
 mod heap;
 mod layout;
 mod stack;
+mod stub;
 mod tables;
 
-pub use frames::{frames, memory_bytes};
+pub use frames::{allocate_zeroed, frames, memory_bytes, release, zero};
 pub use layout::{DIRECT_MAP, is_text};
 pub use stack::{Stack, is_stack, is_stack_guard, new_stack};
 pub use tables::{is_mapped, map_mmio, root, trampoline_root, walk_live};

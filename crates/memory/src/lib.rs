@@ -1,3 +1,36 @@
-//! Sluice: address types, frames, nested page tables and validated guest memory.
+//! Address types, frames, nested page tables and validated guest memory.
+//!
+//! - [`Gpa`], [`Hpa`], [`Gva`], [`Iova`]: addresses that cannot be mixed up.
+//! - [`FrameAllocator`]: which host-physical memory is free.
+//! - [`NestedTables`]: what of it a guest sees, and where.
+//! - [`GuestMemory`]: the only way from a guest-physical address to memory.
+//!
+//! The crate touches no hardware: memory itself is behind [`PhysicalMemory`].
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod address;
+mod frames;
+mod guest;
+mod nested;
+
+pub use address::{Gpa, Gva, HUGE_PAGE, Hpa, Iova, LARGE_PAGE, PAGE_SIZE};
+pub use frames::{FrameAllocator, FreeError};
+pub use guest::{AddError, Extent, GuestMemory, OutOfRange};
+pub use nested::{Access, MapError, NestedTables, TableFrames};
+
+/// Host-physical memory, as something that can be read and written.
+pub trait PhysicalMemory {
+    /// Copies bytes out.
+    fn read(&self, at: Hpa, buffer: &mut [u8]);
+    /// Copies bytes in.
+    fn write(&self, at: Hpa, bytes: &[u8]);
+    /// Sets `len` bytes.
+    fn fill(&self, at: Hpa, len: u64, byte: u8);
+    /// Reads an aligned word in one access.
+    fn read_u64(&self, at: Hpa) -> u64;
+    /// Writes an aligned word in one access.
+    fn write_u64(&self, at: Hpa, value: u64);
+}

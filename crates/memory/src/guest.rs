@@ -1,0 +1,183 @@
+//! Guest memory: the only way from a guest-physical address to memory.
+//!
+//! Every address that a guest names is an allegation. It becomes memory here, by being inside one
+//! of the guest's extents, or not at all. No reference into guest memory is ever made: data are
+//! copied, so that a guest that changes them meanwhile confuses only itself.
+
+use crate::{Gpa, Hpa, PhysicalMemory};
+use arrayvec::ArrayVec;
+
+/// Most extents of a guest.
+const EXTENTS: usize = 8;
+
+/// The range is not wholly inside the guest's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange;
+
+/// Why an extent cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddError {
+    /// It overlaps another one, or the end of an address space.
+    Overlap,
+    /// There are eight already.
+    TooMany,
+}
+
+/// A contiguous piece of guest memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where the guest sees it.
+    pub gpa: Gpa,
+    /// Where it is.
+    pub hpa: Hpa,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// The memory of one guest.
+#[derive(Clone, Debug, Default)]
+pub struct GuestMemory {
+    extents: ArrayVec<Extent, EXTENTS>,
+}
+
+impl GuestMemory {
+    /// No memory.
+    pub const fn new() -> Self {
+        Self { extents: ArrayVec::new_const() }
+    }
+
+    /// Adds an extent.
+    ///
+    /// # Errors
+    /// See [`AddError`]; nothing was changed.
+    pub fn add(&mut self, gpa: Gpa, hpa: Hpa, len: u64) -> Result<(), AddError> {
+        let end = gpa.checked_add(len).ok_or(AddError::Overlap)?;
+        hpa.checked_add(len).ok_or(AddError::Overlap)?;
+        let overlaps = |extent: &Extent| {
+            gpa.as_u64() < extent.gpa.as_u64() + extent.len && extent.gpa < end
+        };
+        if self.extents.iter().any(overlaps) {
+            return Err(AddError::Overlap);
+        }
+        self.extents.try_push(Extent { gpa, hpa, len }).map_err(|_| AddError::TooMany)
+    }
+
+    /// All extents.
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// Where `gpa` is, and how many bytes follow it in the same extent.
+    fn locate(&self, gpa: Gpa) -> Option<(Hpa, u64)> {
+        self.extents.iter().find_map(|extent| {
+            let offset = gpa.as_u64().checked_sub(extent.gpa.as_u64())?;
+            (offset < extent.len).then(|| (Hpa::new(extent.hpa.as_u64() + offset), extent.len - offset))
+        })
+    }
+
+    /// The pieces of host memory that make up a range of guest memory, in order.
+    ///
+    /// # Errors
+    /// A part of the range is not memory of this guest.
+    pub fn translate(&self, gpa: Gpa, len: u64) -> Result<Pieces<'_>, OutOfRange> {
+        let pieces = Pieces { memory: self, next: gpa, left: len };
+        let mut check = pieces.clone();
+        let covered: u64 = check.by_ref().map(|(_, bytes)| bytes).sum();
+        if covered == len { Ok(pieces) } else { Err(OutOfRange) }
+    }
+
+    /// Copies out of guest memory.
+    ///
+    /// # Errors
+    /// A part of the range is not memory of this guest; nothing was copied.
+    pub fn read(&self, memory: &impl PhysicalMemory, gpa: Gpa, buffer: &mut [u8]) -> Result<(), OutOfRange> {
+        let mut rest = buffer;
+        for (hpa, bytes) in self.translate(gpa, rest.len() as u64)? {
+            let (part, after) = rest.split_at_mut_checked(bytes as usize).ok_or(OutOfRange)?;
+            memory.read(hpa, part);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Copies into guest memory.
+    ///
+    /// # Errors
+    /// A part of the range is not memory of this guest; nothing was copied.
+    pub fn write(&self, memory: &impl PhysicalMemory, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
+        let mut rest = bytes;
+        for (hpa, bytes) in self.translate(gpa, rest.len() as u64)? {
+            let (part, after) = rest.split_at_checked(bytes as usize).ok_or(OutOfRange)?;
+            memory.write(hpa, part);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Reads an aligned word in one access.
+    ///
+    /// # Errors
+    /// It is not memory of this guest, or not aligned.
+    pub fn read_u64(&self, memory: &impl PhysicalMemory, gpa: Gpa) -> Result<u64, OutOfRange> {
+        match self.locate(gpa) {
+            Some((hpa, left)) if left >= 8 && gpa.is_aligned(8) => Ok(memory.read_u64(hpa)),
+            _ => Err(OutOfRange),
+        }
+    }
+}
+
+/// The pieces of a range; see [`GuestMemory::translate`].
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    memory: &'a GuestMemory,
+    next: Gpa,
+    left: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = (Hpa, u64);
+
+    fn next(&mut self) -> Option<(Hpa, u64)> {
+        if self.left == 0 {
+            return None;
+        }
+        let (hpa, available) = self.memory.locate(self.next)?;
+        let bytes = available.min(self.left);
+        self.next = Gpa::new(self.next.as_u64().wrapping_add(bytes));
+        self.left -= bytes;
+        Some((hpa, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> GuestMemory {
+        let mut memory = GuestMemory::new();
+        memory.add(Gpa::new(0), Hpa::new(0x10_0000), 0x1000).unwrap();
+        memory.add(Gpa::new(0x1000), Hpa::new(0x30_0000), 0x1000).unwrap();
+        memory.add(Gpa::new(0x4000), Hpa::new(0x50_0000), 0x1000).unwrap();
+        memory
+    }
+
+    #[test]
+    fn a_range_may_span_adjacent_extents() {
+        let pieces: alloc::vec::Vec<_> = memory().translate(Gpa::new(0xff0), 0x20).unwrap().collect();
+        assert_eq!(pieces, [(Hpa::new(0x10_0ff0), 0x10), (Hpa::new(0x30_0000), 0x10)]);
+    }
+
+    #[test]
+    fn holes_ends_and_wraps_are_refused() {
+        for (gpa, len) in [(0x1ff8, 0x10), (0x2000, 1), (0x4fff, 2), (u64::MAX, 2), (0, u64::MAX), (0x3fff, 2)] {
+            assert!(memory().translate(Gpa::new(gpa), len).is_err(), "{gpa:#x}+{len:#x}");
+        }
+        assert!(memory().translate(Gpa::new(0x2000), 0).is_ok());
+    }
+
+    #[test]
+    fn extents_do_not_overlap() {
+        assert_eq!(memory().add(Gpa::new(0x4800), Hpa::new(0), 0x1000), Err(AddError::Overlap));
+        assert_eq!(memory().add(Gpa::new(u64::MAX), Hpa::new(0), 2), Err(AddError::Overlap));
+    }
+}

@@ -99,7 +99,7 @@ fn table_at(address: u64) -> Option<&'static [u8]> {
 
 /// Reads the tables. Once, on the boot processor; needs the final page tables.
 pub fn init(info: &BootInfo) {
-    let mut facts = Facts { rsdp: info.rsdp.map(Hpa::get).or_else(scan_for_rsdp), ..Facts::default() };
+    let mut facts = Facts { rsdp: info.rsdp.map(Hpa::as_u64).or_else(scan_for_rsdp), ..Facts::default() };
     if let Some(rsdp) = facts.rsdp {
         collect(rsdp, &mut facts);
     }

@@ -6,11 +6,13 @@
 
 pub mod apic;
 pub mod control;
+pub mod fpu;
 pub mod gdt;
 pub mod idt;
 pub mod ioapic;
 pub mod msr;
 pub mod port;
+pub mod rtc;
 pub mod smp;
 pub mod timer;
 pub mod tsc;

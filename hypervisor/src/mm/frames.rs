@@ -3,14 +3,13 @@
 //! Left out: the first MiB, the image, the bundle, and whatever the memory map does not call usable. The boot loader's
 //! own structures are not: they have been copied by then.
 
-use super::{PAGE, layout, virt};
+use super::{PAGE, direct, layout, virt};
 use crate::boot::{BootInfo, RegionKind};
 use crate::sync::{SpinLock, SpinLockGuard};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-
-pub use super::stub::{FrameAllocator, Hpa};
+use sluice_memory::{FrameAllocator, Hpa};
 
 static FRAMES: SpinLock<FrameAllocator> = SpinLock::new(FrameAllocator::new());
 static MEMORY: AtomicU64 = AtomicU64::new(0);
@@ -35,16 +34,17 @@ pub fn allocate_zeroed(bytes: u64) -> Option<Hpa> {
     Some(start)
 }
 
-/// Gives back what [`allocate_zeroed`] or [`frames`] gave.
+/// Gives back what [`allocate_zeroed`] or [`frames`] gave. Panics if it is free already: then two owners wrote to it.
 pub fn release(start: Hpa, bytes: u64) {
-    frames().free(start, bytes.next_multiple_of(PAGE));
+    let freed = frames().free(start, bytes.next_multiple_of(PAGE));
+    assert!(freed.is_ok(), "frames at {start} for {bytes:#x} bytes given back: {freed:?}");
 }
 
 /// Overwrites memory with zeros. The caller owns it.
 pub fn zero(start: Hpa, bytes: u64) {
     // SAFETY: physical memory that the frame allocator manages is mapped writable at these addresses; none of it is
     // ever behind a Rust reference but for what its owner, the caller, makes of it.
-    unsafe { virt(start).write_bytes(0, bytes as usize) };
+    unsafe { direct::set(virt(start), 0, bytes as usize) };
 }
 
 /// Adds usable memory below 4 GiB, which the boot page tables reach.
@@ -63,7 +63,7 @@ pub(super) fn init_high(info: &BootInfo) {
 fn add(info: &BootInfo, window: Range<u64>) {
     let mut holes = ArrayVec::<Range<u64>, { crate::boot::MAX_REGIONS + 2 }>::new();
     holes.push(layout::image_range());
-    holes.extend(info.bundle.map(|(start, bytes)| start.get()..start.get().saturating_add(bytes)));
+    holes.extend(info.bundle.map(|(start, bytes)| start.as_u64()..start.as_u64().saturating_add(bytes)));
     // Firmware may list a range twice; what is reserved anywhere stays reserved.
     let taken = info.memory.iter().filter(|region| region.kind != RegionKind::Usable);
     holes.extend(taken.map(|region| region.start..region.end));
@@ -84,7 +84,7 @@ fn add(info: &BootInfo, window: Range<u64>) {
 }
 
 fn give(start: u64, end: u64) {
-    if start < end {
-        frames().add(Hpa::new(start), end - start);
+    if start < end && frames().add(Hpa::new(start), end - start).is_err() {
+        log::warn!("memory {start:#x}-{end:#x} is listed twice: ignored");
     }
 }

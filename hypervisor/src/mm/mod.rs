@@ -8,29 +8,30 @@
 //!
 //! The image's text and constants are read-only in the direct map too. All processors share one root table.
 
+mod direct;
 mod frames;
 mod heap;
 mod layout;
 mod stack;
-mod stub;
 mod tables;
 
+pub use direct::{Direct, TableFrames};
 pub use frames::{allocate_zeroed, frames, memory_bytes, release, zero};
 pub use layout::{DIRECT_MAP, is_text};
 pub use stack::{Stack, is_stack, is_stack_guard, new_stack};
 pub use tables::{is_mapped, map_mmio, root, trampoline_root, walk_live};
 
 use crate::boot::BootInfo;
-pub use frames::Hpa;
+pub use sluice_memory::Hpa;
 
 /// Bytes of the smallest page.
-pub const PAGE: u64 = 4096;
+pub const PAGE: u64 = sluice_memory::PAGE_SIZE;
 
 /// Address at which the hypervisor reaches a physical address. Below 4 GiB everything is mapped; above, memory and
 /// what [`map_mmio`] was asked for.
 #[inline]
 pub fn virt(address: Hpa) -> *mut u8 {
-    layout::direct(address.get())
+    layout::direct(address.as_u64())
 }
 
 /// Physical address of something in the direct map or in the image.

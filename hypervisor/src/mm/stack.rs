@@ -25,7 +25,7 @@ pub fn new_stack(cpu: u32, number: u32, bytes: usize) -> Option<Stack> {
     let area = layout::STACKS + (u64::from(cpu) * AREAS_PER_CPU + u64::from(number)) * AREA;
     let top = area + AREA;
     let memory = frames().allocate(bytes, super::PAGE)?;
-    tables::map_data(top - bytes, memory.get(), bytes)?;
+    tables::map_data(top - bytes, memory.as_u64(), bytes)?;
     END.fetch_max(top, Ordering::Relaxed);
     Some(Stack { top, bottom: top - bytes })
 }

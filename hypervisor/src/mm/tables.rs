@@ -80,7 +80,7 @@ fn write(table: u64, index: u64, value: u64) {
 }
 
 fn new_table() -> Option<u64> {
-    let table = frames().allocate(PAGE, PAGE)?.get();
+    let table = frames().allocate(PAGE, PAGE)?.as_u64();
     // SAFETY: a fresh frame below 4 GiB at first and in mapped memory later, reached through the direct map.
     unsafe { layout::direct(table).write_bytes(0, PAGE as usize) };
     Some(table)
@@ -138,13 +138,13 @@ pub(super) fn map_data(address: u64, physical: u64, bytes: u64) -> Option<()> {
 /// Makes device registers reachable, uncached, and returns their address. Rounds to whole pages. Memory that is
 /// mapped already (RAM, anything below 4 GiB) keeps its mapping. Panics when memory for tables runs out.
 pub fn map_mmio(physical: super::Hpa, bytes: u64) -> *mut u8 {
-    let start = physical.get() & !(PAGE - 1);
-    let end = (physical.get() + bytes + PAGE - 1) & !(PAGE - 1);
+    let start = physical.as_u64() & !(PAGE - 1);
+    let end = (physical.as_u64() + bytes + PAGE - 1) & !(PAGE - 1);
     if end > FOUR_GIB {
         let _lock = TABLES.lock();
         map(layout::DIRECT_MAP + start, start, end - start, Rights::Device).expect("memory for page tables");
     }
-    layout::direct(physical.get())
+    layout::direct(physical.as_u64())
 }
 
 /// Builds the final tables and switches to them.
@@ -173,7 +173,7 @@ pub fn trampoline_root(page: super::Hpa) -> Option<u64> {
     for index in 256..512 {
         write(copy, index, read(root(), index));
     }
-    map_one(copy, page.get(), page.get(), PAGE, Rights::Execute)?;
+    map_one(copy, page.as_u64(), page.as_u64(), PAGE, Rights::Execute)?;
     Some(copy)
 }
 

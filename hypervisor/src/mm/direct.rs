@@ -1,0 +1,107 @@
+//! Physical memory through the direct map, for the crates that see it only as [`PhysicalMemory`].
+//!
+//! Guests and devices may change the memory at any time. It is therefore copied by string instructions and single
+//! accesses that the compiler cannot see into, and no reference to it is made.
+
+use super::frames::{allocate_zeroed, release};
+use super::{PAGE, virt};
+use core::arch::asm;
+use sluice_memory::{Hpa, PhysicalMemory};
+
+/// All of physical memory. The caller of its functions owns what it names, or has validated it against a guest's
+/// memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Direct;
+
+impl PhysicalMemory for Direct {
+    fn read(&self, at: Hpa, buffer: &mut [u8]) {
+        // SAFETY: the source is mapped physical memory that the caller may read; the slice is writable, of that length,
+        // and apart from it, because no Rust object but the hypervisor's own lies where callers read.
+        unsafe { copy(buffer.as_mut_ptr(), virt(at), buffer.len()) };
+    }
+
+    fn write(&self, at: Hpa, bytes: &[u8]) {
+        // SAFETY: as for `read`, the other way round.
+        unsafe { copy(virt(at), bytes.as_ptr(), bytes.len()) };
+    }
+
+    fn fill(&self, at: Hpa, len: u64, byte: u8) {
+        // SAFETY: as for `write`.
+        unsafe { set(virt(at), byte, len as usize) };
+    }
+
+    fn read_u64(&self, at: Hpa) -> u64 {
+        debug_assert!(at.is_aligned(8));
+        // SAFETY: mapped physical memory, aligned; any bits are a value.
+        unsafe { virt(at).cast::<u64>().read_volatile() }
+    }
+
+    fn write_u64(&self, at: Hpa, value: u64) {
+        debug_assert!(at.is_aligned(8));
+        // SAFETY: mapped physical memory that the caller may write, aligned.
+        unsafe { virt(at).cast::<u64>().write_volatile(value) };
+    }
+}
+
+/// Frames for nested page tables.
+#[derive(Clone, Copy, Debug)]
+pub struct TableFrames;
+
+impl PhysicalMemory for TableFrames {
+    fn read(&self, at: Hpa, buffer: &mut [u8]) {
+        Direct.read(at, buffer);
+    }
+
+    fn write(&self, at: Hpa, bytes: &[u8]) {
+        Direct.write(at, bytes);
+    }
+
+    fn fill(&self, at: Hpa, len: u64, byte: u8) {
+        Direct.fill(at, len, byte);
+    }
+
+    fn read_u64(&self, at: Hpa) -> u64 {
+        Direct.read_u64(at)
+    }
+
+    fn write_u64(&self, at: Hpa, value: u64) {
+        Direct.write_u64(at, value);
+    }
+}
+
+impl sluice_memory::TableFrames for TableFrames {
+    fn allocate_table(&mut self) -> Option<Hpa> {
+        allocate_zeroed(PAGE)
+    }
+
+    fn free_table(&mut self, frame: Hpa) {
+        release(frame, PAGE);
+    }
+}
+
+/// Copies upward: words, then the bytes that are left.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `bytes`, and they do not overlap.
+#[inline]
+unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller's; DF is clear by the ABI.
+    unsafe {
+        asm!("rep movsq", "mov ecx, {rest:e}", "rep movsb", rest = in(reg) bytes & 7, inout("rcx") bytes / 8 => _,
+            inout("rsi") from => _, inout("rdi") to => _, options(nostack, preserves_flags));
+    }
+}
+
+/// Sets bytes upward.
+///
+/// # Safety
+/// `at` is writable for `bytes`.
+#[inline]
+pub(super) unsafe fn set(at: *mut u8, byte: u8, bytes: usize) {
+    let word = u64::from(byte) * 0x0101_0101_0101_0101;
+    // SAFETY: the caller's; DF is clear by the ABI.
+    unsafe {
+        asm!("rep stosq", "mov ecx, {rest:e}", "rep stosb", rest = in(reg) bytes & 7, inout("rcx") bytes / 8 => _,
+            inout("rdi") at => _, in("rax") word, options(nostack, preserves_flags));
+    }
+}

@@ -1,1 +1,150 @@
-//! Tests.
+//! The I/O APIC against its datasheet.
+
+use super::*;
+use proptest::prelude::*;
+
+fn write(ioapic: &mut IoApic, register: u8, value: u32) -> WriteEffect {
+    assert_eq!(ioapic.mmio_write(direct::SELECT, register.into()), WriteEffect::None);
+    ioapic.mmio_write(direct::WINDOW, value)
+}
+
+fn read(ioapic: &mut IoApic, register: u8) -> u32 {
+    let _ = ioapic.mmio_write(direct::SELECT, register.into());
+    ioapic.mmio_read(direct::WINDOW)
+}
+
+/// Programs a pin, destination first.
+fn program(ioapic: &mut IoApic, pin: u8, low: u32, dest: u8) -> Option<Message> {
+    let _ = write(ioapic, 0x11 + pin * 2, u32::from(dest) << 24);
+    match write(ioapic, 0x10 + pin * 2, low) {
+        WriteEffect::Entry(at, message) if at == pin => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+const LEVEL: u32 = 1 << 15;
+const MASKED: u32 = 1 << 16;
+
+#[test]
+fn datasheet_3_2_registers() {
+    let mut ioapic = IoApic::new(5);
+    assert_eq!(read(&mut ioapic, 0), 5 << 24);
+    assert_eq!(read(&mut ioapic, 1), 0x0017_0020);
+    assert_eq!(read(&mut ioapic, 2), 5 << 24);
+    let _ = write(&mut ioapic, 0, 0xFFFF_FFFF);
+    assert_eq!(read(&mut ioapic, 0), 0xF << 24);
+    assert_eq!(read(&mut ioapic, 0x10), MASKED);
+    let _ = program(&mut ioapic, 23, u32::MAX, 0xFF);
+    assert_eq!((read(&mut ioapic, 0x3E), read(&mut ioapic, 0x3F)), (0x1_AFFF, 0xFF00_0000));
+    assert_eq!(read(&mut ioapic, 0x40), 0, "no pin 24");
+    assert_eq!(write(&mut ioapic, 0x40, 0), WriteEffect::None);
+    assert_eq!(ioapic.mmio_read(direct::SELECT), 0x40);
+    assert_eq!(ioapic.mmio_read(0x20), 0);
+}
+
+#[test]
+fn datasheet_3_2_4_edge() {
+    let mut ioapic = IoApic::new(0);
+    assert_eq!(program(&mut ioapic, 4, 0x34, 2), None);
+    let message = Message { dest: 2, logical: false, vector: 0x34, level: false, lowest_priority: false };
+    assert_eq!(ioapic.set_line(4, true), Some(message));
+    assert_eq!(ioapic.set_line(4, true), None, "no edge");
+    assert_eq!(ioapic.set_line(4, false), None);
+    assert_eq!(ioapic.set_line(4, true), Some(message));
+    assert_eq!(ioapic.eoi(0x34), Eois::default());
+    let _ = ioapic.set_line(4, false);
+    let _ = program(&mut ioapic, 4, 0x34 | MASKED, 2);
+    assert!(ioapic.is_masked(4));
+    assert_eq!(ioapic.set_line(4, true), None);
+    assert_eq!(program(&mut ioapic, 4, 0x34, 2), None, "an edge on a masked pin is lost");
+}
+
+#[test]
+fn datasheet_3_2_4_level_and_remote_irr() {
+    let mut ioapic = IoApic::new(0);
+    let _ = program(&mut ioapic, 16, 0x51 | LEVEL | 1 << 11 | 1 << 8, 3);
+    let message = Message { dest: 3, logical: true, vector: 0x51, level: true, lowest_priority: true };
+    assert_eq!(ioapic.set_line(16, true), Some(message));
+    assert!(ioapic.is_in_service(16));
+    assert_eq!(read(&mut ioapic, 0x30) & 1 << 14, 1 << 14);
+    assert_eq!(ioapic.set_line(16, true), None, "waits for the end of the first");
+    let eois = ioapic.eoi(0x51);
+    assert_eq!((eois.pins, &eois.redeliver[..]), (1 << 16, &[message][..]), "still asserted");
+    assert_eq!(ioapic.set_line(16, false), None);
+    let eois = ioapic.eoi(0x51);
+    assert_eq!((eois.pins, eois.redeliver.len()), (1 << 16, 0));
+    assert_eq!(ioapic.eoi(0x51), Eois::default(), "nothing waits");
+}
+
+#[test]
+fn datasheet_3_2_4_unmasking_an_asserted_line_delivers() {
+    let mut ioapic = IoApic::new(0);
+    assert_eq!(program(&mut ioapic, 17, 0x52 | LEVEL | MASKED, 1), None);
+    assert_eq!(ioapic.set_line(17, true), None);
+    assert_eq!(program(&mut ioapic, 17, 0x52 | LEVEL, 1).unwrap().vector, 0x52);
+    // Masked while in service: the end is seen, and nothing more comes until it is unmasked.
+    assert_eq!(program(&mut ioapic, 17, 0x52 | LEVEL | MASKED, 1), None);
+    assert_eq!(ioapic.eoi(0x52), Eois { pins: 1 << 17, ..Eois::default() });
+    assert!(program(&mut ioapic, 17, 0x52 | LEVEL, 1).is_some());
+}
+
+#[test]
+fn edge_mode_forgets_the_remote_irr() {
+    let mut ioapic = IoApic::new(0);
+    let _ = program(&mut ioapic, 18, 0x53 | LEVEL, 1);
+    let _ = ioapic.set_line(18, true);
+    let _ = program(&mut ioapic, 18, 0x53 | MASKED, 1);
+    assert!(!ioapic.is_in_service(18));
+    assert!(program(&mut ioapic, 18, 0x53 | LEVEL, 1).is_some());
+}
+
+#[test]
+fn eoi_register_ends_every_pin_of_the_vector() {
+    let mut ioapic = IoApic::new(0);
+    for pin in [19, 20] {
+        let _ = program(&mut ioapic, pin, 0x54 | LEVEL, 1);
+        let _ = ioapic.set_line(pin, true);
+    }
+    let _ = ioapic.set_line(19, false);
+    let WriteEffect::Eoi(eois) = ioapic.mmio_write(direct::EOI, 0x54) else { panic!() };
+    assert_eq!((eois.pins, eois.redeliver.len()), (3 << 19, 1));
+}
+
+#[test]
+fn modes_without_a_vector_deliver_nothing() {
+    let mut ioapic = IoApic::new(0);
+    for mode in 2..8 {
+        let _ = program(&mut ioapic, 1, 0x55 | mode << 8, 0);
+        assert_eq!(ioapic.set_line(1, true), None);
+        let _ = ioapic.set_line(1, false);
+    }
+    let _ = program(&mut ioapic, 1, 0x0F, 0);
+    assert_eq!(ioapic.set_line(1, true), None, "illegal vector");
+}
+
+proptest! {
+    /// Whatever software does, a level-triggered pin is never both asserted, unmasked, able to deliver, and
+    /// neither delivered nor waiting: no interrupt is lost.
+    #[test]
+    fn no_level_interrupt_is_lost(
+        steps in proptest::collection::vec((0u8..5, 0u8..26, any::<u32>()), 1..200),
+    ) {
+        let mut ioapic = IoApic::new(0);
+        for (kind, pin, value) in steps {
+            match kind {
+                0 => { let _ = ioapic.set_line(pin, value & 1 != 0); }
+                1 => { let _ = write(&mut ioapic, 0x10 + pin * 2, value & 0x1_88FF); }
+                2 => { let _ = write(&mut ioapic, value as u8, value.rotate_left(8)); }
+                3 => { let _ = ioapic.eoi(value as u8); }
+                _ => { let _ = ioapic.mmio_write(value & 0x7F, value.rotate_left(8)); }
+            }
+            let _ = ioapic.mmio_read(value & 0x7F);
+            for (pin, entry) in ioapic.table.iter().enumerate() {
+                let asserted = ioapic.lines & 1 << pin != 0;
+                let deliverable = entry.is_level() && !entry.is_masked() && entry.message().is_some();
+                prop_assert!(!(asserted && deliverable) || entry.waits());
+                prop_assert!(entry.is_level() || !entry.waits());
+            }
+        }
+    }
+}

@@ -1,8 +1,110 @@
-//! The host command.
-mod bundle; mod config; mod cpio; mod kernels; mod packages; mod rootfs; mod workspace;
-fn main() -> anyhow::Result<()> {
-    let a: Vec<String> = std::env::args().collect();
-    let setup = config::load(std::path::Path::new(&a[2]))?;
-    if a[1] == "bundle" { let b = bundle::build(&setup, "")?; std::fs::write(&a[4], b.bytes)?; println!("{:?}", b.kernels); }
+//! The host command of Sluice: checks configurations, builds the hypervisor and its bundle, runs them in
+//! QEMU, and steers running instances.
+//!
+//! - [`config`] is what the user writes; [`bundle`] what the hypervisor reads, with [`kernels`] and
+//!   [`rootfs`] from Debian [`packages`].
+//! - [`image`] builds the hypervisor; [`qemu`] is the emulated machine; [`session`] one run of it,
+//!   [`outcome`] what came of it.
+//! - [`control`] and [`manage`] are the commands on running instances; [`scenario`] the tests.
+
+mod bundle;
+mod cli;
+mod config;
+mod control;
+mod cpio;
+mod image;
+mod kernels;
+mod manage;
+mod outcome;
+mod packages;
+mod qemu;
+mod rootfs;
+mod run;
+mod scenario;
+mod server;
+mod session;
+mod table;
+mod workspace;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use cli::{Cli, Command};
+use outcome::Status;
+use sluice_abi::channel::Command as Order;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let status = match dispatch(cli.command) {
+        Ok(status) => status,
+        Err(error) => match error.downcast_ref::<config::ConfigError>() {
+            Some(wrong) => {
+                eprintln!("{wrong}");
+                Status::Configuration
+            }
+            None => {
+                eprintln!("sluice: {error:#}");
+                Status::Trouble
+            }
+        },
+    };
+    ExitCode::from(status as u8)
+}
+
+fn dispatch(command: Command) -> Result<Status> {
+    match command {
+        Command::Check { file } => {
+            let setup = config::load(&file)?;
+            println!("{}", config::describe(&file, &setup));
+        }
+        Command::Run(arguments) => return run::run(&arguments),
+        Command::Image { file, output } => {
+            let setup = config::load(&file)?;
+            let bundle = bundle::build(&setup, "")?;
+            image::iso(&image::hypervisor(&[])?, &bundle.bytes, &output)?;
+            println!("{}: boots under BIOS and UEFI", output.display());
+        }
+        Command::Bundle { file, output, cmdline } => {
+            let bundle = bundle::build(&config::load(&file)?, &cmdline)?;
+            std::fs::write(&output, &bundle.bytes)
+                .with_context(|| format!("could not write {}", output.display()))?;
+            let guests = bundle.config.domains.len();
+            println!("{}: {guests} guests, {}", output.display(), config::human_size(bundle.bytes.len() as u64));
+        }
+        Command::Build { features } => println!("{}", image::hypervisor(&features)?.display()),
+        Command::Fetch { kernels } => fetch(&kernels)?,
+        Command::Serve { port } => {
+            let server = server::Server::start(port)?;
+            println!("serving on {}; guests on QEMU's user network reach 10.0.2.2", server.address);
+            loop {
+                std::thread::park();
+            }
+        }
+        Command::Ps => manage::ps()?,
+        Command::Start(target) => manage::command(&target, Order::Start)?,
+        Command::Stop(target) => manage::command(&target, Order::Stop)?,
+        Command::Pause(target) => manage::command(&target, Order::Pause)?,
+        Command::Resume(target) => manage::command(&target, Order::Resume)?,
+        Command::Destroy(target) => manage::command(&target, Order::Destroy)?,
+        Command::Restart(target) => manage::command(&target, Order::Restart)?,
+        Command::Shutdown { instance } => manage::shutdown(instance.as_deref())?,
+        Command::Console(target) => manage::console(&target)?,
+        Command::Top { instance, interval, count } => manage::top(instance.as_deref(), interval, count)?,
+        Command::Report { instance } => manage::report(instance.as_deref())?,
+        Command::Test { names, list, jobs } => return scenario::run_all(&names, list, jobs),
+    }
+    Ok(Status::Ok)
+}
+
+fn fetch(names: &[String]) -> Result<()> {
+    packages::Apt::open()?.update()?;
+    let known = kernels::names();
+    for name in if names.is_empty() { &known } else { names } {
+        let kernel = kernels::fetch(name).with_context(|| format!("known kernels: {}", known.join(", ")))?;
+        for (rootfs, about) in rootfs::list() {
+            let path = rootfs::get(&rootfs, &kernel)?;
+            println!("{name} + {rootfs} ({about}): {}", path.display());
+        }
+    }
     Ok(())
 }

@@ -4,12 +4,13 @@
 //! returns a [`Setup`]. Every complaint carries the line it is about and how to mend it; all of them
 //! are reported at once ([`diagnostic`]).
 
-mod check;
+pub mod check;
 pub mod diagnostic;
 mod parse;
 mod walk;
 
 pub use diagnostic::ConfigError;
+pub use parse::parse_size;
 
 use diagnostic::Source;
 use sluice_abi::config::{Mode, Select};
@@ -128,7 +129,33 @@ pub fn load_text(path: &Path, text: &str) -> Result<Setup, ConfigError> {
     source.finish().map(|()| setup)
 }
 
-/// `key=value` pairs of sizes people read: bytes as "256 MiB".
+/// What a configuration asks for, in a few lines.
+pub fn describe(path: &Path, setup: &Setup) -> String {
+    let machine = &setup.machine;
+    let mut text = format!(
+        "{}: ok\n  machine: {}, {} processor(s)",
+        path.display(),
+        human_size(*machine.memory.get_ref()),
+        machine.cpus.get_ref()
+    );
+    for domain in &setup.domains {
+        let shares: Vec<String> = domain
+            .shares
+            .iter()
+            .map(|share| format!(", {} ({})", share.device.get_ref(), check::mode_name(share.mode)))
+            .collect();
+        text += &format!(
+            "\n  {}: {}, {} vcpu(s){}",
+            domain.name.get_ref(),
+            human_size(*domain.memory.get_ref()),
+            domain.vcpus.get_ref(),
+            shares.concat()
+        );
+    }
+    text
+}
+
+/// A size as people read it: "256 MiB".
 pub fn human_size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     for (unit, size) in UNITS {

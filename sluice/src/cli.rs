@@ -1,0 +1,200 @@
+//! The command line: what can be typed, and the help texts.
+
+use crate::qemu::Accel;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const STATUSES: &str = "\
+Exit status of `run`:
+  0  every guest did its job and powered off by itself; the hypervisor saw no fault
+  1  something around the run went wrong (files, packages, QEMU)
+  2  the command line is wrong
+  3  the configuration is wrong
+  4  a guest crashed, was destroyed, or reported a failure
+  5  the hypervisor failed
+  6  the time was over";
+
+/// Sluice: a bare-metal hypervisor that lets guests share ordinary devices.
+#[derive(Debug, Parser)]
+#[command(name = "cargo sluice", bin_name = "cargo sluice", version, after_help = STATUSES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the host command can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Check a configuration and say what is wrong with it
+    #[command(after_help = "Example:\n  cargo sluice check examples/two-guests.toml")]
+    Check {
+        /// Configuration (TOML)
+        file: PathBuf,
+    },
+    /// Run a configuration in QEMU to its end
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice run examples/two-guests.toml\n",
+        "  cargo sluice run my.toml --json out.json --consoles logs --timeout 120\n",
+        "  cargo sluice run my.toml --qemu-arg=-trace --qemu-arg='ne2000_*'\n\n",
+        "While it runs, in another terminal: cargo sluice ps, top, console alice, pause alice, ..."))]
+    Run(RunArguments),
+    /// Write an image that boots a configuration on a PC (BIOS and UEFI)
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice image examples/two-guests.toml -o sluice.iso\n",
+        "  dd if=sluice.iso of=/dev/sdX bs=4M        # to a USB stick"))]
+    Image {
+        /// Configuration (TOML)
+        file: PathBuf,
+        /// Image to write
+        #[arg(short, long, default_value = "sluice.iso")]
+        output: PathBuf,
+    },
+    /// Write the bundle (configuration, kernels, initrds) that the hypervisor boots with
+    #[command(after_help = "Example:\n  cargo sluice bundle examples/two-guests.toml -o bundle.cpio")]
+    Bundle {
+        /// Configuration (TOML)
+        file: PathBuf,
+        /// Bundle to write
+        #[arg(short, long, default_value = "bundle.cpio")]
+        output: PathBuf,
+        /// Put in front of every guest's command line
+        #[arg(long, default_value = "")]
+        cmdline: String,
+    },
+    /// Build the hypervisor and print the path of its ELF file
+    Build {
+        /// Features to build with
+        #[arg(long, value_delimiter = ',')]
+        features: Vec<String>,
+    },
+    /// Download what guests need: the newest kernels of Debian, busybox
+    #[command(after_help = "Example:\n  cargo sluice fetch debian-6.12")]
+    Fetch {
+        /// Kernels by name; all if none is given
+        kernels: Vec<String>,
+    },
+    /// Serve the test guests' downloads and uploads, for runs started by hand
+    #[command(after_help = concat!(
+        "Example:\n  cargo sluice serve --port 8080\n",
+        "  curl http://127.0.0.1:8080/blob/1000/some-seed | sha256sum\n",
+        "  curl http://127.0.0.1:8080/blob/1000/some-seed.sha256"))]
+    Serve {
+        /// TCP port on 127.0.0.1
+        #[arg(long, default_value_t = 8080)]
+        port: u16,
+    },
+    /// List running instances and their domains
+    Ps,
+    /// Start a domain that waits, or that has ended
+    #[command(after_help = "Example:\n  cargo sluice start alice")]
+    Start(Target),
+    /// Ask a domain to power off (its ACPI power button)
+    Stop(Target),
+    /// Stop a domain's processors
+    Pause(Target),
+    /// Let a paused domain go on
+    Resume(Target),
+    /// End a domain at once and take everything back
+    Destroy(Target),
+    /// Destroy a domain and start it again
+    Restart(Target),
+    /// End all domains and switch the machine off
+    Shutdown {
+        /// Instance, if several run
+        #[arg(long)]
+        instance: Option<String>,
+    },
+    /// Connect to a domain's console; Ctrl-] leaves it
+    #[command(after_help = "Example:\n  cargo sluice console alice")]
+    Console(Target),
+    /// Watch domains and devices live
+    Top {
+        /// Instance, if several run
+        #[arg(long)]
+        instance: Option<String>,
+        /// Seconds between two looks
+        #[arg(long, default_value_t = 1.0)]
+        interval: f64,
+        /// Leave after this many looks
+        #[arg(long)]
+        count: Option<u64>,
+    },
+    /// Print the counters of a running instance as JSON
+    Report {
+        /// Instance, if several run
+        #[arg(long)]
+        instance: Option<String>,
+    },
+    /// Run test scenarios (tests/*.toml) in QEMU
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice test                 all scenarios\n",
+        "  cargo sluice test two-guests      those whose name contains this\n",
+        "  cargo sluice test --list"))]
+    Test {
+        /// Parts of names; all if none is given
+        names: Vec<String>,
+        /// Only list them
+        #[arg(long)]
+        list: bool,
+        /// Scenarios at a time
+        #[arg(long, default_value_t = 1)]
+        jobs: usize,
+    },
+}
+
+/// A domain of a running instance.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// Domain
+    pub domain: String,
+    /// Instance, if several run
+    #[arg(long)]
+    pub instance: Option<String>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// Configuration (TOML)
+    pub file: PathBuf,
+    /// Write what happened as JSON (see docs/json.md)
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+    /// Write <domain>.log per guest and sluice.log here [default: run/<instance>]
+    #[arg(long, value_name = "DIR")]
+    pub consoles: Option<PathBuf>,
+    /// Give up after this time
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<f64>,
+    /// How guest instructions are run
+    #[arg(long, value_enum, default_value_t)]
+    pub accel: Accel,
+    /// Physical processors of the emulated machine [default: the configuration's]
+    #[arg(long, value_name = "N")]
+    pub cpus: Option<u8>,
+    /// Memory of the emulated machine, such as 2GiB [default: the configuration's]
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// Let time be the number of instructions executed: slower, and repeatable
+    #[arg(long)]
+    pub icount: bool,
+    /// Further argument for QEMU; can be given several times
+    #[arg(long = "qemu-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub qemu_args: Vec<String>,
+    /// Name of the instance [default: the file's]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Build the hypervisor with these features
+    #[arg(long, value_delimiter = ',')]
+    pub features: Vec<String>,
+    /// Print all that guests write on their consoles
+    #[arg(long)]
+    pub verbose: bool,
+    /// Print only what went wrong
+    #[arg(long, conflicts_with = "verbose")]
+    pub quiet: bool,
+}

@@ -1,0 +1,105 @@
+//! Builds the hypervisor: an ELF image for QEMU's `-kernel` (PVH), and a GRUB image for real machines.
+//!
+//! `core` for the bare-metal target comes from the rustup target where that is installed, else it is
+//! built from the sources in Debian's `rust-web-src` with Debian's `cargo-web`.
+
+use crate::workspace::{not_found, root, run};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The bare-metal target.
+const TARGET: &str = "x86_64-unknown-none";
+
+/// Code generation: the image is linked at a fixed address in the top 2 GiB, and its backtraces follow
+/// frame pointers. The linker script comes from the crate's own build script.
+const RUSTFLAGS: [&str; 6] = [
+    "-C",
+    "relocation-model=static",
+    "-C",
+    "code-model=kernel",
+    "-C",
+    "force-frame-pointers=yes",
+];
+
+/// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already.
+pub fn hypervisor(features: &[String]) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("SLUICE_HYPERVISOR") {
+        return Ok(PathBuf::from(path));
+    }
+    let target_directory = root().join("target/hypervisor");
+    let mut cargo = toolchain()?;
+    cargo
+        .args(["build", "--quiet", "--release", "--package", "sluice-hypervisor", "--target", TARGET])
+        .arg("--target-dir")
+        .arg(&target_directory)
+        .current_dir(root());
+    if !features.is_empty() {
+        cargo.arg("--features").arg(features.join(","));
+    }
+    let status = cargo.status().with_context(|| not_found("cargo"))?;
+    if !status.success() {
+        bail!("the hypervisor does not build");
+    }
+    Ok(target_directory.join(TARGET).join("release/sluice-hypervisor"))
+}
+
+/// A cargo that can build for [`TARGET`].
+fn toolchain() -> Result<Command> {
+    let mut flags: Vec<String> = RUSTFLAGS.iter().map(|flag| (*flag).to_owned()).collect();
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok();
+    let has_target = sysroot.is_some_and(|output| {
+        let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        Path::new(&sysroot).join("lib/rustlib").join(TARGET).join("lib").is_dir()
+    });
+    let mut cargo;
+    if has_target {
+        cargo = Command::new("cargo");
+    } else {
+        let debian = Path::new("/usr/bin/cargo");
+        if !debian.exists() || !Path::new("/usr/bin/rustc").exists() {
+            bail!(
+                "no toolchain for {TARGET}\n\
+                 help: run setup/packages.sh (Debian's cargo-web, rust-web-src and lld), \
+                 or: rustup target add {TARGET}"
+            );
+        }
+        cargo = Command::new(debian);
+        // Debian's compiler is the stable one; building core needs its unstable switch.
+        cargo.args(["-Z", "build-std=core,alloc"]).env("RUSTC_BOOTSTRAP", "1").env("RUSTC", "/usr/bin/rustc");
+        flags.extend(["-C".to_owned(), "linker=ld.lld".to_owned()]);
+    }
+    // What a surrounding cargo set is meant for another compiler.
+    for name in ["RUSTUP_TOOLCHAIN", "RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET", "RUSTDOC"] {
+        cargo.env_remove(name);
+    }
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    Ok(cargo)
+}
+
+/// Where Debian's OVMF has UEFI firmware for QEMU.
+pub const UEFI_FIRMWARE: [&str; 2] = ["/usr/share/ovmf/OVMF.fd", "/usr/share/qemu/OVMF.fd"];
+
+/// Writes a GRUB image that boots the hypervisor with a bundle, under BIOS and UEFI.
+pub fn iso(elf: &Path, bundle: &[u8], output: &Path) -> Result<()> {
+    let tree = root().join("target").join(format!("iso-{}", std::process::id()));
+    let grub = tree.join("boot/grub");
+    std::fs::create_dir_all(&grub).context("could not create the image's tree")?;
+    std::fs::copy(elf, tree.join("boot/sluice"))?;
+    std::fs::write(tree.join("boot/bundle"), bundle)?;
+    std::fs::write(grub.join("grub.cfg"), GRUB_CONFIG)?;
+    let made = run(Command::new("grub-mkrescue").arg("--compress=xz").arg("-o").arg(output).arg(&tree))
+        .context("could not make the image (packages grub-pc-bin, grub-efi-amd64-bin, xorriso, mtools)");
+    let _ = std::fs::remove_dir_all(&tree);
+    made.map(drop)
+}
+
+/// The log also goes to the first serial port, so GRUB leaves that one alone.
+const GRUB_CONFIG: &str = "\
+set timeout=0
+menuentry Sluice {
+    multiboot2 /boot/sluice
+    module2 /boot/bundle bundle
+    boot
+}
+";

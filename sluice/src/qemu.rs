@@ -1,0 +1,157 @@
+//! The emulated machine: QEMU's command line for a setup, and what its end means.
+
+use crate::config::Setup;
+use crate::workspace::not_found;
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use sluice_abi::config::Select;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How guest instructions are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Accel {
+    /// KVM if it offers nested SVM, else TCG.
+    #[default]
+    Auto,
+    /// QEMU's own emulation.
+    Tcg,
+    /// The host's KVM with nested SVM.
+    Kvm,
+}
+
+/// What the machine is made of besides the setup.
+pub struct Machine<'a> {
+    /// The hypervisor.
+    pub elf: &'a Path,
+    /// The bundle.
+    pub bundle: &'a Path,
+    /// Where the hypervisor's log goes.
+    pub log: &'a Path,
+    /// The socket on which somebody listens for the management channel.
+    pub channel: &'a Path,
+    /// How instructions are run.
+    pub accel: Accel,
+    /// Physical processors.
+    pub cpus: u8,
+    /// Count instructions instead of time (`-icount shift=0,sleep=off`).
+    pub icount: bool,
+    /// Further arguments, after all others.
+    pub extra: &'a [String],
+}
+
+/// Starts QEMU; it ends when the calling thread does, however that happens.
+pub fn start(setup: &Setup, machine: &Machine) -> Result<Child> {
+    let mut arguments = arguments(setup, machine)?;
+    arguments.extend(setup.machine.qemu_args.iter().cloned());
+    arguments.extend(machine.extra.iter().cloned());
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
+        .args(&arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| not_found("setpriv"))
+}
+
+fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
+    let mut arguments = Vec::new();
+    let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
+    let kvm = match machine.accel {
+        Accel::Kvm => true,
+        Accel::Tcg => false,
+        Accel::Auto => !machine.icount && has_nested_svm(),
+    };
+    add("-machine", "q35".into());
+    if kvm {
+        add("-accel", "kvm".into());
+        add("-cpu", "host".into());
+    } else {
+        let thread = if machine.icount { "single" } else { "multi" };
+        add("-accel", format!("tcg,thread={thread}"));
+        add("-cpu", "EPYC,+svm,+npt".into());
+    }
+    if machine.icount {
+        add("-icount", "shift=0,sleep=off".into());
+        add("-rtc", "base=2024-01-01,clock=vm".into());
+    }
+    add("-m", format!("{}M", setup.machine.memory.get_ref() >> 20));
+    add("-smp", machine.cpus.to_string());
+    add("-kernel", text(machine.elf)?);
+    add("-initrd", text(machine.bundle)?);
+    add("-serial", format!("file:{}", text(machine.log)?));
+    add("-chardev", format!("socket,id=channel,path={}", text(machine.channel)?));
+    add("-serial", "chardev:channel".into());
+    add("-device", "isa-debug-exit,iobase=0xf4,iosize=0x04".into());
+    for (index, device) in setup.devices.iter().enumerate() {
+        let Some(qemu) = &device.qemu else { continue };
+        let mut properties = format!("{qemu},id=dev{index}");
+        if let Select::Address { bus: 0, device, function } = device.select.get_ref() {
+            properties += &format!(",addr={device:02x}.{function}");
+        }
+        if let Some(net) = device.net.as_ref().filter(|net| net.mode != "none") {
+            let options = if net.options.is_empty() { String::new() } else { format!(",{}", net.options) };
+            add("-netdev", format!("{},id=net{index}{options}", net.mode));
+            properties += &format!(",netdev=net{index}");
+        }
+        add("-device", properties);
+    }
+    for flag in ["-nodefaults", "-no-reboot", "-no-user-config"] {
+        arguments.push(flag.to_owned());
+    }
+    arguments.extend(["-display".to_owned(), "none".to_owned()]);
+    Ok(arguments)
+}
+
+fn text(path: &Path) -> Result<String> {
+    match path.to_str() {
+        Some(text) if !text.contains(',') => Ok(text.to_owned()),
+        _ => bail!("QEMU cannot take the path {}", path.display()),
+    }
+}
+
+/// The host's KVM offers AMD SVM to its guests, and works.
+fn has_nested_svm() -> bool {
+    let nested = std::fs::read_to_string("/sys/module/kvm_amd/parameters/nested").unwrap_or_default();
+    if !matches!(nested.trim(), "1" | "Y") {
+        return false;
+    }
+    // The parameter alone proves nothing in a container: let QEMU open it once.
+    let trial = Command::new("timeout")
+        .args(["5", "qemu-system-x86_64", "-accel", "kvm", "-cpu", "host,+svm,enforce", "-machine", "q35"])
+        .args(["-nodefaults", "-display", "none", "-S", "-monitor", "stdio"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut trial) = trial else { return false };
+    if let Some(stdin) = &mut trial.stdin {
+        let _ = std::io::Write::write_all(stdin, b"quit\n");
+    }
+    std::thread::sleep(Duration::from_millis(1));
+    trial.wait().is_ok_and(|status| status.success())
+}
+
+/// Code of a panic or a fault of the hypervisor.
+pub const PANIC: i32 = 0x2a;
+/// Code of a bundle that the hypervisor could not use.
+pub const REFUSED: i32 = 0x2b;
+
+/// What QEMU's exit code says about the hypervisor: `isa-debug-exit` turns a value into `value << 1 | 1`.
+pub fn panic_code(exit_code: i32) -> Option<i32> {
+    (exit_code & 1 == 1 && exit_code > 1).then_some(exit_code >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_tell_a_panic_from_an_end() {
+        assert_eq!(panic_code(0), None);
+        assert_eq!(panic_code(1), None, "QEMU's own complaint");
+        assert_eq!(panic_code(33), Some(16));
+    }
+}

@@ -1,0 +1,181 @@
+//! `run`: a session with progress for people, the summary and the JSON document.
+
+use crate::cli::RunArguments;
+use crate::config::{self, Setup, human_size};
+use crate::outcome::{Finding, Outcome, Status, state_word};
+use crate::session::{self, Observer, Options, Steer};
+use crate::{table, workspace};
+use anyhow::{Context, Result, bail};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use sluice_abi::report::DomainState;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use toml::Spanned;
+
+/// Runs, prints and returns the judgement.
+pub fn run(arguments: &RunArguments) -> Result<Status> {
+    let mut setup = config::load(&arguments.file)?;
+    override_machine(&mut setup, arguments)?;
+    let name = arguments.name.clone().unwrap_or_else(|| stem(&arguments.file));
+    let options = Options {
+        consoles: arguments.consoles.clone().unwrap_or_else(|| workspace::root().join("run").join(&name)),
+        name,
+        timeout: arguments.timeout.map(Duration::from_secs_f64),
+        accel: arguments.accel,
+        icount: arguments.icount,
+        qemu_args: arguments.qemu_args.clone(),
+        features: arguments.features.clone(),
+    };
+    let mut progress = Progress::new(&setup, arguments);
+    let outcome = session::run(&setup, &options, &mut progress)?;
+    progress.finish();
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&outcome.json(&setup))? + "\n";
+        std::fs::write(path, text).with_context(|| format!("could not write {}", path.display()))?;
+    }
+    if !arguments.quiet || outcome.status != Status::Ok {
+        print!("{}", table::summary(&outcome));
+        next_steps(arguments, &options.consoles, &outcome, &setup);
+    }
+    Ok(outcome.status)
+}
+
+/// The name of a file without its directory and extension.
+pub fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "run".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+fn override_machine(setup: &mut Setup, arguments: &RunArguments) -> Result<()> {
+    if let Some(cpus) = arguments.cpus {
+        if !(1..=64).contains(&cpus) {
+            bail!("--cpus must be 1 to 64");
+        }
+        setup.machine.cpus = Spanned::new(0..0, cpus);
+    }
+    if let Some(text) = &arguments.memory {
+        let memory = config::parse_size(text).with_context(|| format!("'{text}' is no size"))?;
+        setup.machine.memory = Spanned::new(0..0, memory);
+    }
+    Ok(())
+}
+
+fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setup: &Setup) {
+    let file = arguments.file.display();
+    let logs = shortened(consoles);
+    println!("\nconsoles and the hypervisor's log: {}", logs.display());
+    if outcome.status != Status::Ok {
+        println!("see docs/debug.md for how to find out more");
+        return;
+    }
+    let guest = setup.domains.first().map_or("alice", |domain| domain.name.get_ref());
+    println!(
+        "try next:\n  \
+         cargo sluice run {file} --json out.json      what happened, for programs\n  \
+         cargo sluice top                              in a second terminal, while it runs\n  \
+         cargo sluice destroy {guest}                    ... and see that the others go on\n  \
+         cargo sluice image {file} -o sluice.iso      the same for a real PC\n  \
+         examples/                                     more configurations; all keys: docs/configuration.md"
+    );
+}
+
+/// Relative to the working directory, where that is shorter.
+fn shortened(path: &Path) -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    path.strip_prefix(here).unwrap_or(path).to_owned()
+}
+
+/// One live line per guest on a terminal; one line per event elsewhere.
+struct Progress {
+    names: Vec<String>,
+    bars: Option<Vec<ProgressBar>>,
+    started: Instant,
+    verbose: bool,
+    quiet: bool,
+}
+
+impl Progress {
+    fn new(setup: &Setup, arguments: &RunArguments) -> Self {
+        let names: Vec<String> = setup.domains.iter().map(|domain| domain.name.get_ref().clone()).collect();
+        let live = std::io::stderr().is_terminal() && !arguments.verbose && !arguments.quiet;
+        let bars = live.then(|| {
+            let all = MultiProgress::new();
+            let style = ProgressStyle::with_template("{spinner} {prefix:>12}  {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_spinner());
+            names
+                .iter()
+                .map(|name| {
+                    let bar = all.add(ProgressBar::new_spinner()).with_style(style.clone());
+                    bar.set_prefix(name.clone());
+                    bar.set_message("waiting for the hypervisor");
+                    bar.enable_steady_tick(Duration::from_millis(120));
+                    bar
+                })
+                .collect()
+        });
+        Self { names, bars, started: Instant::now(), verbose: arguments.verbose, quiet: arguments.quiet }
+    }
+
+    fn say(&self, domain: usize, text: &str) {
+        let Some(name) = self.names.get(domain) else { return };
+        match &self.bars {
+            Some(bars) => bars[domain].set_message(text.to_owned()),
+            None if self.quiet => {}
+            None => eprintln!("[{:6.1}] {name}: {text}", self.started.elapsed().as_secs_f64()),
+        }
+    }
+
+    fn finish(&self) {
+        for bar in self.bars.iter().flatten() {
+            bar.finish();
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn hello(&mut self, _domains: &[String]) {
+        for domain in 0..self.names.len() {
+            self.say(domain, "built");
+        }
+    }
+
+    fn state(&mut self, domain: usize, state: DomainState, reason: &str, _steer: &mut Steer) {
+        let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        self.say(domain, &format!("{}{because}", state_word(state)));
+    }
+
+    fn line(&mut self, domain: usize, line: &str, _steer: &mut Steer) {
+        if self.verbose {
+            self.say(domain, line);
+        }
+    }
+
+    fn finding(&mut self, domain: usize, finding: &Finding) {
+        if !self.verbose {
+            self.say(domain, &phrase(finding));
+        }
+    }
+}
+
+/// A finding as a sentence; the unknown ones as they are.
+fn phrase(finding: &Finding) -> String {
+    let value = |key: &str| finding.iter().find(|(known, _)| known == key).map_or("?", |(_, value)| value);
+    let size = |key: &str| value(key).parse().map_or_else(|_| value(key).to_owned(), human_size);
+    match finding.first().map(|(key, _)| key.as_str()) {
+        Some("init") => {
+            format!("init after {} s, Linux {}, {} processor(s)", value("init"), value("kernel"), value("cpus"))
+        }
+        Some("net") if value("net") == "up" => {
+            format!("{} on {} ({})", value("address"), value("driver"), value("mac"))
+        }
+        Some("download_bytes") => {
+            let (hash, seconds) = (value("download_sha256"), value("download_seconds"));
+            format!("downloaded {}, sha256 {hash}, {seconds} s", size("download_bytes"))
+        }
+        Some("upload_bytes") => {
+            let (hash, seconds) = (value("upload_sha256"), value("upload_seconds"));
+            format!("uploaded {}, sha256 {hash}, {seconds} s", size("upload_bytes"))
+        }
+        _ => finding.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" "),
+    }
+}

@@ -1,0 +1,441 @@
+//! One run: starts the machine, follows the management channel, serves the control socket, judges the end.
+//!
+//! [`run`] is used by `run`, by the scenarios and by the benchmarks; they differ in their [`Observer`].
+
+use crate::bundle;
+use crate::config::Setup;
+use crate::control::{Instance, Peer, read_messages};
+use crate::image;
+use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
+use crate::qemu::{self, Accel};
+use crate::server::Server;
+use anyhow::{Context, Result, bail};
+use sluice_abi::channel::{Command, Event, Request, encode};
+use sluice_abi::report::{DomainState, Report};
+use std::collections::{BTreeMap, HashMap};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How often the machine is looked at when nothing arrives.
+const TICK: Duration = Duration::from_millis(100);
+/// How long a hypervisor that is out of time gets for its last report.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How much of a console a client gets that connects late.
+const CONSOLE_TAIL: usize = 4096;
+/// What QEMU says about its own limits and network, which concerns nobody.
+const QEMU_NOISE: [&str; 2] = ["TCG doesn't support requested feature", "Slirp: Failed to send packet"];
+
+/// How to run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Name of the instance.
+    pub name: String,
+    /// Where consoles are written.
+    pub consoles: PathBuf,
+    /// When to give up.
+    pub timeout: Option<Duration>,
+    /// How instructions are run.
+    pub accel: Accel,
+    /// Count instructions instead of time.
+    pub icount: bool,
+    /// Further arguments for QEMU.
+    pub qemu_args: Vec<String>,
+    /// Features of the hypervisor to build with.
+    pub features: Vec<String>,
+}
+
+/// Sends commands from within an [`Observer`].
+pub struct Steer {
+    commands: Vec<Command>,
+}
+
+impl Steer {
+    /// Sends a command; its answer is not waited for.
+    pub fn send(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+}
+
+/// Watches a run.
+pub trait Observer {
+    /// The hypervisor is up and has these domains.
+    fn hello(&mut self, _domains: &[String]) {}
+    /// A domain changed its state.
+    fn state(&mut self, _domain: usize, _state: DomainState, _reason: &str, _steer: &mut Steer) {}
+    /// A domain's console has another line.
+    fn line(&mut self, _domain: usize, _line: &str, _steer: &mut Steer) {}
+    /// A domain reported something.
+    fn finding(&mut self, _domain: usize, _finding: &Finding) {}
+    /// Some time has passed.
+    fn tick(&mut self, _steer: &mut Steer) {}
+}
+
+enum Input {
+    Event(Event),
+    Closed,
+    Joined(u64, UnixStream),
+    Left(u64),
+    Asked(u64, Request),
+}
+
+/// Runs a setup to its end.
+pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Result<Outcome> {
+    let started = Instant::now();
+    let elf = image::hypervisor(&options.features)?;
+    let server = Server::start(0)?;
+    let bundle = bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()))?;
+    let instance = Instance::claim(&options.name)?;
+    let bundle_path = instance.path("bundle.cpio");
+    std::fs::write(&bundle_path, &bundle.bytes).context("could not write the bundle")?;
+    std::fs::create_dir_all(&options.consoles)
+        .with_context(|| format!("could not create {}", options.consoles.display()))?;
+    let log = options.consoles.join("sluice.log");
+    std::fs::write(&log, "").with_context(|| format!("could not write {}", log.display()))?;
+
+    let (sender, inputs) = channel();
+    let hypervisor_side = instance.listen("channel")?;
+    serve_clients(&instance, sender.clone())?;
+    let machine = qemu::Machine {
+        elf: &elf,
+        bundle: &bundle_path,
+        log: &log,
+        channel: &instance.path("channel"),
+        accel: options.accel,
+        cpus: *setup.machine.cpus.get_ref(),
+        icount: options.icount,
+        extra: &options.qemu_args,
+    };
+    let mut child = qemu::start(setup, &machine)?;
+    let complaints = collect_complaints(&mut child);
+    let to_hypervisor = accept(&hypervisor_side, &mut child)?;
+    if let Some(stream) = &to_hypervisor {
+        let stream = stream.try_clone()?;
+        std::thread::spawn(move || {
+            read_messages(stream, |event| sender.send(Input::Event(event)).is_ok());
+            let _ = sender.send(Input::Closed);
+        });
+    }
+    let mut session = Session::new(setup, options, to_hypervisor)?;
+    let ended = session.follow(&inputs, &mut child, started, observer)?;
+    let complaints = complaints.join().unwrap_or_default();
+    let (status, problems) = session.judge(ended, &complaints);
+    let mut record = BTreeMap::new();
+    record.insert("cpus", setup.machine.cpus.get_ref().to_string());
+    record.insert("memory", setup.machine.memory.get_ref().to_string());
+    record.insert("icount", options.icount.to_string());
+    Ok(Outcome {
+        status,
+        problems,
+        guests: session.guests.into_iter().map(|guest| guest.guest).collect(),
+        report: session.report,
+        wall: started.elapsed(),
+        kernels: bundle.kernels,
+        machine: record,
+    })
+}
+
+/// Waits until QEMU connects; none if it ended instead.
+fn accept(listener: &std::os::unix::net::UnixListener, child: &mut Child) -> Result<Option<UnixStream>> {
+    listener.set_nonblocking(true)?;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                return Ok(Some(stream));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error).context("no management channel"),
+        }
+        if child.try_wait()?.is_some() {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn serve_clients(instance: &Instance, sender: Sender<Input>) -> Result<()> {
+    let listener = instance.listen("control")?;
+    std::thread::spawn(move || {
+        for (id, stream) in (1..).zip(listener.incoming().flatten()) {
+            let (Ok(reader), sender) = (stream.try_clone(), sender.clone()) else { continue };
+            if sender.send(Input::Joined(id, stream)).is_err() {
+                return;
+            }
+            std::thread::spawn(move || {
+                read_messages(reader, |request| sender.send(Input::Asked(id, request)).is_ok());
+                let _ = sender.send(Input::Left(id));
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Keeps the last lines that QEMU says on its standard error.
+fn collect_complaints(child: &mut Child) -> std::thread::JoinHandle<Vec<String>> {
+    let stderr = child.stderr.take();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for line in BufReader::new(stderr.into_iter().next().map_or_else(
+            || Box::new(std::io::empty()) as Box<dyn Read>,
+            |stderr| Box::new(stderr) as Box<dyn Read>,
+        ))
+        .lines()
+        .map_while(Result::ok)
+        {
+            if kept.len() < 50 && !QEMU_NOISE.iter().any(|noise| line.contains(noise)) {
+                kept.push(line);
+            }
+        }
+        kept
+    })
+}
+
+/// A guest while it runs.
+struct Live {
+    guest: Guest,
+    file: std::fs::File,
+    line: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+struct Session {
+    guests: Vec<Live>,
+    channel: Option<UnixStream>,
+    log: PathBuf,
+    timeout: Option<Duration>,
+    clients: HashMap<u64, Peer>,
+    /// Requests on their way: our number to the client and its number.
+    asked: HashMap<u32, (u64, u32)>,
+    next: u32,
+    report: Option<Report>,
+    said_hello: bool,
+    finished: bool,
+}
+
+enum Ended {
+    Exit(ExitStatus),
+    TimeOut,
+}
+
+impl Session {
+    fn new(setup: &Setup, options: &Options, channel: Option<UnixStream>) -> Result<Self> {
+        let guests = setup
+            .domains
+            .iter()
+            .map(|domain| {
+                let name = domain.name.get_ref();
+                let path = options.consoles.join(format!("{name}.log"));
+                let file = std::fs::File::create(&path)
+                    .with_context(|| format!("could not write {}", path.display()))?;
+                let guest = Guest { name: name.clone(), ..Guest::default() };
+                Ok(Live { guest, file, line: Vec::new(), tail: Vec::new() })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            guests,
+            channel,
+            log: options.consoles.join("sluice.log"),
+            timeout: options.timeout,
+            clients: HashMap::new(),
+            asked: HashMap::new(),
+            next: 1,
+            report: None,
+            said_hello: false,
+            finished: false,
+        })
+    }
+
+    fn follow(
+        &mut self,
+        inputs: &Receiver<Input>,
+        child: &mut Child,
+        started: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<Ended> {
+        let mut closed = self.channel.is_none();
+        let mut asked_last = None;
+        loop {
+            let mut steer = Steer { commands: Vec::new() };
+            match inputs.recv_timeout(TICK) {
+                Ok(Input::Event(event)) => self.on_event(event, observer, &mut steer)?,
+                Ok(Input::Closed) => closed = true,
+                Ok(Input::Joined(id, stream)) => self.welcome(id, stream),
+                Ok(Input::Left(id)) => drop(self.clients.remove(&id)),
+                Ok(Input::Asked(id, request)) => self.pass_on(id, request),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    if let Some(status) = child.try_wait()?
+                        && closed
+                    {
+                        return Ok(Ended::Exit(status));
+                    }
+                }
+            }
+            observer.tick(&mut steer);
+            for command in steer.commands {
+                self.command(command);
+            }
+            if self.timeout.is_some_and(|timeout| started.elapsed() > timeout) {
+                let asked = *asked_last.get_or_insert_with(|| {
+                    self.command(Command::Report);
+                    self.report = None;
+                    Instant::now()
+                });
+                if self.report.is_some() || asked.elapsed() > LAST_WORDS || closed {
+                    let _ = child.kill();
+                    child.wait()?;
+                    return Ok(Ended::TimeOut);
+                }
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event, observer: &mut dyn Observer, steer: &mut Steer) -> Result<()> {
+        match &event {
+            Event::Hello { version, domains } => {
+                if *version != sluice_abi::channel::VERSION {
+                    bail!("the hypervisor speaks version {version} of the management channel");
+                }
+                self.said_hello = true;
+                observer.hello(domains);
+            }
+            Event::Console { domain, bytes } => self.console(usize::from(*domain), bytes, observer, steer)?,
+            Event::State { domain, state, reason } => {
+                let index = usize::from(*domain);
+                if let Some(live) = self.guests.get_mut(index) {
+                    live.guest.state = *state;
+                    live.guest.reason.clone_from(reason);
+                    observer.state(index, *state, reason, steer);
+                }
+            }
+            Event::Reply { seq, result } => {
+                let (seq, result) = (*seq, *result);
+                self.answer(seq, |seq| Event::Reply { seq, result });
+                return Ok(());
+            }
+            Event::Report { seq, report } => {
+                self.report = Some(report.clone());
+                let seq = *seq;
+                if seq != 0 {
+                    self.answer(seq, |seq| Event::Report { seq, report: report.clone() });
+                    return Ok(());
+                }
+            }
+            Event::Finished => self.finished = true,
+        }
+        self.clients.retain(|_, client| client.send(&event));
+        Ok(())
+    }
+
+    fn console(
+        &mut self,
+        index: usize,
+        bytes: &[u8],
+        observer: &mut dyn Observer,
+        steer: &mut Steer,
+    ) -> Result<()> {
+        let Some(live) = self.guests.get_mut(index) else { return Ok(()) };
+        live.file.write_all(bytes).context("could not write a console")?;
+        live.tail.extend_from_slice(bytes);
+        let surplus = live.tail.len().saturating_sub(CONSOLE_TAIL);
+        live.tail.drain(..surplus);
+        for byte in bytes {
+            if *byte != b'\n' {
+                live.line.push(*byte);
+                continue;
+            }
+            let line = String::from_utf8_lossy(&std::mem::take(&mut live.line)).replace('\r', "");
+            if let Some(finding) = parse_finding(&line) {
+                observer.finding(index, &finding);
+                live.guest.findings.push(finding);
+            }
+            observer.line(index, &line, steer);
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, command: Command) {
+        let seq = self.next;
+        self.next = self.next.wrapping_add(1).max(1);
+        if let (Some(stream), Ok(bytes)) = (&mut self.channel, encode(&Request { seq, command })) {
+            // A machine that is gone is noticed elsewhere.
+            let _ = stream.write_all(&bytes);
+        }
+    }
+
+    fn welcome(&mut self, id: u64, stream: UnixStream) {
+        let mut client = Peer::new(stream);
+        let domains = self.guests.iter().map(|live| live.guest.name.clone()).collect();
+        let mut fine = client.send(&Event::Hello { version: sluice_abi::channel::VERSION, domains });
+        for (index, live) in (0..).zip(&self.guests) {
+            let (state, reason) = (live.guest.state, live.guest.reason.clone());
+            fine &= client.send(&Event::State { domain: index, state, reason });
+            fine &= client.send(&Event::Console { domain: index, bytes: live.tail.clone() });
+        }
+        if fine {
+            self.clients.insert(id, client);
+        }
+    }
+
+    fn pass_on(&mut self, id: u64, request: Request) {
+        self.asked.insert(self.next, (id, request.seq));
+        self.command(request.command);
+    }
+
+    fn answer(&mut self, seq: u32, event: impl FnOnce(u32) -> Event) {
+        let Some((id, theirs)) = self.asked.remove(&seq) else { return };
+        if let Some(client) = self.clients.get_mut(&id)
+            && !client.send(&event(theirs))
+        {
+            self.clients.remove(&id);
+        }
+    }
+
+    fn judge(&self, ended: Ended, complaints: &[String]) -> (Status, Vec<String>) {
+        let failures: Vec<String> = self.guests.iter().filter_map(|live| live.guest.failure()).collect();
+        let status = match ended {
+            Ended::TimeOut => {
+                let mut problems = vec!["the time was over".to_owned()];
+                problems.extend(failures);
+                return (Status::TimeOut, problems);
+            }
+            Ended::Exit(status) => status,
+        };
+        let log = self.log.display();
+        let tail = log_tail(&self.log);
+        let failure = match status.code() {
+            Some(0) if self.finished => {
+                let verdict = if failures.is_empty() { Status::Ok } else { Status::Guest };
+                return (verdict, failures);
+            }
+            Some(0) => format!("the machine went off before the hypervisor was done (log: {log})"),
+            Some(code) => match qemu::panic_code(code) {
+                Some(qemu::PANIC) => format!("the hypervisor panicked (log: {log})"),
+                Some(qemu::REFUSED) => format!("the hypervisor refused the bundle (log: {log})"),
+                Some(other) => format!("the hypervisor failed with code {other:#x} (log: {log})"),
+                None => {
+                    let mut problems = vec![format!("QEMU ended with status {code}")];
+                    problems.extend(complaints.iter().cloned());
+                    return (Status::Trouble, problems);
+                }
+            },
+            None => format!("QEMU was killed: {status}"),
+        };
+        let mut problems = vec![failure];
+        problems.extend(tail);
+        problems.extend(complaints.iter().cloned());
+        (Status::Hypervisor, problems)
+    }
+}
+
+/// The last lines of the hypervisor's log, from the panic on if there is one.
+fn log_tail(path: &Path) -> Vec<String> {
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.iter().position(|line| line.starts_with("panic")).unwrap_or(lines.len().saturating_sub(8));
+    lines[from..].iter().take(30).map(|line| format!("  | {line}")).collect()
+}

@@ -69,6 +69,9 @@ pub enum Command {
         /// Features to build with
         #[arg(long, value_delimiter = ',')]
         features: Vec<String>,
+        /// Lint it instead
+        #[arg(long)]
+        lint: bool,
     },
     /// Download what guests need: the newest kernels of Debian, busybox
     #[command(after_help = "Example:\n  cargo sluice fetch debian-6.12")]

@@ -21,8 +21,6 @@ const CLIENT_STALL: Duration = Duration::from_millis(500);
 
 /// The directory and sockets of an instance; removed when it ends.
 pub struct Instance {
-    /// Its name.
-    pub name: String,
     directory: PathBuf,
 }
 
@@ -38,7 +36,7 @@ impl Instance {
             let _ = std::fs::remove_dir_all(&directory);
             std::fs::create_dir_all(&directory)
                 .with_context(|| format!("could not create {}", directory.display()))?;
-            return Ok(Self { name, directory });
+            return Ok(Self { directory });
         }
         bail!("no free name for the instance");
     }
@@ -214,7 +212,9 @@ impl Client {
             self.stream.set_read_timeout(Some(left))?;
             match self.stream.read(&mut buffer) {
                 Ok(0) => bail!("the instance has ended"),
-                Ok(got) => self.backlog.extend(buffer[..got].iter().filter_map(|byte| self.decoder.push(*byte))),
+                Ok(got) => {
+                    self.backlog.extend(buffer[..got].iter().filter_map(|byte| self.decoder.push(*byte)))
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error).context("lost the instance"),
             }

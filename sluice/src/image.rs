@@ -13,39 +13,47 @@ const TARGET: &str = "x86_64-unknown-none";
 
 /// Code generation: the image is linked at a fixed address in the top 2 GiB, and its backtraces follow
 /// frame pointers. The linker script comes from the crate's own build script.
-const RUSTFLAGS: [&str; 6] = [
-    "-C",
-    "relocation-model=static",
-    "-C",
-    "code-model=kernel",
-    "-C",
-    "force-frame-pointers=yes",
-];
+const RUSTFLAGS: [&str; 6] =
+    ["-C", "relocation-model=static", "-C", "code-model=kernel", "-C", "force-frame-pointers=yes"];
 
 /// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already.
 pub fn hypervisor(features: &[String]) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SLUICE_HYPERVISOR") {
         return Ok(PathBuf::from(path));
     }
-    let target_directory = root().join("target/hypervisor");
-    let mut cargo = toolchain()?;
+    // Each set of features has a directory of its own, so that one build does not undo the other.
+    let mut directory = root().join("target/hypervisor");
+    if !features.is_empty() {
+        directory = directory.join(features.join("+"));
+    }
+    cargo("build", &directory, features, &[])?;
+    Ok(directory.join(TARGET).join("release/sluice-hypervisor"))
+}
+
+/// Lints the hypervisor with the compiler that builds it.
+pub fn lint() -> Result<()> {
+    cargo("clippy", &root().join("target/hypervisor"), &[], &["--", "-D", "warnings"])
+}
+
+fn cargo(action: &str, directory: &Path, features: &[String], more: &[&str]) -> Result<()> {
+    let mut cargo = toolchain(action)?;
     cargo
-        .args(["build", "--quiet", "--release", "--package", "sluice-hypervisor", "--target", TARGET])
+        .args(["--quiet", "--release", "--package", "sluice-hypervisor", "--target", TARGET])
         .arg("--target-dir")
-        .arg(&target_directory)
+        .arg(directory)
         .current_dir(root());
     if !features.is_empty() {
         cargo.arg("--features").arg(features.join(","));
     }
-    let status = cargo.status().with_context(|| not_found("cargo"))?;
+    let status = cargo.args(more).status().with_context(|| not_found("cargo"))?;
     if !status.success() {
-        bail!("the hypervisor does not build");
+        bail!("the hypervisor does not pass cargo {action}");
     }
-    Ok(target_directory.join(TARGET).join("release/sluice-hypervisor"))
+    Ok(())
 }
 
-/// A cargo that can build for [`TARGET`].
-fn toolchain() -> Result<Command> {
+/// A cargo that can do `action` for [`TARGET`].
+fn toolchain(action: &str) -> Result<Command> {
     let mut flags: Vec<String> = RUSTFLAGS.iter().map(|flag| (*flag).to_owned()).collect();
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok();
     let has_target = sysroot.is_some_and(|output| {
@@ -55,6 +63,7 @@ fn toolchain() -> Result<Command> {
     let mut cargo;
     if has_target {
         cargo = Command::new("cargo");
+        cargo.arg(action);
     } else {
         let debian = Path::new("/usr/bin/cargo");
         if !debian.exists() || !Path::new("/usr/bin/rustc").exists() {
@@ -66,7 +75,8 @@ fn toolchain() -> Result<Command> {
         }
         cargo = Command::new(debian);
         // Debian's compiler is the stable one; building core needs its unstable switch.
-        cargo.args(["-Z", "build-std=core,alloc"]).env("RUSTC_BOOTSTRAP", "1").env("RUSTC", "/usr/bin/rustc");
+        cargo.arg(action).args(["-Z", "build-std=core,alloc"]);
+        cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTC", "/usr/bin/rustc");
         flags.extend(["-C".to_owned(), "linker=ld.lld".to_owned()]);
     }
     // What a surrounding cargo set is meant for another compiler.
@@ -76,9 +86,6 @@ fn toolchain() -> Result<Command> {
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     Ok(cargo)
 }
-
-/// Where Debian's OVMF has UEFI firmware for QEMU.
-pub const UEFI_FIRMWARE: [&str; 2] = ["/usr/share/ovmf/OVMF.fd", "/usr/share/qemu/OVMF.fd"];
 
 /// Writes a GRUB image that boots the hypervisor with a bundle, under BIOS and UEFI.
 pub fn iso(elf: &Path, bundle: &[u8], output: &Path) -> Result<()> {

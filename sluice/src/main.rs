@@ -69,9 +69,14 @@ fn dispatch(command: Command) -> Result<Status> {
             std::fs::write(&output, &bundle.bytes)
                 .with_context(|| format!("could not write {}", output.display()))?;
             let guests = bundle.config.domains.len();
-            println!("{}: {guests} guests, {}", output.display(), config::human_size(bundle.bytes.len() as u64));
+            println!(
+                "{}: {guests} guests, {}",
+                output.display(),
+                config::human_size(bundle.bytes.len() as u64)
+            );
         }
-        Command::Build { features } => println!("{}", image::hypervisor(&features)?.display()),
+        Command::Build { lint: true, .. } => image::lint()?,
+        Command::Build { features, .. } => println!("{}", image::hypervisor(&features)?.display()),
         Command::Fetch { kernels } => fetch(&kernels)?,
         Command::Serve { port } => {
             let server = server::Server::start(port)?;

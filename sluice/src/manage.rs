@@ -123,7 +123,8 @@ impl RawTerminal {
 impl Drop for RawTerminal {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            let _ = std::process::Command::new("stty").arg(before).stdin(std::process::Stdio::inherit()).status();
+            let _ =
+                std::process::Command::new("stty").arg(before).stdin(std::process::Stdio::inherit()).status();
         }
     }
 }
@@ -169,7 +170,8 @@ fn screen(instance: &str, before: &Report, now: &Report) -> String {
         now.cpus,
         now.free_memory >> 20
     );
-    let mut table = Table::new(&["guest", "state", "cpu", "exits/s", "interrupts/s", "most exits", "refused"]);
+    let mut table =
+        Table::new(&["guest", "state", "cpu", "exits/s", "interrupts/s", "most exits", "refused"]);
     for (index, domain) in now.domains.iter().enumerate() {
         let empty = DomainReport::default();
         let earlier = before.domains.get(index).unwrap_or(&empty);

@@ -38,7 +38,8 @@ impl Apt {
             std::fs::create_dir_all(self.state.join(directory)).context("could not create the cache")?;
         }
         std::fs::write(self.state.join("status"), "").context("could not write to the cache")?;
-        std::fs::write(self.state.join("sources.list"), sources()?).context("could not write to the cache")?;
+        std::fs::write(self.state.join("sources.list"), sources()?)
+            .context("could not write to the cache")?;
         run(self.command("apt-get").arg("update")).context("could not read Debian's package lists")?;
         std::fs::write(self.state.join("updated"), "").context("could not write to the cache")
     }
@@ -98,10 +99,14 @@ impl Apt {
 /// Our own sources.list: the system's entries for Debian, and the backports beside them.
 fn sources() -> Result<String> {
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
-    let output = run(Command::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))?;
+    let output =
+        run(Command::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))?;
     let targets = String::from_utf8_lossy(&output.stdout).into_owned();
-    let options =
-        if Path::new(KEYRING).exists() { format!("[arch=amd64 signed-by={KEYRING}]") } else { "[arch=amd64]".into() };
+    let options = if Path::new(KEYRING).exists() {
+        format!("[arch=amd64 signed-by={KEYRING}]")
+    } else {
+        "[arch=amd64]".into()
+    };
     let mut lines: Vec<String> = Vec::new();
     for target in targets.lines() {
         let mut words = target.split(' ');

@@ -7,7 +7,6 @@ use clap::ValueEnum;
 use sluice_abi::config::Select;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// How guest instructions are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -47,13 +46,19 @@ pub fn start(setup: &Setup, machine: &Machine) -> Result<Child> {
     arguments.extend(setup.machine.qemu_args.iter().cloned());
     arguments.extend(machine.extra.iter().cloned());
     Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(program())
         .args(&arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| not_found("setpriv"))
+}
+
+/// QEMU: `$SLUICE_QEMU` names another one than the system's.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("SLUICE_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())
 }
 
 fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
@@ -120,7 +125,9 @@ fn has_nested_svm() -> bool {
     }
     // The parameter alone proves nothing in a container: let QEMU open it once.
     let trial = Command::new("timeout")
-        .args(["5", "qemu-system-x86_64", "-accel", "kvm", "-cpu", "host,+svm,enforce", "-machine", "q35"])
+        .arg("5")
+        .arg(program())
+        .args(["-accel", "kvm", "-cpu", "host,+svm,enforce", "-machine", "q35"])
         .args(["-nodefaults", "-display", "none", "-S", "-monitor", "stdio"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -130,7 +137,6 @@ fn has_nested_svm() -> bool {
     if let Some(stdin) = &mut trial.stdin {
         let _ = std::io::Write::write_all(stdin, b"quit\n");
     }
-    std::thread::sleep(Duration::from_millis(1));
     trial.wait().is_ok_and(|status| status.success())
 }
 

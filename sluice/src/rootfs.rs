@@ -82,12 +82,14 @@ fn modules(archive: &mut Archive, recipe: &Recipe, kernel: &Kernel) -> Result<()
         if !taken.insert(canonical(&name)) {
             continue;
         }
-        let path = all.get(&canonical(&name)).with_context(|| format!("{} has no module {name}", kernel.release))?;
+        let path =
+            all.get(&canonical(&name)).with_context(|| format!("{} has no module {name}", kernel.release))?;
         let content = module_content(path)?;
         let information = information(&content);
         let needs: Vec<&str> =
             information.iter().filter_map(|(key, value)| (*key == "depends").then_some(*value)).collect();
-        let needs: Vec<&str> = needs.iter().flat_map(|list| list.split(',')).filter(|name| !name.is_empty()).collect();
+        let needs: Vec<&str> =
+            needs.iter().flat_map(|list| list.split(',')).filter(|name| !name.is_empty()).collect();
         let needed_files: Vec<String> = needs.iter().map(|name| format!("{}.ko", canonical(name))).collect();
         dependencies += &format!("{}.ko: {}\n", canonical(&name), needed_files.join(" "));
         for (_, alias) in information.iter().filter(|(key, _)| *key == "alias") {

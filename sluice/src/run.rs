@@ -163,7 +163,12 @@ fn phrase(finding: &Finding) -> String {
     let size = |key: &str| value(key).parse().map_or_else(|_| value(key).to_owned(), human_size);
     match finding.first().map(|(key, _)| key.as_str()) {
         Some("init") => {
-            format!("init after {} s, Linux {}, {} processor(s)", value("init"), value("kernel"), value("cpus"))
+            format!(
+                "init after {} s, Linux {}, {} processor(s)",
+                value("init"),
+                value("kernel"),
+                value("cpus")
+            )
         }
         Some("net") if value("net") == "up" => {
             format!("{} on {} ({})", value("address"), value("driver"), value("mac"))

@@ -167,11 +167,13 @@ fn judge_all(found: Vec<(String, PathBuf, Scenario)>, jobs: usize) -> Result<Sta
         for _ in 0..jobs {
             scope.spawn(|| {
                 loop {
-                    let Some((name, path, scenario)) = queue.lock().ok().and_then(|mut queue| queue.next()) else {
+                    let Some((name, path, scenario)) = queue.lock().ok().and_then(|mut queue| queue.next())
+                    else {
                         return;
                     };
                     let started = Instant::now();
-                    let problems = judge(&name, &path, &scenario).unwrap_or_else(|error| vec![format!("{error:#}")]);
+                    let problems =
+                        judge(&name, &path, &scenario).unwrap_or_else(|error| vec![format!("{error:#}")]);
                     let seconds = started.elapsed().as_secs_f64();
                     let Ok(mut counts) = counts.lock() else { return };
                     if problems.is_empty() {
@@ -204,7 +206,11 @@ fn judge(name: &str, path: &Path, scenario: &Scenario) -> Result<Vec<String>> {
         (Err(error), Some(pattern)) => {
             let message = error.to_string();
             let fits = Regex::new(pattern)?.is_match(&message);
-            return Ok(if fits { Vec::new() } else { vec![format!("refused, but not with '{pattern}':\n{message}")] });
+            return Ok(if fits {
+                Vec::new()
+            } else {
+                vec![format!("refused, but not with '{pattern}':\n{message}")]
+            });
         }
     };
     let consoles = root().join("run").join(format!("test-{name}"));
@@ -259,7 +265,12 @@ fn configuration(path: &Path, scenario: &Scenario) -> Result<(PathBuf, String)> 
 fn compare(expect: &Expect, outcome: &Outcome, document: &Value, consoles: &Path) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     if outcome.status as i32 != expect.status {
-        problems.push(format!("status {} ({}), expected {}", outcome.status as i32, outcome.status.word(), expect.status));
+        problems.push(format!(
+            "status {} ({}), expected {}",
+            outcome.status as i32,
+            outcome.status.word(),
+            expect.status
+        ));
         problems.extend(outcome.problems.iter().cloned());
     }
     let mut search = |file: &str, patterns: &[String], wanted: bool| -> Result<()> {
@@ -288,7 +299,11 @@ fn compare(expect: &Expect, outcome: &Outcome, document: &Value, consoles: &Path
             continue;
         };
         if let Some(state) = wanted.state.as_ref().filter(|state| *state != state_word(guest.state)) {
-            problems.push(format!("{name} is {} ({}), expected {state}", state_word(guest.state), guest.reason));
+            problems.push(format!(
+                "{name} is {} ({}), expected {state}",
+                state_word(guest.state),
+                guest.reason
+            ));
         }
         if let Some(pattern) = &wanted.reason
             && !Regex::new(pattern)?.is_match(&guest.reason)
@@ -319,7 +334,8 @@ fn bounds(counter: &ExpectCounter, limit: Option<f64>) -> String {
     let mut parts = Vec::new();
     parts.extend(counter.min.map(|min| format!("at least {min}")));
     parts.extend(counter.max.map(|max| format!("at most {max}")));
-    parts.extend(limit.map(|limit| format!("at most {limit} ({})", counter.at_most.as_deref().unwrap_or(""))));
+    parts
+        .extend(limit.map(|limit| format!("at most {limit} ({})", counter.at_most.as_deref().unwrap_or(""))));
     parts.join(" and ")
 }
 
@@ -433,7 +449,9 @@ fn order(text: &str, names: &[String]) -> Result<Command> {
         "destroy" => Command::Destroy(index),
         "restart" => Command::Restart(index),
         "type" => Command::ConsoleInput(index, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
-        other => bail!("a step can start, stop, pause, resume, destroy, restart, type or shutdown, not '{other}'"),
+        other => {
+            bail!("a step can start, stop, pause, resume, destroy, restart, type or shutdown, not '{other}'")
+        }
     })
 }
 
@@ -445,7 +463,10 @@ mod tests {
     fn actions_are_commands() {
         let names = ["alice".to_owned(), "bob".to_owned()];
         assert_eq!(order("destroy bob", &names).unwrap(), Command::Destroy(1));
-        assert_eq!(order("type alice echo hi", &names).unwrap(), Command::ConsoleInput(0, b"echo hi\n".to_vec()));
+        assert_eq!(
+            order("type alice echo hi", &names).unwrap(),
+            Command::ConsoleInput(0, b"echo hi\n".to_vec())
+        );
         assert!(order("destroy carol", &names).is_err());
         assert!(order("kick bob", &names).is_err());
     }
@@ -456,7 +477,8 @@ mod tests {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "toml") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                let scenario: Scenario = toml::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+                let scenario: Scenario =
+                    toml::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
                 let (file, text) = configuration(&path, &scenario).unwrap();
                 let loaded = config::load_text(&file, &text);
                 assert_eq!(loaded.is_err(), scenario.expect.refused.is_some(), "{path:?}: {loaded:?}");

@@ -69,7 +69,9 @@ fn serve(stream: TcpStream) -> Option<()> {
                 return answer(&mut writer, "400 Bad Request", b"no such size\n");
             };
             match seed.strip_suffix(".sha256") {
-                Some(seed) => answer(&mut writer, "200 OK", format!("{}\n", blob_hash(size, seed)).as_bytes()),
+                Some(seed) => {
+                    answer(&mut writer, "200 OK", format!("{}\n", blob_hash(size, seed)).as_bytes())
+                }
                 None => send_blob(&mut writer, size, seed),
             }
         }

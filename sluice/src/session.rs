@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use sluice_abi::channel::{Command, Event, Request, encode};
 use sluice_abi::report::{DomainState, Report};
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
@@ -28,6 +28,9 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 const CONSOLE_TAIL: usize = 4096;
 /// What QEMU says about its own limits and network, which concerns nobody.
 const QEMU_NOISE: [&str; 2] = ["TCG doesn't support requested feature", "Slirp: Failed to send packet"];
+
+/// Lines of QEMU's complaints that are kept.
+const MOST_COMPLAINTS: usize = 50;
 
 /// How to run.
 #[derive(Clone, Debug, Default)]
@@ -174,19 +177,16 @@ fn serve_clients(instance: &Instance, sender: Sender<Input>) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the last lines that QEMU says on its standard error.
+/// Keeps the first lines that QEMU says on its standard error.
 fn collect_complaints(child: &mut Child) -> std::thread::JoinHandle<Vec<String>> {
     let stderr = child.stderr.take();
     std::thread::spawn(move || {
-        let mut kept = Vec::new();
-        for line in BufReader::new(stderr.into_iter().next().map_or_else(
-            || Box::new(std::io::empty()) as Box<dyn Read>,
-            |stderr| Box::new(stderr) as Box<dyn Read>,
-        ))
-        .lines()
-        .map_while(Result::ok)
-        {
-            if kept.len() < 50 && !QEMU_NOISE.iter().any(|noise| line.contains(noise)) {
+        let lines =
+            stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines()).map_while(Result::ok);
+        let mut kept: Vec<String> = Vec::new();
+        for line in lines.filter(|line| !QEMU_NOISE.iter().any(|noise| line.contains(noise))) {
+            // Read on to the end even when there is too much, or QEMU would wait.
+            if kept.len() < MOST_COMPLAINTS {
                 kept.push(line);
             }
         }
@@ -436,6 +436,7 @@ fn log_tail(path: &Path) -> Vec<String> {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
-    let from = lines.iter().position(|line| line.starts_with("panic")).unwrap_or(lines.len().saturating_sub(8));
+    let from =
+        lines.iter().position(|line| line.starts_with("panic")).unwrap_or(lines.len().saturating_sub(8));
     lines[from..].iter().take(30).map(|line| format!("  | {line}")).collect()
 }

@@ -30,7 +30,12 @@ impl Table {
     pub fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut text = String::new();
@@ -140,9 +145,11 @@ fn exits(domains: &[DomainReport]) -> String {
     let rest = &reasons[reasons.len().min(REASONS_SHOWN)..];
     if !rest.is_empty() {
         let mut row = vec![format!("({} more)", rest.len())];
-        row.extend(domains.iter().map(|domain| {
-            grouped(rest.iter().map(|(reason, _)| value_of(&domain.exits, reason)).sum())
-        }));
+        row.extend(
+            domains
+                .iter()
+                .map(|domain| grouped(rest.iter().map(|(reason, _)| value_of(&domain.exits, reason)).sum())),
+        );
         table.row(row);
     }
     format!("\n{}", table.render())
@@ -165,7 +172,16 @@ fn devices(outcome: &Outcome, report: &Report) -> String {
             grouped(device.interrupts)
         );
         let mut table = Table::new(&[
-            "shared by", "mode", "hooked", "per packet", "elements", "forwarded", "waits", "waited", "held", "refused",
+            "shared by",
+            "mode",
+            "hooked",
+            "per packet",
+            "elements",
+            "forwarded",
+            "waits",
+            "waited",
+            "held",
+            "refused",
         ]);
         for share in &device.shares {
             let packets = outcome.packets(share);
@@ -173,7 +189,8 @@ fn devices(outcome: &Outcome, report: &Report) -> String {
                 share.domain.clone(),
                 share.mode.clone(),
                 grouped(share.hooked_instructions),
-                per_packet(share.hooked_instructions, packets).map_or("-".into(), |ratio| format!("{ratio:.2}")),
+                per_packet(share.hooked_instructions, packets)
+                    .map_or("-".into(), |ratio| format!("{ratio:.2}")),
                 grouped(share.hooked_elements),
                 grouped(share.forwarded_elements),
                 grouped(share.waits),

@@ -39,12 +39,14 @@ fn own_values(domain: &Domain, setup: &Setup, source: &mut Source) {
     }
     if domain.cpus.len() > usize::from(*domain.vcpus.get_ref()) {
         let first = &domain.cpus[usize::from(*domain.vcpus.get_ref())];
-        let message = format!("'cpus' names {} processors for {} vcpus", domain.cpus.len(), domain.vcpus.get_ref());
+        let message =
+            format!("'cpus' names {} processors for {} vcpus", domain.cpus.len(), domain.vcpus.get_ref());
         source.complain(first.span(), message, "give one physical processor per vcpu, or fewer".to_owned());
     }
     let machine_cpus = *setup.machine.cpus.get_ref();
     for cpu in domain.cpus.iter().filter(|cpu| *cpu.get_ref() >= machine_cpus) {
-        let message = format!("there is no physical processor {}: the machine has {machine_cpus}", cpu.get_ref());
+        let message =
+            format!("there is no physical processor {}: the machine has {machine_cpus}", cpu.get_ref());
         let help = "processors count from 0; raise 'cpus' in [machine], or pin elsewhere".to_owned();
         source.complain(cpu.span(), message, help);
     }
@@ -95,7 +97,11 @@ fn devices(setup: &Setup, source: &mut Source) {
             }
             if share.mode == Mode::Vpio && share.mac.is_none() {
                 let help = format!("add: mac = \"52:54:00:00:00:{:02x}\"", 0x0a + used.len());
-                source.complain(share.device.span(), "a NIC shared by vpio needs an address for each guest", help);
+                source.complain(
+                    share.device.span(),
+                    "a NIC shared by vpio needs an address for each guest",
+                    help,
+                );
             }
             let line = source.line_of(share.device.span().start);
             let first = used.iter().find(|(name, ..)| *name == device).copied();
@@ -146,8 +152,11 @@ fn qemu_devices(setup: &Setup, source: &mut Source) {
     for (index, device) in setup.devices.iter().enumerate() {
         let earlier = &setup.devices[..index];
         if let Some(other) = earlier.iter().find(|other| other.select.get_ref() == device.select.get_ref()) {
-            let message =
-                format!("'{}' and '{}' are the same PCI function", other.name.get_ref(), device.name.get_ref());
+            let message = format!(
+                "'{}' and '{}' are the same PCI function",
+                other.name.get_ref(),
+                device.name.get_ref()
+            );
             let help = "declare it once and let domains share it, or tell equal cards apart with nth = 1";
             source.complain(device.select.span(), message, help.to_owned());
         }

@@ -60,7 +60,12 @@ impl<'t> Source<'t> {
     }
 
     /// Notes a complaint about the bytes `span` of the text.
-    pub fn complain(&mut self, span: Range<usize>, message: impl Into<String>, help: impl Into<Option<String>>) {
+    pub fn complain(
+        &mut self,
+        span: Range<usize>,
+        message: impl Into<String>,
+        help: impl Into<Option<String>>,
+    ) {
         let start = span.start.min(self.text.len());
         let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = self.text[start..].find('\n').map_or(self.text.len(), |at| start + at);

@@ -183,7 +183,8 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         source.complain(
             text.span(),
             format!("'{}' is no setting of 'dma'", text.get_ref()),
-            "leave it out, or write dma = \"unprotected\" to accept that this device reaches all memory".to_owned(),
+            "leave it out, or write dma = \"unprotected\" to accept that this device reaches all memory"
+                .to_owned(),
         );
     }
     walk.finish(source);

@@ -102,7 +102,11 @@ fn station_addresses_must_be_fit_and_different() {
 
 #[test]
 fn devices_are_shared_in_one_way_only() {
-    refused("mode = \"vpio\", mac = \"52:54:00:00:00:0b\"", "mode = \"passthrough\"", "two incompatible ways");
+    refused(
+        "mode = \"vpio\", mac = \"52:54:00:00:00:0b\"",
+        "mode = \"passthrough\"",
+        "two incompatible ways",
+    );
     let both = GOOD.replace("mode = \"vpio\"", "mode = \"passthrough\"");
     let error = try_load(&both).unwrap_err().to_string();
     assert!(error.contains("23:20: error: 'nic0' is passed through to 'zoe' already (line 17)"), "{error}");
@@ -113,7 +117,11 @@ fn devices_are_shared_in_one_way_only() {
 #[test]
 fn kernels_must_exist() {
     refused("kernel = \"debian-6.1\"", "kernel = \"./vmlinuz\"", "12: there is no kernel file ./vmlinuz");
-    refused("kernel = \"debian-6.1\"", "kernel = \"debian-5\"", "'debian-5' is neither a kernel that Sluice builds");
+    refused(
+        "kernel = \"debian-6.1\"",
+        "kernel = \"debian-5\"",
+        "'debian-5' is neither a kernel that Sluice builds",
+    );
     refused("kernel = \"debian-6.1\"\n", "\n", "11: [domain.zoe] lacks 'kernel'");
 }
 

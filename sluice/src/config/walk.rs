@@ -93,7 +93,11 @@ impl<'a, 't> Walk<'a, 't> {
     }
 
     /// A table in this one; the sub-tables' names are the user's.
-    pub fn named_tables(&mut self, key: &'static str, source: &mut Source) -> Vec<(Spanned<String>, Walk<'a, 't>)> {
+    pub fn named_tables(
+        &mut self,
+        key: &'static str,
+        source: &mut Source,
+    ) -> Vec<(Spanned<String>, Walk<'a, 't>)> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let DeValue::Table(tables) = value.get_ref() else {
             let help = format!("write one table per {key}: [{key}.name]");

@@ -1,0 +1,40 @@
+# Sluice: what to type. Everything else is `cargo sluice --help`.
+
+CARGO := $(shell command -v cargo || echo /usr/bin/cargo)
+SLUICE := $(CARGO) sluice
+
+.PHONY: help setup run test check bench image clean
+
+help:
+	@echo 'make run     boot two Debian guests that share one network card, in QEMU'
+	@echo 'make test    host tests, then the scenarios in QEMU'
+	@echo 'make check   formatting, lints, the example configurations'
+	@echo 'make bench   repeat the measurements in bench/results'
+	@echo 'make image   sluice.iso: the two guests for a PC (BIOS and UEFI)'
+	@echo 'make setup   install what the others need (they do it themselves)'
+	@echo 'make clean   remove what was built; downloads stay in cache/'
+
+setup:
+	@setup/packages.sh
+
+run: setup
+	$(SLUICE) run examples/two-guests.toml --timeout 900
+
+test: setup
+	$(CARGO) test --quiet
+	$(SLUICE) test
+
+check: setup
+	$(CARGO) fmt --check
+	$(CARGO) clippy --quiet --all-targets -- -D warnings
+	$(SLUICE) build --lint
+	@for file in examples/*.toml; do $(SLUICE) check $$file || exit 1; done
+
+bench: setup
+	$(SLUICE) bench
+
+image: setup
+	$(SLUICE) image examples/two-guests.toml -o sluice.iso
+
+clean:
+	rm -rf target run sluice.iso

@@ -1,3 +1,22 @@
-//! Sluice: decoding and executing the guest instructions that touch trapped memory and ports.
+//! Executing the few guest instructions that touch trapped memory, and taking string I/O apart.
+//!
+//! - [`translate`]: a guest's linear address through its own page tables ([`walk`]).
+//! - [`step`]: one instruction, its operands going to a [`Machine`] ([`execute`]).
+//! - [`StringIo`]: what an INS or OUTS moves ([`string_io`]).
+//!
+//! Everything a guest controls here (code bytes, page tables, registers) is hostile: whatever is
+//! not understood is an error, and nothing panics.
 #![no_std]
 #![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate alloc;
+
+pub mod execute;
+mod operation;
+pub mod string_io;
+pub mod walk;
+
+pub use execute::{Error, Machine, Segment, step};
+pub use string_io::StringIo;
+pub use walk::{PageFault, PagingState, translate};

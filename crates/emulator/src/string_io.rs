@@ -1,0 +1,94 @@
+//! INS and OUTS: where their data are.
+//!
+//! The exit says port, direction and width; the rest (address size, segment, repetition) is in the
+//! instruction. Source: APM vol 3, INS and OUTS.
+
+use crate::execute::{Error, Segment, segment_of};
+use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
+
+/// An INS or OUTS instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StringIo {
+    repeats: bool,
+    address_mask: u64,
+    segment: Segment,
+}
+
+impl StringIo {
+    /// Decodes the instruction at the start of `bytes`.
+    ///
+    /// # Errors
+    /// It is no INS or OUTS, or cut off.
+    pub fn decode(bytes: &[u8], bitness: u32) -> Result<Self, Error<()>> {
+        let instruction = Decoder::try_new(bitness, bytes, DecoderOptions::NONE)
+            .map_err(|_| Error::Unsupported)?
+            .decode();
+        let output = match instruction.mnemonic() {
+            Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => false,
+            Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd => true,
+            _ => return Err(Error::Unsupported),
+        };
+        // The index register's size is the address size.
+        let operand = if output { instruction.op1_kind() } else { instruction.op0_kind() };
+        use iced_x86::OpKind::{MemoryESDI, MemoryESEDI, MemoryESRDI, MemorySegESI, MemorySegRSI, MemorySegSI};
+        let address_mask = match operand {
+            MemoryESDI | MemorySegSI => 0xffff,
+            MemoryESEDI | MemorySegESI => 0xffff_ffff,
+            MemoryESRDI | MemorySegRSI => u64::MAX,
+            _ => return Err(Error::Unsupported),
+        };
+        let segment = if output { segment_of(instruction.memory_segment()) } else { segment_of(Register::ES) };
+        Ok(Self {
+            repeats: instruction.has_rep_prefix() || instruction.has_repne_prefix(),
+            address_mask,
+            segment,
+        })
+    }
+
+    /// Whether it has a REP prefix.
+    pub fn repeats(&self) -> bool {
+        self.repeats
+    }
+
+    /// Bits of the index and count registers that count.
+    pub fn address_mask(&self) -> u64 {
+        self.address_mask
+    }
+
+    /// Segment of the memory operand.
+    pub fn segment(&self) -> Segment {
+        self.segment
+    }
+
+    /// Elements still to move, given RCX.
+    pub fn remaining(&self, rcx: u64) -> u64 {
+        if self.repeats { rcx & self.address_mask } else { 1 }
+    }
+
+    /// The value of a 64-bit register after its addressed part became `new`: a 32-bit part clears
+    /// the upper half, a 16-bit part leaves the rest.
+    pub fn merge(&self, old: u64, new: u64) -> u64 {
+        match self.address_mask {
+            0xffff => old & !0xffff | new & 0xffff,
+            mask => new & mask,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_size_segment_and_repetition() {
+        let io = StringIo::decode(&[0xf3, 0x66, 0x6f], 64).unwrap();
+        assert_eq!((io.repeats(), io.address_mask(), io.segment()), (true, u64::MAX, Segment::Ds));
+        let io = StringIo::decode(&[0x67, 0x6d], 64).unwrap();
+        assert_eq!((io.repeats(), io.address_mask(), io.segment()), (false, 0xffff_ffff, Segment::Es));
+        let io = StringIo::decode(&[0x65, 0xf3, 0x6e], 16).unwrap();
+        assert_eq!((io.repeats(), io.address_mask(), io.segment()), (true, 0xffff, Segment::Gs));
+        assert_eq!(io.merge(0x1234_5678, 0x1_0001), 0x1234_0001);
+        assert!(StringIo::decode(&[0x90], 64).is_err());
+        assert!(StringIo::decode(&[0xf3], 64).is_err());
+    }
+}

@@ -1,3 +1,16 @@
-//! Sluice: software network cards.
+//! Software network cards: pure state machines with the ports of a real card on one side and
+//! Ethernet frames on the other.
+//!
+//! They serve three purposes: the card a guest sees in emulated mode, the context in which the
+//! virtual passthrough monitor keeps a guest's card while it is not on the hardware, and the
+//! hardware itself in host tests.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod hash;
+pub mod ne2000;
+
+pub use hash::multicast_index;
+pub use ne2000::Ne2000;

@@ -1,0 +1,102 @@
+//! Receiving: the address filter and the ring in card memory.
+
+use super::registers::{Interrupt, RSR_GROUP, RSR_INTACT, Receive};
+use super::{MAX_FRAME, Ne2000};
+use crate::hash::multicast_index;
+
+/// Bytes the card puts before each frame: status, next page, length.
+const HEADER: usize = 4;
+/// Shorter frames are padded to this.
+const MIN_FRAME: usize = 60;
+
+/// What became of a frame offered to the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reception {
+    /// In the ring, PRX raised.
+    Stored,
+    /// Not for this card.
+    Filtered,
+    /// No room in the ring; the sender may try again later.
+    Full,
+    /// The card is stopped.
+    Stopped,
+}
+
+impl Ne2000 {
+    /// Bytes free in the ring by the card's own reckoning, which takes equal pointers as empty.
+    fn room(&self) -> i32 {
+        let index = i32::from(self.regs.curr) << 8;
+        let boundary = i32::from(self.regs.bnry) << 8;
+        if index < boundary {
+            boundary - index
+        } else {
+            (i32::from(self.regs.pstop) << 8) - (i32::from(self.regs.pstart) << 8) - (index - boundary)
+        }
+    }
+
+    /// The ring has room for a frame of the greatest length.
+    pub fn has_room(&self) -> bool {
+        self.room() >= (MAX_FRAME + HEADER) as i32
+    }
+
+    /// The filter of RCR, the multicast hash and the PROM lets this frame pass.
+    pub fn accepts(&self, frame: &[u8]) -> bool {
+        let Some(destination) = frame.first_chunk::<6>() else { return false };
+        let rcr = Receive::from_bits_retain(self.regs.rcr);
+        if rcr.contains(Receive::PROMISCUOUS) {
+            return true;
+        }
+        if *destination == [0xff; 6] {
+            return rcr.contains(Receive::BROADCAST);
+        }
+        if destination[0] & 1 != 0 {
+            let index = multicast_index(destination);
+            let row = self.regs.mar[usize::from(index >> 3 & 7)];
+            return rcr.contains(Receive::MULTICAST) && row & (1 << (index & 7)) != 0;
+        }
+        // The PROM holds each address byte twice.
+        destination.iter().zip(self.prom.iter().step_by(2)).all(|(a, b)| a == b)
+    }
+
+    /// Offers a frame (without CRC) to the receiver.
+    pub fn receive(&mut self, frame: &[u8]) -> Reception {
+        if self.regs.stopped() {
+            return Reception::Stopped;
+        }
+        if !self.has_room() {
+            return Reception::Full;
+        }
+        if !self.accepts(frame) {
+            return Reception::Filtered;
+        }
+        let size = frame.len().max(MIN_FRAME);
+        let start = u32::from(self.regs.pstart) << 8;
+        let stop = u32::from(self.regs.pstop) << 8;
+        let mut at = u32::from(self.regs.curr) << 8;
+
+        // The header counts itself; the space also counts the four CRC bytes.
+        let length = (size + HEADER) as u32;
+        let mut next = at.wrapping_add(length.wrapping_add(4 + 255) & !0xff);
+        if next >= stop {
+            next = next.wrapping_sub(stop.wrapping_sub(start));
+        }
+        let group = frame.first().is_some_and(|first| first & 1 != 0);
+        self.regs.rsr = if group { RSR_INTACT | RSR_GROUP } else { RSR_INTACT };
+        let header = [self.regs.rsr, (next >> 8) as u8, length as u8, (length >> 8) as u8];
+        for (index, byte) in (0u32..).zip(header) {
+            self.set_byte(at.wrapping_add(index), byte);
+        }
+        at = at.wrapping_add(HEADER as u32);
+        for index in 0..size {
+            // With wild pointers the ring may be nowhere near memory: set_byte drops what misses.
+            self.set_byte(at, frame.get(index).copied().unwrap_or(0));
+            at = at.wrapping_add(1);
+            if at == stop {
+                at = start;
+            }
+        }
+        self.regs.curr = (next >> 8) as u8;
+        self.regs.isr |= Interrupt::RECEIVED.bits();
+        Reception::Stored
+    }
+}

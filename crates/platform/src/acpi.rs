@@ -15,6 +15,8 @@ mod dsdt;
 use crate::power;
 use crate::{ioapic, lapic};
 use alloc::vec::Vec;
+use core::ops::Range;
+use sluice_memory::Gpa;
 
 /// Global interrupt of the power button: pulse it to ask the guest to power off.
 pub const POWER_BUTTON_GSI: u8 = 9;
@@ -26,64 +28,47 @@ pub const IOAPIC_ID: u8 = 0;
 pub struct IrqRoute {
     /// Slot on bus 0, 0-31.
     pub slot: u8,
-    /// Interrupt pin as in configuration space: 1 for INTA to 4 for INTD.
+    /// Interrupt pin, one less than in configuration space: 0 for INTA to 3 for INTD.
     pub pin: u8,
     /// Global interrupt: the I/O APIC's pin.
     pub gsi: u8,
 }
 
-/// A range of addresses or ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// First.
-    pub base: u64,
-    /// How many.
-    pub size: u64,
-}
-
-impl Window {
-    /// The last of them.
-    fn last(self) -> u64 {
-        self.base.saturating_add(self.size.saturating_sub(1))
-    }
-}
-
 /// What the tables describe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description<'a> {
     /// Processors; their APIC ids are 0 to `vcpus - 1`.
     pub vcpus: u32,
     /// Interrupt routes of bus 0.
     pub routes: &'a [IrqRoute],
-    /// Ports that BARs may have.
-    pub io_window: Option<Window>,
-    /// Memory below 4 GiB that BARs may have.
-    pub mmio_window: Option<Window>,
-    /// Memory above 4 GiB that BARs may have.
-    pub mmio64_window: Option<Window>,
+    /// Ports that BARs may have, below 64 Ki. May be empty.
+    pub io_window: Range<u64>,
+    /// Guest-physical memory that BARs may have, below 4 GiB. May be empty.
+    pub mmio_window: Range<u64>,
     /// Guest-physical address of ECAM ([`crate::pci::ECAM_SIZE`] bytes), below 4 GiB.
-    pub ecam: u32,
+    pub ecam: u64,
 }
 
 /// The tables, ready to be copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
     /// Guest-physical address of the RSDP.
-    pub rsdp: u64,
+    pub rsdp: Gpa,
     /// Guest-physical addresses and contents, in ascending order.
-    pub blocks: Vec<(u64, Vec<u8>)>,
+    pub blocks: Vec<(Gpa, Vec<u8>)>,
 }
 
 impl Tables {
     /// The first address after the tables.
-    pub fn end(&self) -> u64 {
-        self.blocks.last().map_or(self.rsdp, |(address, bytes)| address + bytes.len() as u64)
+    pub fn end(&self) -> Gpa {
+        let last = self.blocks.last();
+        last.and_then(|(address, bytes)| address.checked_add(bytes.len() as u64)).unwrap_or(self.rsdp)
     }
 }
 
 /// Builds the tables from the guest-physical address `base` on, which is rounded up to 64.
-pub fn build(description: &Description<'_>, base: u64) -> Tables {
-    let mut layout = Layout { next: base.next_multiple_of(64), blocks: Vec::new() };
+pub fn build(description: &Description<'_>, base: Gpa) -> Tables {
+    let mut layout = Layout { next: base.as_u64().next_multiple_of(64), blocks: Vec::new() };
     let rsdp = layout.next;
     layout.next += 64;
     let dsdt = layout.place(table(b"DSDT", 2, &dsdt::body(description)));
@@ -94,8 +79,8 @@ pub fn build(description: &Description<'_>, base: u64) -> Tables {
     ];
     let entries: Vec<u8> = roots.into_iter().flat_map(u64::to_le_bytes).collect();
     let xsdt = layout.place(table(b"XSDT", 1, &entries));
-    layout.blocks.insert(0, (rsdp, self::rsdp(xsdt)));
-    Tables { rsdp, blocks: layout.blocks }
+    layout.blocks.insert(0, (Gpa::new(rsdp), self::rsdp(xsdt)));
+    Tables { rsdp: Gpa::new(rsdp), blocks: layout.blocks }
 }
 
 const OEM: &[u8; 6] = b"SLUICE";
@@ -103,14 +88,14 @@ const OEM_TABLE: &[u8; 8] = b"PLATFORM";
 
 struct Layout {
     next: u64,
-    blocks: Vec<(u64, Vec<u8>)>,
+    blocks: Vec<(Gpa, Vec<u8>)>,
 }
 
 impl Layout {
     fn place(&mut self, bytes: Vec<u8>) -> u64 {
         let address = self.next;
         self.next = (address + bytes.len() as u64).next_multiple_of(64);
-        self.blocks.push((address, bytes));
+        self.blocks.push((Gpa::new(address), bytes));
         address
     }
 }
@@ -220,9 +205,9 @@ fn madt(vcpus: u32) -> Vec<u8> {
 }
 
 /// ECAM of segment 0, bus 0, less the header.
-fn mcfg(ecam: u32) -> Vec<u8> {
+fn mcfg(ecam: u64) -> Vec<u8> {
     let mut body = alloc::vec![0; 8];
-    body.extend(u64::from(ecam).to_le_bytes());
+    body.extend(ecam.to_le_bytes());
     body.extend([0; 8]);
     body
 }

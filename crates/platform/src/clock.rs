@@ -13,10 +13,6 @@
 pub const MSR_WALL_CLOCK: u32 = 0x4B56_4D00;
 /// MSR that names the processor's clock structure; bit 0 enables it.
 pub const MSR_SYSTEM_TIME: u32 = 0x4B56_4D01;
-/// The first generation's number of [`MSR_WALL_CLOCK`].
-pub const MSR_WALL_CLOCK_OLD: u32 = 0x11;
-/// The first generation's number of [`MSR_SYSTEM_TIME`].
-pub const MSR_SYSTEM_TIME_OLD: u32 = 0x12;
 /// MSR that names the processor's end-of-interrupt word (4 bytes); bit 0 enables it.
 pub const MSR_PV_EOI: u32 = 0x4B56_4D04;
 
@@ -26,6 +22,8 @@ pub const TIME_INFO_SIZE: usize = 32;
 pub const WALL_CLOCK_SIZE: usize = 12;
 
 const FLAG_TSC_STABLE: u8 = 1;
+/// Of a structure that is written once: even, and not what memory held before.
+const STABLE_VERSION: u32 = 2;
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
 /// TSC ticks to nanoseconds: `((ticks << shift) * mul) >> 32`, a negative shift going right.
@@ -72,6 +70,14 @@ pub fn ticks(nanoseconds: u64, tsc_khz: u32) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
+/// The clock structure of a processor whose TSC of `tsc_khz` kHz never varies: at guest TSC `tsc` it was
+/// `nanoseconds` since boot, and all processors agree.
+pub fn system_time(tsc_khz: u64, tsc: u64, nanoseconds: u64) -> [u8; TIME_INFO_SIZE] {
+    let scale = Scale::from_khz(u32::try_from(tsc_khz).unwrap_or(u32::MAX));
+    TimeInfo { version: STABLE_VERSION, tsc_timestamp: tsc, system_time: nanoseconds, scale, stable: true }
+        .to_bytes()
+}
+
 /// A processor's clock structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeInfo {
@@ -107,9 +113,9 @@ impl TimeInfo {
 }
 
 /// The wall clock structure: the time of day at which `system_time` was zero, in nanoseconds since 1970.
-pub fn wall_clock(version: u32, boot_time: u64) -> [u8; WALL_CLOCK_SIZE] {
+pub fn wall_clock(boot_time: u64) -> [u8; WALL_CLOCK_SIZE] {
     let mut bytes = [0; WALL_CLOCK_SIZE];
-    bytes[0..4].copy_from_slice(&version.to_le_bytes());
+    bytes[0..4].copy_from_slice(&STABLE_VERSION.to_le_bytes());
     bytes[4..8].copy_from_slice(&((boot_time / NANOS_PER_SEC) as u32).to_le_bytes());
     bytes[8..12].copy_from_slice(&((boot_time % NANOS_PER_SEC) as u32).to_le_bytes());
     bytes
@@ -143,7 +149,11 @@ mod tests {
         assert_eq!(bytes[8..16], 0x1122_3344_5566_7788u64.to_le_bytes());
         assert_eq!(bytes[16], 7);
         assert_eq!(bytes[24..30], [1, 0, 0, 0x80, 0xFF, 1]);
-        assert_eq!(wall_clock(4, 5_000_000_007), [4, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0]);
+        assert_eq!(
+            system_time(2_000_000, 3, 7)[..20],
+            [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0]
+        );
+        assert_eq!(wall_clock(5_000_000_007), [2, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0]);
     }
 
     proptest! {

@@ -4,34 +4,29 @@
 //! is hidden. The topology is one socket of `vcpus` cores with a thread each, whatever the host's.
 //!
 //! What the answers oblige the hypervisor to: x2APIC and TSC-deadline MSRs (0x1B, 0x6E0, 0x800-0x83F), the
-//! paravirtual clock ([`crate::clock`]), a TSC that is invariant, MTRRs and PAT (0xFE, 0x277, 0x2FF), machine check
+//! paravirtual clock and end of interrupt ([`crate::clock`]), TSC_AUX kept per processor, a TSC that is invariant, MTRRs and PAT (0xFE, 0x277, 0x2FF), machine check
 //! MSRs without a bank (0x179), EFER, SYSENTER and SYSCALL MSRs. It owes nothing for performance counters,
 //! debug store, thermal, microcode-controlled mitigations, SVM or MONITOR.
 //!
 //! Source: AMD APM vol. 3, appendix E; Intel SDM vol. 2, CPUID; leaves 0x4000_00xx: the interface documented
 //! with Linux (Documentation/virt/kvm/x86/cpuid.rst).
 
+use crate::lapic::TIMER_KHZ;
+
 /// What the answers depend on beside the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuInfo {
-    /// APIC id of the processor that asks.
+    /// Number of the processor that asks, which is its core's.
+    pub vcpu_id: u32,
+    /// Its APIC id.
     pub apic_id: u32,
     /// Processors of the guest, at least 1. Their APIC ids are 0 to `vcpus - 1`.
     pub vcpus: u32,
     /// Rate of its TSC, in kHz.
     pub tsc_khz: u32,
-    /// Rate of its APIC timer's input, in kHz.
-    pub timer_khz: u32,
-    /// Its CR4, of which OSXSAVE and PKE show.
-    pub cr4: u64,
-    /// RDTSCP, RDPID and TSC_AUX are handled.
-    pub rdtscp: bool,
-    /// The paravirtual end of interrupt ([`crate::clock::MSR_PV_EOI`]) is handled.
-    pub pv_eoi: bool,
+    /// OSXSAVE of its CR4.
+    pub osxsave: bool,
 }
-
-const CR4_OSXSAVE: u64 = 1 << 18;
-const CR4_PKE: u64 = 1 << 22;
 
 /// The highest leaves that a guest sees.
 const MAX_BASIC: u32 = 0x0D;
@@ -74,12 +69,9 @@ mod leaf_7 {
     /// BW, VL), RDSEED, ADX, SMAP, CLFLUSHOPT, CLWB, SHA.
     pub const EBX: u32 =
         bits([0, 3, 5, 6, 7, 8, 9, 10, 13, 16, 17, 18, 19, 20, 21, 23, 24, 26, 27, 28, 29, 30, 31]);
-    /// AVX512 VBMI, UMIP, PKU, VBMI2, GFNI, VAES, VPCLMULQDQ, VNNI, BITALG, VPOPCNTDQ, CLDEMOTE, MOVDIRI,
-    /// MOVDIR64B.
-    pub const ECX: u32 = bits([1, 2, 3, 6, 8, 9, 10, 11, 12, 14, 25, 27, 28]);
-    pub const PKU: u32 = 1 << 3;
-    pub const OSPKE: u32 = 1 << 4;
-    pub const RDPID: u32 = 1 << 22;
+    /// AVX512 VBMI, UMIP, VBMI2, GFNI, VAES, VPCLMULQDQ, VNNI, BITALG, VPOPCNTDQ, RDPID, CLDEMOTE, MOVDIRI,
+    /// MOVDIR64B. Not PKU: PKRU takes effect at once, and so cannot be swapped lazily with the rest.
+    pub const ECX: u32 = bits([1, 2, 6, 8, 9, 10, 11, 12, 14, 22, 25, 27, 28]);
     /// Fast short REP MOV, VP2INTERSECT, SERIALIZE. None of the speculation controls: their MSRs are not given.
     pub const EDX: u32 = bits([4, 8, 14]);
     /// Subleaf 1, EAX: AVX-VNNI, AVX512 BF16, the fast string operations.
@@ -89,8 +81,8 @@ mod leaf_7 {
 /// Leaf 0xD: state components, and ways to save them.
 mod leaf_d {
     use super::bits;
-    /// x87, SSE, AVX, the three of AVX512, PKRU.
-    pub const COMPONENTS: u32 = bits([0, 1, 2, 5, 6, 7, 9]);
+    /// x87, SSE, AVX, the three of AVX512.
+    pub const COMPONENTS: u32 = bits([0, 1, 2, 5, 6, 7]);
     /// XSAVEOPT, XSAVEC, XGETBV with ECX 1. Not XSAVES, which has an MSR.
     pub const WAYS: u32 = bits([0, 1, 2]);
 }
@@ -101,10 +93,9 @@ mod extended {
     /// 8000_0001 ECX: LAHF, CR8 by LOCK MOV, ABM, SSE4A, misaligned SSE, PREFETCH, XOP, FMA4, TBM, topology.
     pub const ECX_1: u32 = bits([0, 4, 5, 6, 7, 8, 11, 16, 21, 22]);
     pub const CMP_LEGACY: u32 = 1 << 1;
-    /// 8000_0001 EDX: that of leaf 1 which it repeats, SYSCALL, NX, MMX extensions, FFXSR, 1 GiB pages, long mode,
-    /// 3DNow.
-    pub const EDX_1: u32 = 0x0183_F3FF | bits([11, 20, 22, 25, 26, 29, 30, 31]);
-    pub const RDTSCP: u32 = 1 << 27;
+    /// 8000_0001 EDX: that of leaf 1 which it repeats, SYSCALL, NX, MMX extensions, FFXSR, 1 GiB pages, RDTSCP,
+    /// long mode, 3DNow.
+    pub const EDX_1: u32 = 0x0183_F3FF | bits([11, 20, 22, 25, 26, 27, 29, 30, 31]);
     /// 8000_0007 EDX: invariant TSC.
     pub const INVARIANT_TSC: u32 = 1 << 8;
     /// 8000_0008 EBX: CLZERO, error pointers saved by XSAVE, WBNOINVD. No speculation controls.
@@ -113,7 +104,6 @@ mod extended {
 
 /// Paravirtual features, leaf 0x4000_0001 EAX.
 mod feature {
-    pub const CLOCK_OLD: u32 = 1 << 0;
     pub const NO_IO_DELAY: u32 = 1 << 1;
     pub const CLOCK: u32 = 1 << 3;
     pub const PV_EOI: u32 = 1 << 6;
@@ -136,15 +126,14 @@ pub fn filter(leaf: u32, subleaf: u32, host: [u32; 4], guest: &CpuInfo) -> [u32;
         }
         // ARAT: the APIC timer runs in every idle state.
         6 => [1 << 2, 0, 0, 0],
-        7 => leaf_7(subleaf, host, guest),
+        7 => leaf_7(subleaf, host),
         0x0B => leaf_b(subleaf, guest),
         0x0D => leaf_d(subleaf, host),
         0x4000_0000..=0x4FFF_FFFF => paravirtual(leaf, guest),
         0x8000_0000 => [eax.min(MAX_EXTENDED), ebx, ecx, edx],
         0x8000_0001 => {
             let cmp_legacy = if guest.vcpus > 1 { extended::CMP_LEGACY } else { 0 };
-            let rdtscp = if guest.rdtscp { extended::RDTSCP } else { 0 };
-            [eax, ebx, ecx & extended::ECX_1 | cmp_legacy, edx & (extended::EDX_1 | rdtscp)]
+            [eax, ebx, ecx & extended::ECX_1 | cmp_legacy, edx & extended::EDX_1]
         }
         // Brand string, L1 and L2 caches; TLBs and optimization hints.
         0x8000_0002..=0x8000_0006 | 0x8000_0019 | 0x8000_001A => host,
@@ -156,13 +145,13 @@ pub fn filter(leaf: u32, subleaf: u32, host: [u32; 4], guest: &CpuInfo) -> [u32;
         }
         0x8000_001D if eax & 0x1F != 0 => [cache_sharing(eax, guest), ebx, ecx, edx],
         // One thread per core, one node.
-        0x8000_001E => [guest.apic_id, guest.apic_id & 0xFF, 0, 0],
+        0x8000_001E => [guest.apic_id, guest.vcpu_id & 0xFF, 0, 0],
         _ => [0; 4],
     }
 }
 
 fn leaf_1([eax, ebx, ecx, edx]: [u32; 4], guest: &CpuInfo) -> [u32; 4] {
-    let osxsave = ecx & leaf_1_ecx::XSAVE != 0 && guest.cr4 & CR4_OSXSAVE != 0;
+    let osxsave = ecx & leaf_1_ecx::XSAVE != 0 && guest.osxsave;
     let htt = if guest.vcpus > 1 { leaf_1_edx::HTT } else { 0 };
     [
         eax,
@@ -172,14 +161,9 @@ fn leaf_1([eax, ebx, ecx, edx]: [u32; 4], guest: &CpuInfo) -> [u32; 4] {
     ]
 }
 
-fn leaf_7(subleaf: u32, [eax, ebx, ecx, edx]: [u32; 4], guest: &CpuInfo) -> [u32; 4] {
+fn leaf_7(subleaf: u32, [eax, ebx, ecx, edx]: [u32; 4]) -> [u32; 4] {
     match subleaf {
-        0 => {
-            let rdpid = if guest.rdtscp { leaf_7::RDPID } else { 0 };
-            let ospke = ecx & leaf_7::PKU != 0 && guest.cr4 & CR4_PKE != 0;
-            let ecx = ecx & (leaf_7::ECX | rdpid) | if ospke { leaf_7::OSPKE } else { 0 };
-            [eax.min(1), ebx & leaf_7::EBX, ecx, edx & leaf_7::EDX]
-        }
+        0 => [eax.min(1), ebx & leaf_7::EBX, ecx & leaf_7::ECX, edx & leaf_7::EDX],
         1 => [eax & leaf_7::EAX_1, 0, 0, 0],
         _ => [0; 4],
     }
@@ -214,11 +198,8 @@ fn paravirtual(leaf: u32, guest: &CpuInfo) -> [u32; 4] {
             u32::from_le_bytes(*b"VMKV"),
             u32::from_le_bytes(*b"M\0\0\0"),
         ],
-        0x4000_0001 => {
-            let pv_eoi = if guest.pv_eoi { PV_EOI } else { 0 };
-            [CLOCK_OLD | NO_IO_DELAY | CLOCK | CLOCK_STABLE | pv_eoi, 0, 0, 0]
-        }
-        0x4000_0010 => [guest.tsc_khz, guest.timer_khz, 0, 0],
+        0x4000_0001 => [NO_IO_DELAY | CLOCK | PV_EOI | CLOCK_STABLE, 0, 0, 0],
+        0x4000_0010 => [guest.tsc_khz, TIMER_KHZ, 0, 0],
         _ => [0; 4],
     }
 }

@@ -81,16 +81,15 @@ pub struct Eois {
 }
 
 /// What a register write asks of the hypervisor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-#[allow(clippy::large_enum_variant, reason = "lives on the stack of one exit")]
 pub enum WriteEffect {
     /// Nothing.
     None,
-    /// An entry of this pin changed; deliver the message if there is one (its line was asserted already).
-    Entry(u8, Option<Message>),
-    /// The EOI register was written.
-    Eoi(Eois),
+    /// Deliver this: a pin was unmasked whose line is asserted.
+    Deliver(Message),
+    /// The EOI register was written: call [`IoApic::eoi`] for this vector, as for a local APIC's.
+    Eoi(u8),
 }
 
 /// The I/O APIC.
@@ -125,7 +124,7 @@ impl IoApic {
                 WriteEffect::None
             }
             direct::WINDOW => self.write(value),
-            direct::EOI => WriteEffect::Eoi(self.eoi(value as u8)),
+            direct::EOI => WriteEffect::Eoi(value as u8),
             _ => WriteEffect::None,
         }
     }
@@ -221,8 +220,7 @@ impl IoApic {
                     // Going through edge mode is how software forgets an interrupt that nobody will end.
                     entry.0 &= !Entry::REMOTE_IRR;
                 }
-                let pin = pin as u8;
-                return WriteEffect::Entry(pin, self.service(pin));
+                return self.service(pin as u8).map_or(WriteEffect::None, WriteEffect::Deliver);
             }
             _ => {}
         }

@@ -12,22 +12,26 @@
 //! EOI-broadcast suppression; LINT0 and LINT1 are connected to nothing; the timer's are in its own file.
 
 mod ipi;
+mod routing;
 #[cfg(test)]
 mod tests;
 mod timer;
 mod vectors;
 
 use crate::GeneralProtection;
-use crate::message::{BROADCAST, widen};
+use crate::message::widen;
 use ipi::NotSent;
 use timer::{Mode, Timer};
 
 pub use ipi::{DeliveryMode, Ipi, Shorthand};
+pub use routing::Routing;
 pub use timer::Rates;
 pub use vectors::Vectors;
 
 /// Where the registers are in xAPIC mode (one 4 KiB page).
 pub const BASE: u64 = 0xFEE0_0000;
+/// Rate of the timer's input, in kHz: a tick is a nanosecond.
+pub const TIMER_KHZ: u32 = 1_000_000;
 /// IA32_APIC_BASE.
 pub const MSR_APIC_BASE: u32 = 0x1B;
 /// IA32_TSC_DEADLINE.
@@ -199,6 +203,16 @@ impl LocalApic {
         self.irr.highest()
     }
 
+    /// Is any vector requested, whatever the priorities?
+    pub fn any_requested(&self) -> bool {
+        !self.irr.is_empty()
+    }
+
+    /// Was the last request of `vector` a level-triggered one?
+    pub fn is_level(&self, vector: u8) -> bool {
+        self.tmr.contains(vector)
+    }
+
     /// The processor took `vector`: from requested to in service.
     pub fn acknowledge(&mut self, vector: u8) {
         self.irr.remove(vector);
@@ -248,24 +262,15 @@ impl LocalApic {
         if self.tpr & 0xF0 >= serviced { self.tpr } else { serviced }
     }
 
-    /// Is this APIC among the destinations? (11.6.2, 11.12.10)
+    /// What a sender has to know to find this APIC. It changes with IA32_APIC_BASE, by [`LocalApic::reset`],
+    /// and in xAPIC mode with the registers at 0xD0 and 0xE0.
+    pub fn routing(&self) -> Routing {
+        Routing { id: self.id, x2apic: self.is_x2apic(), ldr: self.ldr, dfr: self.dfr }
+    }
+
+    /// Is this APIC among the destinations?
     pub fn matches(&self, dest: u32, logical: bool) -> bool {
-        if dest == BROADCAST {
-            return true;
-        }
-        match (logical, self.is_x2apic()) {
-            (false, _) => dest == self.id,
-            (true, true) => self.ldr >> 16 == dest >> 16 && self.ldr & dest & 0xFFFF != 0,
-            (true, false) => {
-                let Ok(dest) = u8::try_from(dest) else { return false };
-                let own = (self.ldr >> 24) as u8;
-                match self.dfr >> 28 {
-                    0xF => own & dest != 0,
-                    0 => (dest >> 4 == 0xF || own >> 4 == dest >> 4) && own & dest & 0xF != 0,
-                    _ => false,
-                }
-            }
-        }
+        self.routing().matches(dest, logical)
     }
 
     // Timer (11.5.4).
@@ -476,7 +481,7 @@ impl LocalApic {
         let high = (value >> 32) as u32;
         let dest = if self.is_x2apic() { high } else { widen((high >> 24) as u8) };
         match ipi::decode(value as u32, dest) {
-            Ok(Ipi { shorthand: Shorthand::Myself, vector, .. }) => {
+            Ok(Ipi { shorthand: Shorthand::SelfOnly, vector, .. }) => {
                 self.request(vector, false);
                 Effect::None
             }

@@ -122,7 +122,7 @@ impl Uart {
     }
 
     /// The guest reads register `offset` (0-7).
-    pub fn read(&mut self, offset: u16) -> u8 {
+    pub fn read(&mut self, offset: u8) -> u8 {
         let [low, high] = self.divisor.to_le_bytes();
         let divisor = self.lcr & LCR_DIVISOR != 0;
         match offset & 7 {
@@ -155,7 +155,7 @@ impl Uart {
     }
 
     /// The guest writes register `offset` (0-7); the byte sent, if that sends one.
-    pub fn write(&mut self, offset: u16, value: u8) -> Option<u8> {
+    pub fn write(&mut self, offset: u8, value: u8) -> Option<u8> {
         let [low, high] = self.divisor.to_le_bytes();
         let divisor = self.lcr & LCR_DIVISOR != 0;
         match offset & 7 {

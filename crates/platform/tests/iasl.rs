@@ -1,7 +1,8 @@
 //! The tables as ACPICA's compiler reads them: it disassembles each, and compiles the DSDT again to the
 //! same bytes. Passes with a note where `iasl` (Debian: acpica-tools) is not installed.
 
-use sluice_platform::acpi::{self, Description, IrqRoute, Window};
+use sluice_memory::Gpa;
+use sluice_platform::acpi::{self, Description, IrqRoute};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -12,19 +13,18 @@ fn iasl(folder: &Path, arguments: &[&str]) -> Option<Output> {
 #[test]
 fn iasl_reads_the_tables_back() {
     let routes: Vec<_> = (1..8)
-        .flat_map(|slot| (1..=4).map(move |pin| IrqRoute { slot, pin, gsi: 16 + (slot + pin - 1) % 8 }))
+        .flat_map(|slot| (0..4).map(move |pin| IrqRoute { slot, pin, gsi: 16 + (slot + pin) % 8 }))
         .collect();
     let description = Description {
         vcpus: 4,
         routes: &routes,
-        io_window: Some(Window { base: 0xC000, size: 0x4000 }),
-        mmio_window: Some(Window { base: 0xC000_0000, size: 0x2000_0000 }),
-        mmio64_window: Some(Window { base: 0x80_0000_0000, size: 0x10_0000_0000 }),
+        io_window: 0xC000..0x1_0000,
+        mmio_window: 0xC000_0000..0xE000_0000,
         ecam: 0xE000_0000,
     };
     let folder = std::env::temp_dir().join(format!("sluice-iasl-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    for (_, bytes) in &acpi::build(&description, 0xE0000).blocks[1..] {
+    for (_, bytes) in &acpi::build(&description, Gpa::new(0xE_0000)).blocks[1..] {
         let name = String::from_utf8_lossy(&bytes[..4]).to_lowercase();
         std::fs::write(folder.join(format!("{name}.dat")), bytes).unwrap();
         let Some(output) = iasl(&folder, &["-d", &format!("{name}.dat")]) else {

@@ -2,8 +2,8 @@
 //!
 //! Source: ACPI 6.4, chapter 20 (encoding) and 6.4 (resource descriptors).
 
-use super::Window;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// A name: four characters, padded by underscores.
 pub type Name = [u8; 4];
@@ -168,28 +168,24 @@ impl Resources {
         self.0.extend(u32::from(gsi).to_le_bytes());
     }
 
-    /// A window that a bridge passes on, in fields of 2, 4 or 8 bytes (6.4.3.5.1-3). None if it is empty.
-    pub fn window(&mut self, space: Space, width: usize, window: Window) {
+    /// A window that a bridge passes on, in fields of 2 or 4 bytes (6.4.3.5.2-3). None if it is empty.
+    pub fn window(&mut self, space: Space, width: usize, window: Range<u64>) {
         // Both ends are fixed.
         const PRODUCER: u8 = 1 << 2 | 1 << 3;
-        let tag = match width {
-            2 => 0x88,
-            4 => 0x87,
-            _ => 0x8A,
-        };
+        let tag = if width == 2 { 0x88 } else { 0x87 };
         let (kind, flags) = match space {
             Space::Memory => (0, 0b01),
             Space::Io => (1, 0b11),
             Space::Bus => (2, 0),
         };
-        if window.size == 0 {
+        if window.is_empty() {
             return;
         }
         self.0.push(tag);
         self.0.extend(((3 + 5 * width) as u16).to_le_bytes());
         self.0.extend([kind, PRODUCER, flags]);
         // Granularity, minimum, maximum, translation, length.
-        for field in [0, window.base, window.last(), 0, window.size] {
+        for field in [0, window.start, window.end - 1, 0, window.end - window.start] {
             self.0.extend(field.to_le_bytes().into_iter().take(width));
         }
     }

@@ -3,7 +3,7 @@
 //! Source: ACPI 6.4, 5.6.9 (generic event device), 6.2.13 (_PRT), 7.4.2 (\_Sx), 6.1.5 (_HID).
 
 use super::aml::{Aml, Space};
-use super::{Description, IrqRoute, POWER_BUTTON_GSI, Window};
+use super::{Description, IrqRoute, POWER_BUTTON_GSI};
 use crate::{pci, power, uart};
 use alloc::vec::Vec;
 
@@ -37,40 +37,32 @@ fn host_bridge(aml: &mut Aml, description: &Description<'_>) {
     }
     aml.name(*b"_CRS", |aml| {
         aml.resources(|resources| {
-            resources.window(Space::Bus, 2, Window { base: 0, size: 1 });
+            resources.window(Space::Bus, 2, 0..1);
             resources.ports(pci::ADDRESS_PORT, 8);
-            if let Some(window) = description.io_window {
-                resources.window(Space::Io, 2, window);
-            }
-            if let Some(window) = description.mmio_window {
-                resources.window(Space::Memory, 4, window);
-            }
-            if let Some(window) = description.mmio64_window {
-                resources.window(Space::Memory, 8, window);
-            }
+            resources.window(Space::Io, 2, description.io_window.clone());
+            resources.window(Space::Memory, 4, description.mmio_window.clone());
         });
     });
-    let routes = description.routes.iter().filter(|route| (1..=4).contains(&route.pin));
-    let routes: Vec<&IrqRoute> = routes.take(255).collect();
+    let routes: Vec<&IrqRoute> = description.routes.iter().take(255).collect();
     aml.name(*b"_PRT", |aml| {
         aml.package(routes.len() as u8, |aml| routes.iter().for_each(|route| interrupt_route(aml, route)));
     });
 }
 
-/// Any function of the slot, its pin counted from zero, and a global interrupt.
+/// Any function of the slot, its pin, and a global interrupt.
 fn interrupt_route(aml: &mut Aml, route: &IrqRoute) {
     aml.package(4, |aml| {
         aml.integer(u64::from(route.slot) << 16 | 0xFFFF);
-        aml.integer(u64::from(route.pin.saturating_sub(1)));
+        aml.integer(route.pin.into());
         aml.integer(0);
         aml.integer(route.gsi.into());
     });
 }
 
 /// ECAM as a motherboard resource, without which Linux does not believe the MCFG.
-fn reserved(aml: &mut Aml, ecam: u32) {
+fn reserved(aml: &mut Aml, ecam: u64) {
     aml.name(*b"_HID", |aml| aml.pnp_id(0x0C02));
-    aml.name(*b"_CRS", |aml| aml.resources(|resources| resources.memory(ecam, pci::ECAM_SIZE as u32)));
+    aml.name(*b"_CRS", |aml| aml.resources(|resources| resources.memory(ecam as u32, pci::ECAM_SIZE as u32)));
 }
 
 fn serial_port(aml: &mut Aml) {

@@ -3,21 +3,20 @@
 use super::*;
 use proptest::prelude::*;
 
-const ROUTES: [IrqRoute; 2] = [IrqRoute { slot: 3, pin: 1, gsi: 16 }, IrqRoute { slot: 31, pin: 4, gsi: 23 }];
+const ROUTES: [IrqRoute; 2] = [IrqRoute { slot: 3, pin: 0, gsi: 16 }, IrqRoute { slot: 31, pin: 3, gsi: 23 }];
 
 fn description(routes: &[IrqRoute]) -> Description<'_> {
     Description {
         vcpus: 2,
         routes,
-        io_window: Some(Window { base: 0xC000, size: 0x4000 }),
-        mmio_window: Some(Window { base: 0xC000_0000, size: 0x2000_0000 }),
-        mmio64_window: None,
+        io_window: 0xC000..0x1_0000,
+        mmio_window: 0xC000_0000..0xE000_0000,
         ecam: 0xE000_0000,
     }
 }
 
 fn find(tables: &Tables, address: u64) -> &[u8] {
-    &tables.blocks.iter().find(|(at, _)| *at == address).expect("a table is there").1
+    &tables.blocks.iter().find(|(at, _)| at.as_u64() == address).expect("a table is there").1
 }
 
 fn u32_at(bytes: &[u8], offset: usize) -> u32 {
@@ -34,38 +33,38 @@ fn sum(bytes: &[u8]) -> u8 {
 
 /// The tables that the XSDT names, by signature.
 fn named<'a>(tables: &'a Tables, signature: &[u8; 4]) -> &'a [u8] {
-    let xsdt = find(tables, u64_at(find(tables, tables.rsdp), 24));
+    let xsdt = find(tables, u64_at(find(tables, tables.rsdp.as_u64()), 24));
     let mut entries = xsdt[36..].chunks(8).map(|entry| find(tables, u64_at(entry, 0)));
     entries.find(|table| table.starts_with(signature)).unwrap()
 }
 
 #[test]
 fn acpi_5_2_5_root_pointer() {
-    let tables = build(&description(&ROUTES), 0x1001);
-    assert_eq!(tables.rsdp, 0x1040);
-    let rsdp = find(&tables, tables.rsdp);
+    let tables = build(&description(&ROUTES), Gpa::new(0x1001));
+    assert_eq!(tables.rsdp, Gpa::new(0x1040));
+    let rsdp = find(&tables, tables.rsdp.as_u64());
     assert_eq!((&rsdp[..8], rsdp[15], rsdp.len()), (&b"RSD PTR "[..], 2, 36));
     assert_eq!((sum(&rsdp[..20]), sum(rsdp)), (0, 0));
 }
 
 #[test]
 fn acpi_5_2_6_every_table_is_sealed_and_apart() {
-    let tables = build(&description(&ROUTES), 0xE0000);
+    let tables = build(&description(&ROUTES), Gpa::new(0xE_0000));
     let mut end = 0;
     for (address, bytes) in &tables.blocks {
-        assert!(*address >= end && address % 64 == 0);
-        end = address + bytes.len() as u64;
+        assert!(address.as_u64() >= end && address.is_aligned(64));
+        end = address.as_u64() + bytes.len() as u64;
         if *address != tables.rsdp {
             assert_eq!(u32_at(bytes, 4) as usize, bytes.len());
             assert_eq!(sum(bytes), 0);
         }
     }
-    assert_eq!(tables.end(), end);
+    assert_eq!(tables.end(), Gpa::new(end));
 }
 
 #[test]
 fn acpi_5_2_9_fixed_description() {
-    let tables = build(&description(&ROUTES), 0xE0000);
+    let tables = build(&description(&ROUTES), Gpa::new(0xE_0000));
     let fadt = named(&tables, b"FACP");
     assert_eq!((fadt.len(), fadt[8]), (276, 6));
     assert_ne!(u32_at(fadt, 112) & 1 << 20, 0, "hardware-reduced");
@@ -79,7 +78,7 @@ fn acpi_5_2_9_fixed_description() {
 
 #[test]
 fn acpi_5_2_12_interrupt_controllers() {
-    let tables = build(&Description { vcpus: 256, ..description(&ROUTES) }, 0xE0000);
+    let tables = build(&Description { vcpus: 256, ..description(&ROUTES) }, Gpa::new(0xE_0000));
     let madt = named(&tables, b"APIC");
     assert_eq!((u32_at(madt, 36), u32_at(madt, 40)), (0xFEE0_0000, 0));
     let (mut local, mut x2apic, mut io, mut rest) = (0, 0, 0, &madt[44..]);
@@ -106,7 +105,7 @@ fn acpi_5_2_12_interrupt_controllers() {
 
 #[test]
 fn pci_firmware_4_1_2_ecam() {
-    let tables = build(&description(&ROUTES), 0xE0000);
+    let tables = build(&description(&ROUTES), Gpa::new(0xE_0000));
     let mcfg = named(&tables, b"MCFG");
     assert_eq!((mcfg.len(), u64_at(mcfg, 44)), (60, 0xE000_0000));
     assert_eq!(mcfg[52..], [0; 8], "segment 0, buses 0 to 0");
@@ -117,16 +116,14 @@ proptest! {
     fn any_description_builds(
         vcpus in 0u32..300,
         routes in proptest::collection::vec((0u8..32, 0u8..8, 0u8..24), 0..300),
-        windows: [Option<(u64, u64)>; 3],
-        ecam: u32,
+        io_window: Range<u64>,
+        mmio_window: Range<u64>,
+        ecam: u64,
     ) {
         let routes: Vec<_> =
             routes.into_iter().map(|(slot, pin, gsi)| IrqRoute { slot, pin, gsi }).collect();
-        let [io_window, mmio_window, mmio64_window] =
-            windows.map(|window| window.map(|(base, size)| Window { base, size }));
-        let description =
-            Description { vcpus, routes: &routes, io_window, mmio_window, mmio64_window, ecam };
-        for (_, bytes) in &build(&description, 0xE0000).blocks {
+        let description = Description { vcpus, routes: &routes, io_window, mmio_window, ecam };
+        for (_, bytes) in &build(&description, Gpa::new(0xE_0000)).blocks {
             prop_assert_eq!(sum(bytes), 0);
         }
     }

@@ -14,7 +14,7 @@ pub enum DeliveryMode {
     /// Resets the processor, which then waits for a start-up interrupt.
     Init,
     /// Starts a waiting processor at `vector << 12`, in real mode.
-    Startup,
+    StartUp,
 }
 
 /// A destination given by name instead of by address.
@@ -23,7 +23,7 @@ pub enum Shorthand {
     /// None: `dest` holds.
     None,
     /// The sender.
-    Myself,
+    SelfOnly,
     /// Every processor.
     All,
     /// Every processor but the sender.
@@ -66,7 +66,7 @@ pub(super) fn decode(command: u32, dest: u32) -> Result<Ipi, NotSent> {
     let asserted = command & 1 << 14 != 0;
     let shorthand = match command >> 18 & 3 {
         0 => Shorthand::None,
-        1 => Shorthand::Myself,
+        1 => Shorthand::SelfOnly,
         2 => Shorthand::All,
         _ => Shorthand::Others,
     };
@@ -76,7 +76,7 @@ pub(super) fn decode(command: u32, dest: u32) -> Result<Ipi, NotSent> {
         4 => DeliveryMode::Nmi,
         // Level-triggered and not asserted: the second half of the old INIT protocol.
         5 if asserted || command & 1 << 15 == 0 => DeliveryMode::Init,
-        6 => DeliveryMode::Startup,
+        6 => DeliveryMode::StartUp,
         _ => return Err(NotSent::Ignored),
     };
     let vector = match mode {
@@ -87,7 +87,7 @@ pub(super) fn decode(command: u32, dest: u32) -> Result<Ipi, NotSent> {
         return Err(NotSent::IllegalVector);
     }
     // Table 11-3: only a fixed interrupt may name its sender.
-    let names_sender = matches!(shorthand, Shorthand::Myself | Shorthand::All);
+    let names_sender = matches!(shorthand, Shorthand::SelfOnly | Shorthand::All);
     if names_sender && mode != DeliveryMode::Fixed && mode != DeliveryMode::LowestPriority {
         return Err(NotSent::Ignored);
     }

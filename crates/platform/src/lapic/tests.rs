@@ -2,6 +2,7 @@
 #![allow(unused_must_use, reason = "a test looks at the effects that it is about")]
 
 use super::*;
+use crate::message::BROADCAST;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -195,7 +196,7 @@ fn sdm_11_6_1_commands() {
     };
     assert_eq!(write(&mut apic, ICR, 5 << 32 | 0xFB), Effect::Ipi(plain));
     assert_eq!(apic.msr_read(ICR, 0), Ok(5 << 32 | 0xFB));
-    let startup = Ipi { mode: DeliveryMode::Startup, vector: 0x9A, ..plain };
+    let startup = Ipi { mode: DeliveryMode::StartUp, vector: 0x9A, ..plain };
     assert_eq!(write(&mut apic, ICR, 5 << 32 | 0x69A), Effect::Ipi(startup));
     let init = Ipi { mode: DeliveryMode::Init, vector: 0, ..plain };
     assert_eq!(write(&mut apic, ICR, 5 << 32 | 0xC500), Effect::Ipi(init));

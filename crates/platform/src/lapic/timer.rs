@@ -20,7 +20,7 @@ pub struct Rates {
 impl Rates {
     /// A timer input of 1 GHz (a tick is a nanosecond) beside a TSC of `tsc_khz` kHz.
     pub const fn new(tsc_khz: u32) -> Self {
-        Self { tsc_khz, timer_khz: 1_000_000 }
+        Self { tsc_khz, timer_khz: super::TIMER_KHZ }
     }
 
     /// TSC ticks in `count` timer ticks divided by `1 << shift`, rounded up.

@@ -3,14 +3,14 @@
 use super::*;
 use proptest::prelude::*;
 
-const DATA: u16 = 0;
-const IER: u16 = 1;
-const IIR: u16 = 2;
-const LCR: u16 = 3;
-const MCR: u16 = 4;
-const LSR: u16 = 5;
-const MSR: u16 = 6;
-const SCR: u16 = 7;
+const DATA: u8 = 0;
+const IER: u8 = 1;
+const IIR: u8 = 2;
+const LCR: u8 = 3;
+const MCR: u8 = 4;
+const LSR: u8 = 5;
+const MSR: u8 = 6;
+const SCR: u8 = 7;
 
 /// Interrupts connected (OUT2), FIFOs on with a trigger level of 8.
 fn uart() -> Uart {
@@ -146,7 +146,7 @@ fn linux_8250_finds_a_16550a() {
 
 proptest! {
     #[test]
-    fn any_access_yields_a_value(steps: Vec<(u8, u16, u8)>) {
+    fn any_access_yields_a_value(steps: Vec<(u8, u8, u8)>) {
         let mut uart = Uart::new();
         for (kind, offset, value) in steps {
             match kind & 3 {

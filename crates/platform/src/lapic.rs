@@ -91,9 +91,12 @@ mod lvt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Effect {
-    /// Nothing beyond this APIC. What is pending may have changed.
+    /// Nothing: the guest may be entered again as it was.
     None,
-    /// Deliver this to other processors (or to this one among them).
+    /// An interrupt can be delivered: ask [`LocalApic::highest_pending`]. (An interrupt ended or the priority fell
+    /// while others waited, or the APIC raised one of its own.)
+    Pending,
+    /// Deliver this to other processors, or to this one among them.
     Ipi(Ipi),
     /// A level-triggered interrupt of this vector ended: tell the I/O APIC.
     Eoi(u8),
@@ -323,10 +326,7 @@ impl LocalApic {
                 }
                 match register {
                     reg::ICR => Ok(self.write_icr(value)),
-                    reg::SELF_IPI => {
-                        self.send_to_self(value as u8);
-                        Ok(Effect::None)
-                    }
+                    reg::SELF_IPI => Ok(self.send_to_self(value as u8)),
                     _ => self.write(register, value as u32, now).ok_or(GeneralProtection),
                 }
             }
@@ -397,7 +397,7 @@ impl LocalApic {
             reg::SELF_IPI => Effect::None,
             register => self.write(register, value, now).unwrap_or_else(|| {
                 self.raise_error(ERROR_REGISTER);
-                Effect::None
+                self.pending()
             }),
         }
     }
@@ -428,8 +428,11 @@ impl LocalApic {
 
     fn write(&mut self, register: u32, value: u32, now: u64) -> Option<Effect> {
         match register {
-            reg::TPR => self.tpr = value as u8,
-            reg::EOI => return Some(self.eoi().map_or(Effect::None, Effect::Eoi)),
+            reg::TPR => {
+                self.tpr = value as u8;
+                return Some(self.pending());
+            }
+            reg::EOI => return Some(self.eoi().map_or_else(|| self.pending(), Effect::Eoi)),
             reg::SVR => {
                 self.poll_timer(now);
                 self.svr = value & 0x1FF;
@@ -483,19 +486,28 @@ impl LocalApic {
         match ipi::decode(value as u32, dest) {
             Ok(Ipi { shorthand: Shorthand::SelfOnly, vector, .. }) => {
                 self.request(vector, false);
-                Effect::None
+                self.pending()
             }
             Ok(ipi) => Effect::Ipi(ipi),
             Err(NotSent::IllegalVector) => {
                 self.raise_error(ERROR_SEND_VECTOR);
-                Effect::None
+                self.pending()
             }
             Err(NotSent::Ignored) => Effect::None,
         }
     }
 
-    fn send_to_self(&mut self, vector: u8) {
-        if vector < 16 { self.raise_error(ERROR_SEND_VECTOR) } else { self.request(vector, false) }
+    fn send_to_self(&mut self, vector: u8) -> Effect {
+        if vector < 16 {
+            self.raise_error(ERROR_SEND_VECTOR)
+        } else {
+            self.request(vector, false)
+        }
+        self.pending()
+    }
+
+    fn pending(&self) -> Effect {
+        if self.highest_pending().is_some() { Effect::Pending } else { Effect::None }
     }
 
     /// Records an error and raises its interrupt (11.5.3). An error entry with an illegal vector of its own

@@ -82,7 +82,7 @@ fn sdm_11_4_7_2_software_disabled() {
 fn sdm_11_5_3_errors() {
     let mut apic = x2apic(0);
     write(&mut apic, LVT_ERROR, 0xFE);
-    assert_eq!(write(&mut apic, ICR, 0x0F), Effect::None);
+    assert_eq!(write(&mut apic, ICR, 0x0F), Effect::Pending);
     assert_eq!(apic.highest_pending(), Some(0xFE));
     assert_eq!(apic.msr_read(ESR, 0), Ok(0), "not latched yet");
     write(&mut apic, ESR, 0);
@@ -205,9 +205,9 @@ fn sdm_11_6_1_commands() {
     assert_eq!(write(&mut apic, ICR, 5 << 32 | 0xC0402), Effect::Ipi(others));
     assert_eq!(write(&mut apic, ICR, 0x80402), Effect::None, "an NMI to all with the sender");
     assert_eq!(write(&mut apic, ICR, 0x200), Effect::None, "SMI");
-    assert_eq!(write(&mut apic, ICR, 0x40033), Effect::None);
+    assert_eq!(write(&mut apic, ICR, 0x40033), Effect::Pending);
     assert_eq!(apic.highest_pending(), Some(0x33), "to itself");
-    write(&mut apic, 0x83F, 0x44);
+    assert_eq!(write(&mut apic, 0x83F, 0x44), Effect::Pending);
     assert_eq!(apic.highest_pending(), Some(0x44), "self IPI register");
 
     let mut apic = xapic(0);
@@ -408,7 +408,8 @@ proptest! {
                 },
                 Step::Eoi => {
                     let ended = model.serviced.pop_last().filter(|vector| model.level.contains(vector));
-                    prop_assert_eq!(write(&mut apic, EOI, 0), ended.map_or(Effect::None, Effect::Eoi));
+                    let pending = if model.pending().is_some() { Effect::Pending } else { Effect::None };
+                    prop_assert_eq!(write(&mut apic, EOI, 0), ended.map_or(pending, Effect::Eoi));
                 }
                 Step::Tpr(tpr) => {
                     write(&mut apic, 0x808, tpr.into());

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use sluice_abi::config as abi;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// A bundle, and what went into it.
 pub struct Bundle {
@@ -22,6 +23,9 @@ pub struct Bundle {
 
 /// Collects everything a setup names. `extra_cmdline` is put in front of every guest's own command line.
 pub fn build(setup: &Setup, extra_cmdline: &str) -> Result<Bundle> {
+    // Scenarios run side by side; one of them fills the cache.
+    static CACHE: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = CACHE.lock();
     let mut store = Store::default();
     let mut kernels_used: BTreeMap<String, Kernel> = BTreeMap::new();
     let mut domains = Vec::new();

@@ -53,8 +53,7 @@ pub fn fetch(name: &str) -> Result<Kernel> {
     let directory = cache().join("kernels").join(&release);
     if !directory.join("version").exists() {
         eprintln!("sluice: downloading {package}");
-        let version = apt.unpack(&package, &directory)?;
-        write_whole(&directory.join("version"), version.as_bytes())?;
+        apt.unpack(&package, &directory)?;
     }
     write_whole(&cache().join("kernels").join(format!("newest-{series}")), release.as_bytes())?;
     let kernel = cached(series).with_context(|| format!("{package} holds no kernel"))?;

@@ -4,7 +4,7 @@
 //! The archive's address is taken from the system's own apt sources. Debian keeps only current
 //! versions, so nothing here names one.
 
-use crate::workspace::{cache, run};
+use crate::workspace::{beside, cache, run};
 use anyhow::{Context, Result, bail};
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
@@ -50,9 +50,9 @@ impl Apt {
         Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
     }
 
-    /// Downloads the newest version of a package and unpacks it into `into`; returns the version.
-    /// Lists that have grown old (the version is gone from the archive) are read again.
-    pub fn unpack(&self, package: &str, into: &Path) -> Result<String> {
+    /// Downloads the newest version of a package and unpacks it into `into`, with the package's version in
+    /// a file `version`. Lists that have grown old (the version is gone from the archive) are read again.
+    pub fn unpack(&self, package: &str, into: &Path) -> Result<()> {
         let archives = self.state.join("archives").join(package);
         let _ = std::fs::remove_dir_all(&archives);
         std::fs::create_dir_all(&archives).context("could not create the cache")?;
@@ -65,11 +65,17 @@ impl Apt {
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
             .with_context(|| format!("apt-get brought no {package}"))?;
-        std::fs::create_dir_all(into)?;
-        run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(into))?;
+        // It appears under its name only when it is whole.
+        let fresh = beside(into, ".new");
+        let _ = std::fs::remove_dir_all(&fresh);
+        std::fs::create_dir_all(&fresh)?;
+        run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&fresh))?;
         let version = run(Command::new("dpkg-deb").arg("-f").arg(&file).arg("Version"))?;
+        std::fs::write(fresh.join("version"), String::from_utf8_lossy(&version.stdout).trim())?;
+        let _ = std::fs::remove_dir_all(into);
+        std::fs::rename(&fresh, into).with_context(|| format!("could not create {}", into.display()))?;
         std::fs::remove_dir_all(&archives)?;
-        Ok(String::from_utf8_lossy(&version.stdout).trim().to_owned())
+        Ok(())
     }
 
     /// apt-get or apt-cache on our lists instead of the system's.

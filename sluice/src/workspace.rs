@@ -41,7 +41,14 @@ pub fn not_found(program: &str) -> String {
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let parent = path.parent().context("a file has a directory")?;
     std::fs::create_dir_all(parent).with_context(|| format!("could not create {}", parent.display()))?;
-    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
+    let temporary = beside(path, &format!(".tmp{}", std::process::id()));
     std::fs::write(&temporary, bytes).with_context(|| format!("could not write {}", temporary.display()))?;
     std::fs::rename(&temporary, path).with_context(|| format!("could not write {}", path.display()))
+}
+
+/// The path with a suffix to its name.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }

@@ -6,8 +6,8 @@ use super::walk::suggestion;
 use super::{Domain, Setup, format_mac, human_size};
 use sluice_abi::config::Mode;
 
-/// Memory the hypervisor and the boot loader keep for themselves, besides the bundle.
-pub const RESERVED_MEMORY: u64 = 64 << 20;
+/// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
+const RESERVED_MEMORY: u64 = 96 << 20;
 
 /// The least a guest can be given: the virtual platform's tables and a kernel must fit.
 const LEAST_GUEST_MEMORY: u64 = 16 << 20;

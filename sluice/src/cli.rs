@@ -1,6 +1,6 @@
 //! The command line: what can be typed, and the help texts.
 
-use crate::qemu::Accel;
+use crate::qemu::{Accel, Boot};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -176,6 +176,9 @@ pub struct RunArguments {
     /// How guest instructions are run
     #[arg(long, value_enum, default_value_t)]
     pub accel: Accel,
+    /// How the hypervisor is loaded
+    #[arg(long, value_enum, default_value_t)]
+    pub boot: Boot,
     /// Physical processors of the emulated machine [default: the configuration's]
     #[arg(long, value_name = "N")]
     pub cpus: Option<u8>,

@@ -20,12 +20,34 @@ pub enum Accel {
     Kvm,
 }
 
+/// How the hypervisor is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Boot {
+    /// By QEMU itself (`-kernel`, PVH).
+    #[default]
+    Pvh,
+    /// By GRUB under a BIOS, from an image.
+    Bios,
+    /// By GRUB under UEFI, from an image.
+    Uefi,
+}
+
+/// Where Debian's OVMF has UEFI firmware.
+const UEFI_FIRMWARE: &str = "/usr/share/ovmf/OVMF.fd";
+
+/// What is loaded.
+pub enum Loaded<'a> {
+    /// The hypervisor and its bundle.
+    Files(&'a Path, &'a Path),
+    /// An image with both, under a BIOS or UEFI.
+    Image(&'a Path, Boot),
+}
+
 /// What the machine is made of besides the setup.
 pub struct Machine<'a> {
-    /// The hypervisor.
-    pub elf: &'a Path,
-    /// The bundle.
-    pub bundle: &'a Path,
+    /// What is loaded.
+    pub loaded: Loaded<'a>,
     /// Where the hypervisor's log goes.
     pub log: &'a Path,
     /// The socket on which somebody listens for the management channel.
@@ -41,14 +63,11 @@ pub struct Machine<'a> {
 }
 
 /// Starts QEMU; it ends when the calling thread does, however that happens.
-pub fn start(setup: &Setup, machine: &Machine) -> Result<Child> {
-    let mut arguments = arguments(setup, machine)?;
-    arguments.extend(setup.machine.qemu_args.iter().cloned());
-    arguments.extend(machine.extra.iter().cloned());
+pub fn start(arguments: &[String]) -> Result<Child> {
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .arg(program())
-        .args(&arguments)
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -61,7 +80,8 @@ fn program() -> std::ffi::OsString {
     std::env::var_os("SLUICE_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())
 }
 
-fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
+/// QEMU's arguments.
+pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     let mut arguments = Vec::new();
     let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
     let kvm = match machine.accel {
@@ -84,8 +104,18 @@ fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     }
     add("-m", format!("{}M", setup.machine.memory.get_ref() >> 20));
     add("-smp", machine.cpus.to_string());
-    add("-kernel", text(machine.elf)?);
-    add("-initrd", text(machine.bundle)?);
+    match machine.loaded {
+        Loaded::Files(elf, bundle) => {
+            add("-kernel", text(elf)?);
+            add("-initrd", text(bundle)?);
+        }
+        Loaded::Image(image, boot) => {
+            add("-cdrom", text(image)?);
+            if boot == Boot::Uefi {
+                add("-bios", UEFI_FIRMWARE.into());
+            }
+        }
+    }
     add("-serial", format!("file:{}", text(machine.log)?));
     add("-chardev", format!("socket,id=channel,path={}", text(machine.channel)?));
     add("-serial", "chardev:channel".into());
@@ -107,6 +137,8 @@ fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
         arguments.push(flag.to_owned());
     }
     arguments.extend(["-display".to_owned(), "none".to_owned()]);
+    arguments.extend(setup.machine.qemu_args.iter().cloned());
+    arguments.extend(machine.extra.iter().cloned());
     Ok(arguments)
 }
 

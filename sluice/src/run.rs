@@ -22,6 +22,7 @@ pub fn run(arguments: &RunArguments) -> Result<Status> {
         consoles: arguments.consoles.clone().unwrap_or_else(|| workspace::root().join("run").join(&name)),
         name,
         timeout: arguments.timeout.map(Duration::from_secs_f64),
+        boot: arguments.boot,
         accel: arguments.accel,
         icount: arguments.icount,
         qemu_args: arguments.qemu_args.clone(),

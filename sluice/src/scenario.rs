@@ -5,7 +5,7 @@
 
 use crate::config::{self, Setup};
 use crate::outcome::{Outcome, Status, state_word};
-use crate::qemu::Accel;
+use crate::qemu::{Accel, Boot};
 use crate::session::{self, Observer, Options, Steer};
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
@@ -36,6 +36,8 @@ struct Scenario {
     timeout: f64,
     #[serde(default)]
     icount: bool,
+    #[serde(default)]
+    boot: Boot,
     #[serde(default)]
     features: Vec<String>,
     #[serde(default)]
@@ -218,6 +220,7 @@ fn judge(name: &str, path: &Path, scenario: &Scenario) -> Result<Vec<String>> {
         name: format!("test-{name}"),
         consoles: consoles.clone(),
         timeout: Some(Duration::from_secs_f64(scenario.timeout)),
+        boot: scenario.boot,
         accel: Accel::Tcg,
         icount: scenario.icount,
         qemu_args: scenario.qemu_args.clone(),

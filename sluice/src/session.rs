@@ -7,7 +7,7 @@ use crate::config::Setup;
 use crate::control::{Instance, Peer, read_messages};
 use crate::image;
 use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
-use crate::qemu::{self, Accel};
+use crate::qemu::{self, Accel, Boot, Loaded};
 use crate::server::Server;
 use anyhow::{Context, Result, bail};
 use sluice_abi::channel::{Command, Event, Request, encode};
@@ -41,6 +41,8 @@ pub struct Options {
     pub consoles: PathBuf,
     /// When to give up.
     pub timeout: Option<Duration>,
+    /// How the hypervisor is loaded.
+    pub boot: Boot,
     /// How instructions are run.
     pub accel: Accel,
     /// Count instructions instead of time.
@@ -92,8 +94,14 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     let server = Server::start(0)?;
     let bundle = bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()))?;
     let instance = Instance::claim(&options.name)?;
-    let bundle_path = instance.path("bundle.cpio");
-    std::fs::write(&bundle_path, &bundle.bytes).context("could not write the bundle")?;
+    let (bundle_path, image_path) = (instance.path("bundle.cpio"), instance.path("sluice.iso"));
+    let loaded = if options.boot == Boot::Pvh {
+        std::fs::write(&bundle_path, &bundle.bytes).context("could not write the bundle")?;
+        Loaded::Files(&elf, &bundle_path)
+    } else {
+        image::iso(&elf, &bundle.bytes, &image_path)?;
+        Loaded::Image(&image_path, options.boot)
+    };
     std::fs::create_dir_all(&options.consoles)
         .with_context(|| format!("could not create {}", options.consoles.display()))?;
     let log = options.consoles.join("sluice.log");
@@ -103,8 +111,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     let hypervisor_side = instance.listen("channel")?;
     serve_clients(&instance, sender.clone())?;
     let machine = qemu::Machine {
-        elf: &elf,
-        bundle: &bundle_path,
+        loaded,
         log: &log,
         channel: &instance.path("channel"),
         accel: options.accel,
@@ -112,7 +119,8 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         icount: options.icount,
         extra: &options.qemu_args,
     };
-    let mut child = qemu::start(setup, &machine)?;
+    let arguments = qemu::arguments(setup, &machine)?;
+    let mut child = qemu::start(&arguments)?;
     let complaints = collect_complaints(&mut child);
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;
     if let Some(stream) = &to_hypervisor {
@@ -130,6 +138,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     record.insert("cpus", setup.machine.cpus.get_ref().to_string());
     record.insert("memory", setup.machine.memory.get_ref().to_string());
     record.insert("icount", options.icount.to_string());
+    record.insert("qemu_arguments", arguments.join(" "));
     Ok(Outcome {
         status,
         problems,

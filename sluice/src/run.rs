@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use sluice_abi::report::DomainState;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use toml::Spanned;
 
@@ -63,7 +63,7 @@ fn override_machine(setup: &mut Setup, arguments: &RunArguments) -> Result<()> {
 
 fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setup: &Setup) {
     let file = arguments.file.display();
-    let logs = shortened(consoles);
+    let logs = workspace::shortened(consoles);
     println!("\nconsoles and the hypervisor's log: {}", logs.display());
     if outcome.status != Status::Ok {
         println!("see docs/debug.md for how to find out more");
@@ -78,12 +78,6 @@ fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setu
          cargo sluice image {file} -o sluice.iso      the same for a real PC\n  \
          examples/                                     more configurations; all keys: docs/configuration.md"
     );
-}
-
-/// Relative to the working directory, where that is shorter.
-fn shortened(path: &Path) -> PathBuf {
-    let here = std::env::current_dir().unwrap_or_default();
-    path.strip_prefix(here).unwrap_or(path).to_owned()
 }
 
 /// One live line per guest on a terminal; one line per event elsewhere.

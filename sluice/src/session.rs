@@ -9,6 +9,7 @@ use crate::image;
 use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
 use crate::qemu::{self, Accel, Boot, Loaded};
 use crate::server::Server;
+use crate::workspace::shortened;
 use anyhow::{Context, Result, bail};
 use sluice_abi::channel::{Command, Event, Request, encode};
 use sluice_abi::report::{DomainState, Report};
@@ -315,6 +316,10 @@ impl Session {
             Event::State { domain, state, reason } => {
                 let index = usize::from(*domain);
                 if let Some(live) = self.guests.get_mut(index) {
+                    if live.guest.state.is_ended() && !state.is_ended() {
+                        // A new life; what counts is how the last one ends.
+                        live.guest.findings.clear();
+                    }
                     live.guest.state = *state;
                     live.guest.reason.clone_from(reason);
                     observer.state(index, *state, reason, steer);
@@ -413,7 +418,8 @@ impl Session {
             }
             Ended::Exit(status) => status,
         };
-        let log = self.log.display();
+        let log = shortened(&self.log);
+        let log = log.display();
         let tail = log_tail(&self.log);
         let failure = match status.code() {
             Some(0) if self.finished => {

@@ -12,30 +12,47 @@ extern crate alloc;
 mod acpi;
 mod boot;
 mod cpu;
+mod device;
+mod domain;
 mod log;
+mod manage;
 mod mm;
 mod panic;
 mod power;
+mod sched;
+mod svm;
 mod sync;
 mod uart;
 
+use sluice_abi::config::Config;
+
 /// The boot processor's life after the ground is laid.
 fn main(info: &'static boot::BootInfo) -> ! {
-    ::log::info!("hello");
-    let bundle = info.bundle_bytes().map(boot::bundle::Bundle::new);
-    for member in bundle.iter().flat_map(|bundle| bundle.members()) {
-        ::log::info!(
-            "bundle: {} bytes of {}",
-            member.data.len(),
-            core::str::from_utf8(member.name).unwrap_or("?")
-        );
+    let Some(bundle) = info.bundle_bytes().map(boot::bundle::Bundle::new) else {
+        ::log::error!("no bundle: start with a boot module that `cargo sluice bundle` made");
+        power::fail(power::code::CONFIGURATION);
+    };
+    let config = match bundle.get(sluice_abi::bundle::CONFIG).map(postcard::from_bytes::<Config>) {
+        Some(Ok(config)) if config.version == sluice_abi::config::VERSION => config,
+        Some(Ok(config)) => {
+            ::log::error!("the bundle has version {}, this image takes {}", config.version, sluice_abi::config::VERSION);
+            power::fail(power::code::CONFIGURATION);
+        }
+        _ => {
+            ::log::error!("the bundle holds no valid configuration: make it again");
+            power::fail(power::code::CONFIGURATION);
+        }
+    };
+    if let Err(index) = device::init(&config.devices) {
+        let name = config.devices.get(index).map_or("?", |device| &device.name);
+        ::log::error!("device {name}: no such PCI function in this machine");
+        power::fail(power::code::CONFIGURATION);
     }
-    power::off()
+    manage::init(config, bundle);
+    sched::run_cpu(cpu::this())
 }
 
 /// Life of every other processor.
-fn run_cpu(_cpu: &'static cpu::Cpu) -> ! {
-    loop {
-        cpu::idle();
-    }
+fn run_cpu(cpu: &'static cpu::Cpu) -> ! {
+    sched::run_cpu(cpu)
 }

@@ -88,18 +88,15 @@ impl<H: Copy + PartialEq> PortTable<H> {
         all
     }
 
-    /// Brings the bits of `ports` in a permission map up to date. `map` may be shorter than
-    /// [`MAP_BYTES`]; bits past its end are left out.
-    pub fn derive(&self, ports: RangeInclusive<u16>, map: &mut [u8]) {
-        for port in ports {
+    /// Byte `index` of the permission map: eight ports, a bit set where an access exits.
+    pub fn map_byte(&self, index: u16) -> u8 {
+        (0..8).fold(0, |byte, bit| {
+            let port = index.wrapping_mul(8) | bit;
             let direct = [Direction::READ, Direction::WRITE]
                 .into_iter()
                 .all(|direction| self.lookup(port, direction) == Disposition::Direct);
-            if let Some(byte) = map.get_mut(usize::from(port / 8)) {
-                let bit = 1 << (port % 8);
-                if direct { *byte &= !bit } else { *byte |= bit }
-            }
-        }
+            byte | u8::from(!direct) << bit
+        })
     }
 
     fn set(&mut self, ports: RangeInclusive<u16>, direction: Direction, to: Disposition<H>) {
@@ -187,9 +184,7 @@ mod tests {
         let mut table = PortTable::new();
         table.direct(8..=15);
         table.hook(9..=9, Direction::WRITE, ());
-        let mut map = [0xffu8; 4];
-        table.derive(0..=31, &mut map);
-        assert_eq!(map, [0xff, 0b10, 0xff, 0xff]);
+        assert_eq!([0, 1, 2].map(|index| table.map_byte(index)), [0xff, 0b10, 0xff]);
     }
 
     proptest! {
@@ -223,13 +218,11 @@ mod tests {
                     }
                 }
             }
-            let mut map = [0u8; 8];
-            table.derive(0..=63, &mut map);
             for port in 0..64u16 {
                 let [read, write] = flat[port as usize];
                 prop_assert_eq!(table.lookup(port, Direction::READ), read);
                 prop_assert_eq!(table.lookup(port, Direction::WRITE), write);
-                let exits = map[port as usize / 8] >> (port % 8) & 1 != 0;
+                let exits = table.map_byte(port / 8) >> (port % 8) & 1 != 0;
                 prop_assert_eq!(exits, read != Disposition::Direct || write != Disposition::Direct);
             }
         }

@@ -1,0 +1,391 @@
+//! Physical devices and the domains that share them.
+//!
+//! Key types: [`Device`] (one physical function), [`Share`] (one domain's part in it). Neighbours:
+//! `sluice_vpio` decides, this module carries out: it makes the accesses, keeps the domains' trap
+//! tables in step with the hooks that the monitor wants, moves interrupt lines, wakes who waits.
+
+pub mod pci;
+mod raw;
+mod share;
+
+pub use share::Share;
+
+use crate::cpu::{self, apic, idt, ioapic, tsc};
+use crate::domain::Domain;
+use crate::domain::vcpu::RunState;
+use crate::sync::{Once, SpinLock};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use raw::PortDevice;
+use sluice_abi::config::{self, Mode};
+use sluice_abi::report::{DeviceReport, ShareReport};
+use sluice_vpio::{ClientId, Monitor, Timing};
+
+/// First vector of device interrupts.
+const FIRST_VECTOR: u8 = 0x40;
+
+/// Why a device cannot be given to a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachError {
+    /// The configuration names a device that it does not declare.
+    NoSuchDevice,
+    /// Another domain owns it, or uses it in another mode.
+    Busy,
+    /// No device state model knows it; virtual passthrough needs one.
+    NoModel,
+    /// The mode needs a station address.
+    NoMac,
+    /// It can master the bus and no IOMMU stands before it.
+    UnprotectedDma,
+    /// It has no port range, which is all that can be passed through so far.
+    NoPorts,
+    /// The model takes no more clients.
+    TooMany,
+}
+
+/// A domain's registration with a device.
+struct Client {
+    domain: Weak<Domain>,
+    name: String,
+    share: usize,
+    id: Option<ClientId>,
+    line: bool,
+}
+
+enum Sharing {
+    Free,
+    Passthrough,
+    Vpio(Box<Monitor>),
+}
+
+struct Inner {
+    sharing: Sharing,
+    clients: Vec<Client>,
+    /// Counters of clients that are gone.
+    past: Vec<ShareReport>,
+    handoffs: u64,
+    forced: u64,
+}
+
+/// One physical function.
+pub struct Device {
+    name: String,
+    function: pci::Function,
+    gsi: Option<u32>,
+    ports: (u16, u16),
+    inner: SpinLock<Inner>,
+    asserted: AtomicBool,
+    interrupts: AtomicU64,
+    /// TSC at which the monitor wants to be polled.
+    poll_at: AtomicU64,
+}
+
+static DEVICES: Once<Vec<Arc<Device>>> = Once::new();
+static PENDING: AtomicBool = AtomicBool::new(false);
+
+fn devices() -> &'static [Arc<Device>] {
+    DEVICES.get().map_or(&[], Vec::as_slice)
+}
+
+/// Finds the configured devices and takes the bus away from all others.
+///
+/// # Errors
+/// The index of a device that does not exist.
+pub fn init(configured: &[config::Device]) -> Result<(), usize> {
+    pci::quiet_all();
+    let mut found = Vec::new();
+    for (index, device) in configured.iter().enumerate() {
+        let function = pci::find(&device.select).ok_or(index)?;
+        let gsi = function
+            .pin
+            .checked_sub(1)
+            .and_then(|pin| crate::acpi::pci_gsi(function.bdf.bus, function.bdf.device, pin));
+        let ports = function.bars.iter().find(|bar| bar.io).map_or((0, 0), |bar| (bar.address as u16, bar.size as u16));
+        log::info!(
+            "device {}: {} [{:04x}:{:04x}] ports {:#x}+{:#x} gsi {gsi:?}",
+            device.name, function.bdf, function.vendor, function.device, ports.0, ports.1
+        );
+        found.push(Arc::new(Device {
+            name: device.name.clone(),
+            function,
+            gsi,
+            ports,
+            inner: SpinLock::new(Inner {
+                sharing: Sharing::Free,
+                clients: Vec::new(),
+                past: Vec::new(),
+                handoffs: 0,
+                forced: 0,
+            }),
+            asserted: AtomicBool::new(false),
+            interrupts: AtomicU64::new(0),
+            poll_at: AtomicU64::new(u64::MAX),
+        }));
+    }
+    DEVICES.call_once(|| found);
+    for (index, device) in devices().iter().enumerate() {
+        if let Some(gsi) = device.gsi {
+            let vector = FIRST_VECTOR + index as u8;
+            idt::set_handler(vector, physical_interrupt);
+            ioapic::route(gsi, vector, cpu::this().apic_id, ioapic::Trigger::LevelHigh);
+        }
+    }
+    Ok(())
+}
+
+/// A physical interrupt: silences the line until it has been dealt with.
+fn physical_interrupt(vector: u8) {
+    if let Some(device) = devices().get(usize::from(vector - FIRST_VECTOR)) {
+        if let Some(gsi) = device.gsi {
+            ioapic::mask(gsi);
+            // Devices that share the line see the interrupt too.
+            for other in devices().iter().filter(|other| other.gsi == Some(gsi)) {
+                other.asserted.store(true, Ordering::SeqCst);
+                other.interrupts.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        PENDING.store(true, Ordering::SeqCst);
+    }
+    apic::eoi();
+}
+
+/// Deals with physical interrupts and with monitors whose time has come.
+#[inline]
+pub fn service(processor: u32) {
+    if PENDING.swap(false, Ordering::SeqCst) {
+        for device in devices().iter().filter(|device| device.asserted.swap(false, Ordering::SeqCst)) {
+            device.interrupt();
+        }
+    }
+    if processor == 0 {
+        let now = tsc::now();
+        for device in devices().iter().filter(|device| device.poll_at.load(Ordering::Relaxed) <= now) {
+            device.poll_at.store(u64::MAX, Ordering::Relaxed);
+            device.with_monitor(None, |_, _, _| ());
+        }
+    }
+}
+
+/// TSC at which a processor must call [`service`] at the latest.
+pub fn next_poll(processor: u32) -> u64 {
+    if processor != 0 {
+        return u64::MAX;
+    }
+    devices().iter().map(|device| device.poll_at.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
+}
+
+/// Gives a domain its part in a device, before the domain exists.
+///
+/// # Errors
+/// Says why the domain cannot have it.
+pub fn attach(share: &config::Share, name: &str, slot: u8, pin: u8) -> Result<Share, AttachError> {
+    let device = devices().get(usize::from(share.device)).ok_or(AttachError::NoSuchDevice)?.clone();
+    if device.ports.1 == 0 {
+        return Err(AttachError::NoPorts);
+    }
+    let mut inner = device.inner.lock();
+    if inner.clients.is_empty() {
+        inner.sharing = Sharing::Free;
+    }
+    let id = match share.mode {
+        Mode::Passthrough => {
+            if !matches!(inner.sharing, Sharing::Free) {
+                return Err(AttachError::Busy);
+            }
+            if !share.dma_unprotected && device.function.masters_bus() {
+                return Err(AttachError::UnprotectedDma);
+            }
+            inner.sharing = Sharing::Passthrough;
+            None
+        }
+        Mode::Vpio => {
+            let mac = share.mac.ok_or(AttachError::NoMac)?;
+            if let Sharing::Free = inner.sharing {
+                let monitor =
+                    Monitor::for_device(device.function.vendor, device.function.device, Timing::default())
+                        .ok_or(AttachError::NoModel)?;
+                inner.sharing = Sharing::Vpio(Box::new(monitor));
+            }
+            let Sharing::Vpio(monitor) = &mut inner.sharing else { return Err(AttachError::Busy) };
+            Some(monitor.attach(mac).map_err(|_| AttachError::TooMany)?)
+        }
+    };
+    device.function.bdf.set_command(pci::COMMAND_IO, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX);
+    inner.clients.push(Client { domain: Weak::new(), name: name.to_string(), share: 0, id, line: false });
+    drop(inner);
+    Ok(Share::new(device, share.mode, id, slot, pin))
+}
+
+/// Tells the devices of a domain that it exists now: from here on it gets interrupts.
+pub fn bind(domain: &Arc<Domain>) {
+    for (index, share) in domain.shares.iter().enumerate() {
+        let mut inner = share.device().inner.lock();
+        for client in inner.clients.iter_mut().filter(|client| client.id == share.client()) {
+            client.domain = Arc::downgrade(domain);
+            client.share = index;
+        }
+        drop(inner);
+        if let (Mode::Passthrough, Some(gsi)) = (share.mode(), share.device().gsi) {
+            ioapic::unmask(gsi);
+        }
+    }
+}
+
+/// Takes the devices of a domain that has ended back: nothing of it stays in them.
+pub fn release(domain: &Arc<Domain>) {
+    for share in &domain.shares {
+        let device = share.device();
+        let report = device.share_report(share);
+        match share.mode() {
+            Mode::Vpio => {
+                if let Some(client) = share.client() {
+                    device.with_monitor(None, |monitor, raw, now| monitor.detach(raw, client, now));
+                }
+            }
+            Mode::Passthrough => {
+                if let Some(gsi) = device.gsi {
+                    ioapic::mask(gsi);
+                }
+                PortDevice::new(device.ports.0).reset();
+                device.function.bdf.set_command(0, pci::COMMAND_MASTER);
+            }
+        }
+        let mut inner = device.inner.lock();
+        inner.past.extend(report);
+        inner.clients.retain(|client| client.id != share.client());
+        if inner.clients.is_empty() {
+            if let Sharing::Vpio(monitor) = core::mem::replace(&mut inner.sharing, Sharing::Free) {
+                inner.handoffs += monitor.device_counters().handoffs;
+                inner.forced += monitor.device_counters().forced;
+            }
+        }
+    }
+}
+
+/// All devices, for a report.
+pub fn reports() -> Vec<DeviceReport> {
+    devices().iter().map(|device| device.report()).collect()
+}
+
+impl Device {
+    /// Runs `act` on the monitor while no client executes with direct access to the device, then
+    /// carries out what changed. `within` is the domain whose exit this is, if any.
+    fn with_monitor<R>(
+        &self,
+        within: Option<&Domain>,
+        act: impl FnOnce(&mut Monitor, &mut PortDevice, u64) -> R,
+    ) -> Option<R> {
+        let mut inner = self.inner.lock();
+        let Inner { sharing: Sharing::Vpio(monitor), clients, .. } = &mut *inner else { return None };
+        let holder = monitor
+            .holder()
+            .and_then(|id| clients.iter().find(|client| client.id == Some(id)))
+            .and_then(|client| client.domain.upgrade())
+            // A domain with one processor that is here, in its exit, is not in its guest.
+            .filter(|holder| within.is_none_or(|own| own.vcpus.len() > 1 || own.index != holder.index));
+        if let Some(holder) = &holder {
+            holder.freeze();
+        }
+        let now = tsc::uptime_ns();
+        let result = act(monitor, &mut PortDevice::new(self.ports.0), now);
+        self.carry_out(monitor, clients);
+        let wanted = monitor.poll(&mut PortDevice::new(self.ports.0), now);
+        self.carry_out(monitor, clients);
+        if let Some(holder) = &holder {
+            holder.thaw();
+        }
+        let poll_at = wanted.map_or(u64::MAX, |at| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now))));
+        if poll_at < self.poll_at.swap(poll_at, Ordering::Relaxed) && cpu::this().index != 0 {
+            cpu::kick(0);
+        }
+        Some(result)
+    }
+
+    fn carry_out(&self, monitor: &mut Monitor, clients: &mut [Client]) {
+        let changes = monitor.changes();
+        for client in clients.iter_mut() {
+            let Some(domain) = client.domain.upgrade() else { continue };
+            let Some(id) = client.id else { continue };
+            let bit = id.bit();
+            let share = &domain.shares[client.share];
+            if changes.hooks & bit != 0 {
+                share.set_hooks(&domain, client.share, monitor.hooks(id).ports());
+            }
+            if changes.lines & bit != 0 {
+                let level = monitor.line(id);
+                if level != client.line {
+                    client.line = level;
+                    domain.set_line(share.pin(), level);
+                }
+            }
+            if changes.wake & bit != 0 {
+                for vcpu in &domain.vcpus {
+                    vcpu.wake_from(RunState::WaitsForDevice);
+                }
+            }
+        }
+        if monitor.physical_unmask() {
+            if let Some(gsi) = self.gsi {
+                ioapic::unmask(gsi);
+            }
+        }
+    }
+
+    fn interrupt(&self) {
+        let done = self.with_monitor(None, |monitor, raw, now| monitor.interrupt(raw, now));
+        if done.is_none() {
+            let owner = self.inner.lock().clients.first().and_then(|client| client.domain.upgrade());
+            if let Some(domain) = owner {
+                for share in domain.shares.iter().filter(|share| share.is_of(self)) {
+                    share.raise(&domain);
+                }
+            }
+        }
+    }
+
+    fn share_report(&self, share: &Share) -> Option<ShareReport> {
+        let inner = self.inner.lock();
+        let client = inner.clients.iter().find(|client| client.id == share.client())?;
+        Some(match &inner.sharing {
+            Sharing::Vpio(monitor) => share::report(&client.name, monitor, client.id?),
+            _ => ShareReport {
+                domain: client.name.clone(),
+                mode: "passthrough".into(),
+                ..ShareReport::default()
+            },
+        })
+    }
+
+    fn report(&self) -> DeviceReport {
+        let inner = self.inner.lock();
+        let mut report = DeviceReport {
+            name: self.name.clone(),
+            model: "passthrough".into(),
+            handoffs: inner.handoffs,
+            forced: inner.forced,
+            interrupts: self.interrupts.load(Ordering::Relaxed),
+            shares: inner.past.clone(),
+            ..DeviceReport::default()
+        };
+        if let Sharing::Vpio(monitor) = &inner.sharing {
+            report.model = monitor.model_name().into();
+            report.handoffs += monitor.device_counters().handoffs;
+            report.forced += monitor.device_counters().forced;
+            let holder = monitor.holder();
+            report.holder = inner
+                .clients
+                .iter()
+                .find(|client| holder.is_some() && client.id == holder)
+                .map(|client| client.name.clone());
+            for client in &inner.clients {
+                if let Some(id) = client.id {
+                    report.shares.push(share::report(&client.name, monitor, id));
+                }
+            }
+        }
+        report
+    }
+}

@@ -1,0 +1,214 @@
+//! Physical PCI functions: finding them, and what configuration space says of them.
+//!
+//! Source: PCI Local Bus Specification 3.0, 6.1 (header), 6.2.5 (base addresses), 3.2.2.3.2 (mechanism 1).
+
+use crate::cpu::port::{inl, outl};
+use crate::sync::SpinLock;
+use arrayvec::ArrayVec;
+use core::fmt;
+use sluice_abi::config::Select;
+
+const ADDRESS: u16 = 0xcf8;
+const DATA: u16 = 0xcfc;
+
+const COMMAND: u8 = 0x04;
+/// Command register: the function answers to its ports.
+pub const COMMAND_IO: u16 = 1 << 0;
+/// Command register: the function answers to its memory.
+pub const COMMAND_MEMORY: u16 = 1 << 1;
+/// Command register: the function may master the bus.
+pub const COMMAND_MASTER: u16 = 1 << 2;
+/// Command register: the function must not assert INTx.
+pub const COMMAND_NO_INTX: u16 = 1 << 10;
+
+static ACCESS: SpinLock<()> = SpinLock::new(());
+
+/// Bus, device and function number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Bdf {
+    /// 0-255.
+    pub bus: u8,
+    /// 0-31.
+    pub device: u8,
+    /// 0-7.
+    pub function: u8,
+}
+
+impl fmt::Display for Bdf {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:02x}:{:02x}.{}", self.bus, self.device, self.function)
+    }
+}
+
+impl Bdf {
+    fn select(self, offset: u8) -> u32 {
+        1 << 31
+            | u32::from(self.bus) << 16
+            | u32::from(self.device) << 11
+            | u32::from(self.function) << 8
+            | u32::from(offset & 0xfc)
+    }
+
+    /// Reads an aligned word of configuration space.
+    pub fn read(self, offset: u8) -> u32 {
+        let _guard = ACCESS.lock();
+        outl(ADDRESS, self.select(offset));
+        inl(DATA)
+    }
+
+    /// Writes an aligned word of configuration space.
+    pub fn write(self, offset: u8, value: u32) {
+        let _guard = ACCESS.lock();
+        outl(ADDRESS, self.select(offset));
+        outl(DATA, value);
+    }
+
+    /// Changes the command register; the status bits above it are write-one-to-clear and left alone.
+    pub fn set_command(self, set: u16, clear: u16) {
+        let command = (self.read(COMMAND) as u16 | set) & !clear;
+        self.write(COMMAND, u32::from(command));
+    }
+}
+
+/// A base address register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bar {
+    /// Index, 0-5.
+    pub index: u8,
+    /// In port space; otherwise in memory.
+    pub io: bool,
+    /// Takes two registers.
+    pub wide: bool,
+    /// Prefetchable.
+    pub prefetch: bool,
+    /// Address as firmware set it.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A function with what its header says.
+#[derive(Clone)]
+pub struct Function {
+    /// Where it is.
+    pub bdf: Bdf,
+    /// Vendor identifier.
+    pub vendor: u16,
+    /// Device identifier.
+    pub device: u16,
+    /// Class, subclass, interface.
+    pub class: u32,
+    /// Revision.
+    pub revision: u8,
+    /// Subsystem vendor and subsystem.
+    pub subsystem: (u16, u16),
+    /// INTx pin: 1-4, 0 for none.
+    pub pin: u8,
+    /// Base addresses.
+    pub bars: ArrayVec<Bar, 6>,
+}
+
+impl Function {
+    fn probe(bdf: Bdf) -> Option<Self> {
+        let id = bdf.read(0);
+        if id as u16 == 0xffff {
+            return None;
+        }
+        let class = bdf.read(0x08);
+        let subsystem = bdf.read(0x2c);
+        let mut function = Self {
+            bdf,
+            vendor: id as u16,
+            device: (id >> 16) as u16,
+            class: class >> 8,
+            revision: class as u8,
+            subsystem: (subsystem as u16, (subsystem >> 16) as u16),
+            pin: (bdf.read(0x3c) >> 8) as u8,
+            bars: ArrayVec::new(),
+        };
+        if bdf.read(0x0c) >> 16 & 0x7f == 0 {
+            function.size_bars();
+        }
+        Some(function)
+    }
+
+    /// Whether it can master the bus: the bit of the command register sticks.
+    pub fn masters_bus(&self) -> bool {
+        let before = self.bdf.read(COMMAND) as u16;
+        self.bdf.set_command(COMMAND_MASTER, 0);
+        let masters = self.bdf.read(COMMAND) as u16 & COMMAND_MASTER != 0;
+        self.bdf.write(COMMAND, u32::from(before));
+        masters
+    }
+
+    /// Whether it is a bridge: its bus mastering serves others.
+    fn is_bridge(&self) -> bool {
+        self.class >> 16 == 0x06
+    }
+
+    fn size_bars(&mut self) {
+        let command = self.bdf.read(COMMAND) as u16;
+        self.bdf.set_command(0, COMMAND_IO | COMMAND_MEMORY);
+        let mut index = 0;
+        while index < 6 {
+            let offset = 0x10 + index * 4;
+            let low = self.bdf.read(offset);
+            let io = low & 1 != 0;
+            let wide = !io && low >> 1 & 3 == 2;
+            let mask = if io { !3u32 } else { !15 };
+            self.bdf.write(offset, !0);
+            let mut sized = u64::from(self.bdf.read(offset) & mask);
+            self.bdf.write(offset, low);
+            let mut address = u64::from(low & mask);
+            if wide {
+                let high = self.bdf.read(offset + 4);
+                self.bdf.write(offset + 4, !0);
+                sized |= u64::from(self.bdf.read(offset + 4)) << 32;
+                self.bdf.write(offset + 4, high);
+                address |= u64::from(high) << 32;
+            } else if sized != 0 {
+                sized |= if io { !0xffff } else { !0xffff_ffff };
+                if io {
+                    sized |= 0xffff_0000;
+                }
+            }
+            if sized != 0 {
+                let size = (!sized).wrapping_add(1);
+                self.bars.push(Bar { index, io, wide, prefetch: !io && low & 8 != 0, address, size });
+            }
+            index += if wide { 2 } else { 1 };
+        }
+        self.bdf.write(COMMAND, u32::from(command));
+    }
+}
+
+/// All functions, in bus order.
+pub fn functions() -> impl Iterator<Item = Function> {
+    (0..=255u8).flat_map(|bus| (0..32u8).map(move |device| (bus, device))).flat_map(|(bus, device)| {
+        let first = Bdf { bus, device, function: 0 };
+        let header = if first.read(0) as u16 == 0xffff { None } else { Some(first.read(0x0c) >> 16) };
+        let count = match header {
+            None => 0,
+            Some(header) if header & 0x80 != 0 => 8,
+            Some(_) => 1,
+        };
+        (0..count).filter_map(move |function| Function::probe(Bdf { bus, device, function }))
+    })
+}
+
+/// The function that a configuration means.
+pub fn find(select: &Select) -> Option<Function> {
+    match *select {
+        Select::Id { vendor, device, nth } => {
+            functions().filter(|f| f.vendor == vendor && f.device == device).nth(usize::from(nth))
+        }
+        Select::Address { bus, device, function } => Function::probe(Bdf { bus, device, function }),
+    }
+}
+
+/// Takes the bus away from every function that is not a bridge: nobody owns them yet.
+pub fn quiet_all() {
+    for function in functions().filter(|function| !function.is_bridge()) {
+        function.bdf.set_command(0, COMMAND_MASTER);
+    }
+}

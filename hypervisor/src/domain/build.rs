@@ -1,0 +1,321 @@
+//! Building a domain: memory, nested page tables, virtual platform, kernel, processors.
+
+use super::vcpu::{Context, RunState, Vcpu};
+use super::{Domain, PageHandler, Platform, PortHandler, layout};
+use crate::boot::bundle::Bundle;
+use crate::cpu::fpu::FpuState;
+use crate::cpu::tsc;
+use crate::device::{self, AttachError, Share};
+use crate::mm;
+use crate::sched;
+use crate::svm::{self, VmcbPage, exit};
+use crate::sync::SpinLock;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use sluice_abi::channel::CommandError;
+use sluice_abi::config;
+use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters, RamRange};
+use sluice_memory::{
+    Access, Gpa, GuestMemory, HUGE_PAGE, LARGE_PAGE, NestedTables, OutOfRange, PAGE_SIZE,
+};
+use sluice_platform::acpi;
+use sluice_platform::ioapic::IoApic;
+use sluice_platform::lapic::{LocalApic, Rates};
+use sluice_platform::pci::PciBus;
+use sluice_platform::uart::Uart;
+use sluice_platform::{pci, power};
+use sluice_traps::pages::PageTable;
+use sluice_traps::Direction;
+use sluice_traps::ports::PortTable;
+
+/// Bytes of an I/O permission map (APM vol 2, 15.10.1).
+const PERMISSION_MAP: u64 = 3 * PAGE_SIZE;
+/// First slot of the virtual PCI bus that holds a shared device.
+const FIRST_SLOT: u8 = 3;
+
+/// Why a domain cannot be built.
+#[derive(Clone, Copy, Debug)]
+pub enum BuildError {
+    /// Not enough memory.
+    OutOfMemory,
+    /// The bundle lacks its kernel or ramdisk.
+    Missing,
+    /// The kernel cannot be started.
+    Kernel(LoadError),
+    /// A device cannot be given to it.
+    Device(AttachError),
+}
+
+impl BuildError {
+    /// As the management channel says it.
+    pub fn as_command_error(self) -> CommandError {
+        match self {
+            Self::OutOfMemory => CommandError::OutOfMemory,
+            Self::Missing | Self::Kernel(_) => CommandError::BadKernel,
+            Self::Device(_) => CommandError::DeviceBusy,
+        }
+    }
+}
+
+/// Guest memory under construction: gives everything back unless it becomes a domain.
+struct Memory {
+    guest: GuestMemory,
+    nested: Option<NestedTables>,
+}
+
+impl Memory {
+    fn new(bytes: u64) -> Result<Self, BuildError> {
+        let nested = NestedTables::new(&mut mm::TableFrames).ok_or(BuildError::OutOfMemory)?;
+        let mut memory = Self { guest: GuestMemory::new(), nested: Some(nested) };
+        let below = bytes.min(layout::PCI_MEMORY);
+        memory.extent(0, below)?;
+        if bytes > below {
+            memory.extent(layout::ABOVE_4G, bytes - below)?;
+        }
+        Ok(memory)
+    }
+
+    /// Adds one extent of cleared memory.
+    fn extent(&mut self, gpa: u64, bytes: u64) -> Result<(), BuildError> {
+        let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { LARGE_PAGE };
+        let mut frames = mm::frames();
+        let start = frames
+            .allocate(bytes, align)
+            .or_else(|| frames.allocate(bytes, LARGE_PAGE))
+            .ok_or(BuildError::OutOfMemory)?;
+        drop(frames);
+        mm::zero(start, bytes);
+        if self.guest.add(Gpa::new(gpa), start, bytes).is_err() {
+            mm::release(start, bytes);
+            return Err(BuildError::OutOfMemory);
+        }
+        let tables = self.nested.as_mut().ok_or(BuildError::OutOfMemory)?;
+        let access = Access::READ | Access::WRITE | Access::EXECUTE;
+        tables
+            .map(&mut mm::TableFrames, Gpa::new(gpa), start, bytes, access)
+            .map_err(|_| BuildError::OutOfMemory)?;
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        release_memory(&self.guest, self.nested.take());
+    }
+}
+
+/// Takes guest memory back, scrubbed, so that nothing of this guest reaches the next owner.
+fn release_memory(guest: &GuestMemory, nested: Option<NestedTables>) {
+    if let Some(tables) = nested {
+        tables.release(&mut mm::TableFrames);
+    }
+    for extent in guest.extents() {
+        mm::zero(extent.hpa, extent.len);
+        mm::release(extent.hpa, extent.len);
+    }
+}
+
+impl GuestWrite for Memory {
+    fn write(&mut self, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.guest.write(&mm::Direct, gpa, bytes)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        release_memory(&self.memory, self.nested.lock().take());
+        mm::release(self.permission_map, PERMISSION_MAP);
+    }
+}
+
+/// Builds the domain of a configuration; it does not run yet.
+///
+/// # Errors
+/// Says what is missing; nothing is kept.
+pub fn build(index: u16, config: &config::Domain, bundle: &Bundle<'static>) -> Result<Arc<Domain>, BuildError> {
+    let kernel = bundle.get(&config.kernel).ok_or(BuildError::Missing)?;
+    let initrd = match &config.initrd {
+        Some(name) => Some(bundle.get(name).ok_or(BuildError::Missing)?),
+        None => None,
+    };
+    let mut memory = Memory::new(config.memory)?;
+    let shares = attach_devices(config)?;
+    let bus = match build_bus(&shares) {
+        Some(bus) => bus,
+        None => return Err(BuildError::Device(AttachError::NoPorts)),
+    };
+    let entry = load(config, kernel, initrd, &shares, &mut memory).map_err(BuildError::Kernel)?;
+    let permission_map = mm::allocate_zeroed(PERMISSION_MAP).ok_or(BuildError::OutOfMemory)?;
+    let nested = memory.nested.take().ok_or(BuildError::OutOfMemory)?;
+    let guest = core::mem::replace(&mut memory.guest, GuestMemory::new());
+    let mut domain = Domain {
+        index,
+        config: config.clone(),
+        vcpus: Vec::new(),
+        shares,
+        ports: SpinLock::new(port_table()),
+        pages: page_table(),
+        platform: SpinLock::new(Platform { io_apic: IoApic::new(0), uart: Uart::new(), pci: bus }),
+        memory: guest,
+        nested_root: nested.root(),
+        nested: SpinLock::new(Some(nested)),
+        permission_map,
+        // 0 is the host's. A domain that is built again takes the same one: its first entry on each
+        // processor flushes.
+        asid: u32::from(index) + 1,
+        state: AtomicU8::new(0),
+        end: SpinLock::new(None),
+        frozen: AtomicU32::new(0),
+        console: SpinLock::new(VecDeque::new()),
+        console_dropped: AtomicU64::new(0),
+    };
+    domain.derive_permission_map();
+    domain.vcpus = build_processors(&domain, &entry)?;
+    let domain = Arc::new(domain);
+    device::bind(&domain);
+    for (index, share) in domain.shares.iter().enumerate() {
+        share.configured(&domain, index);
+    }
+    Ok(domain)
+}
+
+fn attach_devices(config: &config::Domain) -> Result<Vec<Share>, BuildError> {
+    let mut shares = Vec::new();
+    for (index, share) in config.devices.iter().enumerate() {
+        let slot = FIRST_SLOT + index as u8;
+        let share = device::attach(share, &config.name, slot, layout::slot_gsi(slot));
+        shares.push(share.map_err(BuildError::Device)?);
+    }
+    Ok(shares)
+}
+
+fn build_bus(shares: &[Share]) -> Option<PciBus> {
+    let mut bus = PciBus::new();
+    for share in shares {
+        bus.insert(share.slot(), share.function()?).ok()?;
+    }
+    Some(bus)
+}
+
+fn port_table() -> PortTable<PortHandler> {
+    let mut ports = PortTable::new();
+    let both = Direction::READ | Direction::WRITE;
+    ports.hook(layout::UART_PORT..=layout::UART_PORT + 7, both, PortHandler::Uart);
+    ports.hook(pci::ADDRESS_PORT..=pci::DATA_PORT + 3, both, PortHandler::PciConfig);
+    ports.hook(power::SLEEP_CONTROL_PORT..=power::RESET_PORT, both, PortHandler::Power);
+    ports
+}
+
+fn page_table() -> PageTable<PageHandler> {
+    let mut pages = PageTable::new();
+    let both = Direction::READ | Direction::WRITE;
+    pages.hook(Gpa::new(layout::IO_APIC), PAGE_SIZE, both, PageHandler::IoApic);
+    pages.hook(Gpa::new(layout::LOCAL_APIC), PAGE_SIZE, both, PageHandler::LocalApic);
+    pages.hook(Gpa::new(layout::ECAM), layout::ECAM_SIZE, both, PageHandler::Ecam);
+    pages
+}
+
+/// RAM as the guest is told of it.
+fn ram(bytes: u64) -> Vec<RamRange> {
+    let below = bytes.min(layout::PCI_MEMORY);
+    let mut ranges = Vec::new();
+    ranges.push(RamRange { start: Gpa::new(0), len: layout::LOW_RAM_END });
+    ranges.push(RamRange { start: Gpa::new(layout::HIGH_RAM), len: below - layout::HIGH_RAM });
+    if bytes > below {
+        ranges.push(RamRange { start: Gpa::new(layout::ABOVE_4G), len: bytes - below });
+    }
+    ranges
+}
+
+fn load(
+    config: &config::Domain,
+    kernel: &[u8],
+    initrd: Option<&[u8]>,
+    shares: &[Share],
+    memory: &mut Memory,
+) -> Result<Entry, LoadError> {
+    let routes: Vec<acpi::IrqRoute> =
+        shares.iter().map(|share| acpi::IrqRoute { slot: share.slot(), pin: 0, gsi: share.pin() }).collect();
+    let tables = acpi::build(
+        &acpi::Description {
+            vcpus: u32::from(config.vcpus),
+            routes: &routes,
+            mmio_window: layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE,
+            io_window: 0x1000..0x1_0000,
+            ecam: layout::ECAM,
+        },
+        layout::ACPI,
+    );
+    for (at, bytes) in &tables.blocks {
+        memory.write(*at, bytes).map_err(|_| LoadError::OutOfRange)?;
+    }
+    let ram = ram(config.memory);
+    let parameters = Parameters { initrd, cmdline: &config.cmdline, ram: &ram, rsdp: Some(tables.rsdp) };
+    sluice_loader::load(kernel, &parameters, memory)
+}
+
+fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildError> {
+    let count = u32::from(domain.config.vcpus);
+    let mut vcpus = Vec::new();
+    for id in 0..count {
+        let mut context = Context {
+            vmcb: VmcbPage::new().ok_or(BuildError::OutOfMemory)?,
+            regs: [0; 16],
+            lapic: LocalApic::new(id, Rates::new(tsc::khz() as u32)),
+            fpu: FpuState::new().ok_or(BuildError::OutOfMemory)?,
+            tsc_aux: 0,
+            pat: 0x0007_0406_0007_0406,
+            mtrr_default: 0xc06,
+            inject: 0,
+            window: false,
+            clock_msr: 0,
+            pv_eoi_msr: 0,
+            pv_eoi_armed: false,
+        };
+        exit::initialize(&mut context, domain);
+        svm::inject::start_up(&mut context, 0);
+        if id == 0 {
+            enter_kernel(&mut context, entry);
+        }
+        let home = match domain.config.cpus.get(id as usize % domain.config.cpus.len().max(1)) {
+            Some(cpu) if u32::from(*cpu) < crate::cpu::count() => u32::from(*cpu),
+            _ => (sched::least_loaded(&[]) + id) % crate::cpu::count(),
+        };
+        let vcpu = Vcpu::new(id, home, context);
+        if id == 0 {
+            vcpu.set_state(RunState::Ready);
+        }
+        vcpus.push(vcpu);
+    }
+    Ok(vcpus)
+}
+
+/// Puts the first processor where its kernel's boot protocol wants it.
+fn enter_kernel(context: &mut Context, entry: &Entry) {
+    use svm::vmcb::Segment;
+    let save = &mut context.vmcb.save;
+    let data = Segment { selector: 0x18, attributes: 0xc93, limit: 0xffff_ffff, base: 0 };
+    (save.ds, save.es, save.fs, save.gs, save.ss) = (data, data, data, data, data);
+    save.gdtr = Segment { base: entry.gdt_base.as_u64(), limit: u32::from(entry.gdt_limit), ..data };
+    match entry.mode {
+        Mode::Long => {
+            save.cs = Segment { selector: 0x10, attributes: 0xa9b, limit: 0xffff_ffff, base: 0 };
+            save.cr0 = 0x8000_0031;
+            save.cr4 = 0x20;
+            save.cr3 = entry.cr3.as_u64();
+            save.efer = svm::EFER_SVME | 1 << 8 | 1 << 10;
+        }
+        Mode::Protected32 => {
+            save.cs = Segment { selector: 0x10, attributes: 0xc9b, limit: 0xffff_ffff, base: 0 };
+            save.cr0 = 0x11;
+        }
+    }
+    save.rip = entry.rip;
+    save.rsp = entry.rsp;
+    save.rax = entry.rax;
+    context.regs[3] = entry.rbx;
+    context.regs[6] = entry.rsi;
+}
+

@@ -1,0 +1,664 @@
+//! A domain: one guest, what it owns, and what it may touch.
+//!
+//! Key types: [`Domain`], [`vcpu::Vcpu`]. Neighbours: `svm` runs the processors, `device` shares
+//! physical devices, `manage` starts and ends domains.
+//!
+//! Lock order: a device's monitor, then `ports`, then `platform`, then a processor's `route`. None is
+//! held while another domain's is taken, except by a device that serves several domains in turn.
+
+pub mod build;
+pub mod counters;
+pub mod layout;
+pub mod vcpu;
+
+use crate::device::Share;
+use crate::mm;
+use crate::sync::SpinLock;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use counters::{Exit, Refusal};
+use sluice_abi::config;
+use sluice_abi::report::DomainState;
+use sluice_memory::{Gpa, GuestMemory, Hpa, NestedTables, OutOfRange, PhysicalMemory};
+use sluice_platform::acpi;
+use sluice_platform::ioapic::IoApic;
+use sluice_platform::ioapic::WriteEffect;
+use sluice_platform::lapic::{DeliveryMode, Ipi, Shorthand};
+use sluice_platform::message::Message;
+use sluice_platform::pci::{ConfigEffect, PciBus};
+use sluice_platform::power::{self, PowerEvent};
+use sluice_platform::uart::Uart;
+use sluice_traps::Direction;
+use sluice_traps::pages::PageTable;
+use sluice_traps::ports::{MAP_BYTES, PortTable};
+use vcpu::{RunState, Vcpu, event};
+
+/// Bytes of console output kept until the management channel has taken them.
+const CONSOLE_LIMIT: usize = 64 * 1024;
+
+/// Data on its way to or from a guest.
+#[derive(Debug)]
+pub enum Access<'a> {
+    /// The guest reads; the buffer is to be filled.
+    Read(&'a mut [u8]),
+    /// The guest writes these bytes.
+    Write(&'a [u8]),
+}
+
+impl Access<'_> {
+    /// Bytes to move.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Read(buffer) => buffer.len(),
+            Self::Write(buffer) => buffer.len(),
+        }
+    }
+
+    /// Whether the guest writes.
+    pub fn is_write(&self) -> bool {
+        matches!(self, Self::Write(_))
+    }
+
+    /// The access to a part of the bytes; empty where `range` is outside.
+    pub fn part(&mut self, range: core::ops::Range<usize>) -> Access<'_> {
+        match self {
+            Self::Read(buffer) => Access::Read(buffer.get_mut(range).unwrap_or_default()),
+            Self::Write(buffer) => Access::Write(buffer.get(range).unwrap_or_default()),
+        }
+    }
+}
+
+/// What came of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// Done; interrupts may have changed.
+    Attend,
+    /// Not allowed; reads gave a harmless value.
+    Refused,
+    /// The device is not here now: the access must be made again later.
+    Wait,
+}
+
+/// Who handles a hooked port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortHandler {
+    /// Nobody: the guest has no right to it.
+    None,
+    /// The serial console.
+    Uart,
+    /// PCI configuration mechanism 1.
+    PciConfig,
+    /// Power-off and reset.
+    Power,
+    /// A share, by its index in [`Domain::shares`].
+    Device(u8),
+}
+
+impl PortHandler {
+    /// Under which reason its exits are counted.
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::Uart => Exit::IoUart,
+            Self::PciConfig => Exit::IoPci,
+            Self::Device(_) => Exit::IoDevice,
+            Self::Power | Self::None => Exit::IoOther,
+        }
+    }
+
+    /// Under which kind its refusals are counted.
+    pub fn refusal(self) -> Refusal {
+        match self {
+            Self::Device(_) => Refusal::Device,
+            _ => Refusal::Port,
+        }
+    }
+}
+
+/// Who handles hooked memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageHandler {
+    /// I/O APIC registers.
+    IoApic,
+    /// Local APIC registers.
+    LocalApic,
+    /// PCI configuration.
+    Ecam,
+}
+
+/// Why a domain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// It asked to be powered off.
+    PowerOff,
+    /// It asked for a reset.
+    Reset,
+    /// A command ended it.
+    Command,
+    /// Triple fault.
+    TripleFault,
+    /// The processor refused the state that it had put itself into.
+    InvalidState,
+    /// An exit that is not intercepted.
+    UnexpectedExit(u32),
+}
+
+impl EndReason {
+    /// The state a domain is in after this.
+    pub fn state(self) -> DomainState {
+        match self {
+            Self::PowerOff => DomainState::PoweredOff,
+            Self::Reset | Self::Command => DomainState::Destroyed,
+            Self::TripleFault | Self::InvalidState | Self::UnexpectedExit(_) => DomainState::Crashed,
+        }
+    }
+
+    /// For people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::PowerOff => "powered off",
+            Self::Reset => "asked for a reset",
+            Self::Command => "ended by a command",
+            Self::TripleFault => "triple fault",
+            Self::InvalidState => "invalid processor state",
+            Self::UnexpectedExit(_) => "unexpected exit",
+        }
+    }
+}
+
+/// The devices of the virtual platform that all processors of a domain share.
+pub struct Platform {
+    io_apic: IoApic,
+    uart: Uart,
+    /// The virtual PCI bus.
+    pub pci: PciBus,
+}
+
+/// One guest.
+pub struct Domain {
+    /// Index in the configuration.
+    pub index: u16,
+    /// What it was built from.
+    pub config: config::Domain,
+    /// Its processors.
+    pub vcpus: Vec<Vcpu>,
+    /// Its parts in physical devices.
+    pub shares: Vec<Share>,
+    /// Its hooked ports.
+    pub ports: SpinLock<PortTable<PortHandler>>,
+    /// Its hooked memory.
+    pages: PageTable<PageHandler>,
+    /// Shared virtual devices.
+    pub platform: SpinLock<Platform>,
+    memory: GuestMemory,
+    nested: SpinLock<Option<NestedTables>>,
+    nested_root: Hpa,
+    permission_map: Hpa,
+    asid: u32,
+    state: AtomicU8,
+    end: SpinLock<Option<EndReason>>,
+    frozen: AtomicU32,
+    console: SpinLock<VecDeque<u8>>,
+    console_dropped: AtomicU64,
+}
+
+impl Domain {
+    /// Name from the configuration.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Physical address of the I/O permission map.
+    pub fn permission_map(&self) -> Hpa {
+        self.permission_map
+    }
+
+    /// Root of the nested page tables.
+    pub fn nested_root(&self) -> Hpa {
+        self.nested_root
+    }
+
+    /// Address space identifier.
+    pub fn asid(&self) -> u32 {
+        self.asid
+    }
+
+    /// Where the domain is in its life.
+    pub fn state(&self) -> DomainState {
+        match self.state.load(Ordering::SeqCst) {
+            0 => DomainState::Created,
+            1 => DomainState::Running,
+            2 => DomainState::Paused,
+            _ => self.end.lock().map_or(DomainState::Destroyed, EndReason::state),
+        }
+    }
+
+    /// Why it ended, if it did.
+    pub fn end_reason(&self) -> Option<EndReason> {
+        *self.end.lock()
+    }
+
+    /// Whether its processors may be given time.
+    pub fn may_run(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == 1
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == 3
+    }
+
+    /// Starts or resumes it.
+    pub fn run(&self) {
+        let _ = self.state.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.state.compare_exchange(2, 1, Ordering::SeqCst, Ordering::SeqCst);
+        for vcpu in &self.vcpus {
+            vcpu.nudge();
+        }
+    }
+
+    /// Takes its processors away until [`Domain::run`].
+    pub fn pause(&self) {
+        if self.state.compare_exchange(1, 2, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.interrupt_all();
+        }
+    }
+
+    /// Ends it. The first reason stays.
+    pub fn end(&self, reason: EndReason) {
+        let mut end = self.end.lock();
+        if end.is_none() {
+            *end = Some(reason);
+            self.state.store(3, Ordering::SeqCst);
+            drop(end);
+            self.interrupt_all();
+            crate::manage::attend();
+        }
+    }
+
+    fn interrupt_all(&self) {
+        for vcpu in &self.vcpus {
+            vcpu.signal(event::YIELD);
+        }
+    }
+
+    /// Whether none of its processors is inside a slice.
+    pub fn is_idle(&self) -> bool {
+        self.vcpus.iter().all(|vcpu| vcpu.context.try_lock().is_some())
+    }
+
+    // --- memory -----------------------------------------------------------------------------
+
+    /// Reads guest memory.
+    ///
+    /// # Errors
+    /// The range is not wholly RAM of this guest; nothing was read.
+    pub fn read(&self, gpa: Gpa, buffer: &mut [u8]) -> Result<(), OutOfRange> {
+        self.memory.read(&mm::Direct, gpa, buffer)
+    }
+
+    /// Writes guest memory.
+    ///
+    /// # Errors
+    /// The range is not wholly RAM of this guest; nothing was written.
+    pub fn write(&self, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.memory.write(&mm::Direct, gpa, bytes)
+    }
+
+    /// Reads an aligned word, for walks of the guest's page tables.
+    pub fn read_u64(&self, gpa: Gpa) -> Option<u64> {
+        self.memory.read_u64(&mm::Direct, gpa).ok()
+    }
+
+    // --- freezing ---------------------------------------------------------------------------
+
+    /// Sees to it that no processor of the domain executes guest code until [`Domain::thaw`], so
+    /// that a device it may touch directly stands still. `except` is a processor known to be out.
+    pub fn freeze(&self) {
+        self.frozen.fetch_add(1, Ordering::SeqCst);
+        for vcpu in &self.vcpus {
+            if vcpu.in_guest.load(Ordering::SeqCst) {
+                vcpu.nudge();
+            }
+        }
+        for vcpu in &self.vcpus {
+            while vcpu.in_guest.load(Ordering::SeqCst) {
+                core::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Ends a freeze.
+    pub fn thaw(&self) {
+        self.frozen.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether somebody froze the domain.
+    #[inline]
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::SeqCst) != 0
+    }
+
+    /// Waits until nobody does. Freezes are short: a few device accesses.
+    pub fn wait_thawed(&self) {
+        while self.is_frozen() {
+            core::hint::spin_loop();
+        }
+    }
+
+    // --- interrupts -------------------------------------------------------------------------
+
+    /// Sets the level of an I/O APIC pin.
+    pub fn set_line(&self, pin: u8, level: bool) {
+        let message = self.platform.lock().io_apic.set_line(pin, level);
+        if let Some(message) = message {
+            self.deliver(&message);
+        }
+    }
+
+    /// Delivers a message of the I/O APIC or an MSI.
+    pub fn deliver(&self, message: &Message) {
+        for vcpu in &self.vcpus {
+            if vcpu.route.lock().matches(message.dest, message.logical) {
+                vcpu.post(message.vector, message.level);
+                if message.lowest_priority {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Delivers an inter-processor interrupt of `from`.
+    pub fn send_ipi(&self, from: &Vcpu, ipi: &Ipi) {
+        for vcpu in &self.vcpus {
+            let hit = match ipi.shorthand {
+                Shorthand::None => vcpu.route.lock().matches(ipi.dest, ipi.logical),
+                Shorthand::SelfOnly => vcpu.id == from.id,
+                Shorthand::All => true,
+                Shorthand::Others => vcpu.id != from.id,
+            };
+            if !hit {
+                continue;
+            }
+            match ipi.mode {
+                DeliveryMode::Fixed => vcpu.post(ipi.vector, false),
+                DeliveryMode::LowestPriority => {
+                    vcpu.post(ipi.vector, false);
+                    break;
+                }
+                DeliveryMode::Nmi => vcpu.signal(event::NMI),
+                DeliveryMode::Init if ipi.assert => self.wake_off(vcpu, event::INIT),
+                DeliveryMode::StartUp => {
+                    vcpu.sipi_vector.store(ipi.vector, Ordering::SeqCst);
+                    self.wake_off(vcpu, event::SIPI);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn wake_off(&self, vcpu: &Vcpu, what: u32) {
+        vcpu.signal(what);
+        if vcpu.state() == RunState::Off {
+            vcpu.nudge();
+        }
+    }
+
+    /// A processor ended the handling of a level-triggered interrupt.
+    pub fn end_of_interrupt(&self, vector: u8) {
+        // A line that is passed through shows what the device says now before the I/O APIC looks at
+        // it again, or every interrupt would come twice.
+        for share in &self.shares {
+            if self.platform.lock().io_apic.is_in_service(share.pin()) {
+                share.end_of_interrupt(self);
+            }
+        }
+        let eois = self.platform.lock().io_apic.eoi(vector);
+        for message in &eois.redeliver {
+            self.deliver(message);
+        }
+    }
+
+    /// Brings the whole permission map in line with the trap table.
+    fn derive_permission_map(&self) {
+        mm::Direct.fill(self.permission_map, MAP_BYTES as u64, 0xff);
+        self.derive_ports(0..=u16::MAX);
+    }
+
+    fn derive_ports(&self, ports: core::ops::RangeInclusive<u16>) {
+        let table = self.ports.lock();
+        // Whole bytes of the map, eight ports each.
+        for byte in ports.start() / 8..=ports.end() / 8 {
+            let at = Hpa::new(self.permission_map.as_u64() + u64::from(byte));
+            mm::Direct.write(at, &[table.map_byte(byte)]);
+        }
+    }
+
+    /// Says for each port of a device whether it is direct; the others go to `handler`.
+    pub fn set_ports(&self, base: u16, count: u16, handler: PortHandler, direct: impl Fn(u16) -> bool) {
+        let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
+        let mut table = self.ports.lock();
+        for offset in 0..count {
+            let port = base + offset;
+            if direct(offset) {
+                table.direct(port..=port);
+            } else {
+                table.hook(port..=port, Direction::all(), handler);
+            }
+        }
+        drop(table);
+        self.derive_ports(base..=last);
+    }
+
+    // --- virtual devices --------------------------------------------------------------------
+
+    /// An access to a hooked port.
+    pub fn port(&self, vcpu: &Vcpu, handler: PortHandler, port: u16, width: u8, access: Access<'_>) -> Answer {
+        match handler {
+            PortHandler::Device(index) => match self.shares.get(usize::from(index)) {
+                Some(share) => share.port(self, port, width, access),
+                None => refuse(access),
+            },
+            PortHandler::Uart => self.uart(port, access),
+            PortHandler::PciConfig => self.pci_port(port, width, access),
+            PortHandler::Power => {
+                if let Access::Write(bytes) = &access {
+                    for byte in *bytes {
+                        match power::write(port, *byte) {
+                            Some(PowerEvent::PowerOff) => self.end(EndReason::PowerOff),
+                            Some(PowerEvent::Reset) => self.end(EndReason::Reset),
+                            None => {}
+                        }
+                    }
+                    return Answer::Attend;
+                }
+                fill(access, 0);
+                Answer::Done
+            }
+            PortHandler::None => {
+                let _ = vcpu;
+                refuse(access)
+            }
+        }
+    }
+
+    fn uart(&self, port: u16, access: Access<'_>) -> Answer {
+        let offset = (port.wrapping_sub(layout::UART_PORT) & 7) as u8;
+        let mut platform = self.platform.lock();
+        match access {
+            Access::Read(buffer) => buffer.iter_mut().for_each(|byte| *byte = platform.uart.read(offset)),
+            Access::Write(bytes) => {
+                for byte in bytes {
+                    if let Some(byte) = platform.uart.write(offset, *byte) {
+                        self.console_output(byte);
+                    }
+                }
+            }
+        }
+        self.update_uart_line(platform)
+    }
+
+    fn update_uart_line(&self, mut platform: crate::sync::SpinLockGuard<'_, Platform>) -> Answer {
+        let level = platform.uart.interrupt();
+        let message = platform.io_apic.set_line(layout::UART_GSI, level);
+        drop(platform);
+        match message {
+            Some(message) => {
+                self.deliver(&message);
+                Answer::Attend
+            }
+            None => Answer::Done,
+        }
+    }
+
+    /// Presses the ACPI power button.
+    pub fn press_power_button(&self) {
+        // Edge-triggered: up and down again is one interrupt.
+        self.set_line(acpi::POWER_BUTTON_GSI, true);
+        self.set_line(acpi::POWER_BUTTON_GSI, false);
+    }
+
+    /// Bytes typed on the console.
+    pub fn console_input(&self, bytes: &[u8]) {
+        let mut platform = self.platform.lock();
+        for byte in bytes {
+            platform.uart.push_input(*byte);
+        }
+        self.update_uart_line(platform);
+    }
+
+    fn console_output(&self, byte: u8) {
+        let mut console = self.console.lock();
+        if console.len() < CONSOLE_LIMIT {
+            console.push_back(byte);
+        } else {
+            self.console_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        let flush = byte == b'\n' || console.len() >= 128;
+        drop(console);
+        if flush {
+            crate::manage::attend();
+        }
+    }
+
+    /// Takes up to `limit` bytes of console output.
+    pub fn take_console(&self, limit: usize) -> Vec<u8> {
+        let mut console = self.console.lock();
+        let count = console.len().min(limit);
+        console.drain(..count).collect()
+    }
+
+    fn pci_port(&self, port: u16, width: u8, access: Access<'_>) -> Answer {
+        let mut platform = self.platform.lock();
+        let effect = match access {
+            Access::Read(buffer) => {
+                let value = platform.pci.port_read(port, width).to_le_bytes();
+                for (to, from) in buffer.iter_mut().zip(value.iter().cycle()) {
+                    *to = *from;
+                }
+                ConfigEffect::None
+            }
+            Access::Write(bytes) => platform.pci.port_write(port, width, value_of(bytes)),
+        };
+        drop(platform);
+        self.apply_config(effect);
+        Answer::Done
+    }
+
+    fn apply_config(&self, effect: ConfigEffect) {
+        if let ConfigEffect::BarsChanged(slot) | ConfigEffect::CommandChanged(slot, _) = effect {
+            for (index, share) in self.shares.iter().enumerate() {
+                if share.slot() == slot {
+                    share.configured(self, index);
+                }
+            }
+        }
+    }
+
+    /// Under which reason a nested page fault at `gpa` is counted.
+    pub fn classify(&self, gpa: Gpa) -> Exit {
+        match self.pages.lookup(gpa) {
+            Some(PageHandler::IoApic) => Exit::MmioIoApic,
+            Some(PageHandler::LocalApic) => Exit::ApicOther,
+            Some(PageHandler::Ecam) => Exit::MmioEcam,
+            None => Exit::MmioOther,
+        }
+    }
+
+    /// An access to memory that is not RAM.
+    pub fn mmio(&self, vcpu: &Vcpu, gpa: Gpa, access: Access<'_>) -> Answer {
+        match self.pages.lookup(gpa) {
+            Some(PageHandler::IoApic) => self.io_apic(gpa, access),
+            Some(PageHandler::Ecam) => self.ecam(gpa, access),
+            // The local APIC needs the processor's own context: `svm::mmio` handles it.
+            Some(PageHandler::LocalApic) | None => {
+                vcpu.refusals.count(Refusal::Memory as usize);
+                refuse(access)
+            }
+        }
+    }
+
+    fn io_apic(&self, gpa: Gpa, access: Access<'_>) -> Answer {
+        let offset = (gpa.as_u64() - layout::IO_APIC) as u32;
+        let mut platform = self.platform.lock();
+        match access {
+            Access::Read(buffer) => {
+                let value = platform.io_apic.mmio_read(offset).to_le_bytes();
+                for (to, from) in buffer.iter_mut().zip(value) {
+                    *to = from;
+                }
+            }
+            Access::Write(bytes) => {
+                let effect = platform.io_apic.mmio_write(offset, value_of(bytes));
+                drop(platform);
+                match effect {
+                    WriteEffect::None => {}
+                    WriteEffect::Deliver(message) => self.deliver(&message),
+                    WriteEffect::Eoi(vector) => self.end_of_interrupt(vector),
+                }
+            }
+        }
+        Answer::Done
+    }
+
+    fn ecam(&self, gpa: Gpa, access: Access<'_>) -> Answer {
+        let offset = (gpa.as_u64() - layout::ECAM) as u32;
+        let width = access.len().min(4) as u8;
+        let mut platform = self.platform.lock();
+        let effect = match access {
+            Access::Read(buffer) => {
+                let value = platform.pci.ecam_read(offset, width).to_le_bytes();
+                for (to, from) in buffer.iter_mut().zip(value) {
+                    *to = from;
+                }
+                ConfigEffect::None
+            }
+            Access::Write(bytes) => platform.pci.ecam_write(offset, width, value_of(bytes)),
+        };
+        drop(platform);
+        self.apply_config(effect);
+        Answer::Done
+    }
+}
+
+fn value_of(bytes: &[u8]) -> u32 {
+    let mut word = [0; 4];
+    for (to, from) in word.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u32::from_le_bytes(word)
+}
+
+fn fill(access: Access<'_>, byte: u8) {
+    if let Access::Read(buffer) = access {
+        buffer.fill(byte);
+    }
+}
+
+/// What a PC does where nothing is: reads give ones, writes vanish.
+fn refuse(access: Access<'_>) -> Answer {
+    fill(access, 0xff);
+    Answer::Refused
+}

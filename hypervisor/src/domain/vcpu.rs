@@ -1,0 +1,200 @@
+//! A virtual processor.
+//!
+//! What other processors may touch is in [`Vcpu`] (atomics only); what only the physical processor
+//! that runs it touches is in [`Context`], behind a lock that is held for a whole slice.
+
+use super::counters::{ExitCounters, RefusalCounters};
+use crate::cpu;
+use crate::cpu::fpu::FpuState;
+use crate::svm::VmcbPage;
+use crate::sync::SpinLock;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use sluice_platform::lapic::LocalApic;
+
+/// Whether a virtual processor can be given a physical one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RunState {
+    /// Waits for INIT-SIPI.
+    Off = 0,
+    /// Has something to do.
+    Ready = 1,
+    /// Executed HLT.
+    Halted = 2,
+    /// Waits for a device that another domain holds.
+    WaitsForDevice = 3,
+}
+
+/// Reasons to look closer before the next entry, bits of [`Vcpu::events`].
+pub mod event {
+    /// Interrupts were posted.
+    pub const INTERRUPT: u32 = 1 << 0;
+    /// INIT was received.
+    pub const INIT: u32 = 1 << 1;
+    /// SIPI was received; its vector is in `sipi_vector`.
+    pub const SIPI: u32 = 1 << 2;
+    /// The slice is over, or the domain must stop.
+    pub const YIELD: u32 = 1 << 3;
+    /// The timer's deadline may have passed.
+    pub const TIMER: u32 = 1 << 4;
+    /// NMI.
+    pub const NMI: u32 = 1 << 5;
+}
+
+/// What the run loop needs of a virtual processor, private to the processor that runs it.
+pub struct Context {
+    /// Control block.
+    pub vmcb: VmcbPage,
+    /// General registers except RAX and RSP.
+    pub regs: crate::svm::Registers,
+    /// Local APIC.
+    pub lapic: LocalApic,
+    /// FPU, SSE, AVX state while another virtual processor's is in the registers.
+    pub fpu: FpuState,
+    /// TSC_AUX (RDTSCP), not part of the VMCB.
+    pub tsc_aux: u64,
+    /// Page attribute table as the guest wrote it.
+    pub pat: u64,
+    /// MTRRdefType as the guest wrote it.
+    pub mtrr_default: u64,
+    /// Event to inject at the next entry before anything else; 0: none.
+    pub inject: u64,
+    /// Interrupt window requested.
+    pub window: bool,
+    /// Guest-physical address of the kvmclock page | enabled bit, as written.
+    pub clock_msr: u64,
+    /// Guest-physical address of the paravirtual EOI word | enabled bit, as written.
+    pub pv_eoi_msr: u64,
+    /// The guest was told that it may skip the EOI of the interrupt in service.
+    pub pv_eoi_armed: bool,
+}
+
+impl Context {
+    /// The time-stamp counter as the guest reads it.
+    pub fn guest_tsc(&self) -> u64 {
+        cpu::tsc::now().wrapping_add(self.vmcb.control.tsc_offset)
+    }
+
+    /// Host TSC at which the local APIC's timer fires next.
+    pub fn timer_deadline(&self) -> Option<u64> {
+        self.lapic.timer_deadline().map(|at| at.wrapping_sub(self.vmcb.control.tsc_offset))
+    }
+}
+
+/// A virtual processor, as everyone sees it.
+pub struct Vcpu {
+    /// Index in the domain, and its APIC identifier.
+    pub id: u32,
+    /// Physical processor that runs it.
+    pub home: u32,
+    /// Private part; locked by the home processor while it runs.
+    pub context: SpinLock<Context>,
+    /// Exits by reason.
+    pub exits: ExitCounters,
+    /// Refusals by kind.
+    pub refusals: RefusalCounters,
+    /// Interrupts injected.
+    pub interrupts: AtomicU64,
+    /// TSC ticks spent in slices.
+    pub run_ticks: AtomicU64,
+    /// See [`event`].
+    pub events: AtomicU32,
+    /// Local APIC routing snapshot for senders.
+    pub route: SpinLock<sluice_platform::lapic::Routing>,
+    /// TSC at which a halted processor must be looked at again; `u64::MAX`: never.
+    pub wake_at: AtomicU64,
+    pub(crate) in_guest: AtomicBool,
+    pub(crate) sipi_vector: AtomicU8,
+    state: AtomicU8,
+    posted: [AtomicU64; 4],
+    posted_level: [AtomicU64; 4],
+}
+
+impl Vcpu {
+    /// A processor that waits for SIPI.
+    pub fn new(id: u32, home: u32, context: Context) -> Self {
+        let route = context.lapic.routing();
+        Self {
+            id,
+            home,
+            context: SpinLock::new(context),
+            exits: ExitCounters::new(),
+            refusals: RefusalCounters::new(),
+            interrupts: AtomicU64::new(0),
+            run_ticks: AtomicU64::new(0),
+            events: AtomicU32::new(0),
+            route: SpinLock::new(route),
+            wake_at: AtomicU64::new(u64::MAX),
+            in_guest: AtomicBool::new(false),
+            sipi_vector: AtomicU8::new(0),
+            state: AtomicU8::new(RunState::Off as u8),
+            posted: [const { AtomicU64::new(0) }; 4],
+            posted_level: [const { AtomicU64::new(0) }; 4],
+        }
+    }
+
+    /// Current run state.
+    pub fn state(&self) -> RunState {
+        match self.state.load(Ordering::SeqCst) {
+            0 => RunState::Off,
+            1 => RunState::Ready,
+            2 => RunState::Halted,
+            _ => RunState::WaitsForDevice,
+        }
+    }
+
+    /// Sets the run state; the home processor alone decides to sleep.
+    pub fn set_state(&self, state: RunState) {
+        self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// Makes the processor ready if it is in state `from`.
+    pub fn wake_from(&self, from: RunState) {
+        if self
+            .state
+            .compare_exchange(from as u8, RunState::Ready as u8, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+        {
+            self.nudge();
+        }
+    }
+
+    /// Posts an interrupt from any processor.
+    pub fn post(&self, vector: u8, level: bool) {
+        let (word, bit) = (usize::from(vector >> 6), 1u64 << (vector & 63));
+        if level {
+            self.posted_level[word].fetch_or(bit, Ordering::SeqCst);
+        }
+        self.posted[word].fetch_or(bit, Ordering::SeqCst);
+        self.signal(event::INTERRUPT);
+    }
+
+    /// Raises an event and sees to it that the processor notices.
+    pub fn signal(&self, event: u32) {
+        self.events.fetch_or(event, Ordering::SeqCst);
+        self.wake_from(RunState::Halted);
+        if self.in_guest.load(Ordering::SeqCst) {
+            self.nudge();
+        }
+    }
+
+    /// Interrupts the home processor so that it looks at its virtual processors again.
+    pub fn nudge(&self) {
+        if self.home != cpu::this().index {
+            cpu::kick(self.home);
+        }
+    }
+
+    /// Moves posted interrupts into the local APIC.
+    pub fn collect(&self, lapic: &mut LocalApic) {
+        for word in 0..4 {
+            let mut bits = self.posted[word].swap(0, Ordering::SeqCst);
+            let level = self.posted_level[word].fetch_and(!bits, Ordering::SeqCst);
+            while bits != 0 {
+                let bit = bits.trailing_zeros();
+                bits &= bits - 1;
+                lapic.request((word as u32 * 64 + bit) as u8, level >> bit & 1 != 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Reports: what the counters say now.
+
+use crate::cpu::{self, tsc};
+use crate::device;
+use crate::domain::counters::{Exit, Refusal, named};
+use crate::domain::{Domain, EndReason};
+use crate::mm;
+use core::sync::atomic::Ordering;
+use sluice_abi::report::{DomainReport, DomainState, Report};
+
+/// The whole machine.
+pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
+    Report {
+        uptime_ns: tsc::uptime_ns(),
+        cpus: cpu::count() as u16,
+        tsc_khz: tsc::khz(),
+        free_memory: mm::frames().free_bytes(),
+        domains: domains.collect(),
+        devices: device::reports(),
+    }
+}
+
+/// One domain.
+pub fn domain(domain: &Domain, restarts: u32) -> DomainReport {
+    let mut exits = [0; Exit::NAMES.len()];
+    let mut refusals = [0; Refusal::NAMES.len()];
+    let (mut interrupts, mut ticks) = (0, 0);
+    for vcpu in &domain.vcpus {
+        vcpu.exits.add_to(&mut exits);
+        vcpu.refusals.add_to(&mut refusals);
+        interrupts += vcpu.interrupts.load(Ordering::Relaxed);
+        ticks += vcpu.run_ticks.load(Ordering::Relaxed);
+    }
+    let state = domain.state();
+    let reason = if state == DomainState::PoweredOff {
+        ""
+    } else {
+        domain.end_reason().map_or("", EndReason::text)
+    };
+    DomainReport {
+        name: domain.name().into(),
+        state,
+        end_reason: reason.into(),
+        restarts,
+        run_ns: tsc::ns_from_ticks(ticks),
+        exits: named(Exit::NAMES, &exits),
+        refused: named(Refusal::NAMES, &refusals),
+        interrupts,
+    }
+}

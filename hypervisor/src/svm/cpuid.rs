@@ -1,0 +1,28 @@
+//! CPUID: the processor's own answer, filtered for a guest.
+
+use super::exit;
+use crate::cpu::{self, tsc};
+use crate::domain::Domain;
+use crate::domain::vcpu::{Context, Vcpu};
+use sluice_platform::cpuid::{CpuInfo, filter};
+
+const CR4_OSXSAVE: u64 = 1 << 18;
+
+/// Answers the CPUID instruction that the guest stands at.
+pub fn handle(vcpu: &Vcpu, ctx: &mut Context, domain: &Domain) {
+    let (leaf, subleaf) = (ctx.vmcb.save.rax as u32, ctx.regs[1] as u32);
+    let host = cpu::cpuid(leaf, subleaf);
+    let guest = CpuInfo {
+        vcpu_id: vcpu.id,
+        vcpus: domain.vcpus.len() as u32,
+        tsc_khz: tsc::khz() as u32,
+        apic_id: vcpu.id,
+        osxsave: ctx.vmcb.save.cr4 & CR4_OSXSAVE != 0,
+    };
+    let [eax, ebx, ecx, edx] = filter(leaf, subleaf, [host.eax, host.ebx, host.ecx, host.edx], &guest);
+    ctx.vmcb.save.rax = u64::from(eax);
+    ctx.regs[3] = u64::from(ebx);
+    ctx.regs[1] = u64::from(ecx);
+    ctx.regs[2] = u64::from(edx);
+    exit::skip(ctx, 2);
+}

@@ -1,0 +1,125 @@
+//! Bringing interrupts and exceptions into a guest.
+//!
+//! Source: APM vol 2, 15.20 (event injection) and 15.21 (virtual interrupts). The virtual interrupt
+//! serves as an interrupt window only: it is requested when an interrupt cannot be injected now, and
+//! its exit says that it can.
+
+use super::vmcb::{Intercept3, Segment, VirtualInterrupt, event};
+use crate::domain::Domain;
+use crate::domain::vcpu::{Context, Vcpu};
+use core::sync::atomic::Ordering;
+use sluice_memory::Gpa;
+
+const RFLAGS_IF: u64 = 1 << 9;
+/// NMI as an event (type 2, vector 2).
+pub const NMI: u64 = event::VALID | 2 << 8 | 2;
+
+/// Decides what the next entry delivers.
+pub fn next(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
+    ctx.lapic.set_tpr(((ctx.vmcb.control.virtual_interrupt & 0xf) << 4) as u8);
+    if ctx.inject != 0 {
+        ctx.vmcb.control.event_injection = core::mem::take(&mut ctx.inject);
+        ctx.vmcb.control.interrupt_shadow = 0;
+        if ctx.lapic.highest_pending().is_some() {
+            open_window(ctx);
+        }
+        return;
+    }
+    let Some(vector) = ctx.lapic.highest_pending() else {
+        close_window(ctx);
+        return;
+    };
+    if ctx.vmcb.save.rflags & RFLAGS_IF == 0 || ctx.vmcb.control.interrupt_shadow & 1 != 0 {
+        open_window(ctx);
+        return;
+    }
+    let alone = !ctx.lapic.has_in_service();
+    ctx.lapic.acknowledge(vector);
+    ctx.vmcb.control.event_injection = event::interrupt(vector);
+    vcpu.interrupts.store(vcpu.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    if ctx.lapic.any_requested() {
+        open_window(ctx);
+    } else {
+        close_window(ctx);
+        if alone && !ctx.lapic.is_level(vector) {
+            offer_pv_eoi(domain, ctx);
+        }
+    }
+}
+
+fn open_window(ctx: &mut Context) {
+    if !ctx.window {
+        ctx.window = true;
+        let control = &mut ctx.vmcb.control;
+        control.intercept3 |= Intercept3::VINTR.bits();
+        control.virtual_interrupt |= (VirtualInterrupt::IRQ | VirtualInterrupt::IGNORE_TPR).bits();
+    }
+}
+
+/// Withdraws the request for an interrupt window.
+pub fn close_window(ctx: &mut Context) {
+    if ctx.window {
+        ctx.window = false;
+        let control = &mut ctx.vmcb.control;
+        control.intercept3 &= !Intercept3::VINTR.bits();
+        control.virtual_interrupt &= !(VirtualInterrupt::IRQ | VirtualInterrupt::IGNORE_TPR).bits();
+    }
+}
+
+/// Tells the guest that it may leave out the EOI of the interrupt that is about to be delivered.
+///
+/// KVM's paravirtual EOI (Linux Documentation/virt/kvm/x86/msr.rst, MSR_KVM_EOI_EN): the hypervisor
+/// sets bit 0 of a word in guest memory, the guest clears it instead of writing the EOI register.
+fn offer_pv_eoi(domain: &Domain, ctx: &mut Context) {
+    if ctx.pv_eoi_msr & 1 != 0 {
+        let word = Gpa::new(ctx.pv_eoi_msr & !3);
+        ctx.pv_eoi_armed = domain.write(word, &1u32.to_le_bytes()).is_ok();
+    }
+}
+
+/// Brings the local APIC up to date with what the guest did to the paravirtual EOI word.
+pub fn sync_pv_eoi(domain: &Domain, ctx: &mut Context) {
+    if !ctx.pv_eoi_armed {
+        return;
+    }
+    ctx.pv_eoi_armed = false;
+    let word = Gpa::new(ctx.pv_eoi_msr & !3);
+    let mut bytes = [0; 4];
+    if domain.read(word, &mut bytes).is_ok() && bytes[0] & 1 == 0 {
+        ctx.lapic.eoi();
+    } else {
+        // Still in service: from here on the guest must say so itself.
+        let _ = domain.write(word, &0u32.to_le_bytes());
+    }
+}
+
+/// Puts the processor at the start of real-mode code in page `vector` (SIPI; SDM vol 3, 9.4.3).
+pub fn start_up(ctx: &mut Context, vector: u8) {
+    let data = Segment { selector: 0, attributes: 0x093, limit: 0xffff, base: 0 };
+    let save = &mut ctx.vmcb.save;
+    save.cs = Segment {
+        selector: u16::from(vector) << 8,
+        attributes: 0x09b,
+        limit: 0xffff,
+        base: u64::from(vector) << 12,
+    };
+    (save.ds, save.es, save.fs, save.gs, save.ss) = (data, data, data, data, data);
+    save.gdtr = Segment { limit: 0xffff, ..Segment::default() };
+    save.idtr = Segment { limit: 0xffff, ..Segment::default() };
+    save.ldtr = Segment { attributes: 0x082, limit: 0xffff, ..Segment::default() };
+    save.tr = Segment { attributes: 0x08b, limit: 0xffff, ..Segment::default() };
+    save.cr0 = 0x10;
+    save.cr3 = 0;
+    save.cr4 = 0;
+    save.efer = super::EFER_SVME;
+    save.rflags = 2;
+    save.rip = 0;
+    save.rsp = 0;
+    save.rax = 0;
+    save.cpl = 0;
+    save.dr6 = 0xffff_0ff0;
+    save.dr7 = 0x400;
+    ctx.regs = [0; 16];
+    ctx.inject = 0;
+    ctx.vmcb.control.interrupt_shadow = 0;
+}

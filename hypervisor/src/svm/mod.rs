@@ -1,0 +1,214 @@
+//! AMD SVM: enabling it, entering a guest, and the permission maps.
+//!
+//! All code that knows the vendor is in this folder. Source: APM vol 2, chapter 15.
+
+pub mod cpuid;
+pub mod exit;
+pub mod inject;
+pub mod io;
+pub mod mmio;
+pub mod msr;
+pub mod vmcb;
+
+use crate::cpu::{self, rdmsr, wrmsr};
+use crate::mm;
+use core::arch::global_asm;
+use sluice_memory::{Hpa, PAGE_SIZE};
+use vmcb::Vmcb;
+
+const EFER: u32 = 0xc000_0080;
+/// EFER: SVM is on. A guest's EFER must have it too (APM vol 2, 15.5.1).
+pub const EFER_SVME: u64 = 1 << 12;
+const VM_CR: u32 = 0xc001_0114;
+const VM_CR_SVMDIS: u64 = 1 << 4;
+const VM_HSAVE_PA: u32 = 0xc001_0117;
+
+/// Why this processor cannot run guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// CPUID 8000_0001 ECX bit 2 is clear.
+    NoSvm,
+    /// Firmware locked it off (VM_CR.SVMDIS).
+    Disabled,
+    /// No nested paging (CPUID 8000_000A EDX bit 0).
+    NoNestedPaging,
+    /// No memory for the host's own save areas.
+    NoMemory,
+}
+
+/// What a processor offers beyond plain SVM (CPUID 8000_000A EDX).
+#[derive(Clone, Copy, Debug)]
+pub struct Features {
+    /// Number of address space identifiers, the host's included.
+    pub asids: u32,
+    /// The exit saves the address of the next instruction.
+    pub next_rip: bool,
+}
+
+/// Physical pages a processor needs to go in and out of guests.
+pub struct HostArea {
+    /// Where `vmload` finds the hypervisor's own FS, GS, TR and system-call state.
+    host_vmcb: Hpa,
+}
+
+/// Reads the features of this processor.
+///
+/// # Errors
+/// Says what is missing.
+pub fn features() -> Result<Features, Unsupported> {
+    if cpu::cpuid(0x8000_0001, 0).ecx & 1 << 2 == 0 {
+        return Err(Unsupported::NoSvm);
+    }
+    let svm = cpu::cpuid(0x8000_000a, 0);
+    if svm.edx & 1 == 0 {
+        return Err(Unsupported::NoNestedPaging);
+    }
+    Ok(Features { asids: svm.ebx, next_rip: svm.edx & 1 << 3 != 0 })
+}
+
+/// Switches SVM on for the calling processor, after its GDT, TSS and GS base are final.
+///
+/// # Errors
+/// Says what is missing.
+pub fn enable() -> Result<HostArea, Unsupported> {
+    features()?;
+    // SAFETY: the MSRs exist, as `features` found SVM; setting SVME changes nothing by itself.
+    unsafe {
+        if rdmsr(VM_CR) & VM_CR_SVMDIS != 0 {
+            return Err(Unsupported::Disabled);
+        }
+        wrmsr(EFER, rdmsr(EFER) | EFER_SVME);
+    }
+    let mut frames = mm::frames();
+    let save = frames.allocate(PAGE_SIZE, PAGE_SIZE).ok_or(Unsupported::NoMemory)?;
+    let host_vmcb = frames.allocate(PAGE_SIZE, PAGE_SIZE).ok_or(Unsupported::NoMemory)?;
+    drop(frames);
+    // SAFETY: both pages were just allocated for this processor and are never freed.
+    unsafe {
+        wrmsr(VM_HSAVE_PA, save.as_u64());
+        core::arch::asm!("vmsave rax", in("rax") host_vmcb.as_u64(), options(nostack, preserves_flags));
+    }
+    Ok(HostArea { host_vmcb })
+}
+
+/// General registers of a guest, by hardware number; RAX (0) and RSP (4) live in the VMCB.
+pub type Registers = [u64; 16];
+
+global_asm!(
+    // extern "C" fn(regs: rdi, vmcb: rsi, host_vmcb: rdx)
+    ".pushsection .text.svm_enter, \"ax\"",
+    ".global svm_enter",
+    "svm_enter:",
+    "push rbp",
+    "mov rbp, rsp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "push rdi",
+    "push rdx",
+    "mov rax, rsi",
+    "mov rcx, [rdi + 1*8]",
+    "mov rdx, [rdi + 2*8]",
+    "mov rbx, [rdi + 3*8]",
+    "mov rbp, [rdi + 5*8]",
+    "mov rsi, [rdi + 6*8]",
+    "mov r8,  [rdi + 8*8]",
+    "mov r9,  [rdi + 9*8]",
+    "mov r10, [rdi + 10*8]",
+    "mov r11, [rdi + 11*8]",
+    "mov r12, [rdi + 12*8]",
+    "mov r13, [rdi + 13*8]",
+    "mov r14, [rdi + 14*8]",
+    "mov r15, [rdi + 15*8]",
+    "mov rdi, [rdi + 7*8]",
+    // With GIF clear and IF set a physical interrupt ends the guest's run and is taken after STGI.
+    "clgi",
+    "sti",
+    "vmload rax",
+    "vmrun rax",
+    "vmsave rax",
+    "pop rax",
+    "vmload rax",
+    "pop rax",
+    "mov [rax + 1*8], rcx",
+    "mov [rax + 2*8], rdx",
+    "mov [rax + 3*8], rbx",
+    "mov [rax + 5*8], rbp",
+    "mov [rax + 6*8], rsi",
+    "mov [rax + 7*8], rdi",
+    "mov [rax + 8*8], r8",
+    "mov [rax + 9*8], r9",
+    "mov [rax + 10*8], r10",
+    "mov [rax + 11*8], r11",
+    "mov [rax + 12*8], r12",
+    "mov [rax + 13*8], r13",
+    "mov [rax + 14*8], r14",
+    "mov [rax + 15*8], r15",
+    "cli",
+    "stgi",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn svm_enter(regs: *mut Registers, vmcb: u64, host_vmcb: u64);
+}
+
+/// Runs the guest until its next exit.
+///
+/// # Safety
+/// `vmcb_at` is the physical address of a VMCB whose nested tables and permission maps are alive and
+/// give the guest nothing but what is its own; SVM is enabled on this processor with `host`.
+#[inline]
+pub unsafe fn enter(host: &HostArea, regs: &mut Registers, vmcb_at: Hpa) {
+    // SAFETY: the caller vouches for the VMCB; the assembly keeps all callee-saved registers.
+    unsafe { svm_enter(regs, vmcb_at.as_u64(), host.host_vmcb.as_u64()) }
+}
+
+/// A VMCB in a page of its own.
+pub struct VmcbPage {
+    at: Hpa,
+}
+
+impl VmcbPage {
+    /// Allocates a cleared VMCB.
+    pub fn new() -> Option<Self> {
+        let at = mm::allocate_zeroed(PAGE_SIZE)?;
+        Some(Self { at })
+    }
+
+    /// Physical address, for [`enter`].
+    pub fn address(&self) -> Hpa {
+        self.at
+    }
+}
+
+impl Drop for VmcbPage {
+    fn drop(&mut self) {
+        mm::release(self.at, PAGE_SIZE);
+    }
+}
+
+impl core::ops::Deref for VmcbPage {
+    type Target = Vmcb;
+    fn deref(&self) -> &Vmcb {
+        // SAFETY: the page is this object's alone, aligned, and any bit pattern is a valid Vmcb. The
+        // processor writes it only inside `enter`, while no reference exists.
+        unsafe { &*mm::virt(self.at).cast::<Vmcb>() }
+    }
+}
+
+impl core::ops::DerefMut for VmcbPage {
+    fn deref_mut(&mut self) -> &mut Vmcb {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { &mut *mm::virt(self.at).cast::<Vmcb>() }
+    }
+}

@@ -1,0 +1,221 @@
+//! Model-specific registers of a guest, and the permission map that says which it may touch itself.
+//!
+//! Source: APM vol 2, 15.11 (MSR permission map), Linux Documentation/virt/kvm/x86/msr.rst (the
+//! paravirtual clock and EOI registers).
+
+use super::exit::{Flow, exception, raise, skip};
+use crate::cpu::{rtc, tsc};
+use crate::domain::counters::{Exit, Refusal};
+use crate::domain::vcpu::{Context, Vcpu};
+use crate::domain::Domain;
+use crate::mm;
+use sluice_memory::{Gpa, Hpa, PhysicalMemory};
+use sluice_platform::clock;
+use sluice_platform::lapic::Effect;
+use crate::sync::Once;
+
+const TSC: u32 = 0x10;
+const APIC_BASE: u32 = 0x1b;
+const PATCH_LEVEL: u32 = 0x8b;
+const MTRR_CAP: u32 = 0xfe;
+const MCG_CAP: u32 = 0x179;
+const MCG_STATUS: u32 = 0x17a;
+const PAT: u32 = 0x277;
+const MTRR_DEFAULT: u32 = 0x2ff;
+const TSC_DEADLINE: u32 = 0x6e0;
+const X2APIC_FIRST: u32 = 0x800;
+const X2APIC_TPR: u32 = 0x808;
+const X2APIC_EOI: u32 = 0x80b;
+const X2APIC_ICR: u32 = 0x830;
+const X2APIC_LAST: u32 = 0x8ff;
+const KVM_WALL_CLOCK: u32 = 0x4b56_4d00;
+const KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
+const KVM_PV_EOI: u32 = 0x4b56_4d04;
+const EFER: u32 = 0xc000_0080;
+const TSC_AUX: u32 = 0xc000_0103;
+const SYSCFG: u32 = 0xc001_0010;
+const HWCR: u32 = 0xc001_0015;
+const NB_CFG: u32 = 0xc001_001f;
+const INT_PENDING: u32 = 0xc001_0055;
+const OSVW_FIRST: u32 = 0xc001_0140;
+const OSVW_LAST: u32 = 0xc001_0141;
+const LS_CFG: u32 = 0xc001_1020;
+const DE_CFG: u32 = 0xc001_1029;
+
+/// EFER bits a guest may set: SCE, LME, NXE, LMSLE not, FFXSR, TCE.
+const EFER_GUEST: u64 = 1 | 1 << 8 | 1 << 11 | 1 << 14 | 1 << 15;
+const EFER_LME: u64 = 1 << 8;
+const EFER_LMA: u64 = 1 << 10;
+const CR0_PG: u64 = 1 << 31;
+
+/// Registers that the processor swaps with VMRUN or VMLOAD, so that a guest may touch its own.
+const DIRECT: &[u32] = &[
+    0x174, 0x175, 0x176, // SYSENTER_CS, _ESP, _EIP
+    0xc000_0081, 0xc000_0082, 0xc000_0083, 0xc000_0084, // STAR, LSTAR, CSTAR, SFMASK
+    0xc000_0100, 0xc000_0101, 0xc000_0102, // FS_BASE, GS_BASE, KernelGSBase
+    TSC_AUX, // swapped by the scheduler
+];
+
+/// The MSR permission map: the same for every guest.
+pub fn permission_map() -> Hpa {
+    static MAP: Once<Hpa> = Once::new();
+    *MAP.call_once(|| {
+        let map = mm::allocate_zeroed(8192).expect("8 KiB at start-up");
+        mm::Direct.fill(map, 8192, 0xff);
+        for &msr in DIRECT {
+            // Two bits per register, three ranges of 8,192 registers (APM vol 2, 15.11).
+            let (start, index) = match msr {
+                0..=0x1fff => (0, msr),
+                0xc000_0000..=0xc000_1fff => (0x800, msr & 0x1fff),
+                _ => (0x1000, msr & 0x1fff),
+            };
+            let (byte, shift) = (start + u64::from(index / 4), index % 4 * 2);
+            let at = Hpa::new(map.as_u64() + byte);
+            let mut bits = [0];
+            mm::Direct.read(at, &mut bits);
+            mm::Direct.write(at, &[bits[0] & !(3 << shift)]);
+        }
+        map
+    })
+}
+
+/// Handles RDMSR and WRMSR.
+pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
+    let msr = ctx.regs[1] as u32;
+    vcpu.exits.count(match msr {
+        X2APIC_EOI => Exit::ApicEoi,
+        X2APIC_ICR => Exit::ApicIcr,
+        TSC_DEADLINE | 0x838 => Exit::ApicTimer,
+        APIC_BASE | X2APIC_FIRST..=X2APIC_LAST => Exit::ApicOther,
+        _ => Exit::Msr,
+    } as usize);
+    let done = if ctx.vmcb.control.exit_info1 & 1 != 0 {
+        let value = ctx.regs[2] << 32 | ctx.vmcb.save.rax & 0xffff_ffff;
+        write(domain, vcpu, ctx, msr, value)
+    } else {
+        read(domain, ctx, msr).map(|value| {
+            ctx.vmcb.save.rax = value & 0xffff_ffff;
+            ctx.regs[2] = value >> 32;
+            Flow::Enter
+        })
+    };
+    match done {
+        Some(flow) => {
+            skip(ctx, 2);
+            flow
+        }
+        None => {
+            vcpu.refusals.count(Refusal::Msr as usize);
+            raise(ctx, exception::GP, Some(0))
+        }
+    }
+}
+
+fn read(domain: &Domain, ctx: &mut Context, msr: u32) -> Option<u64> {
+    Some(match msr {
+        TSC => ctx.guest_tsc(),
+        APIC_BASE | TSC_DEADLINE | X2APIC_FIRST..=X2APIC_LAST => {
+            super::inject::sync_pv_eoi(domain, ctx);
+            return ctx.lapic.msr_read(msr, ctx.guest_tsc()).ok();
+        }
+        EFER => ctx.vmcb.save.efer & !super::EFER_SVME,
+        PAT => ctx.pat,
+        MTRR_CAP => 0,
+        MTRR_DEFAULT => ctx.mtrr_default,
+        MCG_CAP | MCG_STATUS => 0,
+        // Any level will do: microcode belongs to the host.
+        PATCH_LEVEL => 1 << 24,
+        KVM_SYSTEM_TIME => ctx.clock_msr,
+        KVM_PV_EOI => ctx.pv_eoi_msr,
+        KVM_WALL_CLOCK => 0,
+        SYSCFG | HWCR | NB_CFG | INT_PENDING | LS_CFG | OSVW_FIRST..=OSVW_LAST => 0,
+        // LFENCE is serializing.
+        DE_CFG => 1 << 1,
+        _ => return None,
+    })
+}
+
+fn write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) -> Option<Flow> {
+    match msr {
+        TSC => ctx.vmcb.control.tsc_offset = value.wrapping_sub(tsc::now()),
+        APIC_BASE | TSC_DEADLINE | X2APIC_FIRST..=X2APIC_LAST => {
+            super::inject::sync_pv_eoi(domain, ctx);
+            let now = ctx.guest_tsc();
+            let effect = ctx.lapic.msr_write(msr, value, now).ok()?;
+            if msr == X2APIC_TPR {
+                reflect_tpr(ctx);
+            }
+            if msr == APIC_BASE {
+                *vcpu.route.lock() = ctx.lapic.routing();
+            }
+            return Some(apply(domain, vcpu, effect));
+        }
+        EFER => write_efer(ctx, value)?,
+        PAT => {
+            // Eight types of which 2, 3 and above 7 are reserved (APM vol 2, 7.8.1).
+            if value.to_le_bytes().iter().any(|t| matches!(t, 2 | 3 | 8..)) {
+                return None;
+            }
+            ctx.pat = value;
+            ctx.vmcb.save.g_pat = value;
+        }
+        MTRR_DEFAULT => ctx.mtrr_default = value & 0xcff,
+        KVM_SYSTEM_TIME => {
+            ctx.clock_msr = value;
+            if value & 1 != 0 {
+                let page = clock::system_time(tsc::khz(), ctx.guest_tsc(), tsc::uptime_ns());
+                domain.write(Gpa::new(value & !1), &page).ok()?;
+            }
+        }
+        KVM_WALL_CLOCK => {
+            let boot = rtc::boot_time_ns();
+            domain.write(Gpa::new(value), &clock::wall_clock(boot)).ok()?;
+        }
+        KVM_PV_EOI => {
+            if value & 2 != 0 {
+                return None;
+            }
+            super::inject::sync_pv_eoi(domain, ctx);
+            ctx.pv_eoi_msr = value;
+        }
+        // Accepted and without effect: microcode, machine checks and errata belong to the host.
+        PATCH_LEVEL | MCG_STATUS | SYSCFG | HWCR | INT_PENDING | LS_CFG | DE_CFG => {}
+        0xc001_0020 => {}
+        _ => return None,
+    }
+    Some(Flow::Enter)
+}
+
+/// EFER as a guest may write it (APM vol 2, 3.1.7).
+fn write_efer(ctx: &mut Context, value: u64) -> Option<()> {
+    let save = &mut ctx.vmcb.save;
+    let settable = EFER_GUEST | EFER_LMA;
+    if value & !settable != 0 || (save.cr0 & CR0_PG != 0 && (value ^ save.efer) & EFER_LME != 0) {
+        return None;
+    }
+    save.efer = value & EFER_GUEST | save.efer & EFER_LMA | super::EFER_SVME;
+    Some(())
+}
+
+/// Copies the task priority to where CR8 reads it.
+pub fn reflect_tpr(ctx: &mut Context) {
+    let priority = u64::from(ctx.lapic.tpr() >> 4);
+    let word = &mut ctx.vmcb.control.virtual_interrupt;
+    *word = *word & !0xff | priority;
+}
+
+/// Carries out what a local APIC access asked for.
+pub fn apply(domain: &Domain, vcpu: &Vcpu, effect: Effect) -> Flow {
+    match effect {
+        Effect::None => Flow::Enter,
+        Effect::Ipi(ipi) => {
+            domain.send_ipi(vcpu, &ipi);
+            Flow::Attend
+        }
+        Effect::Eoi(vector) => {
+            domain.end_of_interrupt(vector);
+            Flow::Attend
+        }
+        Effect::TimerChanged | Effect::Pending => Flow::Attend,
+    }
+}

@@ -89,7 +89,8 @@ impl<T: ?Sized> SpinLock<T> {
 
     /// Takes the lock if it is free this moment.
     pub fn try_lock(&self) -> Option<SpinLockGuard<'_, T>> {
-        self.ticket.try_acquire().then_some(SpinLockGuard { lock: self })
+        // Not `then_some`: a guard made and dropped without the lock would release another holder's.
+        self.ticket.try_acquire().then(|| SpinLockGuard { lock: self })
     }
 
     /// Takes the lock, or gives up after `spins` tries: for the panic path, where the holder may be stopped.

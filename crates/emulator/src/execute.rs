@@ -81,6 +81,14 @@ pub(crate) fn segment_of(register: Register) -> Segment {
     }
 }
 
+/// Hardware number of the register that holds `register`, and whether it is one of AH, CH, DH and BH.
+///
+/// `Register::number` is no hardware number for bytes: it counts AH-BH before SPL, so that SIL would be R10.
+fn gpr_of(register: Register) -> Option<(usize, bool)> {
+    let high = matches!(register, Register::AH | Register::CH | Register::DH | Register::BH);
+    register.is_gpr().then(|| (register.full_register().number(), high))
+}
+
 /// Executes the instruction at the start of `bytes`, which RIP points at.
 ///
 /// # Errors
@@ -173,29 +181,19 @@ impl<M: Machine> Step<'_, M> {
     }
 
     fn register(&self, register: Register) -> Option<u64> {
-        let index = register.number();
-        match register {
-            Register::AH | Register::CH | Register::DH | Register::BH => {
-                Some(self.machine.gpr(index - 4) >> 8 & 0xff)
-            }
-            _ if register.is_gpr() => Some(self.machine.gpr(index) & mask(register.size())),
-            _ => None,
-        }
+        let (index, high) = gpr_of(register)?;
+        let value = self.machine.gpr(index);
+        Some(if high { value >> 8 & 0xff } else { value & mask(register.size()) })
     }
 
     fn set_register(&mut self, register: Register, value: u64) -> Result<(), Error<M::Fault>> {
-        if !register.is_gpr() {
-            return Err(Error::Unsupported);
-        }
-        let index = register.number();
-        let (index, new) = match (register, register.size()) {
-            (Register::AH | Register::CH | Register::DH | Register::BH, _) => {
-                let index = index - 4;
-                (index, self.machine.gpr(index) & !0xff00 | (value & 0xff) << 8)
-            }
+        let (index, high) = gpr_of(register).ok_or(Error::Unsupported)?;
+        let old = self.machine.gpr(index);
+        let new = match register.size() {
+            _ if high => old & !0xff00 | (value & 0xff) << 8,
             // A 32-bit result clears the upper half of the register (APM vol 1, 3.1.2).
-            (_, 4) => (index, value & 0xffff_ffff),
-            (_, size) => (index, self.machine.gpr(index) & !mask(size) | value & mask(size)),
+            4 => value & 0xffff_ffff,
+            size => old & !mask(size) | value & mask(size),
         };
         self.machine.set_gpr(index, new);
         Ok(())
@@ -529,6 +527,32 @@ mod tests {
         assert_eq!(toy.gpr[1], 0x5566_3434);
         toy.run(&[0x48, 0xc7, 0x03, 0xfe, 0xff, 0xff, 0xff]).unwrap(); // mov qword [rbx], -2
         assert_eq!(toy.word(0x1100), u64::MAX - 1);
+    }
+
+    #[test]
+    fn every_byte_register_is_the_right_one() {
+        for number in 0..16u8 {
+            let mut toy = Toy::new();
+            toy.gpr = core::array::from_fn(|index| 0x10 + index as u64);
+            let pointer = if number == 3 { 6 } else { 3 };
+            toy.gpr[pointer] = 0x1100;
+            let expected = toy.gpr[usize::from(number)] as u8;
+            let rex = 0x40 | (number >> 3) << 2;
+            toy.run(&[rex, 0x88, (number & 7) << 3 | pointer as u8]).unwrap(); // mov [pointer], register
+            assert_eq!(toy.memory[0x100], expected, "register {number}");
+            toy.memory[0x100] = 0xee;
+            toy.run(&[rex, 0x8a, (number & 7) << 3 | pointer as u8]).unwrap(); // mov register, [pointer]
+            assert_eq!(toy.gpr[usize::from(number)] as u8, 0xee, "register {number}");
+        }
+        // Without a REX prefix, numbers 4-7 are the second bytes of registers 0-3.
+        for number in 4..8u8 {
+            let mut toy = Toy::new();
+            toy.gpr[usize::from(number - 4)] = 0x5a00;
+            let pointer = if number == 7 { 6 } else { 3 };
+            toy.gpr[pointer] = 0x1100;
+            toy.run(&[0x88, number << 3 | pointer as u8]).unwrap();
+            assert_eq!(toy.memory[0x100], 0x5a, "register {number}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Hook sets, computed from a model, a state and what must be known now.
 
+use crate::model::{Effects, Event, Model};
+
 bitflags::bitflags! {
     /// What must be known or prevented now. The hook set answers exactly these.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,4 +52,60 @@ impl HookSet {
         }
         false
     }
+}
+
+impl Questions {
+    /// The effects that must be seen to answer these questions.
+    const fn effects(self) -> Effects {
+        let mut wanted = Effects::empty();
+        if self.contains(Self::SHADOW) {
+            wanted = wanted.union(Effects::LASTING).union(Effects::RESETS).union(Effects::UNLOCKS);
+        }
+        if self.contains(Self::ISOLATE) {
+            wanted = wanted
+                .union(Effects::REVEALS_MEMORY)
+                .union(Effects::REVEALS_RECEIVE)
+                .union(Effects::WRITES_MEMORY)
+                .union(Effects::MOVES_RECEIVE)
+                .union(Effects::MOVES_SEND)
+                .union(Effects::RESETS)
+                .union(Effects::UNLOCKS);
+        }
+        if self.contains(Self::FOLLOW) {
+            wanted = wanted.union(Effects::TRANSIENT);
+        }
+        if self.contains(Self::GUARD) {
+            wanted = wanted.union(Effects::COMMANDS);
+        }
+        wanted
+    }
+}
+
+/// What must exit for these questions while the machines are in these states: every register with
+/// an effect that a question asks about, and, to follow the device, every register that an edge
+/// leaving a present state looks at.
+pub fn hook_set(model: &Model, states: &[u8], questions: Questions) -> HookSet {
+    if questions.contains(Questions::ABSENT) {
+        return HookSet::ALL;
+    }
+    let wanted = questions.effects();
+    let mut set = HookSet::NONE;
+    for register in model.registers {
+        if register.read.intersects(wanted) {
+            set.reads |= register.ports();
+        }
+        if register.write.intersects(wanted) {
+            set.writes |= register.ports();
+        }
+    }
+    if questions.contains(Questions::FOLLOW) {
+        for (machine, &state) in model.machines.iter().zip(states) {
+            for edge in machine.edges.iter().filter(|edge| edge.leaves(state)) {
+                if let Event::Write { register, .. } = edge.on {
+                    set.writes |= model.register(register).map_or(0, |register| register.ports());
+                }
+            }
+        }
+    }
+    set
 }

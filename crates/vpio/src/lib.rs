@@ -23,6 +23,8 @@ mod hooks;
 pub mod model;
 pub mod models;
 mod monitor;
+mod ne2000;
+mod track;
 
 pub use access::{Access, ClientId, Outcome, RawDevice};
 pub use counters::{ClientCounters, DeviceCounters};

@@ -1,7 +1,22 @@
-//! The monitor.
+//! The monitor (the paper's DMM): who holds the device, who waits, what is hooked, when it changes
+//! hands.
+//!
+//! Key type: [`Monitor`]. It is independent of the device: what it asks of one is to serve
+//! accesses, to move contexts in and out, and to say who is on-line. Source: Xia et al.,
+//! sections 3.3 and 5.1.
+
+mod handoff;
+
+use core::array;
+
 use crate::access::{Access, ClientId, Outcome, RawDevice};
 use crate::counters::{ClientCounters, DeviceCounters};
-use crate::hooks::HookSet;
+use crate::hooks::{HookSet, Questions, hook_set};
+use crate::model::{DeviceEvent, Model};
+use crate::models;
+use crate::ne2000::{Counted, Device, Regime};
+use crate::track::{Seen, Tracker};
+use handoff::Queue;
 
 /// When the monitor acts, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,91 +67,335 @@ pub struct Changes {
     pub wake: u8,
 }
 
+impl Changes {
+    /// Nothing to do.
+    pub const fn is_empty(self) -> bool {
+        self.hooks | self.lines | self.wake == 0
+    }
+}
+
+/// What decides a hook set.
+type HookKey = (Questions, Option<Tracker>);
+
+/// One client as the monitor sees it.
+#[derive(Debug)]
+struct Slot {
+    attached: bool,
+    counters: ClientCounters,
+    /// Its last hooked access.
+    touched: u64,
+    /// All its processors halted since then.
+    halted: bool,
+    /// Since when it waits, if it does.
+    waiting: Option<u64>,
+    hooks: HookSet,
+    key: HookKey,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            attached: false,
+            counters: ClientCounters::new(),
+            touched: 0,
+            halted: false,
+            waiting: None,
+            hooks: HookSet::ALL,
+            key: (Questions::ABSENT, None),
+        }
+    }
+}
+
 /// One shared device. All times are nanoseconds of one monotonic clock.
 ///
 /// While a method that takes the raw device runs, no processor of any client may run with direct
 /// access to the device; before they run again, [`Self::changes`] must have been installed.
+#[derive(Debug)]
 pub struct Monitor {
-    counters: [ClientCounters; 0],
-    device_counters: DeviceCounters,
+    model: &'static Model,
+    timing: Timing,
+    device: Device,
+    slots: [Slot; ClientId::MAX],
+    queue: Queue,
+    /// The holder is being followed, from this time on, until it rests.
+    following: Option<(Tracker, u64)>,
+    /// The holder as last accounted for, and since when.
+    held: Option<(ClientId, u64)>,
+    /// The holder before, for counting handoffs.
+    last: Option<ClientId>,
+    /// Since when the device has one user or none.
+    alone: Option<u64>,
+    next_watch: u64,
+    lines: u8,
+    changes: Changes,
 }
 
 impl Monitor {
     /// A monitor for the device with this PCI id, if there is a model of it. Allocates.
-    pub fn for_device(_vendor: u16, _device: u16, _timing: Timing) -> Option<Self> {
-        Some(Self { counters: [], device_counters: DeviceCounters::default() })
+    pub fn for_device(vendor: u16, device: u16, timing: Timing) -> Option<Self> {
+        Some(Self {
+            model: models::find(vendor, device)?,
+            timing,
+            device: Device::new(),
+            slots: array::from_fn(|_| Slot::new()),
+            queue: Queue::default(),
+            following: None,
+            held: None,
+            last: None,
+            alone: None,
+            next_watch: 0,
+            lines: 0,
+            changes: Changes::default(),
+        })
     }
+
     /// Name of the model, such as `ne2000`.
-    pub fn model_name(&self) -> &'static str {
-        ""
+    pub const fn model_name(&self) -> &'static str {
+        self.model.name
     }
+
     /// Size of the port range in ports; accesses beyond it are nobody's.
-    pub fn port_count(&self) -> u16 {
-        0x20
+    pub const fn port_count(&self) -> u16 {
+        self.model.ports
     }
+
     /// Name of a register by its index in [`ClientCounters::hooked_by_register`].
-    pub fn register_name(&self, _index: usize) -> Option<&'static str> {
-        None
+    pub fn register_name(&self, index: usize) -> Option<&'static str> {
+        self.model.registers.get(index).map(|register| register.name)
     }
+
     /// Adds a client with this station address. Allocates its context; touches no hardware.
-    pub fn attach(&mut self, _mac: [u8; 6]) -> Result<ClientId, AttachError> {
-        Err(AttachError::Full)
+    pub fn attach(&mut self, mac: [u8; 6]) -> Result<ClientId, AttachError> {
+        if mac[0] & 1 != 0 || mac == [0; 6] {
+            return Err(AttachError::BadAddress);
+        }
+        if self.device.has_address(mac) {
+            return Err(AttachError::AddressTaken);
+        }
+        let client = self.device.attach(mac).ok_or(AttachError::Full)?;
+        if let Some(slot) = self.slots.get_mut(client.index()) {
+            *slot = Slot { attached: true, ..Slot::new() };
+        }
+        self.changes.hooks |= client.bit();
+        Ok(client)
     }
+
     /// Removes a client (its guest is gone): quiesces, scrubs, passes the device on.
-    pub fn detach(&mut self, _raw: &mut dyn RawDevice, _client: ClientId, _now: u64) {}
-    /// The client's guest was reset: its virtual card goes to the power-on state.
-    pub fn reset_client(&mut self, _raw: &mut dyn RawDevice, _client: ClientId, _now: u64) {}
-    /// Ports that must exit for this client now.
-    pub fn hooks(&self, _client: ClientId) -> HookSet {
-        HookSet::ALL
+    pub fn detach(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
+        self.withdraw(raw, client, now);
+        self.device.forget(client);
+        if let Some(slot) = self.slots.get_mut(client.index()) {
+            slot.attached = false;
+        }
+        if self.device.users() == 0 && self.device.regime() != Regime::Unused {
+            self.device.retire(raw);
+        }
+        self.progress(raw, now);
+        self.refresh(now);
     }
-    /// Serves a hooked access.
+
+    /// The client's guest was reset: its virtual card goes to the power-on state.
+    pub fn reset_client(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
+        self.withdraw(raw, client, now);
+        self.device.power_on(client);
+        self.progress(raw, now);
+        self.refresh(now);
+    }
+
+    /// Takes hardware and place in the queue from a client.
+    fn withdraw(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
+        if self.device.holder() == Some(client) {
+            match self.device.regime() {
+                Regime::Sole(_) => self.device.scrub(raw),
+                _ => self.device.let_go(raw),
+            }
+        }
+        self.queue.remove(client);
+        self.stop_waiting(client, now);
+    }
+
+    /// Ports that must exit for this client now.
+    pub fn hooks(&self, client: ClientId) -> HookSet {
+        self.slots.get(client.index()).map_or(HookSet::ALL, |slot| slot.hooks)
+    }
+
+    /// Serves a hooked access. Also correct for an access that was hooked when it exited and is
+    /// not any more.
     pub fn access(
         &mut self,
-        _raw: &mut dyn RawDevice,
-        _client: ClientId,
-        _now: u64,
-        _access: Access<'_>,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        now: u64,
+        access: Access<'_>,
     ) -> Outcome {
-        Outcome::Wait
+        let Some(slot) = self.slots.get_mut(client.index()).filter(|slot| slot.attached) else {
+            return Outcome::Refused(u32::MAX);
+        };
+        slot.touched = now;
+        slot.halted = false;
+        let elements = access.elements();
+        let mut raw = Counted::new(raw);
+        let outcome = self.serve(&mut raw, client, now, access);
+        if self.following.is_some() || !self.queue.is_empty() {
+            self.progress(&mut raw, now);
+        }
+        let named = usize::from(self.device.named().0);
+        if let Some(slot) = self.slots.get_mut(client.index()) {
+            let counters = &mut slot.counters;
+            counters.forwarded_elements += raw.elements;
+            if outcome != Outcome::Wait {
+                counters.hooked_elements += elements;
+                counters.hooked_instructions += 1;
+                if let Some(count) = counters.hooked_by_register.get_mut(named) {
+                    *count += 1;
+                }
+            }
+            counters.refused += u64::from(matches!(outcome, Outcome::Refused(_)));
+        }
+        self.refresh(now);
+        outcome
     }
+
+    fn serve(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64, access: Access<'_>) -> Outcome {
+        if !self.device.online(client) {
+            if !self.device.engages(client, &access) {
+                let outcome = self.device.emulate(client, access);
+                if self.device.online(client) {
+                    self.request(raw, client, now);
+                }
+                return outcome;
+            }
+            self.device.engage(client);
+        }
+        if self.device.holder() != Some(client) {
+            self.request(raw, client, now);
+            if self.device.holder() != Some(client) {
+                self.start_waiting(client, now);
+                return Outcome::Wait;
+            }
+        }
+        // Bytes written to registers are events of the model; remembered before they are consumed.
+        let written = match access {
+            Access::Write { width: 1, value, .. } => Some(value as u8),
+            Access::WriteString { width: 1, from, .. } => from.last().copied(),
+            _ => None,
+        };
+        let outcome = self.device.serve(raw, client, access);
+        if let (Some((tracker, _)), Some(value), Outcome::Done(_)) = (&mut self.following, written, outcome) {
+            tracker.step(self.model, Seen::Write(self.device.named(), value));
+            if self.device.holder() == Some(client)
+                && !tracker.resting(self.model)
+                && self.device.sight(raw).sent
+            {
+                tracker.step(self.model, Seen::Device(DeviceEvent::Sent));
+            }
+        }
+        outcome
+    }
+
     /// The physical line was asserted; the caller has masked it at the I/O APIC.
-    pub fn interrupt(&mut self, _raw: &mut dyn RawDevice, _now: u64) {}
+    pub fn interrupt(&mut self, raw: &mut dyn RawDevice, now: u64) {
+        self.device.counters.interrupts += 1;
+        self.device.interrupt(raw);
+        self.refresh(now);
+    }
+
     /// The client's virtual interrupt controller saw the end of its interrupt.
-    pub fn end_of_interrupt(&mut self, _client: ClientId) {}
+    pub fn end_of_interrupt(&mut self, client: ClientId) {
+        self.device.end_of_interrupt(client);
+        self.refresh_lines();
+    }
+
     /// Level of the client's virtual interrupt line.
-    pub fn line(&self, _client: ClientId) -> bool {
-        false
+    pub fn line(&self, client: ClientId) -> bool {
+        self.lines & client.bit() != 0
     }
-    /// The physical line may be unmasked now.
-    pub fn physical_unmask(&self) -> bool {
-        true
+
+    /// The physical line may be unmasked now. Ask after every call of the monitor.
+    pub const fn physical_unmask(&self) -> bool {
+        !self.device.sole_line()
     }
-    /// Moves handoffs along. Returns when it wants to be called again, if ever. Call also when
-    /// `changes` reported something after another call.
-    pub fn poll(&mut self, _raw: &mut dyn RawDevice, _now: u64) -> Option<u64> {
-        None
-    }
-    /// Hint: all processors of this client halted, so its driver is in no register sequence.
-    pub fn halted(&mut self, _raw: &mut dyn RawDevice, _client: ClientId, _now: u64) {}
+
     /// False while the client waits for the device.
-    pub fn may_run(&self, _client: ClientId) -> bool {
-        true
+    pub fn may_run(&self, client: ClientId) -> bool {
+        self.slots.get(client.index()).is_none_or(|slot| slot.waiting.is_none())
     }
+
     /// Takes what changed since the last call.
     pub fn changes(&mut self) -> Changes {
-        Changes::default()
+        core::mem::take(&mut self.changes)
     }
+
     /// Who has direct access.
-    pub fn holder(&self) -> Option<ClientId> {
-        None
+    pub const fn holder(&self) -> Option<ClientId> {
+        self.device.holder()
     }
-    /// One client's counters.
+
+    /// One client's counters; kept after it detaches, until the slot is used again.
     pub fn counters(&self, client: ClientId) -> Option<&ClientCounters> {
-        self.counters.get(client.index())
+        self.slots.get(client.index()).map(|slot| &slot.counters)
     }
+
     /// The device's counters.
-    pub fn device_counters(&self) -> &DeviceCounters {
-        &self.device_counters
+    pub const fn device_counters(&self) -> &DeviceCounters {
+        &self.device.counters
+    }
+
+    /// Brings what the caller sees up to date with what happened.
+    fn refresh(&mut self, now: u64) {
+        let holder = self.device.holder();
+        if holder != self.held.map(|(client, _)| client) {
+            if let Some((old, since)) = self.held
+                && let Some(slot) = self.slots.get_mut(old.index())
+            {
+                slot.counters.held_ns += now.saturating_sub(since);
+            }
+            self.held = holder.map(|client| (client, now));
+            self.following = None;
+        }
+        for index in 0..ClientId::MAX {
+            let Some(client) = ClientId::from_index(index) else { continue };
+            let key = self.questions(client);
+            let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.attached) else { continue };
+            if let Some(context) = self.device.context(client) {
+                slot.counters.tx_packets = context.tx_packets;
+                slot.counters.rx_packets = context.rx_packets;
+                slot.counters.rx_dropped = context.rx_dropped;
+            }
+            if slot.key != key {
+                slot.key = key;
+                let hooks = hook_set(self.model, key.1.as_ref().map_or(&[], |t| t.states()), key.0);
+                if hooks != slot.hooks {
+                    slot.hooks = hooks;
+                    self.changes.hooks |= client.bit();
+                }
+            }
+        }
+        self.refresh_lines();
+    }
+
+    fn refresh_lines(&mut self) {
+        let mut lines = 0;
+        for client in (0..ClientId::MAX).filter_map(ClientId::from_index) {
+            if self.device.line(client) {
+                lines |= client.bit();
+            }
+        }
+        self.changes.lines |= lines ^ self.lines;
+        self.lines = lines;
+    }
+
+    /// What must be known of this client now.
+    fn questions(&self, client: ClientId) -> HookKey {
+        if self.device.holder() != Some(client) {
+            return (Questions::ABSENT, None);
+        }
+        let mut questions = match self.device.regime() {
+            Regime::Shared(_) => Questions::SHADOW | Questions::ISOLATE,
+            _ => Questions::SHADOW,
+        };
+        questions.set(Questions::GUARD, self.device.guards(client));
+        questions.set(Questions::FOLLOW, self.following.is_some());
+        (questions, self.following.map(|(tracker, _)| tracker))
     }
 }

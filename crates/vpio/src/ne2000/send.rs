@@ -1,0 +1,154 @@
+//! What the holder may send while the card is shared: the mirror of its transmit pages.
+//!
+//! TXP is a bit of the unhooked command register, so the check of a transmission runs when its
+//! inputs, TPSR and TBCR, are written: these are hooked. A range inside pages 0x40-0x7f is made
+//! equal to the client's own memory in the hardware, then the registers are let through. Any other
+//! range leaves the command register hooked, so that TXP itself is seen and refused.
+
+use sluice_nic::ne2000::registers::{DCR_WORD, port};
+use sluice_nic::ne2000::{MEMORY_START, Ne2000};
+
+use super::hardware::{self, Aside, RUN};
+use super::{Device, Regime, Unknown};
+use crate::access::{ClientId, RawDevice};
+
+/// First card address after the mirror, where the monitor's receive ring begins.
+pub(super) const MIRROR_END: u32 = 0x8000;
+/// Longest transmission let through: six pages, what an Ethernet frame can need.
+pub(super) const MAX_SEND: u16 = 0x600;
+/// Bytes per unit of bookkeeping.
+const GRANULE: u32 = 64;
+const GRANULES: usize = ((MIRROR_END - MEMORY_START) / GRANULE) as usize;
+
+/// Whose memory each granule of the hardware equals.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    owner: [Option<ClientId>; GRANULES],
+}
+
+impl Mirror {
+    pub(super) const fn new() -> Self {
+        Self { owner: [None; GRANULES] }
+    }
+
+    /// All of it equals this client's memory, or nobody's.
+    pub(super) fn fill(&mut self, owner: Option<ClientId>) {
+        self.owner.fill(owner);
+    }
+
+    /// The client's memory is no more, or changed as a whole.
+    pub(super) fn disown(&mut self, client: ClientId) {
+        for owner in self.owner.iter_mut().filter(|owner| **owner == Some(client)) {
+            *owner = None;
+        }
+    }
+
+    /// The client's memory changed between two card addresses; all of it if they are in no order.
+    pub(super) fn touch(&mut self, client: ClientId, start: u32, end: u32) {
+        if end < start {
+            return self.disown(client);
+        }
+        let from = start.clamp(MEMORY_START, MIRROR_END) - MEMORY_START;
+        let to = end.clamp(MEMORY_START, MIRROR_END) - MEMORY_START;
+        let range = (from / GRANULE) as usize..to.div_ceil(GRANULE) as usize;
+        for owner in self.owner.get_mut(range).into_iter().flatten() {
+            if *owner == Some(client) {
+                *owner = None;
+            }
+        }
+    }
+
+    /// The first run of granules in `range` that do not equal the client's memory, merged where
+    /// they touch; marks it as equal.
+    fn claim(&mut self, client: ClientId, range: core::ops::Range<usize>) -> Option<(usize, usize)> {
+        let stale = |owner: &Option<ClientId>| *owner != Some(client);
+        let granules = self.owner.get_mut(range.clone())?;
+        let first = granules.iter().position(stale)?;
+        let count = granules.iter().skip(first).take_while(|owner| stale(owner)).count();
+        granules.iter_mut().skip(first).take(count).for_each(|owner| *owner = Some(client));
+        Some((range.start + first, count))
+    }
+}
+
+impl Device {
+    /// The holder changed TPSR or TBCR, or someone took the card: checks the range they name,
+    /// brings it into the hardware and lets the registers through, or leaves commands hooked.
+    pub(super) fn vet(&mut self, raw: &mut dyn RawDevice, aside: &mut Aside, client: ClientId) {
+        let Self { contexts, mirror, .. } = self;
+        let Some(context) = contexts.get_mut(client.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        context.vetted = false;
+        let Some((start, end)) = sendable(&context.card).filter(|_| context.unknown.is_empty()) else {
+            // Nothing may be left in the registers that a later mistake could send.
+            hardware::put_pair(raw, port::TBCR0, 0);
+            return;
+        };
+        let range =
+            ((start - MEMORY_START) / GRANULE) as usize..(end - MEMORY_START).div_ceil(GRANULE) as usize;
+        while let Some((first, count)) = mirror.claim(client, range.clone()) {
+            aside.take_engine(raw);
+            let at = first * GRANULE as usize;
+            let Some(bytes) = context.card.ram().get(at..at + count * GRANULE as usize) else { break };
+            hardware::write_memory(raw, RUN, (MEMORY_START as usize + at) as u16, bytes);
+        }
+        hardware::put(raw, port::TPSR, context.card.regs.tpsr);
+        hardware::put_pair(raw, port::TBCR0, context.card.regs.tbcr);
+        context.vetted = true;
+    }
+
+    /// A hooked register write told what was unknown before.
+    pub(super) fn learn(&mut self, client: ClientId, offset: u16) {
+        if let Some(context) = self.context_mut(client) {
+            context.unknown.remove(match offset {
+                port::TPSR => Unknown::TPSR,
+                port::TBCR0 => Unknown::TBCR0,
+                port::TBCR1 => Unknown::TBCR1,
+                _ => Unknown::empty(),
+            });
+        }
+    }
+
+    /// An access to the data port of a client's context; keeps the mirror's books.
+    pub(super) fn data<R>(
+        &mut self,
+        client: ClientId,
+        writes: bool,
+        elements: u64,
+        act: impl FnOnce(&mut Ne2000) -> R,
+    ) -> Option<R> {
+        let context = self.contexts.get_mut(client.index())?.as_deref_mut()?;
+        let before = context.card.regs.rsar;
+        let result = act(&mut context.card);
+        let after = context.card.regs.rsar;
+        if writes {
+            // Each element moves at most four bytes; a greater step means the ring wrapped.
+            let plain = u64::from(after.saturating_sub(before)) <= elements.saturating_mul(4);
+            let end = if plain { after.saturating_add(4) } else { 0 };
+            self.mirror.touch(client, before & !1, if after < before { 0 } else { end });
+        }
+        Some(result)
+    }
+
+    /// What a holder's data access needs to know of the count: it is complete when this
+    /// instruction is. The true count was written past the monitor and cannot be read.
+    pub(super) fn expect(card: &mut Ne2000, width: u8, elements: u64) {
+        let step = match width {
+            4 => 4,
+            _ if card.regs.dcr & DCR_WORD != 0 => 2,
+            _ => 1,
+        };
+        card.regs.rbcr = u16::try_from(elements.saturating_mul(step)).unwrap_or(u16::MAX);
+    }
+
+    pub(super) const fn is_shared_holder(&self, client: ClientId) -> bool {
+        matches!(self.regime, Regime::Shared(Some(holder)) if holder.0 == client.0)
+    }
+}
+
+/// The range that TPSR and TBCR name, if a client may send it: start and end, card addresses.
+fn sendable(card: &Ne2000) -> Option<(u32, u32)> {
+    let range = card.transmit_range()?;
+    let end = range.start + u32::from(range.len);
+    (range.start >= MEMORY_START && end <= MIRROR_END && range.len <= MAX_SEND).then_some((range.start, end))
+}

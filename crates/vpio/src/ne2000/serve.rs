@@ -1,0 +1,401 @@
+//! Serving a hooked access: from the context while off-line or shared, from the card while sole.
+
+use sluice_nic::ne2000::registers::{Command, Interrupt, Receive, SendStatus, TCR_LOOPBACK, port};
+
+use super::hardware::{self, Aside, DCR, HALT, get, put};
+use super::regime::undivided_receive;
+use super::{Device, Regime};
+use crate::access::{Access, ClientId, Outcome, RawDevice};
+use crate::model::{Check, RegisterId};
+use crate::models::ne2000::{MODEL, id};
+use crate::track::{Seen, Tracker};
+
+/// One element of an access.
+#[derive(Clone, Copy)]
+enum Element {
+    Read,
+    Write(u32),
+}
+
+impl Device {
+    /// The access would send a frame from a client that is off-line only because it does not
+    /// receive yet.
+    pub(crate) fn engages(&self, client: ClientId, access: &Access<'_>) -> bool {
+        let Access::Write { offset: port::CMD, width: 1, value } = *access else { return false };
+        let command = Command::from_bits_retain(value as u8);
+        command.contains(Command::TRANSMIT)
+            && !command.contains(Command::STOP)
+            && self.context(client).is_some_and(|context| {
+                !context.card.regs.stopped() && context.card.regs.tcr & TCR_LOOPBACK == 0
+            })
+    }
+
+    /// Puts a client that only sends on-line.
+    pub(crate) fn engage(&mut self, client: ClientId) {
+        if let Some(context) = self.context_mut(client) {
+            context.engaged = true;
+        }
+    }
+
+    /// The register that the last access served named.
+    pub(crate) const fn named(&self) -> RegisterId {
+        self.named
+    }
+
+    /// An access of a client that is off-line: no hardware.
+    pub(crate) fn emulate(&mut self, client: ClientId, access: Access<'_>) -> Outcome {
+        let (offset, elements) = (access.place().0, access.elements());
+        let writes = access.is_write() && offset == port::DATA;
+        let page = self.context(client).map_or(0, |context| context.card.regs.page());
+        self.named = self.register(offset, page);
+        let served = self.data(client, writes, elements, |card| match access {
+            Access::Read { offset, width } => card.read(offset, width),
+            Access::Write { offset, width, value } => {
+                card.write(offset, width, value);
+                0
+            }
+            Access::ReadString { offset, width, into } => {
+                card.read_string(offset, width, into);
+                0
+            }
+            Access::WriteString { offset, width, from } => {
+                card.write_string(offset, width, from);
+                0
+            }
+        });
+        if let Some(context) = self.context_mut(client) {
+            if context.card.regs.stopped() {
+                context.engaged = false;
+                context.backlog.clear();
+            }
+            // Off-line nothing reaches the wire, whatever the software card believes.
+            let _ = context.card.take_transmitted(&mut []);
+        }
+        Outcome::Done(served.unwrap_or(0))
+    }
+
+    /// Whether a check of the model approves. Asked before the hardware sees the access.
+    fn approves(&self, client: ClientId, check: Check) -> bool {
+        match (self.regime, check) {
+            (Regime::Unused, _) => false,
+            // Undivided: there is nobody's memory on the card but its own.
+            (Regime::Sole(holder), _) => holder == client,
+            (Regime::Shared(_), Check::SendRange) => {
+                self.context(client).is_some_and(|context| context.vetted)
+            }
+            // Every datum passes the hooked data port and comes from the context; the ring is the
+            // monitor's.
+            (Regime::Shared(_), Check::WindowOwn | Check::ReceiveRange) => true,
+        }
+    }
+
+    /// A transmission was refused: the client sees it fail. The rest of the command is obeyed.
+    fn refuse_send(&mut self, raw: &mut dyn RawDevice, client: ClientId, value: u8) {
+        put(raw, port::CMD, hardware::tame(value));
+        if let Some(context) = self.context_mut(client) {
+            context.card.regs.tsr = SendStatus::ABORTED.bits();
+            context.card.regs.isr |= Interrupt::SEND_ERROR.bits();
+        }
+    }
+
+    /// An access of the holder.
+    pub(crate) fn serve(&mut self, raw: &mut dyn RawDevice, client: ClientId, access: Access<'_>) -> Outcome {
+        let (offset, width) = access.place();
+        self.named = self.register(offset, 0);
+        if offset == port::DATA && matches!(width, 1 | 2 | 4) {
+            return self.serve_data(raw, client, access);
+        }
+        if width != 1 {
+            // The card does not answer wide accesses to registers, nor will one straddle ports here.
+            let ones = ones(width);
+            if let Access::ReadString { into, .. } = access {
+                into.fill(0xff);
+            }
+            return Outcome::Refused(ones);
+        }
+        let mut refused = false;
+        let mut value = 0;
+        let mut one = |device: &mut Self, raw: &mut dyn RawDevice, element| {
+            let served = device.register_access(raw, client, offset, element);
+            refused |= served.is_none();
+            value = served.unwrap_or(0xff);
+            value
+        };
+        match access {
+            Access::Read { .. } => drop(one(self, raw, Element::Read)),
+            Access::Write { value, .. } => drop(one(self, raw, Element::Write(value))),
+            Access::ReadString { into, .. } => {
+                into.iter_mut().for_each(|byte| *byte = one(self, raw, Element::Read) as u8);
+            }
+            Access::WriteString { from, .. } => {
+                for &byte in from {
+                    one(self, raw, Element::Write(u32::from(byte)));
+                }
+            }
+        }
+        if refused { Outcome::Refused(value) } else { Outcome::Done(value) }
+    }
+
+    /// One byte access to a register; `None` if refused.
+    fn register_access(
+        &mut self,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        offset: u16,
+        element: Element,
+    ) -> Option<u32> {
+        match self.regime {
+            Regime::Sole(holder) if holder == client => match element {
+                Element::Read => Some(u32::from(self.sole_read(raw, client, offset))),
+                Element::Write(value) => self.sole_write(raw, client, offset, value as u8).then_some(0),
+            },
+            _ if self.is_shared_holder(client) => {
+                let command = get(raw, port::CMD);
+                self.named = self.register(offset, command >> 6);
+                if command & Command::STOP.bits() != 0 {
+                    self.caught_stopping(raw, client, command);
+                    return self.context_access(client, offset, element);
+                }
+                if let Some(context) = self.context_mut(client) {
+                    context.card.regs.cmd = command;
+                }
+                match element {
+                    Element::Read => Some(u32::from(self.shared_read(raw, client, offset, command))),
+                    Element::Write(value) => {
+                        self.shared_write(raw, client, offset, command, value as u8).then_some(0)
+                    }
+                }
+            }
+            // It lost the card within a string.
+            _ => self.context_access(client, offset, element),
+        }
+    }
+
+    fn context_access(&mut self, client: ClientId, offset: u16, element: Element) -> Option<u32> {
+        let access = match element {
+            Element::Read => Access::Read { offset, width: 1 },
+            Element::Write(value) => Access::Write { offset, width: 1, value },
+        };
+        match self.emulate(client, access) {
+            Outcome::Done(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The holder wrote STP past the monitor: the card goes on without it.
+    fn caught_stopping(&mut self, raw: &mut dyn RawDevice, client: ClientId, command: u8) {
+        let aside = Aside::with(raw, command);
+        self.counters.stops_caught += 1;
+        self.release(raw, aside, client);
+        if let Some(context) = self.context_mut(client) {
+            context.stops = context.stops.saturating_add(1);
+            context.engaged = false;
+            context.backlog.clear();
+        }
+    }
+
+    fn shared_read(&mut self, raw: &mut dyn RawDevice, client: ClientId, offset: u16, command: u8) -> u8 {
+        match (command >> 6, offset) {
+            (_, port::CMD) => return command,
+            // Remote DMA registers and MAR0-3 are the hardware's while held.
+            (_, 8..=11) => return get(raw, offset),
+            (0, port::ISR | port::TPSR) => {
+                let mut aside = Aside::with(raw, command);
+                self.collect(raw, &mut aside);
+                aside.end(raw);
+            }
+            (_, port::RESET) => {
+                // As the data sheet says, a reset stops the card: off-line.
+                self.stop(raw, client, command, HALT);
+                if let Some(context) = self.context_mut(client) {
+                    context.card.reset();
+                }
+                return 0;
+            }
+            _ => {}
+        }
+        self.context_mut(client).map_or(0xff, |context| context.card.read(offset, 1) as u8)
+    }
+
+    fn shared_write(
+        &mut self,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        offset: u16,
+        command: u8,
+        value: u8,
+    ) -> bool {
+        let page = command >> 6;
+        match (page, offset) {
+            (_, port::CMD) => {
+                return self.shared_command(raw, client, command, value);
+            }
+            (_, 8..=11) => {
+                put(raw, offset, value);
+                return true;
+            }
+            // EEPROM and configuration stay shut.
+            (3, 1) => return false,
+            _ => {}
+        }
+        let Some(context) = self.context_mut(client) else { return false };
+        context.card.write(offset, 1, u32::from(value));
+        let gone = !context.online();
+        if gone {
+            // Monitor mode or loopback: it needs the card no more.
+            let aside = Aside::with(raw, command);
+            self.release(raw, aside, client);
+            return true;
+        }
+        if self.decides_send(self.register(offset, page)) {
+            self.learn(client, offset);
+            let mut aside = Aside::with(raw, command);
+            self.vet(raw, &mut aside, client);
+            aside.end(raw);
+        }
+        match (page, offset) {
+            (0, port::PSTART | port::PSTOP | port::BNRY | port::RCR) | (1, port::ISR) => {
+                self.refill(client);
+            }
+            (0, port::IMR) => {
+                let mut aside = Aside::with(raw, command);
+                self.collect(raw, &mut aside);
+                self.set_mask(raw, client);
+                aside.end(raw);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// A hooked command of the shared holder. False if a transfer in it was refused.
+    fn shared_command(&mut self, raw: &mut dyn RawDevice, client: ClientId, old: u8, value: u8) -> bool {
+        if value & Command::STOP.bits() != 0 {
+            self.stop(raw, client, old, value);
+            return true;
+        }
+        // The edges that start transfers leave every state, so any state answers.
+        let starts = Tracker::unseen(&MODEL).starts(&MODEL, Seen::Write(id::CMD, value));
+        for check in starts.filter_map(|start| start.check) {
+            if !self.approves(client, check) {
+                self.refuse_send(raw, client, value);
+                return false;
+            }
+        }
+        put(raw, port::CMD, value);
+        true
+    }
+
+    /// The shared holder stops its card: it gives the hardware back.
+    fn stop(&mut self, raw: &mut dyn RawDevice, client: ClientId, old: u8, value: u8) {
+        let mut aside = Aside::with(raw, old);
+        self.collect(raw, &mut aside);
+        self.release(raw, aside, client);
+        if let Some(context) = self.context_mut(client) {
+            context.card.write(port::CMD, 1, u32::from(value));
+            context.engaged = false;
+            context.backlog.clear();
+        }
+    }
+
+    fn serve_data(&mut self, raw: &mut dyn RawDevice, client: ClientId, access: Access<'_>) -> Outcome {
+        if self.regime == Regime::Sole(client) {
+            return Outcome::Done(forward(raw, access));
+        }
+        let command = get(raw, port::CMD);
+        if command & Command::STOP.bits() != 0 {
+            self.caught_stopping(raw, client, command);
+            return self.emulate(client, access);
+        }
+        let mut aside = Aside::with(raw, command);
+        let remote = aside.remote(raw);
+        let (elements, width) = (access.elements(), access.place().1);
+        if let Some(context) = self.context_mut(client) {
+            context.card.regs.cmd = command;
+            // QEMU's address register is wider than what can be read of it.
+            if context.card.regs.rsar as u16 != remote {
+                context.card.regs.rsar = u32::from(remote);
+            }
+            Self::expect(&mut context.card, width, elements);
+        }
+        let outcome = self.emulate(client, access);
+        let after = self.context(client).map_or(remote, |context| context.card.regs.rsar as u16);
+        if after != remote {
+            aside.set_remote(raw, after);
+        }
+        aside.end(raw);
+        outcome
+    }
+
+    fn sole_read(&mut self, raw: &mut dyn RawDevice, client: ClientId, offset: u16) -> u8 {
+        if offset == port::RESET {
+            self.sole_reset(raw, client);
+            return 0;
+        }
+        if offset <= port::IMR {
+            self.named = self.register(offset, get(raw, port::CMD) >> 6);
+        }
+        get(raw, offset)
+    }
+
+    fn sole_write(&mut self, raw: &mut dyn RawDevice, client: ClientId, offset: u16, value: u8) -> bool {
+        let page = get(raw, port::CMD) >> 6;
+        self.named = self.register(offset, page);
+        let Some(context) = self.context_mut(client) else { return false };
+        let mut through = value;
+        match (page, offset) {
+            (_, port::CMD) => {}
+            (3, 1) => return false,
+            (0, port::TPSR..=port::TBCR1 | port::RCR..=port::IMR) => {
+                // Unreadable: shadowed.
+                let command = core::mem::replace(&mut context.card.regs.cmd, HALT);
+                context.card.write(offset, 1, u32::from(value));
+                context.card.regs.cmd = command;
+                if offset == port::RCR {
+                    through = undivided_receive(value);
+                }
+            }
+            // The end of a reset pulse means nothing to this card.
+            (_, 0x18..=0x1f) => return true,
+            _ => {}
+        }
+        self.learn(client, if page == 0 { offset } else { port::CMD });
+        put(raw, offset, through);
+        through == value || value & Receive::PROMISCUOUS.bits() == 0
+    }
+
+    /// Reset by a sole holder: the card's own address comes back with it and must go again. The
+    /// card is left stopped, as the data sheet says of a reset, because starting clears RST.
+    fn sole_reset(&mut self, raw: &mut dyn RawDevice, client: ClientId) {
+        let mut aside = Aside::begin(raw);
+        let remote = aside.remote(raw);
+        let _ = raw.read(port::RESET, 1);
+        let Some(context) = self.context_mut(client) else { return };
+        context.card.reset();
+        put(raw, port::CMD, HALT);
+        put(raw, port::DCR, DCR);
+        hardware::write_memory(raw, HALT, 0, context.card.prom());
+        hardware::put_pair(raw, port::RSAR0, remote);
+        put(raw, port::DCR, context.card.regs.dcr);
+        aside.set_remote(raw, remote);
+    }
+}
+
+/// The data port of an undivided card.
+fn forward(raw: &mut dyn RawDevice, access: Access<'_>) -> u32 {
+    match access {
+        Access::Read { offset, width } => return raw.read(offset, width),
+        Access::Write { offset, width, value } => raw.write(offset, width, value),
+        Access::ReadString { offset, width, into } => raw.read_string(offset, width, into),
+        Access::WriteString { offset, width, from } => raw.write_string(offset, width, from),
+    }
+    0
+}
+
+const fn ones(width: u8) -> u32 {
+    match width {
+        1 => 0xff,
+        2 => 0xffff,
+        _ => u32::MAX,
+    }
+}

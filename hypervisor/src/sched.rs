@@ -75,7 +75,9 @@ pub struct Processor {
     pub host: HostArea,
     index: u32,
     slice_end: u64,
-    armed: u64,
+    /// What the timer is set to; `None` once an interrupt was taken, which may have been the timer's,
+    /// and the timer may fire early.
+    armed: Option<u64>,
     next: usize,
     loaded: Option<Slot>,
 }
@@ -87,13 +89,13 @@ pub fn run_cpu(cpu: &'static Cpu) -> ! {
         Err(why) => panic!("processor {}: cannot run guests: {why:?}", cpu.index),
     };
     let mut processor =
-        Processor { host, index: cpu.index, slice_end: 0, armed: u64::MAX, next: 0, loaded: None };
+        Processor { host, index: cpu.index, slice_end: 0, armed: None, next: 0, loaded: None };
     loop {
         processor.service();
         let now = tsc::now();
         match processor.pick(now) {
             Some(slot) => processor.run_slice(slot, now),
-            None => processor.rest(now),
+            None => processor.rest(),
         }
     }
 }
@@ -144,14 +146,15 @@ impl Processor {
     }
 
     /// Nothing to run: sleeps until a timer or an interrupt.
-    fn rest(&mut self, now: u64) {
+    fn rest(&mut self) {
         if self.loaded.as_ref().is_some_and(|slot| slot.domain.has_ended()) {
             // Its state is in the registers and will be overwritten; its memory must not wait for that.
             self.loaded = None;
         }
         let wake = self.next_wake();
-        self.arm(wake, now);
+        self.arm(wake);
         cpu::idle();
+        self.armed = None;
     }
 
     /// When a halted virtual processor of this home or a device wants attention.
@@ -166,10 +169,9 @@ impl Processor {
         halted.min(device::next_poll(self.index))
     }
 
-    fn arm(&mut self, deadline: u64, now: u64) {
-        // A deadline in the past has fired already, or will not: set it again.
-        if deadline != self.armed || self.armed <= now {
-            self.armed = deadline;
+    fn arm(&mut self, deadline: u64) {
+        if self.armed != Some(deadline) {
+            self.armed = Some(deadline);
             if deadline == u64::MAX { timer::disarm() } else { timer::set_deadline(deadline) }
         }
     }
@@ -177,6 +179,7 @@ impl Processor {
     /// Takes the physical interrupts that ended the guest's run.
     pub fn take_interrupts(&mut self) {
         cpu::with_interrupts_window();
+        self.armed = None;
     }
 
     /// Work that is not the guest's: device interrupts, the management channel.
@@ -204,7 +207,7 @@ impl Processor {
         drop(home);
         let slice = if alone { u64::MAX } else { self.slice_end };
         let others = if alone { device::next_poll(self.index) } else { self.next_wake() };
-        self.arm(slice.min(others).min(guest_deadline.unwrap_or(u64::MAX)), now);
+        self.arm(slice.min(others).min(guest_deadline.unwrap_or(u64::MAX)));
         true
     }
 }

@@ -17,6 +17,13 @@ pub const NMI: u64 = event::VALID | 2 << 8 | 2;
 /// Decides what the next entry delivers.
 pub fn next(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     ctx.lapic.set_tpr(((ctx.vmcb.control.virtual_interrupt & 0xf) << 4) as u8);
+    if ctx.vmcb.control.event_injection & event::VALID != 0 {
+        // Decided before, but the entry did not come about: another event must not replace it.
+        if ctx.inject != 0 || ctx.lapic.any_requested() {
+            open_window(ctx);
+        }
+        return;
+    }
     if ctx.inject != 0 {
         ctx.vmcb.control.event_injection = core::mem::take(&mut ctx.inject);
         ctx.vmcb.control.interrupt_shadow = 0;

@@ -128,6 +128,11 @@ fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, hand
         if !io.repeats() {
             break;
         }
+        if io.remaining(mmio::gpr(ctx, 1)) != 0 {
+            // More than a buffer's worth: the instruction exits again for the rest, so that no guest
+            // can keep the processor by a huge count.
+            return Flow::Attend;
+        }
     }
     ctx.vmcb.save.rip = exit.next_rip;
     ctx.vmcb.control.interrupt_shadow = 0;

@@ -39,6 +39,13 @@ impl Ne2000 {
         self.room() >= (MAX_FRAME + HEADER) as i32
     }
 
+    /// A frame of this length can be stored without making CURR equal BNRY. The card itself does
+    /// not ask: it stores the frame, then takes the full ring for an empty one and overwrites it.
+    pub fn fits(&self, len: usize) -> bool {
+        let pages = (len.clamp(MIN_FRAME, MAX_FRAME * 2) + HEADER + 4).div_ceil(256) as i32;
+        self.has_room() && self.room() > pages * 256
+    }
+
     /// The filter of RCR, the multicast hash and the PROM lets this frame pass.
     pub fn accepts(&self, frame: &[u8]) -> bool {
         let Some(destination) = frame.first_chunk::<6>() else { return false };

@@ -10,6 +10,7 @@
 //! exactly, goes on to overwrite unread frames. A frame written then would begin at page BNRY, so a
 //! zero word (no header is zero) is kept there; if it changes, the ring is not believed and cleared.
 
+use sluice_nic::Ne2000;
 use sluice_nic::ne2000::registers::{Command, Interrupt, port};
 use sluice_nic::ne2000::{MAX_FRAME, Reception};
 
@@ -218,6 +219,15 @@ impl Device {
         touch_ring(&mut self.mirror, client, context, page);
     }
 
+    /// The client acknowledged interrupts. Linux does so with frames left in the ring, trusting
+    /// that another will come; while some wait outside a full ring, none could.
+    pub(super) fn remind(&mut self, client: ClientId) {
+        self.refill(client);
+        if let Some(context) = self.context_mut(client).filter(|context| !context.backlog.is_empty()) {
+            context.card.regs.isr |= Interrupt::RECEIVED.bits();
+        }
+    }
+
     /// Looks after the shared card: takes what it reports, and restarts it if the holder stopped
     /// it. Returns a holder that went off-line so; it has lost the card.
     pub(crate) fn watch(&mut self, raw: &mut dyn RawDevice) -> Option<ClientId> {
@@ -248,11 +258,20 @@ fn touch_ring(mirror: &mut super::Mirror, client: ClientId, context: &Context, f
     }
 }
 
+/// Stores a frame in a client's ring as the chip would; QEMU's card overwrites a ring that was
+/// filled exactly, which no client needs to suffer from its context too.
+fn store(card: &mut Ne2000, frame: &[u8]) -> Reception {
+    if !card.regs.stopped() && card.accepts(frame) && !card.fits(frame.len()) {
+        return Reception::Full;
+    }
+    card.receive(frame)
+}
+
 impl Context {
     /// A frame from the wire. Behind others that wait, it waits too.
     fn offer(&mut self, frame: &[u8]) {
         if self.backlog.is_empty() {
-            match self.card.receive(frame) {
+            match store(&mut self.card, frame) {
                 Reception::Stored => self.rx_packets += 1,
                 Reception::Filtered | Reception::Stopped => {}
                 Reception::Full => self.keep(frame),
@@ -270,7 +289,7 @@ impl Context {
 
     fn refill(&mut self) {
         while let Some(frame) = self.backlog.peek() {
-            match self.card.receive(frame) {
+            match store(&mut self.card, frame) {
                 Reception::Stored => self.rx_packets += 1,
                 Reception::Filtered => {}
                 Reception::Full | Reception::Stopped => return,

@@ -257,6 +257,7 @@ impl Device {
             (0, port::PSTART | port::PSTOP | port::BNRY | port::RCR) | (1, port::ISR) => {
                 self.refill(client);
             }
+            (0, port::ISR) => self.remind(client),
             (0, port::IMR) => {
                 let mut aside = Aside::with(raw, command);
                 self.collect(raw, &mut aside);

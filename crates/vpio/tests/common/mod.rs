@@ -6,6 +6,7 @@
 #![allow(dead_code)]
 
 pub mod driver;
+pub mod schedule;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -88,6 +89,18 @@ pub struct Tally {
     pub direct: (u64, u64),
     pub hooked: (u64, u64),
     pub exits: u64,
+}
+
+impl std::ops::Sub for Tally {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        let pair = |a: (u64, u64), b: (u64, u64)| (a.0 - b.0, a.1 - b.1);
+        Self {
+            direct: pair(self.direct, other.direct),
+            hooked: pair(self.hooked, other.hooked),
+            exits: self.exits - other.exits,
+        }
+    }
 }
 
 impl Tally {
@@ -225,7 +238,8 @@ impl World {
         self.hw.running = index;
         let (offset, width) = access.place();
         let elements = access.elements();
-        let result = if self.hooks[index].catches(offset, width) {
+        let hooked = self.hooks[index].catches(offset, width);
+        let result = if hooked {
             self.tallies[index].exits += 1;
             self.woken += 1;
             match self.monitor.access(&mut self.hw, client, self.now, access) {
@@ -251,7 +265,7 @@ impl World {
                 }
             })
         };
-        if result.is_some() && self.hooks[index].catches(offset, width) {
+        if result.is_some() && hooked {
             self.tallies[index].hooked.0 += elements;
             self.tallies[index].hooked.1 += 1;
         }

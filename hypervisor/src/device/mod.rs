@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use raw::PortDevice;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
-use sluice_vpio::{ClientId, Monitor, Timing};
+use sluice_vpio::{Changes, ClientId, Monitor, Timing};
 
 /// First vector of device interrupts.
 const FIRST_VECTOR: u8 = 0x40;
@@ -78,6 +78,8 @@ pub struct Device {
     ports: (u16, u16),
     inner: SpinLock<Inner>,
     asserted: AtomicBool,
+    /// Its line is masked at the physical I/O APIC.
+    masked: AtomicBool,
     interrupts: AtomicU64,
     /// TSC at which the monitor wants to be polled.
     poll_at: AtomicU64,
@@ -121,6 +123,7 @@ pub fn init(configured: &[config::Device]) -> Result<(), usize> {
                 forced: 0,
             }),
             asserted: AtomicBool::new(false),
+            masked: AtomicBool::new(true),
             interrupts: AtomicU64::new(0),
             poll_at: AtomicU64::new(u64::MAX),
         }));
@@ -144,6 +147,7 @@ fn physical_interrupt(vector: u8) {
             // Devices that share the line see the interrupt too.
             for other in devices().iter().filter(|other| other.gsi == Some(gsi)) {
                 other.asserted.store(true, Ordering::SeqCst);
+                other.masked.store(true, Ordering::SeqCst);
                 other.interrupts.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -265,6 +269,15 @@ pub fn release(domain: &Arc<Domain>) {
     }
 }
 
+/// All processors of a domain have halted: its drivers are between operations.
+pub fn halted(domain: &Domain) {
+    for share in &domain.shares {
+        if let Some(client) = share.client() {
+            share.device().with_monitor(Some(domain), |monitor, raw, now| monitor.halted(raw, client, now));
+        }
+    }
+}
+
 /// All devices, for a report.
 pub fn reports() -> Vec<DeviceReport> {
     devices().iter().map(|device| device.report()).collect()
@@ -290,22 +303,40 @@ impl Device {
             holder.freeze();
         }
         let now = tsc::uptime_ns();
-        let result = act(monitor, &mut PortDevice::new(self.ports.0), now);
-        self.carry_out(monitor, clients);
-        let wanted = monitor.poll(&mut PortDevice::new(self.ports.0), now);
-        self.carry_out(monitor, clients);
+        let mut raw = PortDevice::new(self.ports.0);
+        let result = act(monitor, &mut raw, now);
+        // Most accesses change nothing that others see, and nobody waits: no handoff to move along.
+        let waits = |client: &Client| client.id.is_some_and(|id| !monitor.may_run(id));
+        let contended = clients.iter().any(waits);
+        if self.carry_out(monitor, clients) || contended || within.is_none() {
+            let wanted = monitor.poll(&mut raw, now);
+            self.carry_out(monitor, clients);
+            self.poll_next(wanted, now);
+        }
         if let Some(holder) = &holder {
             holder.thaw();
-        }
-        let poll_at = wanted.map_or(u64::MAX, |at| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now))));
-        if poll_at < self.poll_at.swap(poll_at, Ordering::Relaxed) && cpu::this().index != 0 {
-            cpu::kick(0);
         }
         Some(result)
     }
 
-    fn carry_out(&self, monitor: &mut Monitor, clients: &mut [Client]) {
+    /// Notes when the monitor wants to be polled, in nanoseconds; `now` likewise.
+    fn poll_next(&self, wanted: Option<u64>, now: u64) {
+        let ticks = |at: u64| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now)));
+        let at = wanted.map_or(u64::MAX, ticks);
+        if at < self.poll_at.swap(at, Ordering::Relaxed) && cpu::this().index != 0 {
+            cpu::kick(0);
+        }
+    }
+
+    /// Carries out what a call of the monitor changed; returns whether anything did.
+    fn carry_out(&self, monitor: &mut Monitor, clients: &mut [Client]) -> bool {
+        if self.masked.load(Ordering::Relaxed) && monitor.physical_unmask() {
+            self.unmask();
+        }
         let changes = monitor.changes();
+        if changes == Changes::default() {
+            return false;
+        }
         for client in clients.iter_mut() {
             let Some(domain) = client.domain.upgrade() else { continue };
             let Some(id) = client.id else { continue };
@@ -327,10 +358,13 @@ impl Device {
                 }
             }
         }
-        if monitor.physical_unmask() {
-            if let Some(gsi) = self.gsi {
-                ioapic::unmask(gsi);
-            }
+        true
+    }
+
+    fn unmask(&self) {
+        if let Some(gsi) = self.gsi {
+            self.masked.store(false, Ordering::SeqCst);
+            ioapic::unmask(gsi);
         }
     }
 

@@ -7,6 +7,7 @@
 use super::vmcb::{Intercept3, Intercept4, VirtualInterrupt, event, exit_code};
 use super::{cpuid, inject, io, mmio, msr};
 use crate::cpu::tsc;
+use crate::device;
 use crate::domain::counters::{Exit, Refusal};
 use crate::domain::vcpu::{Context, RunState, Vcpu, event as events};
 use crate::domain::{Domain, EndReason};
@@ -244,6 +245,9 @@ fn halt(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     if vcpu.events.load(Ordering::SeqCst) != 0 {
         vcpu.set_state(RunState::Ready);
         return Flow::Attend;
+    }
+    if domain.vcpus.iter().all(|vcpu| matches!(vcpu.state(), RunState::Halted | RunState::Off)) {
+        device::halted(domain);
     }
     Flow::Leave
 }

@@ -27,6 +27,9 @@ use sluice_vpio::{Changes, ClientId, Monitor, Timing};
 /// First vector of device interrupts.
 const FIRST_VECTOR: u8 = 0x40;
 
+/// What reports call a device without a monitor.
+const PASSTHROUGH: &str = "passthrough";
+
 /// Why a device cannot be given to a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachError {
@@ -68,6 +71,8 @@ struct Inner {
     past: Vec<ShareReport>,
     handoffs: u64,
     forced: u64,
+    /// Model of the last monitor, or "passthrough".
+    model: &'static str,
 }
 
 /// One physical function.
@@ -121,6 +126,7 @@ pub fn init(configured: &[config::Device]) -> Result<(), usize> {
                 past: Vec::new(),
                 handoffs: 0,
                 forced: 0,
+                model: PASSTHROUGH,
             }),
             asserted: AtomicBool::new(false),
             masked: AtomicBool::new(true),
@@ -203,6 +209,7 @@ pub fn attach(share: &config::Share, name: &str, slot: u8, pin: u8) -> Result<Sh
                 return Err(AttachError::UnprotectedDma);
             }
             inner.sharing = Sharing::Passthrough;
+            inner.model = PASSTHROUGH;
             None
         }
         Mode::Vpio => {
@@ -211,6 +218,7 @@ pub fn attach(share: &config::Share, name: &str, slot: u8, pin: u8) -> Result<Sh
                 let monitor =
                     Monitor::for_device(device.function.vendor, device.function.device, Timing::default())
                         .ok_or(AttachError::NoModel)?;
+                inner.model = monitor.model_name();
                 inner.sharing = Sharing::Vpio(Box::new(monitor));
             }
             let Sharing::Vpio(monitor) = &mut inner.sharing else { return Err(AttachError::Busy) };
@@ -387,7 +395,7 @@ impl Device {
             Sharing::Vpio(monitor) => share::report(&client.name, monitor, client.id?),
             _ => ShareReport {
                 domain: client.name.clone(),
-                mode: "passthrough".into(),
+                mode: PASSTHROUGH.into(),
                 ..ShareReport::default()
             },
         })
@@ -397,7 +405,7 @@ impl Device {
         let inner = self.inner.lock();
         let mut report = DeviceReport {
             name: self.name.clone(),
-            model: "passthrough".into(),
+            model: inner.model.into(),
             handoffs: inner.handoffs,
             forced: inner.forced,
             interrupts: self.interrupts.load(Ordering::Relaxed),
@@ -405,7 +413,6 @@ impl Device {
             ..DeviceReport::default()
         };
         if let Sharing::Vpio(monitor) = &inner.sharing {
-            report.model = monitor.model_name().into();
             report.handoffs += monitor.device_counters().handoffs;
             report.forced += monitor.device_counters().forced;
             let holder = monitor.holder();

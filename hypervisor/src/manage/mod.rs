@@ -6,6 +6,7 @@
 mod report;
 
 use crate::boot::bundle::Bundle;
+use crate::cpu::{apic, idt, ioapic};
 use crate::device;
 use crate::domain::{Domain, EndReason, build};
 use crate::sync::SpinLock;
@@ -22,6 +23,11 @@ use sluice_abi::report::{DomainReport, DomainState};
 /// Largest piece of console output in one message.
 const CONSOLE_CHUNK: usize = 2048;
 
+/// ISA interrupt of the second UART.
+const CHANNEL_IRQ: u8 = 3;
+/// Vector of the same.
+const CHANNEL_VECTOR: u8 = 0x30;
+
 /// A configured domain.
 struct Entry {
     config: config::Domain,
@@ -36,7 +42,8 @@ struct Entry {
 
 /// Everything behind the channel.
 struct Manager {
-    uart: Uart,
+    /// The second UART; `None` on a machine without one: consoles then go to the log.
+    uart: Option<Uart>,
     decoder: Decoder,
     bundle: Bundle<'static>,
     entries: Vec<Entry>,
@@ -57,8 +64,17 @@ pub fn attend() {
 /// Builds all domains and starts those that are not configured to wait.
 pub fn init(config: Config, bundle: Bundle<'static>) {
     let mut uart = Uart::new(COM2);
-    uart.init();
-    uart.enable_receive_interrupt(true);
+    let present = uart.init();
+    if present {
+        let (gsi, trigger) = ioapic::isa(CHANNEL_IRQ);
+        idt::set_handler(CHANNEL_VECTOR, |_| {
+            attend();
+            apic::eoi();
+        });
+        ioapic::route(gsi, CHANNEL_VECTOR, cpu::this().apic_id, trigger);
+        ioapic::unmask(gsi);
+        uart.enable_receive_interrupt(true);
+    }
     let mut entries = Vec::new();
     for domain in config.domains {
         entries.push(Entry {
@@ -70,7 +86,7 @@ pub fn init(config: Config, bundle: Bundle<'static>) {
             announced: DomainState::Created,
         });
     }
-    let mut manager = Manager { uart, decoder: Decoder::default(), bundle, entries, stopping: false };
+    let mut manager = Manager { uart: present.then_some(uart), decoder: Decoder::default(), bundle, entries, stopping: false };
     let names = manager.entries.iter().map(|entry| entry.config.name.clone()).collect();
     manager.send(&Event::Hello { version: channel::VERSION, domains: names });
     for index in 0..manager.entries.len() {
@@ -99,8 +115,9 @@ pub fn service() {
 
 impl Manager {
     fn send(&mut self, event: &Event) {
+        let Some(uart) = &mut self.uart else { return };
         if let Ok(bytes) = channel::encode(event) {
-            self.uart.write_all(&bytes);
+            uart.write_all(&bytes);
         }
     }
 
@@ -114,7 +131,7 @@ impl Manager {
 
     fn service(&mut self) {
         self.send_consoles();
-        while let Some(byte) = self.uart.try_read() {
+        while let Some(byte) = self.uart.as_mut().and_then(Uart::try_read) {
             if let Some(request) = self.decoder.push::<Request>(byte) {
                 self.obey(request);
             }
@@ -132,6 +149,9 @@ impl Manager {
                 let bytes = domain.take_console(CONSOLE_CHUNK);
                 if bytes.is_empty() {
                     break;
+                }
+                if self.uart.is_none() {
+                    crate::log::raw(&bytes);
                 }
                 self.send(&Event::Console { domain: index as u16, bytes });
             }

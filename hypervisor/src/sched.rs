@@ -95,7 +95,7 @@ pub fn run_cpu(cpu: &'static Cpu) -> ! {
         let now = tsc::now();
         match processor.pick(now) {
             Some(slot) => processor.run_slice(slot, now),
-            None => processor.rest(),
+            None => processor.rest(now),
         }
     }
 }
@@ -146,24 +146,25 @@ impl Processor {
     }
 
     /// Nothing to run: sleeps until a timer or an interrupt.
-    fn rest(&mut self) {
+    fn rest(&mut self, now: u64) {
         if self.loaded.as_ref().is_some_and(|slot| slot.domain.has_ended()) {
             // Its state is in the registers and will be overwritten; its memory must not wait for that.
             self.loaded = None;
         }
-        let wake = self.next_wake();
+        let wake = self.next_wake(&self.home().lock(), now);
         self.arm(wake);
         cpu::idle();
         self.armed = None;
     }
 
-    /// When a halted virtual processor of this home or a device wants attention.
-    fn next_wake(&self) -> u64 {
-        let home = self.home().lock();
+    /// When after `now` a halted virtual processor of this home or a device wants attention. One
+    /// that wants it already waits for the end of the slice.
+    fn next_wake(&self, home: &[Slot], now: u64) -> u64 {
         let halted = home
             .iter()
             .filter(|slot| slot.domain.may_run() && slot.vcpu().state() == RunState::Halted)
             .map(|slot| slot.vcpu().wake_at.load(Ordering::SeqCst))
+            .filter(|at| *at > now)
             .min()
             .unwrap_or(u64::MAX);
         halted.min(device::next_poll(self.index))
@@ -204,9 +205,9 @@ impl Processor {
             }
             self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
         }
-        drop(home);
         let slice = if alone { u64::MAX } else { self.slice_end };
-        let others = if alone { device::next_poll(self.index) } else { self.next_wake() };
+        let others = self.next_wake(&home, now);
+        drop(home);
         self.arm(slice.min(others).min(guest_deadline.unwrap_or(u64::MAX)));
         true
     }

@@ -94,3 +94,22 @@ pub enum Select {
         function: u8,
     },
 }
+
+/// Functions known to have no bus-master logic, by vendor and device: RTL8029 and the other NE2000 clones
+/// that Linux's ne2k-pci drives.
+const PORTS_ONLY: &[(u16, u16)] = &[
+    (0x10ec, 0x8029),
+    (0x1050, 0x0940),
+    (0x11f6, 0x1401),
+    (0x8e2e, 0x3000),
+    (0x4a14, 0x5000),
+    (0x1106, 0x0926),
+    (0x10bd, 0x0e34),
+    (0x1050, 0x5a5a),
+];
+
+/// Whether a function with these identifiers can reach memory by itself. Only those known not to are
+/// believed: the bus-master bit of the command register does not tell.
+pub fn masters_bus(vendor: u16, device: u16) -> bool {
+    !PORTS_ONLY.contains(&(vendor, device))
+}

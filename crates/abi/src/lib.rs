@@ -1,5 +1,6 @@
 //! Layouts shared by the hypervisor, the host command and (later) guests.
 //!
+//! - [`bundle`]: the archive that holds everything a run needs.
 //! - [`config`]: what the host command validates and the hypervisor runs.
 //! - [`report`]: what the hypervisor counted.
 //! - [`channel`]: the framed messages of the management channel.
@@ -11,12 +12,7 @@
 
 extern crate alloc;
 
+pub mod bundle;
 pub mod channel;
 pub mod config;
 pub mod report;
-
-/// Names of the members of the bundle (a newc cpio archive) that the hypervisor looks for itself.
-pub mod bundle {
-    /// The encoded [`crate::config::Config`].
-    pub const CONFIG: &str = "config";
-}

@@ -1,6 +1,5 @@
 //! From the boot loader to [`crate::main`]: entry code, what the loader says, and the order in which the ground is laid.
 
-pub mod bundle;
 mod entry;
 mod multiboot2;
 mod pvh;
@@ -10,6 +9,8 @@ use crate::cpu::{self, apic, gdt, idt, ioapic, smp, timer, tsc};
 use crate::mm::{self, Hpa};
 use crate::{acpi, log};
 use arrayvec::{ArrayString, ArrayVec};
+
+pub use sluice_abi::bundle;
 
 /// Most regions of the memory map that are kept.
 pub const MAX_REGIONS: usize = 128;

@@ -1,6 +1,11 @@
 //! The bundle: a cpio archive in the "newc" format, whose members are found by name.
 //!
 //! The reader trusts nothing in the archive: a header that is damaged or reaches beyond the bytes ends it.
+//!
+//! Source: Linux, Documentation/driver-api/early-userspace/buffer-format.rst.
+
+/// Member that holds the encoded [`crate::config::Config`].
+pub const CONFIG: &str = "config";
 
 const MAGIC: &[u8] = b"070701";
 const HEADER: usize = 110;
@@ -74,5 +79,56 @@ impl<'a> Iterator for Members<'a> {
         }
         self.at = self.at.checked_add(data_end.checked_next_multiple_of(4)?)?;
         Some(Member { name, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::vec::Vec;
+
+    fn member(name: &str, data: &[u8]) -> Vec<u8> {
+        let fields: alloc::string::String =
+            (0..13u64).map(|n| format!("{:08x}", [0, data.len() as u64, 1 + name.len() as u64][field_of(n)])).collect();
+        let mut bytes = Vec::from(format!("070701{fields}{name}\0"));
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(data);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    /// Which of nothing, size of contents and size of name is the n-th field.
+    fn field_of(n: u64) -> usize {
+        match n {
+            6 => 1,
+            11 => 2,
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn members_are_found_up_to_the_trailer() {
+        let mut bytes = member(CONFIG, b"abcde");
+        bytes.extend(member("kernel", b""));
+        bytes.extend(member("TRAILER!!!", b""));
+        bytes.extend(member("hidden", b"x"));
+        let bundle = Bundle::new(&bytes);
+        assert_eq!(bundle.get(CONFIG), Some(&b"abcde"[..]));
+        assert_eq!(bundle.get("kernel"), Some(&b""[..]));
+        assert_eq!((bundle.get("hidden"), bundle.members().count()), (None, 2));
+    }
+
+    #[test]
+    fn damage_ends_the_archive() {
+        let mut bytes = member(CONFIG, b"abcde");
+        bytes.extend(member("kernel", b"12345678"));
+        for len in 0..bytes.len() {
+            assert!(Bundle::new(&bytes[..len]).get("kernel").is_none(), "cut off at {len}");
+        }
+        bytes[54..62].copy_from_slice(b"ffffffff");
+        assert_eq!(Bundle::new(&bytes).members().count(), 0);
+        bytes[54] = b'x';
+        assert_eq!(Bundle::new(&bytes).members().count(), 0);
     }
 }

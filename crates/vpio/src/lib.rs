@@ -18,7 +18,9 @@
 extern crate alloc;
 
 mod access;
+pub mod check;
 mod counters;
+mod dot;
 mod hooks;
 pub mod model;
 pub mod models;
@@ -28,5 +30,7 @@ mod track;
 
 pub use access::{Access, ClientId, Outcome, RawDevice};
 pub use counters::{ClientCounters, DeviceCounters};
-pub use hooks::{HookSet, Questions};
+pub use dot::dot;
+pub use hooks::{HookSet, Questions, hook_set};
 pub use monitor::{AttachError, Changes, Monitor, Timing};
+pub use track::{Seen, Tracker};

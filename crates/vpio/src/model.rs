@@ -180,6 +180,8 @@ pub struct Model {
     pub ids: &'static [(u16, u16)],
     /// Ports the device has, at most 32.
     pub ports: u16,
+    /// The register whose value selects what other ports name; read back at each exit.
+    pub selector: RegisterId,
     /// At most 64 registers.
     pub registers: &'static [Register],
     /// At most [`MAX_MACHINES`].

@@ -23,6 +23,9 @@ use handoff::Queue;
 pub struct Timing {
     /// A holder that has not touched the device for this long is taken to be between operations.
     pub grace: u64,
+    /// The same for a holder that has it undivided, whose last register sequence was not seen: if
+    /// it was interrupted for longer than this in the middle of one, one transmission fails.
+    pub sole_grace: u64,
     /// A holder keeps the device at least this long (unless it is idle).
     pub min_hold: u64,
     /// After this long a waiting client gets the device even if the holder never comes to rest.
@@ -37,6 +40,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             grace: 1_000_000,
+            sole_grace: 10_000_000,
             min_hold: 2_000_000,
             max_wait: 20_000_000,
             settle: 100_000_000,

@@ -27,6 +27,11 @@ impl Tracker {
         Self { states }
     }
 
+    /// In given states, for exploring.
+    pub const fn at(states: [u8; MAX_MACHINES]) -> Self {
+        Self { states }
+    }
+
     /// The machines' states, in the model's order.
     pub const fn states(&self) -> &[u8; MAX_MACHINES] {
         &self.states

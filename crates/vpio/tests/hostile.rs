@@ -97,7 +97,8 @@ async fn attack(port: Port, seed: u64) {
                 let len = usize::from(width) * (1 + random.roll(40) as usize);
                 if random.roll(2) == 0 {
                     port.ins(offset, width, &mut buffer[..len]).await;
-                    if leaks(&buffer[..len], victim) {
+                    // One register over and over proves nothing: it may be the attacker's own value.
+                    if offset >= 0x10 && leaks(&buffer[..len], victim) {
                         fault("a string");
                     }
                 } else {
@@ -186,6 +187,8 @@ fn survive(seed: u64, frames: u32, careful: bool) {
     });
     let mail = drivers[0].mail.borrow();
     assert!(mail.errors.is_empty(), "{:?}", mail.errors);
+    // Only while its card was undivided can the end of a sequence have been missed.
+    assert!(mail.aborted <= world.borrow().monitor.device_counters().regime_changes);
     for got in &mail.received {
         // Whatever the attacker sent went outside; nothing of it, or for it, comes here.
         assert!(got[..6] == mac(0) && got[18..].iter().all(|byte| *byte == mark(0)), "{got:x?}");

@@ -31,9 +31,9 @@ fn exchange_at(
 ) -> (Shared, Vec<Driver>) {
     let (world, mut drivers) = start(count, seed, pace, tick);
     for n in 0..frames {
-        for index in 0..count {
+        for (index, driver) in drivers.iter().enumerate() {
             let out = frame(OUTSIDE, mac(index), n, mark(index), len(n));
-            drivers[index].mail.borrow_mut().to_send.push_back(out);
+            driver.mail.borrow_mut().to_send.push_back(out);
             let inward = frame(mac(index), OUTSIDE, n, mark(index), len(n + 1));
             world.borrow_mut().source[index].push_back(inward);
         }
@@ -53,6 +53,7 @@ fn exchange_at(
     for (index, driver) in drivers.iter().enumerate() {
         let mail = driver.mail.borrow();
         assert!(mail.errors.is_empty(), "{index}: {:?}", mail.errors);
+        assert_eq!(mail.aborted, 0);
         let own: Vec<_> = mail.received.iter().filter(|frame| frame[0] != 0xff).collect();
         assert_eq!(own.len(), frames as usize);
         for (n, got) in (0u32..).zip(own) {

@@ -241,6 +241,7 @@ pub const MODEL: Model = Model {
     name: "ne2000",
     ids: &[(0x10ec, 0x8029)],
     ports: 0x20,
+    selector: id::CMD,
     registers: REGISTERS,
     machines: &[REMOTE, TRANSMITTER, RECEIVER],
 };

@@ -151,6 +151,14 @@ impl Monitor {
         Verdict::No
     }
 
+    /// How long the holder must have been still to be taken to rest.
+    const fn grace(&self) -> u64 {
+        match self.device.regime() {
+            Regime::Sole(_) => self.timing.sole_grace,
+            _ => self.timing.grace,
+        }
+    }
+
     fn follow(&mut self, now: u64) {
         let model: &'static Model = self.model;
         self.following = Some((Tracker::unseen(model), now));
@@ -206,10 +214,11 @@ impl Monitor {
 
     fn deadline(&self, now: u64) -> Option<u64> {
         let timing = &self.timing;
+        let grace = self.grace();
         let mut next: Option<u64> = None;
         let mut at = |time: u64| {
             // What is due and did not happen depends on the holder: look again after a while.
-            let time = if time > now { time } else { now.saturating_add(timing.grace.max(1)) };
+            let time = if time > now { time } else { now.saturating_add(grace.max(1)) };
             next = Some(next.map_or(time, |earlier| earlier.min(time)));
         };
         let shared = matches!(self.device.regime(), Regime::Shared(_));
@@ -219,11 +228,11 @@ impl Monitor {
         if let (Some((_, since)), Some((holder, held))) = (self.queue.first(), self.held) {
             let touched = self.slots.get(holder.index()).map_or(held, |slot| slot.touched);
             match self.following {
-                Some((_, armed)) => at(touched.max(armed).saturating_add(timing.grace)),
+                Some((_, armed)) => at(touched.max(armed).saturating_add(grace)),
                 None => {
                     at(held.saturating_add(timing.min_hold));
                     if shared {
-                        at(touched.max(held).saturating_add(timing.grace));
+                        at(touched.max(held).saturating_add(grace));
                     }
                 }
             }

@@ -44,7 +44,7 @@ impl Hardware {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        if self.random % self.pace == 0 {
+        if self.random.is_multiple_of(self.pace) {
             self.arrive();
         }
     }
@@ -135,8 +135,14 @@ pub struct World {
     pub woken: u64,
 }
 
-pub const TIMING: Timing =
-    Timing { grace: 50_000, min_hold: 20_000, max_wait: 400_000, settle: 1_000_000, watch: 200_000 };
+pub const TIMING: Timing = Timing {
+    grace: 50_000,
+    sole_grace: 300_000,
+    min_hold: 20_000,
+    max_wait: 400_000,
+    settle: 1_000_000,
+    watch: 200_000,
+};
 
 pub fn mac(index: usize) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 0x77, index as u8]

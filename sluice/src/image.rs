@@ -11,6 +11,10 @@ use std::process::Command;
 /// The bare-metal target.
 const TARGET: &str = "x86_64-unknown-none";
 
+/// Packages built for it.
+const HYPERVISOR: &str = "sluice-hypervisor";
+const BARE_GUEST: &str = "sluice-bare";
+
 /// Code generation: the image is linked at a fixed address in the top 2 GiB, and its backtraces follow
 /// frame pointers. The linker script comes from the crate's own build script.
 const RUSTFLAGS: [&str; 6] =
@@ -26,19 +30,28 @@ pub fn hypervisor(features: &[String]) -> Result<PathBuf> {
     if !features.is_empty() {
         directory = directory.join(features.join("+"));
     }
-    cargo("build", &directory, features, &[])?;
-    Ok(directory.join(TARGET).join("release/sluice-hypervisor"))
+    cargo("build", HYPERVISOR, &directory, features, &[])?;
+    Ok(directory.join(TARGET).join("release").join(HYPERVISOR))
 }
 
-/// Lints the hypervisor with the compiler that builds it.
+/// Builds the guest kernel of the tests and returns its ELF file.
+pub fn bare_guest() -> Result<PathBuf> {
+    let directory = root().join("target/hypervisor");
+    cargo("build", BARE_GUEST, &directory, &[], &[])?;
+    Ok(directory.join(TARGET).join("release").join(BARE_GUEST))
+}
+
+/// Lints what is built for bare metal with the compiler that builds it.
 pub fn lint() -> Result<()> {
-    cargo("clippy", &root().join("target/hypervisor"), &[], &["--", "-D", "warnings"])
+    let directory = root().join("target/hypervisor");
+    cargo("clippy", HYPERVISOR, &directory, &[], &["--", "-D", "warnings"])?;
+    cargo("clippy", BARE_GUEST, &directory, &[], &["--", "-D", "warnings"])
 }
 
-fn cargo(action: &str, directory: &Path, features: &[String], more: &[&str]) -> Result<()> {
+fn cargo(action: &str, package: &str, directory: &Path, features: &[String], more: &[&str]) -> Result<()> {
     let mut cargo = toolchain(action)?;
     cargo
-        .args(["--quiet", "--release", "--package", "sluice-hypervisor", "--target", TARGET])
+        .args(["--quiet", "--release", "--package", package, "--target", TARGET])
         .arg("--target-dir")
         .arg(directory)
         .current_dir(root());
@@ -47,7 +60,7 @@ fn cargo(action: &str, directory: &Path, features: &[String], more: &[&str]) -> 
     }
     let status = cargo.args(more).status().with_context(|| not_found("cargo"))?;
     if !status.success() {
-        bail!("the hypervisor does not pass cargo {action}");
+        bail!("{package} does not pass cargo {action}");
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Debian's kernels by name: `debian-6.1` is the newest 6.1 kernel of Debian 12, `debian-6.12` that of
 //! its backports. A downloaded kernel stays in the cache and is used until `cargo sluice fetch` looks
-//! for a newer one.
+//! for a newer one. `bare` is the test kernel in guest/bare, built here.
 
 use crate::packages::{Apt, natural_order};
 use crate::workspace::{cache, write_whole};
@@ -26,13 +26,29 @@ pub struct Kernel {
     pub modules: PathBuf,
 }
 
+/// The test kernel.
+const BARE: &str = "bare";
+
+/// The names of Debian's kernels.
+pub fn debian() -> Vec<String> {
+    SERIES.iter().map(|series| format!("debian-{series}")).collect()
+}
+
 /// All names that [`get`] knows.
 pub fn names() -> Vec<String> {
-    SERIES.iter().map(|series| format!("debian-{series}")).collect()
+    debian().into_iter().chain([BARE.to_owned()]).collect()
 }
 
 /// The kernel of this name, downloaded if there is none in the cache.
 pub fn get(name: &str) -> Result<Kernel> {
+    if name == BARE {
+        return Ok(Kernel {
+            release: BARE.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            image: crate::image::bare_guest()?,
+            modules: PathBuf::new(),
+        });
+    }
     match cached(series(name)?) {
         Some(kernel) => Ok(kernel),
         None => fetch(name),

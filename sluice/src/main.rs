@@ -103,7 +103,7 @@ fn dispatch(command: Command) -> Result<Status> {
 
 fn fetch(names: &[String]) -> Result<()> {
     packages::Apt::open()?.update()?;
-    let known = kernels::names();
+    let known = kernels::debian();
     for name in if names.is_empty() { &known } else { names } {
         let kernel = kernels::fetch(name).with_context(|| format!("known kernels: {}", known.join(", ")))?;
         for (rootfs, about) in rootfs::list() {

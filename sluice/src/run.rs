@@ -70,14 +70,18 @@ fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setu
         return;
     }
     let guest = setup.domains.first().map_or("alice", |domain| domain.name.get_ref());
-    println!(
-        "try next:\n  \
-         cargo sluice run {file} --json out.json      what happened, for programs\n  \
-         cargo sluice top                              in a second terminal, while it runs\n  \
-         cargo sluice destroy {guest}                    ... and see that the others go on\n  \
-         cargo sluice image {file} -o sluice.iso      the same for a real PC\n  \
-         examples/                                     more configurations; all keys: docs/configuration.md"
-    );
+    let steps = [
+        (format!("cargo sluice run {file} --json out.json"), "what happened, for programs"),
+        ("cargo sluice top".to_owned(), "in a second terminal, while it runs"),
+        (format!("cargo sluice destroy {guest}"), "there too: the other guests go on"),
+        (format!("cargo sluice image {file} -o sluice.iso"), "the same for a real PC"),
+        ("ls examples/".to_owned(), "more configurations; docs/configuration.md has all keys"),
+    ];
+    let width = steps.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
+    println!("try next:");
+    for (command, about) in steps {
+        println!("  {command:width$}  {about}");
+    }
 }
 
 /// One live line per guest on a terminal; one line per event elsewhere.

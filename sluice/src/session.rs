@@ -321,7 +321,9 @@ impl Session {
                         live.guest.findings.clear();
                     }
                     live.guest.state = *state;
-                    live.guest.reason.clone_from(reason);
+                    // A guest that powered itself off needs no reason.
+                    let reason = if *state == DomainState::PoweredOff { "" } else { reason };
+                    reason.clone_into(&mut live.guest.reason);
                     observer.state(index, *state, reason, steer);
                 }
             }

@@ -1,0 +1,78 @@
+//! Attacks. Each ends at most its own guest: whether the hypervisor and the neighbours live on is for
+//! the scenario to see (`tests/hostile-*.toml`, docs/hostile.md).
+
+mod control;
+mod instructions;
+mod memory;
+mod paging;
+mod platform;
+mod ports;
+mod registers;
+mod storm;
+
+use crate::console::println;
+use crate::entry::BootInfo;
+use crate::random::Random;
+use crate::{machine, trap};
+
+/// Runs the attack of that name.
+pub fn run(name: &str, boot: &BootInfo) {
+    let seed = boot.argument("seed").and_then(|text| text.parse().ok()).unwrap_or(1);
+    let mut random = Random::new(seed);
+    println!("SLUICE-RESULT hostile={name}");
+    match name {
+        "ports" => ports::run(&mut random),
+        "msrs" => registers::run(&mut random),
+        "memory" => memory::run(&mut random, boot),
+        "platform" => platform::run(&mut random),
+        "instructions" => instructions::run(&mut random),
+        "control" => control::run(&mut random),
+        "storm" => storm::run(),
+        "flood" => storm::flood(),
+        "startup" => platform::startup(&mut random),
+        "rep" => paging::endless_string(),
+        "tables" => paging::tables_nowhere(),
+        "descriptors" => memory::descriptors_nowhere(),
+        "halt" => {
+            println!("SLUICE-RESULT halted=now");
+            machine::cli();
+            machine::halt();
+        }
+        "spin" => {
+            println!("SLUICE-RESULT spins=now");
+            machine::cli();
+            loop {
+                core::hint::spin_loop();
+            }
+        }
+        "triple" => {
+            trap::load_from(0, 0);
+            unsafe { core::arch::asm!("int3") };
+        }
+        "invalid" => control::invalid(),
+        _ => println!("no such attack"),
+    }
+    println!("SLUICE-RESULT done=ok");
+}
+
+/// Counts attempts and the exceptions that they ended in.
+#[derive(Default)]
+pub struct Tally {
+    tried: u64,
+    raised: u64,
+}
+
+impl Tally {
+    /// Runs `function`, surviving what it raises.
+    pub fn attempt(&mut self, function: impl FnMut()) -> Option<u8> {
+        let vector = trap::attempt(function);
+        self.tried += 1;
+        self.raised += u64::from(vector.is_some());
+        vector
+    }
+
+    /// Prints the counts.
+    pub fn report(&self, what: &str) {
+        println!("SLUICE-RESULT {what}.tried={} {what}.raised={}", self.tried, self.raised);
+    }
+}

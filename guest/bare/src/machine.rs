@@ -1,0 +1,116 @@
+//! Single instructions.
+
+use core::arch::asm;
+
+const SLEEP_CONTROL: u16 = 0x600;
+/// Sleep type 5 and sleep enable (ACPI 6.4, 4.8.3.7).
+const SOFT_OFF: u8 = 5 << 2 | 1 << 5;
+
+macro_rules! port {
+    ($input:ident, $output:ident, $type:ty, $register:tt) => {
+        /// Reads a port.
+        #[inline(always)]
+        pub fn $input(port: u16) -> $type {
+            let value: $type;
+            unsafe { asm!(concat!("in ", $register, ", dx"), in("dx") port, out($register) value, options(nostack)) };
+            value
+        }
+
+        /// Writes a port.
+        #[inline(always)]
+        pub fn $output(port: u16, value: $type) {
+            unsafe { asm!(concat!("out dx, ", $register), in("dx") port, in($register) value, options(nostack)) };
+        }
+    };
+}
+
+port!(inb, outb, u8, "al");
+port!(inw, outw, u16, "ax");
+port!(inl, outl, u32, "eax");
+
+/// The time-stamp counter: under `-icount shift=0` the number of instructions since the machine's start.
+#[inline(always)]
+pub fn rdtsc() -> u64 {
+    let (low, high): (u32, u32);
+    unsafe { asm!("rdtsc", out("eax") low, out("edx") high, options(nostack)) };
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Reads a model-specific register.
+#[inline(always)]
+pub fn rdmsr(msr: u32) -> u64 {
+    let (low, high): (u32, u32);
+    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack)) };
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Writes a model-specific register.
+#[inline(always)]
+pub fn wrmsr(msr: u32, value: u64) {
+    unsafe {
+        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack))
+    };
+}
+
+macro_rules! control {
+    ($read:ident, $write:ident, $register:tt) => {
+        control!($write, $register);
+        /// Reads a control or debug register.
+        #[inline(always)]
+        pub fn $read() -> u64 {
+            let value: u64;
+            unsafe { asm!(concat!("mov {}, ", $register), out(reg) value, options(nostack)) };
+            value
+        }
+    };
+    ($write:ident, $register:tt) => {
+        /// Writes a control or debug register.
+        #[inline(always)]
+        pub fn $write(value: u64) {
+            unsafe { asm!(concat!("mov ", $register, ", {}"), in(reg) value, options(nostack)) };
+        }
+    };
+}
+
+control!(cr0, set_cr0, "cr0");
+control!(cr3, set_cr3, "cr3");
+control!(cr4, set_cr4, "cr4");
+control!(set_cr8, "cr8");
+control!(dr0, set_dr0, "dr0");
+control!(set_dr6, "dr6");
+control!(set_dr7, "dr7");
+
+/// Forgets all translations.
+pub fn flush() {
+    set_cr3(cr3());
+}
+
+/// Switches interrupts on.
+pub fn sti() {
+    unsafe { asm!("sti", options(nostack)) };
+}
+
+/// Switches interrupts off.
+pub fn cli() {
+    unsafe { asm!("cli", options(nostack)) };
+}
+
+/// Sleeps until an interrupt.
+pub fn halt() {
+    unsafe { asm!("hlt", options(nostack)) };
+}
+
+/// Switches to x2APIC mode, enabled, with spurious vector 0xff.
+pub fn x2apic() {
+    wrmsr(0x1b, 0xfee0_0d00);
+    wrmsr(0x80f, 0x1ff);
+}
+
+/// Powers the guest off.
+pub fn power_off() -> ! {
+    loop {
+        outb(SLEEP_CONTROL, SOFT_OFF);
+        cli();
+        halt();
+    }
+}

@@ -1,0 +1,46 @@
+//! A bare-metal guest kernel for tests: it measures what an exit costs, and does everything to the
+//! hypervisor that a guest must not get away with.
+//!
+//! `job=` on the command line says what to do: [`null`] measures, [`hostile`] attacks, [`isolation`]
+//! looks for memory of others. It ends by powering off, unless the attack ends it before.
+//!
+//! Everything here is unsafe by purpose, so that `unsafe` marks nothing: [`machine`] holds the
+//! instructions, and jobs are written as plainly as they can be.
+#![no_std]
+#![no_main]
+
+mod console;
+mod entry;
+mod hostile;
+mod isolation;
+mod machine;
+mod null;
+mod random;
+mod trap;
+
+use console::println;
+
+/// Called by [`entry`] with the physical address of the PVH start information.
+#[unsafe(no_mangle)]
+extern "C" fn bare_main(start_info: u64) -> ! {
+    trap::init();
+    let boot = entry::BootInfo::read(start_info);
+    let job = boot.argument("job").unwrap_or("null");
+    let (name, detail) = job.split_once(':').unwrap_or((job, ""));
+    match name {
+        "null" => null::run(),
+        "hostile" => hostile::run(detail, &boot),
+        "marker" => isolation::mark(&boot),
+        "scan" => isolation::scan(&boot),
+        _ => println!("no such job: {job}"),
+    }
+    machine::power_off()
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo) -> ! {
+    println!("bare: {info}");
+    loop {
+        machine::halt();
+    }
+}

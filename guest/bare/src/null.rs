@@ -1,0 +1,66 @@
+//! What an exit costs: averages over 1,000, from guest to guest, in ticks of the time-stamp counter.
+//!
+//! Under `-icount shift=0` a tick is an instruction, the guest's own included: the loop around each
+//! exit has three or four.
+
+use crate::console::println;
+use crate::machine::{self, rdtsc};
+use core::arch::asm;
+
+const ROUNDS: u64 = 1000;
+
+/// Ticks of one round of a loop around an instruction, which may change RBX (the compiler's own).
+macro_rules! average {
+    ($($code:expr),+ $(; $($operands:tt)*)?) => {{
+        let mut ticks = 0;
+        // The first time fills caches and moves lazy state.
+        for rounds in [100, ROUNDS] {
+            let before = rdtsc();
+            unsafe {
+                asm!("mov r12, rbx", "2:", $($code,)+ "dec {rounds}", "jnz 2b", "mov rbx, r12",
+                    rounds = inout(reg) rounds => _,
+                    out("r12") _,
+                    $($($operands)*)?)
+            };
+            ticks = (rdtsc() - before) / rounds;
+        }
+        ticks
+    }};
+}
+
+macro_rules! cpuid {
+    ($leaf:literal) => {
+        average!(concat!("mov eax, ", $leaf), "cpuid";
+            out("eax") _, inout("ecx") 0 => _, out("edx") _)
+    };
+}
+
+/// Measures and prints.
+pub fn run() {
+    machine::x2apic();
+    let empty = average!("nop");
+    println!("SLUICE-RESULT null.loop={empty}");
+    println!("SLUICE-RESULT null.cpuid={} null.cpuid_features={}", cpuid!("0x40000000"), cpuid!("1"));
+    let status = average!("out dx, al"; in("dx") 0x601u16, in("al") 0u8);
+    let address = average!("out dx, eax"; in("dx") 0xcf8u16, in("eax") 0x8000_0000u32);
+    let refused = average!("out dx, al"; in("dx") 0x80u16, in("al") 0u8);
+    println!(
+        "SLUICE-RESULT null.port_write={status} null.port_write_pci={address} null.port_write_refused={refused}"
+    );
+    let read = average!("in al, dx"; in("dx") 0x3fdu16, out("al") _);
+    println!("SLUICE-RESULT null.port_read_uart={read}");
+    let call = average!("mov eax, 100", "vmmcall"; out("rax") _);
+    println!("SLUICE-RESULT null.vmmcall={call}");
+    let read = average!("rdmsr"; in("ecx") 0x808u32, out("eax") _, out("edx") _);
+    let write = average!("wrmsr"; in("ecx") 0x808u32, in("eax") 0u32, in("edx") 0u32);
+    let deadline = average!("wrmsr"; in("ecx") 0x6e0u32, in("eax") u32::MAX, in("edx") u32::MAX >> 1);
+    machine::wrmsr(0x6e0, 0);
+    println!("SLUICE-RESULT null.msr_read={read} null.msr_write={write} null.tsc_deadline={deadline}");
+    machine::sti();
+    let own = average!("wrmsr"; in("ecx") 0x83fu32, in("eax") 0x40u32, in("edx") 0u32);
+    machine::cli();
+    println!("SLUICE-RESULT null.self_ipi={own}");
+    let mmio = average!("mov eax, [{at}]"; at = in(reg) 0xfec0_0010u64, out("eax") _);
+    println!("SLUICE-RESULT null.mmio_read={mmio}");
+    println!("SLUICE-RESULT done=ok");
+}

@@ -69,12 +69,15 @@ pub struct Changes {
     pub lines: u8,
     /// Clients that waited and may repeat their access now.
     pub wake: u8,
+    /// Somebody asked for the device and did not get it at once: call [`Monitor::poll`] to learn
+    /// when it wants to be called.
+    pub poll: bool,
 }
 
 impl Changes {
     /// Nothing to do.
     pub const fn is_empty(self) -> bool {
-        self.hooks | self.lines | self.wake == 0
+        self.hooks | self.lines | self.wake == 0 && !self.poll
     }
 }
 

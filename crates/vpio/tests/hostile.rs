@@ -327,3 +327,18 @@ proptest! {
         survive(seed, 25, careful);
     }
 }
+
+#[test]
+fn ports_behind_the_card_are_nobodys() {
+    let world = World::new(1, 3, TIMING);
+    let mut drivers = vec![Driver::new(&world, 0)];
+    drive(&world, &mut drivers, 3, 1_000_000, |_, drivers| drivers[0].mail.borrow().started);
+    let world = &mut *world.borrow_mut();
+    let before = world.hw.nic.regs;
+    for offset in [0x20, 0x21, 0x100, u16::MAX] {
+        let (client, now) = (world.clients[0], world.now);
+        let write = Access::Write { offset, width: 1, value: 0x55 };
+        assert!(matches!(world.monitor.access(&mut world.hw, client, now, write), Outcome::Refused(_)));
+    }
+    assert_eq!(world.hw.nic.regs, before);
+}

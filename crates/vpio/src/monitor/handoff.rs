@@ -82,6 +82,7 @@ impl Monitor {
     pub(super) fn request(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
         self.queue.push(client, now);
         self.progress(raw, now);
+        self.changes.poll |= !self.queue.is_empty();
     }
 
     pub(super) fn start_waiting(&mut self, client: ClientId, now: u64) {

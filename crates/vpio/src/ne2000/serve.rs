@@ -105,8 +105,9 @@ impl Device {
         if offset == port::DATA && matches!(width, 1 | 2 | 4) {
             return self.serve_data(raw, client, access);
         }
-        if width != 1 {
-            // The card does not answer wide accesses to registers, nor will one straddle ports here.
+        if width != 1 || offset >= MODEL.ports {
+            // The card does not answer wide accesses to registers, nor will one straddle ports here; and
+            // what lies behind its ports is another device.
             let ones = ones(width);
             if let Access::ReadString { into, .. } = access {
                 into.fill(0xff);

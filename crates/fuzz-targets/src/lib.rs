@@ -1,0 +1,43 @@
+//! What a guest can reach, behind functions that take bytes.
+//!
+//! Each target in [`TARGETS`] turns a byte string into hostile input for one parser or device and panics
+//! when a promise of that code is broken. Two harnesses drive them: `tests/smoke.rs` with pseudo-random
+//! bytes, on any toolchain, in every `cargo test`; and `fuzz/` with libFuzzer, which learns from coverage.
+//!
+//! The targets say in their documentation what they assert beyond "no panic". Arithmetic is checked in both
+//! harnesses, so an overflow is a panic too.
+#![forbid(unsafe_code)]
+
+pub mod boot;
+pub mod emulator;
+mod input;
+pub mod platform;
+pub mod tables;
+pub mod vpio;
+
+pub use input::Input;
+
+/// A target: its name, as in `fuzz/fuzz_targets`, and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    ("emulator_step", emulator::step),
+    ("emulator_string_io", emulator::string_io),
+    ("emulator_walk", emulator::walk),
+    ("boot_loader", boot::loader),
+    ("boot_bundle", boot::bundle),
+    ("boot_config", boot::config),
+    ("channel", boot::channel),
+    ("platform_lapic", platform::lapic),
+    ("platform_ioapic", platform::ioapic),
+    ("platform_uart", platform::uart),
+    ("platform_pci", platform::pci),
+    ("platform_msix", platform::msix),
+    ("platform_cpuid", platform::cpuid),
+    ("traps_ports", tables::ports),
+    ("traps_pages", tables::pages),
+    ("memory_guest", tables::guest_memory),
+    ("nic_ne2000", vpio::ne2000),
+    ("vpio_monitor", vpio::monitor),
+];

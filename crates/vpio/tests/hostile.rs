@@ -10,6 +10,7 @@ use common::driver::{Driver, Port, Shared};
 use common::schedule::drive;
 use common::{OUTSIDE, TIMING, World, frame, mac, mark};
 use proptest::prelude::*;
+use sluice_vpio::{Access, Outcome};
 
 struct Random(u64);
 

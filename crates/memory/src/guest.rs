@@ -53,9 +53,7 @@ impl GuestMemory {
     pub fn add(&mut self, gpa: Gpa, hpa: Hpa, len: u64) -> Result<(), AddError> {
         let end = gpa.checked_add(len).ok_or(AddError::Overlap)?;
         hpa.checked_add(len).ok_or(AddError::Overlap)?;
-        let overlaps = |extent: &Extent| {
-            gpa.as_u64() < extent.gpa.as_u64() + extent.len && extent.gpa < end
-        };
+        let overlaps = |extent: &Extent| gpa.as_u64() < extent.gpa.as_u64() + extent.len && extent.gpa < end;
         if self.extents.iter().any(overlaps) {
             return Err(AddError::Overlap);
         }
@@ -169,7 +167,9 @@ mod tests {
 
     #[test]
     fn holes_ends_and_wraps_are_refused() {
-        for (gpa, len) in [(0x1ff8, 0x10), (0x2000, 1), (0x4fff, 2), (u64::MAX, 2), (0, u64::MAX), (0x3fff, 2)] {
+        for (gpa, len) in
+            [(0x1ff8, 0x10), (0x2000, 1), (0x4fff, 2), (u64::MAX, 2), (0, u64::MAX), (0x3fff, 2)]
+        {
             assert!(memory().translate(Gpa::new(gpa), len).is_err(), "{gpa:#x}+{len:#x}");
         }
         assert!(memory().translate(Gpa::new(0x2000), 0).is_ok());

@@ -175,12 +175,23 @@ impl NestedTables {
         None
     }
 
+    /// Shows every mapped page: where the guest sees it, where it is, its bytes and rights.
+    pub fn visit(&self, memory: &impl PhysicalMemory, show: &mut impl FnMut(Gpa, Hpa, u64, Access)) {
+        visit_tree(memory, self.root, 0, LEVELS, show);
+    }
+
     /// Gives all tables back.
     pub fn release(self, frames: &mut impl TableFrames) {
         free_tree(frames, self.root, LEVELS);
     }
 
-    fn change<F: TableFrames>(&self, frames: &mut F, gpa: Gpa, len: u64, change: Change) -> Result<bool, MapError> {
+    fn change<F: TableFrames>(
+        &self,
+        frames: &mut F,
+        gpa: Gpa,
+        len: u64,
+        change: Change,
+    ) -> Result<bool, MapError> {
         let start = gpa.as_u64();
         let end = start.checked_add(len).ok_or(MapError::BadRange)?;
         if !gpa.is_aligned(PAGE_SIZE) || len % PAGE_SIZE != 0 || end > span(LEVELS + 1) {
@@ -264,6 +275,28 @@ fn split<F: TableFrames>(frames: &mut F, place: Hpa, entry: u64, level: u32) -> 
     Ok(table)
 }
 
+fn visit_tree(
+    memory: &impl PhysicalMemory,
+    table: Hpa,
+    base: u64,
+    level: u32,
+    show: &mut impl FnMut(Gpa, Hpa, u64, Access),
+) {
+    for index in 0..512 {
+        let entry = memory.read_u64(Hpa::new(table.as_u64() + index * 8));
+        let gpa = base + index * span(level);
+        if entry & PRESENT == 0 {
+            continue;
+        }
+        if is_leaf(entry, level) {
+            let hpa = Hpa::new(entry & ADDRESS & !(span(level) - 1));
+            show(Gpa::new(gpa), hpa, span(level), access_of(entry));
+        } else {
+            visit_tree(memory, Hpa::new(entry & ADDRESS), gpa, level - 1, show);
+        }
+    }
+}
+
 fn free_tree<F: TableFrames>(frames: &mut F, table: Hpa, level: u32) {
     if level > 1 {
         for index in 0..512 {
@@ -298,7 +331,10 @@ mod tests {
         }
 
         fn check(&self, at: Hpa) -> u64 {
-            assert!(at.is_aligned(8) && self.used.contains(&(at.as_u64() & !0xfff)), "{at:?} is no table in use");
+            assert!(
+                at.is_aligned(8) && self.used.contains(&(at.as_u64() & !0xfff)),
+                "{at:?} is no table in use"
+            );
             at.as_u64()
         }
     }
@@ -389,7 +425,10 @@ mod tests {
         assert_eq!(tables.unmap(&mut frames, Gpa::new(HUGE_PAGE + 0x5000), PAGE_SIZE), Ok(true));
         assert_eq!(processor(&frames, tables.root(), HUGE_PAGE + 0x5000), None);
         for neighbour in [HUGE_PAGE + 0x4fff, HUGE_PAGE + 0x6000, 2 * HUGE_PAGE - 1] {
-            assert_eq!(processor(&frames, tables.root(), neighbour), Some((neighbour + 4 * HUGE_PAGE, true, true)));
+            assert_eq!(
+                processor(&frames, tables.root(), neighbour),
+                Some((neighbour + 4 * HUGE_PAGE, true, true))
+            );
         }
         tables.release(&mut frames);
         assert!(frames.used.is_empty());
@@ -403,7 +442,8 @@ mod tests {
         tables.map(&mut frames, Gpa::new(0xfee0_0000), Hpa::new(0xfee0_0000), LARGE_PAGE, device).unwrap();
         let (_, access, size) = tables.lookup(&frames, Gpa::new(0xfee0_1234)).unwrap();
         assert_eq!((access, size), (device, LARGE_PAGE));
-        let mut map = |gpa: u64, hpa: u64, len: u64| tables.map(&mut frames, Gpa::new(gpa), Hpa::new(hpa), len, RWX);
+        let mut map =
+            |gpa: u64, hpa: u64, len: u64| tables.map(&mut frames, Gpa::new(gpa), Hpa::new(hpa), len, RWX);
         let bad = Err(MapError::BadRange);
         assert_eq!(map(1, 0, PAGE_SIZE), bad);
         assert_eq!(map(0, 1, PAGE_SIZE), bad);

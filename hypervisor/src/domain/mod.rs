@@ -8,6 +8,7 @@
 
 pub mod build;
 pub mod counters;
+mod isolation;
 pub mod layout;
 pub mod vcpu;
 

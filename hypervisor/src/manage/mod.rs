@@ -124,6 +124,7 @@ impl Manager {
     fn build(&mut self, index: usize) -> Result<(), build::BuildError> {
         let entry = &mut self.entries[index];
         let domain = build::build(index as u16, &entry.config, &self.bundle)?;
+        domain.check_isolation();
         sched::admit(&domain);
         entry.live = Some(domain);
         Ok(())

@@ -236,6 +236,9 @@ impl Monitor {
         access: Access<'_>,
     ) -> Outcome {
         let Some(slot) = self.slots.get_mut(client.index()).filter(|slot| slot.attached) else {
+            if let Access::ReadString { into, .. } = access {
+                into.fill(0xff);
+            }
             return Outcome::Refused(u32::MAX);
         };
         slot.touched = now;

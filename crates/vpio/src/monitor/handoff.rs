@@ -67,14 +67,20 @@ impl Monitor {
         self.deadline(now)
     }
 
-    /// Hint: all processors of this client halted, so its driver is in no register sequence.
+    /// Hint: all processors of this client have halted, so its driver is in no register sequence.
+    /// While it shares, that holds until its next access, which is hooked; when it has the device
+    /// undivided it is true only now.
     pub fn halted(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
-        if let Some(slot) = self.slots.get_mut(client.index()) {
-            slot.halted = true;
-        }
+        let Some(slot) = self.slots.get_mut(client.index()) else { return };
+        slot.halted = true;
         if !self.queue.is_empty() && self.device.holder() == Some(client) {
             self.progress(raw, now);
             self.refresh(now);
+        }
+        if self.device.regime() == Regime::Sole(client)
+            && let Some(slot) = self.slots.get_mut(client.index())
+        {
+            slot.halted = false;
         }
     }
 

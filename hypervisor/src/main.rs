@@ -43,7 +43,7 @@ fn main(info: &'static boot::BootInfo) -> ! {
             power::fail(power::code::CONFIGURATION);
         }
     };
-    if let Err(index) = device::init(&config.devices) {
+    if let Err(index) = device::init(&config.devices, info) {
         let name = config.devices.get(index).map_or("?", |device| &device.name);
         ::log::error!("device {name}: no such PCI function in this machine");
         power::fail(power::code::CONFIGURATION);

@@ -103,7 +103,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Where the protected-mode part goes: where it likes to be, or the lowest place that is aligned.
+    /// Where the protected-mode part goes: where it likes to be, or the lowest aligned place of any piece of RAM.
     fn place(&self, parameters: &Parameters<'_>, bytes: u64) -> Result<u64, LoadError> {
         let needs = self.init_size.max(bytes);
         let fits = |start: u64| {
@@ -114,8 +114,12 @@ impl Header {
         if let Some(start) = fits(self.preferred) {
             return Ok(start);
         }
-        let lowest = LOWEST.checked_next_multiple_of(self.alignment);
-        lowest.filter(|_| self.relocatable).and_then(fits).ok_or(LoadError::KernelTooLarge)
+        let lowest = |range: &crate::RamRange| {
+            range.start.as_u64().max(LOWEST).checked_next_multiple_of(self.alignment).and_then(fits)
+        };
+        let moved = parameters.ram.iter().filter(|_| self.relocatable).find_map(lowest);
+        // The page tables that the kernel starts on reach no further.
+        moved.filter(|start| start + needs <= 4 * HUGE_PAGE).ok_or(LoadError::KernelTooLarge)
     }
 }
 
@@ -269,6 +273,17 @@ mod tests {
         let mut fixed = image();
         fixed[0x234] = 0;
         assert_eq!(try_load(&fixed, 8, None, "").err(), Some(LoadError::KernelTooLarge));
+    }
+
+    #[test]
+    fn a_kernel_that_can_move_goes_to_the_ram_that_there_is() {
+        let mut memory = Ram(vec![0; 64 << 20]);
+        let high = [
+            RamRange { start: Gpa::new(0), len: 0xa_0000 },
+            RamRange { start: Gpa::new(0x230_0000), len: 16 << 20 },
+        ];
+        let parameters = Parameters { initrd: None, cmdline: "", ram: &high, rsdp: None };
+        assert_eq!(load(&image(), &parameters, &mut memory).unwrap().rip, 0x240_0200);
     }
 
     #[test]

@@ -43,12 +43,18 @@ impl FrameAllocator {
 
     /// Takes `len` bytes (whole pages) at a multiple of `align`, a power of two of at least a page.
     pub fn allocate(&mut self, len: u64, align: u64) -> Option<Hpa> {
+        self.allocate_below(len, align, u64::MAX)
+    }
+
+    /// As [`FrameAllocator::allocate`], all of it below `limit`: for what must have an address that a device
+    /// or a guest can name.
+    pub fn allocate_below(&mut self, len: u64, align: u64, limit: u64) -> Option<Hpa> {
         if len == 0 || !len.is_multiple_of(PAGE_SIZE) || !align.is_power_of_two() {
             return None;
         }
         let align = align.max(PAGE_SIZE);
         let fits = |(start, size): (&u64, &u64)| {
-            let (start, end) = (*start, start.checked_add(*size)?);
+            let (start, end) = (*start, start.checked_add(*size)?.min(limit));
             // The highest place in the extent, or for single frames the lowest.
             let low = start.checked_add(align - 1)? & !(align - 1);
             let high = end.checked_sub(len)? & !(align - 1);
@@ -122,6 +128,17 @@ mod tests {
             assert!(frames.allocate(PAGE_SIZE, PAGE_SIZE).unwrap().as_u64() < 1 << 21);
         }
         assert!(frames.allocate(1 << 22, 1 << 21).is_some());
+    }
+
+    #[test]
+    fn a_limit_holds_within_an_extent_and_across_extents() {
+        let mut frames = FrameAllocator::new();
+        frames.add(Hpa::new(0x1000), 0xf000).unwrap();
+        frames.add(Hpa::new(0x10_0000), 0x10_0000).unwrap();
+        assert_eq!(frames.allocate_below(0x2000, 0x1000, 0x8000), Some(Hpa::new(0x6000)));
+        assert_eq!(frames.allocate_below(0x6000, 0x1000, 0x7000), None);
+        assert_eq!(frames.allocate_below(0x1000, 0x1000, 0x1000), None);
+        assert_eq!(frames.free_bytes(), 0x10_d000);
     }
 
     #[test]

@@ -4,13 +4,20 @@
 //! `sluice_vpio` decides, this module carries out: it makes the accesses, keeps the domains' trap
 //! tables in step with the hooks that the monitor wants, moves interrupt lines, wakes who waits.
 
+mod assigned;
+mod line;
+mod message;
 pub mod pci;
+mod place;
 mod raw;
+mod reset;
 mod share;
 
+pub use assigned::{Piece, Windows};
 pub use share::Share;
 
-use crate::cpu::{self, apic, idt, ioapic, tsc};
+use crate::boot::BootInfo;
+use crate::cpu::{self, apic, tsc};
 use crate::domain::Domain;
 use crate::domain::vcpu::RunState;
 use crate::sync::{Once, SpinLock};
@@ -18,14 +25,16 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use assigned::Assigned;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use raw::PortDevice;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
 use sluice_vpio::{Changes, ClientId, Monitor, Timing};
 
-/// First vector of device interrupts.
-const FIRST_VECTOR: u8 = 0x40;
+/// Most devices of a configuration: a bit each in a [`line::Line`].
+const MAX_DEVICES: usize = 64;
 
 /// What reports call a device without a monitor.
 const PASSTHROUGH: &str = "passthrough";
@@ -43,10 +52,39 @@ pub enum AttachError {
     NoMac,
     /// It can master the bus and no IOMMU stands before it.
     UnprotectedDma,
-    /// It has no port range, which is all that can be passed through so far.
+    /// It has no port range, which is all that can be shared.
     NoPorts,
     /// The model takes no more clients.
     TooMany,
+    /// A memory BAR shares a page with something else, and no free page was found for it.
+    SharedPage,
+    /// Firmware gave one of its BARs no address.
+    NoAddress,
+    /// Its memory does not fit the guest's PCI window.
+    NoRoom,
+    /// It had an owner before, and there is no way to reset it.
+    NoReset,
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::NoSuchDevice => "the configuration does not declare it",
+            Self::Busy => "another domain owns it, or uses it in another mode",
+            Self::NoModel => "no device state model knows it; share it with mode = \"passthrough\"",
+            Self::NoMac => "the mode needs a station address: mac = \"52:54:00:...\"",
+            Self::UnprotectedDma => {
+                "it can master the bus and no IOMMU contains it: its owner could reach all memory. To accept that, \
+                 add dma = \"unprotected\" to its entry in the domain's devices"
+            }
+            Self::NoPorts => "it has no port range, which mode = \"vpio\" needs",
+            Self::TooMany => "its model takes no more guests",
+            Self::SharedPage => "its registers share a page with another device's and cannot be moved",
+            Self::NoAddress => "firmware gave one of its BARs no address",
+            Self::NoRoom => "its memory does not fit the guest's PCI window",
+            Self::NoReset => "it had an owner before and there is no way to reset it",
+        })
+    }
 }
 
 /// A domain's registration with a device.
@@ -77,10 +115,18 @@ struct Inner {
 
 /// One physical function.
 pub struct Device {
+    index: usize,
     name: String,
     function: pci::Function,
     gsi: Option<u32>,
     ports: (u16, u16),
+    /// Its small memory BARs are on pages of their own.
+    separate: bool,
+    reset: Option<reset::Method>,
+    /// A guest has owned it.
+    used: AtomicBool,
+    /// TSC from which it may be used after a reset.
+    ready_at: AtomicU64,
     inner: SpinLock<Inner>,
     asserted: AtomicBool,
     /// Its line is masked at the physical I/O APIC.
@@ -101,11 +147,13 @@ fn devices() -> &'static [Arc<Device>] {
 ///
 /// # Errors
 /// The index of a device that does not exist.
-pub fn init(configured: &[config::Device]) -> Result<(), usize> {
+pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize> {
     pci::quiet_all();
     let mut found = Vec::new();
+    let mut places = place::Places::new(info);
     for (index, device) in configured.iter().enumerate() {
-        let function = pci::find(&device.select).ok_or(index)?;
+        let mut function = pci::find(&device.select).filter(|_| index < MAX_DEVICES).ok_or(index)?;
+        let separate = places.separate(&mut function);
         let gsi = function
             .pin
             .checked_sub(1)
@@ -115,7 +163,15 @@ pub fn init(configured: &[config::Device]) -> Result<(), usize> {
             "device {}: {} [{:04x}:{:04x}] ports {:#x}+{:#x} gsi {gsi:?}",
             device.name, function.bdf, function.vendor, function.device, ports.0, ports.1
         );
+        for bar in function.bars.iter().filter(|bar| !bar.io) {
+            log::info!("device {}: memory {:#x}+{:#x}", device.name, bar.address, bar.size);
+        }
         found.push(Arc::new(Device {
+            index,
+            separate,
+            reset: reset::method(&function),
+            used: AtomicBool::new(false),
+            ready_at: AtomicU64::new(0),
             name: device.name.clone(),
             function,
             gsi,
@@ -135,31 +191,30 @@ pub fn init(configured: &[config::Device]) -> Result<(), usize> {
         }));
     }
     DEVICES.call_once(|| found);
-    for (index, device) in devices().iter().enumerate() {
-        if let Some(gsi) = device.gsi {
-            let vector = FIRST_VECTOR + index as u8;
-            idt::set_handler(vector, physical_interrupt);
-            ioapic::route(gsi, vector, cpu::this().apic_id, ioapic::Trigger::LevelHigh);
-        }
-    }
+    let mut gsis: Vec<u32> = devices().iter().filter_map(|device| device.gsi).collect();
+    gsis.sort_unstable();
+    gsis.dedup();
+    line::init(&gsis);
     Ok(())
 }
 
-/// A physical interrupt: silences the line until it has been dealt with.
-fn physical_interrupt(vector: u8) {
-    if let Some(device) = devices().get(usize::from(vector - FIRST_VECTOR)) {
-        if let Some(gsi) = device.gsi {
-            ioapic::mask(gsi);
-            // Devices that share the line see the interrupt too.
-            for other in devices().iter().filter(|other| other.gsi == Some(gsi)) {
-                other.asserted.store(true, Ordering::SeqCst);
-                other.masked.store(true, Ordering::SeqCst);
-                other.interrupts.fetch_add(1, Ordering::Relaxed);
-            }
+/// A physical interrupt of a line: silences it until it has been dealt with.
+fn line_interrupt(vector: u8) {
+    if let Some(line) = line::behind(vector) {
+        let raised = line.raised();
+        for device in devices().iter().filter(|device| raised & 1 << device.index != 0) {
+            device.asserted.store(true, Ordering::SeqCst);
+            device.masked.store(true, Ordering::SeqCst);
+            device.interrupts.fetch_add(1, Ordering::Relaxed);
         }
-        PENDING.store(true, Ordering::SeqCst);
+        attend();
     }
     apic::eoi();
+}
+
+/// Asks for [`service`]: a device raised something.
+fn attend() {
+    PENDING.store(true, Ordering::SeqCst);
 }
 
 /// Deals with physical interrupts and with monitors whose time has come.
@@ -169,6 +224,11 @@ pub fn service(processor: u32) {
         for device in devices().iter().filter(|device| device.asserted.swap(false, Ordering::SeqCst)) {
             device.interrupt();
         }
+        message::take(|device, message| {
+            if let Some(device) = devices().get(device) {
+                device.message(message);
+            }
+        });
     }
     if processor == 0 {
         let now = tsc::now();
@@ -191,29 +251,35 @@ pub fn next_poll(processor: u32) -> u64 {
 ///
 /// # Errors
 /// Says why the domain cannot have it.
-pub fn attach(share: &config::Share, name: &str, slot: u8, pin: u8) -> Result<Share, AttachError> {
+pub fn attach(
+    share: &config::Share,
+    name: &str,
+    slot: u8,
+    pin: u8,
+    windows: &mut Windows,
+) -> Result<Share, AttachError> {
     let device = devices().get(usize::from(share.device)).ok_or(AttachError::NoSuchDevice)?.clone();
-    if device.ports.1 == 0 {
-        return Err(AttachError::NoPorts);
-    }
     let mut inner = device.inner.lock();
     if inner.clients.is_empty() {
         inner.sharing = Sharing::Free;
     }
+    let mut assigned = None;
     let id = match share.mode {
         Mode::Passthrough => {
             if !matches!(inner.sharing, Sharing::Free) {
                 return Err(AttachError::Busy);
             }
-            if !share.dma_unprotected && device.function.masters_bus() {
-                return Err(AttachError::UnprotectedDma);
-            }
+            device.may_be_owned(share.dma_unprotected)?;
+            assigned = Some(Assigned::new(device.index, &device.function, windows).ok_or(AttachError::NoRoom)?);
             inner.sharing = Sharing::Passthrough;
             inner.model = PASSTHROUGH;
             None
         }
         Mode::Vpio => {
             let mac = share.mac.ok_or(AttachError::NoMac)?;
+            if device.ports.1 == 0 {
+                return Err(AttachError::NoPorts);
+            }
             if let Sharing::Free = inner.sharing {
                 let monitor =
                     Monitor::for_device(device.function.vendor, device.function.device, Timing::default())
@@ -225,10 +291,14 @@ pub fn attach(share: &config::Share, name: &str, slot: u8, pin: u8) -> Result<Sh
             Some(monitor.attach(mac).map_err(|_| AttachError::TooMany)?)
         }
     };
-    device.function.bdf.set_command(pci::COMMAND_IO, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX);
+    device.wait_ready();
+    match &assigned {
+        Some(assigned) => assigned.prepare(&device.function),
+        None => device.function.bdf.set_command(pci::COMMAND_IO, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX),
+    }
     inner.clients.push(Client { domain: Weak::new(), name: name.to_string(), share: 0, id, line: false });
     drop(inner);
-    Ok(Share::new(device, share.mode, id, slot, pin))
+    Ok(Share::new(device, share.mode, id, assigned, slot, pin))
 }
 
 /// Tells the devices of a domain that it exists now: from here on it gets interrupts.
@@ -240,39 +310,40 @@ pub fn bind(domain: &Arc<Domain>) {
             client.share = index;
         }
         drop(inner);
-        if let (Mode::Passthrough, Some(gsi)) = (share.mode(), share.device().gsi) {
-            ioapic::unmask(gsi);
+        if share.mode() == Mode::Passthrough {
+            share.device().unmask();
         }
     }
 }
 
 /// Takes the devices of a domain that has ended back: nothing of it stays in them.
-pub fn release(domain: &Arc<Domain>) {
-    for share in &domain.shares {
-        let device = share.device();
-        let report = device.share_report(share);
-        match share.mode() {
-            Mode::Vpio => {
-                if let Some(client) = share.client() {
-                    device.with_monitor(None, |monitor, raw, now| monitor.detach(raw, client, now));
-                }
-            }
-            Mode::Passthrough => {
-                if let Some(gsi) = device.gsi {
-                    ioapic::mask(gsi);
-                }
-                PortDevice::new(device.ports.0).reset();
-                device.function.bdf.set_command(0, pci::COMMAND_MASTER);
+pub fn release(domain: &Domain) {
+    domain.shares.iter().for_each(withdraw);
+}
+
+/// Takes a device back from a domain that has ended, or that did not come about.
+pub fn withdraw(share: &Share) {
+    let device = share.device();
+    let report = device.share_report(share);
+    match share.mode() {
+        Mode::Vpio => {
+            if let Some(client) = share.client() {
+                device.with_monitor(None, |monitor, raw, now| monitor.detach(raw, client, now));
             }
         }
-        let mut inner = device.inner.lock();
-        inner.past.extend(report);
-        inner.clients.retain(|client| client.id != share.client());
-        if inner.clients.is_empty() {
-            if let Sharing::Vpio(monitor) = core::mem::replace(&mut inner.sharing, Sharing::Free) {
-                inner.handoffs += monitor.device_counters().handoffs;
-                inner.forced += monitor.device_counters().forced;
-            }
+        Mode::Passthrough => device.take_back(share),
+    }
+    let mut inner = device.inner.lock();
+    inner.past.extend(report);
+    inner.clients.retain(|client| client.id != share.client());
+    if inner.clients.is_empty() {
+        if let Some(line) = device.gsi.and_then(line::of) {
+            device.masked.store(true, Ordering::SeqCst);
+            line.close(device.index);
+        }
+        if let Sharing::Vpio(monitor) = core::mem::replace(&mut inner.sharing, Sharing::Free) {
+            inner.handoffs += monitor.device_counters().handoffs;
+            inner.forced += monitor.device_counters().forced;
         }
     }
 }
@@ -292,6 +363,47 @@ pub fn reports() -> Vec<DeviceReport> {
 }
 
 impl Device {
+    /// Whether a guest can own the function.
+    fn may_be_owned(&self, dma_unprotected: bool) -> Result<(), AttachError> {
+        if !dma_unprotected && self.function.masters_bus() {
+            return Err(AttachError::UnprotectedDma);
+        }
+        if self.function.bars.iter().any(|bar| bar.address == 0) {
+            return Err(AttachError::NoAddress);
+        }
+        if !self.separate {
+            return Err(AttachError::SharedPage);
+        }
+        if self.used.load(Ordering::SeqCst) && self.reset.is_none() {
+            return Err(AttachError::NoReset);
+        }
+        Ok(())
+    }
+
+    fn wait_ready(&self) {
+        while tsc::now() < self.ready_at.load(Ordering::SeqCst) {
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Ends a guest's ownership: the function is off the bus at once, then reset.
+    fn take_back(&self, share: &Share) {
+        reset::quiet(&self.function);
+        if let Some(assigned) = share.assigned() {
+            assigned.withdraw(&self.function);
+        }
+        match self.reset {
+            Some(method) => {
+                self.ready_at.store(reset::start(&self.function, method), Ordering::SeqCst);
+                log::info!("device {}: taken back, reset ({method:?})", self.name);
+            }
+            None => log::warn!("device {}: there is no way to reset it: no other guest can have it", self.name),
+        }
+        self.used.store(true, Ordering::SeqCst);
+        let decode = pci::COMMAND_IO | pci::COMMAND_MEMORY;
+        self.function.bdf.set_command(pci::COMMAND_NO_INTX, pci::COMMAND_MASTER | decode);
+    }
+
     /// Runs `act` on the monitor while no client executes with direct access to the device, then
     /// carries out what changed. `within` is the domain whose exit this is, if any.
     fn with_monitor<R>(
@@ -369,10 +481,24 @@ impl Device {
         true
     }
 
+    /// The last interrupt of the line has been dealt with, as far as this device is concerned.
     fn unmask(&self) {
-        if let Some(gsi) = self.gsi {
+        if let Some(line) = self.gsi.and_then(line::of) {
             self.masked.store(false, Ordering::SeqCst);
-            ioapic::unmask(gsi);
+            line.open(self.index);
+        }
+    }
+
+    /// The function of a guest raised its message.
+    fn message(&self, message: u16) {
+        self.interrupts.fetch_add(1, Ordering::Relaxed);
+        let owner = self.inner.lock().clients.first().and_then(|client| client.domain.upgrade());
+        if let Some(domain) = owner {
+            for share in domain.shares.iter().filter(|share| share.is_of(self)) {
+                if let Some(assigned) = share.assigned() {
+                    assigned.raised(&domain, message);
+                }
+            }
         }
     }
 

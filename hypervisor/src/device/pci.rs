@@ -1,6 +1,7 @@
 //! Physical PCI functions: finding them, and what configuration space says of them.
 //!
-//! Source: PCI Local Bus Specification 3.0, 6.1 (header), 6.2.5 (base addresses), 3.2.2.3.2 (mechanism 1).
+//! Source: PCI Local Bus Specification 3.0, 6.1 (header), 6.2.5 (base addresses), 6.7 and 6.8 (capabilities,
+//! MSI, MSI-X), 3.2.2.3.2 (mechanism 1).
 
 use crate::cpu::port::{inl, outl};
 use crate::sync::SpinLock;
@@ -20,19 +21,6 @@ pub const COMMAND_MEMORY: u16 = 1 << 1;
 pub const COMMAND_MASTER: u16 = 1 << 2;
 /// Command register: the function must not assert INTx.
 pub const COMMAND_NO_INTX: u16 = 1 << 10;
-
-/// Functions known to have no bus-master logic: RTL8029 and the other NE2000 clones that Linux's
-/// ne2k-pci drives.
-const PORTS_ONLY: &[(u16, u16)] = &[
-    (0x10ec, 0x8029),
-    (0x1050, 0x0940),
-    (0x11f6, 0x1401),
-    (0x8e2e, 0x3000),
-    (0x4a14, 0x5000),
-    (0x1106, 0x0926),
-    (0x10bd, 0x0e34),
-    (0x1050, 0x5a5a),
-];
 
 static ACCESS: SpinLock<()> = SpinLock::new(());
 
@@ -76,6 +64,19 @@ impl Bdf {
         outl(DATA, value);
     }
 
+    /// Reads a byte.
+    pub fn read8(self, offset: u8) -> u8 {
+        (self.read(offset) >> (8 * (offset & 3))) as u8
+    }
+
+    /// Changes one half of an aligned word: `high` for bits 31:16. The other half is written as it was read.
+    pub fn change16(self, offset: u8, high: bool, set: u16, clear: u16) {
+        let shift = if high { 16 } else { 0 };
+        let word = self.read(offset);
+        let half = ((word >> shift) as u16 & !clear) | set;
+        self.write(offset, word & !(0xffff << shift) | u32::from(half) << shift);
+    }
+
     /// Changes the command register; the status bits above it are write-one-to-clear and left alone.
     pub fn set_command(self, set: u16, clear: u16) {
         let command = (self.read(COMMAND) as u16 | set) & !clear;
@@ -100,6 +101,42 @@ pub struct Bar {
     pub size: u64,
 }
 
+/// A function's own MSI capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MsiCapability {
+    /// Where it is.
+    pub offset: u8,
+    /// The message address has 64 bits.
+    pub wide: bool,
+}
+
+/// A function's own MSI-X capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MsixCapability {
+    /// Where it is.
+    pub offset: u8,
+    /// Entries of the table.
+    pub vectors: u16,
+    /// BAR and offset of the table.
+    pub table: (u8, u32),
+    /// BAR and offset of the pending bits.
+    pub pending: (u8, u32),
+}
+
+/// Capability identifiers (PCI Code and ID Assignment 1.11, 2).
+pub mod capability {
+    /// Power management.
+    pub const POWER: u8 = 0x01;
+    /// Message-signalled interrupts.
+    pub const MSI: u8 = 0x05;
+    /// PCI Express.
+    pub const EXPRESS: u8 = 0x10;
+    /// MSI-X.
+    pub const MSIX: u8 = 0x11;
+    /// Advanced features of conventional PCI.
+    pub const ADVANCED: u8 = 0x13;
+}
+
 /// A function with what its header says.
 #[derive(Clone)]
 pub struct Function {
@@ -119,6 +156,10 @@ pub struct Function {
     pub pin: u8,
     /// Base addresses.
     pub bars: ArrayVec<Bar, 6>,
+    /// Its MSI capability.
+    pub msi: Option<MsiCapability>,
+    /// Its MSI-X capability.
+    pub msix: Option<MsixCapability>,
 }
 
 impl Function {
@@ -138,17 +179,83 @@ impl Function {
             subsystem: (subsystem as u16, (subsystem >> 16) as u16),
             pin: (bdf.read(0x3c) >> 8) as u8,
             bars: ArrayVec::new(),
+            msi: None,
+            msix: None,
         };
         if bdf.read(0x0c) >> 16 & 0x7f == 0 {
             function.size_bars();
+            function.find_messages();
         }
         Some(function)
+    }
+
+    /// Where the capability `id` is.
+    pub fn capability(&self, id: u8) -> Option<u8> {
+        const STATUS_CAPABILITIES: u32 = 1 << 20;
+        if self.bdf.read(COMMAND) & STATUS_CAPABILITIES == 0 {
+            return None;
+        }
+        let mut at = self.bdf.read8(0x34) & !3;
+        // There is room for 48; a list that goes in a circle ends too.
+        for _ in 0..48 {
+            if at < 0x40 {
+                return None;
+            }
+            let head = self.bdf.read(at);
+            if head as u8 == id {
+                return Some(at);
+            }
+            at = (head >> 8) as u8 & !3;
+        }
+        None
+    }
+
+    fn find_messages(&mut self) {
+        self.msi = self
+            .capability(capability::MSI)
+            .map(|offset| MsiCapability { offset, wide: self.bdf.read(offset) >> 16 & 1 << 7 != 0 });
+        let place = |word: u32| ((word & 7) as u8, word & !7);
+        self.msix = self.capability(capability::MSIX).map(|offset| MsixCapability {
+            offset,
+            vectors: (self.bdf.read(offset) >> 16) as u16 % 0x800 + 1,
+            table: place(self.bdf.read(offset + 4)),
+            pending: place(self.bdf.read(offset + 8)),
+        });
+    }
+
+    /// BAR `index`.
+    pub fn bar(&self, index: u8) -> Option<&Bar> {
+        self.bars.iter().find(|bar| bar.index == index)
+    }
+
+    /// Writes the addresses of all BARs, as they were found or put, and hides the expansion ROM.
+    pub fn write_bars(&self) {
+        for bar in &self.bars {
+            let offset = 0x10 + bar.index * 4;
+            self.bdf.write(offset, bar.address as u32);
+            if bar.wide {
+                self.bdf.write(offset + 4, (bar.address >> 32) as u32);
+            }
+        }
+        self.bdf.write(0x30, 0);
+    }
+
+    /// Memory behind a type 1 header (a bridge): what it forwards, prefetchable and not.
+    pub fn forwarded(&self) -> [core::ops::Range<u64>; 2] {
+        let window = |word: u32| {
+            let (base, limit) = (u64::from(word & 0xfff0) << 16, u64::from(word >> 16 & 0xfff0) << 16 | 0xf_ffff);
+            if base < limit { base..limit + 1 } else { 0..0 }
+        };
+        match self.is_bridge() && self.bdf.read(0x0c) >> 16 & 0x7f == 1 {
+            true => [window(self.bdf.read(0x20)), window(self.bdf.read(0x24))],
+            false => [0..0, 0..0],
+        }
     }
 
     /// Whether it can master the bus. The command bit does not tell: QEMU's NE2000 lets it be set,
     /// although the card moves all data by port accesses.
     pub fn masters_bus(&self) -> bool {
-        !PORTS_ONLY.contains(&(self.vendor, self.device))
+        sluice_abi::config::masters_bus(self.vendor, self.device)
     }
 
     /// Whether it is a bridge: its bus mastering serves others.

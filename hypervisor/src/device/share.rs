@@ -1,13 +1,14 @@
 //! One domain's part in a physical device.
 
 use super::Device;
-use crate::cpu::ioapic;
+use super::assigned::Assigned;
 use crate::domain::{Access, Answer, Domain, PortHandler};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_abi::config::Mode;
 use sluice_abi::report::{Count, ShareReport};
-use sluice_platform::pci::{BarKind, Builder, Function, Identity};
+use sluice_memory::Gpa;
+use sluice_platform::pci::{BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
 use sluice_vpio::{ClientId, Monitor, Outcome};
 
 /// What a domain keeps for each of its devices.
@@ -15,6 +16,8 @@ pub struct Share {
     device: Arc<Device>,
     mode: Mode,
     client: Option<ClientId>,
+    /// A function that is passed through.
+    assigned: Option<Assigned>,
     slot: u8,
     pin: u8,
     /// Port offsets that must exit, as the monitor last said.
@@ -26,15 +29,22 @@ pub struct Share {
 }
 
 impl Share {
-    pub(super) fn new(device: Arc<Device>, mode: Mode, client: Option<ClientId>, slot: u8, pin: u8) -> Self {
-        let hooks = if mode == Mode::Passthrough { 0 } else { u32::MAX };
+    pub(super) fn new(
+        device: Arc<Device>,
+        mode: Mode,
+        client: Option<ClientId>,
+        assigned: Option<Assigned>,
+        slot: u8,
+        pin: u8,
+    ) -> Self {
         Self {
             device,
             mode,
             client,
+            assigned,
             slot,
             pin,
-            hooks: AtomicU32::new(hooks),
+            hooks: AtomicU32::new(u32::MAX),
             decoded: AtomicBool::new(false),
             raised: AtomicBool::new(false),
         }
@@ -55,6 +65,11 @@ impl Share {
         self.client
     }
 
+    /// What is kept of a function that is passed through.
+    pub fn assigned(&self) -> Option<&Assigned> {
+        self.assigned.as_ref()
+    }
+
     /// Slot of the virtual PCI bus.
     pub fn slot(&self) -> u8 {
         self.slot
@@ -72,10 +87,13 @@ impl Share {
 
     /// The function as the guest's PCI bus shows it. Its ports stay where they physically are, since
     /// the I/O permission map cannot move them.
-    pub fn function(&self) -> Option<Function> {
+    ///
+    /// # Errors
+    /// The physical function has what a virtual one cannot.
+    pub fn function(&self) -> Result<Function, BuildError> {
         let physical = &self.device.function;
         let (base, size) = self.device.ports;
-        Builder::new(Identity {
+        let builder = Builder::new(Identity {
             vendor: physical.vendor,
             device: physical.device,
             class: physical.class,
@@ -83,15 +101,19 @@ impl Share {
             subsystem_vendor: physical.subsystem.0,
             subsystem: physical.subsystem.1,
         })
-        .interrupt(1, self.pin)
-        .bar(0, BarKind::Io, u64::from(size), u64::from(base))
-        .fixed_bars()
-        .build()
-        .ok()
+        .interrupt(physical.pin.min(1), self.pin)
+        .fixed_ports();
+        match &self.assigned {
+            Some(assigned) => assigned.describe(builder, physical).build(),
+            None => builder.bar(0, BarKind::Io, u64::from(size), u64::from(base)).build(),
+        }
     }
 
-    /// The guest changed the function's base address or command register.
-    pub fn configured(&self, domain: &Domain, index: usize) {
+    /// The guest changed the function's configuration, or has not yet.
+    pub fn configured(&self, domain: &Domain, index: usize, effect: ConfigEffect) {
+        if let Some(assigned) = &self.assigned {
+            return assigned.configured(domain, index as u8, self.slot, &self.device.function, effect);
+        }
         let enabled = domain.platform.lock().pci.bar(self.slot, 0).is_some_and(|bar| bar.enabled);
         if enabled != self.decoded.swap(enabled, Ordering::SeqCst) {
             self.apply(domain, index);
@@ -115,6 +137,14 @@ impl Share {
         domain.set_ports(base, size, handler, |offset| {
             handler != PortHandler::None && hooks.checked_shr(u32::from(offset)).unwrap_or(1) & 1 == 0
         });
+    }
+
+    /// An access to memory of the device that exited.
+    pub fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, access: Access<'_>) -> Answer {
+        match &self.assigned {
+            Some(assigned) => assigned.memory(domain, &self.device.function, bar, gpa, access),
+            None => Answer::Refused,
+        }
     }
 
     /// An access to a hooked port of the device.
@@ -173,9 +203,7 @@ impl Share {
             Mode::Passthrough => {
                 if self.raised.swap(false, Ordering::SeqCst) {
                     domain.set_line(self.pin, false);
-                    if let Some(gsi) = self.device.gsi {
-                        ioapic::unmask(gsi);
-                    }
+                    self.device.unmask();
                 }
             }
         }

@@ -5,7 +5,7 @@ use super::{Domain, PageHandler, Platform, PortHandler, layout};
 use crate::boot::bundle::Bundle;
 use crate::cpu::fpu::FpuState;
 use crate::cpu::tsc;
-use crate::device::{self, AttachError, Share};
+use crate::device::{self, AttachError, Share, Windows};
 use crate::mm;
 use crate::sched;
 use crate::svm::{self, VmcbPage, exit};
@@ -13,17 +13,18 @@ use crate::sync::SpinLock;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use sluice_abi::channel::CommandError;
 use sluice_abi::config;
 use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters, RamRange};
 use sluice_memory::{
-    Access, Gpa, GuestMemory, HUGE_PAGE, LARGE_PAGE, NestedTables, OutOfRange, PAGE_SIZE,
+    Access, Gpa, GuestMemory, HUGE_PAGE, Hpa, LARGE_PAGE, NestedTables, OutOfRange, PAGE_SIZE,
 };
 use sluice_platform::acpi;
 use sluice_platform::ioapic::IoApic;
 use sluice_platform::lapic::{LocalApic, Rates};
-use sluice_platform::pci::PciBus;
+use sluice_platform::pci::{ConfigEffect, PciBus};
 use sluice_platform::uart::Uart;
 use sluice_platform::{pci, power};
 use sluice_traps::pages::PageTable;
@@ -44,8 +45,22 @@ pub enum BuildError {
     Missing,
     /// The kernel cannot be started.
     Kernel(LoadError),
-    /// A device cannot be given to it.
-    Device(AttachError),
+    /// The device at this place of its list cannot be given to it.
+    Device(usize, AttachError),
+    /// The guest's PCI bus cannot show a device as it is.
+    Function(pci::BuildError),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory => out.write_str("there is not enough memory, or not in one piece"),
+            Self::Missing => out.write_str("the bundle lacks its kernel or ramdisk"),
+            Self::Kernel(error) => write!(out, "its kernel cannot be loaded: {error}"),
+            Self::Device(index, error) => write!(out, "it cannot have device {} of its list: {error}", index + 1),
+            Self::Function(error) => write!(out, "its PCI bus cannot show a device as it is: {error:?}"),
+        }
+    }
 }
 
 impl BuildError {
@@ -54,7 +69,7 @@ impl BuildError {
         match self {
             Self::OutOfMemory => CommandError::OutOfMemory,
             Self::Missing | Self::Kernel(_) => CommandError::BadKernel,
-            Self::Device(_) => CommandError::DeviceBusy,
+            Self::Device(..) | Self::Function(_) => CommandError::DeviceBusy,
         }
     }
 }
@@ -66,15 +81,32 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(bytes: u64) -> Result<Self, BuildError> {
+    fn new(config: &config::Domain) -> Result<Self, BuildError> {
         let nested = NestedTables::new(&mut mm::TableFrames).ok_or(BuildError::OutOfMemory)?;
         let mut memory = Self { guest: GuestMemory::new(), nested: Some(nested) };
+        let bytes = config.memory;
+        if config.devices.iter().any(|share| share.mode == config::Mode::Passthrough && share.dma_unprotected) {
+            memory.identity(bytes)?;
+            return Ok(memory);
+        }
         let below = bytes.min(layout::PCI_MEMORY);
         memory.extent(0, below)?;
         if bytes > below {
             memory.extent(layout::ABOVE_4G, bytes - below)?;
         }
         Ok(memory)
+    }
+
+    /// Memory whose guest-physical addresses are the physical ones, for a guest whose devices reach memory past
+    /// the nested page tables. Only boot structures, below 1 MiB, are elsewhere.
+    fn identity(&mut self, bytes: u64) -> Result<(), BuildError> {
+        let main = bytes.checked_sub(LARGE_PAGE).filter(|main| *main > 0).ok_or(BuildError::OutOfMemory)?;
+        // The guest's own devices begin at PCI_MEMORY: RAM must not be there.
+        let start = mm::frames().allocate_below(main, LARGE_PAGE, layout::PCI_MEMORY);
+        let start = start.ok_or(BuildError::OutOfMemory)?;
+        self.add(start.as_u64(), start, main)?;
+        let low = mm::frames().allocate(layout::HIGH_RAM, PAGE_SIZE).ok_or(BuildError::OutOfMemory)?;
+        self.add(0, low, layout::HIGH_RAM)
     }
 
     /// Adds one extent of cleared memory.
@@ -86,6 +118,10 @@ impl Memory {
             .or_else(|| frames.allocate(bytes, LARGE_PAGE))
             .ok_or(BuildError::OutOfMemory)?;
         drop(frames);
+        self.add(gpa, start, bytes)
+    }
+
+    fn add(&mut self, gpa: u64, start: Hpa, bytes: u64) -> Result<(), BuildError> {
         mm::zero(start, bytes);
         if self.guest.add(Gpa::new(gpa), start, bytes).is_err() {
             mm::release(start, bytes);
@@ -97,6 +133,21 @@ impl Memory {
             .map(&mut mm::TableFrames, Gpa::new(gpa), start, bytes, access)
             .map_err(|_| BuildError::OutOfMemory)?;
         Ok(())
+    }
+
+    /// RAM as the guest is told of it: all but the hole below 1 MiB, in rising order.
+    fn ram(&self) -> Vec<RamRange> {
+        let mut ranges = Vec::new();
+        for extent in self.guest.extents() {
+            let (start, end) = (extent.gpa.as_u64(), extent.gpa.as_u64() + extent.len);
+            let below = start..end.min(layout::LOW_RAM_END);
+            let above = start.max(layout::HIGH_RAM)..end;
+            for range in [below, above].into_iter().filter(|range| range.start < range.end) {
+                ranges.push(RamRange { start: Gpa::new(range.start), len: range.end - range.start });
+            }
+        }
+        ranges.sort_unstable_by_key(|range| range.start.as_u64());
+        ranges
     }
 }
 
@@ -140,13 +191,11 @@ pub fn build(index: u16, config: &config::Domain, bundle: &Bundle<'static>) -> R
         Some(name) => Some(bundle.get(name).ok_or(BuildError::Missing)?),
         None => None,
     };
-    let mut memory = Memory::new(config.memory)?;
-    let shares = attach_devices(config)?;
-    let bus = match build_bus(&shares) {
-        Some(bus) => bus,
-        None => return Err(BuildError::Device(AttachError::NoPorts)),
-    };
-    let entry = load(config, kernel, initrd, &shares, &mut memory).map_err(BuildError::Kernel)?;
+    let mut memory = Memory::new(config)?;
+    let mut attached = Attached(Vec::new());
+    attached.attach(config)?;
+    let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
+    let entry = load(config, kernel, initrd, &attached.0, &mut memory).map_err(BuildError::Kernel)?;
     let permission_map = mm::allocate_zeroed(PERMISSION_MAP).ok_or(BuildError::OutOfMemory)?;
     let nested = memory.nested.take().ok_or(BuildError::OutOfMemory)?;
     let guest = core::mem::replace(&mut memory.guest, GuestMemory::new());
@@ -154,9 +203,9 @@ pub fn build(index: u16, config: &config::Domain, bundle: &Bundle<'static>) -> R
         index,
         config: config.clone(),
         vcpus: Vec::new(),
-        shares,
+        shares: core::mem::take(&mut attached.0),
         ports: SpinLock::new(port_table()),
-        pages: page_table(),
+        pages: SpinLock::new(page_table()),
         platform: SpinLock::new(Platform { io_apic: IoApic::new(0), uart: Uart::new(), pci: bus }),
         memory: guest,
         nested_root: nested.root(),
@@ -176,27 +225,38 @@ pub fn build(index: u16, config: &config::Domain, bundle: &Bundle<'static>) -> R
     let domain = Arc::new(domain);
     device::bind(&domain);
     for (index, share) in domain.shares.iter().enumerate() {
-        share.configured(&domain, index);
+        share.configured(&domain, index, ConfigEffect::None);
     }
     Ok(domain)
 }
 
-fn attach_devices(config: &config::Domain) -> Result<Vec<Share>, BuildError> {
-    let mut shares = Vec::new();
-    for (index, share) in config.devices.iter().enumerate() {
-        let slot = FIRST_SLOT + index as u8;
-        let share = device::attach(share, &config.name, slot, layout::slot_gsi(slot));
-        shares.push(share.map_err(BuildError::Device)?);
+/// Devices of a domain under construction: taken back unless it becomes one.
+struct Attached(Vec<Share>);
+
+impl Attached {
+    fn attach(&mut self, config: &config::Domain) -> Result<(), BuildError> {
+        let mut windows = Windows::new();
+        for (index, share) in config.devices.iter().enumerate() {
+            let slot = FIRST_SLOT + index as u8;
+            let share = device::attach(share, &config.name, slot, layout::slot_gsi(slot), &mut windows);
+            self.0.push(share.map_err(|error| BuildError::Device(index, error))?);
+        }
+        Ok(())
     }
-    Ok(shares)
 }
 
-fn build_bus(shares: &[Share]) -> Option<PciBus> {
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.0.iter().for_each(device::withdraw);
+    }
+}
+
+fn build_bus(shares: &[Share]) -> Result<PciBus, pci::BuildError> {
     let mut bus = PciBus::new();
     for share in shares {
-        bus.insert(share.slot(), share.function()?).ok()?;
+        bus.insert(share.slot(), share.function()?)?;
     }
-    Some(bus)
+    Ok(bus)
 }
 
 fn port_table() -> PortTable<PortHandler> {
@@ -215,18 +275,6 @@ fn page_table() -> PageTable<PageHandler> {
     pages.hook(Gpa::new(layout::LOCAL_APIC), PAGE_SIZE, both, PageHandler::LocalApic);
     pages.hook(Gpa::new(layout::ECAM), layout::ECAM_SIZE, both, PageHandler::Ecam);
     pages
-}
-
-/// RAM as the guest is told of it.
-fn ram(bytes: u64) -> Vec<RamRange> {
-    let below = bytes.min(layout::PCI_MEMORY);
-    let mut ranges = Vec::new();
-    ranges.push(RamRange { start: Gpa::new(0), len: layout::LOW_RAM_END });
-    ranges.push(RamRange { start: Gpa::new(layout::HIGH_RAM), len: below - layout::HIGH_RAM });
-    if bytes > below {
-        ranges.push(RamRange { start: Gpa::new(layout::ABOVE_4G), len: bytes - below });
-    }
-    ranges
 }
 
 fn load(
@@ -251,7 +299,7 @@ fn load(
     for (at, bytes) in &tables.blocks {
         memory.write(*at, bytes).map_err(|_| LoadError::OutOfRange)?;
     }
-    let ram = ram(config.memory);
+    let ram = memory.ram();
     let parameters = Parameters { initrd, cmdline: &config.cmdline, ram: &ram, rsdp: Some(tables.rsdp) };
     sluice_loader::load(kernel, &parameters, memory)
 }

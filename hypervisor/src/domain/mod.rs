@@ -12,7 +12,7 @@ mod isolation;
 pub mod layout;
 pub mod vcpu;
 
-use crate::device::Share;
+use crate::device::{Piece, Share};
 use crate::mm;
 use crate::sync::SpinLock;
 use alloc::collections::VecDeque;
@@ -127,6 +127,13 @@ pub enum PageHandler {
     LocalApic,
     /// PCI configuration.
     Ecam,
+    /// Memory of a device that is passed through.
+    Device {
+        /// Index in [`Domain::shares`].
+        share: u8,
+        /// BAR, 0-5.
+        bar: u8,
+    },
 }
 
 /// Why a domain ended.
@@ -190,7 +197,7 @@ pub struct Domain {
     /// Its hooked ports.
     pub ports: SpinLock<PortTable<PortHandler>>,
     /// Its hooked memory.
-    pages: PageTable<PageHandler>,
+    pages: SpinLock<PageTable<PageHandler>>,
     /// Shared virtual devices.
     pub platform: SpinLock<Platform>,
     memory: GuestMemory,
@@ -453,6 +460,67 @@ impl Domain {
         self.derive_ports(base..=last);
     }
 
+    /// Lets the guest reach device memory from `hpa` on at these pieces, which lie one after the other in its
+    /// PCI window; what is trapped goes to `handler`. Returns whether it could be done: not where something is
+    /// already, and not outside the window.
+    pub fn map_device(&self, handler: PageHandler, hpa: Hpa, pieces: &[Piece]) -> bool {
+        let window = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
+        let len = |piece: &Piece| piece.range.end - piece.range.start;
+        let inside = |piece: &Piece| {
+            let start = piece.gpa.as_u64();
+            window.contains(&start) && len(piece) <= window.end - start
+        };
+        if !pieces.iter().all(inside) {
+            return false;
+        }
+        let mut pages = self.pages.lock();
+        let both = Direction::READ | Direction::WRITE;
+        for (done, piece) in pieces.iter().enumerate() {
+            let direction = if piece.trapped { both } else { Direction::empty() };
+            if !pages.hook(piece.gpa, len(piece), direction, handler) {
+                pieces[..done].iter().for_each(|piece| pages.remove(piece.gpa));
+                return false;
+            }
+        }
+        drop(pages);
+        let mut nested = self.nested.lock();
+        let Some(tables) = nested.as_mut() else { return false };
+        let access = sluice_memory::Access::READ | sluice_memory::Access::WRITE | sluice_memory::Access::UNCACHED;
+        let mut map = |piece: &Piece| {
+            let from = Hpa::new(hpa.as_u64() + piece.range.start);
+            tables.map(&mut mm::TableFrames, piece.gpa, from, len(piece), access).is_ok()
+        };
+        // Nothing was mapped there before, so no translation can be cached.
+        let mapped = pieces.iter().filter(|piece| !piece.trapped).all(&mut map);
+        drop(nested);
+        if !mapped {
+            self.unmap_device(pieces);
+        }
+        mapped
+    }
+
+    /// Takes device memory away again.
+    pub fn unmap_device(&self, pieces: &[Piece]) {
+        self.freeze();
+        let mut nested = self.nested.lock();
+        for piece in pieces {
+            self.pages.lock().remove(piece.gpa);
+            if let Some(tables) = nested.as_mut() {
+                let len = piece.range.end - piece.range.start;
+                if tables.unmap(&mut mm::TableFrames, piece.gpa, len).is_err() {
+                    log::error!("domain {}: device memory at {} stays mapped", self.name(), piece.gpa);
+                    self.end(EndReason::Command);
+                }
+            }
+        }
+        drop(nested);
+        // Nobody is inside the guest, so that everybody sees this before the next entry.
+        for vcpu in &self.vcpus {
+            vcpu.events.fetch_or(event::FLUSH, Ordering::SeqCst);
+        }
+        self.thaw();
+    }
+
     // --- virtual devices --------------------------------------------------------------------
 
     /// An access to a hooked port.
@@ -569,30 +637,41 @@ impl Domain {
     }
 
     fn apply_config(&self, effect: ConfigEffect) {
-        if let ConfigEffect::BarsChanged(slot) | ConfigEffect::CommandChanged(slot, _) = effect {
-            for (index, share) in self.shares.iter().enumerate() {
-                if share.slot() == slot {
-                    share.configured(self, index);
-                }
-            }
+        let slot = match effect {
+            ConfigEffect::None => return,
+            ConfigEffect::BarsChanged(slot)
+            | ConfigEffect::CommandChanged(slot, _)
+            | ConfigEffect::MsiChanged(slot)
+            | ConfigEffect::MsixChanged(slot) => slot,
+        };
+        for (index, share) in self.shares.iter().enumerate().filter(|(_, share)| share.slot() == slot) {
+            share.configured(self, index, effect);
         }
+    }
+
+    fn handler(&self, gpa: Gpa) -> Option<PageHandler> {
+        self.pages.lock().lookup(gpa)
     }
 
     /// Under which reason a nested page fault at `gpa` is counted.
     pub fn classify(&self, gpa: Gpa) -> Exit {
-        match self.pages.lookup(gpa) {
+        match self.handler(gpa) {
             Some(PageHandler::IoApic) => Exit::MmioIoApic,
             Some(PageHandler::LocalApic) => Exit::ApicOther,
             Some(PageHandler::Ecam) => Exit::MmioEcam,
-            None => Exit::MmioOther,
+            Some(PageHandler::Device { .. }) | None => Exit::MmioOther,
         }
     }
 
     /// An access to memory that is not RAM.
     pub fn mmio(&self, vcpu: &Vcpu, gpa: Gpa, access: Access<'_>) -> Answer {
-        match self.pages.lookup(gpa) {
+        match self.handler(gpa) {
             Some(PageHandler::IoApic) => self.io_apic(gpa, access),
             Some(PageHandler::Ecam) => self.ecam(gpa, access),
+            Some(PageHandler::Device { share, bar }) => match self.shares.get(usize::from(share)) {
+                Some(share) => share.memory(self, bar, gpa, access),
+                None => refuse(access),
+            },
             // The local APIC needs the processor's own context: `svm::mmio` handles it.
             Some(PageHandler::LocalApic) | None => {
                 vcpu.refusals.count(Refusal::Memory as usize);

@@ -39,6 +39,8 @@ pub mod event {
     pub const TIMER: u32 = 1 << 4;
     /// NMI.
     pub const NMI: u32 = 1 << 5;
+    /// Translations were revoked: forget them before the next entry.
+    pub const FLUSH: u32 = 1 << 6;
 }
 
 /// What the run loop needs of a virtual processor, private to the processor that runs it.

@@ -92,7 +92,7 @@ pub fn init(config: Config, bundle: Bundle<'static>) {
     for index in 0..manager.entries.len() {
         if let Err(error) = manager.build(index) {
             let name = &manager.entries[index].config.name;
-            log::error!("domain {name}: cannot be built: {error:?}");
+            log::error!("domain {name}: cannot be built: {error}");
             power::fail(power::code::CONFIGURATION);
         }
     }
@@ -198,7 +198,7 @@ impl Manager {
                 entry.restarts += 1;
                 match self.build(index) {
                     Ok(()) => self.run(index),
-                    Err(error) => log::error!("domain {index}: cannot be built again: {error:?}"),
+                    Err(error) => log::error!("domain {index}: cannot be built again: {error}"),
                 }
             }
         }

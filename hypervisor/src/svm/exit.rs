@@ -98,9 +98,13 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut Processor) {
 /// Looks at everything that may have happened besides the exit. Returns whether to enter.
 fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Processor) -> bool {
     processor.service();
-    let seen = vcpu.events.swap(0, Ordering::SeqCst);
     if !domain.may_run() {
+        // What is pending stays so until the domain goes on.
         return false;
+    }
+    let seen = vcpu.events.swap(0, Ordering::SeqCst);
+    if seen & events::FLUSH != 0 {
+        ctx.vmcb.control.tlb_control = 1;
     }
     if seen & events::INIT != 0 {
         ctx.lapic.reset();

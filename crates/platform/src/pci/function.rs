@@ -215,9 +215,9 @@ impl Builder {
         self
     }
 
-    /// The BARs cannot move: the guest may write and size them, but one that holds another address than the
-    /// initial one does not answer. For ports, which are mapped to themselves.
-    pub fn fixed_bars(mut self) -> Self {
+    /// Port BARs cannot move: the guest may write and size them, but one that holds another address than the
+    /// initial one does not answer. The permission map of a processor maps ports to themselves.
+    pub fn fixed_ports(mut self) -> Self {
         self.function.fixed = true;
         self
     }
@@ -320,7 +320,7 @@ impl Function {
             }
         };
         let fits = address != 0 && address.checked_add(size).is_some_and(|end| end <= limit);
-        let stays = !self.fixed || address == initial;
+        let stays = !self.fixed || kind != BarKind::Io || address == initial;
         Some(Bar { kind, address, size, enabled: fits && stays && self.command() & decode != 0 })
     }
 

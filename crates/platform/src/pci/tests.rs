@@ -15,7 +15,7 @@ const NE2000: Identity = Identity {
 
 fn bus() -> PciBus {
     let mut bus = PciBus::new();
-    let nic = Builder::new(NE2000).interrupt(1, 11).bar(0, BarKind::Io, 256, 0xC000).fixed_bars();
+    let nic = Builder::new(NE2000).interrupt(1, 11).bar(0, BarKind::Io, 256, 0xC000).fixed_ports();
     bus.insert(3, nic.build().unwrap()).unwrap();
     let memory = Builder::new(Identity { vendor: 0x8086, device: 0x10D3, ..NE2000 })
         .bar(0, BarKind::Mem32 { prefetchable: false }, 0x2_0000, 0xFE00_0000)

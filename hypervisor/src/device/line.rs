@@ -1,0 +1,94 @@
+//! Physical interrupt lines (INTx), which several functions may share.
+//!
+//! Key type: [`Line`]. A line that was raised is masked at the I/O APIC until every device on it has dealt with
+//! the interrupt: nothing tells which of them raised it, and each owner looks for itself.
+
+use crate::cpu::{self, idt, ioapic};
+use crate::sync::{Once, SpinLock};
+use alloc::vec::Vec;
+
+/// First vector of lines.
+const FIRST_VECTOR: u8 = 0x40;
+/// Vectors for lines.
+const VECTORS: usize = 32;
+
+/// Devices by bit of their index.
+#[derive(Clone, Copy, Default)]
+struct Devices {
+    /// Those whose owners take interrupts.
+    active: u64,
+    /// Those of them that have not dealt with the last one yet.
+    waiting: u64,
+}
+
+/// One input of an I/O APIC.
+pub struct Line {
+    gsi: u32,
+    devices: SpinLock<Devices>,
+}
+
+static LINES: Once<Vec<Line>> = Once::new();
+
+/// Routes the lines with these GSIs (each once), masked; `raised` is called with the GSI and the devices concerned.
+pub fn init(gsis: &[u32]) {
+    let lines: Vec<Line> = gsis
+        .iter()
+        .take(VECTORS)
+        .map(|gsi| Line { gsi: *gsi, devices: SpinLock::new(Devices::default()) })
+        .collect();
+    if gsis.len() > VECTORS {
+        log::warn!("more interrupt lines than are supported");
+    }
+    LINES.call_once(|| lines);
+    for (index, line) in all().iter().enumerate() {
+        let vector = FIRST_VECTOR + index as u8;
+        idt::set_handler(vector, super::line_interrupt);
+        ioapic::route(line.gsi, vector, cpu::this().apic_id, ioapic::Trigger::LevelHigh);
+    }
+}
+
+fn all() -> &'static [Line] {
+    LINES.get().map_or(&[], Vec::as_slice)
+}
+
+/// The line of a GSI.
+pub fn of(gsi: u32) -> Option<&'static Line> {
+    all().iter().find(|line| line.gsi == gsi)
+}
+
+/// The line behind a vector.
+pub fn behind(vector: u8) -> Option<&'static Line> {
+    all().get(usize::from(vector.checked_sub(FIRST_VECTOR)?))
+}
+
+impl Line {
+    /// The line was raised: silences it, and says whose devices it may have been.
+    pub fn raised(&self) -> u64 {
+        ioapic::mask(self.gsi);
+        let mut devices = self.devices.lock();
+        devices.waiting = devices.active;
+        devices.active
+    }
+
+    /// A device takes interrupts from now on, or has dealt with the last one.
+    pub fn open(&self, device: usize) {
+        let mut devices = self.devices.lock();
+        devices.active |= 1 << device;
+        devices.waiting &= !(1 << device);
+        if devices.waiting == 0 {
+            ioapic::unmask(self.gsi);
+        }
+    }
+
+    /// A device takes no interrupts any more; its function no longer asserts any.
+    pub fn close(&self, device: usize) {
+        let mut devices = self.devices.lock();
+        devices.active &= !(1 << device);
+        devices.waiting &= !(1 << device);
+        if devices.active == 0 {
+            ioapic::mask(self.gsi);
+        } else if devices.waiting == 0 {
+            ioapic::unmask(self.gsi);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Vectors of the hypervisor for message-signalled interrupts of devices that are passed through.
+//!
+//! Key type: [`Vector`]. A device never gets a message of the guest's: its physical MSI or MSI-X registers hold
+//! one of these vectors, whose interrupt becomes the guest's message.
+//!
+//! Source: Intel SDM vol. 3, 12.11 (message address and data).
+
+use crate::cpu::{apic, idt};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const FIRST_VECTOR: u8 = 0x60;
+/// Vectors 0x60-0xdf.
+const VECTORS: usize = 128;
+
+/// Who a vector belongs to: device index + 1 in the upper half, message index in the lower; 0: nobody.
+static OWNERS: [AtomicU32; VECTORS] = [const { AtomicU32::new(0) }; VECTORS];
+static PENDING: [AtomicU64; VECTORS / 64] = [const { AtomicU64::new(0) }; VECTORS / 64];
+
+/// A vector that a device may raise; free again when dropped.
+#[derive(Debug)]
+pub struct Vector {
+    index: usize,
+}
+
+impl Vector {
+    /// A vector for message `message` of a device; `None` if all are in use.
+    pub fn allocate(device: usize, message: u16) -> Option<Self> {
+        let owner = (device as u32 + 1) << 16 | u32::from(message);
+        let free = |slot: &AtomicU32| {
+            slot.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        let index = OWNERS.iter().position(free)?;
+        idt::set_handler(FIRST_VECTOR + index as u8, interrupt);
+        Some(Self { index })
+    }
+
+    /// Message address that reaches the processor with that local APIC, and message data.
+    pub fn message(&self, apic_id: u32) -> (u32, u32) {
+        (0xfee0_0000 | (apic_id & 0xff) << 12, u32::from(FIRST_VECTOR) + self.index as u32)
+    }
+}
+
+impl Drop for Vector {
+    fn drop(&mut self) {
+        PENDING[self.index / 64].fetch_and(!(1 << (self.index % 64)), Ordering::SeqCst);
+        OWNERS[self.index].store(0, Ordering::SeqCst);
+    }
+}
+
+fn interrupt(vector: u8) {
+    let index = usize::from(vector.wrapping_sub(FIRST_VECTOR));
+    if let Some(word) = PENDING.get(index / 64) {
+        word.fetch_or(1 << (index % 64), Ordering::SeqCst);
+        super::attend();
+    }
+    apic::eoi();
+}
+
+/// Calls `act` with device and message index of every vector that was raised since the last call.
+pub fn take(mut act: impl FnMut(usize, u16)) {
+    for (index, word) in PENDING.iter().enumerate() {
+        if word.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let mut bits = word.swap(0, Ordering::SeqCst);
+        while bits != 0 {
+            let vector = index * 64 + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let owner = OWNERS[vector].load(Ordering::SeqCst);
+            if let Some(device) = (owner >> 16).checked_sub(1) {
+                act(device as usize, owner as u16);
+            }
+        }
+    }
+}

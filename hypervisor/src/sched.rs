@@ -151,6 +151,9 @@ impl Processor {
             // Its state is in the registers and will be overwritten; its memory must not wait for that.
             self.loaded = None;
         }
+        if self.index == 0 && manage::wants_service() {
+            return;
+        }
         let wake = self.next_wake(&self.home().lock(), now);
         self.arm(wake);
         cpu::idle();

@@ -612,6 +612,11 @@ impl Domain {
         }
     }
 
+    /// Bytes of console output that nobody took in time.
+    pub fn console_dropped(&self) -> u64 {
+        self.console_dropped.load(Ordering::Relaxed)
+    }
+
     /// Takes up to `limit` bytes of console output.
     pub fn take_console(&self, limit: usize) -> Vec<u8> {
         let mut console = self.console.lock();

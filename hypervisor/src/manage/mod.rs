@@ -61,6 +61,11 @@ pub fn attend() {
     }
 }
 
+/// Whether [`service`] has something to do.
+pub fn wants_service() -> bool {
+    ATTENTION.load(Ordering::SeqCst)
+}
+
 /// Builds all domains and starts those that are not configured to wait.
 pub fn init(config: Config, bundle: Bundle<'static>) {
     let mut uart = Uart::new(COM2);
@@ -144,18 +149,32 @@ impl Manager {
         }
     }
 
+    /// Sends one piece of each console: a guest that never stops writing must not keep this
+    /// processor here. What it writes faster than the channel takes is dropped, and counted.
     fn send_consoles(&mut self) {
         for index in 0..self.entries.len() {
-            while let Some(domain) = self.entries[index].live.clone() {
-                let bytes = domain.take_console(CONSOLE_CHUNK);
-                if bytes.is_empty() {
-                    break;
-                }
+            let Some(domain) = self.entries[index].live.clone() else { continue };
+            let bytes = domain.take_console(CONSOLE_CHUNK);
+            if bytes.len() == CONSOLE_CHUNK {
+                ATTENTION.store(true, Ordering::SeqCst);
+            }
+            if !bytes.is_empty() {
                 if self.uart.is_none() {
                     crate::log::raw(&bytes);
                 }
                 self.send(&Event::Console { domain: index as u16, bytes });
             }
+        }
+    }
+
+    /// What an ended domain wrote and the channel has not taken yet; it is bounded.
+    fn send_last_words(&mut self, index: usize, domain: &Domain) {
+        loop {
+            let bytes = domain.take_console(CONSOLE_CHUNK);
+            if bytes.is_empty() {
+                return;
+            }
+            self.send(&Event::Console { domain: index as u16, bytes });
         }
     }
 
@@ -182,11 +201,12 @@ impl Manager {
             }
             sched::dismiss(&domain);
             if !domain.is_idle() {
-                // A processor is still on its way out: it raises attention when it is.
+                // A processor is still on its way out: look again.
                 ATTENTION.store(true, Ordering::SeqCst);
                 continue;
             }
             device::release(&domain);
+            self.send_last_words(index, &domain);
             let entry = &mut self.entries[index];
             let again = entry.again || (domain.end_reason() == Some(EndReason::Reset) && !self.stopping);
             entry.again = false;

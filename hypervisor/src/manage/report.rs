@@ -6,7 +6,7 @@ use crate::domain::counters::{Exit, Refusal, named};
 use crate::domain::{Domain, EndReason};
 use crate::mm;
 use core::sync::atomic::Ordering;
-use sluice_abi::report::{DomainReport, DomainState, Report};
+use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 
 /// The whole machine.
 pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
@@ -31,6 +31,10 @@ pub fn domain(domain: &Domain, restarts: u32) -> DomainReport {
         interrupts += vcpu.interrupts.load(Ordering::Relaxed);
         ticks += vcpu.run_ticks.load(Ordering::Relaxed);
     }
+    let mut refused = named(Refusal::NAMES, &refusals);
+    if domain.console_dropped() != 0 {
+        refused.push(Count { name: "console_bytes".into(), value: domain.console_dropped() });
+    }
     let state = domain.state();
     let reason = if state == DomainState::PoweredOff {
         ""
@@ -44,7 +48,7 @@ pub fn domain(domain: &Domain, restarts: u32) -> DomainReport {
         restarts,
         run_ns: tsc::ns_from_ticks(ticks),
         exits: named(Exit::NAMES, &exits),
-        refused: named(Refusal::NAMES, &refusals),
+        refused,
         interrupts,
     }
 }

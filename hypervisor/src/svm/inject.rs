@@ -128,5 +128,7 @@ pub fn start_up(ctx: &mut Context, vector: u8) {
     save.dr7 = 0x400;
     ctx.regs = [0; 16];
     ctx.inject = 0;
+    ctx.vmcb.control.event_injection = 0;
     ctx.vmcb.control.interrupt_shadow = 0;
+    close_window(ctx);
 }

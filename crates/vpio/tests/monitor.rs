@@ -1,0 +1,249 @@
+//! Single promises of the monitor, one test each.
+
+mod common;
+
+use std::cell::RefCell;
+
+use common::{OUTSIDE, TIMING, World, frame, mac, mark};
+use sluice_vpio::{Access, AttachError, ClientId, Monitor, Outcome, Timing};
+
+fn outb(world: &RefCell<World>, index: usize, offset: u16, value: u8) -> Option<u32> {
+    world.borrow_mut().io(index, Access::Write { offset, width: 1, value: value.into() })
+}
+
+fn inb(world: &RefCell<World>, index: usize, offset: u16) -> Option<u8> {
+    world.borrow_mut().io(index, Access::Read { offset, width: 1 }).map(|value| value as u8)
+}
+
+/// Puts a client on-line with accesses that never wait.
+fn start(world: &RefCell<World>, index: usize) {
+    for (offset, value) in [
+        (0, 0x21),
+        (0x0e, 0x49),
+        (1, 0x4c),
+        (2, 0x80),
+        (3, 0x7f),
+        (0, 0x61),
+        (7, 0x4c),
+        (0, 0x22),
+        (0x0d, 0),
+        (0x0f, 0x3f),
+        (0x0c, 0x0c),
+    ] {
+        assert!(outb(world, index, offset, value).is_some(), "configuring waits for nobody");
+    }
+}
+
+#[test]
+fn devices_without_a_model_are_refused() {
+    assert!(Monitor::for_device(0x8086, 0x100e, Timing::default()).is_none());
+    assert_eq!(Monitor::for_device(0x10ec, 0x8029, Timing::default()).unwrap().model_name(), "ne2000");
+}
+
+#[test]
+fn addresses_are_unicast_and_unique_and_slots_end() {
+    let mut monitor = Monitor::for_device(0x10ec, 0x8029, Timing::default()).unwrap();
+    assert_eq!(monitor.attach([1, 0, 0x5e, 0, 0, 1]), Err(AttachError::BadAddress));
+    assert_eq!(monitor.attach([0; 6]), Err(AttachError::BadAddress));
+    for index in 0..ClientId::MAX {
+        assert_eq!(monitor.attach(mac(index)).map(ClientId::index), Ok(index));
+        assert_eq!(monitor.attach(mac(index)), Err(AttachError::AddressTaken));
+    }
+    assert_eq!(monitor.attach(mac(100)), Err(AttachError::Full));
+}
+
+#[test]
+fn configuring_needs_no_hardware_and_going_on_line_takes_it() {
+    let world = World::new(2, 1, TIMING);
+    let untouched = world.borrow().hw.nic.clone();
+    outb(&world, 0, 0, 0x21);
+    assert_eq!(inb(&world, 0, 0), Some(0x21));
+    assert!(world.borrow().hw.nic == untouched);
+    start(&world, 0);
+    assert_eq!(world.borrow().monitor.holder().map(ClientId::index), Some(0));
+    assert_eq!(world.borrow().hooks[0].ports(), 0xff00_f002);
+    assert_eq!(world.borrow().hooks[1].ports(), u32::MAX);
+}
+
+#[test]
+fn a_sole_holder_cannot_listen_to_all() {
+    let world = World::new(1, 1, TIMING);
+    start(&world, 0);
+    outb(&world, 0, 0x0c, 0x1c);
+    assert_eq!(world.borrow().hw.nic.regs.rcr, 0x0c);
+    assert_eq!(world.borrow().monitor.counters(world.borrow().clients[0]).unwrap().refused, 1);
+    // Nor by asking for it before it goes on-line.
+    let world = World::new(1, 1, TIMING);
+    outb(&world, 0, 0x0c, 0x1c);
+    outb(&world, 0, 0, 0x22);
+    assert_eq!(world.borrow().hw.nic.regs.rcr, 0x0c);
+}
+
+#[test]
+fn a_sole_holders_reset_keeps_its_own_address() {
+    let world = World::new(1, 1, TIMING);
+    start(&world, 0);
+    assert_eq!(inb(&world, 0, 0x1f), Some(0));
+    assert_eq!(inb(&world, 0, 7), Some(0x80));
+    assert_eq!(inb(&world, 0, 0), Some(0x21));
+    let world = world.borrow();
+    let prom: Vec<u8> = world.hw.nic.prom().iter().step_by(2).take(6).copied().collect();
+    assert_eq!(prom, mac(0));
+    assert_eq!(world.hw.nic.regs.dcr, 0x49);
+}
+
+#[test]
+fn eeprom_and_configuration_stay_shut() {
+    let world = World::new(1, 1, TIMING);
+    start(&world, 0);
+    outb(&world, 0, 0, 0xe2);
+    outb(&world, 0, 1, 0xc0);
+    let world = world.borrow();
+    assert_eq!(world.monitor.counters(world.clients[0]).unwrap().refused, 1);
+}
+
+#[test]
+fn a_transmission_whose_range_was_lost_fails_visibly() {
+    let world = World::new(2, 1, TIMING);
+    start(&world, 0);
+    // Loaded past the monitor, then interrupted for longer than the grace.
+    for (offset, value) in [(5, 100), (6, 0), (4, 0x40)] {
+        outb(&world, 0, offset, value);
+    }
+    start(&world, 1);
+    for _ in 0..10 {
+        world.borrow_mut().pass(100_000);
+    }
+    assert_eq!(world.borrow().monitor.holder().map(ClientId::index), Some(1));
+    while outb(&world, 0, 0, 0x26).is_none() {
+        world.borrow_mut().pass(10_000);
+    }
+    assert!(world.borrow().hw.sent.is_empty());
+    assert_eq!(inb(&world, 0, 7), Some(0x08));
+    assert_eq!(inb(&world, 0, 4), Some(0x08));
+    assert!(world.borrow().lines[0]);
+    // Loaded again it is sent.
+    for (offset, value) in [(7, 0x08), (5, 100), (6, 0), (4, 0x40), (0, 0x26)] {
+        assert!(outb(&world, 0, offset, value).is_some());
+    }
+    assert_eq!(world.borrow().hw.sent.len(), 1);
+    assert_eq!(inb(&world, 0, 7), Some(0x02));
+}
+
+#[test]
+fn a_range_outside_its_pages_is_not_sent() {
+    let world = World::new(2, 1, TIMING);
+    start(&world, 0);
+    start(&world, 1);
+    for (page, len) in [(0x80u8, 100u16), (0x00, 100), (0x7f, 300), (0x40, 1537), (0xff, 0xffff)] {
+        for (offset, value) in [(5, len as u8), (6, (len >> 8) as u8), (4, page), (0, 0x26)] {
+            while outb(&world, 1, offset, value).is_none() {
+                world.borrow_mut().pass(10_000);
+            }
+        }
+        assert!(world.borrow().hw.sent.is_empty(), "{page:#x} {len}");
+    }
+    let world = world.borrow();
+    assert_eq!(world.monitor.counters(world.clients[1]).unwrap().refused, 5);
+}
+
+#[test]
+fn waiting_clients_are_served_in_the_order_they_asked() {
+    let world = World::new(4, 1, TIMING);
+    for index in 0..4 {
+        start(&world, index);
+    }
+    for _ in 0..20 {
+        world.borrow_mut().pass(200_000);
+    }
+    let holder = world.borrow().monitor.holder().unwrap().index();
+    let asked: Vec<usize> = [2, 0, 3, 1].into_iter().filter(|index| *index != holder).collect();
+    for &index in &asked {
+        // The holder is busy.
+        inb(&world, holder, 7);
+        assert_eq!(inb(&world, index, 0), None);
+        assert!(!world.borrow().monitor.may_run(world.borrow().clients[index]));
+        world.borrow_mut().pass(2_000);
+    }
+    let mut served = vec![];
+    for _ in 0..200 {
+        world.borrow_mut().pass(10_000);
+        let now = world.borrow().monitor.holder().unwrap().index();
+        if served.last() != Some(&now) && now != holder {
+            served.push(now);
+        }
+    }
+    assert_eq!(served, asked);
+}
+
+#[test]
+fn an_idle_holder_gives_way_at_once_when_its_processors_halt() {
+    let world = World::new(2, 1, TIMING);
+    start(&world, 0);
+    start(&world, 1);
+    for _ in 0..10 {
+        world.borrow_mut().pass(100_000);
+    }
+    let holder = world.borrow().monitor.holder().unwrap();
+    let other = 1 - holder.index();
+    inb(&world, holder.index(), 7);
+    assert_eq!(inb(&world, other, 0), None);
+    {
+        let world = &mut *world.borrow_mut();
+        let now = world.now;
+        world.monitor.halted(&mut world.hw, holder, now);
+        world.settle();
+    }
+    assert_eq!(inb(&world, other, 0), Some(0x22));
+}
+
+#[test]
+fn a_frame_wakes_its_owner_and_nobody_else() {
+    let world = World::new(2, 1, TIMING);
+    start(&world, 0);
+    start(&world, 1);
+    for _ in 0..10 {
+        world.borrow_mut().pass(100_000);
+    }
+    for index in [1, 0] {
+        world.borrow_mut().hw.arriving.push_back(frame(mac(index), OUTSIDE, 1, mark(index), 100));
+        world.borrow_mut().pass(1_000);
+        assert_eq!(world.borrow().lines, [index == 0, true]);
+    }
+}
+
+#[test]
+fn a_client_that_keeps_stopping_the_card_is_guarded() {
+    let world = World::new(2, 1, TIMING);
+    start(&world, 0);
+    start(&world, 1);
+    for _ in 0..10 {
+        world.borrow_mut().pass(100_000);
+    }
+    let mut guarded = false;
+    for _ in 0..40 {
+        for (offset, value) in [(0, 0x22), (5, 60), (6, 0), (4, 0x40)] {
+            while outb(&world, 1, offset, value).is_none() {
+                world.borrow_mut().pass(10_000);
+            }
+        }
+        guarded |= world.borrow().hooks[1].ports() & 1 != 0;
+        outb(&world, 1, 0, 0x21);
+        world.borrow_mut().pass(TIMING.watch);
+        assert!(!world.borrow().hw.nic.regs.stopped(), "reception goes on for the other");
+    }
+    assert!(guarded);
+}
+
+#[test]
+fn an_unknown_client_is_refused() {
+    let world = World::new(1, 1, TIMING);
+    let world = &mut *world.borrow_mut();
+    let nobody = ClientId::from_index(5).unwrap();
+    let mut bytes = [0; 8];
+    let access = Access::ReadString { offset: 0x10, width: 4, into: &mut bytes };
+    assert_eq!(world.monitor.access(&mut world.hw, nobody, 1, access), Outcome::Refused(u32::MAX));
+    assert_eq!(bytes, [0xff; 8]);
+    assert_eq!(world.monitor.hooks(nobody).ports(), u32::MAX);
+    world.monitor.detach(&mut world.hw, nobody, 2);
+}

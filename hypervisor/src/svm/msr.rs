@@ -4,7 +4,7 @@
 //! paravirtual clock and EOI registers).
 
 use super::exit::{Flow, exception, raise, skip};
-use crate::cpu::{rtc, tsc};
+use crate::cpu::{self, rtc, tsc};
 use crate::domain::counters::{Exit, Refusal};
 use crate::domain::vcpu::{Context, Vcpu};
 use crate::domain::Domain;
@@ -42,9 +42,11 @@ const OSVW_LAST: u32 = 0xc001_0141;
 const LS_CFG: u32 = 0xc001_1020;
 const DE_CFG: u32 = 0xc001_1029;
 
-/// EFER bits a guest may set: SCE, LME, NXE, LMSLE not, FFXSR, TCE.
-const EFER_GUEST: u64 = 1 | 1 << 8 | 1 << 11 | 1 << 14 | 1 << 15;
+/// EFER bits a guest may set on every processor: SCE, LME, NXE.
+const EFER_GUEST: u64 = 1 | 1 << 8 | 1 << 11;
 const EFER_LME: u64 = 1 << 8;
+/// EFER.FFXSR, where CPUID 8000_0001 EDX bit 25 says so: VMRUN refuses a bit that the processor lacks.
+const EFER_FFXSR: u64 = 1 << 14;
 const EFER_LMA: u64 = 1 << 10;
 const CR0_PG: u64 = 1 << 31;
 
@@ -189,11 +191,12 @@ fn write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) 
 /// EFER as a guest may write it (APM vol 2, 3.1.7).
 fn write_efer(ctx: &mut Context, value: u64) -> Option<()> {
     let save = &mut ctx.vmcb.save;
-    let settable = EFER_GUEST | EFER_LMA;
-    if value & !settable != 0 || (save.cr0 & CR0_PG != 0 && (value ^ save.efer) & EFER_LME != 0) {
+    let has_ffxsr = cpu::cpuid(0x8000_0001, 0).edx & 1 << 25 != 0;
+    let own = EFER_GUEST | if has_ffxsr { EFER_FFXSR } else { 0 };
+    if value & !(own | EFER_LMA) != 0 || (save.cr0 & CR0_PG != 0 && (value ^ save.efer) & EFER_LME != 0) {
         return None;
     }
-    save.efer = value & EFER_GUEST | save.efer & EFER_LMA | super::EFER_SVME;
+    save.efer = value & own | save.efer & EFER_LMA | super::EFER_SVME;
     Some(())
 }
 

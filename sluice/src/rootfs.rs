@@ -75,7 +75,8 @@ fn modules(archive: &mut Archive, recipe: &Recipe, kernel: &Kernel) -> Result<()
     let all = module_files(&kernel.modules)?;
     let directory = format!("lib/modules/{}", kernel.release);
     archive.directory(&directory);
-    let (mut dependencies, mut aliases) = (String::new(), String::new());
+    let mut dependencies: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut aliases = String::new();
     let mut wanted: Vec<String> = recipe.modules.clone();
     let mut taken = BTreeSet::new();
     while let Some(name) = wanted.pop() {
@@ -90,20 +91,36 @@ fn modules(archive: &mut Archive, recipe: &Recipe, kernel: &Kernel) -> Result<()
             information.iter().filter_map(|(key, value)| (*key == "depends").then_some(*value)).collect();
         let needs: Vec<&str> =
             needs.iter().flat_map(|list| list.split(',')).filter(|name| !name.is_empty()).collect();
-        let needed_files: Vec<String> = needs.iter().map(|name| format!("{}.ko", canonical(name))).collect();
-        dependencies += &format!("{}.ko: {}\n", canonical(&name), needed_files.join(" "));
+        dependencies.insert(canonical(&name), needs.iter().map(|name| canonical(name)).collect());
         for (_, alias) in information.iter().filter(|(key, _)| *key == "alias") {
             aliases += &format!("alias {alias} {}\n", canonical(&name));
         }
         wanted.extend(needs.into_iter().map(str::to_owned));
         archive.file(&format!("{directory}/{}.ko", canonical(&name)), 0o644, &content);
     }
-    archive.file(&format!("{directory}/modules.dep"), 0o644, dependencies.as_bytes());
+    let lines: String = dependencies.keys().map(|name| dependency_line(name, &dependencies)).collect();
+    archive.file(&format!("{directory}/modules.dep"), 0o644, lines.as_bytes());
     archive.file(&format!("{directory}/modules.alias"), 0o644, aliases.as_bytes());
     for empty in ["modules.symbols", "modules.builtin"] {
         archive.file(&format!("{directory}/{empty}"), 0o644, &[]);
     }
     Ok(())
+}
+
+/// A line of modules.dep: a module and all that it needs, each before what it needs itself (depmod(8)).
+fn dependency_line(name: &str, needs: &BTreeMap<String, Vec<String>>) -> String {
+    fn visit(name: &str, needs: &BTreeMap<String, Vec<String>>, done: &mut Vec<String>) {
+        for need in needs.get(name).into_iter().flatten() {
+            if !done.contains(need) {
+                visit(need, needs, done);
+                done.push(need.clone());
+            }
+        }
+    }
+    let mut all = Vec::new();
+    visit(name, needs, &mut all);
+    let files: Vec<String> = all.iter().rev().map(|name| format!("{name}.ko")).collect();
+    format!("{name}.ko: {}\n", files.join(" "))
 }
 
 /// '-' and '_' are the same in the name of a module.
@@ -174,6 +191,18 @@ mod tests {
         let module = b"\x7fELF\0junk\0license=GPL\0depends=8390,mii\0alias=pci:v000010ECd00008029sv*\0\0";
         let expected = [("depends", "8390,mii"), ("alias", "pci:v000010ECd00008029sv*")];
         assert_eq!(information(module), expected);
+    }
+
+    #[test]
+    fn dependencies_are_complete_and_in_order() {
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let needs = BTreeMap::from([
+            ("nvme".to_owned(), of(&["nvme_core", "t10"])),
+            ("nvme_core".to_owned(), of(&["t10"])),
+            ("t10".to_owned(), of(&["crc"])),
+        ]);
+        assert_eq!(dependency_line("nvme", &needs), "nvme.ko: nvme_core.ko t10.ko crc.ko\n");
+        assert_eq!(dependency_line("crc", &needs), "crc.ko: \n");
     }
 
     #[test]

@@ -91,7 +91,8 @@ impl Assigned {
         for bar in function.bars.iter().filter(|bar| !bar.io) {
             let size = bar.size.max(PAGE_SIZE);
             let prefetchable = bar.prefetch;
-            let kind = if bar.wide { BarKind::Mem64 { prefetchable } } else { BarKind::Mem32 { prefetchable } };
+            let kind =
+                if bar.wide { BarKind::Mem64 { prefetchable } } else { BarKind::Mem32 { prefetchable } };
             let trapped = match &function.msix {
                 Some(msix) if msix.table.0 == bar.index => {
                     let end = u64::from(msix.table.1) + u64::from(msix.vectors) * u64::from(ENTRY_SIZE);
@@ -100,7 +101,14 @@ impl Assigned {
                 _ => (0, 0),
             };
             let initial = windows.take(size)?;
-            assigned.windows.push(Window { index: bar.index, kind, size, hpa: bar.address, initial, trapped });
+            assigned.windows.push(Window {
+                index: bar.index,
+                kind,
+                size,
+                hpa: bar.address,
+                initial,
+                trapped,
+            });
         }
         let messages = function.msix.map_or(1, |msix| msix.vectors);
         let mut state = assigned.state.lock();
@@ -145,12 +153,20 @@ impl Assigned {
     }
 
     /// The guest wrote to the function's configuration space (or did not yet): does what follows from it.
-    pub fn configured(&self, domain: &Domain, share: u8, slot: u8, function: &Function, effect: ConfigEffect) {
+    pub fn configured(
+        &self,
+        domain: &Domain,
+        share: u8,
+        slot: u8,
+        function: &Function,
+        effect: ConfigEffect,
+    ) {
         let mut state = self.state.lock();
         let platform = domain.platform.lock();
         let bus: &PciBus = &platform.pci;
         let command = bus.command(slot);
-        let bars: [Option<sluice_platform::pci::Bar>; 6] = core::array::from_fn(|index| bus.bar(slot, index as u8));
+        let bars: [Option<sluice_platform::pci::Bar>; 6] =
+            core::array::from_fn(|index| bus.bar(slot, index as u8));
         let (msi, msix) = (bus.msi(slot), bus.msix(slot));
         drop(platform);
 
@@ -235,7 +251,13 @@ impl Assigned {
         }
     }
 
-    fn set_msix(&self, domain: &Domain, function: &Function, state: &mut State, msix: Option<MsixCapability>) {
+    fn set_msix(
+        &self,
+        domain: &Domain,
+        function: &Function,
+        state: &mut State,
+        msix: Option<MsixCapability>,
+    ) {
         let (Some(physical), Some(new)) = (function.msix, msix) else { return };
         let old = state.msix.replace(new);
         let bit = |on: bool, bit: u16| if on { bit } else { 0 };
@@ -268,7 +290,13 @@ impl Assigned {
     }
 
     /// Address and data for the function, such that the interrupt comes where the guest's is wanted.
-    fn vector(&self, domain: &Domain, state: &mut State, index: u16, message: &Message) -> Option<(u32, u32)> {
+    fn vector(
+        &self,
+        domain: &Domain,
+        state: &mut State,
+        index: u16,
+        message: &Message,
+    ) -> Option<(u32, u32)> {
         let vector = state.vectors.get_mut(usize::from(index))?;
         if vector.is_none() {
             *vector = Vector::allocate(self.device, index);
@@ -276,7 +304,8 @@ impl Assigned {
                 log::warn!("no vector is left for an interrupt of {}: it stays masked", domain.name());
             }
         }
-        let target = domain.vcpus.iter().find(|vcpu| vcpu.route.lock().matches(message.dest, message.logical));
+        let target =
+            domain.vcpus.iter().find(|vcpu| vcpu.route.lock().matches(message.dest, message.logical));
         let home = target.and_then(|vcpu| cpu::get(vcpu.home)).filter(|cpu| cpu.apic_id < 0xff);
         let apic_id = home.map_or_else(|| cpu::get(0).map_or(0, |cpu| cpu.apic_id), |cpu| cpu.apic_id);
         vector.as_ref().map(|vector| vector.message(apic_id))
@@ -303,10 +332,19 @@ impl Assigned {
 
     /// An access to memory of the function that exited: the MSI-X table, what shares its pages, or an operand of
     /// an instruction that exited for another reason.
-    pub fn memory(&self, domain: &Domain, function: &Function, bar: u8, gpa: Gpa, access: Access<'_>) -> Answer {
+    pub fn memory(
+        &self,
+        domain: &Domain,
+        function: &Function,
+        bar: u8,
+        gpa: Gpa,
+        access: Access<'_>,
+    ) -> Answer {
         let mut state = self.state.lock();
         let base = state.mapped.get(usize::from(bar)).copied().flatten();
-        let Some(offset) = base.and_then(|base| gpa.as_u64().checked_sub(base)) else { return Answer::Refused };
+        let Some(offset) = base.and_then(|base| gpa.as_u64().checked_sub(base)) else {
+            return Answer::Refused;
+        };
         let table = function.msix.filter(|msix| msix.table.0 == bar).map(|msix| {
             let start = u64::from(msix.table.1);
             start..start + u64::from(msix.vectors) * u64::from(ENTRY_SIZE)
@@ -323,13 +361,23 @@ impl Assigned {
         Answer::Attend
     }
 
-    fn table(&self, domain: &Domain, function: &Function, state: &mut State, offset: u32, access: Access<'_>) {
+    fn table(
+        &self,
+        domain: &Domain,
+        function: &Function,
+        state: &mut State,
+        offset: u32,
+        access: Access<'_>,
+    ) {
         let Some(table) = &mut state.table else { return };
         let width = access.len().min(16) as u8;
         match access {
             Access::Read(buffer) => {
                 let bytes = table.read(offset, width).to_le_bytes();
-                buffer.iter_mut().zip(bytes.iter().chain(core::iter::repeat(&0))).for_each(|(to, from)| *to = *from);
+                buffer
+                    .iter_mut()
+                    .zip(bytes.iter().chain(core::iter::repeat(&0)))
+                    .for_each(|(to, from)| *to = *from);
             }
             Access::Write(bytes) => {
                 let mut word = [0; 8];

@@ -26,9 +26,8 @@ impl Vector {
     /// A vector for message `message` of a device; `None` if all are in use.
     pub fn allocate(device: usize, message: u16) -> Option<Self> {
         let owner = (device as u32 + 1) << 16 | u32::from(message);
-        let free = |slot: &AtomicU32| {
-            slot.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-        };
+        let free =
+            |slot: &AtomicU32| slot.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         let index = OWNERS.iter().position(free)?;
         idt::set_handler(FIRST_VECTOR + index as u8, interrupt);
         Some(Self { index })

@@ -58,7 +58,11 @@ impl Places {
                 self.bars.remove(index);
             }
             self.bars.push(page..page + PAGE_SIZE);
-            log::info!("{bdf}: BAR {} moves from {:#x} to {page:#x}, a page of its own", bar.index, bar.address);
+            log::info!(
+                "{bdf}: BAR {} moves from {:#x} to {page:#x}, a page of its own",
+                bar.index,
+                bar.address
+            );
             bar.address = page;
         }
         function.write_bars();
@@ -73,7 +77,9 @@ impl Places {
             let end = page + PAGE_SIZE;
             !self.bars.iter().chain(&self.other).any(|range| range.start < end && *page < range.end)
         };
-        let down = |range: Range<u64>| (range.start / PAGE_SIZE..range.end / PAGE_SIZE).rev().map(|page| page * PAGE_SIZE);
+        let down = |range: Range<u64>| {
+            (range.start / PAGE_SIZE..range.end / PAGE_SIZE).rev().map(|page| page * PAGE_SIZE)
+        };
         down(first..last).find(is_free).or_else(|| down(first.saturating_sub(MIB)..first).find(is_free))
     }
 }

@@ -87,7 +87,6 @@ type HookKey = (Questions, Option<Tracker>);
 /// One client as the monitor sees it.
 #[derive(Debug)]
 struct Slot {
-    attached: bool,
     counters: ClientCounters,
     /// Its last hooked access.
     touched: u64,
@@ -102,7 +101,6 @@ struct Slot {
 impl Slot {
     const fn new() -> Self {
         Self {
-            attached: false,
             counters: ClientCounters::new(),
             touched: 0,
             halted: false,
@@ -123,6 +121,8 @@ pub struct Monitor {
     timing: Timing,
     device: Device,
     slots: [Slot; ClientId::MAX],
+    /// Slots in use, bit per client.
+    attached: u8,
     queue: Queue,
     /// The holder is being followed, from this time on, until it rests.
     following: Option<(Tracker, u64)>,
@@ -145,6 +145,7 @@ impl Monitor {
             timing,
             device: Device::new(),
             slots: array::from_fn(|_| Slot::new()),
+            attached: 0,
             queue: Queue::default(),
             following: None,
             held: None,
@@ -181,8 +182,9 @@ impl Monitor {
         }
         let client = self.device.attach(mac).ok_or(AttachError::Full)?;
         if let Some(slot) = self.slots.get_mut(client.index()) {
-            *slot = Slot { attached: true, ..Slot::new() };
+            *slot = Slot::new();
         }
+        self.attached |= client.bit();
         self.changes.hooks |= client.bit();
         Ok(client)
     }
@@ -191,9 +193,7 @@ impl Monitor {
     pub fn detach(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
         self.withdraw(raw, client, now);
         self.device.forget(client);
-        if let Some(slot) = self.slots.get_mut(client.index()) {
-            slot.attached = false;
-        }
+        self.attached &= !client.bit();
         if self.device.users() == 0 && self.device.regime() != Regime::Unused {
             self.device.retire(raw);
         }
@@ -235,7 +235,8 @@ impl Monitor {
         now: u64,
         access: Access<'_>,
     ) -> Outcome {
-        let Some(slot) = self.slots.get_mut(client.index()).filter(|slot| slot.attached) else {
+        let attached = self.attached & client.bit() != 0;
+        let Some(slot) = self.slots.get_mut(client.index()).filter(|_| attached) else {
             if let Access::ReadString { into, .. } = access {
                 into.fill(0xff);
             }
@@ -363,10 +364,9 @@ impl Monitor {
             self.held = holder.map(|client| (client, now));
             self.following = None;
         }
-        for index in 0..ClientId::MAX {
-            let Some(client) = ClientId::from_index(index) else { continue };
+        for client in self.clients() {
             let key = self.questions(client);
-            let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.attached) else { continue };
+            let Some(slot) = self.slots.get_mut(client.index()) else { continue };
             if let Some(context) = self.device.context(client) {
                 slot.counters.tx_packets = context.tx_packets;
                 slot.counters.rx_packets = context.rx_packets;
@@ -386,13 +386,17 @@ impl Monitor {
 
     fn refresh_lines(&mut self) {
         let mut lines = 0;
-        for client in (0..ClientId::MAX).filter_map(ClientId::from_index) {
-            if self.device.line(client) {
-                lines |= client.bit();
-            }
+        for client in self.clients().filter(|&client| self.device.line(client)) {
+            lines |= client.bit();
         }
         self.changes.lines |= lines ^ self.lines;
         self.lines = lines;
+    }
+
+    /// The attached clients.
+    fn clients(&self) -> impl Iterator<Item = ClientId> + use<> {
+        let attached = self.attached;
+        (0..ClientId::MAX).filter_map(ClientId::from_index).filter(move |client| attached & client.bit() != 0)
     }
 
     /// What must be known of this client now.

@@ -136,9 +136,16 @@ impl Processor {
             let mut context = last.vcpu().context.lock();
             context.fpu.save();
             context.tsc_aux = cpu::rdmsr(cpu::msr::TSC_AUX);
+            context.breakpoints = cpu::read_breakpoints();
         }
-        let context = slot.vcpu().context.lock();
+        let mut context = slot.vcpu().context.lock();
         context.fpu.restore();
+        cpu::write_breakpoints(context.breakpoints);
+        let (id, home) = (slot.vcpu().id, self.index);
+        if slot.domain.vcpus.iter().any(|other| other.id != id && other.home == home) {
+            // A sibling that runs here has the same address space identifier and other page tables.
+            context.vmcb.control.tlb_control = 1;
+        }
         // SAFETY: TSC_AUX only feeds RDTSCP and RDPID.
         unsafe { cpu::wrmsr(cpu::msr::TSC_AUX, context.tsc_aux) };
         drop(context);

@@ -101,6 +101,26 @@ pub fn flush_translations() {
     }
 }
 
+/// Reads the breakpoint addresses, DR0 to DR3.
+pub fn read_breakpoints() -> [u64; 4] {
+    let (a, b, c, d): (u64, u64, u64, u64);
+    // SAFETY: has no effect but its result; the hypervisor never sets DR7.GD, and an exit clears the guest's.
+    unsafe {
+        asm!("mov {}, dr0", "mov {}, dr1", "mov {}, dr2", "mov {}, dr3", out(reg) a, out(reg) b, out(reg) c,
+            out(reg) d, options(nomem, nostack, preserves_flags));
+    }
+    [a, b, c, d]
+}
+
+/// Sets the breakpoint addresses. They mean nothing until a guest's DR7 enables them.
+pub fn write_breakpoints([a, b, c, d]: [u64; 4]) {
+    // SAFETY: DR7 disables all breakpoints while the hypervisor runs (APM vol 2, 15.6).
+    unsafe {
+        asm!("mov dr0, {}", "mov dr1, {}", "mov dr2, {}", "mov dr3, {}", in(reg) a, in(reg) b, in(reg) c, in(reg) d,
+            options(nomem, nostack, preserves_flags));
+    }
+}
+
 /// Writes back and empties the caches of this processor.
 #[inline]
 pub fn wbinvd() {

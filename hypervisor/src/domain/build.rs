@@ -314,6 +314,7 @@ fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildEr
             lapic: LocalApic::new(id, Rates::new(tsc::khz() as u32)),
             fpu: FpuState::new().ok_or(BuildError::OutOfMemory)?,
             tsc_aux: 0,
+            breakpoints: [0; 4],
             pat: 0x0007_0406_0007_0406,
             mtrr_default: 0xc06,
             inject: 0,

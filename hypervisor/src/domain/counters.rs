@@ -59,6 +59,8 @@ counted! {
         MmioOther => "mmio.other",
         /// VMMCALL.
         Hypercall => "hypercall",
+        /// An exception that must be seen before the guest takes it.
+        Exception => "exception",
         /// Any other instruction.
         Instruction => "instruction",
         /// Triple fault.

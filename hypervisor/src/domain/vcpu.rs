@@ -55,6 +55,8 @@ pub struct Context {
     pub fpu: FpuState,
     /// TSC_AUX (RDTSCP), not part of the VMCB.
     pub tsc_aux: u64,
+    /// DR0 to DR3, likewise; the VMCB has only DR6 and DR7.
+    pub breakpoints: [u64; 4],
     /// Page attribute table as the guest wrote it.
     pub pat: u64,
     /// MTRRdefType as the guest wrote it.

@@ -27,13 +27,21 @@ pub enum Flow {
 
 /// Exception vectors that Sluice injects itself.
 pub mod exception {
+    /// Debug.
+    pub const DB: u8 = 1;
     /// Invalid opcode.
     pub const UD: u8 = 6;
     /// General protection.
     pub const GP: u8 = 13;
     /// Page fault.
     pub const PF: u8 = 14;
+    /// Alignment check.
+    pub const AC: u8 = 17;
+    /// Machine check.
+    pub const MC: u8 = 18;
 }
+
+const DR7_GD: u64 = 1 << 13;
 
 /// Fills in what never changes in a control block.
 pub fn initialize(ctx: &mut Context, domain: &Domain) {
@@ -51,6 +59,9 @@ pub fn initialize(ctx: &mut Context, domain: &Domain) {
         | Intercept3::SHUTDOWN)
         .bits();
     control.intercept4 = Intercept4::all().bits();
+    // #DB and #AC can be raised by their own delivery, endlessly, inside the processor: an exit breaks
+    // the chain, so that interrupts get through. A machine check is not the guest's to handle.
+    control.intercept_exceptions = 1 << exception::DB | 1 << exception::AC | 1 << exception::MC;
     control.iopm_base = domain.permission_map().as_u64();
     control.msrpm_base = msr::permission_map().as_u64();
     control.asid = domain.asid();
@@ -179,6 +190,17 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
             Flow::Attend
         }
         exit_code::INIT => Flow::Attend,
+        exit_code::DB => {
+            vcpu.exits.count(Exit::Exception as usize);
+            // DR6 is in the VMCB already; the delivery that was intercepted would have cleared DR7.GD
+            // (APM vol 2, 13.1.1.4).
+            ctx.vmcb.save.dr7 &= !DR7_GD;
+            raise(ctx, exception::DB, None)
+        }
+        exit_code::AC => {
+            vcpu.exits.count(Exit::Exception as usize);
+            raise(ctx, exception::AC, Some(0))
+        }
         exit_code::SHUTDOWN => {
             vcpu.exits.count(Exit::Shutdown as usize);
             domain.end(EndReason::TripleFault);

@@ -79,6 +79,10 @@ bitflags! {
 
 /// Why the guest was left: VMCB.EXITCODE (APM vol 2, appendix C).
 pub mod exit_code {
+    /// Debug exception: 0x40 and the vector.
+    pub const DB: u32 = 0x41;
+    /// Alignment check.
+    pub const AC: u32 = 0x51;
     /// Physical interrupt.
     pub const INTR: u32 = 0x60;
     /// Physical non-maskable interrupt.

@@ -296,6 +296,7 @@ fn load(
         },
         layout::ACPI,
     );
+    memory.write(layout::RESET_VECTOR, &layout::FIRMWARE).map_err(|_| LoadError::OutOfRange)?;
     for (at, bytes) in &tables.blocks {
         memory.write(*at, bytes).map_err(|_| LoadError::OutOfRange)?;
     }

@@ -6,6 +6,11 @@ use sluice_memory::Gpa;
 pub const LOW_RAM_END: u64 = 0xa_0000;
 /// The ACPI tables.
 pub const ACPI: Gpa = Gpa::new(0xe_0000);
+/// Where a processor starts that leaves protected mode for the firmware, as a kernel does that
+/// reboots by the BIOS (F000:FFF0).
+pub const RESET_VECTOR: Gpa = Gpa::new(0xf_fff0);
+/// All the firmware there is: a reset. `mov dx, 0x602; mov al, 1; out dx, al; hlt; jmp -3`
+pub const FIRMWARE: [u8; 9] = [0xba, 0x02, 0x06, 0xb0, 0x01, 0xee, 0xf4, 0xeb, 0xfd];
 /// Start of the RAM above the hole.
 pub const HIGH_RAM: u64 = 0x10_0000;
 /// RAM below 4 GiB ends here at the latest; PCI memory follows.

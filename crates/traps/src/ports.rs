@@ -63,7 +63,11 @@ impl<H: Copy + PartialEq> PortTable<H> {
         let at = self.ranges.partition_point(|range| range.last < port);
         match self.ranges.get(at) {
             Some(range) if range.first <= port => {
-                if direction == Direction::READ { range.read } else { range.write }
+                if direction == Direction::READ {
+                    range.read
+                } else {
+                    range.write
+                }
             }
             _ => Disposition::Refused,
         }
@@ -73,8 +77,16 @@ impl<H: Copy + PartialEq> PortTable<H> {
     /// first port, if the others belong to the same handler or are direct; it is direct only if all
     /// its ports are. Anything else straddles what does not belong together and is refused.
     pub fn lookup_access(&self, port: u16, width: u8, direction: Direction) -> Disposition<H> {
-        let first = self.lookup(port, direction);
-        let mut all = first;
+        let at = self.ranges.partition_point(|range| range.last < port);
+        if let (Some(range), Some(last)) =
+            (self.ranges.get(at), port.checked_add(u16::from(width.max(1)) - 1))
+            && range.first <= port
+            && last <= range.last
+        {
+            // Nearly every access is inside one range.
+            return if direction == Direction::READ { range.read } else { range.write };
+        }
+        let mut all = self.lookup(port, direction);
         for byte in 1..u16::from(width) {
             let Some(next) = port.checked_add(byte) else { return Disposition::Refused };
             let other = self.lookup(next, direction);

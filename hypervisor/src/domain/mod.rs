@@ -534,14 +534,16 @@ impl Domain {
             PortHandler::PciConfig => self.pci_port(port, width, access),
             PortHandler::Power => {
                 if let Access::Write(bytes) = &access {
+                    let mut answer = Answer::Done;
                     for byte in *bytes {
                         match power::write(port, *byte) {
                             Some(PowerEvent::PowerOff) => self.end(EndReason::PowerOff),
                             Some(PowerEvent::Reset) => self.end(EndReason::Reset),
-                            None => {}
+                            None => continue,
                         }
+                        answer = Answer::Attend;
                     }
-                    return Answer::Attend;
+                    return answer;
                 }
                 fill(access, 0);
                 Answer::Done

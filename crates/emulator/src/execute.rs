@@ -107,6 +107,13 @@ pub fn step<M: Machine>(machine: &mut M, bytes: &[u8]) -> Result<(), Error<M::Fa
     Ok(())
 }
 
+/// Bytes of the instruction at the start of `bytes`, all prefixes included; `None` if it is none.
+pub fn length(bytes: &[u8], bitness: u32) -> Option<u64> {
+    let mut decoder = Decoder::try_new(bitness, bytes, DecoderOptions::NONE).ok()?;
+    let instruction = decoder.decode();
+    (!instruction.is_invalid()).then_some(instruction.len() as u64)
+}
+
 struct Step<'a, M> {
     machine: &'a mut M,
     instruction: &'a Instruction,
@@ -628,6 +635,14 @@ mod tests {
         toy.gpr[4] = 0x1200;
         assert_eq!(toy.run(&[0x8f, 0x03]), Err(Error::Fault(()))); // pop [rbx]
         assert_eq!((toy.rip, toy.rflags, toy.gpr[4]), (0x400, 2, 0x1200));
+    }
+
+    #[test]
+    fn lengths_include_prefixes() {
+        assert_eq!(length(&[0x0f, 0x09, 0xf3], 64), Some(2)); // wbinvd
+        assert_eq!(length(&[0xf3, 0x0f, 0x09, 0x90], 64), Some(3)); // wbnoinvd
+        assert_eq!(length(&[0x66, 0x66, 0x0f, 0x08], 64), Some(4)); // invd
+        assert_eq!(length(&[0x0f], 64), None);
     }
 
     #[test]

@@ -17,6 +17,6 @@ mod operation;
 pub mod string_io;
 pub mod walk;
 
-pub use execute::{Error, Machine, Segment, step};
+pub use execute::{Error, Machine, Segment, length, step};
 pub use string_io::StringIo;
 pub use walk::{PageFault, PagingState, translate};

@@ -214,8 +214,7 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
         exit_code::WBINVD | exit_code::INVD => {
             // Memory is coherent and no device is mapped write-back: nothing to write back.
             vcpu.exits.count(Exit::Instruction as usize);
-            skip(ctx, 2);
-            Flow::Enter
+            skip_decoded(domain, ctx)
         }
         exit_code::VMMCALL => {
             // No hypercall exists yet: the answer is the KVM interface's "no such call" (-ENOSYS),
@@ -288,6 +287,23 @@ pub fn skip(ctx: &mut Context, length: u64) {
     let rip = ctx.vmcb.save.rip;
     ctx.vmcb.save.rip = if next != 0 { next } else { rip.wrapping_add(length) };
     ctx.vmcb.control.interrupt_shadow = 0;
+}
+
+/// Steps over an instruction whose prefixes mean something: WBNOINVD is WBINVD with one.
+fn skip_decoded(domain: &Domain, ctx: &mut Context) -> Flow {
+    let mut bytes = [0; 15];
+    let length = match mmio::fetch(domain, ctx, &mut bytes) {
+        Ok(have) => sluice_emulator::length(bytes.get(..have).unwrap_or(&[]), mmio::bitness(ctx)),
+        Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
+    };
+    match length {
+        Some(length) => {
+            skip(ctx, length);
+            Flow::Enter
+        }
+        // Another processor of the guest changed it meanwhile.
+        None => raise(ctx, exception::UD, None),
+    }
 }
 
 /// Raises an exception at the current instruction.

@@ -4,9 +4,10 @@
 //! page hook names. Where nothing is, reads give ones and writes vanish, as on a PC.
 
 use super::exit::{Flow, exception, raise, raise_page_fault};
+use super::vmcb::event;
 use crate::domain::counters::Refusal;
 use crate::domain::vcpu::{Context, RunState, Vcpu};
-use crate::domain::{Access, Answer, Domain, layout};
+use crate::domain::{Access, Answer, Domain, EndReason, layout};
 use sluice_emulator::{Error, Machine, PageFault, PagingState, Segment, step, translate, walk};
 use sluice_memory::{Gpa, PAGE_SIZE};
 
@@ -224,6 +225,12 @@ pub fn bitness(ctx: &Context) -> u32 {
 pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let gpa = Gpa::new(ctx.vmcb.control.exit_info2);
     vcpu.exits.count(domain.classify(gpa) as usize);
+    if ctx.vmcb.control.exit_interrupt_info & event::VALID != 0 {
+        // Its descriptor tables or its stack are where no RAM is. A processor that reads ones there
+        // ends in a triple fault; the instruction at RIP has nothing to do with it.
+        domain.end(EndReason::TripleFault);
+        return Flow::Leave;
+    }
     let mut bytes = [0; LONGEST];
     let have = match fetch(domain, ctx, &mut bytes) {
         Ok(have) => have,

@@ -7,7 +7,8 @@
 //! within the command write; STA means nothing, STP alone decides; RCR's monitor mode and TCR's
 //! loopback are ignored; the filter compares PROM bytes and not PAR; reset changes only ISR and the
 //! PROM; RCR, TCR, DCR, IMR, TPSR, TBCR and RBCR cannot be read on any page; ports other than
-//! 0x00-0x0f, 0x10 and 0x1f do not answer, nor do wide accesses to registers. Remote DMA quirks are
+//! 0x00-0x0f, 0x10 and 0x1f do not answer, nor do aligned wide accesses to registers, while unaligned
+//! ones fall apart into aligned ones. Remote DMA quirks are
 //! listed in `memory.rs`.
 //! Deviation: CMD starts as STP|NO_DMA, as the data sheet says, where QEMU starts it as 0.
 
@@ -74,6 +75,7 @@ impl Ne2000 {
     pub fn power_on(&mut self) {
         self.regs = Registers { cmd: (Command::STOP | Command::NO_DMA).bits(), ..Registers::default() };
         self.ram.fill(0);
+        self.prom.fill(0);
         self.outgoing = None;
         self.reset();
     }
@@ -83,19 +85,15 @@ impl Ne2000 {
         self.mac
     }
 
-    /// What reading the reset port does.
+    /// What reading the reset port does. The PROM is rebuilt in place, so that bytes 12-27 show what
+    /// bytes 6-13 were: nothing at first, later not.
     pub fn reset(&mut self) {
         self.regs.isr = Interrupt::RESET.bits();
-        self.prom = Self::prom_of(self.mac);
-    }
-
-    /// PROM contents for an address: each byte twice, 0x57 at the end marks a 16-bit card.
-    pub fn prom_of(mac: [u8; 6]) -> [u8; PROM_LEN] {
-        let mut prom = [0; PROM_LEN];
-        for (pair, byte) in prom.chunks_mut(2).zip(mac.into_iter().chain([0; 8]).chain([0x57; 2])) {
-            pair.fill(byte);
-        }
-        prom
+        let mut half = [0; PROM_LEN / 2];
+        half.iter_mut().zip(self.prom).for_each(|(to, from)| *to = from);
+        half.iter_mut().zip(self.mac).for_each(|(to, from)| *to = from);
+        half.iter_mut().skip(14).for_each(|to| *to = 0x57);
+        self.prom.chunks_mut(2).zip(half).for_each(|(pair, byte)| pair.fill(byte));
     }
 
     /// Level of the interrupt line.
@@ -103,8 +101,14 @@ impl Ne2000 {
         self.regs.isr & self.regs.imr & 0x7f != 0
     }
 
-    /// IN of `width` bytes; what does not answer reads as ones.
+    /// IN of `width` bytes; what does not answer reads as ones. An access that is not aligned is
+    /// several that are, the lowest port first.
     pub fn read(&mut self, offset: u16, width: u8) -> u32 {
+        if let Some((first, rest)) = split(offset, width) {
+            let low = self.read(offset, first);
+            let high = self.read(offset.wrapping_add(u16::from(first)), rest);
+            return low | high.checked_shl(8 * u32::from(first)).unwrap_or(0);
+        }
         match (offset, width) {
             (0..=0x0f, 1) => u32::from(self.register(offset)),
             (port::DATA, 1 | 2 | 4) => self.data_read(width),
@@ -116,8 +120,13 @@ impl Ne2000 {
         }
     }
 
-    /// OUT of `width` bytes.
+    /// OUT of `width` bytes; see [`Self::read`] for accesses that are not aligned.
     pub fn write(&mut self, offset: u16, width: u8, value: u32) {
+        if let Some((first, rest)) = split(offset, width) {
+            self.write(offset, first, value);
+            let high = value.checked_shr(8 * u32::from(first)).unwrap_or(0);
+            return self.write(offset.wrapping_add(u16::from(first)), rest, high);
+        }
         match (offset, width) {
             (0..=0x0f, 1) => self.set_register(offset, value as u8),
             (port::DATA, 1 | 2 | 4) => self.data_write(width, value),
@@ -247,6 +256,16 @@ impl Ne2000 {
         }
         Some(usize::from(len))
     }
+}
+
+/// Widths of the first aligned access and of what follows, if `width` bytes at `offset` are more
+/// than one aligned access.
+const fn split(offset: u16, width: u8) -> Option<(u8, u8)> {
+    let mut first = if width >= 4 { 4 } else { width };
+    while first > 1 && (first == 3 || offset & (first as u16 - 1) != 0) {
+        first -= 1;
+    }
+    if first < width { Some((first, width - first)) } else { None }
 }
 
 /// All ones of a width in bytes.

@@ -117,12 +117,14 @@ fn wide_and_unknown_ports_do_not_answer() {
     let mut card = started();
     let before = card.clone();
     assert_eq!(card.read(port::CMD, 2), 0xffff);
-    assert_eq!(card.read(0x0e, 4), u32::MAX);
+    assert_eq!(card.read(0x0c, 4), u32::MAX);
     assert_eq!(card.read(0x11, 1), 0xff);
     assert_eq!(card.read(0x18, 1), 0xff);
     card.write(port::CMD, 4, 0);
     card.write(0x12, 2, 0);
     assert_eq!(card, before);
+    // Not aligned: BNRY as a byte, 4-5 as a word, 6 as a byte.
+    assert_eq!(card.read(port::BNRY, 4), 0x00ff_ff00 | u32::from(before.regs.bnry));
 }
 
 fn reference_string(card: &mut Ne2000, width: u8, bytes: &mut [u8], write: bool) {

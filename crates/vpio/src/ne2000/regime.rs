@@ -1,7 +1,7 @@
 //! The card changes hands or regime: save, scrub, restore.
 
 use sluice_nic::ne2000::registers::{Command, Interrupt, Receive, port};
-use sluice_nic::ne2000::{MEMORY_LEN, MEMORY_START};
+use sluice_nic::ne2000::{MEMORY_LEN, MEMORY_START, PROM_LEN};
 
 use super::hardware::{self, Aside, DCR, HALT, RUN, get, put, put_pair, tame};
 use super::{Context, Device, Regime, Unknown};
@@ -120,6 +120,8 @@ impl Device {
         for start in (0..MEMORY_LEN).step_by(half) {
             hardware::write_memory(raw, HALT, (MEMORY_START as usize + start) as u16, &self.scratch);
         }
+        // Its own address comes back by a reset, which keeps some of what was written there.
+        hardware::write_memory(raw, HALT, 0, &[0; PROM_LEN]);
         let _ = raw.read(port::RESET, 1);
         put(raw, port::CMD, HALT);
         put_pair(raw, port::TBCR0, 0);

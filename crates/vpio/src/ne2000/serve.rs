@@ -44,8 +44,10 @@ impl Device {
 
     /// An access of a client that is off-line: no hardware.
     pub(crate) fn emulate(&mut self, client: ClientId, access: Access<'_>) -> Outcome {
-        let (offset, elements) = (access.place().0, access.elements());
-        let writes = access.is_write() && offset == port::DATA;
+        let ((offset, width), elements) = (access.place(), access.elements());
+        // An access that is not aligned may reach the data port from below.
+        let reaches = offset <= port::DATA && offset.saturating_add(width.into()) > port::DATA;
+        let writes = access.is_write() && reaches;
         let page = self.context(client).map_or(0, |context| context.card.regs.page());
         self.named = self.register(offset, page);
         let served = self.data(client, writes, elements, |card| match access {

@@ -138,7 +138,8 @@ fn a_range_outside_its_pages_is_not_sent() {
     let world = World::new(2, 1, TIMING);
     start(&world, 0);
     start(&world, 1);
-    for (page, len) in [(0x80u8, 100u16), (0x00, 100), (0x7f, 300), (0x40, 1537), (0xff, 0xffff)] {
+    let ranges = [(0x80u8, 100u16), (0x00, 100), (0x7f, 300), (0x40, 1537), (0xff, 0xffff), (0x40, 0)];
+    for (page, len) in ranges {
         for (offset, value) in [(5, len as u8), (6, (len >> 8) as u8), (4, page), (0, 0x26)] {
             while outb(&world, 1, offset, value).is_none() {
                 world.borrow_mut().pass(10_000);
@@ -147,7 +148,7 @@ fn a_range_outside_its_pages_is_not_sent() {
         assert!(world.borrow().hw.sent.is_empty(), "{page:#x} {len}");
     }
     let world = world.borrow();
-    assert_eq!(world.monitor.counters(world.clients[1]).unwrap().refused, 5);
+    assert_eq!(world.monitor.counters(world.clients[1]).unwrap().refused, 6);
 }
 
 #[test]

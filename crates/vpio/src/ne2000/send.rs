@@ -16,6 +16,9 @@ use crate::access::{ClientId, RawDevice};
 pub(super) const MIRROR_END: u32 = 0x8000;
 /// Longest transmission let through: six pages, what an Ethernet frame can need.
 pub(super) const MAX_SEND: u16 = 0x600;
+/// Shortest: an Ethernet header. A frame of no bytes makes QEMU's back ends stop sending for good,
+/// for whoever has the card next too.
+const MIN_SEND: u16 = 14;
 /// Bytes per unit of bookkeeping.
 const GRANULE: u32 = 64;
 const GRANULES: usize = ((MIRROR_END - MEMORY_START) / GRANULE) as usize;
@@ -150,5 +153,6 @@ impl Device {
 fn sendable(card: &Ne2000) -> Option<(u32, u32)> {
     let range = card.transmit_range()?;
     let end = range.start + u32::from(range.len);
-    (range.start >= MEMORY_START && end <= MIRROR_END && range.len <= MAX_SEND).then_some((range.start, end))
+    (range.start >= MEMORY_START && end <= MIRROR_END && (MIN_SEND..=MAX_SEND).contains(&range.len))
+        .then_some((range.start, end))
 }

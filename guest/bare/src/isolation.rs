@@ -12,6 +12,10 @@ const MARKER: u64 = !0x5a17_c0de_feed_b175;
 /// CLGI, STI, VMLOAD, VMRUN: eight bytes of the hypervisor's way into a guest, inverted.
 const HYPERVISOR: u64 = !u64::from_le_bytes([0x0f, 0x01, 0xdd, 0xfb, 0x0f, 0x01, 0xda, 0x0f]);
 
+const DEADLINE: u32 = 0x6e0;
+const LVT_TIMER: u32 = 0x832;
+const TSC_DEADLINE_MODE: u64 = 2 << 17;
+
 const PAGE: u64 = 4096;
 /// The windows of the virtual platform: ECAM, I/O APIC, local APIC.
 const WINDOWS: [(u64, u64); 3] =
@@ -31,6 +35,17 @@ fn spare(boot: &BootInfo) -> (u64, u64) {
     (entry::image().1.next_multiple_of(PAGE), boot.top())
 }
 
+/// Sleeps but for a look at the console every ten million ticks.
+fn wait_for_key() {
+    machine::x2apic();
+    machine::wrmsr(LVT_TIMER, TSC_DEADLINE_MODE | 0x40);
+    while typed().is_none() {
+        machine::wrmsr(DEADLINE, machine::rdtsc() + 10_000_000);
+        machine::wait();
+        machine::cli();
+    }
+}
+
 /// Checks that its memory came clean, fills it, waits for a key, and checks that nobody wrote to it.
 pub fn mark(boot: &BootInfo) {
     let (start, end) = spare(boot);
@@ -44,9 +59,7 @@ pub fn mark(boot: &BootInfo) {
     }
     machine::set_dr0(marker);
     println!("SLUICE-RESULT dirty={dirty} marked={}", end - start);
-    while typed().is_none() {
-        core::hint::spin_loop();
-    }
+    wait_for_key();
     let changed = (start..end).step_by(8).filter(|at| {
         let page = if at % PAGE == 0 { 0 } else { at & !0xfff };
         read(*at) != marker ^ page
@@ -92,5 +105,6 @@ pub fn scan(boot: &BootInfo) {
         }
     }
     println!("SLUICE-RESULT pages={pages} markers={markers} code={code} foreign={foreign} kept={kept}");
+    wait_for_key();
     println!("SLUICE-RESULT done=ok");
 }

@@ -95,6 +95,11 @@ pub fn cli() {
     unsafe { asm!("cli", options(nostack)) };
 }
 
+/// Switches interrupts on and sleeps until one comes; none can come in between.
+pub fn wait() {
+    unsafe { asm!("sti", "hlt", options(nostack)) };
+}
+
 /// Sleeps until an interrupt.
 pub fn halt() {
     unsafe { asm!("hlt", options(nostack)) };

@@ -176,7 +176,7 @@ fn touch(at: u64, value: u64, random: &mut Random) {
         "xlatb",
         "mov rbx, rdi; xlatb",
         "movabs rax, [0xfec00000]",
-        "movabs [0xfee00300], eax",
+        "movabs [0xfee00080], eax",
         "invpcid rax, [rdi]",
         "rdfsbase rax",
     );
@@ -194,7 +194,7 @@ fn target(random: &mut Random, top: u64) -> u64 {
         6 => top,
         7 => 0xffff_f000,
         // Not mapped or not canonical.
-        8 => random.wild(),
+        8 => random.wild() | 1 << 40,
         _ => top + random.below(64) * 0x20_0000,
     };
     let offset = match random.below(4) {
@@ -203,7 +203,9 @@ fn target(random: &mut Random, top: u64) -> u64 {
         2 => random.below(0x40) * 0x10,
         _ => random.below(0x400) * 4,
     };
-    (base & !0xfff).wrapping_add(offset)
+    let at = (base & !0xfff).wrapping_add(offset);
+    // An INIT that it sends to itself would be the end of this: that is for `platform::startup`.
+    if (0xfee0_02f0..0xfee0_0310).contains(&at) { 0xfee0_0080 } else { at }
 }
 
 /// Runs the attack.

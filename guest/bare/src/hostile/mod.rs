@@ -15,21 +15,28 @@ use crate::entry::BootInfo;
 use crate::random::Random;
 use crate::{machine, trap};
 
-/// Runs the attack of that name.
-pub fn run(name: &str, boot: &BootInfo) {
+/// Runs the attacks of these names, joined by `+`.
+pub fn run(names: &str, boot: &BootInfo) {
     let seed = boot.argument("seed").and_then(|text| text.parse().ok()).unwrap_or(1);
     let mut random = Random::new(seed);
-    println!("SLUICE-RESULT hostile={name}");
+    for name in names.split('+') {
+        println!("SLUICE-RESULT hostile={name}");
+        attack(name, &mut random, boot);
+    }
+    println!("SLUICE-RESULT done=ok");
+}
+
+fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
     match name {
-        "ports" => ports::run(&mut random),
-        "msrs" => registers::run(&mut random),
-        "memory" => memory::run(&mut random, boot),
-        "platform" => platform::run(&mut random),
-        "instructions" => instructions::run(&mut random),
-        "control" => control::run(&mut random),
+        "ports" => ports::run(random),
+        "msrs" => registers::run(random),
+        "memory" => memory::run(random, boot),
+        "platform" => platform::run(random),
+        "instructions" => instructions::run(random),
+        "control" => control::run(random),
         "storm" => storm::run(),
         "flood" => storm::flood(),
-        "startup" => platform::startup(&mut random),
+        "startup" => platform::startup(random),
         "rep" => paging::endless_string(),
         "tables" => paging::tables_nowhere(),
         "descriptors" => memory::descriptors_nowhere(),
@@ -52,7 +59,6 @@ pub fn run(name: &str, boot: &BootInfo) {
         "invalid" => control::invalid(),
         _ => println!("no such attack"),
     }
-    println!("SLUICE-RESULT done=ok");
 }
 
 /// Counts attempts and the exceptions that they ended in.

@@ -23,8 +23,9 @@ pub fn run() {
             machine::wrmsr(ICR, 0xc_0000 | 0x30);
             machine::wrmsr(ICR, 0x4400);
             machine::wrmsr(SELF_IPI, 0x40);
+            machine::cli();
             machine::wrmsr(DEADLINE, machine::rdtsc() + 10_000);
-            machine::halt();
+            machine::wait();
         }
     }
     machine::cli();

@@ -35,7 +35,11 @@ fn main(info: &'static boot::BootInfo) -> ! {
     let config = match bundle.get(sluice_abi::bundle::CONFIG).map(postcard::from_bytes::<Config>) {
         Some(Ok(config)) if config.version == sluice_abi::config::VERSION => config,
         Some(Ok(config)) => {
-            ::log::error!("the bundle has version {}, this image takes {}", config.version, sluice_abi::config::VERSION);
+            ::log::error!(
+                "the bundle has version {}, this image takes {}",
+                config.version,
+                sluice_abi::config::VERSION
+            );
             power::fail(power::code::CONFIGURATION);
         }
         _ => {

@@ -89,8 +89,9 @@ mod tests {
     use alloc::vec::Vec;
 
     fn member(name: &str, data: &[u8]) -> Vec<u8> {
-        let fields: alloc::string::String =
-            (0..13u64).map(|n| format!("{:08x}", [0, data.len() as u64, 1 + name.len() as u64][field_of(n)])).collect();
+        let fields: alloc::string::String = (0..13u64)
+            .map(|n| format!("{:08x}", [0, data.len() as u64, 1 + name.len() as u64][field_of(n)]))
+            .collect();
         let mut bytes = Vec::from(format!("070701{fields}{name}\0"));
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes.extend(data);

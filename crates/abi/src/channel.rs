@@ -161,7 +161,8 @@ mod tests {
             assert_eq!(decoder.push::<Request>(1), None);
         }
         assert_eq!(decoder.push::<Request>(0), None);
-        let got: Vec<Request> = encode(&request).unwrap().into_iter().filter_map(|b| decoder.push(b)).collect();
+        let got: Vec<Request> =
+            encode(&request).unwrap().into_iter().filter_map(|b| decoder.push(b)).collect();
         assert_eq!(got, [request]);
     }
 }

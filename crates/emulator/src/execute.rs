@@ -228,7 +228,11 @@ impl<M: Machine> Step<'_, M> {
                 let linear = self.address(operand)?;
                 self.load(linear, size)
             }
-            _ => self.instruction.try_immediate(operand).map(|value| value & mask(size)).map_err(|_| Error::Unsupported),
+            _ => self
+                .instruction
+                .try_immediate(operand)
+                .map(|value| value & mask(size))
+                .map_err(|_| Error::Unsupported),
         }
     }
 
@@ -293,7 +297,9 @@ impl<M: Machine> Step<'_, M> {
         let right = self.get(1, size)?;
         let (sum, flags) = apply(Operation::Add, size, left, right, self.machine.rflags());
         self.put(0, size, sum)?;
-        if self.instruction.op_kind(0) == OpKind::Memory || self.instruction.op0_register() != self.instruction.op1_register() {
+        if self.instruction.op_kind(0) == OpKind::Memory
+            || self.instruction.op0_register() != self.instruction.op1_register()
+        {
             self.put(1, size, left)?;
         }
         self.machine.set_rflags(flags);
@@ -417,7 +423,8 @@ impl<M: Machine> Step<'_, M> {
                 self.advance(7, address_size, delta);
             } else {
                 let register = [Register::AL, Register::AX, Register::EAX, Register::RAX];
-                let register = register.get(size.trailing_zeros() as usize).copied().unwrap_or(Register::None);
+                let register =
+                    register.get(size.trailing_zeros() as usize).copied().unwrap_or(Register::None);
                 self.set_register(register, value)?;
             }
             if source {

@@ -62,7 +62,7 @@ fn result_flags(result: u64, size: usize) -> u64 {
     if result & sign(size) != 0 {
         flags |= SF;
     }
-    if (result as u8).count_ones() % 2 == 0 {
+    if (result as u8).count_ones().is_multiple_of(2) {
         flags |= PF;
     }
     flags

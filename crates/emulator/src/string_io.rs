@@ -20,9 +20,8 @@ impl StringIo {
     /// # Errors
     /// It is no INS or OUTS, or cut off.
     pub fn decode(bytes: &[u8], bitness: u32) -> Result<Self, Error<()>> {
-        let instruction = Decoder::try_new(bitness, bytes, DecoderOptions::NONE)
-            .map_err(|_| Error::Unsupported)?
-            .decode();
+        let instruction =
+            Decoder::try_new(bitness, bytes, DecoderOptions::NONE).map_err(|_| Error::Unsupported)?.decode();
         let output = match instruction.mnemonic() {
             Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => false,
             Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd => true,
@@ -30,14 +29,17 @@ impl StringIo {
         };
         // The index register's size is the address size.
         let operand = if output { instruction.op1_kind() } else { instruction.op0_kind() };
-        use iced_x86::OpKind::{MemoryESDI, MemoryESEDI, MemoryESRDI, MemorySegESI, MemorySegRSI, MemorySegSI};
+        use iced_x86::OpKind::{
+            MemoryESDI, MemoryESEDI, MemoryESRDI, MemorySegESI, MemorySegRSI, MemorySegSI,
+        };
         let address_mask = match operand {
             MemoryESDI | MemorySegSI => 0xffff,
             MemoryESEDI | MemorySegESI => 0xffff_ffff,
             MemoryESRDI | MemorySegRSI => u64::MAX,
             _ => return Err(Error::Unsupported),
         };
-        let segment = if output { segment_of(instruction.memory_segment()) } else { segment_of(Register::ES) };
+        let segment =
+            if output { segment_of(instruction.memory_segment()) } else { segment_of(Register::ES) };
         Ok(Self {
             repeats: instruction.has_rep_prefix() || instruction.has_repne_prefix(),
             address_mask,

@@ -163,7 +163,8 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     const READ: Access = Access { kind: Kind::Read, user: false };
-    const LONG: PagingState = PagingState { cr0: CR0_PG | CR0_WP, cr3: 0x1000, cr4: CR4_PAE, efer: EFER_LMA | EFER_NXE };
+    const LONG: PagingState =
+        PagingState { cr0: CR0_PG | CR0_WP, cr3: 0x1000, cr4: CR4_PAE, efer: EFER_LMA | EFER_NXE };
 
     fn tables(entries: &[(u64, u64)]) -> impl Fn(Gpa) -> Option<u64> {
         let map: BTreeMap<u64, u64> = entries.iter().copied().collect();
@@ -201,7 +202,10 @@ mod tests {
         assert_eq!(translate(&two_level, 0x40_0044, READ, &read), Ok(Gpa::new(0x40_0044)));
         let pae = PagingState { cr0: CR0_PG, cr3: 0x1020, cr4: CR4_PAE, efer: 0 };
         let read = tables(&[(0x1020, 0x2001), (0x2000, 0x3003), (0x3000, 0x9003)]);
-        assert_eq!(translate(&pae, 0x123, Access { kind: Kind::Write, user: false }, &read), Ok(Gpa::new(0x9123)));
+        assert_eq!(
+            translate(&pae, 0x123, Access { kind: Kind::Write, user: false }, &read),
+            Ok(Gpa::new(0x9123))
+        );
         assert_eq!(translate(&PagingState::default(), 0x1_0000_0123, READ, &read), Ok(Gpa::new(0x123)));
     }
 

@@ -251,7 +251,7 @@ pub fn walk(data: &[u8]) {
     let reads = Cell::new(0);
     let read = |gpa: Gpa| {
         reads.set(reads.get() + 1);
-        assert!(gpa.as_u64() % 8 == 0, "an unaligned word");
+        assert!(gpa.is_aligned(8), "an unaligned word");
         words.get(usize::try_from(gpa.as_u64() / 8).ok()?).copied()
     };
     let go = |kind, user| {

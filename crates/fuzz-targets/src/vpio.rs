@@ -22,7 +22,7 @@ pub fn ne2000(data: &[u8]) {
         let (what, offset, width) =
             (input.u8(), u16::from(input.u8() % 40), input.choose(&[1, 1, 2, 4, 0, 3]));
         match what % 8 {
-            0 | 1 | 2 => card.write(offset, width, input.u32()),
+            0..=2 => card.write(offset, width, input.u32()),
             3 => drop(card.read(offset, width)),
             4 | 5 => {
                 let len = usize::from(input.u8()) * usize::from(width);

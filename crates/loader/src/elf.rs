@@ -103,10 +103,12 @@ impl<'a> Elf<'a> {
             let notes = self.contents(&segment)?;
             let mut at = 0;
             while let (Ok(name_size), Ok(desc_size)) = (u32_at(notes, at), u32_at(notes, at + 4)) {
-                let padded = |size: u32| (size as usize).checked_next_multiple_of(4).ok_or(LoadError::Truncated);
+                let padded =
+                    |size: u32| (size as usize).checked_next_multiple_of(4).ok_or(LoadError::Truncated);
                 let name = at + 12;
                 let desc = name.checked_add(padded(name_size)?).ok_or(LoadError::Truncated)?;
-                if u32_at(notes, at + 8)? == NOTE_PHYS32_ENTRY && notes.get(name..name + 4) == Some(b"Xen\0") {
+                if u32_at(notes, at + 8)? == NOTE_PHYS32_ENTRY && notes.get(name..name + 4) == Some(b"Xen\0")
+                {
                     return u32_at(notes, desc).map(Some);
                 }
                 at = desc.checked_add(padded(desc_size)?).ok_or(LoadError::Truncated)?;
@@ -121,9 +123,7 @@ impl<'a> Elf<'a> {
         head.chunks_exact(4).enumerate().any(|(index, word)| {
             word == MULTIBOOT_HEADER.to_le_bytes()
                 && match (u32_at(head, index * 4 + 4), u32_at(head, index * 4 + 8)) {
-                    (Ok(flags), Ok(sum)) => {
-                        MULTIBOOT_HEADER.wrapping_add(flags).wrapping_add(sum) == 0
-                    }
+                    (Ok(flags), Ok(sum)) => MULTIBOOT_HEADER.wrapping_add(flags).wrapping_add(sum) == 0,
                     _ => false,
                 }
         })
@@ -149,7 +149,11 @@ pub fn kind(file: &[u8]) -> Result<KernelKind, LoadError> {
 ///
 /// # Errors
 /// See [`LoadError`].
-pub fn load(file: &[u8], parameters: &Parameters<'_>, memory: &mut impl GuestWrite) -> Result<Entry, LoadError> {
+pub fn load(
+    file: &[u8],
+    parameters: &Parameters<'_>,
+    memory: &mut impl GuestWrite,
+) -> Result<Entry, LoadError> {
     let elf = Elf::parse(file)?;
     let kind = kind(file)?;
     let mut top = 0;
@@ -242,7 +246,8 @@ fn write_multiboot_info(
     memory: &mut impl GuestWrite,
 ) -> Result<(), LoadError> {
     const FLAGS: u32 = 1 | 1 << 2 | 1 << 3 | 1 << 6;
-    let upper = parameters.ram.iter().find(|range| range.start.as_u64() == 0x10_0000).map_or(0, |r| r.len / 1024);
+    let upper =
+        parameters.ram.iter().find(|range| range.start.as_u64() == 0x10_0000).map_or(0, |r| r.len / 1024);
     let count = parameters.ram.len().min(64) as u32;
     let words = [
         FLAGS,

@@ -147,14 +147,22 @@ impl From<OutOfRange> for LoadError {
 /// # Errors
 /// It is nothing that [`load`] could start.
 pub fn check(kernel: &[u8]) -> Result<KernelKind, LoadError> {
-    if elf::is_elf(kernel) { elf::kind(kernel) } else { linux::Header::parse(kernel).map(|_| KernelKind::Linux) }
+    if elf::is_elf(kernel) {
+        elf::kind(kernel)
+    } else {
+        linux::Header::parse(kernel).map(|_| KernelKind::Linux)
+    }
 }
 
 /// Loads a kernel of any known kind.
 ///
 /// # Errors
 /// See [`LoadError`]; guest memory may have been written to.
-pub fn load(kernel: &[u8], parameters: &Parameters<'_>, memory: &mut impl GuestWrite) -> Result<Entry, LoadError> {
+pub fn load(
+    kernel: &[u8],
+    parameters: &Parameters<'_>,
+    memory: &mut impl GuestWrite,
+) -> Result<Entry, LoadError> {
     if elf::is_elf(kernel) {
         elf::load(kernel, parameters, memory)
     } else {

@@ -200,7 +200,7 @@ fn write_page_tables(memory: &mut impl GuestWrite) -> Result<(), LoadError> {
         let directory = pointers + TABLE * (1 + gib);
         write(pointers + gib * 8, directory | LINK)?;
         for page in 0..512 {
-            write(directory + page * 8, gib * HUGE_PAGE + page * LARGE_PAGE | LEAF)?;
+            write(directory + page * 8, (gib * HUGE_PAGE + page * LARGE_PAGE) | LEAF)?;
         }
     }
     Ok(())

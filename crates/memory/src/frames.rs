@@ -94,11 +94,11 @@ impl FrameAllocator {
         if before.is_some_and(|(_, stop)| stop > start) {
             return Err(FreeError::AlreadyFree);
         }
-        if let Some((at, stop)) = before {
-            if stop == start {
-                self.free.remove(&at);
-                start = at;
-            }
+        if let Some((at, stop)) = before
+            && stop == start
+        {
+            self.free.remove(&at);
+            start = at;
         }
         if let Some(size) = self.free.remove(&end) {
             end += size;

@@ -194,7 +194,7 @@ impl NestedTables {
     ) -> Result<bool, MapError> {
         let start = gpa.as_u64();
         let end = start.checked_add(len).ok_or(MapError::BadRange)?;
-        if !gpa.is_aligned(PAGE_SIZE) || len % PAGE_SIZE != 0 || end > span(LEVELS + 1) {
+        if !gpa.is_aligned(PAGE_SIZE) || !len.is_multiple_of(PAGE_SIZE) || end > span(LEVELS + 1) {
             return Err(MapError::BadRange);
         }
         let mut at = start;

@@ -143,10 +143,8 @@ impl<H: Copy + PartialEq> PortTable<H> {
                 next.push(Range { last: first - 1, ..range });
             }
             let (from, to_port) = (range.first.max(first), range.last.min(last));
-            if let Some(start) = open {
-                if start < from {
-                    next.push(blank(start, from - 1));
-                }
+            if let Some(start) = open.filter(|start| *start < from) {
+                next.push(blank(start, from - 1));
             }
             next.push(apply(Range { first: from, last: to_port, ..range }));
             open = if to_port < last { Some(to_port + 1) } else { None };

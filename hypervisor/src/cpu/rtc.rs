@@ -37,7 +37,8 @@ pub fn boot_time_ns() -> u64 {
             if format & 4 != 0 { u64::from(byte) } else { u64::from(byte >> 4) * 10 + u64::from(byte & 15) }
         };
         let hour = value(fields[2] & 0x7f);
-        let hour = if format & 2 == 0 { hour % 12 + if fields[2] & 0x80 != 0 { 12 } else { 0 } } else { hour };
+        let hour =
+            if format & 2 == 0 { hour % 12 + if fields[2] & 0x80 != 0 { 12 } else { 0 } } else { hour };
         let days = days_from_civil(2000 + value(fields[5]), value(fields[4]), value(fields[3]));
         let seconds = ((days * 24 + hour) * 60 + value(fields[1])) * 60 + value(fields[0]);
         (seconds * 1_000_000_000).saturating_sub(tsc::uptime_ns())

@@ -243,7 +243,8 @@ impl Function {
     /// Memory behind a type 1 header (a bridge): what it forwards, prefetchable and not.
     pub fn forwarded(&self) -> [core::ops::Range<u64>; 2] {
         let window = |word: u32| {
-            let (base, limit) = (u64::from(word & 0xfff0) << 16, u64::from(word >> 16 & 0xfff0) << 16 | 0xf_ffff);
+            let (base, limit) =
+                (u64::from(word & 0xfff0) << 16, u64::from(word >> 16 & 0xfff0) << 16 | 0xf_ffff);
             if base < limit { base..limit + 1 } else { 0..0 }
         };
         match self.is_bridge() && self.bdf.read(0x0c) >> 16 & 0x7f == 1 {

@@ -217,7 +217,10 @@ pub(super) fn report(domain: &str, monitor: &Monitor, client: ClientId) -> Share
     let by_register = counters.hooked_by_register.iter().enumerate();
     let hooked_by_register = by_register
         .filter(|(_, count)| **count != 0)
-        .map(|(index, count)| Count { name: monitor.register_name(index).unwrap_or("?").into(), value: *count })
+        .map(|(index, count)| Count {
+            name: monitor.register_name(index).unwrap_or("?").into(),
+            value: *count,
+        })
         .collect();
     ShareReport {
         hooked_elements: counters.hooked_elements,

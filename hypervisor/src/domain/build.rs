@@ -27,8 +27,8 @@ use sluice_platform::lapic::{LocalApic, Rates};
 use sluice_platform::pci::{ConfigEffect, PciBus};
 use sluice_platform::uart::Uart;
 use sluice_platform::{pci, power};
-use sluice_traps::pages::PageTable;
 use sluice_traps::Direction;
+use sluice_traps::pages::PageTable;
 use sluice_traps::ports::PortTable;
 
 /// Bytes of an I/O permission map (APM vol 2, 15.10.1).
@@ -57,7 +57,9 @@ impl fmt::Display for BuildError {
             Self::OutOfMemory => out.write_str("there is not enough memory, or not in one piece"),
             Self::Missing => out.write_str("the bundle lacks its kernel or ramdisk"),
             Self::Kernel(error) => write!(out, "its kernel cannot be loaded: {error}"),
-            Self::Device(index, error) => write!(out, "it cannot have device {} of its list: {error}", index + 1),
+            Self::Device(index, error) => {
+                write!(out, "it cannot have device {} of its list: {error}", index + 1)
+            }
             Self::Function(error) => write!(out, "its PCI bus cannot show a device as it is: {error:?}"),
         }
     }
@@ -85,7 +87,8 @@ impl Memory {
         let nested = NestedTables::new(&mut mm::TableFrames).ok_or(BuildError::OutOfMemory)?;
         let mut memory = Self { guest: GuestMemory::new(), nested: Some(nested) };
         let bytes = config.memory;
-        if config.devices.iter().any(|share| share.mode == config::Mode::Passthrough && share.dma_unprotected) {
+        if config.devices.iter().any(|share| share.mode == config::Mode::Passthrough && share.dma_unprotected)
+        {
             memory.identity(bytes)?;
             return Ok(memory);
         }
@@ -185,7 +188,11 @@ impl Drop for Domain {
 ///
 /// # Errors
 /// Says what is missing; nothing is kept.
-pub fn build(index: u16, config: &config::Domain, bundle: &Bundle<'static>) -> Result<Arc<Domain>, BuildError> {
+pub fn build(
+    index: u16,
+    config: &config::Domain,
+    bundle: &Bundle<'static>,
+) -> Result<Arc<Domain>, BuildError> {
     let kernel = bundle.get(&config.kernel).ok_or(BuildError::Missing)?;
     let initrd = match &config.initrd {
         Some(name) => Some(bundle.get(name).ok_or(BuildError::Missing)?),
@@ -368,4 +375,3 @@ fn enter_kernel(context: &mut Context, entry: &Entry) {
     context.regs[3] = entry.rbx;
     context.regs[6] = entry.rsi;
 }
-

@@ -19,9 +19,10 @@ impl Domain {
         let image = mm::image_range();
         let (mut pages, mut bytes) = (0u64, 0u64);
         tables.visit(&mm::Direct, &mut |gpa: Gpa, hpa: Hpa, len, _| {
-            let own = self.memory.translate(gpa, len).is_ok_and(|mut pieces| {
-                pieces.next() == Some((hpa, len)) && pieces.next().is_none()
-            });
+            let own = self
+                .memory
+                .translate(gpa, len)
+                .is_ok_and(|mut pieces| pieces.next() == Some((hpa, len)) && pieces.next().is_none());
             assert!(own, "domain {}: {gpa} leads to {hpa}, which is not its own", self.name());
             let end = hpa.as_u64() + len;
             let apart = end <= image.start || hpa.as_u64() >= image.end;

@@ -485,7 +485,8 @@ impl Domain {
         drop(pages);
         let mut nested = self.nested.lock();
         let Some(tables) = nested.as_mut() else { return false };
-        let access = sluice_memory::Access::READ | sluice_memory::Access::WRITE | sluice_memory::Access::UNCACHED;
+        let access =
+            sluice_memory::Access::READ | sluice_memory::Access::WRITE | sluice_memory::Access::UNCACHED;
         let mut map = |piece: &Piece| {
             let from = Hpa::new(hpa.as_u64() + piece.range.start);
             tables.map(&mut mm::TableFrames, piece.gpa, from, len(piece), access).is_ok()
@@ -524,7 +525,14 @@ impl Domain {
     // --- virtual devices --------------------------------------------------------------------
 
     /// An access to a hooked port.
-    pub fn port(&self, vcpu: &Vcpu, handler: PortHandler, port: u16, width: u8, access: Access<'_>) -> Answer {
+    pub fn port(
+        &self,
+        vcpu: &Vcpu,
+        handler: PortHandler,
+        port: u16,
+        width: u8,
+        access: Access<'_>,
+    ) -> Answer {
         match handler {
             PortHandler::Device(index) => match self.shares.get(usize::from(index)) {
                 Some(share) => share.port(self, port, width, access),

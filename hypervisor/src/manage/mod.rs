@@ -91,7 +91,13 @@ pub fn init(config: Config, bundle: Bundle<'static>) {
             announced: DomainState::Created,
         });
     }
-    let mut manager = Manager { uart: present.then_some(uart), decoder: Decoder::default(), bundle, entries, stopping: false };
+    let mut manager = Manager {
+        uart: present.then_some(uart),
+        decoder: Decoder::default(),
+        bundle,
+        entries,
+        stopping: false,
+    };
     let names = manager.entries.iter().map(|entry| entry.config.name.clone()).collect();
     manager.send(&Event::Hello { version: channel::VERSION, domains: names });
     for index in 0..manager.entries.len() {

@@ -36,11 +36,8 @@ pub fn domain(domain: &Domain, restarts: u32) -> DomainReport {
         refused.push(Count { name: "console_bytes".into(), value: domain.console_dropped() });
     }
     let state = domain.state();
-    let reason = if state == DomainState::PoweredOff {
-        ""
-    } else {
-        domain.end_reason().map_or("", EndReason::text)
-    };
+    let reason =
+        if state == DomainState::PoweredOff { "" } else { domain.end_reason().map_or("", EndReason::text) };
     DomainReport {
         name: domain.name().into(),
         state,

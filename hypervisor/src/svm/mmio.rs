@@ -59,21 +59,14 @@ pub fn fetch(domain: &Domain, ctx: &Context, bytes: &mut [u8; LONGEST]) -> Resul
 ///
 /// # Errors
 /// Stops at the first page that cannot be reached; earlier pages are done.
-pub fn linear(
-    domain: &Domain,
-    vcpu: &Vcpu,
-    ctx: &Context,
-    at: u64,
-    access: Access<'_>,
-) -> Result<(), Fault> {
+pub fn linear(domain: &Domain, vcpu: &Vcpu, ctx: &Context, at: u64, access: Access<'_>) -> Result<(), Fault> {
     let kind = if access.is_write() { walk::Kind::Write } else { walk::Kind::Read };
     let mode = walk::Access { kind, user: ctx.vmcb.save.cpl == 3 };
     let mut access = access;
     let mut done = 0;
     while done < access.len() {
         let from = at.wrapping_add(done as u64);
-        let gpa =
-            translate(&paging(ctx), from, mode, &|gpa| domain.read_u64(gpa)).map_err(Fault::Page)?;
+        let gpa = translate(&paging(ctx), from, mode, &|gpa| domain.read_u64(gpa)).map_err(Fault::Page)?;
         let in_page = (PAGE_SIZE - gpa.page_offset()) as usize;
         let part = done..access.len().min(done + in_page);
         done = part.end;

@@ -5,14 +5,14 @@
 
 use super::exit::{Flow, exception, raise, skip};
 use crate::cpu::{self, rtc, tsc};
+use crate::domain::Domain;
 use crate::domain::counters::{Exit, Refusal};
 use crate::domain::vcpu::{Context, Vcpu};
-use crate::domain::Domain;
 use crate::mm;
+use crate::sync::Once;
 use sluice_memory::{Gpa, Hpa, PhysicalMemory};
 use sluice_platform::clock;
 use sluice_platform::lapic::Effect;
-use crate::sync::Once;
 
 const TSC: u32 = 0x10;
 const APIC_BASE: u32 = 0x1b;
@@ -52,10 +52,17 @@ const CR0_PG: u64 = 1 << 31;
 
 /// Registers that the processor swaps with VMRUN or VMLOAD, so that a guest may touch its own.
 const DIRECT: &[u32] = &[
-    0x174, 0x175, 0x176, // SYSENTER_CS, _ESP, _EIP
-    0xc000_0081, 0xc000_0082, 0xc000_0083, 0xc000_0084, // STAR, LSTAR, CSTAR, SFMASK
-    0xc000_0100, 0xc000_0101, 0xc000_0102, // FS_BASE, GS_BASE, KernelGSBase
-    TSC_AUX, // swapped by the scheduler
+    0x174,
+    0x175,
+    0x176, // SYSENTER_CS, _ESP, _EIP
+    0xc000_0081,
+    0xc000_0082,
+    0xc000_0083,
+    0xc000_0084, // STAR, LSTAR, CSTAR, SFMASK
+    0xc000_0100,
+    0xc000_0101,
+    0xc000_0102, // FS_BASE, GS_BASE, KernelGSBase
+    TSC_AUX,     // swapped by the scheduler
 ];
 
 /// The MSR permission map: the same for every guest.

@@ -127,7 +127,11 @@ impl Header {
 ///
 /// # Errors
 /// See [`LoadError`].
-pub fn load(file: &[u8], parameters: &Parameters<'_>, memory: &mut impl GuestWrite) -> Result<Entry, LoadError> {
+pub fn load(
+    file: &[u8],
+    parameters: &Parameters<'_>,
+    memory: &mut impl GuestWrite,
+) -> Result<Entry, LoadError> {
     let header = Header::parse(file)?;
     let kernel = file.get(header.setup..).ok_or(LoadError::Truncated)?;
     let start = header.place(parameters, kernel.len() as u64)?;
@@ -248,7 +252,12 @@ mod tests {
         ]
     }
 
-    fn try_load(file: &[u8], mib: u64, initrd: Option<&[u8]>, cmdline: &str) -> Result<(Entry, Ram), LoadError> {
+    fn try_load(
+        file: &[u8],
+        mib: u64,
+        initrd: Option<&[u8]>,
+        cmdline: &str,
+    ) -> Result<(Entry, Ram), LoadError> {
         let mut memory = Ram(vec![0xaa; (mib << 20) as usize]);
         let parameters = Parameters { initrd, cmdline, ram: &ram(mib), rsdp: Some(Gpa::new(0xe_0000)) };
         load(file, &parameters, &mut memory).map(|entry| (entry, memory))
@@ -298,7 +307,10 @@ mod tests {
         assert_eq!(with(0x236, 0), Some(LoadError::NoEntry64));
         assert_eq!(with(0x1f1, 200), Some(LoadError::Truncated));
         assert_eq!(try_load(&image()[..0x230], 32, None, "").err(), Some(LoadError::Truncated));
-        assert_eq!(try_load(&image(), 32, Some(&vec![0; 40 << 20]), "").err(), Some(LoadError::InitrdTooLarge));
+        assert_eq!(
+            try_load(&image(), 32, Some(&vec![0; 40 << 20]), "").err(),
+            Some(LoadError::InitrdTooLarge)
+        );
         let long = "x".repeat(300);
         assert_eq!(try_load(&image(), 32, None, &long).err(), Some(LoadError::CmdlineTooLong));
     }

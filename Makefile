@@ -28,6 +28,8 @@ check: setup
 	$(CARGO) fmt --check
 	$(CARGO) clippy --quiet --all-targets -- -D warnings
 	$(SLUICE) build --lint
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; \
+	else echo 'check: cargo-deny is not installed; licences are not checked (see deny.toml)'; fi
 	@for file in examples/*.toml; do $(SLUICE) check $$file || exit 1; done
 
 bench: setup

@@ -103,7 +103,7 @@ fn backtrace(mut rbp: u64, rip: Option<u64>) {
         log::emergency(format_args!(" {rip:x}"));
     }
     for _ in 0..32 {
-        if rbp % 8 != 0 || !mm::is_stack(rbp) || !mm::is_stack(rbp + 8) {
+        if !rbp.is_multiple_of(8) || !mm::is_stack(rbp) || !mm::is_stack(rbp + 8) {
             break;
         }
         // SAFETY: both words lie on a mapped stack.

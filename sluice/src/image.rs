@@ -90,6 +90,9 @@ fn toolchain(action: &str) -> Result<Command> {
         // Debian's compiler is the stable one; building core needs its unstable switch.
         cargo.arg(action).args(["-Z", "build-std=core,alloc"]);
         cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTC", "/usr/bin/rustc");
+        // cargo finds its subcommands on the path, where rustup's may come first.
+        let path = std::env::var("PATH").unwrap_or_default();
+        cargo.env("PATH", format!("/usr/bin:{path}"));
         flags.extend(["-C".to_owned(), "linker=ld.lld".to_owned()]);
     }
     // What a surrounding cargo set is meant for another compiler.

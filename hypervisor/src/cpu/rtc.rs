@@ -50,6 +50,6 @@ fn days_from_civil(year: u64, month: u64, day: u64) -> u64 {
     const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let leap_days = (year - 1969) / 4;
     let month_days = BEFORE.get((month as usize).wrapping_sub(1)).copied().unwrap_or(0);
-    let leap_now = u64::from(year % 4 == 0 && month > 2);
+    let leap_now = u64::from(year.is_multiple_of(4) && month > 2);
     (year - 1970) * 365 + leap_days + month_days + leap_now + day.saturating_sub(1)
 }

@@ -207,10 +207,10 @@ impl Assigned {
         for window in &self.windows {
             let wanted = answers(window.index).map(|bar| bar.address);
             let mapped = &mut state.mapped[usize::from(window.index)];
-            if mapped.is_some() && *mapped != wanted {
-                if let Some(gpa) = mapped.take() {
-                    domain.unmap_device(&pieces(gpa, window));
-                }
+            if *mapped != wanted
+                && let Some(gpa) = mapped.take()
+            {
+                domain.unmap_device(&pieces(gpa, window));
             }
         }
         for window in &self.windows {

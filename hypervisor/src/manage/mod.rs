@@ -117,10 +117,10 @@ pub fn init(config: Config, bundle: Bundle<'static>) {
 
 /// Serves the channel if there is something to do. The first processor calls it between exits.
 pub fn service() {
-    if ATTENTION.swap(false, Ordering::SeqCst) {
-        if let Some(manager) = MANAGER.lock().as_mut() {
-            manager.service();
-        }
+    if ATTENTION.swap(false, Ordering::SeqCst)
+        && let Some(manager) = MANAGER.lock().as_mut()
+    {
+        manager.service();
     }
 }
 

@@ -21,7 +21,7 @@ static END: AtomicU64 = AtomicU64::new(layout::STACKS);
 /// Allocates and maps stack `number` (0-3) of processor `cpu`. `None` when memory runs out.
 pub fn new_stack(cpu: u32, number: u32, bytes: usize) -> Option<Stack> {
     let bytes = bytes as u64;
-    debug_assert!(bytes % super::PAGE == 0 && bytes < AREA);
+    debug_assert!(bytes.is_multiple_of(super::PAGE) && bytes < AREA);
     let area = layout::STACKS + (u64::from(cpu) * AREAS_PER_CPU + u64::from(number)) * AREA;
     let top = area + AREA;
     let memory = frames().allocate(bytes, super::PAGE)?;

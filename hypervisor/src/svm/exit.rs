@@ -80,10 +80,9 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut Processor) {
     let started = tsc::now();
     let mut flow = Flow::Attend;
     loop {
-        if flow == Flow::Attend || vcpu.events.load(Ordering::Relaxed) != 0 {
-            if !attend(domain, vcpu, ctx, processor) {
-                break;
-            }
+        let look = flow == Flow::Attend || vcpu.events.load(Ordering::Relaxed) != 0;
+        if look && !attend(domain, vcpu, ctx, processor) {
+            break;
         }
         vcpu.in_guest.store(true, Ordering::SeqCst);
         if domain.is_frozen() || vcpu.events.load(Ordering::SeqCst) != 0 {

@@ -119,10 +119,10 @@ fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, hand
             Answer::Refused => vcpu.refusals.count(handler.refusal() as usize),
             Answer::Done | Answer::Attend => {}
         }
-        if exit.input {
-            if let Err(Fault::Page(fault)) = mmio::linear(domain, vcpu, ctx, at, Access::Write(part)) {
-                return raise_page_fault(ctx, fault.address, fault.error_code);
-            }
+        if exit.input
+            && let Err(Fault::Page(fault)) = mmio::linear(domain, vcpu, ctx, at, Access::Write(part))
+        {
+            return raise_page_fault(ctx, fault.address, fault.error_code);
         }
         advance(ctx, &io, exit, now as u64);
         if !io.repeats() {

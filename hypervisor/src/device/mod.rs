@@ -149,6 +149,8 @@ fn devices() -> &'static [Arc<Device>] {
 /// The index of a device that does not exist.
 pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize> {
     pci::quiet_all();
+    #[cfg(feature = "pack-bars")]
+    place::pack();
     let mut found = Vec::new();
     let mut places = place::Places::new(info);
     for (index, device) in configured.iter().enumerate() {

@@ -83,3 +83,22 @@ impl Places {
         down(first..last).find(is_free).or_else(|| down(first.saturating_sub(MIB)..first).find(is_free))
     }
 }
+
+/// Plays a firmware that packs small BARs into as few pages as it can; those of QEMU's give each its page.
+#[cfg(feature = "pack-bars")]
+pub fn pack() {
+    let mut page = None;
+    let mut used = 0;
+    for mut function in pci::functions() {
+        for bar in function.bars.iter_mut().filter(|bar| !bar.io && bar.address != 0 && bar.size < PAGE_SIZE) {
+            let start = *page.get_or_insert(bar.address);
+            if used + bar.size <= PAGE_SIZE {
+                bar.address = start + used;
+                used += bar.size;
+            }
+        }
+        if !function.bars.is_empty() {
+            function.write_bars();
+        }
+    }
+}

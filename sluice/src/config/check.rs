@@ -3,8 +3,8 @@
 
 use super::diagnostic::Source;
 use super::walk::suggestion;
-use super::{Domain, Setup, format_mac, human_size};
-use sluice_abi::config::Mode;
+use super::{Domain, Setup, Share, format_mac, human_size};
+use sluice_abi::config::{Mode, Select, masters_bus};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
 const RESERVED_MEMORY: u64 = 96 << 20;
@@ -103,6 +103,7 @@ fn devices(setup: &Setup, source: &mut Source) {
                     help,
                 );
             }
+            unprotected_dma(share, setup, source);
             let line = source.line_of(share.device.span().start);
             let first = used.iter().find(|(name, ..)| *name == device).copied();
             used.push((device, share.mode, owner, line));
@@ -123,6 +124,29 @@ fn devices(setup: &Setup, source: &mut Source) {
                 source.complain(share.device.span(), message, help.to_owned());
             }
         }
+    }
+}
+
+/// A function that reaches memory by itself is given away only knowingly. One that is named by its place is
+/// checked by the hypervisor, which sees what it is.
+fn unprotected_dma(share: &Share, setup: &Setup, source: &mut Source) {
+    let device = setup.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref());
+    let masters = match device.map(|device| device.select.get_ref()) {
+        Some(Select::Id { vendor, device, .. }) => masters_bus(*vendor, *device),
+        _ => share.dma_unprotected,
+    };
+    let name = share.device.get_ref();
+    if share.mode == Mode::Passthrough && masters && !share.dma_unprotected {
+        let message = format!(
+            "'{name}' can reach all memory by itself (DMA), and nothing keeps it within its guest's: there is no \
+             IOMMU support yet"
+        );
+        let help = "if this guest may do everything that the hypervisor may, add: dma = \"unprotected\" \
+                    (docs/passthrough.md)";
+        source.complain(share.device.span(), message, help.to_owned());
+    } else if share.dma_unprotected && share.mode != Mode::Passthrough {
+        let message = format!("'{name}' is not passed through: its DMA is the hypervisor's matter");
+        source.complain(share.device.span(), message, "leave out dma = \"unprotected\"".to_owned());
     }
 }
 

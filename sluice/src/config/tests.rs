@@ -149,3 +149,27 @@ fn sizes_are_exact() {
     assert_eq!(parse::parse_size("99999999999999GiB"), None);
     assert_eq!(human_size(256 << 20), "256 MiB");
 }
+
+#[test]
+fn a_device_that_reaches_memory_is_given_away_only_knowingly() {
+    let file = |pci: &str, entry: &str| {
+        format!(
+            "[device.nic0]\npci = \"{pci}\"\n[domain.a]\nkernel = \"debian-6.1\"\nmemory = \"64MiB\"\n\
+             devices = [{{ use = \"nic0\", {entry} }}]\n"
+        )
+    };
+    let messages = |text: String| match try_load(&text) {
+        Ok(_) => Vec::new(),
+        Err(ConfigError::Wrong(found)) => found.list.iter().map(|one| one.message.clone()).collect::<Vec<_>>(),
+        Err(other) => panic!("{other}"),
+    };
+    let plain = "mode = \"passthrough\"";
+    let knowing = "mode = \"passthrough\", dma = \"unprotected\"";
+    let refused = messages(file("8086:100e", plain));
+    assert!(refused.len() == 1 && refused[0].contains("DMA"), "{refused:?}");
+    assert!(messages(file("8086:100e", knowing)).is_empty());
+    assert!(messages(file("10ec:8029", plain)).is_empty(), "an NE2000 has no DMA");
+    assert!(messages(file("00:04.0", plain)).is_empty(), "only the hypervisor sees what is there");
+    let vpio = "mode = \"vpio\", mac = \"52:54:00:00:00:0a\", dma = \"unprotected\"";
+    assert!(messages(file("10ec:8029", vpio))[0].contains("not passed through"));
+}

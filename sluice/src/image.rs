@@ -117,12 +117,13 @@ pub fn iso(elf: &Path, bundle: &[u8], output: &Path) -> Result<()> {
     made.map(drop)
 }
 
-/// The log also goes to the first serial port, so GRUB leaves that one alone.
+/// The log also goes to the first serial port, so GRUB leaves that one alone. Slow drives fail to
+/// read now and then under UEFI: it tries again.
 const GRUB_CONFIG: &str = "\
 set timeout=0
 menuentry Sluice {
-    multiboot2 /boot/sluice
-    module2 /boot/bundle bundle
+    until multiboot2 /boot/sluice; do sleep 1; done
+    until module2 /boot/bundle bundle; do sleep 1; done
     boot
 }
 ";

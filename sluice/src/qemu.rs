@@ -110,9 +110,13 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
             add("-initrd", text(bundle)?);
         }
         Loaded::Image(image, boot) => {
-            add("-cdrom", text(image)?);
             if boot == Boot::Uefi {
+                // As a disk: the firmware's drivers for optical drives give up after a few seconds, which
+                // an emulated machine on a busy host may well take for a sector.
+                add("-drive", format!("if=virtio,format=raw,readonly=on,file={}", text(image)?));
                 add("-bios", UEFI_FIRMWARE.into());
+            } else {
+                add("-cdrom", text(image)?);
             }
         }
     }

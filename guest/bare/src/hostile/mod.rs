@@ -2,6 +2,7 @@
 //! the scenario to see (`tests/hostile-*.toml`, docs/hostile.md).
 
 mod control;
+mod debug;
 mod instructions;
 mod memory;
 mod paging;
@@ -34,6 +35,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "platform" => platform::run(random),
         "instructions" => instructions::run(random),
         "control" => control::run(random),
+        "debug" => debug::run(random.next(), 1_000_000_000),
         "storm" => storm::run(),
         "flood" => storm::flood(),
         "startup" => platform::startup(random),

@@ -1,6 +1,7 @@
 //! Single instructions.
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 const SLEEP_CONTROL: u16 = 0x600;
 /// Sleep type 5 and sleep enable (ACPI 6.4, 4.8.3.7).
@@ -105,8 +106,16 @@ pub fn halt() {
     unsafe { asm!("hlt", options(nostack)) };
 }
 
+static X2APIC: AtomicBool = AtomicBool::new(false);
+
+/// Whether [`x2apic`] was called: the only mode in which interrupts are used.
+pub fn in_x2apic_mode() -> bool {
+    X2APIC.load(Ordering::Relaxed)
+}
+
 /// Switches to x2APIC mode, enabled, with spurious vector 0xff.
 pub fn x2apic() {
+    X2APIC.store(true, Ordering::Relaxed);
     wrmsr(0x1b, 0xfee0_0d00);
     wrmsr(0x80f, 0x1ff);
 }

@@ -206,8 +206,7 @@ extern "C" fn trap_handle(frame: &mut Frame) {
         }
         _ => {
             INTERRUPTS.fetch_add(1, Ordering::Relaxed);
-            // Only x2APIC mode is used with interrupts on.
-            if machine::rdmsr(0x1b) & 0xc00 == 0xc00 {
+            if machine::in_x2apic_mode() {
                 machine::wrmsr(0x80b, 0);
             }
         }

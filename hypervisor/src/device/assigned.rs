@@ -27,6 +27,9 @@ const MSI_MULTIPLE: u16 = 7 << 4;
 const MSIX_ENABLE: u16 = 1 << 15;
 const MSIX_MASK_ALL: u16 = 1 << 14;
 
+/// Most vectors of one function; messages beyond them stay masked. A guest must not take all there are.
+const MOST_VECTORS: usize = 48;
+
 /// Where the guest's firmware, which there is none of, would have put BARs: addresses are handed out upward.
 pub struct Windows {
     next: u64,
@@ -297,12 +300,10 @@ impl Assigned {
         index: u16,
         message: &Message,
     ) -> Option<(u32, u32)> {
+        let used = state.vectors.iter().flatten().count();
         let vector = state.vectors.get_mut(usize::from(index))?;
-        if vector.is_none() {
+        if vector.is_none() && used < MOST_VECTORS {
             *vector = Vector::allocate(self.device, index);
-            if vector.is_none() {
-                log::warn!("no vector is left for an interrupt of {}: it stays masked", domain.name());
-            }
         }
         let target =
             domain.vcpus.iter().find(|vcpu| vcpu.route.lock().matches(message.dest, message.logical));

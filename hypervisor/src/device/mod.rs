@@ -160,10 +160,19 @@ pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize>
             .pin
             .checked_sub(1)
             .and_then(|pin| crate::acpi::pci_gsi(function.bdf.bus, function.bdf.device, pin));
-        let ports = function.bars.iter().find(|bar| bar.io).map_or((0, 0), |bar| (bar.address as u16, bar.size as u16));
+        let ports = function
+            .bars
+            .iter()
+            .find(|bar| bar.io)
+            .map_or((0, 0), |bar| (bar.address as u16, bar.size as u16));
         log::info!(
             "device {}: {} [{:04x}:{:04x}] ports {:#x}+{:#x} gsi {gsi:?}",
-            device.name, function.bdf, function.vendor, function.device, ports.0, ports.1
+            device.name,
+            function.bdf,
+            function.vendor,
+            function.device,
+            ports.0,
+            ports.1
         );
         for bar in function.bars.iter().filter(|bar| !bar.io) {
             log::info!("device {}: memory {:#x}+{:#x}", device.name, bar.address, bar.size);
@@ -272,7 +281,8 @@ pub fn attach(
                 return Err(AttachError::Busy);
             }
             device.may_be_owned(share.dma_unprotected)?;
-            assigned = Some(Assigned::new(device.index, &device.function, windows).ok_or(AttachError::NoRoom)?);
+            assigned =
+                Some(Assigned::new(device.index, &device.function, windows).ok_or(AttachError::NoRoom)?);
             inner.sharing = Sharing::Passthrough;
             inner.model = PASSTHROUGH;
             None
@@ -399,7 +409,9 @@ impl Device {
                 self.ready_at.store(reset::start(&self.function, method), Ordering::SeqCst);
                 log::info!("device {}: taken back, reset ({method:?})", self.name);
             }
-            None => log::warn!("device {}: there is no way to reset it: no other guest can have it", self.name),
+            None => {
+                log::warn!("device {}: there is no way to reset it: no other guest can have it", self.name)
+            }
         }
         self.used.store(true, Ordering::SeqCst);
         let decode = pci::COMMAND_IO | pci::COMMAND_MEMORY;

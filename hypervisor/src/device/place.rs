@@ -90,7 +90,8 @@ pub fn pack() {
     let mut page = None;
     let mut used = 0;
     for mut function in pci::functions() {
-        for bar in function.bars.iter_mut().filter(|bar| !bar.io && bar.address != 0 && bar.size < PAGE_SIZE) {
+        for bar in function.bars.iter_mut().filter(|bar| !bar.io && bar.address != 0 && bar.size < PAGE_SIZE)
+        {
             let start = *page.get_or_insert(bar.address);
             if used + bar.size <= PAGE_SIZE {
                 bar.address = start + used;

@@ -228,7 +228,13 @@ pub fn build(
         console_dropped: AtomicU64::new(0),
     };
     domain.derive_permission_map();
-    domain.vcpus = build_processors(&domain, &entry)?;
+    match build_processors(&domain, &entry) {
+        Ok(vcpus) => domain.vcpus = vcpus,
+        Err(error) => {
+            device::release(&domain);
+            return Err(error);
+        }
+    }
     let domain = Arc::new(domain);
     device::bind(&domain);
     for (index, share) in domain.shares.iter().enumerate() {

@@ -131,6 +131,19 @@ pub enum Command {
         #[arg(long)]
         instance: Option<String>,
     },
+    /// Measure, beside Linux KVM on the same emulated machine; results go to bench/results
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice bench                all, about 10 minutes\n",
+        "  cargo sluice bench ne2000         those whose name contains this\n",
+        "  cargo sluice bench --list"))]
+    Bench {
+        /// Parts of names; all if none is given
+        names: Vec<String>,
+        /// Only list them
+        #[arg(long)]
+        list: bool,
+    },
     /// Run test scenarios (tests/*.toml) in QEMU
     #[command(after_help = concat!(
         "Examples:\n",

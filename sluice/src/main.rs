@@ -5,8 +5,10 @@
 //!   [`rootfs`] from Debian [`packages`].
 //! - [`image`] builds the hypervisor; [`qemu`] is the emulated machine; [`session`] one run of it,
 //!   [`outcome`] what came of it.
-//! - [`control`] and [`manage`] are the commands on running instances; [`scenario`] the tests.
+//! - [`control`] and [`manage`] are the commands on running instances; [`scenario`] the tests, [`bench`]
+//!   the measurements.
 
+mod bench;
 mod bundle;
 mod cli;
 mod config;
@@ -96,6 +98,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Console(target) => manage::console(&target)?,
         Command::Top { instance, interval, count } => manage::top(instance.as_deref(), interval, count)?,
         Command::Report { instance } => manage::report(instance.as_deref())?,
+        Command::Bench { names, list } => return bench::run(&names, list),
         Command::Test { names, list, jobs } => return scenario::run_all(&names, list, jobs),
     }
     Ok(Status::Ok)

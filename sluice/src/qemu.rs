@@ -76,7 +76,7 @@ pub fn start(arguments: &[String]) -> Result<Child> {
 }
 
 /// QEMU: `$SLUICE_QEMU` names another one than the system's.
-fn program() -> std::ffi::OsString {
+pub fn program() -> std::ffi::OsString {
     std::env::var_os("SLUICE_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())
 }
 

@@ -36,8 +36,7 @@ pub fn list() -> Vec<(String, String)> {
 /// The root file system of this name for a kernel, built if it is not in the cache as it should be.
 pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
     let recipe = recipes().remove(name).with_context(|| format!("no root file system '{name}'"))?;
-    let busybox = busybox()?;
-    let bytes = build(&recipe, kernel, &busybox).with_context(|| format!("could not build '{name}'"))?;
+    let bytes = build(&recipe, kernel).with_context(|| format!("could not build '{name}'"))?;
     let digest = hex(&Sha256::digest(&bytes));
     let path = cache().join("rootfs").join(format!("{name}-{}-{}.cpio", kernel.release, &digest[..12]));
     if !path.exists() {
@@ -51,33 +50,40 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn build(recipe: &Recipe, kernel: &Kernel, busybox: &Path) -> Result<Vec<u8>> {
+fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
+    let scripts = root().join("guest/rootfs");
+    let mut archive = base(&read(&scripts.join("init"))?, &recipe.modules, kernel)?;
+    archive.file("etc/udhcpc.script", 0o755, &read(&scripts.join("udhcpc.script"))?);
+    Ok(archive.finish())
+}
+
+/// An unfinished root file system: busybox, this `/init`, and modules of the kernel.
+pub fn base(init: &[u8], modules: &[String], kernel: &Kernel) -> Result<Archive> {
+    let busybox = busybox()?;
     let mut archive = Archive::new();
     for directory in ["bin", "dev", "etc", "lib", "lib/modules", "proc", "sys", "tmp"] {
         archive.directory(directory);
     }
     // The kernel opens it for init before devtmpfs is mounted.
     archive.character("dev/console", 0o600, (5, 1));
-    archive.file("bin/busybox", 0o755, &read(busybox)?);
-    let applets = run(Command::new(busybox).arg("--list"))?;
+    archive.file("bin/busybox", 0o755, &read(&busybox)?);
+    let applets = run(Command::new(&busybox).arg("--list"))?;
     for applet in String::from_utf8_lossy(&applets.stdout).lines().filter(|applet| *applet != "busybox") {
         archive.link(&format!("bin/{applet}"), "busybox");
     }
-    let scripts = root().join("guest/rootfs");
-    archive.file("init", 0o755, &read(&scripts.join("init"))?);
-    archive.file("etc/udhcpc.script", 0o755, &read(&scripts.join("udhcpc.script"))?);
-    modules(&mut archive, recipe, kernel)?;
-    Ok(archive.finish())
+    archive.file("init", 0o755, init);
+    add_modules(&mut archive, modules, kernel)?;
+    Ok(archive)
 }
 
 /// Adds the modules and what `modprobe` needs to find them by a device's identifiers.
-fn modules(archive: &mut Archive, recipe: &Recipe, kernel: &Kernel) -> Result<()> {
+fn add_modules(archive: &mut Archive, modules: &[String], kernel: &Kernel) -> Result<()> {
     let all = module_files(&kernel.modules)?;
     let directory = format!("lib/modules/{}", kernel.release);
     archive.directory(&directory);
     let mut dependencies: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut aliases = String::new();
-    let mut wanted: Vec<String> = recipe.modules.clone();
+    let mut wanted: Vec<String> = modules.to_vec();
     let mut taken = BTreeSet::new();
     while let Some(name) = wanted.pop() {
         if !taken.insert(canonical(&name)) {

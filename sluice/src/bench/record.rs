@@ -20,13 +20,15 @@ impl Record {
         let mut record = Self { name, rows: Vec::new(), versions: Map::new() };
         let qemu = first_line(Command::new(crate::qemu::program()).arg("--version"));
         record.version("qemu", &qemu);
-        let commit = first_line(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root()));
         // Only what ends up in the image makes it another hypervisor.
-        let changed = Command::new("git")
-            .args(["diff", "--quiet", "HEAD", "--", "hypervisor", "crates", "Cargo.lock"])
-            .current_dir(root())
-            .status()
-            .is_ok_and(|status| !status.success());
+        let image = ["hypervisor", "crates", "Cargo.lock"];
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            git.args(arguments).arg("--").args(image).current_dir(root());
+            git
+        };
+        let commit = first_line(&mut git(&["log", "-1", "--format=%H"]));
+        let changed = git(&["diff", "--quiet", "HEAD"]).status().is_ok_and(|status| !status.success());
         record.version("hypervisor", &format!("{commit}{}", if changed { " with changes" } else { "" }));
         record
     }

@@ -66,7 +66,7 @@ impl Peer {
         eprintln!("  running {} under KVM", self.name);
         let kernel = kernels::get("debian-6.1")?;
         record.version("kvm_host", &format!("{}, package {}", kernel.release, kernel.version));
-        record.version("kvm_qemu", "the QEMU of this machine");
+        record.version("kvm_qemu", "the same as qemu");
         let initramfs = scratch()?.join(format!("{}.cpio", self.name));
         std::fs::write(&initramfs, self.initramfs(guest, &kernel)?)
             .with_context(|| format!("could not write {}", initramfs.display()))?;

@@ -148,7 +148,9 @@ impl Manager {
                 self.obey(request);
             }
         }
-        self.announce();
+        for index in 0..self.entries.len() {
+            self.announce(index);
+        }
         self.reap();
         if self.entries.iter().all(|entry| entry.live.is_none()) {
             self.finish();
@@ -184,17 +186,16 @@ impl Manager {
         }
     }
 
-    fn announce(&mut self) {
-        for index in 0..self.entries.len() {
-            let entry = &mut self.entries[index];
-            let Some(domain) = &entry.live else { continue };
-            let state = domain.state();
-            if state != entry.announced {
-                entry.announced = state;
-                let reason = domain.end_reason().map_or("", EndReason::text);
-                log::info!("domain {}: {state:?} {reason}", domain.name());
-                self.send(&Event::State { domain: index as u16, state, reason: String::from(reason) });
-            }
+    /// Reports a domain's state if it is another than last time.
+    fn announce(&mut self, index: usize) {
+        let entry = &mut self.entries[index];
+        let Some(domain) = &entry.live else { return };
+        let state = domain.state();
+        if state != entry.announced {
+            entry.announced = state;
+            let reason = domain.end_reason().map_or("", EndReason::text);
+            log::info!("domain {}: {state:?} {reason}", domain.name());
+            self.send(&Event::State { domain: index as u16, state, reason: String::from(reason) });
         }
     }
 
@@ -213,6 +214,8 @@ impl Manager {
             }
             device::release(&domain);
             self.send_last_words(index, &domain);
+            // It may have ended on another processor since the last look.
+            self.announce(index);
             let entry = &mut self.entries[index];
             let again = entry.again || (domain.end_reason() == Some(EndReason::Reset) && !self.stopping);
             entry.again = false;

@@ -160,7 +160,9 @@ fn a_device_that_reaches_memory_is_given_away_only_knowingly() {
     };
     let messages = |text: String| match try_load(&text) {
         Ok(_) => Vec::new(),
-        Err(ConfigError::Wrong(found)) => found.list.iter().map(|one| one.message.clone()).collect::<Vec<_>>(),
+        Err(ConfigError::Wrong(found)) => {
+            found.list.iter().map(|one| one.message.clone()).collect::<Vec<_>>()
+        }
         Err(other) => panic!("{other}"),
     };
     let plain = "mode = \"passthrough\"";

@@ -1,6 +1,7 @@
 //! Attacks. Each ends at most its own guest: whether the hypervisor and the neighbours live on is for
 //! the scenario to see (`tests/hostile-*.toml`, docs/hostile.md).
 
+mod card;
 mod control;
 mod debug;
 mod instructions;
@@ -29,6 +30,7 @@ pub fn run(names: &str, boot: &BootInfo) {
 
 fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
     match name {
+        "card" => card::run(random),
         "ports" => ports::run(random),
         "msrs" => registers::run(random),
         "memory" => memory::run(random, boot),

@@ -47,6 +47,12 @@ fn main(info: &'static boot::BootInfo) -> ! {
             power::fail(power::code::CONFIGURATION);
         }
     };
+    // Address space identifier 0 is the host's; each domain takes one.
+    let most = svm::features().map_or(usize::MAX, |features| features.asids.saturating_sub(1) as usize);
+    if let Err(fault) = config.check(most) {
+        ::log::error!("the configuration cannot be run here (at most {most} domains): {fault:?}");
+        power::fail(power::code::CONFIGURATION);
+    }
     if let Err(index) = device::init(&config.devices, info) {
         let name = config.devices.get(index).map_or("?", |device| &device.name);
         ::log::error!("device {name}: no such PCI function in this machine");

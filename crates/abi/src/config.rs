@@ -113,3 +113,99 @@ const PORTS_ONLY: &[(u16, u16)] = &[
 pub fn masters_bus(vendor: u16, device: u16) -> bool {
     !PORTS_ONLY.contains(&(vendor, device))
 }
+
+/// What is wrong with a configuration, and with which of its domains (an index).
+///
+/// The host command says so in better words, and with the line; this is what the hypervisor relies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Memory is no multiple of 2 MiB, or none, or more than 52 bits can address.
+    Memory(usize),
+    /// Virtual processors: not 1-64.
+    Processors(usize),
+    /// It names a device that is not declared.
+    Device(usize),
+    /// It names a device twice.
+    DeviceTwice(usize),
+    /// More domains than the hypervisor can tell apart.
+    TooManyDomains,
+}
+
+impl Config {
+    /// Checks what the types leave open. `most` is how many domains there can be.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn check(&self, most: usize) -> Result<(), Fault> {
+        const GRAIN: u64 = 2 << 20;
+        if self.domains.len() > most {
+            return Err(Fault::TooManyDomains);
+        }
+        for (index, domain) in self.domains.iter().enumerate() {
+            if !domain.memory.is_multiple_of(GRAIN) || !(GRAIN..1 << 52).contains(&domain.memory) {
+                return Err(Fault::Memory(index));
+            }
+            if !(1..=64).contains(&domain.vcpus) {
+                return Err(Fault::Processors(index));
+            }
+            for (at, share) in domain.devices.iter().enumerate() {
+                if usize::from(share.device) >= self.devices.len() {
+                    return Err(Fault::Device(index));
+                }
+                if domain.devices.iter().take(at).any(|other| other.device == share.device) {
+                    return Err(Fault::DeviceTwice(index));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn config() -> Config {
+        let share = Share { device: 0, mode: Mode::Vpio, mac: Some([2; 6]), dma_unprotected: false };
+        let select = Select::Address { bus: 0, device: 3, function: 0 };
+        let domain = Domain {
+            name: "a".into(),
+            kernel: "kernel".into(),
+            initrd: None,
+            cmdline: String::new(),
+            memory: 128 << 20,
+            vcpus: 1,
+            cpus: Vec::new(),
+            paused: false,
+            devices: vec![share],
+        };
+        Config {
+            version: VERSION,
+            domains: vec![domain],
+            devices: vec![Device { name: "nic0".into(), select }],
+        }
+    }
+
+    #[test]
+    fn what_the_types_leave_open_is_checked() {
+        assert_eq!(config().check(1), Ok(()));
+        assert_eq!(config().check(0), Err(Fault::TooManyDomains));
+        let with = |change: fn(&mut Config)| {
+            let mut changed = config();
+            change(&mut changed);
+            changed.check(15)
+        };
+        assert_eq!(with(|config| config.domains[0].memory = 0), Err(Fault::Memory(0)));
+        assert_eq!(with(|config| config.domains[0].memory += 4096), Err(Fault::Memory(0)));
+        assert_eq!(with(|config| config.domains[0].memory = 1 << 60), Err(Fault::Memory(0)));
+        assert_eq!(with(|config| config.domains[0].vcpus = 0), Err(Fault::Processors(0)));
+        assert_eq!(with(|config| config.domains[0].vcpus = 65), Err(Fault::Processors(0)));
+        assert_eq!(with(|config| config.devices.clear()), Err(Fault::Device(0)));
+        let twice = |config: &mut Config| {
+            let share = config.domains[0].devices[0].clone();
+            config.domains[0].devices.push(share);
+        };
+        assert_eq!(with(twice), Err(Fault::DeviceTwice(0)));
+    }
+}

@@ -4,7 +4,7 @@
 //! from outside both: exits and device accesses from QEMU's own log ([`tally`]), instructions with a plugin
 //! ([`plugin`]) or the emulated time-stamp counter. [`record`] writes `bench/results/NAME.json`.
 //!
-//! bench/README.md says how each number comes about.
+//! docs/benchmarks.md says how each number comes about.
 
 mod boot;
 mod ne2000;

@@ -11,7 +11,7 @@
 //!
 //! A guest separates its transfers by writes to the ports [`MARKS`] (guest/rootfs/init), which always exit.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::RangeInclusive;
@@ -77,7 +77,7 @@ impl Counts {
 /// The counts of a whole run.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// The device's name in the trace and its data port's offset.
+    /// The end of a line about the device.
     device: String,
     guests: BTreeMap<(u64, Phase), Counts>,
     phases: BTreeMap<u64, Phase>,
@@ -123,6 +123,11 @@ impl Tally {
 
     /// Takes one line of the log.
     pub fn line(&mut self, line: &str) {
+        // QEMU says what it injects, and does not end the line if that is an exception.
+        let line = match line.strip_prefix("Injecting(").and_then(|rest| rest.split_once(": ")) {
+            Some((_, rest)) => rest.trim_start_matches(|letter: char| letter.is_ascii_uppercase()),
+            None => line,
+        };
         if let Some(rest) = line.strip_prefix("vmrun! ") {
             if let Some(elements) = self.string.take() {
                 self.counts(self.last).further_elements += elements.saturating_sub(1);
@@ -243,6 +248,9 @@ impl Reader {
         pipe.write_all(format!("\n{END}\n").as_bytes())?;
         let tally = self.thread.join().ok().context("the reader of QEMU's log failed")?;
         let _ = std::fs::remove_file(&self.pipe);
+        if tally.guests.is_empty() {
+            bail!("QEMU logged no exits; this was written for QEMU 7.2 (Debian 12)");
+        }
         Ok(tally)
     }
 }
@@ -282,6 +290,14 @@ mod tests {
         assert_eq!(counts.forwarded_elements, 1);
         assert_eq!((counts.exits, counts.port_exits(&(0xc000..=0xc01f))), (1, 1));
         assert_eq!(counts.port_exits(&(0xd000..=0xd01f)), 0);
+    }
+
+    #[test]
+    fn an_exit_after_an_injected_exception_is_counted() {
+        let exit = "vmexit(00000072, 0000000000000000, 0000000000000000, 0000000000000000)!";
+        let garbled = format!("Injecting(0x800): EXEPT{exit}");
+        let lines = ["vmrun! 1000", "Injecting(0x2f): INTR 0x2f 0x0", exit, "vmrun! 1000", &garbled];
+        assert_eq!(tally(&lines).total().exits, 2);
     }
 
     #[test]

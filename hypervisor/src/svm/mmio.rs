@@ -225,9 +225,15 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         return Flow::Leave;
     }
     let mut bytes = [0; LONGEST];
-    let have = match fetch(domain, ctx, &mut bytes) {
-        Ok(have) => have,
-        Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
+    let saved = usize::from(ctx.vmcb.control.fetched & 15);
+    let have = if saved != 0 {
+        bytes = ctx.vmcb.control.instruction;
+        saved
+    } else {
+        match fetch(domain, ctx, &mut bytes) {
+            Ok(have) => have,
+            Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
+        }
     };
     let local_apic = (gpa.align_down(PAGE_SIZE).as_u64() == layout::LOCAL_APIC && ctx.lapic.is_xapic())
         .then(|| gpa.page_offset() as u32);

@@ -191,7 +191,12 @@ pub struct Control {
     pub clean: u64,
     /// Address of the next instruction, where the processor saves it.
     pub next_rip: u64,
-    _reserved3: [u8; 0x400 - 0xd0],
+    /// How many bytes of the instruction that caused a nested page fault the processor saved (decode
+    /// assists, APM vol 2, 15.8.4); 0 where it does not.
+    pub fetched: u8,
+    /// Those bytes.
+    pub instruction: [u8; 15],
+    _reserved3: [u8; 0x400 - 0xe0],
 }
 
 /// The state save area (APM vol 2, table B-2).

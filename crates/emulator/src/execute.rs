@@ -114,6 +114,19 @@ pub fn length(bytes: &[u8], bitness: u32) -> Option<u64> {
     (!instruction.is_invalid()).then_some(instruction.len() as u64)
 }
 
+/// Of MOV to CR8, also as LOCK MOV to CR0: the source register's hardware number and the instruction's
+/// bytes. `None` for anything else.
+pub fn cr8_write(bytes: &[u8], bitness: u32) -> Option<(usize, u64)> {
+    let instruction = Decoder::try_new(bitness, bytes, DecoderOptions::AMD).ok()?.decode();
+    let to_cr8 = match instruction.op0_register() {
+        Register::CR8 => true,
+        Register::CR0 => instruction.has_lock_prefix(),
+        _ => false,
+    };
+    let (source, _) = gpr_of(instruction.op1_register())?;
+    (to_cr8 && instruction.mnemonic() == Mnemonic::Mov).then_some((source, instruction.len() as u64))
+}
+
 struct Step<'a, M> {
     machine: &'a mut M,
     instruction: &'a Instruction,
@@ -642,6 +655,15 @@ mod tests {
         toy.gpr[4] = 0x1200;
         assert_eq!(toy.run(&[0x8f, 0x03]), Err(Error::Fault(()))); // pop [rbx]
         assert_eq!((toy.rip, toy.rflags, toy.gpr[4]), (0x400, 2, 0x1200));
+    }
+
+    #[test]
+    fn writes_of_cr8_are_known_in_both_forms() {
+        assert_eq!(cr8_write(&[0x44, 0x0f, 0x22, 0xc1], 64), Some((1, 4))); // mov cr8, rcx
+        assert_eq!(cr8_write(&[0x45, 0x0f, 0x22, 0xc1], 64), Some((9, 4))); // mov cr8, r9
+        assert_eq!(cr8_write(&[0xf0, 0x0f, 0x22, 0xc3], 64), Some((3, 4))); // lock mov cr0, rbx
+        assert_eq!(cr8_write(&[0x0f, 0x22, 0xc3], 64), None); // mov cr0, rbx
+        assert_eq!(cr8_write(&[0x89, 0xc3], 64), None);
     }
 
     #[test]

@@ -17,6 +17,6 @@ mod operation;
 pub mod string_io;
 pub mod walk;
 
-pub use execute::{Error, Machine, Segment, length, step};
+pub use execute::{Error, Machine, Segment, cr8_write, length, step};
 pub use string_io::StringIo;
 pub use walk::{PageFault, PagingState, translate};

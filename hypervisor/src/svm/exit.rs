@@ -200,6 +200,10 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
             vcpu.exits.count(Exit::Exception as usize);
             raise(ctx, exception::AC, Some(0))
         }
+        exit_code::CR8_WRITE => {
+            vcpu.exits.count(Exit::Instruction as usize);
+            write_cr8(domain, ctx)
+        }
         exit_code::SHUTDOWN => {
             vcpu.exits.count(Exit::Shutdown as usize);
             domain.end(EndReason::TripleFault);
@@ -286,6 +290,24 @@ pub fn skip(ctx: &mut Context, length: u64) {
     let rip = ctx.vmcb.save.rip;
     ctx.vmcb.save.rip = if next != 0 { next } else { rip.wrapping_add(length) };
     ctx.vmcb.control.interrupt_shadow = 0;
+}
+
+/// MOV to CR8, which exits while an interrupt window is open.
+fn write_cr8(domain: &Domain, ctx: &mut Context) -> Flow {
+    let mut bytes = [0; 15];
+    let decoded = match mmio::fetch(domain, ctx, &mut bytes) {
+        Ok(have) => sluice_emulator::cr8_write(bytes.get(..have).unwrap_or(&[]), mmio::bitness(ctx)),
+        Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
+    };
+    let Some((source, length)) = decoded else { return raise(ctx, exception::UD, None) };
+    let priority = mmio::gpr(ctx, source);
+    if ctx.vmcb.save.cpl != 0 || priority > 15 {
+        return raise(ctx, exception::GP, Some(0));
+    }
+    let word = &mut ctx.vmcb.control.virtual_interrupt;
+    *word = *word & !0xff | priority;
+    skip(ctx, length);
+    Flow::Attend
 }
 
 /// Steps over an instruction whose prefixes mean something: WBNOINVD is WBINVD with one.

@@ -4,7 +4,7 @@
 //! serves as an interrupt window only: it is requested when an interrupt cannot be injected now, and
 //! its exit says that it can.
 
-use super::vmcb::{Intercept3, Segment, VirtualInterrupt, event};
+use super::vmcb::{INTERCEPT_CR8_WRITE, Intercept3, Segment, VirtualInterrupt, event};
 use crate::domain::Domain;
 use crate::domain::vcpu::{Context, Vcpu};
 use core::sync::atomic::Ordering;
@@ -59,6 +59,9 @@ fn open_window(ctx: &mut Context) {
         ctx.window = true;
         let control = &mut ctx.vmcb.control;
         control.intercept3 |= Intercept3::VINTR.bits();
+        // QEMU aborts when a guest writes CR8 while a virtual interrupt is pending (7.2: it raises an
+        // interrupt without its lock), so that guest would take all others with it.
+        control.intercept_cr |= INTERCEPT_CR8_WRITE;
         control.virtual_interrupt |= (VirtualInterrupt::IRQ | VirtualInterrupt::IGNORE_TPR).bits();
     }
 }
@@ -69,6 +72,7 @@ pub fn close_window(ctx: &mut Context) {
         ctx.window = false;
         let control = &mut ctx.vmcb.control;
         control.intercept3 &= !Intercept3::VINTR.bits();
+        control.intercept_cr &= !INTERCEPT_CR8_WRITE;
         control.virtual_interrupt &= !(VirtualInterrupt::IRQ | VirtualInterrupt::IGNORE_TPR).bits();
     }
 }

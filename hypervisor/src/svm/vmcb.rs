@@ -79,6 +79,8 @@ bitflags! {
 
 /// Why the guest was left: VMCB.EXITCODE (APM vol 2, appendix C).
 pub mod exit_code {
+    /// MOV to CR8.
+    pub const CR8_WRITE: u32 = 0x18;
     /// Debug exception: 0x40 and the vector.
     pub const DB: u32 = 0x41;
     /// Alignment check.
@@ -299,6 +301,9 @@ const _: () = {
     assert!(offset_of!(Vmcb, save.cr2) == 0x640);
     assert!(offset_of!(Vmcb, save.g_pat) == 0x668);
 };
+
+/// [`Control::intercept_cr`]: MOV to CR8.
+pub const INTERCEPT_CR8_WRITE: u32 = 1 << 24;
 
 /// An event for `event_injection` (APM vol 2, 15.20).
 pub mod event {

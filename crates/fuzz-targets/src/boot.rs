@@ -155,9 +155,10 @@ pub fn bundle(data: &[u8]) {
     let _ = Bundle::new(&bytes).get("config");
 }
 
-/// The configuration's encoding. Asserts that what is decoded encodes to something that decodes to the same.
+/// The configuration's encoding and check. Asserts that what is decoded encodes to something that decodes to the same.
 pub fn config(data: &[u8]) {
     if let Ok(config) = postcard::from_bytes::<Config>(data) {
+        let _ = config.check(15);
         let again = postcard::to_allocvec(&config).expect("memory");
         assert_eq!(postcard::from_bytes(&again), Ok(config));
     }

@@ -5,7 +5,6 @@
 #![no_std]
 #![no_main]
 #![deny(unsafe_op_in_unsafe_fn)]
-#![allow(dead_code)] // The ground offers more than is used yet.
 
 extern crate alloc;
 

@@ -9,11 +9,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 static OWNER: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = u32::MAX;
 
-/// Whether a processor is on its way out.
-pub fn is_panicking() -> bool {
-    OWNER.load(Ordering::Acquire) != NOBODY
-}
-
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     enter();

@@ -13,8 +13,6 @@ pub mod code {
     pub const PANIC: u8 = 0x2a;
     /// The bundle or its configuration could not be used: status 87.
     pub const CONFIGURATION: u8 = 0x2b;
-    /// A guest did not end as it should: status 89.
-    pub const GUEST: u8 = 0x2c;
 }
 
 /// Switches the machine off: ACPI state S5.
@@ -29,13 +27,5 @@ pub fn off() -> ! {
 pub fn fail(code: u8) -> ! {
     cpu::halt_others();
     port::outl(DEBUG_EXIT, code.into());
-    cpu::halt()
-}
-
-/// Restarts the machine: the reset control register of PC chipsets, then a triple fault.
-pub fn reset() -> ! {
-    cpu::halt_others();
-    port::outb(0xcf9, 0x02);
-    port::outb(0xcf9, 0x06);
     cpu::halt()
 }

@@ -55,11 +55,6 @@ impl Uart {
         self.present
     }
 
-    /// Whether [`Uart::init`] found a port.
-    pub fn is_present(&self) -> bool {
-        self.present
-    }
-
     /// Takes a received byte, if there is one.
     pub fn try_read(&mut self) -> Option<u8> {
         (self.present && inb(self.base + LINE_STATUS) & DATA_READY != 0).then(|| inb(self.base + DATA))

@@ -10,10 +10,8 @@ mod register {
     pub const ID: u32 = 0x20;
     pub const TASK_PRIORITY: u32 = 0x80;
     pub const EOI: u32 = 0xb0;
-    pub const LOGICAL_DESTINATION: u32 = 0xd0;
     pub const SPURIOUS: u32 = 0xf0;
     pub const IN_SERVICE: u32 = 0x100;
-    pub const REQUEST: u32 = 0x200;
     pub const ERROR: u32 = 0x280;
     pub const COMMAND_LOW: u32 = 0x300;
     pub const COMMAND_HIGH: u32 = 0x310;
@@ -94,20 +92,6 @@ pub fn eoi() {
     write(register::EOI, 0);
 }
 
-/// Whether `vector` has been accepted by this processor and waits for its interrupt flag.
-pub fn is_requested(vector: u8) -> bool {
-    bit(register::REQUEST, vector)
-}
-
-/// Whether `vector` has been taken by this processor and not been ended.
-pub fn is_in_service(vector: u8) -> bool {
-    bit(register::IN_SERVICE, vector)
-}
-
-fn bit(bank: u32, vector: u8) -> bool {
-    read(bank + u32::from(vector >> 5) * 0x10) & 1 << (vector & 31) != 0
-}
-
 /// Sends an interrupt to one processor.
 pub fn send_ipi(apic_id: u32, vector: u8) {
     command(apic_id, LEVEL_ASSERT | u32::from(vector));
@@ -171,11 +155,6 @@ pub(super) fn set_timer_count(count: u32) {
 /// What is left of the one-shot timer.
 pub(super) fn timer_count() -> u32 {
     read(register::TIMER_CURRENT)
-}
-
-/// Logical destination register, for diagnosis.
-pub fn logical_id() -> u32 {
-    read(register::LOGICAL_DESTINATION)
 }
 
 #[inline]

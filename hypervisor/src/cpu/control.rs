@@ -43,6 +43,7 @@ macro_rules! register {
         /// # Safety
         /// The value must be legal, and keep the hypervisor mapped and its memory model as compiled for.
         #[inline]
+        #[allow(dead_code, reason = "CR2 is only read")]
         pub unsafe fn $write(value: u64) {
             // SAFETY: the caller answers for the value.
             unsafe { asm!(concat!("mov ", $name, ", {}"), in(reg) value, options(nostack, preserves_flags)) };
@@ -54,9 +55,6 @@ register!(read_cr0, write_cr0, "cr0");
 register!(read_cr2, write_cr2, "cr2");
 register!(read_cr3, write_cr3, "cr3");
 register!(read_cr4, write_cr4, "cr4");
-register!(read_cr8, write_cr8, "cr8");
-register!(read_dr6, write_dr6, "dr6");
-register!(read_dr7, write_dr7, "dr7");
 
 /// Reads an extended control register; CR4.OSXSAVE must be set, else it faults.
 #[inline]
@@ -82,13 +80,6 @@ pub unsafe fn xsetbv(register: u32, value: u64) {
         asm!("xsetbv", in("ecx") register, in("eax") value as u32, in("edx") (value >> 32) as u32,
             options(nomem, nostack, preserves_flags))
     };
-}
-
-/// Forgets the translation of one page on this processor.
-#[inline]
-pub fn invlpg(address: u64) {
-    // SAFETY: dropping a cached translation never changes what memory holds.
-    unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) };
 }
 
 /// Forgets all translations of this processor, global ones too.
@@ -119,13 +110,6 @@ pub fn write_breakpoints([a, b, c, d]: [u64; 4]) {
         asm!("mov dr0, {}", "mov dr1, {}", "mov dr2, {}", "mov dr3, {}", in(reg) a, in(reg) b, in(reg) c, in(reg) d,
             options(nomem, nostack, preserves_flags));
     }
-}
-
-/// Writes back and empties the caches of this processor.
-#[inline]
-pub fn wbinvd() {
-    // SAFETY: no effect on what memory holds.
-    unsafe { asm!("wbinvd", options(nostack, preserves_flags)) };
 }
 
 /// Reads the time-stamp counter, unordered against earlier instructions.
@@ -160,12 +144,4 @@ pub fn cpuid(leaf: u32, subleaf: u32) -> CpuidResult {
 /// Executes CPUID, or returns zeros where the processor has no such leaf.
 pub fn cpuid_checked(leaf: u32, subleaf: u32) -> CpuidResult {
     if cpuid(leaf & 0xffff_0000, 0).eax >= leaf { cpuid(leaf, subleaf) } else { CpuidResult::default() }
-}
-
-/// Whether interrupts are enabled (RFLAGS.IF).
-pub fn interrupts_enabled() -> bool {
-    let flags: u64;
-    // SAFETY: pushes and pops one word.
-    unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
-    flags & 1 << 9 != 0
 }

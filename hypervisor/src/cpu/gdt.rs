@@ -77,11 +77,6 @@ impl Tables {
     pub fn stack_top(&self) -> u64 {
         self.main.top
     }
-
-    /// The main stack, guard included.
-    pub fn stack(&self) -> Stack {
-        self.main
-    }
 }
 
 #[repr(C, packed)]

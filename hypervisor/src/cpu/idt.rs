@@ -167,11 +167,6 @@ pub fn set_handler(vector: u8, handler: fn(u8)) {
     }
 }
 
-/// Removes a handler.
-pub fn clear_handler(vector: u8) {
-    HANDLERS[usize::from(vector)].store(0, Ordering::Release);
-}
-
 extern "C" fn dispatch(frame: &mut Frame) {
     let vector = frame.vector as u8;
     match vector {

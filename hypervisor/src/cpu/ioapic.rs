@@ -29,10 +29,8 @@ const VERSION: u32 = 1;
 const REDIRECTION: u32 = 0x10;
 
 const POLARITY_LOW: u32 = 1 << 13;
-const REMOTE_IRR: u32 = 1 << 14;
 const LEVEL: u32 = 1 << 15;
 const MASKED: u32 = 1 << 16;
-const DELIVERY_PENDING: u32 = 1 << 12;
 
 struct IoApic {
     registers: *mut u8,
@@ -144,12 +142,6 @@ pub fn unmask(gsi: u32) {
         let value = io_apic.read(register);
         io_apic.write(register, value & !MASKED);
     });
-}
-
-/// Whether an interrupt of `gsi` has been sent and not yet been ended (level), or is being sent (edge).
-pub fn is_pending(gsi: u32) -> bool {
-    with(gsi, |io_apic, register| io_apic.read(register) & (REMOTE_IRR | DELIVERY_PENDING) != 0)
-        .unwrap_or(false)
 }
 
 /// GSI and trigger of an ISA interrupt, with the overrides of the MADT applied.

@@ -22,8 +22,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 #[allow(unused_imports)] // The set is the interface, whatever is used of it so far.
 pub use control::{
-    cpuid, cpuid_checked, invlpg, rdtsc, read_breakpoints, read_cr0, read_cr2, read_cr3, read_cr4, wbinvd,
-    write_breakpoints, write_cr0, write_cr2, write_cr3, write_cr4, xgetbv, xsetbv,
+    cpuid, cpuid_checked, rdtsc, read_breakpoints, read_cr0, read_cr2, read_cr3, read_cr4, write_breakpoints,
+    write_cr0, write_cr2, write_cr3, write_cr4, xgetbv, xsetbv,
 };
 pub use msr::{rdmsr, wrmsr};
 

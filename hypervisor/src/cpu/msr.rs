@@ -12,8 +12,6 @@ pub const PAT: u32 = 0x277;
 pub const TSC_DEADLINE: u32 = 0x6e0;
 /// First x2APIC register; register at xAPIC offset `n` is `X2APIC + n / 16`.
 pub const X2APIC: u32 = 0x800;
-/// Base of FS.
-pub const FS_BASE: u32 = 0xc000_0100;
 /// Base of GS: this processor's [`crate::cpu::Cpu`].
 pub const GS_BASE: u32 = 0xc000_0101;
 /// Base of GS after SWAPGS.
@@ -21,10 +19,6 @@ pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
 /// Value that RDTSCP returns in ECX.
 pub const TSC_AUX: u32 = 0xc000_0103;
 
-/// EFER: SYSCALL enable.
-pub const EFER_SCE: u64 = 1 << 0;
-/// EFER: long mode enable.
-pub const EFER_LME: u64 = 1 << 8;
 /// EFER: no-execute enable.
 pub const EFER_NXE: u64 = 1 << 11;
 /// EFER: SVM enable.

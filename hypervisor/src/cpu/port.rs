@@ -83,8 +83,4 @@ macro_rules! string_out {
 }
 
 string_in!(insb, u8, "rep insb");
-string_in!(insw, u16, "rep insw");
-string_in!(insl, u32, "rep insd");
 string_out!(outsb, u8, "rep outsb");
-string_out!(outsw, u16, "rep outsw");
-string_out!(outsl, u32, "rep outsd");

@@ -31,7 +31,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use raw::PortDevice;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
-use sluice_vpio::{Changes, ClientId, Monitor, Timing};
+use sluice_vpio::{ClientId, Monitor, Timing};
 
 /// Most devices of a configuration: a bit each in a [`line::Line`].
 const MAX_DEVICES: usize = 64;
@@ -468,7 +468,7 @@ impl Device {
             self.unmask();
         }
         let changes = monitor.changes();
-        if changes == Changes::default() {
+        if changes.is_empty() {
             return false;
         }
         for client in clients.iter_mut() {

@@ -323,7 +323,7 @@ impl Domain {
     // --- freezing ---------------------------------------------------------------------------
 
     /// Sees to it that no processor of the domain executes guest code until [`Domain::thaw`], so
-    /// that a device it may touch directly stands still. `except` is a processor known to be out.
+    /// that a device it may touch directly stands still.
     pub fn freeze(&self) {
         self.frozen.fetch_add(1, Ordering::SeqCst);
         for vcpu in &self.vcpus {
@@ -525,14 +525,7 @@ impl Domain {
     // --- virtual devices --------------------------------------------------------------------
 
     /// An access to a hooked port.
-    pub fn port(
-        &self,
-        vcpu: &Vcpu,
-        handler: PortHandler,
-        port: u16,
-        width: u8,
-        access: Access<'_>,
-    ) -> Answer {
+    pub fn port(&self, handler: PortHandler, port: u16, width: u8, access: Access<'_>) -> Answer {
         match handler {
             PortHandler::Device(index) => match self.shares.get(usize::from(index)) {
                 Some(share) => share.port(self, port, width, access),
@@ -556,10 +549,7 @@ impl Domain {
                 fill(access, 0);
                 Answer::Done
             }
-            PortHandler::None => {
-                let _ = vcpu;
-                refuse(access)
-            }
+            PortHandler::None => refuse(access),
         }
     }
 
@@ -674,7 +664,8 @@ impl Domain {
             Some(PageHandler::IoApic) => Exit::MmioIoApic,
             Some(PageHandler::LocalApic) => Exit::ApicOther,
             Some(PageHandler::Ecam) => Exit::MmioEcam,
-            Some(PageHandler::Device { .. }) | None => Exit::MmioOther,
+            Some(PageHandler::Device { .. }) => Exit::MmioDevice,
+            None => Exit::MmioOther,
         }
     }
 

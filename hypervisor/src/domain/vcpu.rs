@@ -35,8 +35,6 @@ pub mod event {
     pub const SIPI: u32 = 1 << 2;
     /// The slice is over, or the domain must stop.
     pub const YIELD: u32 = 1 << 3;
-    /// The timer's deadline may have passed.
-    pub const TIMER: u32 = 1 << 4;
     /// NMI.
     pub const NMI: u32 = 1 << 5;
     /// Translations were revoked: forget them before the next entry.

@@ -11,8 +11,6 @@ const AREAS_PER_CPU: u64 = 4;
 pub struct Stack {
     /// First address above the stack, 16-byte aligned: the initial stack pointer.
     pub top: u64,
-    /// Lowest mapped address; the pages below are the guard.
-    pub bottom: u64,
 }
 
 /// End of the areas handed out, for the checks.
@@ -27,7 +25,7 @@ pub fn new_stack(cpu: u32, number: u32, bytes: usize) -> Option<Stack> {
     let memory = frames().allocate(bytes, super::PAGE)?;
     tables::map_data(top - bytes, memory.as_u64(), bytes)?;
     END.fetch_max(top, Ordering::Relaxed);
-    Some(Stack { top, bottom: top - bytes })
+    Some(Stack { top })
 }
 
 /// Whether `address` lies on a stack: one of these, or the boot stack in the image.

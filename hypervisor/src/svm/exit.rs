@@ -294,9 +294,8 @@ pub fn skip(ctx: &mut Context, length: u64) {
 
 /// MOV to CR8, which exits while an interrupt window is open.
 fn write_cr8(domain: &Domain, ctx: &mut Context) -> Flow {
-    let mut bytes = [0; 15];
-    let decoded = match mmio::fetch(domain, ctx, &mut bytes) {
-        Ok(have) => sluice_emulator::cr8_write(bytes.get(..have).unwrap_or(&[]), mmio::bitness(ctx)),
+    let decoded = match mmio::fetch(domain, ctx) {
+        Ok(code) => sluice_emulator::cr8_write(&code, mmio::bitness(ctx)),
         Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
     };
     let Some((source, length)) = decoded else { return raise(ctx, exception::UD, None) };
@@ -312,9 +311,8 @@ fn write_cr8(domain: &Domain, ctx: &mut Context) -> Flow {
 
 /// Steps over an instruction whose prefixes mean something: WBNOINVD is WBINVD with one.
 fn skip_decoded(domain: &Domain, ctx: &mut Context) -> Flow {
-    let mut bytes = [0; 15];
-    let length = match mmio::fetch(domain, ctx, &mut bytes) {
-        Ok(have) => sluice_emulator::length(bytes.get(..have).unwrap_or(&[]), mmio::bitness(ctx)),
+    let length = match mmio::fetch(domain, ctx) {
+        Ok(code) => sluice_emulator::length(&code, mmio::bitness(ctx)),
         Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
     };
     match length {

@@ -47,10 +47,10 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let mut bytes = [0xff; 4];
     let len = usize::from(exit.width).min(4);
     let answer = if exit.input {
-        domain.port(vcpu, handler, exit.port, exit.width, Access::Read(&mut bytes[..len]))
+        domain.port(handler, exit.port, exit.width, Access::Read(&mut bytes[..len]))
     } else {
         bytes = (ctx.vmcb.save.rax as u32).to_le_bytes();
-        domain.port(vcpu, handler, exit.port, exit.width, Access::Write(&bytes[..len]))
+        domain.port(handler, exit.port, exit.width, Access::Write(&bytes[..len]))
     };
     match answer {
         Answer::Wait => {
@@ -76,12 +76,11 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
 
 #[cold]
 fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, handler: PortHandler) -> Flow {
-    let mut code = [0; 15];
-    let have = match mmio::fetch(domain, ctx, &mut code) {
-        Ok(have) => have,
+    let code = match mmio::fetch(domain, ctx) {
+        Ok(code) => code,
         Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
     };
-    let Ok(io) = StringIo::decode(code.get(..have).unwrap_or(&[]), mmio::bitness(ctx)) else {
+    let Ok(io) = StringIo::decode(&code, mmio::bitness(ctx)) else {
         vcpu.refusals.count(Refusal::Instruction as usize);
         return raise(ctx, exception::UD, None);
     };
@@ -102,13 +101,13 @@ fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, hand
             // The destination must be reachable before the device is read: its data come but once.
             match probe(domain, ctx, at, part.len()) {
                 Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
-                Ok(()) => domain.port(vcpu, handler, exit.port, exit.width, Access::Read(part)),
+                Ok(()) => domain.port(handler, exit.port, exit.width, Access::Read(part)),
             }
         } else {
             match mmio::linear(domain, vcpu, ctx, at, Access::Read(part)) {
                 Err(Fault::Page(fault)) => return raise_page_fault(ctx, fault.address, fault.error_code),
                 Err(Fault::Wait) => Answer::Wait,
-                Ok(()) => domain.port(vcpu, handler, exit.port, exit.width, Access::Write(part)),
+                Ok(()) => domain.port(handler, exit.port, exit.width, Access::Write(part)),
             }
         };
         match answer {

@@ -8,11 +8,15 @@ use super::vmcb::event;
 use crate::domain::counters::Refusal;
 use crate::domain::vcpu::{Context, RunState, Vcpu};
 use crate::domain::{Access, Answer, Domain, EndReason, layout};
+use arrayvec::ArrayVec;
 use sluice_emulator::{Error, Machine, PageFault, PagingState, Segment, step, translate, walk};
 use sluice_memory::{Gpa, PAGE_SIZE};
 
 /// Longest x86 instruction in bytes.
 const LONGEST: usize = 15;
+
+/// The bytes from an instruction on, at most as many as one can have.
+pub type Code = ArrayVec<u8, LONGEST>;
 
 /// Why an emulated access did not come about.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +37,11 @@ pub fn paging(ctx: &Context) -> PagingState {
 ///
 /// # Errors
 /// The page fault of the first byte.
-pub fn fetch(domain: &Domain, ctx: &Context, bytes: &mut [u8; LONGEST]) -> Result<usize, PageFault> {
+pub fn fetch(domain: &Domain, ctx: &Context) -> Result<Code, PageFault> {
     let save = &ctx.vmcb.save;
     let start = save.cs.base.wrapping_add(save.rip);
     let access = walk::Access { kind: walk::Kind::Execute, user: save.cpl == 3 };
+    let mut bytes = [0; LONGEST];
     let mut have = 0;
     while have < LONGEST {
         let at = start.wrapping_add(have as u64);
@@ -52,7 +57,14 @@ pub fn fetch(domain: &Domain, ctx: &Context, bytes: &mut [u8; LONGEST]) -> Resul
         }
         have += part.len();
     }
-    Ok(have)
+    Ok(code(bytes, have))
+}
+
+/// The first `have` of these bytes.
+fn code(bytes: [u8; LONGEST], have: usize) -> Code {
+    let mut code = Code::from(bytes);
+    code.truncate(have);
+    code
 }
 
 /// Moves data between `buffer` and the guest's linear memory, page by page.
@@ -224,21 +236,17 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         domain.end(EndReason::TripleFault);
         return Flow::Leave;
     }
-    let mut bytes = [0; LONGEST];
-    let saved = usize::from(ctx.vmcb.control.fetched & 15);
-    let have = if saved != 0 {
-        bytes = ctx.vmcb.control.instruction;
-        saved
-    } else {
-        match fetch(domain, ctx, &mut bytes) {
-            Ok(have) => have,
+    let code = match usize::from(ctx.vmcb.control.fetched & 15) {
+        0 => match fetch(domain, ctx) {
+            Ok(code) => code,
             Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
-        }
+        },
+        saved => code(ctx.vmcb.control.instruction, saved),
     };
     let local_apic = (gpa.align_down(PAGE_SIZE).as_u64() == layout::LOCAL_APIC && ctx.lapic.is_xapic())
         .then(|| gpa.page_offset() as u32);
     let mut emulation = Emulation { local_apic, domain, vcpu, ctx };
-    let done = step(&mut emulation, bytes.get(..have).unwrap_or(&[]));
+    let done = step(&mut emulation, &code);
     match done {
         Ok(()) => Flow::Attend,
         Err(Error::Fault(Fault::Page(fault))) => raise_page_fault(ctx, fault.address, fault.error_code),

@@ -10,15 +10,15 @@ pub mod mmio;
 pub mod msr;
 pub mod vmcb;
 
+use crate::cpu::msr::EFER;
+/// A guest's EFER must have it too (APM vol 2, 15.5.1).
+pub use crate::cpu::msr::EFER_SVME;
 use crate::cpu::{self, rdmsr, wrmsr};
 use crate::mm;
 use core::arch::global_asm;
 use sluice_memory::{Hpa, PAGE_SIZE};
 use vmcb::Vmcb;
 
-const EFER: u32 = 0xc000_0080;
-/// EFER: SVM is on. A guest's EFER must have it too (APM vol 2, 15.5.1).
-pub const EFER_SVME: u64 = 1 << 12;
 const VM_CR: u32 = 0xc001_0114;
 const VM_CR_SVMDIS: u64 = 1 << 4;
 const VM_HSAVE_PA: u32 = 0xc001_0117;
@@ -41,8 +41,6 @@ pub enum Unsupported {
 pub struct Features {
     /// Number of address space identifiers, the host's included.
     pub asids: u32,
-    /// The exit saves the address of the next instruction.
-    pub next_rip: bool,
 }
 
 /// Physical pages a processor needs to go in and out of guests.
@@ -63,7 +61,7 @@ pub fn features() -> Result<Features, Unsupported> {
     if svm.edx & 1 == 0 {
         return Err(Unsupported::NoNestedPaging);
     }
-    Ok(Features { asids: svm.ebx, next_rip: svm.edx & 1 << 3 != 0 })
+    Ok(Features { asids: svm.ebx })
 }
 
 /// Switches SVM on for the calling processor, after its GDT, TSS and GS base are final.

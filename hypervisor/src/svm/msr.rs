@@ -4,6 +4,7 @@
 //! paravirtual clock and EOI registers).
 
 use super::exit::{Flow, exception, raise, skip};
+use crate::cpu::msr::{APIC_BASE, EFER, PAT, TSC_AUX, TSC_DEADLINE};
 use crate::cpu::{self, rtc, tsc};
 use crate::domain::Domain;
 use crate::domain::counters::{Exit, Refusal};
@@ -15,14 +16,11 @@ use sluice_platform::clock;
 use sluice_platform::lapic::Effect;
 
 const TSC: u32 = 0x10;
-const APIC_BASE: u32 = 0x1b;
 const PATCH_LEVEL: u32 = 0x8b;
 const MTRR_CAP: u32 = 0xfe;
 const MCG_CAP: u32 = 0x179;
 const MCG_STATUS: u32 = 0x17a;
-const PAT: u32 = 0x277;
 const MTRR_DEFAULT: u32 = 0x2ff;
-const TSC_DEADLINE: u32 = 0x6e0;
 const X2APIC_FIRST: u32 = 0x800;
 const X2APIC_TPR: u32 = 0x808;
 const X2APIC_EOI: u32 = 0x80b;
@@ -31,8 +29,6 @@ const X2APIC_LAST: u32 = 0x8ff;
 const KVM_WALL_CLOCK: u32 = 0x4b56_4d00;
 const KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
 const KVM_PV_EOI: u32 = 0x4b56_4d04;
-const EFER: u32 = 0xc000_0080;
-const TSC_AUX: u32 = 0xc000_0103;
 const SYSCFG: u32 = 0xc001_0010;
 const HWCR: u32 = 0xc001_0015;
 const NB_CFG: u32 = 0xc001_001f;

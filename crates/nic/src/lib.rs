@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+pub mod dma;
 mod hash;
 pub mod ne2000;
 

@@ -91,6 +91,7 @@ fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
         mode: share.mode,
         mac: share.mac.as_ref().map(|mac| *mac.get_ref()),
         dma_unprotected: share.dma_unprotected,
+        interrupts_unprotected: share.interrupts_unprotected,
     })
 }
 

@@ -1,6 +1,6 @@
 //! The emulated machine: QEMU's command line for a setup, and what its end means.
 
-use crate::config::Setup;
+use crate::config::{Iommu, Setup};
 use crate::workspace::not_found;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -89,7 +89,10 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
         Accel::Tcg => false,
         Accel::Auto => !machine.icount && has_nested_svm(),
     };
-    add("-machine", "q35".into());
+    let iommu = iommu(setup);
+    // The host's KVM cannot remap interrupts of an I/O APIC that it emulates itself.
+    let split = if kvm && iommu.is_some() { ",kernel-irqchip=split" } else { "" };
+    add("-machine", format!("q35{split}"));
     if kvm {
         add("-accel", "kvm".into());
         add("-cpu", "host".into());
@@ -124,6 +127,10 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     add("-chardev", format!("socket,id=channel,path={}", text(machine.channel)?));
     add("-serial", "chardev:channel".into());
     add("-device", "isa-debug-exit,iobase=0xf4,iosize=0x04".into());
+    // First of the PCI devices: what is plugged in before it is not behind it.
+    if let Some(iommu) = iommu {
+        add("-device", iommu);
+    }
     for (index, device) in setup.devices.iter().enumerate() {
         let Some(qemu) = &device.qemu else { continue };
         let mut properties = format!("{qemu},id=dev{index}");
@@ -144,6 +151,18 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     arguments.extend(setup.machine.qemu_args.iter().cloned());
     arguments.extend(machine.extra.iter().cloned());
     Ok(arguments)
+}
+
+/// The IOMMU as a QEMU device.
+fn iommu(setup: &Setup) -> Option<String> {
+    let remapping = if *setup.machine.interrupt_remapping.get_ref() { "on" } else { "off" };
+    // VT-d as servers have it: four levels of tables, no caching of what is not present (that is for
+    // hypervisors which shadow the tables). Extended interrupt mode stays off: QEMU has it with KVM only.
+    match setup.iommu() {
+        Iommu::None => None,
+        Iommu::Amd => Some(format!("amd-iommu,intremap={remapping}")),
+        Iommu::Intel => Some(format!("intel-iommu,intremap={remapping},aw-bits=48,caching-mode=off")),
+    }
 }
 
 fn text(path: &Path) -> Result<String> {
@@ -189,6 +208,37 @@ pub fn panic_code(exit_code: i32) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_iommu_comes_before_what_it_contains() {
+        let text = |machine: &str| {
+            format!(
+                "[machine]\n{machine}\n[device.nic0]\nqemu = \"e1000\"\n[domain.a]\nkernel = \"debian-6.1\"\n\
+                 memory = \"64MiB\"\ndevices = [{{ use = \"nic0\", mode = \"passthrough\", \
+                 interrupts = \"unprotected\" }}]\n"
+            )
+        };
+        let devices = |machine_text: &str| -> Vec<String> {
+            let setup = crate::config::load_text(Path::new("test.toml"), &text(machine_text)).unwrap();
+            let files = Loaded::Files(Path::new("elf"), Path::new("bundle"));
+            let (log, channel) = (Path::new("log"), Path::new("channel"));
+            let machine = Machine {
+                loaded: files,
+                log,
+                channel,
+                accel: Accel::Tcg,
+                cpus: 1,
+                icount: false,
+                extra: &[],
+            };
+            let arguments = arguments(&setup, &machine).unwrap();
+            let pairs = arguments.windows(2).filter(|pair| pair[0] == "-device");
+            pairs.map(|pair| pair[1].clone()).filter(|device| !device.starts_with("isa")).collect()
+        };
+        assert_eq!(devices(""), ["amd-iommu,intremap=on", "e1000,id=dev0"]);
+        let intel = devices("iommu = \"intel\"\ninterrupt_remapping = false");
+        assert_eq!(intel, ["intel-iommu,intremap=off,aw-bits=48,caching-mode=off", "e1000,id=dev0"]);
+    }
 
     #[test]
     fn exit_codes_tell_a_panic_from_an_end() {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Everything that one run of the hypervisor is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +52,8 @@ pub struct Share {
     pub mac: Option<[u8; 6]>,
     /// The user accepts that this function can reach all memory by DMA.
     pub dma_unprotected: bool,
+    /// The user accepts that this function can forge interrupts, for want of interrupt remapping.
+    pub interrupts_unprotected: bool,
 }
 
 /// How a device is shared.
@@ -167,7 +169,13 @@ mod tests {
     use alloc::vec;
 
     fn config() -> Config {
-        let share = Share { device: 0, mode: Mode::Vpio, mac: Some([2; 6]), dma_unprotected: false };
+        let share = Share {
+            device: 0,
+            mode: Mode::Vpio,
+            mac: Some([2; 6]),
+            dma_unprotected: false,
+            interrupts_unprotected: false,
+        };
         let select = Select::Address { bus: 0, device: 3, function: 0 };
         let domain = Domain {
             name: "a".into(),

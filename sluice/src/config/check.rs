@@ -3,8 +3,8 @@
 
 use super::diagnostic::Source;
 use super::walk::suggestion;
-use super::{Domain, Setup, Share, format_mac, human_size};
-use sluice_abi::config::{Mode, Select, masters_bus};
+use super::{Domain, Iommu, Setup, Share, format_mac, human_size};
+use sluice_abi::config::{Mode, Select};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
 const RESERVED_MEMORY: u64 = 96 << 20;
@@ -103,7 +103,7 @@ fn devices(setup: &Setup, source: &mut Source) {
                     help,
                 );
             }
-            unprotected_dma(share, setup, source);
+            unprotected(share, setup, source);
             let line = source.line_of(share.device.span().start);
             let first = used.iter().find(|(name, ..)| *name == device).copied();
             used.push((device, share.mode, owner, line));
@@ -127,26 +127,37 @@ fn devices(setup: &Setup, source: &mut Source) {
     }
 }
 
-/// A function that reaches memory by itself is given away only knowingly. One that is named by its place is
-/// checked by the hypervisor, which sees what it is.
-fn unprotected_dma(share: &Share, setup: &Setup, source: &mut Source) {
-    let device = setup.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref());
-    let masters = match device.map(|device| device.select.get_ref()) {
-        Some(Select::Id { vendor, device, .. }) => masters_bus(*vendor, *device),
-        _ => share.dma_unprotected,
-    };
+/// A function that reaches memory by itself is given away only behind an IOMMU, or knowingly. One that is
+/// named by its place is checked by the hypervisor, which sees what it is.
+fn unprotected(share: &Share, setup: &Setup, source: &mut Source) {
     let name = share.device.get_ref();
-    if share.mode == Mode::Passthrough && masters && !share.dma_unprotected {
+    if share.mode != Mode::Passthrough {
+        for (key, set) in [("dma", share.dma_unprotected), ("interrupts", share.interrupts_unprotected)] {
+            if set {
+                let message = format!("'{name}' is not passed through: its {key} is the hypervisor's matter");
+                source.complain(share.device.span(), message, format!("leave out {key} = \"unprotected\""));
+            }
+        }
+        return;
+    }
+    if share.dma_unprotected || setup.masters_bus(share) != Some(true) {
+        return;
+    }
+    let remapping = &setup.machine.interrupt_remapping;
+    if setup.iommu() == Iommu::None {
         let message = format!(
-            "'{name}' can reach all memory by itself (DMA), and nothing keeps it within its guest's: there is no \
-             IOMMU support yet"
+            "'{name}' can reach all memory by itself (DMA), and nothing keeps it within its guest's: the machine \
+             has no IOMMU"
         );
-        let help = "if this guest may do everything that the hypervisor may, add: dma = \"unprotected\" \
-                    (docs/passthrough.md)";
+        let help = "leave out iommu = \"none\" in [machine]; or, if this guest may do everything that the \
+                    hypervisor may, add here: dma = \"unprotected\" (docs/passthrough.md)";
         source.complain(share.device.span(), message, help.to_owned());
-    } else if share.dma_unprotected && share.mode != Mode::Passthrough {
-        let message = format!("'{name}' is not passed through: its DMA is the hypervisor's matter");
-        source.complain(share.device.span(), message, "leave out dma = \"unprotected\"".to_owned());
+    } else if !remapping.get_ref() && !share.interrupts_unprotected {
+        let line = source.line_of(remapping.span().start);
+        let message = format!("'{name}' can forge interrupts: line {line} switches interrupt remapping off");
+        let help = "leave that line out; or, if this guest may raise any interrupt of the machine, add here: \
+                    interrupts = \"unprotected\"";
+        source.complain(share.device.span(), message, help.to_owned());
     }
 }
 
@@ -183,6 +194,12 @@ fn qemu_devices(setup: &Setup, source: &mut Source) {
             );
             let help = "declare it once and let domains share it, or tell equal cards apart with nth = 1";
             source.complain(device.select.span(), message, help.to_owned());
+        }
+        if let (Iommu::Amd, Some(_), Select::Address { bus: 0, device: slot @ (1 | 0x14), .. }) =
+            (setup.iommu(), &device.qemu, device.select.get_ref())
+        {
+            let message = format!("slot {slot:02x} of the emulated machine belongs to its IOMMU");
+            source.complain(device.select.span(), message, "use slot 02 to 13, or 15 to 1e".to_owned());
         }
         if device.net.is_some() && device.qemu.is_none() {
             let message = format!("'{}' has a network but no QEMU device", device.name.get_ref());

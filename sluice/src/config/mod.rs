@@ -13,7 +13,7 @@ pub use diagnostic::ConfigError;
 pub use parse::parse_size;
 
 use diagnostic::Source;
-use sluice_abi::config::{Mode, Select};
+use sluice_abi::config::{Mode, Select, masters_bus};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -35,8 +35,62 @@ pub struct Machine {
     pub memory: Spanned<u64>,
     /// Physical processors.
     pub cpus: Spanned<u8>,
+    /// Its IOMMU, if the file says: see [`Setup::iommu`].
+    pub iommu: Option<Spanned<Iommu>>,
+    /// Whether the IOMMU remaps interrupts too.
+    pub interrupt_remapping: Spanned<bool>,
     /// Further arguments for QEMU, as they are.
     pub qemu_args: Vec<String>,
+}
+
+/// What stands between the emulated machine's devices and its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Iommu {
+    /// Nothing.
+    None,
+    /// AMD-Vi.
+    Amd,
+    /// Intel VT-d. It goes with AMD's processors in QEMU only.
+    Intel,
+}
+
+impl Iommu {
+    /// All of them, by their words in the file.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("none", Self::None), ("amd", Self::Amd), ("intel", Self::Intel)];
+
+    /// The word in the file.
+    pub fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(_, iommu)| *iommu == self).map_or("", |(word, _)| word)
+    }
+}
+
+impl Setup {
+    /// The IOMMU of the machine that `run` emulates. Where the file does not say: AMD's, as the processors
+    /// are, if there is a device for it to contain, else none, so that a plain run has no device too many.
+    pub fn iommu(&self) -> Iommu {
+        let contains = |share: &Share| {
+            share.mode == Mode::Passthrough
+                && !share.dma_unprotected
+                && self.masters_bus(share) != Some(false)
+        };
+        let needed = || self.domains.iter().flat_map(|domain| &domain.shares).any(contains);
+        match &self.machine.iommu {
+            Some(iommu) => *iommu.get_ref(),
+            None if needed() => Iommu::Amd,
+            None => Iommu::None,
+        }
+    }
+
+    /// Whether a shared device reaches memory by itself; `None`: it is named by its place, so that only the
+    /// hypervisor sees what it is.
+    fn masters_bus(&self, share: &Share) -> Option<bool> {
+        let device = self.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
+        match *device.select.get_ref() {
+            Select::Id { vendor, device, .. } => Some(masters_bus(vendor, device)),
+            Select::Address { .. } => None,
+        }
+    }
 }
 
 /// A physical device that guests share.
@@ -95,6 +149,8 @@ pub struct Share {
     pub mac: Option<Spanned<[u8; 6]>>,
     /// The user accepts unprotected DMA.
     pub dma_unprotected: bool,
+    /// The user accepts interrupts that the device forges.
+    pub interrupts_unprotected: bool,
 }
 
 /// A kernel or an initial ramdisk.
@@ -138,6 +194,11 @@ pub fn describe(path: &Path, setup: &Setup) -> String {
         human_size(*machine.memory.get_ref()),
         machine.cpus.get_ref()
     );
+    let remapping = if *machine.interrupt_remapping.get_ref() { "" } else { " without interrupt remapping" };
+    match setup.iommu() {
+        Iommu::None => {}
+        iommu => text += &format!(", {} IOMMU{remapping}", iommu.word()),
+    }
     for domain in &setup.domains {
         let shares: Vec<String> = domain
             .shares

@@ -3,7 +3,7 @@
 
 use super::diagnostic::Source;
 use super::walk::{Walk, kind, suggestion};
-use super::{Device, Domain, Image, Machine, Net, Setup, Share};
+use super::{Device, Domain, Image, Iommu, Machine, Net, Setup, Share};
 use crate::{kernels, rootfs};
 use sluice_abi::config::{Mode, Select};
 use std::ops::Range;
@@ -29,6 +29,8 @@ pub fn parse(source: &mut Source) -> Setup {
         machine: Machine {
             memory: Spanned::new(0..0, DEFAULT_MACHINE_MEMORY),
             cpus: Spanned::new(0..0, 1),
+            iommu: None,
+            interrupt_remapping: Spanned::new(0..0, true),
             qemu_args: Vec::new(),
         },
         devices: Vec::new(),
@@ -65,8 +67,21 @@ fn machine(mut walk: Walk, machine: &mut Machine, source: &mut Source) {
     if let Some(cpus) = walk.number("cpus", 1..=64, source) {
         machine.cpus = cpus;
     }
+    machine.iommu = walk.string("iommu", source).and_then(|text| iommu(&text, source));
+    if let Some(remapping) = walk.flag("interrupt_remapping", source) {
+        machine.interrupt_remapping = remapping;
+    }
     machine.qemu_args = walk.strings("qemu_args", source);
     walk.finish(source);
+}
+
+fn iommu(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<Iommu>> {
+    let found = Iommu::ALL.into_iter().find(|(word, _)| word == text.get_ref());
+    if found.is_none() {
+        let help = suggestion(text.get_ref(), &Iommu::ALL.map(|(word, _)| word));
+        source.complain(text.span(), format!("'{}' is no IOMMU", text.get_ref()), help);
+    }
+    found.map(|(_, iommu)| Spanned::new(text.span(), iommu))
 }
 
 fn device(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<Device> {
@@ -147,7 +162,7 @@ fn domain(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<
     }
     let vcpus = walk.number("vcpus", 1..=64, source).unwrap_or_else(|| Spanned::new(0..0, 1));
     let cpus = walk.numbers("cpus", 0..=63, source);
-    let paused = walk.flag("paused", source);
+    let paused = walk.flag("paused", source).is_some_and(|paused| *paused.get_ref());
     let shares = walk.list("devices", source).into_iter().filter_map(|value| share(value, source)).collect();
     walk.finish(source);
     Some(Domain { name, kernel: kernel?, initrd, cmdline, memory: memory?, vcpus, cpus, paused, shares })
@@ -178,17 +193,22 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         }
         mac.map(|mac| Spanned::new(text.span(), mac))
     });
-    let dma = walk.string("dma", source);
-    if let Some(text) = dma.as_ref().filter(|text| text.get_ref() != "unprotected") {
-        source.complain(
-            text.span(),
-            format!("'{}' is no setting of 'dma'", text.get_ref()),
-            "leave it out, or write dma = \"unprotected\" to accept that this device reaches all memory"
-                .to_owned(),
-        );
-    }
+    let dma_unprotected = unprotected(&mut walk, "dma", "reaches all memory", source);
+    let interrupts_unprotected = unprotected(&mut walk, "interrupts", "can forge interrupts", source);
     walk.finish(source);
-    Some(Share { device: device?, mode: mode?, mac, dma_unprotected: dma.is_some() })
+    Some(Share { device: device?, mode: mode?, mac, dma_unprotected, interrupts_unprotected })
+}
+
+/// A protection that the user can do without, knowingly.
+fn unprotected(walk: &mut Walk, key: &'static str, what: &str, source: &mut Source) -> bool {
+    let Some(text) = walk.string(key, source) else { return false };
+    if text.get_ref() != "unprotected" {
+        let message = format!("'{}' is no setting of '{key}'", text.get_ref());
+        let help =
+            format!("leave it out, or write {key} = \"unprotected\" to accept that this device {what}");
+        source.complain(text.span(), message, help);
+    }
+    true
 }
 
 fn mode(text: &Spanned<String>, source: &mut Source) -> Option<Mode> {

@@ -150,28 +150,79 @@ fn sizes_are_exact() {
     assert_eq!(human_size(256 << 20), "256 MiB");
 }
 
-#[test]
-fn a_device_that_reaches_memory_is_given_away_only_knowingly() {
-    let file = |pci: &str, entry: &str| {
-        format!(
-            "[device.nic0]\npci = \"{pci}\"\n[domain.a]\nkernel = \"debian-6.1\"\nmemory = \"64MiB\"\n\
-             devices = [{{ use = \"nic0\", {entry} }}]\n"
-        )
-    };
-    let messages = |text: String| match try_load(&text) {
+/// A file with one device in one guest.
+fn one_device(machine: &str, pci: &str, entry: &str) -> String {
+    format!(
+        "[machine]\n{machine}\n[device.nic0]\npci = \"{pci}\"\nqemu = \"e1000\"\n[domain.a]\n\
+         kernel = \"debian-6.1\"\nmemory = \"64MiB\"\ndevices = [{{ use = \"nic0\", {entry} }}]\n"
+    )
+}
+
+fn messages(text: &str) -> Vec<String> {
+    match try_load(text) {
         Ok(_) => Vec::new(),
-        Err(ConfigError::Wrong(found)) => {
-            found.list.iter().map(|one| one.message.clone()).collect::<Vec<_>>()
-        }
+        Err(ConfigError::Wrong(found)) => found.list.iter().map(|one| one.message.clone()).collect(),
         Err(other) => panic!("{other}"),
-    };
-    let plain = "mode = \"passthrough\"";
-    let knowing = "mode = \"passthrough\", dma = \"unprotected\"";
-    let refused = messages(file("8086:100e", plain));
+    }
+}
+
+const PLAIN: &str = "mode = \"passthrough\"";
+const KNOWING: &str = "mode = \"passthrough\", dma = \"unprotected\"";
+const FORGING: &str = "mode = \"passthrough\", interrupts = \"unprotected\"";
+const VPIO: &str = "mode = \"vpio\", mac = \"52:54:00:00:00:0a\"";
+const E1000: &str = "8086:100e";
+const NE2000: &str = "10ec:8029";
+
+#[test]
+fn a_device_that_reaches_memory_is_given_away_only_behind_an_iommu_or_knowingly() {
+    let none = "iommu = \"none\"";
+    let refused = messages(&one_device(none, E1000, PLAIN));
     assert!(refused.len() == 1 && refused[0].contains("DMA"), "{refused:?}");
-    assert!(messages(file("8086:100e", knowing)).is_empty());
-    assert!(messages(file("10ec:8029", plain)).is_empty(), "an NE2000 has no DMA");
-    assert!(messages(file("00:04.0", plain)).is_empty(), "only the hypervisor sees what is there");
-    let vpio = "mode = \"vpio\", mac = \"52:54:00:00:00:0a\", dma = \"unprotected\"";
-    assert!(messages(file("10ec:8029", vpio))[0].contains("not passed through"));
+    assert!(messages(&one_device(none, E1000, KNOWING)).is_empty());
+    assert!(messages(&one_device(none, NE2000, PLAIN)).is_empty(), "an NE2000 has no DMA");
+    assert!(
+        messages(&one_device(none, "00:04.0", PLAIN)).is_empty(),
+        "only the hypervisor sees what is there"
+    );
+    let vpio = format!("{VPIO}, dma = \"unprotected\", interrupts = \"unprotected\"");
+    let refused = messages(&one_device("", NE2000, &vpio));
+    assert!(
+        refused.len() == 2 && refused.iter().all(|one| one.contains("not passed through")),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn forged_interrupts_are_accepted_knowingly() {
+    let off = "iommu = \"intel\"\ninterrupt_remapping = false";
+    let refused = messages(&one_device(off, E1000, PLAIN));
+    assert!(
+        refused.len() == 1 && refused[0].contains("line 3 switches interrupt remapping off"),
+        "{refused:?}"
+    );
+    assert!(messages(&one_device(off, E1000, FORGING)).is_empty());
+    assert!(messages(&one_device(off, E1000, KNOWING)).is_empty(), "more is accepted already");
+    assert!(messages(&one_device(off, NE2000, PLAIN)).is_empty());
+    assert!(
+        messages(&one_device("", E1000, "mode = \"passthrough\", interrupts = \"open\""))[0]
+            .contains("'open' is no setting of 'interrupts'")
+    );
+}
+
+#[test]
+fn an_iommu_is_there_where_one_is_needed() {
+    let iommu = |machine: &str, pci: &str, entry: &str| {
+        try_load(&one_device(machine, pci, entry)).expect("good").iommu()
+    };
+    assert_eq!(iommu("", E1000, PLAIN), Iommu::Amd);
+    assert_eq!(iommu("", "00:04.0", PLAIN), Iommu::Amd, "nobody knows yet what it is");
+    assert_eq!(iommu("", E1000, KNOWING), Iommu::None);
+    assert_eq!(iommu("", NE2000, PLAIN), Iommu::None);
+    assert_eq!(iommu("", NE2000, VPIO), Iommu::None);
+    assert_eq!(iommu("iommu = \"intel\"", NE2000, VPIO), Iommu::Intel);
+    assert_eq!(iommu("iommu = \"amd\"", E1000, KNOWING), Iommu::Amd);
+    assert!(messages(&one_device("iommu = \"arm\"", E1000, PLAIN))[0].contains("'arm' is no IOMMU"));
+    assert!(messages(&one_device("interrupt_remapping = 1", E1000, PLAIN))[0].contains("true or false"));
+    assert!(messages(&one_device("", "00:14.0", PLAIN))[0].contains("slot 14"));
+    assert!(messages(&one_device("iommu = \"intel\"", "00:14.0", PLAIN)).is_empty());
 }

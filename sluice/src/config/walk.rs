@@ -36,12 +36,12 @@ impl<'a, 't> Walk<'a, 't> {
         }
     }
 
-    /// `true` or `false`; false when absent.
-    pub fn flag(&mut self, key: &'static str, source: &mut Source) -> bool {
-        let Some(value) = self.value(key) else { return false };
+    /// `true` or `false`.
+    pub fn flag(&mut self, key: &'static str, source: &mut Source) -> Option<Spanned<bool>> {
+        let value = self.value(key)?;
         match value.get_ref() {
-            DeValue::Boolean(flag) => *flag,
-            other => self.wrong_type(source, key, value.span(), "true or false", other).unwrap_or(false),
+            DeValue::Boolean(flag) => Some(Spanned::new(value.span(), *flag)),
+            other => self.wrong_type(source, key, value.span(), "true or false", other),
         }
     }
 

@@ -13,6 +13,7 @@ mod boot;
 mod cpu;
 mod device;
 mod domain;
+mod iommu;
 mod log;
 mod manage;
 mod mm;

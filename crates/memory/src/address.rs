@@ -59,6 +59,12 @@ macro_rules! address {
             }
         }
 
+        impl From<$name> for u64 {
+            fn from(address: $name) -> Self {
+                address.0
+            }
+        }
+
         impl fmt::Debug for $name {
             fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(out, concat!(stringify!($name), "({:#x})"), self.0)

@@ -2,7 +2,7 @@
 //!
 //! - [`Gpa`], [`Hpa`], [`Gva`], [`Iova`]: addresses that cannot be mixed up.
 //! - [`FrameAllocator`]: which host-physical memory is free.
-//! - [`NestedTables`]: what of it a guest sees, and where.
+//! - [`Tables`]: what of it a guest or a device sees, and where; [`NestedTables`] are a guest's.
 //! - [`GuestMemory`]: the only way from a guest-physical address to memory.
 //!
 //! The crate touches no hardware: memory itself is behind [`PhysicalMemory`].
@@ -14,12 +14,12 @@ extern crate alloc;
 mod address;
 mod frames;
 mod guest;
-mod nested;
+mod tables;
 
 pub use address::{Gpa, Gva, HUGE_PAGE, Hpa, Iova, LARGE_PAGE, PAGE_SIZE};
 pub use frames::{FrameAllocator, FreeError};
 pub use guest::{AddError, Extent, GuestMemory, OutOfRange};
-pub use nested::{Access, MapError, NestedTables, TableFrames};
+pub use tables::{Access, Entry, Format, LongMode, MapError, NestedTables, TableFrames, Tables};
 
 /// Host-physical memory, as something that can be read and written.
 pub trait PhysicalMemory {

@@ -75,7 +75,7 @@ impl Domain {
     fn reached(&self, machine: &Machine) -> Vec<(u64, u64)> {
         let mut ranges = Vec::new();
         self.tables.visit(machine, &mut |gpa, hpa, len, _| {
-            assert_eq!(self.memory.translate(gpa, len).unwrap().next(), Some((hpa, len)));
+            assert_eq!(self.memory.translate(Gpa::new(gpa), len).unwrap().next(), Some((hpa, len)));
             ranges.push((hpa.as_u64(), hpa.as_u64() + len));
         });
         ranges

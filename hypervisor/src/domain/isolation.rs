@@ -18,7 +18,8 @@ impl Domain {
         let Some(tables) = nested.as_ref() else { return };
         let image = mm::image_range();
         let (mut pages, mut bytes) = (0u64, 0u64);
-        tables.visit(&mm::Direct, &mut |gpa: Gpa, hpa: Hpa, len, _| {
+        tables.visit(&mm::Direct, &mut |gpa, hpa: Hpa, len, _| {
+            let gpa = Gpa::new(gpa);
             let own = self
                 .memory
                 .translate(gpa, len)

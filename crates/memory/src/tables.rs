@@ -1,20 +1,22 @@
-//! Nested page tables, in AMD's long-mode format.
+//! Page tables as trees of 512-entry tables: one algorithm for every format that looks so.
 //!
-//! Source: APM vol 2, 5.3 (long-mode paging) and 15.25.5 (nested tables: every access is a user
-//! access, so that each entry has U/S set).
+//! Key types: [`Tables`], [`Format`]. [`NestedTables`] are those of processors ([`LongMode`]); the IOMMUs' formats are in
+//! `sluice_iommu`. What formats have in common: tables of one page, 9 address bits a level, entries of 8 bytes,
+//! 0 for nothing.
 
-use crate::{Gpa, HUGE_PAGE, Hpa, LARGE_PAGE, PAGE_SIZE, PhysicalMemory};
+use crate::{Hpa, PAGE_SIZE, PhysicalMemory};
 use bitflags::bitflags;
+use core::fmt::Debug;
 
 bitflags! {
-    /// What a guest may do to a page.
+    /// What may be done to a page.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Access: u8 {
-        /// Read it. Without it nothing is mapped.
+        /// Read it. For a processor, nothing is mapped without it.
         const READ = 1;
         /// Write it.
         const WRITE = 2;
-        /// Run code in it.
+        /// Run code in it; means nothing to a device.
         const EXECUTE = 4;
         /// It is not memory: no caching.
         const UNCACHED = 8;
@@ -25,7 +27,7 @@ bitflags! {
 /// unless the error is `BadRange`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
-    /// Not whole pages, or beyond 48 bits.
+    /// Not whole pages, or beyond what the tables can express.
     BadRange,
     /// No memory for a table.
     OutOfMemory,
@@ -35,58 +37,109 @@ pub enum MapError {
 pub trait TableFrames: PhysicalMemory {
     /// A cleared frame.
     fn allocate_table(&mut self) -> Option<Hpa>;
-    /// Takes a frame back. A processor that runs the guest may still walk it until translations are flushed: while
-    /// the guest can run, the frame must not be used again before that.
+    /// Takes a frame back. Whoever uses the tables may still walk it until translations are flushed: where they are
+    /// in use, the frame must not be used again before that.
     fn free_table(&mut self, frame: Hpa);
 }
 
-const PRESENT: u64 = 1;
-const WRITABLE: u64 = 1 << 1;
-const USER: u64 = 1 << 2;
-const WRITE_THROUGH: u64 = 1 << 3;
-const CACHE_DISABLE: u64 = 1 << 4;
-const LARGE: u64 = 1 << 7;
-const NO_EXECUTE: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// An entry, understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Nothing is mapped.
+    Absent,
+    /// A page of the level's size begins there.
+    Leaf(Hpa, Access),
+    /// The table of the next lower level is there.
+    Table(Hpa),
+}
 
-const LEVELS: u32 = 4;
+/// How the entries of a tree are written.
+pub trait Format: Copy + Debug {
+    /// Levels of the tree, 1-6. The lowest, whose entries are small pages, is 1; the root is at this level.
+    fn levels(self) -> u32;
+    /// The highest level at which a page can be mapped, 1 (4 KiB) to 3 (1 GiB).
+    fn largest_leaf(self) -> u32;
+    /// The entry of a page at `level`, whose address is a multiple of the level's size. 0 where `access` allows nothing.
+    fn leaf(self, hpa: Hpa, access: Access, level: u32) -> u64;
+    /// The entry at `level` of a table of the level below.
+    fn table(self, table: Hpa, level: u32) -> u64;
+    /// What an entry at `level` means, if `leaf` or `table` made it.
+    fn decode(self, entry: u64, level: u32) -> Entry;
+}
+
+/// Nested page tables, in AMD's long-mode format.
+///
+/// Source: APM vol 2, 5.3 (long-mode paging) and 15.25.5 (nested tables: every access is a user
+/// access, so that each entry has U/S set).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongMode;
+
+impl LongMode {
+    const PRESENT: u64 = 1;
+    const WRITABLE: u64 = 1 << 1;
+    const USER: u64 = 1 << 2;
+    const WRITE_THROUGH: u64 = 1 << 3;
+    const CACHE_DISABLE: u64 = 1 << 4;
+    const LARGE: u64 = 1 << 7;
+    const NO_EXECUTE: u64 = 1 << 63;
+    const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+}
+
+impl Format for LongMode {
+    fn levels(self) -> u32 {
+        4
+    }
+
+    fn largest_leaf(self) -> u32 {
+        3
+    }
+
+    fn leaf(self, hpa: Hpa, access: Access, level: u32) -> u64 {
+        if !access.contains(Access::READ) {
+            return 0;
+        }
+        let mut entry = hpa.as_u64() | Self::PRESENT | Self::USER;
+        if access.contains(Access::WRITE) {
+            entry |= Self::WRITABLE;
+        }
+        if !access.contains(Access::EXECUTE) {
+            entry |= Self::NO_EXECUTE;
+        }
+        if access.contains(Access::UNCACHED) {
+            entry |= Self::CACHE_DISABLE | Self::WRITE_THROUGH;
+        }
+        if level > 1 { entry | Self::LARGE } else { entry }
+    }
+
+    fn table(self, table: Hpa, _: u32) -> u64 {
+        table.as_u64() | Self::PRESENT | Self::WRITABLE | Self::USER
+    }
+
+    fn decode(self, entry: u64, level: u32) -> Entry {
+        if entry & Self::PRESENT == 0 {
+            return Entry::Absent;
+        }
+        if level > 1 && entry & Self::LARGE == 0 {
+            return Entry::Table(Hpa::new(entry & Self::ADDRESS));
+        }
+        let mut access = Access::READ;
+        access.set(Access::WRITE, entry & Self::WRITABLE != 0);
+        access.set(Access::EXECUTE, entry & Self::NO_EXECUTE == 0);
+        access.set(Access::UNCACHED, entry & Self::CACHE_DISABLE != 0);
+        Entry::Leaf(Hpa::new(entry & Self::ADDRESS & !(span(level) - 1)), access)
+    }
+}
+
+/// The nested page tables of one guest, by guest-physical address.
+pub type NestedTables = Tables<LongMode>;
 
 /// Bytes that one entry covers at a level (1 is the lowest).
 const fn span(level: u32) -> u64 {
     1 << (12 + 9 * (level - 1))
 }
 
-fn slot(table: Hpa, gpa: u64, level: u32) -> Hpa {
-    Hpa::new(table.as_u64() + (gpa / span(level) % 512) * 8)
-}
-
-fn leaf(hpa: u64, access: Access, level: u32) -> u64 {
-    if !access.contains(Access::READ) {
-        return 0;
-    }
-    let mut entry = hpa | PRESENT | USER;
-    if access.contains(Access::WRITE) {
-        entry |= WRITABLE;
-    }
-    if !access.contains(Access::EXECUTE) {
-        entry |= NO_EXECUTE;
-    }
-    if access.contains(Access::UNCACHED) {
-        entry |= CACHE_DISABLE | WRITE_THROUGH;
-    }
-    if level > 1 { entry | LARGE } else { entry }
-}
-
-fn access_of(entry: u64) -> Access {
-    let mut access = Access::READ;
-    access.set(Access::WRITE, entry & WRITABLE != 0);
-    access.set(Access::EXECUTE, entry & NO_EXECUTE == 0);
-    access.set(Access::UNCACHED, entry & CACHE_DISABLE != 0);
-    access
-}
-
-fn is_leaf(entry: u64, level: u32) -> bool {
-    level == 1 || entry & LARGE != 0
+fn slot(table: Hpa, at: u64, level: u32) -> Hpa {
+    Hpa::new(table.as_u64() + (at / span(level) % 512) * 8)
 }
 
 /// What to do with the pages of a range.
@@ -97,19 +150,27 @@ enum Change {
     Protect(Access),
 }
 
-/// The nested page tables of one guest.
+/// A tree of tables. Input addresses are numbers here: what space they are of, the owner knows.
 #[derive(Debug)]
-pub struct NestedTables {
+pub struct Tables<F: Format> {
+    format: F,
     root: Hpa,
 }
 
 impl NestedTables {
     /// Empty tables.
     pub fn new(frames: &mut impl TableFrames) -> Option<Self> {
-        Some(Self { root: frames.allocate_table()? })
+        Self::with_format(LongMode, frames)
+    }
+}
+
+impl<F: Format> Tables<F> {
+    /// Empty tables of a format.
+    pub fn with_format(format: F, frames: &mut impl TableFrames) -> Option<Self> {
+        Some(Self { format, root: frames.allocate_table()? })
     }
 
-    /// What goes into `nCR3`.
+    /// The table of the highest level.
     pub fn root(&self) -> Hpa {
         self.root
     }
@@ -119,88 +180,93 @@ impl NestedTables {
     ///
     /// # Errors
     /// See [`MapError`].
-    pub fn map<F: TableFrames>(
+    pub fn map(
         &mut self,
-        frames: &mut F,
-        gpa: Gpa,
+        frames: &mut impl TableFrames,
+        at: impl Into<u64>,
         hpa: Hpa,
         len: u64,
         access: Access,
     ) -> Result<bool, MapError> {
+        let at = at.into();
         // Higher bits of an entry are not address bits.
         if !hpa.is_aligned(PAGE_SIZE) || hpa.checked_add(len).is_none_or(|end| end.as_u64() > 1 << 52) {
             return Err(MapError::BadRange);
         }
-        let offset = hpa.as_u64().wrapping_sub(gpa.as_u64());
-        self.change(frames, gpa, len, Change::Map { offset, access })
+        self.change(frames, at, len, Change::Map { offset: hpa.as_u64().wrapping_sub(at), access })
     }
 
     /// Unmaps a range. Returns whether translations must be flushed.
     ///
     /// # Errors
     /// See [`MapError`]; splitting a large page takes memory.
-    pub fn unmap<F: TableFrames>(&mut self, frames: &mut F, gpa: Gpa, len: u64) -> Result<bool, MapError> {
-        self.change(frames, gpa, len, Change::Unmap)
+    pub fn unmap(
+        &mut self,
+        frames: &mut impl TableFrames,
+        at: impl Into<u64>,
+        len: u64,
+    ) -> Result<bool, MapError> {
+        self.change(frames, at.into(), len, Change::Unmap)
     }
 
     /// Changes the rights of what is mapped in a range. Returns whether translations must be flushed.
     ///
     /// # Errors
     /// See [`MapError`]; splitting a large page takes memory.
-    pub fn protect<F: TableFrames>(
+    pub fn protect(
         &mut self,
-        frames: &mut F,
-        gpa: Gpa,
+        frames: &mut impl TableFrames,
+        at: impl Into<u64>,
         len: u64,
         access: Access,
     ) -> Result<bool, MapError> {
-        self.change(frames, gpa, len, Change::Protect(access))
+        self.change(frames, at.into(), len, Change::Protect(access))
     }
 
-    /// Where a guest-physical address is, what may be done there, and how large its page is.
-    pub fn lookup(&self, memory: &impl PhysicalMemory, gpa: Gpa) -> Option<(Hpa, Access, u64)> {
+    /// Where an address leads, what may be done there, and how large its page is.
+    pub fn lookup(&self, memory: &impl PhysicalMemory, at: impl Into<u64>) -> Option<(Hpa, Access, u64)> {
+        let at = at.into();
         let mut table = self.root;
-        for level in (1..=LEVELS).rev() {
-            let entry = memory.read_u64(slot(table, gpa.as_u64(), level));
-            if entry & PRESENT == 0 {
-                return None;
+        for level in (1..=self.format.levels()).rev() {
+            match self.format.decode(memory.read_u64(slot(table, at, level)), level) {
+                Entry::Absent => return None,
+                Entry::Leaf(hpa, access) => {
+                    return Some((Hpa::new(hpa.as_u64() + at % span(level)), access, span(level)));
+                }
+                Entry::Table(next) => table = next,
             }
-            if is_leaf(entry, level) {
-                let offset = gpa.as_u64() % span(level);
-                let hpa = Hpa::new((entry & ADDRESS & !(span(level) - 1)) + offset);
-                return Some((hpa, access_of(entry), span(level)));
-            }
-            table = Hpa::new(entry & ADDRESS);
         }
         None
     }
 
-    /// Shows every mapped page: where the guest sees it, where it is, its bytes and rights.
-    pub fn visit(&self, memory: &impl PhysicalMemory, show: &mut impl FnMut(Gpa, Hpa, u64, Access)) {
-        visit_tree(memory, self.root, 0, LEVELS, show);
+    /// Shows every mapped page: its address, where it is, its bytes and rights.
+    pub fn visit(&self, memory: &impl PhysicalMemory, show: &mut impl FnMut(u64, Hpa, u64, Access)) {
+        visit_tree(memory, self.format, self.root, 0, self.format.levels(), show);
     }
 
     /// Gives all tables back.
     pub fn release(self, frames: &mut impl TableFrames) {
-        free_tree(frames, self.root, LEVELS);
+        free_tree(frames, self.format, self.root, self.format.levels());
     }
 
-    fn change<F: TableFrames>(
+    fn change(
         &self,
-        frames: &mut F,
-        gpa: Gpa,
+        frames: &mut impl TableFrames,
+        start: u64,
         len: u64,
         change: Change,
     ) -> Result<bool, MapError> {
-        let start = gpa.as_u64();
         let end = start.checked_add(len).ok_or(MapError::BadRange)?;
-        if !gpa.is_aligned(PAGE_SIZE) || !len.is_multiple_of(PAGE_SIZE) || end > span(LEVELS + 1) {
+        let top = self.format.levels();
+        // Six levels are more than 64 bits.
+        let limit = 1u64.checked_shl(12 + 9 * top).unwrap_or(u64::MAX);
+        if !start.is_multiple_of(PAGE_SIZE) || !len.is_multiple_of(PAGE_SIZE) || end > limit {
             return Err(MapError::BadRange);
         }
         let mut at = start;
         let mut flush = false;
         while at < end {
-            let (done, replaced) = change_one(frames, self.root, at, end, change)?;
+            let (done, replaced) = change_one(frames, self.format, self.root, at, end, change)?;
             flush |= replaced;
             at += done;
         }
@@ -209,100 +275,103 @@ impl NestedTables {
 }
 
 /// Changes one entry, as high as it can be. Returns the bytes it covers and whether it was present.
-fn change_one<F: TableFrames>(
-    frames: &mut F,
+fn change_one<F: Format>(
+    frames: &mut impl TableFrames,
+    format: F,
     root: Hpa,
     at: u64,
     end: u64,
     change: Change,
 ) -> Result<(u64, bool), MapError> {
     let mut table = root;
-    let mut level = LEVELS;
+    let mut level = format.levels();
     loop {
         let place = slot(table, at, level);
-        let entry = frames.read_u64(place);
+        let entry = format.decode(frames.read_u64(place), level);
         let size = span(level);
         let whole = at.is_multiple_of(size) && end - at >= size;
-        let present = entry & PRESENT != 0;
-        let large_enough = level == 1 || size == LARGE_PAGE || size == HUGE_PAGE;
-        match change {
-            Change::Map { offset, access }
-                if whole && large_enough && at.wrapping_add(offset).is_multiple_of(size) =>
+        match (change, entry) {
+            (Change::Map { offset, access }, _)
+                if whole
+                    && level <= format.largest_leaf()
+                    && at.wrapping_add(offset).is_multiple_of(size) =>
             {
-                frames.write_u64(place, leaf(at.wrapping_add(offset), access, level));
-                if present && !is_leaf(entry, level) {
-                    free_tree(frames, Hpa::new(entry & ADDRESS), level - 1);
+                let hpa = Hpa::new(at.wrapping_add(offset));
+                frames.write_u64(place, format.leaf(hpa, access, level));
+                if let Entry::Table(below) = entry {
+                    free_tree(frames, format, below, level - 1);
                 }
-                return Ok((size, present));
+                return Ok((size, entry != Entry::Absent));
             }
-            Change::Unmap | Change::Protect(_) if !present => {
+            (Change::Unmap | Change::Protect(_), Entry::Absent) => {
                 // Nothing here: go on after this entry.
-                return Ok((size - at % size, false)).map(|(bytes, flush)| (bytes.min(end - at), flush));
+                return Ok(((size - at % size).min(end - at), false));
             }
-            Change::Unmap if whole => {
+            (Change::Unmap, _) if whole => {
                 frames.write_u64(place, 0);
-                if !is_leaf(entry, level) {
-                    free_tree(frames, Hpa::new(entry & ADDRESS), level - 1);
+                if let Entry::Table(below) = entry {
+                    free_tree(frames, format, below, level - 1);
                 }
                 return Ok((size, true));
             }
-            Change::Protect(access) if whole && is_leaf(entry, level) => {
-                frames.write_u64(place, leaf(entry & ADDRESS & !(size - 1), access, level));
+            (Change::Protect(access), Entry::Leaf(hpa, _)) if whole => {
+                frames.write_u64(place, format.leaf(hpa, access, level));
                 return Ok((size, true));
             }
             _ => {}
         }
-        if !present || is_leaf(entry, level) {
-            table = split(frames, place, entry, level)?;
-        } else {
-            table = Hpa::new(entry & ADDRESS);
-        }
+        table = match entry {
+            Entry::Table(next) => next,
+            Entry::Absent | Entry::Leaf(..) => split(frames, format, place, entry, level)?,
+        };
         level -= 1;
     }
 }
 
 /// Puts a table where nothing or a large page is, with the same mapping.
-fn split<F: TableFrames>(frames: &mut F, place: Hpa, entry: u64, level: u32) -> Result<Hpa, MapError> {
+fn split<F: Format>(
+    frames: &mut impl TableFrames,
+    format: F,
+    place: Hpa,
+    entry: Entry,
+    level: u32,
+) -> Result<Hpa, MapError> {
     let table = frames.allocate_table().ok_or(MapError::OutOfMemory)?;
-    if entry & PRESENT != 0 {
-        let base = entry & ADDRESS & !(span(level) - 1);
+    if let Entry::Leaf(hpa, access) = entry {
         for index in 0..512 {
-            let part = leaf(base + index * span(level - 1), access_of(entry), level - 1);
+            let part = Hpa::new(hpa.as_u64() + index * span(level - 1));
+            let part = format.leaf(part, access, level - 1);
             frames.write_u64(Hpa::new(table.as_u64() + index * 8), part);
         }
     }
-    frames.write_u64(place, table.as_u64() | PRESENT | WRITABLE | USER);
+    frames.write_u64(place, format.table(table, level));
     Ok(table)
 }
 
-fn visit_tree(
+fn visit_tree<F: Format>(
     memory: &impl PhysicalMemory,
+    format: F,
     table: Hpa,
     base: u64,
     level: u32,
-    show: &mut impl FnMut(Gpa, Hpa, u64, Access),
+    show: &mut impl FnMut(u64, Hpa, u64, Access),
 ) {
     for index in 0..512 {
-        let entry = memory.read_u64(Hpa::new(table.as_u64() + index * 8));
-        let gpa = base + index * span(level);
-        if entry & PRESENT == 0 {
-            continue;
-        }
-        if is_leaf(entry, level) {
-            let hpa = Hpa::new(entry & ADDRESS & !(span(level) - 1));
-            show(Gpa::new(gpa), hpa, span(level), access_of(entry));
-        } else {
-            visit_tree(memory, Hpa::new(entry & ADDRESS), gpa, level - 1, show);
+        let at = base.wrapping_add(index * span(level));
+        match format.decode(memory.read_u64(Hpa::new(table.as_u64() + index * 8)), level) {
+            Entry::Absent => {}
+            Entry::Leaf(hpa, access) => show(at, hpa, span(level), access),
+            Entry::Table(next) => visit_tree(memory, format, next, at, level - 1, show),
         }
     }
 }
 
-fn free_tree<F: TableFrames>(frames: &mut F, table: Hpa, level: u32) {
+fn free_tree<F: Format>(frames: &mut impl TableFrames, format: F, table: Hpa, level: u32) {
     if level > 1 {
         for index in 0..512 {
             let entry = frames.read_u64(Hpa::new(table.as_u64() + index * 8));
-            if entry & PRESENT != 0 && !is_leaf(entry, level) {
-                free_tree(frames, Hpa::new(entry & ADDRESS), level - 1);
+            if let Entry::Table(below) = format.decode(entry, level) {
+                free_tree(frames, format, below, level - 1);
             }
         }
     }
@@ -312,6 +381,7 @@ fn free_tree<F: TableFrames>(frames: &mut F, table: Hpa, level: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Gpa, HUGE_PAGE, LARGE_PAGE};
     use alloc::collections::{BTreeMap, BTreeSet};
     use alloc::vec::Vec;
     use core::cell::RefCell;

@@ -1,0 +1,3 @@
+//! AMD-Vi.
+
+pub mod page;

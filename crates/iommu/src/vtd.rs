@@ -1,0 +1,3 @@
+//! Intel VT-d.
+
+pub mod page;

@@ -1,0 +1,3 @@
+//! I/O spaces.
+#![no_std]
+#![forbid(unsafe_code)]

@@ -1,0 +1,115 @@
+//! What is in a space: pieces of consecutive pages that are consecutive in memory too.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::Range;
+use sluice_memory::{Access, Hpa, PAGE_SIZE};
+
+/// Who may do what with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// The processors of the guest that the space belongs to.
+    pub owner: Access,
+    /// Whom the page is lent to: devices, software in a driver domain.
+    pub party: Access,
+}
+
+impl Rights {
+    /// Nobody may do anything.
+    pub const NONE: Self = Self { owner: Access::empty(), party: Access::empty() };
+
+    /// Memory that the guest runs in and its devices use.
+    pub const MEMORY: Self = Self {
+        owner: Access::READ.union(Access::WRITE).union(Access::EXECUTE),
+        party: Access::READ.union(Access::WRITE),
+    };
+
+    /// Registers of a device, for the guest's processors only.
+    pub const DEVICE: Self =
+        Self { owner: Access::READ.union(Access::WRITE).union(Access::UNCACHED), party: Access::empty() };
+}
+
+/// Consecutive pages of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Address of the first in the space.
+    pub at: u64,
+    /// Where that one is.
+    pub hpa: Hpa,
+    /// Bytes, whole pages.
+    pub len: u64,
+    /// Who may do what with them.
+    pub rights: Rights,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.at + self.len
+    }
+
+    /// The part of it within a range that it overlaps.
+    fn within(&self, range: &Range<u64>) -> Self {
+        let at = self.at.max(range.start);
+        let end = self.end().min(range.end);
+        Self { at, hpa: Hpa::new(self.hpa.as_u64() + (at - self.at)), len: end - at, rights: self.rights }
+    }
+}
+
+/// All pieces of a space. None overlap.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    by_address: BTreeMap<u64, Piece>,
+}
+
+impl Pieces {
+    pub(crate) const fn new() -> Self {
+        Self { by_address: BTreeMap::new() }
+    }
+
+    /// The pieces that overlap a range, cut to it, in order.
+    pub(crate) fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = Piece> {
+        let before = self.by_address.range(..range.start).next_back().map(|(_, piece)| *piece);
+        let inside = if range.is_empty() { range.end..range.end } else { range.clone() };
+        before
+            .filter(|piece| piece.end() > range.start && !range.is_empty())
+            .into_iter()
+            .chain(self.by_address.range(inside).map(|(_, piece)| *piece))
+            .map(move |piece| piece.within(&range))
+    }
+
+    /// Adds a piece where nothing is.
+    pub(crate) fn insert(&mut self, piece: Piece) {
+        self.by_address.insert(piece.at, piece);
+    }
+
+    /// Takes a range out and returns what was in it.
+    pub(crate) fn take(&mut self, range: Range<u64>) -> Vec<Piece> {
+        let taken: Vec<Piece> = self.overlapping(range.clone()).collect();
+        for piece in &taken {
+            // The piece that holds it begins here or before.
+            let Some((start, whole)) =
+                self.by_address.range(..=piece.at).next_back().map(|(start, whole)| (*start, *whole))
+            else {
+                continue;
+            };
+            self.by_address.remove(&start);
+            for rest in [whole.at..range.start, range.end..whole.end()] {
+                if rest.start < rest.end {
+                    self.insert(whole.within(&rest));
+                }
+            }
+        }
+        taken
+    }
+
+    /// All pieces, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Piece> {
+        self.by_address.values().copied()
+    }
+}
+
+/// The addresses of a range of whole pages; `None` if it is not that.
+pub(crate) fn range(at: u64, len: u64) -> Option<Range<u64>> {
+    let end = at.checked_add(len)?;
+    (at.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE)).then_some(at..end)
+}

@@ -1,0 +1,196 @@
+//! A space and its views.
+
+use crate::pieces::{self, Pieces};
+use crate::{Piece, Rights, Stale};
+use alloc::vec::Vec;
+use core::ops::Range;
+use sluice_memory::{Hpa, MapError};
+
+/// Someone who sees a space.
+pub trait View {
+    /// What it takes to make a view forget: whose translations they are.
+    type Owner: ?Sized;
+
+    /// Shows a piece, as far as its rights are for this view. Nothing is shown there.
+    /// Returns whether translations may be cached all the same: of the absence of anything.
+    ///
+    /// # Errors
+    /// See [`MapError`]. A part may be shown then.
+    fn show(&mut self, piece: &Piece) -> Result<bool, MapError>;
+
+    /// Shows nothing in a range any more. Whoever has cached what was there can go on using it until
+    /// [`View::forget`].
+    ///
+    /// # Errors
+    /// See [`MapError`]: a large page cannot be split without memory. Then the view still shows a part of the range.
+    fn hide(&mut self, range: Range<u64>) -> Result<(), MapError>;
+
+    /// Sees to it that nobody uses a stale translation of this view any more, nor a table that is no longer part of it.
+    /// Returns only then.
+    fn forget(&mut self, owner: &Self::Owner, stale: &Stale);
+}
+
+/// Why pages cannot be issued or changed. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IssueError {
+    /// Not whole pages, or beyond what a view can show.
+    BadRange,
+    /// A page has been issued already.
+    Taken,
+    /// Not all of the pages have been issued.
+    Absent,
+    /// No memory for tables.
+    OutOfMemory,
+}
+
+impl From<MapError> for IssueError {
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::BadRange => Self::BadRange,
+            MapError::OutOfMemory => Self::OutOfMemory,
+        }
+    }
+}
+
+/// Numbered pages, and everyone who sees them.
+#[derive(Debug)]
+pub struct Space<V: View> {
+    pieces: Pieces,
+    views: Vec<V>,
+    stale: Stale,
+    /// Memory that was revoked and may still be reached.
+    retired: Vec<(Hpa, u64)>,
+}
+
+impl<V: View> Default for Space<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<V: View> Space<V> {
+    /// Nothing, seen by nobody.
+    pub const fn new() -> Self {
+        Self { pieces: Pieces::new(), views: Vec::new(), stale: Stale::new(), retired: Vec::new() }
+    }
+
+    /// Lets somebody else see the space.
+    ///
+    /// # Errors
+    /// The view cannot show all of it; it is dropped.
+    pub fn add_view(&mut self, mut view: V) -> Result<(), IssueError> {
+        for piece in self.pieces.iter() {
+            view.show(&piece)?;
+        }
+        // Whatever may be cached of a view that nobody has used yet is not of this one.
+        self.stale.add_all();
+        self.views.push(view);
+        Ok(())
+    }
+
+    /// All views.
+    pub fn views(&self) -> &[V] {
+        &self.views
+    }
+
+    /// All pieces, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
+        self.pieces.iter()
+    }
+
+    /// Issues pages: from now on the views show `len` bytes from `hpa` at `at`.
+    ///
+    /// # Errors
+    /// See [`IssueError`].
+    pub fn issue(&mut self, at: u64, hpa: Hpa, len: u64, rights: Rights) -> Result<(), IssueError> {
+        let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
+        if self.pieces.overlapping(range.clone()).next().is_some() {
+            return Err(IssueError::Taken);
+        }
+        let piece = Piece { at, hpa, len, rights };
+        if let Err(error) = self.show(&piece) {
+            // What was shown for a moment may be cached.
+            self.hide(range)?;
+            return Err(error.into());
+        }
+        self.pieces.insert(piece);
+        Ok(())
+    }
+
+    /// Changes who may do what with pages that are issued. Takes effect for those who had more rights before with the
+    /// next [`Space::settle`].
+    ///
+    /// # Errors
+    /// See [`IssueError`]; out of memory, the old rights stay, or fewer.
+    pub fn change(&mut self, at: u64, len: u64, rights: Rights) -> Result<(), IssueError> {
+        let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
+        if self.pieces.overlapping(range.clone()).map(|piece| piece.len).sum::<u64>() != len {
+            return Err(IssueError::Absent);
+        }
+        self.hide(range.clone())?;
+        let mut failed = None;
+        for old in self.pieces.take(range) {
+            let new = Piece { rights, ..old };
+            match self.show(&new) {
+                Ok(()) => self.pieces.insert(new),
+                Err(error) => {
+                    // Hidden, it can still be revoked.
+                    let _ = self.hide(old.at..old.at + old.len);
+                    self.pieces.insert(Piece { rights: Rights::NONE, ..old });
+                    failed = Some(error);
+                }
+            }
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Takes pages back: the views do not show them any more. What is not issued is left out. The next
+    /// [`Space::settle`] gives the memory back.
+    ///
+    /// # Errors
+    /// See [`IssueError`]; the pages stay issued then, though not every view may still show them. Whole pieces never
+    /// fail.
+    pub fn revoke(&mut self, at: u64, len: u64) -> Result<(), IssueError> {
+        let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
+        self.hide(range.clone())?;
+        let taken = self.pieces.take(range);
+        self.retired.extend(taken.iter().map(|piece| (piece.hpa, piece.len)));
+        Ok(())
+    }
+
+    /// Whether nothing waits for [`Space::settle`].
+    pub fn is_settled(&self) -> bool {
+        self.stale.is_empty() && self.retired.is_empty()
+    }
+
+    /// Has every view forget what was taken away since the last time, in one batch, then gives the memory that was
+    /// revoked to `free`: nobody reaches it any more.
+    pub fn settle(&mut self, owner: &V::Owner, mut free: impl FnMut(Hpa, u64)) {
+        if !self.stale.is_empty() {
+            for view in &mut self.views {
+                view.forget(owner, &self.stale);
+            }
+            self.stale.clear();
+        }
+        for (hpa, len) in self.retired.drain(..) {
+            free(hpa, len);
+        }
+    }
+
+    fn show(&mut self, piece: &Piece) -> Result<(), MapError> {
+        for view in &mut self.views {
+            if view.show(piece)? {
+                self.stale.add(piece.at..piece.at + piece.len);
+            }
+        }
+        Ok(())
+    }
+
+    fn hide(&mut self, range: Range<u64>) -> Result<(), MapError> {
+        self.stale.add(range.clone());
+        for view in &mut self.views {
+            view.hide(range.clone())?;
+        }
+        Ok(())
+    }
+}

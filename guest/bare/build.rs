@@ -1,4 +1,4 @@
-//! Points the linker at `link.ld`, which puts the kernel at 16 MiB.
+//! Points the linker at `link.ld`, which puts each kernel where it belongs.
 
 fn main() {
     let directory = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
@@ -12,5 +12,9 @@ fn main() {
         "--build-id=none".into(),
     ] {
         println!("cargo::rustc-link-arg-bins={argument}");
+    }
+    // The hypervisor puts what a kernel is started with below 0x30000.
+    for (binary, base) in [("sluice-bare", 0x100_0000), ("sluice-bare-low", 0x3_0000)] {
+        println!("cargo::rustc-link-arg-bin={binary}=--defsym=base={base:#x}");
     }
 }

@@ -34,11 +34,11 @@ pub fn hypervisor(features: &[String]) -> Result<PathBuf> {
     Ok(directory.join(TARGET).join("release").join(HYPERVISOR))
 }
 
-/// Builds the guest kernel of the tests and returns its ELF file.
-pub fn bare_guest() -> Result<PathBuf> {
+/// Builds the guest kernel of the tests and returns its ELF file, `sluice-` and its name.
+pub fn bare_guest(name: &str) -> Result<PathBuf> {
     let directory = root().join("target/hypervisor");
     cargo("build", BARE_GUEST, &directory, &[], &[])?;
-    Ok(directory.join(TARGET).join("release").join(BARE_GUEST))
+    Ok(directory.join(TARGET).join("release").join(format!("sluice-{name}")))
 }
 
 /// Lints what is built for bare metal with the compiler that builds it.

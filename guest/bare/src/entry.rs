@@ -81,12 +81,18 @@ global_asm!(
 
 unsafe extern "C" {
     static image_start: u8;
+    static data_start: u8;
     static image_end: u8;
 }
 
 /// Where this kernel is: first byte, and first byte after it.
 pub fn image() -> (u64, u64) {
     (&raw const image_start as u64, &raw const image_end as u64)
+}
+
+/// The part of the kernel that changes while it runs.
+pub fn data() -> (u64, u64) {
+    (&raw const data_start as u64, &raw const image_end as u64)
 }
 
 /// Ranges of RAM that are taken note of.
@@ -131,6 +137,12 @@ impl BootInfo {
     /// RAM as start and end, in rising order.
     pub fn ram(&self) -> &[(u64, u64)] {
         &self.ranges[..self.count]
+    }
+
+    /// The RAM above 1 MiB that this kernel does not use, by whole pages.
+    pub fn spare(&self) -> (u64, u64) {
+        let upper = self.ram().iter().find(|range| range.0 >= 1 << 20).copied().unwrap_or_default();
+        (upper.0.max(image().1).next_multiple_of(4096), upper.1)
     }
 
     /// First address after the RAM below 4 GiB.

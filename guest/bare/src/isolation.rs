@@ -30,13 +30,8 @@ fn read(at: u64) -> u64 {
     unsafe { (at as *const u64).read_volatile() }
 }
 
-/// The RAM above this kernel, which it does not use.
-fn spare(boot: &BootInfo) -> (u64, u64) {
-    (entry::image().1.next_multiple_of(PAGE), boot.top())
-}
-
 /// Sleeps but for a look at the console every ten million ticks.
-fn wait_for_key() {
+pub fn wait_for_key() {
     machine::x2apic();
     machine::wrmsr(LVT_TIMER, TSC_DEADLINE_MODE | 0x40);
     while typed().is_none() {
@@ -48,7 +43,7 @@ fn wait_for_key() {
 
 /// Checks that its memory came clean, fills it, waits for a key, and checks that nobody wrote to it.
 pub fn mark(boot: &BootInfo) {
-    let (start, end) = spare(boot);
+    let (start, end) = boot.spare();
     let dirty = (start..end).step_by(8).filter(|at| read(*at) != 0).count();
     let marker = not(MARKER);
     for at in (start..end).step_by(8) {

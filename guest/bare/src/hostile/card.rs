@@ -4,28 +4,22 @@
 use super::Tally;
 use crate::console::println;
 use crate::machine::{inb, inl, inw, outb, outl, outw};
+use crate::pci;
 use crate::random::Random;
 use core::arch::asm;
 
 const TRANSMIT: u8 = 4;
 const LENGTH: u16 = 5;
-const COMMAND_IO: u32 = 1;
 /// Offset of the data port, which takes string I/O, and of the reset port.
 const DATA: u16 = 0x10;
 
 static mut BUFFER: [u8; 2048] = [0; 2048];
 
-fn config(slot: u32, register: u32) -> u32 {
-    outl(0xcf8, 1 << 31 | slot << 11 | register);
-    inl(0xcfc)
-}
-
 /// The ports of the first RTL8029 on bus 0, switched on.
 fn find() -> Option<u16> {
-    let slot = (0..32).find(|slot| config(*slot, 0) == 0x8029_10ec)?;
-    config(slot, 4);
-    outl(0xcfc, COMMAND_IO);
-    Some((config(slot, 0x10) & 0xfffc) as u16)
+    let card = pci::find(|function| function.read(0) == 0x8029_10ec)?;
+    card.write(pci::COMMAND, pci::COMMAND_IO);
+    Some(card.ports(0))
 }
 
 /// Sends and starts things: the commands of the data sheet in a meaningless order.

@@ -1,23 +1,26 @@
 //! A bare-metal guest kernel for tests: it measures what an exit costs, and does everything to the
 //! hypervisor that a guest must not get away with.
 //!
-//! `job=` on the command line says what to do: [`null`] measures, [`hostile`] attacks, [`isolation`]
-//! looks for memory of others. It ends by powering off, unless the attack ends it before.
+//! `job=` on the command line says what to do: [`null`] measures, [`hostile`] attacks, [`dma`] attacks by a
+//! device, [`isolation`] looks for memory of others, [`witness`] notices what others do to its own. It ends by
+//! powering off, unless the attack ends it before.
 //!
 //! Everything here is unsafe by purpose, so that `unsafe` marks nothing: [`machine`] holds the
 //! instructions, and jobs are written as plainly as they can be.
 #![no_std]
-#![no_main]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "what an attack does need not be sound")]
 
 mod console;
+mod dma;
 mod entry;
 mod hostile;
 mod isolation;
 mod machine;
 mod null;
+mod pci;
 mod random;
 mod trap;
+mod witness;
 
 use console::println;
 
@@ -31,6 +34,9 @@ extern "C" fn bare_main(start_info: u64) -> ! {
     match name {
         "null" => null::run(),
         "hostile" => hostile::run(detail, &boot),
+        "dma" => dma::run(detail, &boot),
+        "witness" => witness::run(&boot),
+        "watch" => witness::watch(&boot),
         "marker" => isolation::mark(&boot),
         "scan" => isolation::scan(&boot),
         _ => println!("no such job: {job}"),

@@ -1,0 +1,235 @@
+//! What is tried with each device.
+
+use super::memory::{self, Own};
+use super::{Engine, LEN, targets};
+use crate::console::println;
+use crate::entry::BootInfo;
+use crate::random::Random;
+use crate::{machine, trap, witness};
+
+/// What own memory holds before something is read into it, and what passes through the device last before
+/// something is read: neither is news.
+const FILL: u32 = 0x5a5a_5a5a;
+const RINSE: u32 = 0xa5a5_a5a5;
+
+/// Successes that are printed.
+const PRINTED: u64 = 16;
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Brought {
+    /// Nothing, zeros, ones.
+    Nothing,
+    /// What was written there last.
+    Stamp,
+    /// Something that nobody here wrote.
+    Foreign(u32),
+}
+
+struct Attack<'a> {
+    engine: &'a mut dyn Engine,
+    own: Own,
+    random: Random,
+    /// Own memory of [`LEN`] bytes each.
+    source: u64,
+    sink: u64,
+    rinse: u64,
+    writes: bool,
+    tried: u64,
+    succeeded: u64,
+}
+
+/// Runs all attacks and prints what came of them.
+pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot: &BootInfo) {
+    let megabytes: u64 = boot.argument("machine").and_then(|text| text.parse().ok()).unwrap_or(512);
+    let memory = megabytes << 20;
+    let (source, sink, rinse, page) = (own.take(LEN), own.take(LEN), own.take(LEN), own.take(LEN));
+    memory::fill(rinse, RINSE);
+    let writes = part != "read";
+    let random = Random::new(boot.argument("seed").and_then(|text| text.parse().ok()).unwrap_or(1));
+    let mut attack = Attack { engine, own, random, source, sink, rinse, writes, tried: 0, succeeded: 0 };
+    // Some cards take a second to get ready.
+    let mut ready = false;
+    for _ in 0..3_000 {
+        ready = attack.reaches(page);
+        if ready {
+            break;
+        }
+        pause();
+    }
+    println!("SLUICE-RESULT dma.{device}.control={}", if ready { "ok" } else { "failed" });
+    if !ready {
+        println!("SLUICE-RESULT done=failed");
+        return;
+    }
+    if part == "hunt" {
+        attack.hunt(memory);
+        attack.report(device, "hunted");
+        println!("SLUICE-RESULT done=ok");
+        return;
+    }
+    attack.pages(memory);
+    attack.report(device, "pages");
+    attack.edges();
+    attack.report(device, "edges");
+    if writes {
+        attack.structures(memory);
+        attack.report(device, "structures");
+        attack.messages();
+        attack.report(device, "messages");
+    }
+    // The device was not just broken.
+    let works = attack.reaches(page);
+    println!("SLUICE-RESULT dma.{device}.control={}", if works { "ok" } else { "failed" });
+    println!("SLUICE-RESULT done={}", if works { "ok" } else { "failed" });
+}
+
+fn pause() {
+    let end = machine::rdtsc() + 1_000_000;
+    while machine::rdtsc() < end {
+        core::hint::spin_loop();
+    }
+}
+
+impl Attack<'_> {
+    fn report(&self, device: &str, part: &str) {
+        let (tried, succeeded) = (self.tried, self.succeeded);
+        println!("SLUICE-RESULT dma.{device}.{part}={tried}");
+        println!("SLUICE-RESULT dma.{device}.tried={tried} dma.{device}.succeeded={succeeded}");
+    }
+
+    /// Counts one transfer.
+    fn count(&mut self, at: u64, what: &str, succeeded: bool, brought: Brought) {
+        self.tried += 1;
+        self.succeeded += u64::from(succeeded);
+        if succeeded && self.succeeded <= PRINTED {
+            println!("dma: {what} at {at:#x}: {brought:x?}");
+        }
+    }
+
+    /// A word that none of its bytes makes look like nothing.
+    fn stamp(&mut self) -> u32 {
+        self.random.next() as u32 & 0x3f3f_3f3f | 0x4040_4040
+    }
+
+    /// The device reads at `at`; bytes `offset..end` of it are looked at.
+    fn look(&mut self, at: u64, (offset, end): (u64, u64), stamp: Option<u32>) -> Brought {
+        memory::fill(self.sink, FILL);
+        self.engine.read(at, self.sink);
+        let words = || (offset..end).step_by(4).map(|offset| memory::get(self.sink + offset));
+        if words().any(|word| Some(word) == stamp) {
+            return Brought::Stamp;
+        }
+        let news = |byte: u8| ![0, 0xff, FILL as u8, RINSE as u8].contains(&byte);
+        let found = words().find(|word| word.to_le_bytes().into_iter().any(news));
+        found.map_or(Brought::Nothing, Brought::Foreign)
+    }
+
+    /// Reads and writes at an address that is not its own; of straddling ones, a part is not.
+    fn strike(&mut self, at: u64, part: (u64, u64)) {
+        let before = self.look(at, part, None);
+        self.count(at, "read", before != Brought::Nothing, before);
+        if !self.writes {
+            return;
+        }
+        let stamp = self.stamp();
+        memory::fill(self.source, stamp);
+        self.engine.write(at, self.source);
+        // Nothing of what was written is left in the device.
+        self.engine.read(self.rinse, self.sink);
+        let after = self.look(at, part, Some(stamp));
+        self.count(at, "write", after != Brought::Nothing, after);
+    }
+
+    /// The device reaches this page of its guest's, both ways, and no other.
+    fn reaches(&mut self, page: u64) -> bool {
+        let (stamp, other) = (self.stamp(), self.stamp());
+        memory::fill(page, stamp);
+        memory::fill(self.sink, FILL);
+        self.engine.read(page, self.sink);
+        let all =
+            |at: u64, stamp: u32| (8..LEN - 12).step_by(4).all(|offset| memory::get(at + offset) == stamp);
+        let reads = all(self.sink, stamp);
+        memory::fill(self.source, other);
+        self.engine.write(page, self.source);
+        reads && all(page, other)
+    }
+
+    fn pages(&mut self, memory: u64) {
+        let own = self.own;
+        let (start, end) = own.rest();
+        let mut round = 0u64;
+        targets::pages(&own, memory, |at| {
+            if !own.contains(at) {
+                self.strike(at, (0, LEN));
+            } else if (start..end).contains(&at) && self.writes {
+                let mine = self.reaches(at);
+                self.count(at, "own page", !mine, Brought::Nothing);
+            }
+            round += 1;
+            if round.is_multiple_of(4096) {
+                println!("SLUICE-RESULT target={at:#x} succeeded={}", self.succeeded);
+            }
+        });
+    }
+
+    /// Looks for pages of a [`witness`] in all of the machine's memory, and writes to a few.
+    fn hunt(&mut self, memory: u64) {
+        let own = self.own;
+        for at in (0..memory).step_by(4096).filter(|at| !own.contains(*at)) {
+            let found = self.look(at, (0, LEN), Some(witness::PREY));
+            self.tried += 1;
+            if found == Brought::Stamp && memory::get(self.sink) == witness::PREY {
+                let stamp = self.stamp();
+                memory::fill(self.source, stamp);
+                self.engine.write(at, self.source);
+                self.count(at, "hunt", true, found);
+                if self.succeeded == 4 {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Transfers that begin in one place and end in another.
+    fn edges(&mut self) {
+        let half = LEN / 2;
+        self.strike(self.own.end() - half, (half, LEN));
+        self.strike(self.own.end() - 16, (16, LEN));
+        self.strike(0xfec0_0000 - half, (0, LEN));
+        self.strike(0xfee0_0000 - half, (0, half));
+        self.strike((1 << 32) - half, (0, half));
+        self.strike((1 << 48) - half, (0, LEN));
+        self.strike(u64::MAX - half + 1, (0, half));
+    }
+
+    /// Rings, lists and tables elsewhere.
+    fn structures(&mut self, memory: u64) {
+        let own = self.own;
+        for (which, name) in self.engine.structures().iter().enumerate() {
+            for at in targets::some(&own, memory) {
+                self.engine.misplace(which, at);
+                let found = self.look(at, (0, LEN), None);
+                self.count(at, name, found != Brought::Nothing, found);
+            }
+            println!("SLUICE-RESULT misplaced={name}");
+        }
+    }
+
+    /// Forged interrupts: every address of the message window, both formats, with any vector and delivery mode,
+    /// NMI, INIT and start-up among them. One that arrives here is a success; others must see to theirs.
+    fn messages(&mut self) {
+        machine::x2apic();
+        for at in (targets::MESSAGES.0..targets::MESSAGES.1).step_by(LEN as usize) {
+            for offset in (0..LEN).step_by(4) {
+                memory::put(self.source + offset, self.random.next() as u32 & 0xc7ff);
+            }
+            let before = trap::interrupts();
+            machine::sti();
+            self.engine.write(at, self.source);
+            machine::cli();
+            let arrived = trap::interrupts() - before;
+            self.count(at, "message", arrived != 0, Brought::Nothing);
+        }
+    }
+}

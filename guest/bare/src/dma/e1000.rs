@@ -1,0 +1,186 @@
+//! Intel 82540EM: frames go through the loopback of its PHY, read from anywhere, written anywhere.
+//!
+//! Source: Intel PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual, 3.2.3 and 3.3.3
+//! (legacy descriptors), 13.4 (registers), 13.5 (PHY control).
+
+use super::memory::{Own, copy, get, put, put64};
+use super::{Engine, LEN};
+use crate::pci;
+
+const CONTROL: u64 = 0x0000;
+const PHY: u64 = 0x0020;
+const MASK_CLEAR: u64 = 0x00d8;
+const RECEIVE: u64 = 0x0100;
+const TRANSMIT: u64 = 0x0400;
+/// Rings: base low and high, length, head, tail.
+const RX_RING: u64 = 0x2800;
+const TX_RING: u64 = 0x3800;
+
+const CONTROL_RESET: u32 = 1 << 26;
+const CONTROL_LINK_UP: u32 = 1 << 6;
+/// Write of PHY register 0: loopback, 1000 Mb/s, full duplex.
+const PHY_LOOPBACK: u32 = 1 << 26 | 1 << 21 | 0x4140;
+/// On, any frame, buffers of 2 KiB.
+const RECEIVE_ALL: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 15;
+const TRANSMIT_ON: u32 = 1 << 1 | 1 << 3 | 0xf << 4 | 0x40 << 12;
+/// End of packet, frame check sequence, report status.
+const WHOLE: u32 = 0b1011 << 24;
+const DONE: u32 = 1;
+const DESCRIPTORS: u32 = 8;
+/// Descriptors of the ring that goes on by itself.
+const MANY: u32 = 4096;
+
+/// The card.
+pub struct E1000 {
+    registers: u64,
+    /// Own memory: two rings, a buffer, a long ring.
+    transmit: u64,
+    receive: u64,
+    buffer: u64,
+    long: u64,
+    turn: u32,
+    /// Where the long ring's next buffer is; 0: it is not in use.
+    at: u64,
+    tail: u32,
+}
+
+impl E1000 {
+    /// The first one there is.
+    pub fn open(own: &mut Own) -> Option<Self> {
+        let function = pci::find(|function| function.read(0) == 0x100e_8086)?;
+        function.enable();
+        let (transmit, receive, buffer) = (own.take(4096), own.take(4096), own.take(4096));
+        let (registers, long) = (function.memory(0), own.take(u64::from(MANY) * 16));
+        let mut card = Self { registers, transmit, receive, buffer, long, turn: 0, at: 0, tail: 0 };
+        card.set(CONTROL, card.get(CONTROL) | CONTROL_RESET);
+        card.set(MASK_CLEAR, u32::MAX);
+        card.set(CONTROL, card.get(CONTROL) | CONTROL_LINK_UP);
+        card.set(PHY, PHY_LOOPBACK);
+        card.rings();
+        card.set(TRANSMIT, TRANSMIT_ON);
+        card.set(RECEIVE, RECEIVE_ALL);
+        Some(card)
+    }
+
+    fn get(&self, register: u64) -> u32 {
+        get(self.registers + register)
+    }
+
+    fn set(&self, register: u64, value: u32) {
+        put(self.registers + register, value);
+    }
+
+    fn ring(&self, ring: u64, at: u64, descriptors: u32) {
+        self.set(ring, at as u32);
+        self.set(ring + 4, (at >> 32) as u32);
+        self.set(ring + 8, descriptors * 16);
+        self.set(ring + 0x10, 0);
+        self.set(ring + 0x18, 0);
+    }
+
+    fn rings(&mut self) {
+        self.ring(TX_RING, self.transmit, DESCRIPTORS);
+        self.ring(RX_RING, self.receive, DESCRIPTORS);
+        self.turn = 0;
+    }
+
+    /// Prepares a receive buffer, which is the only one.
+    fn receive_into(&self, to: u64) -> u64 {
+        let descriptor = self.receive + u64::from(self.turn) * 16;
+        put64(descriptor, to);
+        put64(descriptor + 8, 0);
+        self.set(RX_RING + 0x18, (self.turn + 1) % DESCRIPTORS);
+        descriptor
+    }
+
+    fn send(&self, from: u64) {
+        let descriptor = self.transmit + u64::from(self.turn) * 16;
+        put64(descriptor, from);
+        put(descriptor + 8, WHOLE | LEN as u32);
+        put(descriptor + 12, 0);
+        self.set(TX_RING + 0x18, (self.turn + 1) % DESCRIPTORS);
+    }
+
+    /// A frame from `from` to `to`; whether one arrived.
+    fn transfer(&mut self, from: u64, to: u64) -> bool {
+        let descriptor = self.receive_into(to);
+        self.send(from);
+        let mut patience = 1000;
+        while get(descriptor + 12) & DONE == 0 && patience > 0 {
+            patience -= 1;
+        }
+        let arrived = get(descriptor + 12) & DONE != 0;
+        self.turn = (self.turn + 1) % DESCRIPTORS;
+        if !arrived {
+            self.rings();
+        }
+        arrived
+    }
+}
+
+impl Engine for E1000 {
+    fn read(&mut self, from: u64, into: u64) {
+        if self.transfer(from, self.buffer) {
+            copy(into, self.buffer);
+        }
+    }
+
+    fn write(&mut self, to: u64, from: u64) {
+        self.transfer(from, to);
+    }
+
+    fn structures(&self) -> &'static [&'static str] {
+        &["transmit-ring", "receive-ring", "both-rings"]
+    }
+
+    fn misplace(&mut self, which: usize, at: u64) {
+        if which != 1 {
+            self.ring(TX_RING, at, DESCRIPTORS);
+        }
+        if which != 0 {
+            self.ring(RX_RING, at, DESCRIPTORS);
+            self.set(RX_RING + 0x18, DESCRIPTORS - 1);
+        } else {
+            self.receive_into(self.buffer);
+        }
+        if which == 1 {
+            self.send(self.buffer);
+        } else {
+            self.set(TX_RING + 0x18, DESCRIPTORS - 1);
+        }
+        self.rings();
+    }
+
+    fn keep_busy(&mut self, area: (u64, u64)) {
+        if self.at == 0 {
+            self.at = area.0;
+            for index in 0..u64::from(MANY) {
+                self.give(index, area);
+            }
+            self.ring(RX_RING, self.long, MANY);
+            self.tail = MANY - 1;
+            self.set(RX_RING + 0x18, self.tail);
+        }
+        // What was received since, from itself or from others, makes room.
+        let head = self.get(RX_RING + 0x10);
+        while (self.tail + 1) % MANY != head {
+            self.give(u64::from(self.tail), area);
+            self.tail = (self.tail + 1) % MANY;
+        }
+        self.set(RX_RING + 0x18, self.tail);
+        self.send(self.buffer);
+        self.turn = (self.turn + 1) % DESCRIPTORS;
+    }
+}
+
+impl E1000 {
+    /// The card may fill the descriptor `index` of the long ring, with the next page.
+    fn give(&mut self, index: u64, area: (u64, u64)) {
+        self.at += 4096;
+        if !(area.0..area.1 - 4096).contains(&self.at) {
+            self.at = area.0;
+        }
+        put64(self.long + index * 16, self.at);
+        put64(self.long + index * 16 + 8, 0);
+    }
+}

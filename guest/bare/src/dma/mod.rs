@@ -1,0 +1,78 @@
+//! Attacks by a device: it is told to read and to write where its guest has no memory.
+//!
+//! `job=dma:DEVICE` attacks, `dma:DEVICE:read` only by reads, `dma:DEVICE:hunt` writes to memory of a
+//! [`witness`](crate::witness) that it finds; `dma:DEVICE:forever` keeps the device writing into its own guest's
+//! memory until somebody ends it. A device is an [`Engine`]; [`attack`] has what is tried with each, [`targets`]
+//! where.
+//!
+//! A blocked write shows as memory that does not come back: what was written there is read again, by the
+//! device. A blocked read brings zeros, ones, or nothing. The same transfers within the guest's own memory
+//! work (`control`), else nothing is proved.
+
+mod ahci;
+mod attack;
+mod e1000;
+mod memory;
+mod nvme;
+mod rtl8139;
+mod targets;
+
+use crate::console::println;
+use crate::entry::BootInfo;
+use memory::Own;
+
+/// Bytes of a transfer.
+pub const LEN: u64 = 512;
+
+/// A device that masters the bus. "Own" addresses are of memory that its guest has.
+pub trait Engine {
+    /// Moves [`LEN`] bytes from a bus address to an own one; what does not come leaves it as it is.
+    fn read(&mut self, from: u64, into: u64);
+
+    /// Moves [`LEN`] bytes from an own address to a bus address. The first and last few may be something else.
+    fn write(&mut self, to: u64, from: u64);
+
+    /// What [`Engine::misplace`] can put anywhere.
+    fn structures(&self) -> &'static [&'static str];
+
+    /// Puts the rings, lists or tables that the device works from at a bus address, and lets it go to work.
+    fn misplace(&mut self, which: usize, at: u64);
+
+    /// Gives the device as much to write into the own pages of `area` as it can take, and goes on later.
+    fn keep_busy(&mut self, area: (u64, u64));
+}
+
+/// Runs the job `detail`.
+pub fn run(detail: &str, boot: &BootInfo) {
+    let (device, part) = detail.split_once(':').unwrap_or((detail, "all"));
+    let mut own = Own::new(boot);
+    match device {
+        "rtl8139" => start(device, part, rtl8139::Rtl8139::open(&mut own), own, boot),
+        "e1000" => start(device, part, e1000::E1000::open(&mut own), own, boot),
+        "nvme" => start(device, part, nvme::Nvme::open(&mut own), own, boot),
+        "ahci" => start(device, part, ahci::Ahci::open(&mut own), own, boot),
+        _ => println!("no such device: {device}"),
+    }
+}
+
+fn start(device: &str, part: &str, engine: Option<impl Engine>, own: Own, boot: &BootInfo) {
+    let Some(mut engine) = engine else {
+        println!("SLUICE-RESULT control=no-device done=failed");
+        return;
+    };
+    match part {
+        "forever" => forever(&mut engine, own),
+        _ => attack::run(device, part, &mut engine, own, boot),
+    }
+}
+
+/// The device writes into all its guest's memory, until somebody ends it.
+fn forever(engine: &mut dyn Engine, own: Own) {
+    let area = own.rest();
+    for round in 0u64.. {
+        engine.keep_busy(area);
+        if round == 100 {
+            println!("SLUICE-RESULT writes=now");
+        }
+    }
+}

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod boot;
+pub mod dmar;
 pub mod emulator;
 mod input;
 pub mod platform;
@@ -29,6 +30,7 @@ pub const TARGETS: &[Target] = &[
     ("boot_bundle", boot::bundle),
     ("boot_config", boot::config),
     ("channel", boot::channel),
+    ("iommu_dmar", dmar::dmar),
     ("platform_lapic", platform::lapic),
     ("platform_ioapic", platform::ioapic),
     ("platform_uart", platform::uart),

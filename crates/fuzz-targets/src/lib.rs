@@ -12,6 +12,7 @@ pub mod boot;
 pub mod dmar;
 pub mod emulator;
 mod input;
+pub mod ivrs;
 pub mod platform;
 pub mod tables;
 pub mod vpio;
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     ("platform_cpuid", platform::cpuid),
     ("traps_ports", tables::ports),
     ("traps_pages", tables::pages),
+    ("acpi_ivrs", ivrs::ivrs),
     ("memory_guest", tables::guest_memory),
     ("nic_ne2000", vpio::ne2000),
     ("vpio_monitor", vpio::monitor),

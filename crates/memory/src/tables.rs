@@ -356,8 +356,9 @@ fn visit_tree<F: Format>(
     level: u32,
     show: &mut impl FnMut(u64, Hpa, u64, Access),
 ) {
-    for index in 0..512 {
-        let at = base.wrapping_add(index * span(level));
+    for index in 0..512u64 {
+        // Six levels are more than 64 bits: most of the sixth level's entries mean nothing.
+        let at = base.wrapping_add(index.wrapping_mul(span(level)));
         match format.decode(memory.read_u64(Hpa::new(table.as_u64() + index * 8)), level) {
             Entry::Absent => {}
             Entry::Leaf(hpa, access) => show(at, hpa, span(level), access),

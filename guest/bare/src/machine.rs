@@ -37,6 +37,14 @@ pub fn rdtsc() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// Lets time pass.
+pub fn pause(ticks: u64) {
+    let end = rdtsc() + ticks;
+    while rdtsc() < end {
+        core::hint::spin_loop();
+    }
+}
+
 /// Reads a model-specific register.
 #[inline(always)]
 pub fn rdmsr(msr: u32) -> u64 {

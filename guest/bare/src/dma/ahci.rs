@@ -3,7 +3,7 @@
 //! Source: Serial ATA AHCI 1.3.1, 3 (registers), 4.2 (command list and tables), 10.1.2 (starting a port); ATA8-ACS,
 //! 7.28 and 7.63 (READ DMA EXT, WRITE DMA EXT).
 
-use super::memory::{Own, get, put, put64};
+use super::memory::{Own, fill, get, put, put64};
 use super::{Engine, LEN};
 use crate::pci;
 
@@ -178,6 +178,12 @@ impl Engine for Ahci {
     }
 
     fn keep_busy(&mut self, area: (u64, u64)) {
+        if self.at == 0 {
+            fill(self.page, u32::MAX);
+            for block in 0..16 {
+                self.block(WRITE, block, self.page);
+            }
+        }
         for slot in 0..SLOTS {
             if get(self.port + ISSUE) >> slot & 1 != 0 {
                 continue;

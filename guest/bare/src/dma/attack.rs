@@ -55,7 +55,7 @@ pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot
         if ready {
             break;
         }
-        pause();
+        machine::pause(1_000_000);
     }
     println!("SLUICE-RESULT dma.{device}.control={}", if ready { "ok" } else { "failed" });
     if !ready {
@@ -82,13 +82,6 @@ pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot
     let works = attack.reaches(page);
     println!("SLUICE-RESULT dma.{device}.control={}", if works { "ok" } else { "failed" });
     println!("SLUICE-RESULT done={}", if works { "ok" } else { "failed" });
-}
-
-fn pause() {
-    let end = machine::rdtsc() + 1_000_000;
-    while machine::rdtsc() < end {
-        core::hint::spin_loop();
-    }
 }
 
 impl Attack<'_> {

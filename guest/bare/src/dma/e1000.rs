@@ -3,7 +3,7 @@
 //! Source: Intel PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual, 3.2.3 and 3.3.3
 //! (legacy descriptors), 13.4 (registers), 13.5 (PHY control).
 
-use super::memory::{Own, copy, get, put, put64};
+use super::memory::{Own, copy, fill, get, put, put64};
 use super::{Engine, LEN};
 use crate::pci;
 
@@ -19,7 +19,9 @@ const TX_RING: u64 = 0x3800;
 const CONTROL_RESET: u32 = 1 << 26;
 const CONTROL_LINK_UP: u32 = 1 << 6;
 /// Write of PHY register 0: loopback, 1000 Mb/s, full duplex.
-const PHY_LOOPBACK: u32 = 1 << 26 | 1 << 21 | 0x4140;
+const PHY_LOOPBACK: u32 = PHY_NETWORK | 0x4000;
+/// The same to the network.
+const PHY_NETWORK: u32 = 1 << 26 | 1 << 21 | 0x0140;
 /// On, any frame, buffers of 2 KiB.
 const RECEIVE_ALL: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 15;
 const TRANSMIT_ON: u32 = 1 << 1 | 1 << 3 | 0xf << 4 | 0x40 << 12;
@@ -42,6 +44,7 @@ pub struct E1000 {
     /// Where the long ring's next buffer is; 0: it is not in use.
     at: u64,
     tail: u32,
+    on_network: bool,
 }
 
 impl E1000 {
@@ -51,7 +54,8 @@ impl E1000 {
         function.enable();
         let (transmit, receive, buffer) = (own.take(4096), own.take(4096), own.take(4096));
         let (registers, long) = (function.memory(0), own.take(u64::from(MANY) * 16));
-        let mut card = Self { registers, transmit, receive, buffer, long, turn: 0, at: 0, tail: 0 };
+        let mut card =
+            Self { registers, transmit, receive, buffer, long, turn: 0, at: 0, tail: 0, on_network: false };
         card.set(CONTROL, card.get(CONTROL) | CONTROL_RESET);
         card.set(MASK_CLEAR, u32::MAX);
         card.set(CONTROL, card.get(CONTROL) | CONTROL_LINK_UP);
@@ -168,6 +172,17 @@ impl Engine for E1000 {
             self.tail = (self.tail + 1) % MANY;
         }
         self.set(RX_RING + 0x18, self.tail);
+        self.send(self.buffer);
+        self.turn = (self.turn + 1) % DESCRIPTORS;
+    }
+
+    fn broadcast(&mut self) {
+        if !self.on_network {
+            self.on_network = true;
+            self.set(RECEIVE, 0);
+            self.set(PHY, PHY_NETWORK);
+            fill(self.buffer, u32::MAX);
+        }
         self.send(self.buffer);
         self.turn = (self.turn + 1) % DESCRIPTORS;
     }

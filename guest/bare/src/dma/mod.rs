@@ -2,7 +2,7 @@
 //!
 //! `job=dma:DEVICE` attacks, `dma:DEVICE:read` only by reads, `dma:DEVICE:hunt` writes to memory of a
 //! [`witness`](crate::witness) that it finds; `dma:DEVICE:forever` keeps the device writing into its own guest's
-//! memory until somebody ends it. A device is an [`Engine`]; [`attack`] has what is tried with each, [`targets`]
+//! memory until somebody ends it, and `dma:e1000:flood` the cards of others. A device is an [`Engine`]; [`attack`] has what is tried with each, [`targets`]
 //! where.
 //!
 //! A blocked write shows as memory that does not come back: what was written there is read again, by the
@@ -19,6 +19,7 @@ mod targets;
 
 use crate::console::println;
 use crate::entry::BootInfo;
+use crate::machine;
 use memory::Own;
 
 /// Bytes of a transfer.
@@ -40,6 +41,9 @@ pub trait Engine {
 
     /// Gives the device as much to write into the own pages of `area` as it can take, and goes on later.
     fn keep_busy(&mut self, area: (u64, u64));
+
+    /// Sends a frame to everybody on its network, if it has one.
+    fn broadcast(&mut self) {}
 }
 
 /// Runs the job `detail`.
@@ -62,6 +66,14 @@ fn start(device: &str, part: &str, engine: Option<impl Engine>, own: Own, boot: 
     };
     match part {
         "forever" => forever(&mut engine, own),
+        "flood" => {
+            println!("SLUICE-RESULT flood=now");
+            // At a pace that a ring of thousands of descriptors stands for seconds.
+            loop {
+                engine.broadcast();
+                machine::pause(1_000_000);
+            }
+        }
         _ => attack::run(device, part, &mut engine, own, boot),
     }
 }

@@ -3,7 +3,7 @@
 //! Source: NVM Express Base Specification 1.4, 3.1 (registers), 4.1 to 4.3 (queues, commands, PRP lists), 5.3, 5.4
 //! and 5.15 (admin commands), 6.9 and 6.15 (read, write).
 
-use super::memory::{Own, get, put, put64};
+use super::memory::{Own, fill, get, put, put64};
 use super::{Engine, LEN};
 use crate::pci;
 
@@ -264,6 +264,12 @@ impl Engine for Nvme {
     }
 
     fn keep_busy(&mut self, area: (u64, u64)) {
+        if !self.busy {
+            fill(self.page, u32::MAX);
+            for block in 0..16 {
+                self.block(WRITE, block, self.page);
+            }
+        }
         let mut queue = self.io;
         let long =
             |at: u64| Command { operation: READ, namespace: 1, pages: [at, at + 4096], words: [0, 0, 15] };

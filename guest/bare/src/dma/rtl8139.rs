@@ -31,9 +31,13 @@ const LOOPBACK: u32 = 3 << 17;
 const ACCEPT_ALL: u32 = 0xf | 1 << 7 | 7 << 8 | 7 << 13;
 const DUMP_NOW: u32 = 8;
 /// A descriptor that is the card's, at the end of its ring; of a whole frame.
-const CARDS: u32 = 3 << 30;
+const CARDS: u32 = OWN | LAST;
+const OWN: u32 = 1 << 31;
+const LAST: u32 = 1 << 30;
 const WHOLE: u32 = 3 << 28;
 const SPACE: u32 = 0x600;
+/// Descriptors of the ring that goes on by itself.
+const DESCRIPTORS: u64 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -49,9 +53,10 @@ pub struct Rtl8139 {
     /// The transmit register whose turn it is.
     turn: u16,
     transfers: u64,
-    /// Own memory: a receive ring or buffer, a transmit descriptor, a receive descriptor.
+    /// Own memory: a receive ring or buffer; a transmit and a receive descriptor; a long receive ring.
     ring: u64,
     descriptors: u64,
+    long: u64,
     at: u64,
 }
 
@@ -61,8 +66,9 @@ impl Rtl8139 {
         let function = pci::find(|function| function.read(0) == 0x8139_10ec)?;
         function.enable();
         let (ring, descriptors) = (own.take(0x4000), own.take(512));
+        let long = own.take(DESCRIPTORS * 16);
         let base = function.ports(0);
-        Some(Self { base, mode: Mode::None, turn: 0, transfers: 0, ring, descriptors, at: 0 })
+        Some(Self { base, mode: Mode::None, turn: 0, transfers: 0, ring, descriptors, long, at: 0 })
     }
 
     fn enter(&mut self, mode: Mode) {
@@ -181,12 +187,23 @@ impl Engine for Rtl8139 {
     }
 
     fn keep_busy(&mut self, area: (u64, u64)) {
-        for _ in 0..64 {
+        self.enter(Mode::Plus);
+        let fresh = self.at == 0;
+        for index in 0..DESCRIPTORS {
+            let descriptor = self.long + index * 16;
+            if !fresh && get(descriptor) & OWN != 0 {
+                continue;
+            }
             self.at += 4096;
             if !(area.0..area.1 - 4096).contains(&self.at) {
                 self.at = area.0;
             }
-            self.plus(self.ring, self.at);
+            put64(descriptor + 8, self.at);
+            put(descriptor, OWN | if index + 1 == DESCRIPTORS { LAST } else { 0 } | SPACE);
         }
+        if fresh {
+            self.place(RX_DESCRIPTORS, self.long);
+        }
+        self.send(self.ring);
     }
 }

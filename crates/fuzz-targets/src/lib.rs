@@ -13,6 +13,7 @@ pub mod dmar;
 pub mod emulator;
 mod input;
 pub mod ivrs;
+pub mod nic_rtl8139;
 pub mod platform;
 pub mod tables;
 pub mod vpio;
@@ -43,5 +44,6 @@ pub const TARGETS: &[Target] = &[
     ("acpi_ivrs", ivrs::ivrs),
     ("memory_guest", tables::guest_memory),
     ("nic_ne2000", vpio::ne2000),
+    ("nic_rtl8139", nic_rtl8139::rtl8139),
     ("vpio_monitor", vpio::monitor),
 ];

@@ -56,19 +56,23 @@ impl<'a> BusMaster<'a> {
         Self { memory, refused }
     }
 
-    /// Reads; ones if refused.
-    pub fn read(&mut self, address: u64, buffer: &mut [u8]) {
-        if self.memory.read(address, buffer).is_err() {
+    /// Reads; ones if refused. True if it was done.
+    pub fn read(&mut self, address: u64, buffer: &mut [u8]) -> bool {
+        let done = self.memory.read(address, buffer).is_ok();
+        if !done {
             *self.refused = self.refused.wrapping_add(1);
             buffer.fill(0xff);
         }
+        done
     }
 
-    /// Writes; nothing if refused.
-    pub fn write(&mut self, address: u64, bytes: &[u8]) {
-        if self.memory.write(address, bytes).is_err() {
+    /// Writes; nothing if refused. True if it was done.
+    pub fn write(&mut self, address: u64, bytes: &[u8]) -> bool {
+        let done = self.memory.write(address, bytes).is_ok();
+        if !done {
             *self.refused = self.refused.wrapping_add(1);
         }
+        done
     }
 
     /// A little-endian long word.

@@ -12,6 +12,8 @@ extern crate alloc;
 pub mod dma;
 mod hash;
 pub mod ne2000;
+pub mod rtl8139;
 
 pub use hash::multicast_index;
 pub use ne2000::Ne2000;
+pub use rtl8139::Rtl8139;

@@ -251,3 +251,35 @@ fn an_unknown_client_is_refused() {
     assert_eq!(world.monitor.hooks(nobody).ports(), u32::MAX);
     world.monitor.detach(&mut world.hw, nobody, 2);
 }
+
+/// Linux takes some frames, acknowledges, and leaves the rest in the ring for the next interrupt. With the ring full,
+/// the next frame finds no room, and it is still the one that must interrupt: a download once stood still for good.
+#[test]
+fn a_frame_that_finds_no_room_interrupts_all_the_same() {
+    let world = World::new(2, 1, TIMING);
+    start(&world, 0);
+    start(&world, 1);
+    while world.borrow().monitor.holder() != Some(world.borrow().clients[1]) {
+        world.borrow_mut().pass(10_000);
+    }
+    let send = |number| {
+        let frame = frame(mac(1), OUTSIDE, number, mark(1), 1514);
+        assert_eq!(world.borrow_mut().hw.nic.receive(&frame), sluice_nic::ne2000::Reception::Stored);
+        world.borrow_mut().settle();
+    };
+    let received = || {
+        let world = world.borrow();
+        world.monitor.counters(world.clients[1]).unwrap().rx_packets
+    };
+    // 51 pages, six for a frame.
+    (0..8).for_each(send);
+    assert_eq!(received(), 8);
+    assert!(world.borrow().lines[1]);
+    while outb(&world, 1, 7, 0xff).is_none() {
+        world.borrow_mut().pass(10_000);
+    }
+    assert!(!world.borrow().lines[1]);
+    send(8);
+    assert_eq!(received(), 8, "there is no room");
+    assert!(world.borrow().lines[1], "nobody would look again");
+}

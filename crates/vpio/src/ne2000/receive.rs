@@ -283,8 +283,14 @@ impl Context {
         }
     }
 
+    /// A frame that must wait for room. It interrupts all the same: Linux takes some frames, acknowledges, and trusts
+    /// that the next one makes it look again.
     fn keep(&mut self, frame: &[u8]) {
-        if self.card.accepts(frame) && !self.backlog.push(frame) {
+        if !self.card.accepts(frame) {
+            return;
+        }
+        self.card.regs.isr |= Interrupt::RECEIVED.bits();
+        if !self.backlog.push(frame) {
             self.rx_dropped += 1;
         }
     }

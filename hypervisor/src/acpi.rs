@@ -18,6 +18,8 @@ const MAX_BYTES: u32 = 16 << 20;
 /// An I/O APIC of the MADT.
 #[derive(Clone, Copy, Debug)]
 pub struct IoApicEntry {
+    /// Its identifier, by which IVRS and DMAR name it.
+    pub id: u8,
     /// Physical address of its registers.
     pub address: u32,
     /// GSI of its first input.
@@ -26,7 +28,6 @@ pub struct IoApicEntry {
 
 /// PCI configuration space as memory, from the MCFG.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code, reason = "configuration space is reached by ports so far; only logged")]
 pub struct Ecam {
     /// Physical address of bus 0's configuration space (whatever the first bus is).
     pub base: u64,
@@ -185,7 +186,8 @@ fn read_madt_entry(kind: u8, entry: &[u8], facts: &mut Facts) -> Option<()> {
             if facts.apic_ids.contains(&id) { None } else { facts.apic_ids.try_push(id).ok() }
         }
         1 => {
-            let entry = IoApicEntry { address: u32_at(entry, 4)?, first_gsi: u32_at(entry, 8)? };
+            let entry =
+                IoApicEntry { id: *entry.get(2)?, address: u32_at(entry, 4)?, first_gsi: u32_at(entry, 8)? };
             facts.io_apics.try_push(entry).ok()
         }
         2 => {
@@ -250,7 +252,6 @@ fn find_s5(dsdt: &[u8]) -> Option<[u16; 2]> {
 }
 
 /// The first table with that signature; whole, header included, checksum verified.
-#[allow(dead_code, reason = "IVRS and DMAR are found so, once there is an IOMMU driver")]
 pub fn find(signature: &[u8; 4]) -> Option<&'static [u8]> {
     lookup(facts()?, signature)
 }

@@ -131,6 +131,12 @@ pub enum Command {
         #[arg(long)]
         instance: Option<String>,
     },
+    /// Show where the devices of a running instance stand: IOMMUs, groups, I/O spaces, refused requests, flushes
+    Devices {
+        /// Instance, if several run
+        #[arg(long)]
+        instance: Option<String>,
+    },
     /// Measure, beside Linux KVM on the same emulated machine; results go to bench/results
     #[command(after_help = concat!(
         "Examples:\n",

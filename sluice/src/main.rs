@@ -15,6 +15,7 @@ mod config;
 mod control;
 mod cpio;
 mod image;
+mod iommu;
 mod kernels;
 mod manage;
 mod outcome;
@@ -97,6 +98,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Shutdown { instance } => manage::shutdown(instance.as_deref())?,
         Command::Console(target) => manage::console(&target)?,
         Command::Top { instance, interval, count } => manage::top(instance.as_deref(), interval, count)?,
+        Command::Devices { instance } => manage::devices(instance.as_deref())?,
         Command::Report { instance } => manage::report(instance.as_deref())?,
         Command::Bench { names, list } => return bench::run(&names, list),
         Command::Test { names, list, jobs } => return scenario::run_all(&names, list, jobs),

@@ -57,6 +57,13 @@ pub fn report(instance: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// Prints what stands between devices and memory.
+pub fn devices(instance: Option<&str>) -> Result<()> {
+    let report = Client::connect(&choose(instance)?)?.report()?;
+    print!("{}", crate::iommu::details(&report));
+    Ok(())
+}
+
 /// Connects the terminal to a console.
 pub fn console(target: &Target) -> Result<()> {
     let mut client = Client::connect(&choose(target.instance.as_deref())?)?;

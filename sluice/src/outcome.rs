@@ -185,6 +185,7 @@ impl Outcome {
             },
             "domains": domains,
             "devices": devices,
+            "iommu": crate::iommu::json(&report.iommu),
         })
     }
 
@@ -249,6 +250,7 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
         "exits": counts(&counted.exits),
         "refused": counts(&counted.refused),
         "interrupts": counted.interrupts,
+        "io_space": crate::iommu::space_json(counted.space.as_ref()),
         "downloaded_bytes": guest.sum("download_bytes"),
         "download_sha256": guest.verdict("download_sha256"),
         "uploaded_bytes": guest.sum("upload_bytes"),

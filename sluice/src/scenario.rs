@@ -89,6 +89,9 @@ struct Expect {
     domain: BTreeMap<String, ExpectDomain>,
     #[serde(default)]
     counter: Vec<ExpectCounter>,
+    /// Domains whose devices may make requests that an IOMMU refuses.
+    #[serde(default)]
+    faults: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -318,6 +321,15 @@ fn compare(expect: &Expect, outcome: &Outcome, document: &Value, consoles: &Path
             if !Regex::new(&format!("^({pattern})$"))?.is_match(value) {
                 problems.push(format!("{name} reported {key}={value}, expected {pattern}"));
             }
+        }
+    }
+    let reported = outcome.report.as_ref().map_or(&[][..], |report| &report.iommu.faults);
+    for fault in reported {
+        if !fault.domain.as_ref().is_some_and(|domain| expect.faults.contains(domain)) {
+            problems.push(format!(
+                "the IOMMU refused what nobody should ask: {}",
+                crate::iommu::fault_text(fault)
+            ));
         }
     }
     let number = |path: &str| document.pointer(&format!("/{path}")).and_then(Value::as_f64).unwrap_or(0.0);

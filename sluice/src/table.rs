@@ -82,6 +82,7 @@ pub fn summary(outcome: &Outcome) -> String {
     text += &guests(outcome, report);
     text += &exits(&report.domains);
     text += &devices(outcome, report);
+    text += &crate::iommu::summary(report);
     text += &refusals(report);
     for (name, release, version) in &outcome.kernels {
         let _ = writeln!(text, "\nkernel {name}: Linux {release}, Debian package {version}");

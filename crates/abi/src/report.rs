@@ -23,6 +23,78 @@ pub struct Report {
     pub domains: Vec<DomainReport>,
     /// The shared devices, in configuration order.
     pub devices: Vec<DeviceReport>,
+    /// What stands between devices and memory.
+    pub iommu: IommuReport,
+}
+
+/// The IOMMUs of the machine, and what they did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IommuReport {
+    /// The units; empty on a machine without.
+    pub units: Vec<UnitReport>,
+    /// Functions that can have one owner only, together.
+    pub groups: Vec<GroupReport>,
+    /// Requests that were refused, by requester, kind and direction.
+    pub faults: Vec<FaultReport>,
+    /// Refused requests beyond those.
+    pub other_faults: u64,
+}
+
+/// One IOMMU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitReport {
+    /// "AMD-Vi" or "VT-d".
+    pub kind: String,
+    /// Physical address of its registers.
+    pub base: u64,
+    /// Interrupt requests are checked, too.
+    pub remaps_interrupts: bool,
+    /// What it was told to forget, as `kind.cause`: kinds are page, pages (a power of two of them), space,
+    /// everything, device and interrupt; causes are attach, detach, revoke and whole (a space that begins or ends).
+    pub flushes: Vec<Count>,
+}
+
+/// Functions that the IOMMU cannot keep apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// Bus, device and function numbers.
+    pub functions: Vec<String>,
+    /// Names of those that the configuration declares.
+    pub devices: Vec<String>,
+    /// The domain that owns the group.
+    pub domain: Option<String>,
+}
+
+/// Refused requests of one requester, alike in kind and direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultReport {
+    /// Bus, device and function number of the requester.
+    pub requester: String,
+    /// Its name, if the configuration declares it.
+    pub device: Option<String>,
+    /// The domain that owned it.
+    pub domain: Option<String>,
+    /// Address of the last one, or the index of an interrupt.
+    pub address: u64,
+    /// They were writes. Interrupts are.
+    pub write: bool,
+    /// page, blocked, interrupt, table or other.
+    pub kind: String,
+    /// The unit's own number for the last one: event code, or fault reason.
+    pub code: u16,
+    /// How many.
+    pub count: u64,
+}
+
+/// What a domain lends to its devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceReport {
+    /// The number by which IOMMUs know it.
+    pub tag: u16,
+    /// Bytes that its devices reach.
+    pub bytes: u64,
+    /// Pages of 4 KiB, 2 MiB and 1 GiB in its tables.
+    pub pages: [u64; 3],
 }
 
 /// The life of a domain.
@@ -78,6 +150,8 @@ pub struct DomainReport {
     pub refused: Vec<Count>,
     /// Interrupts injected.
     pub interrupts: u64,
+    /// What it lends to its devices, if an IOMMU stands before one.
+    pub space: Option<SpaceReport>,
 }
 
 /// One physical device.

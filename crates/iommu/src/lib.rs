@@ -4,6 +4,7 @@
 //! - [`amdvi`]: AMD I/O Virtualization Technology (IOMMU) Specification 48882, revision 3.07 or later.
 //! - [`vtd`]: Intel Virtualization Technology for Directed I/O Specification D51397, revision 3.3 or later.
 //! - [`PageFormat`]: the page tables of both, for [`sluice_memory::Tables`].
+//! - [`group`]: functions that cannot be kept apart.
 //! - [`RequesterId`], [`Invalidation`], [`Fault`]: what the two have in common.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ extern crate alloc;
 pub mod amdvi;
 mod common;
 mod format;
+pub mod group;
 pub mod vtd;
 
 pub use common::{Fault, FaultKind, Interrupt, Invalidation, RequesterId, SpaceTag, Trigger};

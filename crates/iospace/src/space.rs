@@ -18,12 +18,12 @@ pub trait View {
     /// See [`MapError`]. A part may be shown then.
     fn show(&mut self, piece: &Piece) -> Result<bool, MapError>;
 
-    /// Shows nothing in a range any more. Whoever has cached what was there can go on using it until
-    /// [`View::forget`].
+    /// Shows nothing in a range any more. Returns whether it did before: whoever has cached that can go on using it
+    /// until [`View::forget`].
     ///
     /// # Errors
     /// See [`MapError`]: a large page cannot be split without memory. Then the view still shows a part of the range.
-    fn hide(&mut self, range: Range<u64>) -> Result<(), MapError>;
+    fn hide(&mut self, range: Range<u64>) -> Result<bool, MapError>;
 
     /// Sees to it that nobody uses a stale translation of this view any more, nor a table that is no longer part of it.
     /// Returns only then.
@@ -52,12 +52,36 @@ impl From<MapError> for IssueError {
     }
 }
 
+/// A view, and what it must forget with the next [`Space::settle`].
+#[derive(Debug)]
+struct Seen<V> {
+    view: V,
+    stale: Stale,
+}
+
+impl<V: View> Seen<V> {
+    fn show(&mut self, piece: &Piece) -> Result<(), MapError> {
+        let stale = self.view.show(piece);
+        if stale != Ok(false) {
+            self.stale.add(piece.at..piece.at + piece.len);
+        }
+        stale.map(|_| ())
+    }
+
+    fn hide(&mut self, range: Range<u64>) -> Result<(), MapError> {
+        let stale = self.view.hide(range.clone());
+        if stale != Ok(false) {
+            self.stale.add(range);
+        }
+        stale.map(|_| ())
+    }
+}
+
 /// Numbered pages, and everyone who sees them.
 #[derive(Debug)]
 pub struct Space<V: View> {
     pieces: Pieces,
-    views: Vec<V>,
-    stale: Stale,
+    views: Vec<Seen<V>>,
     /// Memory that was revoked and may still be reached.
     retired: Vec<(Hpa, u64)>,
 }
@@ -71,26 +95,27 @@ impl<V: View> Default for Space<V> {
 impl<V: View> Space<V> {
     /// Nothing, seen by nobody.
     pub const fn new() -> Self {
-        Self { pieces: Pieces::new(), views: Vec::new(), stale: Stale::new(), retired: Vec::new() }
+        Self { pieces: Pieces::new(), views: Vec::new(), retired: Vec::new() }
     }
 
     /// Lets somebody else see the space.
     ///
     /// # Errors
     /// The view cannot show all of it; it is dropped.
-    pub fn add_view(&mut self, mut view: V) -> Result<(), IssueError> {
+    pub fn add_view(&mut self, view: V) -> Result<(), IssueError> {
+        let mut seen = Seen { view, stale: Stale::new() };
         for piece in self.pieces.iter() {
-            view.show(&piece)?;
+            seen.show(&piece)?;
         }
-        // Whatever may be cached of a view that nobody has used yet is not of this one.
-        self.stale.add_all();
-        self.views.push(view);
+        // Whatever is cached under the name of a view that nobody has used yet is not of this one.
+        seen.stale.add_all();
+        self.views.push(seen);
         Ok(())
     }
 
     /// All views.
-    pub fn views(&self) -> &[V] {
-        &self.views
+    pub fn views(&self) -> impl Iterator<Item = &V> {
+        self.views.iter().map(|seen| &seen.view)
     }
 
     /// All pieces, in order.
@@ -160,17 +185,15 @@ impl<V: View> Space<V> {
 
     /// Whether nothing waits for [`Space::settle`].
     pub fn is_settled(&self) -> bool {
-        self.stale.is_empty() && self.retired.is_empty()
+        self.views.iter().all(|seen| seen.stale.is_empty()) && self.retired.is_empty()
     }
 
     /// Has every view forget what was taken away since the last time, in one batch, then gives the memory that was
     /// revoked to `free`: nobody reaches it any more.
     pub fn settle(&mut self, owner: &V::Owner, mut free: impl FnMut(Hpa, u64)) {
-        if !self.stale.is_empty() {
-            for view in &mut self.views {
-                view.forget(owner, &self.stale);
-            }
-            self.stale.clear();
+        for Seen { view, stale } in self.views.iter_mut().filter(|seen| !seen.stale.is_empty()) {
+            view.forget(owner, stale);
+            stale.clear();
         }
         for (hpa, len) in self.retired.drain(..) {
             free(hpa, len);
@@ -178,19 +201,10 @@ impl<V: View> Space<V> {
     }
 
     fn show(&mut self, piece: &Piece) -> Result<(), MapError> {
-        for view in &mut self.views {
-            if view.show(piece)? {
-                self.stale.add(piece.at..piece.at + piece.len);
-            }
-        }
-        Ok(())
+        self.views.iter_mut().try_for_each(|seen| seen.show(piece))
     }
 
     fn hide(&mut self, range: Range<u64>) -> Result<(), MapError> {
-        self.stale.add(range.clone());
-        for view in &mut self.views {
-            view.hide(range.clone())?;
-        }
-        Ok(())
+        self.views.iter_mut().try_for_each(|seen| seen.hide(range.clone()))
     }
 }

@@ -64,9 +64,9 @@ impl<T: Format, F: TableFrames, A: Audience> View for TableView<T, F, A> {
         Ok(replaced || self.audience.caches_absent())
     }
 
-    fn hide(&mut self, range: Range<u64>) -> Result<(), MapError> {
-        let Some(tables) = &mut self.tables else { return Ok(()) };
-        tables.unmap(&mut self.frames, range.start, range.end - range.start).map(|_| ())
+    fn hide(&mut self, range: Range<u64>) -> Result<bool, MapError> {
+        let Some(tables) = &mut self.tables else { return Ok(false) };
+        tables.unmap(&mut self.frames, range.start, range.end - range.start)
     }
 
     fn forget(&mut self, owner: &A::Owner, stale: &Stale) {

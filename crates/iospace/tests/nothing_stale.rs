@@ -152,7 +152,7 @@ proptest! {
         let mut space = Space::new();
         space.add_view(View::new(LongMode, memory.clone(), Processors(memory.clone())).unwrap()).unwrap();
         space.settle(&(), |_, _| ());
-        let root = space.views()[0].root();
+        let root = space.views().next().unwrap().root();
         // By page: where it is and what the processors may do; the test's own idea of the space.
         let mut model: BTreeMap<u64, (u64, Rights)> = BTreeMap::new();
         let mut issued = 0;

@@ -34,6 +34,13 @@ pub struct Extent {
     pub len: u64,
 }
 
+impl Extent {
+    /// Whether a byte of host memory is in it.
+    pub fn contains(&self, hpa: Hpa) -> bool {
+        hpa.as_u64().checked_sub(self.hpa.as_u64()).is_some_and(|offset| offset < self.len)
+    }
+}
+
 /// The memory of one guest.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {

@@ -7,7 +7,7 @@ mod selftest;
 
 use crate::cpu::{self, apic, gdt, idt, ioapic, smp, timer, tsc};
 use crate::mm::{self, Hpa};
-use crate::{acpi, log};
+use crate::{acpi, device, iommu, log};
 use arrayvec::{ArrayString, ArrayVec};
 
 pub use sluice_abi::bundle;
@@ -146,6 +146,8 @@ extern "C" fn rust_entry(magic: u32, address: u32) -> ! {
 extern "C" fn late() -> ! {
     let info = info();
     tsc::init();
+    device::quiet();
+    iommu::start();
     timer::calibrate();
     timer::init();
     ioapic::init();

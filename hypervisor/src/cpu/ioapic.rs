@@ -6,6 +6,7 @@
 
 use super::port::outb;
 use crate::acpi;
+use crate::iommu;
 use crate::mm::{self, Hpa};
 use crate::sync::SpinLock;
 use arrayvec::ArrayVec;
@@ -33,6 +34,7 @@ const LEVEL: u32 = 1 << 15;
 const MASKED: u32 = 1 << 16;
 
 struct IoApic {
+    id: u8,
     registers: *mut u8,
     first: u32,
     inputs: u32,
@@ -67,7 +69,7 @@ pub fn init() {
     let mut all = ALL.lock();
     for entry in acpi::io_apics() {
         let registers = mm::map_mmio(Hpa::new(entry.address.into()), mm::PAGE);
-        let mut io_apic = IoApic { registers, first: entry.first_gsi, inputs: 0 };
+        let mut io_apic = IoApic { id: entry.id, registers, first: entry.first_gsi, inputs: 0 };
         io_apic.inputs = (io_apic.read(VERSION) >> 16 & 0xff) + 1;
         for input in 0..io_apic.inputs {
             io_apic.write(REDIRECTION + input * 2, MASKED);
@@ -111,21 +113,27 @@ pub fn inputs() -> u32 {
 /// Sends `gsi` as `vector` to the processor with that local APIC, masked until [`unmask`]. Returns whether there is
 /// such an input, and whether the destination can be written (8 bits without interrupt remapping).
 pub fn route(gsi: u32, vector: u8, apic_id: u32, trigger: Trigger) -> bool {
-    if apic_id > 0xfe {
-        return false;
-    }
-    let mode = match trigger {
-        Trigger::EdgeHigh => 0,
-        Trigger::EdgeLow => POLARITY_LOW,
-        Trigger::LevelHigh => LEVEL,
-        Trigger::LevelLow => LEVEL | POLARITY_LOW,
+    let (level, low) = match trigger {
+        Trigger::EdgeHigh => (false, false),
+        Trigger::EdgeLow => (false, true),
+        Trigger::LevelHigh => (true, false),
+        Trigger::LevelLow => (true, true),
     };
-    with(gsi, |io_apic, register| {
+    let trigger = if level { sluice_iommu::Trigger::Level } else { sluice_iommu::Trigger::Edge };
+    let interrupt = sluice_iommu::Interrupt { apic_id, vector, trigger };
+    let routed = with(gsi, |io_apic, register| {
+        let plain = || {
+            let mode = if level { LEVEL } else { 0 };
+            (apic_id <= 0xfe).then(|| u64::from(apic_id) << 56 | u64::from(mode | u32::from(vector)))
+        };
+        let Some(entry) = iommu::redirection(io_apic.id, interrupt).or_else(plain) else { return false };
+        let polarity = if low { POLARITY_LOW } else { 0 };
         io_apic.write(register, MASKED);
-        io_apic.write(register + 1, apic_id << 24);
-        io_apic.write(register, MASKED | mode | u32::from(vector));
-    })
-    .is_some()
+        io_apic.write(register + 1, (entry >> 32) as u32);
+        io_apic.write(register, MASKED | polarity | entry as u32);
+        true
+    });
+    routed == Some(true)
 }
 
 /// Lets no interrupt of `gsi` through. A level that is asserted stays pending in its device.

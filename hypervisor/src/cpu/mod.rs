@@ -34,6 +34,8 @@ pub const MAX_CPUS: usize = 64;
 pub const TIMER_VECTOR: u8 = 0xf0;
 /// Kick: leave the guest or the halt and look at the work queues.
 pub const KICK_VECTOR: u8 = 0xf1;
+/// An IOMMU has recorded a fault.
+pub const FAULT_VECTOR: u8 = 0xf2;
 /// Spurious interrupt of the local APIC: takes no end-of-interrupt.
 pub const SPURIOUS_VECTOR: u8 = 0xff;
 

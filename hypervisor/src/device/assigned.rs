@@ -7,11 +7,13 @@
 //!
 //! Source: PCI Local Bus 3.0, 6.2.2 (command), 6.2.5 (BARs), 6.8 (MSI and MSI-X).
 
+use super::Device;
 use super::message::Vector;
 use super::pci::{self, Function};
 use super::reset::Registers;
 use crate::cpu;
 use crate::domain::{Access, Answer, Domain, PageHandler, PortHandler, layout};
+use crate::iommu::Place;
 use crate::sync::SpinLock;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
@@ -83,14 +85,22 @@ struct State {
 /// What is kept for a function that a guest owns.
 pub struct Assigned {
     device: usize,
+    /// Where its interrupts are checked.
+    gate: Option<Place>,
     windows: ArrayVec<Window, 6>,
     state: SpinLock<State>,
 }
 
 impl Assigned {
     /// Finds guest addresses for the BARs of a function; `None` where there is no room for them.
-    pub fn new(device: usize, function: &Function, windows: &mut Windows) -> Option<Self> {
-        let mut assigned = Self { device, windows: ArrayVec::new(), state: SpinLock::new(State::default()) };
+    pub fn new(device: &Device, windows: &mut Windows) -> Option<Self> {
+        let function = &device.function;
+        let mut assigned = Self {
+            device: device.index,
+            gate: device.place_of_master().filter(Place::remaps_interrupts),
+            windows: ArrayVec::new(),
+            state: SpinLock::new(State::default()),
+        };
         for bar in function.bars.iter().filter(|bar| !bar.io) {
             let size = bar.size.max(PAGE_SIZE);
             let prefetchable = bar.prefetch;
@@ -303,13 +313,13 @@ impl Assigned {
         let used = state.vectors.iter().flatten().count();
         let vector = state.vectors.get_mut(usize::from(index))?;
         if vector.is_none() && used < MOST_VECTORS {
-            *vector = Vector::allocate(self.device, index);
+            *vector = Vector::allocate(self.device, index, self.gate);
         }
         let target =
             domain.vcpus.iter().find(|vcpu| vcpu.route.lock().matches(message.dest, message.logical));
         let home = target.and_then(|vcpu| cpu::get(vcpu.home)).filter(|cpu| cpu.apic_id < 0xff);
         let apic_id = home.map_or_else(|| cpu::get(0).map_or(0, |cpu| cpu.apic_id), |cpu| cpu.apic_id);
-        vector.as_ref().map(|vector| vector.message(apic_id))
+        vector.as_mut().map(|vector| vector.message(apic_id))
     }
 
     /// The function raised the vector of `message`.
@@ -411,6 +421,13 @@ pub struct Piece {
     pub range: Range<u64>,
     /// Accesses exit.
     pub trapped: bool,
+}
+
+impl Piece {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
 }
 
 /// Turns MSI and MSI-X off.

@@ -6,7 +6,9 @@
 //! Source: Intel SDM vol. 3, 12.11 (message address and data).
 
 use crate::cpu::{apic, idt};
+use crate::iommu::Place;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sluice_iommu::{Interrupt, Trigger};
 
 const FIRST_VECTOR: u8 = 0x60;
 /// Vectors 0x60-0xdf.
@@ -17,30 +19,46 @@ static OWNERS: [AtomicU32; VECTORS] = [const { AtomicU32::new(0) }; VECTORS];
 static PENDING: [AtomicU64; VECTORS / 64] = [const { AtomicU64::new(0) }; VECTORS / 64];
 
 /// A vector that a device may raise; free again when dropped.
-#[derive(Debug)]
 pub struct Vector {
     index: usize,
+    /// Where the device's interrupts are checked.
+    gate: Option<Place>,
+    /// The processor for which it is allowed there.
+    allowed: Option<u32>,
+    message: (u32, u32),
 }
 
 impl Vector {
     /// A vector for message `message` of a device; `None` if all are in use.
-    pub fn allocate(device: usize, message: u16) -> Option<Self> {
+    pub fn allocate(device: usize, message: u16, gate: Option<Place>) -> Option<Self> {
         let owner = (device as u32 + 1) << 16 | u32::from(message);
         let free =
             |slot: &AtomicU32| slot.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         let index = OWNERS.iter().position(free)?;
         idt::set_handler(FIRST_VECTOR + index as u8, interrupt);
-        Some(Self { index })
+        Some(Self { index, gate, allowed: None, message: (0, 0) })
     }
 
-    /// Message address that reaches the processor with that local APIC, and message data.
-    pub fn message(&self, apic_id: u32) -> (u32, u32) {
-        (0xfee0_0000 | (apic_id & 0xff) << 12, u32::from(FIRST_VECTOR) + self.index as u32)
+    /// Message address and data that reach the processor with that local APIC, and no other.
+    pub fn message(&mut self, apic_id: u32) -> (u32, u32) {
+        let vector = FIRST_VECTOR + self.index as u8;
+        match self.gate {
+            None => self.message = (0xfee0_0000 | (apic_id & 0xff) << 12, u32::from(vector)),
+            Some(gate) if self.allowed != Some(apic_id) => {
+                self.allowed = Some(apic_id);
+                self.message = gate.allow_interrupt(Interrupt { apic_id, vector, trigger: Trigger::Edge });
+            }
+            Some(_) => {}
+        }
+        self.message
     }
 }
 
 impl Drop for Vector {
     fn drop(&mut self) {
+        if let Some(gate) = self.gate.filter(|_| self.allowed.is_some()) {
+            gate.forbid_interrupt(FIRST_VECTOR + self.index as u8);
+        }
         PENDING[self.index / 64].fetch_and(!(1 << (self.index % 64)), Ordering::SeqCst);
         OWNERS[self.index].store(0, Ordering::SeqCst);
     }

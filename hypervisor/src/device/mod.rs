@@ -20,6 +20,7 @@ use crate::boot::BootInfo;
 use crate::cpu::{self, apic, tsc};
 use crate::domain::Domain;
 use crate::domain::vcpu::RunState;
+use crate::iommu::{self, Place};
 use crate::sync::{Once, SpinLock};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -28,9 +29,11 @@ use alloc::vec::Vec;
 use assigned::Assigned;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use pci::Bdf;
 use raw::PortDevice;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
+use sluice_iommu::RequesterId;
 use sluice_vpio::{ClientId, Monitor, Timing};
 
 /// Most devices of a configuration: a bit each in a [`line::Line`].
@@ -52,6 +55,12 @@ pub enum AttachError {
     NoMac,
     /// It can master the bus and no IOMMU stands before it.
     UnprotectedDma,
+    /// It can master the bus, and the IOMMU before it does not remap interrupts.
+    UnprotectedInterrupts,
+    /// The IOMMU cannot tell it from a device that another domain owns.
+    GroupBusy,
+    /// Firmware wants it to reach memory of its own.
+    FirmwareMemory,
     /// It has no port range, which is all that can be shared.
     NoPorts,
     /// The model takes no more clients.
@@ -77,6 +86,15 @@ impl fmt::Display for AttachError {
                 "it can master the bus and no IOMMU contains it: its owner could reach all memory. To accept that, \
                  add dma = \"unprotected\" to its entry in the domain's devices"
             }
+            Self::UnprotectedInterrupts => {
+                "it can master the bus and the IOMMU does not remap interrupts: its owner could forge any interrupt. To \
+                 accept that, add interrupts = \"unprotected\" to its entry in the domain's devices"
+            }
+            Self::GroupBusy => {
+                "the IOMMU cannot tell it from a device that another domain owns (their group is in the report): \
+                 give both to one domain"
+            }
+            Self::FirmwareMemory => "firmware wants it to reach memory of the firmware's, which no guest may",
             Self::NoPorts => "it has no port range, which mode = \"vpio\" needs",
             Self::TooMany => "its model takes no more guests",
             Self::SharedPage => "its registers share a page with another device's and cannot be moved",
@@ -123,6 +141,8 @@ pub struct Device {
     /// Its small memory BARs are on pages of their own.
     separate: bool,
     reset: Option<reset::Method>,
+    /// Where it stands behind an IOMMU.
+    place: Option<Place>,
     /// A guest has owned it.
     used: AtomicBool,
     /// TSC from which it may be used after a reset.
@@ -143,12 +163,17 @@ fn devices() -> &'static [Arc<Device>] {
     DEVICES.get().map_or(&[], Vec::as_slice)
 }
 
-/// Finds the configured devices and takes the bus away from all others.
+/// Takes the bus away from all devices: nobody owns them yet. Before [`iommu::start`], so that it sees no request that firmware
+/// left under way.
+pub fn quiet() {
+    pci::quiet_all();
+}
+
+/// Finds the configured devices.
 ///
 /// # Errors
 /// The index of a device that does not exist.
 pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize> {
-    pci::quiet_all();
     #[cfg(feature = "pack-bars")]
     place::pack();
     let mut found = Vec::new();
@@ -181,6 +206,7 @@ pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize>
             index,
             separate,
             reset: reset::method(&function),
+            place: iommu::place_of(function.bdf),
             used: AtomicBool::new(false),
             ready_at: AtomicU64::new(0),
             name: device.name.clone(),
@@ -231,6 +257,7 @@ fn attend() {
 /// Deals with physical interrupts and with monitors whose time has come.
 #[inline]
 pub fn service(processor: u32) {
+    iommu::service();
     if PENDING.swap(false, Ordering::SeqCst) {
         for device in devices().iter().filter(|device| device.asserted.swap(false, Ordering::SeqCst)) {
             device.interrupt();
@@ -258,12 +285,25 @@ pub fn next_poll(processor: u32) -> u64 {
     devices().iter().map(|device| device.poll_at.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
 }
 
-/// Gives a domain its part in a device, before the domain exists.
+/// Where a device stands behind an IOMMU, if it masters the bus.
+pub fn place_of_master(share: &config::Share) -> Option<Place> {
+    devices().get(usize::from(share.device))?.place_of_master()
+}
+
+/// Whether a share gives a guest a device that reaches all memory: there is no IOMMU before it.
+pub fn reaches_everything(share: &config::Share) -> bool {
+    let device = devices().get(usize::from(share.device));
+    share.mode == Mode::Passthrough
+        && device.is_some_and(|device| device.function.masters_bus() && device.place.is_none())
+}
+
+/// Gives domain `domain`, called `name`, its part in a device, before the domain exists.
 ///
 /// # Errors
 /// Says why the domain cannot have it.
 pub fn attach(
     share: &config::Share,
+    domain: u16,
     name: &str,
     slot: u8,
     pin: u8,
@@ -280,9 +320,11 @@ pub fn attach(
             if !matches!(inner.sharing, Sharing::Free) {
                 return Err(AttachError::Busy);
             }
-            device.may_be_owned(share.dma_unprotected)?;
-            assigned =
-                Some(Assigned::new(device.index, &device.function, windows).ok_or(AttachError::NoRoom)?);
+            device.may_be_owned(share)?;
+            assigned = Some(Assigned::new(&device, windows).ok_or(AttachError::NoRoom)?);
+            if let Some(place) = device.place_of_master() {
+                place.claim(domain).map_err(|iommu::Busy| AttachError::GroupBusy)?;
+            }
             inner.sharing = Sharing::Passthrough;
             inner.model = PASSTHROUGH;
             None
@@ -323,6 +365,11 @@ pub fn bind(domain: &Arc<Domain>) {
         }
         drop(inner);
         if share.mode() == Mode::Passthrough {
+            if let (Some(place), Some((tag, root))) =
+                (share.device().place_of_master(), domain.device_space())
+            {
+                place.attach(tag, root);
+            }
             share.device().unmask();
         }
     }
@@ -369,16 +416,38 @@ pub fn halted(domain: &Domain) {
     }
 }
 
+/// Name of the configured device that makes requests as `requester`.
+pub fn name_of(requester: RequesterId) -> Option<String> {
+    let is_it = |device: &&Arc<Device>| {
+        let Bdf { bus, device, function } = device.function.bdf;
+        RequesterId::new(bus, device, function) == requester
+    };
+    devices().iter().find(is_it).map(|device| device.name.clone())
+}
+
 /// All devices, for a report.
 pub fn reports() -> Vec<DeviceReport> {
     devices().iter().map(|device| device.report()).collect()
 }
 
 impl Device {
+    /// Where the function stands behind an IOMMU, if it masters the bus.
+    fn place_of_master(&self) -> Option<Place> {
+        self.place.filter(|_| self.function.masters_bus())
+    }
+
     /// Whether a guest can own the function.
-    fn may_be_owned(&self, dma_unprotected: bool) -> Result<(), AttachError> {
-        if !dma_unprotected && self.function.masters_bus() {
-            return Err(AttachError::UnprotectedDma);
+    fn may_be_owned(&self, share: &config::Share) -> Result<(), AttachError> {
+        match self.place {
+            _ if !self.function.masters_bus() || share.dma_unprotected => {}
+            None => return Err(AttachError::UnprotectedDma),
+            Some(place) if !place.remaps_interrupts() && !share.interrupts_unprotected => {
+                return Err(AttachError::UnprotectedInterrupts);
+            }
+            Some(_) => {}
+        }
+        if self.place_of_master().is_some_and(|place| !place.unity().is_empty()) {
+            return Err(AttachError::FirmwareMemory);
         }
         if self.function.bars.iter().any(|bar| bar.address == 0) {
             return Err(AttachError::NoAddress);
@@ -412,6 +481,11 @@ impl Device {
             None => {
                 log::warn!("device {}: there is no way to reset it: no other guest can have it", self.name)
             }
+        }
+        if let Some(place) = self.place_of_master() {
+            // Whatever the reset left of it reaches nothing any more.
+            place.block();
+            place.release();
         }
         self.used.store(true, Ordering::SeqCst);
         let decode = pci::COMMAND_IO | pci::COMMAND_MEMORY;

@@ -3,11 +3,14 @@
 //! Source: PCI Local Bus Specification 3.0, 6.1 (header), 6.2.5 (base addresses), 6.7 and 6.8 (capabilities,
 //! MSI, MSI-X), 3.2.2.3.2 (mechanism 1).
 
+use crate::acpi;
 use crate::cpu::port::{inl, outl};
+use crate::mm::{self, Hpa};
 use crate::sync::SpinLock;
 use arrayvec::ArrayVec;
 use core::fmt;
 use sluice_abi::config::Select;
+use sluice_iommu::group::Bridge;
 
 const ADDRESS: u16 = 0xcf8;
 const DATA: u16 = 0xcfc;
@@ -55,6 +58,18 @@ impl Bdf {
         let _guard = ACCESS.lock();
         outl(ADDRESS, self.select(offset));
         inl(DATA)
+    }
+
+    /// Reads an aligned word of extended configuration space, where the machine maps it.
+    fn read_extended(self, offset: u16) -> Option<u32> {
+        let window = acpi::ecams()
+            .iter()
+            .find(|ecam| ecam.segment == 0 && (ecam.first_bus..=ecam.last_bus).contains(&self.bus))?;
+        let devfn = u64::from(self.device) << 3 | u64::from(self.function);
+        let at = window.base + (u64::from(self.bus) << 20 | devfn << 12 | u64::from(offset & 0xffc));
+        let word = mm::map_mmio(Hpa::new(at), 4);
+        // SAFETY: a word of configuration space, mapped uncached; reading it has no effect.
+        Some(unsafe { word.cast::<u32>().read_volatile() })
     }
 
     /// Writes an aligned word of configuration space.
@@ -251,6 +266,61 @@ impl Function {
             true => [window(self.bdf.read(0x20)), window(self.bdf.read(0x24))],
             false => [0..0, 0..0],
         }
+    }
+
+    /// What it leads to, if it is a bridge to another bus.
+    pub fn bridge(&self) -> Option<Bridge> {
+        const TO_CONVENTIONAL: u32 = 7;
+        const FROM_CONVENTIONAL: u32 = 8;
+        if self.bdf.read(0x0c) >> 16 & 0x7f != 1 {
+            return None;
+        }
+        let secondary = (self.bdf.read(0x18) >> 8) as u8;
+        let kind = self.express_kind();
+        Some(Bridge {
+            secondary,
+            from_express: kind.is_some_and(|kind| kind != FROM_CONVENTIONAL),
+            to_express: kind.is_some_and(|kind| kind != TO_CONVENTIONAL),
+        })
+    }
+
+    /// Device or port type of a PCI Express function (PCI Express 4.0, 7.5.3.2).
+    fn express_kind(&self) -> Option<u32> {
+        self.capability(capability::EXPRESS).map(|at| self.bdf.read(at) >> 20 & 0xf)
+    }
+
+    /// Whether its access control services send all requests between peers upward, to the IOMMU
+    /// (PCI Express 4.0, 6.12.1 and 7.7.8): source validation, request and completion redirect, upstream forwarding.
+    pub fn isolates(&self) -> bool {
+        const ACCESS_CONTROL: u16 = 0x0d;
+        const NEEDED: u32 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4;
+        const UPSTREAM_PORT: u32 = 5;
+        match self.express_kind() {
+            // It has no peers on its bus.
+            Some(UPSTREAM_PORT) => true,
+            Some(_) => self
+                .extended_capability(ACCESS_CONTROL)
+                .and_then(|at| self.bdf.read_extended(at + 4))
+                .is_some_and(|word| word >> 16 & word & NEEDED == NEEDED),
+            None => false,
+        }
+    }
+
+    /// Where the extended capability `id` is (PCI Express 4.0, 7.6.3).
+    fn extended_capability(&self, id: u16) -> Option<u16> {
+        let mut at = 0x100;
+        // There is room for 960; a list that goes in a circle ends too.
+        for _ in 0..960 {
+            let head = self.bdf.read_extended(at)?;
+            if head as u16 == id {
+                return Some(at);
+            }
+            at = (head >> 20) as u16 & !3;
+            if at < 0x100 {
+                return None;
+            }
+        }
+        None
     }
 
     /// Whether it can master the bus. The command bit does not tell: QEMU's NE2000 lets it be set,

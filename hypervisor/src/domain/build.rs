@@ -1,5 +1,6 @@
 //! Building a domain: memory, nested page tables, virtual platform, kernel, processors.
 
+use super::memory::Memory;
 use super::vcpu::{Context, RunState, Vcpu};
 use super::{Domain, PageHandler, Platform, PortHandler, layout};
 use crate::boot::bundle::Bundle;
@@ -17,10 +18,8 @@ use core::fmt;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use sluice_abi::channel::CommandError;
 use sluice_abi::config;
-use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters, RamRange};
-use sluice_memory::{
-    Access, Gpa, GuestMemory, HUGE_PAGE, Hpa, LARGE_PAGE, NestedTables, OutOfRange, PAGE_SIZE,
-};
+use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
+use sluice_memory::{Gpa, PAGE_SIZE};
 use sluice_platform::acpi;
 use sluice_platform::ioapic::IoApic;
 use sluice_platform::lapic::{LocalApic, Rates};
@@ -47,6 +46,8 @@ pub enum BuildError {
     Kernel(LoadError),
     /// The device at this place of its list cannot be given to it.
     Device(usize, AttachError),
+    /// The IOMMUs before its devices want different tables, or know no more spaces.
+    Iommu,
     /// The guest's PCI bus cannot show a device as it is.
     Function(pci::BuildError),
 }
@@ -60,6 +61,9 @@ impl fmt::Display for BuildError {
             Self::Device(index, error) => {
                 write!(out, "it cannot have device {} of its list: {error}", index + 1)
             }
+            Self::Iommu => out.write_str(
+                "the IOMMUs before its devices want different tables, or know no more spaces: give them to several domains",
+            ),
             Self::Function(error) => write!(out, "its PCI bus cannot show a device as it is: {error:?}"),
         }
     }
@@ -71,115 +75,14 @@ impl BuildError {
         match self {
             Self::OutOfMemory => CommandError::OutOfMemory,
             Self::Missing | Self::Kernel(_) => CommandError::BadKernel,
-            Self::Device(..) | Self::Function(_) => CommandError::DeviceBusy,
+            Self::Device(..) | Self::Iommu | Self::Function(_) => CommandError::DeviceBusy,
         }
-    }
-}
-
-/// Guest memory under construction: gives everything back unless it becomes a domain.
-struct Memory {
-    guest: GuestMemory,
-    nested: Option<NestedTables>,
-}
-
-impl Memory {
-    fn new(config: &config::Domain) -> Result<Self, BuildError> {
-        let nested = NestedTables::new(&mut mm::TableFrames).ok_or(BuildError::OutOfMemory)?;
-        let mut memory = Self { guest: GuestMemory::new(), nested: Some(nested) };
-        let bytes = config.memory;
-        if config.devices.iter().any(|share| share.mode == config::Mode::Passthrough && share.dma_unprotected)
-        {
-            memory.identity(bytes)?;
-            return Ok(memory);
-        }
-        let below = bytes.min(layout::PCI_MEMORY);
-        memory.extent(0, below)?;
-        if bytes > below {
-            memory.extent(layout::ABOVE_4G, bytes - below)?;
-        }
-        Ok(memory)
-    }
-
-    /// Memory whose guest-physical addresses are the physical ones, for a guest whose devices reach memory past
-    /// the nested page tables. Only boot structures, below 1 MiB, are elsewhere.
-    fn identity(&mut self, bytes: u64) -> Result<(), BuildError> {
-        let main = bytes.checked_sub(LARGE_PAGE).filter(|main| *main > 0).ok_or(BuildError::OutOfMemory)?;
-        // The guest's own devices begin at PCI_MEMORY: RAM must not be there.
-        let start = mm::frames().allocate_below(main, LARGE_PAGE, layout::PCI_MEMORY);
-        let start = start.ok_or(BuildError::OutOfMemory)?;
-        self.add(start.as_u64(), start, main)?;
-        let low = mm::frames().allocate(layout::HIGH_RAM, PAGE_SIZE).ok_or(BuildError::OutOfMemory)?;
-        self.add(0, low, layout::HIGH_RAM)
-    }
-
-    /// Adds one extent of cleared memory.
-    fn extent(&mut self, gpa: u64, bytes: u64) -> Result<(), BuildError> {
-        let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { LARGE_PAGE };
-        let mut frames = mm::frames();
-        let start = frames
-            .allocate(bytes, align)
-            .or_else(|| frames.allocate(bytes, LARGE_PAGE))
-            .ok_or(BuildError::OutOfMemory)?;
-        drop(frames);
-        self.add(gpa, start, bytes)
-    }
-
-    fn add(&mut self, gpa: u64, start: Hpa, bytes: u64) -> Result<(), BuildError> {
-        mm::zero(start, bytes);
-        if self.guest.add(Gpa::new(gpa), start, bytes).is_err() {
-            mm::release(start, bytes);
-            return Err(BuildError::OutOfMemory);
-        }
-        let tables = self.nested.as_mut().ok_or(BuildError::OutOfMemory)?;
-        let access = Access::READ | Access::WRITE | Access::EXECUTE;
-        tables
-            .map(&mut mm::TableFrames, Gpa::new(gpa), start, bytes, access)
-            .map_err(|_| BuildError::OutOfMemory)?;
-        Ok(())
-    }
-
-    /// RAM as the guest is told of it: all but the hole below 1 MiB, in rising order.
-    fn ram(&self) -> Vec<RamRange> {
-        let mut ranges = Vec::new();
-        for extent in self.guest.extents() {
-            let (start, end) = (extent.gpa.as_u64(), extent.gpa.as_u64() + extent.len);
-            let below = start..end.min(layout::LOW_RAM_END);
-            let above = start.max(layout::HIGH_RAM)..end;
-            for range in [below, above].into_iter().filter(|range| range.start < range.end) {
-                ranges.push(RamRange { start: Gpa::new(range.start), len: range.end - range.start });
-            }
-        }
-        ranges.sort_unstable_by_key(|range| range.start.as_u64());
-        ranges
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        release_memory(&self.guest, self.nested.take());
-    }
-}
-
-/// Takes guest memory back, scrubbed, so that nothing of this guest reaches the next owner.
-fn release_memory(guest: &GuestMemory, nested: Option<NestedTables>) {
-    if let Some(tables) = nested {
-        tables.release(&mut mm::TableFrames);
-    }
-    for extent in guest.extents() {
-        mm::zero(extent.hpa, extent.len);
-        mm::release(extent.hpa, extent.len);
-    }
-}
-
-impl GuestWrite for Memory {
-    fn write(&mut self, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
-        self.guest.write(&mm::Direct, gpa, bytes)
     }
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        release_memory(&self.memory, self.nested.lock().take());
+        self.dissolve();
         mm::release(self.permission_map, PERMISSION_MAP);
     }
 }
@@ -198,14 +101,13 @@ pub fn build(
         Some(name) => Some(bundle.get(name).ok_or(BuildError::Missing)?),
         None => None,
     };
-    let mut memory = Memory::new(config)?;
+    let mut memory = Memory::new(index, config)?;
     let mut attached = Attached(Vec::new());
-    attached.attach(config)?;
+    attached.attach(index, config)?;
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
     let entry = load(config, kernel, initrd, &attached.0, &mut memory).map_err(BuildError::Kernel)?;
     let permission_map = mm::allocate_zeroed(PERMISSION_MAP).ok_or(BuildError::OutOfMemory)?;
-    let nested = memory.nested.take().ok_or(BuildError::OutOfMemory)?;
-    let guest = core::mem::replace(&mut memory.guest, GuestMemory::new());
+    let (ram, space) = memory.take();
     let mut domain = Domain {
         index,
         config: config.clone(),
@@ -214,9 +116,8 @@ pub fn build(
         ports: SpinLock::new(port_table()),
         pages: SpinLock::new(page_table()),
         platform: SpinLock::new(Platform { io_apic: IoApic::new(0), uart: Uart::new(), pci: bus }),
-        memory: guest,
-        nested_root: nested.root(),
-        nested: SpinLock::new(Some(nested)),
+        memory: ram,
+        space: SpinLock::new(space),
         permission_map,
         // 0 is the host's. A domain that is built again takes the same one: its first entry on each
         // processor flushes.
@@ -236,6 +137,7 @@ pub fn build(
         }
     }
     let domain = Arc::new(domain);
+    domain.settle();
     device::bind(&domain);
     for (index, share) in domain.shares.iter().enumerate() {
         share.configured(&domain, index, ConfigEffect::None);
@@ -247,11 +149,12 @@ pub fn build(
 struct Attached(Vec<Share>);
 
 impl Attached {
-    fn attach(&mut self, config: &config::Domain) -> Result<(), BuildError> {
+    fn attach(&mut self, domain: u16, config: &config::Domain) -> Result<(), BuildError> {
         let mut windows = Windows::new();
         for (index, share) in config.devices.iter().enumerate() {
             let slot = FIRST_SLOT + index as u8;
-            let share = device::attach(share, &config.name, slot, layout::slot_gsi(slot), &mut windows);
+            let share =
+                device::attach(share, domain, &config.name, slot, layout::slot_gsi(slot), &mut windows);
             self.0.push(share.map_err(|error| BuildError::Device(index, error))?);
         }
         Ok(())

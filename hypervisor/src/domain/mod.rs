@@ -10,9 +10,10 @@ pub mod build;
 pub mod counters;
 mod isolation;
 pub mod layout;
+mod memory;
 pub mod vcpu;
 
-use crate::device::{Piece, Share};
+use crate::device::Share;
 use crate::mm;
 use crate::sync::SpinLock;
 use alloc::collections::VecDeque;
@@ -21,7 +22,8 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
 use sluice_abi::config;
 use sluice_abi::report::DomainState;
-use sluice_memory::{Gpa, GuestMemory, Hpa, NestedTables, OutOfRange, PhysicalMemory};
+use sluice_iospace::Space;
+use sluice_memory::{Gpa, GuestMemory, Hpa, OutOfRange, PhysicalMemory};
 use sluice_platform::acpi;
 use sluice_platform::ioapic::IoApic;
 use sluice_platform::ioapic::WriteEffect;
@@ -201,8 +203,8 @@ pub struct Domain {
     /// Shared virtual devices.
     pub platform: SpinLock<Platform>,
     memory: GuestMemory,
-    nested: SpinLock<Option<NestedTables>>,
-    nested_root: Hpa,
+    /// The one map of its memory, and who sees it.
+    space: SpinLock<Space<memory::View>>,
     permission_map: Hpa,
     asid: u32,
     state: AtomicU8,
@@ -221,11 +223,6 @@ impl Domain {
     /// Physical address of the I/O permission map.
     pub fn permission_map(&self) -> Hpa {
         self.permission_map
-    }
-
-    /// Root of the nested page tables.
-    pub fn nested_root(&self) -> Hpa {
-        self.nested_root
     }
 
     /// Address space identifier.
@@ -458,68 +455,6 @@ impl Domain {
         }
         drop(table);
         self.derive_ports(base..=last);
-    }
-
-    /// Lets the guest reach device memory from `hpa` on at these pieces, which lie one after the other in its
-    /// PCI window; what is trapped goes to `handler`. Returns whether it could be done: not where something is
-    /// already, and not outside the window.
-    pub fn map_device(&self, handler: PageHandler, hpa: Hpa, pieces: &[Piece]) -> bool {
-        let window = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
-        let len = |piece: &Piece| piece.range.end - piece.range.start;
-        let inside = |piece: &Piece| {
-            let start = piece.gpa.as_u64();
-            window.contains(&start) && len(piece) <= window.end - start
-        };
-        if !pieces.iter().all(inside) {
-            return false;
-        }
-        let mut pages = self.pages.lock();
-        let both = Direction::READ | Direction::WRITE;
-        for (done, piece) in pieces.iter().enumerate() {
-            let direction = if piece.trapped { both } else { Direction::empty() };
-            if !pages.hook(piece.gpa, len(piece), direction, handler) {
-                pieces[..done].iter().for_each(|piece| pages.remove(piece.gpa));
-                return false;
-            }
-        }
-        drop(pages);
-        let mut nested = self.nested.lock();
-        let Some(tables) = nested.as_mut() else { return false };
-        let access =
-            sluice_memory::Access::READ | sluice_memory::Access::WRITE | sluice_memory::Access::UNCACHED;
-        let mut map = |piece: &Piece| {
-            let from = Hpa::new(hpa.as_u64() + piece.range.start);
-            tables.map(&mut mm::TableFrames, piece.gpa, from, len(piece), access).is_ok()
-        };
-        // Nothing was mapped there before, so no translation can be cached.
-        let mapped = pieces.iter().filter(|piece| !piece.trapped).all(&mut map);
-        drop(nested);
-        if !mapped {
-            self.unmap_device(pieces);
-        }
-        mapped
-    }
-
-    /// Takes device memory away again.
-    pub fn unmap_device(&self, pieces: &[Piece]) {
-        self.freeze();
-        let mut nested = self.nested.lock();
-        for piece in pieces {
-            self.pages.lock().remove(piece.gpa);
-            if let Some(tables) = nested.as_mut() {
-                let len = piece.range.end - piece.range.start;
-                if tables.unmap(&mut mm::TableFrames, piece.gpa, len).is_err() {
-                    log::error!("domain {}: device memory at {} stays mapped", self.name(), piece.gpa);
-                    self.end(EndReason::Command);
-                }
-            }
-        }
-        drop(nested);
-        // Nobody is inside the guest, so that everybody sees this before the next entry.
-        for vcpu in &self.vcpus {
-            vcpu.events.fetch_or(event::FLUSH, Ordering::SeqCst);
-        }
-        self.thaw();
     }
 
     // --- virtual devices --------------------------------------------------------------------

@@ -1,9 +1,115 @@
-//! IOMMUs: every device in its place.
+//! IOMMUs: every device in its place, from the first moment on.
+//!
+//! [`start`] runs before anything else touches a device. From then on a function reaches nothing and interrupts nobody,
+//! until a domain that owns it attaches it to its own space. Neighbours: `amdvi` and `vtd` drive the units behind
+//! [`Unit`]; `domain::view` shows a domain's memory to them; `device` says who owns what.
+//!
+//! Key types: [`Unit`], [`Place`] (a function's unit, requester and group), [`Cause`].
 
 mod amdvi;
+mod faults;
+mod flushes;
 mod frames;
+mod place;
+mod report;
 mod unit;
 mod vtd;
 
+pub use faults::service;
+pub use flushes::Cause;
 pub use frames::Frames;
+pub use place::{Busy, Place, place_of};
+pub use report::report;
 pub use unit::Unit;
+
+use crate::cpu::{self, FAULT_VECTOR, idt};
+use crate::sync::Once;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use flushes::Flushes;
+use sluice_iommu::{Interrupt, Invalidation, RequesterId, SpaceTag, Trigger};
+use sluice_memory::Hpa;
+
+/// A unit and what is counted of it.
+pub struct Counted {
+    unit: Box<dyn Unit>,
+    flushes: Flushes,
+}
+
+static UNITS: Once<Vec<Counted>> = Once::new();
+
+/// All units.
+pub fn units() -> &'static [Counted] {
+    UNITS.get().map_or(&[], Vec::as_slice)
+}
+
+/// Finds and starts all units: from here on every device is blocked. Once, on the boot processor, before interrupts
+/// are routed; no device masters the bus yet.
+pub fn start() {
+    let mut found = amdvi::start();
+    found.extend(vtd::start());
+    let units = UNITS.call_once(|| {
+        let counted = |unit| Counted { unit, flushes: Flushes::default() };
+        found.into_iter().map(counted).collect()
+    });
+    if units.is_empty() {
+        log::info!("no IOMMU");
+        return;
+    }
+    idt::set_handler(FAULT_VECTOR, faults::interrupt);
+    let interrupt = Interrupt { apic_id: cpu::this().apic_id, vector: FAULT_VECTOR, trigger: Trigger::Edge };
+    for Counted { unit, .. } in units {
+        unit.set_fault_interrupt(interrupt);
+        log::info!(
+            "{} at {}: {:?}, {} spaces, interrupts {}; all devices blocked",
+            unit.kind(),
+            unit.base(),
+            unit.format(),
+            unit.tags(),
+            if unit.remaps_interrupts() { "remapped" } else { "NOT remapped" },
+        );
+    }
+    place::survey();
+}
+
+/// How an I/O APIC's input must be redirected so that it raises `interrupt`; `None` where interrupts are not remapped.
+pub fn redirection(io_apic: u8, interrupt: Interrupt) -> Option<u64> {
+    let remapping = units().iter().filter(|counted| counted.unit.remaps_interrupts());
+    remapping.into_iter().find_map(|Counted { unit, .. }| {
+        let requester = unit.io_apic(io_apic)?;
+        unit.allow_interrupt(requester, interrupt);
+        Some(unit.redirection(interrupt))
+    })
+}
+
+impl Counted {
+    /// The unit itself, for what is not counted.
+    pub fn unit(&self) -> &dyn Unit {
+        &*self.unit
+    }
+
+    /// See [`Unit::attach`].
+    fn attach(&self, requester: RequesterId, space: Option<(SpaceTag, Hpa)>) {
+        self.flushes.count_device(if space.is_some() { Cause::Attach } else { Cause::Detach });
+        self.unit.attach(requester, space);
+    }
+
+    /// See [`Unit::invalidate`].
+    pub fn invalidate(&self, what: &[Invalidation], cause: Cause) {
+        what.iter().for_each(|what| self.flushes.count(*what, cause));
+        self.unit.invalidate(what);
+    }
+
+    /// See [`Unit::allow_interrupt`].
+    fn allow_interrupt(&self, requester: RequesterId, interrupt: Interrupt) -> (u32, u32) {
+        self.flushes.count_interrupt(Cause::Attach);
+        self.unit.allow_interrupt(requester, interrupt);
+        self.unit.message(interrupt)
+    }
+
+    /// See [`Unit::forbid_interrupt`].
+    fn forbid_interrupt(&self, requester: RequesterId, vector: u8) {
+        self.flushes.count_interrupt(Cause::Detach);
+        self.unit.forbid_interrupt(requester, vector);
+    }
+}

@@ -4,19 +4,24 @@ use crate::cpu::{self, tsc};
 use crate::device;
 use crate::domain::counters::{Exit, Refusal, named};
 use crate::domain::{Domain, EndReason};
+use crate::iommu;
 use crate::mm;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 
 /// The whole machine.
 pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
+    let domains: Vec<DomainReport> = domains.collect();
+    let name = |index: u16| domains.get(usize::from(index)).map(|domain| domain.name.clone());
     Report {
+        iommu: iommu::report(name, device::name_of),
         uptime_ns: tsc::uptime_ns(),
         cpus: cpu::count() as u16,
         tsc_khz: tsc::khz(),
         free_memory: mm::frames().free_bytes(),
-        domains: domains.collect(),
         devices: device::reports(),
+        domains,
     }
 }
 
@@ -47,5 +52,6 @@ pub fn domain(domain: &Domain, restarts: u32) -> DomainReport {
         exits: named(Exit::NAMES, &exits),
         refused,
         interrupts,
+        space: domain.space_report(),
     }
 }

@@ -1,0 +1,360 @@
+//! A domain's memory: one map of it, shown to its processors and to its devices.
+//!
+//! Key types: [`Memory`] (under construction), [`View`]. The map is a [`Space`] by guest-physical address: RAM is lent to
+//! the devices that the domain owns, device registers are not. Nested page tables and the IOMMU's tables follow from it,
+//! and so does what either must forget. [`GuestMemory`] is the way to RAM for everything else.
+
+use super::build::BuildError;
+use super::{Domain, EndReason, PageHandler, layout, vcpu};
+use crate::device::{self, Piece};
+use crate::iommu::{self, Cause, Counted, Place};
+use crate::mm;
+use alloc::vec::Vec;
+use arrayvec::ArrayVec;
+use core::sync::atomic::Ordering;
+use sluice_abi::config;
+use sluice_abi::report::SpaceReport;
+use sluice_iommu::{PageFormat, SpaceTag};
+use sluice_iospace::{Audience, RANGES, Rights, Space, Stale, TableView};
+use sluice_loader::{GuestWrite, RamRange};
+use sluice_memory::{
+    Access, Gpa, GuestMemory, HUGE_PAGE, Hpa, LARGE_PAGE, LongMode, MapError, OutOfRange, PAGE_SIZE,
+};
+use sluice_traps::Direction;
+
+/// The domain's processors.
+pub struct Processors;
+
+impl Audience for Processors {
+    type Owner = Domain;
+
+    fn access(&self, rights: Rights) -> Access {
+        rights.owner
+    }
+
+    fn caches_absent(&self) -> bool {
+        false
+    }
+
+    fn forget(&mut self, domain: &Domain, _: &Stale) {
+        domain.flush_translations();
+    }
+}
+
+/// The devices that the domain owns.
+pub struct Devices {
+    tag: SpaceTag,
+    /// Whose translations they use.
+    units: Vec<&'static Counted>,
+}
+
+impl Audience for Devices {
+    type Owner = Domain;
+
+    fn access(&self, rights: Rights) -> Access {
+        rights.party
+    }
+
+    fn caches_absent(&self) -> bool {
+        self.units.iter().any(|counted| counted.unit().caches_absent())
+    }
+
+    fn forget(&mut self, _: &Domain, stale: &Stale) {
+        let cause = if stale.ranges().is_some() { Cause::Revoke } else { Cause::Whole };
+        let what: ArrayVec<_, RANGES> = stale.invalidations(self.tag).collect();
+        self.units.iter().for_each(|counted| counted.invalidate(&what, cause));
+    }
+}
+
+/// Someone who sees a domain's memory.
+pub enum View {
+    /// Nested page tables.
+    Processors(TableView<LongMode, mm::TableFrames, Processors>),
+    /// Tables of an IOMMU.
+    Devices(TableView<PageFormat, iommu::Frames, Devices>),
+}
+
+macro_rules! delegate {
+    ($self:ident, $view:ident => $call:expr) => {
+        match $self {
+            Self::Processors($view) => $call,
+            Self::Devices($view) => $call,
+        }
+    };
+}
+
+impl View {
+    fn root(&self) -> Hpa {
+        delegate!(self, view => view.root())
+    }
+
+    /// Shows every mapped page: its address, where it is, its bytes and rights.
+    pub fn visit(&self, show: &mut impl FnMut(u64, Hpa, u64, Access)) {
+        delegate!(self, view => view.visit(show));
+    }
+}
+
+impl sluice_iospace::View for View {
+    type Owner = Domain;
+
+    fn show(&mut self, piece: &sluice_iospace::Piece) -> Result<bool, MapError> {
+        delegate!(self, view => view.show(piece))
+    }
+
+    fn hide(&mut self, range: core::ops::Range<u64>) -> Result<bool, MapError> {
+        delegate!(self, view => view.hide(range))
+    }
+
+    fn forget(&mut self, domain: &Domain, stale: &Stale) {
+        delegate!(self, view => view.forget(domain, stale));
+    }
+}
+
+/// Guest memory under construction: gives everything back unless it becomes a domain.
+pub struct Memory {
+    guest: GuestMemory,
+    space: Space<View>,
+}
+
+impl Memory {
+    /// Cleared memory as the configuration wants it, seen by processors, and by devices where an IOMMU stands before one
+    /// that masters the bus.
+    pub fn new(index: u16, config: &config::Domain) -> Result<Self, BuildError> {
+        let processors =
+            TableView::new(LongMode, mm::TableFrames, Processors).ok_or(BuildError::OutOfMemory)?;
+        let mut memory = Self { guest: GuestMemory::new(), space: Space::new() };
+        memory.see(View::Processors(processors))?;
+        let places: Vec<Place> = config.devices.iter().filter_map(device::place_of_master).collect();
+        if let Some(place) = places.first() {
+            memory.see(View::Devices(devices_view(index, place, &places)?))?;
+        }
+        let bytes = config.memory;
+        if config.devices.iter().any(device::reaches_everything) {
+            memory.identity(bytes)?;
+            return Ok(memory);
+        }
+        let below = bytes.min(layout::PCI_MEMORY);
+        memory.extent(0, below)?;
+        if bytes > below {
+            memory.extent(layout::ABOVE_4G, bytes - below)?;
+        }
+        Ok(memory)
+    }
+
+    fn see(&mut self, view: View) -> Result<(), BuildError> {
+        self.space.add_view(view).map_err(|_| BuildError::OutOfMemory)
+    }
+
+    /// What becomes part of the domain.
+    pub fn take(&mut self) -> (GuestMemory, Space<View>) {
+        (core::mem::take(&mut self.guest), core::mem::take(&mut self.space))
+    }
+
+    /// Memory whose guest-physical addresses are the physical ones, for a guest whose devices reach memory past
+    /// the nested page tables. Only boot structures, below 1 MiB, are elsewhere.
+    fn identity(&mut self, bytes: u64) -> Result<(), BuildError> {
+        let main = bytes.checked_sub(LARGE_PAGE).filter(|main| *main > 0).ok_or(BuildError::OutOfMemory)?;
+        // The guest's own devices begin at PCI_MEMORY: RAM must not be there.
+        let start = mm::frames().allocate_below(main, LARGE_PAGE, layout::PCI_MEMORY);
+        let start = start.ok_or(BuildError::OutOfMemory)?;
+        self.add(start.as_u64(), start, main)?;
+        let low = mm::frames().allocate(layout::HIGH_RAM, PAGE_SIZE).ok_or(BuildError::OutOfMemory)?;
+        self.add(0, low, layout::HIGH_RAM)
+    }
+
+    /// Adds one extent of cleared memory.
+    fn extent(&mut self, gpa: u64, bytes: u64) -> Result<(), BuildError> {
+        let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { LARGE_PAGE };
+        let mut frames = mm::frames();
+        let start = frames
+            .allocate(bytes, align)
+            .or_else(|| frames.allocate(bytes, LARGE_PAGE))
+            .ok_or(BuildError::OutOfMemory)?;
+        drop(frames);
+        self.add(gpa, start, bytes)
+    }
+
+    fn add(&mut self, gpa: u64, start: Hpa, bytes: u64) -> Result<(), BuildError> {
+        mm::zero(start, bytes);
+        if self.guest.add(Gpa::new(gpa), start, bytes).is_err() {
+            mm::release(start, bytes);
+            return Err(BuildError::OutOfMemory);
+        }
+        self.space.issue(gpa, start, bytes, Rights::MEMORY).map_err(|_| BuildError::OutOfMemory)
+    }
+
+    /// RAM as the guest is told of it: all but the hole below 1 MiB, in rising order.
+    pub fn ram(&self) -> Vec<RamRange> {
+        let mut ranges = Vec::new();
+        for extent in self.guest.extents() {
+            let (start, end) = (extent.gpa.as_u64(), extent.gpa.as_u64() + extent.len);
+            let below = start..end.min(layout::LOW_RAM_END);
+            let above = start.max(layout::HIGH_RAM)..end;
+            for range in [below, above].into_iter().filter(|range| range.start < range.end) {
+                ranges.push(RamRange { start: Gpa::new(range.start), len: range.end - range.start });
+            }
+        }
+        ranges.sort_unstable_by_key(|range| range.start.as_u64());
+        ranges
+    }
+}
+
+/// Empty tables that all units before a domain's devices can use.
+fn devices_view(
+    index: u16,
+    place: &Place,
+    places: &[Place],
+) -> Result<TableView<PageFormat, iommu::Frames, Devices>, BuildError> {
+    let format = place.counted().unit().format();
+    let mut units: Vec<&'static Counted> = Vec::new();
+    for counted in places.iter().map(Place::counted) {
+        if counted.unit().format() != format || u32::from(index) + 1 >= counted.unit().tags() {
+            return Err(BuildError::Iommu);
+        }
+        if !units.iter().any(|known| core::ptr::eq(*known, counted)) {
+            units.push(counted);
+        }
+    }
+    let write_back = units.iter().any(|counted| counted.unit().reads_memory_only());
+    // Tag 0 is nobody's.
+    let audience = Devices { tag: SpaceTag(index + 1), units };
+    TableView::new(format, iommu::Frames { write_back }, audience).ok_or(BuildError::OutOfMemory)
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // Nobody has run in it, and no device was given it: nothing can be cached.
+        for extent in self.guest.extents() {
+            scrub(extent.hpa, extent.len);
+        }
+    }
+}
+
+impl GuestWrite for Memory {
+    fn write(&mut self, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.guest.write(&mm::Direct, gpa, bytes)
+    }
+}
+
+/// Takes memory back so that nothing of its owner reaches the next.
+fn scrub(hpa: Hpa, len: u64) {
+    mm::zero(hpa, len);
+    mm::release(hpa, len);
+}
+
+impl Domain {
+    /// Root of the nested page tables.
+    pub fn nested_root(&self) -> Hpa {
+        let space = self.space.lock();
+        let processors = space.views().find(|view| matches!(view, View::Processors(_)));
+        processors.map_or(Hpa::new(0), View::root)
+    }
+
+    /// The space of its devices: its tag, and where the IOMMU's tables begin.
+    pub fn device_space(&self) -> Option<(SpaceTag, Hpa)> {
+        self.space.lock().views().find_map(|view| match view {
+            View::Devices(tables) => Some((tables.audience().tag, tables.root())),
+            View::Processors(_) => None,
+        })
+    }
+
+    /// What its devices reach, for a report.
+    pub fn space_report(&self) -> Option<SpaceReport> {
+        let (SpaceTag(tag), _) = self.device_space()?;
+        let mut report = SpaceReport { tag, ..SpaceReport::default() };
+        let space = self.space.lock();
+        for view in space.views().filter(|view| matches!(view, View::Devices(_))) {
+            view.visit(&mut |_, _, bytes, _| {
+                let size = [PAGE_SIZE, LARGE_PAGE, HUGE_PAGE].iter().position(|size| *size == bytes);
+                size.into_iter().for_each(|size| report.pages[size] += 1);
+                report.bytes += bytes;
+            });
+        }
+        Some(report)
+    }
+
+    /// Has its processors forget all translations before they execute another instruction.
+    fn flush_translations(&self) {
+        self.freeze();
+        for vcpu in &self.vcpus {
+            vcpu.events.fetch_or(vcpu::event::FLUSH, Ordering::SeqCst);
+        }
+        self.thaw();
+    }
+
+    /// Lets the guest reach device memory from `hpa` on at these pieces, which lie one after the other in its
+    /// PCI window; what is trapped goes to `handler`. Returns whether it could be done: not where something is
+    /// already, and not outside the window.
+    pub fn map_device(&self, handler: PageHandler, hpa: Hpa, pieces: &[Piece]) -> bool {
+        let window = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
+        let inside = |piece: &Piece| {
+            let start = piece.gpa.as_u64();
+            window.contains(&start) && piece.len() <= window.end - start
+        };
+        if !pieces.iter().all(inside) {
+            return false;
+        }
+        let mut pages = self.pages.lock();
+        let both = Direction::READ | Direction::WRITE;
+        for (done, piece) in pieces.iter().enumerate() {
+            let direction = if piece.trapped { both } else { Direction::empty() };
+            if !pages.hook(piece.gpa, piece.len(), direction, handler) {
+                pieces[..done].iter().for_each(|piece| pages.remove(piece.gpa));
+                return false;
+            }
+        }
+        drop(pages);
+        let mut space = self.space.lock();
+        let mut issue = |piece: &Piece| {
+            let from = Hpa::new(hpa.as_u64() + piece.range.start);
+            space.issue(piece.gpa.as_u64(), from, piece.len(), Rights::DEVICE).is_ok()
+        };
+        let mapped = pieces.iter().filter(|piece| !piece.trapped).all(&mut issue);
+        space.settle(self, |_, _| ());
+        drop(space);
+        if !mapped {
+            self.unmap_device(pieces);
+        }
+        mapped
+    }
+
+    /// Takes device memory away again.
+    pub fn unmap_device(&self, pieces: &[Piece]) {
+        let mut space = self.space.lock();
+        for piece in pieces {
+            self.pages.lock().remove(piece.gpa);
+            if space.revoke(piece.gpa.as_u64(), piece.len()).is_err() {
+                log::error!("domain {}: device memory at {} stays mapped", self.name(), piece.gpa);
+                self.end(EndReason::Command);
+            }
+        }
+        space.settle(self, |_, _| ());
+    }
+
+    /// Has everyone who sees its memory forget what was taken away, or what another domain had under the same number.
+    pub fn settle(&self) {
+        self.space.lock().settle(self, |_, _| ());
+    }
+
+    /// Takes all memory away from processors and devices, and gives it back once nobody can reach it any more.
+    pub(super) fn dissolve(&self) {
+        let mut space = self.space.lock();
+        let pieces: Vec<_> = space.pieces().collect();
+        for piece in pieces {
+            // Whole pieces need no memory for tables.
+            let revoked = space.revoke(piece.at, piece.len);
+            assert!(
+                revoked.is_ok(),
+                "domain {}: memory at {:#x} stays mapped: {revoked:?}",
+                self.name(),
+                piece.at
+            );
+        }
+        space.settle(self, |hpa, len| {
+            // Registers of devices were not the domain's to give back.
+            if self.memory.extents().iter().any(|extent| extent.contains(hpa)) {
+                scrub(hpa, len);
+            }
+        });
+    }
+}

@@ -1,0 +1,91 @@
+//! Faults: taken from the units, attributed to the domain that owns the device, counted.
+
+use super::{place, units};
+use crate::cpu::apic;
+use crate::sync::SpinLock;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use sluice_iommu::Fault;
+
+/// Different faults that are kept apart; what comes on top is counted only.
+const KINDS: usize = 64;
+
+/// Faults of one requester, alike in kind and direction.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributed {
+    /// The last of them.
+    pub last: Fault,
+    /// The domain that owned the device then.
+    pub domain: Option<u16>,
+    /// How many there were.
+    pub count: u64,
+}
+
+#[derive(Default)]
+struct Log {
+    kinds: Vec<Attributed>,
+    others: u64,
+}
+
+static LOG: SpinLock<Log> = SpinLock::new(Log { kinds: Vec::new(), others: 0 });
+static PENDING: AtomicBool = AtomicBool::new(false);
+
+/// A unit has recorded a fault.
+pub(super) fn interrupt(_: u8) {
+    attend();
+    apic::eoi();
+}
+
+/// Asks for [`service`].
+pub(super) fn attend() {
+    PENDING.store(true, Ordering::SeqCst);
+}
+
+/// Takes recorded faults, if there may be any.
+#[inline]
+pub fn service() {
+    if PENDING.swap(false, Ordering::SeqCst) {
+        take();
+    }
+}
+
+/// Takes all recorded faults.
+pub(super) fn take() {
+    for counted in units() {
+        counted.unit().take_faults(&mut |fault| note(fault));
+    }
+}
+
+fn note(fault: Fault) {
+    let domain = place::owner_of(fault.requester);
+    let mut log = LOG.lock();
+    let same = |known: &&mut Attributed| {
+        known.domain == domain
+            && known.last.requester == fault.requester
+            && (known.last.kind, known.last.write) == (fault.kind, fault.write)
+    };
+    if let Some(known) = log.kinds.iter_mut().find(same) {
+        known.last = fault;
+        known.count += 1;
+    } else if log.kinds.len() < KINDS {
+        log.kinds.push(Attributed { last: fault, domain, count: 1 });
+        drop(log);
+        // Once for each kind: a guest cannot flood the log.
+        log::warn!(
+            "IOMMU: {} of domain {domain:?} may not {} {:#x} ({:?}, {:#x})",
+            fault.requester,
+            if fault.write { "write" } else { "read" },
+            fault.address,
+            fault.kind,
+            fault.code
+        );
+    } else {
+        log.others += 1;
+    }
+}
+
+/// All faults so far, and how many were not kept apart.
+pub(super) fn all() -> (Vec<Attributed>, u64) {
+    let log = LOG.lock();
+    (log.kinds.clone(), log.others)
+}

@@ -1,0 +1,135 @@
+//! Where functions stand: behind which unit, as which requester, in which group, and who owns the group.
+
+use super::{Counted, units};
+use crate::device::pci::{self, Bdf, Function};
+use crate::sync::{Once, SpinLock};
+use alloc::vec::Vec;
+use core::ops::Range;
+use sluice_iommu::group::{self, Node};
+use sluice_iommu::{Interrupt, RequesterId, SpaceTag};
+use sluice_memory::Hpa;
+
+/// A function's place behind an IOMMU.
+#[derive(Clone, Copy)]
+pub struct Place {
+    counted: &'static Counted,
+    requester: RequesterId,
+    group: usize,
+}
+
+/// The group has another owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+/// What [`survey`] found.
+pub(super) struct Survey {
+    pub(super) nodes: Vec<Node>,
+    /// The group of each node.
+    pub(super) groups: Vec<usize>,
+    /// By group: index of the domain that owns it, and how many of its functions it has.
+    pub(super) owners: SpinLock<Vec<Option<(u16, usize)>>>,
+}
+
+static SURVEY: Once<Survey> = Once::new();
+
+/// Finds all functions and the groups they form.
+pub(super) fn survey() {
+    let nodes: Vec<Node> = pci::functions().map(|function| node(&function)).collect();
+    let groups = group::groups(&nodes);
+    let owners = SpinLock::new(alloc::vec![None; nodes.len()]);
+    SURVEY.call_once(|| Survey { nodes, groups, owners });
+}
+
+pub(super) fn survey_result() -> Option<&'static Survey> {
+    SURVEY.get()
+}
+
+fn node(function: &Function) -> Node {
+    Node { id: id(function.bdf), bridge: function.bridge(), isolates: function.isolates() }
+}
+
+fn id(bdf: Bdf) -> RequesterId {
+    RequesterId::new(bdf.bus, bdf.device, bdf.function)
+}
+
+/// Where a function stands; `None` without an IOMMU before it.
+pub fn place_of(bdf: Bdf) -> Option<Place> {
+    let survey = SURVEY.get()?;
+    let index = survey.nodes.iter().position(|node| node.id == id(bdf))?;
+    let seen = group::requester(&survey.nodes, id(bdf));
+    let counted = units().iter().find(|counted| counted.unit.serves(seen))?;
+    let requester = counted.unit.alias(seen);
+    Some(Place { counted, requester, group: *survey.groups.get(index)? })
+}
+
+impl Place {
+    /// The unit.
+    pub fn counted(&self) -> &'static Counted {
+        self.counted
+    }
+
+    /// Whether the function can raise only the interrupts that it was given.
+    pub fn remaps_interrupts(&self) -> bool {
+        self.counted.unit.remaps_interrupts()
+    }
+
+    /// Memory that firmware wants the function to reach, whoever owns it.
+    pub fn unity(&self) -> Vec<Range<u64>> {
+        self.counted.unit.unity(self.requester)
+    }
+
+    /// Makes a domain the owner of the group, or counts another of its functions.
+    ///
+    /// # Errors
+    /// Another domain owns a function of the group.
+    pub fn claim(&self, domain: u16) -> Result<(), Busy> {
+        let mut owners = SURVEY.get().ok_or(Busy)?.owners.lock();
+        let owner = owners.get_mut(self.group).ok_or(Busy)?;
+        match owner {
+            Some((index, functions)) if *index == domain => *functions += 1,
+            Some(_) => return Err(Busy),
+            None => *owner = Some((domain, 1)),
+        }
+        Ok(())
+    }
+
+    /// Ends one claim.
+    pub fn release(&self) {
+        let Some(survey) = SURVEY.get() else { return };
+        if let Some(owner) = survey.owners.lock().get_mut(self.group) {
+            *owner = owner.filter(|(_, functions)| *functions > 1).map(|(index, count)| (index, count - 1));
+        }
+    }
+
+    /// Lets the function reach a space.
+    pub fn attach(&self, tag: SpaceTag, root: Hpa) {
+        self.counted.attach(self.requester, Some((tag, root)));
+    }
+
+    /// Blocks the function.
+    pub fn block(&self) {
+        self.counted.attach(self.requester, None);
+    }
+
+    /// Lets the function raise an interrupt; returns address and data of the message.
+    pub fn allow_interrupt(&self, interrupt: Interrupt) -> (u32, u32) {
+        self.counted.allow_interrupt(self.requester, interrupt)
+    }
+
+    /// Takes that back.
+    pub fn forbid_interrupt(&self, vector: u8) {
+        self.counted.forbid_interrupt(self.requester, vector);
+    }
+}
+
+/// The domain that owns what speaks as `requester`.
+pub(super) fn owner_of(requester: RequesterId) -> Option<u16> {
+    let survey = SURVEY.get()?;
+    let seen = |node: &Node| {
+        let seen = group::requester(&survey.nodes, node.id);
+        units().iter().any(|counted| counted.unit.serves(seen) && counted.unit.alias(seen) == requester)
+    };
+    let index = survey.nodes.iter().position(seen)?;
+    let owners = survey.owners.lock();
+    owners.get(*survey.groups.get(index)?).copied().flatten().map(|(domain, _)| domain)
+}

@@ -4,7 +4,8 @@
 //! [`LocalApic::msr_write`], or in xAPIC mode by [`LocalApic::mmio_read`] and [`LocalApic::mmio_write`], and
 //! an [`Effect`] says what the hypervisor has to do. Interrupts come in by [`LocalApic::request`]; before
 //! entering the guest the hypervisor asks for [`LocalApic::highest_pending`], and once the processor has taken it
-//! says so by [`LocalApic::acknowledge`]. Time is the guest's TSC throughout.
+//! says so by [`LocalApic::acknowledge`], or takes that back by [`LocalApic::retract`]. Time is the guest's TSC
+//! throughout.
 //!
 //! Source: Intel SDM vol. 3, chapter 11 (sections named at the items).
 //!
@@ -220,6 +221,14 @@ impl LocalApic {
     pub fn acknowledge(&mut self, vector: u8) {
         self.irr.remove(vector);
         self.isr.insert(vector);
+    }
+
+    /// The processor did not take `vector` after all: from in service back to requested.
+    pub fn retract(&mut self, vector: u8) {
+        if self.isr.contains(vector) {
+            self.isr.remove(vector);
+            self.irr.insert(vector);
+        }
     }
 
     /// Ends the interrupt of highest priority in service; the vector if the I/O APIC has to know (11.8.5).

@@ -6,7 +6,7 @@
 use crate::console::println;
 use crate::machine;
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 global_asm!(
     // 256 stubs of 16 bytes. Vectors whose exception has no error code push a zero.
@@ -135,6 +135,7 @@ struct Pointer {
 static mut IDT: [Gate; 256] = [Gate { low: 0, high: 0 }; 256];
 
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+static BY_HAND: AtomicBool = AtomicBool::new(false);
 
 /// Fills and loads the interrupt descriptor table and the task register.
 pub fn init() {
@@ -169,6 +170,11 @@ pub fn load_from(base: u64, limit: u16) {
 /// Interrupts so far.
 pub fn interrupts() -> u64 {
     INTERRUPTS.load(Ordering::Relaxed)
+}
+
+/// Whether who waits for an interrupt writes the end-of-interrupt register, not the handler.
+pub fn end_by_hand(by_hand: bool) {
+    BY_HAND.store(by_hand, Ordering::Relaxed);
 }
 
 /// Runs `function`; an exception ends it. Returns the exception's vector.
@@ -206,7 +212,7 @@ extern "C" fn trap_handle(frame: &mut Frame) {
         }
         _ => {
             INTERRUPTS.fetch_add(1, Ordering::Relaxed);
-            if machine::in_x2apic_mode() {
+            if machine::in_x2apic_mode() && !BY_HAND.load(Ordering::Relaxed) {
                 machine::wrmsr(0x80b, 0);
             }
         }

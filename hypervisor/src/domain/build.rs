@@ -235,6 +235,8 @@ fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildEr
             pat: 0x0007_0406_0007_0406,
             mtrr_default: 0xc06,
             inject: 0,
+            offered: None,
+            last_event: 0,
             window: false,
             clock_msr: 0,
             pv_eoi_msr: 0,

@@ -59,8 +59,13 @@ pub struct Context {
     pub pat: u64,
     /// MTRRdefType as the guest wrote it.
     pub mtrr_default: u64,
-    /// Event to inject at the next entry before anything else; 0: none.
+    /// Exception or NMI to inject at the next entry before anything else; 0: none.
     pub inject: u64,
+    /// Interrupt that the local APIC has in service and the control block offers to the processor, which takes it
+    /// with the next entry unless something else comes first.
+    pub offered: Option<u8>,
+    /// What was injected or offered last, in the format of `event_injection`, for the report of a crash.
+    pub last_event: u64,
     /// Interrupt window requested.
     pub window: bool,
     /// Guest-physical address of the kvmclock page | enabled bit, as written.

@@ -5,7 +5,7 @@
 //! that sets `attention`.
 
 use super::vmcb::{Intercept3, Intercept4, VirtualInterrupt, event, exit_code};
-use super::{cpuid, inject, io, mmio, msr};
+use super::{cpuid, crash, inject, io, mmio, msr};
 use crate::cpu::tsc;
 use crate::device;
 use crate::domain::counters::{Exit, Refusal};
@@ -136,20 +136,16 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Proce
     if seen & events::NMI != 0 && ctx.inject == 0 {
         ctx.inject = inject::NMI;
     }
-    inject::next(domain, vcpu, ctx);
+    inject::next(domain, ctx);
     processor.prepare_timer(ctx.timer_deadline(), now)
 }
 
 /// Handles one exit.
 #[inline]
 fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Processor) -> Flow {
-    let control = &mut ctx.vmcb.control;
-    control.event_injection = 0;
-    control.tlb_control = 0;
-    if control.exit_interrupt_info & event::VALID != 0 {
-        ctx.inject = event::again(control.exit_interrupt_info);
-    }
-    let code = control.exit_code as u32;
+    ctx.vmcb.control.event_injection = 0;
+    inject::settle(vcpu, ctx);
+    let code = ctx.vmcb.control.exit_code as u32;
     let flow = match code {
         exit_code::CPUID => {
             vcpu.exits.count(Exit::Cpuid as usize);
@@ -176,6 +172,7 @@ fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Pro
         }
         _ => rare(domain, vcpu, ctx, code),
     };
+    ctx.vmcb.control.tlb_control = 0;
     // An interrupted event goes in again before anything else.
     if ctx.inject != 0 && flow == Flow::Enter { Flow::Attend } else { flow }
 }
@@ -206,13 +203,11 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
         }
         exit_code::SHUTDOWN => {
             vcpu.exits.count(Exit::Shutdown as usize);
-            domain.end(EndReason::TripleFault);
-            Flow::Leave
+            crash::end(domain, vcpu, ctx, EndReason::TripleFault)
         }
         exit_code::INVALID => {
             vcpu.exits.count(Exit::Invalid as usize);
-            domain.end(EndReason::InvalidState);
-            Flow::Leave
+            crash::end(domain, vcpu, ctx, EndReason::InvalidState)
         }
         exit_code::WBINVD | exit_code::INVD => {
             // Memory is coherent and no device is mapped write-back: nothing to write back.
@@ -253,8 +248,7 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
         }
         _ => {
             vcpu.exits.count(Exit::Instruction as usize);
-            domain.end(EndReason::UnexpectedExit(code));
-            Flow::Leave
+            crash::end(domain, vcpu, ctx, EndReason::UnexpectedExit(code))
         }
     }
 }

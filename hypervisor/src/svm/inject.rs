@@ -1,8 +1,14 @@
 //! Bringing interrupts and exceptions into a guest.
 //!
-//! Source: APM vol 2, 15.20 (event injection) and 15.21 (virtual interrupts). The virtual interrupt
-//! serves as an interrupt window only: it is requested when an interrupt cannot be injected now, and
-//! its exit says that it can.
+//! Source: APM vol 2, 15.20 (event injection) and 15.21 (virtual interrupts). Exceptions and NMIs are
+//! injected; an interrupt is offered as the virtual interrupt, which the processor takes before the
+//! guest's next instruction. Where one cannot be taken now, the virtual interrupt is intercepted: its
+//! exit says that the guest's interrupt window is open.
+//!
+//! Why interrupts are not injected as well: QEMU's TCG does not clear the vector that was injected
+//! (`exception_index` after `SVM_EVTINJ_TYPE_INTR` in its `helper_vmrun`). When another of its threads
+//! then calls the processor out of the guest with no interrupt for it, the guest takes the vector once
+//! more, whatever its interrupt flag says, and the call is lost (docs/debug.md).
 
 use super::vmcb::{INTERCEPT_CR8_WRITE, Intercept3, Segment, VirtualInterrupt, event};
 use crate::domain::Domain;
@@ -15,16 +21,31 @@ const RFLAGS_IF: u64 = 1 << 9;
 pub const NMI: u64 = event::VALID | 2 << 8 | 2;
 
 /// Decides what the next entry delivers.
-pub fn next(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
+pub fn next(domain: &Domain, ctx: &mut Context) {
     ctx.lapic.set_tpr(((ctx.vmcb.control.virtual_interrupt & 0xf) << 4) as u8);
+    // Decided before, but the entry did not come about: decide again.
+    if let Some(vector) = withdraw(ctx) {
+        ctx.lapic.retract(vector);
+    }
+    decide(domain, ctx);
+    // QEMU aborts when a guest writes CR8 while a virtual interrupt is pending (7.2: it raises an
+    // interrupt without its lock), so that guest would take all others with it. And what is requested
+    // may wait for a lower priority.
+    let watch = ctx.window || ctx.offered.is_some() || ctx.lapic.any_requested();
+    let intercepts = &mut ctx.vmcb.control.intercept_cr;
+    *intercepts = *intercepts & !INTERCEPT_CR8_WRITE | if watch { INTERCEPT_CR8_WRITE } else { 0 };
+}
+
+fn decide(domain: &Domain, ctx: &mut Context) {
     if ctx.vmcb.control.event_injection & event::VALID != 0 {
-        // Decided before, but the entry did not come about: another event must not replace it.
+        // Decided before, and what it was for is done: another event must not replace it.
         if ctx.inject != 0 || ctx.lapic.any_requested() {
             open_window(ctx);
         }
         return;
     }
     if ctx.inject != 0 {
+        ctx.last_event = ctx.inject;
         ctx.vmcb.control.event_injection = core::mem::take(&mut ctx.inject);
         ctx.vmcb.control.interrupt_shadow = 0;
         if ctx.lapic.highest_pending().is_some() {
@@ -40,29 +61,55 @@ pub fn next(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
         open_window(ctx);
         return;
     }
+    close_window(ctx);
     let alone = !ctx.lapic.has_in_service();
     ctx.lapic.acknowledge(vector);
-    ctx.vmcb.control.event_injection = event::interrupt(vector);
-    vcpu.interrupts.store(vcpu.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    if ctx.lapic.any_requested() {
-        open_window(ctx);
-    } else {
-        close_window(ctx);
-        if alone && !ctx.lapic.is_level(vector) {
-            offer_pv_eoi(domain, ctx);
+    offer(ctx, vector);
+    // Others that wait are looked at when this one ends, so its end must be seen.
+    if alone && !ctx.lapic.any_requested() && !ctx.lapic.is_level(vector) {
+        offer_pv_eoi(domain, ctx);
+    }
+}
+
+/// Brings the local APIC up to date with what the entry that an exit just ended has delivered.
+#[inline]
+pub fn settle(vcpu: &Vcpu, ctx: &mut Context) {
+    let info = ctx.vmcb.control.exit_interrupt_info;
+    let mut interrupted = false;
+    let waits = ctx.vmcb.control.virtual_interrupt & VirtualInterrupt::IRQ.bits() != 0;
+    if let Some(vector) = withdraw(ctx) {
+        interrupted = event::is_interrupt(info, vector);
+        if interrupted || waits {
+            ctx.lapic.retract(vector);
+        } else {
+            vcpu.interrupts.store(vcpu.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }
+    if event::can_be_injected(info) && !interrupted {
+        ctx.inject = info;
+    }
+}
+
+/// Offers the processor a vector that the local APIC has in service.
+fn offer(ctx: &mut Context, vector: u8) {
+    ctx.offered = Some(vector);
+    ctx.last_event = event::interrupt(vector);
+    request(ctx, vector);
+}
+
+/// Ends an offer. Returns the vector, which is in service.
+#[inline]
+fn withdraw(ctx: &mut Context) -> Option<u8> {
+    let vector = ctx.offered.take()?;
+    end_request(ctx);
+    Some(vector)
 }
 
 fn open_window(ctx: &mut Context) {
     if !ctx.window {
         ctx.window = true;
-        let control = &mut ctx.vmcb.control;
-        control.intercept3 |= Intercept3::VINTR.bits();
-        // QEMU aborts when a guest writes CR8 while a virtual interrupt is pending (7.2: it raises an
-        // interrupt without its lock), so that guest would take all others with it.
-        control.intercept_cr |= INTERCEPT_CR8_WRITE;
-        control.virtual_interrupt |= (VirtualInterrupt::IRQ | VirtualInterrupt::IGNORE_TPR).bits();
+        ctx.vmcb.control.intercept3 |= Intercept3::VINTR.bits();
+        request(ctx, 0);
     }
 }
 
@@ -70,11 +117,21 @@ fn open_window(ctx: &mut Context) {
 pub fn close_window(ctx: &mut Context) {
     if ctx.window {
         ctx.window = false;
-        let control = &mut ctx.vmcb.control;
-        control.intercept3 &= !Intercept3::VINTR.bits();
-        control.intercept_cr &= !INTERCEPT_CR8_WRITE;
-        control.virtual_interrupt &= !(VirtualInterrupt::IRQ | VirtualInterrupt::IGNORE_TPR).bits();
+        ctx.vmcb.control.intercept3 &= !Intercept3::VINTR.bits();
+        end_request(ctx);
     }
+}
+
+/// Sets the virtual interrupt.
+fn request(ctx: &mut Context, vector: u8) {
+    ctx.vmcb.control.virtual_interrupt |=
+        (VirtualInterrupt::IRQ | VirtualInterrupt::IGNORE_TPR).bits() | u64::from(vector) << 32;
+}
+
+/// Clears it.
+fn end_request(ctx: &mut Context) {
+    ctx.vmcb.control.virtual_interrupt &=
+        !(VirtualInterrupt::IRQ | VirtualInterrupt::IGNORE_TPR | VirtualInterrupt::VECTOR).bits();
 }
 
 /// Tells the guest that it may leave out the EOI of the interrupt that is about to be delivered.
@@ -135,4 +192,6 @@ pub fn start_up(ctx: &mut Context, vector: u8) {
     ctx.vmcb.control.event_injection = 0;
     ctx.vmcb.control.interrupt_shadow = 0;
     close_window(ctx);
+    // The local APIC was reset: nothing is in service.
+    withdraw(ctx);
 }

@@ -3,6 +3,7 @@
 //! The instruction is executed here, with its memory operands going to RAM or to the device that a
 //! page hook names. Where nothing is, reads give ones and writes vanish, as on a PC.
 
+use super::crash;
 use super::exit::{Flow, exception, raise, raise_page_fault};
 use super::vmcb::event;
 use crate::domain::counters::Refusal;
@@ -233,8 +234,7 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     if ctx.vmcb.control.exit_interrupt_info & event::VALID != 0 {
         // Its descriptor tables or its stack are where no RAM is. A processor that reads ones there
         // ends in a triple fault; the instruction at RIP has nothing to do with it.
-        domain.end(EndReason::TripleFault);
-        return Flow::Leave;
+        return crash::end(domain, vcpu, ctx, EndReason::TripleFault);
     }
     let code = match usize::from(ctx.vmcb.control.fetched & 15) {
         0 => match fetch(domain, ctx) {

@@ -3,6 +3,7 @@
 //! All code that knows the vendor is in this folder. Source: APM vol 2, chapter 15.
 
 pub mod cpuid;
+mod crash;
 pub mod exit;
 pub mod inject;
 pub mod io;

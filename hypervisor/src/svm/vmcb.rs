@@ -72,7 +72,9 @@ bitflags! {
         const IGNORE_TPR = 1 << 20;
         /// The guest's RFLAGS.IF masks virtual interrupts only; the host's masks physical ones.
         const INTR_MASKING = 1 << 24;
-        /// All other bits, V_TPR and the vector among them.
+        /// Vector of the virtual interrupt.
+        const VECTOR = 0xff << 32;
+        /// All other bits, V_TPR among them.
         const _ = !0;
     }
 }
@@ -310,11 +312,13 @@ pub mod event {
     /// The word holds an event.
     pub const VALID: u64 = 1 << 31;
     const ERROR_CODE_VALID: u64 = 1 << 11;
+    const TYPE: u64 = 7 << 8;
+    const INTERRUPT: u64 = 0;
     const EXCEPTION: u64 = 3 << 8;
 
     /// An external interrupt.
     pub const fn interrupt(vector: u8) -> u64 {
-        VALID | vector as u64
+        VALID | INTERRUPT | vector as u64
     }
 
     /// An exception, with its error code where it has one.
@@ -326,12 +330,21 @@ pub mod event {
         }
     }
 
-    /// What to inject again after an exit interrupted the delivery of `info`.
+    /// Whether `info`, an event whose delivery an exit interrupted, is the virtual interrupt `offered`.
     ///
-    /// QEMU 7.2 reports a virtual interrupt as an exception with the interrupt's vector, which must
-    /// not be injected as it is (vectors from 32 are no exceptions): make it an interrupt.
-    pub const fn again(info: u64) -> u64 {
-        let vector = info as u8;
-        if info & (7 << 8) == EXCEPTION && vector >= 32 { interrupt(vector) } else { info }
+    /// QEMU 7.2 reports a virtual interrupt as an exception with the interrupt's vector.
+    pub const fn is_interrupt(info: u64, offered: u8) -> bool {
+        info & VALID != 0 && matches!(info & TYPE, INTERRUPT | EXCEPTION) && info as u8 == offered
+    }
+
+    /// Whether `info` may be injected: an exception, NMI or software interrupt, but no other interrupt, and no
+    /// exception with a vector that is not one's.
+    pub const fn can_be_injected(info: u64) -> bool {
+        info & VALID != 0
+            && match info & TYPE {
+                INTERRUPT => false,
+                EXCEPTION => (info as u8) < 31,
+                _ => true,
+            }
     }
 }

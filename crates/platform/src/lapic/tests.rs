@@ -377,6 +377,7 @@ impl Model {
 enum Step {
     Request(u8, bool),
     Take,
+    Retract(u8),
     Eoi,
     Tpr(u8),
 }
@@ -385,6 +386,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (16u8.., any::<bool>()).prop_map(|(vector, level)| Step::Request(vector, level)),
         Just(Step::Take),
+        (16u8..).prop_map(Step::Retract),
         Just(Step::Eoi),
         any::<u8>().prop_map(Step::Tpr),
     ]
@@ -406,6 +408,16 @@ proptest! {
                     model.requested.remove(&vector);
                     model.serviced.insert(vector);
                 },
+                Step::Retract(any) => {
+                    // One in service, and one that most often is not.
+                    let taken = model.serviced.range(any..).next().copied();
+                    for vector in taken.into_iter().chain([any]) {
+                        apic.retract(vector);
+                        if model.serviced.remove(&vector) {
+                            model.requested.insert(vector);
+                        }
+                    }
+                }
                 Step::Eoi => {
                     let ended = model.serviced.pop_last().filter(|vector| model.level.contains(vector));
                     let pending = if model.pending().is_some() { Effect::Pending } else { Effect::None };

@@ -5,6 +5,7 @@ mod card;
 mod control;
 mod debug;
 mod instructions;
+mod locks;
 mod memory;
 mod paging;
 mod platform;
@@ -38,6 +39,8 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "instructions" => instructions::run(random),
         "control" => control::run(random),
         "debug" => debug::run(random.next(), 1_000_000_000),
+        "locks" => locks::run(20_000_000_000),
+        "once" => locks::count_interrupts(20_000),
         "storm" => storm::run(),
         "flood" => storm::flood(),
         "startup" => platform::startup(random),

@@ -27,13 +27,16 @@ pub fn next(domain: &Domain, ctx: &mut Context) {
     if let Some(vector) = withdraw(ctx) {
         ctx.lapic.retract(vector);
     }
+    if !ctx.lapic.any_requested() && ctx.inject == 0 {
+        close_window(ctx);
+        ctx.vmcb.control.intercept_cr &= !INTERCEPT_CR8_WRITE;
+        return;
+    }
     decide(domain, ctx);
     // QEMU aborts when a guest writes CR8 while a virtual interrupt is pending (7.2: it raises an
     // interrupt without its lock), so that guest would take all others with it. And what is requested
     // may wait for a lower priority.
-    let watch = ctx.window || ctx.offered.is_some() || ctx.lapic.any_requested();
-    let intercepts = &mut ctx.vmcb.control.intercept_cr;
-    *intercepts = *intercepts & !INTERCEPT_CR8_WRITE | if watch { INTERCEPT_CR8_WRITE } else { 0 };
+    ctx.vmcb.control.intercept_cr |= INTERCEPT_CR8_WRITE;
 }
 
 fn decide(domain: &Domain, ctx: &mut Context) {
@@ -75,6 +78,13 @@ fn decide(domain: &Domain, ctx: &mut Context) {
 #[inline]
 pub fn settle(vcpu: &Vcpu, ctx: &mut Context) {
     let info = ctx.vmcb.control.exit_interrupt_info;
+    if ctx.offered.is_some() || info & event::VALID != 0 {
+        settle_delivery(vcpu, ctx, info);
+    }
+}
+
+#[inline(never)]
+fn settle_delivery(vcpu: &Vcpu, ctx: &mut Context, info: u64) {
     let mut interrupted = false;
     let waits = ctx.vmcb.control.virtual_interrupt & VirtualInterrupt::IRQ.bits() != 0;
     if let Some(vector) = withdraw(ctx) {

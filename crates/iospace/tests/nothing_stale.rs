@@ -1,35 +1,34 @@
-//! QEMU forgives missing flushes; this does not. Processors are modelled as caching whatever they ever could, tables on
-//! the way included, and forgetting only what they are told to. After every `settle` nothing is cached that the space does
-//! not say, and no frame was given back while anybody could still reach it.
+//! QEMU forgives missing flushes; this does not. Processors, AMD-Vi and VT-d units are modelled as caching whatever they ever
+//! could, tables on the way included, and forgetting only what they are told to - the units by the bytes of their
+//! commands. After every `settle` nothing is cached that the space does not say, and no frame was given back while anybody
+//! could still reach it.
 
 use proptest::prelude::*;
+use sluice_iommu::{Invalidation, RequesterId, SpaceTag, amdvi, vtd};
 use sluice_iospace::{Audience, IssueError, Piece, Rights, Space, Stale, TableView};
-use sluice_memory::{Access, Format, Hpa, LongMode, PAGE_SIZE, PhysicalMemory, TableFrames};
+use sluice_memory::{Access, Format, Hpa, Iova, LongMode, PAGE_SIZE, PhysicalMemory, TableFrames};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What the processors have cached: for an address, what the walk read on its way.
+/// Words of memory; everything above [`TABLES`] must be in use as a table.
 #[derive(Default)]
-struct Cached {
-    /// By page: memory and rights.
-    pages: BTreeMap<u64, (Hpa, Access)>,
-    /// By page: the tables that were walked.
-    walks: BTreeMap<u64, Vec<Hpa>>,
-}
-
-#[derive(Default)]
-struct Machine {
+struct Words {
     words: BTreeMap<u64, u64>,
     used: BTreeSet<u64>,
     next: u64,
     left: u32,
-    cached: Cached,
 }
 
-/// Table frames; all clones are the same memory.
+/// Where the device tables of units are.
+const DEVICES: u64 = 1 << 41;
+const TABLES: u64 = 1 << 42;
+const DEVICE: RequesterId = RequesterId::new(0, 3, 0);
+const TAG: SpaceTag = SpaceTag(7);
+
+/// All clones are the same memory.
 #[derive(Clone, Default)]
-struct Memory(Rc<RefCell<Machine>>);
+struct Memory(Rc<RefCell<Words>>);
 
 impl PhysicalMemory for Memory {
     fn read(&self, _: Hpa, _: &mut [u8]) {
@@ -42,75 +41,246 @@ impl PhysicalMemory for Memory {
         unreachable!("tables come cleared");
     }
     fn read_u64(&self, at: Hpa) -> u64 {
-        let machine = self.0.borrow();
-        assert!(machine.used.contains(&(at.as_u64() & !0xfff)), "{at} is no table in use");
-        machine.words.get(&at.as_u64()).copied().unwrap_or(0)
+        let memory = self.0.borrow();
+        let table = at.as_u64() & !0xfff;
+        assert!(table < TABLES || memory.used.contains(&table), "{at} is no table in use");
+        memory.words.get(&at.as_u64()).copied().unwrap_or(0)
     }
     fn write_u64(&self, at: Hpa, value: u64) {
         self.0.borrow_mut().words.insert(at.as_u64(), value);
     }
 }
 
-impl TableFrames for Memory {
+/// Somebody who caches what is in tables.
+trait Cache: Sized {
+    type Format: Format;
+    fn new(format: Self::Format) -> Self;
+    /// The root of the tables is known now.
+    fn attach(&mut self, memory: &Memory, root: Hpa);
+    /// Uses the page at an address.
+    fn fill(&mut self, memory: &Memory, at: u64);
+    fn forget(&mut self, stale: &Stale);
+    /// What rights are meant for it.
+    fn access(rights: Rights) -> Access;
+    /// Cached pages: address, bytes, memory, rights.
+    fn pages(&self) -> Vec<(u64, u64, Hpa, Access)>;
+    /// Cached tables.
+    fn tables(&self) -> Vec<Hpa>;
+}
+
+/// A processor: by address, what the walk found, and what it read on its way.
+struct Processor {
+    root: Hpa,
+    pages: BTreeMap<u64, (Hpa, Access)>,
+    walks: BTreeMap<u64, Vec<Hpa>>,
+}
+
+impl Cache for Processor {
+    type Format = LongMode;
+
+    fn new(_: LongMode) -> Self {
+        Self { root: Hpa::new(0), pages: BTreeMap::new(), walks: BTreeMap::new() }
+    }
+
+    fn attach(&mut self, _: &Memory, root: Hpa) {
+        self.root = root;
+    }
+
+    fn fill(&mut self, memory: &Memory, at: u64) {
+        let mut walked = Vec::new();
+        let mut table = self.root;
+        for level in (1..=4u32).rev() {
+            walked.push(table);
+            let shift = 12 + 9 * (level - 1);
+            let entry = memory.read_u64(Hpa::new(table.as_u64() + (at >> shift & 511) * 8));
+            match LongMode.decode(entry, level) {
+                sluice_memory::Entry::Absent => break,
+                sluice_memory::Entry::Table(next) => table = next,
+                sluice_memory::Entry::Leaf(hpa, access) => {
+                    let hpa = Hpa::new(hpa.as_u64() + at % (1 << shift));
+                    self.pages.entry(at).or_insert((hpa, access));
+                    break;
+                }
+            }
+        }
+        self.walks.entry(at).or_insert(walked);
+    }
+
+    fn forget(&mut self, stale: &Stale) {
+        let keep = |at: &u64| stale.ranges().is_some_and(|ranges| !ranges.iter().any(|r| r.contains(at)));
+        self.pages.retain(|at, _| keep(at));
+        self.walks.retain(|at, _| keep(at));
+    }
+
+    fn access(rights: Rights) -> Access {
+        rights.owner
+    }
+
+    fn pages(&self) -> Vec<(u64, u64, Hpa, Access)> {
+        self.pages.iter().map(|(at, (hpa, access))| (*at, PAGE_SIZE, *hpa, *access)).collect()
+    }
+
+    fn tables(&self) -> Vec<Hpa> {
+        self.walks.values().flatten().copied().collect()
+    }
+}
+
+struct AmdVi {
+    unit: amdvi::model::Model,
+    levels: u8,
+}
+
+impl Cache for AmdVi {
+    type Format = amdvi::page::HostFormat;
+
+    fn new(format: Self::Format) -> Self {
+        Self { unit: amdvi::model::Model::new(Hpa::new(DEVICES)), levels: format.levels }
+    }
+
+    fn attach(&mut self, memory: &Memory, root: Hpa) {
+        let entry = amdvi::device::Memory::Space { tag: TAG, root, levels: self.levels };
+        for (word, value) in (0u64..).zip(entry.encode()) {
+            memory.write_u64(Hpa::new(DEVICES + u64::from(DEVICE.0) * 32 + word * 8), value);
+        }
+    }
+
+    fn fill(&mut self, memory: &Memory, at: u64) {
+        self.unit.fill(DEVICE, Iova::new(at), memory);
+    }
+
+    fn forget(&mut self, stale: &Stale) {
+        for what in stale.invalidations(TAG) {
+            self.unit.apply(&amdvi::command::Command::from(what).bytes());
+        }
+    }
+
+    fn access(rights: Rights) -> Access {
+        rights.party
+    }
+
+    fn pages(&self) -> Vec<(u64, u64, Hpa, Access)> {
+        self.unit.cached().map(|(_, at, len, hpa, access)| (at.as_u64(), len, hpa, access)).collect()
+    }
+
+    fn tables(&self) -> Vec<Hpa> {
+        self.unit.cached_tables().collect()
+    }
+}
+
+struct Vtd {
+    unit: vtd::model::Model,
+    levels: u8,
+}
+
+const CONTEXTS: u64 = DEVICES + 0x1000;
+
+impl Vtd {
+    fn descriptor(what: Invalidation) -> [u8; 16] {
+        // A unit that takes no more than 2 MiB at once.
+        let limits = vtd::queue::Limits { largest_order: Some(9), drains_reads: true, drains_writes: true };
+        vtd::queue::Descriptor::translations(what, limits).bytes()
+    }
+}
+
+impl Cache for Vtd {
+    type Format = vtd::page::SecondLevel;
+
+    fn new(format: Self::Format) -> Self {
+        Self { unit: vtd::model::Model::new(Hpa::new(DEVICES)), levels: format.levels }
+    }
+
+    fn attach(&mut self, memory: &Memory, root: Hpa) {
+        let table = vtd::context::root_entry(Hpa::new(CONTEXTS));
+        memory.write_u64(Hpa::new(DEVICES + vtd::context::root_offset(DEVICE)), table);
+        let entry = vtd::context::ContextEntry { tag: TAG, root, levels: self.levels }.encode();
+        for (word, value) in (0u64..).zip(entry) {
+            memory.write_u64(Hpa::new(CONTEXTS + vtd::context::context_offset(DEVICE) + word * 8), value);
+        }
+    }
+
+    fn fill(&mut self, memory: &Memory, at: u64) {
+        self.unit.fill(DEVICE, Iova::new(at), memory);
+    }
+
+    fn forget(&mut self, stale: &Stale) {
+        for what in stale.invalidations(TAG) {
+            self.unit.apply(&Self::descriptor(what));
+        }
+    }
+
+    fn access(rights: Rights) -> Access {
+        rights.party
+    }
+
+    fn pages(&self) -> Vec<(u64, u64, Hpa, Access)> {
+        self.unit.cached().map(|(_, at, len, hpa, access)| (at.as_u64(), len, hpa, access)).collect()
+    }
+
+    fn tables(&self) -> Vec<Hpa> {
+        self.unit.cached_tables().collect()
+    }
+}
+
+/// Frames for tables that somebody may have cached.
+struct Frames<C> {
+    memory: Memory,
+    cache: Rc<RefCell<C>>,
+}
+
+impl<C> Clone for Frames<C> {
+    fn clone(&self) -> Self {
+        Self { memory: self.memory.clone(), cache: self.cache.clone() }
+    }
+}
+
+impl<C> PhysicalMemory for Frames<C> {
+    fn read(&self, at: Hpa, buffer: &mut [u8]) {
+        self.memory.read(at, buffer);
+    }
+    fn write(&self, at: Hpa, bytes: &[u8]) {
+        self.memory.write(at, bytes);
+    }
+    fn fill(&self, at: Hpa, len: u64, byte: u8) {
+        self.memory.fill(at, len, byte);
+    }
+    fn read_u64(&self, at: Hpa) -> u64 {
+        self.memory.read_u64(at)
+    }
+    fn write_u64(&self, at: Hpa, value: u64) {
+        self.memory.write_u64(at, value);
+    }
+}
+
+impl<C: Cache> TableFrames for Frames<C> {
     fn allocate_table(&mut self) -> Option<Hpa> {
-        let mut machine = self.0.borrow_mut();
-        machine.left = machine.left.checked_sub(1)?;
-        machine.next += PAGE_SIZE;
-        let frame = 1 << 40 | machine.next;
-        machine.used.insert(frame);
+        let mut memory = self.memory.0.borrow_mut();
+        memory.left = memory.left.checked_sub(1)?;
+        memory.next += PAGE_SIZE;
+        let frame = TABLES + memory.next;
+        memory.used.insert(frame);
         Some(Hpa::new(frame))
     }
     fn free_table(&mut self, frame: Hpa) {
-        let mut machine = self.0.borrow_mut();
-        assert!(machine.used.remove(&frame.as_u64()), "{frame} freed twice");
-        machine.words.retain(|at, _| at & !0xfff != frame.as_u64());
-        let walked = machine.cached.walks.values().flatten().any(|table| *table == frame);
+        let mut memory = self.memory.0.borrow_mut();
+        assert!(memory.used.remove(&frame.as_u64()), "{frame} freed twice");
+        memory.words.retain(|at, _| at & !0xfff != frame.as_u64());
+        let walked = self.cache.borrow().tables().contains(&frame);
         assert!(!walked, "{frame} is free, and a walk may still go through it");
     }
 }
 
-struct Processors(Memory);
+struct User<C>(Rc<RefCell<C>>);
 
-impl Audience for Processors {
+impl<C: Cache> Audience for User<C> {
     type Owner = ();
     fn access(&self, rights: Rights) -> Access {
-        rights.owner
+        C::access(rights)
     }
     fn caches_absent(&self) -> bool {
         false
     }
     fn forget(&mut self, (): &(), stale: &Stale) {
-        let cached = &mut self.0.0.borrow_mut().cached;
-        let keep = |page: &u64| stale.ranges().is_some_and(|ranges| !ranges.iter().any(|r| r.contains(page)));
-        cached.pages.retain(|page, _| keep(page));
-        cached.walks.retain(|page, _| keep(page));
-    }
-}
-
-type View = TableView<LongMode, Memory, Processors>;
-
-/// A processor uses a page: it caches what it finds, unless it has something cached already.
-fn touch(memory: &Memory, root: Hpa, page: u64) {
-    let mut walked = Vec::new();
-    let mut table = root;
-    let mut found = None;
-    for level in (1..=4u32).rev() {
-        walked.push(table);
-        let shift = 12 + 9 * (level - 1);
-        let entry = memory.read_u64(Hpa::new(table.as_u64() + (page >> shift & 511) * 8));
-        match LongMode.decode(entry, level) {
-            sluice_memory::Entry::Absent => break,
-            sluice_memory::Entry::Table(next) => table = next,
-            sluice_memory::Entry::Leaf(hpa, access) => {
-                found = Some((Hpa::new(hpa.as_u64() + page % (1 << shift)), access));
-                break;
-            }
-        }
-    }
-    let cached = &mut memory.0.borrow_mut().cached;
-    cached.walks.entry(page).or_insert(walked);
-    if let Some(found) = found {
-        cached.pages.entry(page).or_insert(found);
+        self.0.borrow_mut().forget(stale);
     }
 }
 
@@ -144,99 +314,124 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-proptest! {
-    #[test]
-    fn nothing_stale_after_settle(steps in steps()) {
-        let memory = Memory::default();
-        memory.0.borrow_mut().left = 1000;
-        let mut space = Space::new();
-        space.add_view(View::new(LongMode, memory.clone(), Processors(memory.clone())).unwrap()).unwrap();
-        space.settle(&(), |_, _| ());
-        let root = space.views().next().unwrap().root();
-        // By page: where it is and what the processors may do; the test's own idea of the space.
-        let mut model: BTreeMap<u64, (u64, Rights)> = BTreeMap::new();
-        let mut issued = 0;
-        let mut revoked: BTreeSet<u64> = BTreeSet::new();
-        for step in steps {
-            match step {
-                Step::Issue { page, pages, rights } => {
-                    // Every page issued is another one, sometimes aligned so that large pages come about.
-                    issued += 1u64;
-                    let first = issued * 4096 + if page % 3 == 0 { page % 512 } else { 1 };
-                    let taken = (page..page + pages).any(|page| model.contains_key(&page));
-                    let result = space.issue(page * PAGE_SIZE, Hpa::new(first * PAGE_SIZE), pages * PAGE_SIZE, RIGHTS[rights]);
-                    match result {
-                        Ok(()) => {
-                            prop_assert!(!taken);
-                            model.extend((0..pages).map(|n| (page + n, (first + n, RIGHTS[rights]))));
-                        }
-                        Err(IssueError::Taken) => prop_assert!(taken),
-                        Err(error) => prop_assert_eq!(error, IssueError::OutOfMemory),
+fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let cache = Rc::new(RefCell::new(C::new(format)));
+    let memory = Memory::default();
+    memory.0.borrow_mut().left = 1000;
+    let frames = Frames { memory: memory.clone(), cache: cache.clone() };
+    let view = TableView::new(format, frames, User(cache.clone())).unwrap();
+    cache.borrow_mut().attach(&memory, view.root());
+    let mut space = Space::new();
+    space.add_view(view).unwrap();
+    space.settle(&(), |_, _| ());
+    // By page: where it is and who may do what; the test's own idea of the space.
+    let mut model: BTreeMap<u64, (u64, Rights)> = BTreeMap::new();
+    let mut issued = 0;
+    let mut revoked: BTreeSet<u64> = BTreeSet::new();
+    for step in steps {
+        match step {
+            Step::Issue { page, pages, rights } => {
+                // Every page issued is another one, sometimes aligned so that large pages come about.
+                issued += 1u64;
+                let first = issued * 4096 + if page % 3 == 0 { page % 512 } else { 1 };
+                let taken = (page..page + pages).any(|page| model.contains_key(&page));
+                let (at, hpa, len) = (page * PAGE_SIZE, Hpa::new(first * PAGE_SIZE), pages * PAGE_SIZE);
+                match space.issue(at, hpa, len, RIGHTS[rights]) {
+                    Ok(()) => {
+                        prop_assert!(!taken);
+                        model.extend((0..pages).map(|n| (page + n, (first + n, RIGHTS[rights]))));
                     }
+                    Err(IssueError::Taken) => prop_assert!(taken),
+                    Err(error) => prop_assert_eq!(error, IssueError::OutOfMemory),
                 }
-                Step::Change { page, pages, rights } => {
-                    let there = (page..page + pages).all(|page| model.contains_key(&page));
-                    match space.change(page * PAGE_SIZE, pages * PAGE_SIZE, RIGHTS[rights]) {
-                        Ok(()) => {
-                            prop_assert!(there);
-                            (page..page + pages).for_each(|page| model.get_mut(&page).unwrap().1 = RIGHTS[rights]);
-                        }
-                        Err(IssueError::Absent) => prop_assert!(!there),
-                        Err(error) => {
-                            // The space says what rights are left.
-                            prop_assert_eq!(error, IssueError::OutOfMemory);
-                            for piece in space.pieces() {
-                                for n in 0..piece.len / PAGE_SIZE {
-                                    let page = model.get_mut(&(piece.at / PAGE_SIZE + n)).unwrap();
-                                    prop_assert!(piece.rights == page.1 || piece.rights == Rights::NONE || piece.rights == RIGHTS[rights]);
-                                    page.1 = piece.rights;
-                                }
+            }
+            Step::Change { page, pages, rights } => {
+                let there = (page..page + pages).all(|page| model.contains_key(&page));
+                match space.change(page * PAGE_SIZE, pages * PAGE_SIZE, RIGHTS[rights]) {
+                    Ok(()) => {
+                        prop_assert!(there);
+                        (page..page + pages)
+                            .for_each(|page| model.get_mut(&page).unwrap().1 = RIGHTS[rights]);
+                    }
+                    Err(IssueError::Absent) => prop_assert!(!there),
+                    Err(error) => {
+                        // The space says what rights are left.
+                        prop_assert_eq!(error, IssueError::OutOfMemory);
+                        for piece in space.pieces() {
+                            for n in 0..piece.len / PAGE_SIZE {
+                                let page = model.get_mut(&(piece.at / PAGE_SIZE + n)).unwrap();
+                                let left = [page.1, Rights::NONE, RIGHTS[rights]];
+                                prop_assert!(left.contains(&piece.rights));
+                                page.1 = piece.rights;
                             }
                         }
                     }
                 }
-                Step::Revoke { page, pages } => match space.revoke(page * PAGE_SIZE, pages * PAGE_SIZE) {
-                    Ok(()) => {
-                        for page in page..page + pages {
-                            revoked.extend(model.remove(&page).map(|(frame, _)| frame));
-                        }
+            }
+            Step::Revoke { page, pages } => match space.revoke(page * PAGE_SIZE, pages * PAGE_SIZE) {
+                Ok(()) => {
+                    for page in page..page + pages {
+                        revoked.extend(model.remove(&page).map(|(frame, _)| frame));
                     }
-                    Err(error) => prop_assert_eq!(error, IssueError::OutOfMemory),
-                },
-                Step::Touch(pages) => pages.iter().for_each(|page| touch(&memory, root, page * PAGE_SIZE)),
-                Step::Starve(left) => memory.0.borrow_mut().left = left,
-                Step::Settle => {
-                    let mut freed = BTreeSet::new();
-                    space.settle(&(), |hpa, len| {
-                        let first = hpa.as_u64() / PAGE_SIZE;
-                        for frame in first..first + len / PAGE_SIZE {
-                            assert!(freed.insert(frame), "given back twice");
-                            let reached = memory.0.borrow().cached.pages.values().any(|(at, _)| at.as_u64() / PAGE_SIZE == frame);
-                            assert!(!reached, "given back while it can be reached");
-                        }
-                    });
-                    prop_assert_eq!(&freed, &core::mem::take(&mut revoked));
-                    prop_assert!(space.is_settled());
-                    for (at, (hpa, access)) in &memory.0.borrow().cached.pages {
-                        let (frame, rights) = model.get(&(at / PAGE_SIZE)).expect("cached, not issued");
-                        prop_assert_eq!((hpa.as_u64(), *access), (frame * PAGE_SIZE, rights.owner));
+                }
+                Err(error) => prop_assert_eq!(error, IssueError::OutOfMemory),
+            },
+            Step::Touch(pages) => {
+                pages.iter().for_each(|page| cache.borrow_mut().fill(&memory, page * PAGE_SIZE));
+            }
+            Step::Starve(left) => memory.0.borrow_mut().left = left,
+            Step::Settle => {
+                let mut freed = BTreeSet::new();
+                space.settle(&(), |hpa, len| {
+                    let first = hpa.as_u64() / PAGE_SIZE;
+                    assert!((first..first + len / PAGE_SIZE).all(|frame| freed.insert(frame)), "twice");
+                    let meets = |(_, bytes, at, _): &(u64, u64, Hpa, Access)| {
+                        at.as_u64() < hpa.as_u64() + len && hpa.as_u64() < at.as_u64() + bytes
+                    };
+                    assert!(!cache.borrow().pages().iter().any(meets), "given back while it can be reached");
+                });
+                prop_assert_eq!(&freed, &core::mem::take(&mut revoked));
+                prop_assert!(space.is_settled());
+                for (at, len, hpa, access) in cache.borrow().pages() {
+                    for n in 0..len / PAGE_SIZE {
+                        let (frame, rights) = model.get(&(at / PAGE_SIZE + n)).expect("cached, not issued");
+                        prop_assert_eq!(hpa.as_u64() / PAGE_SIZE + n, *frame);
+                        prop_assert_eq!(access, C::access(*rights));
                     }
                 }
             }
-            // The pieces are the model, always.
-            let mut pages = 0;
-            for Piece { at, hpa, len, rights } in space.pieces() {
-                for n in 0..len / PAGE_SIZE {
-                    let expected = (hpa.as_u64() / PAGE_SIZE + n, rights);
-                    prop_assert_eq!(model.get(&(at / PAGE_SIZE + n)), Some(&expected));
-                }
-                pages += len / PAGE_SIZE;
-            }
-            prop_assert_eq!(pages as usize, model.len());
         }
-        // An owner that is gone walks no more.
-        memory.0.borrow_mut().cached = Cached::default();
-        drop(space);
-        prop_assert!(memory.0.borrow().used.is_empty(), "tables are left over");
+        // The pieces are the model, always.
+        let mut pages = 0;
+        for Piece { at, hpa, len, rights } in space.pieces() {
+            for n in 0..len / PAGE_SIZE {
+                let expected = (hpa.as_u64() / PAGE_SIZE + n, rights);
+                prop_assert_eq!(model.get(&(at / PAGE_SIZE + n)), Some(&expected));
+            }
+            pages += len / PAGE_SIZE;
+        }
+        prop_assert_eq!(pages as usize, model.len());
+    }
+    // An owner that is gone walks no more.
+    *cache.borrow_mut() = C::new(format);
+    drop(space);
+    prop_assert!(memory.0.borrow().used.is_empty(), "tables are left over");
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn of_processors(steps in steps()) {
+        nothing_stale::<Processor>(LongMode, steps)?;
+    }
+
+    #[test]
+    fn of_amdvi(steps in steps(), levels in 3u8..=6) {
+        nothing_stale::<AmdVi>(amdvi::page::HostFormat { levels }, steps)?;
+    }
+
+    #[test]
+    fn of_vtd(steps in steps(), levels in 3u8..=5, largest_leaf in 1u8..=3, snoop: bool) {
+        nothing_stale::<Vtd>(vtd::page::SecondLevel { levels, largest_leaf, snoop }, steps)?;
     }
 }

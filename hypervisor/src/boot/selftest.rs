@@ -4,7 +4,7 @@
 use crate::cpu::ioapic::{self, Trigger};
 use crate::cpu::{self, KICK_VECTOR, TIMER_VECTOR, apic, idt, port, timer, tsc};
 use crate::mm::{self, Hpa};
-use crate::{acpi, power};
+use crate::{acpi, iommu, power};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Runs the test of that name; returns if it is empty, and switches the machine off if the test passed.
@@ -20,6 +20,7 @@ pub fn run(name: &str) {
         "off" => {}
         "interrupts" => interrupts(),
         "edu" => edu(),
+        "iommu-cost" => iommu::cost::measure(),
         _ => panic!("unknown selftest {name}"),
     }
     log::info!("selftest {name} passed");

@@ -7,6 +7,7 @@
 //! Key types: [`Unit`], [`Place`] (a function's unit, requester and group), [`Cause`].
 
 mod amdvi;
+pub mod cost;
 mod faults;
 mod flushes;
 mod frames;

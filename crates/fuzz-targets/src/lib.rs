@@ -13,6 +13,7 @@ pub mod dmar;
 pub mod emulator;
 mod input;
 pub mod ivrs;
+pub mod nic_e1000;
 pub mod nic_rtl8139;
 pub mod platform;
 pub mod tables;
@@ -45,5 +46,6 @@ pub const TARGETS: &[Target] = &[
     ("memory_guest", tables::guest_memory),
     ("nic_ne2000", vpio::ne2000),
     ("nic_rtl8139", nic_rtl8139::rtl8139),
+    ("nic_e1000", nic_e1000::e1000),
     ("vpio_monitor", vpio::monitor),
 ];

@@ -1,0 +1,72 @@
+//! Interrupt causes, mask, and the delays between interrupts.
+//!
+//! Source: manual 317453, sections 3.2.7 and 3.4.3 (delays), 13.4.17-13.4.21. As QEMU's card does it: after the line
+//! rose it cannot rise again for the least of ITR (256 ns each), TADV after a descriptor with IDE, and RADV if RDTR is
+//! not 0 (1024 ns each), but at least 128 us. The first interrupt after a quiet time is never delayed.
+//! RDTR and TIDV delay nothing themselves.
+
+use super::E1000;
+use super::registers::{Cause, reg};
+
+/// Unit of ITR in nanoseconds; the delay registers count four of them.
+const UNIT: u64 = 256;
+/// Least delay: 7813 interrupts a second are the most.
+const LEAST: u32 = 500;
+
+/// The interrupt line and what holds it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// The line is asserted.
+    pub(super) level: bool,
+    /// It cannot rise before this time.
+    pub(super) held_until: Option<u64>,
+    /// A descriptor with IDE came since the last delay began.
+    pub(super) delay_transmit: bool,
+}
+
+impl E1000 {
+    /// Level of the interrupt line.
+    pub const fn interrupt(&self) -> bool {
+        self.line.level
+    }
+
+    /// Adds causes.
+    pub(super) fn raise(&mut self, causes: Cause) {
+        self.set_causes(self.regs.get(reg::ICR) | causes.bits());
+    }
+
+    /// ICR becomes `causes`, and the line follows.
+    pub(super) fn set_causes(&mut self, causes: u32) {
+        self.regs.set(reg::ICR, causes);
+        // ICS reads as ICR without clearing it.
+        self.regs.set(reg::ICS, causes);
+        let pending = causes & self.regs.get(reg::IMS);
+        if !self.line.level && pending != 0 {
+            if self.line.held_until.is_some() {
+                return;
+            }
+            let delay = u64::from(self.delay(Cause::from_bits_retain(pending)));
+            self.line.held_until = Some(self.now.saturating_add(delay * UNIT));
+            self.line.delay_transmit = false;
+        }
+        self.line.level = pending != 0;
+    }
+
+    /// For how long the line cannot rise again, in units.
+    fn delay(&self, pending: Cause) -> u32 {
+        let transmit = self.line.delay_transmit && pending.intersects(Cause::EMPTY | Cause::SENT);
+        let receive = self.regs.get(reg::RDTR) != 0 && pending.contains(Cause::RECEIVED);
+        let delays = [
+            if transmit { self.regs.get(reg::TADV).saturating_mul(4) } else { 0 },
+            if receive { self.regs.get(reg::RADV).saturating_mul(4) } else { 0 },
+            self.regs.get(reg::ITR),
+        ];
+        // 0 is none, not at once.
+        delays.into_iter().filter(|delay| *delay != 0).min().unwrap_or(0).max(LEAST)
+    }
+
+    /// The time in which the line could not rise is over.
+    pub(super) fn release_line(&mut self) {
+        self.set_causes(self.regs.get(reg::ICR));
+    }
+}

@@ -1,0 +1,226 @@
+//! Sending.
+
+use super::*;
+
+/// A TCP frame's headers over IPv4, 54 bytes, with `len` bytes of data.
+fn tcp(len: usize) -> Vec<u8> {
+    let mut bytes = frame([2, 0, 0, 0, 0, 1], 54 + len);
+    bytes[12..14].copy_from_slice(&[8, 0]);
+    bytes[14] = 0x45;
+    bytes[18..20].copy_from_slice(&[0x10, 0xfe]);
+    bytes[24..26].fill(0);
+    bytes[38..42].copy_from_slice(&[0xff, 0xff, 0xff, 0xf0]);
+    // FIN, PSH, ACK; then the pseudo-header's sum.
+    bytes[47] = 0x19;
+    bytes[50..52].copy_from_slice(&[0x12, 0x34]);
+    bytes
+}
+
+/// The Internet checksum's sum, folded: 0xffff over data with a good checksum.
+fn sum(bytes: &[u8]) -> u32 {
+    let sum: u32 =
+        bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |b| u32::from(*b))).sum();
+    let sum = (sum >> 16) + (sum & 0xffff);
+    (sum >> 16) + (sum & 0xffff)
+}
+
+impl Machine {
+    /// A context descriptor for the headers of `tcp`.
+    fn context(&mut self, flags: u32, payload: u32, header: u8, segment: u16) {
+        let address = u64::from_le_bytes([14, 24, 33, 0, 34, 50, 0, 0]);
+        self.push(address, DEXT | flags | payload, u32::from(header) << 8 | u32::from(segment) << 16);
+    }
+}
+
+#[test]
+fn legacy_frame_of_two_descriptors() {
+    let mut machine = Machine::started();
+    let bytes = frame([2, 0, 0, 0, 0, 1], 300);
+    machine.memory.write(OUT, &bytes).unwrap();
+    machine.push(OUT, 100, 0xe);
+    machine.push(OUT + 100, EOP | RS | 200, 0xe);
+    machine.set(reg::TDT, 2);
+    assert!(machine.card.transmitting());
+    assert!(!machine.card.interrupt());
+    assert_eq!(machine.run(), [bytes]);
+    // Only the one with RS is reported; the failures it claimed are gone.
+    assert_eq!((machine.status(0), machine.status(1)), (0xe, 1));
+    assert_eq!(machine.get(reg::TDH), 2);
+    assert!(machine.card.interrupt());
+    assert_eq!(machine.get(reg::ICR), 3);
+}
+
+#[test]
+fn transmitter_that_is_off_waits() {
+    let mut machine = Machine::started();
+    machine.set(reg::TCTL, 0);
+    machine.push(OUT, EOP | 60, 0);
+    assert!(machine.ring().is_empty());
+    assert_eq!(machine.get(reg::TDH), 0);
+    machine.set(reg::TCTL, 2);
+    assert_eq!(machine.run().len(), 1);
+}
+
+#[test]
+fn checksums_are_inserted() {
+    let mut machine = Machine::started();
+    let bytes = tcp(101);
+    machine.memory.write(OUT, &bytes).unwrap();
+    machine.context(0, 0, 0, 0);
+    // Options count in the first descriptor of a frame only.
+    machine.push(OUT, DATA | 54, 3 << 8);
+    machine.push(OUT + 54, DATA | EOP | RS | 101, 0);
+    let frames = machine.ring();
+    assert_eq!(frames.len(), 1);
+    assert_eq!(sum(&frames[0][14..34]), 0xffff);
+    // The pseudo-header's sum was in the field, so the whole adds up to its complement.
+    let mut whole = frames[0][34..].to_vec();
+    whole.extend([0; 1]);
+    whole.extend([0x12, 0x34]);
+    assert_eq!(sum(&whole), 0xffff);
+    assert_eq!(frames[0][..24], bytes[..24]);
+}
+
+#[test]
+fn segments_are_numbered() {
+    let mut machine = Machine::started();
+    let bytes = tcp(2500);
+    machine.memory.write(OUT, &bytes).unwrap();
+    machine.context(TSE | 1 << 25 | 1 << 24, 2500, 54, 1000);
+    machine.push(OUT, DATA | TSE | 1200, 3 << 8);
+    machine.push(OUT + 1200, DATA | TSE | EOP | RS | 1354, 0);
+    let frames = machine.ring();
+    let lens: Vec<usize> = frames.iter().map(Vec::len).collect();
+    assert_eq!(lens, [1054, 1054, 554]);
+    for (index, segment) in (0u16..).zip(&frames) {
+        let len = segment.len() as u16;
+        assert_eq!(segment[16..18], (len - 14).to_be_bytes());
+        assert_eq!(segment[18..20], (0x10fe + index).to_be_bytes());
+        let sequence = 0xffff_fff0u32.wrapping_add(1000 * u32::from(index));
+        assert_eq!(segment[38..42], sequence.to_be_bytes());
+        assert_eq!(segment[47], if index == 2 { 0x19 } else { 0x10 });
+        assert_eq!(sum(&segment[14..34]), 0xffff);
+        let mut whole = segment[34..].to_vec();
+        whole.extend((0x1234 + len - 34).to_be_bytes());
+        assert_eq!(sum(&whole), 0xffff);
+        let at = 54 + 1000 * usize::from(index);
+        assert_eq!(segment[54..], bytes[at..at + segment.len() - 54]);
+    }
+    assert_eq!(machine.get(reg::TSCTC), 1);
+}
+
+#[test]
+fn full_segments_are_followed_by_headers_alone() {
+    let mut machine = Machine::started();
+    machine.context(TSE | 1 << 24, 2000, 54, 1000);
+    machine.push(OUT, DATA | TSE | EOP | 2054, 0);
+    let lens: Vec<usize> = machine.ring().iter().map(Vec::len).collect();
+    assert_eq!(lens, [1054, 1054, 54]);
+}
+
+#[test]
+fn vlan_tag_goes_behind_the_addresses() {
+    let mut machine = Machine::started();
+    let bytes = frame([2, 0, 0, 0, 0, 1], 60);
+    machine.memory.write(OUT, &bytes).unwrap();
+    machine.push(OUT, EOP | VLE | 60, 0x2042 << 16);
+    // Not without CTRL.VME.
+    assert_eq!(machine.ring(), core::slice::from_ref(&bytes));
+    machine.set(reg::CTRL, 1 << 30);
+    machine.push(OUT, EOP | VLE | 60, 0x2042 << 16);
+    let tagged = [&bytes[..12], &[0x81, 0, 0x20, 0x42], &bytes[12..]].concat();
+    assert_eq!(machine.ring(), [tagged]);
+    machine.push(OUT, EOP | 60, 0);
+    assert_eq!(machine.ring(), [bytes]);
+}
+
+#[test]
+fn rings_end() {
+    let mut machine = Machine::started();
+    for _ in 0..16 {
+        machine.push(OUT, EOP | RS | 60, 0);
+    }
+    // TDT where TDH never comes: one circle.
+    machine.set(reg::TDT, 0xffff);
+    assert_eq!(machine.run().len(), 16);
+    assert_eq!(machine.get(reg::TDH), 0);
+    // No length: one descriptor.
+    machine.set(reg::TDLEN, 0);
+    machine.set(reg::TDT, 9);
+    assert_eq!(machine.run().len(), 1);
+    assert_eq!(machine.get(reg::TDH), 0);
+    // TDH beyond the ring: one descriptor, and it is followed there.
+    machine.set(reg::TDLEN, 128);
+    machine.set(reg::TDH, 15);
+    machine.set(reg::TDT, 9);
+    assert_eq!(machine.run().len(), 1);
+    assert_eq!(machine.get(reg::TDH), 0);
+}
+
+#[test]
+fn work_of_a_call_is_bounded() {
+    let mut machine = Machine::started();
+    // 248 descriptors of context and no frame, twice around.
+    machine.set(reg::TDLEN, 0xf80);
+    for entry in 0..256 {
+        machine.memory.write(TX_RING + 16 * entry + 8, &DEXT.to_le_bytes()).unwrap();
+    }
+    machine.set(reg::TDT, 0xf000);
+    let mut buffer = [0; 64];
+    assert_eq!(machine.card.transmit(&mut machine.memory, &mut buffer), Transmission::Idle);
+    // Frames that do not fit are lost, but they take their time.
+    let big = MEMORY.to_le_bytes();
+    for entry in 0..16 {
+        machine.memory.write(TX_RING + 16 * entry, &big).unwrap();
+        machine.memory.write(TX_RING + 16 * entry + 8, &(EOP | 0xffff).to_le_bytes()).unwrap();
+    }
+    machine.set(reg::TDLEN, 256);
+    machine.set(reg::TDT, 15);
+    let mut calls = 1;
+    while machine.card.transmit(&mut machine.memory, &mut buffer) == Transmission::Busy {
+        calls += 1;
+    }
+    assert_eq!(calls, 4);
+    assert_eq!(machine.get(reg::GPTC), 15);
+}
+
+#[test]
+fn doorbell_in_a_run_carries_it_on() {
+    let mut machine = Machine::started();
+    let mut buffer = vec![0; MAX_OUTGOING];
+    // The driver is always one frame ahead: more than a circle, and no end.
+    for entry in 0..40 {
+        machine.push(OUT, EOP | 60, 0);
+        machine.set(reg::TDT, machine.tail);
+        if entry > 0 {
+            let sent = machine.card.transmit(&mut machine.memory, &mut buffer);
+            assert_eq!(sent, Transmission::Frame(60));
+        }
+    }
+    assert_eq!(machine.run().len(), 1);
+}
+
+#[test]
+fn phy_loops_back() {
+    let mut machine = Machine::started();
+    machine.memory.write(OUT, &frame(MAC, 80)).unwrap();
+    machine.set(reg::MDIC, 1 << 26 | 1 << 21 | 0x5140);
+    machine.push(OUT, EOP | RS | 80, 0);
+    assert!(machine.ring().is_empty());
+    assert_eq!(machine.received(0), (84, 7, 0));
+    assert_eq!(machine.memory.at(IN, 80), Some(&frame(MAC, 80)[..]));
+    assert_eq!(machine.get(reg::ICR) & 0x83, 0x83);
+}
+
+#[test]
+fn memory_that_is_not_there_is_ones() {
+    let mut machine = Machine::started();
+    machine.push(0xdead_0000_0000, EOP | RS | 60, 0);
+    assert_eq!(machine.ring(), [vec![0xff; 60]]);
+    assert_eq!(machine.card.refused(), 1);
+    // A ring that is not there: descriptors of ones, without end of context.
+    machine.set(reg::TDBAH, 1);
+    machine.set(reg::TDT, 0);
+    machine.run();
+    assert!(machine.card.refused() > 15);
+}

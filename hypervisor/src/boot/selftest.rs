@@ -20,6 +20,7 @@ pub fn run(name: &str) {
         "off" => {}
         "interrupts" => interrupts(),
         "edu" => edu(),
+        "iommu" => crate::iommu::selftest::run(),
         "iommu-cost" => iommu::cost::measure(),
         _ => panic!("unknown selftest {name}"),
     }

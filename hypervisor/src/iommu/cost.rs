@@ -48,7 +48,9 @@ pub fn measure() {
         let mut space = Space::new();
         space.add_view(view).expect("an empty view");
         // Tables that stay, so that none is made and given back in between.
-        space.issue(3 * LARGE_PAGE - PAGE_SIZE, memory, PAGE_SIZE, Rights::MEMORY).expect("memory for tables");
+        space
+            .issue(3 * LARGE_PAGE - PAGE_SIZE, memory, PAGE_SIZE, Rights::MEMORY)
+            .expect("memory for tables");
         space.settle(&(), |_, _| ());
         // Pages of a batch do not touch, as those that a guest grants.
         let page = |index: u64| (2 * LARGE_PAGE + 2 * index * PAGE_SIZE, PAGE_SIZE);

@@ -13,6 +13,7 @@ mod flushes;
 mod frames;
 mod place;
 mod report;
+pub mod selftest;
 mod unit;
 mod vtd;
 

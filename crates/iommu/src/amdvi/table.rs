@@ -9,7 +9,7 @@
 use super::command::Command;
 use super::device::{ENTRY_BYTES, Interrupts, Memory};
 use super::interrupt;
-use crate::{Interrupt, RequesterId};
+use crate::{Interrupt, RequesterId, SpaceTag};
 use sluice_memory::{Hpa, PhysicalMemory};
 
 /// Has the unit do commands, and returns once they are done.
@@ -48,21 +48,24 @@ impl DeviceTable {
         Hpa::new(self.at.as_u64() + u64::from(requester.0) * ENTRY_BYTES + index * 8)
     }
 
-    /// Lets a requester reach a space, or nothing. What was cached of the space that it leaves stays so.
+    /// Lets a requester reach a space, or nothing.
+    ///
+    /// What is cached of a space that it leaves is forgotten. By the manual it would not be used for this requester any
+    /// more; QEMU, which keeps translations by requester, would go on using it.
     pub fn place(&self, memory: &impl PhysicalMemory, run: Run<'_>, requester: RequesterId, to: Memory) {
         let (first, second) = (self.word(requester, 0), self.word(requester, 1));
         let now = [memory.read_u64(first), memory.read_u64(second)];
-        let forget = [Command::ForgetDevice(requester)];
+        let forget = Command::ForgetDevice(requester);
         // The words hold the root and the number of a space, and cannot be written at once. From one space to another it
         // goes through nothing, or the unit could file one's translations under the other's number.
         if now[0] != Memory::Blocked.encode()[0] && now != to.encode() {
             memory.write_u64(first, Memory::Blocked.encode()[0]);
-            run(&forget);
+            run(&[forget, Command::ForgetSpace(SpaceTag(now[1] as u16))]);
         }
         if now != to.encode() && to != Memory::Blocked {
             memory.write_u64(second, to.encode()[1]);
             memory.write_u64(first, to.encode()[0]);
-            run(&forget);
+            run(&[forget]);
         }
     }
 
@@ -120,9 +123,9 @@ fn write_entry(memory: &impl PhysicalMemory, table: Hpa, vector: u8, entry: u32)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Trigger;
     use crate::amdvi::model::{Model, testing::Words};
     use crate::amdvi::page::HostFormat;
-    use crate::{SpaceTag, Trigger};
     use alloc::vec::Vec;
     use core::cell::RefCell;
     use proptest::prelude::*;
@@ -212,6 +215,9 @@ mod tests {
             for (who, space) in steps {
                 placed[who] = space;
                 table.place(&memory, &mut |commands| memory.run(commands), REQUESTERS[who], memory.memory(space));
+                for (tag, ..) in memory.unit.borrow().cached() {
+                    prop_assert!(placed.contains(&(usize::from(tag.0) - 1)), "kept of a space that nobody is in");
+                }
                 for (who, requester) in REQUESTERS.into_iter().enumerate() {
                     let reached = memory.unit.borrow().reaches(requester);
                     let expected: Vec<_> = memory.spaces.get(placed[who]).into_iter().copied().collect();

@@ -15,6 +15,10 @@ const RINSE: u32 = 0xa5a5_a5a5;
 /// Successes that are printed.
 const PRINTED: u64 = 16;
 
+/// Attacks by name, and whether they can do without writes.
+const ATTACKS: [(&str, bool); 4] =
+    [("pages", true), ("edges", true), ("structures", false), ("messages", false)];
+
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Brought {
@@ -68,15 +72,17 @@ pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot
         println!("SLUICE-RESULT done=ok");
         return;
     }
-    attack.pages(memory);
-    attack.report(device, "pages");
-    attack.edges();
-    attack.report(device, "edges");
-    if writes {
-        attack.structures(memory);
-        attack.report(device, "structures");
-        attack.messages();
-        attack.report(device, "messages");
+    for (name, reads_only) in ATTACKS {
+        if part != "all" && part != name && !(part == "read" && reads_only) {
+            continue;
+        }
+        match name {
+            "pages" => attack.pages(memory),
+            "edges" => attack.edges(),
+            "structures" => attack.structures(memory),
+            _ => attack.messages(),
+        }
+        attack.report(device, name);
     }
     // The device was not just broken.
     let works = attack.reaches(page);

@@ -1,6 +1,6 @@
 //! Attacks by a device: it is told to read and to write where its guest has no memory.
 //!
-//! `job=dma:DEVICE` attacks, `dma:DEVICE:read` only by reads, `dma:DEVICE:hunt` writes to memory of a
+//! `job=dma:DEVICE` attacks, `dma:DEVICE:read` only by reads, `dma:DEVICE:edges` (or another of its parts) in part, `dma:DEVICE:hunt` writes to memory of a
 //! [`witness`](crate::witness) that it finds; `dma:DEVICE:forever` keeps the device writing into its own guest's
 //! memory until somebody ends it, and `dma:e1000:flood` the cards of others. A device is an [`Engine`]; [`attack`] has what is tried with each, [`targets`]
 //! where.

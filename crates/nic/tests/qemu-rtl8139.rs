@@ -6,6 +6,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ struct Peer {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     wire: UdpSocket,
+    monitor: BufReader<UnixStream>,
 }
 
 impl Drop for Peer {
@@ -56,13 +58,17 @@ impl Peer {
         // accelerator.
         let mut rom = vec![0xf4; 0x1_0000];
         rom[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]); // cli; hlt; jmp
-        let path = std::env::temp_dir().join(format!("sluice-halt-rtl8139-{}.rom", std::process::id()));
+        // Two tests of one process may run at once.
+        let name = format!("sluice-rtl8139-{}-{ours}", std::process::id());
+        let (path, socket) = (std::env::temp_dir().join(&name), std::env::temp_dir().join(name + ".qmp"));
         std::fs::write(&path, rom).ok()?;
         let mut child = Command::new("qemu-system-x86_64")
             .args(["-M", "pc", "-m", "16", "-nodefaults", "-display", "none", "-accel", "tcg"])
             .args(["-qtest", "stdio"])
             .arg("-bios")
             .arg(&path)
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", socket.display()))
             .arg("-netdev")
             .arg(format!("socket,id=n,udp=127.0.0.1:{ours},localaddr=127.0.0.1:{theirs}"))
             .args(["-device", "rtl8139,netdev=n,addr=4,romfile=,mac=52:54:00:12:34:56"])
@@ -75,14 +81,31 @@ impl Peer {
         wire.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
         let to = child.stdin.take()?;
         let from = BufReader::new(child.stdout.take()?);
-        let mut peer = Self { child, to, from, wire };
+        let connected = (0..500).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            UnixStream::connect(&socket).ok()
+        });
+        let mut peer = Self { child, to, from, wire, monitor: BufReader::new(connected?) };
+        peer.monitor.read_line(&mut String::new()).ok()?;
+        peer.tell("{\"execute\": \"qmp_capabilities\"}");
         // Both BARs, then decoding and bus mastering.
         for (register, value) in [(0x10, u32::from(PORTS)), (0x14, MMIO), (4, 7)] {
             peer.command(&format!("outl 0xcf8 {:#x}", 0x8000_2000u32 | register));
             peer.command(&format!("outl 0xcfc {value:#x}"));
         }
-        let _ = std::fs::remove_file(&path);
+        let _ = (std::fs::remove_file(&path), std::fs::remove_file(&socket));
         Some(peer)
+    }
+
+    /// A command to QEMU's monitor.
+    fn tell(&mut self, line: &str) {
+        writeln!(self.monitor.get_mut(), "{line}").unwrap();
+        let mut answer = String::new();
+        while !answer.starts_with("{\"return\"") {
+            assert!(!answer.starts_with("{\"error\""), "{line}: {answer}");
+            answer.clear();
+            self.monitor.read_line(&mut answer).unwrap();
+        }
     }
 
     fn command(&mut self, line: &str) -> String {
@@ -180,6 +203,15 @@ struct Pair {
 }
 
 impl Pair {
+    fn start() -> Option<Self> {
+        let Some(peer) = Peer::start() else {
+            eprintln!("skipped: no qemu-system-x86_64");
+            return None;
+        };
+        let memory = Recorded::new(VecMemory::new(0, WINDOW as usize + WINDOW_LEN));
+        Some(Self { peer, own: Rtl8139::new(MAC), memory, log: Vec::new(), sent: 0, stored: 0 })
+    }
+
     fn recent(&self) -> &[String] {
         &self.log[self.log.len().saturating_sub(30)..]
     }
@@ -304,6 +336,14 @@ impl Pair {
             self.peer.write(reg::CAPR, 2, at, true);
             self.compare_written();
         }
+    }
+
+    fn set_link(&mut self, up: bool) {
+        self.log.push(format!("link {up}"));
+        self.own.set_link(up);
+        self.peer.tell(&format!(
+            "{{\"execute\": \"set_link\", \"arguments\": {{\"name\": \"n\", \"up\": {up}}}}}"
+        ));
     }
 
     fn registers(&mut self) {
@@ -501,17 +541,16 @@ fn harmless(offset: u16, value: u32) -> Option<u32> {
 }
 
 fn run(seed: u64, steps: usize) {
-    let Some(peer) = Peer::start() else {
-        eprintln!("skipped: no qemu-system-x86_64");
-        return;
-    };
-    let memory = Recorded::new(VecMemory::new(0, WINDOW as usize + WINDOW_LEN));
-    let mut pair = Pair { peer, own: Rtl8139::new(MAC), memory, log: Vec::new(), sent: 0, stored: 0 };
+    let Some(mut pair) = Pair::start() else { return };
     let mut random = Random(seed.wrapping_mul(0x1234_5678_9abc_def1) | 1);
     pair.registers();
     pair.start_c(&mut random);
     for step in 0..steps {
         let cplus = pair.own.regs.cplus;
+        if !pair.own.link() && random.chance(8) || random.chance(100) {
+            let up = !pair.own.link();
+            pair.set_link(up);
+        }
         match random.roll(20) {
             0..=2 => {
                 let (offset, width) = (random.roll(0x100) as u16, 1 << random.roll(3));
@@ -594,4 +633,90 @@ fn behaves_as_qemus_card() {
     let number =
         |name, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     run(number("SEED", 1), number("STEPS", 4000) as usize);
+}
+
+/// Writes of `(offset, width, value)`.
+fn writes(pair: &mut Pair, writes: &[(u16, u8, u32)]) {
+    for (offset, width, value) in writes {
+        pair.write(*offset, *width, *value);
+    }
+}
+
+/// What a monitor has to know of QEMU's card when it lets a guest drive it: memory is touched where the register just
+/// written does not say so. Ours does the same, as hardware in tests, unless noted.
+#[test]
+fn touches_memory_unasked_as_qemus_card() {
+    let Some(mut pair) = Pair::start() else { return };
+    let send = SEND_BUFFERS as u32;
+    pair.poke(SEND_BUFFERS, &[0x11; 0x1000]);
+    pair.poke(SEND_BUFFERS + 0x1000, &[0x22; 0x1000]);
+
+    // TSD1 waits for TSD0, and goes with a later write of any TSD, from where TSAD1 then points.
+    writes(
+        &mut pair,
+        &[(reg::CR, 1, 0x10), (reg::CR, 1, 0x0c), (reg::TSAD, 4, send), (reg::TSAD + 4, 4, send)],
+    );
+    writes(&mut pair, &[(reg::TSD + 4, 4, 70)]);
+    assert_eq!(pair.sent, 0);
+    writes(&mut pair, &[(reg::TSD, 4, 60), (reg::TSAD + 4, 4, send + 0x1000), (reg::TSD + 12, 4, 80)]);
+    assert_eq!(pair.sent, 2, "the second from the new address: frames were compared");
+
+    // TSAD outlives a reset, and TSD of C mode means the dump of C+ mode once CPCR is written, by 0 too.
+    pair.poke(DUMPS, &[0x77; 128]);
+    writes(&mut pair, &[(reg::CR, 1, 0x10), (reg::CR, 1, 0x0c), (reg::CPCR, 2, 0), (reg::TSD + 4, 4, 0)]);
+    pair.read(reg::TSAD, 4);
+    writes(&mut pair, &[(reg::TSD, 4, DUMPS as u32 + 0x3f)]);
+    assert_eq!(pair.peer.memory(DUMPS, 1), [0]);
+    assert_eq!(pair.peer.memory(DUMPS + 64, 1), [0x77]);
+
+    // A frame half put together in C+ mode outlives a reset, and goes out with the next owner's.
+    let descriptor = |status: u32| [status.to_le_bytes(), [0; 4], send.to_le_bytes(), [0; 4]].concat();
+    let start = [
+        (reg::CR, 1, 0x10),
+        (reg::CPCR, 2, 3),
+        (reg::CR, 1, 0x0c),
+        (reg::RCR, 4, 0x0f),
+        (reg::TSAD, 4, SEND_RING as u32),
+        (reg::TSAD + 4, 4, 0),
+    ];
+    pair.poke(SEND_RING, &descriptor(0xe000_0040));
+    writes(&mut pair, &start);
+    writes(&mut pair, &[(reg::TPPOLL, 1, 0x40)]);
+    assert_eq!(pair.sent, 2);
+    writes(&mut pair, &start);
+    pair.poke(SEND_RING, &descriptor(0xd000_0004));
+    writes(&mut pair, &[(reg::TPPOLL, 1, 0x40)]);
+    assert_eq!(pair.sent, 3, "of 68 bytes: frames were compared");
+
+    // Without end of ring the card walks on, past 64 descriptors.
+    for index in 0..70 {
+        let buffer = (RECEIVE_BUFFERS as u32 + 256 * index).to_le_bytes();
+        let words = [0x8000_00ffu32.to_le_bytes(), [0; 4], buffer, [0; 4]].concat();
+        pair.poke(RECEIVE_RING + 16 * u64::from(index), &words);
+    }
+    writes(&mut pair, &[(reg::RDSAR, 4, RECEIVE_RING as u32)]);
+    for _ in 0..70 {
+        pair.receive(&[0x33; 60]);
+    }
+    assert_eq!(pair.stored, 70);
+
+    // The receiver with C+ reception off is C mode's, whose ring a reset has put to address 0.
+    writes(&mut pair, &[(reg::CPCR, 2, 1)]);
+    pair.receive(&[0x44; 60]);
+    assert_eq!(pair.peer.memory(4, 4), [0x44; 4]);
+
+    // A frame looped back that is longer than the ring runs over its end. Not ours.
+    writes(&mut pair, &[(reg::RCR, 4, 0x0f), (reg::RBSTART, 4, C_RING as u32), (reg::TCR, 4, 0x6_0000)]);
+    assert_eq!(pair.peer.memory(C_RING + 0x2000, 1), [0]);
+    pair.peer.set_memory(SEND_RING, &descriptor(0xf000_7000));
+    pair.peer.write(reg::CR, 1, 0x0c, true);
+    pair.peer.write(reg::TPPOLL, 1, 0x40, true);
+    assert_ne!(pair.peer.memory(C_RING + 0x2000, 1), [0]);
+    pair.memory.memory.at_mut(SEND_RING, 16).unwrap().copy_from_slice(&descriptor(0xf000_7000));
+    pair.own.write(reg::CR, 1, 0x0c, &mut pair.memory);
+    pair.own.write(reg::TPPOLL, 1, 0x40, &mut pair.memory);
+    while pair.own.busy() {
+        assert_eq!(pair.own.transmit(&mut pair.memory), None);
+    }
+    assert_eq!(pair.memory.memory.at(C_RING + 0x2000, 1), Some(&[0][..]));
 }

@@ -21,7 +21,7 @@ const PORTS: u16 = 0xc000;
 /// Where it puts the card's memory BAR.
 const MMIO: u32 = 0xfe00_0000;
 
-/// Memory that the test uses. All below is zero and never written.
+/// Memory that the test uses. All below is zero, until a ring is left at 0.
 const WINDOW: u64 = 0x10_0000;
 const WINDOW_LEN: usize = 0x5_0000;
 const RECEIVE_RING: u64 = 0x10_0000;
@@ -315,13 +315,16 @@ impl Pair {
                 Reception::Stored if by_descriptor => self.peer.memory(descriptor + 3, 1)[0] & 0x80 == 0,
                 Reception::Stored => self.peer.read(reg::CBR, 2, true) == self.own.regs.write_at,
                 Reception::Full | Reception::Missed => self.peer.read(reg::MPC, 4, true) == self.own.regs.mpc,
-                // It shows nowhere, so give it time.
-                Reception::Filtered | Reception::Stopped => wait > 3,
+                // It shows nowhere; but QEMU has read it when it has answered a few times since.
+                Reception::Filtered | Reception::Stopped => {
+                    self.peer.read(reg::ISR, 2, true);
+                    wait > 4
+                }
             };
             if done {
                 break;
             }
-            assert!(wait < 500, "{outcome:?} but not by QEMU's, after {:#?}", self.recent());
+            assert!(wait < 5000, "{outcome:?} but not by QEMU's, after {:#?}", self.recent());
             std::thread::sleep(Duration::from_millis(1));
         }
         self.stored += usize::from(outcome == Reception::Stored);
@@ -365,8 +368,12 @@ impl Pair {
         let start = random.of(&[C_RING, C_RING + 0x10, C_RING + 0x402]);
         self.write(reg::RBSTART, 4, start as u32);
         self.write(reg::CR, 1, 0x0c);
-        let ring = random.of(&[0, 0, 1, 2, 3]) << 11;
-        self.write(reg::RCR, 4, 0x0e00 | ring | random.roll(2) << 7 | random.of(&[0xe, 0xe, 0xf, 0xa, 4, 0]));
+        // Without it the filter is as before, and the ring 8 KiB whatever RCR says.
+        if !random.chance(4) {
+            let ring = random.of(&[0, 0, 0, 1, 2, 3]) << 11;
+            let filter = random.of(&[0xe, 0xe, 0xf, 0xf, 0xa, 4, 0]);
+            self.write(reg::RCR, 4, 0x0e00 | ring | random.roll(2) << 7 | filter);
+        }
         let loopback = if random.chance(4) { 0x6_0000 } else { 0 };
         self.write(reg::TCR, 4, 0x0300_0700 | loopback);
         self.write(reg::IMR, 2, random.roll(0x1_0000));
@@ -391,7 +398,7 @@ impl Pair {
     /// Gives the receiver descriptors, some of them useless.
     fn refill(&mut self, random: &mut Random) {
         for index in 0..8 {
-            let size = random.of(&[2048, 2048, 2048, 8191, 100, 64]);
+            let size = random.of(&[2048, 2048, 2048, 8191, 100, 68, 64]);
             let own = if random.chance(8) { 0 } else { 1 << 31 };
             let end = if index == 7 { 1 << 30 } else { 0 };
             let mut descriptor = Vec::new();
@@ -438,7 +445,16 @@ impl Pair {
                 1 => 1 << 27 | (100 + random.roll(1400)) << 16,
                 _ => random.roll(8) << 16,
             };
-            for part in 0..parts {
+            // One that is begun and never ended.
+            let begun = u32::from(random.chance(8));
+            for part in 0..parts + begun as usize {
+                if part < begun as usize {
+                    let words = [0xa000_0000 | random.roll(100), 0, SEND_BUFFERS as u32, 0];
+                    self.poke(SEND_RING + 16 * index, &words.map(u32::to_le_bytes).concat());
+                    index = (index + 1) % 64;
+                    continue;
+                }
+                let part = part - begun as usize;
                 let len = if part + 1 == parts { rest } else { random.roll(rest as u32 + 1) as usize };
                 rest -= len;
                 let first = if part == 0 && !random.chance(16) { 1 << 29 } else { 0 };
@@ -488,9 +504,11 @@ impl Pair {
 
 /// A frame for the card, for others, for all; often IPv4 with a sane header, so that offloads have work. `len` 0: any.
 fn frame(random: &mut Random, len: usize) -> Vec<u8> {
-    let chosen = match random.roll(6) {
+    let chosen = match random.roll(8) {
         0 => random.roll(60),
         1 => 4000 + random.roll(4000),
+        // About as long as padding, or as a small buffer.
+        2 => random.of(&[60, 92]) + random.roll(10),
         _ => 60 + random.roll(1455),
     };
     let mut frame = random.bytes(if len == 0 { chosen as usize } else { len });
@@ -573,15 +591,22 @@ fn run(seed: u64, steps: usize) {
             6..=9 if cplus => pair.send_cplus(&mut random),
             6..=9 => pair.send_c(&mut random),
             10..=13 => {
-                let mut frame = frame(&mut random, 0);
-                // An empty datagram makes QEMU's back end stop for good.
-                frame.truncate(1514);
-                if frame.len() >= 6 {
-                    pair.receive(&frame);
+                for _ in 0..1 + random.roll(4) {
+                    let mut frame = frame(&mut random, 0);
+                    frame.truncate(1514);
+                    // Sometimes just what the ring has room for, or a little too much.
+                    let room = pair.own.regs.available() as usize;
+                    if (68..1514).contains(&room) && random.chance(2) {
+                        frame.resize(room - 8 - random.roll(8) as usize, 0x5a);
+                    }
+                    // An empty datagram makes QEMU's back end stop for good.
+                    if frame.len() >= 6 {
+                        pair.receive(&frame);
+                    }
                 }
             }
             14 if cplus => pair.refill(&mut random),
-            14 => match random.roll(3) {
+            14 => match random.roll(6) {
                 0 => pair.write(reg::CAPR, 2, random.roll(0x1_0000) & 0xfffc),
                 _ => pair.drain(),
             },
@@ -606,7 +631,11 @@ fn run(seed: u64, steps: usize) {
                 }
                 _ => pair.write(reg::CR9346, 1, random.of(&[0, 0xc0])),
             },
-            18 => pair.write(reg::CR, 1, random.of(&[0x0c, 0x0c, 0x0c, 0x08, 0x04, 0x00])),
+            18 => {
+                let value = random.of(&[0x0c, 0x0c, 0x0c, 0x08, 0x04, 0x00]);
+                pair.write(reg::CR, 1, value | random.roll(256) & 0xe3);
+            }
+            _ if random.chance(2) => {}
             _ => {
                 if random.chance(2) {
                     pair.start_c(&mut random);
@@ -624,7 +653,7 @@ fn run(seed: u64, steps: usize) {
     pair.peer.wire.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     assert!(pair.peer.wire.recv(&mut [0; 64]).is_err(), "QEMU's card sent more");
     eprintln!("{steps} steps: {} frames sent, {} stored", pair.sent, pair.stored);
-    assert!(pair.sent > steps / 40 && pair.stored > steps / 100, "the test does too little");
+    assert!(pair.sent > steps / 40 && pair.stored > steps / 40, "the test does too little");
 }
 
 #[test]

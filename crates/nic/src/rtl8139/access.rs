@@ -147,7 +147,7 @@ impl Rtl8139 {
             reg::CAPR => regs.read_at = (u32::from(value) + 0x10) & (regs.ring_len() - 1),
             reg::IMR => regs.imr = value & !0x1e00 | regs.imr & 0x1e00,
             reg::ISR => {
-                regs.isr &= !value | 0x1e00;
+                regs.isr &= !value;
                 self.arm_timer();
             }
             reg::MULINT => regs.mulint = value & !0xf000 | regs.mulint & 0xf000,
@@ -180,8 +180,8 @@ impl Rtl8139 {
             reg::TSD..reg::TSAD if regs.cplus => self.dump_command(offset, value, memory),
             reg::TSD..reg::TSAD => {
                 if let Some(tsd) = regs.tsd.get_mut(usize::from(offset - reg::TSD) / 4) {
-                    // Status goes, but for two reserved bits, which stay.
-                    *tsd = value & 0x003f_3fff | *tsd & 0x00c0_0000;
+                    // Length, OWN and early threshold; what the card reports goes.
+                    *tsd = value & 0x003f_3fff;
                 }
                 self.work.kick();
             }

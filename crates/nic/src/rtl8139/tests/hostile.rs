@@ -17,14 +17,16 @@ struct Judge {
 }
 
 impl Judge {
-    /// The ring slot that an address is in.
-    fn slot(&self, address: u64) -> Option<(u64, bool)> {
-        let send = (0..64).map(|index| (self.regs.tnpds().wrapping_add(16 * index), false));
+    /// A descriptor of the send ring starts here.
+    fn sends_from(&self, address: u64) -> bool {
+        (0..64).any(|index| self.regs.tnpds().wrapping_add(16 * index) == address)
+    }
+
+    /// A descriptor of the receive ring starts here, one that the card may have come to in this step.
+    fn receives_to(&self, address: u64) -> bool {
         let first = u64::from(self.regs.next_receive);
-        let receive = (0..100).flat_map(|index| [index, first + index]);
-        let receive = receive.map(|index| (self.regs.rdsar.wrapping_add(16 * index), true));
-        let slots: Vec<_> = send.chain(receive).collect();
-        slots.into_iter().find(|(slot, _)| *slot == address)
+        let slots = (0..100).flat_map(|index| [index, first + index]);
+        slots.into_iter().any(|index| self.regs.rdsar.wrapping_add(16 * index) == address)
     }
 
     fn names(&self, address: u64, len: usize, write: bool) -> bool {
@@ -38,16 +40,16 @@ impl Judge {
 impl Dma for Judge {
     fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
         let sent = self.regs.tsad.iter().any(|start| u64::from(*start) == address) && buffer.len() < 0x2000;
-        let slot = self.slot(address).filter(|_| buffer.len() == 16);
+        let slot = buffer.len() == 16 && (self.sends_from(address) || self.receives_to(address));
         assert!(
-            sent || slot.is_some() || self.names(address, buffer.len(), false),
+            sent || slot || self.names(address, buffer.len(), false),
             "reads {} bytes at {address:#x}: {:x?}",
             buffer.len(),
             self.regs
         );
         self.memory.read(address, buffer)?;
         // One address may be a slot of both rings.
-        if let (Some(_), Some(bytes)) = (slot, buffer.first_chunk::<16>()) {
+        if let (true, Some(bytes)) = (slot, buffer.first_chunk::<16>()) {
             let all = u128::from_le_bytes(*bytes);
             let (status, at) = (all as u64, (all >> 64) as u64);
             self.named.push((at, status & 0xffff, false));
@@ -62,8 +64,9 @@ impl Dma for Judge {
         let ring = u64::from(in_ring) + bytes.len() as u64 <= u64::from(self.regs.ring_len() + over)
             && u32::try_from(address).is_ok();
         let status = bytes.len() == 4
-            && (self.slot(address).is_some()
-                || self.slot(address.wrapping_sub(4)).is_some_and(|(_, receive)| receive));
+            && (self.sends_from(address)
+                || self.receives_to(address)
+                || self.receives_to(address.wrapping_sub(4)));
         let dump = self.dump == Some(address) && bytes.len() == 64;
         assert!(
             ring || status || dump || self.names(address, bytes.len(), true),

@@ -3,15 +3,16 @@
 //! Key types: [`E1000`]; [`registers::Registers`], its register file; [`Transmission`] and [`Reception`], what became of
 //! frames. Memory is reached through [`crate::dma::Dma`], only within [`E1000::transmit`] and [`E1000::receive`];
 //! PCI configuration, bus mastering included, is the owner's. Time is told by [`E1000::advance`] and stands still
-//! between two calls. Sources: Intel PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual
+//! between two calls. What memory refuses reads as zeros, as with QEMU's card, so that a ring that is not there sends
+//! nothing. Sources: Intel PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual
 //! (317453); behaviour where QEMU differs from it from observing QEMU's card (`tests/qemu-e1000.rs`).
 //!
 //! Quirks kept on purpose (drivers and monitors must live with them): CTRL.RST and CTRL.PHY_RST do nothing; the
 //! ports do nothing; an access of one or two bytes is one of the whole register, a write with zeros above;
 //! RCTL.LBM does nothing, only the PHY loops back; RDTR and TIDV delay nothing. More are listed in the parts.
 //! Deviations: work is bounded, see `transmit.rs` and `receive.rs`; a doorbell's work is done when the owner
-//! says, not within the write; an empty frame is counted and goes nowhere; memory that refuses a read reads as ones, where
-//! QEMU's reads as zeros.
+//! says, not within the write; an empty frame is counted and goes nowhere (with QEMU's, it can stop the network behind
+//! the card for good).
 
 mod eeprom;
 mod interrupts;
@@ -22,6 +23,7 @@ pub mod registers;
 mod tests;
 mod transmit;
 
+use crate::dma::Dma;
 use registers::{Cause, Control, Reading, Registers, Writing, reg};
 use transmit::Transmitter;
 
@@ -163,6 +165,14 @@ impl E1000 {
 
     /// OUT to BAR 1.
     pub const fn write_port(&mut self, _offset: u16, _width: u8, _value: u32) {}
+
+    /// Reads memory.
+    fn fetch(&mut self, memory: &mut dyn Dma, address: u64, into: &mut [u8]) {
+        if memory.read(address, into).is_err() {
+            self.refused = self.refused.wrapping_add(1);
+            into.fill(0);
+        }
+    }
 
     fn read_register(&mut self, offset: u32) -> u32 {
         let offset = (offset % WINDOW) & !3;

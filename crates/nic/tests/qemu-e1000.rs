@@ -5,8 +5,9 @@
 //! what happens before that is in the second test, which runs in real time.
 //! Needs `qemu-system-x86_64`; skipped with a message where there is none.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ const MEMORY_LEN: usize = 0x4_0000;
 const TX_RING: u64 = MEMORY;
 const RX_RING: u64 = MEMORY + 0x1000;
 const TX_BUFFERS: u64 = MEMORY + 0x1_0000;
+/// Where no memory is.
+const NOWHERE: u64 = 0x5000_0000;
 const RX_BUFFERS: u64 = MEMORY + 0x2_0000;
 
 /// A machine with nothing but the card, frames going over UDP.
@@ -32,6 +35,7 @@ struct Peer {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
+    monitor: UnixStream,
     wire: UdpSocket,
 }
 
@@ -51,7 +55,9 @@ impl Peer {
         // has no "qtest" accelerator.
         let mut rom = vec![0xf4; 0x1_0000];
         rom[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]); // cli; hlt; jmp
-        let path = std::env::temp_dir().join(format!("sluice-halt-{}-{ours}.rom", std::process::id()));
+        let name = format!("sluice-e1000-{}-{ours}", std::process::id());
+        let path = std::env::temp_dir().join(format!("{name}.rom"));
+        let socket = std::env::temp_dir().join(format!("{name}.socket"));
         std::fs::write(&path, rom).ok()?;
         let mut child = Command::new("qemu-system-x86_64")
             .args(["-M", "pc,pit=off,hpet=off", "-m", "16", "-nodefaults", "-display", "none"])
@@ -59,9 +65,11 @@ impl Peer {
             .args(clock)
             .arg("-bios")
             .arg(&path)
+            .arg("-monitor")
+            .arg(format!("unix:{},server=on,wait=off", socket.display()))
             .arg("-netdev")
             .arg(format!("socket,id=n,udp=127.0.0.1:{ours},localaddr=127.0.0.1:{theirs}"))
-            .args(["-device", "e1000,netdev=n,addr=4,romfile=,mac=52:54:00:12:34:56"])
+            .args(["-device", "e1000,id=card,netdev=n,addr=4,romfile=,mac=52:54:00:12:34:56"])
             .args(["-device", "e1000,addr=5,romfile="])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -72,14 +80,25 @@ impl Peer {
         wire.set_nonblocking(true).ok()?;
         let to = child.stdin.take()?;
         let from = BufReader::new(child.stdout.take()?);
-        let mut peer = Self { child, to, from, wire };
+        let start = Instant::now();
+        let monitor = loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => break stream,
+                Err(_) if start.elapsed() < Duration::from_secs(10) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(_) => return None,
+            }
+        };
+        let mut peer = Self { child, to, from, monitor, wire };
+        peer.prompt();
         // BAR 0 and 1, then memory, I/O and bus mastering, of device 4; BAR 0 and memory of device 5.
         let base = BASE as u32;
         for (register, value) in [(0x10, base), (0x14, 0xc000), (4, 7), (0x810, base + WINDOW), (0x804, 2)] {
             peer.config(register);
             peer.command(&format!("outl 0xcfc {value:#x}"));
         }
-        let _ = std::fs::remove_file(&path);
+        let _ = (std::fs::remove_file(&path), std::fs::remove_file(&socket));
         Some(peer)
     }
 
@@ -92,6 +111,21 @@ impl Peer {
                 return answer.trim().to_owned();
             }
         }
+    }
+
+    /// Reads what the monitor says until it waits for a command.
+    fn prompt(&mut self) {
+        let mut said = Vec::new();
+        let mut byte = [0];
+        while !said.ends_with(b"(qemu) ") {
+            self.monitor.read_exact(&mut byte).unwrap();
+            said.push(byte[0]);
+        }
+    }
+
+    fn set_cable(&mut self, plugged: bool) {
+        writeln!(self.monitor, "set_link card {}", if plugged { "on" } else { "off" }).unwrap();
+        self.prompt();
     }
 
     fn config(&mut self, register: u32) {
@@ -400,7 +434,11 @@ impl Driver {
         let mut ring = Vec::new();
         for entry in 0..256u64 {
             let buffer = RX_BUFFERS + entry % 30 * 0x800 + u64::from(self.random.roll(16));
-            let address = if self.random.roll(20) == 0 { 0 } else { buffer };
+            let address = match self.random.roll(24) {
+                0 => 0,
+                1 => NOWHERE,
+                _ => buffer,
+            };
             let rest = self.random.roll(u32::MAX);
             ring.extend(descriptor(address, rest, rest.rotate_left(9)));
         }
@@ -507,7 +545,10 @@ impl Driver {
                 _ => DATA | TSE,
             };
             let options = self.random.roll(4) << 8;
-            let address = self.transmit_address();
+            let address = match self.random.roll(20) {
+                0 => NOWHERE,
+                _ => self.transmit_address(),
+            };
             self.push(descriptor(address, lower | len | end | vlan | report, special | options | 0xfe));
         }
         self.pair.write(reg::TDT, 4, self.tail);
@@ -574,6 +615,37 @@ impl Driver {
     /// Negotiates, and waits for it.
     fn negotiate(&mut self) {
         self.phy(0, 0x1340);
+        self.await_link();
+    }
+
+    /// Pulls the cable and plugs it in again.
+    fn unplug(&mut self) {
+        self.cable(false);
+        self.pair.settle();
+        self.pair.peer.half_second();
+        for register in 0..32 {
+            self.phy_register(register);
+        }
+        self.pair.read(reg::STATUS, 4);
+        self.send();
+        self.pair.read(reg::ICR, 4);
+        self.cable(true);
+        self.await_link();
+    }
+
+    fn cable(&mut self, plugged: bool) {
+        self.pair.log.push(format!("cable {plugged}"));
+        self.pair.own.set_cable(plugged);
+        self.pair.peer.set_cable(plugged);
+    }
+
+    fn phy_register(&mut self, register: u32) {
+        let address = if self.random.roll(10) == 0 { 2 } else { 1 };
+        self.pair.write(reg::MDIC, 4, 1 << 27 | address << 21 | register << 16);
+        self.pair.read(reg::MDIC, 4);
+    }
+
+    fn await_link(&mut self) {
         self.pair.settle();
         let start = Instant::now();
         while self.pair.peer.read(reg::STATUS, 4) & 2 == 0 {
@@ -609,9 +681,14 @@ impl Driver {
     }
 
     fn step(&mut self) {
-        match self.random.roll(24) {
+        match self.random.roll(26) {
             0..=7 => self.send(),
             8..=13 => self.receive(),
+            24 => self.unplug(),
+            25 => {
+                let register = self.random.roll(32);
+                self.phy_register(register);
+            }
             14 => drop(self.pair.read(reg::ICR, 4)),
             15 => {
                 let offset = self.random.choose(&[reg::IMS, reg::IMC, reg::ICS, reg::ICR]);
@@ -654,4 +731,53 @@ fn traffic_goes_as_with_qemus() {
     }
     driver.pair.compare_registers();
     driver.pair.compare_memory(MEMORY, MEMORY_LEN);
+}
+
+/// When the interrupt line rises again.
+#[test]
+fn interrupts_wait_as_with_qemus() {
+    let Some(peer) = Peer::start(&[]) else { return };
+    let mut pair = Pair::new(peer);
+    let interrupts = |pair: &mut Pair| [pair.own.interrupt(), pair.peer.interrupt()];
+    let units = [(reg::ITR, 256), (reg::RADV, 1024)];
+    let mut measured = 0;
+    // A machine that stands still for long is no measure.
+    for attempt in 0..20 {
+        let (register, unit) = units[attempt % 2];
+        pair.write(reg::IMC, 4, u32::MAX);
+        pair.read(reg::ICR, 4);
+        pair.write(reg::ITR, 4, 0);
+        pair.write(reg::RDTR, 4, 1);
+        pair.write(reg::RADV, 4, 0);
+        pair.write(register, 4, 0xffff);
+        // The last interrupt holds the next back, too.
+        std::thread::sleep(Duration::from_millis(150));
+        pair.settle();
+        pair.write(reg::IMS, 4, 0x80);
+        let start = Instant::now();
+        pair.write(reg::ICS, 4, 0x80);
+        assert_eq!(interrupts(&mut pair), [true, true]);
+        pair.read(reg::ICR, 4);
+        assert_eq!(interrupts(&mut pair), [false, false]);
+        pair.write(reg::ICS, 4, 0x80);
+        let held = interrupts(&mut pair);
+        let delay = pair.own.deadline().unwrap() - pair.now;
+        assert_eq!(delay, 0xffff * unit);
+        if start.elapsed() > Duration::from_nanos(delay / 2) {
+            continue;
+        }
+        assert_eq!(held, [false, false]);
+        while !pair.peer.interrupt() {
+            assert!(start.elapsed() < Duration::from_secs(2), "no interrupt");
+        }
+        assert!(start.elapsed() + Duration::from_millis(1) > Duration::from_nanos(delay), "too early");
+        pair.settle();
+        assert!(pair.own.interrupt());
+        pair.read(reg::ICR, 4);
+        measured += 1;
+        if measured == 4 {
+            return;
+        }
+    }
+    panic!("measured {measured} times only");
 }

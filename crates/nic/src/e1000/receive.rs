@@ -234,9 +234,9 @@ impl E1000 {
             let piece = (total - done).min(size);
             let head = self.regs.get(reg::RDH);
             let base = self.regs.receive_ring().wrapping_add(DESCRIPTOR * u64::from(head));
-            let mut bus = BusMaster::new(memory, &mut self.refused);
             let mut descriptor = [0; DESCRIPTOR as usize];
-            bus.read(base, &mut descriptor);
+            self.fetch(memory, base, &mut descriptor);
+            let mut bus = BusMaster::new(memory, &mut self.refused);
             let [a0, a1, a2, a3, a4, a5, a6, a7, length @ .., _, _, status, _, t0, t1] = &mut descriptor;
             let buffer = u64::from_le_bytes([*a0, *a1, *a2, *a3, *a4, *a5, *a6, *a7]);
             [*t0, *t1] = frame.tag.unwrap_or(0).to_le_bytes();

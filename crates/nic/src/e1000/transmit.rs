@@ -329,7 +329,7 @@ impl E1000 {
     fn begin_descriptor(&mut self, run: Run, memory: &mut dyn Dma) -> Sent {
         let base = self.regs.transmit_ring().wrapping_add(DESCRIPTOR * u64::from(self.regs.get(reg::TDH)));
         let mut bytes = [0; DESCRIPTOR as usize];
-        BusMaster::new(memory, &mut self.refused).read(base, &mut bytes);
+        self.fetch(memory, base, &mut bytes);
         let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, u0, u1, u2, u3] = bytes;
         let lower = u32::from_le_bytes([l0, l1, l2, l3]);
         let current = Current {
@@ -393,8 +393,13 @@ impl E1000 {
             false => current.left.min(space),
         };
         let end = size + len;
-        let buffer = self.tx.frame(size as usize..end as usize);
-        BusMaster::new(memory, &mut self.refused).read(current.address, buffer);
+        if len > 0 {
+            let mut buffer = core::mem::take(&mut self.tx.buffer);
+            if let Some(part) = buffer.get_mut(TAG + size as usize..TAG + end as usize) {
+                self.fetch(memory, current.address, part);
+            }
+            self.tx.buffer = buffer;
+        }
         current.address = current.address.wrapping_add(u64::from(len));
         current.left -= len;
         let mut sent = Sent::Nothing;

@@ -213,14 +213,19 @@ fn phy_loops_back() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_ones() {
+fn memory_that_is_not_there_is_zeros() {
     let mut machine = Machine::started();
+    machine.memory.write(OUT, &[7; 60]).unwrap();
+    machine.push(OUT, EOP | RS | 60, 0);
     machine.push(0xdead_0000_0000, EOP | RS | 60, 0);
-    assert_eq!(machine.ring(), [vec![0xff; 60]]);
+    // Nothing of the frame before.
+    assert_eq!(machine.ring(), [vec![7; 60], vec![0; 60]]);
     assert_eq!(machine.card.refused(), 1);
-    // A ring that is not there: descriptors of ones, without end of context.
+    // A ring that is not there: nothing is sent, and nothing reported.
     machine.set(reg::TDBAH, 1);
-    machine.set(reg::TDT, 0);
-    machine.run();
-    assert!(machine.card.refused() > 15);
+    machine.set(reg::TDT, 1);
+    assert!(machine.run().is_empty());
+    assert_eq!(machine.card.refused(), 16);
+    machine.set(reg::RDBAH, 1);
+    assert_eq!(machine.receive(&frame(MAC, 60)), Reception::Lost);
 }

@@ -9,6 +9,8 @@
 //! - `init`: the marker was executed, the first instruction of the benchmark's own `init`
 //!   (sluice/src/bench/boot.rs).
 //!
+//! and, at the end of the machine, `end`.
+//!
 //! Each is one line `count NAME INSTRUCTIONS VMRUNS` in QEMU's log (`-d plugin`). Instructions of the guest
 //! and of everything below it are counted alike; time that passes while the processor is halted is not.
 //!
@@ -54,6 +56,11 @@ unsafe extern "C" {
         flags: c_int,
         data: *mut c_void,
     );
+    fn qemu_plugin_register_atexit_cb(
+        id: u64,
+        callback: extern "C" fn(u64, *mut c_void),
+        data: *mut c_void,
+    );
     fn qemu_plugin_outs(text: *const c_char);
 }
 
@@ -70,7 +77,10 @@ static UNPACKED_SEEN: AtomicBool = AtomicBool::new(false);
 /// QEMU calls it once.
 #[unsafe(no_mangle)]
 pub extern "C" fn qemu_plugin_install(id: u64, _: *const c_void, _: c_int, _: *const *const c_char) -> c_int {
-    unsafe { qemu_plugin_register_vcpu_tb_trans_cb(id, translated) };
+    unsafe {
+        qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+        qemu_plugin_register_atexit_cb(id, end, std::ptr::null_mut());
+    }
     0
 }
 
@@ -124,6 +134,10 @@ fn once(what: &str, seen: &AtomicBool) {
     if VMRUNS.load(Ordering::Relaxed) > 0 && !seen.swap(true, Ordering::Relaxed) {
         say(what);
     }
+}
+
+extern "C" fn end(_: u64, _: *mut c_void) {
+    say("end");
 }
 
 extern "C" fn init(_: c_uint, _: *mut c_void) {

@@ -7,6 +7,7 @@
 //! docs/benchmarks.md says how each number comes about.
 
 mod boot;
+mod iommu;
 mod ne2000;
 mod null;
 mod peer;
@@ -29,9 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// A benchmark: its name, what it measures, and how.
 type Benchmark = (&'static str, &'static str, fn(&mut Record) -> Result<()>);
 
-const ALL: [Benchmark; 3] = [
+const ALL: [Benchmark; 4] = [
     ("null-exit", "instructions from guest to guest for one exit, beside KVM", null::measure),
     ("boot", "instructions from guest entry to init, beside KVM", boot::measure),
+    ("iommu", "the IOMMUs: cost of changes, devices behind them, flushes, hostile drivers", iommu::measure),
     ("ne2000", "exits and hooked accesses per packet of the NE2000, beside KVM", ne2000::measure),
 ];
 

@@ -204,20 +204,33 @@ fn judge_all(found: Vec<(String, PathBuf, Scenario)>, jobs: usize) -> Result<Sta
 /// Runs one scenario; returns what was not as expected.
 fn judge(name: &str, path: &Path, scenario: &Scenario) -> Result<Vec<String>> {
     let (file, text) = configuration(path, scenario)?;
-    let setup = match (config::load_text(&file, &text), &scenario.expect.refused) {
-        (Ok(setup), None) => setup,
-        (Ok(_), Some(pattern)) => return Ok(vec![format!("was not refused with '{pattern}'")]),
-        (Err(error), None) => return Err(error.into()),
+    match (config::load_text(&file, &text), &scenario.expect.refused) {
+        (Ok(setup), None) => Ok(execute(name, scenario, &setup)?.1),
+        (Ok(_), Some(pattern)) => Ok(vec![format!("was not refused with '{pattern}'")]),
+        (Err(error), None) => Err(error.into()),
         (Err(error), Some(pattern)) => {
             let message = error.to_string();
             let fits = Regex::new(pattern)?.is_match(&message);
-            return Ok(if fits {
-                Vec::new()
-            } else {
-                vec![format!("refused, but not with '{pattern}':\n{message}")]
-            });
+            let problem = format!("refused, but not with '{pattern}':\n{message}");
+            Ok(if fits { Vec::new() } else { vec![problem] })
         }
-    };
+    }
+}
+
+/// Runs the scenario in a file, for who wants to know more of it than whether it passed; it must.
+pub fn outcome(path: &Path) -> Result<Outcome> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("no {}", path.display()))?;
+    let scenario: Scenario = toml::from_str(&text)?;
+    let (file, text) = configuration(path, &scenario)?;
+    let (outcome, problems) = execute(&crate::run::stem(path), &scenario, &config::load_text(&file, &text)?)?;
+    if !problems.is_empty() {
+        bail!("{}: {}", path.display(), problems.join("\n"));
+    }
+    Ok(outcome)
+}
+
+/// Runs it; what came of it, and what was not as expected.
+fn execute(name: &str, scenario: &Scenario, setup: &Setup) -> Result<(Outcome, Vec<String>)> {
     let consoles = root().join("run").join(format!("test-{name}"));
     let options = Options {
         name: format!("test-{name}"),
@@ -229,15 +242,15 @@ fn judge(name: &str, path: &Path, scenario: &Scenario) -> Result<Vec<String>> {
         qemu_args: scenario.qemu_args.clone(),
         features: scenario.features.clone(),
     };
-    let mut script = Script::new(&setup, scenario)?;
-    let outcome = session::run(&setup, &options, &mut script)?;
-    let document = outcome.json(&setup);
+    let mut script = Script::new(setup, scenario)?;
+    let outcome = session::run(setup, &options, &mut script)?;
+    let document = outcome.json(setup);
     let _ = std::fs::write(consoles.join("report.json"), serde_json::to_string_pretty(&document)?);
     let mut problems = compare(&scenario.expect, &outcome, &document, &consoles)?;
     if let Some(step) = scenario.step.get(script.next) {
         problems.push(format!("step {} was never due: {:?}", script.next + 1, step.actions));
     }
-    Ok(problems)
+    Ok((outcome, problems))
 }
 
 /// The configuration's text and the file that its relative paths start from.

@@ -18,7 +18,7 @@ use std::ops::RangeInclusive;
 /// Name of the card's registers in QEMU's trace.
 const REGION: &str = "ne2000";
 
-const PHASES: [(Phase, &str); 2] = [(Phase::Down, "down"), (Phase::Up, "up")];
+pub(super) const PHASES: [(Phase, &str); 2] = [(Phase::Down, "down"), (Phase::Up, "up")];
 
 /// Measures all.
 pub fn measure(record: &mut Record) -> Result<()> {
@@ -130,14 +130,14 @@ fn region(guests: &[Vec<Finding>]) -> Result<RangeInclusive<u16>> {
         .context("a guest did not report the card's ports")
 }
 
-fn exits(
+/// All exits per packet, whatever the NIC.
+pub(super) fn all_exits(
     record: &mut Record,
     who: &str,
     tally: &Tally,
     guests: &[Vec<Finding>],
     phases: &[(Phase, &str)],
 ) -> Result<()> {
-    let ports = region(guests)?;
     for (phase, direction) in phases {
         let counts = tally.phase(*phase);
         let packets = packets(guests, direction)?;
@@ -149,7 +149,22 @@ fn exits(
             "exits/packet",
             note,
         );
-        let nic = counts.port_exits(&ports);
+    }
+    Ok(())
+}
+
+fn exits(
+    record: &mut Record,
+    who: &str,
+    tally: &Tally,
+    guests: &[Vec<Finding>],
+    phases: &[(Phase, &str)],
+) -> Result<()> {
+    all_exits(record, who, tally, guests, phases)?;
+    let ports = region(guests)?;
+    for (phase, direction) in phases {
+        let packets = packets(guests, direction)?;
+        let nic = tally.phase(*phase).port_exits(&ports);
         let note = format!("{nic} of them by accesses to the card");
         record.row(
             format!("{who}.{direction}.nic_exits_per_packet"),

@@ -52,14 +52,24 @@ pub fn moments(log: &Path) -> Result<Moments> {
     parse(&text).with_context(|| format!("{} is not complete:\n{text}", log.display()))
 }
 
+/// Reads how many instructions the machine had executed when it ended.
+pub fn end(log: &Path) -> Result<u64> {
+    let text =
+        std::fs::read_to_string(log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+    let end = find(&text, "end").with_context(|| format!("{} is not complete:\n{text}", log.display()))?;
+    Ok(end.instructions)
+}
+
+fn find(text: &str, name: &str) -> Option<Moment> {
+    text.lines().find_map(|line| {
+        let mut words = line.strip_prefix("count ")?.strip_prefix(name)?.split_whitespace();
+        let instructions = words.next()?.parse().ok()?;
+        Some(Moment { instructions, entries: words.next()?.parse().ok()? })
+    })
+}
+
 fn parse(text: &str) -> Option<Moments> {
-    let find = |name: &str| {
-        text.lines().find_map(|line| {
-            let mut words = line.strip_prefix("count ")?.strip_prefix(name)?.split_whitespace();
-            let instructions = words.next()?.parse().ok()?;
-            Some(Moment { instructions, entries: words.next()?.parse().ok()? })
-        })
-    };
+    let find = |name: &str| find(text, name);
     Some(Moments {
         entry: find("vmrun")?,
         kernel: find("kernel")?,

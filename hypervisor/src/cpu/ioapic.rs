@@ -26,6 +26,9 @@ pub enum Trigger {
 
 const SELECT: usize = 0;
 const WINDOW: usize = 0x10;
+/// End of interrupt, by vector; from version 0x20 on (ICH9 data sheet, 13.5.4).
+const END: usize = 0x40;
+const HAS_END: u32 = 0x20;
 const VERSION: u32 = 1;
 const REDIRECTION: u32 = 0x10;
 
@@ -38,6 +41,7 @@ struct IoApic {
     registers: *mut u8,
     first: u32,
     inputs: u32,
+    has_end: bool,
 }
 
 // SAFETY: the pointer leads to device registers in the direct map, valid on every processor.
@@ -49,6 +53,19 @@ impl IoApic {
         unsafe {
             self.registers.add(SELECT).cast::<u32>().write_volatile(register);
             self.registers.add(WINDOW).cast::<u32>().read_volatile()
+        }
+    }
+
+    /// Ends the level-triggered interrupt of the input with that redirection register, which is masked.
+    fn end(&mut self, register: u32) {
+        let entry = self.read(register);
+        if self.has_end {
+            // SAFETY: as for `read`; the register only clears the remote IRR of inputs with this vector.
+            unsafe { self.registers.add(END).cast::<u32>().write_volatile(entry & 0xff) };
+        } else {
+            // An edge has no remote IRR.
+            self.write(register, entry & !LEVEL);
+            self.write(register, entry);
         }
     }
 
@@ -69,8 +86,11 @@ pub fn init() {
     let mut all = ALL.lock();
     for entry in acpi::io_apics() {
         let registers = mm::map_mmio(Hpa::new(entry.address.into()), mm::PAGE);
-        let mut io_apic = IoApic { id: entry.id, registers, first: entry.first_gsi, inputs: 0 };
-        io_apic.inputs = (io_apic.read(VERSION) >> 16 & 0xff) + 1;
+        let mut io_apic =
+            IoApic { id: entry.id, registers, first: entry.first_gsi, inputs: 0, has_end: false };
+        let version = io_apic.read(VERSION);
+        io_apic.inputs = (version >> 16 & 0xff) + 1;
+        io_apic.has_end = version & 0xff >= HAS_END;
         for input in 0..io_apic.inputs {
             io_apic.write(REDIRECTION + input * 2, MASKED);
         }
@@ -141,6 +161,16 @@ pub fn mask(gsi: u32) {
     with(gsi, |io_apic, register| {
         let value = io_apic.read(register);
         io_apic.write(register, value | MASKED);
+    });
+}
+
+/// Masks `gsi`, and ends its interrupt here rather than by the local APIC's message: an interrupt that an IOMMU has
+/// remapped may arrive as an edge, for which there is none.
+pub fn mask_and_end(gsi: u32) {
+    with(gsi, |io_apic, register| {
+        let value = io_apic.read(register);
+        io_apic.write(register, value | MASKED);
+        io_apic.end(register);
     });
 }
 

@@ -64,7 +64,7 @@ pub fn behind(vector: u8) -> Option<&'static Line> {
 impl Line {
     /// The line was raised: silences it, and says whose devices it may have been.
     pub fn raised(&self) -> u64 {
-        ioapic::mask(self.gsi);
+        ioapic::mask_and_end(self.gsi);
         let mut devices = self.devices.lock();
         devices.waiting = devices.active;
         devices.active

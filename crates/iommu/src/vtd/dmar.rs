@@ -17,7 +17,6 @@ use sluice_memory::{Hpa, PAGE_SIZE};
 const HEADER: usize = 48;
 const FLAGS: usize = 37;
 const INTERRUPT_REMAPPING: u8 = 1;
-const X2APIC_OPT_OUT: u8 = 2;
 
 const UNIT: u16 = 0;
 const RESERVED_MEMORY: u16 = 1;
@@ -80,8 +79,6 @@ pub struct ReservedMemory {
 pub struct Dmar {
     /// The platform can remap interrupts.
     pub remaps_interrupts: bool,
-    /// Firmware asks not to use 32-bit destinations.
-    pub x2apic_opt_out: bool,
     /// Units, in the table's order.
     pub units: Vec<UnitEntry>,
     /// Memory of functions.
@@ -101,7 +98,6 @@ impl Dmar {
         let mut dmar = Self::default();
         let Some(flags) = table.get(FLAGS) else { return dmar };
         dmar.remaps_interrupts = flags & INTERRUPT_REMAPPING != 0;
-        dmar.x2apic_opt_out = flags & X2APIC_OPT_OUT != 0;
         let mut rest = table.get(HEADER..).unwrap_or_default();
         while !rest.is_empty() {
             let structure = u16_at(rest, 2).map(usize::from).filter(|length| *length >= 4);

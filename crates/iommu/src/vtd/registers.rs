@@ -1,6 +1,8 @@
 //! The register map (D51397, 11.4): offsets, what a unit can do, and how its command register is written.
 //!
 //! Registers are little-endian, 32 or 64 bits wide and naturally aligned; 64-bit ones may be accessed by the quadword.
+//!
+//! Deviation: invalidation by registers (CCMD, IVA, IOTLB) is not used, the queue is.
 
 use super::page::SecondLevel;
 use super::queue::Limits;
@@ -16,8 +18,6 @@ pub const GCMD: u64 = 0x18;
 pub const GSTS: u64 = 0x1c;
 /// Root table address, 64 bits (11.4.5); bits 11:10 are the translation table mode, 0 for legacy mode.
 pub const RTADDR: u64 = 0x20;
-/// Context command, 64 bits (11.4.6.1).
-pub const CCMD: u64 = 0x28;
 /// Fault status, 32 bits (11.4.7.1): [`FaultStatus`].
 pub const FSTS: u64 = 0x34;
 /// Fault event control, 32 bits (11.4.7.2); bit 31 masks the interrupt.
@@ -51,14 +51,6 @@ pub const PROTECT: u32 = 1 << 31;
 pub const PROTECTED: u32 = 1;
 /// In `IRTA`: destinations have 32 bits.
 pub const EXTENDED_INTERRUPTS: u64 = 1 << 11;
-
-/// Written to `CCMD`: forget all context entries; bit 63 stays set until it is done.
-pub const FORGET_CONTEXTS: u64 = BUSY | 1 << 61;
-/// Written to the register at [`Capabilities::iotlb`]: forget all translations, pending requests drained; bit 63 stays
-/// set until it is done.
-pub const FORGET_TRANSLATIONS: u64 = BUSY | 1 << 60 | 3 << 48;
-/// In both: not done yet.
-pub const BUSY: u64 = 1 << 63;
 
 bitflags! {
     /// Bits of `GCMD`, and at the same places of `GSTS`.
@@ -209,16 +201,9 @@ impl Capabilities {
         Self::bit(self.ecap, 4)
     }
 
-    /// Offset of the register that forgets translations (IRO), 64 bits (11.4.6.2).
-    pub const fn iotlb(self) -> u64 {
-        (self.ecap >> 8 & 0x3ff) * 16 + 8
-    }
-
     /// Bytes of registers, as far as they are used.
     pub const fn register_bytes(self) -> u64 {
-        let records = self.records() + self.record_count() * super::fault::RECORD_BYTES;
-        let iotlb = self.iotlb() + 8;
-        let end = if records > iotlb { records } else { iotlb };
+        let end = self.records() + self.record_count() * super::fault::RECORD_BYTES;
         if end > 0x100 { end } else { 0x100 }
     }
 }
@@ -236,7 +221,7 @@ mod tests {
         assert_eq!(QEMU.format(), Some(SecondLevel { levels: 3, largest_leaf: 3, snoop: false }));
         let limits = QEMU.limits();
         assert_eq!(limits, Limits { largest_order: Some(18), drains_reads: false, drains_writes: false });
-        assert_eq!((QEMU.records(), QEMU.record_count(), QEMU.iotlb()), (0x220, 1, 0xf8));
+        assert_eq!((QEMU.records(), QEMU.record_count()), (0x220, 1));
         assert_eq!((QEMU.tags(), QEMU.address_bits(), QEMU.register_bytes()), (1 << 16, 39, 0x230));
         assert!(QEMU.has_queue() && QEMU.remaps_interrupts() && !QEMU.extends_interrupts());
         assert!(!QEMU.is_coherent() && !QEMU.caches_absent() && !QEMU.buffers_writes());
@@ -279,7 +264,7 @@ mod tests {
             let unit = Capabilities { cap, ecap };
             let last = unit.records() + (unit.record_count() - 1) * 16 + 8;
             prop_assert!(last + 8 <= unit.register_bytes());
-            prop_assert!(unit.iotlb() + 8 <= unit.register_bytes() && unit.register_bytes() <= 0x8000);
+            prop_assert!(IRTA + 8 <= unit.register_bytes() && unit.register_bytes() <= 0x8000);
             prop_assert!(unit.tags() <= 1 << 16);
         }
     }

@@ -1,5 +1,5 @@
 //! Tests that run instead of the hypervisor's work, chosen by `selftest=` in the command line: deliberate faults, which
-//! must end the run with a report, and interrupts, which must arrive.
+//! must end the run with a report, and interrupts, which must arrive, or must do no harm.
 
 use crate::cpu::ioapic::{self, Trigger};
 use crate::cpu::{self, KICK_VECTOR, TIMER_VECTOR, apic, idt, port, timer, tsc};
@@ -19,6 +19,7 @@ pub fn run(name: &str) {
         "panic" => panic!("selftest"),
         "off" => {}
         "interrupts" => interrupts(),
+        "spurious" => spurious(),
         "edu" => edu(),
         "iommu" => crate::iommu::selftest::run(),
         "iommu-cost" => iommu::cost::measure(),
@@ -87,6 +88,37 @@ fn interrupts() {
         }
         log::info!("processor {} was kicked", other.index);
     }
+}
+
+/// Interrupts that nobody asked for, of every vector, exceptions' too, and NMIs, are survived and counted by each
+/// processor, and block none that come after.
+fn spurious() {
+    for cpu in cpu::all() {
+        let count = || (cpu.spurious.load(Ordering::Relaxed), cpu.nmis.load(Ordering::Relaxed));
+        for vector in (16..=255u8).filter(|vector| !idt::has_handler(*vector)) {
+            let (before, _) = count();
+            apic::send_ipi(cpu.apic_id, vector);
+            wait_for(|| count().0 == before + 1, vector.into());
+        }
+        let (before, nmis) = count();
+        apic::send_nmi(cpu.apic_id);
+        wait_for(|| count().1 == nmis + 1, 2);
+        assert!(count().0 == before, "an NMI is no interrupt");
+        log::info!("processor {}: {} spurious interrupts, {} NMIs", cpu.index, count().0, count().1);
+    }
+    // The vectors that are used still arrive: none of the others is left in service.
+    interrupts();
+}
+
+fn wait_for(arrived: impl Fn() -> bool, vector: u32) {
+    for _ in 0..1_000_000 {
+        if arrived() {
+            return;
+        }
+        cpu::with_interrupts_window();
+        core::hint::spin_loop();
+    }
+    panic!("vector {vector} is lost, or came twice");
 }
 
 const EDU: u32 = 0x11e8_1234;

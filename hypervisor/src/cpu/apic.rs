@@ -92,9 +92,20 @@ pub fn eoi() {
     write(register::EOI, 0);
 }
 
+/// Whether this processor was given `vector` by its local APIC and has not ended it. No before [`probe`].
+pub fn is_in_service(vector: u8) -> bool {
+    let ready = is_x2apic() || !REGISTERS.load(Ordering::Acquire).is_null();
+    ready && read(register::IN_SERVICE + u32::from(vector >> 5) * 0x10) & 1 << (vector & 31) != 0
+}
+
 /// Sends an interrupt to one processor.
 pub fn send_ipi(apic_id: u32, vector: u8) {
     command(apic_id, LEVEL_ASSERT | u32::from(vector));
+}
+
+/// Sends an NMI to one processor.
+pub fn send_nmi(apic_id: u32) {
+    command(apic_id, LEVEL_ASSERT | MODE_NMI);
 }
 
 /// Sends an NMI to every processor but this.

@@ -1,10 +1,14 @@
 //! The interrupt descriptor table, shared by all processors, and where vectors go.
 //!
 //! Exceptions are faults of the hypervisor and stop the run, but for NMIs, which are counted. Vectors from
-//! 32 go to the handler that [`set_handler`] put there; a vector without one is acknowledged and counted. Handlers
-//! run with interrupts off, in an interrupt window that hypervisor code opened.
+//! 32 go to the handler that [`set_handler`] put there. Handlers run with interrupts off, in an interrupt window that
+//! hypervisor code opened.
+//!
+//! Without interrupt remapping a device that masters the bus can raise any vector, exceptions' too, or an NMI. What nobody
+//! asked for is counted (`Cpu::spurious`) and ended. Whether a vector below 32 is an interrupt, the local APIC knows: then
+//! it has it in service.
 
-use super::gdt;
+use super::{apic, gdt};
 use crate::panic;
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +20,9 @@ const BREAKPOINT: u8 = 3;
 const NMI: u8 = 2;
 const DOUBLE_FAULT: u8 = 8;
 const MACHINE_CHECK: u8 = 18;
+/// Security exception, and its error code for an INIT that was redirected to it (APM vol. 2, 8.2.24).
+const SECURITY: u8 = 30;
+const SECURITY_INIT: u64 = 1;
 
 /// Registers as the entry stubs leave them on the stack.
 #[repr(C)]
@@ -46,18 +53,16 @@ pub struct Frame {
     pub ss: u64,
 }
 
-// One stub of 16 bytes per vector: it pushes a zero where the processor pushes no error code (vectors other than 8,
-// 10-14, 17, 21, 29, 30; APM vol. 2, table 8-1), then the vector, and joins the common path. There all general
-// registers are saved in the order of `Frame`. RSP was aligned to 16 by the processor, and 22 words keep it so.
+// One stub of 16 bytes per vector: it pushes the vector and joins the common path. Whether the processor pushed an error
+// code does not follow from the vector, as an interrupt has none, whatever its vector. But the processor aligns RSP to 16
+// before it pushes five words, or six with an error code (APM vol. 2, 8.9.3), so RSP tells. Without one, a zero is put in
+// its place. Then all general registers are saved in the order of `Frame`, and 22 words keep RSP aligned.
 global_asm!(
     ".balign 16",
     "idt_stubs:",
     ".set vector, 0",
     ".rept 256",
     "    .balign 16",
-    "    .if (vector != 8) && ((vector < 10) || (vector > 14)) && (vector != 17) && (vector != 21) && (vector != 29) && (vector != 30)",
-    "    push 0",
-    "    .endif",
     "    .byte 0x68", // PUSH imm32; by name the assembler would take the symbol for a memory operand.
     "    .long vector",
     "    jmp idt_common",
@@ -65,6 +70,11 @@ global_asm!(
     ".endr",
     ".balign 16",
     "idt_common:",
+    "    test spl, 8",
+    "    jnz 2f",
+    "    push [rsp]",
+    "    mov qword ptr [rsp + 8], 0",
+    "2:",
     "    cld",
     "    push rax",
     "    push rbx",
@@ -167,11 +177,18 @@ pub fn set_handler(vector: u8, handler: fn(u8)) {
     }
 }
 
+/// Whether [`set_handler`] named a handler for this vector.
+pub fn has_handler(vector: u8) -> bool {
+    HANDLERS[usize::from(vector)].load(Ordering::Acquire) != 0
+}
+
 extern "C" fn dispatch(frame: &mut Frame) {
     let vector = frame.vector as u8;
     match vector {
-        NMI => nmi(frame),
         FIRST_EXTERNAL.. => external(vector),
+        _ if apic::is_in_service(vector) => unexpected(vector),
+        NMI => nmi(frame),
+        SECURITY if frame.error == SECURITY_INIT => unexpected(vector),
         BREAKPOINT if panic::on_breakpoint(frame) => {}
         _ => panic::exception(frame),
     }
@@ -187,13 +204,25 @@ fn nmi(_frame: &mut Frame) {
 }
 
 fn external(vector: u8) {
-    super::this().interrupts.fetch_add(1, Ordering::Relaxed);
     let handler = HANDLERS[usize::from(vector)].load(Ordering::Acquire);
     if handler != 0 {
         // SAFETY: non-zero words in the table were stored by `set_handler` from a `fn(u8)`.
         let handler: fn(u8) = unsafe { core::mem::transmute(handler) };
+        super::this().interrupts.fetch_add(1, Ordering::Relaxed);
         handler(vector);
-    } else if vector != super::SPURIOUS_VECTOR {
-        super::apic::eoi();
+    } else {
+        unexpected(vector);
+    }
+}
+
+/// An interrupt that nobody asked for. The local APIC's own spurious one, and what a legacy controller delivers, is not in
+/// service, and takes no end.
+fn unexpected(vector: u8) {
+    if apic::is_in_service(vector) {
+        apic::eoi();
+    }
+    if let Some(cpu) = super::try_this() {
+        cpu.interrupts.fetch_add(1, Ordering::Relaxed);
+        cpu.spurious.fetch_add(1, Ordering::Relaxed);
     }
 }

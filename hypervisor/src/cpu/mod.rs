@@ -54,6 +54,8 @@ pub struct Cpu {
     pub interrupts: AtomicU64,
     /// NMIs taken and ignored.
     pub nmis: AtomicU64,
+    /// Interrupts taken that nobody asked for, of any vector; among `interrupts`.
+    pub spurious: AtomicU64,
     /// For the owner of the run loop (scheduler, SVM): this processor's own structure there.
     pub local: AtomicPtr<()>,
     /// Descriptor tables and stacks.
@@ -115,6 +117,7 @@ pub(crate) fn register(apic_id: u32) -> Option<&'static Cpu> {
         online: AtomicBool::new(false),
         interrupts: AtomicU64::new(0),
         nmis: AtomicU64::new(0),
+        spurious: AtomicU64::new(0),
         local: AtomicPtr::new(core::ptr::null_mut()),
         tables: gdt::Tables::new(index)?,
     }));

@@ -22,6 +22,8 @@ use vmcb::Vmcb;
 
 const VM_CR: u32 = 0xc001_0114;
 const VM_CR_SVMDIS: u64 = 1 << 4;
+/// INIT raises #SX instead of resetting the processor (APM vol 2, 15.30.1).
+const VM_CR_R_INIT: u64 = 1 << 1;
 const VM_HSAVE_PA: u32 = 0xc001_0117;
 
 /// Why this processor cannot run guests.
@@ -77,6 +79,8 @@ pub fn enable() -> Result<HostArea, Unsupported> {
             return Err(Unsupported::Disabled);
         }
         wrmsr(EFER, rdmsr(EFER) | EFER_SVME);
+        // All processors run: no INIT is expected any more, and a device's must not take one away.
+        wrmsr(VM_CR, rdmsr(VM_CR) | VM_CR_R_INIT);
     }
     let mut frames = mm::frames();
     let save = frames.allocate(PAGE_SIZE, PAGE_SIZE).ok_or(Unsupported::NoMemory)?;

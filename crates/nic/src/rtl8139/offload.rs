@@ -138,9 +138,17 @@ fn pseudo_header(header: &[u8], len: usize) -> Option<u64> {
 
 /// Sum of 16-bit words, not folded; a last odd byte counts as a high one. The sum of a frame is far from overflow.
 fn sum(bytes: &[u8]) -> u64 {
-    let mut words = bytes.chunks_exact(2);
-    let mut sum: u64 = words.by_ref().map(|word| u64::from(word[0]) << 8 | u64::from(word[1])).sum();
-    sum += words.remainder().first().map_or(0, |odd| u64::from(*odd) << 8);
+    // A long word is, modulo 0xffff, the sum of its halves.
+    let mut quads = bytes.chunks_exact(8);
+    let mut sum = 0;
+    for quad in quads.by_ref().filter_map(|quad| quad.first_chunk()) {
+        let quad = u64::from_be_bytes(*quad);
+        sum += (quad >> 32) + (quad & 0xffff_ffff);
+    }
+    for pair in quads.remainder().chunks(2) {
+        let [high, low] = [0, 1].map(|at| u64::from(pair.get(at).copied().unwrap_or(0)));
+        sum += high << 8 | low;
+    }
     sum
 }
 

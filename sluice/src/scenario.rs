@@ -463,8 +463,10 @@ impl Observer for Script<'_> {
 fn order(text: &str, names: &[String]) -> Result<Command> {
     let mut words = text.splitn(3, ' ');
     let verb = words.next().unwrap_or_default();
-    if verb == "shutdown" {
-        return Ok(Command::Shutdown);
+    match verb {
+        "shutdown" => return Ok(Command::Shutdown),
+        "verify" => return Ok(Command::Verify),
+        _ => {}
     }
     let name = words.next().with_context(|| format!("'{text}' names no domain"))?;
     let index = names.iter().position(|known| known == name);
@@ -478,7 +480,7 @@ fn order(text: &str, names: &[String]) -> Result<Command> {
         "restart" => Command::Restart(index),
         "type" => Command::ConsoleInput(index, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
         other => {
-            bail!("a step can start, stop, pause, resume, destroy, restart, type or shutdown, not '{other}'")
+            bail!("a step can start, stop, pause, resume, destroy, restart, type, verify or shutdown, not '{other}'")
         }
     })
 }

@@ -88,6 +88,9 @@ pub enum Command {
     ConsoleInput(u16, Vec<u8>),
     /// Destroy all domains and switch the machine off.
     Shutdown,
+    /// Note what is in memory that nobody may change, or compare with what was noted; a difference stops the machine.
+    /// For tests: free memory is put to use as a tripwire.
+    Verify,
 }
 
 /// Why a command was refused.

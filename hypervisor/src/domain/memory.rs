@@ -258,6 +258,11 @@ impl Domain {
         })
     }
 
+    /// Shows every page of its views: address, memory, bytes, rights.
+    pub fn visit_views(&self, show: &mut impl FnMut(u64, Hpa, u64, Access)) {
+        self.space.lock().views().for_each(|view| view.visit(show));
+    }
+
     /// What its devices reach, for a report.
     pub fn space_report(&self) -> Option<SpaceReport> {
         let (SpaceTag(tag), _) = self.device_space()?;

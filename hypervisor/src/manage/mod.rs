@@ -4,8 +4,9 @@
 //! between slices; others only raise [`attend`].
 
 mod report;
+mod verify;
 
-use crate::boot::bundle::Bundle;
+use crate::boot::{self, bundle::Bundle};
 use crate::cpu::{apic, idt, ioapic};
 use crate::device;
 use crate::domain::{Domain, EndReason, build};
@@ -48,6 +49,7 @@ struct Manager {
     bundle: Bundle<'static>,
     entries: Vec<Entry>,
     stopping: bool,
+    watch: verify::Watch,
 }
 
 static MANAGER: SpinLock<Option<Manager>> = SpinLock::new(None);
@@ -97,6 +99,7 @@ pub fn init(config: Config, bundle: Bundle<'static>) {
         bundle,
         entries,
         stopping: false,
+        watch: verify::Watch::default(),
     };
     let names = manager.entries.iter().map(|entry| entry.config.name.clone()).collect();
     manager.send(&Event::Hello { version: channel::VERSION, domains: names });
@@ -260,6 +263,11 @@ impl Manager {
             Command::Destroy(index) => self.with(index, |domain| domain.end(EndReason::Command)),
             Command::Restart(index) => self.restart(index),
             Command::ConsoleInput(index, bytes) => self.with(index, |domain| domain.console_input(&bytes)),
+            Command::Verify => {
+                let live = self.entries.iter().filter_map(|entry| entry.live.as_ref());
+                self.watch.verify(boot::info(), live.map(|domain| (domain.index, verify::sum_of(domain))));
+                Ok(())
+            }
             Command::Shutdown => {
                 self.stopping = true;
                 for entry in &self.entries {

@@ -17,7 +17,7 @@ mod tables;
 
 pub use direct::{Direct, TableFrames};
 pub use frames::{allocate_zeroed, frames, memory_bytes, release, zero};
-pub use layout::{DIRECT_MAP, image_range, is_text};
+pub use layout::{DIRECT_MAP, image_range, is_text, read_only_physical as read_only_image};
 pub use stack::{Stack, is_stack, is_stack_guard, new_stack};
 pub use tables::{is_mapped, map_mmio, root, trampoline_root, walk_live};
 

@@ -418,7 +418,8 @@ impl Pair {
         self.poke(at.into(), &frame(random, len as usize));
         let next = if random.chance(8) { random.roll(4) } else { self.own.regs.next_tsd.into() } as u16;
         self.write(reg::TSAD + 4 * next, 4, at);
-        self.write(reg::TSD + 4 * next, 4, len | random.roll(64) << 16);
+        let others = random.roll(u32::MAX) & !0x3fff;
+        self.write(reg::TSD + 4 * next, 4, len | others);
         self.read(reg::TSD + 4 * next, 4);
         self.read(reg::SUMMARY, 2);
     }

@@ -21,6 +21,9 @@ fn sends_in_turn_and_interrupts() {
     assert_eq!(bench.read(reg::SUMMARY, 2), 0xf00f);
     // Out of turn: waits, and goes when a later write looks at it.
     assert_eq!(bench.send(3, &frame([9; 6], 60)).len(), 0);
+    bench.write(reg::TSD + 12, 4, 0xffff_c000 | 60);
+    assert!(bench.sent().is_empty());
+    assert_eq!(bench.read(reg::TSD + 12, 4), 0x3f_003c, "status is not for the driver to write");
     assert_eq!(bench.read(reg::SUMMARY, 2), 0x7007);
     assert_eq!(bench.send(2, &frame([8; 6], 61)).len(), 1);
     assert_eq!(bench.send(0, &frame([7; 6], 62))[0].len(), 60, "the third's turn");
@@ -59,6 +62,8 @@ fn stores_header_frame_and_check() {
     assert_eq!(bench.receive(&frame([0xff; 6], 10)), Reception::Stored);
     assert_eq!(bench.word(RING + 72), 64 << 16 | 0x2001);
     assert_eq!(bench.at(RING + 86, 50), [0; 50]);
+    bench.write(reg::CAPR, 2, 0x9008);
+    assert_eq!(bench.read(reg::CAPR, 2), 0x1008, "modulo the ring");
     // As a driver that has read both.
     bench.write(reg::CAPR, 2, 72 + 68 - 16);
     assert_eq!(bench.read(reg::CR, 1), 0x0d);
@@ -221,9 +226,23 @@ fn loopback_comes_back_and_stays_off_the_wire() {
     assert_eq!(bench.at(RING + 4, 100), one);
     assert!(bench.send(1, &frame([3; 6], 20)).is_empty());
     assert_eq!(bench.word(RING + 108) >> 16, 64);
+    assert_eq!(bench.at(RING + 112 + 20, 40), [0; 40], "padded");
     // One bit of the two is not loopback.
     bench.write(reg::TCR, 4, 0x0302_0700);
     assert_eq!(bench.send(2, &one).len(), 1);
+    // As from the wire, none is offered to a ring without room for the longest.
+    let mut bench = Bench::c_mode(0x01);
+    while bench.card.regs.available() == 0 || bench.card.regs.available() > 1500 {
+        bench.receive(&one);
+    }
+    bench.write(reg::TCR, 4, 0x0306_0700);
+    bench.write(reg::IMR, 2, 0x01);
+    let at = bench.read(reg::CBR, 2);
+    assert!(bench.send(0, &one).is_empty());
+    assert_eq!((bench.read(reg::CBR, 2), bench.read(reg::MPC, 4)), (at, 0));
+    bench.write(reg::IMR, 2, 0x10);
+    assert!(bench.send(1, &one).is_empty());
+    assert_eq!(bench.read(reg::CBR, 2), at + 108);
 }
 
 #[test]

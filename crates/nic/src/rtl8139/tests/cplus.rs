@@ -54,6 +54,14 @@ fn frames_are_gathered_from_descriptors() {
         bench.write(offset, width, on);
         assert_eq!(bench.poll().len(), 1);
     }
+    // One begun and never ended is forgotten.
+    bench.descriptor(SEND_RING, OWN | FIRST | 60, 0, BUFFERS);
+    bench.descriptor(SEND_RING + 16, WHOLE | 70, 0, BUFFERS);
+    assert_eq!(bench.poll(), [&one[..70]]);
+    // TE starts the ring anew.
+    assert_eq!(bench.card.regs.next_send, 2);
+    bench.write(reg::CR, 1, 0x0c);
+    assert_eq!(bench.card.regs.next_send, 0);
     // The high priority ring does nothing.
     bench.descriptor(SEND_RING, WHOLE | END | 60, 0, BUFFERS);
     bench.write(reg::TPPOLL, 1, 0x80);

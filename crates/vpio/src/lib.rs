@@ -32,5 +32,5 @@ pub use access::{Access, ClientId, Outcome, RawDevice};
 pub use counters::{ClientCounters, DeviceCounters};
 pub use dot::dot;
 pub use hooks::{HookSet, Questions, hook_set};
-pub use monitor::{AttachError, Changes, Monitor, Timing};
+pub use monitor::{AttachError, Changes, Monitor, Policy, Timing};
 pub use track::{Seen, Tracker};

@@ -26,9 +26,10 @@ pub struct Timing {
     /// The same for a holder that has it undivided, whose last register sequence was not seen: if
     /// it was interrupted for longer than this in the middle of one, one transmission fails.
     pub sole_grace: u64,
-    /// A holder keeps the device at least this long (unless it is idle).
+    /// A holder of weight 1 keeps the device at least this long (unless it is idle).
     pub min_hold: u64,
-    /// After this long a waiting client gets the device even if the holder never comes to rest.
+    /// After this long a waiting client gets the device even if the holder never comes to rest, unless its [`Policy`]
+    /// says otherwise.
     pub max_wait: u64,
     /// How long a single user must stay alone before it gets the card undivided again.
     pub settle: u64,
@@ -46,6 +47,23 @@ impl Default for Timing {
             settle: 100_000_000,
             watch: 10_000_000,
         }
+    }
+}
+
+/// What a client may claim when others want the device too. A device that nobody else wants is never taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// A busy holder keeps the device for so many times [`Timing::min_hold`]; 1-100. Of busy clients each has it for a
+    /// share of the time that is about its share of all weights.
+    pub weight: u8,
+    /// Nanoseconds after which the client gets the device even if the holder never comes to rest; the default is
+    /// [`Timing::max_wait`].
+    pub max_wait: Option<u64>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { weight: 1, max_wait: None }
     }
 }
 
@@ -88,6 +106,7 @@ type HookKey = (Questions, Option<Tracker>);
 #[derive(Debug)]
 struct Slot {
     counters: ClientCounters,
+    policy: Policy,
     /// Its last hooked access.
     touched: u64,
     /// All its processors halted since then.
@@ -102,6 +121,7 @@ impl Slot {
     const fn new() -> Self {
         Self {
             counters: ClientCounters::new(),
+            policy: Policy { weight: 1, max_wait: None },
             touched: 0,
             halted: false,
             waiting: None,
@@ -187,6 +207,13 @@ impl Monitor {
         self.attached |= client.bit();
         self.changes.hooks |= client.bit();
         Ok(client)
+    }
+
+    /// Says what a client may claim from now on.
+    pub fn set_policy(&mut self, client: ClientId, policy: Policy) {
+        if let Some(slot) = self.slots.get_mut(client.index()) {
+            slot.policy = Policy { weight: policy.weight.clamp(1, 100), ..policy };
+        }
     }
 
     /// Removes a client (its guest is gone): quiesces, scrubs, passes the device on.

@@ -7,9 +7,14 @@ use common::driver::{Driver, Shared};
 use common::schedule::drive;
 use common::{OUTSIDE, TIMING, World, frame, mac, mark, number};
 use proptest::prelude::*;
+use sluice_vpio::{ClientId, Policy, Timing};
 
 fn start(count: usize, seed: u64, pace: u64, tick: u64) -> (Shared, Vec<Driver>) {
-    let world = World::new(count, seed, TIMING);
+    start_with(TIMING, count, seed, pace, tick)
+}
+
+fn start_with(timing: Timing, count: usize, seed: u64, pace: u64, tick: u64) -> (Shared, Vec<Driver>) {
+    let world = World::new(count, seed, timing);
     (world.borrow_mut().hw.pace, world.borrow_mut().tick) = (pace, tick);
     let mut drivers: Vec<_> = (0..count).map(|index| Driver::new(&world, index)).collect();
     // A client that came on-line receives from when the card is shared, at most one handoff later.
@@ -101,6 +106,53 @@ fn four_clients_share_and_none_starves() {
         assert!(counters.held_ns > 0 && counters.rx_dropped == 0, "{index} {counters:?}");
     }
     drop(drivers);
+}
+
+/// Nanoseconds that each of several clients that always have something to send held the card.
+fn busy(policies: &[Policy]) -> (Shared, Vec<u64>) {
+    // A client that waits for its time slice is not idle.
+    let timing = Timing { grace: 3_000_000, min_hold: 1_000_000, max_wait: 90_000_000, ..TIMING };
+    let (world, mut drivers) = start_with(timing, policies.len(), 23, 20, 1_000);
+    for (index, policy) in policies.iter().enumerate() {
+        let client = world.borrow().clients[index];
+        world.borrow_mut().monitor.set_policy(client, *policy);
+        let mut mail = drivers[index].mail.borrow_mut();
+        mail.to_send.extend((0..4_000).map(|n| frame(OUTSIDE, mac(index), n, mark(index), 60)));
+    }
+    let end = world.borrow().now + 150_000_000;
+    drive(&world, &mut drivers, 23, 3_000_000, |world, drivers| {
+        assert!(drivers.iter().all(|driver| !driver.mail.borrow().to_send.is_empty()), "one is done");
+        world.now > end
+    });
+    let held = |client: &ClientId| world.borrow().monitor.counters(*client).unwrap().held_ns;
+    let clients = world.borrow().clients.clone();
+    let held = clients.iter().map(held).collect();
+    (world, held)
+}
+
+#[test]
+fn busy_clients_hold_the_card_by_their_weights() {
+    let weight = |weight| Policy { weight, max_wait: None };
+    let ratio = |held: &[u64], a: usize, b: usize| held[a] as f64 / held[b] as f64;
+    let (_, equal) = busy(&[weight(1), weight(1)]);
+    assert!((0.8..1.25).contains(&ratio(&equal, 0, 1)), "{equal:?}");
+    let (_, unequal) = busy(&[weight(4), weight(1), weight(1)]);
+    assert!((2.8..5.2).contains(&ratio(&unequal, 0, 1)), "{unequal:?}");
+    assert!((2.8..5.2).contains(&ratio(&unequal, 0, 2)), "{unequal:?}");
+}
+
+#[test]
+fn a_client_in_a_hurry_waits_no_longer_than_it_may() {
+    let patient = Policy { weight: 100, max_wait: None };
+    let hurry = Policy { weight: 1, max_wait: Some(4_000_000) };
+    let mean = |policy: Policy| {
+        let (world, _) = busy(&[patient, policy]);
+        let world = world.borrow();
+        let counters = world.monitor.counters(world.clients[1]).unwrap();
+        counters.wait_ns / counters.waits.max(1)
+    };
+    let (hurried, usual) = (mean(hurry), mean(Policy::default()));
+    assert!(hurried <= 4_200_000 && usual > 2 * hurried, "{hurried} {usual}");
 }
 
 #[test]

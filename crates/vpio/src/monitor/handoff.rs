@@ -1,10 +1,11 @@
 //! The device changes hands: the queue, when the holder may be asked to give way, when it must.
 //!
-//! A holder keeps the device for the minimum hold time, unless it is idle. Then it is *followed*:
+//! A holder keeps the device for the minimum hold time, times its weight, unless it is idle. Then it is *followed*:
 //! the hooks that its model's present state calls for are armed, and at the first state of rest the
 //! device goes to the first in the queue. A holder that does nothing at all is taken to rest after a
 //! grace time, if its command register agrees. One that never rests loses the device after the
-//! longest wait; its context is whole all the same (see `docs/vpio.md`), only counted as forced.
+//! longest wait; its context is whole all the same (see `docs/vpio.md`), only counted as forced. Half
+//! of a waiting client's longest wait is given to following, whatever the holder's weight.
 
 use super::Monitor;
 use crate::access::{ClientId, RawDevice};
@@ -12,7 +13,7 @@ use crate::model::Model;
 use crate::ne2000::Regime;
 use crate::track::Tracker;
 
-/// First come, first served; a client is in it at most once.
+/// First come, first served, but for who has waited as long as it may; a client is in it at most once.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     entries: [Option<(ClientId, u64)>; ClientId::MAX],
@@ -23,9 +24,14 @@ impl Queue {
         self.first().is_none()
     }
 
-    /// Who is next, and since when it has been asking.
-    pub(super) fn first(&self) -> Option<(ClientId, u64)> {
+    /// Who came first, and since when it has been asking.
+    fn first(&self) -> Option<(ClientId, u64)> {
         self.entries.first().copied().flatten()
+    }
+
+    /// All, in the order of their coming, with the time since when they have been asking.
+    fn iter(&self) -> impl Iterator<Item = (ClientId, u64)> {
+        self.entries.iter().copied().flatten()
     }
 
     pub(super) fn push(&mut self, client: ClientId, now: u64) {
@@ -112,14 +118,18 @@ impl Monitor {
     /// Hands over as long as that is possible.
     pub(super) fn progress(&mut self, raw: &mut dyn RawDevice, now: u64) {
         // At most one change of hands per call: the new holder has just begun.
-        while let Some((next, since)) = self.queue.first() {
+        while let Some((next, since)) = self.next(now) {
             if self.device.holder() == Some(next) || !self.device.online(next) {
                 // Served already, or left the network again; what it asks now needs no hardware.
                 self.queue.remove(next);
                 self.stop_waiting(next, now);
                 continue;
             }
-            let forced = match self.device.holder().map(|holder| self.judge(raw, holder, since, now)) {
+            let forced = match self
+                .device
+                .holder()
+                .map(|holder| self.judge(raw, holder, self.limit(next, since), now))
+            {
                 Some(Verdict::No) => return,
                 Some(Verdict::Forced) => true,
                 Some(Verdict::Rests) | None => false,
@@ -129,7 +139,32 @@ impl Monitor {
         self.reunite(raw, now);
     }
 
-    fn judge(&mut self, raw: &mut dyn RawDevice, holder: ClientId, since: u64, now: u64) -> Verdict {
+    /// When a client must have the device that has been asking since then.
+    fn limit(&self, client: ClientId, since: u64) -> u64 {
+        let own = self.slots.get(client.index()).and_then(|slot| slot.policy.max_wait);
+        since.saturating_add(own.unwrap_or(self.timing.max_wait))
+    }
+
+    /// Who gets the device next: of those whose time is over the one that should have had it first, else who came first.
+    fn next(&self, now: u64) -> Option<(ClientId, u64)> {
+        let over = self.queue.iter().filter(|&(client, since)| self.limit(client, since) <= now);
+        over.min_by_key(|&(client, since)| self.limit(client, since)).or_else(|| self.queue.first())
+    }
+
+    /// How long a busy holder keeps the device.
+    fn hold(&self, holder: ClientId) -> u64 {
+        let weight = self.slots.get(holder.index()).map_or(1, |slot| slot.policy.weight);
+        self.timing.min_hold.saturating_mul(weight.into())
+    }
+
+    /// When the holder must be followed at the latest: its hold is over, or half of somebody's longest wait.
+    fn follow_at(&self, holder: ClientId, held_since: u64) -> u64 {
+        let half = |(client, since): (ClientId, u64)| since + (self.limit(client, since) - since) / 2;
+        let waits = self.queue.iter().map(half).min().unwrap_or(u64::MAX);
+        held_since.saturating_add(self.hold(holder)).min(waits)
+    }
+
+    fn judge(&mut self, raw: &mut dyn RawDevice, holder: ClientId, limit: u64, now: u64) -> Verdict {
         let Some(slot) = self.slots.get(holder.index()) else { return Verdict::Rests };
         let held_since = match self.held {
             Some((client, since)) if client == holder => since,
@@ -149,10 +184,10 @@ impl Monitor {
         if quiet && self.device.sight(raw).calm {
             return Verdict::Rests;
         }
-        if now.saturating_sub(since) >= self.timing.max_wait {
+        if now >= limit {
             return Verdict::Forced;
         }
-        if self.following.is_none() && now.saturating_sub(held_since) >= self.timing.min_hold {
+        if self.following.is_none() && now >= self.follow_at(holder, held_since) {
             self.follow(now);
         }
         Verdict::No
@@ -232,18 +267,18 @@ impl Monitor {
         if shared {
             at(self.next_watch);
         }
-        if let (Some((_, since)), Some((holder, held))) = (self.queue.first(), self.held) {
+        if let (false, Some((holder, held))) = (self.queue.is_empty(), self.held) {
             let touched = self.slots.get(holder.index()).map_or(held, |slot| slot.touched);
             match self.following {
                 Some((_, armed)) => at(touched.max(armed).saturating_add(grace)),
                 None => {
-                    at(held.saturating_add(timing.min_hold));
+                    at(self.follow_at(holder, held));
                     if shared {
                         at(touched.max(held).saturating_add(grace));
                     }
                 }
             }
-            at(since.saturating_add(timing.max_wait));
+            self.queue.iter().for_each(|(client, since)| at(self.limit(client, since)));
         } else if let Some(alone) = self.alone.filter(|_| self.following.is_none()) {
             at(alone.saturating_add(timing.settle));
         }

@@ -56,7 +56,7 @@ fn offload(frame: &mut [u8], status: u32) -> Option<Plan> {
     }
     let (version, header_len) = (packet.first()? >> 4, usize::from(packet.first()? & 0x0f) * 4);
     let total = usize::from(word(packet, 2)?);
-    if version != 4 || header_len < 20 || total < header_len {
+    if version != 4 || header_len < 20 {
         return None;
     }
     let (header, payload) = packet.get_mut(..total)?.split_at_mut_checked(header_len)?;

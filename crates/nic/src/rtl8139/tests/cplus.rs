@@ -160,6 +160,9 @@ fn checksums_are_put_in_as_asked() {
                 bad[at] = value;
                 assert_eq!(bench.send_with(&bad, 7 << 16, 0), core::slice::from_ref(&bad));
             }
+            let mut bad = one.clone();
+            bad[16..18].copy_from_slice(&[0, 19]);
+            assert_eq!(bench.send_with(&bad, 7 << 16, 0), core::slice::from_ref(&bad));
             assert_eq!(bench.send_with(&one[..33], 7 << 16, 0), [one[..33].to_vec()]);
         }
     }
@@ -207,6 +210,12 @@ fn large_frames_go_out_in_segments() {
         assert_eq!(bench.send_with(&one, bits, 0), core::slice::from_ref(&one));
     }
     assert_eq!(bench.send_with(&datagram(6, 50), LARGE | 1 << 16, 0).len(), 50);
+    // A TCP header that cannot be, too short or longer than the datagram.
+    for words in [4, 15] {
+        let mut one = datagram(6, 20);
+        one[46] = words << 4;
+        assert_eq!(bench.send_with(&one, LARGE | 10 << 16, 0), core::slice::from_ref(&one));
+    }
 }
 
 #[test]

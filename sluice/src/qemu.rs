@@ -36,6 +36,11 @@ pub enum Boot {
 /// Where Debian's OVMF has UEFI firmware.
 const UEFI_FIRMWARE: &str = "/usr/share/ovmf/OVMF.fd";
 
+/// Slots of the root bus whose numbers do not contain each other's bits. QEMU's AMD-Vi mixes the bits of an address from 48
+/// up with the requester's number when it looks for a cached translation: a device could use those of another whose
+/// number has all bits of its own. 20 is the I/O APIC's there.
+const APART: [u8; 9] = [3, 5, 6, 9, 10, 12, 17, 18, 24];
+
 /// What is loaded.
 pub enum Loaded<'a> {
     /// The hypervisor and its bundle.
@@ -131,11 +136,15 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     if let Some(iommu) = iommu {
         add("-device", iommu);
     }
+    let amd = setup.iommu() == Iommu::Amd;
+    let mut slots = if amd { APART.iter() } else { [].iter() };
     for (index, device) in setup.devices.iter().enumerate() {
         let Some(qemu) = &device.qemu else { continue };
         let mut properties = format!("{qemu},id=dev{index}");
         if let Select::Address { bus: 0, device, function } = device.select.get_ref() {
             properties += &format!(",addr={device:02x}.{function}");
+        } else if let Some(slot) = slots.next() {
+            properties += &format!(",addr={slot:02x}");
         }
         if let Some(net) = device.net.as_ref().filter(|net| net.mode != "none") {
             let options = if net.options.is_empty() { String::new() } else { format!(",{}", net.options) };
@@ -238,6 +247,14 @@ mod tests {
         assert_eq!(devices(""), ["amd-iommu,intremap=on", "e1000,id=dev0"]);
         let intel = devices("iommu = \"intel\"\ninterrupt_remapping = false");
         assert_eq!(intel, ["intel-iommu,intremap=off,aw-bits=48,caching-mode=off", "e1000,id=dev0"]);
+    }
+
+    #[test]
+    fn slots_do_not_contain_each_other() {
+        for (index, slot) in APART.iter().enumerate() {
+            let others = APART[..index].iter().chain(&[20]);
+            assert!(others.into_iter().all(|other| slot & other != *slot && slot & other != *other));
+        }
     }
 
     #[test]

@@ -480,7 +480,9 @@ fn order(text: &str, names: &[String]) -> Result<Command> {
         "restart" => Command::Restart(index),
         "type" => Command::ConsoleInput(index, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
         other => {
-            bail!("a step can start, stop, pause, resume, destroy, restart, type, verify or shutdown, not '{other}'")
+            bail!(
+                "a step can start, stop, pause, resume, destroy, restart, type, verify or shutdown, not '{other}'"
+            )
         }
     })
 }

@@ -244,7 +244,7 @@ mod tests {
             let pairs = arguments.windows(2).filter(|pair| pair[0] == "-device");
             pairs.map(|pair| pair[1].clone()).filter(|device| !device.starts_with("isa")).collect()
         };
-        assert_eq!(devices(""), ["amd-iommu,intremap=on", "e1000,id=dev0"]);
+        assert_eq!(devices(""), ["amd-iommu,intremap=on", "e1000,id=dev0,addr=03"]);
         let intel = devices("iommu = \"intel\"\ninterrupt_remapping = false");
         assert_eq!(intel, ["intel-iommu,intremap=off,aw-bits=48,caching-mode=off", "e1000,id=dev0"]);
     }

@@ -16,6 +16,7 @@
 
 mod eeprom;
 mod interrupts;
+mod packet;
 mod phy;
 mod receive;
 pub mod registers;

@@ -1,6 +1,7 @@
 //! Receiving.
 
 use super::*;
+use crate::dma::DmaError;
 
 #[test]
 fn frame_lands_in_its_buffer() {
@@ -20,6 +21,34 @@ fn frame_lands_in_its_buffer() {
     assert_eq!(machine.received(1), (60, 7, 0));
     assert_eq!((machine.get(reg::PRC64), machine.get(reg::PRC64 + 4)), (0, 1));
     assert_eq!((machine.get(reg::GPRC), machine.get(reg::TORL)), (2, 168));
+}
+
+#[test]
+fn done_is_written_last() {
+    let mut machine = Machine::started();
+    // A driver that left DD as it was.
+    machine.memory.write(RX_RING + 12, &[1]).unwrap();
+    let mut memory = Watcher { memory: machine.memory.clone(), status: Vec::new() };
+    assert_eq!(machine.card.receive(&mut memory, &frame(MAC, 60)), Reception::Stored);
+    // The frame, then the descriptor, then the status again.
+    assert_eq!(memory.status, [1, 6, 7]);
+}
+
+/// Notes the first descriptor's status after each write.
+struct Watcher {
+    memory: VecMemory,
+    status: Vec<u8>,
+}
+
+impl Dma for Watcher {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.memory.read(address, buffer)
+    }
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        self.memory.write(address, bytes)?;
+        self.status.push(self.memory.at(RX_RING + 12, 1).unwrap()[0]);
+        Ok(())
+    }
 }
 
 #[test]

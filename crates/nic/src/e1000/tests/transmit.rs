@@ -1,6 +1,7 @@
 //! Sending.
 
 use super::*;
+use crate::dma::Recorded;
 
 /// A TCP frame's headers over IPv4, 54 bytes, with `len` bytes of data.
 fn tcp(len: usize) -> Vec<u8> {
@@ -185,6 +186,28 @@ fn work_of_a_call_is_bounded() {
 }
 
 #[test]
+fn work_of_looping_back_is_bounded() {
+    let mut machine = Machine::started();
+    // Segments of 64 bytes, each of which goes through a ring without buffers.
+    machine.memory.at_mut(RX_RING, 0xf80).unwrap().fill(0);
+    machine.memory.write(OUT, &MAC).unwrap();
+    machine.set(reg::RDLEN, 0xf80);
+    machine.set(reg::MDIC, 1 << 26 | 1 << 21 | 0x5140);
+    machine.context(TSE, 0xf_ffff, 14, 50);
+    machine.push(OUT, DATA | TSE | EOP | 10_000, 0);
+    machine.set(reg::TDT, 2);
+    let mut memory = Recorded::new(machine.memory.clone());
+    let mut calls = 0;
+    while machine.card.transmit(&mut memory, &mut []) != Transmission::Idle {
+        assert!(memory.log.len() < 3 * 248 + 10, "{} transfers", memory.log.len());
+        memory.log.clear();
+        calls += 1;
+    }
+    assert_eq!(calls, 200);
+    assert_eq!(machine.get(reg::RNBC), 200);
+}
+
+#[test]
 fn doorbell_in_a_run_carries_it_on() {
     let mut machine = Machine::started();
     let mut buffer = vec![0; MAX_OUTGOING];
@@ -198,6 +221,35 @@ fn doorbell_in_a_run_carries_it_on() {
         }
     }
     assert_eq!(machine.run().len(), 1);
+}
+
+#[test]
+fn doorbell_in_a_run_keeps_its_causes() {
+    let mut machine = Machine::started();
+    machine.push(OUT, EOP | RS | 60, 0);
+    machine.push(OUT, EOP | 60, 0);
+    machine.set(reg::TDT, 1);
+    let mut buffer = vec![0; MAX_OUTGOING];
+    assert_eq!(machine.card.transmit(&mut machine.memory, &mut buffer), Transmission::Frame(60));
+    machine.set(reg::TDT, 2);
+    assert_eq!(machine.run().len(), 1);
+    assert_eq!(machine.get(reg::ICR), 3);
+}
+
+#[test]
+fn reports_may_wait() {
+    const IDE: u32 = 1 << 31;
+    let mut machine = Machine::started();
+    machine.set(reg::TADV, 1000);
+    // Not without IDE; and it counts once.
+    for (flags, delay) in [(0, 128_000), (IDE, 1_024_000), (0, 128_000)] {
+        let now = machine.card.deadline().map_or(5_000_000_000, |time| time + 1);
+        machine.card.advance(now);
+        machine.push(OUT, EOP | RS | flags | 60, 0);
+        machine.ring();
+        assert_eq!(machine.card.deadline(), Some(now + delay));
+        machine.get(reg::ICR);
+    }
 }
 
 #[test]

@@ -243,12 +243,16 @@ impl Unit for Vtd {
     }
 
     fn take_faults(&self, take: &mut dyn FnMut(Fault)) {
-        let status = self.inner.lock().registers.read32(register::FSTS);
+        let bits = self.inner.lock().registers.read32(register::FSTS);
+        let status = FaultStatus::from_bits_retain(bits);
+        if !status.intersects(FaultStatus::PENDING | FaultStatus::OVERFLOW) {
+            return;
+        }
         let count = self.capabilities.record_count();
-        let first = first_record(status);
+        let first = first_record(bits);
         // The lock is not held while somebody looks at a fault.
         (0..count).filter_map(|n| self.take_record((first + n) % count)).for_each(&mut *take);
-        if FaultStatus::from_bits_retain(status).contains(FaultStatus::OVERFLOW) {
+        if status.contains(FaultStatus::OVERFLOW) {
             self.inner.lock().registers.write32(register::FSTS, FaultStatus::OVERFLOW.bits());
             take(Fault {
                 requester: RequesterId(0),

@@ -6,8 +6,9 @@ use super::{Unit, units};
 use crate::cpu::{self, apic, idt, tsc};
 use crate::device::pci::{self, Function};
 use crate::mm::{self, Direct};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
-use sluice_iommu::{Interrupt, Invalidation, PageFormat, RequesterId, SpaceTag, Trigger};
+use sluice_iommu::{Fault, FaultKind, Interrupt, Invalidation, PageFormat, RequesterId, SpaceTag, Trigger};
 use sluice_memory::{Access, Format, Hpa, Iova, PAGE_SIZE, PhysicalMemory, Tables};
 
 const VENDOR: u16 = 0x1234;
@@ -24,6 +25,7 @@ const BUFFER: u64 = 0x4_0000;
 const TAG: SpaceTag = SpaceTag(0x1234);
 const VECTOR: u8 = 0x50;
 const OTHER_VECTOR: u8 = 0x51;
+const FAULT_VECTOR: u8 = 0x52;
 
 static RAISED: AtomicU32 = AtomicU32::new(0);
 
@@ -78,6 +80,20 @@ impl Edu {
         self.copy(BUFFER, to, 8, 3);
     }
 
+    /// Has it interrupt by that message.
+    fn set_message(&self, (address, data): (u32, u32)) {
+        let (bdf, msi) = (self.function.bdf, self.function.msi.expect("edu has messages"));
+        bdf.write(msi.offset + 4, address);
+        bdf.write(msi.offset + 8, 0);
+        bdf.change16(msi.offset + if msi.wide { 12 } else { 8 }, false, data as u16, !0);
+        bdf.change16(msi.offset, true, 1, 0);
+    }
+
+    fn clear_message(&self) {
+        let msi = self.function.msi.expect("edu has messages");
+        self.function.bdf.change16(msi.offset, true, 0, 1);
+    }
+
     /// The vectors that arrive when it raises its interrupt.
     fn raise(&self) -> u32 {
         RAISED.store(0, Ordering::SeqCst);
@@ -101,26 +117,31 @@ fn settle() {
 /// # Panics
 /// If a device reaches what it must not, or does not reach what it must.
 pub fn run() {
-    for vector in [VECTOR, OTHER_VECTOR] {
+    for vector in [VECTOR, OTHER_VECTOR, FAULT_VECTOR] {
         idt::set_handler(vector, |vector| {
             RAISED.fetch_or(1 << (vector - VECTOR), Ordering::SeqCst);
             apic::eoi();
         });
     }
-    let mut found = 0;
+    let mut found = None;
     for edu in Edu::all() {
         let mut serving =
             units().iter().map(|counted| counted.unit()).filter(|unit| unit.serves(edu.requester()));
         let unit = serving.next().expect("a unit that serves it");
-        memory(unit, &edu);
+        if memory(unit, &edu) > 0 {
+            faults(unit, &edu);
+        }
         interrupts(unit, &edu);
-        found += 1;
         log::info!("{} behind {} at {} is confined", edu.requester(), unit.kind(), unit.base());
+        if let (Some(first), Some(second)) = (found.replace(edu), &found) {
+            strangers(unit, &first, second);
+        }
     }
-    assert!(found > 0, "no edu device");
+    assert!(found.is_some(), "no edu device");
 }
 
-fn memory(unit: &dyn Unit, edu: &Edu) {
+/// What a device reaches. Returns how many faults the unit reported.
+fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
     let who = unit.alias(edu.requester());
     let mut frames = Frames { write_back: unit.reads_memory_only() };
     let mut tables = Tables::with_format(unit.format(), &mut frames).expect("memory");
@@ -188,25 +209,91 @@ fn memory(unit: &dyn Unit, edu: &Edu) {
     log::info!("{who}: faults reported: {faults}");
     tables.release(&mut frames);
     pages.into_iter().for_each(|page| mm::release(page, PAGE_SIZE));
+    faults
+}
+
+fn taken(unit: &dyn Unit) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    unit.take_faults(&mut |fault| faults.push(fault));
+    faults
+}
+
+/// Each fault is reported once, as what it was, and interrupts.
+fn faults(unit: &dyn Unit, edu: &Edu) {
+    let who = unit.alias(edu.requester());
+    let mut frames = Frames { write_back: unit.reads_memory_only() };
+    let mut tables = Tables::with_format(unit.format(), &mut frames).expect("memory");
+    let page = frames.allocate(PAGE_SIZE).expect("memory");
+    let at = 0x5000;
+    tables.map(&mut frames, Iova::new(at), page, PAGE_SIZE, Access::READ).expect("memory");
+    unit.invalidate(&[Invalidation::Space(TAG)]);
+    unit.set_fault_interrupt(Interrupt { apic_id: apic::id(), vector: FAULT_VECTOR, trigger: Trigger::Edge });
+    settle();
+    let after = |from: u64, to: u64, command: u64| {
+        RAISED.store(0, Ordering::SeqCst);
+        edu.copy(from, to, 8, command);
+        settle();
+        let interrupted = RAISED.load(Ordering::SeqCst) != 0;
+        let mut faults = taken(unit).into_iter();
+        let fault = faults.next();
+        assert!(faults.next().is_none() && interrupted == fault.is_some(), "{fault:x?}");
+        fault.map(|fault| (fault.requester, fault.address, fault.write, fault.kind))
+    };
+    let read = |at: u64| after(at + 8, BUFFER, 1);
+    let write = |at: u64| after(BUFFER, at + 8, 3);
+    assert_eq!(read(at), Some((who, at, false, FaultKind::Blocked)));
+    unit.attach(who, Some((TAG, tables.root())));
+    // Written to first: QEMU reports no write to what it has cached as read-only.
+    assert_eq!(write(at), Some((who, at, true, FaultKind::Page)));
+    assert_eq!(read(at), None);
+    assert_eq!(read(at + PAGE_SIZE), Some((who, at + PAGE_SIZE, false, FaultKind::Page)));
+    assert_eq!(write(1 << 51), Some((who, 1 << 51, true, FaultKind::Page)));
+    unit.attach(who, None);
+    assert_eq!(write(at), Some((who, at, true, FaultKind::Blocked)));
+    unit.invalidate(&[Invalidation::Space(TAG)]);
+    tables.release(&mut frames);
+    mm::release(page, PAGE_SIZE);
+}
+
+/// Two devices behind one unit: neither has the other's interrupts, and faults of both at once are of both, or some are
+/// said to be lost.
+fn strangers(unit: &dyn Unit, first: &Edu, second: &Edu) {
+    for edu in [first, second] {
+        edu.copy(0x7000, BUFFER, 8, 1);
+    }
+    let faults = taken(unit);
+    let of = |edu: &Edu| faults.iter().filter(|fault| fault.requester == unit.alias(edu.requester())).count();
+    if !faults.is_empty() {
+        assert_eq!((of(first), faults.len()), (1, 2), "{faults:x?}");
+        assert!(of(second) == 1 || faults[1].kind == FaultKind::Other, "{faults:x?}");
+    }
+    if unit.remaps_interrupts() {
+        let interrupt = Interrupt { apic_id: apic::id(), vector: VECTOR, trigger: Trigger::Edge };
+        unit.allow_interrupt(unit.alias(first.requester()), interrupt);
+        for (edu, raised) in [(first, 1), (second, 0)] {
+            edu.set_message(unit.message(interrupt));
+            assert_eq!(edu.raise(), raised, "{}", edu.requester());
+            edu.clear_message();
+        }
+        unit.forbid_interrupt(unit.alias(second.requester()), VECTOR);
+        first.set_message(unit.message(interrupt));
+        assert_eq!(first.raise(), 1, "not another's to forbid");
+        first.clear_message();
+        unit.forbid_interrupt(unit.alias(first.requester()), VECTOR);
+    }
+    log::info!("{} and {} keep apart", first.requester(), second.requester());
 }
 
 fn interrupts(unit: &dyn Unit, edu: &Edu) {
     let who = unit.alias(edu.requester());
-    let bdf = edu.function.bdf;
-    let msi = edu.function.msi.expect("edu has messages");
-    let set = |(address, data): (u32, u32)| {
-        bdf.write(msi.offset + 4, address);
-        bdf.write(msi.offset + 8, 0);
-        bdf.change16(msi.offset + if msi.wide { 12 } else { 8 }, false, data as u16, !0);
-        bdf.change16(msi.offset, true, 1, 0);
-    };
+    let set = |message| edu.set_message(message);
     let apic_id = apic::id();
     let interrupt = |vector| Interrupt { apic_id, vector, trigger: Trigger::Edge };
     let direct = |vector: u8| (0xfee0_0000 | apic_id << 12, u32::from(vector));
     if !unit.remaps_interrupts() {
         set(direct(VECTOR));
         assert_eq!(edu.raise(), 1, "interrupts are not checked");
-        bdf.change16(msi.offset, true, 0, 1);
+        edu.clear_message();
         return;
     }
     set(unit.message(interrupt(VECTOR)));
@@ -229,5 +316,5 @@ fn interrupts(unit: &dyn Unit, edu: &Edu) {
     assert_eq!(edu.raise(), 1, "the first still is");
     unit.forbid_interrupt(who, VECTOR);
     assert_eq!(edu.raise(), 0, "not any more");
-    bdf.change16(msi.offset, true, 0, 1);
+    edu.clear_message();
 }

@@ -477,19 +477,22 @@ impl Pair {
     }
 
     fn read_eeprom(&mut self, random: &mut Random) {
-        let bits = 0x180 | random.roll(64);
         self.write(reg::CR9346, 1, 0x80);
         self.write(reg::CR9346, 1, 0x88);
-        for bit in (0..9).rev() {
-            let data = (bits >> bit & 1) << 1;
-            self.write(reg::CR9346, 1, 0x88 | data);
-            self.write(reg::CR9346, 1, 0x8c | data);
-            self.read(reg::CR9346, 1);
-        }
-        for _ in 0..random.roll(20) {
-            self.write(reg::CR9346, 1, 0x88);
-            self.write(reg::CR9346, 1, 0x8c);
-            self.read(reg::CR9346, 1);
+        // A second command may follow without a new selection.
+        for clocks in [random.of(&[16, 16, 3, 20]), random.roll(20)] {
+            let bits = random.of(&[0x180, 0x180, 0x180, 0x100]) | random.roll(64);
+            for bit in (0..9).rev() {
+                let data = (bits >> bit & 1) << 1;
+                self.write(reg::CR9346, 1, 0x88 | data);
+                self.write(reg::CR9346, 1, 0x8c | data);
+                self.read(reg::CR9346, 1);
+            }
+            for _ in 0..clocks {
+                self.write(reg::CR9346, 1, 0x88);
+                self.write(reg::CR9346, 1, 0x8c);
+                self.read(reg::CR9346, 1);
+            }
         }
         self.write(reg::CR9346, 1, random.of(&[0, 0, 0x80, 0xc0]));
     }

@@ -182,6 +182,12 @@ fn a_full_ring_overflows() {
     assert!(bench.card.has_room());
     bench.write(reg::IMR, 2, 0x01);
     assert!(!bench.card.has_room());
+    let read_at = bench.card.regs.read_at;
+    for (room, expected) in [(1513, false), (1514, true)] {
+        bench.card.regs.read_at = (bench.card.regs.write_at + room) & 8191;
+        assert_eq!(bench.card.has_room(), expected, "{room}");
+    }
+    bench.card.regs.read_at = read_at;
     // A shorter one fits, to the last byte but the one that tells full from empty.
     let left = 8192 - bench.read(reg::CBR, 2) as usize;
     assert_eq!(bench.receive(&frame(MAC, left - 8)), Reception::Full);

@@ -78,14 +78,14 @@ fn a_poll_takes_64_descriptors_and_the_ring_has_64() {
     assert_eq!(lengths, (60..124).collect::<Vec<_>>());
     assert_eq!(bench.card.regs.next_send, 0);
     assert!(bench.poll().is_empty());
-    // One descriptor that always stays the card's, by memory that does not keep what is written.
+    // One descriptor that always stays the card's, by memory that does not take what is written.
     struct Stubborn(VecMemory);
     impl crate::dma::Dma for Stubborn {
         fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), crate::dma::DmaError> {
             self.0.read(address, buffer)
         }
         fn write(&mut self, _: u64, _: &[u8]) -> Result<(), crate::dma::DmaError> {
-            Ok(())
+            Err(crate::dma::DmaError)
         }
     }
     bench.descriptor(SEND_RING, WHOLE | END | 60, 0, BUFFERS);
@@ -97,6 +97,7 @@ fn a_poll_takes_64_descriptors_and_the_ring_has_64() {
         frames += usize::from(bench.card.transmit(&mut memory).is_some());
     }
     assert_eq!((calls, frames), (65, 64));
+    assert_eq!((bench.card.refused(), bench.read(reg::ISR, 2)), (64, 0x8004));
 }
 
 /// Sums a packet as receivers do: right if all ones.

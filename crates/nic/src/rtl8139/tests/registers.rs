@@ -90,6 +90,12 @@ fn configuration_is_locked() {
 /// Reads a word as drivers do, bit by bit.
 fn eeprom(bench: &mut Bench, address: u32) -> u16 {
     bench.write(reg::CR9346, 1, 0x80);
+    let word = command(bench, address);
+    bench.write(reg::CR9346, 1, 0x80);
+    word
+}
+
+fn command(bench: &mut Bench, address: u32) -> u16 {
     for bit in (0..9).rev() {
         let data = ((0x180 | address) >> bit & 1) << 1;
         bench.write(reg::CR9346, 1, 0x88 | data);
@@ -101,7 +107,6 @@ fn eeprom(bench: &mut Bench, address: u32) -> u16 {
         bench.write(reg::CR9346, 1, 0x8c);
         word = word << 1 | (bench.read(reg::CR9346, 1) & 1) as u16;
     }
-    bench.write(reg::CR9346, 1, 0x80);
     word
 }
 
@@ -110,6 +115,9 @@ fn eeprom_tells_who_the_card_is() {
     let mut bench = Bench::new();
     let words: Vec<u16> = (0..11).map(|address| eeprom(&mut bench, address)).collect();
     assert_eq!(words, [0x8129, VENDOR, DEVICE, 0, 0, 0, 0, 0x5452, 0x1200, 0x5634, 0]);
+    // The next command needs no new selection.
+    bench.write(reg::CR9346, 1, 0x88);
+    assert_eq!([command(&mut bench, 7), command(&mut bench, 8)], [0x5452, 0x1200]);
     // Loading it again resets the card, station address included.
     bench.write(reg::IDR, 4, 0);
     bench.write(reg::CR, 1, 0x0c);

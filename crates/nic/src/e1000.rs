@@ -8,8 +8,9 @@
 //! (317453); behaviour where QEMU differs from it from observing QEMU's card (`tests/qemu-e1000.rs`).
 //!
 //! Quirks kept on purpose (drivers and monitors must live with them): CTRL.RST and CTRL.PHY_RST do nothing; the
-//! ports do nothing; an access of one or two bytes is one of the whole register, a write with zeros above;
-//! RCTL.LBM does nothing, only the PHY loops back; RDTR and TIDV delay nothing. More are listed in the parts.
+//! ports do nothing; a packet without an end and the header that segments repeat stay until another packet replaces them
+//! (`tests/handoff.rs`); an access of one or two bytes is one of the whole register, a write with zeros above; RCTL.LBM does
+//! nothing, only the PHY loops back; RDTR and TIDV delay nothing. More are listed in the parts.
 //! Deviations: work is bounded, see `transmit.rs` and `receive.rs`; a doorbell's work is done when the owner
 //! says, not within the write; an empty frame is counted and goes nowhere (with QEMU's, it can stop the network behind
 //! the card for good).

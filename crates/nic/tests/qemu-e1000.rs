@@ -87,7 +87,7 @@ impl Peer {
                 Err(_) if start.elapsed() < Duration::from_secs(10) => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                Err(_) => return None,
+                Err(error) => panic!("QEMU's monitor: {error}"),
             }
         };
         let mut peer = Self { child, to, from, monitor, wire };
@@ -544,6 +544,11 @@ impl Driver {
                 1 | 2 => DATA,
                 _ => DATA | TSE,
             };
+            // A context in mid-packet makes the card repeat a header of long ago.
+            if index > 0 && self.random.roll(12) == 0 {
+                let header = self.random.choose(&[1, 54, 255]);
+                self.context(TSE | report, header, segment);
+            }
             let options = self.random.roll(4) << 8;
             let address = match self.random.roll(20) {
                 0 => NOWHERE,

@@ -1,5 +1,6 @@
 //! The card driven as a driver does, its quirks, and random accesses. `tests/qemu-e1000.rs` compares it with QEMU's.
 
+mod handoff;
 mod properties;
 mod receive;
 mod registers;
@@ -105,6 +106,14 @@ impl Machine {
 
     fn status(&self, entry: u64) -> u8 {
         self.memory.at(TX_RING + 16 * entry, 16).unwrap()[12]
+    }
+}
+
+impl Machine {
+    /// A context descriptor for an IPv4 header at 14 and a TCP header at 34.
+    fn context(&mut self, flags: u32, payload: u32, header: u8, segment: u16) {
+        let address = u64::from_le_bytes([14, 24, 33, 0, 34, 50, 0, 0]);
+        self.push(address, DEXT | flags | payload, u32::from(header) << 8 | u32::from(segment) << 16);
     }
 }
 

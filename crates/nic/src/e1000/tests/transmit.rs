@@ -25,14 +25,6 @@ fn sum(bytes: &[u8]) -> u32 {
     (sum >> 16) + (sum & 0xffff)
 }
 
-impl Machine {
-    /// A context descriptor for the headers of `tcp`.
-    fn context(&mut self, flags: u32, payload: u32, header: u8, segment: u16) {
-        let address = u64::from_le_bytes([14, 24, 33, 0, 34, 50, 0, 0]);
-        self.push(address, DEXT | flags | payload, u32::from(header) << 8 | u32::from(segment) << 16);
-    }
-}
-
 #[test]
 fn legacy_frame_of_two_descriptors() {
     let mut machine = Machine::started();

@@ -121,6 +121,14 @@ pub fn wall_clock(boot_time: u64) -> [u8; WALL_CLOCK_SIZE] {
     bytes
 }
 
+/// Host TSC at which a guest's reaches `at`, where the guest's is the host's plus `offset`, wrapping, and the host's is
+/// `now`. That is `now` when it has, and saturates where the host's never gets that far in 64 bits. The same for every
+/// `now` before, so that a timer need not be set again because time went by.
+pub fn host_deadline(at: u64, offset: u64, now: u64) -> u64 {
+    let left = at.saturating_sub(now.wrapping_add(offset));
+    now.saturating_add(left)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +141,18 @@ mod tests {
         assert_eq!(Scale::from_khz(4_000_000), Scale { mul: 0x8000_0000, shift: -1 });
         assert_eq!(Scale::from_khz(2_000_000).nanoseconds(u64::MAX), u64::MAX >> 1);
         assert_eq!(Scale::from_khz(1).nanoseconds(3), 3_000_000);
+    }
+
+    #[test]
+    fn deadlines_of_a_guest_that_moved_its_counter() {
+        // Back by 10,000: what is far ahead for the guest is not in the host's past.
+        let back = 0u64.wrapping_sub(10_000);
+        assert_eq!(host_deadline(500, back, 10_400), 10_500);
+        assert_eq!(host_deadline(u64::MAX, back, 10_400), u64::MAX);
+        assert_eq!(host_deadline(u64::MAX - 20_000, back, 10_400), u64::MAX - 10_000);
+        // Ahead, and past.
+        assert_eq!(host_deadline(10_700, 10_000, 400), 700);
+        assert_eq!(host_deadline(10_300, 10_000, 400), 400);
     }
 
     #[test]
@@ -157,6 +177,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_deadline_is_exact_and_stays(at: u64, offset: u64, now: u64, passed: u64) {
+            let guest = now.wrapping_add(offset);
+            let deadline = host_deadline(at, offset, now);
+            let left = u128::from(at).saturating_sub(guest.into());
+            prop_assert_eq!(u128::from(deadline), (u128::from(now) + left).min(u64::MAX.into()));
+            let later = now.saturating_add(passed);
+            // Neither counter wraps within this machine's life.
+            if later <= deadline && guest.checked_add(passed).is_some() && now.checked_add(passed).is_some() {
+                prop_assert_eq!(host_deadline(at, offset, later), deadline);
+            }
+        }
+
         #[test]
         fn scale_is_within_one_part_in_2_31(khz: u32, delta in 0u64..1 << 60) {
             let khz = khz.max(1);

@@ -302,6 +302,11 @@ impl LocalApic {
         deliver
     }
 
+    /// The guest's TSC went from `from` to `to` other than by time: a timer that counts is none the wiser.
+    pub fn tsc_moved(&mut self, from: u64, to: u64) {
+        self.timer.tsc_moved(from, to);
+    }
+
     // MSRs.
 
     /// RDMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register, at guest TSC `now`.

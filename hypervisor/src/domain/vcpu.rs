@@ -9,6 +9,7 @@ use crate::cpu::fpu::FpuState;
 use crate::svm::VmcbPage;
 use crate::sync::SpinLock;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use sluice_platform::clock;
 use sluice_platform::lapic::LocalApic;
 
 /// Whether a virtual processor can be given a physical one.
@@ -79,12 +80,18 @@ pub struct Context {
 impl Context {
     /// The time-stamp counter as the guest reads it.
     pub fn guest_tsc(&self) -> u64 {
-        cpu::tsc::now().wrapping_add(self.vmcb.control.tsc_offset)
+        self.guest_tsc_at(cpu::tsc::now())
     }
 
-    /// Host TSC at which the local APIC's timer fires next.
-    pub fn timer_deadline(&self) -> Option<u64> {
-        self.lapic.timer_deadline().map(|at| at.wrapping_sub(self.vmcb.control.tsc_offset))
+    /// The same when the processor's own reads `now`.
+    pub fn guest_tsc_at(&self, now: u64) -> u64 {
+        now.wrapping_add(self.vmcb.control.tsc_offset)
+    }
+
+    /// Host TSC at which the local APIC's timer fires next, as seen at `now`.
+    pub fn timer_deadline(&self, now: u64) -> Option<u64> {
+        let offset = self.vmcb.control.tsc_offset;
+        self.lapic.timer_deadline().map(|at| clock::host_deadline(at, offset, now))
     }
 }
 

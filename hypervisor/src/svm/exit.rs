@@ -100,8 +100,9 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut Processor) {
             break;
         }
     }
-    vcpu.wake_at.store(ctx.timer_deadline().unwrap_or(u64::MAX), Ordering::SeqCst);
-    let ran = tsc::now().wrapping_sub(started);
+    let now = tsc::now();
+    vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
+    let ran = now.wrapping_sub(started);
     vcpu.run_ticks.store(vcpu.run_ticks.load(Ordering::Relaxed).wrapping_add(ran), Ordering::Relaxed);
 }
 
@@ -131,13 +132,12 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Proce
     let now = tsc::now();
     inject::sync_pv_eoi(domain, ctx);
     vcpu.collect(&mut ctx.lapic);
-    let guest_now = ctx.guest_tsc();
-    ctx.lapic.poll_timer(guest_now);
+    ctx.lapic.poll_timer(ctx.guest_tsc_at(now));
     if seen & events::NMI != 0 && ctx.inject == 0 {
         ctx.inject = inject::NMI;
     }
     inject::next(domain, ctx);
-    processor.prepare_timer(ctx.timer_deadline(), now)
+    processor.prepare_timer(ctx.timer_deadline(now), now)
 }
 
 /// Handles one exit.
@@ -257,11 +257,11 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
 fn halt(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     vcpu.collect(&mut ctx.lapic);
     inject::sync_pv_eoi(domain, ctx);
-    let now = ctx.guest_tsc();
-    if ctx.lapic.poll_timer(now) || ctx.lapic.highest_pending().is_some() {
+    let now = tsc::now();
+    if ctx.lapic.poll_timer(ctx.guest_tsc_at(now)) || ctx.lapic.highest_pending().is_some() {
         return Flow::Attend;
     }
-    vcpu.wake_at.store(ctx.timer_deadline().unwrap_or(u64::MAX), Ordering::SeqCst);
+    vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
     vcpu.set_state(RunState::Halted);
     // An interrupt posted before the state changed found nobody to wake.
     if vcpu.events.load(Ordering::SeqCst) != 0 {

@@ -142,7 +142,12 @@ fn read(domain: &Domain, ctx: &mut Context, msr: u32) -> Option<u64> {
 
 fn write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) -> Option<Flow> {
     match msr {
-        TSC => ctx.vmcb.control.tsc_offset = value.wrapping_sub(tsc::now()),
+        TSC => {
+            let now = tsc::now();
+            ctx.lapic.tsc_moved(ctx.guest_tsc_at(now), value);
+            ctx.vmcb.control.tsc_offset = value.wrapping_sub(now);
+            return Some(Flow::Attend);
+        }
         APIC_BASE | TSC_DEADLINE | X2APIC_FIRST..=X2APIC_LAST => {
             super::inject::sync_pv_eoi(domain, ctx);
             let now = ctx.guest_tsc();

@@ -121,6 +121,21 @@ fn sdm_11_5_4_one_shot() {
 }
 
 #[test]
+fn sdm_11_5_4_a_count_does_not_depend_on_the_tsc() {
+    let mut apic = x2apic(0);
+    write(&mut apic, LVT_TIMER, 0x41);
+    apic.msr_write(INITIAL, 1000, 500).unwrap();
+    apic.tsc_moved(1500, 7);
+    assert_eq!((apic.timer_deadline(), apic.msr_read(CURRENT, 7)), (Some(1007), Ok(500)));
+    apic.tsc_moved(7, u64::MAX - 3);
+    assert_eq!(apic.timer_deadline(), Some(u64::MAX));
+    write(&mut apic, LVT_TIMER, 0x4_0041);
+    apic.msr_write(MSR_TSC_DEADLINE, 5000, 100).unwrap();
+    apic.tsc_moved(100, 4000);
+    assert_eq!(apic.timer_deadline(), Some(5000), "a deadline is a value of the TSC");
+}
+
+#[test]
 fn sdm_11_5_4_periodic() {
     let mut apic = x2apic(0);
     write(&mut apic, LVT_TIMER, 0x2_0041);

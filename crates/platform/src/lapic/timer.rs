@@ -143,6 +143,13 @@ impl Timer {
         self.next.filter(|next| self.mode == Mode::TscDeadline && *next > now).unwrap_or(0)
     }
 
+    /// The TSC was set: a count goes on as before, a deadline stays where it is on the new scale.
+    pub fn tsc_moved(&mut self, from: u64, to: u64) {
+        if self.mode.counts() {
+            self.next = self.next.map(|next| to.saturating_add(next.saturating_sub(from)));
+        }
+    }
+
     /// Fires the timer if it is due at `now`; a periodic one is rearmed for the first period after it.
     pub fn expire(&mut self, now: u64) -> bool {
         let Some(next) = self.next.filter(|next| *next <= now) else { return false };

@@ -2,6 +2,7 @@
 //! the scenario to see (`tests/hostile-*.toml`, docs/hostile.md).
 
 mod card;
+mod clock;
 mod control;
 mod debug;
 mod instructions;
@@ -37,10 +38,11 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "memory" => memory::run(random, boot),
         "platform" => platform::run(random),
         "instructions" => instructions::run(random),
+        "clock" => clock::run(),
         "control" => control::run(random),
         "debug" => debug::run(random.next(), 1_000_000_000),
-        "locks" => locks::run(20_000_000_000),
-        "once" => locks::count_interrupts(20_000),
+        "locks" => locks::run(5_000_000_000),
+        "once" => locks::count_interrupts(5_000),
         "storm" => storm::run(),
         "flood" => storm::flood(),
         "startup" => platform::startup(random),

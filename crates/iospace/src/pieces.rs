@@ -1,7 +1,6 @@
 //! What is in a space: pieces of consecutive pages that are consecutive in memory too.
 
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 use core::ops::Range;
 use sluice_memory::{Access, Hpa, PAGE_SIZE};
 
@@ -82,24 +81,28 @@ impl Pieces {
         self.by_address.insert(piece.at, piece);
     }
 
-    /// Takes a range out and returns what was in it.
-    pub(crate) fn take(&mut self, range: Range<u64>) -> Vec<Piece> {
-        let taken: Vec<Piece> = self.overlapping(range.clone()).collect();
-        for piece in &taken {
-            // The piece that holds it begins here or before.
-            let Some((start, whole)) =
-                self.by_address.range(..=piece.at).next_back().map(|(start, whole)| (*start, *whole))
-            else {
-                continue;
-            };
-            self.by_address.remove(&start);
+    /// Whether there is anything in a range.
+    pub(crate) fn meets(&self, range: &Range<u64>) -> bool {
+        self.last_in(range).is_some()
+    }
+
+    /// The last piece, whole, of which something is in a range.
+    fn last_in(&self, range: &Range<u64>) -> Option<Piece> {
+        let (_, last) = self.by_address.range(..range.end).next_back()?;
+        (last.end() > range.start && !range.is_empty()).then_some(*last)
+    }
+
+    /// Takes a range out and hands what was in it to `taken`, from the last piece to the first.
+    pub(crate) fn take(&mut self, range: Range<u64>, mut taken: impl FnMut(Piece)) {
+        while let Some(whole) = self.last_in(&range) {
+            self.by_address.remove(&whole.at);
             for rest in [whole.at..range.start, range.end..whole.end()] {
                 if rest.start < rest.end {
                     self.insert(whole.within(&rest));
                 }
             }
+            taken(whole.within(&range));
         }
-        taken
     }
 
     /// All pieces, in order.

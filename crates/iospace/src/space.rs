@@ -129,7 +129,7 @@ impl<V: View> Space<V> {
     /// See [`IssueError`].
     pub fn issue(&mut self, at: u64, hpa: Hpa, len: u64, rights: Rights) -> Result<(), IssueError> {
         let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
-        if self.pieces.overlapping(range.clone()).next().is_some() {
+        if self.pieces.meets(&range) {
             return Err(IssueError::Taken);
         }
         let piece = Piece { at, hpa, len, rights };
@@ -153,8 +153,9 @@ impl<V: View> Space<V> {
             return Err(IssueError::Absent);
         }
         self.hide(range.clone())?;
-        let mut failed = None;
-        for old in self.pieces.take(range) {
+        let (mut failed, mut pieces) = (None, Vec::new());
+        self.pieces.take(range, |piece| pieces.push(piece));
+        for old in pieces {
             let new = Piece { rights, ..old };
             match self.show(&new) {
                 Ok(()) => self.pieces.insert(new),
@@ -178,8 +179,7 @@ impl<V: View> Space<V> {
     pub fn revoke(&mut self, at: u64, len: u64) -> Result<(), IssueError> {
         let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
         self.hide(range.clone())?;
-        let taken = self.pieces.take(range);
-        self.retired.extend(taken.iter().map(|piece| (piece.hpa, piece.len)));
+        self.pieces.take(range, |piece| self.retired.push((piece.hpa, piece.len)));
         Ok(())
     }
 

@@ -37,12 +37,21 @@ pub fn rdtsc() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// Lets time pass.
-pub fn pause(ticks: u64) {
+/// Waits until `done`, at most so many ticks of the time-stamp counter; whether it is.
+pub fn wait_for(ticks: u64, mut done: impl FnMut() -> bool) -> bool {
     let end = rdtsc() + ticks;
-    while rdtsc() < end {
+    while !done() {
+        if rdtsc() >= end {
+            return false;
+        }
         core::hint::spin_loop();
     }
+    true
+}
+
+/// Lets time pass.
+pub fn pause(ticks: u64) {
+    wait_for(ticks, || false);
 }
 
 /// Reads a model-specific register.

@@ -5,6 +5,7 @@
 
 use super::memory::{Own, fill, get, put, put64};
 use super::{Engine, LEN};
+use crate::machine::wait_for;
 use crate::pci;
 
 const GLOBAL: u64 = 0x04;
@@ -40,7 +41,10 @@ const HEADER: u32 = 5 | 1 << 16;
 const TO_DEVICE: u32 = 1 << 6;
 
 const SLOTS: u32 = 32;
-const PATIENCE: u32 = 200_000;
+/// Ticks for a command: seconds, since a port that is stopped in the middle of one makes QEMU end.
+const PATIENCE: u64 = 5_000_000_000;
+/// For one that the disk cannot have understood.
+const SHORT: u64 = 50_000_000;
 
 /// A port with a disk.
 pub struct Ahci {
@@ -71,7 +75,7 @@ impl Ahci {
     }
 
     fn wait(&self, register: u64, mask: u32) -> bool {
-        (0..PATIENCE).any(|_| get(self.port + register) & mask == 0)
+        wait_for(PATIENCE, || get(self.port + register) & mask == 0)
     }
 
     fn stop(&self) {
@@ -115,9 +119,9 @@ impl Ahci {
     }
 
     /// Issues slot 0 and waits. True if the disk was content.
-    fn issue(&self) -> bool {
+    fn issue(&self, patience: u64) -> bool {
         put(self.port + ISSUE, 1);
-        let done = (0..PATIENCE).any(|_| {
+        let done = wait_for(patience, || {
             get(self.port + ISSUE) & 1 == 0 || get(self.port + TASK_FILE) & (FAILED | BUSY) == FAILED
         });
         let good = done && get(self.port + TASK_FILE) & FAILED == 0;
@@ -129,7 +133,7 @@ impl Ahci {
 
     fn block(&self, operation: u32, block: u32, at: u64) -> bool {
         self.prepare(0, operation, block, 1, at);
-        self.issue()
+        self.issue(PATIENCE)
     }
 }
 
@@ -154,12 +158,12 @@ impl Engine for Ahci {
         match which {
             0 => {
                 self.prepare(0, IDENTIFY, 0, 1, at);
-                self.issue();
+                self.issue(PATIENCE);
             }
             1 => {
                 self.prepare(0, READ, 0, 1, self.page);
                 put64(self.list + 8, at & !0x7f);
-                self.issue();
+                self.issue(SHORT);
             }
             2 | 3 => {
                 self.stop();
@@ -167,11 +171,11 @@ impl Engine for Ahci {
                 put64(self.port + register, at & !align);
                 self.go();
                 self.prepare(0, READ, 0, 1, self.page);
-                self.issue();
+                self.issue(if which == 2 { SHORT } else { PATIENCE });
             }
             _ => {
                 self.prepare(0, READ, 8, 256, at);
-                self.issue();
+                self.issue(PATIENCE);
             }
         }
         self.restart();

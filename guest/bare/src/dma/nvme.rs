@@ -5,6 +5,7 @@
 
 use super::memory::{Own, fill, get, put, put64};
 use super::{Engine, LEN};
+use crate::machine::wait_for;
 use crate::pci;
 
 const CONFIGURATION: u64 = 0x14;
@@ -17,6 +18,7 @@ const DOORBELLS: u64 = 0x1000;
 /// Enabled, entries of 64 and 16 bytes, pages of 4 KiB.
 const ON: u32 = 1 | 6 << 16 | 4 << 20;
 const READY: u32 = 1;
+const FATAL: u32 = 2;
 /// Entries of each queue.
 const DEPTH: u32 = 64;
 
@@ -26,8 +28,8 @@ const IDENTIFY: u32 = 6;
 const WRITE: u32 = 1;
 const READ: u32 = 2;
 
-/// Reads of the register page while a command is waited for.
-const PATIENCE: u32 = 200_000;
+/// Ticks for a command: seconds.
+const PATIENCE: u64 = 5_000_000_000;
 
 #[derive(Clone, Copy, Default)]
 struct Queue {
@@ -81,17 +83,13 @@ impl Nvme {
 
     fn enable(&self, on: bool) -> bool {
         put(self.registers + CONFIGURATION, if on { ON } else { 0 });
-        for _ in 0..PATIENCE {
-            let status = get(self.registers + STATUS);
-            if (status & READY != 0) == on {
-                return true;
-            }
-            // Failed for good.
-            if on && status & 2 != 0 {
-                return false;
-            }
-        }
-        false
+        let mut status = 0;
+        // It may fail for good.
+        let settled = wait_for(PATIENCE, || {
+            status = get(self.registers + STATUS);
+            (status & READY != 0) == on || on && status & FATAL != 0
+        });
+        settled && (status & READY != 0) == on
     }
 
     fn place_admin(&mut self, submission: u64, completion: u64) {
@@ -170,16 +168,13 @@ impl Nvme {
     }
 
     fn complete(&self, queue: &mut Queue) -> Option<u32> {
-        for _ in 0..PATIENCE {
-            if let Some(status) = self.completed(queue) {
-                return Some(status);
-            }
-            // Time for the controller: a register is slower than memory.
-            if get(self.registers + STATUS) & 2 != 0 {
-                return None;
-            }
-        }
-        None
+        let mut status = None;
+        // Between looks, time for the controller: a register is slower than memory.
+        wait_for(PATIENCE, || {
+            status = self.completed(queue);
+            status.is_some() || get(self.registers + STATUS) & FATAL != 0
+        });
+        status
     }
 
     /// Gives the controller time where nothing says when it is done.

@@ -46,6 +46,8 @@ pub fn pages(own: &Own, memory: u64, mut try_at: impl FnMut(u64)) {
 
 /// A few of each kind, for what takes long.
 pub fn some(own: &Own, memory: u64) -> impl Iterator<Item = u64> {
+    // As above: high bits that are ignored do not make it an address of its own.
+    let beyond = own.end() + 2 * MIB;
     let list = [
         2 * MIB,
         3 * MIB,
@@ -62,10 +64,10 @@ pub fn some(own: &Own, memory: u64) -> impl Iterator<Item = u64> {
         0xfee0_0000,
         0xfee0_1000,
         4 * GIB,
-        1 << 40,
-        1 << 51,
+        1 << 40 | beyond,
+        1 << 51 | beyond,
         (1 << 52) - PAGE,
-        1 << 63,
+        1 << 63 | beyond,
     ];
     let foreign: [bool; 19] = core::array::from_fn(|index| !own.contains(list[index]));
     list.into_iter().zip(foreign).filter_map(|(at, foreign)| foreign.then_some(at))

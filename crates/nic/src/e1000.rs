@@ -1,19 +1,20 @@
 //! A software Intel 82540EM (PCI 8086:100e), visible behaviour as QEMU's `e1000`.
 //!
-//! Key types: [`E1000`]; [`registers::Registers`], its register file; [`Transmission`] and [`Reception`], what became of
-//! frames. Memory is reached through [`crate::dma::Dma`], only within [`E1000::transmit`] and [`E1000::receive`];
-//! PCI configuration, bus mastering included, is the owner's. Time is told by [`E1000::advance`] and stands still
-//! between two calls. What memory refuses reads as zeros, as with QEMU's card, so that a ring that is not there sends
-//! nothing. Sources: Intel PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual
-//! (317453); behaviour where QEMU differs from it from observing QEMU's card (`tests/qemu-e1000.rs`).
+//! Key types: [`E1000`]; [`registers::Registers`], its register file; [`Transmission`] and [`Reception`],
+//! what became of frames. Memory is reached through [`crate::dma::Dma`], only within [`E1000::transmit`] and
+//! [`E1000::receive`]; PCI configuration, bus mastering included, is the owner's. Time is told by
+//! [`E1000::advance`] and stands still between two calls. What memory refuses reads as zeros, as with QEMU's
+//! card, so that a ring that is not there sends nothing. Sources: Intel PCI/PCI-X Family of Gigabit Ethernet
+//! Controllers Software Developer's Manual (317453); behaviour where QEMU differs from it from observing
+//! QEMU's card (`tests/qemu-e1000.rs`).
 //!
-//! Quirks kept on purpose (drivers and monitors must live with them): CTRL.RST and CTRL.PHY_RST do nothing; the
-//! ports do nothing; a packet without an end and the header that segments repeat stay until another packet replaces them
-//! (`tests/handoff.rs`); an access of one or two bytes is one of the whole register, a write with zeros above; RCTL.LBM does
-//! nothing, only the PHY loops back; RDTR and TIDV delay nothing. More are listed in the parts.
-//! Deviations: work is bounded, see `transmit.rs` and `receive.rs`; a doorbell's work is done when the owner
-//! says, not within the write; an empty frame is counted and goes nowhere (with QEMU's, it can stop the network behind
-//! the card for good).
+//! Quirks kept on purpose (drivers and monitors must live with them): CTRL.RST and CTRL.PHY_RST do nothing;
+//! the ports do nothing; a packet without an end and the header that segments repeat stay until another
+//! packet replaces them (`tests/handoff.rs`); an access of one or two bytes is one of the whole register, a
+//! write with zeros above; RCTL.LBM does nothing, only the PHY loops back; RDTR and TIDV delay nothing. More
+//! are listed in the parts. Deviations: work is bounded, see `transmit.rs` and `receive.rs`; a doorbell's
+//! work is done when the owner says, not within the write; an empty frame is counted and goes nowhere (with
+//! QEMU's, it can stop the network behind the card for good).
 
 mod eeprom;
 mod interrupts;

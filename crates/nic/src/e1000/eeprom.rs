@@ -1,11 +1,11 @@
 //! The EEPROM, read by shifting bits through EECD (Microwire) or a word at a time by EERD. It cannot be written.
 //!
-//! Source: manual 317453, chapter 5 (contents), sections 13.4.3 (EECD) and 13.4.4 (EERD). The contents follow
+//! Source: manual 317453, chapter 5 (contents), section 13.4 (EECD, EERD). The contents follow
 //! QEMU's card, which takes the station address and the device id in, and makes the checksum good.
 
 /// Words.
 pub const WORDS: usize = 64;
-/// What all words must add up to (section 5.6.35).
+/// What all words must add up to (chapter 5, checksum word).
 const SUM: u16 = 0xbaba;
 /// Read command: start bit and opcode.
 const READ: u32 = 0b110;

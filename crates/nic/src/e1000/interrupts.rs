@@ -1,8 +1,8 @@
 //! Interrupt causes, mask, and the delays between interrupts.
 //!
-//! Source: manual 317453, sections 3.2.7 and 3.4.3 (delays), 13.4.17-13.4.21. As QEMU's card does it: after the line
-//! rose it cannot rise again for the least of ITR (256 ns each), TADV after a descriptor with IDE, and RADV if RDTR is
-//! not 0 (1024 ns each), but at least 128 us. The first interrupt after a quiet time is never delayed.
+//! Source: manual 317453, sections 3.2 and 3.4 (delays), 13.4. As QEMU's card does it: after the line rose it
+//! cannot rise again for the least of ITR (256 ns each), TADV after a descriptor with IDE, and RADV if RDTR
+//! is not 0 (1024 ns each), but at least 128 us. The first interrupt after a quiet time is never delayed.
 //! RDTR and TIDV delay nothing themselves.
 
 use super::E1000;

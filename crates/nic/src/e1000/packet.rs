@@ -1,8 +1,8 @@
 //! The packet being collected for sending: segmentation, checksums, the VLAN tag.
 //!
-//! Key types: [`Packet`], [`Context`]. `transmit.rs` fills and sends it. Source: manual 317453, sections 3.3.6 and 3.5
-//! (context, segmentation), 9.3 (VLAN); behaviour as QEMU's card shows it. Offsets in a context are the driver's: they may
-//! point behind the packet, into what the buffer held before.
+//! Key types: [`Packet`], [`Context`]. `transmit.rs` fills and sends it. Source: manual 317453, sections 3.3
+//! and 3.5 (context, segmentation), chapter 9 (VLAN); behaviour as QEMU's card shows it. Offsets in a context
+//! are the driver's: they may point behind the packet, into what the buffer held before.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -24,7 +24,7 @@ const TCP: u32 = 1 << 24;
 /// IPv4, not IPv6.
 const IP: u32 = 1 << 25;
 
-/// A context descriptor's contents (sections 3.3.6 and 3.5.7).
+/// A context descriptor's contents (sections 3.3 and 3.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Context {
     pub(super) ip_start: u8,
@@ -154,7 +154,7 @@ impl Packet {
         self.size = len as u16;
     }
 
-    /// Puts the numbers of this segment into its headers (section 3.5.9). Returns whether it ends a TCP packet of
+    /// Puts the numbers of this segment into its headers (section 3.5). Returns whether it ends a TCP packet of
     /// several.
     pub(super) fn number_segment(&mut self) -> bool {
         let mut last = false;

@@ -1,8 +1,8 @@
 //! The PHY behind MDIC, auto-negotiation, and the link.
 //!
-//! Source: manual 317453, sections 13.4.6 (MDIC) and 13.5 (PHY registers); IEEE 802.3 clause 22 (registers 0-15); behaviour
-//! as QEMU's card shows it. There is one PHY, at address 1. Negotiating takes 500 ms and always ends at 1000 Mb/s, full
-//! duplex, whatever was advertised.
+//! Source: manual 317453, section 13.4 (MDIC and the PHY's registers); IEEE 802.3 clause 22 (registers 0-15);
+//! behaviour as QEMU's card shows it. There is one PHY, at address 1. Negotiating takes 500 ms and always ends at
+//! 1000 Mb/s, full duplex, whatever was advertised.
 
 use super::E1000;
 use super::registers::{Cause, Status, reg};

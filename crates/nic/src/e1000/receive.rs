@@ -1,12 +1,12 @@
 //! Receiving: filters and the descriptor ring.
 //!
-//! Source: manual 317453, sections 3.2 (ring), 10.1 (filters), 9.4 (VLAN); behaviour as QEMU's card shows it. Quirks
-//! kept: checksums are never checked (IXSM is set); the CRC counts in the length but is not stored; nothing is
-//! received for a second after RCTL is written; descriptors without a buffer are used up, RDT or not; RDH beyond the ring is
-//! followed for one descriptor; RCTL.MPE lets broadcasts pass, too; what the multicast table lets pass counts as multicast, and
-//! frames count as multicast or broadcast even if there is no room for them.
-//! Deviation: of descriptors without a buffer at most [`SKIPPED`] are used up for a frame, then it is lost as if the ring
-//! had been gone through.
+//! Source: manual 317453, section 3.2 (ring), chapter 9 (VLAN), section 13.5 (filters); behaviour as QEMU's
+//! card shows it. Quirks kept: checksums are never checked (IXSM is set); the CRC counts in the length but is
+//! not stored; nothing is received for a second after RCTL is written; descriptors without a buffer are used
+//! up, RDT or not; RDH beyond the ring is followed for one descriptor; RCTL.MPE lets broadcasts pass, too;
+//! what the multicast table lets pass counts as multicast, and frames count as multicast or broadcast even if
+//! there is no room for them. Deviation: of descriptors without a buffer at most [`SKIPPED`] are used up for
+//! a frame, then it is lost as if the ring had been gone through.
 
 use super::E1000;
 use super::phy::MILLISECOND;

@@ -2,7 +2,7 @@
 //!
 //! Key types: [`Registers`], the words by offset; [`Reading`] and [`Writing`], what an access to an offset does;
 //! [`reg`], the offsets. Source: Intel PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's
-//! Manual (317453), sections 13.3-13.8. Which registers answer, and which bits of them can be written, is what QEMU's card
+//! Manual (317453), chapter 13. Which registers answer, and which bits of them can be written, is what QEMU's card
 //! shows: less than the manual's.
 
 use alloc::boxed::Box;

@@ -1,4 +1,5 @@
-//! The card driven as a driver does, its quirks, and random accesses. `tests/qemu-e1000.rs` compares it with QEMU's.
+//! The card driven as a driver does, its quirks, and random accesses. `tests/qemu-e1000.rs` compares it with
+//! QEMU's.
 
 mod handoff;
 mod properties;

@@ -1,9 +1,10 @@
 //! Sending: the descriptor ring. What becomes of a packet on its way is in `packet.rs`.
 //!
-//! A doorbell (TDT or TCTL) only starts a run; [`E1000::transmit`] carries it on, a frame or a bounded amount of work at
-//! a time, so that no access takes long, whatever the ring holds. Interrupts are raised at the end of the run.
+//! A doorbell (TDT or TCTL) only starts a run; [`E1000::transmit`] carries it on, a frame or a bounded amount
+//! of work at a time, so that no access takes long, whatever the ring holds. Interrupts are raised at the end
+//! of the run.
 //!
-//! Source: manual 317453, sections 3.3 (descriptors), 3.4 (ring), 3.5 (segmentation), 9.3 (VLAN); behaviour as QEMU's
+//! Source: manual 317453, sections 3.3 (descriptors), 3.4 (ring), 3.5 (segmentation); behaviour as QEMU's
 //! card shows it. Quirks kept: a data descriptor's length has 16 bits, not 20; IC of a legacy descriptor does
 //! nothing; the options of a packet are those of its first data descriptor; a ring without a length is one
 //! descriptor; TDH and TDT beyond the ring are followed, and a run ends after one descriptor or one circle; a

@@ -338,7 +338,9 @@ fn compare(expect: &Expect, outcome: &Outcome, document: &Value, consoles: &Path
     }
     let reported = outcome.report.as_ref().map_or(&[][..], |report| &report.iommu.faults);
     for fault in reported {
-        if !fault.domain.as_ref().is_some_and(|domain| expect.faults.contains(domain)) {
+        // Where many are expected a unit may have had no room for some: that says so, of nobody.
+        let lost = fault.domain.is_none() && fault.kind == "other" && !expect.faults.is_empty();
+        if !lost && !fault.domain.as_ref().is_some_and(|domain| expect.faults.contains(domain)) {
             problems.push(format!(
                 "the IOMMU refused what nobody should ask: {}",
                 crate::iommu::fault_text(fault)

@@ -252,7 +252,9 @@ impl Unit for Vtd {
         let first = first_record(bits);
         // The lock is not held while somebody looks at a fault.
         (0..count).filter_map(|n| self.take_record((first + n) % count)).for_each(&mut *take);
-        if status.contains(FaultStatus::OVERFLOW) {
+        // Looked at again, since it may have come meanwhile: while it is set nothing is recorded and no interrupt raised.
+        let bits = self.inner.lock().registers.read32(register::FSTS);
+        if FaultStatus::from_bits_retain(bits).contains(FaultStatus::OVERFLOW) {
             self.inner.lock().registers.write32(register::FSTS, FaultStatus::OVERFLOW.bits());
             take(Fault {
                 requester: RequesterId(0),

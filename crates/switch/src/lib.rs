@@ -1,0 +1,332 @@
+//! A small Ethernet switch: guests on its ports, a physical card on its uplink.
+//!
+//! Key types: [`Switch`], [`PortId`], [`Verdict`]. Neighbours: `sluice_emulated` puts software cards on the ports and
+//! `sluice_uplink` drives the card behind the uplink. Nothing is allocated but when a port is attached.
+//!
+//! The switch knows its stations instead of learning them. Each port has the one address that the configuration gives
+//! its guest; a frame with another source address is dropped and counted, so there is nothing that a guest could
+//! teach, and a flood of addresses finds no table to fill. A unicast address that no port has can only be beyond the
+//! uplink. So frames reach:
+//!
+//! | destination | from a port | from the uplink |
+//! |---|---|---|
+//! | group (broadcast, multicast) | all other ports and the uplink | all ports |
+//! | a port's address | that port only | that port only |
+//! | any other | the uplink only | nobody |
+//! | reserved (802.1D, or MAC control) | nobody | nobody |
+//!
+//! Queues are bounded, one in each direction per port: a guest that does not take its frames loses its own, and one
+//! that sends more than the wire takes fills its own. Ports take turns on the wire, a frame each.
+//!
+//! Source: IEEE 802.1D-2004, 7.5-7.9 (filtering, relay) and 7.12.6 (reserved addresses); IEEE 802.3, 31 (MAC control).
+//! Deviations: no learning and no spanning tree; source addresses of ports are checked.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod queue;
+
+use alloc::boxed::Box;
+use core::array;
+use queue::Queue;
+
+/// Most ports.
+pub const MAX_PORTS: usize = 16;
+/// Bytes of the shortest frame: addresses and type. Cards pad what they send.
+pub const MIN_FRAME: usize = 14;
+/// Bytes of the longest frame, without CRC: with a VLAN tag.
+pub const MAX_FRAME: usize = 1518;
+/// Frames that wait for a guest. What a window of TCP sends while a guest is not scheduled should fit.
+pub const INBOX: usize = 64;
+/// Frames of one guest that wait for the wire.
+pub const OUTBOX: usize = 32;
+
+/// A station address.
+pub type Mac = [u8; 6];
+
+/// A port of one switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(u8);
+
+impl PortId {
+    /// The number of the port, below [`MAX_PORTS`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its bit in a mask.
+    pub const fn bit(self) -> u16 {
+        1 << (self.0 & 15)
+    }
+
+    /// The port with a number.
+    pub const fn from_index(index: usize) -> Option<Self> {
+        if index < MAX_PORTS { Some(Self(index as u8)) } else { None }
+    }
+}
+
+/// Why a port cannot be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachError {
+    /// All ports are taken.
+    Full,
+    /// Another port has the address, or it is a group's.
+    Address,
+}
+
+/// What became of a frame that a port sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// On its way to whom it is for, as far as they have room.
+    Forwarded,
+    /// Its source address is not the port's. Dropped.
+    Forged,
+    /// Too short, too long, or for the link itself, which is not the guest's. Dropped.
+    Refused,
+}
+
+/// What happened at a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames sent and forwarded.
+    pub sent: u64,
+    /// Frames sent with another's source address.
+    pub forged: u64,
+    /// Frames sent that are no such frames as a station may send.
+    pub refused: u64,
+    /// Frames that found no room on the way to the wire.
+    pub dropped_out: u64,
+    /// Frames that found no room on the way to the guest.
+    pub dropped_in: u64,
+}
+
+#[derive(Debug)]
+struct Port {
+    mac: Mac,
+    inbox: Queue<INBOX>,
+    outbox: Queue<OUTBOX>,
+    counters: Counters,
+}
+
+/// What came from beyond the uplink and went nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UplinkCounters {
+    /// Frames for an address that no port has.
+    pub unclaimed: u64,
+    /// Frames that claim to come from a port: a loop, or a station outside with a guest's address.
+    pub forged: u64,
+    /// Frames that no station may send, too short or too long.
+    pub refused: u64,
+}
+
+/// The switch.
+#[derive(Debug)]
+pub struct Switch {
+    ports: [Option<Box<Port>>; MAX_PORTS],
+    /// Ports with frames in their inbox, by bit.
+    waiting: u16,
+    /// The port whose turn it is on the wire.
+    turn: u8,
+    uplink: UplinkCounters,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Destination and source.
+fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
+    let (to, rest) = frame.split_first_chunk::<6>()?;
+    Some((*to, *rest.first_chunk::<6>()?))
+}
+
+const fn is_group(mac: Mac) -> bool {
+    mac[0] & 1 != 0
+}
+
+/// The frame stays on its link: to 01-80-C2-00-00-00 to 0F, which no bridge forwards, or MAC control, such as a PAUSE.
+fn is_for_the_link(frame: &[u8], to: Mac) -> bool {
+    const MAC_CONTROL: [u8; 2] = [0x88, 0x08];
+    matches!(to, [0x01, 0x80, 0xc2, 0, 0, last] if last < 0x10) || frame.get(12..14) == Some(&MAC_CONTROL)
+}
+
+fn is_sound(frame: &[u8], to: Mac) -> bool {
+    (MIN_FRAME..=MAX_FRAME).contains(&frame.len()) && !is_for_the_link(frame, to)
+}
+
+impl Switch {
+    /// No ports.
+    pub fn new() -> Self {
+        Self { ports: array::from_fn(|_| None), waiting: 0, turn: 0, uplink: UplinkCounters::default() }
+    }
+
+    /// Adds a port for the station with this address. Allocates its queues, about 150 KiB.
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    pub fn attach(&mut self, mac: Mac) -> Result<PortId, AttachError> {
+        if is_group(mac) || self.owner(mac).is_some() {
+            return Err(AttachError::Address);
+        }
+        let index = self.ports.iter().position(Option::is_none).ok_or(AttachError::Full)?;
+        let port = PortId::from_index(index).ok_or(AttachError::Full)?;
+        let fresh = Port { mac, inbox: Queue::new(), outbox: Queue::new(), counters: Counters::default() };
+        *self.ports.get_mut(index).ok_or(AttachError::Full)? = Some(Box::new(fresh));
+        Ok(port)
+    }
+
+    /// Removes a port and all that waits at it.
+    pub fn detach(&mut self, port: PortId) {
+        self.waiting &= !port.bit();
+        if let Some(slot) = self.ports.get_mut(port.index()) {
+            *slot = None;
+        }
+    }
+
+    /// No port is attached.
+    pub fn is_empty(&self) -> bool {
+        self.ports.iter().all(Option::is_none)
+    }
+
+    /// The port that has an address.
+    pub fn owner(&self, mac: Mac) -> Option<PortId> {
+        let has = |port: &Option<Box<Port>>| port.as_ref().is_some_and(|port| port.mac == mac);
+        self.ports.iter().position(has).and_then(PortId::from_index)
+    }
+
+    /// A frame from the guest at a port.
+    pub fn send(&mut self, from: PortId, frame: &[u8]) -> Verdict {
+        let (to, source) = addresses(frame).unwrap_or_default();
+        let Some(port) = self.port_mut(from) else { return Verdict::Refused };
+        if !is_sound(frame, to) {
+            port.counters.refused += 1;
+            return Verdict::Refused;
+        }
+        if source != port.mac {
+            port.counters.forged += 1;
+            return Verdict::Forged;
+        }
+        port.counters.sent += 1;
+        let target = if is_group(to) { None } else { self.owner(to) };
+        if is_group(to) || target.is_none() {
+            self.put_outbox(from, frame);
+        }
+        self.put_inboxes(Some(from), to, target, frame);
+        Verdict::Forwarded
+    }
+
+    /// A frame from the wire. Returns whether it is for anybody.
+    pub fn receive(&mut self, frame: &[u8]) -> bool {
+        let (to, source) = addresses(frame).unwrap_or_default();
+        if !is_sound(frame, to) {
+            self.uplink.refused += 1;
+            return false;
+        }
+        if self.owner(source).is_some() {
+            self.uplink.forged += 1;
+            return false;
+        }
+        let target = self.owner(to);
+        if !is_group(to) && target.is_none() {
+            self.uplink.unclaimed += 1;
+            return false;
+        }
+        self.put_inboxes(None, to, target, frame);
+        true
+    }
+
+    /// The next frame for the guest at a port.
+    pub fn inbox(&self, port: PortId) -> Option<&[u8]> {
+        self.port(port)?.inbox.first()
+    }
+
+    /// The guest has taken it, or does not want it.
+    pub fn pop_inbox(&mut self, id: PortId) {
+        let Some(port) = self.port_mut(id) else { return };
+        port.inbox.pop();
+        if port.inbox.is_empty() {
+            self.waiting &= !id.bit();
+        }
+    }
+
+    /// Ports with frames for their guests, by [`PortId::bit`].
+    pub const fn waiting(&self) -> u16 {
+        self.waiting
+    }
+
+    /// Whether the guest at a port can send another frame to the wire without losing it.
+    pub fn has_room(&self, port: PortId) -> bool {
+        self.port(port).is_none_or(|port| !port.outbox.is_full())
+    }
+
+    /// The next frame for the wire.
+    pub fn outbox(&self) -> Option<&[u8]> {
+        self.port(self.next_turn()?)?.outbox.first()
+    }
+
+    /// The wire has taken it: the next port's turn.
+    pub fn pop_outbox(&mut self) {
+        let Some(turn) = self.next_turn() else { return };
+        if let Some(port) = self.port_mut(turn) {
+            port.outbox.pop();
+        }
+        self.turn = (turn.0 + 1) % MAX_PORTS as u8;
+    }
+
+    /// Counters of a port.
+    pub fn counters(&self, port: PortId) -> Option<Counters> {
+        Some(self.port(port)?.counters)
+    }
+
+    /// Counters of the uplink.
+    pub const fn uplink_counters(&self) -> UplinkCounters {
+        self.uplink
+    }
+
+    fn port(&self, id: PortId) -> Option<&Port> {
+        self.ports.get(id.index())?.as_deref()
+    }
+
+    fn port_mut(&mut self, id: PortId) -> Option<&mut Port> {
+        self.ports.get_mut(id.index())?.as_deref_mut()
+    }
+
+    /// The first port from the one whose turn it is that has something for the wire.
+    fn next_turn(&self) -> Option<PortId> {
+        let from = usize::from(self.turn);
+        (0..MAX_PORTS)
+            .filter_map(|step| PortId::from_index((from + step) % MAX_PORTS))
+            .find(|id| self.port(*id).is_some_and(|port| !port.outbox.is_empty()))
+    }
+
+    fn put_outbox(&mut self, from: PortId, frame: &[u8]) {
+        if let Some(port) = self.port_mut(from)
+            && !port.outbox.push(frame)
+        {
+            port.counters.dropped_out += 1;
+        }
+    }
+
+    /// A frame to `target`, or to all but `from` if it is for a group.
+    fn put_inboxes(&mut self, from: Option<PortId>, to: Mac, target: Option<PortId>, frame: &[u8]) {
+        for index in 0..MAX_PORTS {
+            let Some(id) = PortId::from_index(index) else { break };
+            let wanted = is_group(to) || target == Some(id);
+            if !wanted || from == Some(id) {
+                continue;
+            }
+            let Some(port) = self.ports.get_mut(index).and_then(Option::as_deref_mut) else { continue };
+            if port.inbox.push(frame) {
+                self.waiting |= id.bit();
+            } else {
+                port.counters.dropped_in += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What the table in the crate's documentation says, and whom a full queue hurts.
+
+use super::*;
+use alloc::vec;
+use alloc::vec::Vec;
+
+const ALICE: Mac = [0x52, 0x54, 0, 0, 0, 0x0a];
+const BOB: Mac = [0x52, 0x54, 0, 0, 0, 0x0b];
+const OUTSIDE: Mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+const ALL: Mac = [0xff; 6];
+
+fn frame(to: Mac, from: Mac, mark: u8) -> Vec<u8> {
+    [&to[..], &from[..], &[0x08, 0, mark]].concat()
+}
+
+fn pair() -> (Switch, PortId, PortId) {
+    let mut switch = Switch::new();
+    let (alice, bob) = (switch.attach(ALICE).unwrap(), switch.attach(BOB).unwrap());
+    (switch, alice, bob)
+}
+
+fn take(switch: &mut Switch, port: PortId) -> Vec<u8> {
+    let mut marks = Vec::new();
+    while let Some(frame) = switch.inbox(port) {
+        marks.push(frame[14]);
+        switch.pop_inbox(port);
+    }
+    marks
+}
+
+fn take_out(switch: &mut Switch) -> Vec<u8> {
+    let mut marks = Vec::new();
+    while let Some(frame) = switch.outbox() {
+        marks.push(frame[14]);
+        switch.pop_outbox();
+    }
+    marks
+}
+
+#[test]
+fn frames_reach_whom_they_are_for() {
+    let (mut switch, alice, bob) = pair();
+    for (mark, to) in (1..).zip([BOB, ALICE, OUTSIDE, ALL]) {
+        assert_eq!(switch.send(alice, &frame(to, ALICE, mark)), Verdict::Forwarded);
+    }
+    assert_eq!(switch.waiting(), bob.bit());
+    assert_eq!(take(&mut switch, bob), [1, 4]);
+    assert_eq!(take(&mut switch, alice), [], "nothing comes back to where it came from");
+    assert_eq!(take_out(&mut switch), [3, 4], "the wire does not see what stays inside");
+    for (mark, to) in (1..).zip([BOB, ALICE, [2; 6], ALL]) {
+        assert_eq!(switch.receive(&frame(to, OUTSIDE, mark)), mark != 3);
+    }
+    assert_eq!(take(&mut switch, alice), [2, 4]);
+    assert_eq!(take(&mut switch, bob), [1, 4]);
+    assert_eq!(take_out(&mut switch), [], "the uplink does not get its own frames back");
+    assert_eq!(switch.uplink_counters(), UplinkCounters { unclaimed: 1, ..UplinkCounters::default() });
+    assert_eq!(switch.waiting(), 0);
+}
+
+#[test]
+fn a_forged_source_gains_nothing() {
+    let (mut switch, alice, bob) = pair();
+    for n in 0..=255 {
+        assert_eq!(switch.send(alice, &frame(ALL, [2, 0, 0, 0, n, 1], 1)), Verdict::Forged);
+    }
+    assert_eq!(switch.send(alice, &frame(OUTSIDE, BOB, 2)), Verdict::Forged);
+    assert!(take_out(&mut switch).is_empty() && take(&mut switch, bob).is_empty());
+    assert_eq!(switch.counters(alice).unwrap(), Counters { forged: 257, ..Counters::default() });
+    // Bob's frames still come to Bob alone.
+    assert!(switch.receive(&frame(BOB, OUTSIDE, 3)));
+    assert_eq!((take(&mut switch, alice), take(&mut switch, bob)), (vec![], vec![3]));
+    // From outside neither.
+    assert!(!switch.receive(&frame(ALICE, BOB, 4)));
+    assert_eq!(switch.uplink_counters().forged, 1);
+    assert_eq!(take(&mut switch, alice), []);
+}
+
+#[test]
+fn what_is_for_the_link_stays_off_the_wire() {
+    let (mut switch, alice, bob) = pair();
+    let mut pause = frame(OUTSIDE, ALICE, 1);
+    pause[12..14].copy_from_slice(&[0x88, 0x08]);
+    let long = [frame(OUTSIDE, ALICE, 1), vec![0; MAX_FRAME]].concat();
+    let bad = [
+        frame([1, 0x80, 0xc2, 0, 0, 1], ALICE, 1),
+        frame([1, 0x80, 0xc2, 0, 0, 0x0f], ALICE, 1),
+        pause,
+        long,
+        vec![0; 13],
+        vec![],
+    ];
+    for frame in &bad {
+        assert_eq!(switch.send(alice, frame), Verdict::Refused);
+        assert!(!switch.receive(frame));
+    }
+    assert_eq!(switch.send(alice, &frame([1, 0x80, 0xc2, 0, 0, 0x10], ALICE, 7)), Verdict::Forwarded);
+    assert_eq!((take_out(&mut switch), take(&mut switch, bob)), (vec![7], vec![7]));
+    assert_eq!(switch.counters(alice).unwrap().refused, bad.len() as u64);
+    assert_eq!(switch.uplink_counters().refused, bad.len() as u64);
+}
+
+#[test]
+fn a_full_queue_hurts_its_own_port_only() {
+    let (mut switch, alice, bob) = pair();
+    for n in 0..100 {
+        switch.send(alice, &frame(OUTSIDE, ALICE, n));
+        switch.receive(&frame(ALICE, OUTSIDE, n));
+    }
+    assert!(!switch.has_room(alice) && switch.has_room(bob));
+    let counters = switch.counters(alice).unwrap();
+    assert_eq!(counters.dropped_out, 100 - OUTBOX as u64);
+    assert_eq!(counters.dropped_in, 100 - INBOX as u64);
+    switch.send(bob, &frame(OUTSIDE, BOB, 200));
+    switch.send(bob, &frame(ALL, BOB, 201));
+    let sent = take_out(&mut switch);
+    assert_eq!(sent[..5], [0, 200, 1, 201, 2], "ports take turns");
+    assert_eq!(sent.len(), OUTBOX + 2);
+    assert_eq!(take(&mut switch, alice), (0..INBOX as u8).collect::<Vec<_>>(), "in order");
+}
+
+#[test]
+fn addresses_are_one_port_s_each() {
+    let (mut switch, alice, _) = pair();
+    assert_eq!(switch.attach(ALICE), Err(AttachError::Address));
+    assert_eq!(switch.attach(ALL), Err(AttachError::Address));
+    switch.receive(&frame(ALICE, OUTSIDE, 1));
+    switch.detach(alice);
+    assert_eq!((switch.waiting(), switch.inbox(alice)), (0, None));
+    assert_eq!(switch.attach(ALICE), Ok(alice));
+    assert_eq!(switch.inbox(alice), None, "nothing of the last owner is left");
+    for n in 2..MAX_PORTS as u8 {
+        switch.attach([2, n, 0, 0, 0, 0]).unwrap();
+    }
+    assert_eq!(switch.attach([4; 6]), Err(AttachError::Full));
+}

@@ -1,17 +1,6 @@
 //! What passes between the caller, the monitor and the hardware: accesses, outcomes, the raw device.
 
-/// The physical device, as far as the monitor touches it. Offsets are relative to the device's
-/// port range (its BAR), widths are 1, 2 or 4 bytes.
-pub trait RawDevice {
-    /// One port read.
-    fn read(&mut self, offset: u16, width: u8) -> u32;
-    /// One port write.
-    fn write(&mut self, offset: u16, width: u8, value: u32);
-    /// Reads one port repeatedly until `into` is full; its length is a multiple of `width`.
-    fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]);
-    /// Writes all of `from` to one port; its length is a multiple of `width`.
-    fn write_string(&mut self, offset: u16, width: u8, from: &[u8]);
-}
+pub use sluice_uplink::RawDevice;
 
 /// A client of one device: a slot number below [`Self::MAX`], given out by `attach`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

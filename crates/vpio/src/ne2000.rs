@@ -30,8 +30,8 @@ use crate::counters::DeviceCounters;
 use crate::model::{Check, RegisterId};
 use crate::models::ne2000::MODEL;
 use backlog::Backlog;
-use receive::Ring;
 use send::Mirror;
+use sluice_uplink::ne2000::ring::Ring;
 
 pub(crate) use hardware::Counted;
 
@@ -140,6 +140,7 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new() -> Self {
+        let ring = Ring::new(receive::RING_START, receive::RING_STOP);
         let find = |page, port| MODEL.find(port as u16, page as u8).unwrap_or(RegisterId(u8::MAX));
         let inputs = (0..MODEL.registers.len().min(64))
             .filter(|&index| MODEL.vetted_by(RegisterId(index as u8)).any(|check| check == Check::SendRange));
@@ -149,9 +150,9 @@ impl Device {
             named: RegisterId(u8::MAX),
             contexts: array::from_fn(|_| None),
             regime: Regime::Unused,
-            ring: Ring::default(),
+            ring,
             mirror: Mirror::new(),
-            scratch: vec![0; receive::RING_BYTES].into_boxed_slice(),
+            scratch: vec![0; ring.bytes()].into_boxed_slice(),
             sole_line: false,
             counters: DeviceCounters::default(),
         }

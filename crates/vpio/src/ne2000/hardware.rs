@@ -4,27 +4,9 @@ use sluice_nic::ne2000::registers::{Command, Interrupt, port};
 
 use crate::access::RawDevice;
 
-/// Page 0, started, no remote DMA.
-pub(super) const RUN: u8 = Command::START.union(Command::NO_DMA).bits();
-/// Page 0, stopped, no remote DMA.
-pub(super) const HALT: u8 = Command::STOP.union(Command::NO_DMA).bits();
-/// DCR while the monitor moves data: word wide, FIFO threshold 8 bytes, normal operation.
-pub(super) const DCR: u8 = 0x49;
-
-pub(super) fn get(raw: &mut dyn RawDevice, offset: u16) -> u8 {
-    raw.read(offset, 1) as u8
-}
-
-pub(super) fn put(raw: &mut dyn RawDevice, offset: u16, value: u8) {
-    raw.write(offset, 1, u32::from(value));
-}
-
-/// Sets a 16-bit register pair.
-pub(super) fn put_pair(raw: &mut dyn RawDevice, low: u16, value: u16) {
-    let [first, second] = value.to_le_bytes();
-    put(raw, low, first);
-    put(raw, low + 1, second);
-}
+pub(super) use sluice_uplink::ne2000::card::{
+    DCR, HALT, RUN, get, put, put_array, put_pair, read_memory, write_memory,
+};
 
 /// Reads the remote address. Page 0 must be selected.
 pub(super) fn remote_address(raw: &mut dyn RawDevice) -> u16 {
@@ -35,35 +17,6 @@ pub(super) fn remote_address(raw: &mut dyn RawDevice) -> u16 {
 /// TXP as 0 (DP8390D 10.3), nor started.
 pub(super) const fn tame(command: u8) -> u8 {
     command & !Command::TRANSMIT.bits()
-}
-
-fn program(raw: &mut dyn RawDevice, base: u8, address: u16, bytes: usize, direction: Command) {
-    // The engine may only be programmed while it is idle.
-    put(raw, port::CMD, base);
-    put_pair(raw, port::RBCR0, bytes as u16);
-    put_pair(raw, port::RSAR0, address);
-    put(raw, port::CMD, base & !Command::NO_DMA.bits() | direction.bits());
-}
-
-/// Reads card memory: `into` is a multiple of 4 bytes, at most 32 KiB. `base` is [`RUN`] or
-/// [`HALT`]; afterwards the card is at `base` with the completion acknowledged. DCR must select
-/// words.
-pub(super) fn read_memory(raw: &mut dyn RawDevice, base: u8, address: u16, into: &mut [u8]) {
-    program(raw, base, address, into.len(), Command::REMOTE_READ);
-    raw.read_string(port::DATA, 4, into);
-    finish(raw, base);
-}
-
-/// Writes card memory; see [`read_memory`].
-pub(super) fn write_memory(raw: &mut dyn RawDevice, base: u8, address: u16, from: &[u8]) {
-    program(raw, base, address, from.len(), Command::REMOTE_WRITE);
-    raw.write_string(port::DATA, 4, from);
-    finish(raw, base);
-}
-
-fn finish(raw: &mut dyn RawDevice, base: u8) {
-    put(raw, port::CMD, base);
-    put(raw, port::ISR, Interrupt::DMA_DONE.bits());
 }
 
 /// No interrupt from the card until its mask is set again.

@@ -5,85 +5,19 @@
 //! a unicast frame into the ring of the client with that address, a broadcast or multicast frame
 //! into every ring whose own filter lets it pass, any other nowhere. A client's promiscuous bit
 //! widens nothing.
-//!
-//! QEMU's card takes CURR == BNRY for an empty ring and, when the last free pages are filled
-//! exactly, goes on to overwrite unread frames. A frame written then would begin at page BNRY, so a
-//! zero word (no header is zero) is kept there; if it changes, the ring is not believed and cleared.
 
 use sluice_nic::Ne2000;
+use sluice_nic::ne2000::Reception;
 use sluice_nic::ne2000::registers::{Command, Interrupt, port};
-use sluice_nic::ne2000::{MAX_FRAME, Reception};
 
-use super::hardware::{self, Aside, RUN, get, put};
+use super::hardware::{Aside, get, put};
 use super::{Context, Device, Regime};
 use crate::access::{ClientId, RawDevice};
 
 pub(super) const RING_START: u8 = 0x80;
 pub(super) const RING_STOP: u8 = 0xc0;
-const RING_PAGES: u8 = RING_STOP - RING_START;
-pub(super) const RING_BYTES: usize = RING_PAGES as usize * 256;
-/// BNRY follows when it is this far behind.
-const LAG: u8 = RING_PAGES / 4;
-/// Longest frame believed: with a VLAN tag.
-const LONGEST: usize = MAX_FRAME + 4;
-
-/// Where the monitor is in its ring.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ring {
-    /// First page not yet read.
-    read: u8,
-    /// BNRY in the hardware; this page starts with the zero word.
-    boundary: u8,
-}
-
-impl Default for Ring {
-    fn default() -> Self {
-        Self { read: RING_START, boundary: RING_STOP - 1 }
-    }
-}
-
-/// Pages from one ring page forward to another.
-const fn distance(from: u8, to: u8) -> u8 {
-    if to >= from { to - from } else { RING_PAGES - (from - to) }
-}
-
-const fn in_ring(page: u8) -> bool {
-    page >= RING_START && page < RING_STOP
-}
-
-/// The next frame in drained ring bytes: its data and the bytes it occupies, or `None` if the
-/// header is not one the card could have written.
-fn parse(bytes: &[u8], page: u8) -> Option<(&[u8], usize)> {
-    let &[status, next, low, high, ref data @ ..] = bytes else { return None };
-    let length = usize::from(u16::from_le_bytes([low, high]));
-    let pages = (length + 4).div_ceil(256);
-    let expected = usize::from(page - RING_START) + pages;
-    let wrapped = RING_START + (expected % usize::from(RING_PAGES)) as u8;
-    let sound = status & 0x1f == 1 && next == wrapped && (4 + 14..=4 + LONGEST).contains(&length);
-    let frame = data.get(..length.checked_sub(4)?).filter(|_| sound)?;
-    Some((frame, pages * 256))
-}
-
-/// The zero word at a page is still there.
-fn sentinel(raw: &mut dyn RawDevice, page: u8) -> bool {
-    let mut word = [0; 4];
-    hardware::read_memory(raw, RUN, u16::from(page) << 8, &mut word);
-    word == [0; 4]
-}
 
 impl Device {
-    /// Prepares the ring in the hardware. The card is stopped, on page 0, in word mode.
-    pub(super) fn open_ring(&mut self, raw: &mut dyn RawDevice) {
-        self.ring = Ring::default();
-        put(raw, port::PSTART, RING_START);
-        put(raw, port::PSTOP, RING_STOP);
-        put(raw, port::BNRY, self.ring.boundary);
-        hardware::write_memory(raw, hardware::HALT, u16::from(self.ring.boundary) << 8, &[0; 4]);
-        put(raw, port::CMD, hardware::HALT | 0x40);
-        put(raw, port::ISR, self.ring.read); // CURR on page 1.
-        put(raw, port::CMD, hardware::HALT);
-    }
-
     /// Takes what the hardware has to report: reception for everyone, transmission for the holder.
     /// Page 0 is selected.
     pub(super) fn collect(&mut self, raw: &mut dyn RawDevice, aside: &mut Aside) {
@@ -112,9 +46,7 @@ impl Device {
             }
             if status.contains(Interrupt::OVERFLOW) {
                 // DP8390D 7.3: a receiver that overflowed must be stopped and restarted.
-                put(raw, port::CMD, hardware::HALT);
-                self.open_ring(raw);
-                put(raw, port::CMD, RUN);
+                self.ring.reopen(raw);
                 self.counters.ring_overruns += 1;
             }
         }
@@ -123,73 +55,10 @@ impl Device {
     /// Empties the ring into the clients' rings.
     fn drain(&mut self, raw: &mut dyn RawDevice, aside: &mut Aside) {
         aside.take_engine(raw);
-        put(raw, port::CMD, RUN | 0x40);
-        let current = get(raw, port::ISR); // CURR on page 1.
-        put(raw, port::CMD, RUN);
-        if !in_ring(current) {
-            return self.resync(raw);
-        }
-        let pages = distance(self.ring.read, current);
-        if pages == 0 {
-            return;
-        }
-        let mut buffer = core::mem::take(&mut self.scratch);
-        let length = usize::from(pages) * 256;
-        if let Some(bytes) = buffer.get_mut(..length) {
-            // The engine wraps from PSTOP to PSTART by itself.
-            hardware::read_memory(raw, RUN, u16::from(self.ring.read) << 8, bytes);
-            let bytes = &*bytes;
-            // Believe all or nothing: the chain of headers must lead to CURR exactly.
-            let chain = || {
-                let mut at = 0;
-                let start = self.ring.read - RING_START;
-                core::iter::from_fn(move || {
-                    let page = RING_START + (start + (at / 256) as u8) % RING_PAGES;
-                    let rest = bytes.get(at..).filter(|rest| !rest.is_empty())?;
-                    let parsed = parse(rest, page);
-                    at = parsed.map_or(bytes.len(), |(_, used)| at + used);
-                    Some(parsed.filter(|_| at <= bytes.len()).map(|(frame, _)| frame))
-                })
-            };
-            // The zero word is looked at after the data was read: what was read is then whole.
-            let whole = sentinel(raw, self.ring.boundary);
-            if whole && chain().all(|frame| frame.is_some()) {
-                let frames = chain();
-                self.ring.read = current;
-                for frame in frames.flatten() {
-                    self.deliver(frame);
-                }
-            } else {
-                self.scratch = buffer;
-                return self.resync(raw);
-            }
-        }
-        self.scratch = buffer;
-        if distance(self.ring.boundary, self.ring.read) > LAG {
-            self.advance_boundary(raw);
-        }
-    }
-
-    /// Gives drained pages back to the hardware.
-    fn advance_boundary(&mut self, raw: &mut dyn RawDevice) {
-        let Ring { read, boundary: old } = self.ring;
-        let new = if read == RING_START { RING_STOP - 1 } else { read - 1 };
-        hardware::write_memory(raw, RUN, u16::from(new) << 8, &[0; 4]);
-        // Up to here nothing passed the old boundary. What passes it before the next line goes to
-        // pages already drained, and if it gets as far as the new boundary, it shows there.
-        if !sentinel(raw, old) {
-            return self.resync(raw);
-        }
-        put(raw, port::BNRY, new);
-        self.ring.boundary = new;
-    }
-
-    /// The ring makes no sense: drops its contents.
-    fn resync(&mut self, raw: &mut dyn RawDevice) {
-        self.counters.ring_overruns += 1;
-        put(raw, port::CMD, hardware::HALT);
-        self.open_ring(raw);
-        put(raw, port::CMD, RUN);
+        let (mut ring, mut scratch) = (self.ring, core::mem::take(&mut self.scratch));
+        let sound = ring.drain(raw, &mut scratch, &mut |frame| self.deliver(frame));
+        self.counters.ring_overruns += u64::from(!sound);
+        (self.ring, self.scratch) = (ring, scratch);
     }
 
     /// Gives a frame to those it is for.

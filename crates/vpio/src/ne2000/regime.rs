@@ -3,7 +3,7 @@
 use sluice_nic::ne2000::registers::{Command, Interrupt, Receive, port};
 use sluice_nic::ne2000::{MEMORY_LEN, MEMORY_START, PROM_LEN};
 
-use super::hardware::{self, Aside, DCR, HALT, RUN, get, put, put_pair, tame};
+use super::hardware::{self, Aside, DCR, HALT, RUN, get, put, put_array, put_pair, tame};
 use super::{Context, Device, Regime, Unknown};
 use crate::access::{ClientId, RawDevice};
 
@@ -218,7 +218,7 @@ impl Device {
             put(raw, offset, value);
         }
         put_pair(raw, port::TBCR0, 0);
-        self.open_ring(raw);
+        self.ring.open(raw);
         put(raw, port::CMD, HALT | PAGE1);
         put_array(raw, 8, &[0xff; 8]);
         put(raw, port::CMD, RUN);
@@ -297,12 +297,6 @@ pub(super) const fn undivided_receive(rcr: u8) -> u8 {
 fn straighten(raw: &mut dyn RawDevice) {
     put(raw, port::PSTART, 0x40);
     put(raw, port::PSTOP, 0xc0);
-}
-
-fn put_array(raw: &mut dyn RawDevice, first: u16, values: &[u8]) {
-    for (offset, &value) in (first..).zip(values) {
-        put(raw, offset, value);
-    }
 }
 
 fn get_array(raw: &mut dyn RawDevice, first: u16, values: &mut [u8]) {

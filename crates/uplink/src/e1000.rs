@@ -1,0 +1,272 @@
+//! The Intel 82540EM as an uplink, with legacy descriptor rings.
+//!
+//! The card writes descriptors back; of these nothing is read but status and length, which are checked, and each is
+//! written whole before the card gets it again.
+//! Source: Intel 8254x Software Developer's Manual (317453), 3.2 (receive), 3.3 (transmit, legacy), 13.4 (registers),
+//! 14.4-14.5 (initialization).
+
+use crate::{Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, RawDevice, Sent, Uplink, is_frame, put_frame};
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Registers, by their names in the manual.
+mod reg {
+    pub const CTRL: u16 = 0x0000;
+    pub const STATUS: u16 = 0x0008;
+    pub const ICR: u16 = 0x00c0;
+    pub const IMS: u16 = 0x00d0;
+    pub const IMC: u16 = 0x00d8;
+    pub const RCTL: u16 = 0x0100;
+    pub const TCTL: u16 = 0x0400;
+    pub const TIPG: u16 = 0x0410;
+    pub const RECEIVE_RING: u16 = 0x2800;
+    pub const SEND_RING: u16 = 0x3800;
+    pub const MTA: u16 = 0x5200;
+    // Of a ring.
+    pub const LOW: u16 = 0x00;
+    pub const HIGH: u16 = 0x04;
+    pub const LENGTH: u16 = 0x08;
+    pub const HEAD: u16 = 0x10;
+    pub const TAIL: u16 = 0x18;
+}
+
+/// CTRL: reset; link up; speed found by itself.
+const RESET: u32 = 1 << 26;
+const LINK: u32 = 1 << 6 | 1 << 5;
+/// RCTL: on, all unicast, all multicast, broadcast, CRC taken off; buffers of 2048 bytes, one frame each.
+const RECEIVE: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 15 | 1 << 26;
+/// TCTL: on, short frames padded, collision threshold and distance as 14.5 says.
+const SEND: u32 = 1 << 1 | 1 << 3 | 0xf << 4 | 0x40 << 12;
+/// TIPG for copper, 14.5.
+const GAPS: u32 = 0x0060_200a;
+
+/// Causes: descriptor sent; link changed; few receive descriptors; overrun; received.
+const SENT: u32 = 1 << 0;
+const LINK_CHANGED: u32 = 1 << 2;
+const FEW: u32 = 1 << 4;
+const OVERRUN: u32 = 1 << 6;
+const RECEIVED: u32 = 1 << 7;
+const WANTED: u32 = LINK_CHANGED | FEW | OVERRUN | RECEIVED;
+
+/// Bytes of a descriptor.
+const DESCRIPTOR: usize = 16;
+/// Descriptors to receive into, and to send from: multiples of eight.
+const RECEIVERS: usize = 64;
+const SENDERS: usize = 32;
+/// Bytes of a buffer.
+const BUFFER: usize = 2048;
+/// Memory: two rings on a page, then the buffers.
+const SEND_RING: usize = RECEIVERS * DESCRIPTOR;
+const RECEIVE_BUFFERS: usize = 0x1000;
+const SEND_BUFFERS: usize = RECEIVE_BUFFERS + RECEIVERS * BUFFER;
+const MEMORY: usize = SEND_BUFFERS + SENDERS * BUFFER;
+
+/// Status of a descriptor: done; of a received one: last of its frame.
+const DONE: u8 = 1;
+const END: u8 = 2;
+/// Command of a descriptor: last of its frame, CRC wanted, status wanted.
+const COMMAND: u8 = 1 | 1 << 1 | 1 << 3;
+/// Reads of a register that should change.
+const PATIENCE: usize = 10_000;
+
+/// The driver.
+#[derive(Debug)]
+pub struct E1000 {
+    /// The descriptor that the card fills next.
+    next: usize,
+    /// The descriptor to send from next, and the oldest not seen to be done.
+    tail: usize,
+    oldest: usize,
+    /// Somebody waits for a descriptor, and transmit interrupts are on.
+    awaited: bool,
+    scratch: Box<[u8]>,
+    counters: Counters,
+}
+
+impl Default for E1000 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl E1000 {
+    /// A driver for a card that it has not touched yet.
+    pub fn new() -> Self {
+        let scratch = vec![0; MAX_FRAME].into_boxed_slice();
+        Self { next: 0, tail: 0, oldest: 0, awaited: false, scratch, counters: Counters::default() }
+    }
+
+    /// Gives the card a descriptor to receive into.
+    fn offer(memory: &mut dyn DmaMemory, index: usize) {
+        let address = u64::from(memory.bus()) + (RECEIVE_BUFFERS + index * BUFFER) as u64;
+        memory.write(index * DESCRIPTOR, &u128::from(address).to_le_bytes());
+    }
+
+    fn set_ring(raw: &mut dyn RawDevice, ring: u16, address: u32, descriptors: usize) {
+        raw.write(ring + reg::LOW, 4, address);
+        raw.write(ring + reg::HIGH, 4, 0);
+        raw.write(ring + reg::LENGTH, 4, (descriptors * DESCRIPTOR) as u32);
+        raw.write(ring + reg::HEAD, 4, 0);
+        raw.write(ring + reg::TAIL, 4, 0);
+    }
+
+    /// Length of the frame in the next descriptor. `Err`: the card has not filled it; `Ok(None)`: with nothing that
+    /// could be a frame.
+    fn filled(&self, memory: &dyn DmaMemory) -> Result<Option<usize>, ()> {
+        let mut descriptor = [0; DESCRIPTOR];
+        memory.read(self.next * DESCRIPTOR, &mut descriptor);
+        let [_, _, _, _, _, _, _, _, l0, l1, _, _, status, errors, _, _] = descriptor;
+        if status & DONE == 0 {
+            return Err(());
+        }
+        let length = usize::from(u16::from_le_bytes([l0, l1]));
+        let sound = status & END != 0 && errors == 0 && (MIN_FRAME..=MAX_FRAME).contains(&length);
+        Ok(sound.then_some(length))
+    }
+
+    /// Up to a ring of frames; true if there may be more.
+    fn drain(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
+        for done in 0..RECEIVERS {
+            let Ok(filled) = self.filled(card.memory) else {
+                if done > 0 {
+                    self.give_back(card.registers);
+                }
+                return false;
+            };
+            match filled.and_then(|length| self.scratch.get_mut(..length)) {
+                Some(frame) => {
+                    card.memory.read(RECEIVE_BUFFERS + self.next * BUFFER, frame);
+                    self.counters.received += 1;
+                    take(frame);
+                }
+                None => self.counters.restarts += 1,
+            }
+            Self::offer(card.memory, self.next);
+            self.next = (self.next + 1) % RECEIVERS;
+        }
+        self.give_back(card.registers);
+        true
+    }
+
+    /// The card gets all descriptors but one, which tells a full ring from an empty one.
+    fn give_back(&self, raw: &mut dyn RawDevice) {
+        let last = (self.next + RECEIVERS - 1) % RECEIVERS;
+        raw.write(reg::RECEIVE_RING + reg::TAIL, 4, last as u32);
+    }
+
+    /// Sees which descriptors are done with.
+    fn reclaim(&mut self, memory: &dyn DmaMemory) {
+        while self.oldest != self.tail {
+            let mut status = [0];
+            memory.read(SEND_RING + self.oldest * DESCRIPTOR + 12, &mut status);
+            if status[0] & DONE == 0 {
+                return;
+            }
+            self.oldest = (self.oldest + 1) % SENDERS;
+        }
+    }
+
+    fn silence(raw: &mut dyn RawDevice) {
+        raw.write(reg::IMC, 4, u32::MAX);
+        let _ = raw.read(reg::ICR, 4);
+    }
+
+    /// Everything off and the card reset; emulations take the reset bit for a formality.
+    fn reset(raw: &mut dyn RawDevice) -> bool {
+        Self::silence(raw);
+        raw.write(reg::RCTL, 4, 0);
+        raw.write(reg::TCTL, 4, 0);
+        // Nothing is under way 10 ms later; a read of STATUS takes a microsecond on a bus.
+        let control = raw.read(reg::CTRL, 4);
+        raw.write(reg::CTRL, 4, control | RESET);
+        let done = (0..PATIENCE).any(|_| raw.read(reg::CTRL, 4) & RESET == 0);
+        Self::silence(raw);
+        for ring in [reg::RECEIVE_RING, reg::SEND_RING] {
+            Self::set_ring(raw, ring, 0, 0);
+        }
+        done && raw.read(reg::STATUS, 4) != u32::MAX
+    }
+}
+
+impl Uplink for E1000 {
+    fn name(&self) -> &'static str {
+        "e1000"
+    }
+
+    fn memory(&self) -> usize {
+        MEMORY
+    }
+
+    fn start(&mut self, card: &mut Card<'_>) -> bool {
+        let raw = &mut *card.registers;
+        if !Self::reset(raw) {
+            return false;
+        }
+        (self.next, self.tail, self.oldest, self.awaited) = (0, 0, 0, false);
+        let control = raw.read(reg::CTRL, 4);
+        raw.write(reg::CTRL, 4, control | LINK);
+        for row in 0..128 {
+            raw.write(reg::MTA + 4 * row, 4, 0);
+        }
+        for index in 0..RECEIVERS {
+            Self::offer(card.memory, index);
+        }
+        let bus = card.memory.bus();
+        Self::set_ring(raw, reg::RECEIVE_RING, bus, RECEIVERS);
+        Self::set_ring(raw, reg::SEND_RING, bus.wrapping_add(SEND_RING as u32), SENDERS);
+        raw.write(reg::TIPG, 4, GAPS);
+        raw.write(reg::TCTL, 4, SEND);
+        raw.write(reg::RCTL, 4, RECEIVE);
+        self.give_back(raw);
+        raw.write(reg::IMS, 4, WANTED);
+        true
+    }
+
+    fn send(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+        if !is_frame(frame) {
+            return Sent::Refused;
+        }
+        let after = (self.tail + 1) % SENDERS;
+        if after == self.oldest {
+            self.reclaim(card.memory);
+        }
+        if after == self.oldest {
+            self.awaited = true;
+            card.registers.write(reg::IMS, 4, SENT);
+            return Sent::Full;
+        }
+        let at = SEND_BUFFERS + self.tail * BUFFER;
+        let length = put_frame(card.memory, at, frame) as u16;
+        let address = u64::from(card.memory.bus()) + at as u64;
+        let words = u128::from(address) | u128::from(length) << 64 | u128::from(COMMAND) << 88;
+        card.memory.write(SEND_RING + self.tail * DESCRIPTOR, &words.to_le_bytes());
+        self.tail = after;
+        card.registers.write(reg::SEND_RING + reg::TAIL, 4, after as u32);
+        self.counters.sent += 1;
+        Sent::Done
+    }
+
+    fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
+        // Reading acknowledges. Before the ring is read: a frame that comes later raises the line again.
+        let causes = card.registers.read(reg::ICR, 4);
+        if causes == u32::MAX {
+            return false;
+        }
+        if self.awaited && causes & SENT != 0 {
+            self.awaited = false;
+            card.registers.write(reg::IMC, 4, SENT);
+        }
+        if causes & OVERRUN != 0 {
+            self.counters.overruns += 1;
+        }
+        self.drain(card, take)
+    }
+
+    fn stop(&mut self, card: &mut Card<'_>) {
+        Self::reset(card.registers);
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}

@@ -1,0 +1,154 @@
+//! How the hypervisor itself drives a network card: just enough to put frames on the wire and take all from it.
+//!
+//! Key types: [`Uplink`], which each driver implements; [`Card`], its way to the hardware: registers ([`RawDevice`])
+//! and, for bus masters, memory of the hypervisor's ([`DmaMemory`]). [`for_device`] finds the driver of a card.
+//! Neighbours: `sluice_emulated` puts a switch and guests' software cards before an uplink; `sluice_vpio` works the
+//! same NE2000 with the same ring while guests share it.
+//!
+//! A card is believed no more than a guest: whatever it writes into memory, or leaves in its own, is checked for
+//! length and place before it is used. What makes no sense is dropped and counted, and the receiver begins anew. The
+//! work of each call is bounded.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod e1000;
+pub mod ne2000;
+pub mod rtl8139;
+
+use alloc::boxed::Box;
+
+/// Bytes of the shortest frame a driver sends: two addresses and a type. It pads to [`MIN_PADDED`].
+pub const MIN_FRAME: usize = 14;
+/// Shorter frames are padded to this with zeros (IEEE 802.3, 4.2.8, less the CRC).
+pub const MIN_PADDED: usize = 60;
+/// Bytes of the longest frame without CRC: with a VLAN tag.
+pub const MAX_FRAME: usize = 1518;
+
+/// The registers of a physical device. Offsets are relative to its port range or its memory BAR, widths are 1, 2 or
+/// 4 bytes.
+pub trait RawDevice {
+    /// One read.
+    fn read(&mut self, offset: u16, width: u8) -> u32;
+    /// One write.
+    fn write(&mut self, offset: u16, width: u8, value: u32);
+    /// Reads one register repeatedly until `into` is full; its length is a multiple of `width`.
+    fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]);
+    /// Writes all of `from` to one register; its length is a multiple of `width`.
+    fn write_string(&mut self, offset: u16, width: u8, from: &[u8]);
+}
+
+/// Memory of the hypervisor's that a bus-master card reaches, in one piece. The card may change it at any time.
+/// What is written here before a register is, the card sees.
+pub trait DmaMemory {
+    /// Where the card finds the first byte: a multiple of 4096, and all of it below 4 GiB.
+    fn bus(&self) -> u32;
+    /// Copies out; `into` is left alone where it is not all inside.
+    fn read(&self, offset: usize, into: &mut [u8]);
+    /// Copies in; nothing where it is not all inside.
+    fn write(&mut self, offset: usize, bytes: &[u8]);
+}
+
+/// No memory, for cards that master no bus.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoMemory;
+
+impl DmaMemory for NoMemory {
+    fn bus(&self) -> u32 {
+        0
+    }
+    fn read(&self, _: usize, _: &mut [u8]) {}
+    fn write(&mut self, _: usize, _: &[u8]) {}
+}
+
+/// The way to the hardware, for the time of one call.
+pub struct Card<'a> {
+    /// Its registers.
+    pub registers: &'a mut dyn RawDevice,
+    /// [`Uplink::memory`] bytes that it reaches.
+    pub memory: &'a mut dyn DmaMemory,
+}
+
+/// What became of a frame to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The card has it.
+    Done,
+    /// The card is busy. It interrupts when it is not, and the next [`Uplink::poll`] may be followed by another try.
+    Full,
+    /// It is no Ethernet frame: not 14 to 1518 bytes.
+    Refused,
+}
+
+/// What a driver counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames put on the wire.
+    pub sent: u64,
+    /// Frames taken from it.
+    pub received: u64,
+    /// Times the card lost frames for want of room.
+    pub overruns: u64,
+    /// Times what the card left made no sense, and the receiver began anew.
+    pub restarts: u64,
+}
+
+/// A driver. It keeps what it knows of the card; the card itself comes with each call.
+pub trait Uplink: Send {
+    /// What it is called in reports.
+    fn name(&self) -> &'static str;
+
+    /// The card's registers are in this BAR.
+    fn bar(&self) -> u8 {
+        0
+    }
+
+    /// Bytes of memory that the card must reach; 0 for one that masters no bus.
+    fn memory(&self) -> usize {
+        0
+    }
+
+    /// Resets the card and puts it on the wire: it takes every frame, and interrupts for them.
+    /// False if the card does not answer as it should.
+    fn start(&mut self, card: &mut Card<'_>) -> bool;
+
+    /// Sends a frame without CRC.
+    fn send(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent;
+
+    /// Acknowledges what the card interrupts for, and gives the frames it has received, without CRC and in order, to
+    /// `take`. True if it may have more: call again, for the card will not interrupt for them.
+    fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool;
+
+    /// Takes the card off the wire. It interrupts no more, writes no memory, and keeps no frames that its next owner
+    /// could read.
+    fn stop(&mut self, card: &mut Card<'_>);
+
+    /// What was counted since the driver was made.
+    fn counters(&self) -> Counters;
+}
+
+/// A driver for the function with these PCI identifiers. Allocates its buffers.
+pub fn for_device(vendor: u16, device: u16) -> Option<Box<dyn Uplink>> {
+    match (vendor, device) {
+        (0x10ec, 0x8029) => Some(Box::new(ne2000::Ne2000::new())),
+        (0x10ec, 0x8139) => Some(Box::new(rtl8139::Rtl8139::new())),
+        (0x8086, 0x100e) => Some(Box::new(e1000::E1000::new())),
+        _ => None,
+    }
+}
+
+/// Whether a frame can be sent at all.
+fn is_frame(frame: &[u8]) -> bool {
+    (MIN_FRAME..=MAX_FRAME).contains(&frame.len())
+}
+
+/// Copies a frame that can be sent into the card's memory, padded with zeros; its length there.
+fn put_frame(memory: &mut dyn DmaMemory, at: usize, frame: &[u8]) -> usize {
+    memory.write(at, frame);
+    let padding = [0; MIN_PADDED];
+    if let Some(padding) = padding.get(frame.len()..) {
+        memory.write(at.saturating_add(frame.len()), padding);
+    }
+    frame.len().max(MIN_PADDED)
+}

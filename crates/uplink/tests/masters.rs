@@ -1,0 +1,363 @@
+//! The uplinks that master the bus, each with the software card of its kind as its hardware.
+
+use proptest::prelude::*;
+use sluice_nic::dma::VecMemory;
+use sluice_nic::{E1000, Rtl8139, e1000, rtl8139};
+use sluice_uplink::{Card, DmaMemory, MAX_FRAME, RawDevice, Sent, Uplink, for_device};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+/// Where the card finds its memory.
+const BUS: u32 = 0x10_0000;
+
+/// A software card.
+trait Model {
+    fn new() -> Self;
+    const ID: (u16, u16);
+    fn read(&mut self, offset: u16, width: u8) -> u32;
+    fn write(&mut self, offset: u16, width: u8, value: u32, memory: &mut VecMemory);
+    /// The next frame going out.
+    fn transmit(&mut self, memory: &mut VecMemory) -> Option<Vec<u8>>;
+    /// The card took the frame.
+    fn receive(&mut self, frame: &[u8], memory: &mut VecMemory) -> bool;
+    fn interrupt(&self) -> bool;
+    fn advance(&mut self, now: u64);
+    fn refused(&self) -> u64;
+}
+
+impl Model for Rtl8139 {
+    fn new() -> Self {
+        Rtl8139::new(MAC)
+    }
+    const ID: (u16, u16) = (0x10ec, 0x8139);
+    fn read(&mut self, offset: u16, width: u8) -> u32 {
+        Rtl8139::read(self, offset, width)
+    }
+    fn write(&mut self, offset: u16, width: u8, value: u32, memory: &mut VecMemory) {
+        Rtl8139::write(self, offset, width, value, memory);
+    }
+    fn transmit(&mut self, memory: &mut VecMemory) -> Option<Vec<u8>> {
+        while self.busy() {
+            if let Some(frame) = Rtl8139::transmit(self, memory) {
+                return Some(frame.to_vec());
+            }
+        }
+        None
+    }
+    fn receive(&mut self, frame: &[u8], memory: &mut VecMemory) -> bool {
+        self.has_room() && Rtl8139::receive(self, frame, memory) == rtl8139::Reception::Stored
+    }
+    fn interrupt(&self) -> bool {
+        Rtl8139::interrupt(self)
+    }
+    fn advance(&mut self, now: u64) {
+        Rtl8139::advance(self, now);
+    }
+    fn refused(&self) -> u64 {
+        Rtl8139::refused(self)
+    }
+}
+
+impl Model for E1000 {
+    fn new() -> Self {
+        E1000::new(MAC)
+    }
+    const ID: (u16, u16) = (0x8086, 0x100e);
+    fn read(&mut self, offset: u16, width: u8) -> u32 {
+        E1000::read(self, offset.into(), width)
+    }
+    fn write(&mut self, offset: u16, width: u8, value: u32, _: &mut VecMemory) {
+        E1000::write(self, offset.into(), width, value);
+    }
+    fn transmit(&mut self, memory: &mut VecMemory) -> Option<Vec<u8>> {
+        let mut frame = vec![0; e1000::MAX_OUTGOING];
+        loop {
+            match E1000::transmit(self, memory, &mut frame) {
+                e1000::Transmission::Idle => return None,
+                e1000::Transmission::Busy => {}
+                e1000::Transmission::Frame(len) => return Some(frame[..len].to_vec()),
+            }
+        }
+    }
+    fn receive(&mut self, frame: &[u8], memory: &mut VecMemory) -> bool {
+        E1000::receive(self, memory, frame) == e1000::Reception::Stored
+    }
+    fn interrupt(&self) -> bool {
+        E1000::interrupt(self)
+    }
+    fn advance(&mut self, now: u64) {
+        E1000::advance(self, now);
+    }
+    fn refused(&self) -> u64 {
+        E1000::refused(self)
+    }
+}
+
+struct Hardware<M> {
+    model: M,
+    memory: Rc<RefCell<VecMemory>>,
+    wire: Vec<Vec<u8>>,
+    arriving: VecDeque<Vec<u8>>,
+    /// Nothing goes out.
+    slow: bool,
+    now: u64,
+}
+
+impl<M: Model> Hardware<M> {
+    fn after(&mut self) {
+        self.now += 1_000_000;
+        self.model.advance(self.now);
+        let mut memory = self.memory.borrow_mut();
+        while !self.slow
+            && let Some(frame) = self.model.transmit(&mut memory)
+        {
+            self.wire.push(frame);
+        }
+        if let Some(frame) = self.arriving.front()
+            && self.model.receive(frame, &mut memory)
+        {
+            self.arriving.pop_front();
+        }
+    }
+}
+
+impl<M: Model> RawDevice for Hardware<M> {
+    fn read(&mut self, offset: u16, width: u8) -> u32 {
+        let value = self.model.read(offset, width);
+        self.after();
+        value
+    }
+    fn write(&mut self, offset: u16, width: u8, value: u32) {
+        self.model.write(offset, width, value, &mut self.memory.borrow_mut());
+        self.after();
+    }
+    fn read_string(&mut self, _: u16, _: u8, _: &mut [u8]) {}
+    fn write_string(&mut self, _: u16, _: u8, _: &[u8]) {}
+}
+
+struct Memory(Rc<RefCell<VecMemory>>);
+
+impl DmaMemory for Memory {
+    fn bus(&self) -> u32 {
+        BUS
+    }
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        if let Some(bytes) = self.0.borrow().at(u64::from(BUS) + offset as u64, into.len()) {
+            into.copy_from_slice(bytes);
+        }
+    }
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        if let Some(to) = self.0.borrow_mut().at_mut(u64::from(BUS) + offset as u64, bytes.len()) {
+            to.copy_from_slice(bytes);
+        }
+    }
+}
+
+struct Bench<M> {
+    hardware: Hardware<M>,
+    memory: Memory,
+    driver: Box<dyn Uplink>,
+}
+
+impl<M: Model> Bench<M> {
+    fn new() -> Self {
+        let driver = for_device(M::ID.0, M::ID.1).unwrap();
+        let memory = Rc::new(RefCell::new(VecMemory::new(BUS.into(), driver.memory())));
+        let hardware = Hardware {
+            model: M::new(),
+            memory: memory.clone(),
+            wire: vec![],
+            arriving: VecDeque::new(),
+            slow: false,
+            now: 0,
+        };
+        let mut bench = Self { hardware, memory: Memory(memory), driver };
+        // Links take their time.
+        (0..10).for_each(|_| bench.hardware.after());
+        assert!(bench.start());
+        bench
+    }
+
+    fn start(&mut self) -> bool {
+        let started =
+            self.driver.start(&mut Card { registers: &mut self.hardware, memory: &mut self.memory });
+        (0..10_000).for_each(|_| self.hardware.after());
+        started
+    }
+
+    fn send(&mut self, frame: &[u8]) -> Sent {
+        self.driver.send(&mut Card { registers: &mut self.hardware, memory: &mut self.memory }, frame)
+    }
+
+    fn poll(&mut self) -> (Vec<Vec<u8>>, bool) {
+        let mut got = vec![];
+        let mut card = Card { registers: &mut self.hardware, memory: &mut self.memory };
+        let more = self.driver.poll(&mut card, &mut |frame| got.push(frame.to_vec()));
+        (got, more)
+    }
+
+    fn stop(&mut self) {
+        self.driver.stop(&mut Card { registers: &mut self.hardware, memory: &mut self.memory });
+    }
+}
+
+fn frame(len: usize, mark: u8) -> Vec<u8> {
+    (0..len).map(|at| if at < 6 { 0xff } else { mark.wrapping_add(at as u8) }).collect()
+}
+
+fn frames_go_out_padded_and_whole<M: Model>() {
+    let mut bench = Bench::<M>::new();
+    for len in [13, 14, 59, 60, 61, 1514, MAX_FRAME, MAX_FRAME + 1] {
+        let expected = if (14..=MAX_FRAME).contains(&len) { Sent::Done } else { Sent::Refused };
+        assert_eq!(bench.send(&frame(len, 1)), expected);
+    }
+    let lengths: Vec<usize> = bench.hardware.wire.iter().map(Vec::len).collect();
+    assert_eq!(lengths, [60, 60, 60, 61, 1514, MAX_FRAME]);
+    assert_eq!(bench.hardware.wire[4], frame(1514, 1));
+    // Once more where the long ones were.
+    for mark in 0..100 {
+        assert_eq!(bench.send(&frame(20, mark)), Sent::Done);
+    }
+    assert!(bench.hardware.wire[6..].iter().all(|sent| sent[20..] == [0; 40]), "nothing old in the padding");
+    assert!(!bench.hardware.model.interrupt(), "nobody waits for the transmitter");
+    assert_eq!(bench.hardware.model.refused(), 0);
+}
+
+fn a_busy_card_interrupts_when_somebody_waits<M: Model>() {
+    let mut bench = Bench::<M>::new();
+    bench.hardware.slow = true;
+    let taken = (0..200u8).take_while(|mark| bench.send(&frame(100, *mark)) == Sent::Done).count();
+    assert!((4..200).contains(&taken), "{taken}");
+    assert!(!bench.hardware.model.interrupt());
+    bench.hardware.slow = false;
+    bench.hardware.after();
+    assert_eq!(bench.hardware.wire.len(), taken);
+    assert!(bench.hardware.model.interrupt());
+    assert_eq!(bench.poll(), (vec![], false));
+    assert!(!bench.hardware.model.interrupt());
+    assert_eq!(bench.send(&frame(100, 200)), Sent::Done);
+    assert!(!bench.hardware.model.interrupt(), "and no more when nobody does");
+    let sent: Vec<u8> = bench.hardware.wire.iter().map(|frame| frame[6].wrapping_sub(6)).collect();
+    assert_eq!(sent, (0..taken as u8).chain([200]).collect::<Vec<_>>());
+}
+
+fn a_stopped_card_is_off_the_wire_and_the_bus<M: Model>() {
+    let mut bench = Bench::<M>::new();
+    bench.hardware.arriving.extend([frame(1000, 3), frame(700, 9)]);
+    assert_eq!(bench.send(&frame(1200, 5)), Sent::Done);
+    bench.stop();
+    let before = bench.hardware.memory.borrow().clone();
+    bench.hardware.arriving = [frame(500, 1)].into();
+    (0..100).for_each(|_| bench.hardware.after());
+    assert_eq!(bench.hardware.arriving.len(), 1);
+    assert!(*bench.hardware.memory.borrow() == before && !bench.hardware.model.interrupt());
+    // And can be put on it again.
+    assert!(bench.start());
+    assert!(bench.hardware.model.interrupt());
+    assert_eq!(bench.poll().0, [frame(500, 1)]);
+}
+
+fn a_flood_is_taken_in_bounded_portions<M: Model>() {
+    let mut bench = Bench::<M>::new();
+    bench.hardware.arriving.extend((0..3000u32).map(|mark| frame(60 + mark as usize % 1400, mark as u8)));
+    (0..2000).for_each(|_| bench.hardware.after());
+    let (mut got, mut polls) = (vec![], 0);
+    while got.len() < 3000 {
+        polls += 1;
+        assert!(polls < 3000, "stuck after {} frames", got.len());
+        let (portion, more) = bench.poll();
+        assert!(portion.len() <= 64);
+        got.extend(portion);
+        assert!(
+            more || bench.hardware.model.interrupt() || bench.hardware.arriving.is_empty() || {
+                bench.hardware.after();
+                true
+            }
+        );
+    }
+    assert!((0..3000u32).all(|mark| got[mark as usize] == frame(60 + mark as usize % 1400, mark as u8)));
+    assert_eq!(bench.driver.counters().restarts, 0);
+    assert_eq!(bench.hardware.model.refused(), 0);
+}
+
+fn a_card_that_is_not_there_is_noticed<M: Model>() {
+    struct Nothing;
+    impl RawDevice for Nothing {
+        fn read(&mut self, _: u16, _: u8) -> u32 {
+            u32::MAX
+        }
+        fn write(&mut self, _: u16, _: u8, _: u32) {}
+        fn read_string(&mut self, _: u16, _: u8, _: &mut [u8]) {}
+        fn write_string(&mut self, _: u16, _: u8, _: &[u8]) {}
+    }
+    let mut bench = Bench::<M>::new();
+    let mut card = Card { registers: &mut Nothing, memory: &mut bench.memory };
+    assert!(!bench.driver.start(&mut card));
+    bench.driver.poll(&mut card, &mut |_| panic!("a frame out of nothing"));
+    bench.driver.stop(&mut card);
+}
+
+/// Memory and the registers that the driver reads back are anything.
+fn a_card_is_not_believed<M: Model>(seed: u64, tame: bool, polls: u8) {
+    let mut bench = Bench::<M>::new();
+    let mut random = seed | 1;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    bench.hardware.arriving.extend([frame(300, 1), frame(400, 2)]);
+    for _ in 0..polls % 8 {
+        for byte in &mut bench.hardware.memory.borrow_mut().bytes {
+            *byte = if tame { [0x01, 0x03, 0x40, 0x00, 0x05][next() as usize % 5] } else { next() as u8 };
+        }
+        bench.hardware.arriving.push_back(frame(100, 3));
+        bench.hardware.after();
+        for got in bench.poll().0 {
+            assert!((14..=MAX_FRAME).contains(&got.len()));
+        }
+        let _ = bench.send(&frame(100, 4));
+    }
+    // The driver's own writes stayed inside; the card's may have been sent anywhere by what it was told. It works again
+    // when it is started again.
+    bench.hardware.arriving.clear();
+    assert!(bench.start());
+    bench.hardware.arriving.push_back(frame(777, 7));
+    bench.hardware.after();
+    assert_eq!(bench.poll().0, [frame(777, 7)]);
+    bench.hardware.wire.clear();
+    assert_eq!(bench.send(&frame(333, 3)), Sent::Done);
+    assert_eq!(bench.hardware.wire, [frame(333, 3)]);
+}
+
+macro_rules! for_each_card {
+    ($($test:ident)*) => {
+        mod of_rtl8139 {
+            $(#[test] fn $test() { super::$test::<sluice_nic::Rtl8139>(); })*
+        }
+        mod of_e1000 {
+            $(#[test] fn $test() { super::$test::<sluice_nic::E1000>(); })*
+        }
+    };
+}
+
+for_each_card! {
+    frames_go_out_padded_and_whole
+    a_busy_card_interrupts_when_somebody_waits
+    a_stopped_card_is_off_the_wire_and_the_bus
+    a_flood_is_taken_in_bounded_portions
+    a_card_that_is_not_there_is_noticed
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_card_is_believed(seed in any::<u64>(), tame in any::<bool>(), polls in any::<u8>()) {
+        a_card_is_not_believed::<Rtl8139>(seed, tame, polls);
+        a_card_is_not_believed::<E1000>(seed, tame, polls);
+    }
+}

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Everything that one run of the hypervisor is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +50,8 @@ pub struct Share {
     pub mode: Mode,
     /// Station address that this guest's driver finds in the device, for NICs.
     pub mac: Option<[u8; 6]>,
+    /// The card that this guest sees, if not the physical one's like; for [`Mode::Emulated`].
+    pub model: Option<NicModel>,
     /// The user accepts that this function can reach all memory by DMA.
     pub dma_unprotected: bool,
     /// The user accepts that this function can forge interrupts, for want of interrupt remapping.
@@ -63,6 +65,47 @@ pub enum Mode {
     Passthrough,
     /// Guests use the device in turn, each with its native driver (seed 000).
     Vpio,
+    /// The hypervisor drives the device; each guest sees a software card.
+    Emulated,
+}
+
+/// A network card that the hypervisor can show to a guest, and mostly drive itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NicModel {
+    /// RTL8029, an NE2000 on PCI: ne2k-pci.
+    Ne2000,
+    /// RTL8139C+: 8139cp.
+    Rtl8139,
+    /// The same with the revision of an RTL8139C: 8139too.
+    Rtl8139c,
+    /// Intel 82540EM: e1000.
+    E1000,
+}
+
+impl NicModel {
+    /// All of them, by their words in the configuration file.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("ne2000", Self::Ne2000),
+        ("rtl8139", Self::Rtl8139),
+        ("rtl8139c", Self::Rtl8139c),
+        ("e1000", Self::E1000),
+    ];
+
+    /// The word in the file.
+    pub fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(_, model)| *model == self).map_or("", |(word, _)| word)
+    }
+
+    /// The model that looks to a guest like a physical function with these identifiers. The hypervisor has drivers
+    /// for these functions.
+    pub fn of(vendor: u16, device: u16) -> Option<Self> {
+        match (vendor, device) {
+            (0x10ec, 0x8029) => Some(Self::Ne2000),
+            (0x10ec, 0x8139) => Some(Self::Rtl8139),
+            (0x8086, 0x100e) => Some(Self::E1000),
+            _ => None,
+        }
+    }
 }
 
 /// A physical device.
@@ -173,6 +216,7 @@ mod tests {
             device: 0,
             mode: Mode::Vpio,
             mac: Some([2; 6]),
+            model: None,
             dma_unprotected: false,
             interrupts_unprotected: false,
         };

@@ -190,11 +190,15 @@ pub struct ShareReport {
     pub forwarded_elements: u64,
     /// Frames this guest sent through the hypervisor's eyes (transmit commands seen).
     pub tx_packets: u64,
+    /// Frames of this guest dropped because the wire did not take them in time.
+    pub tx_dropped: u64,
     /// Frames delivered to this guest by the hypervisor.
     pub rx_packets: u64,
     /// Frames for this guest dropped because its queue was full.
     pub rx_dropped: u64,
-    /// Accesses refused by a check of the model.
+    /// Frames of this guest dropped because they had another's source address.
+    pub forged: u64,
+    /// Accesses refused by a check of the model; frames and transfers to memory that are not the guest's to make.
     pub refused: u64,
     /// Times the guest had to wait for the device.
     pub waits: u64,

@@ -10,6 +10,7 @@
 
 pub mod boot;
 pub mod dmar;
+pub mod emulated;
 pub mod emulator;
 mod input;
 pub mod ivrs;
@@ -48,4 +49,6 @@ pub const TARGETS: &[Target] = &[
     ("nic_rtl8139", nic_rtl8139::rtl8139),
     ("nic_e1000", nic_e1000::e1000),
     ("vpio_monitor", vpio::monitor),
+    ("emulated_segment", emulated::segment),
+    ("uplink_cards", emulated::uplink),
 ];

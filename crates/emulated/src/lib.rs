@@ -1,0 +1,25 @@
+//! Emulated mode: each guest has a software card, all of them hang on a switch, and the hypervisor drives the physical
+//! card behind its uplink. No guest touches the hardware.
+//!
+//! Key types: [`Segment`] puts it together; [`Nic`] is a guest's card, whatever its model; [`Guests`] is how cards
+//! reach their guests' memory. Neighbours: `sluice_nic` (the cards), `sluice_switch`, `sluice_uplink`. The owner brings
+//! register accesses, interrupts of the physical card and the time to the segment, and carries its lines to the guests.
+//!
+//! Frames move as far as they can within the call that set them off: from a doorbell through the switch onto the wire
+//! and into the other guests' cards, from a physical interrupt into the guests' cards. What finds no room waits in the
+//! switch's queues until the guest makes room, or the wire does. The work of each call is bounded: a card that has
+//! more to send than [`FRAMES_PER_CALL`] goes on at the next [`Segment::poll`].
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod names;
+mod nic;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+pub use nic::{Bar, Description, Nic, Register, describe};
+pub use segment::{Counters, FRAMES_PER_CALL, Guests, Segment, World};
+pub use sluice_switch::{AttachError, PortId};

@@ -1,0 +1,435 @@
+//! Software cards, the switch and the uplink, put together.
+
+use crate::names;
+use crate::nic::{Description, FRAME, Nic, Offer, Outgoing, Register, describe};
+use alloc::boxed::Box;
+use core::array;
+use sluice_abi::config::NicModel;
+use sluice_nic::dma::{Dma, DmaError};
+use sluice_switch::{AttachError, MAX_PORTS, PortId, Switch, Verdict};
+use sluice_uplink::{Card, Sent, Uplink};
+
+/// Frames that one call sends for a card; the rest waits for [`Segment::poll`].
+pub const FRAMES_PER_CALL: usize = 64;
+/// What a step without a frame counts for, in frames: a card may copy 256 KiB in one.
+const STEP: usize = 16;
+
+/// How cards reach their guests' memory.
+pub trait Guests {
+    /// The memory of one guest, by the addresses that it gives its card. It has validated every access.
+    type Memory: Dma;
+
+    /// That of the guest at a port; `None`: it is gone.
+    fn memory(&mut self, port: PortId) -> Option<Self::Memory>;
+}
+
+/// Everything outside, for the time of one call.
+pub struct World<'a, G> {
+    /// The physical card.
+    pub card: Card<'a>,
+    /// The guests.
+    pub guests: &'a mut G,
+    /// Nanoseconds from any fixed origin.
+    pub now: u64,
+}
+
+/// What a guest did with its card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Register accesses in elements, and in instructions.
+    pub elements: u64,
+    /// See [`Self::elements`].
+    pub instructions: u64,
+    /// Frames that it sent and the switch forwarded.
+    pub tx_packets: u64,
+    /// Frames of its own that found no room on the way to the wire.
+    pub tx_dropped: u64,
+    /// Frames put into its memory.
+    pub rx_packets: u64,
+    /// Frames for it that found no room.
+    pub rx_dropped: u64,
+    /// Frames with another's source address.
+    pub forged: u64,
+    /// Frames that are none, and transfers to memory that is not its own.
+    pub refused: u64,
+}
+
+/// A guest's end of the segment.
+#[derive(Debug)]
+struct Station {
+    model: NicModel,
+    nic: Nic,
+    /// The guest lets its card master the bus.
+    master: bool,
+    /// The guest has switched the line off.
+    silent: bool,
+    line: bool,
+    elements: u64,
+    instructions: u64,
+    by_register: [u64; names::MOST],
+    rx_packets: u64,
+    rx_missed: u64,
+}
+
+/// Memory as a card sees it: none while it does not master the bus.
+struct Bus<M>(Option<M>);
+
+impl<M: Dma> Dma for Bus<M> {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.0.as_mut().ok_or(DmaError)?.read(address, buffer)
+    }
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        self.0.as_mut().ok_or(DmaError)?.write(address, bytes)
+    }
+}
+
+impl Station {
+    fn bus<G: Guests>(&self, guests: &mut G, port: PortId) -> Bus<G::Memory> {
+        Bus(if self.master { guests.memory(port) } else { None })
+    }
+}
+
+type Stations = [Option<Box<Station>>; MAX_PORTS];
+
+/// A network segment: guests' cards, the switch, the uplink.
+pub struct Segment {
+    switch: Switch,
+    stations: Stations,
+    uplink: Box<dyn Uplink>,
+    /// Ports whose card has no room, by bit: offered nothing until its guest has done something.
+    stuck: u16,
+    /// Ports whose line has changed, by bit.
+    changed: u16,
+    /// Something is left to do that no interrupt will tell of.
+    again: bool,
+    /// The frame going out of a guest's card.
+    frame: Box<[u8; FRAME]>,
+}
+
+impl Segment {
+    /// Nobody on a switch whose uplink is driven by `uplink`, not started yet.
+    pub fn new(uplink: Box<dyn Uplink>) -> Self {
+        let stations = array::from_fn(|_| None);
+        Self {
+            switch: Switch::new(),
+            stations,
+            uplink,
+            stuck: 0,
+            changed: 0,
+            again: false,
+            frame: Box::new([0; FRAME]),
+        }
+    }
+
+    /// The driver of the physical card.
+    pub fn uplink(&self) -> &dyn Uplink {
+        &*self.uplink
+    }
+
+    /// Puts the physical card on the wire. False if it does not answer.
+    pub fn start(&mut self, card: &mut Card<'_>) -> bool {
+        self.uplink.start(card)
+    }
+
+    /// Takes it off.
+    pub fn stop(&mut self, card: &mut Card<'_>) {
+        self.uplink.stop(card);
+    }
+
+    /// Plugs in a card of this model for a guest with this station address.
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    pub fn attach(&mut self, model: NicModel, mac: [u8; 6]) -> Result<PortId, AttachError> {
+        let port = self.switch.attach(mac)?;
+        let station = Station {
+            model,
+            nic: Nic::new(model, mac),
+            master: false,
+            silent: false,
+            line: false,
+            elements: 0,
+            instructions: 0,
+            by_register: [0; names::MOST],
+            rx_packets: 0,
+            rx_missed: 0,
+        };
+        if let Some(slot) = self.stations.get_mut(port.index()) {
+            *slot = Some(Box::new(station));
+        }
+        Ok(port)
+    }
+
+    /// Pulls a guest's card out.
+    pub fn detach(&mut self, port: PortId) {
+        self.switch.detach(port);
+        if let Some(slot) = self.stations.get_mut(port.index()) {
+            *slot = None;
+        }
+        self.stuck &= !port.bit();
+        self.changed &= !port.bit();
+    }
+
+    /// How the card at a port looks on the PCI bus.
+    pub fn describe(&self, port: PortId) -> Option<Description> {
+        Some(describe(self.station(port)?.model))
+    }
+
+    /// The guest lets its card master the bus, or not; and raise its line, or not.
+    pub fn configure(&mut self, port: PortId, master: bool, silent: bool) {
+        if let Some(station) = self.station_mut(port) {
+            (station.master, station.silent) = (master, silent);
+        }
+        self.update_line(port);
+    }
+
+    /// The guest reads: one element of `width` bytes, or several of the same register.
+    pub fn read<G: Guests>(
+        &mut self,
+        world: &mut World<'_, G>,
+        port: PortId,
+        register: Register,
+        width: u8,
+        into: &mut [u8],
+    ) {
+        let Some(station) = self.station_mut(port) else { return into.fill(0xff) };
+        station.count(register, width, into.len());
+        station.nic.advance(world.now);
+        if into.len() == usize::from(width) {
+            let value = station.nic.read(register, width).to_le_bytes();
+            into.iter_mut().zip(value).for_each(|(to, from)| *to = from);
+        } else {
+            station.nic.read_string(register, width, into);
+        }
+        self.update_line(port);
+    }
+
+    /// The guest writes, see [`Self::read`]; and what follows from it.
+    pub fn write<G: Guests>(
+        &mut self,
+        world: &mut World<'_, G>,
+        port: PortId,
+        register: Register,
+        width: u8,
+        from: &[u8],
+    ) {
+        let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        station.count(register, width, from.len());
+        station.nic.advance(world.now);
+        let mut bus = station.bus(world.guests, port);
+        if from.len() == usize::from(width) {
+            let mut word = [0; 4];
+            word.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            station.nic.write(register, width, u32::from_le_bytes(word), &mut bus);
+        } else {
+            station.nic.write_string(register, width, from, &mut bus);
+        }
+        drop(bus);
+        self.stuck &= !port.bit();
+        self.pump(world, port);
+        self.deliver(world);
+        self.update_line(port);
+    }
+
+    /// The physical card interrupts.
+    pub fn interrupt<G: Guests>(&mut self, world: &mut World<'_, G>) {
+        let Self { switch, stations, uplink, stuck, changed, .. } = self;
+        let World { card, guests, .. } = world;
+        let more = uplink.poll(card, &mut |frame| {
+            if switch.receive(frame) {
+                deliver(switch, stations, stuck, changed, *guests);
+            }
+        });
+        self.again |= more;
+        self.resume(world);
+    }
+
+    /// [`Self::deadline`] has come.
+    pub fn poll<G: Guests>(&mut self, world: &mut World<'_, G>) {
+        for (index, station) in self.stations.iter_mut().enumerate() {
+            if let (Some(station), Some(port)) = (station, PortId::from_index(index))
+                && station.nic.deadline().is_some_and(|at| at <= world.now)
+            {
+                station.nic.advance(world.now);
+                self.stuck &= !port.bit();
+                update_line(station, port, &mut self.changed);
+            }
+        }
+        if core::mem::take(&mut self.again) {
+            return self.interrupt(world);
+        }
+        self.resume(world);
+    }
+
+    /// When to call [`Self::poll`].
+    pub fn deadline(&self) -> Option<u64> {
+        if self.again {
+            return Some(0);
+        }
+        self.stations.iter().flatten().filter_map(|station| station.nic.deadline()).min()
+    }
+
+    /// Level of a guest's line.
+    pub fn line(&self, port: PortId) -> bool {
+        self.station(port).is_some_and(|station| station.line)
+    }
+
+    /// Ports whose line has changed since the last call, by [`PortId::bit`].
+    pub const fn take_changes(&mut self) -> u16 {
+        core::mem::replace(&mut self.changed, 0)
+    }
+
+    /// Counters of a guest.
+    pub fn counters(&self, port: PortId) -> Option<Counters> {
+        let (station, switch) = (self.station(port)?, self.switch.counters(port)?);
+        Some(Counters {
+            elements: station.elements,
+            instructions: station.instructions,
+            tx_packets: switch.sent,
+            tx_dropped: switch.dropped_out,
+            rx_packets: station.rx_packets,
+            rx_dropped: switch.dropped_in + station.rx_missed,
+            forged: switch.forged,
+            refused: switch.refused + station.nic.refused(),
+        })
+    }
+
+    /// Accesses of a guest by register, in instructions; only those that occurred.
+    pub fn by_register(&self, port: PortId) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.station(port).into_iter().flat_map(|station| {
+            let counts = station.by_register.iter().copied().enumerate().filter(|(_, count)| *count != 0);
+            counts.map(|(index, count)| (names::name(station.model, index), count))
+        })
+    }
+
+    fn station(&self, port: PortId) -> Option<&Station> {
+        self.stations.get(port.index())?.as_deref()
+    }
+
+    fn station_mut(&mut self, port: PortId) -> Option<&mut Station> {
+        self.stations.get_mut(port.index())?.as_deref_mut()
+    }
+
+    fn update_line(&mut self, port: PortId) {
+        if let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) {
+            update_line(station, port, &mut self.changed);
+        }
+    }
+
+    /// Goes on with what waited for the wire or for time.
+    fn resume<G: Guests>(&mut self, world: &mut World<'_, G>) {
+        self.flush(&mut world.card);
+        for port in (0..MAX_PORTS).filter_map(PortId::from_index) {
+            if self.station(port).is_some_and(|station| station.nic.is_sending()) {
+                self.pump(world, port);
+                self.update_line(port);
+            }
+        }
+        self.deliver(world);
+    }
+
+    /// Sends what a guest's card has to send, as far as there is room.
+    fn pump<G: Guests>(&mut self, world: &mut World<'_, G>, port: PortId) {
+        let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let mut bus = None;
+        let mut left = FRAMES_PER_CALL;
+        while left > 0 {
+            if !self.switch.has_room(port) {
+                // The wire interrupts when it takes frames again, and this card goes on then.
+                flush(&mut self.switch, &mut *self.uplink, &mut world.card);
+                if !self.switch.has_room(port) && station.nic.is_sending() {
+                    return;
+                }
+            }
+            if bus.is_none() {
+                bus = Some(station.bus(world.guests, port));
+            }
+            let Some(bus) = bus.as_mut() else { return };
+            match station.nic.transmit(bus, &mut self.frame) {
+                Outgoing::Idle => return flush(&mut self.switch, &mut *self.uplink, &mut world.card),
+                Outgoing::Step => left = left.saturating_sub(STEP),
+                Outgoing::Frame(frame) => {
+                    left -= 1;
+                    // What became of it, the switch counts; the card has sent it in any case.
+                    let _: Verdict = self.switch.send(port, frame);
+                }
+            }
+        }
+        self.again |= station.nic.is_sending();
+        self.flush(&mut world.card);
+    }
+
+    fn flush(&mut self, card: &mut Card<'_>) {
+        flush(&mut self.switch, &mut *self.uplink, card);
+    }
+
+    fn deliver<G: Guests>(&mut self, world: &mut World<'_, G>) {
+        let Self { switch, stations, stuck, changed, .. } = self;
+        deliver(switch, stations, stuck, changed, world.guests);
+    }
+}
+
+impl Station {
+    fn count(&mut self, register: Register, width: u8, bytes: usize) {
+        self.instructions += 1;
+        self.elements += (bytes / usize::from(width).max(1)) as u64;
+        if let Some(count) = self.by_register.get_mut(names::index(self.model, register.offset)) {
+            *count += 1;
+        }
+    }
+}
+
+fn update_line(station: &mut Station, port: PortId, changed: &mut u16) {
+    let line = station.nic.interrupt() && !station.silent;
+    if line != station.line {
+        station.line = line;
+        // Up and down again before anyone has looked is no change.
+        *changed ^= port.bit();
+    }
+}
+
+/// Frames from the switch to the wire, as long as it takes them.
+fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, card: &mut Card<'_>) {
+    while let Some(frame) = switch.outbox() {
+        match uplink.send(card, frame) {
+            Sent::Done | Sent::Refused => switch.pop_outbox(),
+            Sent::Full => return,
+        }
+    }
+}
+
+/// Frames from the switch to the guests' cards, as long as they take them.
+fn deliver<G: Guests>(
+    switch: &mut Switch,
+    stations: &mut Stations,
+    stuck: &mut u16,
+    changed: &mut u16,
+    guests: &mut G,
+) {
+    let mut ports = switch.waiting() & !*stuck;
+    while ports != 0 {
+        let index = ports.trailing_zeros() as usize;
+        ports &= ports - 1;
+        let Some(port) = PortId::from_index(index) else { return };
+        let Some(station) = stations.get_mut(index).and_then(Option::as_deref_mut) else { continue };
+        let mut bus = station.bus(guests, port);
+        while let Some(frame) = switch.inbox(port) {
+            match station.nic.offer(frame, &mut bus) {
+                Offer::Stored => station.rx_packets += 1,
+                Offer::Unwanted => {}
+                Offer::Missed => station.rx_missed += 1,
+                Offer::Later => {
+                    *stuck |= port.bit();
+                    break;
+                }
+            }
+            switch.pop_inbox(port);
+        }
+        drop(bus);
+        update_line(station, port, changed);
+    }
+}

@@ -90,6 +90,7 @@ fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
         device: u16::try_from(device).context("too many devices")?,
         mode: share.mode,
         mac: share.mac.as_ref().map(|mac| *mac.get_ref()),
+        model: share.model.as_ref().map(|model| *model.get_ref()),
         dma_unprotected: share.dma_unprotected,
         interrupts_unprotected: share.interrupts_unprotected,
     })

@@ -43,7 +43,8 @@ impl Windows {
         Self { next: layout::PCI_MEMORY }
     }
 
-    fn take(&mut self, bytes: u64) -> Option<u64> {
+    /// Addresses for a BAR of so many bytes, a power of two; `None` if there is no room.
+    pub(super) fn take(&mut self, bytes: u64) -> Option<u64> {
         let start = self.next.checked_next_multiple_of(bytes)?;
         let end = start.checked_add(bytes)?;
         if end > layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE {
@@ -431,7 +432,7 @@ impl Piece {
 }
 
 /// Turns MSI and MSI-X off.
-fn silence(function: &Function) {
+pub(super) fn silence(function: &Function) {
     if let Some(msi) = function.msi {
         function.bdf.change16(msi.offset, true, 0, MSI_ENABLE);
     }

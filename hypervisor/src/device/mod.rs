@@ -5,6 +5,7 @@
 //! tables in step with the hooks that the monitor wants, moves interrupt lines, wakes who waits.
 
 mod assigned;
+mod emulated;
 mod line;
 mod message;
 pub mod pci;
@@ -29,10 +30,12 @@ use alloc::vec::Vec;
 use assigned::Assigned;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use emulated::{Clients, Emulated, Station};
 use pci::Bdf;
 use raw::PortDevice;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
+use sluice_emulated::{PortId, Segment, World};
 use sluice_iommu::RequesterId;
 use sluice_vpio::{ClientId, Monitor, Timing};
 
@@ -73,6 +76,12 @@ pub enum AttachError {
     NoRoom,
     /// It had an owner before, and there is no way to reset it.
     NoReset,
+    /// The hypervisor has no driver for it; emulated mode needs one.
+    NoDriver,
+    /// It does not do what its driver says.
+    NoAnswer,
+    /// Not enough memory for its driver.
+    OutOfMemory,
 }
 
 impl fmt::Display for AttachError {
@@ -101,7 +110,29 @@ impl fmt::Display for AttachError {
             Self::NoAddress => "firmware gave one of its BARs no address",
             Self::NoRoom => "its memory does not fit the guest's PCI window",
             Self::NoReset => "it had an owner before and there is no way to reset it",
+            Self::NoDriver => {
+                "the hypervisor has no driver for it, which mode = \"emulated\" needs; share it with mode = \"passthrough\""
+            }
+            Self::NoAnswer => "it does not do what its driver tells it",
+            Self::OutOfMemory => "there is not enough memory for its driver",
         })
+    }
+}
+
+/// What a domain is to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seat {
+    /// Its owner.
+    Owner,
+    /// A client of its monitor.
+    Client(ClientId),
+    /// At this port of the switch before it.
+    Port(PortId),
+}
+
+impl Seat {
+    fn client(self) -> Option<ClientId> {
+        if let Self::Client(id) = self { Some(id) } else { None }
     }
 }
 
@@ -110,7 +141,7 @@ struct Client {
     domain: Weak<Domain>,
     name: String,
     share: usize,
-    id: Option<ClientId>,
+    seat: Seat,
     line: bool,
 }
 
@@ -118,6 +149,7 @@ enum Sharing {
     Free,
     Passthrough,
     Vpio(Box<Monitor>),
+    Emulated(Box<Emulated>),
 }
 
 struct Inner {
@@ -273,6 +305,7 @@ pub fn service(processor: u32) {
         for device in devices().iter().filter(|device| device.poll_at.load(Ordering::Relaxed) <= now) {
             device.poll_at.store(u64::MAX, Ordering::Relaxed);
             device.with_monitor(None, |_, _, _| ());
+            device.with_segment(|segment, world| segment.poll(world));
         }
     }
 }
@@ -287,7 +320,9 @@ pub fn next_poll(processor: u32) -> u64 {
 
 /// Where a device stands behind an IOMMU, if it masters the bus.
 pub fn place_of_master(share: &config::Share) -> Option<Place> {
-    devices().get(usize::from(share.device))?.place_of_master()
+    // A guest's software card reaches memory by the hypervisor's hand.
+    let device = devices().get(usize::from(share.device)).filter(|_| share.mode != Mode::Emulated)?;
+    device.place_of_master()
 }
 
 /// Whether a share gives a guest a device that reaches all memory: there is no IOMMU before it.
@@ -314,8 +349,8 @@ pub fn attach(
     if inner.clients.is_empty() {
         inner.sharing = Sharing::Free;
     }
-    let mut assigned = None;
-    let id = match share.mode {
+    let (mut assigned, mut station) = (None, None);
+    let seat = match share.mode {
         Mode::Passthrough => {
             if !matches!(inner.sharing, Sharing::Free) {
                 return Err(AttachError::Busy);
@@ -327,7 +362,7 @@ pub fn attach(
             }
             inner.sharing = Sharing::Passthrough;
             inner.model = PASSTHROUGH;
-            None
+            Seat::Owner
         }
         Mode::Vpio => {
             let mac = share.mac.ok_or(AttachError::NoMac)?;
@@ -342,34 +377,61 @@ pub fn attach(
                 inner.sharing = Sharing::Vpio(Box::new(monitor));
             }
             let Sharing::Vpio(monitor) = &mut inner.sharing else { return Err(AttachError::Busy) };
-            Some(monitor.attach(mac).map_err(|_| AttachError::TooMany)?)
+            Seat::Client(monitor.attach(mac).map_err(|_| AttachError::TooMany)?)
+        }
+        Mode::Emulated => {
+            let (model, mac) = emulated::wanted(&device, share)?;
+            if let Sharing::Free = inner.sharing {
+                inner.sharing = Sharing::Emulated(Box::new(Emulated::start(&device)?));
+                inner.model = emulated::EMULATED;
+            }
+            let Sharing::Emulated(emulated) = &mut inner.sharing else { return Err(AttachError::Busy) };
+            let plugged = emulated.attach(model, mac).and_then(|port| {
+                let card = Station::new(port, model, slot, windows);
+                if card.is_none() {
+                    emulated.segment().detach(port);
+                }
+                Ok((port, card.ok_or(AttachError::NoRoom)?))
+            });
+            match plugged {
+                Ok((port, card)) => {
+                    station = Some(card);
+                    Seat::Port(port)
+                }
+                Err(error) => {
+                    device.rest(&mut inner);
+                    return Err(error);
+                }
+            }
         }
     };
     device.wait_ready();
-    match &assigned {
-        Some(assigned) => assigned.prepare(&device.function),
-        None => device.function.bdf.set_command(pci::COMMAND_IO, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX),
+    match (seat, &assigned) {
+        (_, Some(assigned)) => assigned.prepare(&device.function),
+        (Seat::Port(_), None) => {}
+        _ => device.function.bdf.set_command(pci::COMMAND_IO, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX),
     }
-    inner.clients.push(Client { domain: Weak::new(), name: name.to_string(), share: 0, id, line: false });
+    inner.clients.push(Client { domain: Weak::new(), name: name.to_string(), share: 0, seat, line: false });
     drop(inner);
-    Ok(Share::new(device, share.mode, id, assigned, slot, pin))
+    Ok(Share::new(device, share.mode, seat, assigned, station, slot, pin))
 }
 
 /// Tells the devices of a domain that it exists now: from here on it gets interrupts.
 pub fn bind(domain: &Arc<Domain>) {
     for (index, share) in domain.shares.iter().enumerate() {
         let mut inner = share.device().inner.lock();
-        for client in inner.clients.iter_mut().filter(|client| client.id == share.client()) {
+        for client in inner.clients.iter_mut().filter(|client| client.seat == share.seat()) {
             client.domain = Arc::downgrade(domain);
             client.share = index;
         }
         drop(inner);
-        if share.mode() == Mode::Passthrough {
-            if let (Some(place), Some((tag, root))) =
+        if share.mode() == Mode::Passthrough
+            && let (Some(place), Some((tag, root))) =
                 (share.device().place_of_master(), domain.device_space())
-            {
-                place.attach(tag, root);
-            }
+        {
+            place.attach(tag, root);
+        }
+        if share.mode() != Mode::Vpio {
             share.device().unmask();
         }
     }
@@ -391,20 +453,16 @@ pub fn withdraw(share: &Share) {
             }
         }
         Mode::Passthrough => device.take_back(share),
+        Mode::Emulated => {
+            if let Seat::Port(port) = share.seat() {
+                device.with_segment(|segment, _| segment.detach(port));
+            }
+        }
     }
     let mut inner = device.inner.lock();
     inner.past.extend(report);
-    inner.clients.retain(|client| client.id != share.client());
-    if inner.clients.is_empty() {
-        if let Some(line) = device.gsi.and_then(line::of) {
-            device.masked.store(true, Ordering::SeqCst);
-            line.close(device.index);
-        }
-        if let Sharing::Vpio(monitor) = core::mem::replace(&mut inner.sharing, Sharing::Free) {
-            inner.handoffs += monitor.device_counters().handoffs;
-            inner.forced += monitor.device_counters().forced;
-        }
-    }
+    inner.clients.retain(|client| client.seat != share.seat());
+    device.rest(&mut inner);
 }
 
 /// All processors of a domain have halted: its drivers are between operations.
@@ -467,6 +525,25 @@ impl Device {
         }
     }
 
+    /// Nobody has the device any more, if so: it is silent, and free for any use.
+    fn rest(&self, inner: &mut Inner) {
+        if !inner.clients.is_empty() {
+            return;
+        }
+        if let Some(line) = self.gsi.and_then(line::of) {
+            self.masked.store(true, Ordering::SeqCst);
+            line.close(self.index);
+        }
+        match core::mem::replace(&mut inner.sharing, Sharing::Free) {
+            Sharing::Vpio(monitor) => {
+                inner.handoffs += monitor.device_counters().handoffs;
+                inner.forced += monitor.device_counters().forced;
+            }
+            Sharing::Emulated(emulated) => emulated.stop(self),
+            Sharing::Passthrough | Sharing::Free => {}
+        }
+    }
+
     /// Ends a guest's ownership: the function is off the bus at once, then reset.
     fn take_back(&self, share: &Share) {
         reset::quiet(&self.function);
@@ -503,7 +580,7 @@ impl Device {
         let Inner { sharing: Sharing::Vpio(monitor), clients, .. } = &mut *inner else { return None };
         let holder = monitor
             .holder()
-            .and_then(|id| clients.iter().find(|client| client.id == Some(id)))
+            .and_then(|id| clients.iter().find(|client| client.seat.client() == Some(id)))
             .and_then(|client| client.domain.upgrade())
             // A domain with one processor that is here, in its exit, is not in its guest.
             .filter(|holder| within.is_none_or(|own| own.vcpus.len() > 1 || own.index != holder.index));
@@ -514,7 +591,7 @@ impl Device {
         let mut raw = PortDevice::new(self.ports.0);
         let result = act(monitor, &mut raw, now);
         // Most accesses change nothing that others see, and nobody waits: no handoff to move along.
-        let waits = |client: &Client| client.id.is_some_and(|id| !monitor.may_run(id));
+        let waits = |client: &Client| client.seat.client().is_some_and(|id| !monitor.may_run(id));
         let contended = clients.iter().any(waits);
         if self.carry_out(monitor, clients) || contended || within.is_none() {
             let wanted = monitor.poll(&mut raw, now);
@@ -523,6 +600,17 @@ impl Device {
         }
         if let Some(holder) = &holder {
             holder.thaw();
+        }
+        Some(result)
+    }
+
+    /// Runs `act` on the segment behind the device, if the hypervisor drives it, and carries out what changed.
+    fn with_segment<R>(&self, act: impl FnOnce(&mut Segment, &mut World<'_, Clients<'_>>) -> R) -> Option<R> {
+        let mut inner = self.inner.lock();
+        let Inner { sharing: Sharing::Emulated(emulated), clients, .. } = &mut *inner else { return None };
+        let (result, wanted) = emulated.with(clients, act);
+        if wanted.is_some() || self.poll_at.load(Ordering::Relaxed) != u64::MAX {
+            self.poll_next(wanted, tsc::uptime_ns());
         }
         Some(result)
     }
@@ -547,7 +635,7 @@ impl Device {
         }
         for client in clients.iter_mut() {
             let Some(domain) = client.domain.upgrade() else { continue };
-            let Some(id) = client.id else { continue };
+            let Some(id) = client.seat.client() else { continue };
             let bit = id.bit();
             let share = &domain.shares[client.share];
             if changes.hooks & bit != 0 {
@@ -591,6 +679,9 @@ impl Device {
     }
 
     fn interrupt(&self) {
+        if self.with_segment(|segment, world| segment.interrupt(world)).is_some() {
+            return self.unmask();
+        }
         let done = self.with_monitor(None, |monitor, raw, now| monitor.interrupt(raw, now));
         if done.is_none() {
             let owner = self.inner.lock().clients.first().and_then(|client| client.domain.upgrade());
@@ -604,9 +695,13 @@ impl Device {
 
     fn share_report(&self, share: &Share) -> Option<ShareReport> {
         let inner = self.inner.lock();
-        let client = inner.clients.iter().find(|client| client.id == share.client())?;
+        let client = inner.clients.iter().find(|client| client.seat == share.seat())?;
         Some(match &inner.sharing {
-            Sharing::Vpio(monitor) => share::report(&client.name, monitor, client.id?),
+            Sharing::Vpio(monitor) => share::report(&client.name, monitor, client.seat.client()?),
+            Sharing::Emulated(emulated) => match client.seat {
+                Seat::Port(port) => emulated.report(&client.name, port),
+                _ => return None,
+            },
             _ => ShareReport {
                 domain: client.name.clone(),
                 mode: PASSTHROUGH.into(),
@@ -633,11 +728,18 @@ impl Device {
             report.holder = inner
                 .clients
                 .iter()
-                .find(|client| holder.is_some() && client.id == holder)
+                .find(|client| holder.is_some() && client.seat.client() == holder)
                 .map(|client| client.name.clone());
             for client in &inner.clients {
-                if let Some(id) = client.id {
+                if let Some(id) = client.seat.client() {
                     report.shares.push(share::report(&client.name, monitor, id));
+                }
+            }
+        }
+        if let Sharing::Emulated(emulated) = &inner.sharing {
+            for client in &inner.clients {
+                if let Seat::Port(port) = client.seat {
+                    report.shares.push(emulated.report(&client.name, port));
                 }
             }
         }

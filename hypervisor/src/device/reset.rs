@@ -165,6 +165,10 @@ pub struct Registers {
     bytes: u64,
 }
 
+// SAFETY: the pointer is to registers that are mapped for all processors and for good; who owns this value is who uses
+// them.
+unsafe impl Send for Registers {}
+
 impl Registers {
     /// Those in BAR `index`; the function decodes memory.
     pub fn of(function: &Function, index: u8) -> Option<Self> {

@@ -1,7 +1,8 @@
 //! One domain's part in a physical device.
 
-use super::Device;
 use super::assigned::Assigned;
+use super::emulated::Station;
+use super::{Device, Seat};
 use crate::domain::{Access, Answer, Domain, PortHandler};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,9 +16,11 @@ use sluice_vpio::{ClientId, Monitor, Outcome};
 pub struct Share {
     device: Arc<Device>,
     mode: Mode,
-    client: Option<ClientId>,
+    seat: Seat,
     /// A function that is passed through.
     assigned: Option<Assigned>,
+    /// A software card.
+    station: Option<Station>,
     slot: u8,
     pin: u8,
     /// Port offsets that must exit, as the monitor last said.
@@ -32,16 +35,18 @@ impl Share {
     pub(super) fn new(
         device: Arc<Device>,
         mode: Mode,
-        client: Option<ClientId>,
+        seat: Seat,
         assigned: Option<Assigned>,
+        station: Option<Station>,
         slot: u8,
         pin: u8,
     ) -> Self {
         Self {
             device,
             mode,
-            client,
+            seat,
             assigned,
+            station,
             slot,
             pin,
             hooks: AtomicU32::new(u32::MAX),
@@ -62,7 +67,12 @@ impl Share {
 
     /// This domain, to the monitor; `None` where there is none.
     pub fn client(&self) -> Option<ClientId> {
-        self.client
+        self.seat.client()
+    }
+
+    /// What this domain is to the device.
+    pub(super) fn seat(&self) -> Seat {
+        self.seat
     }
 
     /// What is kept of a function that is passed through.
@@ -93,19 +103,20 @@ impl Share {
     pub fn function(&self) -> Result<Function, BuildError> {
         let physical = &self.device.function;
         let (base, size) = self.device.ports;
-        let builder = Builder::new(Identity {
+        let identity = self.station.as_ref().map(Station::identity).unwrap_or(Identity {
             vendor: physical.vendor,
             device: physical.device,
             class: physical.class,
             revision: physical.revision,
             subsystem_vendor: physical.subsystem.0,
             subsystem: physical.subsystem.1,
-        })
-        .interrupt(physical.pin.min(1), self.pin)
-        .fixed_ports();
-        match &self.assigned {
-            Some(assigned) => assigned.describe(builder, physical).build(),
-            None => builder.bar(0, BarKind::Io, u64::from(size), u64::from(base)).build(),
+        });
+        let pin = if self.station.is_some() { 1 } else { physical.pin.min(1) };
+        let builder = Builder::new(identity).interrupt(pin, self.pin).fixed_ports();
+        match (&self.assigned, &self.station) {
+            (Some(assigned), _) => assigned.describe(builder, physical).build(),
+            (None, Some(station)) => station.describe(builder).build(),
+            (None, None) => builder.bar(0, BarKind::Io, u64::from(size), u64::from(base)).build(),
         }
     }
 
@@ -113,6 +124,9 @@ impl Share {
     pub fn configured(&self, domain: &Domain, index: usize, effect: ConfigEffect) {
         if let Some(assigned) = &self.assigned {
             return assigned.configured(domain, index as u8, self.slot, &self.device.function, effect);
+        }
+        if let Some(station) = &self.station {
+            return station.configured(domain, index as u8, self.slot, &self.device, effect);
         }
         let enabled = domain.platform.lock().pci.bar(self.slot, 0).is_some_and(|bar| bar.enabled);
         if enabled != self.decoded.swap(enabled, Ordering::SeqCst) {
@@ -141,18 +155,22 @@ impl Share {
 
     /// An access to memory of the device that exited.
     pub fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, access: Access<'_>) -> Answer {
-        match &self.assigned {
-            Some(assigned) => assigned.memory(domain, &self.device.function, bar, gpa, access),
-            None => Answer::Refused,
+        match (&self.assigned, &self.station) {
+            (Some(assigned), _) => assigned.memory(domain, &self.device.function, bar, gpa, access),
+            (None, Some(station)) => station.memory(&self.device, bar, gpa, access),
+            (None, None) => Answer::Refused,
         }
     }
 
     /// An access to a hooked port of the device.
     pub fn port(&self, domain: &Domain, port: u16, width: u8, access: Access<'_>) -> Answer {
         use sluice_vpio::Access as Request;
+        if let Some(station) = &self.station {
+            return station.io(&self.device, port, width, access);
+        }
         let offset = port.wrapping_sub(self.device.ports.0);
         let single = access.len() == usize::from(width);
-        let Some(client) = self.client else { return Answer::Refused };
+        let Some(client) = self.client() else { return Answer::Refused };
         self.device
             .with_monitor(Some(domain), |monitor, raw, now| match access {
                 Access::Read(buffer) if single => {
@@ -196,10 +214,12 @@ impl Share {
     pub fn end_of_interrupt(&self, domain: &Domain) {
         match self.mode {
             Mode::Vpio => {
-                if let Some(client) = self.client {
+                if let Some(client) = self.client() {
                     self.device.with_monitor(Some(domain), |monitor, _, _| monitor.end_of_interrupt(client));
                 }
             }
+            // Its line shows at all times what the card says.
+            Mode::Emulated => {}
             Mode::Passthrough => {
                 if self.raised.swap(false, Ordering::SeqCst) {
                     domain.set_line(self.pin, false);

@@ -95,14 +95,13 @@ fn devices(setup: &Setup, source: &mut Source) {
                 source.complain(share.device.span(), format!("no device is called '{device}'"), help);
                 continue;
             }
-            if share.mode == Mode::Vpio && share.mac.is_none() {
+            if share.mode != Mode::Passthrough && share.mac.is_none() {
                 let help = format!("add: mac = \"52:54:00:00:00:{:02x}\"", 0x0a + used.len());
-                source.complain(
-                    share.device.span(),
-                    "a NIC shared by vpio needs an address for each guest",
-                    help,
-                );
+                let message =
+                    format!("a NIC shared by {} needs an address for each guest", mode_name(share.mode));
+                source.complain(share.device.span(), message, help);
             }
+            emulated(share, setup, source);
             unprotected(share, setup, source);
             let line = source.line_of(share.device.span().start);
             let first = used.iter().find(|(name, ..)| *name == device).copied();
@@ -120,10 +119,31 @@ fn devices(setup: &Setup, source: &mut Source) {
                 source.complain(share.device.span(), message, "use one mode for all its users".to_owned());
             } else if share.mode == Mode::Passthrough {
                 let message = format!("'{device}' is passed through to '{other}' already (line {line})");
-                let help = "only one guest can own it; share it with mode = \"vpio\", or add a second device";
+                let help = "only one guest can own it; share it with mode = \"vpio\" or \"emulated\", or add a second device";
                 source.complain(share.device.span(), message, help.to_owned());
             }
         }
+    }
+}
+
+/// The hypervisor drives the device, so it must know how; and only then is there a choice of what the guest sees.
+fn emulated(share: &Share, setup: &Setup, source: &mut Source) {
+    let name = share.device.get_ref();
+    match &share.model {
+        Some(model) if share.mode != Mode::Emulated => {
+            let message = format!("'model' says what an emulated card is like, and '{name}' is not emulated");
+            let help = "leave it out, or use mode = \"emulated\"".to_owned();
+            source.complain(model.span(), message, help);
+        }
+        _ if share.mode == Mode::Emulated && setup.like(share) == Some(None) => {
+            let message =
+                format!("the hypervisor has no driver for '{name}', which mode = \"emulated\" needs");
+            let help = "it drives the RTL8029 (NE2000), the RTL8139 and the 82540EM (e1000); give other devices to one guest: \
+                        mode = \"passthrough\""
+                .to_owned();
+            source.complain(share.device.span(), message, help);
+        }
+        _ => {}
     }
 }
 
@@ -213,5 +233,6 @@ pub const fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Passthrough => "passthrough",
         Mode::Vpio => "vpio",
+        Mode::Emulated => "emulated",
     }
 }

@@ -13,7 +13,7 @@ pub use diagnostic::ConfigError;
 pub use parse::parse_size;
 
 use diagnostic::Source;
-use sluice_abi::config::{Mode, Select, masters_bus};
+use sluice_abi::config::{Mode, NicModel, Select, masters_bus};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -82,6 +82,16 @@ impl Setup {
         }
     }
 
+    /// The card that a guest sees by default in emulated mode. `None`: the device is named by its place; `Some(None)`:
+    /// the hypervisor has no driver for it.
+    fn like(&self, share: &Share) -> Option<Option<NicModel>> {
+        let device = self.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
+        match *device.select.get_ref() {
+            Select::Id { vendor, device, .. } => Some(NicModel::of(vendor, device)),
+            Select::Address { .. } => None,
+        }
+    }
+
     /// Whether a shared device reaches memory by itself; `None`: it is named by its place, so that only the
     /// hypervisor sees what it is.
     fn masters_bus(&self, share: &Share) -> Option<bool> {
@@ -147,6 +157,8 @@ pub struct Share {
     pub mode: Mode,
     /// Station address.
     pub mac: Option<Spanned<[u8; 6]>>,
+    /// The card that the guest sees in emulated mode, if not one like the physical.
+    pub model: Option<Spanned<NicModel>>,
     /// The user accepts unprotected DMA.
     pub dma_unprotected: bool,
     /// The user accepts interrupts that the device forges.

@@ -5,7 +5,7 @@ use super::diagnostic::Source;
 use super::walk::{Walk, kind, suggestion};
 use super::{Device, Domain, Image, Iommu, Machine, Net, Setup, Share};
 use crate::{kernels, rootfs};
-use sluice_abi::config::{Mode, Select};
+use sluice_abi::config::{Mode, NicModel, Select};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -182,7 +182,7 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
     }
     let mode_text = walk.string("mode", source);
     if mode_text.is_none() && walk.value("mode").is_none() {
-        walk.missing(source, "mode", "mode = \"vpio\" or mode = \"passthrough\"");
+        walk.missing(source, "mode", "mode = \"vpio\", mode = \"emulated\" or mode = \"passthrough\"");
     }
     let mode = mode_text.and_then(|text| mode(&text, source));
     let mac = walk.string("mac", source).and_then(|text| {
@@ -193,10 +193,11 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         }
         mac.map(|mac| Spanned::new(text.span(), mac))
     });
+    let model = walk.string("model", source).and_then(|text| model(&text, source));
     let dma_unprotected = unprotected(&mut walk, "dma", "reaches all memory", source);
     let interrupts_unprotected = unprotected(&mut walk, "interrupts", "can forge interrupts", source);
     walk.finish(source);
-    Some(Share { device: device?, mode: mode?, mac, dma_unprotected, interrupts_unprotected })
+    Some(Share { device: device?, mode: mode?, mac, model, dma_unprotected, interrupts_unprotected })
 }
 
 /// A protection that the user can do without, knowingly.
@@ -211,18 +212,29 @@ fn unprotected(walk: &mut Walk, key: &'static str, what: &str, source: &mut Sour
     true
 }
 
+fn model(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<NicModel>> {
+    let word = text.get_ref();
+    let found = NicModel::ALL.iter().find(|(name, _)| name == word);
+    if found.is_none() {
+        let words: Vec<&str> = NicModel::ALL.iter().map(|(name, _)| *name).collect();
+        source.complain(text.span(), format!("'{word}' is no model of a card"), suggestion(word, &words));
+    }
+    found.map(|(_, model)| Spanned::new(text.span(), *model))
+}
+
 fn mode(text: &Spanned<String>, source: &mut Source) -> Option<Mode> {
     match text.get_ref().as_str() {
         "passthrough" => Some(Mode::Passthrough),
         "vpio" => Some(Mode::Vpio),
-        planned @ ("emulated" | "virtio" | "vif" | "devfile") => {
+        "emulated" => Some(Mode::Emulated),
+        planned @ ("virtio" | "vif" | "devfile") => {
             let message = format!("mode '{planned}' is not built yet");
-            source.complain(text.span(), message, "use \"vpio\" or \"passthrough\"".to_owned());
+            source.complain(text.span(), message, "use \"vpio\", \"emulated\" or \"passthrough\"".to_owned());
             None
         }
         other => {
             let message = format!("'{other}' is no mode");
-            source.complain(text.span(), message, suggestion(other, &["vpio", "passthrough"]));
+            source.complain(text.span(), message, suggestion(other, &["vpio", "emulated", "passthrough"]));
             None
         }
     }

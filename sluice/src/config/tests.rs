@@ -226,3 +226,20 @@ fn an_iommu_is_there_where_one_is_needed() {
     assert!(messages(&one_device("", "00:14.0", PLAIN))[0].contains("slot 14"));
     assert!(messages(&one_device("iommu = \"intel\"", "00:14.0", PLAIN)).is_empty());
 }
+
+#[test]
+fn emulated_cards_need_a_driver_and_may_differ_from_the_physical() {
+    let emulated = |pci: &str, entry: &str| {
+        one_device("", pci, &format!("mode = \"emulated\", mac = \"52:54:00:00:00:0a\"{entry}"))
+    };
+    for pci in [NE2000, E1000, "10ec:8139", "00:04.0"] {
+        assert_eq!(messages(&emulated(pci, "")), Vec::<String>::new());
+        assert_eq!(messages(&emulated(pci, ", model = \"rtl8139c\"")), Vec::<String>::new());
+    }
+    assert_eq!(try_load(&emulated(E1000, "")).expect("good").iommu(), Iommu::None, "no guest has the device");
+    assert!(messages(&emulated("8086:10d3", ""))[0].contains("no driver for 'nic0'"));
+    assert!(messages(&emulated(NE2000, ", model = \"3c509\""))[0].contains("'3c509' is no model"));
+    let vpio = format!("{VPIO}, model = \"e1000\"");
+    assert!(messages(&one_device("", NE2000, &vpio))[0].contains("'nic0' is not emulated"));
+    assert!(messages(&one_device("", NE2000, "mode = \"emulated\""))[0].contains("needs an address"));
+}

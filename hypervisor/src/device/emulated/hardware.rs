@@ -1,0 +1,228 @@
+//! The physical card as its driver reaches it: registers, and memory that the card masters the bus for.
+//!
+//! Behind an IOMMU the card reaches that memory and nothing else, in a space of its own; without one it reaches
+//! everything, as any device of the hypervisor's does, and its driver is trusted with that.
+
+use super::super::raw::PortDevice;
+use super::super::reset::{self, Registers};
+use super::super::{AttachError, Device, assigned, pci};
+use crate::iommu::{self, Cause, Counted, Place};
+use crate::mm::{self, Direct};
+use arrayvec::ArrayVec;
+use core::sync::atomic::Ordering;
+use sluice_iommu::{PageFormat, SpaceTag};
+use sluice_iospace::{Audience, RANGES, Rights, Space, Stale, TableView};
+use sluice_memory::{Access, Hpa, PAGE_SIZE, PhysicalMemory};
+use sluice_uplink::{Card, DmaMemory, NoMemory, RawDevice, Uplink};
+
+/// In a card's space, its memory begins here: a card that is given no address reaches nothing.
+const FIRST: u64 = 0x10_0000;
+/// Memory of cards without an IOMMU is below this.
+const LIMIT: u64 = 1 << 32;
+/// Owner of the groups of devices that the hypervisor drives: no domain has this index.
+const HYPERVISOR: u16 = u16::MAX;
+
+/// Who uses the tables of a card's space.
+struct OneCard {
+    tag: SpaceTag,
+    unit: &'static Counted,
+}
+
+impl Audience for OneCard {
+    type Owner = ();
+
+    fn access(&self, rights: Rights) -> Access {
+        rights.party
+    }
+
+    fn caches_absent(&self) -> bool {
+        self.unit.unit().caches_absent()
+    }
+
+    fn forget(&mut self, (): &(), stale: &Stale) {
+        let cause = if stale.ranges().is_some() { Cause::Revoke } else { Cause::Whole };
+        let what: ArrayVec<_, RANGES> = stale.invalidations(self.tag).collect();
+        self.unit.invalidate(&what, cause);
+    }
+}
+
+type CardSpace = Space<TableView<PageFormat, iommu::Frames, OneCard>>;
+
+/// Memory of the hypervisor's that a card reaches.
+struct Buffers {
+    hpa: Hpa,
+    bytes: u64,
+    bus: u32,
+    space: Option<(Place, CardSpace)>,
+}
+
+impl Buffers {
+    fn allocate(device: &Device, bytes: u64) -> Result<Self, AttachError> {
+        let place = device.place_of_master();
+        let bytes = bytes.next_multiple_of(PAGE_SIZE);
+        let limit = if place.is_some() { u64::MAX } else { LIMIT };
+        let hpa = mm::frames().allocate_below(bytes, PAGE_SIZE, limit).ok_or(AttachError::OutOfMemory)?;
+        mm::zero(hpa, bytes);
+        let mut buffers = Self { hpa, bytes, bus: hpa.as_u64() as u32, space: None };
+        if let Some(place) = place
+            && let Err(error) = buffers.contain(device, place)
+        {
+            buffers.free();
+            return Err(error);
+        }
+        Ok(buffers)
+    }
+
+    /// Lets the card reach this memory and nothing else.
+    fn contain(&mut self, device: &Device, place: Place) -> Result<(), AttachError> {
+        let unit = place.counted();
+        // Domains count from 1 upward.
+        let tag = unit.unit().tags().min(1 << 16).checked_sub(1 + device.index as u32);
+        let tag = SpaceTag(tag.ok_or(AttachError::OutOfMemory)? as u16);
+        let frames = iommu::Frames { write_back: unit.unit().reads_memory_only() };
+        let tables = TableView::new(unit.unit().format(), frames, OneCard { tag, unit });
+        let tables = tables.ok_or(AttachError::OutOfMemory)?;
+        let root = tables.root();
+        place.claim(HYPERVISOR).map_err(|iommu::Busy| AttachError::GroupBusy)?;
+        let mut space = Space::new();
+        let issued =
+            space.add_view(tables).and_then(|()| space.issue(FIRST, self.hpa, self.bytes, Rights::MEMORY));
+        space.settle(&(), |_, _| ());
+        self.space = Some((place, space));
+        self.bus = FIRST as u32;
+        issued.map_err(|_| AttachError::OutOfMemory)?;
+        place.attach(tag, root);
+        Ok(())
+    }
+
+    /// The card is silent: nothing of it reaches this memory any more.
+    fn free(mut self) {
+        if let Some((place, mut space)) = self.space.take() {
+            place.block();
+            place.release();
+            let revoked = space.revoke(FIRST, self.bytes);
+            space.settle(&(), |_, _| ());
+            if revoked.is_err() {
+                // Nothing was issued.
+                log::debug!("a card's space ends empty");
+            }
+        }
+        mm::zero(self.hpa, self.bytes);
+        mm::release(self.hpa, self.bytes);
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Option<Hpa> {
+        let end = offset.checked_add(len)? as u64;
+        (end <= self.bytes).then(|| Hpa::new(self.hpa.as_u64() + offset as u64))
+    }
+}
+
+impl DmaMemory for Buffers {
+    fn bus(&self) -> u32 {
+        self.bus
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        if let Some(at) = self.at(offset, into.len()) {
+            Direct.read(at, into);
+        }
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        if let Some(at) = self.at(offset, bytes.len()) {
+            Direct.write(at, bytes);
+        }
+    }
+}
+
+enum Interface {
+    Ports(PortDevice),
+    Memory(Registers),
+}
+
+/// The way to a physical card.
+pub(super) struct Hardware {
+    interface: Interface,
+    buffers: Option<Buffers>,
+    nothing: NoMemory,
+}
+
+impl Hardware {
+    /// Makes the card ready for its driver: it decodes its addresses, and reaches the driver's memory.
+    pub fn take(device: &Device, uplink: &dyn Uplink) -> Result<Self, AttachError> {
+        let function = &device.function;
+        let bar = function.bar(uplink.bar()).ok_or(AttachError::NoAddress)?;
+        if bar.address == 0 {
+            return Err(AttachError::NoAddress);
+        }
+        device.wait_ready();
+        function.write_bars();
+        assigned::silence(function);
+        function
+            .bdf
+            .set_command(pci::COMMAND_IO | pci::COMMAND_MEMORY, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX);
+        let interface = match bar.io {
+            true => Interface::Ports(PortDevice::new(bar.address as u16)),
+            false => Interface::Memory(Registers::of(function, bar.index).ok_or(AttachError::NoAddress)?),
+        };
+        let buffers = match uplink.memory() {
+            0 => None,
+            bytes => Some(Buffers::allocate(device, bytes as u64)?),
+        };
+        if buffers.is_some() {
+            function.bdf.set_command(pci::COMMAND_MASTER, 0);
+        }
+        Ok(Self { interface, buffers, nothing: NoMemory })
+    }
+
+    /// Takes the card off the bus and resets it.
+    pub fn give_back(self, device: &Device) {
+        reset::quiet(&device.function);
+        if let Some(method) = device.reset {
+            device.ready_at.store(reset::start(&device.function, method), Ordering::SeqCst);
+        }
+        device.used.store(true, Ordering::SeqCst);
+        if let Some(buffers) = self.buffers {
+            buffers.free();
+        }
+        let decode = pci::COMMAND_IO | pci::COMMAND_MEMORY;
+        device.function.bdf.set_command(pci::COMMAND_NO_INTX, pci::COMMAND_MASTER | decode);
+    }
+
+    /// The card, for its driver.
+    pub fn card(&mut self) -> Card<'_> {
+        let registers: &mut dyn RawDevice = match &mut self.interface {
+            Interface::Ports(ports) => ports,
+            Interface::Memory(registers) => registers,
+        };
+        match &mut self.buffers {
+            Some(memory) => Card { registers, memory },
+            None => Card { registers, memory: &mut self.nothing },
+        }
+    }
+}
+
+impl RawDevice for Registers {
+    fn read(&mut self, offset: u16, width: u8) -> u32 {
+        self.read_wide(offset.into(), width).unwrap_or(u64::MAX) as u32
+    }
+
+    fn write(&mut self, offset: u16, width: u8, value: u32) {
+        let _ = self.write_wide(offset.into(), width, value.into());
+    }
+
+    fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
+        for element in into.chunks_mut(usize::from(width).max(1)) {
+            let value = RawDevice::read(self, offset, width).to_le_bytes();
+            element.iter_mut().zip(value).for_each(|(to, from)| *to = from);
+        }
+    }
+
+    fn write_string(&mut self, offset: u16, width: u8, from: &[u8]) {
+        for element in from.chunks(usize::from(width).max(1)) {
+            let mut value = [0; 4];
+            value.iter_mut().zip(element).for_each(|(to, from)| *to = *from);
+            RawDevice::write(self, offset, width, u32::from_le_bytes(value));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A physical card that the hypervisor drives, for guests that see software cards (`mode = "emulated"`).
+//!
+//! Key types: [`Emulated`] (the physical card and the segment behind it), [`Station`] (a guest's card as its PCI bus shows
+//! it). `sluice_emulated` decides what happens; this module brings it registers, memory and guests. It is under the
+//! lock of the device, as a monitor is.
+
+mod hardware;
+mod station;
+
+pub use station::Station;
+
+use super::{AttachError, Client, Device, Seat};
+use crate::cpu::tsc;
+use crate::domain::Domain;
+use alloc::sync::Arc;
+use hardware::Hardware;
+use sluice_abi::config::{self, NicModel};
+use sluice_abi::report::{Count, ShareReport};
+use sluice_emulated::{Guests, PortId, Segment, World};
+use sluice_memory::Gpa;
+use sluice_nic::dma::{Dma, DmaError};
+
+/// How reports call a device in this mode.
+pub(super) const EMULATED: &str = "emulated";
+
+/// A guest's memory, as its card reaches it: by guest-physical addresses, every access validated.
+pub(super) struct Memory(Arc<Domain>);
+
+impl Dma for Memory {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.0.read(Gpa::new(address), buffer).map_err(|_| DmaError)
+    }
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        self.0.write(Gpa::new(address), bytes).map_err(|_| DmaError)
+    }
+}
+
+/// The guests of a device.
+pub(super) struct Clients<'a>(&'a [Client]);
+
+impl Guests for Clients<'_> {
+    type Memory = Memory;
+
+    fn memory(&mut self, port: PortId) -> Option<Memory> {
+        let client = self.0.iter().find(|client| client.seat == Seat::Port(port))?;
+        client.domain.upgrade().map(Memory)
+    }
+}
+
+/// A physical card on the wire, and the guests' cards behind it.
+pub(super) struct Emulated {
+    segment: Segment,
+    hardware: Hardware,
+}
+
+impl Emulated {
+    /// Takes a device that nobody has: it is on the wire.
+    pub fn start(device: &Device) -> Result<Self, AttachError> {
+        let function = &device.function;
+        let uplink =
+            sluice_uplink::for_device(function.vendor, function.device).ok_or(AttachError::NoDriver)?;
+        let hardware = Hardware::take(device, &*uplink)?;
+        let mut emulated = Self { segment: Segment::new(uplink), hardware };
+        let Self { segment, hardware } = &mut emulated;
+        if !segment.start(&mut hardware.card()) {
+            emulated.stop(device);
+            return Err(AttachError::NoAnswer);
+        }
+        log::info!("device {}: on the wire, driven as {}", device.name, emulated.segment.uplink().name());
+        Ok(emulated)
+    }
+
+    /// Gives the device back: off the wire and off the bus.
+    pub fn stop(mut self, device: &Device) {
+        let Self { segment, hardware } = &mut self;
+        segment.stop(&mut hardware.card());
+        let counters = segment.uplink().counters();
+        log::info!("device {}: off the wire after {counters:?}", device.name);
+        self.hardware.give_back(device);
+    }
+
+    /// Plugs in a card for a guest: its port on the switch.
+    pub fn attach(&mut self, model: NicModel, mac: [u8; 6]) -> Result<PortId, AttachError> {
+        self.segment.attach(model, mac).map_err(|_| AttachError::TooMany)
+    }
+
+    /// The guests' cards and the physical one.
+    pub fn segment(&mut self) -> &mut Segment {
+        &mut self.segment
+    }
+
+    /// Runs `act` on the segment, then carries the lines that changed to their guests. Returns the time at which to
+    /// poll, too.
+    pub fn with<R>(
+        &mut self,
+        clients: &[Client],
+        act: impl FnOnce(&mut Segment, &mut World<'_, Clients<'_>>) -> R,
+    ) -> (R, Option<u64>) {
+        let Self { segment, hardware } = self;
+        let mut guests = Clients(clients);
+        let now = tsc::uptime_ns();
+        let result = act(segment, &mut World { card: hardware.card(), guests: &mut guests, now });
+        let changed = segment.take_changes();
+        if changed != 0 {
+            for client in clients {
+                let Seat::Port(port) = client.seat else { continue };
+                let Some(domain) = client.domain.upgrade().filter(|_| changed & port.bit() != 0) else {
+                    continue;
+                };
+                if let Some(share) = domain.shares.get(client.share) {
+                    domain.set_line(share.pin(), segment.line(port));
+                }
+            }
+        }
+        (result, segment.deadline())
+    }
+
+    /// The counters of one guest.
+    pub fn report(&self, domain: &str, port: PortId) -> ShareReport {
+        let counters = self.segment.counters(port).unwrap_or_default();
+        let count = |(name, value): (&str, u64)| Count { name: name.into(), value };
+        ShareReport {
+            domain: domain.into(),
+            mode: EMULATED.into(),
+            hooked_elements: counters.elements,
+            hooked_instructions: counters.instructions,
+            hooked_by_register: self.segment.by_register(port).map(count).collect(),
+            tx_packets: counters.tx_packets,
+            tx_dropped: counters.tx_dropped,
+            rx_packets: counters.rx_packets,
+            rx_dropped: counters.rx_dropped,
+            forged: counters.forged,
+            refused: counters.refused,
+            ..ShareReport::default()
+        }
+    }
+}
+
+/// The card that a guest sees, and its address, if there is a driver for the physical one.
+pub(super) fn wanted(device: &Device, share: &config::Share) -> Result<(NicModel, [u8; 6]), AttachError> {
+    let function = &device.function;
+    let like = NicModel::of(function.vendor, function.device).ok_or(AttachError::NoDriver)?;
+    Ok((share.model.unwrap_or(like), share.mac.ok_or(AttachError::NoMac)?))
+}

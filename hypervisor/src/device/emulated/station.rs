@@ -1,0 +1,171 @@
+//! A guest's software card on its PCI bus: identity, BARs, and what follows when the guest programs them.
+//!
+//! Its ports are where no physical device of the configuration has any, and do not move, as no guest's ports do. Its memory is
+//! wherever the guest puts it. Every access exits.
+
+use super::super::assigned::Piece;
+use super::super::{Device, Windows, devices, pci};
+use crate::domain::{Access, Answer, Domain, PageHandler, PortHandler};
+use crate::sync::SpinLock;
+use arrayvec::ArrayVec;
+use sluice_abi::config::NicModel;
+use sluice_emulated::{Bar, Description, PortId, Register};
+use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
+use sluice_platform::pci::{BarKind, Builder, ConfigEffect, Identity};
+
+/// QEMU's subsystem, for drivers that look.
+const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
+/// Ports per slot, more than any card has.
+const PORTS_PER_SLOT: u64 = 0x100;
+/// Slots' ports lie together in such a stretch.
+const STRETCH: u64 = 0x1000;
+
+/// A BAR and where it is to begin with.
+#[derive(Clone, Copy)]
+struct Window {
+    bar: Bar,
+    initial: u64,
+    /// Bytes: whole pages of memory, of which the card ignores what is behind its registers.
+    size: u64,
+}
+
+/// A guest's card.
+pub struct Station {
+    port: PortId,
+    description: Description,
+    windows: ArrayVec<Window, 6>,
+    /// By BAR: where it answers now.
+    mapped: SpinLock<[Option<u64>; 6]>,
+}
+
+/// Ports for the cards of a slot, where no physical device has any.
+fn ports(slot: u8) -> Option<u64> {
+    let physical = |range: &core::ops::Range<u64>| {
+        let bars = devices().iter().flat_map(|device| device.function.bars.iter()).filter(|bar| bar.io);
+        bars.clone().any(|bar| bar.address < range.end && range.start < bar.address + bar.size)
+    };
+    (1..16)
+        .map(|stretch| stretch * STRETCH + u64::from(slot & 15) * PORTS_PER_SLOT)
+        .find(|start| !physical(&(*start..start + PORTS_PER_SLOT)))
+}
+
+impl Station {
+    /// A card at a port of the switch; `None` if the guest has no room for it.
+    pub fn new(port: PortId, model: NicModel, slot: u8, windows: &mut Windows) -> Option<Self> {
+        let description = sluice_emulated::describe(model);
+        let mut placed = ArrayVec::new();
+        for bar in description.bars {
+            let size = u64::from(bar.size).max(if bar.io { 0 } else { PAGE_SIZE });
+            let initial = if bar.io { ports(slot) } else { windows.take(size) }?;
+            placed.try_push(Window { bar: *bar, initial, size }).ok()?;
+        }
+        Some(Self { port, description, windows: placed, mapped: SpinLock::new([None; 6]) })
+    }
+
+    /// Who it says it is.
+    pub fn identity(&self) -> Identity {
+        let Description { vendor, device, revision, class, .. } = self.description;
+        let (subsystem_vendor, subsystem) = SUBSYSTEM;
+        Identity { vendor, device, class, revision, subsystem_vendor, subsystem }
+    }
+
+    /// Adds its BARs.
+    pub fn describe(&self, mut builder: Builder) -> Builder {
+        for Window { bar, initial, size } in &self.windows {
+            let kind = if bar.io { BarKind::Io } else { BarKind::Mem32 { prefetchable: false } };
+            builder = builder.bar(bar.index, kind, *size, *initial);
+        }
+        builder
+    }
+
+    /// The guest wrote to the function's configuration space, or did not yet.
+    pub fn configured(&self, domain: &Domain, share: u8, slot: u8, device: &Device, effect: ConfigEffect) {
+        let mut mapped = self.mapped.lock();
+        let platform = domain.platform.lock();
+        let wanted: [Option<u64>; 6] = core::array::from_fn(|index| {
+            let bar = platform.pci.bar(slot, index as u8)?;
+            bar.enabled.then_some(bar.address)
+        });
+        let bits = platform.pci.command(slot);
+        drop(platform);
+        // First away with what moves, so that two BARs can change places.
+        for adding in [false, true] {
+            for window in &self.windows {
+                let index = usize::from(window.bar.index);
+                let (Some(wanted), Some(mapped)) = (wanted.get(index), mapped.get_mut(index)) else {
+                    continue;
+                };
+                match *mapped {
+                    Some(at) if !adding && *wanted != Some(at) => {
+                        move_bar(domain, share, window, at, false);
+                        *mapped = None;
+                    }
+                    None if adding => {
+                        *mapped = wanted.filter(|at| move_bar(domain, share, window, *at, true))
+                    }
+                    _ => {}
+                }
+            }
+        }
+        drop(mapped);
+        if let ConfigEffect::CommandChanged(..) = effect {
+            let (master, silent) = (bits & pci::COMMAND_MASTER != 0, bits & pci::COMMAND_NO_INTX != 0);
+            device.with_segment(|segment, _| segment.configure(self.port, master, silent));
+        }
+    }
+
+    /// An access to its ports.
+    pub fn io(&self, device: &Device, port: u16, width: u8, access: Access<'_>) -> Answer {
+        let window = self.windows.iter().find(|window| window.bar.io);
+        let offset = window.and_then(|window| u64::from(port).checked_sub(window.initial));
+        match offset {
+            Some(offset) => self.access(device, Register { io: true, offset: offset as u32 }, width, access),
+            None => Answer::Refused,
+        }
+    }
+
+    /// An access to its memory.
+    pub fn memory(&self, device: &Device, bar: u8, gpa: Gpa, mut access: Access<'_>) -> Answer {
+        let base = self.mapped.lock().get(usize::from(bar)).copied().flatten();
+        let Some(offset) = base.and_then(|base| gpa.as_u64().checked_sub(base)) else {
+            return Answer::Refused;
+        };
+        let mut done = 0;
+        while done < access.len() {
+            let left = access.len() - done;
+            let width = [4, 2, 1].into_iter().find(|width| *width <= left).unwrap_or(1);
+            let at = Register { io: false, offset: (offset as u32).wrapping_add(done as u32) };
+            if self.access(device, at, width as u8, access.part(done..done + width)) == Answer::Refused {
+                return Answer::Refused;
+            }
+            done += width;
+        }
+        Answer::Done
+    }
+
+    /// Interrupts of this guest's own are posted to it, so that its processor looks before it goes on.
+    fn access(&self, device: &Device, register: Register, width: u8, access: Access<'_>) -> Answer {
+        let done = device.with_segment(|segment, world| match access {
+            Access::Read(into) => segment.read(world, self.port, register, width, into),
+            Access::Write(from) => segment.write(world, self.port, register, width, from),
+        });
+        if done.is_some() { Answer::Done } else { Answer::Refused }
+    }
+}
+
+/// Lets a BAR answer at an address, or no more. False if it cannot.
+fn move_bar(domain: &Domain, share: u8, window: &Window, at: u64, there: bool) -> bool {
+    let Window { bar, size, .. } = window;
+    if bar.io {
+        let handler = if there { PortHandler::Device(share) } else { PortHandler::None };
+        domain.set_ports(at as u16, *size as u16, handler, |_| false);
+        return true;
+    }
+    let piece = Piece { gpa: Gpa::new(at), range: 0..*size, trapped: true };
+    if there {
+        let handler = PageHandler::Device { share, bar: bar.index };
+        return domain.map_device(handler, Hpa::new(0), &[piece]);
+    }
+    domain.unmap_device(&[piece]);
+    true
+}

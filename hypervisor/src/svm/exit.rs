@@ -114,6 +114,9 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Proce
         return false;
     }
     let seen = vcpu.events.swap(0, Ordering::SeqCst);
+    if seen & events::INTERRUPT != 0 {
+        vcpu.collect(&mut ctx.lapic);
+    }
     if seen & events::FLUSH != 0 {
         ctx.vmcb.control.tlb_control = 1;
     }
@@ -131,10 +134,14 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Proce
     }
     let now = tsc::now();
     inject::sync_pv_eoi(domain, ctx);
-    vcpu.collect(&mut ctx.lapic);
     ctx.lapic.poll_timer(ctx.guest_tsc_at(now));
-    if seen & events::NMI != 0 && ctx.inject == 0 {
-        ctx.inject = inject::NMI;
+    if seen & events::NMI != 0 {
+        if ctx.inject == 0 {
+            ctx.inject = inject::NMI;
+        } else {
+            // An exception goes first.
+            vcpu.events.fetch_or(events::NMI, Ordering::SeqCst);
+        }
     }
     inject::next(domain, ctx);
     processor.prepare_timer(ctx.timer_deadline(now), now)

@@ -19,8 +19,8 @@ const UNUSED_VECTOR: u32 = 0x5e;
 const PRINTED: u64 = 16;
 
 /// Attacks by name, and whether they can do without writes.
-const ATTACKS: [(&str, bool); 4] =
-    [("pages", true), ("edges", true), ("structures", false), ("messages", false)];
+const ATTACKS: [(&str, bool); 5] =
+    [("pages", true), ("edges", true), ("structures", false), ("messages", false), ("hunt", false)];
 
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,35 +73,33 @@ pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot
         println!("SLUICE-RESULT done=failed");
         return;
     }
-    if part == "hunt" {
-        attack.hunt(memory);
-        attack.report(device, "hunted");
-        println!("SLUICE-RESULT done=ok");
-        return;
-    }
     for (name, reads_only) in ATTACKS {
-        if part != "all" && part != name && !(part == "read" && reads_only) {
+        let chosen = part == name || name != "hunt" && (part == "all" || part == "read" && reads_only);
+        if !chosen {
             continue;
         }
+        let before = attack.tried;
         match name {
             "pages" => attack.pages(memory),
             "edges" => attack.edges(),
             "structures" => attack.structures(memory),
-            _ => attack.messages(),
+            "messages" => attack.messages(),
+            _ => attack.hunt(memory),
         }
-        attack.report(device, name);
+        println!("SLUICE-RESULT dma.{device}.{name}={}", attack.tried - before);
     }
-    // The device was not just broken.
-    let works = attack.reaches(page);
-    println!("SLUICE-RESULT dma.{device}.control={}", if works { "ok" } else { "failed" });
-    println!("SLUICE-RESULT done={}", if works { "ok" } else { "failed" });
+    attack.report(device, page);
 }
 
 impl Attack<'_> {
-    fn report(&self, device: &str, part: &str) {
+    /// Prints what came of it, once, whether the device still works, and the verdict.
+    fn report(&mut self, device: &str, page: u64) {
         let (tried, succeeded) = (self.tried, self.succeeded);
-        println!("SLUICE-RESULT dma.{device}.{part}={tried}");
         println!("SLUICE-RESULT dma.{device}.tried={tried} dma.{device}.succeeded={succeeded}");
+        // The device was not just broken.
+        let works = self.reaches(page);
+        println!("SLUICE-RESULT dma.{device}.control={}", if works { "ok" } else { "failed" });
+        println!("SLUICE-RESULT done={}", if works { "ok" } else { "failed" });
     }
 
     /// Counts one transfer.

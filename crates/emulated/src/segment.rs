@@ -13,6 +13,9 @@ use sluice_uplink::{Card, Sent, Uplink};
 pub const FRAMES_PER_CALL: usize = 64;
 /// What a step without a frame counts for, in frames: a card may copy 256 KiB in one.
 const STEP: usize = 16;
+/// Nanoseconds before what is left over is gone on with: a guest with much to send, or a flood from the wire, shares the
+/// processor with other guests.
+const PAUSE: u64 = 250_000;
 
 /// How cards reach their guests' memory.
 pub trait Guests {
@@ -100,8 +103,8 @@ pub struct Segment {
     stuck: u16,
     /// Ports whose line has changed, by bit.
     changed: u16,
-    /// Something is left to do that no interrupt will tell of.
-    again: bool,
+    /// Something is left to do that no interrupt will tell of, and is to be done then.
+    again: Option<u64>,
     /// The frame going out of a guest's card.
     frame: Box<[u8; FRAME]>,
 }
@@ -116,7 +119,7 @@ impl Segment {
             uplink,
             stuck: 0,
             changed: 0,
-            again: false,
+            again: None,
             frame: Box::new([0; FRAME]),
         }
     }
@@ -242,7 +245,9 @@ impl Segment {
                 deliver(switch, stations, stuck, changed, *guests);
             }
         });
-        self.again |= more;
+        if more {
+            self.go_on_later(world.now);
+        }
         self.resume(world);
     }
 
@@ -257,18 +262,20 @@ impl Segment {
                 update_line(station, port, &mut self.changed);
             }
         }
-        if core::mem::take(&mut self.again) {
+        if self.again.is_some_and(|at| at <= world.now) {
+            self.again = None;
             return self.interrupt(world);
         }
-        self.resume(world);
+        if self.again.is_none() {
+            return self.resume(world);
+        }
+        // Timers do not bring forward what is to wait.
+        self.deliver(world);
     }
 
     /// When to call [`Self::poll`].
     pub fn deadline(&self) -> Option<u64> {
-        if self.again {
-            return Some(0);
-        }
-        self.stations.iter().flatten().filter_map(|station| station.nic.deadline()).min()
+        self.stations.iter().flatten().filter_map(|station| station.nic.deadline()).chain(self.again).min()
     }
 
     /// Level of a guest's line.
@@ -318,6 +325,10 @@ impl Segment {
         }
     }
 
+    fn go_on_later(&mut self, now: u64) {
+        self.again.get_or_insert(now.saturating_add(PAUSE));
+    }
+
     /// Goes on with what waited for the wire or for time.
     fn resume<G: Guests>(&mut self, world: &mut World<'_, G>) {
         self.flush(&mut world.card);
@@ -359,7 +370,9 @@ impl Segment {
                 }
             }
         }
-        self.again |= station.nic.is_sending();
+        if station.nic.is_sending() {
+            self.go_on_later(world.now);
+        }
         self.flush(&mut world.card);
     }
 

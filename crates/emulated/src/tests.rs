@@ -385,6 +385,38 @@ fn a_slow_wire_holds_back_those_who_can_wait() {
     }
 }
 
+/// A ring full of small frames, of which one call takes a part, and the next ones no more for some time.
+#[test]
+fn a_full_ring_is_sent_in_portions() {
+    let mut machine = Machine::new(NicModel::Ne2000, &[NicModel::E1000]);
+    let mut driver = machine.driver(0);
+    // 200 descriptors that all name one frame: a ring of the guest's own making.
+    let (ring, at) = (0x2_0000, 0x3_0000);
+    let descriptor = u128::from(BUS + at) | 60 << 64 | 0x0b << 88;
+    for index in 0..200 {
+        driver_memory(&machine, ring + 16 * index, &descriptor.to_le_bytes());
+    }
+    driver_memory(&machine, at, &frame(ROUTER, mac(0), 60, 1));
+    machine.drive(0, |card| {
+        for (offset, value) in [(0x3800, BUS + ring), (0x3808, 256 * 16), (0x3810, 0), (0x3818, 200)] {
+            card.registers.write(offset, 4, value);
+        }
+    });
+    let first = machine.physical.wire.len();
+    assert!((1..=crate::FRAMES_PER_CALL).contains(&first), "{first}");
+    let at = machine.segment.deadline().expect("the rest is to follow");
+    assert!(at > machine.now + 100_000, "and not at once");
+    machine.with(|segment, world| segment.poll(world));
+    assert_eq!(machine.physical.wire.len(), first);
+    machine.settle();
+    assert_eq!(machine.physical.wire.len(), 200);
+    assert_eq!(machine.send(0, &mut *driver, &[0; 13]), Sent::Refused);
+}
+
+fn driver_memory(machine: &Machine, offset: u32, bytes: &[u8]) {
+    DmaMemory::write(&mut machine.guests.0[0].clone(), offset as usize, bytes);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 

@@ -91,6 +91,8 @@ fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
         mode: share.mode,
         mac: share.mac.as_ref().map(|mac| *mac.get_ref()),
         model: share.model.as_ref().map(|model| *model.get_ref()),
+        weight: share.weight.as_ref().map_or(1, |weight| *weight.get_ref()),
+        max_wait_ms: share.max_wait_ms.as_ref().map_or(0, |wait| *wait.get_ref()),
         dma_unprotected: share.dma_unprotected,
         interrupts_unprotected: share.interrupts_unprotected,
     })

@@ -52,6 +52,11 @@ pub struct Share {
     pub mac: Option<[u8; 6]>,
     /// The card that this guest sees, if not the physical one's like; for [`Mode::Emulated`].
     pub model: Option<NicModel>,
+    /// For how many times as long as weight 1 this guest keeps a device that others want, too; 1-100. For [`Mode::Vpio`].
+    pub weight: u8,
+    /// After so many milliseconds this guest gets the device even if its holder never rests; 0: as usual. For
+    /// [`Mode::Vpio`].
+    pub max_wait_ms: u8,
     /// The user accepts that this function can reach all memory by DMA.
     pub dma_unprotected: bool,
     /// The user accepts that this function can forge interrupts, for want of interrupt remapping.
@@ -218,6 +223,8 @@ mod tests {
             mac: Some([2; 6]),
             model: None,
             dma_unprotected: false,
+            weight: 1,
+            max_wait_ms: 0,
             interrupts_unprotected: false,
         };
         let select = Select::Address { bus: 0, device: 3, function: 0 };

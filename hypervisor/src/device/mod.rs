@@ -37,7 +37,7 @@ use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
 use sluice_emulated::{PortId, Segment, World};
 use sluice_iommu::RequesterId;
-use sluice_vpio::{ClientId, Monitor, Timing};
+use sluice_vpio::{ClientId, Monitor, Policy, Timing};
 
 /// Most devices of a configuration: a bit each in a [`line::Line`].
 const MAX_DEVICES: usize = 64;
@@ -377,7 +377,10 @@ pub fn attach(
                 inner.sharing = Sharing::Vpio(Box::new(monitor));
             }
             let Sharing::Vpio(monitor) = &mut inner.sharing else { return Err(AttachError::Busy) };
-            Seat::Client(monitor.attach(mac).map_err(|_| AttachError::TooMany)?)
+            let client = monitor.attach(mac).map_err(|_| AttachError::TooMany)?;
+            let max_wait = Some(u64::from(share.max_wait_ms) * 1_000_000).filter(|wait| *wait != 0);
+            monitor.set_policy(client, Policy { weight: share.weight, max_wait });
+            Seat::Client(client)
         }
         Mode::Emulated => {
             let (model, mac) = emulated::wanted(&device, share)?;

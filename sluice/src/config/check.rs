@@ -103,6 +103,7 @@ fn devices(setup: &Setup, source: &mut Source) {
             }
             emulated(share, setup, source);
             unprotected(share, setup, source);
+            turns(share, source);
             let line = source.line_of(share.device.span().start);
             let first = used.iter().find(|(name, ..)| *name == device).copied();
             used.push((device, share.mode, owner, line));
@@ -144,6 +145,19 @@ fn emulated(share: &Share, setup: &Setup, source: &mut Source) {
             source.complain(share.device.span(), message, help);
         }
         _ => {}
+    }
+}
+
+/// Weights and longest waits mean something only where a device changes hands.
+fn turns(share: &Share, source: &mut Source) {
+    if share.mode == Mode::Vpio {
+        return;
+    }
+    for (key, value) in [("weight", &share.weight), ("max_wait_ms", &share.max_wait_ms)] {
+        if let Some(value) = value {
+            let message = format!("'{}' does not change hands in this mode", share.device.get_ref());
+            source.complain(value.span(), message, format!("leave {key} out, or use mode = \"vpio\""));
+        }
     }
 }
 

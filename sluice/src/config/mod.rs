@@ -159,6 +159,10 @@ pub struct Share {
     pub mac: Option<Spanned<[u8; 6]>>,
     /// The card that the guest sees in emulated mode, if not one like the physical.
     pub model: Option<Spanned<NicModel>>,
+    /// Its weight among sharers.
+    pub weight: Option<Spanned<u8>>,
+    /// Its longest wait in milliseconds.
+    pub max_wait_ms: Option<Spanned<u8>>,
     /// The user accepts unprotected DMA.
     pub dma_unprotected: bool,
     /// The user accepts interrupts that the device forges.

@@ -194,10 +194,21 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         mac.map(|mac| Spanned::new(text.span(), mac))
     });
     let model = walk.string("model", source).and_then(|text| model(&text, source));
+    let weight = walk.number("weight", 1..=100, source);
+    let max_wait_ms = walk.number("max_wait_ms", 1..=250, source);
     let dma_unprotected = unprotected(&mut walk, "dma", "reaches all memory", source);
     let interrupts_unprotected = unprotected(&mut walk, "interrupts", "can forge interrupts", source);
     walk.finish(source);
-    Some(Share { device: device?, mode: mode?, mac, model, dma_unprotected, interrupts_unprotected })
+    Some(Share {
+        device: device?,
+        mode: mode?,
+        mac,
+        model,
+        weight,
+        max_wait_ms,
+        dma_unprotected,
+        interrupts_unprotected,
+    })
 }
 
 /// A protection that the user can do without, knowingly.

@@ -111,6 +111,10 @@ fn devices_are_shared_in_one_way_only() {
     let error = try_load(&both).unwrap_err().to_string();
     assert!(error.contains("23:20: error: 'nic0' is passed through to 'zoe' already (line 17)"), "{error}");
     refused("use = \"nic0\"", "use = \"nic1\"", "no device is called 'nic1'");
+    let weighed = GOOD.replacen("mode = \"vpio\"", "mode = \"vpio\", weight = 3, max_wait_ms = 5", 1);
+    assert!(try_load(&weighed).is_ok());
+    refused("mode = \"vpio\"", "mode = \"vpio\", weight = 0", "weight");
+    refused("mode = \"vpio\"", "mode = \"passthrough\", weight = 2", "does not change hands");
     refused("mode = \"vpio\"", "mode = \"virtio\"", "mode 'virtio' is not built yet");
 }
 

@@ -19,8 +19,14 @@ const UNUSED_VECTOR: u32 = 0x5e;
 const PRINTED: u64 = 16;
 
 /// Attacks by name, and whether they can do without writes.
-const ATTACKS: [(&str, bool); 5] =
-    [("pages", true), ("edges", true), ("structures", false), ("messages", false), ("hunt", false)];
+const ATTACKS: [(&str, bool); 6] = [
+    ("pages", true),
+    ("edges", true),
+    ("aliases", true),
+    ("structures", false),
+    ("messages", false),
+    ("hunt", false),
+];
 
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +52,8 @@ struct Attack<'a> {
     tame: bool,
     tried: u64,
     succeeded: u64,
+    /// Addresses that turned out to be its own.
+    aliased: u64,
 }
 
 /// Runs all attacks and prints what came of them.
@@ -58,7 +66,7 @@ pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot
     let random = Random::new(boot.argument("seed").and_then(|text| text.parse().ok()).unwrap_or(1));
     let tame = boot.argument("format") == Some("remappable");
     let mut attack =
-        Attack { engine, own, random, source, sink, rinse, writes, tame, tried: 0, succeeded: 0 };
+        Attack { engine, own, random, source, sink, rinse, writes, tame, tried: 0, succeeded: 0, aliased: 0 };
     // Some cards take a second to get ready.
     let mut ready = false;
     for _ in 0..3_000 {
@@ -82,6 +90,7 @@ pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot
         match name {
             "pages" => attack.pages(memory),
             "edges" => attack.edges(),
+            "aliases" => attack.aliases(),
             "structures" => attack.structures(memory),
             "messages" => attack.messages(),
             _ => attack.hunt(memory),
@@ -96,6 +105,7 @@ impl Attack<'_> {
     fn report(&mut self, device: &str, page: u64) {
         let (tried, succeeded) = (self.tried, self.succeeded);
         println!("SLUICE-RESULT dma.{device}.tried={tried} dma.{device}.succeeded={succeeded}");
+        println!("SLUICE-RESULT dma.{device}.aliased={}", self.aliased);
         // The device was not just broken.
         let works = self.reaches(page);
         println!("SLUICE-RESULT dma.{device}.control={}", if works { "ok" } else { "failed" });
@@ -175,6 +185,31 @@ impl Attack<'_> {
                 println!("SLUICE-RESULT target={at:#x} succeeded={}", self.succeeded);
             }
         });
+    }
+
+    /// Addresses that are its own but for one high bit. Who ignores the bit gives it what it has already: that is
+    /// counted apart (`aliased`), anything else that comes or stays is a success.
+    fn aliases(&mut self) {
+        let page = self.own.rest().0;
+        for at in (33..64).map(|bit| 1 << bit | page) {
+            let (there, other) = (self.stamp(), self.stamp());
+            memory::fill(page, there);
+            // The translation of its own page is fresh.
+            self.engine.read(page, self.sink);
+            let before = self.look(at, (8, LEN - 12), Some(there));
+            let mut aliased = before == Brought::Stamp;
+            self.count(at, "read", !matches!(before, Brought::Nothing | Brought::Stamp), before);
+            if self.writes {
+                memory::fill(self.source, other);
+                self.engine.write(at, self.source);
+                let own = memory::get(page + LEN / 2) == other;
+                aliased |= own;
+                self.engine.read(self.rinse, self.sink);
+                let after = self.look(at, (8, LEN - 12), Some(if own { other } else { there }));
+                self.count(at, "write", !matches!(after, Brought::Nothing | Brought::Stamp), after);
+            }
+            self.aliased += u64::from(aliased);
+        }
     }
 
     /// Looks for pages of a [`witness`] in all of the machine's memory, and writes to a few.

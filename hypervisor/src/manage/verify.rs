@@ -79,7 +79,10 @@ impl Watch {
                 assert!(fixed == first, "image, bundle or page tables changed: {fixed:x?}, were {first:x?}");
                 for (index, sum) in domains {
                     let known = self.maps.iter().find(|(known, _)| *known == index);
-                    assert!(known.is_none_or(|(_, first)| *first == sum), "the map of domain {index} changed");
+                    assert!(
+                        known.is_none_or(|(_, first)| *first == sum),
+                        "the map of domain {index} changed"
+                    );
                 }
                 for piece in &self.pieces {
                     let changed = words(*piece).find(|at| Direct.read_u64(*at) != pattern(at.as_u64()));

@@ -74,7 +74,8 @@ fn execute(which: u64, a: u64, b: u64, c: u64) {
         // Redundant prefixes before what is intercepted: the length is not the shortest.
         ".byte 0x66, 0x66; cpuid",
         ".byte 0x2e, 0x3e; vmmcall",
-        ".byte 0x40; rdmsr",
+        // What is left of this one takes the NOPs for its operand, and not the way back off the stack.
+        ".byte 0x40; rdmsr; nop; nop; nop; nop; nop",
         "vmxon [rdi]",
         "vmptrld [rsp]",
         ".byte 0x0f, 0x05",

@@ -189,7 +189,7 @@ fn write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) 
             ctx.pv_eoi_msr = value;
         }
         // Accepted and without effect: microcode, machine checks and errata belong to the host.
-        PATCH_LEVEL | MCG_STATUS | SYSCFG | HWCR | INT_PENDING | LS_CFG | DE_CFG => {}
+        PATCH_LEVEL | MCG_STATUS | SYSCFG | HWCR | NB_CFG | INT_PENDING | LS_CFG | DE_CFG => {}
         0xc001_0020 => {}
         _ => return None,
     }

@@ -177,8 +177,15 @@ fn judge_all(found: Vec<(String, PathBuf, Scenario)>, jobs: usize) -> Result<Sta
                         return;
                     };
                     let started = Instant::now();
-                    let problems =
-                        judge(&name, &path, &scenario).unwrap_or_else(|error| vec![format!("{error:#}")]);
+                    let attempt =
+                        || judge(&name, &path, &scenario).unwrap_or_else(|error| vec![format!("{error:#}")]);
+                    let mut problems = attempt();
+                    if !problems.is_empty() {
+                        println!("again   {name}: it failed, and is run once more");
+                        problems.iter().for_each(|problem| println!("        {problem}"));
+                        keep(&name);
+                        problems = attempt();
+                    }
                     let seconds = started.elapsed().as_secs_f64();
                     let Ok(mut counts) = counts.lock() else { return };
                     if problems.is_empty() {
@@ -199,6 +206,16 @@ fn judge_all(found: Vec<(String, PathBuf, Scenario)>, jobs: usize) -> Result<Sta
     let (passed, failed) = counts.into_inner().unwrap_or((0, 1));
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { Status::Ok } else { Status::Trouble })
+}
+
+/// Puts the logs of a failure where the second try does not overwrite them.
+fn keep(name: &str) {
+    let logs = root().join("run").join(format!("test-{name}"));
+    let kept = logs.with_file_name(format!("test-{name}-first"));
+    let _ = std::fs::remove_dir_all(&kept);
+    if std::fs::rename(&logs, &kept).is_ok() {
+        println!("        logs: run/test-{name}-first/");
+    }
 }
 
 /// Runs one scenario; returns what was not as expected.

@@ -71,7 +71,7 @@ pub enum View {
     /// Nested page tables.
     Processors(TableView<LongMode, mm::TableFrames, Processors>),
     /// Tables of an IOMMU.
-    Devices(TableView<PageFormat, iommu::Frames, Devices>),
+    Devices(TableView<PageFormat, mm::TableFrames, Devices>),
 }
 
 macro_rules! delegate {
@@ -121,7 +121,7 @@ impl Memory {
     /// that masters the bus.
     pub fn new(index: u16, config: &config::Domain) -> Result<Self, BuildError> {
         let processors =
-            TableView::new(LongMode, mm::TableFrames, Processors).ok_or(BuildError::OutOfMemory)?;
+            TableView::new(LongMode, mm::TableFrames::COHERENT, Processors).ok_or(BuildError::OutOfMemory)?;
         let mut memory = Self { guest: GuestMemory::new(), space: Space::new() };
         memory.see(View::Processors(processors))?;
         let places: Vec<Place> = config.devices.iter().filter_map(device::place_of_master).collect();
@@ -204,7 +204,7 @@ fn devices_view(
     index: u16,
     place: &Place,
     places: &[Place],
-) -> Result<TableView<PageFormat, iommu::Frames, Devices>, BuildError> {
+) -> Result<TableView<PageFormat, mm::TableFrames, Devices>, BuildError> {
     let format = place.counted().unit().format();
     let mut units: Vec<&'static Counted> = Vec::new();
     for counted in places.iter().map(Place::counted) {
@@ -218,7 +218,7 @@ fn devices_view(
     let write_back = units.iter().any(|counted| counted.unit().reads_memory_only());
     // Tag 0 is nobody's.
     let audience = Devices { tag: SpaceTag(index + 1), units };
-    TableView::new(format, iommu::Frames { write_back }, audience).ok_or(BuildError::OutOfMemory)
+    TableView::new(format, mm::TableFrames { write_back }, audience).ok_or(BuildError::OutOfMemory)
 }
 
 impl Drop for Memory {

@@ -1,9 +1,9 @@
 //! What it costs to issue and revoke pages of a space that devices see, in ticks of the time-stamp counter: instructions,
 //! under QEMU's `-icount shift=0`. A self-test (`selftest=iommu-cost`), for `cargo sluice bench iommu`.
 
-use super::{Cause, Counted, Frames, units};
+use super::{Cause, Counted, units};
 use crate::cpu;
-use crate::mm;
+use crate::mm::{self, TableFrames};
 use arrayvec::ArrayVec;
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Audience, RANGES, Rights, Space, Stale, TableView};
@@ -42,7 +42,7 @@ pub fn measure() {
     let memory = mm::frames().allocate(LARGE_PAGE, LARGE_PAGE).expect("memory to issue");
     for counted in units() {
         let unit = counted.unit();
-        let frames = Frames { write_back: unit.reads_memory_only() };
+        let frames = TableFrames { write_back: unit.reads_memory_only() };
         let audience = Nobody { tag: SpaceTag(1), counted };
         let view = TableView::new(unit.format(), frames, audience).expect("memory for tables");
         let mut space = Space::new();
@@ -68,7 +68,7 @@ pub fn measure() {
 fn change(
     kind: &str,
     name: &str,
-    space: &mut Space<TableView<sluice_iommu::PageFormat, Frames, Nobody>>,
+    space: &mut Space<TableView<sluice_iommu::PageFormat, TableFrames, Nobody>>,
     memory: Hpa,
     pieces: impl Iterator<Item = (u64, u64)> + Clone,
 ) {

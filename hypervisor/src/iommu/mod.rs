@@ -10,7 +10,6 @@ mod amdvi;
 pub mod cost;
 mod faults;
 mod flushes;
-mod frames;
 mod place;
 mod report;
 pub mod selftest;
@@ -19,7 +18,6 @@ mod vtd;
 
 pub use faults::service;
 pub use flushes::Cause;
-pub use frames::Frames;
 pub use place::{Busy, Place, place_of};
 pub use report::report;
 pub use unit::Unit;

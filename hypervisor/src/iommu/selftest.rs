@@ -1,11 +1,10 @@
 //! What a unit lets a device do, tried with QEMU's `edu` device, whose DMA engine copies between memory and a buffer of its
 //! own, and which raises interrupts when it is told to (QEMU, docs/specs/edu).
 
-use super::Frames;
 use super::{Unit, units};
 use crate::cpu::{self, apic, idt, tsc};
 use crate::device::pci::{self, Function};
-use crate::mm::{self, Direct};
+use crate::mm::{self, Direct, TableFrames};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_iommu::{Fault, FaultKind, Interrupt, Invalidation, PageFormat, RequesterId, SpaceTag, Trigger};
@@ -143,7 +142,7 @@ pub fn run() {
 /// What a device reaches. Returns how many faults the unit reported.
 fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
     let who = unit.alias(edu.requester());
-    let mut frames = Frames { write_back: unit.reads_memory_only() };
+    let mut frames = TableFrames { write_back: unit.reads_memory_only() };
     let mut tables = Tables::with_format(unit.format(), &mut frames).expect("memory");
     // A read-only and a writable page at 2 MiB, and a page that is nowhere.
     let pages = [(); 3].map(|()| frames.allocate(PAGE_SIZE).expect("memory"));
@@ -153,7 +152,7 @@ fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
     let forget = |at: Iova| {
         unit.invalidate(&[Invalidation::Pages { space: TAG, at, order: 0 }]);
     };
-    let show = |at: Iova, page: Hpa, access: Access, tables: &mut Tables<PageFormat>, frames: &mut Frames| {
+    let show = |at: Iova, page: Hpa, access: Access, tables: &mut Tables<PageFormat>, frames: &mut TableFrames| {
         tables.map(frames, at, page, PAGE_SIZE, access).expect("memory");
         forget(at);
     };
@@ -221,7 +220,7 @@ fn taken(unit: &dyn Unit) -> Vec<Fault> {
 /// Each fault is reported once, as what it was, and interrupts.
 fn faults(unit: &dyn Unit, edu: &Edu) {
     let who = unit.alias(edu.requester());
-    let mut frames = Frames { write_back: unit.reads_memory_only() };
+    let mut frames = TableFrames { write_back: unit.reads_memory_only() };
     let mut tables = Tables::with_format(unit.format(), &mut frames).expect("memory");
     let page = frames.allocate(PAGE_SIZE).expect("memory");
     let at = 0x5000;

@@ -3,8 +3,7 @@
 //! Guests and devices may change the memory at any time. It is therefore copied by string instructions and single
 //! accesses that the compiler cannot see into, and no reference to it is made.
 
-use super::frames::{allocate_zeroed, release};
-use super::{PAGE, virt};
+use super::virt;
 use core::arch::asm;
 use sluice_memory::{Hpa, PhysicalMemory};
 
@@ -40,42 +39,6 @@ impl PhysicalMemory for Direct {
         debug_assert!(at.is_aligned(8));
         // SAFETY: mapped physical memory that the caller may write, aligned.
         unsafe { virt(at).cast::<u64>().write_volatile(value) };
-    }
-}
-
-/// Frames for nested page tables.
-#[derive(Clone, Copy, Debug)]
-pub struct TableFrames;
-
-impl PhysicalMemory for TableFrames {
-    fn read(&self, at: Hpa, buffer: &mut [u8]) {
-        Direct.read(at, buffer);
-    }
-
-    fn write(&self, at: Hpa, bytes: &[u8]) {
-        Direct.write(at, bytes);
-    }
-
-    fn fill(&self, at: Hpa, len: u64, byte: u8) {
-        Direct.fill(at, len, byte);
-    }
-
-    fn read_u64(&self, at: Hpa) -> u64 {
-        Direct.read_u64(at)
-    }
-
-    fn write_u64(&self, at: Hpa, value: u64) {
-        Direct.write_u64(at, value);
-    }
-}
-
-impl sluice_memory::TableFrames for TableFrames {
-    fn allocate_table(&mut self) -> Option<Hpa> {
-        allocate_zeroed(PAGE)
-    }
-
-    fn free_table(&mut self, frame: Hpa) {
-        release(frame, PAGE);
     }
 }
 

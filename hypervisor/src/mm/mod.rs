@@ -13,12 +13,14 @@ mod frames;
 mod heap;
 mod layout;
 mod stack;
+mod table_frames;
 mod tables;
 
-pub use direct::{Direct, TableFrames};
+pub use direct::Direct;
 pub use frames::{allocate_zeroed, frames, memory_bytes, release, zero};
 pub use layout::{DIRECT_MAP, image_range, is_text, read_only_physical as read_only_image};
 pub use stack::{Stack, is_stack, is_stack_guard, new_stack};
+pub use table_frames::TableFrames;
 pub use tables::{is_mapped, map_mmio, root, trampoline_root, walk_live};
 
 use crate::boot::BootInfo;

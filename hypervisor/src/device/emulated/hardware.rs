@@ -46,7 +46,7 @@ impl Audience for OneCard {
     }
 }
 
-type CardSpace = Space<TableView<PageFormat, iommu::Frames, OneCard>>;
+type CardSpace = Space<TableView<PageFormat, mm::TableFrames, OneCard>>;
 
 /// Memory of the hypervisor's that a card reaches.
 struct Buffers {
@@ -79,7 +79,7 @@ impl Buffers {
         // Domains count from 1 upward.
         let tag = unit.unit().tags().min(1 << 16).checked_sub(1 + device.index as u32);
         let tag = SpaceTag(tag.ok_or(AttachError::OutOfMemory)? as u16);
-        let frames = iommu::Frames { write_back: unit.unit().reads_memory_only() };
+        let frames = mm::TableFrames { write_back: unit.unit().reads_memory_only() };
         let tables = TableView::new(unit.unit().format(), frames, OneCard { tag, unit });
         let tables = tables.ok_or(AttachError::OutOfMemory)?;
         let root = tables.root();

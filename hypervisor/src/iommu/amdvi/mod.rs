@@ -33,9 +33,9 @@ mod queue;
 mod registers;
 mod state;
 
-use super::frames::Frames;
 use super::unit::{Unit, Units};
 use crate::acpi;
+use crate::mm::TableFrames;
 use crate::sync::SpinLock;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -58,7 +58,7 @@ use state::State;
 
 /// Everything a unit reads looks into the processors' caches: its control register, the device table entries and the
 /// lack of a bit in them say so.
-const MEMORY: Frames = Frames { write_back: false };
+const MEMORY: TableFrames = TableFrames::COHERENT;
 
 /// Tags that a device table entry can hold.
 const TAGS: u32 = 1 << 16;

@@ -1,7 +1,7 @@
 //! The invalidation queue of a unit (D51397, 6.5.2): filled, and always waited for.
 
 use super::registers::Registers;
-use crate::iommu::Frames;
+use crate::mm::TableFrames;
 use crate::mm::Direct;
 use sluice_iommu::vtd::queue::{DESCRIPTOR_BYTES, Descriptor, QUEUE_BYTES};
 use sluice_iommu::vtd::registers::{CAP, Capabilities, ECAP, FSTS, FaultStatus, Global, IQA, IQH, IQT};
@@ -27,7 +27,7 @@ impl Queue {
     pub fn new() -> Self {
         // The status word is behind it.
         let memory =
-            Frames { write_back: false }.allocate(2 * QUEUE_BYTES).expect("memory for an IOMMU's queue");
+            TableFrames::COHERENT.allocate(2 * QUEUE_BYTES).expect("memory for an IOMMU's queue");
         Self { memory, tail: 0, done: 0, flushes_writes: false }
     }
 

@@ -3,7 +3,7 @@
 //! Entries have two halves, and the unit reads both at once; the low one says whether the entry is present. It is cleared
 //! before, and written after, the high one changes, and the caller has the unit forget the entry in between.
 
-use crate::iommu::Frames;
+use crate::mm::TableFrames;
 use sluice_iommu::RequesterId;
 use sluice_iommu::vtd::context::{self, ContextEntry};
 use sluice_iommu::vtd::interrupt;
@@ -12,7 +12,7 @@ use sluice_memory::{Hpa, PhysicalMemory};
 
 /// The tables of one unit.
 pub struct Tables {
-    frames: Frames,
+    frames: TableFrames,
     root: Hpa,
     interrupts: Hpa,
 }
@@ -24,7 +24,7 @@ fn offset(table: Hpa, bytes: u64) -> Hpa {
 impl Tables {
     /// Nobody reaches anything, nobody interrupts.
     pub fn new(capabilities: Capabilities) -> Self {
-        let frames = Frames { write_back: !capabilities.is_coherent() };
+        let frames = TableFrames { write_back: !capabilities.is_coherent() };
         let table = |bytes| frames.allocate(bytes).expect("memory for an IOMMU's tables");
         Self { frames, root: table(context::TABLE_BYTES), interrupts: table(interrupt::TABLE_BYTES) }
     }

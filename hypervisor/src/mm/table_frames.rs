@@ -1,24 +1,27 @@
-//! Frames for tables that an IOMMU reads.
+//! Frames for tables of pages that hardware walks: nested page tables, and what an IOMMU reads.
 
-use crate::mm::{self, Direct};
+use super::{Direct, frames, release, virt};
 use core::arch::x86_64::{_mm_clflush, _mm_mfence};
 use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
 
 /// Bytes that CLFLUSH writes back at once: 64 on every processor with SVM or VT-d. A smaller step would be safe, too.
 const CACHE_LINE: u64 = 64;
 
-/// Frames for tables of units that may read past the processors' caches.
+/// Frames for tables.
 #[derive(Clone, Copy, Debug)]
-pub struct Frames {
-    /// They do: everything written is written back.
+pub struct TableFrames {
+    /// Who reads them reads past the processors' caches: everything written is written back.
     pub write_back: bool,
 }
 
-impl Frames {
+impl TableFrames {
+    /// For whoever sees what the processors' caches hold: processors, most IOMMUs.
+    pub const COHERENT: Self = Self { write_back: false };
+
     /// Cleared memory for a table of `bytes`, naturally aligned up to 2 MiB.
     pub fn allocate(&self, bytes: u64) -> Option<Hpa> {
         let bytes = bytes.next_multiple_of(PAGE_SIZE);
-        let start = mm::frames().allocate(bytes, bytes.next_power_of_two())?;
+        let start = frames().allocate(bytes, bytes.next_power_of_two())?;
         self.fill(start, bytes, 0);
         Some(start)
     }
@@ -31,7 +34,7 @@ impl Frames {
         let mut line = at.as_u64() & !(CACHE_LINE - 1);
         while line < end {
             // SAFETY: CLFLUSH of mapped memory changes no contents; SSE2 is part of the 64-bit architecture.
-            unsafe { _mm_clflush(mm::virt(Hpa::new(line))) };
+            unsafe { _mm_clflush(virt(Hpa::new(line))) };
             line += CACHE_LINE;
         }
         // SAFETY: orders the write-back before what tells the unit of it.
@@ -39,7 +42,7 @@ impl Frames {
     }
 }
 
-impl PhysicalMemory for Frames {
+impl PhysicalMemory for TableFrames {
     fn read(&self, at: Hpa, buffer: &mut [u8]) {
         Direct.read(at, buffer);
     }
@@ -64,12 +67,12 @@ impl PhysicalMemory for Frames {
     }
 }
 
-impl sluice_memory::TableFrames for Frames {
+impl sluice_memory::TableFrames for TableFrames {
     fn allocate_table(&mut self) -> Option<Hpa> {
         self.allocate(PAGE_SIZE)
     }
 
     fn free_table(&mut self, frame: Hpa) {
-        mm::release(frame, PAGE_SIZE);
+        release(frame, PAGE_SIZE);
     }
 }

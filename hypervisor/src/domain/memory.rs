@@ -7,15 +7,14 @@
 use super::build::BuildError;
 use super::{Domain, EndReason, PageHandler, layout, vcpu};
 use crate::device::{self, Piece};
-use crate::iommu::{self, Cause, Counted, Place};
+use crate::iommu::{Counted, DeviceView, Devices, Place};
 use crate::mm;
 use alloc::vec::Vec;
-use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sluice_abi::config;
 use sluice_abi::report::SpaceReport;
-use sluice_iommu::{PageFormat, SpaceTag};
-use sluice_iospace::{Audience, RANGES, Rights, Space, Stale, TableView};
+use sluice_iommu::SpaceTag;
+use sluice_iospace::{Audience, Rights, Space, Stale, TableView};
 use sluice_loader::{GuestWrite, RamRange};
 use sluice_memory::{
     Access, Gpa, GuestMemory, HUGE_PAGE, Hpa, LARGE_PAGE, LongMode, MapError, OutOfRange, PAGE_SIZE,
@@ -41,37 +40,12 @@ impl Audience for Processors {
     }
 }
 
-/// The devices that the domain owns.
-pub struct Devices {
-    tag: SpaceTag,
-    /// Whose translations they use.
-    units: Vec<&'static Counted>,
-}
-
-impl Audience for Devices {
-    type Owner = Domain;
-
-    fn access(&self, rights: Rights) -> Access {
-        rights.party
-    }
-
-    fn caches_absent(&self) -> bool {
-        self.units.iter().any(|counted| counted.unit().caches_absent())
-    }
-
-    fn forget(&mut self, _: &Domain, stale: &Stale) {
-        let cause = if stale.ranges().is_some() { Cause::Revoke } else { Cause::Whole };
-        let what: ArrayVec<_, RANGES> = stale.invalidations(self.tag).collect();
-        self.units.iter().for_each(|counted| counted.invalidate(&what, cause));
-    }
-}
-
 /// Someone who sees a domain's memory.
 pub enum View {
     /// Nested page tables.
     Processors(TableView<LongMode, mm::TableFrames, Processors>),
     /// Tables of an IOMMU.
-    Devices(TableView<PageFormat, mm::TableFrames, Devices>),
+    Devices(DeviceView<Domain>),
 }
 
 macro_rules! delegate {
@@ -200,11 +174,7 @@ impl Memory {
 }
 
 /// Empty tables that all units before a domain's devices can use.
-fn devices_view(
-    index: u16,
-    place: &Place,
-    places: &[Place],
-) -> Result<TableView<PageFormat, mm::TableFrames, Devices>, BuildError> {
+fn devices_view(index: u16, place: &Place, places: &[Place]) -> Result<DeviceView<Domain>, BuildError> {
     let format = place.counted().unit().format();
     let mut units: Vec<&'static Counted> = Vec::new();
     for counted in places.iter().map(Place::counted) {
@@ -215,10 +185,8 @@ fn devices_view(
             units.push(counted);
         }
     }
-    let write_back = units.iter().any(|counted| counted.unit().reads_memory_only());
     // Tag 0 is nobody's.
-    let audience = Devices { tag: SpaceTag(index + 1), units };
-    TableView::new(format, mm::TableFrames { write_back }, audience).ok_or(BuildError::OutOfMemory)
+    Devices::view(SpaceTag(index + 1), units).ok_or(BuildError::OutOfMemory)
 }
 
 impl Drop for Memory {
@@ -253,7 +221,7 @@ impl Domain {
     /// The space of its devices: its tag, and where the IOMMU's tables begin.
     pub fn device_space(&self) -> Option<(SpaceTag, Hpa)> {
         self.space.lock().views().find_map(|view| match view {
-            View::Devices(tables) => Some((tables.audience().tag, tables.root())),
+            View::Devices(tables) => Some((tables.audience().tag(), tables.root())),
             View::Processors(_) => None,
         })
     }

@@ -1,36 +1,13 @@
 //! What it costs to issue and revoke pages of a space that devices see, in ticks of the time-stamp counter: instructions,
 //! under QEMU's `-icount shift=0`. A self-test (`selftest=iommu-cost`), for `cargo sluice bench iommu`.
 
-use super::{Cause, Counted, units};
+use super::{DeviceView, Devices, units};
 use crate::cpu;
-use crate::mm::{self, TableFrames};
-use arrayvec::ArrayVec;
+use crate::mm;
+use alloc::vec;
 use sluice_iommu::SpaceTag;
-use sluice_iospace::{Audience, RANGES, Rights, Space, Stale, TableView};
-use sluice_memory::{Access, Hpa, LARGE_PAGE, PAGE_SIZE};
-
-/// A space that no domain has.
-struct Nobody {
-    tag: SpaceTag,
-    counted: &'static Counted,
-}
-
-impl Audience for Nobody {
-    type Owner = ();
-
-    fn access(&self, rights: Rights) -> Access {
-        rights.party
-    }
-
-    fn caches_absent(&self) -> bool {
-        self.counted.unit().caches_absent()
-    }
-
-    fn forget(&mut self, (): &(), stale: &Stale) {
-        let what: ArrayVec<_, RANGES> = stale.invalidations(self.tag).collect();
-        self.counted.invalidate(&what, Cause::Revoke);
-    }
-}
+use sluice_iospace::{Rights, Space};
+use sluice_memory::{Hpa, LARGE_PAGE, PAGE_SIZE};
 
 const BATCH: u64 = 64;
 /// Repetitions; what is said is their average.
@@ -42,9 +19,7 @@ pub fn measure() {
     let memory = mm::frames().allocate(LARGE_PAGE, LARGE_PAGE).expect("memory to issue");
     for counted in units() {
         let unit = counted.unit();
-        let frames = TableFrames { write_back: unit.reads_memory_only() };
-        let audience = Nobody { tag: SpaceTag(1), counted };
-        let view = TableView::new(unit.format(), frames, audience).expect("memory for tables");
+        let view = Devices::view(SpaceTag(1), vec![counted]).expect("memory for tables");
         let mut space = Space::new();
         space.add_view(view).expect("an empty view");
         // Tables that stay, so that none is made and given back in between.
@@ -68,7 +43,7 @@ pub fn measure() {
 fn change(
     kind: &str,
     name: &str,
-    space: &mut Space<TableView<sluice_iommu::PageFormat, TableFrames, Nobody>>,
+    space: &mut Space<DeviceView<()>>,
     memory: Hpa,
     pieces: impl Iterator<Item = (u64, u64)> + Clone,
 ) {

@@ -2,7 +2,7 @@
 //!
 //! [`start`] runs before anything else touches a device. From then on a function reaches nothing and interrupts nobody,
 //! until a domain that owns it attaches it to its own space. Neighbours: `amdvi` and `vtd` drive the units behind
-//! [`Unit`]; `domain::view` shows a domain's memory to them; `device` says who owns what.
+//! [`Unit`]; `domain::memory` shows a domain's memory to them; `device` says who owns what.
 //!
 //! Key types: [`Unit`], [`Place`] (a function's unit, requester and group), [`Cause`].
 
@@ -14,6 +14,7 @@ mod place;
 mod report;
 pub mod selftest;
 mod unit;
+mod view;
 mod vtd;
 
 pub use faults::service;
@@ -21,6 +22,7 @@ pub use flushes::Cause;
 pub use place::{Busy, Place, place_of};
 pub use report::report;
 pub use unit::Unit;
+pub use view::{DeviceView, Devices};
 
 use crate::cpu::{self, FAULT_VECTOR, idt};
 use crate::sync::Once;

@@ -152,10 +152,11 @@ fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
     let forget = |at: Iova| {
         unit.invalidate(&[Invalidation::Pages { space: TAG, at, order: 0 }]);
     };
-    let show = |at: Iova, page: Hpa, access: Access, tables: &mut Tables<PageFormat>, frames: &mut TableFrames| {
-        tables.map(frames, at, page, PAGE_SIZE, access).expect("memory");
-        forget(at);
-    };
+    let show =
+        |at: Iova, page: Hpa, access: Access, tables: &mut Tables<PageFormat>, frames: &mut TableFrames| {
+            tables.map(frames, at, page, PAGE_SIZE, access).expect("memory");
+            forget(at);
+        };
     // What the target holds after the device has carried a word from one address to another.
     let carried = |from: u64, to: u64| {
         set(source, 0x1111);

@@ -6,13 +6,13 @@
 use super::super::raw::PortDevice;
 use super::super::reset::{self, Registers};
 use super::super::{AttachError, Device, assigned, pci};
-use crate::iommu::{self, Cause, Counted, Place};
+use crate::iommu::{self, DeviceView, Devices, Place};
 use crate::mm::{self, Direct};
-use arrayvec::ArrayVec;
+use alloc::vec;
 use core::sync::atomic::Ordering;
-use sluice_iommu::{PageFormat, SpaceTag};
-use sluice_iospace::{Audience, RANGES, Rights, Space, Stale, TableView};
-use sluice_memory::{Access, Hpa, PAGE_SIZE, PhysicalMemory};
+use sluice_iommu::SpaceTag;
+use sluice_iospace::{Rights, Space};
+use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
 use sluice_uplink::{Card, DmaMemory, NoMemory, RawDevice, Uplink};
 
 /// In a card's space, its memory begins here: a card that is given no address reaches nothing.
@@ -22,38 +22,12 @@ const LIMIT: u64 = 1 << 32;
 /// Owner of the groups of devices that the hypervisor drives: no domain has this index.
 const HYPERVISOR: u16 = u16::MAX;
 
-/// Who uses the tables of a card's space.
-struct OneCard {
-    tag: SpaceTag,
-    unit: &'static Counted,
-}
-
-impl Audience for OneCard {
-    type Owner = ();
-
-    fn access(&self, rights: Rights) -> Access {
-        rights.party
-    }
-
-    fn caches_absent(&self) -> bool {
-        self.unit.unit().caches_absent()
-    }
-
-    fn forget(&mut self, (): &(), stale: &Stale) {
-        let cause = if stale.ranges().is_some() { Cause::Revoke } else { Cause::Whole };
-        let what: ArrayVec<_, RANGES> = stale.invalidations(self.tag).collect();
-        self.unit.invalidate(&what, cause);
-    }
-}
-
-type CardSpace = Space<TableView<PageFormat, mm::TableFrames, OneCard>>;
-
 /// Memory of the hypervisor's that a card reaches.
 struct Buffers {
     hpa: Hpa,
     bytes: u64,
     bus: u32,
-    space: Option<(Place, CardSpace)>,
+    space: Option<(Place, Space<DeviceView<()>>)>,
 }
 
 impl Buffers {
@@ -79,9 +53,7 @@ impl Buffers {
         // Domains count from 1 upward.
         let tag = unit.unit().tags().min(1 << 16).checked_sub(1 + device.index as u32);
         let tag = SpaceTag(tag.ok_or(AttachError::OutOfMemory)? as u16);
-        let frames = mm::TableFrames { write_back: unit.unit().reads_memory_only() };
-        let tables = TableView::new(unit.unit().format(), frames, OneCard { tag, unit });
-        let tables = tables.ok_or(AttachError::OutOfMemory)?;
+        let tables = Devices::view(tag, vec![unit]).ok_or(AttachError::OutOfMemory)?;
         let root = tables.root();
         place.claim(HYPERVISOR).map_err(|iommu::Busy| AttachError::GroupBusy)?;
         let mut space = Space::new();

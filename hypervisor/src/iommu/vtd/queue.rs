@@ -1,8 +1,8 @@
 //! The invalidation queue of a unit (D51397, 6.5.2): filled, and always waited for.
 
 use super::registers::Registers;
-use crate::mm::TableFrames;
 use crate::mm::Direct;
+use crate::mm::TableFrames;
 use sluice_iommu::vtd::queue::{DESCRIPTOR_BYTES, Descriptor, QUEUE_BYTES};
 use sluice_iommu::vtd::registers::{CAP, Capabilities, ECAP, FSTS, FaultStatus, Global, IQA, IQH, IQT};
 use sluice_memory::{Hpa, PhysicalMemory};
@@ -26,8 +26,7 @@ impl Queue {
     /// A queue that no unit reads yet.
     pub fn new() -> Self {
         // The status word is behind it.
-        let memory =
-            TableFrames::COHERENT.allocate(2 * QUEUE_BYTES).expect("memory for an IOMMU's queue");
+        let memory = TableFrames::COHERENT.allocate(2 * QUEUE_BYTES).expect("memory for an IOMMU's queue");
         Self { memory, tail: 0, done: 0, flushes_writes: false }
     }
 

@@ -57,8 +57,6 @@ impl RawDevice for Nothing {
         0
     }
     fn write(&mut self, _: u16, _: u8, _: u32) {}
-    fn read_string(&mut self, _: u16, _: u8, _: &mut [u8]) {}
-    fn write_string(&mut self, _: u16, _: u8, _: &[u8]) {}
 }
 
 #[derive(Clone)]

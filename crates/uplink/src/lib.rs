@@ -33,10 +33,23 @@ pub trait RawDevice {
     fn read(&mut self, offset: u16, width: u8) -> u32;
     /// One write.
     fn write(&mut self, offset: u16, width: u8, value: u32);
+
     /// Reads one register repeatedly until `into` is full; its length is a multiple of `width`.
-    fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]);
+    fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
+        for element in into.chunks_mut(usize::from(width).max(1)) {
+            let value = self.read(offset, width).to_le_bytes();
+            element.iter_mut().zip(value).for_each(|(to, from)| *to = from);
+        }
+    }
+
     /// Writes all of `from` to one register; its length is a multiple of `width`.
-    fn write_string(&mut self, offset: u16, width: u8, from: &[u8]);
+    fn write_string(&mut self, offset: u16, width: u8, from: &[u8]) {
+        for element in from.chunks(usize::from(width).max(1)) {
+            let mut value = [0; 4];
+            value.iter_mut().zip(element).for_each(|(to, from)| *to = *from);
+            self.write(offset, width, u32::from_le_bytes(value));
+        }
+    }
 }
 
 /// Memory of the hypervisor's that a bus-master card reaches, in one piece. The card may change it at any time.

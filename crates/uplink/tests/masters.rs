@@ -133,8 +133,6 @@ impl<M: Model> RawDevice for Hardware<M> {
         self.model.write(offset, width, value, &mut self.memory.borrow_mut());
         self.after();
     }
-    fn read_string(&mut self, _: u16, _: u8, _: &mut [u8]) {}
-    fn write_string(&mut self, _: u16, _: u8, _: &[u8]) {}
 }
 
 struct Memory(Rc<RefCell<VecMemory>>);
@@ -289,8 +287,6 @@ fn a_card_that_is_not_there_is_noticed<M: Model>() {
             u32::MAX
         }
         fn write(&mut self, _: u16, _: u8, _: u32) {}
-        fn read_string(&mut self, _: u16, _: u8, _: &mut [u8]) {}
-        fn write_string(&mut self, _: u16, _: u8, _: &[u8]) {}
     }
     let mut bench = Bench::<M>::new();
     let mut card = Card { registers: &mut Nothing, memory: &mut bench.memory };

@@ -112,10 +112,6 @@ fn a_card_that_is_not_there_is_noticed() {
             u32::MAX
         }
         fn write(&mut self, _: u16, _: u8, _: u32) {}
-        fn read_string(&mut self, _: u16, _: u8, into: &mut [u8]) {
-            into.fill(0xff);
-        }
-        fn write_string(&mut self, _: u16, _: u8, _: &[u8]) {}
     }
     let mut card = Card { registers: &mut Nothing, memory: &mut NoMemory };
     let mut driver = Ne2000::new();

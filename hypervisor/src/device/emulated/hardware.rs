@@ -182,19 +182,4 @@ impl RawDevice for Registers {
     fn write(&mut self, offset: u16, width: u8, value: u32) {
         let _ = self.write_wide(offset.into(), width, value.into());
     }
-
-    fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
-        for element in into.chunks_mut(usize::from(width).max(1)) {
-            let value = RawDevice::read(self, offset, width).to_le_bytes();
-            element.iter_mut().zip(value).for_each(|(to, from)| *to = from);
-        }
-    }
-
-    fn write_string(&mut self, offset: u16, width: u8, from: &[u8]) {
-        for element in from.chunks(usize::from(width).max(1)) {
-            let mut value = [0; 4];
-            value.iter_mut().zip(element).for_each(|(to, from)| *to = *from);
-            RawDevice::write(self, offset, width, u32::from_le_bytes(value));
-        }
-    }
 }

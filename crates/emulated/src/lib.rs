@@ -14,12 +14,14 @@
 
 extern crate alloc;
 
+mod mirror;
 mod names;
 mod nic;
 mod segment;
 #[cfg(test)]
 mod tests;
 
+pub use mirror::{Direct, Direction, Mirror, PAGES};
 pub use nic::{Bar, Description, Nic, Register, describe};
-pub use segment::{Counters, FRAMES_PER_CALL, Guests, Segment, World};
+pub use segment::{Changes, Counters, FRAMES_PER_CALL, Guests, Segment, World};
 pub use sluice_switch::{AttachError, PortId};

@@ -1,5 +1,6 @@
 //! Software cards, the switch and the uplink, put together.
 
+use crate::mirror::{self, Direct, Mirror};
 use crate::names;
 use crate::nic::{Description, FRAME, Nic, Offer, Outgoing, Register, describe};
 use alloc::boxed::Box;
@@ -58,7 +59,6 @@ pub struct Counters {
 }
 
 /// A guest's end of the segment.
-#[derive(Debug)]
 struct Station {
     model: NicModel,
     nic: Nic,
@@ -72,6 +72,24 @@ struct Station {
     by_register: [u64; names::MOST],
     rx_packets: u64,
     rx_missed: u64,
+    mirror: Option<Box<dyn Mirror>>,
+    direct: Direct,
+}
+
+/// What changed for guests, by [`PortId::bit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// [`Segment::direct`]: carry these out before the lines, then say so to [`Segment::carried_out`].
+    pub direct: u16,
+    /// [`Segment::line`].
+    pub lines: u16,
+}
+
+impl Changes {
+    /// Nothing changed.
+    pub const fn is_empty(self) -> bool {
+        self.direct | self.lines == 0
+    }
 }
 
 /// Memory as a card sees it: none while it does not master the bus.
@@ -101,8 +119,7 @@ pub struct Segment {
     uplink: Box<dyn Uplink>,
     /// Ports whose card has no room, by bit: offered nothing until its guest has done something.
     stuck: u16,
-    /// Ports whose line has changed, by bit.
-    changed: u16,
+    changes: Changes,
     /// Something is left to do that no interrupt will tell of, and is to be done then.
     again: Option<u64>,
     /// The frame going out of a guest's card.
@@ -118,7 +135,7 @@ impl Segment {
             stations,
             uplink,
             stuck: 0,
-            changed: 0,
+            changes: Changes::default(),
             again: None,
             frame: Box::new([0; FRAME]),
         }
@@ -156,11 +173,22 @@ impl Segment {
             by_register: [0; names::MOST],
             rx_packets: 0,
             rx_missed: 0,
+            mirror: None,
+            direct: mirror::NOTHING,
         };
         if let Some(slot) = self.stations.get_mut(port.index()) {
             *slot = Some(Box::new(station));
         }
         Ok(port)
+    }
+
+    /// Shows the guest at a port its card in memory from now on, as far as [`Self::direct`] says.
+    pub fn show(&mut self, port: PortId, mut mirror: Box<dyn Mirror>) {
+        if let Some(station) = self.station_mut(port) {
+            mirror::show_all(&station.nic, &mut *mirror);
+            station.mirror = Some(mirror);
+        }
+        self.settle(port);
     }
 
     /// Pulls a guest's card out.
@@ -170,7 +198,8 @@ impl Segment {
             *slot = None;
         }
         self.stuck &= !port.bit();
-        self.changed &= !port.bit();
+        self.changes.direct &= !port.bit();
+        self.changes.lines &= !port.bit();
     }
 
     /// How the card at a port looks on the PCI bus.
@@ -183,7 +212,7 @@ impl Segment {
         if let Some(station) = self.station_mut(port) {
             (station.master, station.silent) = (master, silent);
         }
-        self.update_line(port);
+        self.settle(port);
     }
 
     /// The guest reads: one element of `width` bytes, or several of the same register.
@@ -198,13 +227,16 @@ impl Segment {
         let Some(station) = self.station_mut(port) else { return into.fill(0xff) };
         station.count(register, width, into.len());
         station.nic.advance(world.now);
+        if let Some(mirror) = &station.mirror {
+            mirror::look(&mut station.nic, &**mirror);
+        }
         if into.len() == usize::from(width) {
             let value = station.nic.read(register, width).to_le_bytes();
             into.iter_mut().zip(value).for_each(|(to, from)| *to = from);
         } else {
             station.nic.read_string(register, width, into);
         }
-        self.update_line(port);
+        self.settle(port);
     }
 
     /// The guest writes, see [`Self::read`]; and what follows from it.
@@ -230,19 +262,22 @@ impl Segment {
             station.nic.write_string(register, width, from, &mut bus);
         }
         drop(bus);
+        if let Some(mirror) = &mut station.mirror {
+            mirror::show_word(&station.nic, register, &mut **mirror);
+        }
         self.stuck &= !port.bit();
         self.pump(world, port);
         self.deliver(world);
-        self.update_line(port);
+        self.settle(port);
     }
 
     /// The physical card interrupts.
     pub fn interrupt<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        let Self { switch, stations, uplink, stuck, changed, .. } = self;
+        let Self { switch, stations, uplink, stuck, changes, .. } = self;
         let World { card, guests, .. } = world;
         let more = uplink.poll(card, &mut |frame| {
             if switch.receive(frame) {
-                deliver(switch, stations, stuck, changed, *guests);
+                deliver(switch, stations, stuck, changes, *guests);
             }
         });
         if more {
@@ -259,7 +294,7 @@ impl Segment {
             {
                 station.nic.advance(world.now);
                 self.stuck &= !port.bit();
-                update_line(station, port, &mut self.changed);
+                settle(station, port, self.stuck, &mut self.changes);
             }
         }
         if self.again.is_some_and(|at| at <= world.now) {
@@ -278,14 +313,29 @@ impl Segment {
         self.stations.iter().flatten().filter_map(|station| station.nic.deadline()).chain(self.again).min()
     }
 
+    /// Guests at these ports ([`PortId::bit`]) do no more than [`Self::direct`] says from now on: what they wrote before
+    /// counts.
+    pub fn carried_out<G: Guests>(&mut self, world: &mut World<'_, G>, ports: u16) {
+        if self.stuck & ports != 0 {
+            self.stuck &= !ports;
+            self.deliver(world);
+        }
+    }
+
     /// Level of a guest's line.
     pub fn line(&self, port: PortId) -> bool {
         self.station(port).is_some_and(|station| station.line)
     }
 
-    /// Ports whose line has changed since the last call, by [`PortId::bit`].
-    pub const fn take_changes(&mut self) -> u16 {
-        core::mem::replace(&mut self.changed, 0)
+    /// What the guest at a port may do without an exit, by page of its card's memory. Nothing, until
+    /// [`Self::show`].
+    pub fn direct(&self, port: PortId) -> Direct {
+        self.station(port).map_or(mirror::NOTHING, |station| station.direct)
+    }
+
+    /// What changed since the last call.
+    pub fn take_changes(&mut self) -> Changes {
+        core::mem::take(&mut self.changes)
     }
 
     /// Counters of a guest.
@@ -319,9 +369,9 @@ impl Segment {
         self.stations.get_mut(port.index())?.as_deref_mut()
     }
 
-    fn update_line(&mut self, port: PortId) {
+    fn settle(&mut self, port: PortId) {
         if let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) {
-            update_line(station, port, &mut self.changed);
+            settle(station, port, self.stuck, &mut self.changes);
         }
     }
 
@@ -335,7 +385,7 @@ impl Segment {
         for port in (0..MAX_PORTS).filter_map(PortId::from_index) {
             if self.station(port).is_some_and(|station| station.nic.is_sending()) {
                 self.pump(world, port);
-                self.update_line(port);
+                self.settle(port);
             }
         }
         self.deliver(world);
@@ -381,8 +431,8 @@ impl Segment {
     }
 
     fn deliver<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        let Self { switch, stations, stuck, changed, .. } = self;
-        deliver(switch, stations, stuck, changed, world.guests);
+        let Self { switch, stations, stuck, changes, .. } = self;
+        deliver(switch, stations, stuck, changes, world.guests);
     }
 }
 
@@ -396,12 +446,20 @@ impl Station {
     }
 }
 
-fn update_line(station: &mut Station, port: PortId, changed: &mut u16) {
+/// Brings what the guest sees up to date with its card.
+fn settle(station: &mut Station, port: PortId, stuck: u16, changes: &mut Changes) {
     let line = station.nic.interrupt() && !station.silent;
     if line != station.line {
         station.line = line;
         // Up and down again before anyone has looked is no change.
-        *changed ^= port.bit();
+        changes.lines ^= port.bit();
+    }
+    let Some(mirror) = &mut station.mirror else { return };
+    mirror::show_moving(&station.nic, &mut **mirror);
+    let direct = mirror::direct(&station.nic, stuck & port.bit() != 0);
+    if direct != station.direct {
+        station.direct = direct;
+        changes.direct |= port.bit();
     }
 }
 
@@ -420,7 +478,7 @@ fn deliver<G: Guests>(
     switch: &mut Switch,
     stations: &mut Stations,
     stuck: &mut u16,
-    changed: &mut u16,
+    changes: &mut Changes,
     guests: &mut G,
 ) {
     let mut ports = switch.waiting() & !*stuck;
@@ -429,6 +487,9 @@ fn deliver<G: Guests>(
         ports &= ports - 1;
         let Some(port) = PortId::from_index(index) else { return };
         let Some(station) = stations.get_mut(index).and_then(Option::as_deref_mut) else { continue };
+        if let Some(mirror) = &station.mirror {
+            mirror::look(&mut station.nic, &**mirror);
+        }
         let mut bus = station.bus(guests, port);
         while let Some(frame) = switch.inbox(port) {
             match station.nic.offer(frame, &mut bus) {
@@ -443,6 +504,6 @@ fn deliver<G: Guests>(
             switch.pop_inbox(port);
         }
         drop(bus);
-        update_line(station, port, changed);
+        settle(station, port, *stuck, changes);
     }
 }

@@ -180,7 +180,7 @@ impl Machine {
         let result = act(&mut self.segment, &mut world);
         let changed = self.segment.take_changes();
         for (line, (port, _)) in self.lines.iter_mut().zip(&self.ports) {
-            if changed & port.bit() != 0 {
+            if changed.lines & port.bit() != 0 {
                 *line = self.segment.line(*port);
             }
             assert_eq!(*line, self.segment.line(*port), "a line changed and nobody was told");

@@ -151,6 +151,17 @@ impl E1000 {
         self.read_register(offset) & mask(width)
     }
 
+    /// What an aligned read of four bytes would give, without doing what it does.
+    pub fn image(&self, offset: u32) -> u32 {
+        let word = self.regs.get(offset);
+        match registers::reading(offset) {
+            Reading::Nothing => 0,
+            Reading::EepromPins => self.eeprom.pins(),
+            Reading::EepromWord => self.eeprom.word(word),
+            _ => word,
+        }
+    }
+
     /// Writes; see [`Self::read`] for accesses that are not aligned. Then call [`Self::transmit`].
     pub fn write(&mut self, offset: u32, width: u8, value: u32) {
         if let Some((first, rest)) = split(offset, width) {

@@ -16,7 +16,7 @@ use bitflags::bitflags;
 
 bitflags! {
     /// Directions of an access, as the guest sees it.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Direction: u8 {
         /// The guest reads.
         const READ = 1;

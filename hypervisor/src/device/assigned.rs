@@ -22,6 +22,7 @@ use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
 use sluice_platform::Message;
 use sluice_platform::msix::{ENTRY_SIZE, MsixTable};
 use sluice_platform::pci::{BarKind, Builder, ConfigEffect, Msi, MsixCapability, PciBus};
+use sluice_traps::Direction;
 
 const MSI_ENABLE: u16 = 1;
 /// Several vectors, which are not offered to guests.
@@ -406,10 +407,14 @@ impl Assigned {
 /// The pieces of a BAR at `gpa`: address, offset, bytes, whether accesses exit.
 fn pieces(gpa: u64, window: &Window) -> ArrayVec<Piece, 3> {
     let (start, end) = window.trapped;
-    let all = [(0..start, false), (start..end, true), (end..window.size, false)];
+    let all = [
+        (0..start, Direction::all()),
+        (start..end, Direction::empty()),
+        (end..window.size, Direction::all()),
+    ];
     all.into_iter()
         .filter(|(range, _)| !range.is_empty())
-        .map(|(range, trapped)| Piece { gpa: Gpa::new(gpa.wrapping_add(range.start)), range, trapped })
+        .map(|(range, direct)| Piece { gpa: Gpa::new(gpa.wrapping_add(range.start)), range, direct })
         .collect()
 }
 
@@ -420,8 +425,8 @@ pub struct Piece {
     pub gpa: Gpa,
     /// Offsets in the BAR.
     pub range: Range<u64>,
-    /// Accesses exit.
-    pub trapped: bool,
+    /// Accesses that do not exit.
+    pub direct: Direction,
 }
 
 impl Piece {

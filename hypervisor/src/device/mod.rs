@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 use assigned::Assigned;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use emulated::{Clients, Emulated, Station};
+use emulated::{Clients, Emulated};
 use pci::Bdf;
 use raw::PortDevice;
 use sluice_abi::config::{self, Mode};
@@ -364,7 +364,7 @@ pub fn attach(
             inner.model = PASSTHROUGH;
             Seat::Owner
         }
-        Mode::Vpio => {
+        Mode::Vpio if !device.function.masters_bus() => {
             let mac = share.mac.ok_or(AttachError::NoMac)?;
             if device.ports.1 == 0 {
                 return Err(AttachError::NoPorts);
@@ -382,22 +382,20 @@ pub fn attach(
             monitor.set_policy(client, Policy { weight: share.weight, max_wait });
             Seat::Client(client)
         }
-        Mode::Emulated => {
+        Mode::Vpio | Mode::Emulated => {
             let (model, mac) = emulated::wanted(&device, share)?;
             if let Sharing::Free = inner.sharing {
-                inner.sharing = Sharing::Emulated(Box::new(Emulated::start(&device)?));
-                inner.model = emulated::EMULATED;
+                let emulated = Emulated::start(&device, share.mode)?;
+                inner.model = emulated.name();
+                inner.sharing = Sharing::Emulated(Box::new(emulated));
             }
             let Sharing::Emulated(emulated) = &mut inner.sharing else { return Err(AttachError::Busy) };
-            let plugged = emulated.attach(model, mac).and_then(|port| {
-                let card = Station::new(port, model, slot, windows);
-                if card.is_none() {
-                    emulated.segment().detach(port);
-                }
-                Ok((port, card.ok_or(AttachError::NoRoom)?))
-            });
-            match plugged {
-                Ok((port, card)) => {
+            if emulated.mode() != share.mode {
+                return Err(AttachError::Busy);
+            }
+            match emulated.plug_in(model, mac, slot, windows) {
+                Ok(card) => {
+                    let port = card.port();
                     station = Some(card);
                     Seat::Port(port)
                 }
@@ -434,7 +432,7 @@ pub fn bind(domain: &Arc<Domain>) {
         {
             place.attach(tag, root);
         }
-        if share.mode() != Mode::Vpio {
+        if share.client().is_none() {
             share.device().unmask();
         }
     }
@@ -449,17 +447,13 @@ pub fn release(domain: &Domain) {
 pub fn withdraw(share: &Share) {
     let device = share.device();
     let report = device.share_report(share);
-    match share.mode() {
-        Mode::Vpio => {
-            if let Some(client) = share.client() {
-                device.with_monitor(None, |monitor, raw, now| monitor.detach(raw, client, now));
-            }
+    match share.seat() {
+        Seat::Client(client) => {
+            device.with_monitor(None, |monitor, raw, now| monitor.detach(raw, client, now));
         }
-        Mode::Passthrough => device.take_back(share),
-        Mode::Emulated => {
-            if let Seat::Port(port) = share.seat() {
-                device.with_segment(|segment, _| segment.detach(port));
-            }
+        Seat::Owner => device.take_back(share),
+        Seat::Port(port) => {
+            device.with_segment(|segment, _| segment.detach(port));
         }
     }
     let mut inner = device.inner.lock();

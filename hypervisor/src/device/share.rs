@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_abi::config::Mode;
 use sluice_abi::report::{Count, ShareReport};
+use sluice_emulated::Direct;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
 use sluice_vpio::{ClientId, Monitor, Outcome};
@@ -140,6 +141,13 @@ impl Share {
         self.apply(domain, index);
     }
 
+    /// The segment lets the guest do something else without an exit.
+    pub(super) fn set_direct(&self, domain: &Domain, index: usize, direct: &Direct) {
+        if let Some(station) = &self.station {
+            station.set_direct(domain, index as u8, direct);
+        }
+    }
+
     fn apply(&self, domain: &Domain, index: usize) {
         let (base, size) = self.device.ports;
         let hooks = self.hooks.load(Ordering::SeqCst);
@@ -212,15 +220,13 @@ impl Share {
 
     /// The guest is about to end an interrupt of this pin: the line must show what the device says now.
     pub fn end_of_interrupt(&self, domain: &Domain) {
-        match self.mode {
-            Mode::Vpio => {
-                if let Some(client) = self.client() {
-                    self.device.with_monitor(Some(domain), |monitor, _, _| monitor.end_of_interrupt(client));
-                }
+        match self.seat {
+            Seat::Client(client) => {
+                self.device.with_monitor(Some(domain), |monitor, _, _| monitor.end_of_interrupt(client));
             }
             // Its line shows at all times what the card says.
-            Mode::Emulated => {}
-            Mode::Passthrough => {
+            Seat::Port(_) => {}
+            Seat::Owner => {
                 if self.raised.swap(false, Ordering::SeqCst) {
                     domain.set_line(self.pin, false);
                     self.device.unmask();

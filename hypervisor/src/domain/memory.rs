@@ -204,6 +204,19 @@ impl GuestWrite for Memory {
     }
 }
 
+/// Shows the guest a piece of device memory, as far as it is direct.
+fn issue(space: &mut Space<View>, hpa: Hpa, piece: &Piece) -> bool {
+    if piece.direct.is_empty() {
+        return true;
+    }
+    let mut rights = Rights { owner: Access::UNCACHED, ..Rights::DEVICE };
+    for (direction, right) in [(Direction::READ, Access::READ), (Direction::WRITE, Access::WRITE)] {
+        rights.owner.set(right, piece.direct.contains(direction));
+    }
+    let from = Hpa::new(hpa.as_u64() + piece.range.start);
+    space.issue(piece.gpa.as_u64(), from, piece.len(), rights).is_ok()
+}
+
 /// Takes memory back so that nothing of its owner reaches the next.
 fn scrub(hpa: Hpa, len: u64) {
     mm::zero(hpa, len);
@@ -256,7 +269,7 @@ impl Domain {
     }
 
     /// Lets the guest reach device memory from `hpa` on at these pieces, which lie one after the other in its
-    /// PCI window; what is trapped goes to `handler`. Returns whether it could be done: not where something is
+    /// PCI window; what is not direct goes to `handler`. Returns whether it could be done: not where something is
     /// already, and not outside the window.
     pub fn map_device(&self, handler: PageHandler, hpa: Hpa, pieces: &[Piece]) -> bool {
         let window = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
@@ -268,27 +281,35 @@ impl Domain {
             return false;
         }
         let mut pages = self.pages.lock();
-        let both = Direction::READ | Direction::WRITE;
         for (done, piece) in pieces.iter().enumerate() {
-            let direction = if piece.trapped { both } else { Direction::empty() };
-            if !pages.hook(piece.gpa, piece.len(), direction, handler) {
+            if !pages.hook(piece.gpa, piece.len(), !piece.direct, handler) {
                 pieces[..done].iter().for_each(|piece| pages.remove(piece.gpa));
                 return false;
             }
         }
         drop(pages);
         let mut space = self.space.lock();
-        let mut issue = |piece: &Piece| {
-            let from = Hpa::new(hpa.as_u64() + piece.range.start);
-            space.issue(piece.gpa.as_u64(), from, piece.len(), Rights::DEVICE).is_ok()
-        };
-        let mapped = pieces.iter().filter(|piece| !piece.trapped).all(&mut issue);
+        let mapped = pieces.iter().all(|piece| issue(&mut space, hpa, piece));
         space.settle(self, |_, _| ());
         drop(space);
         if !mapped {
             self.unmap_device(pieces);
         }
         mapped
+    }
+
+    /// Changes where a piece of device memory is, and which accesses to it are direct, at one stroke for the guest: when
+    /// this returns, none of its processors does what it may not any more. False if there was no memory for tables; all
+    /// accesses exit then.
+    pub fn redirect_device(&self, handler: PageHandler, hpa: Hpa, piece: &Piece) -> bool {
+        let mut pages = self.pages.lock();
+        pages.remove(piece.gpa);
+        let hooked = pages.hook(piece.gpa, piece.len(), !piece.direct, handler);
+        drop(pages);
+        let mut space = self.space.lock();
+        let moved = space.revoke(piece.gpa.as_u64(), piece.len()).is_ok() && issue(&mut space, hpa, piece);
+        space.settle(self, |_, _| ());
+        hooked && moved
     }
 
     /// Takes device memory away again.

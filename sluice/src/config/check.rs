@@ -4,7 +4,7 @@
 use super::diagnostic::Source;
 use super::walk::suggestion;
 use super::{Domain, Iommu, Setup, Share, format_mac, human_size};
-use sluice_abi::config::{Mode, Select};
+use sluice_abi::config::{Mode, NicModel, Select};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
 const RESERVED_MEMORY: u64 = 96 << 20;
@@ -127,14 +127,30 @@ fn devices(setup: &Setup, source: &mut Source) {
     }
 }
 
+/// The guest sees the physical card, be it under an older revision.
+fn is_same_card(model: NicModel, physical: Option<Option<NicModel>>) -> bool {
+    let family = |model| if model == NicModel::Rtl8139c { NicModel::Rtl8139 } else { model };
+    // What the hypervisor finds is for it to say.
+    physical.is_none_or(|physical| physical.map(family) == Some(family(model)))
+}
+
 /// The hypervisor drives the device, so it must know how; and only then is there a choice of what the guest sees.
 fn emulated(share: &Share, setup: &Setup, source: &mut Source) {
     let name = share.device.get_ref();
     match &share.model {
+        Some(model) if share.mode == Mode::Vpio && is_same_card(*model.get_ref(), setup.like(share)) => {}
         Some(model) if share.mode != Mode::Emulated => {
             let message = format!("'model' says what an emulated card is like, and '{name}' is not emulated");
-            let help = "leave it out, or use mode = \"emulated\"".to_owned();
+            let help = "leave it out, or use mode = \"emulated\"; an RTL8139 in mode = \"vpio\" can be a \"rtl8139c\"";
+            let help = help.to_owned();
             source.complain(model.span(), message, help);
+        }
+        _ if share.mode == Mode::Vpio && setup.like(share) == Some(None) => {
+            let message = format!("no device state model knows '{name}', and mode = \"vpio\" needs one");
+            let help = "there are models of the RTL8029 (NE2000), the RTL8139 and the 82540EM (e1000); docs/add-a-device-model.md \
+                        says how to add one; or give the device to one guest: mode = \"passthrough\""
+                .to_owned();
+            source.complain(share.device.span(), message, help);
         }
         _ if share.mode == Mode::Emulated && setup.like(share) == Some(None) => {
             let message =

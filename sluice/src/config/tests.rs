@@ -245,5 +245,10 @@ fn emulated_cards_need_a_driver_and_may_differ_from_the_physical() {
     assert!(messages(&emulated(NE2000, ", model = \"3c509\""))[0].contains("'3c509' is no model"));
     let vpio = format!("{VPIO}, model = \"e1000\"");
     assert!(messages(&one_device("", NE2000, &vpio))[0].contains("'nic0' is not emulated"));
+    assert_eq!(
+        messages(&one_device("", "10ec:8139", &format!("{VPIO}, model = \"rtl8139c\""))),
+        Vec::<String>::new()
+    );
+    assert!(messages(&one_device("", "8086:10d3", VPIO))[0].contains("no device state model knows 'nic0'"));
     assert!(messages(&one_device("", NE2000, "mode = \"emulated\""))[0].contains("needs an address"));
 }

@@ -33,6 +33,17 @@ impl Rtl8139 {
         value
     }
 
+    /// The four bytes at an aligned offset as they are, whatever the widths at which the card answers: for showing a
+    /// guest its registers in memory.
+    pub fn image(&self, offset: u16) -> u32 {
+        match offset {
+            _ if offset >= super::PORTS => u32::MAX,
+            reg::TSD..=reg::RBSTART | reg::TCR..=reg::MPC => self.long(offset),
+            reg::TIMER_INT | reg::RDSAR | reg::RDSAR_HIGH => self.long(offset),
+            _ => u32::from(self.word(offset)) | u32::from(self.word(offset.saturating_add(2))) << 16,
+        }
+    }
+
     /// A write of `width` bytes, at most 4, to either BAR; the lowest first if it is not aligned. What the write makes
     /// the card send is to be taken by [`Self::transmit`].
     pub fn write(&mut self, offset: u16, width: u8, value: u32, memory: &mut dyn Dma) {

@@ -5,23 +5,23 @@
 //! lock of the device, as a monitor is.
 
 mod hardware;
+mod mirror;
 mod station;
 
 pub use station::Station;
 
-use super::{AttachError, Client, Device, Seat};
+use super::{AttachError, Client, Device, Seat, Windows};
 use crate::cpu::tsc;
 use crate::domain::Domain;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use hardware::Hardware;
-use sluice_abi::config::{self, NicModel};
+use mirror::Mirror;
+use sluice_abi::config::{self, Mode, NicModel};
 use sluice_abi::report::{Count, ShareReport};
 use sluice_emulated::{Guests, PortId, Segment, World};
 use sluice_memory::Gpa;
 use sluice_nic::dma::{Dma, DmaError};
-
-/// How reports call a device in this mode.
-pub(super) const EMULATED: &str = "emulated";
 
 /// A guest's memory, as its card reaches it: by guest-physical addresses, every access validated.
 pub(super) struct Memory(Arc<Domain>);
@@ -49,19 +49,20 @@ impl Guests for Clients<'_> {
 
 /// A physical card on the wire, and the guests' cards behind it.
 pub(super) struct Emulated {
+    mode: Mode,
     segment: Segment,
     hardware: Hardware,
 }
 
 impl Emulated {
     /// Takes a device that nobody has: it is on the wire.
-    pub fn start(device: &Device) -> Result<Self, AttachError> {
+    pub fn start(device: &Device, mode: Mode) -> Result<Self, AttachError> {
         let function = &device.function;
-        let uplink =
-            sluice_uplink::for_device(function.vendor, function.device).ok_or(AttachError::NoDriver)?;
+        let missing = if mode == Mode::Vpio { AttachError::NoModel } else { AttachError::NoDriver };
+        let uplink = sluice_uplink::for_device(function.vendor, function.device).ok_or(missing)?;
         let hardware = Hardware::take(device, &*uplink)?;
-        let mut emulated = Self { segment: Segment::new(uplink), hardware };
-        let Self { segment, hardware } = &mut emulated;
+        let mut emulated = Self { mode, segment: Segment::new(uplink), hardware };
+        let Self { segment, hardware, .. } = &mut emulated;
         if !segment.start(&mut hardware.card()) {
             emulated.stop(device);
             return Err(AttachError::NoAnswer);
@@ -72,21 +73,46 @@ impl Emulated {
 
     /// Gives the device back: off the wire and off the bus.
     pub fn stop(mut self, device: &Device) {
-        let Self { segment, hardware } = &mut self;
+        let Self { segment, hardware, .. } = &mut self;
         segment.stop(&mut hardware.card());
         let counters = segment.uplink().counters();
         log::info!("device {}: off the wire after {counters:?}", device.name);
         self.hardware.give_back(device);
     }
 
-    /// Plugs in a card for a guest: its port on the switch.
-    pub fn attach(&mut self, model: NicModel, mac: [u8; 6]) -> Result<PortId, AttachError> {
-        self.segment.attach(model, mac).map_err(|_| AttachError::TooMany)
+    /// How its guests share it: in one mode, all of them.
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
-    /// The guests' cards and the physical one.
-    pub fn segment(&mut self) -> &mut Segment {
-        &mut self.segment
+    /// How reports call a device in this mode.
+    pub fn name(&self) -> &'static str {
+        if self.mode == Mode::Vpio { self.segment.uplink().name() } else { "emulated" }
+    }
+
+    /// Plugs in a card for a guest.
+    pub fn plug_in(
+        &mut self,
+        model: NicModel,
+        mac: [u8; 6],
+        slot: u8,
+        windows: &mut Windows,
+    ) -> Result<Station, AttachError> {
+        let port = self.segment.attach(model, mac).map_err(|_| AttachError::TooMany)?;
+        let card = Station::new(port, model, slot, windows).ok_or(AttachError::NoRoom);
+        let card = card.and_then(|card| if self.mode == Mode::Vpio { self.mirror(card) } else { Ok(card) });
+        if card.is_err() {
+            self.segment.detach(port);
+        }
+        card
+    }
+
+    /// Shows a guest its card in memory.
+    fn mirror(&mut self, card: Station) -> Result<Station, AttachError> {
+        let mirror = Mirror::new().ok_or(AttachError::OutOfMemory)?;
+        self.segment.show(card.port(), Box::new(mirror.clone()));
+        let direct = self.segment.direct(card.port());
+        Ok(card.mirrored(mirror, direct))
     }
 
     /// Runs `act` on the segment, then carries the lines that changed to their guests. Returns the time at which to
@@ -96,21 +122,29 @@ impl Emulated {
         clients: &[Client],
         act: impl FnOnce(&mut Segment, &mut World<'_, Clients<'_>>) -> R,
     ) -> (R, Option<u64>) {
-        let Self { segment, hardware } = self;
+        let Self { segment, hardware, .. } = self;
         let mut guests = Clients(clients);
         let now = tsc::uptime_ns();
-        let result = act(segment, &mut World { card: hardware.card(), guests: &mut guests, now });
-        let changed = segment.take_changes();
-        if changed != 0 {
+        let mut world = World { card: hardware.card(), guests: &mut guests, now };
+        let result = act(segment, &mut world);
+        loop {
+            let changes = segment.take_changes();
+            if changes.is_empty() {
+                break;
+            }
             for client in clients {
                 let Seat::Port(port) = client.seat else { continue };
-                let Some(domain) = client.domain.upgrade().filter(|_| changed & port.bit() != 0) else {
-                    continue;
-                };
-                if let Some(share) = domain.shares.get(client.share) {
+                let changed = (changes.direct | changes.lines) & port.bit() != 0;
+                let Some(domain) = client.domain.upgrade().filter(|_| changed) else { continue };
+                let Some(share) = domain.shares.get(client.share) else { continue };
+                if changes.direct & port.bit() != 0 {
+                    share.set_direct(&domain, client.share, &segment.direct(port));
+                }
+                if changes.lines & port.bit() != 0 {
                     domain.set_line(share.pin(), segment.line(port));
                 }
             }
+            segment.carried_out(&mut world, changes.direct);
         }
         (result, segment.deadline())
     }
@@ -121,7 +155,7 @@ impl Emulated {
         let count = |(name, value): (&str, u64)| Count { name: name.into(), value };
         ShareReport {
             domain: domain.into(),
-            mode: EMULATED.into(),
+            mode: if self.mode == Mode::Vpio { "vpio" } else { "emulated" }.into(),
             hooked_elements: counters.elements,
             hooked_instructions: counters.instructions,
             hooked_by_register: self.segment.by_register(port).map(count).collect(),
@@ -140,5 +174,10 @@ impl Emulated {
 pub(super) fn wanted(device: &Device, share: &config::Share) -> Result<(NicModel, [u8; 6]), AttachError> {
     let function = &device.function;
     let like = NicModel::of(function.vendor, function.device).ok_or(AttachError::NoDriver)?;
-    Ok((share.model.unwrap_or(like), share.mac.ok_or(AttachError::NoMac)?))
+    let model = share.model.unwrap_or(like);
+    let sees = sluice_emulated::describe(model);
+    if share.mode == Mode::Vpio && (sees.vendor, sees.device) != (function.vendor, function.device) {
+        return Err(AttachError::NoModel);
+    }
+    Ok((model, share.mac.ok_or(AttachError::NoMac)?))
 }

@@ -5,13 +5,15 @@
 
 use super::super::assigned::Piece;
 use super::super::{Device, Windows, devices, pci};
+use super::mirror::Mirror;
 use crate::domain::{Access, Answer, Domain, PageHandler, PortHandler};
 use crate::sync::SpinLock;
 use arrayvec::ArrayVec;
 use sluice_abi::config::NicModel;
-use sluice_emulated::{Bar, Description, PortId, Register};
+use sluice_emulated::{Bar, Description, Direct, PAGES, PortId, Register};
 use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
 use sluice_platform::pci::{BarKind, Builder, ConfigEffect, Identity};
+use sluice_traps::Direction;
 
 /// QEMU's subsystem, for drivers that look.
 const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
@@ -34,8 +36,17 @@ pub struct Station {
     port: PortId,
     description: Description,
     windows: ArrayVec<Window, 6>,
+    /// What the guest sees of its memory without an exit.
+    mirror: Option<Mirror>,
+    state: SpinLock<State>,
+}
+
+#[derive(Default)]
+struct State {
     /// By BAR: where it answers now.
-    mapped: SpinLock<[Option<u64>; 6]>,
+    mapped: [Option<u64>; 6],
+    /// By page of the memory BAR.
+    direct: Direct,
 }
 
 /// Ports for the cards of a slot, where no physical device has any.
@@ -59,7 +70,24 @@ impl Station {
             let initial = if bar.io { ports(slot) } else { windows.take(size) }?;
             placed.try_push(Window { bar: *bar, initial, size }).ok()?;
         }
-        Some(Self { port, description, windows: placed, mapped: SpinLock::new([None; 6]) })
+        Some(Self {
+            port,
+            description,
+            windows: placed,
+            mirror: None,
+            state: SpinLock::new(State::default()),
+        })
+    }
+
+    /// The same card, whose memory the guest can read without an exit where it makes no difference.
+    pub fn mirrored(self, mirror: Mirror, direct: Direct) -> Self {
+        self.state.lock().direct = direct;
+        Self { mirror: Some(mirror), ..self }
+    }
+
+    /// Its port of the switch.
+    pub fn port(&self) -> PortId {
+        self.port
     }
 
     /// Who it says it is.
@@ -80,7 +108,8 @@ impl Station {
 
     /// The guest wrote to the function's configuration space, or did not yet.
     pub fn configured(&self, domain: &Domain, share: u8, slot: u8, device: &Device, effect: ConfigEffect) {
-        let mut mapped = self.mapped.lock();
+        let mut state = self.state.lock();
+        let State { mapped, direct } = &mut *state;
         let platform = domain.platform.lock();
         let wanted: [Option<u64>; 6] = core::array::from_fn(|index| {
             let bar = platform.pci.bar(slot, index as u8)?;
@@ -97,17 +126,17 @@ impl Station {
                 };
                 match *mapped {
                     Some(at) if !adding && *wanted != Some(at) => {
-                        move_bar(domain, share, window, at, false);
+                        self.move_bar(domain, share, window, at, None);
                         *mapped = None;
                     }
                     None if adding => {
-                        *mapped = wanted.filter(|at| move_bar(domain, share, window, *at, true))
+                        *mapped = wanted.filter(|at| self.move_bar(domain, share, window, *at, Some(direct)))
                     }
                     _ => {}
                 }
             }
         }
-        drop(mapped);
+        drop(state);
         if let ConfigEffect::CommandChanged(..) = effect {
             let (master, silent) = (bits & pci::COMMAND_MASTER != 0, bits & pci::COMMAND_NO_INTX != 0);
             device.with_segment(|segment, _| segment.configure(self.port, master, silent));
@@ -126,7 +155,7 @@ impl Station {
 
     /// An access to its memory.
     pub fn memory(&self, device: &Device, bar: u8, gpa: Gpa, mut access: Access<'_>) -> Answer {
-        let base = self.mapped.lock().get(usize::from(bar)).copied().flatten();
+        let base = self.state.lock().mapped.get(usize::from(bar)).copied().flatten();
         let Some(offset) = base.and_then(|base| gpa.as_u64().checked_sub(base)) else {
             return Answer::Refused;
         };
@@ -151,21 +180,54 @@ impl Station {
         });
         if done.is_some() { Answer::Done } else { Answer::Refused }
     }
+
+    /// The guest may do something else without an exit from now on.
+    pub fn set_direct(&self, domain: &Domain, share: u8, direct: &Direct) {
+        let mut state = self.state.lock();
+        let State { mapped, direct: old } = &mut *state;
+        let changed = old.iter().zip(direct).map(|(old, new)| old != new);
+        for window in self.windows.iter().filter(|window| !window.bar.io) {
+            let Some(at) = mapped.get(usize::from(window.bar.index)).copied().flatten() else { continue };
+            let handler = PageHandler::Device { share, bar: window.bar.index };
+            for (piece, _) in pieces(window, at, direct).iter().zip(changed.clone()).filter(|(_, new)| *new) {
+                if !domain.redirect_device(handler, self.mirror_at(), piece) {
+                    log::warn!("domain {}: no memory to show registers in", domain.name());
+                }
+            }
+        }
+        *old = *direct;
+    }
+
+    fn mirror_at(&self) -> Hpa {
+        self.mirror.as_ref().map_or(Hpa::new(0), Mirror::hpa)
+    }
+
+    /// Lets a BAR answer at an address, with these accesses direct, or no more. False if it cannot.
+    fn move_bar(&self, domain: &Domain, share: u8, window: &Window, at: u64, there: Option<&Direct>) -> bool {
+        let Window { bar, size, .. } = window;
+        if bar.io {
+            let handler = if there.is_some() { PortHandler::Device(share) } else { PortHandler::None };
+            domain.set_ports(at as u16, *size as u16, handler, |_| false);
+            return true;
+        }
+        let pieces = pieces(window, at, there.unwrap_or(&Direct::default()));
+        if there.is_some() {
+            let handler = PageHandler::Device { share, bar: bar.index };
+            return domain.map_device(handler, self.mirror_at(), &pieces);
+        }
+        domain.unmap_device(&pieces);
+        true
+    }
 }
 
-/// Lets a BAR answer at an address, or no more. False if it cannot.
-fn move_bar(domain: &Domain, share: u8, window: &Window, at: u64, there: bool) -> bool {
-    let Window { bar, size, .. } = window;
-    if bar.io {
-        let handler = if there { PortHandler::Device(share) } else { PortHandler::None };
-        domain.set_ports(at as u16, *size as u16, handler, |_| false);
-        return true;
-    }
-    let piece = Piece { gpa: Gpa::new(at), range: 0..*size, trapped: true };
-    if there {
-        let handler = PageHandler::Device { share, bar: bar.index };
-        return domain.map_device(handler, Hpa::new(0), &[piece]);
-    }
-    domain.unmap_device(&[piece]);
-    true
+/// The pages of a memory BAR that can be direct, one by one, and the rest.
+fn pieces(window: &Window, at: u64, direct: &Direct) -> ArrayVec<Piece, { PAGES + 1 }> {
+    let pages = (0..PAGES as u64).map(|page| page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
+    let rest = PAGES as u64 * PAGE_SIZE..window.size;
+    pages
+        .zip(direct.iter().copied())
+        .chain([(rest, Direction::empty())])
+        .filter(|(range, _)| !range.is_empty() && range.end <= window.size)
+        .map(|(range, direct)| Piece { gpa: Gpa::new(at + range.start), range, direct })
+        .collect()
 }

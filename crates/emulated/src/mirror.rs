@@ -1,0 +1,131 @@
+//! What a guest does with its card without an exit: the mirror.
+//!
+//! A mirror is memory in which a guest finds its card's registers where the card would have them. The guest maps it
+//! instead of the card: reads go to it, writes exit. Key types: [`Mirror`], which the owner of that memory implements;
+//! [`Direct`], which accesses may go there now. A page with a register whose reading does something cannot be read there,
+//! unless it would do nothing at the time: reading ICR while no cause is set. The mirror of ICR says so at all times, so
+//! that a guest that reads it just before a cause is set has read it before.
+//!
+//! Writes stay direct where they do nothing until the card looks: the page of the 82540EM's receive ring while the
+//! receiver is on and has room. The card looks at the ring's tail there before it receives ([`look`]). Once the ring is
+//! full, writes exit again, since frames wait for one.
+//!
+//! Source: Xia et al., section 5.2, hooks pages for lack of anything finer; that reads can stay direct is ours
+//! (`docs/vpio.md`). Deviations from a card: a register that changes with time (the RTL8139's timer, in which drivers
+//! take no interest) is as old as the last exit; a read is served at any width.
+
+use crate::nic::{Nic, Register};
+use sluice_nic::e1000::registers::{Receive, reg as e1000};
+use sluice_nic::rtl8139::registers::reg as rtl8139;
+pub use sluice_traps::Direction;
+
+/// Bytes of a page, the unit of what can be direct.
+const PAGE: u32 = 4096;
+/// Pages from the beginning of a card's memory of which some can be direct: all that drivers use often.
+pub const PAGES: usize = 6;
+
+/// Which accesses may go to the mirror, by page.
+pub type Direct = [Direction; PAGES];
+
+/// None.
+pub const NOTHING: Direct = [Direction::empty(); PAGES];
+
+/// Memory that a guest sees in place of its card's.
+pub trait Mirror: Send {
+    /// Shows four bytes at an aligned offset below [`PAGES`] pages.
+    fn show(&mut self, offset: u32, value: u32);
+
+    /// What is there: what was shown, or what the guest has written since where writes are direct.
+    fn look(&self, offset: u32) -> u32;
+}
+
+/// Registers of the RTL8139 that change without being written themselves, four bytes each.
+const MOVING_RTL8139: &[u16] = &[
+    rtl8139::TSD,
+    rtl8139::TSD + 4,
+    rtl8139::TSD + 8,
+    rtl8139::TSD + 12,
+    rtl8139::CR & !3,
+    rtl8139::CAPR,
+    rtl8139::IMR,
+    rtl8139::RCR,
+    rtl8139::TCTR,
+    rtl8139::MPC,
+    rtl8139::CR9346,
+    rtl8139::MSR,
+    rtl8139::SUMMARY,
+    rtl8139::BMSR,
+];
+
+/// The same for the 82540EM, but for statistics and causes, which are not shown.
+const MOVING_E1000: &[u32] =
+    &[e1000::CTRL, e1000::STATUS, e1000::EECD, e1000::EERD, e1000::MDIC, e1000::IMS, e1000::RDH, e1000::TDH];
+
+/// Shows everything.
+pub(crate) fn show_all(nic: &Nic, mirror: &mut dyn Mirror) {
+    for offset in (0..PAGES as u32 * PAGE).step_by(4) {
+        show(nic, offset, mirror);
+    }
+}
+
+/// Shows what may have changed by itself.
+pub(crate) fn show_moving(nic: &Nic, mirror: &mut dyn Mirror) {
+    match nic {
+        Nic::Ne2000(_) => {}
+        Nic::Rtl8139(_) => MOVING_RTL8139.iter().for_each(|offset| show(nic, u32::from(*offset), mirror)),
+        Nic::E1000(_) => MOVING_E1000.iter().for_each(|offset| show(nic, *offset, mirror)),
+    }
+}
+
+/// Shows what was written.
+pub(crate) fn show_word(nic: &Nic, register: Register, mirror: &mut dyn Mirror) {
+    let first = register.offset & !3;
+    // An access that is not aligned reaches into the next word.
+    for offset in [Some(first), first.checked_add(4)].into_iter().flatten() {
+        if offset < PAGES as u32 * PAGE {
+            show(nic, offset, mirror);
+        }
+    }
+}
+
+fn show(nic: &Nic, offset: u32, mirror: &mut dyn Mirror) {
+    let value = match nic {
+        Nic::Ne2000(_) => return,
+        Nic::Rtl8139(card) => card.image(u16::try_from(offset).unwrap_or(u16::MAX)),
+        Nic::E1000(_) if matches!(offset, e1000::ICR | e1000::ICS) => 0,
+        Nic::E1000(card) => card.image(offset),
+    };
+    mirror.show(offset, value);
+}
+
+/// Has the card look at what its guest wrote directly.
+pub(crate) fn look(nic: &mut Nic, mirror: &dyn Mirror) {
+    if let Nic::E1000(card) = nic {
+        card.regs.set(e1000::RDT, mirror.look(e1000::RDT) & 0xffff);
+    }
+}
+
+/// What may be direct now; `stuck`: frames wait for room in its ring.
+pub(crate) fn direct(nic: &Nic, stuck: bool) -> Direct {
+    let mut direct = NOTHING;
+    let mut let_through = |page: usize, direction| {
+        if let Some(page) = direct.get_mut(page) {
+            *page |= direction;
+        }
+    };
+    match nic {
+        Nic::Ne2000(_) => {}
+        Nic::Rtl8139(_) => let_through(0, Direction::READ),
+        Nic::E1000(card) => {
+            // The statistics on page 4 begin anew when they are read.
+            [2, 3, 5].into_iter().for_each(|page| let_through(page, Direction::READ));
+            if card.regs.get(e1000::ICR) == 0 {
+                let_through(0, Direction::READ);
+            }
+            if !stuck && card.regs.receive().contains(Receive::ENABLE) {
+                let_through(2, Direction::WRITE);
+            }
+        }
+    }
+    direct
+}

@@ -1,0 +1,61 @@
+//! Memory that a guest sees in place of its card's registers.
+
+use crate::mm::{self, Direct};
+use alloc::sync::Arc;
+use sluice_emulated::PAGES;
+use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
+
+const BYTES: u64 = PAGES as u64 * PAGE_SIZE;
+
+/// Pages of it; given back with the last handle, when the guest has ended.
+struct Pages {
+    hpa: Hpa,
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        mm::zero(self.hpa, BYTES);
+        mm::release(self.hpa, BYTES);
+    }
+}
+
+/// A handle on a guest's mirror: the segment writes it, the guest's nested page tables show it.
+#[derive(Clone)]
+pub struct Mirror(Arc<Pages>);
+
+impl Mirror {
+    /// All zeros; `None` if there is no memory.
+    pub fn new() -> Option<Self> {
+        let hpa = mm::frames().allocate(BYTES, PAGE_SIZE)?;
+        mm::zero(hpa, BYTES);
+        Some(Self(Arc::new(Pages { hpa })))
+    }
+
+    /// Where it is.
+    pub fn hpa(&self) -> Hpa {
+        self.0.hpa
+    }
+}
+
+impl Mirror {
+    fn at(&self, offset: u32) -> Option<Hpa> {
+        let offset = u64::from(offset & !3);
+        (offset < BYTES).then(|| Hpa::new(self.0.hpa.as_u64() + offset))
+    }
+}
+
+impl sluice_emulated::Mirror for Mirror {
+    fn show(&mut self, offset: u32, value: u32) {
+        if let Some(at) = self.at(offset) {
+            Direct.write(at, &value.to_le_bytes());
+        }
+    }
+
+    fn look(&self, offset: u32) -> u32 {
+        let mut value = [0; 4];
+        if let Some(at) = self.at(offset) {
+            Direct.read(at, &mut value);
+        }
+        u32::from_le_bytes(value)
+    }
+}

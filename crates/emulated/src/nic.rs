@@ -248,7 +248,16 @@ impl Nic {
     /// Offers a frame from the switch.
     pub(crate) fn offer(&mut self, frame: &[u8], memory: &mut dyn Dma) -> Offer {
         match self {
-            Self::Ne2000(card) => offer_ne2000(card, frame),
+            Self::Ne2000(card) => match card.receive_whole(frame) {
+                ne2000::Reception::Stored => Offer::Stored,
+                ne2000::Reception::Filtered | ne2000::Reception::Stopped => Offer::Unwanted,
+                ne2000::Reception::Full => {
+                    // It interrupts all the same: Linux takes some frames, acknowledges, and trusts that the next one makes it
+                    // look again.
+                    card.regs.isr |= Interrupt::RECEIVED.bits();
+                    Offer::Later
+                }
+            },
             Self::Rtl8139(card) if !card.has_room() => Offer::Later,
             Self::Rtl8139(card) => match card.receive(frame, memory) {
                 rtl8139::Reception::Stored => Offer::Stored,
@@ -263,19 +272,5 @@ impl Nic {
                 e1000::Reception::Lost => Offer::Missed,
             },
         }
-    }
-}
-
-/// The card would overwrite a ring that a frame fills exactly, so such a frame waits. It interrupts all the same: Linux
-/// takes some frames, acknowledges, and trusts that the next one makes it look again.
-fn offer_ne2000(card: &mut Ne2000, frame: &[u8]) -> Offer {
-    if !card.regs.stopped() && card.accepts(frame) && !card.fits(frame.len()) {
-        card.regs.isr |= Interrupt::RECEIVED.bits();
-        return Offer::Later;
-    }
-    match card.receive(frame) {
-        ne2000::Reception::Stored => Offer::Stored,
-        ne2000::Reception::Filtered | ne2000::Reception::Stopped => Offer::Unwanted,
-        ne2000::Reception::Full => Offer::Later,
     }
 }

@@ -65,6 +65,20 @@ impl Ne2000 {
         destination.iter().zip(self.prom.iter().step_by(2)).all(|(a, b)| a == b)
     }
 
+    /// As [`Self::receive`], but a frame that would fill the ring exactly finds no room: no driver needs to suffer that
+    /// flaw from a card that is not real.
+    pub fn receive_whole(&mut self, frame: &[u8]) -> Reception {
+        if self.regs.stopped() {
+            Reception::Stopped
+        } else if !self.accepts(frame) {
+            Reception::Filtered
+        } else if !self.fits(frame.len()) {
+            Reception::Full
+        } else {
+            self.receive(frame)
+        }
+    }
+
     /// Offers a frame (without CRC) to the receiver.
     pub fn receive(&mut self, frame: &[u8]) -> Reception {
         if self.regs.stopped() {

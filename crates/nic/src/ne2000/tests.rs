@@ -101,6 +101,24 @@ fn filter_and_ring() {
 }
 
 #[test]
+fn a_ring_is_filled_exactly_only_by_a_card_that_is_real() {
+    let mut card = started();
+    let longest = frame(MAC, 1514);
+    // Of 51 free pages, three, then six at a time.
+    assert_eq!(card.receive_whole(&frame(MAC, 700)), Reception::Stored);
+    for _ in 0..7 {
+        assert_eq!(card.receive_whole(&longest), Reception::Stored);
+    }
+    assert_eq!(card.receive_whole(&longest), Reception::Full);
+    // What is not for the card needs no room.
+    assert_eq!(card.receive_whole(&frame([2; 6], 1514)), Reception::Filtered);
+    assert_eq!(card.receive(&longest), Reception::Stored);
+    assert_eq!(card.regs.curr, card.regs.bnry);
+    card.write(port::CMD, 1, 0x21);
+    assert_eq!(card.receive_whole(&longest), Reception::Stopped);
+}
+
+#[test]
 fn reads_ignore_count_and_direction_writes_stop() {
     let mut card = started();
     card.ram_mut()[..4].copy_from_slice(&[1, 2, 3, 4]);

@@ -6,7 +6,6 @@
 //! into every ring whose own filter lets it pass, any other nowhere. A client's promiscuous bit
 //! widens nothing.
 
-use sluice_nic::Ne2000;
 use sluice_nic::ne2000::Reception;
 use sluice_nic::ne2000::registers::{Command, Interrupt, port};
 
@@ -129,20 +128,11 @@ fn touch_ring(mirror: &mut super::Mirror, client: ClientId, context: &Context, f
     }
 }
 
-/// Stores a frame in a client's ring as the chip would; QEMU's card overwrites a ring that was
-/// filled exactly, which no client needs to suffer from its context too.
-fn store(card: &mut Ne2000, frame: &[u8]) -> Reception {
-    if !card.regs.stopped() && card.accepts(frame) && !card.fits(frame.len()) {
-        return Reception::Full;
-    }
-    card.receive(frame)
-}
-
 impl Context {
     /// A frame from the wire. Behind others that wait, it waits too.
     fn offer(&mut self, frame: &[u8]) {
         if self.backlog.is_empty() {
-            match store(&mut self.card, frame) {
+            match self.card.receive_whole(frame) {
                 Reception::Stored => self.rx_packets += 1,
                 Reception::Filtered | Reception::Stopped => {}
                 Reception::Full => self.keep(frame),
@@ -166,7 +156,7 @@ impl Context {
 
     fn refill(&mut self) {
         while let Some(frame) = self.backlog.peek() {
-            match store(&mut self.card, frame) {
+            match self.card.receive_whole(frame) {
                 Reception::Stored => self.rx_packets += 1,
                 Reception::Filtered => {}
                 Reception::Full | Reception::Stopped => return,

@@ -26,18 +26,26 @@ pub(super) struct Survey {
     pub(super) nodes: Vec<Node>,
     /// The group of each node.
     pub(super) groups: Vec<usize>,
+    /// Where each node stands, if behind a unit.
+    places: Vec<Option<Place>>,
     /// By group: index of the domain that owns it, and how many of its functions it has.
     pub(super) owners: SpinLock<Vec<Option<(u16, usize)>>>,
 }
 
 static SURVEY: Once<Survey> = Once::new();
 
-/// Finds all functions and the groups they form.
+/// Finds all functions, where they stand and the groups they form. After the units are known.
 pub(super) fn survey() {
     let nodes: Vec<Node> = pci::functions().map(|function| node(&function)).collect();
     let groups = group::groups(&nodes);
     let owners = SpinLock::new(alloc::vec![None; nodes.len()]);
-    SURVEY.call_once(|| Survey { nodes, groups, owners });
+    let stands = |(node, group): (&Node, &usize)| {
+        let seen = group::requester(&nodes, node.id);
+        let counted = units().iter().find(|counted| counted.unit.serves(seen))?;
+        Some(Place { counted, requester: counted.unit.alias(seen), group: *group })
+    };
+    let places = nodes.iter().zip(&groups).map(stands).collect();
+    SURVEY.call_once(|| Survey { nodes, groups, places, owners });
 }
 
 pub(super) fn survey_result() -> Option<&'static Survey> {
@@ -56,10 +64,7 @@ fn id(bdf: Bdf) -> RequesterId {
 pub fn place_of(bdf: Bdf) -> Option<Place> {
     let survey = SURVEY.get()?;
     let index = survey.nodes.iter().position(|node| node.id == id(bdf))?;
-    let seen = group::requester(&survey.nodes, id(bdf));
-    let counted = units().iter().find(|counted| counted.unit.serves(seen))?;
-    let requester = counted.unit.alias(seen);
-    Some(Place { counted, requester, group: *survey.groups.get(index)? })
+    *survey.places.get(index)?
 }
 
 impl Place {
@@ -125,11 +130,6 @@ impl Place {
 /// The domain that owns what speaks as `requester`.
 pub(super) fn owner_of(requester: RequesterId) -> Option<u16> {
     let survey = SURVEY.get()?;
-    let seen = |node: &Node| {
-        let seen = group::requester(&survey.nodes, node.id);
-        units().iter().any(|counted| counted.unit.serves(seen) && counted.unit.alias(seen) == requester)
-    };
-    let index = survey.nodes.iter().position(seen)?;
-    let owners = survey.owners.lock();
-    owners.get(*survey.groups.get(index)?).copied().flatten().map(|(domain, _)| domain)
+    let place = survey.places.iter().flatten().find(|place| place.requester == requester)?;
+    survey.owners.lock().get(place.group).copied().flatten().map(|(domain, _)| domain)
 }

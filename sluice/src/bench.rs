@@ -48,7 +48,7 @@ pub fn run(names: &[String], list: bool) -> Result<Status> {
     }
     let mut status = Status::Ok;
     for (name, about, measure) in chosen {
-        println!("{name}: {about}");
+        crate::print(format!("{name}: {about}\n"))?;
         if list {
             continue;
         }

@@ -34,12 +34,15 @@ use clap::Parser;
 use cli::{Cli, Command};
 use outcome::Status;
 use sluice_abi::channel::Command as Order;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let status = match dispatch(cli.command) {
         Ok(status) => status,
+        Err(error) if is_broken_pipe(&error) => Status::Ok,
         Err(error) => match error.downcast_ref::<config::ConfigError>() {
             Some(wrong) => {
                 eprintln!("{wrong}");
@@ -54,11 +57,22 @@ fn main() -> ExitCode {
     ExitCode::from(status as u8)
 }
 
+/// Writes to the standard output. `println!` would panic where whoever reads it has seen enough.
+fn print(text: impl Display) -> Result<()> {
+    let mut out = io::stdout().lock();
+    write!(out, "{text}")?;
+    Ok(out.flush()?)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
 fn dispatch(command: Command) -> Result<Status> {
     match command {
         Command::Check { file } => {
             let setup = config::load(&file)?;
-            println!("{}", config::describe(&file, &setup));
+            print(config::describe(&file, &setup) + "\n")?;
         }
         Command::Run(arguments) => return run::run(&arguments),
         Command::Image { file, output } => {

@@ -4,7 +4,7 @@ use crate::cli::Target;
 use crate::control::{Client, choose, running};
 use crate::outcome::state_word;
 use crate::table::{Table, duration, grouped};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use sluice_abi::channel::{Command, Event, Request, encode};
 use sluice_abi::report::{DomainReport, Report};
 use std::io::{IsTerminal, Read, Write};
@@ -17,8 +17,7 @@ const LEAVE: u8 = 0x1d;
 pub fn ps() -> Result<()> {
     let instances = running();
     if instances.is_empty() {
-        println!("no instance runs; start one with: cargo sluice run FILE");
-        return Ok(());
+        return crate::print("no instance runs; start one with: cargo sluice run FILE\n");
     }
     let mut table = Table::new(&["instance", "domain", "state", "ran for", "exits", "restarts"]);
     for instance in instances {
@@ -34,8 +33,7 @@ pub fn ps() -> Result<()> {
             ]);
         }
     }
-    print!("{}", table.render());
-    Ok(())
+    crate::print(table.render())
 }
 
 /// Sends one command to one domain.
@@ -53,15 +51,13 @@ pub fn shutdown(instance: Option<&str>) -> Result<()> {
 /// Prints the counters.
 pub fn report(instance: Option<&str>) -> Result<()> {
     let report = Client::connect(&choose(instance)?)?.report()?;
-    println!("{}", serde_json::to_string_pretty(&report)?);
-    Ok(())
+    crate::print(serde_json::to_string_pretty(&report)? + "\n")
 }
 
 /// Prints what stands between devices and memory.
 pub fn devices(instance: Option<&str>) -> Result<()> {
     let report = Client::connect(&choose(instance)?)?.report()?;
-    print!("{}", crate::iommu::details(&report));
-    Ok(())
+    crate::print(crate::iommu::details(&report))
 }
 
 /// Connects the terminal to a console.
@@ -147,14 +143,12 @@ pub fn top(instance: Option<&str>, interval: f64, count: Option<u64>) -> Result<
     while count.is_none_or(|count| looks < count) {
         std::thread::sleep(pause);
         let Ok(now) = client.report() else {
-            println!("{instance} has ended");
-            return Ok(());
+            return crate::print(format!("{instance} has ended\n"));
         };
         if clear {
-            print!("\x1b[H\x1b[2J");
+            crate::print("\x1b[H\x1b[2J")?;
         }
-        print!("{}", screen(&instance, &before, &now));
-        std::io::stdout().flush().context("could not write")?;
+        crate::print(screen(&instance, &before, &now))?;
         before = now;
         looks += 1;
     }

@@ -149,7 +149,7 @@ pub fn run_all(names: &[String], list: bool, jobs: usize) -> Result<Status> {
     }
     if list {
         for (name, _, scenario) in &found {
-            println!("{name:28} {}", scenario.about);
+            crate::print(format!("{name:28} {}\n", scenario.about))?;
         }
         return Ok(Status::Ok);
     }

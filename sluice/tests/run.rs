@@ -230,3 +230,15 @@ fn a_wrong_configuration_has_a_status_of_its_own() {
     assert!(said.contains("wrong.toml:2:1: error: unknown key 'kernle'"), "{said}");
     assert!(said.contains("did you mean 'kernel'?"), "{said}");
 }
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let directory = std::env::temp_dir().join(format!("sluice-test-pipe-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let ended = sluice(&directory).arg("ps").stdout(writer).output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    std::fs::remove_dir_all(directory).unwrap();
+}

@@ -92,8 +92,11 @@ impl Counted {
 
     /// See [`Unit::attach`].
     fn attach(&self, requester: RequesterId, space: Option<(SpaceTag, Hpa)>) {
-        self.flushes.count_device(if space.is_some() { Cause::Attach } else { Cause::Detach });
-        self.unit.attach(requester, space);
+        let cause = if space.is_some() { Cause::Attach } else { Cause::Detach };
+        self.flushes.count_device(cause);
+        if let Some(left) = self.unit.attach(requester, space) {
+            self.flushes.count(Invalidation::Space(left), cause);
+        }
     }
 
     /// See [`Unit::invalidate`].

@@ -43,8 +43,8 @@ pub trait Unit: Send + Sync {
     fn remaps_interrupts(&self) -> bool;
 
     /// Lets a requester reach the space whose tables begin at `root`, or nothing at all (`None`). Forgets what was known of
-    /// the requester, not what was known of the space it was in: that takes [`Unit::invalidate`].
-    fn attach(&self, requester: RequesterId, space: Option<(SpaceTag, Hpa)>);
+    /// the requester, and all translations of the space that it left, which is returned.
+    fn attach(&self, requester: RequesterId, space: Option<(SpaceTag, Hpa)>) -> Option<SpaceTag>;
 
     /// Forgets translations.
     fn invalidate(&self, what: &[Invalidation]);

@@ -50,23 +50,32 @@ impl DeviceTable {
 
     /// Lets a requester reach a space, or nothing.
     ///
-    /// What is cached of a space that it leaves is forgotten. By the manual it would not be used for this requester any
-    /// more; QEMU, which keeps translations by requester, would go on using it.
-    pub fn place(&self, memory: &impl PhysicalMemory, run: Run<'_>, requester: RequesterId, to: Memory) {
+    /// What is cached of a space that it leaves, which is returned, is forgotten. By the manual it would not be used for
+    /// this requester any more; QEMU, which keeps translations by requester, would go on using it.
+    pub fn place(
+        &self,
+        memory: &impl PhysicalMemory,
+        run: Run<'_>,
+        requester: RequesterId,
+        to: Memory,
+    ) -> Option<SpaceTag> {
         let (first, second) = (self.word(requester, 0), self.word(requester, 1));
         let now = [memory.read_u64(first), memory.read_u64(second)];
         let forget = Command::ForgetDevice(requester);
         // The words hold the root and the number of a space, and cannot be written at once. From one space to another it
         // goes through nothing, or the unit could file one's translations under the other's number.
-        if now[0] != Memory::Blocked.encode()[0] && now != to.encode() {
+        let left = SpaceTag(now[1] as u16);
+        let leaves = now[0] != Memory::Blocked.encode()[0] && now != to.encode();
+        if leaves {
             memory.write_u64(first, Memory::Blocked.encode()[0]);
-            run(&[forget, Command::ForgetSpace(SpaceTag(now[1] as u16))]);
+            run(&[forget, Command::ForgetSpace(left)]);
         }
         if now != to.encode() && to != Memory::Blocked {
             memory.write_u64(second, to.encode()[1]);
             memory.write_u64(first, to.encode()[0]);
             run(&[forget]);
         }
+        leaves.then_some(left)
     }
 
     /// What happens to a requester's interrupts.

@@ -179,7 +179,7 @@ impl Unit for AmdVi {
         self.remaps
     }
 
-    fn attach(&self, requester: RequesterId, space: Option<(SpaceTag, Hpa)>) {
+    fn attach(&self, requester: RequesterId, space: Option<(SpaceTag, Hpa)>) -> Option<SpaceTag> {
         let mut state = self.state.lock();
         // NpCache is what emulated units have.
         state.note(requester, space.map(|(tag, _)| tag), self.caches_absent);
@@ -187,7 +187,7 @@ impl Unit for AmdVi {
             Some((tag, root)) => Memory::Space { tag, root, levels: self.levels },
             None => Memory::Blocked,
         };
-        self.table.place(&MEMORY, &mut |commands| state.run(commands), requester, to);
+        self.table.place(&MEMORY, &mut |commands| state.run(commands), requester, to)
     }
 
     fn invalidate(&self, what: &[Invalidation]) {

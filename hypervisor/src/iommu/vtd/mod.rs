@@ -164,7 +164,7 @@ impl Unit for Vtd {
         self.destinations.is_some()
     }
 
-    fn attach(&self, requester: RequesterId, space: Option<(SpaceTag, Hpa)>) {
+    fn attach(&self, requester: RequesterId, space: Option<(SpaceTag, Hpa)>) -> Option<SpaceTag> {
         let new = space.map(|(tag, root)| ContextEntry { tag, root, levels: self.format.levels });
         let limits = self.capabilities.limits();
         let mut inner = self.inner.lock();
@@ -175,16 +175,16 @@ impl Unit for Vtd {
             inner.run([Descriptor::Context { requester, tag }]);
             inner.run([Descriptor::translations(Invalidation::Space(tag), limits)]);
         };
-        if let Some(old) = old {
-            forget(old.tag);
-        }
-        let Some(new) = new else { return };
+        let left = old.map(|old| old.tag);
+        left.into_iter().for_each(&mut forget);
+        let Some(new) = new else { return left };
         inner.tables.set_context(requester, new);
         if self.tells_of_new() {
             // What is not present is remembered under tag 0.
             inner.run([Descriptor::Context { requester, tag: SpaceTag(0) }]);
             inner.run([Descriptor::translations(Invalidation::Space(SpaceTag(0)), limits)]);
         }
+        left
     }
 
     fn invalidate(&self, what: &[Invalidation]) {

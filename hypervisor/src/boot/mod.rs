@@ -146,7 +146,7 @@ extern "C" fn rust_entry(magic: u32, address: u32) -> ! {
 extern "C" fn late() -> ! {
     let info = info();
     tsc::init();
-    device::quiet();
+    device::pci::quiet_all();
     iommu::start();
     timer::calibrate();
     timer::init();

@@ -23,9 +23,8 @@ pub struct Vector {
     index: usize,
     /// Where the device's interrupts are checked.
     gate: Option<Place>,
-    /// The processor for which it is allowed there.
-    allowed: Option<u32>,
-    message: (u32, u32),
+    /// The processor for which it is allowed there, and the message that then reaches it.
+    allowed: Option<(u32, (u32, u32))>,
 }
 
 impl Vector {
@@ -36,21 +35,19 @@ impl Vector {
             |slot: &AtomicU32| slot.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         let index = OWNERS.iter().position(free)?;
         idt::set_handler(FIRST_VECTOR + index as u8, interrupt);
-        Some(Self { index, gate, allowed: None, message: (0, 0) })
+        Some(Self { index, gate, allowed: None })
     }
 
     /// Message address and data that reach the processor with that local APIC, and no other.
     pub fn message(&mut self, apic_id: u32) -> (u32, u32) {
         let vector = FIRST_VECTOR + self.index as u8;
-        match self.gate {
-            None => self.message = (0xfee0_0000 | (apic_id & 0xff) << 12, u32::from(vector)),
-            Some(gate) if self.allowed != Some(apic_id) => {
-                self.allowed = Some(apic_id);
-                self.message = gate.allow_interrupt(Interrupt { apic_id, vector, trigger: Trigger::Edge });
-            }
-            Some(_) => {}
+        let Some(gate) = self.gate else { return (0xfee0_0000 | (apic_id & 0xff) << 12, u32::from(vector)) };
+        if let Some((_, message)) = self.allowed.filter(|(to, _)| *to == apic_id) {
+            return message;
         }
-        self.message
+        let message = gate.allow_interrupt(Interrupt { apic_id, vector, trigger: Trigger::Edge });
+        self.allowed = Some((apic_id, message));
+        message
     }
 }
 

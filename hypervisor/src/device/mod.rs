@@ -195,12 +195,6 @@ fn devices() -> &'static [Arc<Device>] {
     DEVICES.get().map_or(&[], Vec::as_slice)
 }
 
-/// Takes the bus away from all devices: nobody owns them yet. Before [`iommu::start`], so that it sees no request that firmware
-/// left under way.
-pub fn quiet() {
-    pci::quiet_all();
-}
-
 /// Finds the configured devices.
 ///
 /// # Errors

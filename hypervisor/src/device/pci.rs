@@ -394,7 +394,8 @@ pub fn find(select: &Select) -> Option<Function> {
     }
 }
 
-/// Takes the bus away from every function that is not a bridge: nobody owns them yet.
+/// Takes the bus away from every function that is not a bridge: nobody owns them yet. Before [`crate::iommu::start`], so that
+/// it sees no request that firmware left under way.
 pub fn quiet_all() {
     for function in functions().filter(|function| !function.is_bridge()) {
         function.bdf.set_command(0, COMMAND_MASTER);

@@ -3,20 +3,16 @@
 //!
 //! Time in QEMU leaps to whatever is due next (`-icount sleep=off`), so states are compared when nothing is due any more;
 //! what happens before that is in the second test, which runs in real time.
-//! Needs `qemu-system-x86_64`; skipped with a message where there is none.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::UdpSocket;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+mod common;
 
+use common::{MAC, Peer, Random};
 use sluice_nic::E1000;
 use sluice_nic::dma::{Dma, VecMemory};
 use sluice_nic::e1000::registers::{Reading, WINDOW, reading, reg};
 use sluice_nic::e1000::{MAX_OUTGOING, Reception, Transmission};
+use std::time::{Duration, Instant};
 
-const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 /// Where the test puts the card's registers.
 const BASE: u64 = 0xe000_0000;
 /// The memory that both cards may use.
@@ -30,106 +26,24 @@ const TX_BUFFERS: u64 = MEMORY + 0x1_0000;
 const NOWHERE: u64 = 0x5000_0000;
 const RX_BUFFERS: u64 = MEMORY + 0x2_0000;
 
-/// A machine with nothing but the card, frames going over UDP.
-struct Peer {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    monitor: UnixStream,
-    wire: UdpSocket,
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 impl Peer {
-    fn start(clock: &[&str]) -> Option<Self> {
-        let wire = UdpSocket::bind("127.0.0.1:0").ok()?;
-        let ours = wire.local_addr().ok()?.port();
-        let theirs = UdpSocket::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
-        // The processor must run, or QEMU holds frames back; it has nothing to do. Debian's build
-        // has no "qtest" accelerator.
-        let mut rom = vec![0xf4; 0x1_0000];
-        rom[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]); // cli; hlt; jmp
-        let name = format!("sluice-e1000-{}-{ours}", std::process::id());
-        let path = std::env::temp_dir().join(format!("{name}.rom"));
-        let socket = std::env::temp_dir().join(format!("{name}.socket"));
-        std::fs::write(&path, rom).ok()?;
-        let mut child = Command::new("qemu-system-x86_64")
-            .args(["-M", "pc,pit=off,hpet=off", "-m", "16", "-nodefaults", "-display", "none"])
-            .args(["-accel", "tcg", "-qtest", "stdio", "-qtest-log", "none"])
-            .args(clock)
-            .arg("-bios")
-            .arg(&path)
-            .arg("-monitor")
-            .arg(format!("unix:{},server=on,wait=off", socket.display()))
-            .arg("-netdev")
-            .arg(format!("socket,id=n,udp=127.0.0.1:{ours},localaddr=127.0.0.1:{theirs}"))
-            .args(["-device", "e1000,id=card,netdev=n,addr=4,romfile=,mac=52:54:00:12:34:56"])
-            .args(["-device", "e1000,addr=5,romfile="])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        wire.connect(("127.0.0.1", theirs)).ok()?;
-        wire.set_nonblocking(true).ok()?;
-        let to = child.stdin.take()?;
-        let from = BufReader::new(child.stdout.take()?);
-        let start = Instant::now();
-        let monitor = loop {
-            match UnixStream::connect(&socket) {
-                Ok(stream) => break stream,
-                Err(_) if start.elapsed() < Duration::from_secs(10) => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Err(error) => panic!("QEMU's monitor: {error}"),
-            }
-        };
-        let mut peer = Self { child, to, from, monitor, wire };
-        peer.prompt();
-        // BAR 0 and 1, then memory, I/O and bus mastering, of device 4; BAR 0 and memory of device 5.
+    /// A second card tells the time.
+    fn with_clock(arguments: &[&str]) -> Option<Self> {
         let base = BASE as u32;
-        for (register, value) in [(0x10, base), (0x14, 0xc000), (4, 7), (0x810, base + WINDOW), (0x804, 2)] {
-            peer.config(register);
-            peer.command(&format!("outl 0xcfc {value:#x}"));
-        }
-        let _ = (std::fs::remove_file(&path), std::fs::remove_file(&socket));
+        let arguments = [&["-device", "e1000,addr=5,romfile="], arguments].concat();
+        // BAR 0 and 1, then memory, I/O and bus mastering; BAR 0 and memory of the other card.
+        let config = [(0x10, base), (0x14, 0xc000), (4, 7), (0x810, base + WINDOW), (0x804, 2)];
+        let peer = Self::start("e1000", &arguments, &config)?;
+        peer.wire.set_nonblocking(true).ok()?;
         Some(peer)
     }
 
-    fn command(&mut self, line: &str) -> String {
-        writeln!(self.to, "{line}").unwrap();
-        loop {
-            let mut answer = String::new();
-            assert_ne!(self.from.read_line(&mut answer).unwrap(), 0, "QEMU ended");
-            if answer.starts_with("OK") {
-                return answer.trim().to_owned();
-            }
-        }
+    fn read(&mut self, offset: u32, width: u8) -> u32 {
+        self.load(BASE + u64::from(offset), width)
     }
 
-    /// Reads what the monitor says until it waits for a command.
-    fn prompt(&mut self) {
-        let mut said = Vec::new();
-        let mut byte = [0];
-        while !said.ends_with(b"(qemu) ") {
-            self.monitor.read_exact(&mut byte).unwrap();
-            said.push(byte[0]);
-        }
-    }
-
-    fn set_cable(&mut self, plugged: bool) {
-        writeln!(self.monitor, "set_link card {}", if plugged { "on" } else { "off" }).unwrap();
-        self.prompt();
-    }
-
-    fn config(&mut self, register: u32) {
-        self.command(&format!("outl 0xcf8 {:#x}", 0x8000_2000u32 | register));
+    fn write(&mut self, offset: u32, width: u8, value: u32) {
+        self.store(BASE + u64::from(offset), width, value);
     }
 
     /// Waits for at least half a second of the machine's time, until another card has negotiated. What was due before
@@ -144,42 +58,6 @@ impl Peer {
         }
     }
 
-    fn number(&mut self, line: &str) -> u32 {
-        let answer = self.command(line);
-        u64::from_str_radix(answer.trim_start_matches("OK 0x"), 16).unwrap() as u32
-    }
-
-    fn read(&mut self, offset: u32, width: u8) -> u32 {
-        let letter = [' ', 'b', 'w', ' ', 'l'][usize::from(width)];
-        self.number(&format!("read{letter} {:#x}", BASE + u64::from(offset)))
-    }
-
-    fn write(&mut self, offset: u32, width: u8, value: u32) {
-        let letter = [' ', 'b', 'w', ' ', 'l'][usize::from(width)];
-        let value = value & (u32::MAX >> (32 - 8 * u32::from(width)));
-        self.command(&format!("write{letter} {:#x} {value:#x}", BASE + u64::from(offset)));
-    }
-
-    /// The interrupt line, as the PCI status register shows it.
-    fn interrupt(&mut self) -> bool {
-        self.config(4);
-        self.number("inl 0xcfc") >> 19 & 1 != 0
-    }
-
-    fn memory(&mut self, address: u64, len: usize) -> Vec<u8> {
-        let answer = self.command(&format!("read {address:#x} {len:#x}"));
-        let digits = answer.trim_start_matches("OK 0x").as_bytes();
-        digits
-            .chunks(2)
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-            .collect()
-    }
-
-    fn set_memory(&mut self, address: u64, bytes: &[u8]) {
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.command(&format!("write {address:#x} {:#x} 0x{digits}", bytes.len()));
-    }
-
     /// Frames that were sent. They are on the socket when the write that sent them is answered.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
@@ -188,25 +66,6 @@ impl Peer {
             frames.push(buffer[..len].to_vec());
         }
         frames
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn roll(&mut self, bound: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as u32 % bound
-    }
-
-    fn choose<T: Copy>(&mut self, values: &[T]) -> T {
-        values[self.roll(values.len() as u32) as usize]
-    }
-
-    fn bytes(&mut self, len: u32) -> Vec<u8> {
-        (0..len).map(|_| self.roll(256) as u8).collect()
     }
 }
 
@@ -335,18 +194,8 @@ impl Pair {
     }
 }
 
-fn seeded(offset: u64) -> Random {
-    // Another run: SEED=7 cargo test -p sluice-nic --test qemu-e1000
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse::<u64>().ok()).unwrap_or(1);
-    Random((seed + offset).wrapping_mul(0x1234_5678_9abc_def1) | 1)
-}
-
 fn leaping() -> Option<Peer> {
-    let peer = Peer::start(&["-icount", "shift=0,sleep=off"]);
-    if peer.is_none() {
-        eprintln!("skipped: no qemu-system-x86_64");
-    }
-    peer
+    Peer::with_clock(&["-icount", "shift=0,sleep=off"])
 }
 
 /// Every register: what it is after reset, which bits of it can be written, and what reading does.
@@ -355,7 +204,7 @@ fn registers_answer_as_qemus() {
     let Some(peer) = leaping() else { return };
     let mut pair = Pair::new(peer);
     pair.compare_registers();
-    let mut random = seeded(0);
+    let mut random = Random::new(0);
     for offset in (0..WINDOW).step_by(4) {
         // All of the packet buffer's memory is alike.
         if offset > 0x1_0040 && offset < 0x1_ff80 {
@@ -377,9 +226,9 @@ fn registers_answer_as_qemus() {
     pair.line();
     for _ in 0..2000 {
         let offset = random.roll(0xa000);
-        pair.read(offset, random.choose(&[1, 2, 4]));
+        pair.read(offset, random.of(&[1, 2, 4]));
         if !matches!(offset & !3, reg::RCTL | reg::TCTL | reg::MDIC) {
-            pair.write(offset, random.choose(&[1, 2, 4]), random.roll(u32::MAX) & !0x0202_0202);
+            pair.write(offset, random.of(&[1, 2, 4]), random.roll(u32::MAX) & !0x0202_0202);
         }
     }
     pair.compare_registers();
@@ -471,7 +320,7 @@ impl Driver {
     fn control_receiver(&mut self) {
         // Flags as they come, buffers of 2048 bytes or less.
         let flags = self.random.roll(u32::MAX) & 0x0404_803c;
-        let size = self.random.choose(&[0, 0, 1 << 16, 2 << 16, 3 << 16]);
+        let size = self.random.of(&[0, 0, 1 << 16, 2 << 16, 3 << 16]);
         let rest = self.random.roll(u32::MAX) & 0x3300;
         self.set_rctl(2 | flags | size | rest);
     }
@@ -496,8 +345,8 @@ impl Driver {
     }
 
     fn context(&mut self, flags: u32, header: u8, segment: u16) {
-        let payload = self.random.choose(&[0, 100, 1000, 3000, 9000, 0xf_ffff]);
-        let ip: u8 = self.random.choose(&[0, 14, 14, 14, 18, 200]);
+        let payload = self.random.of(&[0, 100, 1000, 3000, 9000, 0xf_ffff]);
+        let ip: u8 = self.random.of(&[0, 14, 14, 14, 18, 200]);
         let mut bytes = [ip, ip.wrapping_add(10), 0, 0, 34, 50, 0, 0, 0, 0, 0, 0, 0, header, 0, 0];
         if self.random.roll(4) == 0 {
             let random = self.random.bytes(8);
@@ -514,11 +363,11 @@ impl Driver {
     /// A packet in one to four descriptors, then the doorbell.
     fn send(&mut self) {
         let vlan = if self.random.roll(4) == 0 { VLE } else { 0 };
-        let report = self.random.choose(&[RS, RS, 1 << 28, 0]) | self.random.choose(&[0, 1 << 31]);
+        let report = self.random.of(&[RS, RS, 1 << 28, 0]) | self.random.of(&[0, 1 << 31]);
         let special = self.random.roll(0x1_0000) << 16;
         let kind = self.random.roll(4);
-        let segment = self.random.choose(&[64, 536, 1000, 1460]);
-        let header = self.random.choose(&[1, 14, 54, 54, 66, 255]);
+        let segment = self.random.of(&[64, 536, 1000, 1460]);
+        let header = self.random.of(&[1, 14, 54, 54, 66, 255]);
         if kind == 3 {
             let protocol = self.random.roll(4) << 24;
             self.context(TSE | protocol | report, header, segment);
@@ -546,7 +395,7 @@ impl Driver {
             };
             // A context in mid-packet makes the card repeat a header of long ago.
             if index > 0 && self.random.roll(12) == 0 {
-                let header = self.random.choose(&[1, 54, 255]);
+                let header = self.random.of(&[1, 54, 255]);
                 self.context(TSE | report, header, segment);
             }
             let options = self.random.roll(4) << 8;
@@ -568,7 +417,7 @@ impl Driver {
             3 => 16370 + self.random.roll(30),
             _ => 60 + self.random.roll(1400),
         };
-        let mut frame = self.random.bytes(len);
+        let mut frame = self.random.bytes(len as usize);
         match self.random.roll(5) {
             0 => frame[..6].fill(0xff),
             1 => frame[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, self.random.roll(256) as u8]),
@@ -661,9 +510,9 @@ impl Driver {
 
     /// Rings as no driver makes them.
     fn derange(&mut self) {
-        let offset = self.random.choose(&[reg::TDH, reg::TDT, reg::RDH, reg::RDT, reg::TDLEN, reg::RDLEN]);
+        let offset = self.random.of(&[reg::TDH, reg::TDT, reg::RDH, reg::RDT, reg::TDLEN, reg::RDLEN]);
         let value = match offset {
-            reg::TDLEN | reg::RDLEN => self.random.choose(&[0, 128, 0xf80, 0x800, 0xfff0_007f]),
+            reg::TDLEN | reg::RDLEN => self.random.of(&[0, 128, 0xf80, 0x800, 0xfff0_007f]),
             _ => self.random.roll(256),
         };
         self.pair.write(offset, 4, value);
@@ -696,22 +545,22 @@ impl Driver {
             }
             14 => drop(self.pair.read(reg::ICR, 4)),
             15 => {
-                let offset = self.random.choose(&[reg::IMS, reg::IMC, reg::ICS, reg::ICR]);
+                let offset = self.random.of(&[reg::IMS, reg::IMC, reg::ICS, reg::ICR]);
                 let causes = self.random.roll(u32::MAX) & self.random.roll(u32::MAX);
                 self.pair.write(offset, 4, causes);
                 self.pair.line();
             }
             16 => {
-                let offset = self.random.choose(&[reg::ITR, reg::RDTR, reg::RADV, reg::TADV]);
+                let offset = self.random.of(&[reg::ITR, reg::RDTR, reg::RADV, reg::TADV]);
                 let delay = self.random.roll(400);
                 self.pair.write(offset, 4, delay);
             }
             17 => {
-                let flags = self.random.choose(&[0x0014_0240, 0x4014_0240]);
+                let flags = self.random.of(&[0x0014_0240, 0x4014_0240]);
                 self.pair.write(reg::CTRL, 4, flags);
             }
             18 => {
-                let table = self.random.choose(&[reg::MTA, reg::VFTA]);
+                let table = self.random.of(&[reg::MTA, reg::VFTA]);
                 for _ in 0..8 {
                     let (row, bits) = (4 * self.random.roll(128), self.random.roll(u32::MAX));
                     self.pair.write(table + row, 4, bits);
@@ -730,7 +579,7 @@ impl Driver {
 #[test]
 fn traffic_goes_as_with_qemus() {
     let Some(peer) = leaping() else { return };
-    let mut driver = Driver::start(peer, seeded(1));
+    let mut driver = Driver::start(peer, Random::new(1));
     for _ in 0..1500 {
         driver.step();
     }
@@ -741,7 +590,7 @@ fn traffic_goes_as_with_qemus() {
 /// When the interrupt line rises again.
 #[test]
 fn interrupts_wait_as_with_qemus() {
-    let Some(peer) = Peer::start(&[]) else { return };
+    let Some(peer) = Peer::with_clock(&[]) else { return };
     let mut pair = Pair::new(peer);
     let interrupts = |pair: &mut Pair| [pair.own.interrupt(), pair.peer.interrupt()];
     let units = [(reg::ITR, 256), (reg::RADV, 1024)];

@@ -1,104 +1,23 @@
 //! The software card against QEMU's `ne2k_pci`: the same random accesses and frames on both, by
 //! QEMU's qtest protocol, must read the same and send the same.
-//!
-//! Needs `qemu-system-x86_64`; skipped with a message where there is none.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::UdpSocket;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+mod common;
 
+use common::{MAC, Peer, Random};
 use sluice_nic::Ne2000;
 use sluice_nic::ne2000::registers::port;
+use std::time::Duration;
 
-const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 /// Where the test puts the card's ports.
 const BASE: u16 = 0xc000;
 
-/// A machine with nothing but the card, frames going over UDP.
-struct Peer {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    wire: UdpSocket,
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 impl Peer {
-    fn start() -> Option<Self> {
-        let wire = UdpSocket::bind("127.0.0.1:0").ok()?;
-        let ours = wire.local_addr().ok()?.port();
-        let theirs = UdpSocket::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
-        // The processor must run, or QEMU holds frames back; it has nothing to do. Debian's build
-        // has no "qtest" accelerator.
-        let mut rom = vec![0xf4; 0x1_0000];
-        rom[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]); // cli; hlt; jmp
-        let path = std::env::temp_dir().join(format!("sluice-halt-{}.rom", std::process::id()));
-        std::fs::write(&path, rom).ok()?;
-        let mut child = Command::new("qemu-system-x86_64")
-            .args(["-M", "pc", "-nodefaults", "-display", "none", "-accel", "tcg", "-qtest", "stdio"])
-            .arg("-bios")
-            .arg(&path)
-            .arg("-netdev")
-            .arg(format!("socket,id=n,udp=127.0.0.1:{ours},localaddr=127.0.0.1:{theirs}"))
-            .args(["-device", "ne2k_pci,netdev=n,addr=4,romfile=,mac=52:54:00:12:34:56"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        wire.connect(("127.0.0.1", theirs)).ok()?;
-        wire.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
-        let to = child.stdin.take()?;
-        let from = BufReader::new(child.stdout.take()?);
-        let mut peer = Self { child, to, from, wire };
-        // BAR 0, then I/O decoding, of device 4.
-        for (register, value) in [(0x10, u32::from(BASE)), (4, 1)] {
-            peer.command(&format!("outl 0xcf8 {:#x}", 0x8000_2000u32 | register));
-            peer.command(&format!("outl 0xcfc {value:#x}"));
-        }
-        let _ = std::fs::remove_file(&path);
-        Some(peer)
-    }
-
-    fn command(&mut self, line: &str) -> String {
-        writeln!(self.to, "{line}").unwrap();
-        loop {
-            let mut answer = String::new();
-            assert_ne!(self.from.read_line(&mut answer).unwrap(), 0, "QEMU ended");
-            if answer.starts_with("OK") {
-                return answer.trim().to_owned();
-            }
-        }
-    }
-
     fn read(&mut self, offset: u16, width: u8) -> u32 {
-        let letter = [' ', 'b', 'w', ' ', 'l'][usize::from(width)];
-        let answer = self.command(&format!("in{letter} {:#x}", BASE + offset));
-        u32::from_str_radix(answer.trim_start_matches("OK 0x"), 16).unwrap()
+        self.port_in(BASE + offset, width)
     }
 
     fn write(&mut self, offset: u16, width: u8, value: u32) {
-        let letter = [' ', 'b', 'w', ' ', 'l'][usize::from(width)];
-        let value = value & (u32::MAX >> (32 - 8 * u32::from(width)));
-        self.command(&format!("out{letter} {:#x} {value:#x}", BASE + offset));
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn roll(&mut self, bound: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as u32 % bound
+        self.port_out(BASE + offset, width, value);
     }
 }
 
@@ -173,14 +92,10 @@ impl Pair {
 
 #[test]
 fn behaves_as_qemus_card() {
-    let Some(peer) = Peer::start() else {
-        eprintln!("skipped: no qemu-system-x86_64");
-        return;
-    };
+    // BAR 0, then I/O decoding.
+    let Some(peer) = Peer::start("ne2k_pci", &[], &[(0x10, BASE.into()), (4, 1)]) else { return };
     let mut pair = Pair { peer, own: Ne2000::new(MAC), log: Vec::new() };
-    // Another run: SEED=7 cargo test -p sluice-nic --test qemu
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse::<u64>().ok()).unwrap_or(1);
-    let mut random = Random(seed.wrapping_mul(0x1234_5678_9abc_def1) | 1);
+    let mut random = Random::new(0);
     // QEMU starts CMD at 0; see the deviation noted in the crate.
     for (at, value) in [
         (port::CMD, 0x21),

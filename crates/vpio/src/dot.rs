@@ -31,19 +31,31 @@ fn arrows(model: &Model, machine: &Machine, index: usize, edge: &Edge, to: &mut 
                 let name = model.register(register).map_or("?", |register| register.name);
                 // Where a port is one register to read and another to write, the write counts.
                 let name = name.rsplit('/').next().unwrap_or(name);
-                match mask {
-                    0 => write!(to, "{name}: any")?,
-                    _ => write!(to, "{name}: & {mask:02x} = {bits:02x}")?,
-                }
+                value(name, mask, bits, to)?;
+            }
+            Event::Read { register, mask, bits } => {
+                let name = model.register(register).map_or("?", |register| register.name);
+                write!(to, "read ")?;
+                value(name.split('/').next().unwrap_or(name), mask, bits, to)?;
             }
             Event::Device(event) => write!(to, "INT: {event:?}")?,
         }
-        match edge.start.and_then(|start| start.check) {
-            Some(check) => writeln!(to, "\\n[{check:?}]\", color=red];")?,
-            None => writeln!(to, "\"];")?,
+        match edge.start.map(|start| (start.transfer, start.check, start.vetting)) {
+            Some((_, Some(check), _)) => writeln!(to, "\\n[{check:?}]\", color=red];")?,
+            Some((transfer, None, Some(vetting))) => {
+                writeln!(to, "\\n{transfer:?} [{vetting:?}]\", color=red];")?;
+            }
+            _ => writeln!(to, "\"];")?,
         }
     }
     Ok(())
+}
+
+fn value(name: &str, mask: u32, bits: u32, to: &mut dyn Write) -> Result {
+    match mask {
+        0 => write!(to, "{name}: any"),
+        _ => write!(to, "{name}: & {mask:02x} = {bits:02x}"),
+    }
 }
 
 #[cfg(test)]

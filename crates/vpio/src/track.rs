@@ -1,12 +1,23 @@
 //! Following one device through its model.
+//!
+//! [`Tracker`] is where a device is; [`Tracker::step`] moves it along, by a [`StepTable`] that the
+//! compiler computed from the machines, so that it costs a few instructions per machine concerned.
+//! [`named`] says which registers an access to memory writes or reads.
 
-use crate::model::{DeviceEvent, Event, MAX_MACHINES, Model, RegisterId, Start};
+use crate::model::{
+    DeviceEvent, Event, MAX_MACHINES, MAX_REGISTERS, MAX_STATES, Machine, Model, Narrow, RegisterId, Space,
+    Start,
+};
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
 pub enum Seen {
     /// The client wrote this byte.
     Write(RegisterId, u8),
+    /// The client wrote a register of any width.
+    WriteWord(RegisterId, u32),
+    /// The client read this value.
+    Read(RegisterId, u32),
     /// The device reported.
     Device(DeviceEvent),
 }
@@ -18,6 +29,11 @@ pub struct Tracker {
 }
 
 impl Tracker {
+    /// The device was just powered on: each machine is in its first state.
+    pub const fn new() -> Self {
+        Self { states: [0; MAX_MACHINES] }
+    }
+
     /// Following begins without knowing the past.
     pub fn unseen(model: &Model) -> Self {
         let mut states = [0; MAX_MACHINES];
@@ -25,6 +41,18 @@ impl Tracker {
             *state = machine.unseen;
         }
         Self { states }
+    }
+
+    /// Following begins, with what registers tell of the past. None is read that reading changes.
+    pub fn told(model: &Model, read: &mut dyn FnMut(RegisterId) -> u32) -> Self {
+        let mut tracker = Self::unseen(model);
+        for (state, machine) in tracker.states.iter_mut().zip(model.machines) {
+            let mut tells = machine.told.iter();
+            if let Some(told) = tells.find(|told| read(told.register) & told.mask == told.bits) {
+                *state = told.state;
+            }
+        }
+        tracker
     }
 
     /// In given states, for exploring.
@@ -46,6 +74,14 @@ impl Tracker {
             .all(|(machine, state)| machine.states.get(usize::from(state)).is_some_and(|state| state.rest))
     }
 
+    /// The register page, if a machine of the model knows it.
+    pub fn page(&self, model: &Model) -> Option<u8> {
+        match model.selector {
+            crate::model::Selector::Machine(machine) => self.states.get(usize::from(machine)).copied(),
+            _ => None,
+        }
+    }
+
     /// The transfers that this would start; each check must approve before the device sees it.
     pub fn starts(self, model: &'static Model, seen: Seen) -> impl Iterator<Item = &'static Start> {
         model.machines.iter().zip(self.states).filter_map(move |(machine, state)| {
@@ -55,22 +91,251 @@ impl Tracker {
 
     /// Moves along; true if any machine changed its state.
     pub fn step(&mut self, model: &Model, seen: Seen) -> bool {
-        let before = *self;
-        for (machine, state) in model.machines.iter().zip(&mut self.states) {
-            if let Some(edge) = machine.edges.iter().find(|edge| edge.leaves(*state) && fits(edge.on, seen)) {
-                *state = edge.to;
-            }
+        let Some(row) = model.tables.steps.row(seen) else { return false };
+        let mut concerned = row.machines;
+        let mut changed = 0;
+        while concerned != 0 {
+            let machine = concerned.trailing_zeros() as usize % MAX_MACHINES;
+            concerned &= concerned - 1;
+            let state = &mut self.states[machine];
+            let next = row.next[machine] >> (4 * (*state % MAX_STATES as u8)) & 7;
+            changed |= next as u8 ^ *state;
+            *state = next as u8;
         }
-        *self != before
+        changed != 0
     }
 }
 
-fn fits(event: Event, seen: Seen) -> bool {
+impl Default for Tracker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const fn fits(event: Event, seen: Seen) -> bool {
     match (event, seen) {
         (Event::Write { register, mask, bits }, Seen::Write(at, value)) => {
-            register == at && value & mask == bits
+            register.0 == at.0 && value as u32 & mask == bits
         }
-        (Event::Device(expected), Seen::Device(happened)) => expected == happened,
+        (Event::Write { register, mask, bits }, Seen::WriteWord(at, value))
+        | (Event::Read { register, mask, bits }, Seen::Read(at, value)) => {
+            register.0 == at.0 && value & mask == bits
+        }
+        (Event::Device(expected), Seen::Device(happened)) => expected as u8 == happened as u8,
         _ => false,
     }
+}
+
+/// What one thing seen does to the machines.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// The machines that have an edge for it, bit per machine.
+    machines: u8,
+    /// Per machine the next state, four bits for each present state.
+    next: [u32; MAX_MACHINES],
+}
+
+impl Row {
+    const NONE: Self = Self { machines: 0, next: [0; MAX_MACHINES] };
+}
+
+/// Where the rows of a register begin, one for each value of the bits that any edge looks at.
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    mask: u32,
+    shift: u8,
+    first: u8,
+}
+
+impl Rows {
+    const NONE: Self = Self { mask: 0, shift: 0, first: 0 };
+}
+
+/// Rows that a model has at most.
+const ROWS: usize = 128;
+
+/// Every edge of every machine, by what is seen.
+#[derive(Debug)]
+pub(crate) struct StepTable {
+    writes: [Rows; MAX_REGISTERS],
+    reads: [Rows; MAX_REGISTERS],
+    devices: [u8; DeviceEvent::ALL.len()],
+    /// The first is for what concerns no machine.
+    rows: [Row; ROWS],
+}
+
+impl StepTable {
+    pub(crate) const fn new(machines: &[Machine]) -> Self {
+        let mut table = Self {
+            writes: [Rows::NONE; MAX_REGISTERS],
+            reads: [Rows::NONE; MAX_REGISTERS],
+            devices: [0; DeviceEvent::ALL.len()],
+            rows: [Row::NONE; ROWS],
+        };
+        let mut used = 1;
+        let mut machine = 0;
+        while machine < machines.len() {
+            let mut index = 0;
+            while index < machines[machine].edges.len() {
+                // All edges of a register are entered when the first is met.
+                match machines[machine].edges[index].on {
+                    Event::Write { register, .. } if table.writes[register.0 as usize].first == 0 => {
+                        let rows = span(machines, register, true, used);
+                        table.writes[register.0 as usize] = rows;
+                        used = table.enter(machines, rows, used, register, true);
+                    }
+                    Event::Read { register, .. } if table.reads[register.0 as usize].first == 0 => {
+                        let rows = span(machines, register, false, used);
+                        table.reads[register.0 as usize] = rows;
+                        used = table.enter(machines, rows, used, register, false);
+                    }
+                    Event::Device(event) if table.devices[event as usize] == 0 => {
+                        table.devices[event as usize] = used as u8;
+                        table.rows[used] = row(machines, Seen::Device(event));
+                        used += 1;
+                    }
+                    _ => {}
+                }
+                index += 1;
+            }
+            machine += 1;
+        }
+        table
+    }
+
+    const fn enter(
+        &mut self,
+        machines: &[Machine],
+        rows: Rows,
+        first: usize,
+        register: RegisterId,
+        write: bool,
+    ) -> usize {
+        let last = rows.mask >> rows.shift;
+        let mut class = 0;
+        while class <= last {
+            let value = class << rows.shift;
+            let seen = if write { Seen::WriteWord(register, value) } else { Seen::Read(register, value) };
+            self.rows[first + class as usize] = row(machines, seen);
+            class += 1;
+        }
+        first + last as usize + 1
+    }
+
+    fn row(&self, seen: Seen) -> Option<&Row> {
+        let (rows, value) = match seen {
+            Seen::Write(id, value) => (self.writes.get(usize::from(id.0))?, value.into()),
+            Seen::WriteWord(id, value) => (self.writes.get(usize::from(id.0))?, value),
+            Seen::Read(id, value) => (self.reads.get(usize::from(id.0))?, value),
+            Seen::Device(event) => return self.rows.get(usize::from(self.devices[event as usize])),
+        };
+        self.rows.get(usize::from(rows.first) + ((value & rows.mask) >> rows.shift) as usize)
+    }
+}
+
+/// The bits of a register that edges look at. Where they lie apart, what is between counts, too.
+const fn span(machines: &[Machine], id: RegisterId, write: bool, first: usize) -> Rows {
+    let mut mask = 0;
+    let mut machine = 0;
+    while machine < machines.len() {
+        let mut index = 0;
+        while index < machines[machine].edges.len() {
+            match machines[machine].edges[index].on {
+                Event::Write { register, mask: bits, .. } if write && register.0 == id.0 => mask |= bits,
+                Event::Read { register, mask: bits, .. } if !write && register.0 == id.0 => mask |= bits,
+                _ => {}
+            }
+            index += 1;
+        }
+        machine += 1;
+    }
+    if mask == 0 {
+        return Rows { mask: 0, shift: 0, first: first as u8 };
+    }
+    let (lowest, highest) = (mask.trailing_zeros(), 31 - mask.leading_zeros());
+    assert!(highest - lowest < 6, "edges look at bits too far apart");
+    Rows { mask: ((2u64 << highest) - (1u64 << lowest)) as u32, shift: lowest as u8, first: first as u8 }
+}
+
+/// What this does to each machine in each state.
+const fn row(machines: &[Machine], seen: Seen) -> Row {
+    let mut row = Row::NONE;
+    let mut machine = 0;
+    while machine < machines.len() {
+        assert!(machines[machine].states.len() <= MAX_STATES);
+        let mut state = 0;
+        while state < MAX_STATES as u8 {
+            let mut next = state;
+            let mut index = 0;
+            while index < machines[machine].edges.len() {
+                let edge = &machines[machine].edges[index];
+                if edge.leaves(state) && fits(edge.on, seen) {
+                    next = edge.to;
+                    break;
+                }
+                index += 1;
+            }
+            if next != state {
+                row.machines |= 1 << machine;
+            }
+            row.next[machine] |= (next as u32) << (4 * state);
+            state += 1;
+        }
+        machine += 1;
+    }
+    row
+}
+
+/// The registers that an access to a device in memory reaches, each with its part of the value, lowest
+/// first; what the device ignores is left out. A device takes an access that is not aligned for several
+/// that are.
+pub fn named(
+    model: &Model,
+    page: u8,
+    offset: u32,
+    width: u8,
+    value: u32,
+) -> impl Iterator<Item = (RegisterId, u32)> {
+    let Space::Memory { narrow, .. } = model.space else { return [None; 4].into_iter().flatten() };
+    let mut all = [None; 4];
+    let mut slots = all.iter_mut();
+    let mut done = 0;
+    let width = width.min(4);
+    while done < width {
+        let at = offset.wrapping_add(done.into());
+        let left = width - done;
+        let piece = if at & 3 == 0 && left == 4 {
+            4
+        } else if at & 1 == 0 && left >= 2 {
+            2
+        } else {
+            1
+        };
+        let part = value >> (8 * done) & (u32::MAX >> (32 - 8 * u32::from(piece)));
+        let mut name = |id: Option<RegisterId>, part: u32| {
+            if let (Some(id), Some(slot)) = (id, slots.next()) {
+                *slot = Some((id, part));
+            }
+        };
+        let id = model.find(at, page);
+        let register = id.and_then(|id| model.register(id));
+        match narrow {
+            Narrow::Whole => name(id, part),
+            Narrow::Ignored
+                if register
+                    .is_some_and(|it| it.width == piece && (at - it.first) % u32::from(piece) == 0) =>
+            {
+                name(id, part);
+            }
+            Narrow::Ignored => {
+                for byte in 0..u32::from(piece) {
+                    let id = model.find(at.wrapping_add(byte), page);
+                    let single = id.filter(|id| model.register(*id).is_some_and(|it| it.width == 1));
+                    name(single, part >> (8 * byte) & 0xff);
+                }
+            }
+        }
+        done += piece;
+    }
+    all.into_iter().flatten()
 }

@@ -9,11 +9,23 @@
 //! Xia et al., Figure 5. What QEMU's card does not do as its data sheet says is in `docs/vpio.md`.
 
 use crate::model::{
-    Check, DeviceEvent, Edge, Effects, Event, Machine, Model, Register, RegisterId, Start, State, Transfer,
+    Check, DeviceEvent, Edge, Effects, Event, Machine, Model, Register, RegisterId, Selector, Space, Start,
+    State, Tables, Transfer,
 };
 
-const fn register(name: &'static str, port: u8, pages: u8, read: Effects, write: Effects) -> Register {
-    Register { name, first: port, last: port, pages, read, write }
+const fn register(name: &'static str, port: u32, pages: u8, read: Effects, write: Effects) -> Register {
+    range(name, port, port, pages, read, write)
+}
+
+const fn range(
+    name: &'static str,
+    first: u32,
+    last: u32,
+    pages: u8,
+    read: Effects,
+    write: Effects,
+) -> Register {
+    Register { name, first, last, width: 1, pages, read, write }
 }
 
 const P0: u8 = 1;
@@ -69,22 +81,8 @@ pub mod id {
 
 const REGISTERS: &[Register] = &[
     register("CMD", 0x00, P0 | P1 | P2 | P3, NONE, Effects::COMMANDS),
-    Register {
-        name: "DATA",
-        first: 0x10,
-        last: 0x17,
-        pages: P0 | P1 | P2 | P3,
-        read: Effects::REVEALS_MEMORY,
-        write: Effects::WRITES_MEMORY,
-    },
-    Register {
-        name: "RESET",
-        first: 0x18,
-        last: 0x1f,
-        pages: P0 | P1 | P2 | P3,
-        read: Effects::RESETS,
-        write: Effects::RESETS,
-    },
+    range("DATA", 0x10, 0x17, P0 | P1 | P2 | P3, Effects::REVEALS_MEMORY, Effects::WRITES_MEMORY),
+    range("RESET", 0x18, 0x1f, P0 | P1 | P2 | P3, Effects::RESETS, Effects::RESETS),
     register("CLDA0/PSTART", 0x01, P0, TOLD, RING),
     register("CLDA1/PSTOP", 0x02, P0, TOLD, RING),
     register("BNRY", 0x03, P0, TOLD, RING),
@@ -92,33 +90,33 @@ const REGISTERS: &[Register] = &[
     register("NCR/TBCR0", 0x05, P0, NONE, SEND),
     register("FIFO/TBCR1", 0x06, P0, Effects::REVEALS_MEMORY, SEND),
     register("ISR", 0x07, P0, TOLD, RING),
-    Register { name: "CRDA/RSAR", first: 0x08, last: 0x09, pages: P0, read: NONE, write: NONE },
-    Register { name: "ID/RBCR", first: 0x0a, last: 0x0b, pages: P0, read: NONE, write: Effects::TRANSIENT },
+    range("CRDA/RSAR", 0x08, 0x09, P0, NONE, NONE),
+    range("ID/RBCR", 0x0a, 0x0b, P0, NONE, Effects::TRANSIENT),
     register("RSR/RCR", 0x0c, P0, TOLD, KEPT),
     register("CNTR0/TCR", 0x0d, P0, TOLD, KEPT),
     register("CNTR1/DCR", 0x0e, P0, TOLD, KEPT),
     register("CNTR2/IMR", 0x0f, P0, TOLD, KEPT),
     register("CURR", 0x07, P1, TOLD, RING),
     // While isolating, the receiver is promiscuous: the filters move nothing.
-    Register { name: "PAR", first: 0x01, last: 0x06, pages: P1, read: NONE, write: NONE },
-    Register { name: "MAR", first: 0x08, last: 0x0f, pages: P1, read: NONE, write: NONE },
-    Register { name: "page 2", first: 0x01, last: 0x07, pages: P2, read: TOLD, write: PROBE },
-    Register { name: "page 2", first: 0x08, last: 0x0f, pages: P2, read: NONE, write: NONE },
+    range("PAR", 0x01, 0x06, P1, NONE, NONE),
+    range("MAR", 0x08, 0x0f, P1, NONE, NONE),
+    range("page 2", 0x01, 0x07, P2, TOLD, PROBE),
+    range("page 2", 0x08, 0x0f, P2, NONE, NONE),
     // EEM = 11 opens CONFIG0-3 and the EEPROM; without it the rest of page 3 is read-only.
     register("9346CR", 0x01, P3, NONE, Effects::UNLOCKS),
-    Register { name: "page 3", first: 0x02, last: 0x0f, pages: P3, read: NONE, write: NONE },
+    range("page 3", 0x02, 0x0f, P3, NONE, NONE),
 ];
 
 // Command bits (DP8390D 10.3).
-const STOP: u8 = 0x01;
-const TRANSMIT: u8 = 0x04;
-const READ: u8 = 0x08;
-const WRITE: u8 = 0x10;
-const NO_DMA: u8 = 0x20;
+const STOP: u32 = 0x01;
+const TRANSMIT: u32 = 0x04;
+const READ: u32 = 0x08;
+const WRITE: u32 = 0x10;
+const NO_DMA: u32 = 0x20;
 /// ISR bit RDC.
-const DMA_DONE: u8 = 0x40;
+const DMA_DONE: u32 = 0x40;
 
-const fn command(mask: u8, bits: u8) -> Event {
+const fn command(mask: u32, bits: u32) -> Event {
     Event::Write { register: id::CMD, mask, bits }
 }
 
@@ -130,12 +128,8 @@ const fn edge(from: u8, on: Event, to: u8) -> Edge {
     Edge { from, on, to, start: None }
 }
 
-const WINDOW: Option<Start> = Some(Start {
-    transfer: Transfer::Window(id::DATA),
-    check: Some(Check::WindowOwn),
-    address: &[id::RSAR],
-    length: &[id::RBCR],
-});
+const WINDOW: Option<Start> =
+    Some(Start::of_device(Transfer::Window(id::DATA), Check::WindowOwn, &[id::RSAR], &[id::RBCR]));
 
 /// The remote DMA engine.
 const REMOTE: Machine = {
@@ -155,6 +149,7 @@ const REMOTE: Machine = {
             State { name: "DmaWr", rest: false },
         ],
         unseen: UNSEEN,
+        told: &[],
         edges: &[
             edge(ALL, command(STOP, STOP), IDLE),
             edge(ALL, command(NO_DMA, NO_DMA), IDLE),
@@ -188,18 +183,19 @@ const TRANSMITTER: Machine = {
             State { name: "Transmit", rest: false },
         ],
         unseen: UNSEEN,
+        told: &[],
         edges: &[
             edge(ALL, command(STOP, STOP), IDLE),
             Edge {
                 from: ALL,
                 on: command(TRANSMIT, TRANSMIT),
                 to: SENDING,
-                start: Some(Start {
-                    transfer: Transfer::Send,
-                    check: Some(Check::SendRange),
-                    address: &[id::TPSR],
-                    length: &[id::TBCR0, id::TBCR1],
-                }),
+                start: Some(Start::of_device(
+                    Transfer::Send,
+                    Check::SendRange,
+                    &[id::TPSR],
+                    &[id::TBCR0, id::TBCR1],
+                )),
             },
             edge(1 << UNSEEN | 1 << SETUP, command(TRANSMIT, 0), IDLE),
             edge(1 << IDLE | 1 << UNSEEN, any(id::TPSR), SETUP),
@@ -219,18 +215,19 @@ const RECEIVER: Machine = {
         name: "receiver",
         states: &[State { name: "Stopped", rest: true }, State { name: "Running", rest: true }],
         unseen: RUNNING,
+        told: &[],
         edges: &[
             edge(1 << RUNNING, command(STOP, STOP), STOPPED),
             Edge {
                 from: 1 << STOPPED,
                 on: command(STOP, 0),
                 to: RUNNING,
-                start: Some(Start {
-                    transfer: Transfer::Receive,
-                    check: Some(Check::ReceiveRange),
-                    address: &[id::PSTART, id::BNRY, id::CURR, id::RCR],
-                    length: &[id::PSTOP],
-                }),
+                start: Some(Start::of_device(
+                    Transfer::Receive,
+                    Check::ReceiveRange,
+                    &[id::PSTART, id::BNRY, id::CURR, id::RCR],
+                    &[id::PSTOP],
+                )),
             },
         ],
     }
@@ -240,11 +237,17 @@ const RECEIVER: Machine = {
 pub const MODEL: Model = Model {
     name: "ne2000",
     ids: &[(0x10ec, 0x8029)],
-    ports: 0x20,
-    selector: id::CMD,
+    space: Space::Ports,
+    ports: PORTS,
+    selector: SELECTOR,
     registers: REGISTERS,
-    machines: &[REMOTE, TRANSMITTER, RECEIVER],
+    machines: MACHINES,
+    tables: &Tables::new(Space::Ports, PORTS, SELECTOR, REGISTERS, MACHINES),
 };
+
+const PORTS: u16 = 0x20;
+const SELECTOR: Selector = Selector::Register(id::CMD);
+const MACHINES: &[Machine] = &[REMOTE, TRANSMITTER, RECEIVER];
 
 #[cfg(test)]
 mod tests {

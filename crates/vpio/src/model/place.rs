@@ -1,0 +1,155 @@
+//! Where in memory a transfer of a bus master goes, as the registers of the device say.
+//!
+//! Key type: [`Place`], a part of `Start`. [`Place::memory`] works it out from register values, so
+//! that one description serves the check, the tests and whoever vets.
+
+use super::RegisterId;
+
+/// An address in one register, or in two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Bits 0-31.
+    pub low: RegisterId,
+    /// Bits of it that count.
+    pub mask: u32,
+    /// Bits 32-63, if there are any.
+    pub high: Option<RegisterId>,
+}
+
+/// How a descriptor of a ring looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Bytes.
+    pub bytes: u32,
+    /// Offset of the buffer's address, eight bytes.
+    pub address: u32,
+    /// Offset of the long word that holds the buffer's length; `None`: a register says it.
+    pub length: Option<u32>,
+    /// Bits of that word.
+    pub mask: u32,
+}
+
+/// Where data of a transfer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the device's own memory.
+    Device,
+    /// One buffer, of several in turn: the n-th of these registers alike.
+    Slots {
+        /// Addresses, 32 bits each.
+        address: RegisterId,
+        /// Lengths.
+        length: RegisterId,
+        /// Bits of a length.
+        mask: u32,
+        /// How many there are.
+        count: u8,
+    },
+    /// One buffer of fixed length.
+    Fixed {
+        /// Where.
+        address: Address,
+        /// Bytes.
+        bytes: u32,
+    },
+    /// A ring of bytes.
+    Bytes {
+        /// Where.
+        address: Address,
+        /// This register has the logarithm of the length.
+        length: RegisterId,
+        /// In these bits.
+        mask: u32,
+        /// In units of so many bytes.
+        unit: u32,
+        /// Bytes behind the ring that the device may write, too.
+        slack: u32,
+    },
+    /// A ring of descriptors, which name buffers.
+    Ring {
+        /// Where.
+        base: Address,
+        /// Register and bits that hold its length in bytes; `None`: what the descriptors say.
+        length: Option<(RegisterId, u32)>,
+        /// Descriptors it has at most.
+        most: u32,
+        /// What they look like.
+        descriptor: &'static Descriptor,
+    },
+}
+
+/// A range of memory. Descriptors in it name more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Bus address, as the client wrote it.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Place {
+    /// The memory that registers name now; `None` for device memory. `read` gives the value of the
+    /// n-th of registers alike, `turn` is the slot whose turn it is.
+    pub fn memory(&self, turn: u8, read: &mut dyn FnMut(RegisterId, u8) -> u32) -> Option<Memory> {
+        let mut at = |address: &Address| {
+            let high = address.high.map_or(0, |high| read(high, 0));
+            u64::from(read(address.low, 0) & address.mask) | u64::from(high) << 32
+        };
+        Some(match self {
+            Self::Device => return None,
+            Self::Slots { address, length, mask, count } => {
+                let slot = turn % (*count).max(1);
+                Memory { address: read(*address, slot).into(), bytes: (read(*length, slot) & mask).into() }
+            }
+            Self::Fixed { address, bytes } => Memory { address: at(address), bytes: (*bytes).into() },
+            Self::Bytes { address, length, mask, unit, slack } => {
+                let address = at(address);
+                let power = (read(*length, 0) & mask) >> mask.trailing_zeros().min(31);
+                let ring = u64::from(*unit).checked_shl(power).unwrap_or(u64::MAX);
+                Memory { address, bytes: ring.saturating_add((*slack).into()) }
+            }
+            Self::Ring { base, length, most, descriptor } => {
+                let address = at(base);
+                let bytes = match length {
+                    Some((register, mask)) => u64::from(read(*register, 0) & mask),
+                    None => u64::from(*most).saturating_mul(descriptor.bytes.into()),
+                };
+                Memory { address, bytes }
+            }
+        })
+    }
+
+    /// The registers that [`Self::memory`] reads for the address, at most two.
+    pub(crate) fn address_registers(&self) -> [Option<RegisterId>; 2] {
+        match self {
+            Self::Device => [None, None],
+            Self::Slots { address, .. } => [Some(*address), None],
+            Self::Fixed { address, .. } | Self::Bytes { address, .. } | Self::Ring { base: address, .. } => {
+                [Some(address.low), address.high]
+            }
+        }
+    }
+
+    /// The register that it reads for the length.
+    pub(crate) const fn length_register(&self) -> Option<RegisterId> {
+        match self {
+            Self::Slots { length, .. } | Self::Bytes { length, .. } => Some(*length),
+            Self::Ring { length: Some((register, _)), .. } => Some(*register),
+            Self::Device | Self::Fixed { .. } | Self::Ring { length: None, .. } => None,
+        }
+    }
+}
+
+impl Descriptor {
+    /// The buffer that a descriptor names; its length 0 if a register says it. `None` if `bytes` are
+    /// not a whole descriptor.
+    pub fn buffer(&self, bytes: &[u8]) -> Option<Memory> {
+        let at = |offset: u32| bytes.get(usize::try_from(offset).ok()?..);
+        let address = u64::from_le_bytes(*at(self.address)?.first_chunk()?);
+        let length = match self.length {
+            Some(offset) => u32::from_le_bytes(*at(offset)?.first_chunk()?) & self.mask,
+            None => 0,
+        };
+        Some(Memory { address, bytes: length.into() })
+    }
+}

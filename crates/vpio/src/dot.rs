@@ -1,5 +1,10 @@
 //! A model as a picture: Graphviz text, as in Figures 5 and 6 of the paper.
+//!
+//! Double circles are states of rest, thick ones where following begins; red arrows start a transfer and
+//! name it and its check. Arrows between the same two states are drawn as one.
 
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::{Result, Write};
 
 use crate::model::{Edge, Event, Machine, Model};
@@ -10,45 +15,62 @@ pub fn dot(model: &Model, to: &mut dyn Write) -> Result {
     writeln!(to, "digraph {} {{", model.name)?;
     writeln!(to, "  rankdir=LR; node [shape=ellipse, fontname=sans]; edge [fontname=sans, fontsize=9];")?;
     for (index, machine) in model.machines.iter().enumerate() {
-        writeln!(to, "  subgraph cluster_{index} {{ label=\"{}\";", machine.name)?;
+        writeln!(to, "  subgraph cluster_{index} {{ label=\"{}\"; fontname=sans;", machine.name)?;
         for (number, state) in machine.states.iter().enumerate() {
             let shape = if state.rest { ", peripheries=2" } else { "" };
-            writeln!(to, "    s{index}_{number} [label=\"{}\"{shape}];", state.name)?;
+            let unseen = if usize::from(machine.unseen) == number { ", penwidth=2" } else { "" };
+            writeln!(to, "    s{index}_{number} [label=\"{}\"{shape}{unseen}];", state.name)?;
         }
-        for edge in machine.edges {
-            arrows(model, machine, index, edge, to)?;
-        }
+        arrows(model, index, machine, to)?;
         writeln!(to, "  }}")?;
     }
     writeln!(to, "}}")
 }
 
-fn arrows(model: &Model, machine: &Machine, index: usize, edge: &Edge, to: &mut dyn Write) -> Result {
-    for from in (0..machine.states.len() as u8).filter(|&from| edge.leaves(from) && from != edge.to) {
-        write!(to, "    s{index}_{from} -> s{index}_{} [label=\"", edge.to)?;
-        match edge.on {
-            Event::Write { register, mask, bits } => {
-                let name = model.register(register).map_or("?", |register| register.name);
-                // Where a port is one register to read and another to write, the write counts.
-                let name = name.rsplit('/').next().unwrap_or(name);
-                value(name, mask, bits, to)?;
-            }
-            Event::Read { register, mask, bits } => {
-                let name = model.register(register).map_or("?", |register| register.name);
-                write!(to, "read ")?;
-                value(name.split('/').next().unwrap_or(name), mask, bits, to)?;
-            }
-            Event::Device(event) => write!(to, "INT: {event:?}")?,
+/// All arrows of a machine; those that change nothing and start nothing are left out, unless they look at
+/// a read.
+fn arrows(model: &Model, index: usize, machine: &Machine, to: &mut dyn Write) -> Result {
+    let states = 0..machine.states.len() as u8;
+    for (from, next) in states.clone().flat_map(|from| states.clone().map(move |next| (from, next))) {
+        let shown = |edge: &&Edge| {
+            let matters = from != next || edge.start.is_some() || matches!(edge.on, Event::Read { .. });
+            edge.leaves(from) && edge.to == next && matters
+        };
+        let edges: Vec<&Edge> = machine.edges.iter().filter(shown).collect();
+        if edges.is_empty() {
+            continue;
         }
-        match edge.start.map(|start| (start.transfer, start.check, start.vetting)) {
-            Some((_, Some(check), _)) => writeln!(to, "\\n[{check:?}]\", color=red];")?,
-            Some((transfer, None, Some(vetting))) => {
-                writeln!(to, "\\n{transfer:?} [{vetting:?}]\", color=red];")?;
+        let mut labels = String::new();
+        for edge in &edges {
+            if !labels.is_empty() {
+                labels.push_str("\\n");
             }
-            _ => writeln!(to, "\"];")?,
+            label(model, edge, &mut labels)?;
         }
+        let color = if edges.iter().any(|edge| edge.start.is_some()) { ", color=red" } else { "" };
+        writeln!(to, "    s{index}_{from} -> s{index}_{next} [label=\"{labels}\"{color}];")?;
     }
     Ok(())
+}
+
+fn label(model: &Model, edge: &Edge, to: &mut dyn Write) -> Result {
+    let name = |register| model.register(register).map_or("?", |register| register.name);
+    match edge.on {
+        // Where a port is one register to read and another to write, each has its own name.
+        Event::Write { register, mask, bits } => {
+            value(name(register).rsplit('/').next().unwrap_or("?"), mask, bits, to)?;
+        }
+        Event::Read { register, mask, bits } => {
+            write!(to, "read ")?;
+            value(name(register).split('/').next().unwrap_or("?"), mask, bits, to)?;
+        }
+        Event::Device(event) => write!(to, "INT: {event:?}")?,
+    }
+    match edge.start.map(|start| (start.transfer, start.check, start.vetting)) {
+        Some((_, Some(check), _)) => write!(to, " [{check:?}]"),
+        Some((transfer, _, Some(vetting))) => write!(to, " => {transfer:?} [{vetting:?}]"),
+        _ => Ok(()),
+    }
 }
 
 fn value(name: &str, mask: u32, bits: u32, to: &mut dyn Write) -> Result {
@@ -63,9 +85,10 @@ mod tests {
     extern crate std;
 
     use alloc::string::String;
+    use std::process::Command;
     use std::{env, fs, path::Path};
 
-    /// Regenerate with `UPDATE=1 cargo test -p sluice-vpio dot`.
+    /// Regenerate with `UPDATE=1 cargo test -p sluice-vpio dot`; the SVG too, where Graphviz is at hand.
     #[test]
     fn pictures_in_the_docs_are_current() {
         for model in crate::models::ALL {
@@ -78,6 +101,8 @@ mod tests {
             if env::var_os("UPDATE").is_some() {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(&path, &text).unwrap();
+                let svg = path.with_extension("svg");
+                let _ = Command::new("dot").arg("-Tsvg").arg(&path).arg("-o").arg(svg).status();
             }
             assert_eq!(fs::read_to_string(&path).unwrap(), text, "{} is old", path.display());
         }

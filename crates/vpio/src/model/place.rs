@@ -71,6 +71,8 @@ pub enum Place {
         base: Address,
         /// Register and bits that hold its length in bytes; `None`: what the descriptors say.
         length: Option<(RegisterId, u32)>,
+        /// Number of the descriptor that comes next, if a client can write it: it may lie beyond.
+        head: Option<RegisterId>,
         /// Descriptors it has at most.
         most: u32,
         /// What they look like.
@@ -108,25 +110,28 @@ impl Place {
                 let ring = u64::from(*unit).checked_shl(power).unwrap_or(u64::MAX);
                 Memory { address, bytes: ring.saturating_add((*slack).into()) }
             }
-            Self::Ring { base, length, most, descriptor } => {
+            Self::Ring { base, length, head, most, descriptor } => {
                 let address = at(base);
+                let size = u64::from(descriptor.bytes);
                 let bytes = match length {
                     Some((register, mask)) => u64::from(read(*register, 0) & mask),
-                    None => u64::from(*most).saturating_mul(descriptor.bytes.into()),
+                    None => u64::from(*most).saturating_mul(size),
                 };
-                Memory { address, bytes }
+                let reached = head.map_or(0, |head| (u64::from(read(head, 0)) + 1).saturating_mul(size));
+                Memory { address, bytes: bytes.max(reached) }
             }
         })
     }
 
-    /// The registers that [`Self::memory`] reads for the address, at most two.
-    pub(crate) fn address_registers(&self) -> [Option<RegisterId>; 2] {
+    /// The registers that [`Self::memory`] reads for the address, at most three.
+    pub(crate) const fn address_registers(&self) -> [Option<RegisterId>; 3] {
         match self {
-            Self::Device => [None, None],
-            Self::Slots { address, .. } => [Some(*address), None],
-            Self::Fixed { address, .. } | Self::Bytes { address, .. } | Self::Ring { base: address, .. } => {
-                [Some(address.low), address.high]
+            Self::Device => [None, None, None],
+            Self::Slots { address, .. } => [Some(*address), None, None],
+            Self::Fixed { address, .. } | Self::Bytes { address, .. } => {
+                [Some(address.low), address.high, None]
             }
+            Self::Ring { base, head, .. } => [Some(base.low), base.high, *head],
         }
     }
 

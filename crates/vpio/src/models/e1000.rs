@@ -179,15 +179,11 @@ const RECEIVE_DESCRIPTOR: Descriptor = Descriptor { bytes: 16, address: 0, lengt
 /// Bits of TDLEN and RDLEN.
 const LENGTH: u32 = 0xf_ff80;
 
-const fn ring(
-    low: RegisterId,
-    high: RegisterId,
-    length: RegisterId,
-    descriptor: &'static Descriptor,
-) -> Place {
+const fn ring([low, high, length, head]: [RegisterId; 4], descriptor: &'static Descriptor) -> Place {
     Place::Ring {
         base: Address { low, mask: !0xf, high: Some(high) },
         length: Some((length, LENGTH)),
+        head: Some(head),
         most: LENGTH / 16,
         descriptor,
     }
@@ -203,7 +199,7 @@ const TRANSMITTER: Machine = {
         Vetting::Descriptors,
         &[id::TDBAL, id::TDBAH, id::TDH, id::OLD_TRANSMIT],
         &[id::TDLEN, id::TDT, id::OLD_TRANSMIT],
-        ring(id::TDBAL, id::TDBAH, id::TDLEN, &TRANSMIT_DESCRIPTOR),
+        ring([id::TDBAL, id::TDBAH, id::TDLEN, id::TDH], &TRANSMIT_DESCRIPTOR),
     );
     Machine {
         name: "transmitter",
@@ -230,7 +226,7 @@ const RECEIVER: Machine = {
         &[id::RDBAL, id::RDBAH, id::RDH, id::OLD_RECEIVE],
         // RCTL says how long the buffers are.
         &[id::RDLEN, id::RDT, id::RCTL, id::OLD_RECEIVE],
-        ring(id::RDBAL, id::RDBAH, id::RDLEN, &RECEIVE_DESCRIPTOR),
+        ring([id::RDBAL, id::RDBAH, id::RDLEN, id::RDH], &RECEIVE_DESCRIPTOR),
     );
     const fn fills(from: u8, on: crate::model::Event) -> Edge {
         starts(from, on, RUNNING, FILL)

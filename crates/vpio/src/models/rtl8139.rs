@@ -173,6 +173,7 @@ const fn ring(low: RegisterId, high: RegisterId, most: u32) -> Place {
     Place::Ring {
         base: Address { low, mask: u32::MAX, high: Some(high) },
         length: None,
+        head: None,
         most,
         descriptor: &DESCRIPTOR,
     }

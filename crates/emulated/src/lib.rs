@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+mod direct;
 mod mirror;
 mod names;
 mod nic;
@@ -21,7 +22,8 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
-pub use mirror::{Direct, Direction, Mirror, PAGES};
+pub use direct::{Handling, Handoffs};
+pub use mirror::{Direct, Direction, Mirror, PAGES, Shown};
 pub use nic::{Bar, Description, Nic, Register, describe};
 pub use segment::{Changes, Counters, FRAMES_PER_CALL, Guests, Segment, World};
 pub use sluice_switch::{AttachError, PortId};

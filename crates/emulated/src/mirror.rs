@@ -27,6 +27,15 @@ pub const PAGES: usize = 6;
 /// Which accesses may go to the mirror, by page.
 pub type Direct = [Direction; PAGES];
 
+/// What a guest finds in its card's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Accesses that do not exit.
+    pub direct: Direct,
+    /// They go to the physical card, not to the mirror.
+    pub hardware: bool,
+}
+
 /// None.
 pub const NOTHING: Direct = [Direction::empty(); PAGES];
 
@@ -106,7 +115,7 @@ pub(crate) fn look(nic: &mut Nic, mirror: &dyn Mirror) {
 }
 
 /// What may be direct now; `stuck`: frames wait for room in its ring.
-pub(crate) fn direct(nic: &Nic, stuck: bool) -> Direct {
+pub(crate) fn shown(nic: &Nic, stuck: bool) -> Shown {
     let mut direct = NOTHING;
     let mut let_through = |page: usize, direction| {
         if let Some(page) = direct.get_mut(page) {
@@ -127,5 +136,5 @@ pub(crate) fn direct(nic: &Nic, stuck: bool) -> Direct {
             }
         }
     }
-    direct
+    Shown { direct, hardware: false }
 }

@@ -1,6 +1,7 @@
 //! Software cards, the switch and the uplink, put together.
 
-use crate::mirror::{self, Direct, Mirror};
+use crate::direct::{self, Handling, Handoffs, Hands};
+use crate::mirror::{self, Mirror, Shown};
 use crate::names;
 use crate::nic::{Description, FRAME, Nic, Offer, Outgoing, Register, describe};
 use alloc::boxed::Box;
@@ -25,6 +26,10 @@ pub trait Guests {
 
     /// That of the guest at a port; `None`: it is gone.
     fn memory(&mut self, port: PortId) -> Option<Self::Memory>;
+
+    /// The physical card reaches this guest's memory from now on, at the guest's addresses, or the driver's. False if
+    /// it cannot be contained there; it reaches the driver's then.
+    fn lend(&mut self, to: Option<PortId>) -> bool;
 }
 
 /// Everything outside, for the time of one call.
@@ -59,28 +64,30 @@ pub struct Counters {
 }
 
 /// A guest's end of the segment.
-struct Station {
+pub(crate) struct Station {
     model: NicModel,
-    nic: Nic,
+    pub(crate) nic: Nic,
+    /// What the guest may do with the physical card.
+    pub(crate) handling: Handling,
     /// The guest lets its card master the bus.
-    master: bool,
+    pub(crate) master: bool,
     /// The guest has switched the line off.
-    silent: bool,
+    pub(crate) silent: bool,
     line: bool,
     elements: u64,
     instructions: u64,
     by_register: [u64; names::MOST],
     rx_packets: u64,
     rx_missed: u64,
-    mirror: Option<Box<dyn Mirror>>,
-    direct: Direct,
+    pub(crate) mirror: Option<Box<dyn Mirror>>,
+    shown: Shown,
 }
 
 /// What changed for guests, by [`PortId::bit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// [`Segment::direct`]: carry these out before the lines, then say so to [`Segment::carried_out`].
-    pub direct: u16,
+    /// [`Segment::shown`]: carry these out before the lines, then say so to [`Segment::carried_out`].
+    pub shown: u16,
     /// [`Segment::line`].
     pub lines: u16,
 }
@@ -88,7 +95,7 @@ pub struct Changes {
 impl Changes {
     /// Nothing changed.
     pub const fn is_empty(self) -> bool {
-        self.direct | self.lines == 0
+        self.shown | self.lines == 0
     }
 }
 
@@ -110,13 +117,19 @@ impl Station {
     }
 }
 
-type Stations = [Option<Box<Station>>; MAX_PORTS];
+pub(crate) type Stations = [Option<Box<Station>>; MAX_PORTS];
 
 /// A network segment: guests' cards, the switch, the uplink.
 pub struct Segment {
-    switch: Switch,
-    stations: Stations,
-    uplink: Box<dyn Uplink>,
+    pub(crate) switch: Switch,
+    pub(crate) stations: Stations,
+    pub(crate) uplink: Box<dyn Uplink>,
+    pub(crate) hands: Hands,
+    pub(crate) handoffs: Handoffs,
+    /// The guest that could have the physical card, and since when.
+    pub(crate) alone: Option<(PortId, u64)>,
+    /// When to look whether the card can change hands.
+    pub(crate) hand_over_at: Option<u64>,
     /// Ports whose card has no room, by bit: offered nothing until its guest has done something.
     stuck: u16,
     changes: Changes,
@@ -134,6 +147,10 @@ impl Segment {
             switch: Switch::new(),
             stations,
             uplink,
+            hands: Hands::Driver,
+            handoffs: Handoffs::default(),
+            alone: None,
+            hand_over_at: None,
             stuck: 0,
             changes: Changes::default(),
             again: None,
@@ -165,6 +182,7 @@ impl Segment {
         let station = Station {
             model,
             nic: Nic::new(model, mac),
+            handling: Handling::Never,
             master: false,
             silent: false,
             line: false,
@@ -174,7 +192,7 @@ impl Segment {
             rx_packets: 0,
             rx_missed: 0,
             mirror: None,
-            direct: mirror::NOTHING,
+            shown: Shown::default(),
         };
         if let Some(slot) = self.stations.get_mut(port.index()) {
             *slot = Some(Box::new(station));
@@ -182,7 +200,7 @@ impl Segment {
         Ok(port)
     }
 
-    /// Shows the guest at a port its card in memory from now on, as far as [`Self::direct`] says.
+    /// Shows the guest at a port its card in memory from now on, as far as [`Self::shown`] says.
     pub fn show(&mut self, port: PortId, mut mirror: Box<dyn Mirror>) {
         if let Some(station) = self.station_mut(port) {
             mirror::show_all(&station.nic, &mut *mirror);
@@ -191,14 +209,23 @@ impl Segment {
         self.settle(port);
     }
 
-    /// Pulls a guest's card out.
+    /// Pulls a guest's card out, and takes the physical one back from it.
+    pub fn unplug<G: Guests>(&mut self, world: &mut World<'_, G>, port: PortId) {
+        if self.hands.guest() == Some(port) {
+            self.retake(world);
+        }
+        self.detach(port);
+        self.hand_over(world);
+    }
+
+    /// Pulls a card out that has done nothing yet.
     pub fn detach(&mut self, port: PortId) {
         self.switch.detach(port);
         if let Some(slot) = self.stations.get_mut(port.index()) {
             *slot = None;
         }
         self.stuck &= !port.bit();
-        self.changes.direct &= !port.bit();
+        self.changes.shown &= !port.bit();
         self.changes.lines &= !port.bit();
     }
 
@@ -211,6 +238,9 @@ impl Segment {
     pub fn configure(&mut self, port: PortId, master: bool, silent: bool) {
         if let Some(station) = self.station_mut(port) {
             (station.master, station.silent) = (master, silent);
+        }
+        if self.hands.guest() == Some(port) && (!master || silent) {
+            self.take(port, None);
         }
         self.settle(port);
     }
@@ -252,12 +282,18 @@ impl Segment {
             return;
         };
         station.count(register, width, from.len());
+        if self.hands.guest() == Some(port) {
+            if self.write_through(world, port, register, width, value_of(from)) {
+                return;
+            }
+        }
+        let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
         station.nic.advance(world.now);
         let mut bus = station.bus(world.guests, port);
         if from.len() == usize::from(width) {
-            let mut word = [0; 4];
-            word.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-            station.nic.write(register, width, u32::from_le_bytes(word), &mut bus);
+            station.nic.write(register, width, value_of(from), &mut bus);
         } else {
             station.nic.write_string(register, width, from, &mut bus);
         }
@@ -269,15 +305,19 @@ impl Segment {
         self.pump(world, port);
         self.deliver(world);
         self.settle(port);
+        self.hand_over(world);
     }
 
-    /// The physical card interrupts.
+    /// The physical card interrupts. Not for the segment while a guest has it ([`Self::holder`]).
     pub fn interrupt<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        let Self { switch, stations, uplink, stuck, changes, .. } = self;
+        if !self.hands.are_driver() {
+            return;
+        }
+        let Self { switch, stations, uplink, hands, stuck, changes, .. } = self;
         let World { card, guests, .. } = world;
         let more = uplink.poll(card, &mut |frame| {
             if switch.receive(frame) {
-                deliver(switch, stations, stuck, changes, *guests);
+                deliver(switch, stations, *hands, stuck, changes, *guests);
             }
         });
         if more {
@@ -288,13 +328,21 @@ impl Segment {
 
     /// [`Self::deadline`] has come.
     pub fn poll<G: Guests>(&mut self, world: &mut World<'_, G>) {
+        self.poll_stations(world);
+        if self.hand_over_at.is_some_and(|at| at <= world.now) {
+            self.hand_over(world);
+        }
+    }
+
+    fn poll_stations<G: Guests>(&mut self, world: &mut World<'_, G>) {
         for (index, station) in self.stations.iter_mut().enumerate() {
             if let (Some(station), Some(port)) = (station, PortId::from_index(index))
+                && self.hands.guest() != Some(port)
                 && station.nic.deadline().is_some_and(|at| at <= world.now)
             {
                 station.nic.advance(world.now);
                 self.stuck &= !port.bit();
-                settle(station, port, self.stuck, &mut self.changes);
+                settle(station, port, self.hands, self.stuck, &mut self.changes);
             }
         }
         if self.again.is_some_and(|at| at <= world.now) {
@@ -310,12 +358,18 @@ impl Segment {
 
     /// When to call [`Self::poll`].
     pub fn deadline(&self) -> Option<u64> {
-        self.stations.iter().flatten().filter_map(|station| station.nic.deadline()).chain(self.again).min()
+        let holder = self.hands.guest().map(PortId::index);
+        let stations = self.stations.iter().enumerate().filter(|(index, _)| Some(*index) != holder);
+        let cards = stations.filter_map(|(_, station)| station.as_ref()?.nic.deadline());
+        cards.chain(self.again).chain(self.hand_over_at).min()
     }
 
-    /// Guests at these ports ([`PortId::bit`]) do no more than [`Self::direct`] says from now on: what they wrote before
+    /// Guests at these ports ([`PortId::bit`]) do no more than [`Self::shown`] says from now on: what they wrote before
     /// counts.
     pub fn carried_out<G: Guests>(&mut self, world: &mut World<'_, G>, ports: u16) {
+        if self.hands.guest().is_some_and(|port| ports & port.bit() != 0) {
+            self.bring_back(world);
+        }
         if self.stuck & ports != 0 {
             self.stuck &= !ports;
             self.deliver(world);
@@ -327,10 +381,9 @@ impl Segment {
         self.station(port).is_some_and(|station| station.line)
     }
 
-    /// What the guest at a port may do without an exit, by page of its card's memory. Nothing, until
-    /// [`Self::show`].
-    pub fn direct(&self, port: PortId) -> Direct {
-        self.station(port).map_or(mirror::NOTHING, |station| station.direct)
+    /// What the guest at a port finds in its card's memory. Nothing, until [`Self::show`].
+    pub fn shown(&self, port: PortId) -> Shown {
+        self.station(port).map_or(Shown::default(), |station| station.shown)
     }
 
     /// What changed since the last call.
@@ -361,17 +414,17 @@ impl Segment {
         })
     }
 
-    fn station(&self, port: PortId) -> Option<&Station> {
+    pub(crate) fn station(&self, port: PortId) -> Option<&Station> {
         self.stations.get(port.index())?.as_deref()
     }
 
-    fn station_mut(&mut self, port: PortId) -> Option<&mut Station> {
+    pub(crate) fn station_mut(&mut self, port: PortId) -> Option<&mut Station> {
         self.stations.get_mut(port.index())?.as_deref_mut()
     }
 
-    fn settle(&mut self, port: PortId) {
+    pub(crate) fn settle(&mut self, port: PortId) {
         if let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) {
-            settle(station, port, self.stuck, &mut self.changes);
+            settle(station, port, self.hands, self.stuck, &mut self.changes);
         }
     }
 
@@ -401,7 +454,7 @@ impl Segment {
         while left > 0 {
             if !self.switch.has_room(port) {
                 // The wire interrupts when it takes frames again, and this card goes on then.
-                flush(&mut self.switch, &mut *self.uplink, &mut world.card);
+                flush(&mut self.switch, &mut *self.uplink, self.hands, &mut world.card);
                 if !self.switch.has_room(port) && station.nic.is_sending() {
                     return;
                 }
@@ -411,7 +464,7 @@ impl Segment {
             }
             let Some(bus) = bus.as_mut() else { return };
             match station.nic.transmit(bus, &mut self.frame) {
-                Outgoing::Idle => return flush(&mut self.switch, &mut *self.uplink, &mut world.card),
+                Outgoing::Idle => return self.flush(&mut world.card),
                 Outgoing::Step => left = left.saturating_sub(STEP),
                 Outgoing::Frame(frame) => {
                     left -= 1;
@@ -427,12 +480,12 @@ impl Segment {
     }
 
     fn flush(&mut self, card: &mut Card<'_>) {
-        flush(&mut self.switch, &mut *self.uplink, card);
+        flush(&mut self.switch, &mut *self.uplink, self.hands, card);
     }
 
     fn deliver<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        let Self { switch, stations, stuck, changes, .. } = self;
-        deliver(switch, stations, stuck, changes, world.guests);
+        let Self { switch, stations, hands, stuck, changes, .. } = self;
+        deliver(switch, stations, *hands, stuck, changes, world.guests);
     }
 }
 
@@ -446,8 +499,15 @@ impl Station {
     }
 }
 
+/// Up to four bytes as a number.
+fn value_of(bytes: &[u8]) -> u32 {
+    let mut word = [0; 4];
+    word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    u32::from_le_bytes(word)
+}
+
 /// Brings what the guest sees up to date with its card.
-fn settle(station: &mut Station, port: PortId, stuck: u16, changes: &mut Changes) {
+fn settle(station: &mut Station, port: PortId, hands: Hands, stuck: u16, changes: &mut Changes) {
     let line = station.nic.interrupt() && !station.silent;
     if line != station.line {
         station.line = line;
@@ -456,15 +516,21 @@ fn settle(station: &mut Station, port: PortId, stuck: u16, changes: &mut Changes
     }
     let Some(mirror) = &mut station.mirror else { return };
     mirror::show_moving(&station.nic, &mut **mirror);
-    let direct = mirror::direct(&station.nic, stuck & port.bit() != 0);
-    if direct != station.direct {
-        station.direct = direct;
-        changes.direct |= port.bit();
+    let shown = match hands.guest() {
+        Some(guest) if guest == port => direct::shown(station.handling, hands),
+        _ => mirror::shown(&station.nic, stuck & port.bit() != 0),
+    };
+    if shown != station.shown {
+        station.shown = shown;
+        changes.shown |= port.bit();
     }
 }
 
 /// Frames from the switch to the wire, as long as it takes them.
-fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, card: &mut Card<'_>) {
+fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, hands: Hands, card: &mut Card<'_>) {
+    if !hands.are_driver() {
+        return;
+    }
     while let Some(frame) = switch.outbox() {
         match uplink.send(card, frame) {
             Sent::Done | Sent::Refused => switch.pop_outbox(),
@@ -477,11 +543,13 @@ fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, card: &mut Card<'_>) {
 fn deliver<G: Guests>(
     switch: &mut Switch,
     stations: &mut Stations,
+    hands: Hands,
     stuck: &mut u16,
     changes: &mut Changes,
     guests: &mut G,
 ) {
-    let mut ports = switch.waiting() & !*stuck;
+    // Whoever has the physical card gets what is for it when it is back.
+    let mut ports = switch.waiting() & !*stuck & !hands.guest().map_or(0, PortId::bit);
     while ports != 0 {
         let index = ports.trailing_zeros() as usize;
         ports &= ports - 1;
@@ -504,6 +572,6 @@ fn deliver<G: Guests>(
             switch.pop_inbox(port);
         }
         drop(bus);
-        settle(station, port, *stuck, changes);
+        settle(station, port, hands, *stuck, changes);
     }
 }

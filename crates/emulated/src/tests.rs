@@ -131,6 +131,10 @@ impl Guests for Memories {
     fn memory(&mut self, port: PortId) -> Option<Memory> {
         self.0.get(port.index()).cloned()
     }
+
+    fn lend(&mut self, _: Option<PortId>) -> bool {
+        false
+    }
 }
 
 struct Machine {

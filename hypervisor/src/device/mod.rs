@@ -387,7 +387,7 @@ pub fn attach(
             if emulated.mode() != share.mode {
                 return Err(AttachError::Busy);
             }
-            match emulated.plug_in(model, mac, slot, windows) {
+            match emulated.plug_in(model, mac, (slot, device.is_contained()), windows) {
                 Ok(card) => {
                     let port = card.port();
                     station = Some(card);
@@ -447,7 +447,7 @@ pub fn withdraw(share: &Share) {
         }
         Seat::Owner => device.take_back(share),
         Seat::Port(port) => {
-            device.with_segment(|segment, _| segment.detach(port));
+            device.with_segment(|segment, world| segment.unplug(world, port));
         }
     }
     let mut inner = device.inner.lock();
@@ -483,6 +483,12 @@ impl Device {
     /// Where the function stands behind an IOMMU, if it masters the bus.
     fn place_of_master(&self) -> Option<Place> {
         self.place.filter(|_| self.function.masters_bus())
+    }
+
+    /// A guest that works the function reaches its own memory with it, and nothing else.
+    fn is_contained(&self) -> bool {
+        let place = self.place_of_master();
+        place.is_some_and(|place| place.remaps_interrupts() && place.unity().is_empty()) && self.separate
     }
 
     /// Whether a guest can own the function.
@@ -530,7 +536,12 @@ impl Device {
                 inner.handoffs += monitor.device_counters().handoffs;
                 inner.forced += monitor.device_counters().forced;
             }
-            Sharing::Emulated(emulated) => emulated.stop(self),
+            Sharing::Emulated(emulated) => {
+                let (handoffs, _) = emulated.hands();
+                inner.handoffs += handoffs.all;
+                inner.forced += handoffs.forced;
+                emulated.stop(self);
+            }
             Sharing::Passthrough | Sharing::Free => {}
         }
     }
@@ -606,6 +617,12 @@ impl Device {
         Some(result)
     }
 
+    /// Level of the line of a guest's software card, if it has one.
+    fn software_line(&self, seat: Seat) -> bool {
+        let Seat::Port(port) = seat else { return false };
+        self.with_segment(|segment, _| segment.line(port)).unwrap_or(false)
+    }
+
     /// Notes when the monitor wants to be polled, in nanoseconds; `now` likewise.
     fn poll_next(&self, wanted: Option<u64>, now: u64) {
         let ticks = |at: u64| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now)));
@@ -670,17 +687,24 @@ impl Device {
     }
 
     fn interrupt(&self) {
-        if self.with_segment(|segment, world| segment.interrupt(world)).is_some() {
+        let segment = self.with_segment(|segment, world| {
+            segment.interrupt(world);
+            segment.holder()
+        });
+        if segment == Some(None) {
             return self.unmask();
         }
         let done = self.with_monitor(None, |monitor, raw, now| monitor.interrupt(raw, now));
-        if done.is_none() {
-            let owner = self.inner.lock().clients.first().and_then(|client| client.domain.upgrade());
-            if let Some(domain) = owner {
-                for share in domain.shares.iter().filter(|share| share.is_of(self)) {
-                    share.raise(&domain);
-                }
-            }
+        if done.is_some() {
+            return;
+        }
+        let seat = segment.flatten().map_or(Seat::Owner, Seat::Port);
+        let inner = self.inner.lock();
+        let owner = inner.clients.iter().find(|client| client.seat == seat);
+        let Some(domain) = owner.and_then(|client| client.domain.upgrade()) else { return };
+        drop(inner);
+        for share in domain.shares.iter().filter(|share| share.is_of(self)) {
+            share.raise(&domain);
         }
     }
 
@@ -728,6 +752,11 @@ impl Device {
             }
         }
         if let Sharing::Emulated(emulated) = &inner.sharing {
+            let (handoffs, holder) = emulated.hands();
+            report.handoffs += handoffs.all;
+            report.forced += handoffs.forced;
+            let held = |client: &&Client| holder.is_some_and(|port| client.seat == Seat::Port(port));
+            report.holder = inner.clients.iter().find(held).map(|client| client.name.clone());
             for client in &inner.clients {
                 if let Seat::Port(port) = client.seat {
                     report.shares.push(emulated.report(&client.name, port));

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_abi::config::Mode;
 use sluice_abi::report::{Count, ShareReport};
-use sluice_emulated::Direct;
+use sluice_emulated::Shown;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
 use sluice_vpio::{ClientId, Monitor, Outcome};
@@ -141,10 +141,14 @@ impl Share {
         self.apply(domain, index);
     }
 
-    /// The segment lets the guest do something else without an exit.
-    pub(super) fn set_direct(&self, domain: &Domain, index: usize, direct: &Direct) {
+    /// The guest finds something else in its card's memory from now on. `line`: what its software card says.
+    pub(super) fn show(&self, domain: &Domain, index: usize, shown: Shown, line: bool) {
         if let Some(station) = &self.station {
-            station.set_direct(domain, index as u8, direct);
+            station.show(domain, &self.device, index as u8, shown);
+        }
+        if !shown.hardware && self.raised.swap(false, Ordering::SeqCst) {
+            domain.set_line(self.pin, line);
+            self.device.unmask();
         }
     }
 
@@ -224,11 +228,10 @@ impl Share {
             Seat::Client(client) => {
                 self.device.with_monitor(Some(domain), |monitor, _, _| monitor.end_of_interrupt(client));
             }
-            // Its line shows at all times what the card says.
-            Seat::Port(_) => {}
-            Seat::Owner => {
+            // A software card's line shows at all times what it says, and is not raised here.
+            Seat::Port(_) | Seat::Owner => {
                 if self.raised.swap(false, Ordering::SeqCst) {
-                    domain.set_line(self.pin, false);
+                    domain.set_line(self.pin, self.device.software_line(self.seat));
                     self.device.unmask();
                 }
             }

@@ -69,10 +69,10 @@ impl Setup {
     /// The IOMMU of the machine that `run` emulates. Where the file does not say: AMD's, as the processors
     /// are, if there is a device for it to contain, else none, so that a plain run has no device too many.
     pub fn iommu(&self) -> Iommu {
-        let contains = |share: &Share| {
-            share.mode == Mode::Passthrough
-                && !share.dma_unprotected
-                && self.masters_bus(share) != Some(false)
+        let contains = |share: &Share| match share.mode {
+            Mode::Passthrough => !share.dma_unprotected && self.masters_bus(share) != Some(false),
+            Mode::Vpio => self.masters_bus(share) == Some(true),
+            Mode::Emulated => false,
         };
         let needed = || self.domains.iter().flat_map(|domain| &domain.shares).any(contains);
         match &self.machine.iommu {

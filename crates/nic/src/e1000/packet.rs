@@ -23,6 +23,8 @@ pub(super) const TXSM: u8 = 1 << 1;
 const TCP: u32 = 1 << 24;
 /// IPv4, not IPv6.
 const IP: u32 = 1 << 25;
+/// A descriptor of the extended kind; a context, unless it says that it is data.
+const DEXT: u32 = 1 << 29;
 
 /// A context descriptor's contents (sections 3.3 and 3.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,18 @@ impl Context {
             ipv4: command & IP != 0,
             tcp: command & TCP != 0,
         }
+    }
+
+    /// The descriptor that sets it, but for its kind.
+    pub(super) fn descriptor(&self) -> [u8; 16] {
+        let [e0, e1] = self.ip_end.to_le_bytes();
+        let [f0, f1] = self.transport_end.to_le_bytes();
+        let kinds = if self.ipv4 { IP } else { 0 } | if self.tcp { TCP } else { 0 };
+        let [c0, c1, c2, c3] = (self.payload | kinds | DEXT).to_le_bytes();
+        let [m0, m1] = self.segment.to_le_bytes();
+        let (ip, transport) =
+            ([self.ip_start, self.ip_offset], [self.transport_start, self.transport_offset]);
+        [ip[0], ip[1], e0, e1, transport[0], transport[1], f0, f1, c0, c1, c2, c3, 0, self.header, m0, m1]
     }
 }
 

@@ -81,6 +81,11 @@ const fn writable(register: usize) -> bool {
 }
 
 impl E1000 {
+    /// Frames sent come back.
+    pub const fn loops_back(&self) -> bool {
+        self.phy[mii::BMCR] & LOOPBACK != 0
+    }
+
     /// MDIC written: the access is done within the write.
     pub(super) fn access_phy(&mut self, mut value: u32) {
         const READ: u32 = 1 << 27;

@@ -13,7 +13,6 @@
 
 use super::E1000;
 use super::packet::{Context, FRAME, IXSM, Packet, TAG, TXSM};
-use super::phy::{LOOPBACK, mii};
 use super::registers::{Cause, reg};
 use crate::dma::{BusMaster, Dma};
 
@@ -150,6 +149,25 @@ impl E1000 {
         Transmission::Busy
     }
 
+    /// Descriptors that set both contexts as they are: without segmentation, and with it.
+    pub fn contexts(&self) -> [[u8; DESCRIPTOR as usize]; 2] {
+        let (plain, mut segmentation) =
+            (self.tx.packet.plain.descriptor(), self.tx.packet.segmentation.descriptor());
+        segmentation[11] |= (command::TSE >> 24) as u8;
+        [plain, segmentation]
+    }
+
+    /// Sets a context as this descriptor would.
+    pub fn set_context(&mut self, descriptor: &[u8; DESCRIPTOR as usize]) {
+        let packet = &mut self.tx.packet;
+        let context = Context::new(descriptor);
+        if u32::from(descriptor[11]) << 24 & command::TSE != 0 {
+            (packet.segmentation, packet.segments) = (context, 0);
+        } else {
+            packet.plain = context;
+        }
+    }
+
     fn end_run(&mut self, run: Run) {
         self.tx.run = None;
         self.raise(run.causes);
@@ -171,26 +189,17 @@ impl E1000 {
             read: false,
         };
         self.line.delay_transmit |= lower & command::IDE != 0;
-        let packet = &mut self.tx.packet;
-        match (lower & command::DEXT != 0, lower & command::DATA != 0) {
-            (true, false) => {
-                let context = Context::new(&bytes);
-                if lower & command::TSE != 0 {
-                    (packet.segmentation, packet.segments) = (context, 0);
-                } else {
-                    packet.plain = context;
-                }
-                self.end_descriptor(current, run, memory);
-                return Sent::Nothing;
-            }
-            (true, true) => {
-                if packet.size == 0 {
-                    packet.options = (current.upper >> 8) as u8;
-                }
-                packet.segmenting = lower & command::TSE != 0;
-            }
-            (false, _) => packet.segmenting = false,
+        if lower & (command::DEXT | command::DATA) == command::DEXT {
+            self.set_context(&bytes);
+            self.end_descriptor(current, run, memory);
+            return Sent::Nothing;
         }
+        let packet = &mut self.tx.packet;
+        let extended = lower & command::DEXT != 0;
+        if extended && packet.size == 0 {
+            packet.options = (current.upper >> 8) as u8;
+        }
+        packet.segmenting = extended && lower & command::TSE != 0;
         if self.regs.vlan() && lower & command::VLE != 0 && (packet.segmenting || lower & command::EOP != 0) {
             packet.tagging = true;
             let [e0, e1, ..] = self.regs.get(reg::VET).to_le_bytes();
@@ -315,7 +324,7 @@ impl E1000 {
 
     /// To the wire, or back to the receiver.
     fn deliver(&mut self, frame: &[u8], memory: &mut dyn Dma, into: &mut [u8]) -> Sent {
-        if self.phy[mii::BMCR] & LOOPBACK != 0 {
+        if self.loops_back() {
             self.receive(memory, frame);
             return Sent::Back;
         }

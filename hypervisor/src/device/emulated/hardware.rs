@@ -161,6 +161,13 @@ impl Hardware {
         device.function.bdf.set_command(pci::COMMAND_NO_INTX, pci::COMMAND_MASTER | decode);
     }
 
+    /// Where its driver's memory is for it, behind an IOMMU.
+    pub fn home(&self) -> Option<(Place, SpaceTag, Hpa)> {
+        let (place, space) = self.buffers.as_ref()?.space.as_ref()?;
+        let tables = space.views().next()?;
+        Some((*place, tables.audience().tag(), tables.root()))
+    }
+
     /// The card, for its driver.
     pub fn card(&mut self) -> Card<'_> {
         let registers: &mut dyn RawDevice = match &mut self.interface {

@@ -13,14 +13,16 @@ pub use station::Station;
 use super::{AttachError, Client, Device, Seat, Windows};
 use crate::cpu::tsc;
 use crate::domain::Domain;
+use crate::iommu::Place;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use hardware::Hardware;
 use mirror::Mirror;
 use sluice_abi::config::{self, Mode, NicModel};
 use sluice_abi::report::{Count, ShareReport};
-use sluice_emulated::{Guests, PortId, Segment, World};
-use sluice_memory::Gpa;
+use sluice_emulated::{Guests, Handling, Handoffs, PortId, Segment, World};
+use sluice_iommu::SpaceTag;
+use sluice_memory::{Gpa, Hpa};
 use sluice_nic::dma::{Dma, DmaError};
 
 /// A guest's memory, as its card reaches it: by guest-physical addresses, every access validated.
@@ -36,14 +38,31 @@ impl Dma for Memory {
 }
 
 /// The guests of a device.
-pub(super) struct Clients<'a>(&'a [Client]);
+pub(super) struct Clients<'a> {
+    clients: &'a [Client],
+    /// Where its driver's memory is for the card.
+    home: Option<(Place, SpaceTag, Hpa)>,
+}
+
+impl Clients<'_> {
+    fn domain(&self, port: PortId) -> Option<Arc<Domain>> {
+        self.clients.iter().find(|client| client.seat == Seat::Port(port))?.domain.upgrade()
+    }
+}
 
 impl Guests for Clients<'_> {
     type Memory = Memory;
 
     fn memory(&mut self, port: PortId) -> Option<Memory> {
-        let client = self.0.iter().find(|client| client.seat == Seat::Port(port))?;
-        client.domain.upgrade().map(Memory)
+        self.domain(port).map(Memory)
+    }
+
+    fn lend(&mut self, to: Option<PortId>) -> bool {
+        let Some((place, tag, root)) = self.home else { return false };
+        let guest = to.and_then(|port| self.domain(port)).and_then(|domain| domain.device_space());
+        let (tag, root) = guest.unwrap_or((tag, root));
+        place.attach(tag, root);
+        to.is_none() || guest.is_some()
     }
 }
 
@@ -95,24 +114,28 @@ impl Emulated {
         &mut self,
         model: NicModel,
         mac: [u8; 6],
-        slot: u8,
+        (slot, contained): (u8, bool),
         windows: &mut Windows,
     ) -> Result<Station, AttachError> {
         let port = self.segment.attach(model, mac).map_err(|_| AttachError::TooMany)?;
         let card = Station::new(port, model, slot, windows).ok_or(AttachError::NoRoom);
-        let card = card.and_then(|card| if self.mode == Mode::Vpio { self.mirror(card) } else { Ok(card) });
+        let card = card
+            .and_then(|card| if self.mode == Mode::Vpio { self.mirror(card, contained) } else { Ok(card) });
         if card.is_err() {
             self.segment.detach(port);
         }
         card
     }
 
-    /// Shows a guest its card in memory.
-    fn mirror(&mut self, card: Station) -> Result<Station, AttachError> {
+    /// Shows a guest its card in memory; the card itself, if an IOMMU contains it.
+    fn mirror(&mut self, card: Station, contained: bool) -> Result<Station, AttachError> {
         let mirror = Mirror::new().ok_or(AttachError::OutOfMemory)?;
         self.segment.show(card.port(), Box::new(mirror.clone()));
-        let direct = self.segment.direct(card.port());
-        Ok(card.mirrored(mirror, direct))
+        if contained {
+            self.segment.allow(card.port(), Handling::Guarded);
+        }
+        let shown = self.segment.shown(card.port());
+        Ok(card.mirrored(mirror, shown))
     }
 
     /// Runs `act` on the segment, then carries the lines that changed to their guests. Returns the time at which to
@@ -123,7 +146,7 @@ impl Emulated {
         act: impl FnOnce(&mut Segment, &mut World<'_, Clients<'_>>) -> R,
     ) -> (R, Option<u64>) {
         let Self { segment, hardware, .. } = self;
-        let mut guests = Clients(clients);
+        let mut guests = Clients { clients, home: hardware.home() };
         let now = tsc::uptime_ns();
         let mut world = World { card: hardware.card(), guests: &mut guests, now };
         let result = act(segment, &mut world);
@@ -134,19 +157,24 @@ impl Emulated {
             }
             for client in clients {
                 let Seat::Port(port) = client.seat else { continue };
-                let changed = (changes.direct | changes.lines) & port.bit() != 0;
+                let changed = (changes.shown | changes.lines) & port.bit() != 0;
                 let Some(domain) = client.domain.upgrade().filter(|_| changed) else { continue };
                 let Some(share) = domain.shares.get(client.share) else { continue };
-                if changes.direct & port.bit() != 0 {
-                    share.set_direct(&domain, client.share, &segment.direct(port));
+                if changes.shown & port.bit() != 0 {
+                    share.show(&domain, client.share, segment.shown(port), segment.line(port));
                 }
                 if changes.lines & port.bit() != 0 {
                     domain.set_line(share.pin(), segment.line(port));
                 }
             }
-            segment.carried_out(&mut world, changes.direct);
+            segment.carried_out(&mut world, changes.shown);
         }
         (result, segment.deadline())
+    }
+
+    /// How often the card changed hands, and the guest that has it.
+    pub fn hands(&self) -> (Handoffs, Option<PortId>) {
+        (self.segment.handoffs(), self.segment.holder())
     }
 
     /// The counters of one guest.

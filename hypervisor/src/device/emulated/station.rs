@@ -10,7 +10,7 @@ use crate::domain::{Access, Answer, Domain, PageHandler, PortHandler};
 use crate::sync::SpinLock;
 use arrayvec::ArrayVec;
 use sluice_abi::config::NicModel;
-use sluice_emulated::{Bar, Description, Direct, PAGES, PortId, Register};
+use sluice_emulated::{Bar, Description, Direct, PAGES, PortId, Register, Shown};
 use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
 use sluice_platform::pci::{BarKind, Builder, ConfigEffect, Identity};
 use sluice_traps::Direction;
@@ -45,8 +45,8 @@ pub struct Station {
 struct State {
     /// By BAR: where it answers now.
     mapped: [Option<u64>; 6],
-    /// By page of the memory BAR.
-    direct: Direct,
+    /// In the memory BAR.
+    shown: Shown,
 }
 
 /// Ports for the cards of a slot, where no physical device has any.
@@ -80,8 +80,8 @@ impl Station {
     }
 
     /// The same card, whose memory the guest can read without an exit where it makes no difference.
-    pub fn mirrored(self, mirror: Mirror, direct: Direct) -> Self {
-        self.state.lock().direct = direct;
+    pub fn mirrored(self, mirror: Mirror, shown: Shown) -> Self {
+        self.state.lock().shown = shown;
         Self { mirror: Some(mirror), ..self }
     }
 
@@ -109,7 +109,7 @@ impl Station {
     /// The guest wrote to the function's configuration space, or did not yet.
     pub fn configured(&self, domain: &Domain, share: u8, slot: u8, device: &Device, effect: ConfigEffect) {
         let mut state = self.state.lock();
-        let State { mapped, direct } = &mut *state;
+        let State { mapped, shown } = &mut *state;
         let platform = domain.platform.lock();
         let wanted: [Option<u64>; 6] = core::array::from_fn(|index| {
             let bar = platform.pci.bar(slot, index as u8)?;
@@ -126,11 +126,12 @@ impl Station {
                 };
                 match *mapped {
                     Some(at) if !adding && *wanted != Some(at) => {
-                        self.move_bar(domain, share, window, at, None);
+                        self.move_bar(domain, device, share, window, at, None);
                         *mapped = None;
                     }
                     None if adding => {
-                        *mapped = wanted.filter(|at| self.move_bar(domain, share, window, *at, Some(direct)))
+                        let shown = Some(*shown);
+                        *mapped = wanted.filter(|at| self.move_bar(domain, device, share, window, *at, shown))
                     }
                     _ => {}
                 }
@@ -181,39 +182,53 @@ impl Station {
         if done.is_some() { Answer::Done } else { Answer::Refused }
     }
 
-    /// The guest may do something else without an exit from now on.
-    pub fn set_direct(&self, domain: &Domain, share: u8, direct: &Direct) {
+    /// The guest finds something else in its card's memory from now on.
+    pub fn show(&self, domain: &Domain, device: &Device, share: u8, new: Shown) {
         let mut state = self.state.lock();
-        let State { mapped, direct: old } = &mut *state;
-        let changed = old.iter().zip(direct).map(|(old, new)| old != new);
+        let old = core::mem::replace(&mut state.shown, new);
         for window in self.windows.iter().filter(|window| !window.bar.io) {
-            let Some(at) = mapped.get(usize::from(window.bar.index)).copied().flatten() else { continue };
+            let Some(at) = state.mapped.get(usize::from(window.bar.index)).copied().flatten() else {
+                continue;
+            };
             let handler = PageHandler::Device { share, bar: window.bar.index };
-            for (piece, _) in pieces(window, at, direct).iter().zip(changed.clone()).filter(|(_, new)| *new) {
-                if !domain.redirect_device(handler, self.mirror_at(), piece) {
+            let pages = old.direct.iter().zip(&new.direct);
+            for (piece, (old_direct, direct)) in pieces(window, at, &new.direct).iter().zip(pages) {
+                let same = old_direct == direct && (old.hardware == new.hardware || direct.is_empty());
+                if !same && !domain.redirect_device(handler, self.behind(device, window, new), piece) {
                     log::warn!("domain {}: no memory to show registers in", domain.name());
                 }
             }
         }
-        *old = *direct;
     }
 
-    fn mirror_at(&self) -> Hpa {
-        self.mirror.as_ref().map_or(Hpa::new(0), Mirror::hpa)
+    /// Where a memory BAR is: the mirror, or the physical card.
+    fn behind(&self, device: &Device, window: &Window, shown: Shown) -> Hpa {
+        let physical = device.function.bar(window.bar.index).filter(|_| shown.hardware);
+        let mirror = self.mirror.as_ref().map_or(Hpa::new(0), Mirror::hpa);
+        physical.map_or(mirror, |bar| Hpa::new(bar.address))
     }
 
-    /// Lets a BAR answer at an address, with these accesses direct, or no more. False if it cannot.
-    fn move_bar(&self, domain: &Domain, share: u8, window: &Window, at: u64, there: Option<&Direct>) -> bool {
+    /// Lets a BAR answer at an address, showing this, or no more. False if it cannot.
+    fn move_bar(
+        &self,
+        domain: &Domain,
+        device: &Device,
+        share: u8,
+        window: &Window,
+        at: u64,
+        there: Option<Shown>,
+    ) -> bool {
         let Window { bar, size, .. } = window;
         if bar.io {
             let handler = if there.is_some() { PortHandler::Device(share) } else { PortHandler::None };
             domain.set_ports(at as u16, *size as u16, handler, |_| false);
             return true;
         }
-        let pieces = pieces(window, at, there.unwrap_or(&Direct::default()));
+        let shown = there.unwrap_or_default();
+        let pieces = pieces(window, at, &shown.direct);
         if there.is_some() {
             let handler = PageHandler::Device { share, bar: bar.index };
-            return domain.map_device(handler, self.mirror_at(), &pieces);
+            return domain.map_device(handler, self.behind(device, window, shown), &pieces);
         }
         domain.unmap_device(&pieces);
         true

@@ -95,6 +95,7 @@ fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
         max_wait_ms: share.max_wait_ms.as_ref().map_or(0, |wait| *wait.get_ref()),
         dma_unprotected: share.dma_unprotected,
         interrupts_unprotected: share.interrupts_unprotected,
+        registers_unprotected: share.registers_unprotected,
     })
 }
 

@@ -61,6 +61,9 @@ pub struct Share {
     pub dma_unprotected: bool,
     /// The user accepts that this function can forge interrupts, for want of interrupt remapping.
     pub interrupts_unprotected: bool,
+    /// The user accepts that this guest can change what outlives it in the card (EEPROM, PHY, wake-up) while it has it; for
+    /// [`Mode::Vpio`].
+    pub registers_unprotected: bool,
 }
 
 /// How a device is shared.
@@ -226,6 +229,7 @@ mod tests {
             weight: 1,
             max_wait_ms: 0,
             interrupts_unprotected: false,
+            registers_unprotected: false,
         };
         let select = Select::Address { bus: 0, device: 3, function: 0 };
         let domain = Domain {

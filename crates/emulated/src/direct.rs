@@ -101,6 +101,9 @@ fn passes(register: Register, width: u8, value: u32) -> bool {
         _ if register.io || width != 4 => false,
         reg::ICR | reg::ITR | reg::ICS | reg::IMS | reg::IMC | reg::TCTL | reg::VET => true,
         reg::RCTL => value & Receive::ENABLE.bits() != 0,
+        reg::EERD => true,
+        // Reading the PHY does nothing to it.
+        reg::MDIC => value & (1 << 27 | 1 << 26) == 1 << 27,
         offset @ reg::MTA..0x5800 => offset & 3 == 0,
         _ => false,
     }

@@ -35,7 +35,7 @@ use pci::Bdf;
 use raw::PortDevice;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
-use sluice_emulated::{PortId, Segment, World};
+use sluice_emulated::{Handling, PortId, Segment, World};
 use sluice_iommu::RequesterId;
 use sluice_vpio::{ClientId, Monitor, Policy, Timing};
 
@@ -387,7 +387,7 @@ pub fn attach(
             if emulated.mode() != share.mode {
                 return Err(AttachError::Busy);
             }
-            match emulated.plug_in(model, mac, (slot, device.is_contained()), windows) {
+            match emulated.plug_in(model, mac, slot, device.handling(share), windows) {
                 Ok(card) => {
                     let port = card.port();
                     station = Some(card);
@@ -485,10 +485,15 @@ impl Device {
         self.place.filter(|_| self.function.masters_bus())
     }
 
-    /// A guest that works the function reaches its own memory with it, and nothing else.
-    fn is_contained(&self) -> bool {
+    /// What a guest may do with the function when it is alone: something, if it reaches its own memory with it and
+    /// nothing else.
+    fn handling(&self, share: &config::Share) -> Handling {
         let place = self.place_of_master();
-        place.is_some_and(|place| place.remaps_interrupts() && place.unity().is_empty()) && self.separate
+        match place.filter(|place| place.remaps_interrupts() && place.unity().is_empty() && self.separate) {
+            None => Handling::Never,
+            Some(_) if share.registers_unprotected => Handling::Open,
+            Some(_) => Handling::Guarded,
+        }
     }
 
     /// Whether a guest can own the function.

@@ -181,6 +181,12 @@ fn turns(share: &Share, source: &mut Source) {
 /// named by its place is checked by the hypervisor, which sees what it is.
 fn unprotected(share: &Share, setup: &Setup, source: &mut Source) {
     let name = share.device.get_ref();
+    if share.registers_unprotected && share.mode != Mode::Vpio {
+        let message =
+            format!("'{name}' is not shared by virtual passthrough: its registers are not held back");
+        let help = "leave out registers = \"unprotected\", or use mode = \"vpio\"";
+        source.complain(share.device.span(), message, help.to_owned());
+    }
     if share.mode != Mode::Passthrough {
         for (key, set) in [("dma", share.dma_unprotected), ("interrupts", share.interrupts_unprotected)] {
             if set {

@@ -167,6 +167,8 @@ pub struct Share {
     pub dma_unprotected: bool,
     /// The user accepts interrupts that the device forges.
     pub interrupts_unprotected: bool,
+    /// The user accepts what a guest programs into the device for good.
+    pub registers_unprotected: bool,
 }
 
 /// A kernel or an initial ramdisk.

@@ -198,6 +198,8 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
     let max_wait_ms = walk.number("max_wait_ms", 1..=250, source);
     let dma_unprotected = unprotected(&mut walk, "dma", "reaches all memory", source);
     let interrupts_unprotected = unprotected(&mut walk, "interrupts", "can forge interrupts", source);
+    let lasting = "can have its EEPROM, PHY and wake-up programmed by this guest";
+    let registers_unprotected = unprotected(&mut walk, "registers", lasting, source);
     walk.finish(source);
     Some(Share {
         device: device?,
@@ -208,6 +210,7 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         max_wait_ms,
         dma_unprotected,
         interrupts_unprotected,
+        registers_unprotected,
     })
 }
 

@@ -11,6 +11,7 @@
 
 use sluice_nic::E1000;
 use sluice_nic::dma::Dma;
+use sluice_nic::e1000::mii;
 use sluice_nic::e1000::registers::{Reading, reading, reg};
 use sluice_uplink::{Card, RawDevice};
 
@@ -39,7 +40,8 @@ const STATISTICS: (u32, u32) = (reg::CRCERRS, 64);
 
 /// TCTL: on.
 const ENABLE: u32 = 1 << 1;
-/// MDIC: write BMCR of the PHY at address 1.
+/// MDIC: read or write BMCR of the PHY at address 1.
+const READ_BMCR: u32 = 1 << 27 | 1 << 21;
 const WRITE_BMCR: u32 = 1 << 26 | 1 << 21;
 /// BMCR as after reset, and with frames sent coming back.
 const BMCR: u32 = 0x1140;
@@ -114,6 +116,8 @@ pub(super) fn stop(software: &mut E1000, card: &mut Card<'_>, memory: &mut dyn D
     for offset in kept().chain([reg::TDT, reg::RDT, reg::CTRL, reg::IMS]) {
         software.regs.set(offset, get(card, offset));
     }
+    put(card, reg::MDIC, READ_BMCR);
+    software.phy[mii::BMCR] = get(card, reg::MDIC) as u16;
     let causes = get(card, reg::ICR);
     put(card, reg::IMC, u32::MAX);
     let (first, words) = STATISTICS;

@@ -114,26 +114,25 @@ impl Emulated {
         &mut self,
         model: NicModel,
         mac: [u8; 6],
-        (slot, contained): (u8, bool),
+        slot: u8,
+        handling: Handling,
         windows: &mut Windows,
     ) -> Result<Station, AttachError> {
         let port = self.segment.attach(model, mac).map_err(|_| AttachError::TooMany)?;
         let card = Station::new(port, model, slot, windows).ok_or(AttachError::NoRoom);
         let card = card
-            .and_then(|card| if self.mode == Mode::Vpio { self.mirror(card, contained) } else { Ok(card) });
+            .and_then(|card| if self.mode == Mode::Vpio { self.mirror(card, handling) } else { Ok(card) });
         if card.is_err() {
             self.segment.detach(port);
         }
         card
     }
 
-    /// Shows a guest its card in memory; the card itself, if an IOMMU contains it.
-    fn mirror(&mut self, card: Station, contained: bool) -> Result<Station, AttachError> {
+    /// Shows a guest its card in memory.
+    fn mirror(&mut self, card: Station, handling: Handling) -> Result<Station, AttachError> {
         let mirror = Mirror::new().ok_or(AttachError::OutOfMemory)?;
         self.segment.show(card.port(), Box::new(mirror.clone()));
-        if contained {
-            self.segment.allow(card.port(), Handling::Guarded);
-        }
+        self.segment.allow(card.port(), handling);
         let shown = self.segment.shown(card.port());
         Ok(card.mirrored(mirror, shown))
     }

@@ -19,6 +19,7 @@
 //! being loaded; effects apart from states, so that the hook set can depend on the question; edges
 //! that look at reads, since reading can change a device, too.
 
+mod names;
 mod place;
 
 pub use place::{Address, Descriptor, Memory, Place};
@@ -389,6 +390,7 @@ pub struct Model {
 /// Tables that make a model cheap to ask: [`Tables::new`] of the same parts as the model.
 #[derive(Debug)]
 pub struct Tables {
+    pub(crate) names: names::Names,
     pub(crate) hooks: HookTable,
     pub(crate) steps: StepTable,
 }
@@ -404,6 +406,7 @@ impl Tables {
     ) -> Self {
         assert!(registers.len() <= MAX_REGISTERS && machines.len() <= MAX_MACHINES);
         Self {
+            names: names::Names::new(registers),
             hooks: HookTable::new(space, ports, selector, registers, machines),
             steps: StepTable::new(machines),
         }
@@ -418,9 +421,7 @@ impl Model {
 
     /// The register that the byte at an offset is in, on a register page.
     pub fn find(&self, offset: impl Into<u32>, page: u8) -> Option<RegisterId> {
-        let offset = offset.into();
-        let holds = |register: &Register| register.holds(offset, page);
-        self.registers.iter().position(holds).map(|index| RegisterId(index as u8))
+        self.tables.names.find(self.registers, offset.into(), page)
     }
 
     /// The checks whose verdict depends on this register: writing it must be vetted.

@@ -5,8 +5,7 @@
 //! [`named`] says which registers an access to memory writes or reads.
 
 use crate::model::{
-    DeviceEvent, Event, MAX_MACHINES, MAX_REGISTERS, MAX_STATES, Machine, Model, Narrow, RegisterId, Space,
-    Start,
+    DeviceEvent, Event, MAX_MACHINES, MAX_STATES, Machine, Model, Narrow, RegisterId, Space, Start,
 };
 
 /// Something that happened.
@@ -92,19 +91,27 @@ impl Tracker {
     /// Moves along; true if any machine changed its state.
     pub fn step(&mut self, model: &Model, seen: Seen) -> bool {
         let Some(row) = model.tables.steps.row(seen) else { return false };
-        let mut concerned = row.machines;
-        let mut changed = 0;
-        while concerned != 0 {
-            let machine = concerned.trailing_zeros() as usize % MAX_MACHINES;
-            concerned &= concerned - 1;
-            let state = &mut self.states[machine];
-            let next = row.next[machine] >> (4 * (*state % MAX_STATES as u8)) & 7;
-            changed |= next as u8 ^ *state;
-            *state = next as u8;
+        if row.machines == 0 {
+            return false;
         }
-        changed != 0
+        let (mut changed, before) = (false, self.states);
+        // Few things concern more than the first machines.
+        for half in [0, HALF] {
+            if row.machines >> half & FIRST != 0 {
+                for (state, next) in self.states.iter_mut().zip(&row.next).skip(half).take(HALF) {
+                    *state = next[usize::from(*state) % MAX_STATES];
+                }
+                changed |= self.states[half..half + HALF] != before[half..half + HALF];
+            }
+        }
+        changed
     }
 }
+
+/// Machines that are moved together.
+const HALF: usize = MAX_MACHINES / 2;
+/// The first of them.
+const FIRST: u8 = (1 << HALF) - 1;
 
 impl Default for Tracker {
     fn default() -> Self {
@@ -126,17 +133,17 @@ const fn fits(event: Event, seen: Seen) -> bool {
     }
 }
 
-/// What one thing seen does to the machines.
+/// What one thing seen does to the machines: per machine and present state, the next.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    /// The machines that have an edge for it, bit per machine.
+    /// The machines that it can change, bit per machine.
     machines: u8,
-    /// Per machine the next state, four bits for each present state.
-    next: [u32; MAX_MACHINES],
+    next: [[u8; MAX_STATES]; MAX_MACHINES],
 }
 
 impl Row {
-    const NONE: Self = Self { machines: 0, next: [0; MAX_MACHINES] };
+    /// It changes nothing.
+    const NONE: Self = Self { machines: 0, next: [[0, 1, 2, 3, 4, 5, 6, 7]; MAX_MACHINES] };
 }
 
 /// Where the rows of a register begin, one for each value of the bits that any edge looks at.
@@ -153,48 +160,34 @@ impl Rows {
 
 /// Rows that a model has at most.
 const ROWS: usize = 128;
+/// What a register's index may be, existent or not.
+const REGISTERS: usize = 256;
 
 /// Every edge of every machine, by what is seen.
 #[derive(Debug)]
 pub(crate) struct StepTable {
-    writes: [Rows; MAX_REGISTERS],
-    reads: [Rows; MAX_REGISTERS],
-    devices: [u8; DeviceEvent::ALL.len()],
+    /// Writes, then reads, by register; then what the device reports.
+    seen: [Rows; 2 * REGISTERS + DeviceEvent::ALL.len()],
     /// The first is for what concerns no machine.
     rows: [Row; ROWS],
 }
 
 impl StepTable {
     pub(crate) const fn new(machines: &[Machine]) -> Self {
-        let mut table = Self {
-            writes: [Rows::NONE; MAX_REGISTERS],
-            reads: [Rows::NONE; MAX_REGISTERS],
-            devices: [0; DeviceEvent::ALL.len()],
-            rows: [Row::NONE; ROWS],
-        };
+        let mut table =
+            Self { seen: [Rows::NONE; 2 * REGISTERS + DeviceEvent::ALL.len()], rows: [Row::NONE; ROWS] };
         let mut used = 1;
         let mut machine = 0;
         while machine < machines.len() {
             let mut index = 0;
             while index < machines[machine].edges.len() {
                 // All edges of a register are entered when the first is met.
-                match machines[machine].edges[index].on {
-                    Event::Write { register, .. } if table.writes[register.0 as usize].first == 0 => {
-                        let rows = span(machines, register, true, used);
-                        table.writes[register.0 as usize] = rows;
-                        used = table.enter(machines, rows, used, register, true);
-                    }
-                    Event::Read { register, .. } if table.reads[register.0 as usize].first == 0 => {
-                        let rows = span(machines, register, false, used);
-                        table.reads[register.0 as usize] = rows;
-                        used = table.enter(machines, rows, used, register, false);
-                    }
-                    Event::Device(event) if table.devices[event as usize] == 0 => {
-                        table.devices[event as usize] = used as u8;
-                        table.rows[used] = row(machines, Seen::Device(event));
-                        used += 1;
-                    }
-                    _ => {}
+                let on = machines[machine].edges[index].on;
+                let at = place(on);
+                if table.seen[at].first == 0 {
+                    let rows = span(machines, at, used);
+                    table.seen[at] = rows;
+                    used = table.enter(machines, rows, on, used);
                 }
                 index += 1;
             }
@@ -203,19 +196,17 @@ impl StepTable {
         table
     }
 
-    const fn enter(
-        &mut self,
-        machines: &[Machine],
-        rows: Rows,
-        first: usize,
-        register: RegisterId,
-        write: bool,
-    ) -> usize {
+    /// Enters the rows for all values that `on` looks at; returns how many are in use then.
+    const fn enter(&mut self, machines: &[Machine], rows: Rows, on: Event, first: usize) -> usize {
         let last = rows.mask >> rows.shift;
         let mut class = 0;
         while class <= last {
             let value = class << rows.shift;
-            let seen = if write { Seen::WriteWord(register, value) } else { Seen::Read(register, value) };
+            let seen = match on {
+                Event::Write { register, .. } => Seen::WriteWord(register, value),
+                Event::Read { register, .. } => Seen::Read(register, value),
+                Event::Device(event) => Seen::Device(event),
+            };
             self.rows[first + class as usize] = row(machines, seen);
             class += 1;
         }
@@ -223,27 +214,38 @@ impl StepTable {
     }
 
     fn row(&self, seen: Seen) -> Option<&Row> {
-        let (rows, value) = match seen {
-            Seen::Write(id, value) => (self.writes.get(usize::from(id.0))?, value.into()),
-            Seen::WriteWord(id, value) => (self.writes.get(usize::from(id.0))?, value),
-            Seen::Read(id, value) => (self.reads.get(usize::from(id.0))?, value),
-            Seen::Device(event) => return self.rows.get(usize::from(self.devices[event as usize])),
+        let (at, value) = match seen {
+            Seen::Write(id, value) => (usize::from(id.0), value.into()),
+            Seen::WriteWord(id, value) => (usize::from(id.0), value),
+            Seen::Read(id, value) => (REGISTERS + usize::from(id.0), value),
+            Seen::Device(event) => (2 * REGISTERS + event as usize, 0),
         };
+        let rows = self.seen.get(at)?;
         self.rows.get(usize::from(rows.first) + ((value & rows.mask) >> rows.shift) as usize)
     }
 }
 
-/// The bits of a register that edges look at. Where they lie apart, what is between counts, too.
-const fn span(machines: &[Machine], id: RegisterId, write: bool, first: usize) -> Rows {
+/// Where in [`StepTable::seen`] an event is.
+const fn place(on: Event) -> usize {
+    match on {
+        Event::Write { register, .. } => register.0 as usize,
+        Event::Read { register, .. } => REGISTERS + register.0 as usize,
+        Event::Device(event) => 2 * REGISTERS + event as usize,
+    }
+}
+
+/// The bits that edges look at there. Where they lie apart, what is between counts, too.
+const fn span(machines: &[Machine], at: usize, first: usize) -> Rows {
     let mut mask = 0;
     let mut machine = 0;
     while machine < machines.len() {
         let mut index = 0;
         while index < machines[machine].edges.len() {
-            match machines[machine].edges[index].on {
-                Event::Write { register, mask: bits, .. } if write && register.0 == id.0 => mask |= bits,
-                Event::Read { register, mask: bits, .. } if !write && register.0 == id.0 => mask |= bits,
-                _ => {}
+            let on = machines[machine].edges[index].on;
+            if let Event::Write { mask: bits, .. } | Event::Read { mask: bits, .. } = on
+                && place(on) == at
+            {
+                mask |= bits;
             }
             index += 1;
         }
@@ -275,10 +277,10 @@ const fn row(machines: &[Machine], seen: Seen) -> Row {
                 }
                 index += 1;
             }
+            row.next[machine][state as usize] = next;
             if next != state {
                 row.machines |= 1 << machine;
             }
-            row.next[machine] |= (next as u32) << (4 * state);
             state += 1;
         }
         machine += 1;

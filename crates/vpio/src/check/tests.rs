@@ -1,6 +1,8 @@
 use super::*;
+use crate::model::{Edge, Tables};
 use crate::models;
 use crate::models::ne2000::{MODEL, id};
+use alloc::boxed::Box;
 
 #[test]
 fn every_model_is_sound() {
@@ -66,4 +68,168 @@ fn hook_sets_of_bus_masters_are_those_documented() {
     assert_eq!(hooked(model, &quiet, Q::VET), ([0, 2, 3].into(), [0, 2, 3].into()));
     assert_eq!(hooked(model, &quiet, Q::MIRROR), ([4].into(), (0..32).collect()));
     assert_eq!(hooked(model, &unseen, Q::MIRROR), ([0, 4].into(), (0..32).collect()));
+}
+
+/// A model that differs from a sound one; its hook sets are those of `hooks`, or its own.
+fn changed(
+    model: &Model,
+    registers: &[Register],
+    machines: &[Machine],
+    hooks: Option<(&[Register], &[Machine])>,
+) -> &'static Model {
+    let (known, followed) = hooks.unwrap_or((registers, machines));
+    let tables = Tables {
+        hooks: Tables::new(model.space, model.ports, model.selector, known, followed).hooks,
+        ..Tables::new(model.space, model.ports, model.selector, registers, machines)
+    };
+    Box::leak(Box::new(Model {
+        name: "changed",
+        ids: &[],
+        space: model.space,
+        ports: model.ports,
+        selector: model.selector,
+        registers: registers.to_vec().leak(),
+        machines: machines.to_vec().leak(),
+        tables: Box::leak(Box::new(tables)),
+    }))
+}
+
+/// The machine without, or with other, edges.
+fn with_edges(machine: &Machine, change: impl FnMut(&Edge) -> Option<Edge>) -> Machine {
+    let edges: Vec<Edge> = machine.edges.iter().filter_map(change).collect();
+    Machine { edges: edges.leak(), ..*machine }
+}
+
+#[test]
+fn a_transfer_without_its_check_is_found() {
+    for model in models::ALL {
+        for at in 0..model.machines.len() {
+            for (index, _) in
+                model.machines[at].edges.iter().enumerate().filter(|(_, edge)| edge.start.is_some())
+            {
+                let mut number = 0;
+                let mut machines = model.machines.to_vec();
+                machines[at] = with_edges(&machines[at], |edge| {
+                    let start = edge.start.map(|start| match number == index {
+                        true => Start { check: None, vetting: None, ..start },
+                        false => start,
+                    });
+                    number += 1;
+                    Some(Edge { start, ..*edge })
+                });
+                let broken = changed(model, model.registers, &machines, None);
+                assert_eq!(check(broken), Err(Fault::Unchecked(at, index)), "{}", model.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_address_that_is_not_watched_is_found() {
+    for model in [&models::rtl8139::MODEL, &models::e1000::MODEL] {
+        let machines: Vec<Machine> = model
+            .machines
+            .iter()
+            .map(|machine| {
+                with_edges(machine, |edge| {
+                    let start = edge.start.map(|start| Start { address: &start.address[1..], ..start });
+                    Some(Edge { start, ..*edge })
+                })
+            })
+            .collect();
+        let broken = changed(model, model.registers, &machines, None);
+        assert!(matches!(check(broken), Err(Fault::Unchecked(..))), "{}", model.name);
+    }
+}
+
+#[test]
+fn a_byte_in_no_register_or_in_two_is_found() {
+    for model in models::ALL {
+        for index in 0..model.registers.len() {
+            let mut registers = model.registers.to_vec();
+            let gone = registers[index];
+            registers[index].pages = 0;
+            let broken = changed(model, &registers, model.machines, None);
+            assert!(matches!(check(broken), Err(Fault::NotOneRegister(..))), "without {}", gone.name);
+            let twice = [model.registers, &[gone]].concat();
+            let broken = changed(model, &twice, model.machines, None);
+            assert!(matches!(check(broken), Err(Fault::NotOneRegister(..))), "{} twice", gone.name);
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_never_rests_is_found() {
+    for model in models::ALL {
+        for at in 0..model.machines.len() {
+            let machine = model.machines[at];
+            let rests = |edge: &Edge| machine.states[usize::from(edge.to)].rest;
+            if !machine.works() {
+                continue;
+            }
+            let mut machines = model.machines.to_vec();
+            machines[at] = with_edges(&machine, |edge| (!rests(edge)).then_some(*edge));
+            let broken = changed(model, model.registers, &machines, None);
+            assert!(matches!(check(broken), Err(Fault::NoRest(_))), "{}: {}", model.name, machine.name);
+        }
+    }
+}
+
+/// Hook sets of a model that forgot something are not enough for one that did not; and the other way
+/// round they are too much. Only effects and edges that stand alone on their page show by themselves.
+#[test]
+fn hooks_too_few_and_too_many_are_found() {
+    let model = &models::e1000::MODEL;
+    for gone in [Effects::CONSUMES, Effects::SHOWS_ADDRESS, Effects::LINGERS, Effects::REVEALS_MEMORY] {
+        let forget = |register: &Register| Register {
+            read: register.read.difference(gone),
+            write: register.write.difference(gone),
+            ..*register
+        };
+        let fewer: Vec<Register> = model.registers.iter().map(forget).collect();
+        let broken = changed(model, model.registers, model.machines, Some((&fewer, model.machines)));
+        assert!(matches!(check(broken), Err(Fault::Unhooked(..))), "{gone:?}");
+        let broken = changed(model, &fewer, model.machines, Some((model.registers, model.machines)));
+        assert!(matches!(check(broken), Err(Fault::Needless(..))), "{gone:?}");
+    }
+    for model in [&models::rtl8139::MODEL, &models::e1000::MODEL] {
+        let idle = |edge: &Edge| Some(Edge { start: None, ..*edge });
+        let fewer: Vec<Machine> = model.machines.iter().map(|machine| with_edges(machine, idle)).collect();
+        let broken = changed(model, model.registers, model.machines, Some((model.registers, &fewer)));
+        // The RTL8139's mode must be seen anyway, and all is in its page.
+        let expected = model.name == "e1000";
+        assert_eq!(matches!(check(broken), Err(Fault::Unhooked(..))), expected, "{}", model.name);
+        let silent: Vec<Machine> =
+            model.machines.iter().map(|machine| with_edges(machine, |_| None)).collect();
+        let broken = changed(model, model.registers, model.machines, Some((model.registers, &silent)));
+        assert!(matches!(check(broken), Err(Fault::Unhooked(..))), "{}", model.name);
+    }
+}
+
+/// A register that says what a hooked one means must be seen, even on a page of its own.
+#[test]
+fn what_selects_the_meaning_must_be_hooked() {
+    let model = &models::rtl8139::MODEL;
+    let mut registers = model.registers.to_vec();
+    for id in [models::rtl8139::id::CPCR, models::rtl8139::id::CR, models::rtl8139::id::CR9346] {
+        let register = &mut registers[usize::from(id.0)];
+        (register.first, register.last) = (register.first + 0x1000, register.last + 0x1000);
+    }
+    let space = match model.space {
+        Space::Memory { narrow, .. } => Space::Memory { bytes: 0x2000, narrow },
+        Space::Ports => Space::Ports,
+    };
+    let apart = Model { space, ..*changed(model, &registers, model.machines, None) };
+    let states = [0; MAX_MACHINES];
+    let of = |writes| HookSet { reads: 0, writes };
+    assert!(sufficient(&apart, &states, Questions::empty(), of(0)));
+    assert!(!sufficient(&apart, &states, Questions::empty(), of(1)), "TSD hooked, CPCR not");
+    assert!(sufficient(&apart, &states, Questions::empty(), of(3)));
+}
+
+#[test]
+fn a_selector_that_cannot_be_read_is_found() {
+    let mut registers = MODEL.registers.to_vec();
+    registers[usize::from(id::CMD.0)].write |= Effects::LASTING;
+    assert_eq!(check(changed(&MODEL, &registers, MODEL.machines, None)), Err(Fault::BlindSelector));
 }

@@ -298,7 +298,7 @@ const INTERRUPT: Machine = {
 };
 
 const SPACE: Space = Space::Memory { bytes: 0x2_0000, narrow: Narrow::Whole };
-const MACHINES: &[Machine] = &[TRANSMITTER, RECEIVER, EEPROM, PHY, INTERRUPT];
+const MACHINES: &[Machine] = &[TRANSMITTER, RECEIVER, INTERRUPT, PHY, EEPROM];
 
 /// The model.
 pub const MODEL: Model = Model {

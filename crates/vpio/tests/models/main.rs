@@ -2,6 +2,7 @@
 //! model's hook sets cost on those traces.
 
 mod beside;
+mod cost;
 mod e1000;
 mod exits;
 mod readable;

@@ -12,11 +12,13 @@
 
 pub(crate) mod e1000;
 
-use crate::mirror::{Direct, Direction, NOTHING, Shown};
+use crate::mirror::{Shown, look, show_all, unhooked};
 use crate::nic::{Nic, Register};
 use crate::segment::{Guests, Segment, World};
 use sluice_nic::e1000::registers::{Receive, reg};
 use sluice_switch::{MAX_PORTS, PortId};
+use sluice_vpio::model::{Effects, Model, RegisterId};
+use sluice_vpio::{Questions, Tracker, hook_set};
 
 /// How long a guest has been alone when it gets the card.
 const SETTLE: u64 = 100_000_000;
@@ -82,30 +84,30 @@ pub struct Handoffs {
     pub forced: u64,
 }
 
-/// What a guest that has the card does without an exit, by page: registers of the 82540EM.
-pub(crate) const fn shown(handling: Handling, hands: Hands) -> Shown {
-    const BOTH: Direction = Direction::all();
-    const READ: Direction = Direction::READ;
-    let direct: Direct = match (hands, handling) {
-        (Hands::Leaving(..), _) => NOTHING,
-        (_, Handling::Open) => [BOTH; 6],
-        // Control, EEPROM, PHY and interrupts; rings of both directions; statistics; filters and wake-up.
-        _ => [READ, READ, BOTH, BOTH, BOTH, READ],
+/// What a guest that has the card does without an exit.
+pub(crate) fn shown(model: &'static Model, handling: Handling, hands: Hands) -> Shown {
+    let questions = match (hands, handling) {
+        (Hands::Leaving(..), _) => Questions::ABSENT,
+        (_, Handling::Open) => Questions::SHADOW,
+        _ => Questions::SHADOW | Questions::PRESERVE,
     };
-    Shown { direct, hardware: true }
+    Shown { direct: unhooked(hook_set(model, &[], questions)), hardware: true }
 }
 
-/// A write to the card that can go to it although it is guarded: it lasts no longer than the guest has the card.
-fn passes(register: Register, width: u8, value: u32) -> bool {
+/// A write to the card that can go to it although writes of its page are hooked: it lasts no longer than the guest has
+/// the card, and the guest keeps it.
+fn passes(model: &'static Model, register: Register, width: u8, value: u32) -> bool {
+    /// MDIC: read, write.
+    const READ: u32 = 1 << 27;
+    const WRITE: u32 = 1 << 26;
+    let lasts = Effects::UNLOCKS | Effects::LINGERS | Effects::BURNS | Effects::WRITES_MEMORY;
+    let named = model.find(register.offset, 0).and_then(|id| model.register(id));
     match register.offset {
-        _ if register.io || width != 4 => false,
-        reg::ICR | reg::ITR | reg::ICS | reg::IMS | reg::IMC | reg::TCTL | reg::VET => true,
-        reg::RCTL => value & Receive::ENABLE.bits() != 0,
-        reg::EERD => true,
+        offset if register.io || width != 4 || offset & 3 != 0 => false,
         // Reading the PHY does nothing to it.
-        reg::MDIC => value & (1 << 27 | 1 << 26) == 1 << 27,
-        offset @ reg::MTA..0x5800 => offset & 3 == 0,
-        _ => false,
+        reg::MDIC => value & (READ | WRITE) == READ,
+        reg::RCTL => value & Receive::ENABLE.bits() != 0,
+        _ => named.is_some_and(|named| !named.write.intersects(lasts)),
     }
 }
 
@@ -116,6 +118,16 @@ impl Nic {
             Self::E1000(card) => card.regs.receive().contains(Receive::ENABLE) || card.regs.transmitter_on(),
             Self::Rtl8139(card) => card.regs.receiving() || card.regs.transmitting(),
             Self::Ne2000(card) => !card.regs.stopped(),
+        }
+    }
+
+    /// A register's value, for one that reading does not change.
+    fn register(&self, model: &Model, id: RegisterId) -> u32 {
+        let offset = model.register(id).map_or(u32::MAX, |register| register.first);
+        match self {
+            Self::E1000(card) => card.image(offset),
+            Self::Rtl8139(card) => card.image(offset as u16 & !3) >> (8 * (offset & 3)),
+            Self::Ne2000(_) => u32::MAX,
         }
     }
 
@@ -206,6 +218,9 @@ impl Segment {
         let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
+        if let Some(mirror) = &station.mirror {
+            look(&mut station.nic, &**mirror);
+        }
         let Nic::E1000(software) = &mut station.nic else { return };
         if ready {
             self.uplink.stop(&mut world.card);
@@ -250,7 +265,8 @@ impl Segment {
         if self.hands.guest() != Some(port) || matches!(self.hands, Hands::Leaving(..)) {
             return false;
         }
-        if passes(register, width, value) {
+        let model = self.station(port).and_then(|station| station.device);
+        if model.is_some_and(|model| passes(model, register, width, value)) {
             world.card.registers.write(register.offset as u16, width, value);
             if register.offset == reg::RCTL
                 && let Some(station) = self.station_mut(port)
@@ -273,8 +289,10 @@ impl Segment {
             && let Nic::E1000(software) = &mut station.nic
         {
             e1000::stop(software, &mut world.card, &mut memory);
-            if let Some(mirror) = &mut station.mirror {
-                crate::mirror::show_all(&station.nic, &mut **mirror);
+            if let (Some(mirror), Some(model)) = (&mut station.mirror, station.device) {
+                show_all(&station.nic, &mut **mirror);
+                // What it did meanwhile, its registers tell.
+                station.tracker = Tracker::told(model, &mut |id| station.nic.register(model, id));
             }
         }
         self.retake(world);

@@ -11,13 +11,15 @@
 //! full, writes exit again, since frames wait for one.
 //!
 //! Source: Xia et al., section 5.2, hooks pages for lack of anything finer; that reads can stay direct is ours
-//! (`docs/vpio.md`). Deviations from a card: a register that changes with time (the RTL8139's timer, in which drivers
-//! take no interest) is as old as the last exit; a read is served at any width.
+//! (`docs/vpio.md`). Which pages can be read there is computed from the card's model. Deviation from a card: a read is
+//! served at any width.
 
 use crate::nic::{Nic, Register};
 use sluice_nic::e1000::registers::{Receive, reg as e1000};
 use sluice_nic::rtl8139::registers::reg as rtl8139;
 pub use sluice_traps::Direction;
+use sluice_vpio::model::{DeviceEvent, Model};
+use sluice_vpio::{HookSet, Questions, Seen, Tracker, hook_set};
 
 /// Bytes of a page, the unit of what can be direct.
 const PAGE: u32 = 4096;
@@ -35,9 +37,6 @@ pub struct Shown {
     /// They go to the physical card, not to the mirror.
     pub hardware: bool,
 }
-
-/// None.
-pub const NOTHING: Direct = [Direction::empty(); PAGES];
 
 /// Memory that a guest sees in place of its card's.
 pub trait Mirror: Send {
@@ -114,27 +113,30 @@ pub(crate) fn look(nic: &mut Nic, mirror: &dyn Mirror) {
     }
 }
 
-/// What may be direct now; `stuck`: frames wait for room in its ring.
-pub(crate) fn shown(nic: &Nic, stuck: bool) -> Shown {
-    let mut direct = NOTHING;
-    let mut let_through = |page: usize, direction| {
-        if let Some(page) = direct.get_mut(page) {
-            *page |= direction;
-        }
-    };
-    match nic {
-        Nic::Ne2000(_) => {}
-        Nic::Rtl8139(_) => let_through(0, Direction::READ),
-        Nic::E1000(card) => {
-            // The statistics on page 4 begin anew when they are read.
-            [2, 3, 5].into_iter().for_each(|page| let_through(page, Direction::READ));
-            if card.regs.get(e1000::ICR) == 0 {
-                let_through(0, Direction::READ);
-            }
-            if !stuck && card.regs.receive().contains(Receive::ENABLE) {
-                let_through(2, Direction::WRITE);
-            }
-        }
+/// What may be direct now, as the model says; `stuck`: frames wait for room in its ring.
+pub(crate) fn shown(nic: &Nic, model: &'static Model, tracker: &mut Tracker, stuck: bool) -> Shown {
+    if let Nic::E1000(card) = nic
+        && card.regs.get(e1000::ICR) != 0
+    {
+        tracker.step(model, Seen::Device(DeviceEvent::Caused));
+    }
+    let mut direct = unhooked(hook_set(model, tracker.states(), Questions::MIRROR));
+    if let Nic::E1000(card) = nic
+        && !stuck
+        && card.regs.receive().contains(Receive::ENABLE)
+        && let Some(page) = direct.get_mut((e1000::RDT / PAGE) as usize)
+    {
+        *page |= Direction::WRITE;
     }
     Shown { direct, hardware: false }
+}
+
+/// What a hook set leaves alone, of the pages that can be direct.
+pub(crate) fn unhooked(hooks: HookSet) -> Direct {
+    core::array::from_fn(|page| {
+        let mut direct = Direction::empty();
+        direct.set(Direction::READ, !hooks.reads(page as u32));
+        direct.set(Direction::WRITE, !hooks.writes(page as u32));
+        direct
+    })
 }

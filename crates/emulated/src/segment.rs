@@ -10,6 +10,8 @@ use sluice_abi::config::NicModel;
 use sluice_nic::dma::{Dma, DmaError};
 use sluice_switch::{AttachError, MAX_PORTS, PortId, Switch, Verdict};
 use sluice_uplink::{Card, Sent, Uplink};
+use sluice_vpio::model::{Model, RegisterId};
+use sluice_vpio::{Seen, Tracker, models, named};
 
 /// Frames that one call sends for a card; the rest waits for [`Segment::poll`].
 pub const FRAMES_PER_CALL: usize = 64;
@@ -66,6 +68,10 @@ pub struct Counters {
 /// A guest's end of the segment.
 pub(crate) struct Station {
     model: NicModel,
+    /// The device state model of its card.
+    pub(crate) device: Option<&'static Model>,
+    /// Where that is.
+    pub(crate) tracker: Tracker,
     pub(crate) nic: Nic,
     /// What the guest may do with the physical card.
     pub(crate) handling: Handling,
@@ -179,8 +185,11 @@ impl Segment {
     /// See [`AttachError`].
     pub fn attach(&mut self, model: NicModel, mac: [u8; 6]) -> Result<PortId, AttachError> {
         let port = self.switch.attach(mac)?;
+        let Description { vendor, device, .. } = describe(model);
         let station = Station {
             model,
+            device: models::find_master(vendor, device),
+            tracker: Tracker::new(),
             nic: Nic::new(model, mac),
             handling: Handling::Never,
             master: false,
@@ -261,8 +270,9 @@ impl Segment {
             mirror::look(&mut station.nic, &**mirror);
         }
         if into.len() == usize::from(width) {
-            let value = station.nic.read(register, width).to_le_bytes();
-            into.iter_mut().zip(value).for_each(|(to, from)| *to = from);
+            let value = station.nic.read(register, width);
+            into.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
+            station.follow(register, width, value, Seen::Read);
         } else {
             station.nic.read_string(register, width, into);
         }
@@ -282,10 +292,8 @@ impl Segment {
             return;
         };
         station.count(register, width, from.len());
-        if self.hands.guest() == Some(port) {
-            if self.write_through(world, port, register, width, value_of(from)) {
-                return;
-            }
+        if self.write_through(world, port, register, width, value_of(from)) {
+            return;
         }
         let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
@@ -298,6 +306,9 @@ impl Segment {
             station.nic.write_string(register, width, from, &mut bus);
         }
         drop(bus);
+        for element in from.chunks(usize::from(width).max(1)) {
+            station.follow(register, width, value_of(element), Seen::WriteWord);
+        }
         if let Some(mirror) = &mut station.mirror {
             mirror::show_word(&station.nic, register, &mut **mirror);
         }
@@ -490,6 +501,15 @@ impl Segment {
 }
 
 impl Station {
+    /// Tells the model of an access.
+    fn follow(&mut self, register: Register, width: u8, value: u32, seen: fn(RegisterId, u32) -> Seen) {
+        let Some(model) = self.device.filter(|_| self.mirror.is_some()) else { return };
+        let page = self.tracker.page(model).unwrap_or(0);
+        for (id, value) in named(model, page, register.offset, width, value) {
+            self.tracker.step(model, seen(id, value));
+        }
+    }
+
     fn count(&mut self, register: Register, width: u8, bytes: usize) {
         self.instructions += 1;
         self.elements += (bytes / usize::from(width).max(1)) as u64;
@@ -514,11 +534,11 @@ fn settle(station: &mut Station, port: PortId, hands: Hands, stuck: u16, changes
         // Up and down again before anyone has looked is no change.
         changes.lines ^= port.bit();
     }
-    let Some(mirror) = &mut station.mirror else { return };
+    let (Some(mirror), Some(model)) = (&mut station.mirror, station.device) else { return };
     mirror::show_moving(&station.nic, &mut **mirror);
     let shown = match hands.guest() {
-        Some(guest) if guest == port => direct::shown(station.handling, hands),
-        _ => mirror::shown(&station.nic, stuck & port.bit() != 0),
+        Some(guest) if guest == port => direct::shown(model, station.handling, hands),
+        _ => mirror::shown(&station.nic, model, &mut station.tracker, stuck & port.bit() != 0),
     };
     if shown != station.shown {
         station.shown = shown;

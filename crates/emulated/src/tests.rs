@@ -6,10 +6,11 @@
 extern crate std;
 
 use crate::nic::{FRAME, Nic, Offer, Outgoing, Register};
-use crate::{Counters, Guests, PortId, Segment, World, describe};
+use crate::{Counters, Direction, Guests, Handling, Mirror, PAGES, PortId, Segment, Shown, World, describe};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -17,6 +18,9 @@ use proptest::prelude::*;
 use sluice_abi::config::NicModel;
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_uplink::{Card, DmaMemory, RawDevice, Sent, Uplink, for_device};
+use std::sync::Mutex;
+
+mod shared;
 
 const BUS: u32 = 0x10_0000;
 const MODELS: [NicModel; 4] = [NicModel::Ne2000, NicModel::Rtl8139, NicModel::Rtl8139c, NicModel::E1000];
@@ -71,6 +75,8 @@ impl DmaMemory for Memory {
 struct Physical {
     nic: Nic,
     memory: Memory,
+    /// The memory that it reaches instead.
+    lent: Rc<RefCell<Option<Memory>>>,
     wire: Vec<Vec<u8>>,
     arriving: VecDeque<Vec<u8>>,
     /// The card sends nothing.
@@ -79,27 +85,28 @@ struct Physical {
 }
 
 impl Physical {
+    fn reached(&self) -> Memory {
+        self.lent.borrow().clone().unwrap_or_else(|| self.memory.clone())
+    }
+
     fn after(&mut self) {
         self.now += 100_000;
         self.nic.advance(self.now);
+        let mut memory = self.reached();
         let mut buffer = Box::new([0; FRAME]);
         while !self.slow || matches!(self.nic, Nic::Ne2000(_)) {
-            match self.nic.transmit(&mut self.memory, &mut buffer) {
+            match self.nic.transmit(&mut memory, &mut buffer) {
                 Outgoing::Idle => break,
                 Outgoing::Step => {}
                 Outgoing::Frame(frame) => self.wire.push(frame.to_vec()),
             }
         }
         if let Some(frame) = self.arriving.front()
-            && matches!(self.nic.offer(frame, &mut self.memory), Offer::Stored)
+            && matches!(self.nic.offer(frame, &mut memory), Offer::Stored)
         {
             self.arriving.pop_front();
         }
     }
-}
-
-fn register(model: NicModel, offset: u16) -> Register {
-    Register { io: model != NicModel::E1000, offset: offset.into() }
 }
 
 impl RawDevice for Physical {
@@ -111,7 +118,8 @@ impl RawDevice for Physical {
     }
     fn write(&mut self, offset: u16, width: u8, value: u32) {
         let register = Register { io: !matches!(self.nic, Nic::E1000(_)), offset: offset.into() };
-        self.nic.write(register, width, value, &mut self.memory);
+        let mut memory = self.reached();
+        self.nic.write(register, width, value, &mut memory);
         self.after();
     }
     fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
@@ -124,7 +132,7 @@ impl RawDevice for Physical {
     }
 }
 
-struct Memories(Vec<Memory>);
+struct Memories(Vec<Memory>, Rc<RefCell<Option<Memory>>>);
 
 impl Guests for Memories {
     type Memory = Memory;
@@ -132,8 +140,22 @@ impl Guests for Memories {
         self.0.get(port.index()).cloned()
     }
 
-    fn lend(&mut self, _: Option<PortId>) -> bool {
-        false
+    fn lend(&mut self, to: Option<PortId>) -> bool {
+        *self.1.borrow_mut() = to.and_then(|port| self.0.get(port.index()).cloned());
+        true
+    }
+}
+
+/// What a guest finds in its card's memory.
+#[derive(Clone)]
+struct Words(Arc<Mutex<Vec<u32>>>);
+
+impl Mirror for Words {
+    fn show(&mut self, offset: u32, value: u32) {
+        self.0.lock().unwrap()[offset as usize / 4] = value;
+    }
+    fn look(&self, offset: u32) -> u32 {
+        self.0.lock().unwrap()[offset as usize / 4]
     }
 }
 
@@ -143,6 +165,8 @@ struct Machine {
     guests: Memories,
     ports: Vec<(PortId, NicModel)>,
     lines: Vec<bool>,
+    /// Where cards are shared by vpio: mirrors, and what of them guests reach.
+    mirrors: Vec<(Words, Shown)>,
     now: u64,
 }
 
@@ -158,8 +182,10 @@ impl Machine {
         let mut uplink = for_device(description.vendor, description.device).unwrap();
         let memory = Memory::new(uplink.memory().max(0x1000));
         let nic = Nic::new(physical, [0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        let lent = Rc::default();
+        let arriving = VecDeque::new();
         let mut physical =
-            Physical { nic, memory, wire: vec![], arriving: VecDeque::new(), slow: false, now: 0 };
+            Physical { nic, memory, lent: Rc::clone(&lent), wire: vec![], arriving, slow: false, now: 0 };
         (0..100_000).for_each(|_| physical.after());
         let mut own = physical.memory.clone();
         assert!(uplink.start(&mut Card { registers: &mut physical, memory: &mut own }));
@@ -171,8 +197,8 @@ impl Machine {
             (port, *model)
         });
         let ports: Vec<_> = ports.collect();
-        let guests = Memories(models.iter().map(|_| Memory::new(0x4_0000)).collect());
-        Self { segment, physical, guests, lines: vec![false; ports.len()], ports, now: 0 }
+        let guests = Memories(models.iter().map(|_| Memory::new(0x4_0000)).collect(), lent);
+        Self { segment, physical, guests, lines: vec![false; ports.len()], ports, mirrors: vec![], now: 0 }
     }
 
     /// Calls the segment as the hypervisor does, lines and time included.
@@ -182,21 +208,32 @@ impl Machine {
         let card = Card { registers: &mut self.physical, memory: &mut own };
         let mut world = World { card, guests: &mut self.guests, now: self.now };
         let result = act(&mut self.segment, &mut world);
-        let changed = self.segment.take_changes();
-        for (line, (port, _)) in self.lines.iter_mut().zip(&self.ports) {
-            if changed.lines & port.bit() != 0 {
-                *line = self.segment.line(*port);
+        loop {
+            let changed = self.segment.take_changes();
+            for (line, (port, _)) in self.lines.iter_mut().zip(&self.ports) {
+                if changed.lines & port.bit() != 0 {
+                    *line = self.segment.line(*port);
+                }
+                assert_eq!(*line, self.segment.line(*port), "a line changed and nobody was told");
             }
-            assert_eq!(*line, self.segment.line(*port), "a line changed and nobody was told");
+            for ((_, shown), (port, _)) in self.mirrors.iter_mut().zip(&self.ports) {
+                if changed.shown & port.bit() != 0 {
+                    *shown = self.segment.shown(*port);
+                }
+                assert_eq!(*shown, self.segment.shown(*port), "a page changed and nobody was told");
+            }
+            if changed.is_empty() {
+                return result;
+            }
+            self.segment.carried_out(&mut world, changed.shown);
         }
-        result
     }
 
     /// Everything that has to happen by itself.
     fn settle(&mut self) {
         for _ in 0..400 {
             self.physical.after();
-            if self.physical.nic.interrupt() {
+            if self.physical.nic.interrupt() && self.segment.holder().is_none() {
                 self.with(|segment, world| segment.interrupt(world));
             }
             self.now += 1_000_000;
@@ -229,7 +266,7 @@ impl Machine {
     fn take(&mut self, guest: usize, driver: &mut dyn Uplink) -> Vec<Vec<u8>> {
         let mut got = vec![];
         for _ in 0..1000 {
-            if !self.lines[guest] {
+            if !self.line(guest) {
                 break;
             }
             self.drive(guest, |card| driver.poll(card, &mut |frame| got.push(frame.to_vec())));
@@ -237,31 +274,76 @@ impl Machine {
         got
     }
 
+    fn line(&self, guest: usize) -> bool {
+        let holds = self.segment.holder() == Some(self.ports[guest].0);
+        if holds { self.physical.nic.interrupt() } else { self.lines[guest] }
+    }
+
     fn counters(&self, guest: usize) -> Counters {
         self.segment.counters(self.ports[guest].0).unwrap()
     }
 }
 
+impl GuestCard<'_> {
+    fn register(&self, offset: u16) -> Register {
+        let ports = self.machine.mirrors.is_empty() && self.machine.ports[self.guest].1 != NicModel::E1000;
+        Register { io: ports, offset: offset.into() }
+    }
+
+    /// What it reaches without an exit there.
+    fn reaches(&self, offset: u16, direction: Direction) -> Option<(Words, bool)> {
+        let (words, shown) = self.machine.mirrors.get(self.guest)?;
+        let page = shown.direct.get(usize::from(offset) / 4096)?;
+        page.contains(direction).then(|| (words.clone(), shown.hardware))
+    }
+}
+
 impl RawDevice for GuestCard<'_> {
     fn read(&mut self, offset: u16, width: u8) -> u32 {
-        let (port, model) = self.machine.ports[self.guest];
-        let mut word = [0; 4];
-        let into = &mut word[..usize::from(width)];
-        self.machine.with(|segment, world| segment.read(world, port, register(model, offset), width, into));
-        u32::from_le_bytes(word)
+        let (port, _) = self.machine.ports[self.guest];
+        let register = self.register(offset);
+        match self.reaches(offset, Direction::READ) {
+            Some((_, true)) => self.machine.physical.read(offset, width),
+            Some((words, false)) => {
+                let value = words.look(u32::from(offset) & !3) >> (8 * (offset & 3));
+                let value = value & (u32::MAX >> (32 - 8 * width));
+                // As if it had exited; and an exit would have done nothing to the card.
+                let mut card = self.machine.segment.station(port).unwrap().nic.clone();
+                let posted = matches!(self.reaches(offset, Direction::WRITE), Some((_, false)));
+                if !posted {
+                    assert_eq!(value, card.read(register, width), "{register:?}");
+                    let after = self.machine.segment.station(port).unwrap().nic.interrupt();
+                    assert_eq!(card.interrupt(), after, "{register:?}");
+                }
+                value
+            }
+            None => {
+                let mut word = [0; 4];
+                let into = &mut word[..usize::from(width)];
+                self.machine.with(|segment, world| segment.read(world, port, register, width, into));
+                u32::from_le_bytes(word)
+            }
+        }
     }
     fn write(&mut self, offset: u16, width: u8, value: u32) {
-        let (port, model) = self.machine.ports[self.guest];
-        let from = &value.to_le_bytes()[..usize::from(width)];
-        self.machine.with(|segment, world| segment.write(world, port, register(model, offset), width, from));
+        let (port, _) = self.machine.ports[self.guest];
+        let register = self.register(offset);
+        match self.reaches(offset, Direction::WRITE) {
+            Some((_, true)) => self.machine.physical.write(offset, width, value),
+            Some((mut words, false)) => words.show(offset.into(), value),
+            None => {
+                let from = &value.to_le_bytes()[..usize::from(width)];
+                self.machine.with(|segment, world| segment.write(world, port, register, width, from));
+            }
+        }
     }
     fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
-        let (port, model) = self.machine.ports[self.guest];
-        self.machine.with(|segment, world| segment.read(world, port, register(model, offset), width, into));
+        let (port, register) = (self.machine.ports[self.guest].0, self.register(offset));
+        self.machine.with(|segment, world| segment.read(world, port, register, width, into));
     }
     fn write_string(&mut self, offset: u16, width: u8, from: &[u8]) {
-        let (port, model) = self.machine.ports[self.guest];
-        self.machine.with(|segment, world| segment.write(world, port, register(model, offset), width, from));
+        let (port, register) = (self.machine.ports[self.guest].0, self.register(offset));
+        self.machine.with(|segment, world| segment.write(world, port, register, width, from));
     }
 }
 

@@ -1,0 +1,245 @@
+//! Cards shared by virtual passthrough: mirrors, and the physical card in a guest's hands.
+//!
+//! Every read that a mirror serves is compared with what an exit would have given (`GuestCard`).
+
+use super::*;
+use sluice_vpio::models;
+
+/// Pairs of a physical card and guests' cards that can be shared by vpio.
+const SHARED: [(NicModel, [NicModel; 2]); 2] =
+    [(NicModel::E1000, [NicModel::E1000; 2]), (NicModel::Rtl8139, [NicModel::Rtl8139, NicModel::Rtl8139c])];
+
+impl Machine {
+    fn shared(physical: NicModel, models: &[NicModel], handling: Handling) -> Self {
+        let mut machine = Self::new(physical, models);
+        for (port, _) in machine.ports.clone() {
+            let words = Words(Arc::new(Mutex::new(vec![0; PAGES * 1024])));
+            machine.mirrors.push((words.clone(), Shown::default()));
+            machine.with(|segment, _| {
+                segment.show(port, Box::new(words));
+                segment.allow(port, handling);
+            });
+        }
+        machine
+    }
+
+    /// Until a card whose receiver was just switched on receives.
+    fn wait(&mut self) {
+        (0..10_500).for_each(|_| self.physical.after());
+        self.settle();
+    }
+
+    fn holder(&self) -> Option<usize> {
+        let holder = self.segment.holder()?;
+        self.ports.iter().position(|(port, _)| *port == holder)
+    }
+
+    /// A frame out and one in.
+    fn check(&mut self, guest: usize, driver: &mut dyn Uplink, number: u32) {
+        let sent = frame(ROUTER, mac(guest), 700, number);
+        assert_eq!(self.send(guest, driver, &sent), Sent::Done);
+        self.wait();
+        assert_eq!(marks(&core::mem::take(&mut self.physical.wire)), [number]);
+        self.physical.arriving.push_back(frame(mac(guest), ROUTER, 1500, number));
+        self.wait();
+        assert_eq!(marks(&self.take(guest, driver)), [number]);
+    }
+}
+
+#[test]
+fn reads_of_a_mirror_are_those_of_the_card() {
+    for (physical, models) in SHARED {
+        let mut machine = Machine::shared(physical, &models, Handling::Never);
+        let mut drivers = [machine.driver(0), machine.driver(1)];
+        for number in 0..6 {
+            let guest = number as usize % 2;
+            machine.check(guest, &mut *drivers[guest], number);
+            let description = describe(physical);
+            let model = models::find_master(description.vendor, description.device).unwrap();
+            for register in model.registers.iter().filter(|register| register.last < 0x6000) {
+                for offset in (register.first..register.last).step_by(register.width.into()) {
+                    machine.drive(guest, |card| card.registers.read(offset as u16, register.width));
+                }
+            }
+        }
+        assert_eq!(machine.segment.handoffs().all, 0, "nothing contains the card");
+    }
+}
+
+#[test]
+fn a_cause_is_seen_by_an_exit_and_only_once() {
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Never);
+    let mut driver = machine.driver(0);
+    let icr = |machine: &mut Machine| machine.drive(0, |card| card.registers.read(0xc0, 4));
+    machine.check(0, &mut *driver, 1);
+    icr(&mut machine);
+    assert!(machine.mirrors[0].1.direct[0].contains(Direction::READ), "nothing to take away");
+    machine.physical.arriving.push_back(frame(mac(0), ROUTER, 60, 2));
+    machine.settle();
+    assert!(!machine.mirrors[0].1.direct[0].contains(Direction::READ));
+    assert_ne!(icr(&mut machine) & 0x80, 0);
+    assert_eq!(icr(&mut machine), 0);
+    assert!(machine.mirrors[0].1.direct[0].contains(Direction::READ));
+}
+
+#[test]
+fn a_full_ring_has_its_tail_watched() {
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Never);
+    let mut driver = machine.driver(0);
+    machine.check(0, &mut *driver, 1);
+    assert!(machine.mirrors[0].1.direct[2].contains(Direction::WRITE), "a tail waits for nothing");
+    (0..100).for_each(|number| machine.physical.arriving.push_back(frame(mac(0), ROUTER, 60, number)));
+    (0..3).for_each(|_| machine.settle());
+    assert!(!machine.mirrors[0].1.direct[2].contains(Direction::WRITE), "frames wait for room");
+    let mut got = marks(&machine.take(0, &mut *driver));
+    machine.settle();
+    got.extend(marks(&machine.take(0, &mut *driver)));
+    assert_eq!(got, (0..100).collect::<Vec<u32>>());
+}
+
+#[test]
+fn a_guest_alone_has_the_card_and_gives_it_back() {
+    for handling in [Handling::Guarded, Handling::Open] {
+        let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], handling);
+        let mut alice = machine.driver(0);
+        machine.wait();
+        assert_eq!(machine.holder(), Some(0));
+        let before = machine.counters(0).instructions;
+        machine.check(0, &mut *alice, 1);
+        machine.check(0, &mut *alice, 2);
+        assert_eq!(machine.counters(0).instructions, before, "rings and causes are the card's own");
+
+        let mut bob = machine.driver(1);
+        machine.wait();
+        assert_eq!(machine.holder(), None);
+        for number in 3..9 {
+            let (guest, driver) = if number % 2 == 0 { (0, &mut alice) } else { (1, &mut bob) };
+            machine.check(guest, &mut **driver, number);
+        }
+        machine.drive(1, |card| bob.stop(card));
+        machine.wait();
+        assert_eq!(machine.holder(), Some(0));
+        machine.check(0, &mut *alice, 9);
+        assert_eq!((machine.segment.handoffs().all, machine.segment.handoffs().forced), (3, 0));
+
+        // Her end: nothing of her stays reachable.
+        let port = machine.ports[0].0;
+        machine.mirrors.clear();
+        machine.with(|segment, world| segment.unplug(world, port));
+        assert_eq!(machine.holder(), None);
+        assert!(machine.guests.1.borrow().is_none());
+    }
+}
+
+#[test]
+fn what_outlives_a_guest_is_for_its_software_card() {
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Guarded);
+    let mut alice = machine.driver(0);
+    machine.wait();
+    // EECD, CTRL, MDIC with a write to the PHY, wake-up, and a receiver that is switched off.
+    let lasting = [(0x10, 6), (0x00, 0x40), (0x20, 0x0420_1140), (0x5808, 2), (0x100, 0)];
+    for (number, (offset, value)) in (10..).zip(lasting) {
+        assert_eq!(machine.holder(), Some(0), "{offset:#x}");
+        let physical = machine.physical.nic.clone();
+        machine.drive(0, |card| card.registers.write(offset, 4, value));
+        assert_eq!(machine.holder(), None, "{offset:#x}");
+        if offset == 0x5808 {
+            let Nic::E1000(before) = physical else { unreachable!() };
+            let Nic::E1000(after) = &machine.physical.nic else { unreachable!() };
+            assert_eq!(before.regs.get(0x5808), after.regs.get(0x5808));
+        }
+        let seen = machine.drive(0, |card| card.registers.read(offset, 4));
+        assert!(offset != 0x5808 || seen == value, "her own card took it");
+        if offset != 0x100 {
+            machine.check(0, &mut *alice, number);
+        }
+        machine.wait();
+    }
+    assert_eq!(machine.holder(), Some(0), "she still sends");
+}
+
+/// Contexts set by a driver long ago hold wherever its packets are sent: the checksum goes where they say.
+#[test]
+fn contexts_go_with_the_card() {
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Guarded);
+    let _alice = machine.driver(0);
+    machine.wait();
+    let (ring, at) = (0x2_0000, 0x3_0000);
+    driver_memory(&machine, at, &frame(ROUTER, mac(0), 100, 1));
+    // A context that puts a checksum of all from byte 20 on at byte 50, then packets that use it.
+    let context = u128::from(20_u8) << 32 | 50 << 40 | (1 << 29) << 64;
+    let packet = u128::from(BUS + at) | (100 | 1 << 20 | 1 << 29 | 1 << 24) << 64 | 2 << 104;
+    driver_memory(&machine, ring, &context.to_le_bytes());
+    (1..8).for_each(|index| driver_memory(&machine, ring + 16 * index, &packet.to_le_bytes()));
+    let doorbell = |machine: &mut Machine, tail| {
+        machine.drive(0, |card| card.registers.write(0x3818, 4, tail));
+        machine.settle();
+        machine.physical.wire.pop().unwrap()
+    };
+    machine.drive(0, |card| {
+        for (offset, value) in [(0x3800, BUS + ring), (0x3808, 128), (0x3810, 0)] {
+            card.registers.write(offset, 4, value);
+        }
+    });
+    assert_eq!(machine.holder(), Some(0));
+    let first = doorbell(&mut machine, 2);
+    assert_ne!(first[50..52], [1, 1]);
+    let mut bob = machine.driver(1);
+    machine.wait();
+    assert_eq!(machine.holder(), None);
+    assert_eq!(doorbell(&mut machine, 3), first, "sent by her software card");
+    machine.drive(1, |card| bob.stop(card));
+    machine.wait();
+    assert_eq!(machine.holder(), Some(0));
+    assert_eq!(doorbell(&mut machine, 4), first, "and by the physical one again");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    /// Whoever has the card, and whenever it changes hands: every frame sent arrives, whole, once, in order; frames
+    /// received are in order, and nobody gets another's.
+    #[test]
+    fn frames_survive_handoffs(
+        which in 0usize..2,
+        open in any::<bool>(),
+        steps in proptest::collection::vec((0usize..2, 0usize..4, 60usize..=1514), 1..60),
+    ) {
+        let (physical, models) = SHARED[which];
+        let handling = if open { Handling::Open } else { Handling::Guarded };
+        let mut machine = Machine::shared(physical, &models, handling);
+        let mut drivers = [machine.driver(0), machine.driver(1)];
+        let mut online = [true; 2];
+        let mut wire = vec![];
+        for (number, (guest, what, len)) in (0..).zip(steps) {
+            match what {
+                0 | 1 if online[guest] => {
+                    let frame = frame(ROUTER, mac(guest), len, number);
+                    prop_assert_eq!(machine.send(guest, &mut *drivers[guest], &frame), Sent::Done);
+                    wire.push(frame);
+                }
+                2 => {
+                    let driver = &mut drivers[guest];
+                    online[guest] ^= true;
+                    let up = online[guest];
+                    machine.drive(guest, |card| if up { assert!(driver.start(card)) } else { driver.stop(card) });
+                    machine.wait();
+                }
+                3 if online[guest] => {
+                    machine.wait();
+                    machine.take(guest, &mut *drivers[guest]);
+                    machine.physical.arriving.push_back(frame(mac(guest), ROUTER, len, number));
+                    machine.wait();
+                    prop_assert_eq!(marks(&machine.take(guest, &mut *drivers[guest])), [number]);
+                    let other = machine.take(1 - guest, &mut *drivers[1 - guest]);
+                    prop_assert_eq!(marks(&other), Vec::<u32>::new());
+                }
+                _ => {}
+            }
+            machine.settle();
+        }
+        machine.wait();
+        prop_assert_eq!(marks(&machine.physical.wire), marks(&wire));
+        prop_assert!(machine.physical.wire == wire);
+    }
+}

@@ -14,11 +14,22 @@
 //! Each is one line `count NAME INSTRUCTIONS VMRUNS` in QEMU's log (`-d plugin`). Instructions of the guest
 //! and of everything below it are counted alike; time that passes while the processor is halted is not.
 //!
+//! With the argument `exits=on` it also says, so that instructions can be attributed to exits:
+//!
+//! - `run`: a `VMRUN` is about to be executed;
+//! - `exit`: the hypervisor's first instruction after a `#VMEXIT`: the one behind the `VMRUN`;
+//! - `out`: on a machine that never executed a `VMRUN`, an `out dx, al` is about to be executed (the guest
+//!   sets its marks with it);
+//!
+//! and with `NAME=FIRST+SIZE` (hexadecimal) `fn NAME INSTRUCTIONS` each time the hypervisor's function at
+//! that address returns: what it and what it called executed.
+//!
 //! Source: QEMU 7.2, include/qemu/qemu-plugin.h (API version 1). Later versions have another interface.
 
 #![crate_type = "cdylib"]
 
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// `VMRUN` (AMD APM volume 3).
@@ -29,6 +40,11 @@ const KERNEL: &[&[u8]] = &[&[0xfc], &[0xfa], &[0x31, 0xc0], &[0x8e, 0xd8]];
 const UNPACKED: &[&[u8]] = &[&[0x48, 0x8d, 0x25], &[0x48, 0x8d, 0x3d], &[0xb9, 0x01, 0x01, 0x00, 0xc0]];
 /// A `NOP` with "SLUI" as its displacement, which no compiler emits.
 const INIT: &[u8] = b"\x0f\x1f\x80SLUI";
+
+/// `out dx, al`.
+const OUT: &[u8] = &[0xee];
+/// `ret`.
+const RET: &[u8] = &[0xc3];
 
 /// `QEMU_PLUGIN_INLINE_ADD_U64`.
 const ADD: c_int = 0;
@@ -43,6 +59,7 @@ unsafe extern "C" {
     fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;
     fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const u8;
+    fn qemu_plugin_insn_vaddr(instruction: *const Instruction) -> u64;
     fn qemu_plugin_insn_size(instruction: *const Instruction) -> usize;
     fn qemu_plugin_register_vcpu_insn_exec_inline(
         instruction: *mut Instruction,
@@ -73,10 +90,51 @@ static INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
 static VMRUNS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_SEEN: AtomicBool = AtomicBool::new(false);
 static UNPACKED_SEEN: AtomicBool = AtomicBool::new(false);
+/// A virtual processor runs.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+/// Addresses behind a `VMRUN`; 0: free.
+static BEHIND: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+static EXITS: AtomicBool = AtomicBool::new(false);
+static FUNCTIONS: OnceLock<Vec<Function>> = OnceLock::new();
+
+/// A function of the hypervisor whose instructions are counted.
+struct Function {
+    name: String,
+    first: u64,
+    size: u64,
+    /// Count at its beginning; 0: not in it.
+    since: AtomicU64,
+}
+
+impl Function {
+    /// `NAME=FIRST+SIZE`.
+    fn parse(text: &str) -> Option<Self> {
+        let (name, place) = text.split_once('=')?;
+        let (first, size) = place.split_once('+')?;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (first, size) = (number(first)?, number(size)?);
+        Some(Self { name: name.to_owned(), first, size, since: AtomicU64::new(0) })
+    }
+}
 
 /// QEMU calls it once.
 #[unsafe(no_mangle)]
-pub extern "C" fn qemu_plugin_install(id: u64, _: *const c_void, _: c_int, _: *const *const c_char) -> c_int {
+pub extern "C" fn qemu_plugin_install(
+    id: u64,
+    _: *const c_void,
+    count: c_int,
+    arguments: *const *const c_char,
+) -> c_int {
+    let mut functions = Vec::new();
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        let text = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy();
+        match Function::parse(&text) {
+            Some(function) => functions.push(function),
+            None if text == "exits=on" => EXITS.store(true, Ordering::Relaxed),
+            None => return 1,
+        }
+    }
+    let _ = FUNCTIONS.set(functions);
     unsafe {
         qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
         qemu_plugin_register_atexit_cb(id, end, std::ptr::null_mut());
@@ -91,20 +149,36 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
         let instruction = instruction(index);
         std::slice::from_raw_parts(qemu_plugin_insn_data(instruction), qemu_plugin_insn_size(instruction))
     };
+    let exits = EXITS.load(Ordering::Relaxed);
     for index in 0..count {
         let target = INSTRUCTIONS.as_ptr().cast();
         unsafe { qemu_plugin_register_vcpu_insn_exec_inline(instruction(index), ADD, target, 1) };
-        let call = |callback| unsafe {
-            let nothing = std::ptr::null_mut();
-            qemu_plugin_register_vcpu_insn_exec_cb(instruction(index), callback, NO_REGISTERS, nothing);
+        let call_with = |callback, data: *mut c_void| unsafe {
+            qemu_plugin_register_vcpu_insn_exec_cb(instruction(index), callback, NO_REGISTERS, data);
         };
+        let call = |callback| call_with(callback, std::ptr::null_mut());
         let found = bytes(index);
         let begins = |all: &[&[u8]]| {
             let mut pairs = (index..count).zip(all);
             index + all.len() <= count && pairs.all(|(at, part)| bytes(at).starts_with(part))
         };
+        let address = unsafe { qemu_plugin_insn_vaddr(instruction(index)) };
+        if exits && BEHIND.iter().any(|behind| behind.load(Ordering::Relaxed) == address) {
+            call(exit);
+        }
+        for function in FUNCTIONS.get().into_iter().flatten() {
+            let data = std::ptr::from_ref(function).cast_mut().cast();
+            if address == function.first {
+                call_with(enter, data);
+            } else if found == RET && address.wrapping_sub(function.first) < function.size {
+                call_with(leave, data);
+            }
+        }
         if found == VMRUN {
+            remember(address + VMRUN.len() as u64);
             call(vmrun);
+        } else if exits && found == OUT {
+            call(out);
         } else if found == INIT {
             call(init);
         } else if begins(KERNEL) {
@@ -115,9 +189,55 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
     }
 }
 
+fn remember(behind: u64) {
+    if BEHIND.iter().any(|known| known.load(Ordering::Relaxed) == behind) {
+        return;
+    }
+    if let Some(free) = BEHIND.iter().find(|known| known.load(Ordering::Relaxed) == 0) {
+        free.store(behind, Ordering::Relaxed);
+    }
+}
+
 extern "C" fn vmrun(_: c_uint, _: *mut c_void) {
     if VMRUNS.fetch_add(1, Ordering::Relaxed) == 0 {
         say("vmrun");
+    }
+    RUNNING.store(true, Ordering::Relaxed);
+    if EXITS.load(Ordering::Relaxed) {
+        say("run");
+    }
+}
+
+/// A guest may have code at the same address.
+extern "C" fn exit(_: c_uint, _: *mut c_void) {
+    if RUNNING.swap(false, Ordering::Relaxed) {
+        say("exit");
+    }
+}
+
+extern "C" fn out(_: c_uint, _: *mut c_void) {
+    if VMRUNS.load(Ordering::Relaxed) == 0 {
+        say("out");
+    }
+}
+
+extern "C" fn enter(_: c_uint, data: *mut c_void) {
+    let function = unsafe { &*data.cast::<Function>() };
+    if !RUNNING.load(Ordering::Relaxed) {
+        function.since.store(INSTRUCTIONS.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+extern "C" fn leave(_: c_uint, data: *mut c_void) {
+    let function = unsafe { &*data.cast::<Function>() };
+    if RUNNING.load(Ordering::Relaxed) {
+        return;
+    }
+    let since = function.since.swap(0, Ordering::Relaxed);
+    if since != 0 {
+        // Both ends are in it.
+        let executed = INSTRUCTIONS.load(Ordering::Relaxed) - since + 1;
+        print(&format!("count fn {} {executed}\n", function.name));
     }
 }
 
@@ -147,7 +267,11 @@ extern "C" fn init(_: c_uint, _: *mut c_void) {
 fn say(what: &str) {
     let instructions = INSTRUCTIONS.load(Ordering::Relaxed);
     let vmruns = VMRUNS.load(Ordering::Relaxed);
-    if let Ok(text) = CString::new(format!("count {what} {instructions} {vmruns}\n")) {
+    print(&format!("count {what} {instructions} {vmruns}\n"));
+}
+
+fn print(text: &str) {
+    if let Ok(text) = CString::new(text) {
         unsafe { qemu_plugin_outs(text.as_ptr()) };
     }
 }

@@ -2,18 +2,22 @@
 //!
 //! Each measures Sluice and its peer, Linux KVM with QEMU ([`peer`]), on the same emulated machine, and counts
 //! from outside both: exits and device accesses from QEMU's own log ([`tally`]), instructions with a plugin
-//! ([`plugin`]) or the emulated time-stamp counter. [`record`] writes `bench/results/NAME.json`.
+//! ([`plugin`]) or the emulated time-stamp counter. [`record`] writes `bench/results/NAME.json` as rows come,
+//! [`plot`] the pictures in `bench/plots`.
 //!
 //! docs/benchmarks.md says how each number comes about.
 
 mod boot;
 mod iommu;
-mod ne2000;
 mod null;
+mod partner;
 mod peer;
+mod plot;
 mod plugin;
 mod record;
 mod tally;
+mod transfer;
+mod vpio;
 
 use crate::config::{self, Setup};
 use crate::outcome::{Outcome, Status};
@@ -21,51 +25,90 @@ use crate::session::{self, Observer, Options};
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
 use record::Record;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A run of Sluice that takes longer is given up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A benchmark: its name, what it measures, and how.
-type Benchmark = (&'static str, &'static str, fn(&mut Record) -> Result<()>);
+/// A benchmark: its name, what it measures, its parts if it has any, and how.
+struct Benchmark {
+    name: &'static str,
+    about: &'static str,
+    parts: &'static [&'static str],
+    /// Takes the parts that are wanted, all if none is named.
+    measure: fn(&mut Record, &[String]) -> Result<()>,
+}
 
 const ALL: [Benchmark; 4] = [
-    ("null-exit", "instructions from guest to guest for one exit, beside KVM", null::measure),
-    ("boot", "instructions from guest entry to init, beside KVM", boot::measure),
-    ("iommu", "the IOMMUs: cost of changes, devices behind them, flushes, hostile drivers", iommu::measure),
-    ("ne2000", "exits and hooked accesses per packet of the NE2000, beside KVM", ne2000::measure),
+    Benchmark {
+        name: "null-exit",
+        about: "instructions from guest to guest for one exit, beside KVM",
+        parts: &[],
+        measure: |record, _| null::measure(record),
+    },
+    Benchmark {
+        name: "boot",
+        about: "instructions from guest entry to init, beside KVM",
+        parts: &[],
+        measure: |record, _| boot::measure(record),
+    },
+    Benchmark {
+        name: "iommu",
+        about: "the IOMMUs: cost of changes, devices behind them, flushes, hostile drivers",
+        parts: &[],
+        measure: |record, _| iommu::measure(record),
+    },
+    Benchmark {
+        name: "vpio",
+        about: "NICs passed through, shared by virtual passthrough and emulated: exits, instructions, fairness, \
+                beside native Linux and KVM",
+        parts: &vpio::PARTS,
+        measure: vpio::measure,
+    },
 ];
 
-/// Runs the benchmarks whose names contain one of `names` (all if none is given) and writes their results.
-pub fn run(names: &[String], list: bool) -> Result<Status> {
-    let chosen: Vec<&Benchmark> = ALL
-        .iter()
-        .filter(|(name, ..)| names.is_empty() || names.iter().any(|part| name.contains(part.as_str())))
-        .collect();
+/// Runs the benchmarks whose names contain one of `names` (all if none is given), or only those `parts` of
+/// theirs, and writes their results.
+pub fn run(names: &[String], parts: &[String], list: bool) -> Result<Status> {
+    let wanted = |benchmark: &&Benchmark| {
+        (names.is_empty() || names.iter().any(|part| benchmark.name.contains(part.as_str())))
+            && (parts.is_empty() || !benchmark.parts.is_empty())
+    };
+    let chosen: Vec<&Benchmark> = ALL.iter().filter(wanted).collect();
     if chosen.is_empty() {
         bail!("no benchmark is called like that; --list lists them");
     }
+    for part in parts {
+        if !chosen.iter().any(|benchmark| benchmark.parts.contains(&part.as_str())) {
+            bail!("no benchmark has a part '{part}'; --list lists them");
+        }
+    }
     let mut status = Status::Ok;
-    for (name, about, measure) in chosen {
-        crate::print(format!("{name}: {about}\n"))?;
+    for benchmark in chosen {
+        crate::print(format!("{}: {}\n", benchmark.name, benchmark.about))?;
         if list {
+            for part in benchmark.parts {
+                crate::print(format!("  --only {part}\n"))?;
+            }
             continue;
         }
         let started = Instant::now();
-        let mut record = Record::new(name);
-        match measure(&mut record) {
-            Ok(()) => {
-                let path = record.write()?;
-                println!("{}", record.table());
-                println!("  {} ({:.0} s)\n", path.display(), started.elapsed().as_secs_f64());
-            }
-            // The others may still succeed.
-            Err(error) => {
-                eprintln!("sluice: {name}: {error:#}");
-                status = Status::Trouble;
-            }
+        let mut record = Record::new(benchmark.name);
+        if !parts.is_empty() {
+            record.keep_others();
         }
+        // The others may still succeed, and what was found until then is kept.
+        if let Err(error) = (benchmark.measure)(&mut record, parts) {
+            record.problem(benchmark.name, &format!("{error:#}"));
+        }
+        let path = record.write()?;
+        crate::print(record.table() + "\n")?;
+        for problem in record.problems() {
+            eprintln!("sluice: not measured: {problem}");
+            status = Status::Trouble;
+        }
+        crate::print(format!("  {} ({:.0} s)\n\n", path.display(), started.elapsed().as_secs_f64()))?;
     }
     Ok(status)
 }
@@ -82,22 +125,77 @@ fn scratch() -> Result<PathBuf> {
 struct Silent;
 impl Observer for Silent {}
 
-/// Runs `bench/NAME.toml` to its end, which must be a good one.
-fn sluice(name: &str, icount: bool, qemu_args: Vec<String>) -> Result<(Setup, Outcome)> {
-    eprintln!("  running bench/{name}.toml under Sluice");
-    let setup = config::load(&root().join("bench").join(format!("{name}.toml")))?;
+/// What the emulated machine takes for time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clock {
+    /// The host's time.
+    Host,
+    /// Instructions, one a nanosecond; when all processors wait, the next timer is at once due.
+    Instructions,
+    /// Instructions while they run, the host's time while they wait: for those who talk to the host.
+    Mixed,
+}
+
+impl Clock {
+    /// QEMU's arguments, after those that `-icount` of a run comes with.
+    fn arguments(self) -> Vec<String> {
+        let mixed = ["-icount", "shift=0,sleep=on"].map(str::to_owned);
+        if self == Self::Mixed { mixed.to_vec() } else { Vec::new() }
+    }
+
+    /// Instructions are time.
+    fn icount(self) -> bool {
+        self != Self::Host
+    }
+}
+
+/// Runs a configuration to its end, whatever that is.
+fn run_text(name: &str, text: &str, clock: Clock, qemu_args: Vec<String>) -> Result<(Setup, Outcome)> {
+    let setup = config::load_text(&root().join("bench").join(format!("{name}.toml")), text)
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
     let options = Options {
         name: format!("bench-{name}"),
         consoles: scratch()?.join(name),
         timeout: Some(PATIENCE),
         accel: crate::qemu::Accel::Tcg,
-        icount,
-        qemu_args,
+        icount: clock.icount(),
+        qemu_args: [clock.arguments(), qemu_args].concat(),
         ..Options::default()
     };
     let outcome = session::run(&setup, &options, &mut Silent)?;
+    Ok((setup, outcome))
+}
+
+/// The same, which must end well.
+fn good(name: &str, text: &str, clock: Clock, qemu_args: Vec<String>) -> Result<(Setup, Outcome)> {
+    let (setup, outcome) = run_text(name, text, clock, qemu_args)?;
     if outcome.status != Status::Ok {
-        bail!("bench/{name}.toml: {}", outcome.problems.join("\n"));
+        bail!("{name}: {}", outcome.problems.join("\n"));
     }
     Ok((setup, outcome))
+}
+
+/// Runs `bench/NAME.toml` to its end, which must be a good one.
+fn sluice(name: &str, clock: Clock, qemu_args: Vec<String>) -> Result<(Setup, Outcome)> {
+    say(&format!("bench/{name}.toml under Sluice"));
+    let path = root().join("bench").join(format!("{name}.toml"));
+    let text = std::fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
+    good(name, &text, clock, qemu_args)
+}
+
+/// Says what is running now.
+fn say(what: &str) {
+    eprintln!("  running {what}");
+}
+
+/// A file with these bytes, in the scratch directory.
+fn scratch_file(name: &str, content: &[u8]) -> Result<PathBuf> {
+    let path = scratch()?.join(name);
+    std::fs::write(&path, content).with_context(|| format!("could not write {}", path.display()))?;
+    Ok(path)
+}
+
+/// A path in a configuration's text.
+fn quoted(path: &Path) -> String {
+    format!("{:?}", path.display().to_string())
 }

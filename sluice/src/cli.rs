@@ -140,12 +140,16 @@ pub enum Command {
     /// Measure, beside Linux KVM on the same emulated machine; results go to bench/results
     #[command(after_help = concat!(
         "Examples:\n",
-        "  cargo sluice bench                all, about 10 minutes\n",
-        "  cargo sluice bench ne2000         those whose name contains this\n",
+        "  cargo sluice bench                all, about 40 minutes\n",
+        "  cargo sluice bench boot           those whose name contains this\n",
+        "  cargo sluice bench vpio --only fairness,attacks\n",
         "  cargo sluice bench --list"))]
     Bench {
         /// Parts of names; all if none is given
         names: Vec<String>,
+        /// Measure these parts again, keep the other results
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        only: Vec<String>,
         /// Only list them
         #[arg(long)]
         list: bool,

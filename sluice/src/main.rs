@@ -114,7 +114,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Top { instance, interval, count } => manage::top(instance.as_deref(), interval, count)?,
         Command::Devices { instance } => manage::devices(instance.as_deref())?,
         Command::Report { instance } => manage::report(instance.as_deref())?,
-        Command::Bench { names, list } => return bench::run(&names, list),
+        Command::Bench { names, only, list } => return bench::run(&names, &only, list),
         Command::Test { names, list, jobs } => return scenario::run_all(&names, list, jobs),
     }
     Ok(Status::Ok)

@@ -5,7 +5,7 @@
 use super::peer::{Guest, Peer};
 use super::plugin::{self, Moments};
 use super::record::Record;
-use super::{scratch, sluice};
+use super::{Clock, say, scratch, sluice};
 use crate::cpio::Archive;
 use crate::kernels;
 use anyhow::{Context, Result};
@@ -24,7 +24,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
     std::fs::write(directory.join("init.cpio"), initrd()).context("could not write the initrd")?;
 
     let log = directory.join("boot-sluice.count");
-    let (setup, outcome) = sluice("boot", true, plugin::arguments(&library, &log))?;
+    let (setup, outcome) = sluice("boot", Clock::Instructions, plugin::arguments(&library, &log))?;
     let ours = plugin::moments(&log)?;
     record.kernels(&outcome.kernels);
 
@@ -35,7 +35,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
         let log = directory.join(format!("boot-kvm-{machine}.count"));
         let peer = Peer {
             name: format!("boot-kvm-{machine}"),
-            icount: true,
+            clock: Clock::Instructions,
             network: false,
             qemu_args: plugin::arguments(&library, &log),
         };
@@ -46,6 +46,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
             memory: *domain.memory.get_ref(),
             arguments: format!("-machine {machine}"),
         };
+        say(&format!("{} under KVM", peer.name));
         peer.run(&guest, "done", record)?;
         theirs.push((machine, about, plugin::moments(&log)?));
     }

@@ -5,14 +5,11 @@
 //! time-stamp counter counts instructions. Exits are counted from outside ([`tally`](super::tally)), instructions per MiB with
 //! the plugin ([`plugin`](super::plugin)): a long transfer less a short one.
 
-use super::ne2000::{PHASES, all_exits};
 use super::plugin;
 use super::record::Record;
-use super::tally::Reader;
-use super::{PATIENCE, Silent, scratch};
-use crate::config;
-use crate::outcome::{Outcome, Status};
-use crate::session::{self, Options};
+use super::tally::{Reader, Tally};
+use super::transfer::{self, BULK};
+use super::{Clock, good, run_text, say, scratch};
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -40,32 +37,6 @@ pub fn measure(record: &mut Record) -> Result<()> {
     Ok(())
 }
 
-/// Runs a configuration to its end, whatever that is.
-fn run(name: &str, text: &str, icount: bool, qemu_args: Vec<String>) -> Result<Outcome> {
-    eprintln!("  running {name} under Sluice");
-    let setup = config::load_text(&root().join("bench").join(format!("{name}.toml")), text)
-        .map_err(|error| anyhow::anyhow!("{error}"))?;
-    let options = Options {
-        name: format!("bench-{name}"),
-        consoles: scratch()?.join(name),
-        timeout: Some(PATIENCE),
-        accel: crate::qemu::Accel::Tcg,
-        icount,
-        qemu_args,
-        ..Options::default()
-    };
-    session::run(&setup, &options, &mut Silent)
-}
-
-/// The same, which must end well.
-fn good(name: &str, text: &str, icount: bool, qemu_args: Vec<String>) -> Result<Outcome> {
-    let outcome = run(name, text, icount, qemu_args)?;
-    if outcome.status != Status::Ok {
-        bail!("{name}: {}", outcome.problems.join("\n"));
-    }
-    Ok(outcome)
-}
-
 fn machine(unit: &str, remapping: bool) -> String {
     format!("[machine]\nmemory = \"768MiB\"\niommu = \"{unit}\"\ninterrupt_remapping = {remapping}\n")
 }
@@ -77,7 +48,8 @@ fn costs(record: &mut Record, unit: &str, name: &str) -> Result<()> {
     let run_name = format!("iommu-cost-{unit}");
     // The self-test ends the machine itself: no guest ever runs.
     let arguments = ["-append", "selftest=iommu-cost"].map(str::to_owned).to_vec();
-    run(&run_name, &text, true, arguments)?;
+    say(&run_name);
+    run_text(&run_name, &text, Clock::Instructions, arguments)?;
     let log = std::fs::read_to_string(scratch()?.join(&run_name).join("sluice.log"))
         .context("the hypervisor wrote no log")?;
     if !log.contains("selftest iommu-cost passed") {
@@ -128,7 +100,9 @@ fn devices(record: &mut Record, unit: &str, name: &str, remapping: bool) -> Resu
                 machine(unit, remapping)
             );
             let how = if remapping { "remapped" } else { "plain" };
-            let outcome = good(&format!("iommu-{unit}-{how}-{nic}-{nic_kernel}"), &text, false, Vec::new())?;
+            let run_name = format!("iommu-{unit}-{how}-{nic}-{nic_kernel}");
+            say(&run_name);
+            let (_, outcome) = good(&run_name, &text, Clock::Host, Vec::new())?;
             record.kernels(&outcome.kernels);
             for (guest, device, kernel, keys) in [
                 ("net", nic, nic_kernel, &["download_sha256", "upload_sha256"][..]),
@@ -185,13 +159,23 @@ const PROTECTIONS: [(&str, &str); 3] = [("none", "none"), UNITS[0], UNITS[1]];
 /// Exits per packet, and flushes.
 fn passed_through(record: &mut Record, nic: &str) -> Result<()> {
     for (unit, name) in PROTECTIONS {
-        let reader = Reader::start(&scratch()?, nic)?;
+        let reader = Reader::start(&scratch()?, Tally::new(nic))?;
         let text = owner(nic, unit, "down=2M,up=2M");
-        let ran = good(&format!("iommu-{nic}-{unit}"), &text, false, reader.arguments(true));
+        let run_name = format!("iommu-{nic}-{unit}");
+        say(&run_name);
+        let ran = good(&run_name, &text, Clock::Host, reader.arguments(false, None));
         let tally = reader.finish();
-        let (outcome, tally) = (ran?, tally?);
-        let found: Vec<_> = outcome.guests.iter().map(|guest| guest.findings.clone()).collect();
-        all_exits(record, &format!("{nic}.passthrough.{name}"), &tally, &found, &PHASES)?;
+        let ((_, outcome), tally) = (ran?, tally?);
+        for (phase, direction, mark) in BULK {
+            let frames = transfer::frames(&outcome.guests, mark)?;
+            let exits = tally.phase(phase).all_exits().count;
+            record.row(
+                format!("{nic}.passthrough.{name}.{direction}.exits_per_packet"),
+                exits as f64 / frames.all(),
+                "exits/packet",
+                format!("all {exits} exits during the transfer / {frames}"),
+            );
+        }
         let report = outcome.report.as_ref().context("the hypervisor sent no report")?;
         for count in report.iommu.units.iter().flat_map(|unit| &unit.flushes) {
             record.row(
@@ -202,7 +186,7 @@ fn passed_through(record: &mut Record, nic: &str) -> Result<()> {
             );
         }
     }
-    for (_, direction) in PHASES {
+    for (_, direction, _) in BULK {
         for (_, name) in UNITS {
             let value =
                 |who: &str| record.value(&format!("{nic}.passthrough.{who}.{direction}.exits_per_packet"));
@@ -224,7 +208,9 @@ fn throughput(record: &mut Record) -> Result<()> {
         let count = |amounts: &str| -> Result<u64> {
             let log: PathBuf = scratch()?.join(format!("iommu-{unit}.count"));
             let text = owner("e1000", unit, amounts);
-            good(&format!("iommu-e1000-{unit}-work"), &text, true, plugin::arguments(&library, &log))?;
+            let run_name = format!("iommu-e1000-{unit}-work");
+            say(&run_name);
+            good(&run_name, &text, Clock::Instructions, plugin::arguments(&library, &log))?;
             plugin::end(&log)
         };
         let work = count("down=4M,up=4M")?.saturating_sub(count("down=1M,up=1M")?) as f64 / MIB;
@@ -274,6 +260,7 @@ fn attacks(record: &mut Record, unit: &str, name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config;
 
     #[test]
     fn costs_are_read_from_the_log() {

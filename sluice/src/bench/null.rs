@@ -3,7 +3,7 @@
 
 use super::peer::{Guest, Peer};
 use super::record::Record;
-use super::sluice;
+use super::{Clock, say, sluice};
 use crate::kernels;
 use crate::outcome::Finding;
 use anyhow::{Context, Result};
@@ -29,12 +29,17 @@ const MEASURED: [(&str, &str, &str); 11] = [
 
 /// Measures all.
 pub fn measure(record: &mut Record) -> Result<()> {
-    let (setup, outcome) = sluice("null-exit", true, Vec::new())?;
+    let (setup, outcome) = sluice("null-exit", Clock::Instructions, Vec::new())?;
     let findings = outcome.guests.into_iter().next().map(|guest| guest.findings).unwrap_or_default();
     add(record, "", &findings);
 
     let domain = setup.domains.first().context("bench/null-exit.toml has a domain")?;
-    let peer = Peer { name: "null-exit-kvm".into(), icount: true, network: false, qemu_args: Vec::new() };
+    let peer = Peer {
+        name: "null-exit-kvm".into(),
+        clock: Clock::Instructions,
+        network: false,
+        qemu_args: Vec::new(),
+    };
     let guest = Guest {
         kernel: &kernels::get("bare")?.image,
         initrd: None,
@@ -43,6 +48,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
         arguments: "-machine q35".into(),
     };
     // What comes after needs a platform as Sluice's: on a PC, an interrupt of the old timer ends it.
+    say(&format!("{} under KVM", peer.name));
     let findings = peer.run(&guest, "null.vmmcall", record)?;
     add(record, "kvm.", &findings);
     Ok(())

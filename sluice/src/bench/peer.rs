@@ -2,10 +2,11 @@
 //!
 //! An initramfs holds busybox, the kernel's own kvm-amd, the QEMU of this machine with the libraries and
 //! firmware it needs, and the guest. Its `init` loads the module and starts the guest; what the guest says on
-//! its console appears on the emulated machine's.
+//! its console appears on the emulated machine's. The other peer is the guest itself on that machine, without any
+//! hypervisor.
 
 use super::record::Record;
-use super::scratch;
+use super::{Clock, scratch};
 use crate::cpio::Archive;
 use crate::kernels::{self, Kernel};
 use crate::outcome::{Finding, parse_finding};
@@ -38,8 +39,8 @@ const FIRMWARE: [&str; 6] = [
 pub struct Peer {
     /// Name of the run, for its files.
     pub name: String,
-    /// Count instructions instead of time.
-    pub icount: bool,
+    /// What it takes for time.
+    pub clock: Clock,
     /// Give the host a network, so that its guests reach 10.0.2.2.
     pub network: bool,
     /// Further arguments for the QEMU that emulates the machine.
@@ -63,32 +64,42 @@ pub struct Guest<'a> {
 impl Peer {
     /// Runs the guest until it reports something under the key `last`, and returns what it found.
     pub fn run(&self, guest: &Guest, last: &str, record: &mut Record) -> Result<Vec<Finding>> {
-        eprintln!("  running {} under KVM", self.name);
         let kernel = kernels::get("debian-6.1")?;
         record.version("kvm_host", &format!("{}, package {}", kernel.release, kernel.version));
         record.version("kvm_qemu", "the same as qemu");
         let initramfs = scratch()?.join(format!("{}.cpio", self.name));
         std::fs::write(&initramfs, self.initramfs(guest, &kernel)?)
             .with_context(|| format!("could not write {}", initramfs.display()))?;
-        let result = self.follow(self.start(&kernel, &initramfs)?, last);
+        let mut devices = Vec::new();
+        if self.network {
+            devices.extend(["-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile="]);
+        }
+        let machine = self.start(&kernel.image, &initramfs, "console=ttyS0 quiet panic=-1", &devices);
+        let result = machine.and_then(|machine| self.follow(machine, last));
         std::fs::remove_file(&initramfs)?;
         result
     }
 
-    fn start(&self, kernel: &Kernel, initramfs: &Path) -> Result<Child> {
-        let thread = if self.icount { "single" } else { "multi" };
+    /// Runs the guest on the emulated machine itself, until it reports something under the key `last`.
+    pub fn run_native(&self, guest: &Guest, last: &str) -> Result<Vec<Finding>> {
+        let devices: Vec<&str> = guest.arguments.split_whitespace().collect();
+        let initrd = guest.initrd.context("it has an initrd")?;
+        self.follow(self.start(guest.kernel, initrd, &guest.cmdline, &devices)?, last)
+    }
+
+    fn start(&self, kernel: &Path, initramfs: &Path, cmdline: &str, devices: &[&str]) -> Result<Child> {
+        let thread = if self.clock.icount() { "single" } else { "multi" };
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(qemu::program());
         command.args(["-machine", "q35", "-accel", &format!("tcg,thread={thread}")]);
         command.args(["-cpu", "EPYC,+svm,+npt", "-smp", "1", "-m", &MEMORY.to_string()]);
-        if self.icount {
+        if self.clock.icount() {
             command.args(["-icount", "shift=0,sleep=off", "-rtc", "base=2024-01-01,clock=vm"]);
+            command.args(self.clock.arguments());
         }
-        if self.network {
-            command.args(["-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile="]);
-        }
-        command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initramfs);
-        command.args(["-append", "console=ttyS0 quiet panic=-1"]);
+        command.args(devices);
+        command.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
+        command.args(["-append", cmdline]);
         command.args([
             "-nodefaults",
             "-no-user-config",

@@ -38,6 +38,37 @@ pub fn build() -> Result<PathBuf> {
     Ok(library)
 }
 
+/// What QEMU's `-plugin` takes to have it count at each exit, and in these functions of the hypervisor.
+pub fn exits(library: &Path, functions: &[(String, u64, u64)]) -> String {
+    let mut text = format!("{},exits=on", library.display());
+    for (name, first, size) in functions {
+        text += &format!(",{name}={first:x}+{size:x}");
+    }
+    text
+}
+
+/// Where functions of an ELF file are: for each name and end of a symbol's path, address and size of all
+/// that fit.
+pub fn functions(elf: &Path, wanted: &[(&str, &str)]) -> Result<Vec<(String, u64, u64)>> {
+    let output = run(Command::new("nm").args(["-C", "-S", "--defined-only"]).arg(elf))?;
+    Ok(symbols(&String::from_utf8_lossy(&output.stdout), wanted))
+}
+
+/// Lines `ADDRESS SIZE TYPE NAME`.
+fn symbols(text: &str, wanted: &[(&str, &str)]) -> Vec<(String, u64, u64)> {
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+        let (Some(first), Some(size)) = (number(), number()) else { continue };
+        let symbol = words.nth(1).unwrap_or_default();
+        for (name, _) in wanted.iter().filter(|(_, end)| symbol.ends_with(end)) {
+            found.push(((*name).to_owned(), first, size));
+        }
+    }
+    found
+}
+
 /// QEMU's arguments that load it and send what it says to a file.
 pub fn arguments(library: &Path, log: &Path) -> Vec<String> {
     ["-plugin", &library.display().to_string(), "-d", "plugin", "-D", &log.display().to_string()]
@@ -81,6 +112,17 @@ fn parse(text: &str) -> Option<Moments> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_are_found_by_the_end_of_their_names() {
+        let text = "ffffffff802a20d0 0000000000000350 t <sluice_vpio::track::Tracker>::step\n\
+                    ffffffff802a2420 00000000000000a1 t <sluice_vpio::track::Tracker>::resting\n\
+                    ffffffff802a2421 B no_size\n";
+        let found = symbols(text, &[("model_update", "Tracker>::step")]);
+        assert_eq!(found, [("model_update".to_owned(), 0xffff_ffff_802a_20d0, 0x350)]);
+        let text = exits(Path::new("a.so"), &found);
+        assert_eq!(text, "a.so,exits=on,model_update=ffffffff802a20d0+350");
+    }
 
     #[test]
     fn all_moments_are_needed() {

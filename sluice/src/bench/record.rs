@@ -7,17 +7,66 @@ use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::process::Command;
 
+/// What a row should come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Aim {
+    /// This or less.
+    AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
+}
+
+impl Aim {
+    /// The value, as it is shown, is what it should be.
+    pub fn met(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(limit) => value <= limit,
+            Self::AtLeast(limit) => value >= limit,
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::AtMost(limit) => format!("at most {limit}"),
+            Self::AtLeast(limit) => format!("at least {limit}"),
+        }
+    }
+}
+
+struct Row {
+    id: String,
+    value: f64,
+    unit: &'static str,
+    note: String,
+    aim: Option<Aim>,
+}
+
+impl Row {
+    fn json(&self) -> Value {
+        let mut row = json!({ "id": self.id, "value": self.value, "unit": self.unit, "note": self.note });
+        if let Some(aim) = self.aim {
+            row["aim"] = json!(aim.text());
+            row["met"] = json!(aim.met(self.value));
+        }
+        row
+    }
+}
+
 /// One benchmark's rows, versions and machine.
 pub struct Record {
     name: &'static str,
-    rows: Vec<(String, f64, &'static str, String)>,
+    rows: Vec<Row>,
+    /// Rows of an earlier measurement that are not measured again.
+    kept: Vec<Value>,
     versions: Map<String, Value>,
+    problems: Vec<String>,
 }
 
 impl Record {
     /// An empty record.
     pub fn new(name: &'static str) -> Self {
-        let mut record = Self { name, rows: Vec::new(), versions: Map::new() };
+        let mut record =
+            Self { name, rows: Vec::new(), kept: Vec::new(), versions: Map::new(), problems: Vec::new() };
         let qemu = first_line(Command::new(crate::qemu::program()).arg("--version"));
         record.version("qemu", &qemu);
         // Only what ends up in the image makes it another hypervisor.
@@ -33,14 +82,41 @@ impl Record {
         record
     }
 
+    /// Keeps the rows of the last measurement that will not come again.
+    pub fn keep_others(&mut self) {
+        let text = std::fs::read_to_string(self.path()).unwrap_or_default();
+        let mut document: Value = serde_json::from_str(&text).unwrap_or_default();
+        self.kept = document["rows"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let problems = document["problems"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        self.problems = problems.iter().filter_map(|problem| Some(problem.as_str()?.to_owned())).collect();
+    }
+
     /// Adds a row. The value is kept with six significant digits.
     pub fn row(&mut self, id: impl Into<String>, value: f64, unit: &'static str, note: impl Into<String>) {
-        self.rows.push((id.into(), rounded(value), unit, note.into()));
+        self.add(Row { id: id.into(), value: rounded(value), unit, note: note.into(), aim: None });
+    }
+
+    /// Adds a row that should come to something.
+    pub fn aimed(
+        &mut self,
+        id: impl Into<String>,
+        value: f64,
+        unit: &'static str,
+        aim: Option<Aim>,
+        note: impl Into<String>,
+    ) {
+        self.add(Row { id: id.into(), value: rounded(value), unit, note: note.into(), aim });
+    }
+
+    fn add(&mut self, row: Row) {
+        self.kept.retain(|kept| kept["id"] != row.id.as_str());
+        self.rows.push(row);
     }
 
     /// The value of a row that is there already.
     pub fn value(&self, id: &str) -> Option<f64> {
-        self.rows.iter().find(|row| row.0 == id).map(|row| row.1)
+        let fresh = self.rows.iter().find(|row| row.id == id).map(|row| row.value);
+        fresh.or_else(|| self.kept.iter().find(|row| row["id"] == id)?["value"].as_f64())
     }
 
     /// Notes what was measured.
@@ -55,22 +131,43 @@ impl Record {
         }
     }
 
+    /// Notes what could not be measured.
+    pub fn problem(&mut self, what: &str, text: &str) {
+        self.solved(what);
+        let root = format!("{}/", root().display());
+        self.problems.push(format!("{what}: {}", text.replace(&root, "")));
+    }
+
+    /// It could be measured now.
+    pub fn solved(&mut self, what: &str) {
+        self.problems.retain(|problem| !problem.starts_with(&format!("{what}: ")));
+    }
+
+    /// What could not be measured.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
     /// The rows for people.
     pub fn table(&self) -> String {
-        let mut table = Table::new(&["", "value", "unit"]);
-        for (id, value, unit, _) in &self.rows {
-            table.row(vec![id.clone(), shown(*value), (*unit).to_owned()]);
+        let mut table = Table::new(&["", "value", "unit", "aim", ""]);
+        for row in &self.rows {
+            let (aim, verdict) = match row.aim {
+                None => (String::new(), ""),
+                Some(aim) => (aim.text(), if aim.met(row.value) { "met" } else { "MISSED" }),
+            };
+            table.row(vec![row.id.clone(), shown(row.value), row.unit.to_owned(), aim, verdict.to_owned()]);
         }
         table.render()
     }
 
-    /// Writes `bench/results/NAME.json`.
+    fn path(&self) -> PathBuf {
+        root().join("bench/results").join(format!("{}.json", self.name))
+    }
+
+    /// Writes `bench/results/NAME.json`: all that is known until now.
     pub fn write(&self) -> Result<PathBuf> {
-        let rows: Vec<Value> = self
-            .rows
-            .iter()
-            .map(|(id, value, unit, note)| json!({ "id": id, "value": value, "unit": unit, "note": note }))
-            .collect();
+        let rows: Vec<Value> = self.kept.iter().cloned().chain(self.rows.iter().map(Row::json)).collect();
         let document = json!({
             "benchmark": self.name,
             "command": format!("cargo sluice bench {}", self.name),
@@ -80,9 +177,10 @@ impl Record {
                 "host": host(),
             },
             "versions": self.versions,
+            "problems": self.problems,
             "rows": rows,
         });
-        let path = root().join("bench/results").join(format!("{}.json", self.name));
+        let path = self.path();
         write_whole(&path, (serde_json::to_string_pretty(&document)? + "\n").as_bytes())?;
         Ok(crate::workspace::shortened(&path))
     }
@@ -97,7 +195,8 @@ fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-fn shown(value: f64) -> String {
+/// A value for people.
+pub fn shown(value: f64) -> String {
     if value.fract() == 0.0 { crate::table::grouped(value as u64) } else { format!("{value}") }
 }
 
@@ -116,6 +215,23 @@ fn first_line(command: &mut Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_aim_is_met_by_what_is_shown() {
+        let mut record = Record {
+            name: "test",
+            rows: Vec::new(),
+            kept: vec![json!({ "id": "a", "value": 1.0 }), json!({ "id": "b", "value": 2.0 })],
+            versions: Map::new(),
+            problems: Vec::new(),
+        };
+        record.aimed("a", 0.95, "ratio", Some(Aim::AtLeast(0.95)), "");
+        record.aimed("c", 1.21, "ratio", Some(Aim::AtMost(1.2)), "");
+        assert_eq!(record.rows[0].json()["met"], json!(true));
+        assert_eq!(record.rows[1].json()["met"], json!(false));
+        assert_eq!((record.value("a"), record.value("b")), (Some(0.95), Some(2.0)));
+        assert_eq!(record.kept.len(), 1, "what is measured again replaces what was");
+    }
 
     #[test]
     fn values_keep_six_digits() {

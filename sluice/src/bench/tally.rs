@@ -1,15 +1,18 @@
-//! Counts from outside: reads QEMU's log of every `VMRUN` and `#VMEXIT` of the emulated processor, and of every
-//! access to a device, and attributes them.
+//! Counts from outside: reads QEMU's log of every `VMRUN` and `#VMEXIT` of the emulated processor, of every
+//! access to a device, and of instructions, and attributes them to guests and to what they do.
 //!
 //! - `-d in_asm` makes QEMU 7.2 log `vmrun!` and `vmexit(...)` (target/i386/tcg/sysemu/svm_helper.c);
 //!   `-dfilter` with an address where no code is leaves only those.
 //! - `-trace memory_region_ops_*` logs every access that reaches a device.
+//! - bench/instructions.rs adds the count of instructions at each `VMRUN` and after each `#VMEXIT`.
 //!
 //! Between a `vmrun!` and the next `vmexit` the guest runs: an access there was made by the guest itself,
 //! unhooked. An access elsewhere was made by the hypervisor. The exit of a hooked port access says the port
-//! (AMD APM volume 2, 15.10.2). A guest is known by the address of its VMCB.
+//! (AMD APM volume 2, 15.10.2), a nested page fault the address (15.25.6). A guest is known by the address of its VMCB.
+//! A machine without a hypervisor is one guest that never exits.
 //!
-//! A guest separates its transfers by writes to the ports [`MARKS`] (guest/rootfs/init), which always exit.
+//! A guest separates what it does by writes to the ports [`MARKS`], and says how far it is by writes to the
+//! ports [`STEPS`] (guest/rootfs/init); both always exit.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -19,12 +22,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
 
-/// Ports of the marks: a download begins, ends; an upload begins, ends.
-const MARKS: RangeInclusive<u16> = 0x5a0..=0x5a3;
+/// Ports of the marks: the beginning and the end of each phase, in the order of [`PHASES`].
+const MARKS: RangeInclusive<u16> = 0x5a0..=0x5a7;
+/// Ports of steps: the first one, the second...
+const STEPS: RangeInclusive<u16> = 0x5b0..=0x5ff;
 /// `VMEXIT_IOIO`.
 const IOIO: u32 = 0x7b;
+/// `VMEXIT_NPF`.
+const NESTED_PAGE_FAULT: u32 = 0x400;
 /// The last line: no more will come.
 const END: &str = "tally: end";
+/// The only guest of a machine without a hypervisor.
+const BARE: u64 = 0;
 
 /// What a guest is doing, by its marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,15 +45,53 @@ pub enum Phase {
     Down,
     /// An upload.
     Up,
+    /// Many small downloads.
+    Small,
+    /// Lines that are answered one by one.
+    Interactive,
+}
+
+/// The phases that guests mark, and what they call them.
+pub const PHASES: [(Phase, &str); 4] =
+    [(Phase::Down, "down"), (Phase::Up, "up"), (Phase::Small, "small"), (Phase::Interactive, "interactive")];
+
+/// Where a device's registers are, ports and memory, as the guest sees them.
+pub type Regions = [RangeInclusive<u64>];
+
+/// Exits of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exits {
+    /// How many.
+    pub count: u64,
+    /// Instructions that the hypervisor executed after them, before it entered a guest again.
+    pub instructions: u64,
+}
+
+impl Exits {
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.instructions += other.instructions;
+    }
+}
+
+/// What an exit was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    /// An access to a port.
+    Port(u16),
+    /// An access to memory that is not mapped, or not for it.
+    Memory(u64),
+    /// Anything else.
+    Other,
 }
 
 /// What was counted of a guest in a phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Exits.
-    pub exits: u64,
-    /// Exits by port accesses, by port; a whole `rep` is one if the hypervisor takes it at once.
-    pub ports: BTreeMap<u16, u64>,
+    /// Exits; a whole `rep` is one if the hypervisor takes it at once.
+    exits: BTreeMap<Cause, Exits>,
+    /// Instructions that the guest executed.
+    pub own_instructions: u64,
     /// Elements that the hypervisor moved for the guest's string instructions, beyond the first of each.
     pub further_elements: u64,
     /// Accesses to the device that the guest made itself, as the device sees them.
@@ -55,18 +102,46 @@ pub struct Counts {
     pub forwarded_elements: u64,
 }
 
+impl Cause {
+    fn is_in(self, regions: &Regions) -> bool {
+        let address = match self {
+            Self::Port(port) => u64::from(port),
+            Self::Memory(address) => address,
+            Self::Other => return false,
+        };
+        // Ports are never where memory is.
+        regions.iter().any(|region| region.contains(&address))
+    }
+}
+
 impl Counts {
-    /// Exits by accesses to these ports.
-    pub fn port_exits(&self, ports: &RangeInclusive<u16>) -> u64 {
-        self.ports.range(ports.clone()).map(|(_, count)| count).sum()
+    /// All exits.
+    pub fn all_exits(&self) -> Exits {
+        self.sum(|_| true)
+    }
+
+    /// Exits by accesses to a device.
+    pub fn device_exits(&self, regions: &Regions) -> Exits {
+        self.sum(|cause| cause.is_in(regions))
+    }
+
+    fn sum(&self, wanted: impl Fn(Cause) -> bool) -> Exits {
+        let mut sum = Exits::default();
+        self.exits.iter().filter(|(cause, _)| wanted(**cause)).for_each(|(_, exits)| sum.add(*exits));
+        sum
+    }
+
+    /// Instructions of the whole machine.
+    pub fn instructions(&self) -> u64 {
+        self.own_instructions + self.all_exits().instructions
     }
 
     /// Adds all of another.
     pub fn add(&mut self, other: &Self) {
-        self.exits += other.exits;
-        for (port, count) in &other.ports {
-            *self.ports.entry(*port).or_default() += count;
+        for (cause, exits) in &other.exits {
+            self.exits.entry(*cause).or_default().add(*exits);
         }
+        self.own_instructions += other.own_instructions;
         self.further_elements += other.further_elements;
         self.direct_elements += other.direct_elements;
         self.direct_instructions += other.direct_instructions;
@@ -81,23 +156,34 @@ pub struct Tally {
     device: String,
     guests: BTreeMap<(u64, Phase), Counts>,
     phases: BTreeMap<u64, Phase>,
+    steps: BTreeMap<u64, Vec<u64>>,
+    functions: BTreeMap<String, Vec<u64>>,
+    /// There is no hypervisor.
+    bare: bool,
     /// Who runs now, by VMCB; none while the hypervisor does.
     running: Option<u64>,
-    /// Who ran last.
-    last: u64,
+    /// Who ran last, and why it ran no more.
+    last: (u64, Option<Cause>),
     /// The last exit was by a string instruction, after this many elements.
     string: Option<u64>,
     /// The last access was to the data port by the guest: its width and direction.
     burst: Option<(u64, u8, bool)>,
+    /// Instructions that the machine had executed when it last said so.
+    clock: u64,
 }
 
 /// Offset of the NE2000's data port, and of the end of its range.
 const DATA: RangeInclusive<u64> = 0x10..=0x17;
 
 impl Tally {
-    /// Nothing counted yet; `device` is the memory region's name in QEMU, such as `ne2000`.
+    /// Nothing counted yet; `device` is how its memory regions' names begin in QEMU, such as `ne2000`.
     pub fn new(device: &str) -> Self {
-        Self { device: format!("'{device}'"), ..Self::default() }
+        Self { device: format!(" name '{device}"), ..Self::default() }
+    }
+
+    /// The same for a machine without a hypervisor.
+    pub fn bare(device: &str) -> Self {
+        Self { bare: true, running: Some(BARE), ..Self::new(device) }
     }
 
     /// The sum over all guests of what happened in a phase.
@@ -116,6 +202,21 @@ impl Tally {
         sum
     }
 
+    /// Exits of each guest in all phases, in the order of their VMCBs, and when it was how far: the machine's count of
+    /// instructions at each of its steps.
+    pub fn progress(&self) -> Vec<(u64, &[u64])> {
+        let exits = |guest: u64| {
+            let own = self.guests.iter().filter(|(key, _)| key.0 == guest);
+            own.map(|(_, counts)| counts.all_exits().count).sum()
+        };
+        self.steps.iter().map(|(guest, steps)| (exits(*guest), steps.as_slice())).collect()
+    }
+
+    /// Instructions of each call of a function of the hypervisor.
+    pub fn function(&self, name: &str) -> &[u64] {
+        self.functions.get(name).map_or(&[], Vec::as_slice)
+    }
+
     fn counts(&mut self, guest: u64) -> &mut Counts {
         let phase = self.phases.get(&guest).copied().unwrap_or_default();
         self.guests.entry((guest, phase)).or_default()
@@ -130,46 +231,91 @@ impl Tally {
         };
         if let Some(rest) = line.strip_prefix("vmrun! ") {
             if let Some(elements) = self.string.take() {
-                self.counts(self.last).further_elements += elements.saturating_sub(1);
+                self.counts(self.last.0).further_elements += elements.saturating_sub(1);
             }
             self.running = u64::from_str_radix(rest, 16).ok();
         } else if let Some(rest) = line.strip_prefix("vmexit(") {
             self.exit(rest);
-        } else if line.ends_with(self.device.as_str()) {
+        } else if let Some(rest) = line.strip_prefix("count ") {
+            self.count(rest);
+        } else if line.contains(self.device.as_str()) {
             self.access(line);
+        } else if self.bare && line.ends_with(" name 'io'") {
+            // Nobody has the ports of marks.
+            let port = parse_access(line).and_then(|(address, ..)| u16::try_from(address).ok());
+            self.mark(BARE, port.unwrap_or(0));
         }
     }
 
     fn exit(&mut self, rest: &str) {
         let Some(guest) = self.running.take() else { return };
-        self.last = guest;
         let mut fields = rest.split(", ").map(|field| u64::from_str_radix(field, 16).unwrap_or(0));
         let code = fields.next().unwrap_or(0) as u32;
         let information = fields.next().unwrap_or(0);
-        self.counts(guest).exits += 1;
-        if code != IOIO {
-            return;
+        let cause = match code {
+            IOIO => Cause::Port((information >> 16) as u16),
+            NESTED_PAGE_FAULT => Cause::Memory(fields.next().unwrap_or(0)),
+            _ => Cause::Other,
+        };
+        self.counts(guest).exits.entry(cause).or_default().count += 1;
+        self.last = (guest, Some(cause));
+        if let Cause::Port(port) = cause
+            && !self.mark(guest, port)
+        {
+            // Bit 2: a string instruction.
+            self.string = (information & 4 != 0).then_some(0);
         }
-        let port = (information >> 16) as u16;
+    }
+
+    /// True if the port is one of marks or steps.
+    fn mark(&mut self, guest: u64, port: u16) -> bool {
         if MARKS.contains(&port) {
-            let phase = [Phase::Down, Phase::Outside, Phase::Up, Phase::Outside];
-            self.phases.insert(guest, phase[usize::from(port - MARKS.start())]);
+            let mark = usize::from(port - MARKS.start());
+            let phase = PHASES.get(mark / 2).filter(|_| mark.is_multiple_of(2));
+            self.phases.insert(guest, phase.map_or(Phase::Outside, |(phase, _)| *phase));
+            return true;
+        }
+        let step = STEPS.contains(&port);
+        if step {
+            self.steps.entry(guest).or_default().push(self.clock);
+        }
+        step
+    }
+
+    /// What the plugin says: `run N ...`, `exit N ...`, `out N ...` or `fn NAME N`.
+    fn count(&mut self, rest: &str) {
+        let mut words = rest.split(' ');
+        let what = words.next().unwrap_or_default();
+        if what == "fn" {
+            if let (Some(name), Some(count)) = (words.next(), words.next().and_then(|word| word.parse().ok()))
+            {
+                self.functions.entry(name.to_owned()).or_default().push(count);
+            }
             return;
         }
-        *self.counts(guest).ports.entry(port).or_default() += 1;
-        // Bit 2: a string instruction.
-        self.string = (information & 4 != 0).then_some(0);
+        let Some(now) = words.next().and_then(|word| word.parse::<u64>().ok()) else { return };
+        let passed = now.saturating_sub(self.clock);
+        self.clock = now;
+        let (guest, cause) = self.last;
+        match (what, cause) {
+            ("run", Some(cause)) => {
+                self.counts(guest).exits.entry(cause).or_default().instructions += passed;
+            }
+            ("exit", _) => self.counts(guest).own_instructions += passed,
+            ("out", _) if self.bare => self.counts(BARE).own_instructions += passed,
+            _ => {}
+        }
     }
 
     fn access(&mut self, line: &str) {
         let Some((address, size, write)) = parse_access(line) else { return };
-        let data = DATA.contains(&(address & 0x1f));
+        let data = self.device.ends_with("ne2000") && DATA.contains(&(address & 0x1f));
         let Some(guest) = self.running else {
             self.burst = None;
             if let (Some(elements), true) = (&mut self.string, data) {
                 *elements += 1;
             }
-            self.counts(self.last).forwarded_elements += 1;
+            self.counts(self.last.0).forwarded_elements += 1;
             return;
         };
         let burst = data.then_some((guest, size, write));
@@ -182,19 +328,20 @@ impl Tally {
 }
 
 /// `memory_region_ops_read cpu 0 mr 0x... addr 0xc000 value 0x0 size 1 name 'ne2000'`: address, size, write.
+/// There are millions of them: found by whole words, which is fast where nothing is optimized, too.
 fn parse_access(line: &str) -> Option<(u64, u8, bool)> {
-    let mut words = line.split(' ');
-    let write = match words.next()?.rsplit(':').next()? {
-        "memory_region_ops_read" => false,
-        "memory_region_ops_write" => true,
-        _ => return None,
+    let write = if line.contains("memory_region_ops_write ") {
+        true
+    } else if line.contains("memory_region_ops_read ") {
+        false
+    } else {
+        return None;
     };
-    let mut after = |name: &str| {
-        words.by_ref().find(|word| *word == name)?;
-        words.next()
-    };
-    let address = u64::from_str_radix(after("addr")?.strip_prefix("0x")?, 16).ok()?;
-    Some((address, after("size")?.parse().ok()?, write))
+    let (_, rest) = line.split_once(" addr 0x")?;
+    let (address, rest) = rest.split_once(" value ")?;
+    let (_, rest) = rest.split_once(" size ")?;
+    let (size, _) = rest.split_once(" name ")?;
+    Some((u64::from_str_radix(address, 16).ok()?, size.parse().ok()?, write))
 }
 
 /// Reads QEMU's log while it is written: through a pipe, because it is long.
@@ -204,14 +351,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Makes the pipe and starts to read.
-    pub fn start(directory: &Path, device: &str) -> Result<Self> {
+    /// Makes the pipe and starts to read into `tally`.
+    pub fn start(directory: &Path, mut tally: Tally) -> Result<Self> {
         let pipe = directory.join("qemu.pipe");
         let _ = std::fs::remove_file(&pipe);
         crate::workspace::run(Command::new("mkfifo").arg(&pipe))?;
         // Open for both, so that QEMU may open and close it as it likes.
         let end = std::fs::File::options().read(true).write(true).open(&pipe)?;
-        let mut tally = Tally::new(device);
         let thread = std::thread::spawn(move || {
             let mut reader = BufReader::with_capacity(1 << 20, end);
             let mut line = Vec::new();
@@ -230,14 +376,21 @@ impl Reader {
         Ok(Self { pipe, thread })
     }
 
-    /// QEMU's arguments that make it write what is read here.
-    pub fn arguments(&self, accesses: bool) -> Vec<String> {
-        let mut arguments = vec!["-d", "in_asm", "-dfilter", "0x0+1"];
-        if accesses {
-            arguments.extend(["-trace", "memory_region_ops_read", "-trace", "memory_region_ops_write"]);
+    /// QEMU's arguments that make it write what is read here: exits; accesses; what a plugin says, given its own
+    /// arguments.
+    pub fn arguments(&self, accesses: bool, plugin: Option<&str>) -> Vec<String> {
+        let mut arguments = Vec::new();
+        let mut add = |option: &str, value: &str| arguments.extend([option.to_owned(), value.to_owned()]);
+        add("-d", if plugin.is_some() { "in_asm,plugin" } else { "in_asm" });
+        add("-dfilter", "0x0+1");
+        if let Some(plugin) = plugin {
+            add("-plugin", plugin);
         }
-        let mut arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
-        arguments.extend(["-D".to_owned(), self.pipe.display().to_string()]);
+        if accesses {
+            add("-trace", "memory_region_ops_read");
+            add("-trace", "memory_region_ops_write");
+        }
+        add("-D", &self.pipe.display().to_string());
         arguments
     }
 
@@ -249,7 +402,7 @@ impl Reader {
         let tally = self.thread.join().ok().context("the reader of QEMU's log failed")?;
         let _ = std::fs::remove_file(&self.pipe);
         if tally.guests.is_empty() {
-            bail!("QEMU logged no exits; this was written for QEMU 7.2 (Debian 12)");
+            bail!("QEMU logged nothing of use; this was written for QEMU 7.2 (Debian 12)");
         }
         Ok(tally)
     }
@@ -259,71 +412,113 @@ impl Reader {
 mod tests {
     use super::*;
 
-    fn tally(lines: &[&str]) -> Tally {
-        let mut tally = Tally::new("ne2000");
+    const ENTRY: &str = "vmrun! 0000000000001000";
+    const INTERRUPT: &str = "vmexit(00000072, 0000000000000000, 0000000000000000, 0000000000000000)!";
+
+    fn tally_of(mut tally: Tally, lines: &[&str]) -> Tally {
         lines.iter().for_each(|line| tally.line(line));
         tally
+    }
+
+    fn tally(lines: &[&str]) -> Tally {
+        tally_of(Tally::new("ne2000"), lines)
     }
 
     fn access(what: &str, port: u16, size: u8) -> String {
         format!("memory_region_ops_{what} cpu 0 mr 0x55 addr {port:#x} value 0x0 size {size} name 'ne2000'")
     }
 
+    fn port_exit(port: u16) -> String {
+        format!("vmexit(0000007b, {:016x}, 0, 0)!", u64::from(port) << 16 | 0x10)
+    }
+
     #[test]
     fn accesses_are_the_guests_between_entry_and_exit() {
         let status = access("read", 0xc007, 1);
         let data = access("write", 0xc010, 4);
-        let counts = tally(&[
-            "vmrun! 0000000000001000",
-            &status,
-            &data,
-            &data,
-            &status,
-            &data,
-            "vmexit(0000007b, 00000000c0070011, 0000000000000000, 0000000000000000)!",
-            &status,
-            "vmrun! 0000000000001000",
-        ])
-        .total();
+        let hooked = port_exit(0xc007);
+        let counts = tally(&[ENTRY, &status, &data, &data, &status, &data, &hooked, &status, ENTRY]).total();
         assert_eq!(counts.direct_elements, 5);
         assert_eq!(counts.direct_instructions, 4, "two elements were one instruction");
         assert_eq!(counts.forwarded_elements, 1);
-        assert_eq!((counts.exits, counts.port_exits(&(0xc000..=0xc01f))), (1, 1));
-        assert_eq!(counts.port_exits(&(0xd000..=0xd01f)), 0);
+        assert_eq!(counts.all_exits().count, 1);
+        assert_eq!(counts.device_exits(&[0xc000..=0xc01f]).count, 1);
+        assert_eq!(counts.device_exits(&[0xd000..=0xd01f]).count, 0);
+    }
+
+    #[test]
+    fn a_fault_at_the_registers_is_an_exit_of_the_device() {
+        let fault = "vmexit(00000400, 0000000100000006, 00000000c0000018, 00000000)!";
+        let counts = tally(&[ENTRY, fault, ENTRY]).total();
+        assert_eq!(counts.device_exits(&[0xd000..=0xd01f, 0xc000_0000..=0xc001_ffff]).count, 1);
+    }
+
+    #[test]
+    fn instructions_belong_to_the_guest_or_to_its_last_exit() {
+        let hooked = port_exit(0xc007);
+        let tally = tally(&[
+            "count run 1000 1",
+            ENTRY,
+            &hooked,
+            "count exit 1500 1",
+            "count fn model_update 42",
+            "count run 1700 2",
+            ENTRY,
+            INTERRUPT,
+            "count exit 1800 2",
+            "count run 1830 3",
+            ENTRY,
+        ]);
+        let counts = tally.total();
+        assert_eq!(counts.own_instructions, 600);
+        assert_eq!(counts.all_exits(), Exits { count: 2, instructions: 230 });
+        assert_eq!(counts.device_exits(&[0xc000..=0xc01f]), Exits { count: 1, instructions: 200 });
+        assert_eq!(counts.instructions(), 830);
+        assert_eq!(tally.function("model_update"), [42]);
     }
 
     #[test]
     fn an_exit_after_an_injected_exception_is_counted() {
-        let exit = "vmexit(00000072, 0000000000000000, 0000000000000000, 0000000000000000)!";
-        let garbled = format!("Injecting(0x800): EXEPT{exit}");
-        let lines = ["vmrun! 1000", "Injecting(0x2f): INTR 0x2f 0x0", exit, "vmrun! 1000", &garbled];
-        assert_eq!(tally(&lines).total().exits, 2);
+        let garbled = format!("Injecting(0x800): EXEPT{INTERRUPT}");
+        let lines = [ENTRY, "Injecting(0x2f): INTR 0x2f 0x0", INTERRUPT, ENTRY, &garbled];
+        assert_eq!(tally(&lines).total().all_exits().count, 2);
     }
 
     #[test]
     fn a_hooked_string_counts_the_elements_moved_for_it() {
         let data = access("read", 0xc010, 2);
-        let counts = tally(&[
-            "vmrun! 0000000000001000",
-            "vmexit(0000007b, 00000000c010002d, 0000000000000000, 0000000000000000)!",
-            &data,
-            &data,
-            &data,
-            "vmrun! 0000000000001000",
-        ])
-        .total();
-        assert_eq!((counts.port_exits(&(0xc010..=0xc010)), counts.further_elements), (1, 2));
+        let hooked = "vmexit(0000007b, 00000000c010002d, 0000000000000000, 0000000000000000)!";
+        let counts = tally(&[ENTRY, hooked, &data, &data, &data, ENTRY]).total();
+        assert_eq!((counts.device_exits(&[0xc010..=0xc010]).count, counts.further_elements), (1, 2));
     }
 
     #[test]
     fn marks_separate_the_phases_of_each_guest() {
-        let mark = |port: u16| format!("vmexit(0000007b, {:016x}, 0, 0)!", u64::from(port) << 16 | 0x10);
-        let other = "vmexit(00000072, 0000000000000000, 0000000000000000, 0000000000000000)!";
-        let (begin, end) = (mark(0x5a2), mark(0x5a3));
-        let tally =
-            tally(&["vmrun! 1000", &begin, "vmrun! 2000", other, "vmrun! 1000", other, "vmrun! 1000", &end]);
-        assert_eq!(tally.phase(Phase::Up).exits, 2, "one, and the mark that ends it");
-        assert_eq!(tally.phase(Phase::Down).exits, 0);
-        assert_eq!(tally.total().exits, 4);
+        let (begin, end) = (port_exit(0x5a2), port_exit(0x5a3));
+        let other = "vmrun! 2000";
+        let tally = tally(&[ENTRY, &begin, other, INTERRUPT, ENTRY, INTERRUPT, ENTRY, &end]);
+        assert_eq!(tally.phase(Phase::Up).all_exits().count, 2, "one, and the mark that ends it");
+        assert_eq!(tally.phase(Phase::Down).all_exits().count, 0);
+        assert_eq!(tally.total().all_exits().count, 4);
+    }
+
+    #[test]
+    fn steps_are_taken_by_the_clock() {
+        let (first, second) = (port_exit(0x5b0), port_exit(0x5b1));
+        let lines = [ENTRY, &first, "count exit 100 1", ENTRY, INTERRUPT, "count exit 300 2", ENTRY, &second];
+        let tally = tally(&lines);
+        assert_eq!(tally.progress(), [(3, [0, 300].as_slice())]);
+    }
+
+    #[test]
+    fn without_a_hypervisor_every_access_is_direct() {
+        let mark = |port: u16| {
+            format!("7@1.2:memory_region_ops_write cpu 0 mr 0x1 addr {port:#x} value 0x2e size 1 name 'io'")
+        };
+        let register = access("read", 0xc007, 1);
+        let (begin, end) = (mark(0x5a0), mark(0x5a1));
+        let lines = [&register, "count out 10 0", &begin, &register, "count out 50 0", &end];
+        let counts = tally_of(Tally::bare("ne2000"), &lines).phase(Phase::Down);
+        assert_eq!((counts.direct_elements, counts.own_instructions), (1, 40));
     }
 }

@@ -14,6 +14,7 @@ pub mod emulated;
 pub mod emulator;
 mod input;
 pub mod ivrs;
+pub mod models;
 pub mod nic_e1000;
 pub mod nic_rtl8139;
 pub mod platform;
@@ -49,6 +50,8 @@ pub const TARGETS: &[Target] = &[
     ("nic_rtl8139", nic_rtl8139::rtl8139),
     ("nic_e1000", nic_e1000::e1000),
     ("vpio_monitor", vpio::monitor),
+    ("model_rtl8139", models::rtl8139),
+    ("model_e1000", models::e1000),
     ("emulated_segment", emulated::segment),
     ("uplink_cards", emulated::uplink),
 ];

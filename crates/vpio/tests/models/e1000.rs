@@ -25,7 +25,7 @@ impl Card for E1000 {
 
     fn work(&mut self, bus: &mut dyn Dma) {
         let mut frame = vec![0; MAX_OUTGOING];
-        for _ in 0..100_000 {
+        for _ in 0..1_000_000 {
             if self.transmit(bus, &mut frame) == Transmission::Idle {
                 return;
             }

@@ -209,6 +209,11 @@ impl Segment {
         Ok(port)
     }
 
+    /// For how many times as much as others a guest has the wire when several want it.
+    pub fn set_weight(&mut self, port: PortId, weight: u8) {
+        self.switch.set_weight(port, weight);
+    }
+
     /// Shows the guest at a port its card in memory from now on, as far as [`Self::shown`] says.
     pub fn show(&mut self, port: PortId, mut mirror: Box<dyn Mirror>) {
         if let Some(station) = self.station_mut(port) {

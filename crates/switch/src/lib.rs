@@ -16,7 +16,8 @@
 //! | reserved (802.1D, or MAC control) | nobody | nobody |
 //!
 //! Queues are bounded, one in each direction per port: a guest that does not take its frames loses its own, and one
-//! that sends more than the wire takes fills its own. Ports take turns on the wire, a frame each.
+//! that sends more than the wire takes fills its own. Ports take turns on the wire, as many bytes each as the longest frame
+//! has, times their weight.
 //!
 //! Source: IEEE 802.1D-2004, 7.5-7.9 (filtering, relay) and 7.12.6 (reserved addresses); IEEE 802.3, 31 (MAC control).
 //! Deviations: no learning and no spanning tree; source addresses of ports are checked.
@@ -106,6 +107,9 @@ struct Port {
     mac: Mac,
     inbox: Queue<INBOX>,
     outbox: Queue<OUTBOX>,
+    weight: u8,
+    /// Bytes that it may still send in this turn; below zero, what it sent too much in its last.
+    credit: isize,
     counters: Counters,
 }
 
@@ -128,6 +132,8 @@ pub struct Switch {
     waiting: u16,
     /// The port whose turn it is on the wire.
     turn: u8,
+    /// It has begun.
+    begun: bool,
     uplink: UplinkCounters,
 }
 
@@ -160,7 +166,13 @@ fn is_sound(frame: &[u8], to: Mac) -> bool {
 impl Switch {
     /// No ports.
     pub fn new() -> Self {
-        Self { ports: array::from_fn(|_| None), waiting: 0, turn: 0, uplink: UplinkCounters::default() }
+        Self {
+            ports: array::from_fn(|_| None),
+            waiting: 0,
+            turn: 0,
+            begun: false,
+            uplink: UplinkCounters::default(),
+        }
     }
 
     /// Adds a port for the station with this address. Allocates its queues, about 150 KiB.
@@ -173,9 +185,18 @@ impl Switch {
         }
         let index = self.ports.iter().position(Option::is_none).ok_or(AttachError::Full)?;
         let port = PortId::from_index(index).ok_or(AttachError::Full)?;
-        let fresh = Port { mac, inbox: Queue::new(), outbox: Queue::new(), counters: Counters::default() };
+        let (inbox, outbox) = (Queue::new(), Queue::new());
+        let fresh = Port { mac, inbox, outbox, weight: 1, credit: 0, counters: Counters::default() };
         *self.ports.get_mut(index).ok_or(AttachError::Full)? = Some(Box::new(fresh));
         Ok(port)
+    }
+
+    /// For how many times as much as one of weight 1 this port has the wire when several want it; 1 to begin with, never
+    /// less.
+    pub fn set_weight(&mut self, port: PortId, weight: u8) {
+        if let Some(port) = self.port_mut(port) {
+            port.weight = weight.max(1);
+        }
     }
 
     /// Removes a port and all that waits at it.
@@ -267,13 +288,22 @@ impl Switch {
         self.port(self.next_turn()?)?.outbox.first()
     }
 
-    /// The wire has taken it: the next port's turn.
+    /// The wire has taken it.
     pub fn pop_outbox(&mut self) {
-        let Some(turn) = self.next_turn() else { return };
-        if let Some(port) = self.port_mut(turn) {
-            port.outbox.pop();
+        let Some(id) = self.next_turn() else { return };
+        let begins = !self.begun || id.0 != self.turn;
+        let Some(port) = self.port_mut(id) else { return };
+        if begins {
+            port.credit += MAX_FRAME as isize * isize::from(port.weight);
         }
-        self.turn = (turn.0 + 1) % MAX_PORTS as u8;
+        port.credit -= port.outbox.first().map_or(0, <[u8]>::len) as isize;
+        port.outbox.pop();
+        if port.outbox.is_empty() {
+            // What was not used is not kept.
+            port.credit = port.credit.min(0);
+        }
+        self.begun = port.credit > 0;
+        self.turn = if self.begun { id.0 } else { (id.0 + 1) % MAX_PORTS as u8 };
     }
 
     /// Counters of a port.

@@ -387,7 +387,7 @@ pub fn attach(
             if emulated.mode() != share.mode {
                 return Err(AttachError::Busy);
             }
-            match emulated.plug_in(model, mac, slot, device.handling(share), windows) {
+            match emulated.plug_in(model, mac, slot, (device.handling(share), share.weight), windows) {
                 Ok(card) => {
                     let port = card.port();
                     station = Some(card);

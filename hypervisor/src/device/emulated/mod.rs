@@ -115,13 +115,14 @@ impl Emulated {
         model: NicModel,
         mac: [u8; 6],
         slot: u8,
-        handling: Handling,
+        (handling, weight): (Handling, u8),
         windows: &mut Windows,
     ) -> Result<Station, AttachError> {
         let port = self.segment.attach(model, mac).map_err(|_| AttachError::TooMany)?;
         let card = Station::new(port, model, slot, windows).ok_or(AttachError::NoRoom);
-        let card = card
-            .and_then(|card| if self.mode == Mode::Vpio { self.mirror(card, handling) } else { Ok(card) });
+        let card = card.and_then(|card| {
+            if self.mode == Mode::Vpio { self.mirror(card, handling, weight) } else { Ok(card) }
+        });
         if card.is_err() {
             self.segment.detach(port);
         }
@@ -129,10 +130,11 @@ impl Emulated {
     }
 
     /// Shows a guest its card in memory.
-    fn mirror(&mut self, card: Station, handling: Handling) -> Result<Station, AttachError> {
+    fn mirror(&mut self, card: Station, handling: Handling, weight: u8) -> Result<Station, AttachError> {
         let mirror = Mirror::new().ok_or(AttachError::OutOfMemory)?;
         self.segment.show(card.port(), Box::new(mirror.clone()));
         self.segment.allow(card.port(), handling);
+        self.segment.set_weight(card.port(), weight);
         let shown = self.segment.shown(card.port());
         Ok(card.mirrored(mirror, shown))
     }

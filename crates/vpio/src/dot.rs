@@ -15,7 +15,7 @@ pub fn dot(model: &Model, to: &mut dyn Write) -> Result {
     writeln!(to, "digraph {} {{", model.name)?;
     writeln!(to, "  rankdir=LR; node [shape=ellipse, fontname=sans]; edge [fontname=sans, fontsize=9];")?;
     for (index, machine) in model.machines.iter().enumerate() {
-        writeln!(to, "  subgraph cluster_{index} {{ label=\"{}\"; fontname=sans;", machine.name)?;
+        writeln!(to, "  subgraph cluster_{index} {{ label=\"{}\"; fontname=sans; margin=16;", machine.name)?;
         for (number, state) in machine.states.iter().enumerate() {
             let shape = if state.rest { ", peripheries=2" } else { "" };
             let unseen = if usize::from(machine.unseen) == number { ", penwidth=2" } else { "" };

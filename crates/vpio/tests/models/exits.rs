@@ -43,10 +43,10 @@ fn decides(model: &Model, id: RegisterId, write: bool) -> bool {
 }
 
 /// Counts the longest stretch in which the receiver is not configured: before it is starting up, after it the end.
-fn count(model: &'static Model, text: &str, configures: u32, cause: Option<u32>) -> Exits {
+fn count(model: &'static Model, text: &str, configures: fn(u32) -> bool, cause: Option<u32>) -> Exits {
     let trace = trace::parse(text);
     let mut bounds: Vec<usize> =
-        (0..trace.len()).filter(|&at| trace[at].write && trace[at].offset == configures).collect();
+        (0..trace.len()).filter(|&at| trace[at].write && configures(trace[at].offset)).collect();
     bounds.push(trace.len());
     let work =
         bounds.windows(2).map(|pair| pair[0] + 1..pair[1]).max_by_key(ExactSizeIterator::len).expect("two");
@@ -86,14 +86,19 @@ const PACKETS: [(&str, usize); 3] = [("8139too", 107 + 127), ("8139cp", 91 + 126
 #[test]
 fn exits_are_those_documented() {
     let counted = [
-        count(&rtl8139::MODEL, trace::RTL8139_C, 0x44, None),
-        count(&rtl8139::MODEL, trace::RTL8139_CPLUS, 0x44, None),
-        count(&e1000::MODEL, trace::E1000, 0x100, Some(0xc0)),
+        count(&rtl8139::MODEL, trace::RTL8139_C, |offset| offset == 0x44, None),
+        count(&rtl8139::MODEL, trace::RTL8139_CPLUS, |offset| offset == 0x44, None),
+        count(
+            &e1000::MODEL,
+            trace::E1000,
+            |offset| offset == 0x100 || (0x5200..0x5800).contains(&offset),
+            Some(0xc0),
+        ),
     ];
     let [too, cp, intel] = [
         Exits { all: 1641, registers: 107, pages: 1641, mirror: 617, preserve: 617, shadow: 0, follow: 617 },
         Exits { all: 783, registers: 88, pages: 783, mirror: 431, preserve: 431, shadow: 0, follow: 431 },
-        Exits { all: 778, registers: 138, pages: 564, mirror: 592, preserve: 322, shadow: 0, follow: 249 },
+        Exits { all: 594, registers: 138, pages: 536, mirror: 436, preserve: 166, shadow: 0, follow: 249 },
     ];
     assert_eq!(counted, [too, cp, intel]);
     for ((name, packets), exits) in PACKETS.iter().zip(&counted) {

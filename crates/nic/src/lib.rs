@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod checksum;
 pub mod dma;
 pub mod e1000;
 mod hash;

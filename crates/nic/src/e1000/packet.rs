@@ -4,6 +4,7 @@
 //! and 3.5 (context, segmentation), chapter 9 (VLAN); behaviour as QEMU's card shows it. Offsets in a context
 //! are the driver's: they may point behind the packet, into what the buffer held before.
 
+use crate::checksum::{fold, sum};
 use alloc::boxed::Box;
 use alloc::vec;
 use core::ops::Range;
@@ -217,13 +218,7 @@ impl Packet {
         if u32::from(offset) >= end.wrapping_sub(1) {
             return;
         }
-        let bytes = self.frame(usize::from(start)..end as usize);
-        let sum = bytes.chunks(2).fold(0u64, |sum, pair| {
-            let low = pair.get(1).copied().unwrap_or(0);
-            sum + u64::from(pair[0]) * 256 + u64::from(low)
-        });
-        let sum = (0..4).fold(sum, |sum, _| (sum >> 16) + (sum & 0xffff));
-        let sum = !(sum as u16);
+        let sum = !fold(sum(self.frame(usize::from(start)..end as usize)));
         self.set_word(usize::from(offset), if sum == 0 { 0xffff } else { sum });
     }
 

@@ -3,6 +3,8 @@
 //! Sources: RTL8139C+(L) data sheet 1.6, section 6.2 (LGSEN, IPCS, UDPCS, TCPCS); RFC 791, 793, 768, 1071.
 //! A frame that is not what its descriptor claims goes out as it is.
 
+use crate::checksum::{fold, sum};
+
 const LARGE_SEND: u32 = 1 << 27;
 const IP_CHECKSUM: u32 = 1 << 18;
 const UDP_CHECKSUM: u32 = 1 << 17;
@@ -134,30 +136,6 @@ fn check_tcp(header: &[u8], payload: &mut [u8]) -> Option<()> {
 /// Sum of what TCP and UDP prepend for their checksum: addresses, protocol, length.
 fn pseudo_header(header: &[u8], len: usize) -> Option<u64> {
     Some(sum(header.get(12..20)?) + u64::from(*header.get(9)?) + len as u64)
-}
-
-/// Sum of 16-bit words, not folded; a last odd byte counts as a high one. The sum of a frame is far from overflow.
-fn sum(bytes: &[u8]) -> u64 {
-    // A long word is, modulo 0xffff, the sum of its halves.
-    let mut quads = bytes.chunks_exact(8);
-    let mut sum = 0;
-    for quad in quads.by_ref().filter_map(|quad| quad.first_chunk()) {
-        let quad = u64::from_be_bytes(*quad);
-        sum += (quad >> 32) + (quad & 0xffff_ffff);
-    }
-    for pair in quads.remainder().chunks(2) {
-        let [high, low] = [0, 1].map(|at| u64::from(pair.get(at).copied().unwrap_or(0)));
-        sum += high << 8 | low;
-    }
-    sum
-}
-
-/// One's complement addition of the parts of a sum.
-const fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {

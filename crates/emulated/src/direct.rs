@@ -12,7 +12,7 @@
 
 pub(crate) mod e1000;
 
-use crate::mirror::{Shown, look, show_all, unhooked};
+use crate::mirror::{Shown, show_all, unhooked};
 use crate::nic::{Nic, Register};
 use crate::segment::{Guests, Segment, World};
 use sluice_nic::e1000::registers::{Receive, reg};
@@ -218,9 +218,7 @@ impl Segment {
         let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
-        if let Some(mirror) = &station.mirror {
-            look(&mut station.nic, &**mirror);
-        }
+        station.look();
         let Nic::E1000(software) = &mut station.nic else { return };
         if ready {
             self.uplink.stop(&mut world.card);

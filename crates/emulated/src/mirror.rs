@@ -7,8 +7,8 @@
 //! that a guest that reads it just before a cause is set has read it before.
 //!
 //! Writes stay direct where they do nothing until the card looks: the page of the 82540EM's receive ring while the
-//! receiver is on and has room. The card looks at the ring's tail there before it receives ([`look`]). Once the ring is
-//! full, writes exit again, since frames wait for one.
+//! receiver is on and has room. The card looks there before it receives ([`look`]). Once the ring is full, writes exit
+//! again, since frames wait for one.
 //!
 //! Source: Xia et al., section 5.2, hooks pages for lack of anything finer; that reads can stay direct is ours
 //! (`docs/vpio.md`). Which pages can be read there is computed from the card's model. Deviation from a card: a read is
@@ -69,6 +69,22 @@ const MOVING_RTL8139: &[u16] = &[
 const MOVING_E1000: &[u32] =
     &[e1000::CTRL, e1000::STATUS, e1000::EECD, e1000::EERD, e1000::MDIC, e1000::IMS, e1000::RDH, e1000::TDH];
 
+/// Registers of the page of the 82540EM's receive ring: nothing happens when they are written.
+const POSTED: [u32; 12] = [
+    e1000::RDBAL,
+    e1000::RDBAH,
+    e1000::RDLEN,
+    e1000::RDH,
+    e1000::RDT,
+    e1000::RDTR,
+    e1000::RADV,
+    e1000::RDFH,
+    e1000::RDFT,
+    e1000::RDFHS,
+    e1000::RDFTS,
+    e1000::RDFPC,
+];
+
 /// Shows everything.
 pub(crate) fn show_all(nic: &Nic, mirror: &mut dyn Mirror) {
     for offset in (0..PAGES as u32 * PAGE).step_by(4) {
@@ -106,10 +122,15 @@ fn show(nic: &Nic, offset: u32, mirror: &mut dyn Mirror) {
     mirror.show(offset, value);
 }
 
-/// Has the card look at what its guest wrote directly.
-pub(crate) fn look(nic: &mut Nic, mirror: &dyn Mirror) {
-    if let Nic::E1000(card) = nic {
-        card.regs.set(e1000::RDT, mirror.look(e1000::RDT) & 0xffff);
+/// Has the card look at what its guest wrote directly: a register that is not as it was shown.
+pub(crate) fn look(nic: &mut Nic, mirror: &mut dyn Mirror) {
+    let Nic::E1000(card) = nic else { return };
+    for offset in POSTED {
+        let written = mirror.look(offset);
+        if written != card.image(offset) {
+            card.write(offset, 4, written);
+            mirror.show(offset, card.image(offset));
+        }
     }
 }
 

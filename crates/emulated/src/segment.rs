@@ -271,9 +271,7 @@ impl Segment {
         let Some(station) = self.station_mut(port) else { return into.fill(0xff) };
         station.count(register, width, into.len());
         station.nic.advance(world.now);
-        if let Some(mirror) = &station.mirror {
-            mirror::look(&mut station.nic, &**mirror);
-        }
+        station.look();
         if into.len() == usize::from(width) {
             let value = station.nic.read(register, width);
             into.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
@@ -304,6 +302,7 @@ impl Segment {
             return;
         };
         station.nic.advance(world.now);
+        station.look();
         let mut bus = station.bus(world.guests, port);
         if from.len() == usize::from(width) {
             station.nic.write(register, width, value_of(from), &mut bus);
@@ -465,6 +464,7 @@ impl Segment {
         let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
+        station.look();
         let mut bus = None;
         let mut left = FRAMES_PER_CALL;
         while left > 0 {
@@ -506,6 +506,13 @@ impl Segment {
 }
 
 impl Station {
+    /// Has the card see what its guest wrote without an exit.
+    pub(crate) fn look(&mut self) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror::look(&mut self.nic, &mut **mirror);
+        }
+    }
+
     /// Tells the model of an access.
     fn follow(&mut self, register: Register, width: u8, value: u32, seen: fn(RegisterId, u32) -> Seen) {
         let Some(model) = self.device.filter(|_| self.mirror.is_some()) else { return };
@@ -580,9 +587,7 @@ fn deliver<G: Guests>(
         ports &= ports - 1;
         let Some(port) = PortId::from_index(index) else { return };
         let Some(station) = stations.get_mut(index).and_then(Option::as_deref_mut) else { continue };
-        if let Some(mirror) = &station.mirror {
-            mirror::look(&mut station.nic, &**mirror);
-        }
+        station.look();
         let mut bus = station.bus(guests, port);
         while let Some(frame) = switch.inbox(port) {
             match station.nic.offer(frame, &mut bus) {

@@ -82,6 +82,41 @@ fn a_cause_is_seen_by_an_exit_and_only_once() {
     assert!(machine.mirrors[0].1.direct[0].contains(Direction::READ));
 }
 
+/// A driver may lay out its ring anew while the receiver is on, and no write of that exits.
+#[test]
+fn a_ring_can_move_without_an_exit() {
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Never);
+    let mut driver = machine.driver(0);
+    machine.check(0, &mut *driver, 1);
+    let before = machine.counters(0).instructions;
+    for (ring, at) in [(0x2_8000, 0x2_9000), (0x2_a000, 0x2_b000)] {
+        for index in 0..8 {
+            driver_memory(&machine, ring + 16 * index, &u128::from(BUS + at).to_le_bytes());
+        }
+        machine.drive(0, |card| {
+            for (offset, value) in [(0x2800, BUS + ring), (0x2808, 128), (0x2810, 0), (0x2818, 7)] {
+                card.registers.write(offset, 4, value);
+            }
+        });
+        machine.physical.arriving.push_back(frame(mac(0), ROUTER, 60, at));
+        machine.settle();
+        let mut got = [0; 18];
+        DmaMemory::read(&machine.guests.0[0], at as usize, &mut got);
+        assert_eq!(mark(&got), at);
+        assert_eq!(machine.drive(0, |card| card.registers.read(0x2810, 4)), 1);
+    }
+    assert_eq!(machine.counters(0).instructions, before);
+
+    // Looped back, a frame sent is received at once: into the ring as it is now.
+    machine.drive(0, |card| card.registers.write(0x20, 4, 1 << 26 | 1 << 21 | 0x5140));
+    driver_memory(&machine, 0x2_a000 + 16, &u128::from(BUS + 0x2_c000).to_le_bytes());
+    machine.drive(0, |card| card.registers.write(0x2818, 4, 2));
+    assert_eq!(machine.send(0, &mut *driver, &frame(mac(0), mac(0), 60, 77)), Sent::Done);
+    let mut got = [0; 18];
+    DmaMemory::read(&machine.guests.0[0], 0x2_c000, &mut got);
+    assert_eq!(mark(&got), 77);
+}
+
 #[test]
 fn a_full_ring_has_its_tail_watched() {
     let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Never);

@@ -77,8 +77,10 @@ fn kept() -> impl Iterator<Item = u32> {
     PLAIN.iter().copied().chain(tables)
 }
 
-/// Prepares the physical card, which its driver has stopped and whose memory is the driver's: the contexts.
+/// Prepares the physical card, which its driver has stopped and whose memory is the driver's: nothing of what others sent
+/// stays in it, and the contexts are the guest's.
 pub(super) fn load(software: &E1000, card: &mut Card<'_>) {
+    scrub(card);
     send(card, &software.contexts());
 }
 

@@ -229,6 +229,48 @@ fn contexts_go_with_the_card() {
     assert_eq!(doorbell(&mut machine, 4), first, "and by the physical one again");
 }
 
+/// Marked traffic of one guest, sent and received before, between and after the other has the card: the other finds
+/// none of it, in all of its memory, in all registers, and in what the card itself keeps hidden.
+#[test]
+fn a_guest_finds_nothing_of_its_neighbour() {
+    const SECRET: u8 = 0xa7;
+    let marked = |to, from| {
+        let mut frame = frame(to, from, 1500, 0);
+        frame[14..].fill(SECRET);
+        frame
+    };
+    let secrets = |bytes: &[u8]| bytes.windows(4).filter(|word| **word == [SECRET; 4]).count();
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Open);
+    let mut drivers = [machine.driver(0), machine.driver(1)];
+    for round in 0..3 {
+        for _ in 0..40 {
+            machine.send(1, &mut *drivers[1], &marked(ROUTER, mac(1)));
+            machine.physical.arriving.push_back(marked(mac(1), ROUTER));
+        }
+        machine.wait();
+        assert!(!machine.take(1, &mut *drivers[1]).is_empty());
+        machine.take(0, &mut *drivers[0]);
+        machine.drive(1, |card| drivers[1].stop(card));
+        machine.wait();
+        assert_eq!(machine.holder(), Some(0));
+        machine.physical.wire.clear();
+        machine.check(0, &mut *drivers[0], round);
+
+        let all = alloc::format!("{:?}", machine.physical.nic);
+        assert!(!all.contains("167, 167, 167, 167"), "hidden in the card");
+        let mut memory = vec![0; 0x4_0000];
+        DmaMemory::read(&machine.guests.0[0], 0, &mut memory);
+        assert_eq!(secrets(&memory), 0);
+        for offset in (0..0x1_0000).step_by(4) {
+            let word = machine.drive(0, |card| card.registers.read(offset as u16, 4));
+            assert_ne!(word, u32::from_ne_bytes([SECRET; 4]), "{offset:#x}");
+        }
+        machine.drive(1, |card| assert!(drivers[1].start(card)));
+        machine.wait();
+        (0..3).for_each(|_| machine.settle());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 

@@ -33,4 +33,4 @@ pub use counters::{ClientCounters, DeviceCounters};
 pub use dot::dot;
 pub use hooks::{HookSet, Questions, hook_set};
 pub use monitor::{AttachError, Changes, Monitor, Policy, Timing};
-pub use track::{Seen, Tracker, named};
+pub use track::{Named, Seen, Tracker, named};

@@ -5,7 +5,7 @@
 //! [`named`] says which registers an access to memory writes or reads.
 
 use crate::model::{
-    DeviceEvent, Event, MAX_MACHINES, MAX_STATES, Machine, Model, Narrow, RegisterId, Space, Start,
+    DeviceEvent, Event, MAX_MACHINES, MAX_STATES, Machine, Model, Narrow, Register, RegisterId, Space, Start,
 };
 
 /// Something that happened.
@@ -291,53 +291,66 @@ const fn row(machines: &[Machine], seen: Seen) -> Row {
 /// The registers that an access to a device in memory reaches, each with its part of the value, lowest
 /// first; what the device ignores is left out. A device takes an access that is not aligned for several
 /// that are.
-pub fn named(
-    model: &Model,
-    page: u8,
-    offset: u32,
-    width: u8,
-    value: u32,
-) -> impl Iterator<Item = (RegisterId, u32)> {
-    let Space::Memory { narrow, .. } = model.space else { return [None; 4].into_iter().flatten() };
-    let mut all = [None; 4];
-    let mut slots = all.iter_mut();
-    let mut done = 0;
+pub fn named(model: &Model, page: u8, offset: u32, width: u8, value: u32) -> Named {
+    let mut all = Named { found: [(RegisterId(0), 0); 4], next: 0, count: 0 };
+    let Space::Memory { narrow, .. } = model.space else { return all };
     let width = width.min(4);
+    let mut done = 0;
     while done < width {
         let at = offset.wrapping_add(done.into());
         let left = width - done;
-        let piece = if at & 3 == 0 && left == 4 {
-            4
-        } else if at & 1 == 0 && left >= 2 {
-            2
-        } else {
-            1
+        let piece = match at & 3 {
+            0 if left == 4 => 4,
+            0 | 2 if left >= 2 => 2,
+            _ => 1,
         };
         let part = value >> (8 * done) & (u32::MAX >> (32 - 8 * u32::from(piece)));
-        let mut name = |id: Option<RegisterId>, part: u32| {
-            if let (Some(id), Some(slot)) = (id, slots.next()) {
-                *slot = Some((id, part));
-            }
+        done += piece;
+        let Some(id) = model.find(at, page) else { continue };
+        let whole = |register: &Register| {
+            register.width == piece && (at - register.first).is_multiple_of(piece.into())
         };
-        let id = model.find(at, page);
-        let register = id.and_then(|id| model.register(id));
-        match narrow {
-            Narrow::Whole => name(id, part),
-            Narrow::Ignored
-                if register
-                    .is_some_and(|it| it.width == piece && (at - it.first) % u32::from(piece) == 0) =>
-            {
-                name(id, part);
-            }
-            Narrow::Ignored => {
-                for byte in 0..u32::from(piece) {
-                    let id = model.find(at.wrapping_add(byte), page);
-                    let single = id.filter(|id| model.register(*id).is_some_and(|it| it.width == 1));
-                    name(single, part >> (8 * byte) & 0xff);
-                }
+        if narrow == Narrow::Whole || model.register(id).is_some_and(whole) {
+            all.push(id, part);
+            continue;
+        }
+        for byte in 0..u32::from(piece) {
+            let single = model.find(at.wrapping_add(byte), page);
+            let single = single.filter(|id| model.register(*id).is_some_and(|it| it.width == 1));
+            if let Some(id) = single {
+                all.push(id, part >> (8 * byte) & 0xff);
             }
         }
-        done += piece;
     }
-    all.into_iter().flatten()
+    all
+}
+
+/// What [`named`] found.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    found: [(RegisterId, u32); 4],
+    next: u8,
+    count: u8,
+}
+
+impl Named {
+    const fn push(&mut self, id: RegisterId, value: u32) {
+        if (self.count as usize) < self.found.len() {
+            self.found[self.count as usize] = (id, value);
+            self.count += 1;
+        }
+    }
+}
+
+impl Iterator for Named {
+    type Item = (RegisterId, u32);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next == self.count {
+            return None;
+        }
+        let found = self.found.get(usize::from(self.next)).copied();
+        self.next += 1;
+        found
+    }
 }

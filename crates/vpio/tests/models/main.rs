@@ -5,6 +5,7 @@ mod beside;
 mod cost;
 mod e1000;
 mod exits;
+mod ne2000;
 mod readable;
 mod rtl8139;
 mod trace;

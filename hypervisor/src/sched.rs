@@ -4,7 +4,7 @@
 //! processors and gives each that has something to do a slice; none can be passed over twice, so none
 //! starves. Nothing here switches stacks: a slice is a call of [`exit::run`].
 
-use crate::cpu::{self, Cpu, MAX_CPUS, timer, tsc};
+use crate::cpu::{self, Cpu, MAX_CPUS, emulator, timer, tsc};
 use crate::domain::Domain;
 use crate::domain::vcpu::{RunState, Vcpu, event};
 use crate::svm::{self, HostArea, exit};
@@ -12,6 +12,7 @@ use crate::sync::SpinLock;
 use crate::{device, manage};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 /// Longest time a virtual processor runs while another waits, in nanoseconds.
@@ -63,10 +64,16 @@ pub fn dismiss(domain: &Arc<Domain>) {
     }
 }
 
-/// The home with the fewest virtual processors among `allowed`; all if that is empty.
-pub fn least_loaded(allowed: &[u8]) -> u32 {
-    let usable = |index: &u32| allowed.is_empty() || allowed.iter().any(|cpu| u32::from(*cpu) == *index);
-    (0..cpu::count()).filter(usable).min_by_key(|index| HOMES[*index as usize].lock().len()).unwrap_or(0)
+/// The home of virtual processor `id` of a domain that asks for `wanted`, which counts the processors that run guests.
+/// Where that says nothing: the home with the fewest virtual processors for the first, the next ones for the others.
+pub fn home(wanted: Option<u8>, id: u32) -> u32 {
+    let all = emulator::for_guests();
+    let Range { start, end } = all.clone();
+    let wanted = wanted.map(|index| start + u32::from(index)).filter(|home| *home < end);
+    wanted.unwrap_or_else(|| {
+        let least = all.min_by_key(|index| HOMES[*index as usize].lock().len()).unwrap_or(start);
+        start + (least - start + id) % (end - start).max(1)
+    })
 }
 
 /// What a physical processor keeps for running guests.

@@ -111,7 +111,9 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
         add("-rtc", "base=2024-01-01,clock=vm".into());
     }
     add("-m", format!("{}M", setup.machine.memory.get_ref() >> 20));
-    add("-smp", machine.cpus.to_string());
+    // The hypervisor keeps the first of several processors of TCG's to itself (docs/debug.md).
+    let own = u8::from(!kvm && machine.cpus > 1);
+    add("-smp", machine.cpus.saturating_add(own).to_string());
     match machine.loaded {
         Loaded::Files(elf, bundle) => {
             add("-kernel", text(elf)?);

@@ -6,6 +6,7 @@
 
 pub mod apic;
 pub mod control;
+pub mod emulator;
 pub mod fpu;
 pub mod gdt;
 pub mod idt;

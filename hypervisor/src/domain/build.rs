@@ -247,10 +247,8 @@ fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildEr
         if id == 0 {
             enter_kernel(&mut context, entry);
         }
-        let home = match domain.config.cpus.get(id as usize % domain.config.cpus.len().max(1)) {
-            Some(cpu) if u32::from(*cpu) < crate::cpu::count() => u32::from(*cpu),
-            _ => (sched::least_loaded(&[]) + id) % crate::cpu::count(),
-        };
+        let wanted = domain.config.cpus.get(id as usize % domain.config.cpus.len().max(1));
+        let home = sched::home(wanted.copied(), id);
         let vcpu = Vcpu::new(id, home, context);
         if id == 0 {
             vcpu.set_state(RunState::Ready);

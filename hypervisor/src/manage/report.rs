@@ -1,6 +1,6 @@
 //! Reports: what the counters say now.
 
-use crate::cpu::{self, tsc};
+use crate::cpu::{emulator, tsc};
 use crate::device;
 use crate::domain::counters::{Exit, Refusal, named};
 use crate::domain::{Domain, EndReason};
@@ -17,7 +17,7 @@ pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
     Report {
         iommu: iommu::report(name, device::name_of),
         uptime_ns: tsc::uptime_ns(),
-        cpus: cpu::count() as u16,
+        cpus: emulator::for_guests().len() as u16,
         tsc_khz: tsc::khz(),
         free_memory: mm::frames().free_bytes(),
         devices: device::reports(),

@@ -12,6 +12,7 @@ mod paging;
 mod platform;
 mod ports;
 mod registers;
+mod restores;
 mod storm;
 
 use crate::console::println;
@@ -42,6 +43,8 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "control" => control::run(random),
         "debug" => debug::run(random.next(), 1_000_000_000),
         "locks" => locks::run(5_000_000_000),
+        "restores" => restores::run(10_000_000_000),
+        "exits" => restores::exits(10_000_000_000),
         "once" => locks::count_interrupts(5_000),
         "storm" => storm::run(),
         "flood" => storm::flood(),

@@ -1,0 +1,24 @@
+//! What QEMU's own emulation (TCG, multi-threaded) gets wrong, as far as it takes more than avoiding it: docs/debug.md.
+//!
+//! Source: QEMU 7.2.22. `cpu_clear_ignne` (target/i386/tcg/sysemu/fpu_helper.c), which every load of an x87 status word
+//! calls on whatever processor, writes the first processor's `hflags2`, where VMRUN and #VMEXIT note nested paging and GIF,
+//! not atomically.
+
+use super::{control, count};
+use core::ops::Range;
+
+/// Whether this is it: CPUID 0x40000000 says so.
+pub fn is_tcg() -> bool {
+    const HYPERVISOR: u32 = 1 << 31;
+    let signature = control::cpuid(0x4000_0000, 0);
+    control::cpuid(1, 0).ecx & HYPERVISOR != 0
+        && [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes)
+            == [*b"TCGT", *b"CGTC", *b"GTCG"]
+}
+
+/// The processors that run guests: all. But not the first of several of TCG's, whose entries and exits would be disturbed
+/// by every FXRSTOR, XRSTOR and FLDENV on the others: it does the hypervisor's own work only.
+pub fn for_guests() -> Range<u32> {
+    let count = count();
+    u32::from(count > 1 && is_tcg())..count
+}

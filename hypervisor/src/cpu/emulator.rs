@@ -1,8 +1,8 @@
 //! What QEMU's own emulation (TCG, multi-threaded) gets wrong, as far as it takes more than avoiding it: docs/debug.md.
 //!
 //! Source: QEMU 7.2.22. `cpu_clear_ignne` (target/i386/tcg/sysemu/fpu_helper.c), which every load of an x87 status word
-//! calls on whatever processor, writes the first processor's `hflags2`, where VMRUN and #VMEXIT note nested paging and GIF,
-//! not atomically.
+//! calls on whatever processor, writes the first processor's `hflags2`, where VMRUN and #VMEXIT note nested paging and GIF;
+//! `helper_vmrun` (svm_helper.c) writes `interrupt_request`, in which other threads tell of interrupts. Neither is atomic.
 
 use super::{control, count};
 use core::ops::Range;
@@ -21,4 +21,11 @@ pub fn is_tcg() -> bool {
 pub fn for_guests() -> Range<u32> {
     let count = count();
     u32::from(count > 1 && is_tcg())..count
+}
+
+/// Writes the task priority as it always is here, 0: the local APIC looks at what is requested and tells the processor.
+#[inline]
+pub fn renew_task_priority() {
+    // SAFETY: the value is what the register has; nothing that the compiler knows of changes.
+    unsafe { core::arch::asm!("mov cr8, {}", in(reg) 0u64, options(nomem, nostack, preserves_flags)) };
 }

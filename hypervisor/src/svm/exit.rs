@@ -151,7 +151,7 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Proce
 #[inline]
 fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Processor) -> Flow {
     ctx.vmcb.control.event_injection = 0;
-    inject::settle(vcpu, ctx);
+    inject::settle(vcpu, ctx, &processor.host);
     let code = ctx.vmcb.control.exit_code as u32;
     let flow = match code {
         exit_code::CPUID => {

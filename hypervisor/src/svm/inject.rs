@@ -10,7 +10,9 @@
 //! then calls the processor out of the guest with no interrupt for it, the guest takes the vector once
 //! more, whatever its interrupt flag says, and the call is lost (docs/debug.md).
 
+use super::HostArea;
 use super::vmcb::{INTERCEPT_CR8_WRITE, Intercept3, Segment, VirtualInterrupt, event};
+use crate::cpu::emulator;
 use crate::domain::Domain;
 use crate::domain::vcpu::{Context, Vcpu};
 use core::sync::atomic::Ordering;
@@ -76,15 +78,19 @@ fn decide(domain: &Domain, ctx: &mut Context) {
 
 /// Brings the local APIC up to date with what the entry that an exit just ended has delivered.
 #[inline]
-pub fn settle(vcpu: &Vcpu, ctx: &mut Context) {
+pub fn settle(vcpu: &Vcpu, ctx: &mut Context, host: &HostArea) {
     let info = ctx.vmcb.control.exit_interrupt_info;
-    if ctx.offered.is_some() || info & event::VALID != 0 {
-        settle_delivery(vcpu, ctx, info);
+    if ctx.offered.is_some() || ctx.window || info & event::VALID != 0 {
+        settle_delivery(vcpu, ctx, info, host);
     }
 }
 
 #[inline(never)]
-fn settle_delivery(vcpu: &Vcpu, ctx: &mut Context, info: u64) {
+fn settle_delivery(vcpu: &Vcpu, ctx: &mut Context, info: u64, host: &HostArea) {
+    if host.loses_interrupts {
+        // A physical interrupt that the entry lost is told of again.
+        emulator::renew_task_priority();
+    }
     let mut interrupted = false;
     let waits = ctx.vmcb.control.virtual_interrupt & VirtualInterrupt::IRQ.bits() != 0;
     if let Some(vector) = withdraw(ctx) {

@@ -14,7 +14,7 @@ pub mod vmcb;
 use crate::cpu::msr::EFER;
 /// A guest's EFER must have it too (APM vol 2, 15.5.1).
 pub use crate::cpu::msr::EFER_SVME;
-use crate::cpu::{self, rdmsr, wrmsr};
+use crate::cpu::{self, emulator, rdmsr, wrmsr};
 use crate::mm;
 use core::arch::global_asm;
 use sluice_memory::{Hpa, PAGE_SIZE};
@@ -50,6 +50,8 @@ pub struct Features {
 pub struct HostArea {
     /// Where `vmload` finds the hypervisor's own FS, GS, TR and system-call state.
     host_vmcb: Hpa,
+    /// An entry that offers a virtual interrupt may lose track of a physical one ([`emulator`]).
+    pub loses_interrupts: bool,
 }
 
 /// Reads the features of this processor.
@@ -91,7 +93,7 @@ pub fn enable() -> Result<HostArea, Unsupported> {
         wrmsr(VM_HSAVE_PA, save.as_u64());
         core::arch::asm!("vmsave rax", in("rax") host_vmcb.as_u64(), options(nostack, preserves_flags));
     }
-    Ok(HostArea { host_vmcb })
+    Ok(HostArea { host_vmcb, loses_interrupts: emulator::is_tcg() })
 }
 
 /// General registers of a guest, by hardware number; RAX (0) and RSP (4) live in the VMCB.

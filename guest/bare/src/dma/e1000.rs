@@ -28,6 +28,8 @@ const TRANSMIT_ON: u32 = 1 << 1 | 1 << 3 | 0xf << 4 | 0x40 << 12;
 /// End of packet, frame check sequence, report status.
 const WHOLE: u32 = 0b1011 << 24;
 const DONE: u32 = 1;
+/// Bytes of an own frame as received: with its frame check sequence.
+const OWN_FRAME: u32 = LEN as u32 + 4;
 const DESCRIPTORS: u32 = 8;
 /// Descriptors of the ring that goes on by itself.
 const MANY: u32 = 4096;
@@ -105,8 +107,20 @@ impl E1000 {
         self.set(TX_RING + 0x18, (self.turn + 1) % DESCRIPTORS);
     }
 
-    /// A frame from `from` to `to`; whether one arrived.
+    /// A frame from `from` to `to`; whether it arrived. A neighbour's may take its place: it is sent again then.
     fn transfer(&mut self, from: u64, to: u64) -> bool {
+        for _ in 0..8 {
+            match self.attempt(from, to) {
+                None => return false,
+                Some(OWN_FRAME) => return true,
+                Some(_) => self.rings(),
+            }
+        }
+        false
+    }
+
+    /// A frame from `from`, and the length of the first that arrives at `to`.
+    fn attempt(&mut self, from: u64, to: u64) -> Option<u32> {
         let descriptor = self.receive_into(to);
         self.send(from);
         let mut patience = 1000;
@@ -118,7 +132,7 @@ impl E1000 {
         if !arrived {
             self.rings();
         }
-        arrived
+        arrived.then(|| get(descriptor + 8) & 0xffff)
     }
 }
 

@@ -37,6 +37,8 @@ const OWN: u32 = 1 << 31;
 const LAST: u32 = 1 << 30;
 const WHOLE: u32 = 3 << 28;
 const SPACE: u32 = 0x600;
+/// Bytes of an own frame as received: with its frame check sequence. Others are a neighbour's.
+const OWN_FRAME: u32 = LEN as u32 + 4;
 /// Descriptors of the ring that goes on by itself.
 const DESCRIPTORS: u64 = 64;
 
@@ -137,12 +139,14 @@ impl Engine for Rtl8139 {
         if from < (1 << 32) - LEN && self.turn_of_plain(from) {
             put(self.ring, 0);
             self.plain(from, self.ring);
-            if get(self.ring) & 1 != 0 {
+            let status = get(self.ring);
+            if status & 1 != 0 && status >> 16 == OWN_FRAME {
                 copy(into, self.ring + 4);
             }
         } else {
             self.plus(from, self.ring);
-            if get(self.descriptors + 256) >> 31 == 0 {
+            let status = get(self.descriptors + 256);
+            if status & OWN == 0 && status & 0x1fff == OWN_FRAME {
                 copy(into, self.ring);
             }
         }

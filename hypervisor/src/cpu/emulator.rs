@@ -6,6 +6,7 @@
 
 use super::{control, count};
 use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Whether this is it: CPUID 0x40000000 says so.
 pub fn is_tcg() -> bool {
@@ -16,11 +17,22 @@ pub fn is_tcg() -> bool {
             == [*b"TCGT", *b"CGTC", *b"GTCG"]
 }
 
-/// The processors that run guests: all. But not the first of several of TCG's, whose entries and exits would be disturbed
-/// by every FXRSTOR, XRSTOR and FLDENV on the others: it does the hypervisor's own work only.
+static FIRST: AtomicU32 = AtomicU32::new(0);
+
+/// Decides on [`for_guests`], once all processors are known.
+pub fn init() {
+    FIRST.store(u32::from(count() > 1 && is_tcg()), Ordering::Relaxed);
+}
+
+/// The processors that run guests and serve their devices: all. But not the first of several of TCG's, whose entries and
+/// exits would be disturbed by every FXRSTOR, XRSTOR and FLDENV on the others: it serves the management channel only.
 pub fn for_guests() -> Range<u32> {
-    let count = count();
-    u32::from(count > 1 && is_tcg())..count
+    FIRST.load(Ordering::Relaxed)..count()
+}
+
+/// The first of them.
+pub fn first_for_guests() -> u32 {
+    FIRST.load(Ordering::Relaxed)
 }
 
 /// Writes the task priority as it always is here, 0: the local APIC looks at what is requested and tells the processor.

@@ -115,6 +115,7 @@ pub fn start(info: &BootInfo) {
         place_trampoline(page, root, cpu);
         start_one(page, cpu);
     }
+    cpu::emulator::init();
 }
 
 /// A page below 1 MiB that the firmware says is usable: the highest, away from what BIOSes keep low.

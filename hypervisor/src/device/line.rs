@@ -3,7 +3,7 @@
 //! Key type: [`Line`]. A line that was raised is masked at the I/O APIC until every device on it has dealt with
 //! the interrupt: nothing tells which of them raised it, and each owner looks for itself.
 
-use crate::cpu::{self, idt, ioapic};
+use crate::cpu::{self, emulator, idt, ioapic};
 use crate::sync::{Once, SpinLock};
 use alloc::vec::Vec;
 
@@ -40,10 +40,11 @@ pub fn init(gsis: &[u32]) {
         log::warn!("more interrupt lines than are supported");
     }
     LINES.call_once(|| lines);
+    let server = cpu::get(emulator::first_for_guests()).map_or(cpu::this().apic_id, |cpu| cpu.apic_id);
     for (index, line) in all().iter().enumerate() {
         let vector = FIRST_VECTOR + index as u8;
         idt::set_handler(vector, super::line_interrupt);
-        ioapic::route(line.gsi, vector, cpu::this().apic_id, ioapic::Trigger::LevelHigh);
+        ioapic::route(line.gsi, vector, server, ioapic::Trigger::LevelHigh);
     }
 }
 

@@ -18,7 +18,7 @@ pub use assigned::{Piece, Windows};
 pub use share::Share;
 
 use crate::boot::BootInfo;
-use crate::cpu::{self, apic, tsc};
+use crate::cpu::{self, apic, emulator, tsc};
 use crate::domain::Domain;
 use crate::domain::vcpu::RunState;
 use crate::iommu::{self, Place};
@@ -294,7 +294,7 @@ pub fn service(processor: u32) {
             }
         });
     }
-    if processor == 0 {
+    if processor == emulator::first_for_guests() {
         let now = tsc::now();
         for device in devices().iter().filter(|device| device.poll_at.load(Ordering::Relaxed) <= now) {
             device.poll_at.store(u64::MAX, Ordering::Relaxed);
@@ -306,7 +306,7 @@ pub fn service(processor: u32) {
 
 /// TSC at which a processor must call [`service`] at the latest.
 pub fn next_poll(processor: u32) -> u64 {
-    if processor != 0 {
+    if processor != emulator::first_for_guests() {
         return u64::MAX;
     }
     devices().iter().map(|device| device.poll_at.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
@@ -632,8 +632,9 @@ impl Device {
     fn poll_next(&self, wanted: Option<u64>, now: u64) {
         let ticks = |at: u64| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now)));
         let at = wanted.map_or(u64::MAX, ticks);
-        if at < self.poll_at.swap(at, Ordering::Relaxed) && cpu::this().index != 0 {
-            cpu::kick(0);
+        let server = emulator::first_for_guests();
+        if at < self.poll_at.swap(at, Ordering::Relaxed) && cpu::this().index != server {
+            cpu::kick(server);
         }
     }
 

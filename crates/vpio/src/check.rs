@@ -9,7 +9,8 @@
 //!    hooked *and* every register that holds an address or length, for a card reads those when it likes.
 //!    Contained or mirrored, they need no check: an IOMMU or the monitor stands between;
 //! 4. no unhooked access has an effect that a question asks about, no unhooked access moves a machine that
-//!    is being followed, and no read of a copy is unhooked that a copy cannot answer;
+//!    is being followed, no read of a copy is unhooked that a copy cannot answer, and nothing is unhooked
+//!    that the device does not have;
 //! 5. what a hooked register means is known: the register that selects pages can be read back at each
 //!    exit, or all that moves the machine that selects them is hooked;
 //! 6. no hook is needless: with any one unit (port or page) taken out of a hook set, for reads or for
@@ -107,12 +108,13 @@ pub fn check(model: &'static Model) -> Result<Extent, Fault> {
 
 fn judge(model: &Model, states: [u8; MAX_MACHINES], questions: Questions) -> Result<(), Fault> {
     let set = hook_set(model, &states, questions);
-    if !sufficient(model, &states, questions, set) {
+    let beyond = !model.space.all_units(model.ports);
+    if (set.reads & set.writes & beyond) != beyond || !sufficient(model, &states, questions, set) {
         return Err(Fault::Unhooked(states, questions));
     }
     // The permission map of ports knows no difference between reads and writes.
     let apart = model.space != Space::Ports;
-    for unit in 0..32u8 {
+    for unit in (0..32u8).filter(|unit| beyond >> unit & 1 == 0) {
         let without = 1 << unit;
         let fewer = [
             HookSet { reads: set.reads & !without, writes: set.writes & !without },

@@ -45,12 +45,12 @@ impl HookSet {
     /// Nothing exits.
     pub const NONE: Self = Self { reads: 0, writes: 0 };
 
-    /// Reads of this port or page must exit. What is not there always exits.
+    /// Reads of this port or page must exit. What the device does not have always exits.
     pub const fn reads(self, unit: u32) -> bool {
         unit >= 32 || self.reads & (1 << unit) != 0
     }
 
-    /// Writes of this port or page must exit. What is not there always exits.
+    /// Writes of this port or page must exit. What the device does not have always exits.
     pub const fn writes(self, unit: u32) -> bool {
         unit >= 32 || self.writes & (1 << unit) != 0
     }
@@ -152,6 +152,7 @@ impl HookTable {
             mirrored: [[HookSet::NONE; MAX_STATES]; MAX_MACHINES],
         };
         // What several questions ask is what each of them asks.
+        table.asked[0] = model.asked(Questions::empty());
         let mut bits: usize = 1;
         while bits < 256 {
             let rest = bits & (bits - 1);
@@ -193,7 +194,8 @@ impl Parts<'_> {
             return HookSet::ALL;
         }
         let wanted = questions.effects();
-        let mut set = HookSet::NONE;
+        // What is not there is never direct.
+        let mut set = HookSet { reads: !self.all, writes: !self.all };
         let mut index = 0;
         while index < self.registers.len() {
             let register = &self.registers[index];
@@ -212,7 +214,7 @@ impl Parts<'_> {
             index += 1;
         }
         if questions.contains(Questions::MIRROR) {
-            set.writes = self.all;
+            set.writes = u32::MAX;
         }
         if questions.contains(Questions::VET) {
             set = set.and(self.vetted());

@@ -80,7 +80,8 @@ pub fn run(names: &[String], parts: &[String], list: bool) -> Result<Status> {
         bail!("no benchmark is called like that; --list lists them");
     }
     for part in parts {
-        if !chosen.iter().any(|benchmark| benchmark.parts.contains(&part.as_str())) {
+        let name = part.split('.').next().unwrap_or_default();
+        if !chosen.iter().any(|benchmark| benchmark.parts.contains(&name)) {
             bail!("no benchmark has a part '{part}'; --list lists them");
         }
     }

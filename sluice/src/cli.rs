@@ -142,12 +142,12 @@ pub enum Command {
         "Examples:\n",
         "  cargo sluice bench                all, about 40 minutes\n",
         "  cargo sluice bench boot           those whose name contains this\n",
-        "  cargo sluice bench vpio --only fairness,attacks\n",
+        "  cargo sluice bench vpio --only fairness,sole.e1000\n",
         "  cargo sluice bench --list"))]
     Bench {
         /// Parts of names; all if none is given
         names: Vec<String>,
-        /// Measure these parts again, keep the other results
+        /// Measure these parts again, or only a card of one, and keep the other results
         #[arg(long, value_name = "PART", value_delimiter = ',')]
         only: Vec<String>,
         /// Only list them

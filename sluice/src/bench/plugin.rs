@@ -47,8 +47,8 @@ pub fn exits(library: &Path, functions: &[(String, u64, u64)]) -> String {
     text
 }
 
-/// Where functions of an ELF file are: for each name and end of a symbol's path, address and size of all
-/// that fit.
+/// Where functions of an ELF file are: for each name and part of a symbol's path, address and size of all
+/// that fit, closures aside.
 pub fn functions(elf: &Path, wanted: &[(&str, &str)]) -> Result<Vec<(String, u64, u64)>> {
     let output = run(Command::new("nm").args(["-C", "-S", "--defined-only"]).arg(elf))?;
     Ok(symbols(&String::from_utf8_lossy(&output.stdout), wanted))
@@ -62,7 +62,10 @@ fn symbols(text: &str, wanted: &[(&str, &str)]) -> Vec<(String, u64, u64)> {
         let mut number = || u64::from_str_radix(words.next()?, 16).ok();
         let (Some(first), Some(size)) = (number(), number()) else { continue };
         let symbol = words.nth(1).unwrap_or_default();
-        for (name, _) in wanted.iter().filter(|(_, end)| symbol.ends_with(end)) {
+        if symbol.contains("{closure") {
+            continue;
+        }
+        for (name, _) in wanted.iter().filter(|(_, part)| symbol.contains(part)) {
             found.push(((*name).to_owned(), first, size));
         }
     }
@@ -114,9 +117,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_found_by_the_end_of_their_names() {
+    fn functions_are_found_by_their_names() {
         let text = "ffffffff802a20d0 0000000000000350 t <sluice_vpio::track::Tracker>::step\n\
                     ffffffff802a2420 00000000000000a1 t <sluice_vpio::track::Tracker>::resting\n\
+                    ffffffff802a2620 00000000000000a1 t <sluice_vpio::track::Tracker>::step::{closure#0}\n\
                     ffffffff802a2421 B no_size\n";
         let found = symbols(text, &[("model_update", "Tracker>::step")]);
         assert_eq!(found, [("model_update".to_owned(), 0xffff_ffff_802a_20d0, 0x350)]);

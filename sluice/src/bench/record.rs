@@ -108,8 +108,10 @@ impl Record {
         self.add(Row { id: id.into(), value: rounded(value), unit, note: note.into(), aim });
     }
 
+    /// A row replaces one of the same name.
     fn add(&mut self, row: Row) {
         self.kept.retain(|kept| kept["id"] != row.id.as_str());
+        self.rows.retain(|earlier| earlier.id != row.id);
         self.rows.push(row);
     }
 

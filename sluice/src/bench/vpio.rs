@@ -36,12 +36,12 @@ use std::time::Instant;
 /// What can be measured by itself.
 pub const PARTS: [&str; 5] = ["sole", "peers", "contended", "fairness", "attacks"];
 
-/// Functions of the hypervisor whose instructions are counted: their names in rows, and how their symbols end.
+/// Functions of the hypervisor whose instructions are counted: their names in rows, and what their symbols have.
 const FUNCTIONS: [(&str, &str); 2] = [("model_update", "Tracker>::step"), ("handoff", ">::hand_over")];
 
 /// Measures the parts that are wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
-    let bench = Bench::new()?;
+    let bench = Bench::new(only)?;
     let steps: [fn(&Bench, &mut Record); 5] = [
         |bench, record| sole::measure(bench, record),
         |bench, record| peers::measure(bench, record),
@@ -50,7 +50,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         |_, record| attacks::measure(record),
     ];
     for (part, step) in PARTS.iter().zip(steps) {
-        if !only.is_empty() && !only.iter().any(|wanted| wanted == part) {
+        if !only.is_empty() && !only.iter().any(|wanted| wanted.split('.').next() == Some(*part)) {
             continue;
         }
         eprintln!("part {part}, after {:.0} s", bench.started.elapsed().as_secs_f64());
@@ -65,6 +65,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
 /// What all runs have in common.
 struct Bench {
     started: Instant,
+    /// Parts, and cards of parts, that are wanted; all if none is named.
+    only: Vec<String>,
     /// The plugin with its arguments.
     plugin: String,
     kernel: Kernel,
@@ -74,16 +76,23 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Result<Self> {
+    fn new(only: &[String]) -> Result<Self> {
         let kernel = kernels::get("debian-6.1")?;
         let functions = plugin::functions(&image::hypervisor(&[])?, &FUNCTIONS)?;
         Ok(Self {
             started: Instant::now(),
+            only: only.to_vec(),
             plugin: plugin::exits(&plugin::build()?, &functions),
             unpacked: kernel::unpacked(&kernel)?,
             initrd: rootfs::get("nic-test", &kernel)?,
             kernel,
         })
+    }
+
+    /// The card is to be measured in this part.
+    fn wants(&self, part: &str, card: &Card) -> bool {
+        let named = |only: &String| only == part || only.split_once('.') == Some((part, card.id));
+        self.only.is_empty() || self.only.iter().any(named)
     }
 
     /// Says what comes.

@@ -14,7 +14,7 @@ const MEMORY: u64 = 192 << 20;
 
 /// Measures every card that they can have.
 pub fn measure(bench: &Bench, record: &mut Record) {
-    for card in CARDS.iter().filter(|card| card.is_plain()) {
+    for card in CARDS.iter().filter(|card| card.is_plain() && bench.wants("peers", card)) {
         for native in [true, false] {
             let what = format!("{} {}", card.id, if native { "native" } else { "under KVM" });
             bench.say(&what);

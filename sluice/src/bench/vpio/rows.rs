@@ -3,9 +3,9 @@
 //! *tx* is a guest that uploads, *rx* one that downloads; what is acknowledged the other way belongs to them. A packet is a
 //! frame that the guest's driver counted, in whichever direction.
 
-use super::cards::{Card, Mode};
+use super::cards::Card;
 use crate::bench::record::{Aim, Record};
-use crate::bench::tally::{Counts, Phase, Regions, Tally};
+use crate::bench::tally::{Counts, PHASES, Phase, Regions, Tally};
 use crate::bench::transfer;
 use crate::outcome::{Guest, Outcome};
 use anyhow::{Context, Result};
@@ -15,14 +15,14 @@ pub const WAYS: [(&str, Phase, &str, &str); 2] =
     [("tx", Phase::Up, "up", "upload_bytes"), ("rx", Phase::Down, "down", "download_bytes")];
 
 /// Workloads of the paper's figure 9, and the phases of ours.
-const WORKLOADS: [(&str, &[Phase], &str); 3] = [
+pub const WORKLOADS: [(&str, &[Phase], &str); 3] = [
     ("ssh", &[Phase::Interactive], "200 lines of 40 bytes, each answered before the next"),
     ("small", &[Phase::Small], "16 downloads of 16 KiB, a connection each"),
     ("large", &[Phase::Up, Phase::Down], "an upload and a download"),
 ];
 
 /// The least share of accesses that the paper hooked, in percent.
-const PAPER_SHARE: f64 = 15.6;
+pub const PAPER_SHARE: f64 = 15.6;
 
 /// Exits and instructions per packet, and instructions per MiB.
 pub fn transfers(record: &mut Record, who: &str, guests: &[Guest], tally: &Tally) -> Result<()> {
@@ -99,12 +99,25 @@ fn hooked(counts: &Counts, regions: &Regions) -> [(u64, u64); 2] {
     [(elements, elements + counts.direct_elements), (instructions, instructions + counts.direct_instructions)]
 }
 
-/// Which share of the accesses to the card exits.
-pub fn hooked_shares(record: &mut Record, who: &str, guests: &[Guest], tally: &Tally) -> Result<()> {
+/// Which share of the accesses to the card exits. What a guest reads in a mirror of the registers is seen by
+/// nobody outside: there only the exits become rows, which [`figures`](super::figures) compares with those of an emulated
+/// card, where every access exits.
+pub fn workloads(record: &mut Record, who: &str, guests: &[Guest], tally: &Tally) -> Result<()> {
     let regions = transfer::regions(guests)?;
     for (workload, phases, about) in WORKLOADS {
         let mut counts = Counts::default();
-        phases.iter().for_each(|phase| counts.add(&tally.phase(*phase)));
+        let mut packets = 0.0;
+        for (phase, mark) in PHASES.iter().filter(|(phase, _)| phases.contains(phase)) {
+            counts.add(&tally.phase(*phase));
+            packets += transfer::frames(guests, mark)?.all();
+        }
+        let exits = counts.device_exits(&regions).count;
+        let note = format!("{exits} exits by accesses to the card / {packets} frames; {about}");
+        let id = format!("{who}.{workload}.nic_exits_per_packet");
+        record.row(id, exits as f64 / packets, "exits/packet", note);
+        if counts.direct_elements == 0 {
+            continue;
+        }
         let conventions = [("elements", "as the card sees them"), ("instructions", "a whole rep is one")];
         for ((hooked, all), (convention, meaning)) in hooked(&counts, &regions).into_iter().zip(conventions) {
             let share = 100.0 * hooked as f64 / all.max(1) as f64;
@@ -137,26 +150,28 @@ pub fn agreement(record: &mut Record, who: &str, outcome: &Outcome, tally: &Tall
     Ok(())
 }
 
-/// What a change of hands and a step of the model cost.
-pub fn functions(record: &mut Record, card: &Card, mode: Mode, tally: &Tally) {
-    for (name, about, aim) in [
-        ("model_update", "steps of the model for one access", Some(Aim::AtMost(60.0))),
-        ("handoff", "changes of hands: what the holder had is saved, what the next one had is loaded", None),
+/// A call that takes fewer instructions found that nothing was to be handed over.
+const LEAST_HANDOFF: u64 = 500;
+
+/// What a change of hands and a step of the model cost, as far as the run had any.
+pub fn functions(record: &mut Record, card: &Card, tally: &Tally, during: &str) {
+    for (name, about, least, aim) in [
+        ("model_update", "steps of the model", 1, Some(Aim::AtMost(60.0))),
+        (
+            "handoff",
+            "changes of hands: what the holder had is saved, what the next has is loaded",
+            LEAST_HANDOFF,
+            None,
+        ),
     ] {
-        let mut calls = tally.function(name).to_vec();
-        if calls.is_empty() {
-            continue;
-        }
+        let mut calls: Vec<u64> =
+            tally.function(name).iter().copied().filter(|call| *call >= least).collect();
         calls.sort_unstable();
+        let (Some(fewest), Some(most)) = (calls.first(), calls.last()) else { continue };
         let mean = calls.iter().sum::<u64>() as f64 / calls.len() as f64;
-        let (least, most) = (calls[0], calls[calls.len() - 1]);
-        let note = format!(
-            "median of {} {about}; mean {mean:.0}, {least} to {most}; while two guests contend",
-            calls.len()
-        );
-        let prefix = if mode == Mode::Vpio { String::new() } else { format!(".{}", mode.name()) };
-        let id = format!("{}{prefix}.{name}", card.id);
-        record.aimed(id, calls[calls.len() / 2] as f64, "instructions", aim, note);
+        let note = format!("median of {} {about}; mean {mean:.0}, {fewest} to {most}; {during}", calls.len());
+        let value = calls[calls.len() / 2] as f64;
+        record.aimed(format!("{}.{name}", card.id), value, "instructions", aim, note);
     }
 }
 

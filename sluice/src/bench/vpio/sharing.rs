@@ -14,7 +14,7 @@ const CHUNK: f64 = 32.0 * 1024.0;
 
 /// Two guests at once, by virtual passthrough and with software cards.
 pub fn contended(bench: &Bench, record: &mut Record) {
-    for card in &CARDS {
+    for card in CARDS.iter().filter(|card| bench.wants("contended", card)) {
         for mode in [Mode::Vpio, Mode::Emulated] {
             let what = format!("{} {}, two guests", card.id, mode.name());
             bench.say(&what);
@@ -29,7 +29,7 @@ fn two(bench: &Bench, record: &mut Record, card: &Card, mode: Mode) -> Result<()
     let who = format!("{}.{}", card.id, mode.name());
     rows::contended(record, &who, &outcome.guests, &tally)?;
     if mode.is_vpio() {
-        rows::functions(record, card, mode, &tally);
+        rows::functions(record, card, &tally, "two guests at once, without an IOMMU");
         rows::agreement(record, &format!("{who}.contended"), &outcome, &tally)?;
         let moved = Window::new(&outcome, &tally.progress())?;
         shares(record, card, &moved);
@@ -43,7 +43,7 @@ fn two(bench: &Bench, record: &mut Record, card: &Card, mode: Mode) -> Result<()
 
 /// One, four and eight guests; and two of which one has three times the weight.
 pub fn fairness(bench: &Bench, record: &mut Record) {
-    for card in CARDS.iter().filter(|card| card.is_plain()) {
+    for card in CARDS.iter().filter(|card| card.is_plain() && bench.wants("fairness", card)) {
         for count in [1, 4, 8] {
             let what = format!("{} vpio, {count} guests upload", card.id);
             bench.say(&what);

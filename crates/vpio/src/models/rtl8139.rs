@@ -349,8 +349,8 @@ const TALLY: Machine = {
                     },
                 ),
             ),
+            // DTCCR's command is 0 again; a reset makes it so, too.
             edge(1 << DUMPING, reported(DeviceEvent::Dumped), QUIET),
-            edge(1 << DUMPING, writes(id::CR, RESET, RESET), QUIET),
         ],
     }
 };

@@ -60,6 +60,8 @@ impl Card for E1000 {
                     "Off"
                 }
             }
+            // Chip select. A word may be read otherwise, too.
+            "EEPROM" if self.image(reg::EECD) & 2 != 0 => "Selected",
             // Pending says only that there may be a cause.
             "interrupt" if self.pending() => "Pending",
             _ => return None,

@@ -122,27 +122,44 @@ fn the_e1000_driver_is_followed() {
     assert!(beside.announced >= 82 + 68, "{}", beside.announced);
 }
 
-/// Offsets of registers that matter, and a few that do not.
-fn place(offsets: &'static [u32], beyond: u32) -> impl Strategy<Value = u32> {
-    prop_oneof![9 => prop::sample::select(offsets), 1 => 0..beyond]
-}
+/// Registers that matter, with their widths; those that say what the others do come first.
+type Known = &'static [(u32, u8)];
 
-const RTL8139: &[u32] = &[
-    0x10, 0x14, 0x18, 0x1c, 0x20, 0x24, 0x28, 0x2c, 0x30, 0x36, 0x37, 0x38, 0x3c, 0x3e, 0x40, 0x44, 0x48,
-    0x50, 0x54, 0xd8, 0xd9, 0xe0, 0xe4, 0xe8, 0x60,
+#[rustfmt::skip]
+const RTL8139: Known = &[
+    (0x37, 1), (0xe0, 2), (0x50, 1), (0x44, 4), (0x10, 4), (0x14, 4), (0x18, 4), (0x1c, 4), (0x20, 4), (0x24, 4),
+    (0x28, 4), (0x2c, 4), (0x30, 4), (0x36, 2), (0x38, 2), (0x3c, 2), (0x3e, 2), (0x40, 4), (0x48, 4), (0x54, 4),
+    (0x60, 2), (0xd8, 1), (0xd9, 1), (0xe4, 4), (0xe8, 4),
 ];
-const INTEL: &[u32] = &[
-    0x00, 0x10, 0x14, 0x20, 0xc0, 0xc4, 0xc8, 0xd0, 0xd8, 0x100, 0x110, 0x400, 0x420, 0x2800, 0x2804, 0x2808,
-    0x2810, 0x2818, 0x3800, 0x3804, 0x3808, 0x3810, 0x3818, 0x3828, 0x4074, 0x5400,
+#[rustfmt::skip]
+const INTEL: Known = &[
+    (0x100, 4), (0x400, 4), (0xc0, 4), (0xc8, 4), (0x00, 4), (0x10, 4), (0x14, 4), (0x20, 4), (0xc4, 4), (0xd0, 4),
+    (0xd8, 4), (0x110, 4), (0x420, 4), (0x2800, 4), (0x2804, 4), (0x2808, 4), (0x2810, 4), (0x2818, 4), (0x3800, 4),
+    (0x3804, 4), (0x3808, 4), (0x3810, 4), (0x3818, 4), (0x3828, 4), (0x4074, 4), (0x5400, 4),
 ];
+
+/// An offset and a width: mostly of a register, often of one that decides, sometimes of any kind.
+fn place(known: Known, beyond: u32) -> impl Strategy<Value = (u32, u8)> {
+    let width = prop::sample::select([1u8, 2, 3, 4].as_slice());
+    let odd = (prop::sample::select(known).prop_map(|(offset, _)| offset), width.clone());
+    prop_oneof![
+        3 => prop::sample::select(&known[..4]),
+        6 => prop::sample::select(known),
+        1 => odd,
+        1 => (0..beyond, width),
+    ]
+}
 
 /// Something a client or the wire does: kind, place, width, value.
 type Deed = (u8, u32, u8, u32);
 
-fn deeds(offsets: &'static [u32], beyond: u32) -> impl Strategy<Value = Vec<Deed>> {
+fn deeds(known: Known, beyond: u32) -> impl Strategy<Value = Vec<Deed>> {
     let value = prop_oneof![any::<u32>(), (0..32u32).prop_map(|bit| 1 << bit), 0..0x1000u32];
-    let width = prop::sample::select([1u8, 2, 4, 4, 4].as_slice());
-    prop::collection::vec((0..12u8, place(offsets, beyond), width, value), 1..120)
+    let deed = (0..12u8, place(known, beyond), value);
+    prop::collection::vec(
+        deed.prop_map(|(kind, (offset, width), value)| (kind, offset, width, value)),
+        1..120,
+    )
 }
 
 fn act<C: Card>(beside: &mut Beside<C>, (kind, offset, width, value): Deed) {

@@ -5,7 +5,7 @@ use super::beside::{Beside, Card};
 use sluice_nic::{E1000, Rtl8139};
 use sluice_vpio::model::{Effects, RegisterId};
 use sluice_vpio::models::e1000;
-use sluice_vpio::{Questions, Seen};
+use sluice_vpio::{Questions, Seen, hook_set};
 
 /// An e1000 that has counted and has causes pending.
 fn busy() -> Beside<E1000> {
@@ -66,6 +66,38 @@ fn only_the_timer_changes_by_itself() {
     }
     beside.write(0x37, 1, 0x10);
     assert!(!beside.hooks(Questions::MIRROR).reads(0), "a reset ends its use");
+    beside.write(0x54, 4, 1000);
+    assert!(beside.hooks(Questions::MIRROR).reads(0));
+}
+
+/// What takes time on a real card is over when the driver has read that it is; until then the reads that tell are
+/// followed, and the card does not rest.
+#[test]
+fn eeprom_and_phy_are_followed_to_their_end() {
+    // Start, then the register that tells, read until it does.
+    for (offset, start) in [(0x14, 0x101), (0x20, 0x0821_0000)] {
+        let mut beside = Beside::new(E1000::new(MAC));
+        assert!(beside.tracker.resting(E1000::MODEL) && !beside.hooks(Questions::FOLLOW).reads(0));
+        beside.write(offset, 4, start);
+        assert!(!beside.tracker.resting(E1000::MODEL) && beside.hooks(Questions::FOLLOW).reads(0));
+        beside.tracker.step(E1000::MODEL, Seen::Read(E1000::MODEL.find(offset, 0).unwrap(), 0));
+        assert!(!beside.tracker.resting(E1000::MODEL), "not done yet");
+        beside.read(offset, 4);
+        assert!(beside.tracker.resting(E1000::MODEL));
+    }
+    let mut beside = Beside::new(E1000::new(MAC));
+    beside.write(0x10, 4, 0x42);
+    assert!(!beside.tracker.resting(E1000::MODEL));
+    beside.write(0x10, 4, 0x40);
+    assert!(beside.tracker.resting(E1000::MODEL));
+}
+
+/// Setting a cause makes ICR worth reading, before anybody has looked.
+#[test]
+fn a_cause_that_is_set_is_pending_at_once() {
+    let mut tracker = sluice_vpio::Tracker::new();
+    assert!(tracker.step(E1000::MODEL, Seen::WriteWord(e1000::id::ICS, 4)));
+    assert!(hook_set(E1000::MODEL, tracker.states(), Questions::MIRROR).reads(0));
 }
 
 /// Following begins where the registers say it is.

@@ -1,5 +1,5 @@
 //! What a model costs at an exit, in instructions: [`Tracker::step`] and [`hook_set`] stay below 60 - but for the
-//! RTL8139's CR, which starts, stops and resets six machines at once, and is not written while packets flow.
+//! RTL8139's CR, which starts, stops and resets five machines at once, and is not written while packets flow.
 //!
 //! Counted by valgrind, of an optimized build only: `cargo test --release -p sluice-vpio --test models cost --
 //! --nocapture`. The test runs itself below valgrind, once per thing to count, and counts what the functions

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Everything that one run of the hypervisor is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +57,8 @@ pub struct Share {
     /// After so many milliseconds this guest gets the device even if its holder never rests; 0: as usual. For
     /// [`Mode::Vpio`].
     pub max_wait_ms: u8,
+    /// What the guest sees when an access is refused, where that is not left to the model. For [`Mode::Vpio`].
+    pub refusals: Refusals,
     /// The user accepts that this function can reach all memory by DMA.
     pub dma_unprotected: bool,
     /// The user accepts that this function can forge interrupts, for want of interrupt remapping.
@@ -64,6 +66,51 @@ pub struct Share {
     /// The user accepts that this guest can change what outlives it in the card (EEPROM, PHY, wake-up) while it has it; for
     /// [`Mode::Vpio`].
     pub registers_unprotected: bool,
+}
+
+/// What a guest sees of a refused access, beside its having no effect (seed 000, 3.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reaction {
+    /// Nothing.
+    Discard,
+    /// The device reports an error of its own, with its interrupt.
+    Interrupt,
+    /// A machine check on the processor that made the access.
+    MachineCheck,
+}
+
+impl Reaction {
+    /// All of them, by their words in the configuration file.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("discard", Self::Discard), ("interrupt", Self::Interrupt), ("machine-check", Self::MachineCheck)];
+
+    /// The word in the file.
+    pub fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(_, reaction)| *reaction == self).map_or("", |(word, _)| word)
+    }
+}
+
+/// Reactions by register.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// To accesses of all registers that are not named below.
+    pub others: Option<Reaction>,
+    /// Register, by its name in the model, and the reaction to its accesses.
+    pub registers: Vec<(String, Reaction)>,
+}
+
+impl Refusals {
+    /// The reaction to accesses of a register; `None`: the model's own.
+    pub fn reaction(&self, register: &str) -> Option<Reaction> {
+        let named = self.registers.iter().find(|(name, _)| name == register);
+        named.map(|(_, reaction)| *reaction).or(self.others)
+    }
+
+    /// Whether a refused access can be a machine check.
+    pub fn machine_check(&self) -> bool {
+        let mut all = self.registers.iter().map(|(_, reaction)| *reaction).chain(self.others);
+        all.any(|reaction| reaction == Reaction::MachineCheck)
+    }
 }
 
 /// How a device is shared.
@@ -228,6 +275,7 @@ mod tests {
             dma_unprotected: false,
             weight: 1,
             max_wait_ms: 0,
+            refusals: Refusals::default(),
             interrupts_unprotected: false,
             registers_unprotected: false,
         };

@@ -6,7 +6,7 @@
 
 use crate::Input;
 use sluice_nic::Ne2000;
-use sluice_vpio::{Access, ClientId, Monitor, Outcome, RawDevice, Timing};
+use sluice_vpio::{Access, ClientId, Monitor, Outcome, RawDevice, Refusal, Timing};
 
 /// Ports of the card.
 const PORTS: u16 = 32;
@@ -207,7 +207,7 @@ impl World {
                 };
                 match outcome {
                     Outcome::Wait => false,
-                    Outcome::Done(value) | Outcome::Refused(value) => {
+                    Outcome::Done(value) | Outcome::Refused(Refusal { value, .. }) => {
                         if string && offset == DATA {
                             self.see(index, &copy);
                         }

@@ -5,7 +5,7 @@
 //!
 //! What the answers oblige the hypervisor to: x2APIC and TSC-deadline MSRs (0x1B, 0x6E0, 0x800-0x83F), the
 //! paravirtual clock and end of interrupt ([`crate::clock`]), TSC_AUX kept per processor, a TSC that is invariant, MTRRs and PAT (0xFE, 0x277, 0x2FF), machine check
-//! MSRs without a bank (0x179), EFER, SYSENTER and SYSCALL MSRs. It owes nothing for performance counters,
+//! MSRs ([`crate::machine_check`]), EFER, SYSENTER and SYSCALL MSRs. It owes nothing for performance counters,
 //! debug store, thermal, microcode-controlled mitigations, SVM or MONITOR.
 //!
 //! Source: AMD APM vol. 3, appendix E; Intel SDM vol. 2, CPUID; leaves 0x4000_00xx: the interface documented

@@ -14,6 +14,7 @@
 //! | [`power`] | power-off and reset | the ports that the FADT names |
 //! | [`acpi`] | the tables that describe all this | where the loader puts them |
 //! | [`cpuid`] | what the processor says about itself | CPUID |
+//! | [`machine_check`] | machine checks, for refused accesses | MSRs 0x179, 0x17A, 0x400-0x403 |
 //! | [`clock`] | the paravirtual clock | pages named by MSRs 0x4B56_4D00, 0x4B56_4D01 |
 //!
 //! There is no PIC, PIT, RTC, HPET or keyboard controller: the ACPI tables are hardware-reduced, and the
@@ -30,6 +31,7 @@ pub mod clock;
 pub mod cpuid;
 pub mod ioapic;
 pub mod lapic;
+pub mod machine_check;
 pub mod message;
 pub mod msix;
 pub mod pci;

@@ -1,5 +1,7 @@
 //! What passes between the caller, the monitor and the hardware: accesses, outcomes, the raw device.
 
+use crate::model::RegisterId;
+pub use sluice_abi::config::Reaction;
 pub use sluice_uplink::RawDevice;
 
 /// A client of one device: a slot number below [`Self::MAX`], given out by `attach`.
@@ -101,6 +103,29 @@ pub enum Outcome {
     /// Nothing was done: the client does not hold the device. Deschedule it without advancing RIP;
     /// repeat the access when [`crate::Changes::wake`] names it.
     Wait,
-    /// Refused by a check of the model; treat as done with this value. Counted.
-    Refused(u32),
+    /// Refused. Counted.
+    Refused(Refusal),
 }
+
+/// An access that had no effect: treat it as done with this value, and react.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// For [`Access::Read`] the value read.
+    pub value: u32,
+    /// The register that it named, if any.
+    pub register: Option<RegisterId>,
+    /// What the client must see of it. An [`Reaction::Interrupt`] was raised already.
+    pub reaction: Reaction,
+}
+
+/// Why a device refuses an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It is not the client's to make.
+    Access,
+    /// It would send what is not the client's. Drivers wait for the end of what they send.
+    Send,
+}
+
+/// What a device says of an access: the value, and if it was refused, why.
+pub(crate) type Served = Result<u32, (u32, Cause)>;

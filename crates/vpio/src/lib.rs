@@ -28,7 +28,7 @@ mod monitor;
 mod ne2000;
 mod track;
 
-pub use access::{Access, ClientId, Outcome, RawDevice};
+pub use access::{Access, ClientId, Outcome, RawDevice, Reaction, Refusal};
 pub use counters::{ClientCounters, DeviceCounters};
 pub use dot::dot;
 pub use hooks::{HookSet, Questions, hook_set};

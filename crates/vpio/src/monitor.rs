@@ -9,10 +9,10 @@ mod handoff;
 
 use core::array;
 
-use crate::access::{Access, ClientId, Outcome, RawDevice};
+use crate::access::{Access, Cause, ClientId, Outcome, RawDevice, Reaction, Refusal, Served};
 use crate::counters::{ClientCounters, DeviceCounters};
 use crate::hooks::{HookSet, Questions, hook_set};
-use crate::model::{DeviceEvent, Model};
+use crate::model::{DeviceEvent, MAX_REGISTERS, Model, RegisterId};
 use crate::models;
 use crate::ne2000::{Counted, Device, Regime};
 use crate::track::{Seen, Tracker};
@@ -99,14 +99,16 @@ impl Changes {
     }
 }
 
-/// What decides a hook set.
-type HookKey = (Questions, Option<Tracker>);
+/// What decides a hook set: the last are ports that tell of an error that only the monitor knows.
+type HookKey = (Questions, Option<Tracker>, u32);
 
 /// One client as the monitor sees it.
 #[derive(Debug)]
 struct Slot {
     counters: ClientCounters,
     policy: Policy,
+    /// To refused accesses, by register.
+    reactions: [Option<Reaction>; MAX_REGISTERS],
     /// Its last hooked access.
     touched: u64,
     /// All its processors halted since then.
@@ -122,11 +124,12 @@ impl Slot {
         Self {
             counters: ClientCounters::new(),
             policy: Policy { weight: 1, max_wait: None },
+            reactions: [None; MAX_REGISTERS],
             touched: 0,
             halted: false,
             waiting: None,
             hooks: HookSet::ALL,
-            key: (Questions::ABSENT, None),
+            key: (Questions::ABSENT, None, 0),
         }
     }
 }
@@ -216,6 +219,22 @@ impl Monitor {
         }
     }
 
+    /// Says what a client sees when an access is refused, by the register's name. `None`: nothing, but that a transmission
+    /// that it may not make is reported as failed.
+    pub fn set_reactions(&mut self, client: ClientId, reaction: impl Fn(&str) -> Option<Reaction>) {
+        if let Some(slot) = self.slots.get_mut(client.index()) {
+            for (to, register) in slot.reactions.iter_mut().zip(self.model.registers) {
+                *to = reaction(register.name);
+            }
+        }
+    }
+
+    /// Has a client's card report an error of its own, as [`Reaction::Interrupt`] does.
+    pub fn fail(&mut self, client: ClientId, now: u64) {
+        self.device.fail(client, Cause::Access);
+        self.refresh(now);
+    }
+
     /// Removes a client (its guest is gone): quiesces, scrubs, passes the device on.
     pub fn detach(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
         self.withdraw(raw, client, now);
@@ -267,17 +286,27 @@ impl Monitor {
             if let Access::ReadString { into, .. } = access {
                 into.fill(0xff);
             }
-            return Outcome::Refused(u32::MAX);
+            return Outcome::Refused(Refusal {
+                value: u32::MAX,
+                register: None,
+                reaction: Reaction::Discard,
+            });
         };
         slot.touched = now;
         slot.halted = false;
         let elements = access.elements();
         let mut raw = Counted::new(raw);
-        let outcome = self.serve(&mut raw, client, now, access);
+        let served = self.serve(&mut raw, client, now, access);
+        let register = self.device.named();
+        let outcome = match served {
+            None => Outcome::Wait,
+            Some(Ok(value)) => Outcome::Done(value),
+            Some(Err((value, cause))) => Outcome::Refused(self.refuse(client, register, value, cause)),
+        };
         if self.following.is_some() || !self.queue.is_empty() {
             self.progress(&mut raw, now);
         }
-        let named = usize::from(self.device.named().0);
+        let named = usize::from(register.0);
         if let Some(slot) = self.slots.get_mut(client.index()) {
             let counters = &mut slot.counters;
             counters.forwarded_elements += raw.elements;
@@ -294,14 +323,36 @@ impl Monitor {
         outcome
     }
 
-    fn serve(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64, access: Access<'_>) -> Outcome {
+    /// Decides what a client sees of a refused access.
+    fn refuse(&mut self, client: ClientId, register: RegisterId, value: u32, cause: Cause) -> Refusal {
+        let slot = self.slots.get(client.index());
+        let wanted = slot.and_then(|slot| slot.reactions.get(usize::from(register.0)).copied().flatten());
+        let reaction = wanted.unwrap_or(match cause {
+            Cause::Access => Reaction::Discard,
+            Cause::Send => Reaction::Interrupt,
+        });
+        if reaction == Reaction::Interrupt {
+            self.device.fail(client, cause);
+        }
+        let register = Some(register).filter(|register| self.model.register(*register).is_some());
+        Refusal { value, register, reaction }
+    }
+
+    /// `None`: it must wait.
+    fn serve(
+        &mut self,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        now: u64,
+        access: Access<'_>,
+    ) -> Option<Served> {
         if !self.device.online(client) {
             if !self.device.engages(client, &access) {
-                let outcome = self.device.emulate(client, access);
+                let served = self.device.emulate(client, access);
                 if self.device.online(client) {
                     self.request(raw, client, now);
                 }
-                return outcome;
+                return Some(served);
             }
             self.device.engage(client);
         }
@@ -309,7 +360,7 @@ impl Monitor {
             self.request(raw, client, now);
             if self.device.holder() != Some(client) {
                 self.start_waiting(client, now);
-                return Outcome::Wait;
+                return None;
             }
         }
         // Bytes written to registers are events of the model; remembered before they are consumed.
@@ -318,8 +369,8 @@ impl Monitor {
             Access::WriteString { width: 1, from, .. } => from.last().copied(),
             _ => None,
         };
-        let outcome = self.device.serve(raw, client, access);
-        if let (Some((tracker, _)), Some(value), Outcome::Done(_)) = (&mut self.following, written, outcome) {
+        let served = self.device.serve(raw, client, access);
+        if let (Some((tracker, _)), Some(value), Ok(_)) = (&mut self.following, written, served) {
             tracker.step(self.model, Seen::Write(self.device.named(), value));
             if self.device.holder() == Some(client)
                 && !tracker.resting(self.model)
@@ -328,7 +379,7 @@ impl Monitor {
                 tracker.step(self.model, Seen::Device(DeviceEvent::Sent));
             }
         }
-        outcome
+        Some(served)
     }
 
     /// The physical line was asserted; the caller has masked it at the I/O APIC.
@@ -401,7 +452,9 @@ impl Monitor {
             }
             if slot.key != key {
                 slot.key = key;
-                let hooks = hook_set(self.model, key.1.as_ref().map_or(&[], |t| t.states()), key.0);
+                let mut hooks = hook_set(self.model, key.1.as_ref().map_or(&[], |t| t.states()), key.0);
+                hooks.reads |= key.2;
+                hooks.writes |= key.2;
                 if hooks != slot.hooks {
                     slot.hooks = hooks;
                     self.changes.hooks |= client.bit();
@@ -429,7 +482,7 @@ impl Monitor {
     /// What must be known of this client now.
     fn questions(&self, client: ClientId) -> HookKey {
         if self.device.holder() != Some(client) {
-            return (Questions::ABSENT, None);
+            return (Questions::ABSENT, None, 0);
         }
         let mut questions = match self.device.regime() {
             Regime::Shared(_) => Questions::SHADOW | Questions::ISOLATE,
@@ -437,6 +490,6 @@ impl Monitor {
         };
         questions.set(Questions::GUARD, self.device.guards(client));
         questions.set(Questions::FOLLOW, self.following.is_some());
-        (questions, self.following.map(|(tracker, _)| tracker))
+        (questions, self.following.map(|(tracker, _)| tracker), self.device.telling(client))
     }
 }

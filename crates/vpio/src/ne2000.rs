@@ -23,7 +23,7 @@ use alloc::vec;
 use core::array;
 
 use sluice_nic::Ne2000;
-use sluice_nic::ne2000::registers::{Interrupt, Receive, TCR_LOOPBACK};
+use sluice_nic::ne2000::registers::{Interrupt, Receive, SendStatus, TCR_LOOPBACK, port};
 
 use crate::access::{ClientId, RawDevice};
 use crate::counters::DeviceCounters;
@@ -68,6 +68,8 @@ pub(crate) struct Context {
     engaged: bool,
     /// Times this client stopped the card for the others by a direct write.
     stops: u32,
+    /// Sole holder: its card reports this error, which the client has not acknowledged.
+    failing: Option<SendStatus>,
     pub(crate) tx_packets: u64,
     pub(crate) rx_packets: u64,
     pub(crate) rx_dropped: u64,
@@ -85,6 +87,7 @@ impl Context {
             vetted: false,
             engaged: false,
             stops: 0,
+            failing: None,
             tx_packets: 0,
             rx_packets: 0,
             rx_dropped: 0,
@@ -102,6 +105,13 @@ impl Context {
         self.unknown = Unknown::empty();
         self.vetted = false;
         self.engaged = false;
+        self.failing = None;
+    }
+
+    /// The card says that a transmission went wrong.
+    const fn fail(&mut self, how: SendStatus) {
+        self.card.regs.tsr = how.bits();
+        self.card.regs.isr |= Interrupt::SEND_ERROR.bits();
     }
 
     /// The client uses the network, so it needs the hardware.
@@ -232,10 +242,21 @@ impl Device {
             && self.context(client).is_some_and(|context| !context.vetted || context.stops > STOPS_FORGIVEN)
     }
 
+    /// Ports that tell a sole holder of an error that its hardware knows nothing of.
+    pub(crate) fn telling(&self, client: ClientId) -> u32 {
+        let failing = self.context(client).is_some_and(|context| context.failing.is_some());
+        if failing { 1 << port::TPSR | 1 << port::ISR } else { 0 }
+    }
+
     /// Level of a client's line.
     pub(crate) fn line(&self, client: ClientId) -> bool {
         match self.regime {
-            Regime::Sole(holder) if holder == client => self.sole_line,
+            Regime::Sole(holder) if holder == client => {
+                let failing = |context: &Context| {
+                    context.failing.is_some() && context.card.regs.imr & Interrupt::SEND_ERROR.bits() != 0
+                };
+                self.sole_line || self.context(client).is_some_and(failing)
+            }
             _ => self.context(client).is_some_and(|context| context.card.interrupt()),
         }
     }

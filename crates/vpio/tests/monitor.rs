@@ -5,7 +5,7 @@ mod common;
 use std::cell::RefCell;
 
 use common::{OUTSIDE, TIMING, World, frame, mac, mark};
-use sluice_vpio::{Access, AttachError, ClientId, Monitor, Outcome, Timing};
+use sluice_vpio::{Access, AttachError, ClientId, Monitor, Outcome, Reaction, Refusal, Timing};
 
 fn outb(world: &RefCell<World>, index: usize, offset: u16, value: u8) -> Option<u32> {
     world.borrow_mut().io(index, Access::Write { offset, width: 1, value: value.into() })
@@ -246,7 +246,10 @@ fn an_unknown_client_is_refused() {
     let nobody = ClientId::from_index(5).unwrap();
     let mut bytes = [0; 8];
     let access = Access::ReadString { offset: 0x10, width: 4, into: &mut bytes };
-    assert_eq!(world.monitor.access(&mut world.hw, nobody, 1, access), Outcome::Refused(u32::MAX));
+    assert_eq!(
+        world.monitor.access(&mut world.hw, nobody, 1, access),
+        Outcome::Refused(Refusal { value: u32::MAX, register: None, reaction: Reaction::Discard })
+    );
     assert_eq!(bytes, [0xff; 8]);
     assert_eq!(world.monitor.hooks(nobody).ports(), u32::MAX);
     world.monitor.detach(&mut world.hw, nobody, 2);

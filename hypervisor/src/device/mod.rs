@@ -374,6 +374,7 @@ pub fn attach(
             let client = monitor.attach(mac).map_err(|_| AttachError::TooMany)?;
             let max_wait = Some(u64::from(share.max_wait_ms) * 1_000_000).filter(|wait| *wait != 0);
             monitor.set_policy(client, Policy { weight: share.weight, max_wait });
+            monitor.set_reactions(client, |register| share.refusals.reaction(register));
             Seat::Client(client)
         }
         Mode::Vpio | Mode::Emulated => {

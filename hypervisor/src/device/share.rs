@@ -11,7 +11,7 @@ use sluice_abi::report::{Count, ShareReport};
 use sluice_emulated::Shown;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
-use sluice_vpio::{ClientId, Monitor, Outcome};
+use sluice_vpio::{ClientId, Monitor, Outcome, Reaction, Refusal};
 
 /// What a domain keeps for each of its devices.
 pub struct Share {
@@ -187,7 +187,7 @@ impl Share {
             .with_monitor(Some(domain), |monitor, raw, now| match access {
                 Access::Read(buffer) if single => {
                     let outcome = monitor.access(raw, client, now, Request::Read { offset, width });
-                    if let Outcome::Done(value) | Outcome::Refused(value) = outcome {
+                    if let Outcome::Done(value) | Outcome::Refused(Refusal { value, .. }) = outcome {
                         for (to, from) in buffer.iter_mut().zip(value.to_le_bytes()) {
                             *to = from;
                         }
@@ -211,6 +211,7 @@ impl Share {
             })
             .map_or(Answer::Refused, |outcome| match outcome {
                 Outcome::Done(_) => Answer::Attend,
+                Outcome::Refused(Refusal { reaction: Reaction::MachineCheck, .. }) => Answer::Failed,
                 Outcome::Refused(_) => Answer::Refused,
                 Outcome::Wait => Answer::Wait,
             })

@@ -23,6 +23,7 @@ use sluice_memory::{Gpa, PAGE_SIZE};
 use sluice_platform::acpi;
 use sluice_platform::ioapic::IoApic;
 use sluice_platform::lapic::{LocalApic, Rates};
+use sluice_platform::machine_check::MachineCheck;
 use sluice_platform::pci::{ConfigEffect, PciBus};
 use sluice_platform::uart::Uart;
 use sluice_platform::{pci, power};
@@ -223,6 +224,7 @@ fn load(
 
 fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildError> {
     let count = u32::from(domain.config.vcpus);
+    let told = domain.config.devices.iter().any(|share| share.refusals.machine_check());
     let mut vcpus = Vec::new();
     for id in 0..count {
         let mut context = Context {
@@ -241,6 +243,8 @@ fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildEr
             clock_msr: 0,
             pv_eoi_msr: 0,
             pv_eoi_armed: false,
+            machine_check: MachineCheck::new(told),
+            machine_check_lost: false,
         };
         exit::initialize(&mut context, domain);
         svm::inject::start_up(&mut context, 0);

@@ -85,6 +85,8 @@ counted! {
         Privileged => "privileged",
         /// A device access that a check of its model refused.
         Device => "device",
+        /// The same, of which a machine check tells.
+        MachineCheck => "machine_check",
     }
 }
 

@@ -81,6 +81,8 @@ pub enum Answer {
     Attend,
     /// Not allowed; reads gave a harmless value.
     Refused,
+    /// Not allowed, and a machine check says so.
+    Failed,
     /// The device is not here now: the access must be made again later.
     Wait,
 }

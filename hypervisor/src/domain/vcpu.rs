@@ -3,7 +3,7 @@
 //! What other processors may touch is in [`Vcpu`] (atomics only); what only the physical processor
 //! that runs it touches is in [`Context`], behind a lock that is held for a whole slice.
 
-use super::counters::{ExitCounters, RefusalCounters};
+use super::counters::{ExitCounters, Refusal, RefusalCounters};
 use crate::cpu;
 use crate::cpu::fpu::FpuState;
 use crate::svm::VmcbPage;
@@ -11,6 +11,7 @@ use crate::sync::SpinLock;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sluice_platform::clock;
 use sluice_platform::lapic::LocalApic;
+use sluice_platform::machine_check::{Access, MachineCheck};
 
 /// Whether a virtual processor can be given a physical one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub mod event {
     pub const NMI: u32 = 1 << 5;
     /// Translations were revoked: forget them before the next entry.
     pub const FLUSH: u32 = 1 << 6;
+    /// An access was refused, of which a machine check tells.
+    pub const MACHINE_CHECK: u32 = 1 << 7;
 }
 
 /// What the run loop needs of a virtual processor, private to the processor that runs it.
@@ -75,6 +78,10 @@ pub struct Context {
     pub pv_eoi_msr: u64,
     /// The guest was told that it may skip the EOI of the interrupt in service.
     pub pv_eoi_armed: bool,
+    /// Machine check registers.
+    pub machine_check: MachineCheck,
+    /// The guest was not ready for a machine check, which was logged.
+    pub machine_check_lost: bool,
 }
 
 impl Context {
@@ -120,6 +127,8 @@ pub struct Vcpu {
     pub(crate) in_guest: AtomicBool,
     pub(crate) sipi_vector: AtomicU8,
     state: AtomicU8,
+    /// See [`Self::fail`]: place, and in bit 63 that it was a write.
+    failed: AtomicU64,
     posted: [AtomicU64; 4],
     posted_level: [AtomicU64; 4],
 }
@@ -142,6 +151,7 @@ impl Vcpu {
             in_guest: AtomicBool::new(false),
             sipi_vector: AtomicU8::new(0),
             state: AtomicU8::new(RunState::Off as u8),
+            failed: AtomicU64::new(0),
             posted: [const { AtomicU64::new(0) }; 4],
             posted_level: [const { AtomicU64::new(0) }; 4],
         }
@@ -190,6 +200,20 @@ impl Vcpu {
         if self.in_guest.load(Ordering::SeqCst) {
             self.nudge();
         }
+    }
+
+    /// An access that this processor made, to a port or a guest-physical address, was refused so that it gets a machine
+    /// check. Only the processor that runs it may call it.
+    pub fn fail(&self, place: u64, write: bool) {
+        self.refusals.count(Refusal::MachineCheck as usize);
+        self.failed.store(place & u64::MAX >> 1 | u64::from(write) << 63, Ordering::Relaxed);
+        self.events.fetch_or(event::MACHINE_CHECK, Ordering::SeqCst);
+    }
+
+    /// The access that was refused last.
+    pub fn failed_access(&self) -> Access {
+        let failed = self.failed.load(Ordering::Relaxed);
+        Access { place: failed & u64::MAX >> 1, write: failed >> 63 != 0 }
     }
 
     /// Interrupts the home processor so that it looks at its virtual processors again.

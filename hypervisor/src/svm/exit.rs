@@ -5,7 +5,7 @@
 //! that sets `attention`.
 
 use super::vmcb::{Intercept3, Intercept4, VirtualInterrupt, event, exit_code};
-use super::{cpuid, crash, inject, io, mmio, msr};
+use super::{cpuid, crash, inject, io, machine_check, mmio, msr};
 use crate::cpu::tsc;
 use crate::device;
 use crate::domain::counters::{Exit, Refusal};
@@ -135,6 +135,9 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Proce
     let now = tsc::now();
     inject::sync_pv_eoi(domain, ctx);
     ctx.lapic.poll_timer(ctx.guest_tsc_at(now));
+    if seen & events::MACHINE_CHECK != 0 {
+        machine_check::take(domain, vcpu, ctx);
+    }
     if seen & events::NMI != 0 {
         if ctx.inject == 0 {
             ctx.inject = inject::NMI;

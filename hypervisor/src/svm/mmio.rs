@@ -84,8 +84,10 @@ pub fn linear(domain: &Domain, vcpu: &Vcpu, ctx: &Context, at: u64, access: Acce
         let part = done..access.len().min(done + in_page);
         done = part.end;
         let part = access.part(part);
-        if let Answer::Wait = physical(domain, vcpu, gpa, part) {
-            return Err(Fault::Wait);
+        match physical(domain, vcpu, gpa, part) {
+            Answer::Wait => return Err(Fault::Wait),
+            Answer::Failed => vcpu.fail(gpa.as_u64(), kind == walk::Kind::Write),
+            Answer::Done | Answer::Attend | Answer::Refused => {}
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ mod crash;
 pub mod exit;
 pub mod inject;
 pub mod io;
+mod machine_check;
 pub mod mmio;
 pub mod msr;
 pub mod vmcb;

@@ -20,6 +20,8 @@ const PATCH_LEVEL: u32 = 0x8b;
 const MTRR_CAP: u32 = 0xfe;
 const MCG_CAP: u32 = 0x179;
 const MCG_STATUS: u32 = 0x17a;
+const MC0_CTL: u32 = 0x400;
+const MC0_MISC: u32 = 0x403;
 const MTRR_DEFAULT: u32 = 0x2ff;
 const X2APIC_FIRST: u32 = 0x800;
 const X2APIC_TPR: u32 = 0x808;
@@ -127,7 +129,7 @@ fn read(domain: &Domain, ctx: &mut Context, msr: u32) -> Option<u64> {
         PAT => ctx.pat,
         MTRR_CAP => 0,
         MTRR_DEFAULT => ctx.mtrr_default,
-        MCG_CAP | MCG_STATUS => 0,
+        MCG_CAP | MCG_STATUS | MC0_CTL..=MC0_MISC => return ctx.machine_check.read(msr),
         // Any level will do: microcode belongs to the host.
         PATCH_LEVEL => 1 << 24,
         KVM_SYSTEM_TIME => ctx.clock_msr,
@@ -188,8 +190,9 @@ fn write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) 
             super::inject::sync_pv_eoi(domain, ctx);
             ctx.pv_eoi_msr = value;
         }
-        // Accepted and without effect: microcode, machine checks and errata belong to the host.
-        PATCH_LEVEL | MCG_STATUS | SYSCFG | HWCR | NB_CFG | INT_PENDING | LS_CFG | DE_CFG => {}
+        MCG_STATUS | MC0_CTL..=MC0_MISC => ctx.machine_check.write(msr, value)?,
+        // Accepted and without effect: microcode and errata belong to the host.
+        PATCH_LEVEL | SYSCFG | HWCR | NB_CFG | INT_PENDING | LS_CFG | DE_CFG => {}
         0xc001_0020 => {}
         _ => return None,
     }

@@ -3,7 +3,7 @@
 
 use super::diagnostic::Source;
 use super::walk::suggestion;
-use super::{Domain, Iommu, Setup, Share, format_mac, human_size};
+use super::{Domain, Iommu, Setup, Share, format_mac, human_size, refusals};
 use sluice_abi::config::{Mode, NicModel, Select};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
@@ -104,6 +104,7 @@ fn devices(setup: &Setup, source: &mut Source) {
             emulated(share, setup, source);
             unprotected(share, setup, source);
             turns(share, source);
+            refusals::check(share, setup, source);
             let line = source.line_of(share.device.span().start);
             let first = used.iter().find(|(name, ..)| *name == device).copied();
             used.push((device, share.mode, owner, line));

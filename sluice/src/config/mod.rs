@@ -7,6 +7,7 @@
 pub mod check;
 pub mod diagnostic;
 mod parse;
+pub mod refusals;
 mod walk;
 
 pub use diagnostic::ConfigError;
@@ -163,6 +164,8 @@ pub struct Share {
     pub weight: Option<Spanned<u8>>,
     /// Its longest wait in milliseconds.
     pub max_wait_ms: Option<Spanned<u8>>,
+    /// What it sees of refused accesses.
+    pub refusals: refusals::Refusals,
     /// The user accepts unprotected DMA.
     pub dma_unprotected: bool,
     /// The user accepts interrupts that the device forges.

@@ -196,6 +196,7 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
     let model = walk.string("model", source).and_then(|text| model(&text, source));
     let weight = walk.number("weight", 1..=100, source);
     let max_wait_ms = walk.number("max_wait_ms", 1..=250, source);
+    let refusals = super::refusals::parse(&mut walk, source);
     let dma_unprotected = unprotected(&mut walk, "dma", "reaches all memory", source);
     let interrupts_unprotected = unprotected(&mut walk, "interrupts", "can forge interrupts", source);
     let lasting = "can have its EEPROM, PHY and wake-up programmed by this guest";
@@ -208,6 +209,7 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         model,
         weight,
         max_wait_ms,
+        refusals,
         dma_unprotected,
         interrupts_unprotected,
         registers_unprotected,

@@ -1,6 +1,7 @@
 //! What users get wrong, and what they are told.
 
 use super::*;
+use sluice_abi::config::Reaction;
 
 const GOOD: &str = r#"
 [machine]
@@ -116,6 +117,31 @@ fn devices_are_shared_in_one_way_only() {
     refused("mode = \"vpio\"", "mode = \"vpio\", weight = 0", "weight");
     refused("mode = \"vpio\"", "mode = \"passthrough\", weight = 2", "does not change hands");
     refused("mode = \"vpio\"", "mode = \"virtio\"", "mode 'virtio' is not built yet");
+}
+
+#[test]
+fn reactions_to_refusals_name_registers_of_the_model() {
+    let with = |keys: &str| format!("mode = \"vpio\", {keys}");
+    let said = |keys: &str, expect: &str| refused("mode = \"vpio\"", &with(keys), expect);
+    said("on_refusal = \"panic\"", "'panic' is no reaction to a refused access");
+    said("refusals = { CMD = 1 }", "a reaction must be a string, not a whole number");
+    said("refusals = \"CMD\"", "'refusals' must be a table, not a string");
+    said("refusals = { CDM = \"discard\" }", "the ne2000 has no register 'CDM'");
+    said("refusals = { RSR = \"discard\", RCR = \"interrupt\" }", "'RSR' and 'RCR' are one register");
+    refused(
+        "mode = \"vpio\"",
+        "mode = \"emulated\", on_refusal = \"discard\"",
+        "refuses no access to a register in this mode",
+    );
+    let keys = "on_refusal = \"interrupt\", refusals = { RCR = \"discard\", 9346CR = \"machine-check\" }";
+    let setup = try_load(&GOOD.replacen("mode = \"vpio\"", &with(keys), 1)).unwrap();
+    let told = refusals::resolve(&setup.domains[0].shares[0], &setup);
+    assert_eq!(told.reaction("RSR/RCR"), Some(Reaction::Discard));
+    assert_eq!(told.reaction("9346CR"), Some(Reaction::MachineCheck));
+    assert_eq!(told.reaction("CMD"), Some(Reaction::Interrupt));
+    assert!(told.machine_check());
+    let told = refusals::resolve(&setup.domains[1].shares[0], &setup);
+    assert!(told.reaction("CMD").is_none() && !told.machine_check());
 }
 
 #[test]

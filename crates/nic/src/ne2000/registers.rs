@@ -71,6 +71,8 @@ bitflags::bitflags! {
         const ABORTED = 0x08;
         /// FU: the card's memory did not deliver in time.
         const UNDERRUN = 0x20;
+        /// OWC: a collision out of its window.
+        const LATE_COLLISION = 0x80;
     }
 }
 

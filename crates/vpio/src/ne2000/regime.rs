@@ -205,6 +205,9 @@ impl Device {
         hardware::read_memory(raw, HALT, 0, card.prom_mut());
         hardware::read_memory(raw, HALT, MEMORY_START as u16, card.ram_mut());
         context.vetted = false;
+        if let Some(how) = context.failing.take() {
+            context.fail(how);
+        }
     }
 
     /// Makes the halted card the monitor's: promiscuous, with its own ring.

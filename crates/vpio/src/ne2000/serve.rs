@@ -5,8 +5,8 @@ use sluice_nic::ne2000::registers::{Command, Interrupt, Receive, SendStatus, TCR
 use super::hardware::{self, Aside, DCR, HALT, get, put};
 use super::regime::undivided_receive;
 use super::{Device, Regime};
-use crate::access::{Access, ClientId, Outcome, RawDevice};
-use crate::model::{Check, RegisterId};
+use crate::access::{Access, Cause, ClientId, RawDevice, Served};
+use crate::model::{Check, Effects, RegisterId};
 use crate::models::ne2000::{MODEL, id};
 use crate::track::{Seen, Tracker};
 
@@ -43,13 +43,17 @@ impl Device {
     }
 
     /// An access of a client that is off-line: no hardware.
-    pub(crate) fn emulate(&mut self, client: ClientId, access: Access<'_>) -> Outcome {
+    pub(crate) fn emulate(&mut self, client: ClientId, access: Access<'_>) -> Served {
         let ((offset, width), elements) = (access.place(), access.elements());
         // An access that is not aligned may reach the data port from below.
         let reaches = offset <= port::DATA && offset.saturating_add(width.into()) > port::DATA;
         let writes = access.is_write() && reaches;
         let page = self.context(client).map_or(0, |context| context.card.regs.page());
         self.named = self.register(offset, page);
+        let unlocks = |it: &crate::model::Register| it.write.contains(Effects::UNLOCKS);
+        if access.is_write() && MODEL.register(self.named).is_some_and(unlocks) {
+            return Err((0, Cause::Access));
+        }
         let served = self.data(client, writes, elements, |card| match access {
             Access::Read { offset, width } => card.read(offset, width),
             Access::Write { offset, width, value } => {
@@ -73,7 +77,7 @@ impl Device {
             // Off-line nothing reaches the wire, whatever the software card believes.
             let _ = context.card.take_transmitted(&mut []);
         }
-        Outcome::Done(served.unwrap_or(0))
+        Ok(served.unwrap_or(0))
     }
 
     /// Whether a check of the model approves. Asked before the hardware sees the access.
@@ -91,17 +95,25 @@ impl Device {
         }
     }
 
-    /// A transmission was refused: the client sees it fail. The rest of the command is obeyed.
-    fn refuse_send(&mut self, raw: &mut dyn RawDevice, client: ClientId, value: u8) {
-        put(raw, port::CMD, hardware::tame(value));
-        if let Some(context) = self.context_mut(client) {
-            context.card.regs.tsr = SendStatus::ABORTED.bits();
-            context.card.regs.isr |= Interrupt::SEND_ERROR.bits();
+    /// The client's card reports an error of its own, on which drivers act: an aborted transmission if one was refused,
+    /// else a collision out of its window, which is counted and ends no transmission.
+    pub(crate) fn fail(&mut self, client: ClientId, cause: Cause) {
+        let how = match cause {
+            Cause::Send => SendStatus::ABORTED,
+            Cause::Access => SendStatus::LATE_COLLISION,
+        };
+        let sole = self.regime == Regime::Sole(client);
+        let Some(context) = self.context_mut(client) else { return };
+        if sole {
+            // The hardware's registers cannot be made to say so.
+            context.failing = Some(how);
+        } else {
+            context.fail(how);
         }
     }
 
     /// An access of the holder.
-    pub(crate) fn serve(&mut self, raw: &mut dyn RawDevice, client: ClientId, access: Access<'_>) -> Outcome {
+    pub(crate) fn serve(&mut self, raw: &mut dyn RawDevice, client: ClientId, access: Access<'_>) -> Served {
         let (offset, width) = access.place();
         self.named = self.register(offset, 0);
         if offset == port::DATA && matches!(width, 1 | 2 | 4) {
@@ -114,14 +126,15 @@ impl Device {
             if let Access::ReadString { into, .. } = access {
                 into.fill(0xff);
             }
-            return Outcome::Refused(ones);
+            return Err((ones, Cause::Access));
         }
-        let mut refused = false;
+        let mut refused = None;
         let mut value = 0;
         let mut one = |device: &mut Self, raw: &mut dyn RawDevice, element| {
-            let served = device.register_access(raw, client, offset, element);
-            refused |= served.is_none();
-            value = served.unwrap_or(0xff);
+            value = device.register_access(raw, client, offset, element).unwrap_or_else(|(value, cause)| {
+                refused = Some(cause);
+                value
+            });
             value
         };
         match access {
@@ -136,21 +149,22 @@ impl Device {
                 }
             }
         }
-        if refused { Outcome::Refused(value) } else { Outcome::Done(value) }
+        refused.map_or(Ok(value), |cause| Err((value, cause)))
     }
 
-    /// One byte access to a register; `None` if refused.
+    /// One byte access to a register.
     fn register_access(
         &mut self,
         raw: &mut dyn RawDevice,
         client: ClientId,
         offset: u16,
         element: Element,
-    ) -> Option<u32> {
+    ) -> Served {
+        let written = |done: Result<(), Cause>| done.map(|()| 0).map_err(|cause| (0xff, cause));
         match self.regime {
             Regime::Sole(holder) if holder == client => match element {
-                Element::Read => Some(u32::from(self.sole_read(raw, client, offset))),
-                Element::Write(value) => self.sole_write(raw, client, offset, value as u8).then_some(0),
+                Element::Read => Ok(u32::from(self.sole_read(raw, client, offset))),
+                Element::Write(value) => written(self.sole_write(raw, client, offset, value as u8)),
             },
             _ if self.is_shared_holder(client) => {
                 let command = get(raw, port::CMD);
@@ -163,9 +177,9 @@ impl Device {
                     context.card.regs.cmd = command;
                 }
                 match element {
-                    Element::Read => Some(u32::from(self.shared_read(raw, client, offset, command))),
+                    Element::Read => Ok(u32::from(self.shared_read(raw, client, offset, command))),
                     Element::Write(value) => {
-                        self.shared_write(raw, client, offset, command, value as u8).then_some(0)
+                        written(self.shared_write(raw, client, offset, command, value as u8))
                     }
                 }
             }
@@ -174,15 +188,14 @@ impl Device {
         }
     }
 
-    fn context_access(&mut self, client: ClientId, offset: u16, element: Element) -> Option<u32> {
-        let access = match element {
-            Element::Read => Access::Read { offset, width: 1 },
-            Element::Write(value) => Access::Write { offset, width: 1, value },
-        };
-        match self.emulate(client, access) {
-            Outcome::Done(value) => Some(value),
-            _ => None,
-        }
+    fn context_access(&mut self, client: ClientId, offset: u16, element: Element) -> Served {
+        self.emulate(
+            client,
+            match element {
+                Element::Read => Access::Read { offset, width: 1 },
+                Element::Write(value) => Access::Write { offset, width: 1, value },
+            },
+        )
     }
 
     /// The holder wrote STP past the monitor: the card goes on without it.
@@ -227,7 +240,7 @@ impl Device {
         offset: u16,
         command: u8,
         value: u8,
-    ) -> bool {
+    ) -> Result<(), Cause> {
         let page = command >> 6;
         match (page, offset) {
             (_, port::CMD) => {
@@ -235,20 +248,20 @@ impl Device {
             }
             (_, 8..=11) => {
                 put(raw, offset, value);
-                return true;
+                return Ok(());
             }
             // EEPROM and configuration stay shut.
-            (3, 1) => return false,
+            (3, 1) => return Err(Cause::Access),
             _ => {}
         }
-        let Some(context) = self.context_mut(client) else { return false };
+        let Some(context) = self.context_mut(client) else { return Err(Cause::Access) };
         context.card.write(offset, 1, u32::from(value));
         let gone = !context.online();
         if gone {
             // Monitor mode or loopback: it needs the card no more.
             let aside = Aside::with(raw, command);
             self.release(raw, aside, client);
-            return true;
+            return Ok(());
         }
         if self.decides_send(self.register(offset, page)) {
             self.learn(client, offset);
@@ -269,25 +282,33 @@ impl Device {
             }
             _ => {}
         }
-        true
+        let listens = (page, offset) == (0, port::RCR) && value & Receive::PROMISCUOUS.bits() != 0;
+        // It widens nothing: who gets which frame is the monitor's to say.
+        if listens { Err(Cause::Access) } else { Ok(()) }
     }
 
-    /// A hooked command of the shared holder. False if a transfer in it was refused.
-    fn shared_command(&mut self, raw: &mut dyn RawDevice, client: ClientId, old: u8, value: u8) -> bool {
+    /// A hooked command of the shared holder. If a transfer in it is refused, the rest is obeyed.
+    fn shared_command(
+        &mut self,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        old: u8,
+        value: u8,
+    ) -> Result<(), Cause> {
         if value & Command::STOP.bits() != 0 {
             self.stop(raw, client, old, value);
-            return true;
+            return Ok(());
         }
         // The edges that start transfers leave every state, so any state answers.
         let starts = Tracker::unseen(&MODEL).starts(&MODEL, Seen::Write(id::CMD, value));
         for check in starts.filter_map(|start| start.check) {
             if !self.approves(client, check) {
-                self.refuse_send(raw, client, value);
-                return false;
+                put(raw, port::CMD, hardware::tame(value));
+                return Err(Cause::Send);
             }
         }
         put(raw, port::CMD, value);
-        true
+        Ok(())
     }
 
     /// The shared holder stops its card: it gives the hardware back.
@@ -302,9 +323,9 @@ impl Device {
         }
     }
 
-    fn serve_data(&mut self, raw: &mut dyn RawDevice, client: ClientId, access: Access<'_>) -> Outcome {
+    fn serve_data(&mut self, raw: &mut dyn RawDevice, client: ClientId, access: Access<'_>) -> Served {
         if self.regime == Regime::Sole(client) {
-            return Outcome::Done(forward(raw, access));
+            return Ok(forward(raw, access));
         }
         let command = get(raw, port::CMD);
         if command & Command::STOP.bits() != 0 {
@@ -336,20 +357,33 @@ impl Device {
             self.sole_reset(raw, client);
             return 0;
         }
+        let mut page = 0;
         if offset <= port::IMR {
-            self.named = self.register(offset, get(raw, port::CMD) >> 6);
+            page = get(raw, port::CMD) >> 6;
+            self.named = self.register(offset, page);
         }
-        get(raw, offset)
+        match (page, offset, self.context(client).and_then(|context| context.failing)) {
+            (0, port::TPSR, Some(how)) => get(raw, port::TPSR) | how.bits(),
+            (0, port::ISR, Some(_)) => get(raw, port::ISR) | Interrupt::SEND_ERROR.bits(),
+            _ => get(raw, offset),
+        }
     }
 
-    fn sole_write(&mut self, raw: &mut dyn RawDevice, client: ClientId, offset: u16, value: u8) -> bool {
+    fn sole_write(
+        &mut self,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        offset: u16,
+        value: u8,
+    ) -> Result<(), Cause> {
         let page = get(raw, port::CMD) >> 6;
         self.named = self.register(offset, page);
-        let Some(context) = self.context_mut(client) else { return false };
+        let Some(context) = self.context_mut(client) else { return Err(Cause::Access) };
         let mut through = value;
         match (page, offset) {
             (_, port::CMD) => {}
-            (3, 1) => return false,
+            (3, 1) => return Err(Cause::Access),
+            (0, port::ISR) if value & Interrupt::SEND_ERROR.bits() != 0 => context.failing = None,
             (0, port::TPSR..=port::TBCR1 | port::RCR..=port::IMR) => {
                 // Unreadable: shadowed.
                 let command = core::mem::replace(&mut context.card.regs.cmd, HALT);
@@ -360,12 +394,12 @@ impl Device {
                 }
             }
             // The end of a reset pulse means nothing to this card.
-            (_, 0x18..=0x1f) => return true,
+            (_, 0x18..=0x1f) => return Ok(()),
             _ => {}
         }
         self.learn(client, if page == 0 { offset } else { port::CMD });
         put(raw, offset, through);
-        through == value || value & Receive::PROMISCUOUS.bits() == 0
+        if through == value { Ok(()) } else { Err(Cause::Access) }
     }
 
     /// Reset by a sole holder: the card's own address comes back with it and must go again. The
@@ -376,6 +410,7 @@ impl Device {
         let _ = raw.read(port::RESET, 1);
         let Some(context) = self.context_mut(client) else { return };
         context.card.reset();
+        context.failing = None;
         put(raw, port::CMD, HALT);
         put(raw, port::DCR, DCR);
         hardware::write_memory(raw, HALT, 0, context.card.prom());

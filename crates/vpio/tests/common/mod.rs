@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use sluice_nic::Ne2000;
 use sluice_nic::ne2000::Reception;
-use sluice_vpio::{Access, ClientId, HookSet, Monitor, Outcome, RawDevice, Timing};
+use sluice_vpio::{Access, ClientId, HookSet, Monitor, Outcome, RawDevice, Refusal, Timing};
 
 /// The card, the wire behind it, and a random clock of arrivals.
 pub struct Hardware {
@@ -250,7 +250,7 @@ impl World {
             self.woken += 1;
             match self.monitor.access(&mut self.hw, client, self.now, access) {
                 Outcome::Wait => None,
-                Outcome::Done(value) | Outcome::Refused(value) => Some(value),
+                Outcome::Done(value) | Outcome::Refused(Refusal { value, .. }) => Some(value),
             }
         } else {
             self.tallies[index].direct.0 += elements;

@@ -1,0 +1,140 @@
+//! `on_refusal` and `refusals`: what a guest sees when an access to its device is refused.
+
+use super::diagnostic::Source;
+use super::walk::{Walk, kind, suggestion};
+use super::{Setup, Share};
+use sluice_abi::config::{self, Mode, Reaction, Select};
+use sluice_vpio::model::Model;
+use sluice_vpio::models;
+use std::ops::Range;
+use toml::Spanned;
+use toml::de::DeValue;
+
+/// What an entry of `devices` says of it.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals {
+    /// For registers that are not named.
+    pub others: Option<Spanned<Reaction>>,
+    /// By register, as the file names it.
+    pub registers: Vec<(Spanned<String>, Reaction)>,
+}
+
+/// Reads both keys.
+pub fn parse(walk: &mut Walk, source: &mut Source) -> Refusals {
+    let others = walk.string("on_refusal", source).and_then(|word| {
+        let found = reaction(word.get_ref(), word.span(), source);
+        found.map(|reaction| Spanned::new(word.span(), reaction))
+    });
+    let mut registers = Vec::new();
+    match walk.value("refusals").map(|value| (value.span(), value.get_ref())) {
+        None => {}
+        Some((_, DeValue::Table(table))) => {
+            for (name, value) in table.iter() {
+                let found = match value.get_ref() {
+                    DeValue::String(word) => reaction(word, value.span(), source),
+                    other => {
+                        let message = format!("a reaction must be a string, not {}", kind(other));
+                        source.complain(value.span(), message, help());
+                        None
+                    }
+                };
+                let name = Spanned::new(name.span(), name.get_ref().clone().into_owned());
+                registers.extend(found.map(|reaction| (name, reaction)));
+            }
+            registers.sort_by_key(|(name, _)| name.span().start);
+        }
+        Some((span, other)) => {
+            let message = format!("'refusals' must be a table, not {}", kind(other));
+            source.complain(span, message, "write refusals = { CMD = \"interrupt\" }".to_owned());
+        }
+    }
+    Refusals { others, registers }
+}
+
+fn reaction(word: &str, span: Range<usize>, source: &mut Source) -> Option<Reaction> {
+    let found = Reaction::ALL.into_iter().find(|(known, _)| *known == word);
+    if found.is_none() {
+        let help = suggestion(word, &Reaction::ALL.map(|(word, _)| word));
+        source.complain(span, format!("'{word}' is no reaction to a refused access"), help);
+    }
+    found.map(|(_, reaction)| reaction)
+}
+
+fn help() -> String {
+    let words = Reaction::ALL.map(|(word, _)| format!("\"{word}\""));
+    format!("use {}", words.join(", "))
+}
+
+/// Checks that the device refuses accesses at all, and has the registers.
+pub fn check(share: &Share, setup: &Setup, source: &mut Source) {
+    let refusals = &share.refusals;
+    let name = share.device.get_ref();
+    let first = refusals.others.as_ref().map(Spanned::span);
+    let Some(span) = first.or_else(|| refusals.registers.first().map(|(name, _)| name.span())) else {
+        return;
+    };
+    if share.mode != Mode::Vpio {
+        let message = format!("'{name}' refuses no access to a register in this mode");
+        let help = "leave out on_refusal and refusals, or use mode = \"vpio\"";
+        return source.complain(span, message, help.to_owned());
+    }
+    let Some(model) = model(share, setup) else {
+        if setup.like(share).is_some() {
+            let message = format!("'{name}' refuses no access to a register: each guest's card is its own");
+            return source.complain(span, message, "leave out on_refusal and refusals".to_owned());
+        }
+        return;
+    };
+    for (register, _) in &refusals.registers {
+        if named(model, register.get_ref()).is_none() {
+            let message = format!("the {} has no register '{}'", model.name, register.get_ref());
+            source.complain(register.span(), message, suggestion(register.get_ref(), &names(model)));
+        }
+    }
+    for (index, (register, _)) in refusals.registers.iter().enumerate() {
+        let same = |(other, _): &(Spanned<String>, Reaction)| {
+            named(model, other.get_ref()).is_some_and(|name| Some(name) == named(model, register.get_ref()))
+        };
+        if let Some((other, _)) = refusals.registers[..index].iter().find(|other| same(other)) {
+            let message = format!(
+                "'{}' and '{}' are one register to the model, by one name for reading and one for writing",
+                other.get_ref(),
+                register.get_ref()
+            );
+            source.complain(register.span(), message, "name it once".to_owned());
+        }
+    }
+}
+
+/// The model that decides which accesses are refused. A device that is named by its place may be an NE2000.
+fn model(share: &Share, setup: &Setup) -> Option<&'static Model> {
+    let device = setup.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
+    match *device.select.get_ref() {
+        Select::Id { vendor, device, .. } => models::find(vendor, device),
+        Select::Address { .. } => Some(&models::ne2000::MODEL),
+    }
+}
+
+/// A register's name in the model: the file may give one of its two names.
+fn named(model: &'static Model, word: &str) -> Option<&'static str> {
+    let fits = |name: &&str| *name == word || name.split('/').any(|part| part == word);
+    model.registers.iter().map(|register| register.name).find(fits)
+}
+
+/// The names that the file may use.
+fn names(model: &Model) -> Vec<&'static str> {
+    let mut names: Vec<_> = model.registers.iter().flat_map(|register| register.name.split('/')).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// What the hypervisor is told.
+pub fn resolve(share: &Share, setup: &Setup) -> config::Refusals {
+    let model = model(share, setup);
+    let name = |word: &str| model.and_then(|model| named(model, word)).unwrap_or(word).to_owned();
+    config::Refusals {
+        others: share.refusals.others.as_ref().map(|others| *others.get_ref()),
+        registers: share.refusals.registers.iter().map(|(word, to)| (name(word.get_ref()), *to)).collect(),
+    }
+}

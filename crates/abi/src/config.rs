@@ -75,14 +75,20 @@ pub enum Reaction {
     Discard,
     /// The device reports an error of its own, with its interrupt.
     Interrupt,
-    /// A machine check on the processor that made the access.
+    /// The processor that made the access takes a machine check that tells of a deferred error: its guest notes it and goes on.
+    DeferredError,
+    /// It takes one that tells of an uncorrected error: a kernel that made the access stops.
     MachineCheck,
 }
 
 impl Reaction {
     /// All of them, by their words in the configuration file.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("discard", Self::Discard), ("interrupt", Self::Interrupt), ("machine-check", Self::MachineCheck)];
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("discard", Self::Discard),
+        ("interrupt", Self::Interrupt),
+        ("deferred-error", Self::DeferredError),
+        ("machine-check", Self::MachineCheck),
+    ];
 
     /// The word in the file.
     pub fn word(self) -> &'static str {
@@ -109,7 +115,7 @@ impl Refusals {
     /// Whether a refused access can be a machine check.
     pub fn machine_check(&self) -> bool {
         let mut all = self.registers.iter().map(|(_, reaction)| *reaction).chain(self.others);
-        all.any(|reaction| reaction == Reaction::MachineCheck)
+        all.any(|reaction| matches!(reaction, Reaction::DeferredError | Reaction::MachineCheck))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::Input;
 use sluice_nic::Ne2000;
-use sluice_vpio::{Access, ClientId, Monitor, Outcome, RawDevice, Refusal, Timing};
+use sluice_vpio::{Access, ClientId, Monitor, Outcome, RawDevice, Reaction, Refusal, Timing};
 
 /// Ports of the card.
 const PORTS: u16 = 32;
@@ -376,7 +376,12 @@ fn act(world: &mut World, input: &mut Input<'_>) {
         }
         18 => {
             if let Some(client) = world.clients[index] {
-                world.monitor.end_of_interrupt(client);
+                match offset {
+                    0 => world.monitor.set_reactions(client, |_| None),
+                    1 => world.monitor.set_reactions(client, |_| Some(Reaction::Interrupt)),
+                    2 => world.monitor.fail(client, world.now),
+                    _ => world.monitor.end_of_interrupt(client),
+                }
                 world.settle();
             }
         }

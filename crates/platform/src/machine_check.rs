@@ -3,9 +3,8 @@
 //! Sources: APM vol. 2, 9.3 (registers) and 9.5 (error codes: bus errors); Linux, arch/x86/kernel/cpu/mce (what becomes
 //! of a status).
 //!
-//! Deviation: the status says both "uncorrected" and "deferred", which no processor does. Linux looks in its handler
-//! only at uncorrected errors, and goes on after those that are deferred; one that is uncorrected alone would end a
-//! kernel that made the access.
+//! Deviation: a deferred error comes as an exception, too. AMD's processors interrupt for it, by a vector of the extended
+//! local APIC, which there is none of here.
 
 /// MCG_CAP.
 const CAPABILITIES: u32 = 0x179;
@@ -32,7 +31,7 @@ mod bank {
     pub const ENABLED: u64 = 1 << 60;
     /// MC0_MISC holds more.
     pub const MISC_VALID: u64 = 1 << 59;
-    /// Nothing was damaged by it.
+    /// It need not be dealt with now.
     pub const DEFERRED: u64 = 1 << 44;
     /// Error code: on a bus, of this processor's own, not a time-out, I/O, at any level. The kind of access is added.
     pub const IO: u64 = 0x080b;
@@ -47,6 +46,8 @@ pub struct Access {
     pub place: u64,
     /// It was a write.
     pub write: bool,
+    /// The guest may go on. Otherwise its kernel is to stop.
+    pub deferred: bool,
 }
 
 /// The registers of one processor.
@@ -99,14 +100,16 @@ impl MachineCheck {
             return false;
         }
         let takes = enabled && self.bank_control & 1 != 0 && self.status & IN_PROGRESS == 0;
-        if self.bank_status & bank::VALID != 0 {
-            // The first is kept.
+        let there = self.bank_status & bank::VALID != 0;
+        if there && (access.deferred || self.bank_status & bank::UNCORRECTED != 0) {
+            // The first of equal weight is kept (9.3.2.1).
             self.bank_status |= bank::OVERFLOW;
         } else {
+            let lost = if there { bank::OVERFLOW } else { 0 };
             let kind = if access.write { bank::WRITE } else { bank::READ };
             let raised = if self.bank_control & 1 != 0 { bank::ENABLED } else { 0 };
-            let lasting = bank::VALID | bank::UNCORRECTED | bank::MISC_VALID | bank::DEFERRED;
-            self.bank_status = lasting | raised | bank::IO | kind;
+            let weight = if access.deferred { bank::DEFERRED } else { bank::UNCORRECTED };
+            self.bank_status = bank::VALID | bank::MISC_VALID | lost | raised | weight | bank::IO | kind;
             // Bit 63 would say that errors are counted there.
             self.bank_misc = access.place & u64::MAX >> 1;
         }
@@ -121,7 +124,7 @@ impl MachineCheck {
 mod tests {
     use super::*;
 
-    const OUT: Access = Access { place: 0xc00c, write: true };
+    const OUT: Access = Access { place: 0xc00c, write: true, deferred: true };
 
     /// As Linux sets it up.
     fn started() -> MachineCheck {
@@ -150,12 +153,27 @@ mod tests {
         let mut processor = started();
         assert!(processor.report(OUT, true));
         assert_eq!(processor.read(STATUS), Some(RESTARTABLE | IN_PROGRESS));
-        assert_eq!(processor.read(BANK_STATUS), Some(0xb800_1000_0000_082b));
+        assert_eq!(processor.read(BANK_STATUS), Some(0x9800_1000_0000_082b));
         assert_eq!(processor.read(BANK_MISC), Some(0xc00c));
         processor.write(BANK_STATUS, 0).unwrap();
         processor.write(STATUS, 0).unwrap();
         assert!(processor.report(Access { write: false, ..OUT }, true));
-        assert_eq!(processor.read(BANK_STATUS), Some(0xb800_1000_0000_081b));
+        assert_eq!(processor.read(BANK_STATUS), Some(0x9800_1000_0000_081b));
+    }
+
+    #[test]
+    fn an_error_that_ends_a_kernel_is_not_hidden_by_one_that_does_not() {
+        let mut processor = started();
+        let fatal = Access { place: 0x60, write: false, deferred: false };
+        processor.report(OUT, false);
+        assert!(processor.report(fatal, true));
+        assert_eq!(processor.read(BANK_STATUS), Some(0xf800_0000_0000_081b));
+        assert_eq!(processor.read(BANK_MISC), Some(0x60));
+        processor.report(OUT, true);
+        assert_eq!(processor.read(BANK_STATUS), Some(0xf800_0000_0000_081b));
+        processor.write(BANK_STATUS, 0).unwrap();
+        processor.report(fatal, true);
+        assert_eq!(processor.read(BANK_STATUS), Some(0xb800_0000_0000_081b));
     }
 
     #[test]

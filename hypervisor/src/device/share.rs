@@ -211,8 +211,11 @@ impl Share {
             })
             .map_or(Answer::Refused, |outcome| match outcome {
                 Outcome::Done(_) => Answer::Attend,
-                Outcome::Refused(Refusal { reaction: Reaction::MachineCheck, .. }) => Answer::Failed,
-                Outcome::Refused(_) => Answer::Refused,
+                Outcome::Refused(refusal) => match refusal.reaction {
+                    Reaction::Discard | Reaction::Interrupt => Answer::Refused,
+                    Reaction::DeferredError => Answer::Failed { deferred: true },
+                    Reaction::MachineCheck => Answer::Failed { deferred: false },
+                },
                 Outcome::Wait => Answer::Wait,
             })
     }

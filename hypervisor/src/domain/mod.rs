@@ -82,7 +82,10 @@ pub enum Answer {
     /// Not allowed; reads gave a harmless value.
     Refused,
     /// Not allowed, and a machine check says so.
-    Failed,
+    Failed {
+        /// The guest may go on.
+        deferred: bool,
+    },
     /// The device is not here now: the access must be made again later.
     Wait,
 }

@@ -102,6 +102,9 @@ impl Context {
     }
 }
 
+/// Guest-physical addresses are shorter than this.
+const FAILED_PLACE: u64 = u64::MAX >> 2;
+
 /// A virtual processor, as everyone sees it.
 pub struct Vcpu {
     /// Index in the domain, and its APIC identifier.
@@ -127,7 +130,7 @@ pub struct Vcpu {
     pub(crate) in_guest: AtomicBool,
     pub(crate) sipi_vector: AtomicU8,
     state: AtomicU8,
-    /// See [`Self::fail`]: place, and in bit 63 that it was a write.
+    /// See [`Self::fail`]: place, in bit 63 that it was a write, in bit 62 that it is deferred.
     failed: AtomicU64,
     posted: [AtomicU64; 4],
     posted_level: [AtomicU64; 4],
@@ -204,16 +207,17 @@ impl Vcpu {
 
     /// An access that this processor made, to a port or a guest-physical address, was refused so that it gets a machine
     /// check. Only the processor that runs it may call it.
-    pub fn fail(&self, place: u64, write: bool) {
+    pub fn fail(&self, place: u64, write: bool, deferred: bool) {
         self.refusals.count(Refusal::MachineCheck as usize);
-        self.failed.store(place & u64::MAX >> 1 | u64::from(write) << 63, Ordering::Relaxed);
+        let how = u64::from(write) << 63 | u64::from(deferred) << 62;
+        self.failed.store(place & FAILED_PLACE | how, Ordering::Relaxed);
         self.events.fetch_or(event::MACHINE_CHECK, Ordering::SeqCst);
     }
 
     /// The access that was refused last.
     pub fn failed_access(&self) -> Access {
         let failed = self.failed.load(Ordering::Relaxed);
-        Access { place: failed & u64::MAX >> 1, write: failed >> 63 != 0 }
+        Access { place: failed & FAILED_PLACE, write: failed >> 63 != 0, deferred: failed >> 62 & 1 != 0 }
     }
 
     /// Interrupts the home processor so that it looks at its virtual processors again.

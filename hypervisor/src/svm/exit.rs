@@ -60,7 +60,7 @@ pub fn initialize(ctx: &mut Context, domain: &Domain) {
         .bits();
     control.intercept4 = Intercept4::all().bits();
     // #DB and #AC can be raised by their own delivery, endlessly, inside the processor: an exit breaks
-    // the chain, so that interrupts get through. A machine check is not the guest's to handle.
+    // the chain, so that interrupts get through. A machine check of the real processor is not the guest's to handle.
     control.intercept_exceptions = 1 << exception::DB | 1 << exception::AC | 1 << exception::MC;
     control.iopm_base = domain.permission_map().as_u64();
     control.msrpm_base = msr::permission_map().as_u64();

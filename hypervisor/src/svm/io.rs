@@ -58,7 +58,7 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
             return Flow::Leave;
         }
         Answer::Refused => vcpu.refusals.count(handler.refusal() as usize),
-        Answer::Failed => vcpu.fail(exit.port.into(), !exit.input),
+        Answer::Failed { deferred } => vcpu.fail(exit.port.into(), !exit.input, deferred),
         Answer::Done | Answer::Attend => {}
     }
     if exit.input {
@@ -117,7 +117,7 @@ fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, hand
                 return Flow::Leave;
             }
             Answer::Refused => vcpu.refusals.count(handler.refusal() as usize),
-            Answer::Failed => vcpu.fail(exit.port.into(), !exit.input),
+            Answer::Failed { deferred } => vcpu.fail(exit.port.into(), !exit.input, deferred),
             Answer::Done | Answer::Attend => {}
         }
         if exit.input

@@ -86,7 +86,7 @@ pub fn linear(domain: &Domain, vcpu: &Vcpu, ctx: &Context, at: u64, access: Acce
         let part = access.part(part);
         match physical(domain, vcpu, gpa, part) {
             Answer::Wait => return Err(Fault::Wait),
-            Answer::Failed => vcpu.fail(gpa.as_u64(), kind == walk::Kind::Write),
+            Answer::Failed { deferred } => vcpu.fail(gpa.as_u64(), kind == walk::Kind::Write, deferred),
             Answer::Done | Answer::Attend | Answer::Refused => {}
         }
     }

@@ -42,6 +42,22 @@ impl PhysicalMemory for Direct {
     }
 }
 
+impl Direct {
+    /// Reads four bytes at once; `at` is a multiple of four.
+    pub fn read_u32(self, at: Hpa) -> u32 {
+        debug_assert!(at.is_aligned(4));
+        // SAFETY: as for `read_u64`.
+        unsafe { virt(at).cast::<u32>().read_volatile() }
+    }
+
+    /// Writes four bytes at once; `at` is a multiple of four.
+    pub fn write_u32(self, at: Hpa, value: u32) {
+        debug_assert!(at.is_aligned(4));
+        // SAFETY: as for `write_u64`.
+        unsafe { virt(at).cast::<u32>().write_volatile(value) };
+    }
+}
+
 /// Copies upward: words, then the bytes that are left.
 ///
 /// # Safety

@@ -3,7 +3,7 @@
 use crate::mm::{self, Direct};
 use alloc::sync::Arc;
 use sluice_emulated::PAGES;
-use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
+use sluice_memory::{Hpa, PAGE_SIZE};
 
 const BYTES: u64 = PAGES as u64 * PAGE_SIZE;
 
@@ -47,15 +47,11 @@ impl Mirror {
 impl sluice_emulated::Mirror for Mirror {
     fn show(&mut self, offset: u32, value: u32) {
         if let Some(at) = self.at(offset) {
-            Direct.write(at, &value.to_le_bytes());
+            Direct.write_u32(at, value);
         }
     }
 
     fn look(&self, offset: u32) -> u32 {
-        let mut value = [0; 4];
-        if let Some(at) = self.at(offset) {
-            Direct.read(at, &mut value);
-        }
-        u32::from_le_bytes(value)
+        self.at(offset).map_or(0, |at| Direct.read_u32(at))
     }
 }

@@ -50,13 +50,13 @@ impl Bus {
     fn judge(&mut self, address: u64, len: usize, write: bool) -> Option<(&'static Descriptor, u64)> {
         self.made += 1;
         let within: Vec<&Allowed> =
-            self.allowed.iter().filter(|allowed| holds(allowed.memory, address, len)).collect();
-        let named = self.named.is_some_and(|named| holds(named, address, len));
+            self.allowed.iter().filter(|allowed| allowed.memory.holds(address, len as u64)).collect();
+        let named = self.named.is_some_and(|named| named.holds(address, len as u64));
         let way = if write { "to" } else { "from" };
         assert!(named || !within.is_empty(), "{len} bytes {way} {address:x}, not {:x?}", self.allowed);
         within.into_iter().find_map(|allowed| {
             let (descriptor, _) = allowed.ring?;
-            let whole = (address - allowed.memory.address).is_multiple_of(descriptor.bytes.into());
+            let whole = address.wrapping_sub(allowed.memory.address).is_multiple_of(descriptor.bytes.into());
             (whole && len == descriptor.bytes as usize).then_some(allowed.ring)?
         })
     }
@@ -258,10 +258,4 @@ impl<C: Card> Beside<C> {
             }
         }
     }
-}
-
-/// The range holds all of a transfer.
-fn holds(memory: Memory, address: u64, len: usize) -> bool {
-    let into = address.checked_sub(memory.address);
-    into.and_then(|into| into.checked_add(len as u64)).is_some_and(|end| end <= memory.bytes)
 }

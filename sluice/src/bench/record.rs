@@ -12,6 +12,8 @@ use std::process::Command;
 pub enum Aim {
     /// This or less.
     AtMost(f64),
+    /// Less than this.
+    Under(f64),
     /// This or more.
     AtLeast(f64),
 }
@@ -21,6 +23,7 @@ impl Aim {
     pub fn met(self, value: f64) -> bool {
         match self {
             Self::AtMost(limit) => value <= limit,
+            Self::Under(limit) => value < limit,
             Self::AtLeast(limit) => value >= limit,
         }
     }
@@ -28,6 +31,7 @@ impl Aim {
     fn text(self) -> String {
         match self {
             Self::AtMost(limit) => format!("at most {limit}"),
+            Self::Under(limit) => format!("under {limit}"),
             Self::AtLeast(limit) => format!("at least {limit}"),
         }
     }

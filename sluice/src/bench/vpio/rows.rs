@@ -156,7 +156,7 @@ const LEAST_HANDOFF: u64 = 500;
 /// What a change of hands and a step of the model cost, as far as the run had any.
 pub fn functions(record: &mut Record, card: &Card, tally: &Tally, during: &str) {
     for (name, about, least, aim) in [
-        ("model_update", "steps of the model", 1, Some(Aim::AtMost(60.0))),
+        ("model_update", "steps of the model", 1, Some(Aim::Under(60.0))),
         (
             "handoff",
             "changes of hands: what the holder had is saved, what the next has is loaded",

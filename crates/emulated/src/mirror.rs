@@ -71,15 +71,8 @@ const MOVING_E1000: &[u32] =
 
 /// Registers of the page of the 82540EM's receive ring: nothing happens when they are written. (Those of its FIFO are for
 /// diagnosis: what a driver writes there stays in the mirror.)
-const POSTED: [u32; 7] = [
-    e1000::RDBAL,
-    e1000::RDBAH,
-    e1000::RDLEN,
-    e1000::RDH,
-    e1000::RDT,
-    e1000::RDTR,
-    e1000::RADV,
-];
+const POSTED: [u32; 7] =
+    [e1000::RDBAL, e1000::RDBAH, e1000::RDLEN, e1000::RDH, e1000::RDT, e1000::RDTR, e1000::RADV];
 
 /// Shows everything.
 pub(crate) fn show_all(nic: &Nic, mirror: &mut dyn Mirror) {

@@ -14,6 +14,7 @@ pub mod emulated;
 pub mod emulator;
 mod input;
 pub mod ivrs;
+pub mod masters;
 pub mod models;
 pub mod nic_e1000;
 pub mod nic_rtl8139;
@@ -52,6 +53,7 @@ pub const TARGETS: &[Target] = &[
     ("vpio_monitor", vpio::monitor),
     ("model_rtl8139", models::rtl8139),
     ("model_e1000", models::e1000),
+    ("vpio_masters", masters::masters),
     ("emulated_segment", emulated::segment),
     ("uplink_cards", emulated::uplink),
 ];

@@ -352,7 +352,7 @@ pub fn masters(data: &[u8]) {
             }
             10 => machine.pass(u64::from(input.u8()) << 22),
             _ => {
-                let (port, master) = (machine.port(0), input.u8() % 8 != 0);
+                let (port, master) = (machine.port(0), !input.u8().is_multiple_of(8));
                 machine.with(|segment, world| {
                     segment.configure(port, master, false);
                     segment.poll(world);

@@ -341,12 +341,10 @@ impl Segment {
         self.resume(world);
     }
 
-    /// [`Self::deadline`] has come.
+    /// [`Self::deadline`] has come, or a guest was [configured](Self::configure).
     pub fn poll<G: Guests>(&mut self, world: &mut World<'_, G>) {
         self.poll_stations(world);
-        if self.hand_over_at.is_some_and(|at| at <= world.now) {
-            self.hand_over(world);
-        }
+        self.hand_over(world);
     }
 
     fn poll_stations<G: Guests>(&mut self, world: &mut World<'_, G>) {

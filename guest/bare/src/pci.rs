@@ -59,6 +59,11 @@ impl Function {
     pub fn enable(self) {
         self.write(COMMAND, COMMAND_IO | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_SILENT);
     }
+
+    /// Lets it raise interrupts.
+    pub fn unmute(self) {
+        self.write(COMMAND, COMMAND_IO | COMMAND_MEMORY | COMMAND_MASTER);
+    }
 }
 
 /// The first function 0 that fits.

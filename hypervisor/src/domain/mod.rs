@@ -578,7 +578,8 @@ impl Domain {
         };
         drop(platform);
         self.apply_config(effect);
-        Answer::Done
+        // What follows for a device may be due at a time of its own.
+        if effect == ConfigEffect::None { Answer::Done } else { Answer::Attend }
     }
 
     fn apply_config(&self, effect: ConfigEffect) {

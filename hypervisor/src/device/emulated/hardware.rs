@@ -20,7 +20,7 @@ const FIRST: u64 = 0x10_0000;
 /// Memory of cards without an IOMMU is below this.
 const LIMIT: u64 = 1 << 32;
 /// Owner of the groups of devices that the hypervisor drives: no domain has this index.
-const HYPERVISOR: u16 = u16::MAX;
+pub(super) const HYPERVISOR: u16 = u16::MAX;
 
 /// Memory of the hypervisor's that a card reaches.
 struct Buffers {

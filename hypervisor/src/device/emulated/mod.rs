@@ -16,7 +16,7 @@ use crate::domain::Domain;
 use crate::iommu::Place;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use hardware::Hardware;
+use hardware::{HYPERVISOR, Hardware};
 use mirror::Mirror;
 use sluice_abi::config::{self, Mode, NicModel};
 use sluice_abi::report::{Count, ShareReport};
@@ -59,9 +59,15 @@ impl Guests for Clients<'_> {
 
     fn lend(&mut self, to: Option<PortId>) -> bool {
         let Some((place, tag, root)) = self.home else { return false };
-        let guest = to.and_then(|port| self.domain(port)).and_then(|domain| domain.device_space());
-        let (tag, root) = guest.unwrap_or((tag, root));
+        let domain = to.and_then(|port| self.domain(port));
+        let guest = domain.and_then(|domain| Some((domain.index, domain.device_space()?)));
+        let (owner, (tag, root)) = guest.unwrap_or((HYPERVISOR, (tag, root)));
         place.attach(tag, root);
+        // What the card asks for is this owner's doing from now on.
+        place.release();
+        if place.claim(owner).is_err() {
+            log::error!("a card that was the hypervisor's has another owner");
+        }
         to.is_none() || guest.is_some()
     }
 }

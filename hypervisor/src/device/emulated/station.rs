@@ -140,7 +140,10 @@ impl Station {
         drop(state);
         if let ConfigEffect::CommandChanged(..) = effect {
             let (master, silent) = (bits & pci::COMMAND_MASTER != 0, bits & pci::COMMAND_NO_INTX != 0);
-            device.with_segment(|segment, _| segment.configure(self.port, master, silent));
+            device.with_segment(|segment, world| {
+                segment.configure(self.port, master, silent);
+                segment.poll(world);
+            });
         }
     }
 

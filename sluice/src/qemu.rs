@@ -220,35 +220,32 @@ pub fn panic_code(exit_code: i32) -> Option<i32> {
 mod tests {
     use super::*;
 
+    fn option(machine_text: &str, cpus: u8, option: &str) -> Vec<String> {
+        let text = format!(
+            "[machine]\n{machine_text}\n[device.nic0]\nqemu = \"e1000\"\n[domain.a]\nkernel = \"debian-6.1\"\n\
+             memory = \"64MiB\"\ndevices = [{{ use = \"nic0\", mode = \"passthrough\", \
+             interrupts = \"unprotected\" }}]\n"
+        );
+        let setup = crate::config::load_text(Path::new("test.toml"), &text).unwrap();
+        let loaded = Loaded::Files(Path::new("elf"), Path::new("bundle"));
+        let (log, channel) = (Path::new("log"), Path::new("channel"));
+        let machine = Machine { loaded, log, channel, accel: Accel::Tcg, cpus, icount: false, extra: &[] };
+        let arguments = arguments(&setup, &machine).unwrap();
+        let pairs = arguments.windows(2).filter(|pair| pair[0] == option);
+        pairs.map(|pair| pair[1].clone()).filter(|value| !value.starts_with("isa")).collect()
+    }
+
     #[test]
     fn the_iommu_comes_before_what_it_contains() {
-        let text = |machine: &str| {
-            format!(
-                "[machine]\n{machine}\n[device.nic0]\nqemu = \"e1000\"\n[domain.a]\nkernel = \"debian-6.1\"\n\
-                 memory = \"64MiB\"\ndevices = [{{ use = \"nic0\", mode = \"passthrough\", \
-                 interrupts = \"unprotected\" }}]\n"
-            )
-        };
-        let devices = |machine_text: &str| -> Vec<String> {
-            let setup = crate::config::load_text(Path::new("test.toml"), &text(machine_text)).unwrap();
-            let files = Loaded::Files(Path::new("elf"), Path::new("bundle"));
-            let (log, channel) = (Path::new("log"), Path::new("channel"));
-            let machine = Machine {
-                loaded: files,
-                log,
-                channel,
-                accel: Accel::Tcg,
-                cpus: 1,
-                icount: false,
-                extra: &[],
-            };
-            let arguments = arguments(&setup, &machine).unwrap();
-            let pairs = arguments.windows(2).filter(|pair| pair[0] == "-device");
-            pairs.map(|pair| pair[1].clone()).filter(|device| !device.starts_with("isa")).collect()
-        };
-        assert_eq!(devices(""), ["amd-iommu,intremap=on", "e1000,id=dev0,addr=03"]);
-        let intel = devices("iommu = \"intel\"\ninterrupt_remapping = false");
+        assert_eq!(option("", 1, "-device"), ["amd-iommu,intremap=on", "e1000,id=dev0,addr=03"]);
+        let intel = option("iommu = \"intel\"\ninterrupt_remapping = false", 1, "-device");
         assert_eq!(intel, ["intel-iommu,intremap=off,aw-bits=48,caching-mode=off", "e1000,id=dev0"]);
+    }
+
+    #[test]
+    fn one_processor_of_several_is_the_hypervisors_own() {
+        assert_eq!(option("", 1, "-smp"), ["1"]);
+        assert_eq!(option("", 2, "-smp"), ["3"]);
     }
 
     #[test]

@@ -240,6 +240,7 @@ fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildEr
             offered: None,
             last_event: 0,
             window: false,
+            shadow_at: 0,
             clock_msr: 0,
             pv_eoi_msr: 0,
             pv_eoi_armed: false,

@@ -72,6 +72,8 @@ pub struct Context {
     pub last_event: u64,
     /// Interrupt window requested.
     pub window: bool,
+    /// Where an exit last found an interrupt shadow, which the next entry may have dropped.
+    pub shadow_at: u64,
     /// Guest-physical address of the kvmclock page | enabled bit, as written.
     pub clock_msr: u64,
     /// Guest-physical address of the paravirtual EOI word | enabled bit, as written.

@@ -10,8 +10,8 @@
 //! then calls the processor out of the guest with no interrupt for it, the guest takes the vector once
 //! more, whatever its interrupt flag says, and the call is lost (docs/debug.md).
 
-use super::HostArea;
 use super::vmcb::{INTERCEPT_CR8_WRITE, Intercept3, Segment, VirtualInterrupt, event};
+use super::{HostArea, mmio};
 use crate::cpu::emulator;
 use crate::domain::Domain;
 use crate::domain::vcpu::{Context, Vcpu};
@@ -24,6 +24,9 @@ pub const NMI: u64 = event::VALID | 2 << 8 | 2;
 
 /// Decides what the next entry delivers.
 pub fn next(domain: &Domain, ctx: &mut Context) {
+    if ctx.vmcb.control.interrupt_shadow & 1 != 0 {
+        ctx.shadow_at = ctx.vmcb.save.rip;
+    }
     ctx.lapic.set_tpr(((ctx.vmcb.control.virtual_interrupt & 0xf) << 4) as u8);
     // Decided before, but the entry did not come about: decide again.
     if let Some(vector) = withdraw(ctx) {
@@ -62,7 +65,13 @@ fn decide(domain: &Domain, ctx: &mut Context) {
         close_window(ctx);
         return;
     };
-    if ctx.vmcb.save.rflags & RFLAGS_IF == 0 || ctx.vmcb.control.interrupt_shadow & 1 != 0 {
+    if ctx.vmcb.save.rflags & RFLAGS_IF == 0 {
+        open_window(ctx);
+        return;
+    }
+    let shadow = ctx.vmcb.control.interrupt_shadow & 1 != 0;
+    let woken = (shadow || ctx.vmcb.save.rip == ctx.shadow_at) && ends_halt(domain, ctx);
+    if shadow && !woken {
         open_window(ctx);
         return;
     }
@@ -74,6 +83,19 @@ fn decide(domain: &Domain, ctx: &mut Context) {
     if alone && !ctx.lapic.any_requested() && !ctx.lapic.is_level(vector) {
         offer_pv_eoi(domain, ctx);
     }
+}
+
+/// HLT in the shadow of STI ends at once when an interrupt waits: steps over it. The interrupt must not go in before it, or the
+/// guest sleeps with nothing to wake it; but QEMU (7.2) knows no shadow at VMRUN.
+fn ends_halt(domain: &Domain, ctx: &mut Context) -> bool {
+    const HLT: u8 = 0xf4;
+    let next = mmio::fetch(domain, ctx);
+    let halts = ctx.vmcb.save.cpl == 0 && next.is_ok_and(|code| code.first() == Some(&HLT));
+    if halts {
+        ctx.vmcb.save.rip = ctx.vmcb.save.rip.wrapping_add(1);
+        ctx.vmcb.control.interrupt_shadow = 0;
+    }
+    halts
 }
 
 /// Brings the local APIC up to date with what the entry that an exit just ended has delivered.

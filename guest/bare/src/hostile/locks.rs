@@ -24,6 +24,18 @@ pub fn run(time: u64) {
     println!("SLUICE-RESULT locked={done}");
 }
 
+/// Sleeps `count` times with an interrupt of its own pending, which STI lets in after HLT only: whoever takes it before, because
+/// something else came between the two, sleeps for ever.
+pub fn naps(count: u64) {
+    machine::x2apic();
+    for _ in 0..count {
+        machine::cli();
+        machine::wrmsr(SELF_IPI, 0x41);
+        machine::wait();
+    }
+    println!("SLUICE-RESULT naps={count}");
+}
+
 /// Sends itself `count` interrupts, one after the other, and counts what arrives.
 pub fn count_interrupts(count: u64) {
     machine::x2apic();

@@ -45,6 +45,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "locks" => locks::run(5_000_000_000),
         "restores" => restores::run(10_000_000_000),
         "exits" => restores::exits(10_000_000_000),
+        "naps" => locks::naps(100_000),
         "once" => locks::count_interrupts(5_000),
         "storm" => storm::run(),
         "flood" => storm::flood(),

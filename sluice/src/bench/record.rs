@@ -86,11 +86,17 @@ impl Record {
         record
     }
 
-    /// Keeps the rows of the last measurement that will not come again.
+    /// Keeps the rows of the last measurement that will not come again, with the hypervisor they were measured on.
     pub fn keep_others(&mut self) {
         let text = std::fs::read_to_string(self.path()).unwrap_or_default();
         let mut document: Value = serde_json::from_str(&text).unwrap_or_default();
         self.kept = document["rows"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        // What is measured again may be so on another hypervisor.
+        for row in &mut self.kept {
+            if row["hypervisor"].is_null() {
+                row["hypervisor"] = document["versions"]["hypervisor"].clone();
+            }
+        }
         let problems = document["problems"].as_array_mut().map(std::mem::take).unwrap_or_default();
         self.problems = problems.iter().filter_map(|problem| Some(problem.as_str()?.to_owned())).collect();
     }

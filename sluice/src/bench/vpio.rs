@@ -133,11 +133,10 @@ fn reason(error: &anyhow::Error) -> String {
 
 /// Notes that a run failed, if it did; the others go on.
 fn note(record: &mut Record, what: &str, result: Result<()>) {
+    record.solved(what);
     // Nothing that is known shall be lost by what comes later.
-    let Err(error) = result.and_then(|()| record.write().map(drop)) else {
-        record.solved(what);
-        return;
-    };
-    record.problem(what, &reason(&error));
-    eprintln!("  {}", record.problems().last().map_or("", String::as_str));
+    if let Err(error) = result.and_then(|()| record.write().map(drop)) {
+        record.problem(what, &reason(&error));
+        eprintln!("  {}", record.problems().last().map_or("", String::as_str));
+    }
 }

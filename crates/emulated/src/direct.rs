@@ -5,20 +5,24 @@
 //! nothing else. When somebody else goes on-line, or the guest touches what must outlive it, the card comes back into the
 //! software card, and all goes on by the mirror. Key types: [`Hands`]; [`Handling`], what a guest may do with the card
 //! itself. The card comes back in three steps: the guest's accesses exit again (the owner carries
-//! [`Segment::shown`] out), the card stops and is saved, the driver starts it.
+//! [`Segment::shown`] out), the card stops and is saved, the driver starts it. What each kind of card takes for that is
+//! [`Loadable`], a file each.
 //!
 //! Source: Xia et al., section 3.3 (handoff in reusable states). Deviation: there is one handoff, between guest and
 //! driver; guests that share have no turns, since the driver sends what all of them have vetted.
 
-pub(crate) mod e1000;
+mod e1000;
+mod rtl8139;
 
-use crate::mirror::{Shown, show_all, unhooked};
+use crate::mirror::{Direction, Shown, show_all, unhooked};
 use crate::nic::{Nic, Register};
 use crate::segment::{Guests, Segment, World};
-use sluice_nic::e1000::registers::{Receive, reg};
+use sluice_nic::dma::Dma;
+use sluice_nic::e1000::registers::Receive;
 use sluice_switch::{MAX_PORTS, PortId};
+use sluice_uplink::Card;
 use sluice_vpio::model::{Effects, Model, RegisterId};
-use sluice_vpio::{Questions, Tracker, hook_set};
+use sluice_vpio::{Questions, Seen, Tracker, hook_set};
 
 /// How long a guest has been alone when it gets the card.
 const SETTLE: u64 = 100_000_000;
@@ -94,21 +98,50 @@ pub(crate) fn shown(model: &'static Model, handling: Handling, hands: Hands) -> 
     Shown { direct: unhooked(hook_set(model, &[], questions)), hardware: true }
 }
 
-/// A write to the card that can go to it although writes of its page are hooked: it lasts no longer than the guest has
-/// the card, and the guest keeps it.
-fn passes(model: &'static Model, register: Register, width: u8, value: u32) -> bool {
-    /// MDIC: read, write.
-    const READ: u32 = 1 << 27;
-    const WRITE: u32 = 1 << 26;
+/// What a write to this register does outlives the guest that has the card.
+fn lasts(model: &Model, register: RegisterId) -> bool {
     let lasts = Effects::UNLOCKS | Effects::LINGERS | Effects::BURNS | Effects::WRITES_MEMORY;
-    let named = model.find(register.offset, 0).and_then(|id| model.register(id));
-    match register.offset {
-        offset if register.io || width != 4 || offset & 3 != 0 => false,
-        // Reading the PHY does nothing to it.
-        reg::MDIC => value & (READ | WRITE) == READ,
-        reg::RCTL => value & Receive::ENABLE.bits() != 0,
-        _ => named.is_some_and(|named| !named.write.intersects(lasts)),
-    }
+    model.register(register).is_none_or(|register| register.write.intersects(lasts))
+}
+
+/// A software card that can be loaded into a physical one of its kind, and back. In order: `load`, `start`, then the
+/// guest has it, `stop`, `recover`; `scrub` at any time after `start`.
+trait Loadable {
+    /// All that it is can be loaded now. `memory`: its guest's.
+    fn can_leave(&self, memory: &mut dyn Dma) -> bool;
+
+    /// Brings what no register holds into the physical card, which its driver has stopped and whose memory is the
+    /// driver's. False if the wire came in between.
+    fn load(&mut self, card: &mut Card<'_>) -> bool;
+
+    /// Brings in the rest and starts the physical card. From here on it masters the bus for the guest.
+    fn start(&mut self, card: &mut Card<'_>, handling: Handling);
+
+    /// The guest that has the card reads, but by an exit. `None` if only the software card has that register.
+    fn read(&self, card: &mut Card<'_>, register: Register, width: u8) -> Option<u32>;
+
+    /// The guest that has the card writes, but by an exit. False if the write cannot go to the physical card: it
+    /// outlives the guest, or the guest is done with the card.
+    fn write(
+        &mut self,
+        card: &mut Card<'_>,
+        at: (&'static Model, u8),
+        register: Register,
+        width: u8,
+        value: u32,
+    ) -> bool;
+
+    /// Nothing is under way that the guest's driver has begun.
+    fn is_calm(&self, card: &mut Card<'_>, memory: &mut dyn Dma) -> bool;
+
+    /// Stops the physical card and brings back what registers and the guest's memory tell.
+    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, handling: Handling);
+
+    /// Brings back what only the card knows; its memory is the driver's again.
+    fn recover(&mut self, card: &mut Card<'_>);
+
+    /// Leaves nothing of a guest in the physical card, whose memory is the driver's again.
+    fn scrub(&self, card: &mut Card<'_>);
 }
 
 impl Nic {
@@ -131,15 +164,12 @@ impl Nic {
         }
     }
 
-    /// It can be loaded into a physical card of its kind now.
-    fn can_leave(&self) -> bool {
+    /// It, if there is a way to load it into a physical card.
+    fn loadable(&mut self) -> Option<&mut dyn Loadable> {
         match self {
-            Self::E1000(card) => {
-                !card.transmitting()
-                    && card.regs.get(reg::TDH) == card.regs.get(reg::TDT)
-                    && !card.loops_back()
-            }
-            Self::Rtl8139(_) | Self::Ne2000(_) => false,
+            Self::E1000(card) => Some(&mut **card),
+            Self::Rtl8139(card) => Some(&mut **card),
+            Self::Ne2000(_) => None,
         }
     }
 }
@@ -210,34 +240,43 @@ impl Segment {
         if self.alone.is_none_or(|(_, since)| world.now < since.saturating_add(SETTLE)) {
             return;
         }
+        // It may be busy now.
+        let soon = world.now.saturating_add(WATCH);
+        self.alone = Some((port, soon.saturating_sub(SETTLE)));
         // What has come until now.
         self.interrupt(world);
-        let ready = self.station(port).is_some_and(|station| station.nic.can_leave())
-            && self.switch.waiting() & port.bit() == 0
-            && self.switch.outbox().is_none();
+        if self.switch.waiting() & port.bit() != 0 || self.switch.outbox().is_some() {
+            return;
+        }
+        let Some(mut memory) = world.guests.memory(port) else { return };
         let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
         station.look();
-        let Nic::E1000(software) = &mut station.nic else { return };
-        if ready {
-            self.uplink.stop(&mut world.card);
-            e1000::load(software, &mut world.card);
-            if world.guests.lend(Some(port)) {
-                e1000::start(software, &mut world.card);
-                self.hands = Hands::Guest(port);
-                self.handoffs.all += 1;
-                self.alone = None;
-                return self.settle(port);
-            }
-            self.uplink.start(&mut world.card);
+        let handling = station.handling;
+        let Some(software) = station.nic.loadable().filter(|it| it.can_leave(&mut memory)) else { return };
+        drop(memory);
+        self.uplink.stop(&mut world.card);
+        if software.load(&mut world.card) && world.guests.lend(Some(port)) {
+            software.start(&mut world.card, handling);
+            self.hands = Hands::Guest(port);
+            self.handoffs.all += 1;
+            self.alone = None;
+            return self.settle(port);
         }
+        self.uplink.start(&mut world.card);
         self.alone = Some((port, world.now));
     }
 
     fn take_when_calm<G: Guests>(&mut self, world: &mut World<'_, G>) {
         let Hands::Wanted(port, since) = self.hands else { return };
-        if e1000::is_calm(world.card.registers) {
+        let memory = world.guests.memory(port);
+        let software = self.station_mut(port).and_then(|station| station.nic.loadable());
+        let calm = match (software, memory) {
+            (Some(software), Some(mut memory)) => software.is_calm(&mut world.card, &mut memory),
+            _ => true,
+        };
+        if calm {
             self.take(port, None);
         } else if world.now.saturating_sub(since) >= PATIENCE {
             self.handoffs.forced += 1;
@@ -249,6 +288,20 @@ impl Segment {
     pub(crate) fn take(&mut self, port: PortId, late: Option<Late>) {
         self.hands = Hands::Leaving(port, late);
         self.settle(port);
+    }
+
+    /// A read of the guest that has the card. `None` if it is of the software card after all.
+    pub(crate) fn read_through<G: Guests>(
+        &mut self,
+        world: &mut World<'_, G>,
+        port: PortId,
+        register: Register,
+        width: u8,
+    ) -> Option<u32> {
+        if self.hands.guest() != Some(port) || matches!(self.hands, Hands::Leaving(..)) {
+            return None;
+        }
+        self.station_mut(port)?.nic.loadable()?.read(&mut world.card, register, width)
     }
 
     /// A write of the guest that has the card. False if it is for the software card after all.
@@ -263,15 +316,14 @@ impl Segment {
         if self.hands.guest() != Some(port) || matches!(self.hands, Hands::Leaving(..)) {
             return false;
         }
-        let model = self.station(port).and_then(|station| station.device);
-        if model.is_some_and(|model| passes(model, register, width, value)) {
-            world.card.registers.write(register.offset as u16, width, value);
-            if register.offset == reg::RCTL
-                && let Some(station) = self.station_mut(port)
-                && let Nic::E1000(software) = &mut station.nic
-            {
-                software.regs.set(reg::RCTL, value);
-            }
+        let Some(station) = self.station_mut(port) else { return false };
+        let (model, tracker) = (station.device, station.tracker);
+        let done = model.zip(station.nic.loadable()).is_some_and(|(model, software)| {
+            let page = tracker.page(model).unwrap_or(0);
+            software.write(&mut world.card, (model, page), register, width, value)
+        });
+        if done {
+            station.follow(register, width, value, Seen::WriteWord);
         } else {
             self.take(port, Some(Late { register, width, value }));
         }
@@ -284,13 +336,19 @@ impl Segment {
         let memory = world.guests.memory(port);
         let station = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut);
         if let (Some(station), Some(mut memory)) = (station, memory)
-            && let Nic::E1000(software) = &mut station.nic
+            && let Some(software) = station.nic.loadable()
         {
-            e1000::stop(software, &mut world.card, &mut memory);
+            software.stop(&mut world.card, &mut memory, station.handling);
+            drop(memory);
+            world.guests.lend(None);
+            software.recover(&mut world.card);
             if let (Some(mirror), Some(model)) = (&mut station.mirror, station.device) {
                 show_all(&station.nic, &mut **mirror);
-                // What it did meanwhile, its registers tell.
-                station.tracker = Tracker::told(model, &mut |id| station.nic.register(model, id));
+                // What it did unseen meanwhile, its registers tell.
+                let direct = shown(model, station.handling, Hands::Guest(port)).direct;
+                if direct.iter().any(|page| page.contains(Direction::WRITE)) {
+                    station.tracker = Tracker::told(model, &mut |id| station.nic.register(model, id));
+                }
             }
         }
         self.retake(world);
@@ -305,7 +363,12 @@ impl Segment {
     pub(crate) fn retake<G: Guests>(&mut self, world: &mut World<'_, G>) {
         self.uplink.stop(&mut world.card);
         world.guests.lend(None);
-        e1000::scrub(&mut world.card);
+        let holder = self.hands.guest();
+        if let Some(software) =
+            holder.and_then(|port| self.station_mut(port)).and_then(|it| it.nic.loadable())
+        {
+            software.scrub(&mut world.card);
+        }
         self.hands = Hands::Driver;
         self.handoffs.all += 1;
         self.uplink.start(&mut world.card);

@@ -270,6 +270,12 @@ impl Segment {
     ) {
         let Some(station) = self.station_mut(port) else { return into.fill(0xff) };
         station.count(register, width, into.len());
+        if let Some(value) = self.read_through(world, port, register, width) {
+            let bytes = value.to_le_bytes();
+            let elements = into.chunks_mut(usize::from(width).max(1));
+            return elements.flat_map(|it| it.iter_mut().zip(bytes)).for_each(|(to, from)| *to = from);
+        }
+        let Some(station) = self.station_mut(port) else { return into.fill(0xff) };
         station.nic.advance(world.now);
         station.look();
         if into.len() == usize::from(width) {
@@ -512,7 +518,13 @@ impl Station {
     }
 
     /// Tells the model of an access.
-    fn follow(&mut self, register: Register, width: u8, value: u32, seen: fn(RegisterId, u32) -> Seen) {
+    pub(crate) fn follow(
+        &mut self,
+        register: Register,
+        width: u8,
+        value: u32,
+        seen: fn(RegisterId, u32) -> Seen,
+    ) {
         let Some(model) = self.device.filter(|_| self.mirror.is_some()) else { return };
         let page = self.tracker.page(model).unwrap_or(0);
         for (id, value) in named(model, page, register.offset, width, value) {

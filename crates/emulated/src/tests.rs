@@ -20,6 +20,8 @@ use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_uplink::{Card, DmaMemory, RawDevice, Sent, Uplink, for_device};
 use std::sync::Mutex;
 
+mod cplus;
+mod rtl8139;
 mod shared;
 
 const BUS: u32 = 0x10_0000;
@@ -245,7 +247,10 @@ impl Machine {
 
     fn driver(&mut self, guest: usize) -> Box<dyn Uplink> {
         let description = describe(self.ports[guest].1);
-        let mut driver = for_device(description.vendor, description.device).unwrap();
+        self.online(guest, for_device(description.vendor, description.device).unwrap())
+    }
+
+    fn online(&mut self, guest: usize, mut driver: Box<dyn Uplink>) -> Box<dyn Uplink> {
         // The link of a new card takes its time.
         self.settle();
         assert!(self.drive(guest, |card| driver.start(card)));

@@ -1,19 +1,21 @@
 //! The 82540EM changes hands: its registers, and what registers do not show.
 //!
-//! [`load`] and [`start`] bring a guest's software card into the physical one, [`stop`] brings it back, [`scrub`] leaves
-//! nothing of it there. What a card keeps hidden is the two contexts that its last context descriptors set, which a
-//! driver may rely on: they go in by descriptors of the monitor's own, and come out of the guest's ring, where the
-//! latest of each kind still lies unless the driver has gone around since. Emulated cards also keep parts of packets, see
-//! `sluice_nic`; a reset does not clear them, packets of zeros do.
+//! What a card keeps hidden is the two contexts that its last context descriptors set, which a driver may rely on: they
+//! go in by descriptors of the monitor's own, and come out of the guest's ring, where the latest of each kind still lies
+//! unless the driver has gone around since. Emulated cards also keep parts of packets, see `sluice_nic`; a reset does
+//! not clear them, packets of zeros do.
 //!
 //! Source: Intel 8254x Software Developer's Manual (317453), 3.3 (descriptors), 13.4 (registers), 14.3-14.5
 //! (initialization).
 
+use super::{Handling, Loadable, lasts};
+use crate::nic::Register;
 use sluice_nic::E1000;
 use sluice_nic::dma::Dma;
 use sluice_nic::e1000::mii;
-use sluice_nic::e1000::registers::{Reading, reading, reg};
-use sluice_uplink::{Card, RawDevice};
+use sluice_nic::e1000::registers::{Reading, Receive, reading, reg};
+use sluice_uplink::Card;
+use sluice_vpio::model::Model;
 
 /// Registers that are loaded and saved as they are, but for those with an order of their own.
 const PLAIN: &[u32] = &[
@@ -43,6 +45,9 @@ const ENABLE: u32 = 1 << 1;
 /// MDIC: read or write BMCR of the PHY at address 1.
 const READ_BMCR: u32 = 1 << 27 | 1 << 21;
 const WRITE_BMCR: u32 = 1 << 26 | 1 << 21;
+/// MDIC: read, write.
+const READ: u32 = 1 << 27;
+const WRITE: u32 = 1 << 26;
 /// BMCR as after reset, and with frames sent coming back.
 const BMCR: u32 = 0x1140;
 const LOOPBACK: u32 = 0x4000;
@@ -77,58 +82,118 @@ fn kept() -> impl Iterator<Item = u32> {
     PLAIN.iter().copied().chain(tables)
 }
 
-/// Prepares the physical card, which its driver has stopped and whose memory is the driver's: nothing of what others sent
-/// stays in it, and the contexts are the guest's.
-pub(super) fn load(software: &E1000, card: &mut Card<'_>) {
-    scrub(card);
-    send(card, &software.contexts());
-}
+impl Loadable for E1000 {
+    fn can_leave(&self, _memory: &mut dyn Dma) -> bool {
+        !self.transmitting() && self.regs.get(reg::TDH) == self.regs.get(reg::TDT) && !self.loops_back()
+    }
 
-/// Loads the rest and starts it. From here on it masters the bus for the guest.
-pub(super) fn start(software: &mut E1000, card: &mut Card<'_>) {
-    put(card, reg::IMC, u32::MAX);
-    forget_statistics(card);
-    for offset in kept() {
-        put(card, offset, software.regs.get(offset));
+    /// Nothing of what others sent stays in it, and the contexts are the guest's.
+    fn load(&mut self, card: &mut Card<'_>) -> bool {
+        self.scrub(card);
+        send(card, &self.contexts());
+        true
     }
-    // Nothing waits to be sent: see `Nic::can_leave`.
-    put(card, reg::TDT, software.regs.get(reg::TDT));
-    put(card, reg::RDT, software.regs.get(reg::RDT));
-    put(card, reg::CTRL, software.regs.get(reg::CTRL));
-    let _ = get(card, reg::ICR);
-    put(card, reg::TCTL, software.regs.get(reg::TCTL));
-    put(card, reg::RCTL, software.regs.get(reg::RCTL));
-    put(card, reg::IMS, software.regs.get(reg::IMS));
-    let causes = software.read(reg::ICR, 4);
-    put(card, reg::ICS, causes);
-}
 
-/// Nothing is under way that the driver has begun.
-pub(super) fn is_calm(raw: &mut dyn RawDevice) -> bool {
-    raw.read(reg::TCTL as u16, 4) & ENABLE == 0
-        || raw.read(reg::TDH as u16, 4) == raw.read(reg::TDT as u16, 4)
-}
+    fn start(&mut self, card: &mut Card<'_>, _handling: Handling) {
+        put(card, reg::IMC, u32::MAX);
+        forget_statistics(card);
+        for offset in kept() {
+            put(card, offset, self.regs.get(offset));
+        }
+        // Nothing waits to be sent: see `can_leave`.
+        put(card, reg::TDT, self.regs.get(reg::TDT));
+        put(card, reg::RDT, self.regs.get(reg::RDT));
+        put(card, reg::CTRL, self.regs.get(reg::CTRL));
+        let _ = get(card, reg::ICR);
+        put(card, reg::TCTL, self.regs.get(reg::TCTL));
+        put(card, reg::RCTL, self.regs.get(reg::RCTL));
+        put(card, reg::IMS, self.regs.get(reg::IMS));
+        let causes = self.read(reg::ICR, 4);
+        put(card, reg::ICS, causes);
+    }
 
-/// Stops the physical card and brings it back into the guest's software card.
-pub(super) fn stop(software: &mut E1000, card: &mut Card<'_>, memory: &mut dyn Dma) {
-    for (control, now) in [(reg::RCTL, 0), (reg::TCTL, 0)] {
-        software.regs.set(control, get(card, control));
-        put(card, control, now);
+    fn read(&self, card: &mut Card<'_>, register: Register, width: u8) -> Option<u32> {
+        let offset = u16::try_from(register.offset).ok().filter(|_| !register.io)?;
+        Some(card.registers.read(offset, width))
     }
-    for offset in kept().chain([reg::TDT, reg::RDT, reg::CTRL, reg::IMS]) {
-        software.regs.set(offset, get(card, offset));
+
+    fn write(
+        &mut self,
+        card: &mut Card<'_>,
+        (model, page): (&'static Model, u8),
+        register: Register,
+        width: u8,
+        value: u32,
+    ) -> bool {
+        let goes = match register.offset {
+            offset if register.io || width != 4 || offset & 3 != 0 => false,
+            // Reading the PHY does nothing to it.
+            reg::MDIC => value & (READ | WRITE) == READ,
+            reg::RCTL => value & Receive::ENABLE.bits() != 0,
+            offset => model.find(offset, page).is_some_and(|id| !lasts(model, id)),
+        };
+        if goes {
+            put(card, register.offset, value);
+        }
+        if goes && register.offset == reg::RCTL {
+            self.regs.set(reg::RCTL, value);
+        }
+        goes
     }
-    put(card, reg::MDIC, READ_BMCR);
-    software.phy[mii::BMCR] = get(card, reg::MDIC) as u16;
-    let causes = get(card, reg::ICR);
-    put(card, reg::IMC, u32::MAX);
-    let (first, words) = STATISTICS;
-    for offset in (0..words).map(|word| first + 4 * word).filter(|offset| counts(*offset)) {
-        let sum = software.regs.get(offset).saturating_add(get(card, offset));
-        software.regs.set(offset, sum);
+
+    fn is_calm(&self, card: &mut Card<'_>, _memory: &mut dyn Dma) -> bool {
+        get(card, reg::TCTL) & ENABLE == 0 || get(card, reg::TDH) == get(card, reg::TDT)
     }
-    recall(software, memory);
-    software.write(reg::ICS, 4, causes);
+
+    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, _handling: Handling) {
+        for (control, now) in [(reg::RCTL, 0), (reg::TCTL, 0)] {
+            self.regs.set(control, get(card, control));
+            put(card, control, now);
+        }
+        for offset in kept().chain([reg::TDT, reg::RDT, reg::CTRL, reg::IMS]) {
+            self.regs.set(offset, get(card, offset));
+        }
+        put(card, reg::MDIC, READ_BMCR);
+        self.phy[mii::BMCR] = get(card, reg::MDIC) as u16;
+        let causes = get(card, reg::ICR);
+        put(card, reg::IMC, u32::MAX);
+        let (first, words) = STATISTICS;
+        for offset in (0..words).map(|word| first + 4 * word).filter(|offset| counts(*offset)) {
+            let sum = self.regs.get(offset).saturating_add(get(card, offset));
+            self.regs.set(offset, sum);
+        }
+        recall(self, memory);
+        self.write(reg::ICS, 4, causes);
+    }
+
+    /// The contexts lie in the guest's memory: `stop` has them.
+    fn recover(&mut self, _card: &mut Card<'_>) {}
+
+    /// The rest of a packet ends and the header that segments repeat becomes zeros, then the buffer. All of it comes
+    /// back to a receiver that is off.
+    fn scrub(&self, card: &mut Card<'_>) {
+        put(card, reg::RCTL, 0);
+        put(card, reg::MDIC, WRITE_BMCR | BMCR | LOOPBACK);
+        let zeros = [0; 4096];
+        (0..=MOST / zeros.len()).for_each(|piece| card.memory.write(ZEROS + piece * zeros.len(), &zeros));
+        let buffer = u64::from(card.memory.bus()) + ZEROS as u64;
+        let context = 255 << 40 | 1 << 48;
+        send(
+            card,
+            &[
+                descriptor(0, word::EOP),
+                descriptor(0, word::CONTEXT | word::TSE | context),
+                descriptor(buffer, word::DATA | word::TSE | word::EOP | 256),
+                descriptor(buffer, word::EOP | MOST as u64),
+            ],
+        );
+        send(card, &[descriptor(0, word::CONTEXT), descriptor(0, word::CONTEXT | word::TSE)]);
+        put(card, reg::MDIC, WRITE_BMCR | BMCR);
+        for offset in kept() {
+            put(card, offset, 0);
+        }
+        forget_statistics(card);
+    }
 }
 
 /// Whether a statistics register is one.
@@ -161,32 +226,6 @@ fn recall(software: &mut E1000, memory: &mut dyn Dma) {
             return;
         }
     }
-}
-
-/// Leaves nothing of a guest in the physical card, whose memory is the driver's again: the rest of a packet ends and the
-/// header that segments repeat becomes zeros, then the buffer. All of it comes back to a receiver that is off.
-pub(super) fn scrub(card: &mut Card<'_>) {
-    put(card, reg::RCTL, 0);
-    put(card, reg::MDIC, WRITE_BMCR | BMCR | LOOPBACK);
-    let zeros = [0; 4096];
-    (0..=MOST / zeros.len()).for_each(|piece| card.memory.write(ZEROS + piece * zeros.len(), &zeros));
-    let buffer = u64::from(card.memory.bus()) + ZEROS as u64;
-    let context = 255 << 40 | 1 << 48;
-    send(
-        card,
-        &[
-            descriptor(0, word::EOP),
-            descriptor(0, word::CONTEXT | word::TSE | context),
-            descriptor(buffer, word::DATA | word::TSE | word::EOP | 256),
-            descriptor(buffer, word::EOP | MOST as u64),
-        ],
-    );
-    send(card, &[descriptor(0, word::CONTEXT), descriptor(0, word::CONTEXT | word::TSE)]);
-    put(card, reg::MDIC, WRITE_BMCR | BMCR);
-    for offset in kept() {
-        put(card, offset, 0);
-    }
-    forget_statistics(card);
 }
 
 fn forget_statistics(card: &mut Card<'_>) {

@@ -123,6 +123,11 @@ impl Rtl8139 {
         *kicks > 0 || *polls > 0 || *taken || segments.is_some()
     }
 
+    /// Part of a C+ frame is in the card, and the rest is not.
+    pub const fn assembling(&self) -> bool {
+        self.work.assembled > 0
+    }
+
     fn step(&mut self, memory: &mut dyn Dma) -> Step {
         if let Some((segments, tag)) = &mut self.work.segments {
             let size = segments.build(&self.assembly, room_for_tag(&mut self.outgoing, *tag));

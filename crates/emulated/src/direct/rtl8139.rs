@@ -238,7 +238,7 @@ impl Loadable for Rtl8139 {
         regs.isr = get(card, reg::ISR, 2) as u16;
         let (count, timer_int) = (get(card, reg::TCTR, 4), get(card, reg::TIMER_INT, 4));
         if handling == Handling::Open {
-            regs.cr9346 = get(card, reg::CR9346, 1) as u8;
+            regs.cr9346 = get(card, reg::CR9346, 1) as u8 & !1;
             regs.running = get(card, reg::HLTCLK, 1) != 0;
             let lock = core::mem::replace(&mut self.regs.cr9346, MODE);
             for (offset, width) in LINGERING {

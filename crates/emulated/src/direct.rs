@@ -346,7 +346,9 @@ impl Segment {
                 show_all(&station.nic, &mut **mirror);
                 // What it did unseen meanwhile, its registers tell.
                 let direct = shown(model, station.handling, Hands::Guest(port)).direct;
-                if direct.iter().any(|page| page.contains(Direction::WRITE)) {
+                let exists = |page: u32| model.space.all_units(model.ports) >> page & 1 != 0;
+                let mut pages = (0..).zip(direct);
+                if pages.any(|(page, direct)| exists(page) && direct.contains(Direction::WRITE)) {
                     station.tracker = Tracker::told(model, &mut |id| station.nic.register(model, id));
                 }
             }

@@ -190,6 +190,9 @@ impl Loadable for Rtl8139 {
         if all {
             put(card, offset, width, value);
         }
+        if all && !cplus && offset == reg::IMR {
+            remind(card);
+        }
         all
     }
 
@@ -294,6 +297,18 @@ impl Loadable for Rtl8139 {
         {
             put(card, offset, width, 0);
         }
+    }
+}
+
+/// C mode: has the card say again that there are frames in its ring, if there are more than found room. Linux's
+/// `8139too` stops reading after 64 and does not go on unless there is a cause, all of which it has acknowledged; QEMU's
+/// card has no cause before it tries again, when CAPR is written: both wait for ever.
+fn remind(card: &mut Card<'_>) {
+    let cause = Interrupt::RECEIVED | Interrupt::OVERFLOW | Interrupt::FIFO_OVERFLOW;
+    let empty = get(card, reg::CR, 1) as u8 & Command::EMPTY.bits() != 0;
+    if !empty && get(card, reg::ISR, 2) as u16 & cause.bits() == 0 {
+        let place = get(card, reg::CAPR, 2);
+        put(card, reg::CAPR, 2, place);
     }
 }
 

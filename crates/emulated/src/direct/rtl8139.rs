@@ -519,3 +519,45 @@ fn is_owned(card: &Card<'_>, ring: usize, index: u32) -> bool {
 fn put_word(card: &mut Card<'_>, ring: usize, index: u32, value: u32) {
     card.memory.write(ring + index as usize * DESCRIPTOR, &value.to_le_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use sluice_uplink::{NoMemory, RawDevice};
+    use sluice_vpio::models::rtl8139::MODEL;
+
+    /// A card whose ring has frames in it, of which it says so or not.
+    struct Silent {
+        cause: u32,
+        written: Vec<(u16, u32)>,
+    }
+
+    impl RawDevice for Silent {
+        fn read(&mut self, offset: u16, _: u8) -> u32 {
+            match offset {
+                reg::CAPR => 0x1230,
+                reg::ISR => self.cause,
+                _ => 0,
+            }
+        }
+        fn write(&mut self, offset: u16, _: u8, value: u32) {
+            self.written.push((offset, value));
+        }
+    }
+
+    #[test]
+    fn a_driver_that_waits_for_a_cause_gets_one() {
+        let mask = Register { io: false, offset: reg::IMR.into() };
+        for (cause, page, reminded) in [(0, 0, true), (1, 0, false), (0x10, 0, false), (0, 1, false)] {
+            let mut silent = Silent { cause, written: vec![] };
+            let mut card = Card { registers: &mut silent, memory: &mut NoMemory };
+            let mut software = Rtl8139::new([0; 6]);
+            assert!(Loadable::write(&mut software, &mut card, (&MODEL, page), mask, 2, 0xc07f));
+            let mut expected = vec![(reg::IMR, 0xc07f)];
+            expected.extend(reminded.then_some((reg::CAPR, 0x1230)));
+            assert_eq!(silent.written, expected, "{cause:#x}");
+        }
+    }
+}

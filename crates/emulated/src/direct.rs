@@ -224,7 +224,7 @@ impl Segment {
         let mut online = self.online();
         let alone = online.next().filter(|_| online.next().is_none());
         drop(online);
-        let fit = |station: &crate::segment::Station| {
+        let fit = |station: &crate::station::Station| {
             station.handling != Handling::Never
                 && station.mirror.is_some()
                 && station.master

@@ -1,6 +1,9 @@
 //! Emulated mode: each guest has a software card, all of them hang on a switch, and the hypervisor drives the physical
 //! card behind its uplink. No guest touches the hardware.
 //!
+//! Virtual passthrough of cards that master the bus stands on the same ground: guests read their card's registers in a
+//! [`Mirror`], and one that is alone has the physical card in its own hands ([`Handling`]).
+//!
 //! Key types: [`Segment`] puts it together; [`Nic`] is a guest's card, whatever its model; [`Guests`] is how cards
 //! reach their guests' memory. Neighbours: `sluice_nic` (the cards), `sluice_switch`, `sluice_uplink`. The owner brings
 //! register accesses, interrupts of the physical card and the time to the segment, and carries its lines to the guests.
@@ -19,11 +22,13 @@ mod mirror;
 mod names;
 mod nic;
 mod segment;
+mod station;
 #[cfg(test)]
 mod tests;
 
 pub use direct::{Handling, Handoffs};
 pub use mirror::{Direct, Direction, Mirror, PAGES, Shown};
 pub use nic::{Bar, Description, Nic, Register, describe};
-pub use segment::{Changes, Counters, FRAMES_PER_CALL, Guests, Segment, World};
+pub use segment::{Counters, FRAMES_PER_CALL, Guests, Segment, World};
 pub use sluice_switch::{AttachError, PortId};
+pub use station::Changes;

@@ -1,17 +1,17 @@
 //! Software cards, the switch and the uplink, put together.
 
-use crate::direct::{self, Handling, Handoffs, Hands};
+use crate::direct::{Handoffs, Hands};
 use crate::mirror::{self, Mirror, Shown};
 use crate::names;
-use crate::nic::{Description, FRAME, Nic, Offer, Outgoing, Register, describe};
+use crate::nic::{Description, FRAME, Offer, Outgoing, Register, describe};
+use crate::station::{Changes, Station};
 use alloc::boxed::Box;
 use core::array;
 use sluice_abi::config::NicModel;
-use sluice_nic::dma::{Dma, DmaError};
+use sluice_nic::dma::Dma;
 use sluice_switch::{AttachError, MAX_PORTS, PortId, Switch, Verdict};
 use sluice_uplink::{Card, Sent, Uplink};
-use sluice_vpio::model::{Model, RegisterId};
-use sluice_vpio::{Seen, Tracker, models, named};
+use sluice_vpio::Seen;
 
 /// Frames that one call sends for a card; the rest waits for [`Segment::poll`].
 pub const FRAMES_PER_CALL: usize = 64;
@@ -63,64 +63,6 @@ pub struct Counters {
     pub forged: u64,
     /// Frames that are none, and transfers to memory that is not its own.
     pub refused: u64,
-}
-
-/// A guest's end of the segment.
-pub(crate) struct Station {
-    model: NicModel,
-    /// The device state model of its card.
-    pub(crate) device: Option<&'static Model>,
-    /// Where that is.
-    pub(crate) tracker: Tracker,
-    pub(crate) nic: Nic,
-    /// What the guest may do with the physical card.
-    pub(crate) handling: Handling,
-    /// The guest lets its card master the bus.
-    pub(crate) master: bool,
-    /// The guest has switched the line off.
-    pub(crate) silent: bool,
-    line: bool,
-    elements: u64,
-    instructions: u64,
-    by_register: [u64; names::MOST],
-    rx_packets: u64,
-    rx_missed: u64,
-    pub(crate) mirror: Option<Box<dyn Mirror>>,
-    shown: Shown,
-}
-
-/// What changed for guests, by [`PortId::bit`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// [`Segment::shown`]: carry these out before the lines, then say so to [`Segment::carried_out`].
-    pub shown: u16,
-    /// [`Segment::line`].
-    pub lines: u16,
-}
-
-impl Changes {
-    /// Nothing changed.
-    pub const fn is_empty(self) -> bool {
-        self.shown | self.lines == 0
-    }
-}
-
-/// Memory as a card sees it: none while it does not master the bus.
-struct Bus<M>(Option<M>);
-
-impl<M: Dma> Dma for Bus<M> {
-    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
-        self.0.as_mut().ok_or(DmaError)?.read(address, buffer)
-    }
-    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
-        self.0.as_mut().ok_or(DmaError)?.write(address, bytes)
-    }
-}
-
-impl Station {
-    fn bus<G: Guests>(&self, guests: &mut G, port: PortId) -> Bus<G::Memory> {
-        Bus(if self.master { guests.memory(port) } else { None })
-    }
 }
 
 pub(crate) type Stations = [Option<Box<Station>>; MAX_PORTS];
@@ -185,24 +127,7 @@ impl Segment {
     /// See [`AttachError`].
     pub fn attach(&mut self, model: NicModel, mac: [u8; 6]) -> Result<PortId, AttachError> {
         let port = self.switch.attach(mac)?;
-        let Description { vendor, device, .. } = describe(model);
-        let station = Station {
-            model,
-            device: models::find_master(vendor, device),
-            tracker: Tracker::new(),
-            nic: Nic::new(model, mac),
-            handling: Handling::Never,
-            master: false,
-            silent: false,
-            line: false,
-            elements: 0,
-            instructions: 0,
-            by_register: [0; names::MOST],
-            rx_packets: 0,
-            rx_missed: 0,
-            mirror: None,
-            shown: Shown::default(),
-        };
+        let station = Station::new(model, mac);
         if let Some(slot) = self.stations.get_mut(port.index()) {
             *slot = Some(Box::new(station));
         }
@@ -361,7 +286,7 @@ impl Segment {
             {
                 station.nic.advance(world.now);
                 self.stuck &= !port.bit();
-                settle(station, port, self.hands, self.stuck, &mut self.changes);
+                station.settle(port, self.hands, self.stuck, &mut self.changes);
             }
         }
         if self.again.is_some_and(|at| at <= world.now) {
@@ -443,7 +368,7 @@ impl Segment {
 
     pub(crate) fn settle(&mut self, port: PortId) {
         if let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) {
-            settle(station, port, self.hands, self.stuck, &mut self.changes);
+            station.settle(port, self.hands, self.stuck, &mut self.changes);
         }
     }
 
@@ -509,63 +434,11 @@ impl Segment {
     }
 }
 
-impl Station {
-    /// Has the card see what its guest wrote without an exit.
-    pub(crate) fn look(&mut self) {
-        if let Some(mirror) = &mut self.mirror {
-            mirror::look(&mut self.nic, &mut **mirror);
-        }
-    }
-
-    /// Tells the model of an access.
-    pub(crate) fn follow(
-        &mut self,
-        register: Register,
-        width: u8,
-        value: u32,
-        seen: fn(RegisterId, u32) -> Seen,
-    ) {
-        let Some(model) = self.device.filter(|_| self.mirror.is_some()) else { return };
-        let page = self.tracker.page(model).unwrap_or(0);
-        for (id, value) in named(model, page, register.offset, width, value) {
-            self.tracker.step(model, seen(id, value));
-        }
-    }
-
-    fn count(&mut self, register: Register, width: u8, bytes: usize) {
-        self.instructions += 1;
-        self.elements += (bytes / usize::from(width).max(1)) as u64;
-        if let Some(count) = self.by_register.get_mut(names::index(self.model, register.offset)) {
-            *count += 1;
-        }
-    }
-}
-
 /// Up to four bytes as a number.
 fn value_of(bytes: &[u8]) -> u32 {
     let mut word = [0; 4];
     word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     u32::from_le_bytes(word)
-}
-
-/// Brings what the guest sees up to date with its card.
-fn settle(station: &mut Station, port: PortId, hands: Hands, stuck: u16, changes: &mut Changes) {
-    let line = station.nic.interrupt() && !station.silent;
-    if line != station.line {
-        station.line = line;
-        // Up and down again before anyone has looked is no change.
-        changes.lines ^= port.bit();
-    }
-    let (Some(mirror), Some(model)) = (&mut station.mirror, station.device) else { return };
-    mirror::show_moving(&station.nic, &mut **mirror);
-    let shown = match hands.guest() {
-        Some(guest) if guest == port => direct::shown(model, station.handling, hands),
-        _ => mirror::shown(&station.nic, model, &mut station.tracker, stuck & port.bit() != 0),
-    };
-    if shown != station.shown {
-        station.shown = shown;
-        changes.shown |= port.bit();
-    }
 }
 
 /// Frames from the switch to the wire, as long as it takes them.
@@ -612,6 +485,6 @@ fn deliver<G: Guests>(
             switch.pop_inbox(port);
         }
         drop(bus);
-        settle(station, port, hands, *stuck, changes);
+        station.settle(port, hands, *stuck, changes);
     }
 }

@@ -1,0 +1,148 @@
+//! A guest's end of a segment: its card, what it sees of it, what was counted.
+//!
+//! Key types: [`Station`]; [`Changes`], what a guest has to be told of.
+
+use crate::direct::{self, Handling, Hands};
+use crate::mirror::{self, Mirror, Shown};
+use crate::names;
+use crate::nic::{Description, Nic, Register, describe};
+use crate::segment::Guests;
+use alloc::boxed::Box;
+use sluice_abi::config::NicModel;
+use sluice_nic::dma::{Dma, DmaError};
+use sluice_switch::PortId;
+use sluice_vpio::model::{Model, RegisterId};
+use sluice_vpio::{Seen, Tracker, models, named};
+
+/// A guest's end of the segment.
+pub(crate) struct Station {
+    pub(crate) model: NicModel,
+    /// The device state model of its card.
+    pub(crate) device: Option<&'static Model>,
+    /// Where that is.
+    pub(crate) tracker: Tracker,
+    pub(crate) nic: Nic,
+    /// What the guest may do with the physical card.
+    pub(crate) handling: Handling,
+    /// The guest lets its card master the bus.
+    pub(crate) master: bool,
+    /// The guest has switched the line off.
+    pub(crate) silent: bool,
+    /// Level of its line.
+    pub(crate) line: bool,
+    pub(crate) elements: u64,
+    pub(crate) instructions: u64,
+    pub(crate) by_register: [u64; names::MOST],
+    pub(crate) rx_packets: u64,
+    pub(crate) rx_missed: u64,
+    pub(crate) mirror: Option<Box<dyn Mirror>>,
+    pub(crate) shown: Shown,
+}
+
+/// What changed for guests, by [`PortId::bit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// [`Segment::shown`]: carry these out before the lines, then say so to [`Segment::carried_out`].
+    pub shown: u16,
+    /// [`Segment::line`].
+    pub lines: u16,
+}
+
+impl Changes {
+    /// Nothing changed.
+    pub const fn is_empty(self) -> bool {
+        self.shown | self.lines == 0
+    }
+}
+
+/// Memory as a card sees it: none while it does not master the bus.
+pub(crate) struct Bus<M>(Option<M>);
+
+impl<M: Dma> Dma for Bus<M> {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.0.as_mut().ok_or(DmaError)?.read(address, buffer)
+    }
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        self.0.as_mut().ok_or(DmaError)?.write(address, bytes)
+    }
+}
+
+impl Station {
+    /// A card just plugged in.
+    pub(crate) fn new(model: NicModel, mac: [u8; 6]) -> Self {
+        let Description { vendor, device, .. } = describe(model);
+        Self {
+            model,
+            device: models::find_master(vendor, device),
+            tracker: Tracker::new(),
+            nic: Nic::new(model, mac),
+            handling: Handling::Never,
+            master: false,
+            silent: false,
+            line: false,
+            elements: 0,
+            instructions: 0,
+            by_register: [0; names::MOST],
+            rx_packets: 0,
+            rx_missed: 0,
+            mirror: None,
+            shown: Shown::default(),
+        }
+    }
+
+    /// How the card reaches memory.
+    pub(crate) fn bus<G: Guests>(&self, guests: &mut G, port: PortId) -> Bus<G::Memory> {
+        Bus(if self.master { guests.memory(port) } else { None })
+    }
+
+    /// Has the card see what its guest wrote without an exit.
+    pub(crate) fn look(&mut self) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror::look(&mut self.nic, &mut **mirror);
+        }
+    }
+
+    /// Tells the model of an access.
+    pub(crate) fn follow(
+        &mut self,
+        register: Register,
+        width: u8,
+        value: u32,
+        seen: fn(RegisterId, u32) -> Seen,
+    ) {
+        let Some(model) = self.device.filter(|_| self.mirror.is_some()) else { return };
+        let page = self.tracker.page(model).unwrap_or(0);
+        for (id, value) in named(model, page, register.offset, width, value) {
+            self.tracker.step(model, seen(id, value));
+        }
+    }
+
+    /// Counts an access.
+    pub(crate) fn count(&mut self, register: Register, width: u8, bytes: usize) {
+        self.instructions += 1;
+        self.elements += (bytes / usize::from(width).max(1)) as u64;
+        if let Some(count) = self.by_register.get_mut(names::index(self.model, register.offset)) {
+            *count += 1;
+        }
+    }
+
+    /// Brings what the guest sees up to date with its card.
+    pub(crate) fn settle(&mut self, port: PortId, hands: Hands, stuck: u16, changes: &mut Changes) {
+        let line = self.nic.interrupt() && !self.silent;
+        if line != self.line {
+            self.line = line;
+            // Up and down again before anyone has looked is no change.
+            changes.lines ^= port.bit();
+        }
+        let (Some(mirror), Some(model)) = (&mut self.mirror, self.device) else { return };
+        mirror::show_moving(&self.nic, &mut **mirror);
+        let shown = match hands.guest() {
+            Some(guest) if guest == port => direct::shown(model, self.handling, hands),
+            _ => mirror::shown(&self.nic, model, &mut self.tracker, stuck & port.bit() != 0),
+        };
+        if shown != self.shown {
+            self.shown = shown;
+            changes.shown |= port.bit();
+        }
+    }
+}

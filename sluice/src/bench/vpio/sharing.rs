@@ -29,7 +29,7 @@ fn two(bench: &Bench, record: &mut Record, card: &Card, mode: Mode) -> Result<()
     let who = format!("{}.{}", card.id, mode.name());
     rows::contended(record, &who, &outcome.guests, &tally)?;
     if mode.is_vpio() {
-        rows::functions(record, card, &tally, "two guests at once, without an IOMMU");
+        rows::functions(record, card, &outcome, &tally, "two guests at once, without an IOMMU");
         rows::agreement(record, &format!("{who}.contended"), &outcome, &tally)?;
         let moved = Window::new(&outcome, &tally.progress())?;
         shares(record, card, &moved);

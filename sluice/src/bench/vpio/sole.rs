@@ -32,7 +32,7 @@ fn one(bench: &Bench, record: &mut Record, card: &Card, mode: Mode, what: &str) 
     }
     if mode == Mode::VpioAmd {
         // Here a card may be put into its only user's hands; without an IOMMU it never is.
-        rows::functions(record, card, &tally, "one guest behind AMD-Vi, its start included");
+        rows::functions(record, card, &outcome, &tally, "one guest behind AMD-Vi, its start included");
     }
     Ok(())
 }

@@ -42,9 +42,9 @@ pub(crate) struct Station {
 /// What changed for guests, by [`PortId::bit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// [`Segment::shown`]: carry these out before the lines, then say so to [`Segment::carried_out`].
+    /// [`Segment::shown`](crate::Segment::shown): carry these out before the lines, then say so to [`Segment::carried_out`](crate::Segment::carried_out).
     pub shown: u16,
-    /// [`Segment::line`].
+    /// [`Segment::line`](crate::Segment::line).
     pub lines: u16,
 }
 

@@ -47,7 +47,7 @@ pub trait Mirror: Send {
     fn look(&self, offset: u32) -> u32;
 }
 
-/// Registers of the RTL8139 that change without being written themselves, four bytes each.
+/// Registers of the RTL8139 that change while frames come and go, four bytes each.
 const MOVING_RTL8139: &[u16] = &[
     rtl8139::TSD,
     rtl8139::TSD + 4,
@@ -56,14 +56,13 @@ const MOVING_RTL8139: &[u16] = &[
     rtl8139::CR & !3,
     rtl8139::CAPR,
     rtl8139::IMR,
-    rtl8139::RCR,
     rtl8139::TCTR,
     rtl8139::MPC,
-    rtl8139::CR9346,
-    rtl8139::MSR,
     rtl8139::SUMMARY,
-    rtl8139::BMSR,
 ];
+/// Registers whose writing changes no other than these.
+const ALONE_RTL8139: [u16; 6] =
+    [rtl8139::TSAD, rtl8139::CAPR, rtl8139::IMR, rtl8139::TPPOLL & !3, rtl8139::TSD, rtl8139::TSD + 4];
 
 /// The same for the 82540EM, but for statistics and causes, which are not shown.
 const MOVING_E1000: &[u32] =
@@ -90,9 +89,17 @@ pub(crate) fn show_moving(nic: &Nic, mirror: &mut dyn Mirror) {
     }
 }
 
-/// Shows what was written.
-pub(crate) fn show_word(nic: &Nic, register: Register, mirror: &mut dyn Mirror) {
+/// Shows what was written, and what that may have changed for good.
+pub(crate) fn show_written(nic: &Nic, register: Register, mirror: &mut dyn Mirror) {
     let first = register.offset & !3;
+    if let Nic::Rtl8139(_) = nic
+        && !ALONE_RTL8139.contains(&(first as u16))
+    {
+        // Such as a reset. Seldom.
+        return (0..u32::from(sluice_nic::rtl8139::PORTS))
+            .step_by(4)
+            .for_each(|offset| show(nic, offset, mirror));
+    }
     // An access that is not aligned reaches into the next word.
     for offset in [Some(first), first.checked_add(4)].into_iter().flatten() {
         if offset < PAGES as u32 * PAGE {

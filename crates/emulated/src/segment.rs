@@ -245,7 +245,7 @@ impl Segment {
             station.follow(register, width, value_of(element), Seen::WriteWord);
         }
         if let Some(mirror) = &mut station.mirror {
-            mirror::show_word(&station.nic, register, &mut **mirror);
+            mirror::show_written(&station.nic, register, &mut **mirror);
         }
         self.stuck &= !port.bit();
         self.pump(world, port);

@@ -130,6 +130,8 @@ pub struct Switch {
     ports: [Option<Box<Port>>; MAX_PORTS],
     /// Ports with frames in their inbox, by bit.
     waiting: u16,
+    /// Ports with frames in their outbox, by bit.
+    sending: u16,
     /// The port whose turn it is on the wire.
     turn: u8,
     /// It has begun.
@@ -147,6 +149,12 @@ impl Default for Switch {
 fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
     let (to, rest) = frame.split_first_chunk::<6>()?;
     Some((*to, *rest.first_chunk::<6>()?))
+}
+
+/// Compares without a call.
+const fn is_same([a0, a1, a2, a3, a4, a5]: Mac, [b0, b1, b2, b3, b4, b5]: Mac) -> bool {
+    u32::from_ne_bytes([a0, a1, a2, a3]) == u32::from_ne_bytes([b0, b1, b2, b3])
+        && u16::from_ne_bytes([a4, a5]) == u16::from_ne_bytes([b4, b5])
 }
 
 const fn is_group(mac: Mac) -> bool {
@@ -169,6 +177,7 @@ impl Switch {
         Self {
             ports: array::from_fn(|_| None),
             waiting: 0,
+            sending: 0,
             turn: 0,
             begun: false,
             uplink: UplinkCounters::default(),
@@ -202,6 +211,7 @@ impl Switch {
     /// Removes a port and all that waits at it.
     pub fn detach(&mut self, port: PortId) {
         self.waiting &= !port.bit();
+        self.sending &= !port.bit();
         if let Some(slot) = self.ports.get_mut(port.index()) {
             *slot = None;
         }
@@ -214,7 +224,7 @@ impl Switch {
 
     /// The port that has an address.
     pub fn owner(&self, mac: Mac) -> Option<PortId> {
-        let has = |port: &Option<Box<Port>>| port.as_ref().is_some_and(|port| port.mac == mac);
+        let has = |port: &Option<Box<Port>>| port.as_ref().is_some_and(|port| is_same(port.mac, mac));
         self.ports.iter().position(has).and_then(PortId::from_index)
     }
 
@@ -226,7 +236,7 @@ impl Switch {
             port.counters.refused += 1;
             return Verdict::Refused;
         }
-        if source != port.mac {
+        if !is_same(source, port.mac) {
             port.counters.forged += 1;
             return Verdict::Forged;
         }
@@ -302,7 +312,11 @@ impl Switch {
             // What was not used is not kept.
             port.credit = port.credit.min(0);
         }
-        self.begun = port.credit > 0;
+        let (begun, empty) = (port.credit > 0, port.outbox.is_empty());
+        self.begun = begun;
+        if empty {
+            self.sending &= !id.bit();
+        }
         self.turn = if self.begun { id.0 } else { (id.0 + 1) % MAX_PORTS as u8 };
     }
 
@@ -325,17 +339,17 @@ impl Switch {
     }
 
     /// The first port from the one whose turn it is that has something for the wire.
-    fn next_turn(&self) -> Option<PortId> {
-        let from = usize::from(self.turn);
-        (0..MAX_PORTS)
-            .filter_map(|step| PortId::from_index((from + step) % MAX_PORTS))
-            .find(|id| self.port(*id).is_some_and(|port| !port.outbox.is_empty()))
+    const fn next_turn(&self) -> Option<PortId> {
+        let from = self.turn as u32;
+        let ahead = self.sending.rotate_right(from).trailing_zeros();
+        if self.sending == 0 { None } else { PortId::from_index((from + ahead) as usize % MAX_PORTS) }
     }
 
     fn put_outbox(&mut self, from: PortId, frame: &[u8]) {
-        if let Some(port) = self.port_mut(from)
-            && !port.outbox.push(frame)
-        {
+        let Some(port) = self.port_mut(from) else { return };
+        if port.outbox.push(frame) {
+            self.sending |= from.bit();
+        } else {
             port.counters.dropped_out += 1;
         }
     }

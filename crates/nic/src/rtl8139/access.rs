@@ -36,8 +36,12 @@ impl Rtl8139 {
     /// The four bytes at an aligned offset as they are, whatever the widths at which the card answers: for showing a
     /// guest its registers in memory.
     pub fn image(&self, offset: u16) -> u32 {
+        let regs = &self.regs;
         match offset {
             _ if offset >= super::PORTS => u32::MAX,
+            // Those that are asked for after each access.
+            reg::CAPR => regs.read_at.wrapping_sub(0x10) & 0xffff | regs.write_at << 16,
+            reg::IMR => u32::from(regs.imr) | u32::from(regs.isr) << 16,
             reg::TSD..=reg::RBSTART | reg::TCR..=reg::MPC => self.long(offset),
             reg::TIMER_INT | reg::RDSAR | reg::RDSAR_HIGH => self.long(offset),
             _ => u32::from(self.word(offset)) | u32::from(self.word(offset.saturating_add(2))) << 16,

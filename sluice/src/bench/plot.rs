@@ -28,7 +28,7 @@ fn colour(name: &str) -> &'static str {
     match name.split(' ').next().unwrap_or_default() {
         "native" => "#7f7f7f",
         "passthrough" => "#4c9f70",
-        "vpio" | "vpio-amd" => "#2f6db5",
+        "vpio" | "vpio-amd" | "vpio-open" => "#2f6db5",
         "emulated" => "#d9822b",
         "kvm" => "#a63d40",
         _ => "#6a5acd",

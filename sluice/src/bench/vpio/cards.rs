@@ -44,6 +44,8 @@ pub enum Mode {
     Vpio,
     /// Virtual passthrough behind AMD-Vi.
     VpioAmd,
+    /// The same with `registers = "unprotected"`.
+    VpioOpen,
     /// A software card.
     Emulated,
 }
@@ -55,13 +57,14 @@ impl Mode {
             Self::Passthrough => "passthrough",
             Self::Vpio => "vpio",
             Self::VpioAmd => "vpio-amd",
+            Self::VpioOpen => "vpio-open",
             Self::Emulated => "emulated",
         }
     }
 
     /// By virtual passthrough.
     pub const fn is_vpio(self) -> bool {
-        matches!(self, Self::Vpio | Self::VpioAmd)
+        matches!(self, Self::Vpio | Self::VpioAmd | Self::VpioOpen)
     }
 }
 
@@ -70,9 +73,9 @@ impl Card {
     pub fn modes(&self) -> &'static [Mode] {
         match (self.masters, self.model) {
             (false, _) => &[Mode::Passthrough, Mode::Vpio, Mode::Emulated],
-            (true, None) => &[Mode::Passthrough, Mode::Vpio, Mode::VpioAmd, Mode::Emulated],
+            (true, None) => &[Mode::Passthrough, Mode::Vpio, Mode::VpioAmd, Mode::VpioOpen, Mode::Emulated],
             // The card itself cannot be told to be of another revision.
-            (true, Some(_)) => &[Mode::Vpio, Mode::VpioAmd, Mode::Emulated],
+            (true, Some(_)) => &[Mode::Vpio, Mode::VpioAmd, Mode::VpioOpen, Mode::Emulated],
         }
     }
 
@@ -110,7 +113,7 @@ impl Card {
     pub fn configuration(&self, mode: Mode, weights: &[u8], options: &str, bench: &Bench) -> String {
         let iommu = match mode {
             Mode::Passthrough if self.masters => "amd",
-            Mode::VpioAmd => "amd",
+            Mode::VpioAmd | Mode::VpioOpen => "amd",
             _ => "none",
         };
         let memory = 448 + 192 * weights.len();
@@ -122,8 +125,9 @@ impl Card {
         for (index, weight) in weights.iter().enumerate() {
             let mut entry = match mode {
                 Mode::Passthrough => "mode = \"passthrough\"".to_owned(),
-                Mode::Vpio | Mode::VpioAmd => {
-                    format!("mode = \"vpio\", mac = \"52:54:00:00:00:{index:02x}\"")
+                Mode::Vpio | Mode::VpioAmd | Mode::VpioOpen => {
+                    let open = if mode == Mode::VpioOpen { ", registers = \"unprotected\"" } else { "" };
+                    format!("mode = \"vpio\", mac = \"52:54:00:00:00:{index:02x}\"{open}")
                 }
                 Mode::Emulated => format!("mode = \"emulated\", mac = \"52:54:00:00:00:{index:02x}\""),
             };

@@ -8,7 +8,9 @@ use crate::table::Table;
 use anyhow::Result;
 
 /// Ways to have a card, as columns, and how their rows begin: `CARD.mode` or `peer.CARD`.
-const COLUMNS: [&str; 6] = ["native", "passthrough", "vpio", "vpio-amd", "emulated", "kvm"];
+const COLUMNS: [&str; 7] = ["native", "passthrough", "vpio", "vpio-amd", "vpio-open", "emulated", "kvm"];
+/// Those by virtual passthrough.
+const VPIO: [&str; 3] = ["vpio", "vpio-amd", "vpio-open"];
 
 fn prefix(card: &Card, column: &str) -> String {
     match column {
@@ -39,10 +41,10 @@ fn ratio(record: &mut Record, id: String, above: &str, below: &str, aim: Option<
 /// A vetted card should cost its only user little more than one of its own, and without an IOMMU a part of an emulated one.
 fn exits(record: &mut Record, card: &Card) {
     for (way, ..) in WAYS {
-        for mode in ["vpio", "vpio-amd"] {
+        for mode in VPIO {
             let who = format!("{}.{mode}.{way}", card.id);
             // Without an IOMMU what masters the bus must be vetted at each of its doorbells.
-            let aim = (!card.masters || mode == "vpio-amd").then_some(Aim::AtMost(1.2));
+            let aim = (!card.masters || mode != "vpio").then_some(Aim::AtMost(1.2));
             ratio(
                 record,
                 format!("{who}.all_exits_ratio_to_passthrough"),
@@ -73,7 +75,7 @@ fn exits(record: &mut Record, card: &Card) {
 /// Where guests read their registers in a mirror, the share of accesses that exit is taken from the same work with an
 /// emulated card, where all exit.
 fn mirrored(record: &mut Record, card: &Card) {
-    for mode in ["vpio", "vpio-amd"] {
+    for mode in VPIO {
         let direct = record.value(&format!("{}.{mode}.tx.direct_accesses_per_packet", card.id));
         if direct.is_none_or(|direct| direct > 0.0) {
             continue;
@@ -175,7 +177,7 @@ pub fn plots(record: &Record) -> Result<()> {
     for card in &CARDS {
         let row = |label: String, id: String| Some((label, record.value(&id)?));
         for convention in ["elements", "instructions"] {
-            let bars = ["vpio", "vpio-amd"].into_iter().flat_map(|mode| {
+            let bars = VPIO.into_iter().flat_map(|mode| {
                 ["ssh", "small", "large"].into_iter().filter_map(move |load| {
                     row(
                         format!("{mode} {load}"),

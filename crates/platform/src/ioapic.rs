@@ -8,7 +8,9 @@
 //! ICH and later.
 //!
 //! Deviations: the polarity bit is kept but means nothing, as [`IoApic::set_line`] takes the logical state; SMI,
-//! NMI, INIT and ExtINT entries deliver nothing; delivery is instant, so the delivery status reads idle.
+//! NMI, INIT and ExtINT entries deliver nothing; delivery is instant, so the delivery status reads idle. A real one
+//! takes a while to deliver a level again that is still there when its interrupt ends, in which a guest that does not
+//! silence it gets on a little; here it is held back after [`STORM`] times, until [`IoApic::release`].
 
 use crate::Message;
 use crate::message::widen;
@@ -18,6 +20,9 @@ use arrayvec::ArrayVec;
 pub const BASE: u64 = 0xFEC0_0000;
 /// Pins.
 pub const PINS: usize = 24;
+
+/// Deliveries of a level in a row, with its line up all the time, after which it is held back.
+pub const STORM: u16 = 2000;
 
 const VERSION: u32 = 0x20 | (PINS as u32 - 1) << 16;
 
@@ -78,6 +83,8 @@ pub struct Eois {
     pub pins: u32,
     /// Interrupts of those pins whose line is asserted still.
     pub redeliver: ArrayVec<Message, PINS>,
+    /// One of those is held back: call [`IoApic::release`] after a while.
+    pub held: bool,
 }
 
 /// What a register write asks of the hypervisor.
@@ -99,12 +106,23 @@ pub struct IoApic {
     select: u8,
     lines: u32,
     table: [Entry; PINS],
+    /// By pin: how often it was delivered again since its line went up.
+    again: [u16; PINS],
+    /// Pins that are held back, by bit.
+    held: u32,
 }
 
 impl IoApic {
     /// An I/O APIC after reset: all pins masked (3.2.4).
     pub fn new(id: u8) -> Self {
-        Self { id: id & 0xF, select: 0, lines: 0, table: [Entry(Entry::MASKED); PINS] }
+        Self {
+            id: id & 0xF,
+            select: 0,
+            lines: 0,
+            table: [Entry(Entry::MASKED); PINS],
+            again: [0; PINS],
+            held: 0,
+        }
     }
 
     /// A 32-bit read at `offset` in the register page.
@@ -138,7 +156,11 @@ impl IoApic {
         if asserted {
             self.lines |= bit
         } else {
-            self.lines &= !bit
+            self.lines &= !bit;
+            self.held &= !bit;
+            if let Some(again) = self.again.get_mut(usize::from(pin)) {
+                *again = 0;
+            }
         }
         if entry.is_level() {
             self.service(pin)
@@ -157,12 +179,27 @@ impl IoApic {
             }
             entry.0 &= !Entry::REMOTE_IRR;
             eois.pins |= 1 << pin;
+            let again = self.again.get_mut(usize::from(pin)).filter(|_| self.lines & 1 << pin != 0);
+            if let Some(again) = again {
+                *again += 1;
+                if *again >= STORM {
+                    *again = 0;
+                    self.held |= 1 << pin;
+                    eois.held = true;
+                }
+            }
             if let Some(message) = self.service(pin) {
                 // One message per pin at most: it cannot be full.
                 let _ = eois.redeliver.try_push(message);
             }
         }
         eois
+    }
+
+    /// Delivers what was held back; what is to be delivered now.
+    pub fn release(&mut self) -> ArrayVec<Message, PINS> {
+        let held = core::mem::take(&mut self.held);
+        (0..PINS as u8).filter(|pin| held & 1 << pin != 0).filter_map(|pin| self.service(pin)).collect()
     }
 
     /// Is `pin` masked? (A pin that does not exist is.)
@@ -188,7 +225,8 @@ impl IoApic {
     /// Delivers a level-triggered pin that is asserted, unmasked and not waiting for an EOI.
     fn service(&mut self, pin: u8) -> Option<Message> {
         let entry = self.table.get_mut(usize::from(pin))?;
-        if !entry.is_level() || entry.is_masked() || entry.waits() || self.lines & 1 << pin == 0 {
+        if !entry.is_level() || entry.is_masked() || entry.waits() || self.lines & !self.held & 1 << pin == 0
+        {
             return None;
         }
         let message = entry.message()?;

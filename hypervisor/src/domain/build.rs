@@ -128,6 +128,7 @@ pub fn build(
         frozen: AtomicU32::new(0),
         console: SpinLock::new(VecDeque::new()),
         console_dropped: AtomicU64::new(0),
+        held_until: AtomicU64::new(u64::MAX),
     };
     domain.derive_permission_map();
     match build_processors(&domain, &entry) {

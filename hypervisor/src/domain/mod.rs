@@ -13,6 +13,7 @@ pub mod layout;
 mod memory;
 pub mod vcpu;
 
+use crate::cpu::tsc;
 use crate::device::Share;
 use crate::mm;
 use crate::sync::SpinLock;
@@ -39,6 +40,8 @@ use vcpu::{RunState, Vcpu, event};
 
 /// Bytes of console output kept until the management channel has taken them.
 const CONSOLE_LIMIT: usize = 64 * 1024;
+/// For how long an interrupt that comes without end is held back.
+const HELD_NS: u64 = 1_000_000;
 
 /// Data on its way to or from a guest.
 #[derive(Debug)]
@@ -216,6 +219,8 @@ pub struct Domain {
     end: SpinLock<Option<EndReason>>,
     frozen: AtomicU32,
     console: SpinLock<VecDeque<u8>>,
+    /// TSC at which interrupts that came without end are delivered again.
+    held_until: AtomicU64,
     console_dropped: AtomicU64,
 }
 
@@ -428,6 +433,19 @@ impl Domain {
         let eois = self.platform.lock().io_apic.eoi(vector);
         for message in &eois.redeliver {
             self.deliver(message);
+        }
+        if eois.held {
+            self.held_until.store(tsc::now().saturating_add(tsc::ticks_from_ns(HELD_NS)), Ordering::SeqCst);
+        }
+    }
+
+    /// Delivers interrupts that were held back because they came without end, if they were for long enough at `now`.
+    #[inline]
+    pub fn release_held(&self, now: u64) {
+        if self.held_until.load(Ordering::Relaxed) <= now {
+            self.held_until.store(u64::MAX, Ordering::SeqCst);
+            let held = self.platform.lock().io_apic.release();
+            held.iter().for_each(|message| self.deliver(message));
         }
     }
 

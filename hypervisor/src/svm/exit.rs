@@ -113,6 +113,7 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut Proce
         // What is pending stays so until the domain goes on.
         return false;
     }
+    domain.release_held(tsc::now());
     let seen = vcpu.events.swap(0, Ordering::SeqCst);
     if seen & events::INTERRUPT != 0 {
         vcpu.collect(&mut ctx.lapic);
@@ -265,6 +266,8 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
 
 /// HLT: sleep unless something is already waiting.
 fn halt(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
+    // Whoever has time to sleep is not drowned in interrupts.
+    domain.release_held(u64::MAX - 1);
     vcpu.collect(&mut ctx.lapic);
     inject::sync_pv_eoi(domain, ctx);
     let now = tsc::now();

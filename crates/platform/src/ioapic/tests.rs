@@ -150,3 +150,36 @@ proptest! {
         }
     }
 }
+
+/// A level that its handler does not silence is held back after a while, so that the guest gets on, and comes again when it is
+/// released; a line that goes down in between begins anew.
+#[test]
+fn a_level_without_end_is_held_back() {
+    let mut ioapic = IoApic::new(0);
+    let _ = program(&mut ioapic, 9, LEVEL | 0x39, 0);
+    assert!(ioapic.set_line(9, true).is_some());
+    for round in 1..STORM {
+        let eois = ioapic.eoi(0x39);
+        assert!(!eois.held && eois.redeliver.len() == 1, "{round}");
+    }
+    let last = ioapic.eoi(0x39);
+    assert!(last.held && last.redeliver.is_empty());
+    assert_eq!(ioapic.set_line(9, true), None, "nothing new");
+    assert_eq!(ioapic.release().len(), 1);
+    assert!(ioapic.release().is_empty() && !ioapic.eoi(0x39).held);
+
+    for _ in 0..3 {
+        // Its handler was heard.
+        let _ = ioapic.set_line(9, false);
+        let _ = ioapic.eoi(0x39);
+        assert!(ioapic.set_line(9, true).is_some());
+        for _ in 0..STORM - 1 {
+            assert!(!ioapic.eoi(0x39).held);
+        }
+    }
+    // Held back, and silenced before it is released: gone.
+    while !ioapic.eoi(0x39).held {}
+    let _ = ioapic.set_line(9, false);
+    assert!(ioapic.release().is_empty());
+    assert!(ioapic.set_line(9, true).is_some());
+}

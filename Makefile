@@ -3,11 +3,13 @@
 CARGO := $(shell command -v cargo || echo /usr/bin/cargo)
 SLUICE := $(CARGO) sluice
 
-.PHONY: help setup run test check bench image clean
+.PHONY: help setup run test test-all mutate check bench image clean
 
 help:
 	@echo 'make run     boot two Debian guests that share one network card, in QEMU'
 	@echo 'make test    host tests, then the scenarios in QEMU'
+	@echo 'make test-all   the same with the rest of each matrix, more seeds and long runs'
+	@echo 'make mutate  take checks out of a copy of the sources, and see whether a test notices'
 	@echo 'make check   formatting, lints, the example configurations'
 	@echo 'make bench   repeat the measurements in bench/results'
 	@echo 'make image   sluice.iso: the two guests for a PC (BIOS and UEFI)'
@@ -23,6 +25,13 @@ run: setup
 test: setup
 	$(CARGO) test --quiet
 	$(SLUICE) test
+
+test-all: setup
+	$(CARGO) test --quiet
+	$(SLUICE) test --all
+
+mutate: setup
+	$(SLUICE) mutate
 
 check: setup
 	$(CARGO) fmt --check

@@ -3,13 +3,14 @@
 //! A line reads `[  12.345678] cpu0 info  target: message`, the time being seconds since the boot processor's
 //! counter was calibrated (zero before).
 
-use crate::cpu::{self, tsc};
-use crate::sync::SpinLock;
+use crate::cpu;
+use crate::sync::{Rank, SpinLock};
 use crate::uart::{COM1, Uart};
+use crate::x86::tsc;
 use core::fmt::{self, Write};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-static PORT: SpinLock<Uart> = SpinLock::new(Uart::new(COM1));
+static PORT: SpinLock<Uart> = SpinLock::new(Rank::Log, Uart::new(COM1));
 
 struct Serial;
 

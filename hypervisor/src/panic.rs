@@ -1,7 +1,7 @@
 //! Panics and exceptions of the hypervisor: say what happened, stop every processor, end with a failure.
 
 use crate::cpu::{self, idt::Frame};
-use crate::{log, mm, power};
+use crate::{log, mm, power, x86};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -52,21 +52,16 @@ pub fn exception(frame: &Frame) -> ! {
         frame.r13,
         frame.r14,
         frame.r15,
-        cpu::read_cr0(),
-        cpu::read_cr2(),
-        cpu::read_cr3(),
-        cpu::read_cr4(),
+        x86::read_cr0(),
+        x86::read_cr2(),
+        x86::read_cr3(),
+        x86::read_cr4(),
     ));
-    if mm::is_stack_guard(cpu::read_cr2()) {
+    if mm::is_stack_guard(x86::read_cr2()) {
         log::emergency(format_args!("the address in cr2 is a stack guard: the stack overflowed\n"));
     }
     backtrace(frame.rbp, Some(frame.rip));
     power::fail(power::code::PANIC)
-}
-
-/// A breakpoint instruction in the hypervisor: none is expected, so it is a fault like the others.
-pub fn on_breakpoint(_frame: &Frame) -> bool {
-    false
 }
 
 /// Stops the other processors. A processor that panics while another does only halts, and a panic within a panic

@@ -1,7 +1,8 @@
 //! Ending the run: switching the machine off, or reporting failure to whoever started it.
 
-use crate::acpi;
-use crate::cpu::{self, port};
+use crate::cpu;
+use crate::firmware::acpi;
+use crate::x86::port;
 
 /// Port of QEMU's `isa-debug-exit` device; QEMU ends with status `value << 1 | 1`. Nothing listens there
 /// on other machines.

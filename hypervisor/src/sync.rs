@@ -4,11 +4,19 @@
 //! Nothing here disables interrupts: hypervisor code runs with IF=0, and an interrupt handler that runs in a
 //! window ([`crate::cpu::with_interrupts_window`]) must not find a lock of the interrupted code held: open no
 //! window with a lock held.
+//!
+//! Every lock has a [`Rank`]. With the feature `lock-order` a processor that takes one out of order panics, whether or not
+//! another processor would have been in its way.
 
-use core::cell::UnsafeCell;
+mod order;
+
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use order::{Held, Tag};
+
+use lock_api::{Mutex, MutexGuard};
+pub use order::Rank;
 pub use spin::Once;
 
 /// The lock word: who is served and which ticket is next.
@@ -22,6 +30,7 @@ impl RawTicket {
         Self { next: AtomicU32::new(0), serving: AtomicU32::new(0) }
     }
 
+    #[inline]
     fn acquire(&self) {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         while self.serving.load(Ordering::Acquire) != ticket {
@@ -29,6 +38,7 @@ impl RawTicket {
         }
     }
 
+    #[inline]
     fn try_acquire(&self) -> bool {
         let ticket = self.serving.load(Ordering::Acquire);
         self.next
@@ -36,6 +46,7 @@ impl RawTicket {
             .is_ok()
     }
 
+    #[inline]
     fn release(&self) {
         // Only the holder writes `serving`, so a plain increment loses nothing.
         self.serving.store(self.serving.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
@@ -49,14 +60,17 @@ unsafe impl lock_api::RawMutex for RawTicket {
     const INIT: Self = Self::unlocked();
     type GuardMarker = lock_api::GuardNoSend;
 
+    #[inline]
     fn lock(&self) {
         self.acquire();
     }
 
+    #[inline]
     fn try_lock(&self) -> bool {
         self.try_acquire()
     }
 
+    #[inline]
     unsafe fn unlock(&self) {
         self.release();
     }
@@ -64,33 +78,29 @@ unsafe impl lock_api::RawMutex for RawTicket {
 
 /// A value behind a fair spin lock.
 pub struct SpinLock<T: ?Sized> {
-    ticket: RawTicket,
-    value: UnsafeCell<T>,
+    tag: Tag,
+    mutex: Mutex<RawTicket, T>,
 }
 
-// SAFETY: the lock gives `&mut T` to one processor at a time, which is sending T between processors.
-unsafe impl<T: ?Sized + Send> Sync for SpinLock<T> {}
-// SAFETY: moving the lock moves the value, which `T: Send` allows.
-unsafe impl<T: ?Sized + Send> Send for SpinLock<T> {}
-
 impl<T> SpinLock<T> {
-    /// An unlocked lock around `value`.
-    pub const fn new(value: T) -> Self {
-        Self { ticket: RawTicket::unlocked(), value: UnsafeCell::new(value) }
+    /// An unlocked lock around `value`, which may be taken while locks before `rank` are held.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self { tag: Tag::new(rank), mutex: Mutex::from_raw(RawTicket::unlocked(), value) }
     }
 }
 
 impl<T: ?Sized> SpinLock<T> {
     /// Waits for the lock. Not reentrant: a second `lock` by the holder never returns.
+    #[inline]
     pub fn lock(&self) -> SpinLockGuard<'_, T> {
-        self.ticket.acquire();
-        SpinLockGuard { lock: self }
+        self.tag.check();
+        SpinLockGuard { value: self.mutex.lock(), _held: self.tag.hold() }
     }
 
-    /// Takes the lock if it is free this moment.
+    /// Takes the lock if it is free this moment. Nobody is waited for, so that any other may be held.
     pub fn try_lock(&self) -> Option<SpinLockGuard<'_, T>> {
-        // Not `then_some`: a guard made and dropped without the lock would release another holder's.
-        self.ticket.try_acquire().then(|| SpinLockGuard { lock: self })
+        let value = self.mutex.try_lock()?;
+        Some(SpinLockGuard { value, _held: self.tag.hold() })
     }
 
     /// Takes the lock, or gives up after `spins` tries: for the panic path, where the holder may be stopped.
@@ -107,27 +117,22 @@ impl<T: ?Sized> SpinLock<T> {
 
 /// Access to the value; released when dropped.
 pub struct SpinLockGuard<'a, T: ?Sized> {
-    lock: &'a SpinLock<T>,
+    value: MutexGuard<'a, RawTicket, T>,
+    _held: Held,
 }
 
 impl<T: ?Sized> Deref for SpinLockGuard<'_, T> {
     type Target = T;
 
+    #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard exists only while its lock is held, so nobody else has a reference to the value.
-        unsafe { &*self.lock.value.get() }
+        &self.value
     }
 }
 
 impl<T: ?Sized> DerefMut for SpinLockGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`, and `&mut self` makes this the only reference through the guard.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for SpinLockGuard<'_, T> {
-    fn drop(&mut self) {
-        self.lock.ticket.release();
+        &mut self.value
     }
 }

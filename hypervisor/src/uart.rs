@@ -1,6 +1,6 @@
 //! A 16550 serial port, polled or with its receive interrupt (TL16C550C data sheet, section "Registers").
 
-use crate::cpu::port::{inb, outb};
+use crate::x86::port::{inb, outb};
 
 /// Port of the first PC serial port.
 pub const COM1: u16 = 0x3f8;
@@ -17,6 +17,7 @@ const SCRATCH: u16 = 7;
 
 const DATA_READY: u8 = 1 << 0;
 const TRANSMIT_EMPTY: u8 = 1 << 5;
+const TRANSMITTER_IDLE: u8 = 1 << 6;
 /// Bytes that fit once the transmitter reports empty.
 const FIFO_BYTES: u8 = 16;
 /// Polls before a transmitter that never empties is given up.
@@ -80,6 +81,16 @@ impl Uart {
     pub fn write(&mut self, byte: u8) {
         for _ in 0..PATIENCE {
             if self.try_write(byte) {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Waits until everything that was sent is on the wire. Gives up on a port that never gets there.
+    pub fn drain(&mut self) {
+        for _ in 0..PATIENCE {
+            if !self.present || inb(self.base + LINE_STATUS) & TRANSMITTER_IDLE != 0 {
                 return;
             }
             core::hint::spin_loop();

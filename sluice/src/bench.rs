@@ -14,13 +14,14 @@ mod partner;
 mod peer;
 mod plot;
 mod plugin;
-mod record;
+pub mod record;
 mod tally;
 mod transfer;
 mod vpio;
 
 use crate::config::{self, Setup};
 use crate::outcome::{Outcome, Status};
+use crate::printable::Lines;
 use crate::session::{self, Observer, Options};
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
@@ -106,7 +107,7 @@ pub fn run(names: &[String], parts: &[String], list: bool) -> Result<Status> {
         let path = record.write()?;
         crate::print(record.table() + "\n")?;
         for problem in record.problems() {
-            eprintln!("sluice: not measured: {problem}");
+            eprintln!("sluice: not measured: {}", Lines(problem));
             status = Status::Trouble;
         }
         crate::print(format!("  {} ({:.0} s)\n\n", path.display(), started.elapsed().as_secs_f64()))?;
@@ -155,13 +156,12 @@ fn run_text(name: &str, text: &str, clock: Clock, qemu_args: Vec<String>) -> Res
     let setup = config::load_text(&root().join("bench").join(format!("{name}.toml")), text)
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     let options = Options {
-        name: format!("bench-{name}"),
-        consoles: scratch()?.join(name),
+        consoles: Some(scratch()?.join(name)),
         timeout: Some(PATIENCE),
         accel: crate::qemu::Accel::Tcg,
         icount: clock.icount(),
         qemu_args: [clock.arguments(), qemu_args].concat(),
-        ..Options::default()
+        ..Options::new("bench".parse()?)
     };
     let outcome = session::run(&setup, &options, &mut Silent)?;
     Ok((setup, outcome))

@@ -51,7 +51,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str) -> Result<Bundle> {
             }
         };
         domains.push(abi::Domain {
-            name: name.clone(),
+            name: name.to_string(),
             kernel: store.member("kernel", &kernel_path)?,
             initrd,
             cmdline: format!("{extra_cmdline} {}", domain.cmdline).trim().to_owned(),

@@ -1,5 +1,6 @@
 //! The command line: what can be typed, and the help texts.
 
+use crate::name::Name;
 use crate::qemu::{Accel, Boot};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -68,7 +69,7 @@ pub enum Command {
     Build {
         /// Features to build with
         #[arg(long, value_delimiter = ',')]
-        features: Vec<String>,
+        features: Vec<Name>,
         /// Lint it instead
         #[arg(long)]
         lint: bool,
@@ -89,7 +90,7 @@ pub enum Command {
         #[arg(long, default_value_t = 8080)]
         port: u16,
     },
-    /// List running instances and their domains
+    /// List your running instances, of all checkouts, and their domains
     Ps,
     /// Start a domain that waits, or that has ended
     #[command(after_help = "Example:\n  cargo sluice start alice")]
@@ -106,18 +107,28 @@ pub enum Command {
     Restart(Target),
     /// End all domains and switch the machine off
     Shutdown {
-        /// Instance, if several run
+        /// Instance, if several run or it is another checkout's
         #[arg(long)]
-        instance: Option<String>,
+        instance: Option<Name>,
     },
     /// Connect to a domain's console; Ctrl-] leaves it
-    #[command(after_help = "Example:\n  cargo sluice console alice")]
-    Console(Target),
+    #[command(after_help = concat!(
+        "Example:\n  cargo sluice console alice\n\n",
+        "What a shell needs to edit its line passes: cursor movement, erasing, colours. All else that could steer the\n",
+        "terminal (title, clipboard, modes, requests for an answer) is shown escaped or left out."))]
+    Console {
+        /// Domain
+        #[command(flatten)]
+        target: Target,
+        /// Pass all that the guest writes as it is, for full-screen programs of guests that you trust
+        #[arg(long)]
+        raw: bool,
+    },
     /// Watch domains and devices live
     Top {
-        /// Instance, if several run
+        /// Instance, if several run or it is another checkout's
         #[arg(long)]
-        instance: Option<String>,
+        instance: Option<Name>,
         /// Seconds between two looks
         #[arg(long, default_value_t = 1.0)]
         interval: f64,
@@ -127,15 +138,15 @@ pub enum Command {
     },
     /// Print the counters of a running instance as JSON
     Report {
-        /// Instance, if several run
+        /// Instance, if several run or it is another checkout's
         #[arg(long)]
-        instance: Option<String>,
+        instance: Option<Name>,
     },
     /// Show where the devices of a running instance stand: IOMMUs, groups, I/O spaces, refused requests, flushes
     Devices {
-        /// Instance, if several run
+        /// Instance, if several run or it is another checkout's
         #[arg(long)]
-        instance: Option<String>,
+        instance: Option<Name>,
     },
     /// Measure, beside Linux KVM on the same emulated machine; results go to bench/results
     #[command(after_help = concat!(
@@ -154,21 +165,27 @@ pub enum Command {
         #[arg(long)]
         list: bool,
     },
-    /// Run test scenarios (tests/*.toml) in QEMU
+    /// Run test scenarios (tests/*.toml) in QEMU, side by side
     #[command(after_help = concat!(
         "Examples:\n",
-        "  cargo sluice test                 all scenarios\n",
+        "  cargo sluice test                 the suite\n",
         "  cargo sluice test two-guests      those whose name contains this\n",
+        "  cargo sluice test --jobs 1        one after the other\n",
         "  cargo sluice test --list"))]
-    Test {
+    Test(TestArguments),
+    /// Take checks out of a copy of the sources, one at a time, and see whether a test notices
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice mutate               all of tests/mutations.toml\n",
+        "  cargo sluice mutate rdpmc         those whose name contains this\n",
+        "  cargo sluice mutate crate.        those of a ring: crate, hypervisor, host\n",
+        "  cargo sluice mutate --list"))]
+    Mutate {
         /// Parts of names; all if none is given
         names: Vec<String>,
         /// Only list them
         #[arg(long)]
         list: bool,
-        /// Scenarios at a time
-        #[arg(long, default_value_t = 1)]
-        jobs: usize,
     },
 }
 
@@ -177,9 +194,9 @@ pub enum Command {
 pub struct Target {
     /// Domain
     pub domain: String,
-    /// Instance, if several run
+    /// Instance, if several run or it is another checkout's
     #[arg(long)]
-    pub instance: Option<String>,
+    pub instance: Option<Name>,
 }
 
 /// Arguments of `run`.
@@ -214,16 +231,41 @@ pub struct RunArguments {
     /// Further argument for QEMU; can be given several times
     #[arg(long = "qemu-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub qemu_args: Vec<String>,
-    /// Name of the instance [default: the file's]
+    /// Name of the instance: 1 to 31 of a-z, 0-9 and '-' [default: the file's]
     #[arg(long)]
-    pub name: Option<String>,
+    pub name: Option<Name>,
     /// Build the hypervisor with these features
     #[arg(long, value_delimiter = ',')]
-    pub features: Vec<String>,
+    pub features: Vec<Name>,
     /// Print all that guests write on their consoles
     #[arg(long)]
     pub verbose: bool,
     /// Print only what went wrong
     #[arg(long, conflicts_with = "verbose")]
     pub quiet: bool,
+}
+
+/// Arguments of `test`.
+#[derive(Debug, Args)]
+pub struct TestArguments {
+    /// Parts of names of scenarios or cases; all if none is given
+    pub names: Vec<String>,
+    /// Only list them
+    #[arg(long)]
+    pub list: bool,
+    /// Also the rest of each matrix, more seeds, and long runs
+    #[arg(long)]
+    pub all: bool,
+    /// At most so many scenarios at a time [default: two for each processor]
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// How many processors they may keep busy together [default: those of this machine]
+    #[arg(long, value_name = "N")]
+    pub capacity: Option<f64>,
+    /// Remember in tests/durations.toml how long they took: the longest start first
+    #[arg(long)]
+    pub record: bool,
+    /// Run this one and print a report for the suite
+    #[arg(long, hide = true, value_name = "NAME", conflicts_with_all = ["names", "list", "record"])]
+    pub worker: Option<String>,
 }

@@ -4,14 +4,18 @@
 //! greets a client with the names and states of the domains, passes every event on, and gives each
 //! client's requests sequence numbers of its own.
 
-use crate::workspace::instances;
+use crate::claim::{Claim, Member, runtime_directory};
+use crate::name::Name;
+use crate::workspace::root;
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use sluice_abi::channel::{Command, CommandError, Decoder, Event, Request, encode};
 use sluice_abi::report::{DomainState, Report};
+use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a client waits for an answer.
@@ -19,43 +23,55 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A client that does not read for this long is dropped.
 const CLIENT_STALL: Duration = Duration::from_millis(500);
 
-/// The directory and sockets of an instance; removed when it ends.
+/// The longest path of a socket in bytes: `sun_path` has 108, and a NUL ends it (unix(7)).
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// The name and the sockets of an instance of this process; removed when it ends.
 pub struct Instance {
-    directory: PathBuf,
+    claim: Claim,
 }
 
 impl Instance {
     /// Claims a name; a number is added if one like it runs already.
-    pub fn claim(wish: &str) -> Result<Self> {
-        for number in 1.. {
-            let name = if number == 1 { wish.to_owned() } else { format!("{wish}-{number}") };
-            let directory = instances().join(&name);
-            if UnixStream::connect(directory.join("control")).is_ok() {
-                continue;
-            }
-            let _ = std::fs::remove_dir_all(&directory);
-            std::fs::create_dir_all(&directory)
-                .with_context(|| format!("could not create {}", directory.display()))?;
-            return Ok(Self { directory });
+    pub fn claim(wish: &Name) -> Result<Self> {
+        let claim = Claim::take(&runtime_directory()?, wish)?;
+        let socket = claim.path(Member::Control);
+        let length = socket.as_os_str().len().max(claim.path(Member::Channel).as_os_str().len());
+        if length > LONGEST_SOCKET_PATH {
+            bail!(
+                "{} has {length} bytes, and the path of a socket can have {LONGEST_SOCKET_PATH}\n\
+                 help: choose a shorter --name, or let XDG_RUNTIME_DIR or TMPDIR name a directory with a shorter path",
+                socket.display()
+            );
         }
-        bail!("no free name for the instance");
+        std::fs::write(claim.path(Member::Checkout), root().as_os_str().as_bytes())
+            .context("could not note the checkout")?;
+        Ok(Self { claim })
     }
 
-    /// A file in its directory.
-    pub fn path(&self, file: &str) -> PathBuf {
-        self.directory.join(file)
+    /// Its name.
+    pub fn name(&self) -> &Name {
+        self.claim.name()
     }
 
-    /// Listens on a socket in its directory.
-    pub fn listen(&self, file: &str) -> Result<UnixListener> {
-        let path = self.path(file);
+    /// The path of its socket for the hypervisor.
+    pub fn channel(&self) -> PathBuf {
+        self.claim.path(Member::Channel)
+    }
+
+    /// Listens for the hypervisor.
+    pub fn listen_for_hypervisor(&self) -> Result<UnixListener> {
+        self.listen(Member::Channel)
+    }
+
+    /// Listens for commands.
+    pub fn listen_for_commands(&self) -> Result<UnixListener> {
+        self.listen(Member::Control)
+    }
+
+    fn listen(&self, socket: Member) -> Result<UnixListener> {
+        let path = self.claim.path(socket);
         UnixListener::bind(&path).with_context(|| format!("could not listen on {}", path.display()))
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -103,37 +119,69 @@ pub struct Client {
     pub domains: Vec<(String, DomainState)>,
 }
 
-/// Names of the instances that answer.
-pub fn running() -> Vec<String> {
-    let entries = std::fs::read_dir(instances()).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
-        .filter(|entry| UnixStream::connect(entry.path().join("control")).is_ok())
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
-    names
+/// An instance that answers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Running {
+    /// Its name.
+    pub name: Name,
+    /// The checkout whose `cargo sluice run` it is.
+    pub checkout: PathBuf,
+    socket: PathBuf,
 }
 
-/// The instance that is meant: the named one, or the only one.
-pub fn choose(name: Option<&str>) -> Result<String> {
-    let running = running();
-    match (name, running.as_slice()) {
-        (Some(name), _) if running.iter().any(|other| other == name) => Ok(name.to_owned()),
-        (Some(name), _) => bail!("no instance '{name}' runs; running: {}", running.join(", ")),
-        (None, [only]) => Ok(only.clone()),
-        (None, []) => bail!("no instance runs; start one with: cargo sluice run FILE"),
-        (None, many) => bail!("several instances run ({}); choose with --instance", many.join(", ")),
+impl Running {
+    /// It runs from this checkout.
+    pub fn is_here(&self) -> bool {
+        self.checkout == root()
+    }
+}
+
+/// The instances of this user that answer, of all checkouts.
+pub fn running() -> Result<Vec<Running>> {
+    let base = runtime_directory()?;
+    let entries = std::fs::read_dir(&base).with_context(|| format!("could not read {}", base.display()))?;
+    let look = |entry: std::fs::DirEntry| {
+        let name: Name = entry.file_name().to_str()?.parse().ok()?;
+        let socket = entry.path().join(Member::Control.file());
+        UnixStream::connect(&socket).ok()?;
+        let checkout = std::fs::read(entry.path().join(Member::Checkout.file())).ok()?;
+        Some(Running { name, checkout: PathBuf::from(OsString::from_vec(checkout)), socket })
+    };
+    let mut found: Vec<Running> = entries.flatten().filter_map(look).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// The instance that is meant: the named one, or the only one of this checkout.
+pub fn choose(name: Option<&Name>) -> Result<Running> {
+    pick(running()?, name)
+}
+
+fn pick(mut running: Vec<Running>, name: Option<&Name>) -> Result<Running> {
+    let list = |running: &[Running]| running.iter().map(|one| &*one.name).collect::<Vec<_>>().join(", ");
+    if let Some(name) = name {
+        return match running.iter().position(|one| one.name == *name) {
+            Some(index) => Ok(running.swap_remove(index)),
+            None => bail!("no instance '{name}' runs; running: {}", list(&running)),
+        };
+    }
+    let (mut here, elsewhere): (Vec<_>, Vec<_>) = running.into_iter().partition(Running::is_here);
+    match (here.len(), elsewhere.as_slice()) {
+        (1, _) => Ok(here.remove(0)),
+        (0, []) => bail!("no instance runs; start one with: cargo sluice run FILE"),
+        (0, others) => bail!(
+            "no instance of this checkout runs; of others: {} (cargo sluice ps); choose with --instance",
+            list(others)
+        ),
+        _ => bail!("several instances run ({}); choose with --instance", list(&here)),
     }
 }
 
 impl Client {
-    /// Connects to an instance by name.
-    pub fn connect(instance: &str) -> Result<Self> {
-        Self::open(&instances().join(instance).join("control"))
-    }
-
-    fn open(path: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(path).with_context(|| format!("no answer at {}", path.display()))?;
+    /// Connects to an instance.
+    pub fn connect(instance: &Running) -> Result<Self> {
+        let stream = UnixStream::connect(&instance.socket)
+            .with_context(|| format!("'{}' does not answer", instance.name))?;
         let mut client = Self {
             stream,
             decoder: Decoder::default(),
@@ -244,5 +292,33 @@ pub const fn explain(error: CommandError) -> &'static str {
         CommandError::OutOfMemory => "there is not enough memory to build the domain again",
         CommandError::BadKernel => "the domain's kernel could not be loaded again",
         CommandError::DeviceBusy => "a device of the domain could not be given to it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(name: &str, here: bool) -> Running {
+        let checkout = if here { root() } else { PathBuf::from("/elsewhere") };
+        Running { name: name.parse().unwrap(), checkout, socket: PathBuf::new() }
+    }
+
+    #[test]
+    fn commands_mean_the_instance_of_this_checkout() {
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let both = vec![instance("a", false), instance("b", true)];
+        assert_eq!(pick(both.clone(), None).unwrap().name, name("b"));
+        assert_eq!(
+            pick(both.clone(), Some(&name("a"))).unwrap().name,
+            name("a"),
+            "named, it may be anybody's"
+        );
+        assert!(pick(both, Some(&name("c"))).unwrap_err().to_string().contains("running: a, b"));
+        let error = pick(vec![instance("a", false)], None).unwrap_err().to_string();
+        assert!(error.contains("no instance of this checkout runs; of others: a"), "{error}");
+        let error = pick(vec![instance("a", true), instance("b", true), instance("c", false)], None);
+        assert!(error.unwrap_err().to_string().contains("several instances run (a, b)"));
+        assert!(pick(Vec::new(), None).is_err());
     }
 }

@@ -3,8 +3,12 @@
 //! `core` for the bare-metal target comes from the rustup target where that is installed, else it is
 //! built from the sources in Debian's `rust-web-src` with Debian's `cargo-web`.
 
-use crate::workspace::{not_found, root, run};
+use crate::claim::{Claim, Member};
+use crate::name::Name;
+use crate::workspace::{not_found, root, run, scratch};
 use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,14 +25,14 @@ const RUSTFLAGS: [&str; 6] =
     ["-C", "relocation-model=static", "-C", "code-model=kernel", "-C", "force-frame-pointers=yes"];
 
 /// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already.
-pub fn hypervisor(features: &[String]) -> Result<PathBuf> {
+pub fn hypervisor(features: &[Name]) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SLUICE_HYPERVISOR") {
         return Ok(PathBuf::from(path));
     }
     // Each set of features has a directory of its own, so that one build does not undo the other.
     let mut directory = root().join("target/hypervisor");
     if !features.is_empty() {
-        directory = directory.join(features.join("+"));
+        directory = directory.join(joined(features, "+"));
     }
     cargo("build", HYPERVISOR, &directory, features, &[])?;
     Ok(directory.join(TARGET).join("release").join(HYPERVISOR))
@@ -48,7 +52,7 @@ pub fn lint() -> Result<()> {
     cargo("clippy", BARE_GUEST, &directory, &[], &["--", "-D", "warnings"])
 }
 
-fn cargo(action: &str, package: &str, directory: &Path, features: &[String], more: &[&str]) -> Result<()> {
+fn cargo(action: &str, package: &str, directory: &Path, features: &[Name], more: &[&str]) -> Result<()> {
     let mut cargo = toolchain(action)?;
     cargo
         .args(["--quiet", "--release", "--package", package, "--target", TARGET])
@@ -56,13 +60,17 @@ fn cargo(action: &str, package: &str, directory: &Path, features: &[String], mor
         .arg(directory)
         .current_dir(root());
     if !features.is_empty() {
-        cargo.arg("--features").arg(features.join(","));
+        cargo.arg("--features").arg(joined(features, ","));
     }
     let status = cargo.args(more).status().with_context(|| not_found("cargo"))?;
     if !status.success() {
         bail!("{package} does not pass cargo {action}");
     }
     Ok(())
+}
+
+fn joined(features: &[Name], between: &str) -> String {
+    features.iter().map(|feature| &**feature).collect::<Vec<_>>().join(between)
 }
 
 /// A cargo that can do `action` for [`TARGET`].
@@ -105,16 +113,33 @@ fn toolchain(action: &str) -> Result<Command> {
 
 /// Writes a GRUB image that boots the hypervisor with a bundle, under BIOS and UEFI.
 pub fn iso(elf: &Path, bundle: &[u8], output: &Path) -> Result<()> {
-    let tree = root().join("target").join(format!("iso-{}", std::process::id()));
-    let grub = tree.join("boot/grub");
-    std::fs::create_dir_all(&grub).context("could not create the image's tree")?;
-    std::fs::copy(elf, tree.join("boot/sluice"))?;
-    std::fs::write(tree.join("boot/bundle"), bundle)?;
-    std::fs::write(grub.join("grub.cfg"), GRUB_CONFIG)?;
-    let made = run(Command::new("grub-mkrescue").arg("--compress=xz").arg("-o").arg(output).arg(&tree))
-        .context("could not make the image (packages grub-pc-bin, grub-efi-amd64-bin, xorriso, mtools)");
-    let _ = std::fs::remove_dir_all(&tree);
-    made.map(drop)
+    let files = Claim::take(&scratch()?, &"image".parse()?)?;
+    let (bundle_path, config) = (files.path(Member::Bundle), files.path(Member::GrubConfig));
+    std::fs::write(&bundle_path, bundle).context("could not write the bundle")?;
+    std::fs::write(&config, GRUB_CONFIG).context("could not write GRUB's configuration")?;
+    let mut mkrescue = Command::new("grub-mkrescue");
+    mkrescue.arg("--compress=xz").arg("-o").arg(output);
+    for (place, file) in
+        [("boot/sluice", elf), ("boot/bundle", &bundle_path), ("boot/grub/grub.cfg", &config)]
+    {
+        mkrescue.arg(graft(place, file));
+    }
+    run(&mut mkrescue)
+        .context("could not make the image (packages grub-pc-bin, grub-efi-amd64-bin, xorriso, mtools)")
+        .map(drop)
+}
+
+/// A file and its place in the image, as mkisofs takes them: `\` and `=` in a path are written with a `\` before them
+/// (xorrisofs(1), "-graft-points").
+fn graft(place: &str, file: &Path) -> OsString {
+    let mut argument = OsString::from(format!("/{place}=")).into_vec();
+    for byte in file.as_os_str().as_bytes() {
+        if matches!(byte, b'\\' | b'=') {
+            argument.push(b'\\');
+        }
+        argument.push(*byte);
+    }
+    OsString::from_vec(argument)
 }
 
 /// The log also goes to the first serial port, so GRUB leaves that one alone. Slow drives fail to
@@ -127,3 +152,42 @@ menuentry Sluice {
     boot
 }
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_files_are_told_apart() {
+        assert_eq!(graft("boot/a", Path::new("/x=y/z\\w")), "/boot/a=/x\\=y/z\\\\w");
+    }
+
+    /// Needs GRUB's tools, as the scenarios that boot an image do.
+    #[test]
+    fn images_made_at_once_do_not_mix() {
+        let directory = std::env::temp_dir().join(format!("sluice-images-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let elf = directory.join("a=b");
+        std::fs::write(&elf, "an ELF file").unwrap();
+        let markers = ["bundle of the first", "bundle of the second"];
+        let made: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
+            let make = |marker: &'static str| {
+                let (elf, output) = (&elf, directory.join(marker));
+                scope.spawn(move || {
+                    iso(elf, marker.as_bytes(), &output)?;
+                    Ok(std::fs::read(output)?)
+                })
+            };
+            markers.map(make).into_iter().map(|maker| maker.join().unwrap()).collect()
+        });
+        std::fs::remove_dir_all(&directory).unwrap();
+        for (marker, image) in markers.into_iter().zip(made) {
+            let image = image.unwrap();
+            let has = |text: &str| image.windows(text.len()).any(|window| window == text.as_bytes());
+            assert!(has("an ELF file") && has("multiboot2 /boot/sluice"));
+            for other in markers {
+                assert_eq!(has(other), other == marker, "{other}");
+            }
+        }
+    }
+}

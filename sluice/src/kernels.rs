@@ -2,7 +2,7 @@
 //! its backports. A downloaded kernel stays in the cache and is used until `cargo sluice fetch` looks
 //! for a newer one. `bare` is the test kernel in guest/bare, built here.
 
-use crate::packages::{Apt, natural_order};
+use crate::packages::{Apt, PackageName, natural_order};
 use crate::workspace::{cache, write_whole};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -62,19 +62,30 @@ pub fn fetch(name: &str) -> Result<Kernel> {
     let package = apt
         .names(&format!("linux-image-{series}."))?
         .into_iter()
-        .filter(|name| name.ends_with("-amd64") && !OTHER_FLAVOURS.iter().any(|other| name.contains(other)))
-        .max_by(|a, b| natural_order(a, b))
+        .filter(|package| is_plain_flavour(package.as_str()))
+        .max_by(|a, b| natural_order(a.as_str(), b.as_str()))
         .with_context(|| format!("Debian has no {series} kernel any more; give a kernel by path"))?;
-    let release = package.trim_start_matches("linux-image-").to_owned();
+    let release = package.as_str().trim_start_matches("linux-image-");
+    let release = release_name(release).with_context(|| format!("{release} is the name of no kernel"))?;
+    let shown = package.as_str();
     let directory = cache().join("kernels").join(&release);
     if !directory.join("version").exists() {
-        eprintln!("sluice: downloading {package}");
+        eprintln!("sluice: downloading {shown}");
         apt.unpack(&package, &directory)?;
     }
     write_whole(&cache().join("kernels").join(format!("newest-{series}")), release.as_bytes())?;
-    let kernel = cached(series).with_context(|| format!("{package} holds no kernel"))?;
+    let kernel = cached(series).with_context(|| format!("{shown} holds no kernel"))?;
     eprintln!("sluice: {name} is {} ({})", kernel.release, kernel.version);
     Ok(kernel)
+}
+
+fn is_plain_flavour(package: &str) -> bool {
+    package.ends_with("-amd64") && !OTHER_FLAVOURS.iter().any(|other| package.contains(other))
+}
+
+/// The release, if it can be part of a path: it stands in the name of a package.
+fn release_name(text: &str) -> Option<String> {
+    PackageName::parse(text).map(|name| name.as_str().to_owned())
 }
 
 fn series(name: &str) -> Result<&str> {
@@ -84,6 +95,7 @@ fn series(name: &str) -> Result<&str> {
 fn cached(series: &str) -> Option<Kernel> {
     let kernels = cache().join("kernels");
     let release = std::fs::read_to_string(kernels.join(format!("newest-{series}"))).ok()?;
+    let release = release_name(&release)?;
     let directory = kernels.join(&release);
     let kernel = Kernel {
         version: std::fs::read_to_string(directory.join("version")).ok()?,

@@ -5,34 +5,44 @@
 //!   [`rootfs`] from Debian [`packages`].
 //! - [`image`] builds the hypervisor; [`qemu`] is the emulated machine; [`session`] one run of it,
 //!   [`outcome`] what came of it.
-//! - [`control`] and [`manage`] are the commands on running instances; [`scenario`] the tests, [`bench`]
-//!   the measurements.
+//! - [`name`] is what may become part of a path, [`claim`] a directory whose files are this process's to remove;
+//!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
+//! - [`control`] and [`manage`] are the commands on running instances; [`scenario`] the tests, [`mutate`]
+//!   whether they notice, [`bench`] the measurements.
 
 mod bench;
 mod bundle;
+mod claim;
 mod cli;
 mod config;
+mod console;
 mod control;
 mod cpio;
 mod image;
 mod iommu;
 mod kernels;
 mod manage;
+mod mutate;
+mod name;
 mod outcome;
 mod packages;
+mod printable;
 mod qemu;
 mod rootfs;
 mod run;
 mod scenario;
 mod server;
 mod session;
+mod summary;
 mod table;
+mod terminal;
 mod workspace;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use cli::{Cli, Command};
+use cli::{Cli, Command, TestArguments};
 use outcome::Status;
+use printable::Lines;
 use sluice_abi::channel::Command as Order;
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -45,11 +55,11 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => Status::Ok,
         Err(error) => match error.downcast_ref::<config::ConfigError>() {
             Some(wrong) => {
-                eprintln!("{wrong}");
+                eprintln!("{}", Lines(wrong));
                 Status::Configuration
             }
             None => {
-                eprintln!("sluice: {error:#}");
+                eprintln!("sluice: {}", Lines(format_args!("{error:#}")));
                 Status::Trouble
             }
         },
@@ -57,10 +67,10 @@ fn main() -> ExitCode {
     ExitCode::from(status as u8)
 }
 
-/// Writes to the standard output. `println!` would panic where whoever reads it has seen enough.
+/// Writes lines to the standard output, and nothing that steers a terminal. `println!` would panic where whoever reads it has seen enough.
 fn print(text: impl Display) -> Result<()> {
     let mut out = io::stdout().lock();
-    write!(out, "{text}")?;
+    write!(out, "{}", Lines(text))?;
     Ok(out.flush()?)
 }
 
@@ -109,13 +119,18 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Resume(target) => manage::command(&target, Order::Resume)?,
         Command::Destroy(target) => manage::command(&target, Order::Destroy)?,
         Command::Restart(target) => manage::command(&target, Order::Restart)?,
-        Command::Shutdown { instance } => manage::shutdown(instance.as_deref())?,
-        Command::Console(target) => manage::console(&target)?,
-        Command::Top { instance, interval, count } => manage::top(instance.as_deref(), interval, count)?,
-        Command::Devices { instance } => manage::devices(instance.as_deref())?,
-        Command::Report { instance } => manage::report(instance.as_deref())?,
+        Command::Shutdown { instance } => manage::shutdown(instance.as_ref())?,
+        Command::Console { target, raw } => manage::console(&target, raw)?,
+        Command::Top { instance, interval, count } => manage::top(instance.as_ref(), interval, count)?,
+        Command::Devices { instance } => manage::devices(instance.as_ref())?,
+        Command::Report { instance } => manage::report(instance.as_ref())?,
         Command::Bench { names, only, list } => return bench::run(&names, &only, list),
-        Command::Test { names, list, jobs } => return scenario::run_all(&names, list, jobs),
+        Command::Mutate { names, list } => return mutate::run(&names, list),
+        Command::Test(TestArguments { worker: Some(name), .. }) => return scenario::run_one(&name),
+        Command::Test(arguments) => {
+            let TestArguments { names, list, all, jobs, capacity, record, .. } = arguments;
+            return scenario::run_all(&scenario::Options { names, list, all, jobs, capacity, record });
+        }
     }
     Ok(Status::Ok)
 }

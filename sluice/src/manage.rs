@@ -2,35 +2,58 @@
 
 use crate::cli::Target;
 use crate::control::{Client, choose, running};
+use crate::name::Name;
 use crate::outcome::state_word;
+use crate::printable;
 use crate::table::{Table, duration, grouped};
+use crate::terminal::{self, Filter};
 use anyhow::Result;
 use sluice_abi::channel::{Command, Event, Request, encode};
 use sluice_abi::report::{DomainReport, Report};
 use std::io::{IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 
+/// Goes to the upper left corner and clears the screen.
+const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
+
 /// Leaves the console: Ctrl-].
 const LEAVE: u8 = 0x1d;
 
 /// Lists instances and domains.
 pub fn ps() -> Result<()> {
-    let instances = running();
+    let instances = running()?;
     if instances.is_empty() {
         return crate::print("no instance runs; start one with: cargo sluice run FILE\n");
     }
-    let mut table = Table::new(&["instance", "domain", "state", "ran for", "exits", "restarts"]);
+    // Whose they are matters only where there are several checkouts.
+    let checkouts = instances.iter().any(|instance| !instance.is_here());
+    let headings = ["instance", "domain", "state", "ran for", "exits", "restarts", "checkout"];
+    let shown = headings.len() - usize::from(!checkouts);
+    let mut table = Table::new(&headings[..shown]);
     for instance in instances {
-        let report = Client::connect(&instance)?.report()?;
+        let name = instance.name.to_string();
+        let checkout =
+            if instance.is_here() { "this".to_owned() } else { instance.checkout.display().to_string() };
+        // One that ends now, or speaks another version, does not hide the others.
+        let Ok(report) = Client::connect(&instance).and_then(|mut client| client.report()) else {
+            let none = || "-".to_owned();
+            let mut row = vec![name, none(), "no answer".to_owned(), none(), none(), none(), checkout];
+            row.truncate(shown);
+            table.row(row);
+            continue;
+        };
         for domain in &report.domains {
-            table.row(vec![
-                instance.clone(),
+            let mut row = vec![
+                name.clone(),
                 domain.name.clone(),
                 state_word(domain.state).to_owned(),
                 duration(domain.run_ns),
                 grouped(total_exits(domain)),
                 domain.restarts.to_string(),
-            ]);
+                checkout.clone(),
+            ];
+            row.truncate(shown);
+            table.row(row);
         }
     }
     crate::print(table.render())
@@ -38,31 +61,31 @@ pub fn ps() -> Result<()> {
 
 /// Sends one command to one domain.
 pub fn command(target: &Target, command: impl FnOnce(u16) -> Command) -> Result<()> {
-    let mut client = Client::connect(&choose(target.instance.as_deref())?)?;
+    let mut client = Client::connect(&choose(target.instance.as_ref())?)?;
     let domain = client.domain(&target.domain)?;
     client.command(command(domain))
 }
 
 /// Ends an instance.
-pub fn shutdown(instance: Option<&str>) -> Result<()> {
+pub fn shutdown(instance: Option<&Name>) -> Result<()> {
     Client::connect(&choose(instance)?)?.command(Command::Shutdown)
 }
 
 /// Prints the counters.
-pub fn report(instance: Option<&str>) -> Result<()> {
+pub fn report(instance: Option<&Name>) -> Result<()> {
     let report = Client::connect(&choose(instance)?)?.report()?;
-    crate::print(serde_json::to_string_pretty(&report)? + "\n")
+    crate::print(printable::json(&report)?)
 }
 
 /// Prints what stands between devices and memory.
-pub fn devices(instance: Option<&str>) -> Result<()> {
+pub fn devices(instance: Option<&Name>) -> Result<()> {
     let report = Client::connect(&choose(instance)?)?.report()?;
     crate::print(crate::iommu::details(&report))
 }
 
-/// Connects the terminal to a console.
-pub fn console(target: &Target) -> Result<()> {
-    let mut client = Client::connect(&choose(target.instance.as_deref())?)?;
+/// Connects the terminal to a console. Unless it is `raw`, only what [`Filter`] passes reaches the terminal.
+pub fn console(target: &Target, raw: bool) -> Result<()> {
+    let mut client = Client::connect(&choose(target.instance.as_ref())?)?;
     let domain = client.domain(&target.domain)?;
     let mut sender = client.sender()?;
     let _raw = RawTerminal::enter();
@@ -83,11 +106,13 @@ pub fn console(target: &Target) -> Result<()> {
         }
     });
     let mut stdout = std::io::stdout().lock();
+    let mut filter = Filter::default();
+    let reset = !raw && stdout.is_terminal();
     let forever = Duration::from_secs(24 * 3600);
     while let Ok(event) = client.next_event(Instant::now() + forever) {
         match event {
             Event::Console { domain: from, bytes } if from == domain => {
-                stdout.write_all(&bytes)?;
+                stdout.write_all(&if raw { bytes } else { filter.push(&bytes) })?;
                 stdout.flush()?;
             }
             Event::State { domain: from, state, .. } if from == domain && state.is_ended() => {
@@ -96,6 +121,10 @@ pub fn console(target: &Target) -> Result<()> {
             }
             _ => {}
         }
+    }
+    if reset {
+        stdout.write_all(terminal::RESET)?;
+        stdout.flush()?;
     }
     Ok(())
 }
@@ -133,7 +162,7 @@ impl Drop for RawTerminal {
 }
 
 /// Shows domains and devices again and again.
-pub fn top(instance: Option<&str>, interval: f64, count: Option<u64>) -> Result<()> {
+pub fn top(instance: Option<&Name>, interval: f64, count: Option<u64>) -> Result<()> {
     let instance = choose(instance)?;
     let mut client = Client::connect(&instance)?;
     let pause = Duration::from_secs_f64(interval.clamp(0.1, 3600.0));
@@ -143,12 +172,12 @@ pub fn top(instance: Option<&str>, interval: f64, count: Option<u64>) -> Result<
     while count.is_none_or(|count| looks < count) {
         std::thread::sleep(pause);
         let Ok(now) = client.report() else {
-            return crate::print(format!("{instance} has ended\n"));
+            return crate::print(format!("{} has ended\n", instance.name));
         };
         if clear {
-            crate::print("\x1b[H\x1b[2J")?;
+            std::io::stdout().write_all(CLEAR)?;
         }
-        crate::print(screen(&instance, &before, &now))?;
+        crate::print(screen(&instance.name, &before, &now))?;
         before = now;
         looks += 1;
     }

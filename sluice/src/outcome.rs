@@ -4,6 +4,7 @@
 
 use crate::config::check::mode_name;
 use crate::config::{Setup, format_mac, human_size};
+use crate::printable::GuestText;
 use serde_json::{Map, Value, json};
 use sluice_abi::report::{Count, DeviceReport, DomainReport, DomainState, Report, ShareReport};
 use std::collections::BTreeMap;
@@ -43,14 +44,20 @@ impl Status {
     }
 }
 
+/// The most findings of a guest's life that are kept.
+pub const MOST_FINDINGS: usize = 1000;
+
+/// The most keys of one finding that are kept.
+const MOST_KEYS: usize = 64;
+
 /// One `SLUICE-RESULT` line of a guest: its keys and values, in order.
-pub type Finding = Vec<(String, String)>;
+pub type Finding = Vec<(GuestText, GuestText)>;
 
 /// Reads a console line; the marker may follow other output on the line.
 pub fn parse_finding(line: &str) -> Option<Finding> {
     let (_, rest) = line.split_once("SLUICE-RESULT ")?;
     let pairs = rest.split_whitespace().filter_map(|word| word.split_once('='));
-    Some(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    Some(pairs.take(MOST_KEYS).map(|(key, value)| (key.into(), value.into())).collect())
 }
 
 /// What is known of one guest at the end.
@@ -61,23 +68,41 @@ pub struct Guest {
     /// Its last state.
     pub state: DomainState,
     /// Why it ended, if not by itself.
-    pub reason: String,
-    /// What it reported.
+    pub reason: GuestText,
+    /// What it reported: the first [`MOST_FINDINGS`].
     pub findings: Vec<Finding>,
+    /// How many findings more there were.
+    pub findings_dropped: u64,
 }
 
 impl Guest {
+    /// Keeps a finding and returns it, unless there are too many.
+    pub fn keep(&mut self, finding: Finding) -> Option<&Finding> {
+        if self.findings.len() >= MOST_FINDINGS {
+            self.findings_dropped += 1;
+            return None;
+        }
+        self.findings.push(finding);
+        self.findings.last()
+    }
+
+    /// Forgets the findings: it begins a new life.
+    pub fn forget_findings(&mut self) {
+        self.findings.clear();
+        self.findings_dropped = 0;
+    }
+
     /// The last value it reported for a key.
-    pub fn value(&self, key: &str) -> Option<&str> {
+    pub fn value(&self, key: &str) -> Option<&GuestText> {
         let mut all = self.findings.iter().flatten().filter(|(known, _)| known == key);
-        all.next_back().map(|(_, value)| value.as_str())
+        all.next_back().map(|(_, value)| value)
     }
 
     /// The sum of all numbers it reported for a key.
     pub fn sum(&self, key: &str) -> Option<u64> {
         let mut found = self.findings.iter().flatten().filter(|(known, _)| known == key).peekable();
         found.peek()?;
-        Some(found.filter_map(|(_, value)| value.parse::<u64>().ok()).sum())
+        Some(found.filter_map(|(_, value)| value.raw().parse::<u64>().ok()).sum())
     }
 
     /// "ok" if all verdicts under a key were, "bad" if one was not.
@@ -90,10 +115,15 @@ impl Guest {
     /// Why this guest did not do what it should, if so.
     pub fn failure(&self) -> Option<String> {
         let name = &self.name;
-        let because = if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) };
+        let because = if self.reason.raw().is_empty() { String::new() } else { format!(": {}", self.reason) };
         match self.state {
             DomainState::PoweredOff => {}
             other => return Some(format!("{name} {}{because}", state_phrase(other))),
+        }
+        if self.findings_dropped > 0 {
+            return Some(format!(
+                "{name} reported more than {MOST_FINDINGS} results; the others are not kept"
+            ));
         }
         if self.verdict("done") == Some("bad") {
             return Some(format!("{name} reported a failure; see its console"));
@@ -108,7 +138,8 @@ impl Guest {
 
     /// Frames it sent and received by its own count.
     pub fn packets(&self) -> Option<(u64, u64)> {
-        Some((self.value("tx_packets")?.parse().ok()?, self.value("rx_packets")?.parse().ok()?))
+        let number = |key| self.value(key)?.raw().parse().ok();
+        Some((number("tx_packets")?, number("rx_packets")?))
     }
 }
 
@@ -117,8 +148,10 @@ impl Guest {
 pub struct Outcome {
     /// The judgement.
     pub status: Status,
-    /// What went wrong, one sentence each.
+    /// What went wrong, one sentence each; words of guests in it are escaped.
     pub problems: Vec<String>,
+    /// Where the consoles and the hypervisor's log are.
+    pub consoles: std::path::PathBuf,
     /// The guests, in the order of the configuration.
     pub guests: Vec<Guest>,
     /// The last report of the hypervisor.
@@ -223,7 +256,9 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
         .findings
         .iter()
         .map(|finding| {
-            Value::Object(finding.iter().map(|(key, value)| (key.clone(), json!(value))).collect())
+            Value::Object(
+                finding.iter().map(|(key, value)| (key.raw().to_owned(), json!(value.raw()))).collect(),
+            )
         })
         .collect();
     let shares: Vec<Value> = domain
@@ -239,7 +274,7 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
         .collect();
     json!({
         "state": state_word(guest.state),
-        "reason": guest.reason,
+        "reason": guest.reason.raw(),
         "failure": guest.failure(),
         "restarts": counted.restarts,
         "memory": human_size(*domain.memory.get_ref()),
@@ -256,6 +291,7 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
         "uploaded_bytes": guest.sum("upload_bytes"),
         "upload_sha256": guest.verdict("upload_sha256"),
         "results": findings,
+        "results_dropped": guest.findings_dropped,
     })
 }
 
@@ -310,6 +346,22 @@ mod tests {
         assert_eq!(guest.verdict("download_sha256"), Some("ok"));
         assert_eq!(guest.sum("upload_bytes"), None);
         assert_eq!(guest.failure(), None);
+    }
+
+    #[test]
+    fn a_guest_that_reports_without_end_has_not_done_its_job() {
+        let mut guest = guest(&["SLUICE-RESULT done=ok"]);
+        for _ in 1..MOST_FINDINGS {
+            assert!(guest.keep(parse_finding("SLUICE-RESULT a=b").unwrap()).is_some());
+        }
+        assert_eq!(guest.failure(), None);
+        assert!(guest.keep(parse_finding("SLUICE-RESULT a=b").unwrap()).is_none());
+        assert_eq!(guest.findings.len(), MOST_FINDINGS);
+        assert!(guest.failure().unwrap().contains("more than 1000 results"));
+        guest.forget_findings();
+        assert_eq!(guest.failure(), None, "a new life");
+        let many = format!("SLUICE-RESULT {}", "k=v ".repeat(1000));
+        assert_eq!(parse_finding(&many).unwrap().len(), MOST_KEYS);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::cpio::Archive;
 use crate::kernels::Kernel;
-use crate::packages::Apt;
+use crate::packages::{Apt, PackageName};
 use crate::workspace::{cache, root, run, write_whole};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
@@ -176,7 +176,8 @@ fn busybox() -> Result<PathBuf> {
     let binary = directory.join("bin/busybox");
     if !directory.join("version").exists() {
         eprintln!("sluice: downloading busybox-static");
-        Apt::open()?.unpack("busybox-static", &directory)?;
+        let package = PackageName::parse("busybox-static").context("it is the name of a package")?;
+        Apt::open()?.unpack(&package, &directory)?;
     }
     if !binary.exists() {
         bail!("Debian's busybox-static has no bin/busybox");

@@ -2,12 +2,15 @@
 
 use crate::cli::RunArguments;
 use crate::config::{self, Setup, human_size};
+use crate::name::Name;
 use crate::outcome::{Finding, Outcome, Status, state_word};
+use crate::printable::{self, GuestText, Printable};
 use crate::session::{self, Observer, Options, Steer};
-use crate::{table, workspace};
+use crate::{summary, workspace};
 use anyhow::{Context, Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use sluice_abi::report::DomainState;
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,10 +20,13 @@ use toml::Spanned;
 pub fn run(arguments: &RunArguments) -> Result<Status> {
     let mut setup = config::load(&arguments.file)?;
     override_machine(&mut setup, arguments)?;
-    let name = arguments.name.clone().unwrap_or_else(|| stem(&arguments.file));
+    let name = match &arguments.name {
+        Some(name) => name.clone(),
+        None => Name::of_file(&arguments.file).context("the file gives the instance no name: use --name")?,
+    };
     let options = Options {
-        consoles: arguments.consoles.clone().unwrap_or_else(|| workspace::root().join("run").join(&name)),
-        name,
+        consoles: arguments.consoles.clone(),
+        name: name.clone(),
         timeout: arguments.timeout.map(Duration::from_secs_f64),
         boot: arguments.boot,
         accel: arguments.accel,
@@ -28,23 +34,18 @@ pub fn run(arguments: &RunArguments) -> Result<Status> {
         qemu_args: arguments.qemu_args.clone(),
         features: arguments.features.clone(),
     };
-    let mut progress = Progress::new(&setup, arguments);
+    let mut progress = Progress::new(&setup, arguments, name);
     let outcome = session::run(&setup, &options, &mut progress)?;
     progress.finish();
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&outcome.json(&setup))? + "\n";
+        let text = printable::json(&outcome.json(&setup))?;
         std::fs::write(path, text).with_context(|| format!("could not write {}", path.display()))?;
     }
     if !arguments.quiet || outcome.status != Status::Ok {
-        print!("{}", table::summary(&outcome));
-        next_steps(arguments, &options.consoles, &outcome, &setup);
+        crate::print(summary::summary(&outcome))?;
+        next_steps(arguments, &outcome.consoles, &outcome, &setup);
     }
     Ok(outcome.status)
-}
-
-/// The name of a file without its directory and extension.
-pub fn stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "run".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
 fn override_machine(setup: &mut Setup, arguments: &RunArguments) -> Result<()> {
@@ -62,14 +63,14 @@ fn override_machine(setup: &mut Setup, arguments: &RunArguments) -> Result<()> {
 }
 
 fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setup: &Setup) {
-    let file = arguments.file.display();
+    let file = Printable(arguments.file.display());
     let logs = workspace::shortened(consoles);
-    println!("\nconsoles and the hypervisor's log: {}", logs.display());
+    println!("\nconsoles and the hypervisor's log: {}", Printable(logs.display()));
     if outcome.status != Status::Ok {
         println!("see docs/debug.md for how to find out more");
         return;
     }
-    let guest = setup.domains.first().map_or("alice", |domain| domain.name.get_ref());
+    let guest = setup.domains.first().map_or("alice", |domain| &**domain.name.get_ref());
     let steps = [
         (format!("cargo sluice run {file} --json out.json"), "what happened, for programs"),
         ("cargo sluice top".to_owned(), "in a second terminal, while it runs"),
@@ -86,7 +87,9 @@ fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setu
 
 /// One live line per guest on a terminal; one line per event elsewhere.
 struct Progress {
-    names: Vec<String>,
+    /// What the instance should be called.
+    wish: Name,
+    names: Vec<Name>,
     bars: Option<Vec<ProgressBar>>,
     started: Instant,
     verbose: bool,
@@ -94,8 +97,8 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(setup: &Setup, arguments: &RunArguments) -> Self {
-        let names: Vec<String> = setup.domains.iter().map(|domain| domain.name.get_ref().clone()).collect();
+    fn new(setup: &Setup, arguments: &RunArguments, wish: Name) -> Self {
+        let names: Vec<Name> = setup.domains.iter().map(|domain| domain.name.get_ref().clone()).collect();
         let live = std::io::stderr().is_terminal() && !arguments.verbose && !arguments.quiet;
         let bars = live.then(|| {
             let all = MultiProgress::new();
@@ -105,20 +108,28 @@ impl Progress {
                 .iter()
                 .map(|name| {
                     let bar = all.add(ProgressBar::new_spinner()).with_style(style.clone());
-                    bar.set_prefix(name.clone());
+                    bar.set_prefix(name.to_string());
                     bar.set_message("waiting for the hypervisor");
                     bar.enable_steady_tick(Duration::from_millis(120));
                     bar
                 })
                 .collect()
         });
-        Self { names, bars, started: Instant::now(), verbose: arguments.verbose, quiet: arguments.quiet }
+        Self {
+            wish,
+            names,
+            bars,
+            started: Instant::now(),
+            verbose: arguments.verbose,
+            quiet: arguments.quiet,
+        }
     }
 
-    fn say(&self, domain: usize, text: &str) {
+    fn say(&self, domain: usize, text: impl Display) {
+        let text = Printable(text);
         let Some(name) = self.names.get(domain) else { return };
         match &self.bars {
-            Some(bars) => bars[domain].set_message(text.to_owned()),
+            Some(bars) => bars[domain].set_message(text.to_string()),
             None if self.quiet => {}
             None => eprintln!("[{:6.1}] {name}: {text}", self.started.elapsed().as_secs_f64()),
         }
@@ -132,18 +143,24 @@ impl Progress {
 }
 
 impl Observer for Progress {
+    fn named(&mut self, instance: &Name) {
+        if *instance != self.wish && !self.quiet {
+            eprintln!("sluice: '{}' runs already; this instance is '{instance}'", self.wish);
+        }
+    }
+
     fn hello(&mut self, _domains: &[String]) {
         for domain in 0..self.names.len() {
             self.say(domain, "built");
         }
     }
 
-    fn state(&mut self, domain: usize, state: DomainState, reason: &str, _steer: &mut Steer) {
-        let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-        self.say(domain, &format!("{}{because}", state_word(state)));
+    fn state(&mut self, domain: usize, state: DomainState, reason: &GuestText, _steer: &mut Steer) {
+        let because = if reason.raw().is_empty() { String::new() } else { format!(": {reason}") };
+        self.say(domain, format!("{}{because}", state_word(state)));
     }
 
-    fn line(&mut self, domain: usize, line: &str, _steer: &mut Steer) {
+    fn line(&mut self, domain: usize, line: &GuestText, _steer: &mut Steer) {
         if self.verbose {
             self.say(domain, line);
         }
@@ -151,16 +168,18 @@ impl Observer for Progress {
 
     fn finding(&mut self, domain: usize, finding: &Finding) {
         if !self.verbose {
-            self.say(domain, &phrase(finding));
+            self.say(domain, phrase(finding));
         }
     }
 }
 
 /// A finding as a sentence; the unknown ones as they are.
 fn phrase(finding: &Finding) -> String {
-    let value = |key: &str| finding.iter().find(|(known, _)| known == key).map_or("?", |(_, value)| value);
-    let size = |key: &str| value(key).parse().map_or_else(|_| value(key).to_owned(), human_size);
-    match finding.first().map(|(key, _)| key.as_str()) {
+    let unknown = GuestText::from("?");
+    let value =
+        |key: &str| finding.iter().find(|(known, _)| known == key).map_or(&unknown, |(_, value)| value);
+    let size = |key: &str| value(key).raw().parse().map_or_else(|_| value(key).to_string(), human_size);
+    match finding.first().map(|(key, _)| key.raw()) {
         Some("init") => {
             format!(
                 "init after {} s, Linux {}, {} processor(s)",
@@ -169,7 +188,7 @@ fn phrase(finding: &Finding) -> String {
                 value("cpus")
             )
         }
-        Some("net") if value("net") == "up" => {
+        Some("net") if *value("net") == "up" => {
             format!("{} on {} ({})", value("address"), value("driver"), value("mac"))
         }
         Some("download_bytes") => {

@@ -3,43 +3,56 @@
 //! [`run`] is used by `run`, by the scenarios and by the benchmarks; they differ in their [`Observer`].
 
 use crate::bundle;
+use crate::claim::{Claim, Member};
 use crate::config::Setup;
+use crate::console::{BoundedFile, LARGEST_FILE, LineBuffer};
 use crate::control::{Instance, Peer, read_messages};
 use crate::image;
+use crate::name::Name;
 use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
+use crate::printable::{GuestText, Printable};
 use crate::qemu::{self, Accel, Boot, Loaded};
 use crate::server::Server;
-use crate::workspace::shortened;
+use crate::workspace::{self, shortened};
 use anyhow::{Context, Result, bail};
 use sluice_abi::channel::{Command, Event, Request, encode};
 use sluice_abi::report::{DomainState, Report};
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// How often the machine is looked at when nothing arrives.
 const TICK: Duration = Duration::from_millis(100);
 /// How long a hypervisor that is out of time gets for its last report.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// A command that the machine does not take for this long is lost, because the machine may itself be waiting for us to
+/// read.
+const MACHINE_STALL: Duration = Duration::from_secs(1);
 /// How much of a console a client gets that connects late.
 const CONSOLE_TAIL: usize = 4096;
 /// What QEMU says about its own limits and network, which concerns nobody.
 const QEMU_NOISE: [&str; 2] = ["TCG doesn't support requested feature", "Slirp: Failed to send packet"];
 
+/// The hypervisor's log among the consoles; no domain can be called like it.
+const LOG: &str = "sluice.log";
+
 /// Lines of QEMU's complaints that are kept.
 const MOST_COMPLAINTS: usize = 50;
 
+/// Messages that wait to be looked at; whoever sends more waits too, the machine as well.
+const MOST_INPUTS: usize = 256;
+
 /// How to run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of the instance.
-    pub name: String,
-    /// Where consoles are written.
-    pub consoles: PathBuf,
+    /// Name of the instance; it gets a number if one like it runs already.
+    pub name: Name,
+    /// Where consoles are written, if not in `run/<instance>`.
+    pub consoles: Option<PathBuf>,
     /// When to give up.
     pub timeout: Option<Duration>,
     /// How the hypervisor is loaded.
@@ -51,7 +64,23 @@ pub struct Options {
     /// Further arguments for QEMU.
     pub qemu_args: Vec<String>,
     /// Features of the hypervisor to build with.
-    pub features: Vec<String>,
+    pub features: Vec<Name>,
+}
+
+impl Options {
+    /// As a run of this name is where nothing is said.
+    pub fn new(name: Name) -> Self {
+        Self {
+            name,
+            consoles: None,
+            timeout: None,
+            boot: Boot::default(),
+            accel: Accel::default(),
+            icount: false,
+            qemu_args: Vec::new(),
+            features: Vec::new(),
+        }
+    }
 }
 
 /// Sends commands from within an [`Observer`].
@@ -68,12 +97,14 @@ impl Steer {
 
 /// Watches a run.
 pub trait Observer {
+    /// The run has this name.
+    fn named(&mut self, _instance: &Name) {}
     /// The hypervisor is up and has these domains.
     fn hello(&mut self, _domains: &[String]) {}
     /// A domain changed its state.
-    fn state(&mut self, _domain: usize, _state: DomainState, _reason: &str, _steer: &mut Steer) {}
+    fn state(&mut self, _domain: usize, _state: DomainState, _reason: &GuestText, _steer: &mut Steer) {}
     /// A domain's console has another line.
-    fn line(&mut self, _domain: usize, _line: &str, _steer: &mut Steer) {}
+    fn line(&mut self, _domain: usize, _line: &GuestText, _steer: &mut Steer) {}
     /// A domain reported something.
     fn finding(&mut self, _domain: usize, _finding: &Finding) {}
     /// Some time has passed.
@@ -95,7 +126,9 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     let server = Server::start(0)?;
     let bundle = bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()))?;
     let instance = Instance::claim(&options.name)?;
-    let (bundle_path, image_path) = (instance.path("bundle.cpio"), instance.path("sluice.iso"));
+    observer.named(instance.name());
+    let files = Claim::take(&workspace::scratch()?, instance.name())?;
+    let (bundle_path, image_path) = (files.path(Member::Bundle), files.path(Member::Image));
     let loaded = if options.boot == Boot::Pvh {
         std::fs::write(&bundle_path, &bundle.bytes).context("could not write the bundle")?;
         Loaded::Files(&elf, &bundle_path)
@@ -103,18 +136,18 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         image::iso(&elf, &bundle.bytes, &image_path)?;
         Loaded::Image(&image_path, options.boot)
     };
-    std::fs::create_dir_all(&options.consoles)
-        .with_context(|| format!("could not create {}", options.consoles.display()))?;
-    let log = options.consoles.join("sluice.log");
+    let consoles = options.consoles.clone().unwrap_or_else(|| workspace::consoles(instance.name()));
+    std::fs::create_dir_all(&consoles).with_context(|| format!("could not create {}", consoles.display()))?;
+    let log = consoles.join(LOG);
     std::fs::write(&log, "").with_context(|| format!("could not write {}", log.display()))?;
 
-    let (sender, inputs) = channel();
-    let hypervisor_side = instance.listen("channel")?;
+    let (sender, inputs) = sync_channel(MOST_INPUTS);
+    let hypervisor_side = instance.listen_for_hypervisor()?;
     serve_clients(&instance, sender.clone())?;
     let machine = qemu::Machine {
         loaded,
         log: &log,
-        channel: &instance.path("channel"),
+        channel: &instance.channel(),
         accel: options.accel,
         cpus: *setup.machine.cpus.get_ref(),
         icount: options.icount,
@@ -125,13 +158,14 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     let complaints = collect_complaints(&mut child);
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;
     if let Some(stream) = &to_hypervisor {
+        stream.set_write_timeout(Some(MACHINE_STALL))?;
         let stream = stream.try_clone()?;
         std::thread::spawn(move || {
             read_messages(stream, |event| sender.send(Input::Event(event)).is_ok());
             let _ = sender.send(Input::Closed);
         });
     }
-    let mut session = Session::new(setup, options, to_hypervisor)?;
+    let mut session = Session::new(setup, &consoles, options.timeout, to_hypervisor)?;
     let ended = session.follow(&inputs, &mut child, started, observer)?;
     let complaints = complaints.join().unwrap_or_default();
     let (status, problems) = session.judge(ended, &complaints);
@@ -143,6 +177,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     Ok(Outcome {
         status,
         problems,
+        consoles,
         guests: session.guests.into_iter().map(|guest| guest.guest).collect(),
         report: session.report,
         wall: started.elapsed(),
@@ -170,8 +205,8 @@ fn accept(listener: &std::os::unix::net::UnixListener, child: &mut Child) -> Res
     }
 }
 
-fn serve_clients(instance: &Instance, sender: Sender<Input>) -> Result<()> {
-    let listener = instance.listen("control")?;
+fn serve_clients(instance: &Instance, sender: SyncSender<Input>) -> Result<()> {
+    let listener = instance.listen_for_commands()?;
     std::thread::spawn(move || {
         for (id, stream) in (1..).zip(listener.incoming().flatten()) {
             let (Ok(reader), sender) = (stream.try_clone(), sender.clone()) else { continue };
@@ -188,17 +223,23 @@ fn serve_clients(instance: &Instance, sender: Sender<Input>) -> Result<()> {
 }
 
 /// Keeps the first lines that QEMU says on its standard error.
-fn collect_complaints(child: &mut Child) -> std::thread::JoinHandle<Vec<String>> {
+fn collect_complaints(child: &mut Child) -> std::thread::JoinHandle<Vec<GuestText>> {
     let stderr = child.stderr.take();
     std::thread::spawn(move || {
-        let lines =
-            stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines()).map_while(Result::ok);
-        let mut kept: Vec<String> = Vec::new();
-        for line in lines.filter(|line| !QEMU_NOISE.iter().any(|noise| line.contains(noise))) {
-            // Read on to the end even when there is too much, or QEMU would wait.
-            if kept.len() < MOST_COMPLAINTS {
+        let mut kept: Vec<GuestText> = Vec::new();
+        let mut keep = |line: GuestText| {
+            let is_noise = QEMU_NOISE.iter().any(|noise| line.raw().contains(noise));
+            if !is_noise && kept.len() < MOST_COMPLAINTS {
                 kept.push(line);
             }
+        };
+        if let Some(mut stderr) = stderr {
+            let (mut buffer, mut lines) = ([0; 4096], LineBuffer::default());
+            // It reads on to the end even when there is too much, because QEMU would wait otherwise.
+            while let Ok(got @ 1..) = stderr.read(&mut buffer) {
+                lines.push(&buffer[..got]).into_iter().for_each(&mut keep);
+            }
+            lines.finish().into_iter().for_each(&mut keep);
         }
         kept
     })
@@ -207,8 +248,8 @@ fn collect_complaints(child: &mut Child) -> std::thread::JoinHandle<Vec<String>>
 /// A guest while it runs.
 struct Live {
     guest: Guest,
-    file: std::fs::File,
-    line: Vec<u8>,
+    file: BoundedFile,
+    lines: LineBuffer,
     tail: Vec<u8>,
 }
 
@@ -232,24 +273,29 @@ enum Ended {
 }
 
 impl Session {
-    fn new(setup: &Setup, options: &Options, channel: Option<UnixStream>) -> Result<Self> {
+    fn new(
+        setup: &Setup,
+        consoles: &Path,
+        timeout: Option<Duration>,
+        channel: Option<UnixStream>,
+    ) -> Result<Self> {
         let guests = setup
             .domains
             .iter()
             .map(|domain| {
                 let name = domain.name.get_ref();
-                let path = options.consoles.join(format!("{name}.log"));
-                let file = std::fs::File::create(&path)
+                let path = consoles.join(format!("{name}.log"));
+                let file = BoundedFile::create(&path, LARGEST_FILE)
                     .with_context(|| format!("could not write {}", path.display()))?;
-                let guest = Guest { name: name.clone(), ..Guest::default() };
-                Ok(Live { guest, file, line: Vec::new(), tail: Vec::new() })
+                let guest = Guest { name: name.to_string(), ..Guest::default() };
+                Ok(Live { guest, file, lines: LineBuffer::default(), tail: Vec::new() })
             })
             .collect::<Result<_>>()?;
         Ok(Self {
             guests,
             channel,
-            log: options.consoles.join("sluice.log"),
-            timeout: options.timeout,
+            log: consoles.join(LOG),
+            timeout,
             clients: HashMap::new(),
             asked: HashMap::new(),
             next: 1,
@@ -318,13 +364,13 @@ impl Session {
                 if let Some(live) = self.guests.get_mut(index) {
                     if live.guest.state.is_ended() && !state.is_ended() {
                         // A new life; what counts is how the last one ends.
-                        live.guest.findings.clear();
+                        live.guest.forget_findings();
                     }
                     live.guest.state = *state;
                     // A guest that powered itself off needs no reason.
                     let reason = if *state == DomainState::PoweredOff { "" } else { reason };
-                    reason.clone_into(&mut live.guest.reason);
-                    observer.state(index, *state, reason, steer);
+                    live.guest.reason = GuestText::from(reason);
+                    observer.state(index, *state, &live.guest.reason, steer);
                 }
             }
             Event::Reply { seq, result } => {
@@ -340,7 +386,11 @@ impl Session {
                     return Ok(());
                 }
             }
-            Event::Finished => self.finished = true,
+            Event::Finished => {
+                self.finished = true;
+                // What QEMU has not passed on when the machine goes off is lost.
+                self.command(Command::Acknowledge);
+            }
         }
         self.clients.retain(|_, client| client.send(&event));
         Ok(())
@@ -354,19 +404,15 @@ impl Session {
         steer: &mut Steer,
     ) -> Result<()> {
         let Some(live) = self.guests.get_mut(index) else { return Ok(()) };
-        live.file.write_all(bytes).context("could not write a console")?;
+        live.file.write(bytes).context("could not write a console")?;
         live.tail.extend_from_slice(bytes);
         let surplus = live.tail.len().saturating_sub(CONSOLE_TAIL);
         live.tail.drain(..surplus);
-        for byte in bytes {
-            if *byte != b'\n' {
-                live.line.push(*byte);
-                continue;
-            }
-            let line = String::from_utf8_lossy(&std::mem::take(&mut live.line)).replace('\r', "");
-            if let Some(finding) = parse_finding(&line) {
-                observer.finding(index, &finding);
-                live.guest.findings.push(finding);
+        for line in live.lines.push(bytes) {
+            if let Some(finding) = parse_finding(line.raw())
+                && let Some(kept) = live.guest.keep(finding)
+            {
+                observer.finding(index, kept);
             }
             observer.line(index, &line, steer);
         }
@@ -377,7 +423,7 @@ impl Session {
         let seq = self.next;
         self.next = self.next.wrapping_add(1).max(1);
         if let (Some(stream), Ok(bytes)) = (&mut self.channel, encode(&Request { seq, command })) {
-            // A machine that is gone is noticed elsewhere.
+            // A machine that is gone, or hangs, is noticed elsewhere.
             let _ = stream.write_all(&bytes);
         }
     }
@@ -387,7 +433,7 @@ impl Session {
         let domains = self.guests.iter().map(|live| live.guest.name.clone()).collect();
         let mut fine = client.send(&Event::Hello { version: sluice_abi::channel::VERSION, domains });
         for (index, live) in (0..).zip(&self.guests) {
-            let (state, reason) = (live.guest.state, live.guest.reason.clone());
+            let (state, reason) = (live.guest.state, live.guest.reason.raw().to_owned());
             fine &= client.send(&Event::State { domain: index, state, reason });
             fine &= client.send(&Event::Console { domain: index, bytes: live.tail.clone() });
         }
@@ -410,7 +456,7 @@ impl Session {
         }
     }
 
-    fn judge(&self, ended: Ended, complaints: &[String]) -> (Status, Vec<String>) {
+    fn judge(&self, ended: Ended, complaints: &[GuestText]) -> (Status, Vec<String>) {
         let failures: Vec<String> = self.guests.iter().filter_map(|live| live.guest.failure()).collect();
         let status = match ended {
             Ended::TimeOut => {
@@ -435,7 +481,7 @@ impl Session {
                 Some(other) => format!("the hypervisor failed with code {other:#x} (log: {log})"),
                 None => {
                     let mut problems = vec![format!("QEMU ended with status {code}")];
-                    problems.extend(complaints.iter().cloned());
+                    problems.extend(complaints.iter().map(GuestText::to_string));
                     return (Status::Trouble, problems);
                 }
             },
@@ -443,7 +489,7 @@ impl Session {
         };
         let mut problems = vec![failure];
         problems.extend(tail);
-        problems.extend(complaints.iter().cloned());
+        problems.extend(complaints.iter().map(GuestText::to_string));
         (Status::Hypervisor, problems)
     }
 }
@@ -455,5 +501,5 @@ fn log_tail(path: &Path) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let from =
         lines.iter().position(|line| line.starts_with("panic")).unwrap_or(lines.len().saturating_sub(8));
-    lines[from..].iter().take(30).map(|line| format!("  | {line}")).collect()
+    lines[from..].iter().take(30).map(|line| format!("  | {}", Printable(line))).collect()
 }

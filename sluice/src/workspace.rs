@@ -1,8 +1,10 @@
-//! Where things are: the source tree, the cache of Debian's files, the directories of running instances.
+//! Where things are: the source tree, the cache of Debian's files, what is made and what is kept of a run.
 
+use crate::name::Name;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The root of the source tree.
 pub fn root() -> PathBuf {
@@ -15,10 +17,30 @@ pub fn cache() -> PathBuf {
     std::env::var_os("SLUICE_CACHE").map_or_else(|| root().join("cache"), PathBuf::from)
 }
 
-/// Where running instances have their sockets. Short, because socket addresses must be.
-pub fn instances() -> PathBuf {
-    let user = std::env::var("USER").unwrap_or_else(|_| "user".to_owned());
-    std::env::temp_dir().join(format!("sluice-{user}"))
+/// Where files are made that are not kept: images, bundles.
+pub fn scratch() -> Result<PathBuf> {
+    let directory = root().join("target/scratch");
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("could not create {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// Where the consoles of an instance are written unless the user says otherwise.
+pub fn consoles(instance: &Name) -> PathBuf {
+    root().join("run").join(instance)
+}
+
+/// Removes a directory of consoles: what a run writes there, and the directory if nothing else is in it.
+pub fn remove_logs(directory: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if matches!(extension, Some("log" | "json")) && entry.file_type()?.is_file() {
+            std::fs::remove_file(path)?;
+        }
+    }
+    std::fs::remove_dir(directory).with_context(|| format!("could not remove {}", directory.display()))
 }
 
 /// Runs a program to its end; its output is in the error if it fails.
@@ -41,7 +63,10 @@ pub fn not_found(program: &str) -> String {
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let parent = path.parent().context("a file has a directory")?;
     std::fs::create_dir_all(parent).with_context(|| format!("could not create {}", parent.display()))?;
-    let temporary = beside(path, &format!(".tmp{}", std::process::id()));
+    // Threads write at once too.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let temporary = beside(path, &format!(".tmp{}-{number}", std::process::id()));
     std::fs::write(&temporary, bytes).with_context(|| format!("could not write {}", temporary.display()))?;
     std::fs::rename(&temporary, path).with_context(|| format!("could not write {}", path.display()))
 }

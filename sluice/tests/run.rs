@@ -6,7 +6,7 @@ use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,28 +19,34 @@ struct Machine {
     decoder: Decoder,
 }
 
-fn sluice(directory: &std::path::Path) -> Command {
+fn sluice(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
     command
         .env("TMPDIR", directory)
+        .env("XDG_RUNTIME_DIR", directory)
         .env("SLUICE_HYPERVISOR", "/dev/null")
         .env("SLUICE_QEMU", directory.join("qemu"))
         .current_dir(directory);
     command
 }
 
+/// A directory with all that a run needs.
+fn prepare(directory: &Path, file: &str) {
+    std::fs::create_dir_all(directory).unwrap();
+    let qemu = directory.join("qemu");
+    std::fs::write(&qemu, "#!/bin/sh\nwhile [ ! -e status ]; do sleep 0.02; done\nexit $(cat status)\n")
+        .unwrap();
+    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(directory.join("vmlinuz"), "a kernel").unwrap();
+    let config = "[domain.alice]\nkernel = \"vmlinuz\"\nmemory = \"64MiB\"\n\
+                  [domain.bob]\nkernel = \"vmlinuz\"\nmemory = \"64MiB\"\n";
+    std::fs::write(directory.join(file), config).unwrap();
+}
+
 impl Machine {
     fn start(name: &str, arguments: &[&str]) -> Self {
         let directory = std::env::temp_dir().join(format!("sluice-test-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let qemu = directory.join("qemu");
-        std::fs::write(&qemu, "#!/bin/sh\nwhile [ ! -e status ]; do sleep 0.02; done\nexit $(cat status)\n")
-            .unwrap();
-        std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).unwrap();
-        std::fs::write(directory.join("vmlinuz"), "a kernel").unwrap();
-        let config = "[domain.alice]\nkernel = \"vmlinuz\"\nmemory = \"64MiB\"\n\
-                      [domain.bob]\nkernel = \"vmlinuz\"\nmemory = \"64MiB\"\n";
-        std::fs::write(directory.join(format!("{name}.toml")), config).unwrap();
+        prepare(&directory, &format!("{name}.toml"));
         let run = sluice(&directory)
             .args(["run", &format!("{name}.toml"), "--json", "out.json", "--consoles", "logs"])
             .args(arguments)
@@ -48,8 +54,7 @@ impl Machine {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let user = std::env::var("USER").unwrap_or_else(|_| "user".to_owned());
-        let socket = directory.join(format!("sluice-{user}")).join(name).join("channel");
+        let socket = directory.join("sluice").join(name).join("channel");
         let deadline = Instant::now() + Duration::from_secs(20);
         let channel = loop {
             match UnixStream::connect(&socket) {
@@ -98,13 +103,24 @@ impl Machine {
 
     /// QEMU ends; what `run` said, its exit status, and its JSON document.
     fn end(self, status: i32) -> (String, Option<i32>, serde_json::Value) {
+        let directory = self.directory.clone();
+        let ended = self.stop(status);
+        let lock = directory.join("sluice").join(".lock");
+        assert!(lock.exists(), "the sockets were here");
+        let left: Vec<_> = std::fs::read_dir(directory.join("sluice")).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "an instance leaves nothing behind but the common lock: {left:?}");
+        std::fs::remove_dir_all(&directory).unwrap();
+        ended
+    }
+
+    /// As `end`, and its files stay.
+    fn stop(self, status: i32) -> (String, Option<i32>, serde_json::Value) {
         drop(self.channel);
         std::fs::write(self.directory.join("status.new"), status.to_string()).unwrap();
         std::fs::rename(self.directory.join("status.new"), self.directory.join("status")).unwrap();
         let Output { status, stdout, stderr } = self.run.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
         let json = std::fs::read_to_string(self.directory.join("out.json")).unwrap_or_default();
-        let _ = std::fs::remove_dir_all(&self.directory);
         (said, status.code(), serde_json::from_str(&json).unwrap_or_default())
     }
 }
@@ -125,6 +141,21 @@ fn a_good_run_is_reported_in_full() {
     assert_eq!(json["domains"]["alice"]["downloaded_bytes"], 4_194_304);
     assert_eq!(json["domains"]["bob"]["exits"]["cpuid"], 42);
     assert!(!log.exists(), "removed with the rest");
+}
+
+#[test]
+fn the_machine_is_told_that_its_last_report_has_arrived() {
+    let mut machine = Machine::start("told", &["--quiet"]);
+    machine.channel.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    assert_eq!(machine.hear().command, Order::Acknowledge);
+    // The answer took so long that the machine says it all again.
+    machine.finish();
+    assert_eq!(machine.hear().command, Order::Acknowledge);
+    let (said, status, _) = machine.end(0);
+    assert_eq!(status, Some(0), "{said}");
 }
 
 #[test]
@@ -153,11 +184,12 @@ fn a_guest_that_reports_a_failure_is_one() {
 #[test]
 fn a_panic_is_a_hypervisor_failure_with_its_log() {
     let machine = Machine::start("panicked", &[]);
-    std::fs::write(machine.directory.join("logs/sluice.log"), "up\n\npanic on cpu0: oh\nbacktrace: 1 2\n")
-        .unwrap();
+    let log = "up\n\npanic on cpu0: oh\nguest \x1b]0;title\x07 \x1b[2J\nbacktrace: 1 2\n";
+    std::fs::write(machine.directory.join("logs/sluice.log"), log).unwrap();
     let (said, status, _) = machine.end(0x2a << 1 | 1);
     assert_eq!(status, Some(5), "{said}");
     assert!(said.contains("the hypervisor panicked") && said.contains("| panic on cpu0: oh"), "{said}");
+    assert!(said.contains("| guest \\x1b]0;title\\x07 \\x1b[2J"), "{said}");
 }
 
 #[test]
@@ -241,4 +273,288 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// Sets the title, the clipboard, clears the screen (with ESC and with C1), turns the text around.
+const HOSTILE: &str = "\x1b]0;t\x07\x1b]52;c;eAo\x1b\\\x1b[2J\u{9b}2J\u{202e}\x7f";
+/// The same for people.
+const SHOWN: &str = "\\x1b]0;t\\x07\\x1b]52;c;eAo\\x1b\\\\x1b[2J\\x9b2J\\u{202e}\\x7f";
+
+/// Nothing in it steers a terminal.
+fn is_harmless(text: &str) -> bool {
+    text.chars().all(|c| c == '\n' || !c.is_control()) && !text.contains('\u{202e}')
+}
+
+fn a_hostile_guest_speaks(name: &str, arguments: &[&str]) -> String {
+    let mut machine = Machine::start(name, arguments);
+    machine.console(0, &format!("SLUICE-RESULT init={HOSTILE} kernel={HOSTILE} {HOSTILE}=1 done=ok\n"));
+    machine.console(0, &format!("SLUICE-RESULT {HOSTILE}={HOSTILE}\n"));
+    machine.console(1, &format!("hello {HOSTILE}\r\n"));
+    machine.state(0, DomainState::Crashed, &format!("because {HOSTILE}\nok: forged"));
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    let out = machine.directory.join("out.json");
+    let directory = machine.directory.clone();
+    let (said, status, json) = machine.stop(0);
+    let text = std::fs::read_to_string(out).unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+    assert_eq!(status, Some(4), "{said:?}");
+    assert!(is_harmless(&said), "{said:?}");
+    assert!(said.contains(&format!("because {SHOWN}\\x0aok: forged")), "{said}");
+    assert!(said.contains(&format!("{SHOWN} s")), "in the table: {said}");
+    assert!(is_harmless(&text), "{text:?}");
+    assert_eq!(
+        json["domains"]["alice"]["reason"],
+        format!("because {HOSTILE}\nok: forged"),
+        "JSON is faithful"
+    );
+    assert_eq!(json["domains"]["alice"]["results"][1][HOSTILE], HOSTILE);
+    said
+}
+
+#[test]
+fn words_of_guests_do_not_steer_the_terminal() {
+    let said = a_hostile_guest_speaks("escapes", &[]);
+    assert!(said.contains(&format!("init after {SHOWN} s, Linux {SHOWN}")), "{said}");
+    assert!(said.contains(&format!("{SHOWN}={SHOWN}")), "{said}");
+}
+
+#[test]
+fn consoles_do_not_steer_the_terminal() {
+    let said = a_hostile_guest_speaks("verbose", &["--verbose"]);
+    assert!(said.contains(&format!("bob: hello {SHOWN}\n")), "{said}");
+}
+
+#[test]
+fn a_console_is_raw_only_on_request() {
+    let mut machine = Machine::start("consoles", &[]);
+    machine.state(0, DomainState::Running, "");
+    machine.state(1, DomainState::Running, "");
+    let connect = |machine: &Machine, more: &[&str]| {
+        let mut command = sluice(&machine.directory);
+        // Nothing else of this checkout answers in this directory.
+        command.args(["console", "alice"]).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let (filtered, raw) = (connect(&machine, &[]), connect(&machine, &["--raw"]));
+    // Late or not, they get it: it is in the tail too. What matters is that both are there at the end.
+    std::thread::sleep(Duration::from_millis(500));
+    let edited = "# l\x08\x1b[1;32ms\x1b[m\x1b[6n\r\n";
+    machine.console(0, &format!("{edited}{HOSTILE}"));
+    machine.state(0, DomainState::PoweredOff, "");
+    let filtered = String::from_utf8(filtered.wait_with_output().unwrap().stdout).unwrap();
+    let raw = String::from_utf8(raw.wait_with_output().unwrap().stdout).unwrap();
+    assert!(raw.starts_with(&format!("{edited}{HOSTILE}")), "{raw:?}");
+    let shown = "# l\x08\x1b[1;32ms\x1b[m\r\n\\x1b]0;t\x07\\x1b]52;c;eAo\\x1b\\\x1b[2J\\x9b2J\\u{202e}\\x7f";
+    assert!(filtered.starts_with(shown), "{filtered:?}");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    machine.end(0);
+}
+
+#[test]
+fn a_guest_that_floods_fills_nothing() {
+    let mut machine = Machine::start("flood", &["--quiet"]);
+    let line = "SLUICE-RESULT k=v\n".repeat(500);
+    for _ in 0..4 {
+        machine.console(0, &line);
+    }
+    let block = "y".repeat(60_000);
+    for _ in 0..(17 << 20) / block.len() + 1 {
+        machine.console(1, &block);
+    }
+    machine.console(1, "\nSLUICE-RESULT done=ok\n");
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    let directory = machine.directory.clone();
+    let (said, status, json) = machine.stop(0);
+    let console = std::fs::read(directory.join("logs/bob.log")).unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+    assert_eq!(status, Some(4), "{said}");
+    assert!(said.contains("alice reported more than 1000 results"), "{said}");
+    assert_eq!(json["domains"]["alice"]["results"].as_array().unwrap().len(), 1000);
+    assert_eq!(json["domains"]["alice"]["results_dropped"], 1000);
+    assert_eq!(json["domains"]["bob"]["failure"], serde_json::Value::Null, "it is heard after the flood");
+    assert!(console.len() < (16 << 20) + 100, "{} bytes", console.len());
+    let end = String::from_utf8_lossy(&console[console.len() - 70..]).into_owned();
+    assert!(end.ends_with("\n[sluice: what follows the first 16777216 bytes is not kept]\n"), "{end:?}");
+}
+
+/// A directory for a test, with a configuration, directories that must not be touched, and where sockets go.
+struct Place {
+    directory: PathBuf,
+    runtime: PathBuf,
+}
+
+impl Place {
+    fn new(test: &str, file: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("sluice-test-{test}-{}", std::process::id()));
+        let runtime = directory.join("run/user");
+        prepare(&directory, file);
+        for precious in [directory.join("victim"), directory.join("run/victim"), runtime.join("victim")] {
+            std::fs::create_dir_all(&precious).unwrap();
+            std::fs::write(precious.join("file"), "precious").unwrap();
+        }
+        Self { directory, runtime }
+    }
+
+    fn sluice(&self, arguments: &[&str]) -> Output {
+        let mut command = sluice(&self.directory);
+        command.env("XDG_RUNTIME_DIR", &self.runtime).env("TMPDIR", &self.directory);
+        command.args(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn is_untouched(&self) -> bool {
+        let places =
+            [self.directory.join("victim"), self.directory.join("run/victim"), self.runtime.join("victim")];
+        places.iter().all(|place| std::fs::read(place.join("file")).is_ok_and(|text| text == b"precious"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_is_refused() {
+    let place = Place::new("names", "file.toml");
+    // The machine ends at once, should a name be taken.
+    std::fs::write(place.directory.join("status"), "0").unwrap();
+    let long = "a".repeat(32);
+    for name in
+        ["../victim", "../../victim", "../../../victim", "", ".", "..", "a/b", "a\x1b[2J", "A", "-a", &long]
+    {
+        let run = place.sluice(&["run", "file.toml", "--consoles", "logs", &format!("--name={name}")]);
+        assert_eq!(run.status.code(), Some(2), "{name:?}: {run:?}");
+        let ask = place.sluice(&["pause", "alice", &format!("--instance={name}")]);
+        assert_eq!(ask.status.code(), Some(2), "{name:?}: {ask:?}");
+        let feature = place.sluice(&["build", &format!("--features={name}")]);
+        assert!(name.is_empty() || feature.status.code() == Some(2), "{name:?}: {feature:?}");
+        assert!(place.is_untouched(), "{name:?}");
+    }
+    assert!(!place.runtime.join("sluice").exists(), "nothing was claimed");
+}
+
+#[test]
+fn a_file_names_its_instance_or_says_that_it_cannot() {
+    let place = Place::new("stems", "..toml");
+    std::fs::write(place.directory.join("status"), "0").unwrap();
+    std::fs::copy(place.directory.join("..toml"), place.directory.join("日本.toml")).unwrap();
+    for file in ["日本.toml", "..toml"] {
+        let run = place.sluice(&["run", file, "--consoles", "logs"]);
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(1), "{run:?}");
+        assert!(said.contains("use --name"), "{said}");
+    }
+    // With a name it runs; that machine goes off at once.
+    let run = place.sluice(&["run", "日本.toml", "--consoles", "logs", "--name", "japan"]);
+    assert_eq!(run.status.code(), Some(5), "{run:?}");
+    assert!(place.is_untouched());
+}
+
+#[test]
+fn sockets_are_only_where_nobody_else_can_look() {
+    let place = Place::new("private", "file.toml");
+    std::fs::write(place.directory.join("status"), "0").unwrap();
+    let run = |runtime: &Path| {
+        let mut command = sluice(&place.directory);
+        command.args(["run", "file.toml", "--consoles", "logs"]).env("XDG_RUNTIME_DIR", runtime);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let mode = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // No such directory: it goes to the temporary files, under the user's number.
+    let (status, said) = run(&place.directory.join("nowhere"));
+    assert_eq!(status, Some(5), "{said}");
+    let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    let own = place.directory.join(format!("sluice-{user}"));
+    assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
+    mode(&own, 0o777);
+    let (status, said) = run(&place.directory.join("nowhere"));
+    assert_eq!(status, Some(1));
+    assert!(said.contains("is open to others (mode 777)"), "{said}");
+
+    std::os::unix::fs::symlink(place.directory.join("victim"), place.runtime.join("sluice")).unwrap();
+    mode(&place.directory.join("victim"), 0o700);
+    let (status, said) = run(&place.runtime);
+    assert_eq!(status, Some(1));
+    assert!(said.contains("is a symbolic link"), "{said}");
+    std::fs::remove_file(place.runtime.join("sluice")).unwrap();
+
+    let deep = place.directory.join("d".repeat(100));
+    std::fs::create_dir(&deep).unwrap();
+    let (status, said) = run(&deep);
+    assert_eq!(status, Some(1));
+    assert!(said.contains("the path of a socket can have 107"), "{said}");
+    assert!(place.is_untouched());
+}
+
+#[test]
+fn what_is_not_ours_stays_in_a_directory_of_an_instance() {
+    let place = Place::new("leftovers", "file.toml");
+    std::fs::write(place.directory.join("status"), "0").unwrap();
+    // A run that was killed leaves this.
+    let directory = place.runtime.join("sluice/file");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::set_permissions(place.runtime.join("sluice"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    for file in ["lock", "control", "channel", "checkout"] {
+        std::fs::write(directory.join(file), "").unwrap();
+    }
+    let run = place.sluice(&["run", "file.toml", "--consoles", "logs"]);
+    assert_eq!(run.status.code(), Some(5), "{run:?}");
+    assert!(!directory.exists(), "taken over, and removed at the end");
+
+    std::fs::create_dir_all(directory.join("photos")).unwrap();
+    std::fs::write(directory.join("photos/one"), "").unwrap();
+    let run = place.sluice(&["run", "file.toml", "--consoles", "logs"]);
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    assert!(said.contains("file/photos is not Sluice's"), "{said}");
+    assert!(directory.join("photos/one").exists() && place.is_untouched());
+}
+
+#[test]
+fn instances_of_another_checkout_are_asked_only_by_name() {
+    let mut machine = Machine::start("other", &[]);
+    machine.state(0, DomainState::Running, "");
+    let checkout = machine.directory.join("sluice/other/checkout");
+    let ask = |machine: &Machine, arguments: &[&str]| {
+        let mut command = sluice(&machine.directory);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let answer = |machine: &mut Machine| {
+        let request = machine.hear();
+        assert_eq!(request.command, Order::Pause(0));
+        machine.say(&Event::Reply { seq: request.seq, result: Ok(()) });
+    };
+    let pause = ask(&machine, &["pause", "alice"]);
+    answer(&mut machine);
+    assert!(pause.wait_with_output().unwrap().status.success(), "it is this checkout's");
+
+    std::fs::write(checkout, "/elsewhere\x1b[2J").unwrap();
+    let lost = ask(&machine, &["pause", "alice"]).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&lost.stderr);
+    assert!(said.contains("no instance of this checkout runs; of others: other"), "{said}");
+    let named = ask(&machine, &["pause", "alice", "--instance", "other"]);
+    answer(&mut machine);
+    assert!(named.wait_with_output().unwrap().status.success());
+    let ps = ask(&machine, &["ps"]);
+    let request = machine.hear();
+    let report = Report {
+        domains: vec![DomainReport { name: "alice".into(), ..DomainReport::default() }],
+        ..Report::default()
+    };
+    machine.say(&Event::Report { seq: request.seq, report });
+    let listed = String::from_utf8(ps.wait_with_output().unwrap().stdout).unwrap();
+    assert!(listed.contains("checkout") && listed.contains("/elsewhere\\x1b[2J"), "{listed}");
+
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    machine.end(0);
 }

@@ -132,4 +132,14 @@ mod tests {
         bytes[54] = b'x';
         assert_eq!(Bundle::new(&bytes).members().count(), 0);
     }
+
+    #[test]
+    fn a_member_without_the_magic_is_none() {
+        let fine = member(CONFIG, b"abcde");
+        for at in 0..MAGIC.len() {
+            let mut bytes = fine.clone();
+            bytes[at] ^= 1;
+            assert_eq!(Bundle::new(&bytes).members().count(), 0, "byte {at}");
+        }
+    }
 }

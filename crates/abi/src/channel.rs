@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped.
 pub const MAX_FRAME: usize = 64 * 1024;
@@ -54,7 +54,8 @@ pub enum Event {
         /// The counters.
         report: Report,
     },
-    /// All domains have ended; the machine is switched off next.
+    /// All domains have ended; the machine is switched off when [`Command::Acknowledge`] has come, or after a few seconds. It may come
+    /// again, with its report, if the answer takes long.
     Finished,
 }
 
@@ -91,6 +92,8 @@ pub enum Command {
     /// Note what is in memory that nobody may change, or compare with what was noted; a difference stops the machine.
     /// For tests: free memory is put to use as a tripwire.
     Verify,
+    /// [`Event::Finished`] has arrived, and so has everything before it. It is not answered.
+    Acknowledge,
 }
 
 /// Why a command was refused.

@@ -3,7 +3,7 @@
 //! A guest that is alone on the network, behind an IOMMU, needs nobody between itself and the card: its software card is
 //! loaded into the physical one, whose registers it gets in place of the mirror, and whose DMA reaches its memory and
 //! nothing else. When somebody else goes on-line, or the guest touches what must outlive it, the card comes back into the
-//! software card, and all goes on by the mirror. Key types: [`Hands`]; [`Handling`], what a guest may do with the card
+//! software card, and all goes on by the mirror. Key types: [`CardOwner`]; [`DirectPolicy`], what a guest may do with the card
 //! itself. The card comes back in three steps: the guest's accesses exit again (the owner carries
 //! [`Segment::shown`] out), the card stops and is saved, the driver starts it. What each kind of card takes for that is
 //! [`Loadable`], a file each.
@@ -14,15 +14,16 @@
 mod e1000;
 mod rtl8139;
 
-use crate::mirror::{Direction, Shown, show_all, unhooked};
+use crate::mirror::{Direction, show_all};
 use crate::nic::{Nic, Register};
-use crate::segment::{Guests, Segment, World};
+use crate::owner::{CardOwner, DirectPolicy, Handoffs, Late, shown};
+use crate::segment::Segment;
+use crate::world::{Guests, World};
+use sluice_model::{Effects, Model, RegisterId, Seen, Tracker};
 use sluice_nic::dma::Dma;
 use sluice_nic::e1000::registers::Receive;
 use sluice_switch::{MAX_PORTS, PortId};
 use sluice_uplink::Card;
-use sluice_vpio::model::{Effects, Model, RegisterId};
-use sluice_vpio::{Questions, Seen, Tracker, hook_set};
 
 /// How long a guest has been alone when it gets the card.
 const SETTLE: u64 = 100_000_000;
@@ -30,73 +31,6 @@ const SETTLE: u64 = 100_000_000;
 const WATCH: u64 = 1_000_000;
 /// How long a guest that never comes to rest keeps it.
 const PATIENCE: u64 = 20_000_000;
-
-/// What a guest may do with the physical card when it has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Handling {
-    /// It never has it.
-    #[default]
-    Never,
-    /// All but what outlives it: EEPROM, PHY, wake-up.
-    Guarded,
-    /// Everything, as with passthrough.
-    Open,
-}
-
-/// A write that waits until the card has come back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Late {
-    register: Register,
-    width: u8,
-    value: u32,
-}
-
-/// In whose hands the physical card is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Hands {
-    /// The driver's.
-    Driver,
-    /// This guest's.
-    Guest(PortId),
-    /// This guest's, and wanted back since then.
-    Wanted(PortId, u64),
-    /// Still this guest's, but its accesses exit from now on.
-    Leaving(PortId, Option<Late>),
-}
-
-impl Hands {
-    /// The driver may work the card.
-    pub(crate) const fn are_driver(self) -> bool {
-        matches!(self, Self::Driver)
-    }
-
-    /// The guest that has it.
-    pub(crate) const fn guest(self) -> Option<PortId> {
-        match self {
-            Self::Driver => None,
-            Self::Guest(port) | Self::Wanted(port, _) | Self::Leaving(port, _) => Some(port),
-        }
-    }
-}
-
-/// How often the card changed hands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Handoffs {
-    /// All.
-    pub all: u64,
-    /// Those while its guest was in the midst of something.
-    pub forced: u64,
-}
-
-/// What a guest that has the card does without an exit.
-pub(crate) fn shown(model: &'static Model, handling: Handling, hands: Hands) -> Shown {
-    let questions = match (hands, handling) {
-        (Hands::Leaving(..), _) => Questions::ABSENT,
-        (_, Handling::Open) => Questions::SHADOW,
-        _ => Questions::SHADOW | Questions::PRESERVE,
-    };
-    Shown { direct: unhooked(hook_set(model, &[], questions)), hardware: true }
-}
 
 /// What a write to this register does outlives the guest that has the card.
 fn lasts(model: &Model, register: RegisterId) -> bool {
@@ -115,7 +49,7 @@ trait Loadable {
     fn load(&mut self, card: &mut Card<'_>) -> bool;
 
     /// Brings in the rest and starts the physical card. From here on it masters the bus for the guest.
-    fn start(&mut self, card: &mut Card<'_>, handling: Handling);
+    fn start(&mut self, card: &mut Card<'_>, handling: DirectPolicy);
 
     /// The guest that has the card reads, but by an exit. `None` if only the software card has that register.
     fn read(&self, card: &mut Card<'_>, register: Register, width: u8) -> Option<u32>;
@@ -135,7 +69,7 @@ trait Loadable {
     fn is_calm(&self, card: &mut Card<'_>, memory: &mut dyn Dma) -> bool;
 
     /// Stops the physical card and brings back what registers and the guest's memory tell.
-    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, handling: Handling);
+    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, handling: DirectPolicy);
 
     /// Brings back what only the card knows; its memory is the driver's again.
     fn recover(&mut self, card: &mut Card<'_>);
@@ -177,7 +111,7 @@ impl Nic {
 impl Segment {
     /// Says whether the guest at a port may have the card itself: it is of the same kind, and an IOMMU keeps it within
     /// the guest's memory.
-    pub fn allow(&mut self, port: PortId, handling: Handling) {
+    pub fn allow(&mut self, port: PortId, handling: DirectPolicy) {
         if let Some(station) = self.station_mut(port) {
             station.handling = handling;
         }
@@ -201,21 +135,21 @@ impl Segment {
     /// Moves the card on, if it is time, and notes when to look again.
     pub(crate) fn hand_over<G: Guests>(&mut self, world: &mut World<'_, G>) {
         match self.hands {
-            Hands::Driver => self.give(world),
-            Hands::Guest(port) => {
+            CardOwner::Driver => self.give(world),
+            CardOwner::Guest(port) => {
                 if self.online().any(|other| other != port) {
-                    self.hands = Hands::Wanted(port, world.now);
+                    self.hands = CardOwner::Wanted(port, world.now);
                     self.take_when_calm(world);
                 }
             }
-            Hands::Wanted(..) => self.take_when_calm(world),
-            Hands::Leaving(..) => {}
+            CardOwner::Wanted(..) => self.take_when_calm(world),
+            CardOwner::Leaving(..) => {}
         }
         let soon = world.now.saturating_add(WATCH);
         self.hand_over_at = match self.hands {
-            Hands::Driver => self.alone.map(|(_, since)| since.saturating_add(SETTLE).max(soon)),
-            Hands::Wanted(..) => Some(soon),
-            Hands::Guest(_) | Hands::Leaving(..) => None,
+            CardOwner::Driver => self.alone.map(|(_, since)| since.saturating_add(SETTLE).max(soon)),
+            CardOwner::Wanted(..) => Some(soon),
+            CardOwner::Guest(_) | CardOwner::Leaving(..) => None,
         };
     }
 
@@ -225,7 +159,7 @@ impl Segment {
         let alone = online.next().filter(|_| online.next().is_none());
         drop(online);
         let fit = |station: &crate::station::Station| {
-            station.handling != Handling::Never
+            station.handling != DirectPolicy::Never
                 && station.mirror.is_some()
                 && station.master
                 && !station.silent
@@ -259,7 +193,7 @@ impl Segment {
         self.uplink.stop(&mut world.card);
         if software.load(&mut world.card) && world.guests.lend(Some(port)) {
             software.start(&mut world.card, handling);
-            self.hands = Hands::Guest(port);
+            self.hands = CardOwner::Guest(port);
             self.handoffs.all += 1;
             self.alone = None;
             return self.settle(port);
@@ -269,7 +203,7 @@ impl Segment {
     }
 
     fn take_when_calm<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        let Hands::Wanted(port, since) = self.hands else { return };
+        let CardOwner::Wanted(port, since) = self.hands else { return };
         let memory = world.guests.memory(port);
         let software = self.station_mut(port).and_then(|station| station.nic.loadable());
         let calm = match (software, memory) {
@@ -286,7 +220,7 @@ impl Segment {
 
     /// The guest's accesses are to exit; [`Segment::carried_out`] does the rest.
     pub(crate) fn take(&mut self, port: PortId, late: Option<Late>) {
-        self.hands = Hands::Leaving(port, late);
+        self.hands = CardOwner::Leaving(port, late);
         self.settle(port);
     }
 
@@ -298,7 +232,7 @@ impl Segment {
         register: Register,
         width: u8,
     ) -> Option<u32> {
-        if self.hands.guest() != Some(port) || matches!(self.hands, Hands::Leaving(..)) {
+        if self.hands.guest() != Some(port) || matches!(self.hands, CardOwner::Leaving(..)) {
             return None;
         }
         self.station_mut(port)?.nic.loadable()?.read(&mut world.card, register, width)
@@ -313,7 +247,7 @@ impl Segment {
         width: u8,
         value: u32,
     ) -> bool {
-        if self.hands.guest() != Some(port) || matches!(self.hands, Hands::Leaving(..)) {
+        if self.hands.guest() != Some(port) || matches!(self.hands, CardOwner::Leaving(..)) {
             return false;
         }
         let Some(station) = self.station_mut(port) else { return false };
@@ -332,7 +266,7 @@ impl Segment {
 
     /// Brings the card back: its guest's accesses exit.
     pub(crate) fn bring_back<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        let Hands::Leaving(port, late) = self.hands else { return };
+        let CardOwner::Leaving(port, late) = self.hands else { return };
         let memory = world.guests.memory(port);
         let station = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut);
         if let (Some(station), Some(mut memory)) = (station, memory)
@@ -345,7 +279,7 @@ impl Segment {
             if let (Some(mirror), Some(model)) = (&mut station.mirror, station.device) {
                 show_all(&station.nic, &mut **mirror);
                 // What it did unseen meanwhile, its registers tell.
-                let direct = shown(model, station.handling, Hands::Guest(port)).direct;
+                let direct = shown(model, station.handling, CardOwner::Guest(port)).direct;
                 let exists = |page: u32| model.space.all_units(model.ports) >> page & 1 != 0;
                 let mut pages = (0..).zip(direct);
                 if pages.any(|(page, direct)| exists(page) && direct.contains(Direction::WRITE)) {
@@ -354,6 +288,7 @@ impl Segment {
             }
         }
         self.retake(world);
+        self.use_wire(world);
         if let Some(Late { register, width, value }) = late {
             let bytes = value.to_le_bytes();
             self.write(world, port, register, width, bytes.get(..usize::from(width)).unwrap_or(&bytes));
@@ -371,7 +306,7 @@ impl Segment {
         {
             software.scrub(&mut world.card);
         }
-        self.hands = Hands::Driver;
+        self.hands = CardOwner::Driver;
         self.handoffs.all += 1;
         self.uplink.start(&mut world.card);
     }

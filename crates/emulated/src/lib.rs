@@ -2,7 +2,7 @@
 //! card behind its uplink. No guest touches the hardware.
 //!
 //! Virtual passthrough of cards that master the bus stands on the same ground: guests read their card's registers in a
-//! [`Mirror`], and one that is alone has the physical card in its own hands ([`Handling`]).
+//! [`Mirror`], and one that is alone has the physical card in its own hands ([`DirectPolicy`]).
 //!
 //! Key types: [`Segment`] puts it together; [`Nic`] is a guest's card, whatever its model; [`Guests`] is how cards
 //! reach their guests' memory. Neighbours: `sluice_nic` (the cards), `sluice_switch`, `sluice_uplink`. The owner brings
@@ -10,8 +10,10 @@
 //!
 //! Frames move as far as they can within the call that set them off: from a doorbell through the switch onto the wire
 //! and into the other guests' cards, from a physical interrupt into the guests' cards. What finds no room waits in the
-//! switch's queues until the guest makes room, or the wire does. The work of each call is bounded: a card that has
-//! more to send than [`FRAMES_PER_CALL`] goes on at the next [`Segment::poll`].
+//! switch's queues until the guest makes room, or the wire does.
+//!
+//! The work of each call is bounded, and a guest's is its own: a card has a [`Budget`](sluice_nic::Budget) for each
+//! call, and what is left over is gone on with by [`Segment::resume`], which the owner calls in that guest's time.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -21,14 +23,17 @@ mod direct;
 mod mirror;
 mod names;
 mod nic;
+mod owner;
 mod segment;
 mod station;
 #[cfg(test)]
 mod tests;
+mod world;
 
-pub use direct::{Handling, Handoffs};
 pub use mirror::{Direct, Direction, Mirror, PAGES, Shown};
 pub use nic::{Bar, Description, Nic, Register, describe};
-pub use segment::{Counters, FRAMES_PER_CALL, Guests, Segment, World};
+pub use owner::{DirectPolicy, Handoffs};
+pub use segment::{Counters, Segment};
 pub use sluice_switch::{AttachError, PortId};
 pub use station::Changes;
+pub use world::{Guests, World};

@@ -15,11 +15,10 @@
 //! served at any width.
 
 use crate::nic::{Nic, Register};
+use sluice_model::{DeviceEvent, HookSet, Model, Questions, Seen, Tracker, hook_set};
 use sluice_nic::e1000::registers::{Receive, reg as e1000};
 use sluice_nic::rtl8139::registers::reg as rtl8139;
 pub use sluice_traps::Direction;
-use sluice_vpio::model::{DeviceEvent, Model};
-use sluice_vpio::{HookSet, Questions, Seen, Tracker, hook_set};
 
 /// Bytes of a page, the unit of what can be direct.
 const PAGE: u32 = 4096;

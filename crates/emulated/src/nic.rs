@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_nic::dma::Dma;
 use sluice_nic::ne2000::registers::Interrupt;
-use sluice_nic::{E1000, Ne2000, Rtl8139, e1000, ne2000, rtl8139};
+use sluice_nic::{Budget, E1000, Ne2000, Rtl8139, e1000, ne2000, rtl8139};
 
 /// One BAR of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +90,8 @@ pub(crate) enum Offer {
 pub(crate) enum Outgoing<'a> {
     /// A frame.
     Frame(&'a [u8]),
-    /// None came of this step: ask again.
-    Step,
+    /// None yet: the budget is spent.
+    Busy,
     /// It has nothing to send.
     Idle,
 }
@@ -214,22 +214,27 @@ impl Nic {
         }
     }
 
-    /// The next step of sending. A frame may lie in `buffer` then.
+    /// Sends on, as far as `budget` lasts. A frame may lie in `buffer` then.
     pub(crate) fn transmit<'a>(
         &'a mut self,
         memory: &mut dyn Dma,
         buffer: &'a mut [u8; FRAME],
+        budget: &mut Budget,
     ) -> Outgoing<'a> {
         match self {
             Self::Ne2000(card) => match card.take_transmitted(buffer) {
-                Some(len) => Outgoing::Frame(buffer.get(..len).unwrap_or(&[])),
+                Some(len) => {
+                    budget.step();
+                    budget.bytes(len);
+                    Outgoing::Frame(buffer.get(..len).unwrap_or(&[]))
+                }
                 None => Outgoing::Idle,
             },
             Self::Rtl8139(card) if !card.busy() => Outgoing::Idle,
-            Self::Rtl8139(card) => card.transmit(memory).map_or(Outgoing::Step, Outgoing::Frame),
-            Self::E1000(card) => match card.transmit(memory, buffer) {
+            Self::Rtl8139(card) => card.transmit(memory, budget).map_or(Outgoing::Busy, Outgoing::Frame),
+            Self::E1000(card) => match card.transmit(memory, buffer, budget) {
                 e1000::Transmission::Idle => Outgoing::Idle,
-                e1000::Transmission::Busy => Outgoing::Step,
+                e1000::Transmission::Busy => Outgoing::Busy,
                 e1000::Transmission::Frame(len) => Outgoing::Frame(buffer.get(..len).unwrap_or(&[])),
             },
         }
@@ -245,8 +250,13 @@ impl Nic {
         }
     }
 
-    /// Offers a frame from the switch.
-    pub(crate) fn offer(&mut self, frame: &[u8], memory: &mut dyn Dma) -> Offer {
+    /// Offers a frame from the switch, which is stored whole or not at all, whatever is left of `budget`.
+    pub(crate) fn offer(&mut self, frame: &[u8], memory: &mut dyn Dma, budget: &mut Budget) -> Offer {
+        if !matches!(self, Self::E1000(_)) {
+            // The 82540EM says itself how many descriptors a frame took.
+            budget.step();
+            budget.bytes(frame.len());
+        }
         match self {
             Self::Ne2000(card) => match card.receive_whole(frame) {
                 ne2000::Reception::Stored => Offer::Stored,
@@ -265,7 +275,7 @@ impl Nic {
                 rtl8139::Reception::Full => Offer::Later,
                 rtl8139::Reception::Missed => Offer::Missed,
             },
-            Self::E1000(card) => match card.receive(memory, frame) {
+            Self::E1000(card) => match card.receive(memory, frame, budget) {
                 e1000::Reception::Stored => Offer::Stored,
                 e1000::Reception::Filtered | e1000::Reception::Stopped => Offer::Unwanted,
                 e1000::Reception::Full => Offer::Later,

@@ -1,48 +1,18 @@
 //! Software cards, the switch and the uplink, put together.
 
-use crate::direct::{Handoffs, Hands};
 use crate::mirror::{self, Mirror, Shown};
 use crate::names;
 use crate::nic::{Description, FRAME, Offer, Outgoing, Register, describe};
+use crate::owner::{CardOwner, Handoffs};
 use crate::station::{Changes, Station};
+use crate::world::{Guests, World};
 use alloc::boxed::Box;
 use core::array;
 use sluice_abi::config::NicModel;
-use sluice_nic::dma::Dma;
+use sluice_model::Seen;
+use sluice_nic::Budget;
 use sluice_switch::{AttachError, MAX_PORTS, PortId, Switch, Verdict};
 use sluice_uplink::{Card, Sent, Uplink};
-use sluice_vpio::Seen;
-
-/// Frames that one call sends for a card; the rest waits for [`Segment::poll`].
-pub const FRAMES_PER_CALL: usize = 64;
-/// What a step without a frame counts for, in frames: a card may copy 256 KiB in one.
-const STEP: usize = 16;
-/// Nanoseconds before what is left over is gone on with: a guest with much to send, or a flood from the wire, shares the
-/// processor with other guests.
-const PAUSE: u64 = 250_000;
-
-/// How cards reach their guests' memory.
-pub trait Guests {
-    /// The memory of one guest, by the addresses that it gives its card. It has validated every access.
-    type Memory: Dma;
-
-    /// That of the guest at a port; `None`: it is gone.
-    fn memory(&mut self, port: PortId) -> Option<Self::Memory>;
-
-    /// The physical card reaches this guest's memory from now on, at the guest's addresses, or the driver's. False if
-    /// it cannot be contained there; it reaches the driver's then.
-    fn lend(&mut self, to: Option<PortId>) -> bool;
-}
-
-/// Everything outside, for the time of one call.
-pub struct World<'a, G> {
-    /// The physical card.
-    pub card: Card<'a>,
-    /// The guests.
-    pub guests: &'a mut G,
-    /// Nanoseconds from any fixed origin.
-    pub now: u64,
-}
 
 /// What a guest did with its card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +42,7 @@ pub struct Segment {
     pub(crate) switch: Switch,
     pub(crate) stations: Stations,
     pub(crate) uplink: Box<dyn Uplink>,
-    pub(crate) hands: Hands,
+    pub(crate) hands: CardOwner,
     pub(crate) handoffs: Handoffs,
     /// The guest that could have the physical card, and since when.
     pub(crate) alone: Option<(PortId, u64)>,
@@ -95,7 +65,7 @@ impl Segment {
             switch: Switch::new(),
             stations,
             uplink,
-            hands: Hands::Driver,
+            hands: CardOwner::Driver,
             handoffs: Handoffs::default(),
             alone: None,
             hand_over_at: None,
@@ -154,6 +124,7 @@ impl Segment {
             self.retake(world);
         }
         self.detach(port);
+        self.use_wire(world);
         self.hand_over(world);
     }
 
@@ -166,6 +137,7 @@ impl Segment {
         self.stuck &= !port.bit();
         self.changes.shown &= !port.bit();
         self.changes.lines &= !port.bit();
+        self.changes.resumes &= !port.bit();
     }
 
     /// How the card at a port looks on the PCI bus.
@@ -247,16 +219,35 @@ impl Segment {
         if let Some(mirror) = &mut station.mirror {
             mirror::show_written(&station.nic, register, &mut **mirror);
         }
+        let pauses = station.resumes_at.is_some_and(|at| at > world.now);
         self.stuck &= !port.bit();
-        self.pump(world, port);
+        if !pauses {
+            self.pump(world, port);
+        }
         self.deliver(world);
         self.settle(port);
         self.hand_over(world);
     }
 
+    /// When the guest at a port is to call [`Self::resume`]: its card has more to do than one call may.
+    pub fn resumes_at(&self, port: PortId) -> Option<u64> {
+        self.station(port)?.resumes_at
+    }
+
+    /// Goes on with what the card at a port has left to do, as far as a call may. To be called when
+    /// [`Self::resumes_at`] has come, in the time of its guest: nobody else's call does this work.
+    pub fn resume<G: Guests>(&mut self, world: &mut World<'_, G>, port: PortId) {
+        if let Some(station) = self.station_mut(port) {
+            station.behind = false;
+        }
+        self.pump(world, port);
+        self.deliver(world);
+        self.settle(port);
+    }
+
     /// The physical card interrupts. Not for the segment while a guest has it ([`Self::holder`]).
     pub fn interrupt<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        if !self.hands.are_driver() {
+        if !self.hands.is_driver() {
             return;
         }
         let Self { switch, stations, uplink, hands, stuck, changes, .. } = self;
@@ -267,9 +258,10 @@ impl Segment {
             }
         });
         if more {
-            self.go_on_later(world.now);
+            let later = world.after_pause();
+            self.again.get_or_insert(later);
         }
-        self.resume(world);
+        self.use_wire(world);
     }
 
     /// [`Self::deadline`] has come, or a guest was [configured](Self::configure).
@@ -294,7 +286,7 @@ impl Segment {
             return self.interrupt(world);
         }
         if self.again.is_none() {
-            return self.resume(world);
+            return self.use_wire(world);
         }
         // Timers do not bring forward what is to wait.
         self.deliver(world);
@@ -372,31 +364,28 @@ impl Segment {
         }
     }
 
-    fn go_on_later(&mut self, now: u64) {
-        self.again.get_or_insert(now.saturating_add(PAUSE));
-    }
-
-    /// Goes on with what waited for the wire or for time.
-    fn resume<G: Guests>(&mut self, world: &mut World<'_, G>) {
+    /// Puts on the wire what waited for it. Cards that waited for room behind it go on in their guests' time.
+    pub(crate) fn use_wire<G: Guests>(&mut self, world: &mut World<'_, G>) {
         self.flush(&mut world.card);
-        for port in (0..MAX_PORTS).filter_map(PortId::from_index) {
-            if self.station(port).is_some_and(|station| station.nic.is_sending()) {
-                self.pump(world, port);
-                self.settle(port);
+        let Self { switch, stations, changes, .. } = self;
+        for (port, station) in occupied(stations) {
+            if station.resumes_at.is_none() && station.nic.is_sending() && switch.has_room(port) {
+                station.resume_at(port, Some(world.now), changes);
             }
         }
         self.deliver(world);
     }
 
-    /// Sends what a guest's card has to send, as far as there is room.
+    /// Sends what a guest's card has to send, as far as there is room and a call may.
     fn pump<G: Guests>(&mut self, world: &mut World<'_, G>, port: PortId) {
         let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
+        station.resume_at(port, None, &mut self.changes);
         station.look();
         let mut bus = None;
-        let mut left = FRAMES_PER_CALL;
-        while left > 0 {
+        let mut budget = Budget::default();
+        while !budget.is_spent() {
             if !self.switch.has_room(port) {
                 // The wire interrupts when it takes frames again, and this card goes on then.
                 flush(&mut self.switch, &mut *self.uplink, self.hands, &mut world.card);
@@ -408,18 +397,18 @@ impl Segment {
                 bus = Some(station.bus(world.guests, port));
             }
             let Some(bus) = bus.as_mut() else { return };
-            match station.nic.transmit(bus, &mut self.frame) {
+            match station.nic.transmit(bus, &mut self.frame, &mut budget) {
                 Outgoing::Idle => return self.flush(&mut world.card),
-                Outgoing::Step => left = left.saturating_sub(STEP),
+                Outgoing::Busy => {}
                 Outgoing::Frame(frame) => {
-                    left -= 1;
                     // What became of it, the switch counts; the card has sent it in any case.
                     let _: Verdict = self.switch.send(port, frame);
                 }
             }
         }
+        drop(bus);
         if station.nic.is_sending() {
-            self.go_on_later(world.now);
+            station.resume_at(port, Some(world.after_pause()), &mut self.changes);
         }
         self.flush(&mut world.card);
     }
@@ -431,7 +420,18 @@ impl Segment {
     fn deliver<G: Guests>(&mut self, world: &mut World<'_, G>) {
         let Self { switch, stations, hands, stuck, changes, .. } = self;
         deliver(switch, stations, *hands, stuck, changes, world.guests);
+        for (port, station) in occupied(stations) {
+            if station.behind && station.resumes_at.is_none() {
+                station.resume_at(port, Some(world.after_pause()), changes);
+            }
+        }
     }
+}
+
+/// The stations that there are.
+fn occupied(stations: &mut Stations) -> impl Iterator<Item = (PortId, &mut Station)> {
+    let ports = (0..MAX_PORTS).filter_map(PortId::from_index);
+    ports.zip(stations).filter_map(|(port, station)| Some((port, station.as_deref_mut()?)))
 }
 
 /// Up to four bytes as a number.
@@ -442,8 +442,8 @@ fn value_of(bytes: &[u8]) -> u32 {
 }
 
 /// Frames from the switch to the wire, as long as it takes them.
-fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, hands: Hands, card: &mut Card<'_>) {
-    if !hands.are_driver() {
+fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, hands: CardOwner, card: &mut Card<'_>) {
+    if !hands.is_driver() {
         return;
     }
     while let Some(frame) = switch.outbox() {
@@ -454,11 +454,12 @@ fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, hands: Hands, card: &mut 
     }
 }
 
-/// Frames from the switch to the guests' cards, as long as they take them.
+/// Frames from the switch to the guests' cards, as long as they take them. A card that makes much work of them, such as by
+/// a ring without buffers, gets the rest in its guest's time.
 fn deliver<G: Guests>(
     switch: &mut Switch,
     stations: &mut Stations,
-    hands: Hands,
+    hands: CardOwner,
     stuck: &mut u16,
     changes: &mut Changes,
     guests: &mut G,
@@ -470,10 +471,14 @@ fn deliver<G: Guests>(
         ports &= ports - 1;
         let Some(port) = PortId::from_index(index) else { return };
         let Some(station) = stations.get_mut(index).and_then(Option::as_deref_mut) else { continue };
+        if station.behind {
+            continue;
+        }
         station.look();
         let mut bus = station.bus(guests, port);
+        let mut budget = Budget::default();
         while let Some(frame) = switch.inbox(port) {
-            match station.nic.offer(frame, &mut bus) {
+            match station.nic.offer(frame, &mut bus, &mut budget) {
                 Offer::Stored => station.rx_packets += 1,
                 Offer::Unwanted => {}
                 Offer::Missed => station.rx_missed += 1,
@@ -483,6 +488,10 @@ fn deliver<G: Guests>(
                 }
             }
             switch.pop_inbox(port);
+            if budget.is_spent() {
+                station.behind = true;
+                break;
+            }
         }
         drop(bus);
         station.settle(port, hands, *stuck, changes);

@@ -2,17 +2,16 @@
 //!
 //! Key types: [`Station`]; [`Changes`], what a guest has to be told of.
 
-use crate::direct::{self, Handling, Hands};
 use crate::mirror::{self, Mirror, Shown};
 use crate::names;
 use crate::nic::{Description, Nic, Register, describe};
-use crate::segment::Guests;
+use crate::owner::{self, CardOwner, DirectPolicy};
+use crate::world::Guests;
 use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
+use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
 use sluice_nic::dma::{Dma, DmaError};
 use sluice_switch::PortId;
-use sluice_vpio::model::{Model, RegisterId};
-use sluice_vpio::{Seen, Tracker, models, named};
 
 /// A guest's end of the segment.
 pub(crate) struct Station {
@@ -23,13 +22,17 @@ pub(crate) struct Station {
     pub(crate) tracker: Tracker,
     pub(crate) nic: Nic,
     /// What the guest may do with the physical card.
-    pub(crate) handling: Handling,
+    pub(crate) handling: DirectPolicy,
     /// The guest lets its card master the bus.
     pub(crate) master: bool,
     /// The guest has switched the line off.
     pub(crate) silent: bool,
     /// Level of its line.
     pub(crate) line: bool,
+    /// When its card goes on with what is left to do, in the guest's own time.
+    pub(crate) resumes_at: Option<u64>,
+    /// Frames wait for it that its card took too long to store: it gets them in its own time.
+    pub(crate) behind: bool,
     pub(crate) elements: u64,
     pub(crate) instructions: u64,
     pub(crate) by_register: [u64; names::MOST],
@@ -46,12 +49,14 @@ pub struct Changes {
     pub shown: u16,
     /// [`Segment::line`](crate::Segment::line).
     pub lines: u16,
+    /// [`Segment::resumes_at`](crate::Segment::resumes_at).
+    pub resumes: u16,
 }
 
 impl Changes {
     /// Nothing changed.
     pub const fn is_empty(self) -> bool {
-        self.shown | self.lines == 0
+        self.shown | self.lines | self.resumes == 0
     }
 }
 
@@ -76,10 +81,12 @@ impl Station {
             device: models::find_master(vendor, device),
             tracker: Tracker::new(),
             nic: Nic::new(model, mac),
-            handling: Handling::Never,
+            handling: DirectPolicy::Never,
             master: false,
             silent: false,
             line: false,
+            resumes_at: None,
+            behind: false,
             elements: 0,
             instructions: 0,
             by_register: [0; names::MOST],
@@ -117,6 +124,14 @@ impl Station {
         }
     }
 
+    /// Says when its card goes on, or that it has nothing left to do.
+    pub(crate) fn resume_at(&mut self, port: PortId, at: Option<u64>, changes: &mut Changes) {
+        if self.resumes_at != at {
+            self.resumes_at = at;
+            changes.resumes |= port.bit();
+        }
+    }
+
     /// Counts an access.
     pub(crate) fn count(&mut self, register: Register, width: u8, bytes: usize) {
         self.instructions += 1;
@@ -127,7 +142,7 @@ impl Station {
     }
 
     /// Brings what the guest sees up to date with its card.
-    pub(crate) fn settle(&mut self, port: PortId, hands: Hands, stuck: u16, changes: &mut Changes) {
+    pub(crate) fn settle(&mut self, port: PortId, hands: CardOwner, stuck: u16, changes: &mut Changes) {
         let line = self.nic.interrupt() && !self.silent;
         if line != self.line {
             self.line = line;
@@ -137,7 +152,7 @@ impl Station {
         let (Some(mirror), Some(model)) = (&mut self.mirror, self.device) else { return };
         mirror::show_moving(&self.nic, &mut **mirror);
         let shown = match hands.guest() {
-            Some(guest) if guest == port => direct::shown(model, self.handling, hands),
+            Some(guest) if guest == port => owner::shown(model, self.handling, hands),
             _ => mirror::shown(&self.nic, model, &mut self.tracker, stuck & port.bit() != 0),
         };
         if shown != self.shown {

@@ -6,20 +6,24 @@
 extern crate std;
 
 use crate::nic::{FRAME, Nic, Offer, Outgoing, Register};
-use crate::{Counters, Direction, Guests, Handling, Mirror, PAGES, PortId, Segment, Shown, World, describe};
+use crate::{
+    Counters, DirectPolicy, Direction, Guests, Mirror, PAGES, PortId, Segment, Shown, World, describe,
+};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use proptest::prelude::*;
 use sluice_abi::config::NicModel;
+use sluice_nic::Budget;
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_uplink::{Card, DmaMemory, RawDevice, Sent, Uplink, for_device};
 use std::sync::Mutex;
 
+mod bounds;
 mod cplus;
 mod rtl8139;
 mod shared;
@@ -44,19 +48,33 @@ fn mark(frame: &[u8]) -> u32 {
 }
 
 #[derive(Clone)]
-struct Memory(Rc<RefCell<VecMemory>>);
+struct Memory(Rc<RefCell<VecMemory>>, Rc<Cell<Moved>>);
+
+/// What a card did to memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Moved {
+    bytes: usize,
+    transfers: usize,
+}
 
 impl Memory {
     fn new(len: usize) -> Self {
-        Self(Rc::new(RefCell::new(VecMemory::new(BUS.into(), len))))
+        Self(Rc::new(RefCell::new(VecMemory::new(BUS.into(), len))), Rc::default())
+    }
+
+    fn count(&self, bytes: usize) {
+        let Moved { bytes: before, transfers } = self.1.get();
+        self.1.set(Moved { bytes: before + bytes, transfers: transfers + 1 });
     }
 }
 
 impl Dma for Memory {
     fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.count(buffer.len());
         self.0.borrow_mut().read(address, buffer)
     }
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        self.count(bytes.len());
         self.0.borrow_mut().write(address, bytes)
     }
 }
@@ -97,14 +115,14 @@ impl Physical {
         let mut memory = self.reached();
         let mut buffer = Box::new([0; FRAME]);
         while !self.slow || matches!(self.nic, Nic::Ne2000(_)) {
-            match self.nic.transmit(&mut memory, &mut buffer) {
+            match self.nic.transmit(&mut memory, &mut buffer, &mut Budget::default()) {
                 Outgoing::Idle => break,
-                Outgoing::Step => {}
+                Outgoing::Busy => {}
                 Outgoing::Frame(frame) => self.wire.push(frame.to_vec()),
             }
         }
         if let Some(frame) = self.arriving.front()
-            && matches!(self.nic.offer(frame, &mut memory), Offer::Stored)
+            && matches!(self.nic.offer(frame, &mut memory, &mut Budget::default()), Offer::Stored)
         {
             self.arriving.pop_front();
         }
@@ -167,6 +185,10 @@ struct Machine {
     guests: Memories,
     ports: Vec<(PortId, NicModel)>,
     lines: Vec<bool>,
+    /// When cards go on with what they have left to do.
+    resumes: Vec<Option<u64>>,
+    /// How long a call takes.
+    takes: u64,
     /// Where cards are shared by vpio: mirrors, and what of them guests reach.
     mirrors: Vec<(Words, Shown)>,
     now: u64,
@@ -200,7 +222,8 @@ impl Machine {
         });
         let ports: Vec<_> = ports.collect();
         let guests = Memories(models.iter().map(|_| Memory::new(0x4_0000)).collect(), lent);
-        Self { segment, physical, guests, lines: vec![false; ports.len()], ports, mirrors: vec![], now: 0 }
+        let (lines, resumes) = (vec![false; ports.len()], vec![None; ports.len()]);
+        Self { segment, physical, guests, lines, resumes, takes: 0, ports, mirrors: vec![], now: 0 }
     }
 
     /// Calls the segment as the hypervisor does, lines and time included.
@@ -208,7 +231,8 @@ impl Machine {
         self.now += 1000;
         let mut own = self.physical.memory.clone();
         let card = Card { registers: &mut self.physical, memory: &mut own };
-        let mut world = World { card, guests: &mut self.guests, now: self.now };
+        let ended = self.now + self.takes;
+        let mut world = World { card, guests: &mut self.guests, now: self.now, clock: &|| ended };
         let result = act(&mut self.segment, &mut world);
         loop {
             let changed = self.segment.take_changes();
@@ -217,6 +241,12 @@ impl Machine {
                     *line = self.segment.line(*port);
                 }
                 assert_eq!(*line, self.segment.line(*port), "a line changed and nobody was told");
+            }
+            for (resumes, (port, _)) in self.resumes.iter_mut().zip(&self.ports) {
+                if changed.resumes & port.bit() != 0 {
+                    *resumes = self.segment.resumes_at(*port);
+                }
+                assert_eq!(*resumes, self.segment.resumes_at(*port), "a card goes on and nobody was told");
             }
             for ((_, shown), (port, _)) in self.mirrors.iter_mut().zip(&self.ports) {
                 if changed.shown & port.bit() != 0 {
@@ -242,6 +272,15 @@ impl Machine {
             if self.segment.deadline().is_some_and(|at| at <= self.now) {
                 self.with(|segment, world| segment.poll(world));
             }
+            (0..self.ports.len()).for_each(|guest| self.resume_if_due(guest));
+        }
+    }
+
+    /// The guest has time for its card.
+    fn resume_if_due(&mut self, guest: usize) {
+        if self.resumes[guest].is_some_and(|at| at <= self.now) {
+            let (port, _) = self.ports[guest];
+            self.with(|segment, world| segment.resume(world, port));
         }
     }
 
@@ -494,11 +533,12 @@ fn a_full_ring_is_sent_in_portions() {
         }
     });
     let first = machine.physical.wire.len();
-    assert!((1..=crate::FRAMES_PER_CALL).contains(&first), "{first}");
-    let at = machine.segment.deadline().expect("the rest is to follow");
+    assert!((1..=Budget::STEPS / 2).contains(&first), "{first}");
+    let at = machine.resumes[0].expect("the rest is to follow");
     assert!(at > machine.now + 100_000, "and not at once");
     machine.with(|segment, world| segment.poll(world));
-    assert_eq!(machine.physical.wire.len(), first);
+    machine.drive(0, |card| card.registers.write(0x3818, 4, 200));
+    assert_eq!(machine.physical.wire.len(), first, "neither by polling nor by another doorbell");
     machine.settle();
     assert_eq!(machine.physical.wire.len(), 200);
     assert_eq!(machine.send(0, &mut *driver, &[0; 13]), Sent::Refused);

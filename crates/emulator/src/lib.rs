@@ -1,6 +1,7 @@
 //! Executing the few guest instructions that touch trapped memory, and taking string I/O apart.
 //!
-//! - [`translate`]: a guest's linear address through its own page tables ([`walk`]).
+//! - [`translate`], [`touch`]: a guest's linear address through its own page tables ([`walk`]).
+//! - [`Addressing`]: what a processor checks of an operand before it touches memory ([`operand`]).
 //! - [`step`]: one instruction, its operands going to a [`Machine`] ([`execute`]).
 //! - [`StringIo`]: what an INS or OUTS moves ([`string_io`]).
 //!
@@ -13,10 +14,12 @@
 extern crate alloc;
 
 pub mod execute;
+pub mod operand;
 mod operation;
 pub mod string_io;
 pub mod walk;
 
-pub use execute::{Error, Machine, Segment, cr8_write, length, step};
+pub use execute::{Error, Machine, cr8_write, length, step};
+pub use operand::{Addressing, Fault, Pieces, Segment, SegmentRegister};
 pub use string_io::StringIo;
-pub use walk::{PageFault, PagingState, translate};
+pub use walk::{PageFault, PagingState, Tables, touch, translate};

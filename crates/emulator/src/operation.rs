@@ -12,6 +12,8 @@ pub const AF: u64 = 1 << 4;
 pub const ZF: u64 = 1 << 6;
 /// Sign.
 pub const SF: u64 = 1 << 7;
+/// Trap after every instruction.
+pub const TF: u64 = 1 << 8;
 /// Direction of string instructions.
 pub const DF: u64 = 1 << 10;
 /// Overflow.

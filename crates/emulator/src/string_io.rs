@@ -3,8 +3,10 @@
 //! The exit says port, direction and width; the rest (address size, segment, repetition) is in the
 //! instruction. Source: APM vol 3, INS and OUTS.
 
-use crate::execute::{Error, Segment, segment_of};
+use crate::execute::{Error, segment_of};
+use crate::operand::Segment;
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
+use sluice_memory::PAGE_SIZE;
 
 /// An INS or OUTS instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,16 @@ impl StringIo {
         if self.repeats { rcx & self.address_mask } else { 1 }
     }
 
+    /// How many of `count` elements of `width` bytes, upward from offset `index` at a linear address, lie side by side in
+    /// one page; one at least, also if it crosses into the next page. `count` is at least 1.
+    pub fn together(&self, index: u64, linear: u64, width: usize, count: u64) -> u64 {
+        let width = width.max(1) as u64;
+        let in_page = (PAGE_SIZE - (linear & (PAGE_SIZE - 1))) / width;
+        // Past its last value the index begins again at zero.
+        let in_index = (self.address_mask - (index & self.address_mask)) / width;
+        count.min(in_page).min(in_index.saturating_add(1)).max(1)
+    }
+
     /// The value of a 64-bit register after its addressed part became `new`: a 32-bit part clears
     /// the upper half, a 16-bit part leaves the rest.
     pub fn merge(&self, old: u64, new: u64) -> u64 {
@@ -90,6 +102,8 @@ mod tests {
         let io = StringIo::decode(&[0x65, 0xf3, 0x6e], 16).unwrap();
         assert_eq!((io.repeats(), io.address_mask(), io.segment()), (true, 0xffff, Segment::Gs));
         assert_eq!(io.merge(0x1234_5678, 0x1_0001), 0x1234_0001);
+        assert_eq!((io.together(0xfffc, 0x1_fffc, 2, 9), io.together(0xfffe, 0x1_1ffe, 4, 9)), (2, 1));
+        assert_eq!((io.together(0, 0x1000, 4, 5000), io.together(0, 0x1ffd, 4, 5)), (1024, 1));
         assert!(StringIo::decode(&[0x90], 64).is_err());
         assert!(StringIo::decode(&[0xf3], 64).is_err());
     }

@@ -111,7 +111,8 @@ pub fn segment(data: &[u8]) {
     while !input.is_empty() {
         let (mut nothing, mut none) = (Nothing, NoMemory);
         let card = Card { registers: &mut nothing, memory: &mut none };
-        let mut world = World { card, guests: &mut guests, now };
+        let began = now;
+        let mut world = World { card, guests: &mut guests, now, clock: &|| began };
         let limit = if model == NicModel::E1000 { 0x5fff } else { 0xff };
         let register = Register { io: input.flag(), offset: u32::from(input.u16()) & limit };
         let width = input.choose(&[1, 2, 4, 4]);
@@ -147,7 +148,13 @@ pub fn segment(data: &[u8]) {
             7 => segment.configure(mallory, input.flag(), input.flag()),
             8 => {
                 now = now.wrapping_add(u64::from(input.u32()) << (input.u8() % 20));
+                world.now = now;
                 segment.poll(&mut world);
+                for port in [mallory, bob] {
+                    if segment.resumes_at(port).is_some_and(|at| at <= now) {
+                        segment.resume(&mut world, port);
+                    }
+                }
             }
             _ => wire.lock().unwrap().full = input.flag(),
         }

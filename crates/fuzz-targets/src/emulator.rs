@@ -1,15 +1,18 @@
 //! The instruction emulator: bytes, registers and page tables are all the guest's.
 
 use crate::Input;
-use sluice_emulator::walk::{Access, Kind};
-use sluice_emulator::{Error, Machine, PagingState, Segment, StringIo, translate};
+use sluice_emulator::walk::{Access, Kind, WalkError};
+use sluice_emulator::{
+    Addressing, Error, Fault, Machine, PagingState, Segment, SegmentRegister, StringIo, Tables, touch,
+    translate,
+};
 use sluice_memory::Gpa;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 /// Where the toy memory begins.
 const BASE: u64 = 0x1000;
-/// Accesses that one call may make: a batch of a repeated move, read and written.
-const MOST: usize = 2 * 512 + 4;
+/// Accesses that one call may make: a batch of a repeated move, looked for, read and written.
+const MOST: usize = 4 * 512 + 4;
 
 /// Opcodes that are understood; half of the inputs begin with one, after optional prefixes.
 const OPCODES: &[&[u8]] = &[
@@ -69,6 +72,31 @@ const OPCODES: &[&[u8]] = &[
     &[0x0f, 0xb1],
     &[0x0f, 0xc0],
     &[0x0f, 0xc1],
+    &[0xa6],
+    &[0xa7],
+    &[0xae],
+    &[0xaf],
+    &[0x50],
+    &[0x6a],
+    &[0x68],
+    &[0x58],
+    &[0x0f, 0x10],
+    &[0x0f, 0x11],
+    &[0x0f, 0x12],
+    &[0x0f, 0x13],
+    &[0x0f, 0x16],
+    &[0x0f, 0x17],
+    &[0x0f, 0x28],
+    &[0x0f, 0x29],
+    &[0x0f, 0x2b],
+    &[0x0f, 0x6e],
+    &[0x0f, 0x6f],
+    &[0x0f, 0x7e],
+    &[0x0f, 0x7f],
+    &[0x0f, 0xd6],
+    &[0x0f, 0xe7],
+    &[0x0f, 0xf0],
+    &[0x0f, 0x38, 0x2a],
 ];
 const PREFIXES: &[u8] =
     &[0x66, 0x67, 0xf0, 0xf2, 0xf3, 0x2e, 0x36, 0x3e, 0x26, 0x64, 0x65, 0x40, 0x44, 0x48, 0x4f];
@@ -76,6 +104,7 @@ const PREFIXES: &[u8] =
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct State {
     gpr: [u64; 16],
+    xmm: [u128; 16],
     rflags: u64,
     rip: u64,
     memory: Vec<u8>,
@@ -83,25 +112,39 @@ struct State {
 
 struct Toy {
     state: State,
-    bases: [u64; 6],
-    bitness: u32,
+    addressing: Addressing,
+    segments: [SegmentRegister; 6],
     accesses: usize,
-    writes: usize,
+    /// Nothing is to be read of what is not to be written after all.
+    reads: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Missing,
+    Fault(Fault),
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
 }
 
 impl Toy {
-    fn place(&mut self, at: u64, len: usize) -> Result<core::ops::Range<usize>, ()> {
-        assert!(matches!(len, 1 | 2 | 4 | 8), "an operand of {len} bytes");
+    fn place(&mut self, at: u64, len: usize) -> Result<core::ops::Range<usize>, Refusal> {
+        assert!(matches!(len, 1 | 2 | 4 | 8 | 16), "an operand of {len} bytes");
         self.accesses += 1;
         assert!(self.accesses <= MOST, "one call makes too many accesses");
-        let start = usize::try_from(at.checked_sub(BASE).ok_or(())?).map_err(|_| ())?;
-        let end = start.checked_add(len).ok_or(())?;
-        if end <= self.state.memory.len() { Ok(start..end) } else { Err(()) }
+        let start =
+            usize::try_from(at.checked_sub(BASE).ok_or(Refusal::Missing)?).map_err(|_| Refusal::Missing)?;
+        let end = start.checked_add(len).ok_or(Refusal::Missing)?;
+        if end <= self.state.memory.len() { Ok(start..end) } else { Err(Refusal::Missing) }
     }
 }
 
 impl Machine for Toy {
-    type Fault = ();
+    type Fault = Refusal;
     fn gpr(&self, index: usize) -> u64 {
         self.state.gpr[index]
     }
@@ -117,31 +160,46 @@ impl Machine for Toy {
     fn rip(&self) -> u64 {
         self.state.rip
     }
-    fn set_rip(&mut self, value: u64) {
-        self.state.rip = value;
+    fn retire(&mut self, length: u64) {
+        self.state.rip = self.state.rip.wrapping_add(length);
     }
-    fn segment_base(&self, segment: Segment) -> u64 {
-        self.bases[segment as usize]
+    fn xmm(&self, index: usize) -> u128 {
+        self.state.xmm[index]
+    }
+    fn set_xmm(&mut self, index: usize, value: u128) {
+        self.state.xmm[index] = value;
     }
     fn bitness(&self) -> u32 {
-        self.bitness
+        self.addressing.bitness
     }
-    fn read(&mut self, at: u64, buffer: &mut [u8]) -> Result<(), ()> {
+    fn stack_bits(&self) -> u32 {
+        self.addressing.bitness
+    }
+    fn linear(&self, segment: Segment, offset: u64, len: usize, kind: Kind) -> Result<u64, Refusal> {
+        assert!(offset <= u64::MAX >> (64 - self.addressing.bitness.max(32)), "an offset of too many bits");
+        let linear = self.addressing.linear(segment, &self.segments[segment as usize], offset, len, kind)?;
+        assert!(self.addressing.bitness == 64 || linear <= 0xffff_ffff, "a linear address of too many bits");
+        Ok(linear)
+    }
+    fn probe(&mut self, at: u64, len: usize, _: Kind) -> Result<(), Refusal> {
+        self.place(at, len).map(|_| ())
+    }
+    fn read(&mut self, at: u64, buffer: &mut [u8]) -> Result<(), Refusal> {
         let place = self.place(at, buffer.len())?;
         buffer.copy_from_slice(&self.state.memory[place]);
+        self.reads += 1;
         Ok(())
     }
-    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), ()> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let place = self.place(at, bytes.len())?;
         self.state.memory[place].copy_from_slice(bytes);
-        self.writes += 1;
         Ok(())
     }
 }
 
-/// One instruction. Asserts that accesses have sizes of operands and are bounded in number, that RIP moves past the
-/// instruction or not at all, and that an instruction that failed left everything as it was, but for the
-/// progress of a string instruction.
+/// One instruction. Asserts that accesses have sizes of operands and are bounded in number, that addresses have no more
+/// bits than the mode, that RIP moves past the instruction or not at all, and that an instruction that failed left
+/// everything as it was and had read nothing, but for the progress of a string instruction.
 pub fn step(data: &[u8]) {
     let mut input = Input::new(data);
     let bitness = input.choose(&[64, 64, 32, 16]);
@@ -154,10 +212,21 @@ pub fn step(data: &[u8]) {
             _ => input.u64(),
         };
     }
-    let mut bases = [0; 6];
+    let flat = SegmentRegister { base: 0, limit: u32::MAX, attributes: 0xc93 };
+    let mut segments = [flat; 6];
     if input.u8() > 200 {
-        bases = core::array::from_fn(|_| input.u64());
+        segments = core::array::from_fn(|_| SegmentRegister {
+            base: if input.flag() { 0 } else { input.u64() },
+            limit: if input.flag() { u32::MAX } else { input.u32() },
+            attributes: if input.flag() { flat.attributes } else { input.u16() },
+        });
     }
+    let xmm = core::array::from_fn(|index| 0x0123_4567_89ab_cdef_u128 << (4 * index));
+    let paging = PagingState {
+        cr0: u64::from(bitness != 16),
+        efer: if bitness == 64 { 1 << 10 } else { 0 },
+        ..PagingState::default()
+    };
     let rflags = 2 | u64::from(input.u16()) & 0xcd5;
     let rip = if input.flag() { 0x40_0000 } else { input.u64() };
     let memory = (0..0x400u32).map(|at| at.wrapping_mul(37) as u8).collect();
@@ -170,24 +239,28 @@ pub fn step(data: &[u8]) {
     }
     code.extend(input.bytes(15usize.saturating_sub(code.len())));
 
-    let before = State { gpr, rflags, rip, memory };
-    let mut toy = Toy { state: before.clone(), bases, bitness, accesses: 0, writes: 0 };
+    let before = State { gpr, xmm, rflags, rip, memory };
+    let addressing = Addressing { paging, rflags, cpl: 0, bitness };
+    let mut toy = Toy { state: before.clone(), addressing, segments, accesses: 0, reads: 0 };
     let result = sluice_emulator::step(&mut toy, &code);
+    let reads = toy.reads;
     let mut after = toy.state;
     match result {
         Ok(()) => {
             let moved = after.rip.wrapping_sub(before.rip);
-            let moved = if bitness == 64 { moved } else { moved & 0xffff };
             assert!(moved <= 15, "RIP moved by {moved:#x}: {code:02x?}");
         }
         Err(error) => {
             assert_eq!((after.rip, after.rflags), (before.rip, before.rflags), "{error:?}: {code:02x?}");
-            if error == Error::Fault(()) && string_progress(&before, &after) {
+            if matches!(error, Error::Fault(_)) && string_progress(&before, &after) {
                 // RAX, RCX, RSI, RDI and memory belong to what was done before the fault.
                 for index in [0, 1, 6, 7] {
                     after.gpr[index] = before.gpr[index];
                 }
                 after.memory.clone_from(&before.memory);
+            } else {
+                // An immediate apart, all of an instruction's operands can be known before the first is read.
+                assert_eq!(reads, 0, "{error:?} came after a read: {code:02x?}");
             }
             assert!(after == before, "{error:?} left a change behind: {code:02x?}");
         }
@@ -215,6 +288,13 @@ pub fn string_io(data: &[u8]) {
     assert!(matches!(mask, 0xffff | 0xffff_ffff | u64::MAX));
     assert!(io.remaining(old) <= mask);
     assert!(io.repeats() || io.remaining(old) == 1);
+    let (width, count) = (input.choose(&[1, 2, 4]), new.max(1));
+    let together = io.together(old, new, width, count);
+    assert!((1..=count).contains(&together));
+    if together > 1 {
+        assert!((new & 0xfff) + together * width as u64 <= 0x1000, "not in one page");
+        assert!((old & mask).checked_add((together - 1) * width as u64).is_some_and(|last| last <= mask));
+    }
     let merged = io.merge(old, new);
     assert_eq!(merged & mask, new & mask);
     assert_eq!(io.merge(merged, merged), merged);
@@ -223,17 +303,48 @@ pub fn string_io(data: &[u8]) {
     }
 }
 
+/// Page tables in words, which remember how often they were read.
+struct Words {
+    words: RefCell<Vec<u64>>,
+    reads: Cell<usize>,
+}
+
+impl Tables for Words {
+    fn read(&self, at: Gpa) -> Option<u64> {
+        self.reads.set(self.reads.get() + 1);
+        assert!(at.is_aligned(8), "an unaligned word");
+        self.words.borrow().get(usize::try_from(at.as_u64() / 8).ok()?).copied()
+    }
+
+    fn replace(&self, at: Gpa, old: u64, new: u64) -> bool {
+        assert_eq!(
+            (new & old, new & !old & !0x60_0000_0060),
+            (old, 0),
+            "more than accessed and dirty bits is set"
+        );
+        let mut words = self.words.borrow_mut();
+        let word = &mut words[(at.as_u64() / 8) as usize];
+        let same = *word == old;
+        if same {
+            *word = new;
+        }
+        same
+    }
+}
+
 /// Page tables. Asserts that a walk reads at most five aligned words, keeps the offset in the page, reports error codes
 /// that fit the access, and that rights are monotonous: what may be written may be read, what a user may do the
-/// kernel may do.
+/// kernel may do, unless SMEP or SMAP is on; and that an access sets accessed and dirty bits only, of present entries,
+/// where a look allows it, and none where it does not.
 pub fn walk(data: &[u8]) {
     const WORDS: usize = 8 * 512;
     let mut input = Input::new(data);
     let state = PagingState {
         cr0: u64::from(input.u8() & 1) << 16 | u64::from(input.u8() != 0) << 31 | 1,
         cr3: if input.u8() < 250 { u64::from(input.u8() % 8) << 12 } else { input.u64() },
-        cr4: u64::from(input.u16()) & 0x1030,
+        cr4: u64::from(input.u16()) & 0x1030 | u64::from(input.u8() & 3) << 20,
         efer: u64::from(input.u16()) & 0xd00,
+        physical_bits: input.choose(&[32, 36, 40, 48, 52, 0, 99]),
     };
     let linear = input.u64();
     let mut words = vec![0u64; WORDS];
@@ -248,27 +359,29 @@ pub fn walk(data: &[u8]) {
         let address = if input.u8() < 220 { u64::from(input.u8() % 8) << 12 } else { input.u64() & !0xfff };
         words[page * 512 + index] = address | flags | u64::from(input.u8() & 1) << 63;
     }
-    let reads = Cell::new(0);
-    let read = |gpa: Gpa| {
-        reads.set(reads.get() + 1);
-        assert!(gpa.is_aligned(8), "an unaligned word");
-        words.get(usize::try_from(gpa.as_u64() / 8).ok()?).copied()
-    };
-    let go = |kind, user| {
-        reads.set(0);
-        let result = translate(&state, linear, Access { kind, user }, &read);
-        assert!(reads.get() <= 5, "{} reads", reads.get());
+    let tables = Words { words: RefCell::new(words), reads: Cell::new(0) };
+    let go = |kind, user, ac| {
+        tables.reads.set(0);
+        let access = Access { kind, user, ac };
+        let result = translate(&state, linear, access, &|at| tables.read(at));
+        assert!(tables.reads.get() <= 5, "{} reads", tables.reads.get());
         match result {
             Ok(gpa) => assert_eq!(gpa.as_u64() & 0xfff, linear & 0xfff),
             Err(fault) => {
                 assert_eq!(fault.error_code & 2 != 0, kind == Kind::Write);
                 assert_eq!(fault.error_code & 4 != 0, user);
-                assert_eq!(fault.error_code & !0x17, 0);
+                assert_eq!(fault.error_code & !0x1f, 0);
+                assert!(fault.error_code & 9 != 8, "reserved bits of what is not present");
             }
         }
+        let before = tables.words.borrow().clone();
+        let touched = touch(&state, linear, access, &tables);
+        assert_eq!(touched, result.map_err(WalkError::Page), "an access differs from a look at it");
+        assert!(touched.is_ok() || *tables.words.borrow() == before, "a fault set bits");
+        assert!(translate(&state, linear, access, &|at| tables.read(at)) == result);
         result.ok()
     };
-    let kernel = go(Kind::Read, false);
+    let kernel = go(Kind::Read, false, true);
     for (kind, user) in [
         (Kind::Write, false),
         (Kind::Execute, false),
@@ -276,11 +389,13 @@ pub fn walk(data: &[u8]) {
         (Kind::Write, true),
         (Kind::Execute, true),
     ] {
-        if let Some(gpa) = go(kind, user) {
+        let allowed = go(kind, user, true);
+        if let Some(gpa) = allowed {
             assert_eq!(Some(gpa), kernel, "{kind:?}, user {user}: allowed, but the kernel may not read it");
         }
-        if user && go(kind, true).is_some() {
-            assert!(go(kind, false).is_some(), "a user may what the kernel may not: {kind:?}");
+        let guarded = kind == Kind::Execute && state.cr4 & 1 << 20 != 0;
+        if user && allowed.is_some() && !guarded {
+            assert!(go(kind, false, true).is_some(), "a user may what the kernel may not: {kind:?}");
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use crate::Input;
 use sluice_abi::config::NicModel;
-use sluice_emulated::{Direction, Guests, Handling, Mirror, PAGES, PortId, Register, Segment, Shown, World};
+use sluice_emulated::{
+    DirectPolicy, Direction, Guests, Mirror, PAGES, PortId, Register, Segment, Shown, World,
+};
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
-use sluice_nic::{E1000, Rtl8139, e1000};
+use sluice_nic::{Budget, E1000, Rtl8139, e1000};
 use sluice_uplink::{Card, DmaMemory, RawDevice, Uplink, for_device};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -89,7 +91,7 @@ impl Physical {
             Nic::E1000(card) => {
                 card.advance(self.now);
                 for _ in 0..512 {
-                    match card.transmit(&mut memory, &mut buffer) {
+                    match card.transmit(&mut memory, &mut buffer, &mut Budget::default()) {
                         e1000::Transmission::Frame(len) => check(&buffer[..len]),
                         e1000::Transmission::Busy => {}
                         e1000::Transmission::Idle => break,
@@ -102,7 +104,7 @@ impl Physical {
                     if !card.busy() {
                         break;
                     }
-                    if let Some(frame) = card.transmit(&mut memory) {
+                    if let Some(frame) = card.transmit(&mut memory, &mut Budget::default()) {
                         check(frame);
                     }
                 }
@@ -113,7 +115,7 @@ impl Physical {
     fn receive(&mut self, frame: &[u8]) {
         let mut memory = self.reached();
         match &mut self.nic {
-            Nic::E1000(card) => drop(card.receive(&mut memory, frame)),
+            Nic::E1000(card) => drop(card.receive(&mut memory, frame, &mut Budget::default())),
             Nic::Rtl8139(card) => drop(card.receive(frame, &mut memory)),
         }
     }
@@ -185,7 +187,8 @@ impl Machine {
         let ports = [self.port(0), self.port(1)];
         let mut own = self.physical.own.clone();
         let card = Card { registers: &mut self.physical, memory: &mut own };
-        let mut world = World { card, guests: &mut self.guests, now: self.now };
+        let now = self.now;
+        let mut world = World { card, guests: &mut self.guests, now, clock: &|| now };
         let result = act(&mut self.segment, &mut world);
         for _ in 0..16 {
             let changed = self.segment.take_changes();
@@ -247,6 +250,11 @@ impl Machine {
             self.with(|segment, world| segment.interrupt(world));
         }
         self.with(|segment, world| segment.poll(world));
+        for port in [self.port(0), self.port(1)] {
+            if self.segment.resumes_at(port).is_some_and(|at| at <= self.now) {
+                self.with(|segment, world| segment.resume(world, port));
+            }
+        }
     }
 
     /// Bob's driver does something.
@@ -289,7 +297,7 @@ fn machine(input: &mut Input<'_>) -> (Machine, Box<dyn Uplink>) {
     let mut own = physical.own.clone();
     assert!(uplink.start(&mut Card { registers: &mut physical, memory: &mut own }));
     let mut segment = Segment::new(uplink);
-    let handling = input.choose(&[Handling::Never, Handling::Guarded, Handling::Open]);
+    let handling = input.choose(&[DirectPolicy::Never, DirectPolicy::Guarded, DirectPolicy::Open]);
     let mut plug = |mac| {
         let port = segment.attach(model, mac).unwrap();
         segment.configure(port, true, false);

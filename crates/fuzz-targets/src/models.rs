@@ -1,19 +1,19 @@
 //! The device state models of bus masters, as trackers beside the software cards.
 //!
 //! A client accesses a card in any way at any width, frames arrive, memory holds any descriptors. The checks are
-//! those of `crates/vpio/tests/models`, whose code this is: a panic there is a finding.
+//! those of `crates/model/tests/models`, whose code this is: a panic there is a finding.
 
-#[path = "../../vpio/tests/models/beside.rs"]
+#[path = "../../model/tests/models/beside.rs"]
 mod beside;
-#[path = "../../vpio/tests/models/e1000.rs"]
+#[path = "../../model/tests/models/e1000.rs"]
 mod e1000_card;
-#[path = "../../vpio/tests/models/rtl8139.rs"]
+#[path = "../../model/tests/models/rtl8139.rs"]
 mod rtl8139_card;
 
 use crate::Input;
 use beside::{Beside, Card};
+use sluice_model::Questions;
 use sluice_nic::{E1000, Rtl8139};
-use sluice_vpio::Questions;
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 

@@ -1,10 +1,10 @@
 //! The software e1000: accesses, frames, time and memory that is or is not there.
 
 use crate::Input;
-use sluice_nic::E1000;
 use sluice_nic::dma::{Dma, DmaError, Recorded, VecMemory};
 use sluice_nic::e1000::registers::{WINDOW, reg};
 use sluice_nic::e1000::{MAX_OUTGOING, Reception, Transmission};
+use sluice_nic::{Budget, E1000};
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 /// Transfers and bytes that one call may take, a frame sent to itself included.
@@ -97,10 +97,12 @@ pub fn e1000(data: &[u8]) {
             12 | 13 => {
                 let mut frame = vec![0x5a; usize::from(input.u16())];
                 frame.iter_mut().zip(MAC).for_each(|(to, from)| *to = from);
-                let _ = card.receive(&mut memory, &frame);
+                let _ = card.receive(&mut memory, &frame, &mut Budget::default());
             }
             _ => {
-                if let Transmission::Frame(len) = card.transmit(&mut memory, &mut buffer) {
+                if let Transmission::Frame(len) =
+                    card.transmit(&mut memory, &mut buffer, &mut Budget::default())
+                {
                     assert!(len > 0 && len <= buffer.len());
                 }
             }
@@ -123,12 +125,12 @@ pub fn e1000(data: &[u8]) {
     let mut frame = vec![0x5a; 64];
     frame[..6].copy_from_slice(&MAC);
     memory.write(0x1000, &0x4000u64.to_le_bytes()).unwrap();
-    assert_eq!(card.receive(&mut memory, &frame), Reception::Stored);
+    assert_eq!(card.receive(&mut memory, &frame, &mut Budget::default()), Reception::Stored);
     assert_eq!(memory.memory.memory.at(0x4000, 64), Some(&frame[..]));
     memory.write(0, &0x4000u64.to_le_bytes()).unwrap();
     memory.write(8, &(1u64 << 24 | 64).to_le_bytes()).unwrap();
     card.write(reg::TDT, 4, 1);
-    assert_eq!(card.transmit(&mut memory, &mut buffer), Transmission::Frame(64));
+    assert_eq!(card.transmit(&mut memory, &mut buffer, &mut Budget::default()), Transmission::Frame(64));
     assert_eq!(buffer[..64], frame[..]);
 }
 

@@ -1,10 +1,10 @@
 //! The software RTL8139, in C mode and in C+ mode, over memory that refuses some of it.
 
 use crate::Input;
-use sluice_nic::Rtl8139;
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_nic::rtl8139::registers::reg;
 use sluice_nic::rtl8139::{MAX_SENT, Reception};
+use sluice_nic::{Budget, Rtl8139};
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 
@@ -86,7 +86,7 @@ pub fn rtl8139(data: &[u8]) {
                 assert_eq!(card.read(offset, width), card.read(offset, width));
             }
             5 | 6 => {
-                if let Some(frame) = card.transmit(&mut memory) {
+                if let Some(frame) = card.transmit(&mut memory, &mut Budget::default()) {
                     assert!(!frame.is_empty() && frame.len() <= MAX_SENT);
                 }
             }
@@ -139,7 +139,7 @@ fn works_after_all(card: &mut Rtl8139, memory: &mut Memory) {
     ] {
         card.write(offset, width, value, memory);
     }
-    assert_eq!(card.transmit(memory).map(<[u8]>::len), Some(60));
+    assert_eq!(card.transmit(memory, &mut Budget::default()).map(<[u8]>::len), Some(60));
     assert_eq!(card.receive(&[0x5a; 60], memory), Reception::Stored);
     assert_eq!(card.read(reg::CBR, 2), 68);
 }

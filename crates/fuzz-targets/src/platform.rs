@@ -42,9 +42,19 @@ pub fn lapic(data: &[u8]) {
             }
             2 => effect = apic.msr_write(input.choose(&[0x1b, 0x6e0]), value, now).unwrap_or(Effect::None),
             3 => drop(apic.msr_read(0x800 + register.min(0xffff), now)),
-            4 | 5 => effect = apic.mmio_write(register.wrapping_mul(16), value as u32, now),
-            6 => drop(apic.mmio_read(register.wrapping_mul(input.choose(&[1, 16])), now)),
+            4 | 5 => {
+                let len = input.choose(&[4, 4, 4, 4, 1, 2, 3, 8]);
+                let at = register.wrapping_mul(16);
+                effect = apic.mmio_store(at, &value.to_le_bytes()[..len], now);
+                assert!(len == 4 || effect == Effect::None, "a write of {len} bytes has an effect");
+            }
+            6 => {
+                let mut buffer = [0; 32];
+                let len = input.choose(&[4, 1, 2, 8, 16, 32]);
+                apic.mmio_load(register.wrapping_mul(input.choose(&[1, 16])), &mut buffer[..len], now);
+            }
             7 => apic.request(value as u8, value & 0x100 != 0),
+            8 if input.flag() => apic.observe_cr8(value as u8 & 15),
             8 => apic.set_cr8(value as u8),
             9 => drop(apic.eoi()),
             10 => now = now.wrapping_add(value),
@@ -102,9 +112,11 @@ pub fn ioapic(data: &[u8]) {
                 assert!(eois.redeliver.len() <= eois.pins.count_ones() as usize);
                 assert!(eois.redeliver.iter().all(|message| message.level && message.vector == at));
             }
-            4 => drop(apic.mmio_read(value)),
+            4 => apic.mmio_load(value, &mut [0; 16][..usize::from(at % 17)]),
             _ => {
-                if let WriteEffect::Eoi(vector) = apic.mmio_write(value & 0xff, value) {
+                let bytes = value.to_le_bytes();
+                let effect = apic.mmio_store(value & 0xff, &bytes[..usize::from(at % 5)]);
+                if let WriteEffect::Eoi(vector) = effect {
                     let _ = apic.eoi(vector);
                 }
             }
@@ -264,7 +276,14 @@ pub fn cpuid(data: &[u8]) {
     while !input.is_empty() {
         let vcpus = u32::from(input.u8() % 64) + 1;
         let vcpu_id = u32::from(input.u8()) % vcpus;
-        let guest = CpuInfo { vcpu_id, apic_id: vcpu_id, vcpus, tsc_khz: input.u32(), osxsave: input.flag() };
+        let guest = CpuInfo {
+            vcpu_id,
+            apic_id: vcpu_id,
+            vcpus,
+            tsc_khz: input.u32(),
+            cr4: input.u64(),
+            apic_base: input.u64(),
+        };
         let base = input.choose(&[0, 0, 0x4000_0000, 0x8000_0000, 0xc000_0000]);
         let leaf = base + u32::from(input.u8() % 0x30);
         let host = [input.u32(), input.u32(), input.u32(), input.u32()];

@@ -311,7 +311,7 @@ pub fn monitor(data: &[u8]) {
         sole_grace: 60_000,
         min_hold: 10_000,
         max_wait: 100_000,
-        settle: 400_000,
+        undivide_after: 400_000,
         watch: 50_000,
     };
     let mut monitor = Monitor::for_device(0x10ec, 0x8029, timing).expect("it has a model");
@@ -379,7 +379,6 @@ fn act(world: &mut World, input: &mut Input<'_>) {
                 match offset {
                     0 => world.monitor.set_reactions(client, |_| None),
                     1 => world.monitor.set_reactions(client, |_| Some(Reaction::Interrupt)),
-                    2 => world.monitor.fail(client, world.now),
                     _ => world.monitor.end_of_interrupt(client),
                 }
                 world.settle();

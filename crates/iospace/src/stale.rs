@@ -68,3 +68,20 @@ impl Stale {
         self.all = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_ranges_than_are_kept_make_everything_stale() {
+        let apart = |number: usize| number as u64 * 0x2000..number as u64 * 0x2000 + 0x1000;
+        let mut stale = Stale::new();
+        (0..RANGES).for_each(|number| stale.add(apart(number)));
+        assert_eq!(stale.ranges().map(<[_]>::len), Some(RANGES));
+        stale.add(apart(RANGES));
+        assert_eq!(stale.ranges(), None);
+        let told: Vec<Invalidation> = stale.invalidations(SpaceTag(3)).collect();
+        assert_eq!(told, [Invalidation::Space(SpaceTag(3))]);
+    }
+}

@@ -330,4 +330,32 @@ mod tests {
         wild[32..40].fill(0xff);
         assert_eq!(kind(&wild), Err(LoadError::Truncated));
     }
+
+    /// Memory that takes everything.
+    struct Anything;
+
+    impl GuestWrite for Anything {
+        fn write(&mut self, _: Gpa, _: &[u8]) -> Result<(), sluice_memory::OutOfRange> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_segment_that_reaches_past_the_file_is_not_loaded() {
+        let ram = [crate::RamRange { start: Gpa::new(0x10_0000), len: 0x100_0000 }];
+        let parameters = Parameters { initrd: None, cmdline: "", ram: &ram, rsdp: None };
+        let loaded = |file_size: u64| {
+            let mut file = elf(true);
+            file[56] = 2;
+            file[120] = 1;
+            file[128..136].copy_from_slice(&400u64.to_le_bytes());
+            file[144..152].copy_from_slice(&0x10_0000u64.to_le_bytes());
+            file[152..160].copy_from_slice(&file_size.to_le_bytes());
+            file[160..168].copy_from_slice(&0x1000u64.to_le_bytes());
+            load(&file, &parameters, &mut Anything).err()
+        };
+        assert_eq!(loaded(112), None);
+        assert_eq!(loaded(113), Some(LoadError::Truncated));
+        assert_eq!(loaded(u64::MAX), Some(LoadError::Truncated));
+    }
 }

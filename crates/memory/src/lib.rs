@@ -12,6 +12,7 @@
 extern crate alloc;
 
 mod address;
+pub mod flushes;
 mod frames;
 mod guest;
 mod tables;

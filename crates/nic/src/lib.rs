@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod budget;
 mod checksum;
 pub mod dma;
 pub mod e1000;
@@ -16,6 +17,7 @@ mod hash;
 pub mod ne2000;
 pub mod rtl8139;
 
+pub use budget::Budget;
 pub use e1000::E1000;
 pub use hash::multicast_index;
 pub use ne2000::Ne2000;

@@ -5,7 +5,8 @@
 //! these are silent, or QEMU disagrees, from observing QEMU 7.2's card.
 //!
 //! The card works when it is asked to: a write stores what the driver said, [`Rtl8139::transmit`] then moves one frame
-//! at a time, so that neither a doorbell with 64 descriptors nor a large send binds the owner for long. Call it after
+//! or a [`Budget`](crate::Budget) of work at a time, so that neither a doorbell with 64 descriptors nor a large send binds
+//! the owner for long. Call it after
 //! each write while the card is [`Rtl8139::busy`], and it cannot be told from QEMU's, which does all within the write.
 //! Reads change nothing. The clock is the owner's: see [`Rtl8139::advance`].
 //!
@@ -49,6 +50,9 @@ use alloc::vec;
 use eeprom::Eeprom;
 use registers::{Interrupt, Registers};
 use transmit::Work;
+
+/// Shorter frames are padded to this.
+const MIN_FRAME: usize = 60;
 
 pub use receive::{OVERRUN, Reception};
 pub use transmit::{ASSEMBLY_LEN, MAX_SENT};

@@ -7,10 +7,10 @@
 mod common;
 
 use common::{MAC, Peer, Random};
-use sluice_nic::E1000;
 use sluice_nic::dma::{Dma, VecMemory};
 use sluice_nic::e1000::registers::{Reading, WINDOW, reading, reg};
 use sluice_nic::e1000::{MAX_OUTGOING, Reception, Transmission};
+use sluice_nic::{Budget, E1000};
 use std::time::{Duration, Instant};
 
 /// Where the test puts the card's registers.
@@ -103,7 +103,7 @@ impl Pair {
         let mut buffer = vec![0; MAX_OUTGOING];
         let mut own = Vec::new();
         loop {
-            match self.own.transmit(&mut self.memory, &mut buffer) {
+            match self.own.transmit(&mut self.memory, &mut buffer, &mut Budget::default()) {
                 Transmission::Frame(len) => own.push(buffer[..len].to_vec()),
                 Transmission::Busy => {}
                 Transmission::Idle => break,
@@ -170,7 +170,7 @@ impl Pair {
             return;
         }
         self.peer.wire.send(frame).unwrap();
-        let reception = self.own.receive(&mut self.memory, frame);
+        let reception = self.own.receive(&mut self.memory, frame, &mut Budget::default());
         self.log.push(format!("frame {:x?} {}: {reception:?}", &frame[..frame.len().min(18)], frame.len()));
         let head = self.own.regs.get(reg::RDH);
         let start = Instant::now();

@@ -7,10 +7,10 @@
 mod common;
 
 use common::{MAC, Peer, Random};
-use sluice_nic::Rtl8139;
 use sluice_nic::dma::{Recorded, VecMemory};
 use sluice_nic::rtl8139::Reception;
 use sluice_nic::rtl8139::registers::reg;
+use sluice_nic::{Budget, Rtl8139};
 use std::time::Duration;
 
 /// Where the test puts the card's ports.
@@ -86,7 +86,7 @@ impl Pair {
         self.peer.write(offset, width, value, port);
         let mut got = vec![0; 0x1_0000];
         while self.own.busy() {
-            let Some(frame) = self.own.transmit(&mut self.memory) else { continue };
+            let Some(frame) = self.own.transmit(&mut self.memory, &mut Budget::default()) else { continue };
             if frame.len() > LONGEST {
                 continue;
             }
@@ -590,7 +590,7 @@ fn touches_memory_unasked_as_qemus_card() {
     pair.own.write(reg::CR, 1, 0x0c, &mut pair.memory);
     pair.own.write(reg::TPPOLL, 1, 0x40, &mut pair.memory);
     while pair.own.busy() {
-        assert_eq!(pair.own.transmit(&mut pair.memory), None);
+        assert_eq!(pair.own.transmit(&mut pair.memory, &mut Budget::default()), None);
     }
     assert_eq!(pair.memory.memory.at(C_RING + 0x2000, 1), Some(&[0][..]));
 }

@@ -4,8 +4,7 @@
 //! relates its TSC to nanoseconds since boot by a 32-bit multiplier and a shift ([`Scale`]), so that reading
 //! the time never exits.
 //!
-//! Writing it: store the structure with an odd version first, the rest, then the next even version; or, as
-//! the TSC is invariant here, once before the guest can look.
+//! Another processor of the guest may read it while it is written: [`TimeInfo::publish`] has the order that is safe.
 //!
 //! Source: the interface documented with Linux (Documentation/virt/kvm/x86/msr.rst, cpuid.rst).
 
@@ -70,14 +69,6 @@ pub fn ticks(nanoseconds: u64, tsc_khz: u32) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
-/// The clock structure of a processor whose TSC of `tsc_khz` kHz never varies: at guest TSC `tsc` it was
-/// `nanoseconds` since boot, and all processors agree.
-pub fn system_time(tsc_khz: u64, tsc: u64, nanoseconds: u64) -> [u8; TIME_INFO_SIZE] {
-    let scale = Scale::from_khz(u32::try_from(tsc_khz).unwrap_or(u32::MAX));
-    TimeInfo { version: STABLE_VERSION, tsc_timestamp: tsc, system_time: nanoseconds, scale, stable: true }
-        .to_bytes()
-}
-
 /// A processor's clock structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeInfo {
@@ -104,6 +95,19 @@ impl TimeInfo {
         bytes[28] = self.scale.shift as u8;
         bytes[29] = if self.stable { FLAG_TSC_STABLE } else { 0 };
         bytes
+    }
+
+    /// Gives `write` the pieces of the structure, each with its offset, in the order in which a reader that tries again while
+    /// the version is odd or changes sees either all of it or that it must try again.
+    ///
+    /// # Errors
+    /// The first one of `write`; the rest is not written.
+    pub fn publish<E>(&self, mut write: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        let bytes = self.to_bytes();
+        let (version, rest) = bytes.split_at(4);
+        write(0, &self.version.wrapping_sub(1).to_le_bytes())?;
+        write(4, rest)?;
+        write(0, version)
     }
 
     /// Nanoseconds since boot at guest TSC `now`, as the guest computes it.
@@ -169,11 +173,28 @@ mod tests {
         assert_eq!(bytes[8..16], 0x1122_3344_5566_7788u64.to_le_bytes());
         assert_eq!(bytes[16], 7);
         assert_eq!(bytes[24..30], [1, 0, 0, 0x80, 0xFF, 1]);
-        assert_eq!(
-            system_time(2_000_000, 3, 7)[..20],
-            [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0]
-        );
         assert_eq!(wall_clock(5_000_000_007), [2, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_reader_sees_all_of_an_update_or_none() {
+        let scale = Scale::from_khz(2_000_000);
+        let old = TimeInfo { version: 2, tsc_timestamp: 10_000, system_time: 5_000, scale, stable: true };
+        let new = TimeInfo { version: 4, tsc_timestamp: 0, system_time: 5_000, stable: false, ..old };
+        let mut page = old.to_bytes();
+        let mut odd = 0;
+        new.publish(|offset, bytes| {
+            for (index, byte) in bytes.iter().enumerate() {
+                page[offset as usize + index] = *byte;
+                let version = u32::from_le_bytes([page[0], page[1], page[2], page[3]]);
+                odd += version & 1;
+                assert!(version & 1 != 0 || page == old.to_bytes() || page == new.to_bytes());
+            }
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        assert_eq!((page, odd), (new.to_bytes(), 4 + 28));
+        assert_eq!(new.publish(|offset, _| if offset == 4 { Err(7) } else { Ok(()) }), Err(7));
     }
 
     proptest! {

@@ -24,9 +24,14 @@ pub struct CpuInfo {
     pub vcpus: u32,
     /// Rate of its TSC, in kHz.
     pub tsc_khz: u32,
-    /// OSXSAVE of its CR4.
-    pub osxsave: bool,
+    /// Its CR4, for OSXSAVE (bit 18).
+    pub cr4: u64,
+    /// Its IA32_APIC_BASE, for the local APIC's being enabled (bit 11).
+    pub apic_base: u64,
 }
+
+const CR4_OSXSAVE: u64 = 1 << 18;
+const APIC_BASE_ENABLE: u64 = 1 << 11;
 
 /// The highest leaves that a guest sees.
 const MAX_BASIC: u32 = 0x0D;
@@ -60,6 +65,7 @@ mod leaf_1_edx {
     use super::bits;
     pub const ALLOWED: u32 = !bits([10, 18, 20, 21, 22, 28, 29, 30, 31]);
     pub const HTT: u32 = 1 << 28;
+    pub const APIC: u32 = 1 << 9;
 }
 
 /// Leaf 7, subleaf 0.
@@ -113,6 +119,7 @@ mod feature {
 /// The guest's answer (EAX, EBX, ECX, EDX) for a leaf and subleaf, given the `host`'s for the same.
 ///
 /// For leaf 0xD the host's answer has to be taken with the guest's XCR0 loaded, as sizes depend on it.
+#[inline]
 pub fn filter(leaf: u32, subleaf: u32, host: [u32; 4], guest: &CpuInfo) -> [u32; 4] {
     let [eax, ebx, ecx, edx] = host;
     match leaf {
@@ -133,7 +140,7 @@ pub fn filter(leaf: u32, subleaf: u32, host: [u32; 4], guest: &CpuInfo) -> [u32;
         0x8000_0000 => [eax.min(MAX_EXTENDED), ebx, ecx, edx],
         0x8000_0001 => {
             let cmp_legacy = if guest.vcpus > 1 { extended::CMP_LEGACY } else { 0 };
-            [eax, ebx, ecx & extended::ECX_1 | cmp_legacy, edx & extended::EDX_1]
+            [eax, ebx, ecx & extended::ECX_1 | cmp_legacy, edx & extended::EDX_1 & !hidden_apic(guest)]
         }
         // Brand string, L1 and L2 caches; TLBs and optimization hints.
         0x8000_0002..=0x8000_0006 | 0x8000_0019 | 0x8000_001A => host,
@@ -151,14 +158,19 @@ pub fn filter(leaf: u32, subleaf: u32, host: [u32; 4], guest: &CpuInfo) -> [u32;
 }
 
 fn leaf_1([eax, ebx, ecx, edx]: [u32; 4], guest: &CpuInfo) -> [u32; 4] {
-    let osxsave = ecx & leaf_1_ecx::XSAVE != 0 && guest.osxsave;
+    let osxsave = ecx & leaf_1_ecx::XSAVE != 0 && guest.cr4 & CR4_OSXSAVE != 0;
     let htt = if guest.vcpus > 1 { leaf_1_edx::HTT } else { 0 };
     [
         eax,
         ebx & 0xFFFF | guest.vcpus.clamp(1, 0xFF) << 16 | guest.apic_id << 24,
         ecx & leaf_1_ecx::ALLOWED | leaf_1_ecx::PROVIDED | if osxsave { leaf_1_ecx::OSXSAVE } else { 0 },
-        edx & leaf_1_edx::ALLOWED | htt,
+        edx & leaf_1_edx::ALLOWED & !hidden_apic(guest) | htt,
     ]
+}
+
+/// The bit that says there is a local APIC, in leaves 1 and 8000_0001, while it is disabled (APM vol. 2, 16.3.2).
+fn hidden_apic(guest: &CpuInfo) -> u32 {
+    if guest.apic_base & APIC_BASE_ENABLE != 0 { 0 } else { leaf_1_edx::APIC }
 }
 
 fn leaf_7(subleaf: u32, [eax, ebx, ecx, edx]: [u32; 4]) -> [u32; 4] {
@@ -182,11 +194,16 @@ fn leaf_b(subleaf: u32, guest: &CpuInfo) -> [u32; 4] {
 
 fn leaf_d(subleaf: u32, [eax, ebx, ecx, _]: [u32; 4]) -> [u32; 4] {
     match subleaf {
-        0 => [eax & leaf_d::COMPONENTS, ebx, ecx, 0],
+        0 => [state_components(eax.into()) as u32, ebx, ecx, 0],
         1 => [eax & leaf_d::WAYS, ebx, 0, 0],
         2..32 if leaf_d::COMPONENTS & 1 << subleaf != 0 => [eax, ebx, ecx, 0],
         _ => [0; 4],
     }
+}
+
+/// Components of extended state that a guest's leaf 0xD shows, of those that the `host` has. They are all in EAX.
+pub fn state_components(host: u64) -> u64 {
+    host & u64::from(leaf_d::COMPONENTS)
 }
 
 fn paravirtual(leaf: u32, guest: &CpuInfo) -> [u32; 4] {

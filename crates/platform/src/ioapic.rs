@@ -125,6 +125,34 @@ impl IoApic {
         }
     }
 
+    /// A read of any width at `offset` in the register page.
+    ///
+    /// Registers are accessed by 32-bit loads and stores (82093AA, chapter 3). Of a read that begins elsewhere or is
+    /// shorter or longer, each byte is the one that is there, zero where no register is.
+    pub fn mmio_load(&self, offset: u32, buffer: &mut [u8]) {
+        for (index, byte) in (0..).zip(buffer) {
+            let at = offset.wrapping_add(index);
+            let word = self.mmio_read(at & !3).to_le_bytes();
+            *byte = word.get((at & 3) as usize).copied().unwrap_or(0);
+        }
+    }
+
+    /// A write of any width at `offset` in the register page.
+    ///
+    /// Four bytes are a register. Of more, the lower four count: no register has another beside it. The register select
+    /// has eight bits, so that fewer bytes write all of it. Fewer bytes of another register do nothing, since software
+    /// has to read it, change it and write it back as a whole (82093AA, chapter 3). QEMU does the same
+    /// (`ioapic_mem_write`); Linux KVM fills up with zeros, which can unmask a pin.
+    pub fn mmio_store(&mut self, offset: u32, bytes: &[u8]) -> WriteEffect {
+        let mut word = [0; 4];
+        word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        if bytes.len() >= 4 || (offset == direct::SELECT && !bytes.is_empty()) {
+            self.mmio_write(offset, u32::from_le_bytes(word))
+        } else {
+            WriteEffect::None
+        }
+    }
+
     /// A 32-bit read at `offset` in the register page.
     pub fn mmio_read(&self, offset: u32) -> u32 {
         match offset {

@@ -1,7 +1,7 @@
 //! The local APIC of a virtual processor, in xAPIC and x2APIC mode.
 //!
 //! [`LocalApic`] holds the registers. Accesses come in by [`LocalApic::msr_read`] and
-//! [`LocalApic::msr_write`], or in xAPIC mode by [`LocalApic::mmio_read`] and [`LocalApic::mmio_write`], and
+//! [`LocalApic::msr_write`], or in xAPIC mode by [`LocalApic::mmio_load`] and [`LocalApic::mmio_store`], and
 //! an [`Effect`] says what the hypervisor has to do. Interrupts come in by [`LocalApic::request`]; before
 //! entering the guest the hypervisor asks for [`LocalApic::highest_pending`], and once the processor has taken it
 //! says so by [`LocalApic::acknowledge`], or takes that back by [`LocalApic::retract`]. Time is the guest's TSC
@@ -94,8 +94,8 @@ mod lvt {
 pub enum Effect {
     /// Nothing: the guest may be entered again as it was.
     None,
-    /// An interrupt can be delivered: ask [`LocalApic::highest_pending`]. (An interrupt ended or the priority fell
-    /// while others waited, or the APIC raised one of its own.)
+    /// An interrupt is requested. Ask [`LocalApic::highest_pending`] whether it can be delivered; if it cannot, watch the task
+    /// priority, which the guest may lower without the APIC's knowing.
     Pending,
     /// Deliver this to other processors, or to this one among them.
     Ipi(Ipi),
@@ -253,19 +253,22 @@ impl LocalApic {
         self.tpr
     }
 
-    /// Sets the task priority.
-    pub fn set_tpr(&mut self, tpr: u8) {
-        self.tpr = tpr;
-    }
-
     /// CR8: the task priority class (11.8.6).
     pub fn cr8(&self) -> u8 {
         self.tpr >> 4
     }
 
-    /// A write of CR8, of which bits 3:0 count.
+    /// A write of CR8, of which bits 3:0 count: bits 3:0 of the task priority are clear then (11.8.6).
     pub fn set_cr8(&mut self, class: u8) {
         self.tpr = class << 4;
+    }
+
+    /// CR8 of the processor, which its guest may write without an exit, is `class`. A write of the class that was there
+    /// does not show: bits 3:0 of the task priority stay.
+    pub fn observe_cr8(&mut self, class: u8) {
+        if class != self.cr8() {
+            self.set_cr8(class);
+        }
     }
 
     /// Processor priority (11.8.3.1).
@@ -370,6 +373,40 @@ impl LocalApic {
     }
 
     // Memory-mapped registers.
+
+    /// A read of any width at `offset` in the register page, at guest TSC `now`.
+    ///
+    /// Defined are reads of four bytes at a multiple of 16; what others do differs between processors (SDM vol. 3,
+    /// 11.4.1). Here each byte is the one that is there: of a register in the first four of its 16 bytes, zero in the
+    /// rest. That is what Linux KVM (`kvm_lapic_reg_read`) gives for reads that stay within the first four bytes; it
+    /// leaves the buffer of all others as it was.
+    pub fn mmio_load(&mut self, offset: u32, buffer: &mut [u8], now: u64) {
+        if !self.is_xapic() {
+            return buffer.fill(u8::MAX);
+        }
+        let mut from = offset;
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            let in_register = (16 - from % 16) as usize;
+            let (part, after) = rest.split_at_mut(in_register.min(rest.len()));
+            let value = if from % 16 < 4 { self.mmio_read(from & !15, now) } else { 0 };
+            let bytes = u128::from(value).to_le_bytes();
+            part.iter_mut().zip(bytes.iter().skip(from as usize % 16)).for_each(|(to, from)| *to = *from);
+            from = from.wrapping_add(part.len() as u32);
+            rest = after;
+        }
+    }
+
+    /// A write of any width at `offset` in the register page, at guest TSC `now`.
+    ///
+    /// Only four bytes at a multiple of 16 reach a register; anything else is undefined (SDM vol. 3, 11.4.1), and is
+    /// ignored, as by Linux KVM (`apic_mmio_write`).
+    pub fn mmio_store(&mut self, offset: u32, bytes: &[u8], now: u64) -> Effect {
+        match bytes.try_into() {
+            Ok(bytes) if offset.is_multiple_of(16) => self.mmio_write(offset, u32::from_le_bytes(bytes), now),
+            _ => Effect::None,
+        }
+    }
 
     /// A 32-bit read at `offset` in the register page, at guest TSC `now`.
     pub fn mmio_read(&mut self, offset: u32, now: u64) -> u32 {
@@ -521,7 +558,7 @@ impl LocalApic {
     }
 
     fn pending(&self) -> Effect {
-        if self.highest_pending().is_some() { Effect::Pending } else { Effect::None }
+        if self.any_requested() { Effect::Pending } else { Effect::None }
     }
 
     /// Records an error and raises its interrupt (11.5.3). An error entry with an illegal vector of its own

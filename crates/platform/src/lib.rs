@@ -10,10 +10,13 @@
 //! | [`lapic`] | local APIC, xAPIC and x2APIC | 0xFEE0_0000, MSRs 0x1B, 0x6E0, 0x800-0x83F |
 //! | [`ioapic`] | I/O APIC, 24 pins, global interrupts 0-23 | 0xFEC0_0000 |
 //! | [`uart`] | 16550A, COM1 | ports 0x3F8-0x3FF, interrupt 4 |
-//! | [`pci`], [`msix`] | PCI bus 0, its functions, MSI-X tables | ports 0xCF8-0xCFF, ECAM |
+//! | [`console`] | what was sent and nobody has taken yet | behind the 16550A |
+//! | [`pci`], [`msix`], [`storm`] | PCI bus 0, its functions, MSI-X tables | ports 0xCF8-0xCFF, ECAM |
 //! | [`power`] | power-off and reset | the ports that the FADT names |
 //! | [`acpi`] | the tables that describe all this | where the loader puts them |
 //! | [`cpuid`] | what the processor says about itself | CPUID |
+//! | [`nmi`] | non-maskable interrupts, blocked until IRET | |
+//! | [`xcr0`] | which extended state it may use | XSETBV |
 //! | [`machine_check`] | machine checks, for refused accesses | MSRs 0x179, 0x17A, 0x400-0x403 |
 //! | [`clock`] | the paravirtual clock | pages named by MSRs 0x4B56_4D00, 0x4B56_4D01 |
 //!
@@ -28,15 +31,19 @@ extern crate alloc;
 
 pub mod acpi;
 pub mod clock;
+pub mod console;
 pub mod cpuid;
 pub mod ioapic;
 pub mod lapic;
 pub mod machine_check;
 pub mod message;
 pub mod msix;
+pub mod nmi;
 pub mod pci;
 pub mod power;
+pub mod storm;
 pub mod uart;
+pub mod xcr0;
 
 pub use message::Message;
 

@@ -1,4 +1,4 @@
-//! The serial port: a 16550A whose transmitter is instant.
+//! The serial port: a 16550A whose transmitter is instant, unless the hypervisor says that it is busy.
 //!
 //! Bytes that the guest sends come back from [`Uart::write`]; bytes for it go in by [`Uart::push_input`]. The
 //! interrupt line is a function of the registers, [`Uart::interrupt`], to be looked at after every call.
@@ -94,6 +94,8 @@ pub struct Uart {
     overrun: bool,
     /// The transmitter became empty and nobody has been told.
     sent: bool,
+    /// See [`Uart::set_busy`].
+    busy: bool,
     scratch: u8,
     divisor: u16,
 }
@@ -116,6 +118,7 @@ impl Uart {
             changes: Msr::empty(),
             overrun: false,
             sent: true,
+            busy: false,
             scratch: 0,
             divisor: 12,
         }
@@ -141,7 +144,8 @@ impl Uart {
             3 => self.lcr,
             4 => self.mcr.bits(),
             5 => {
-                let mut status = Lsr::TRANSMIT_EMPTY | Lsr::TRANSMITTER_IDLE;
+                let mut status = Lsr::empty();
+                status.set(Lsr::TRANSMIT_EMPTY | Lsr::TRANSMITTER_IDLE, !self.busy);
                 status.set(Lsr::DATA_READY, !self.input.is_empty());
                 status.set(Lsr::OVERRUN, core::mem::take(&mut self.overrun));
                 status.bits()
@@ -193,6 +197,13 @@ impl Uart {
         !self.mcr.contains(Mcr::LOOPBACK) && self.has_room() && self.input.try_push(byte).is_ok()
     }
 
+    /// Nobody takes what the guest sends, or somebody does again. While the transmitter is busy it does not read empty and does not
+    /// interrupt; a byte that is sent all the same comes back from [`Uart::write`] as ever.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.sent |= self.busy && !busy;
+        self.busy = busy;
+    }
+
     /// The state of the interrupt line.
     pub fn interrupt(&self) -> bool {
         let connected = self.mcr.contains(Mcr::OUT2) && !self.mcr.contains(Mcr::LOOPBACK);
@@ -231,7 +242,7 @@ impl Uart {
         } else if self.ier.contains(Ier::RECEIVED) && !self.input.is_empty() {
             let reached = !self.fifo_enabled() || self.input.len() >= trigger;
             if reached { iir::RECEIVED } else { iir::TIMEOUT }
-        } else if self.ier.contains(Ier::TRANSMIT_EMPTY) && self.sent {
+        } else if self.ier.contains(Ier::TRANSMIT_EMPTY) && self.sent && !self.busy {
             iir::TRANSMIT_EMPTY
         } else if self.ier.contains(Ier::MODEM_STATUS) && !self.changes.is_empty() {
             iir::MODEM_STATUS

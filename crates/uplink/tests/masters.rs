@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use sluice_nic::dma::VecMemory;
-use sluice_nic::{E1000, Rtl8139, e1000, rtl8139};
+use sluice_nic::{Budget, E1000, Rtl8139, e1000, rtl8139};
 use sluice_uplink::{Card, DmaMemory, MAX_FRAME, RawDevice, Sent, Uplink, for_device};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -40,7 +40,7 @@ impl Model for Rtl8139 {
     }
     fn transmit(&mut self, memory: &mut VecMemory) -> Option<Vec<u8>> {
         while self.busy() {
-            if let Some(frame) = Rtl8139::transmit(self, memory) {
+            if let Some(frame) = Rtl8139::transmit(self, memory, &mut Budget::default()) {
                 return Some(frame.to_vec());
             }
         }
@@ -74,7 +74,7 @@ impl Model for E1000 {
     fn transmit(&mut self, memory: &mut VecMemory) -> Option<Vec<u8>> {
         let mut frame = vec![0; e1000::MAX_OUTGOING];
         loop {
-            match E1000::transmit(self, memory, &mut frame) {
+            match E1000::transmit(self, memory, &mut frame, &mut Budget::default()) {
                 e1000::Transmission::Idle => return None,
                 e1000::Transmission::Busy => {}
                 e1000::Transmission::Frame(len) => return Some(frame[..len].to_vec()),
@@ -82,7 +82,7 @@ impl Model for E1000 {
         }
     }
     fn receive(&mut self, frame: &[u8], memory: &mut VecMemory) -> bool {
-        E1000::receive(self, memory, frame) == e1000::Reception::Stored
+        E1000::receive(self, memory, frame, &mut Budget::default()) == e1000::Reception::Stored
     }
     fn interrupt(&self) -> bool {
         E1000::interrupt(self)

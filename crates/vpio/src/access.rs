@@ -1,7 +1,7 @@
 //! What passes between the caller, the monitor and the hardware: accesses, outcomes, the raw device.
 
-use crate::model::RegisterId;
 pub use sluice_abi::config::Reaction;
+use sluice_model::RegisterId;
 pub use sluice_uplink::RawDevice;
 
 /// A client of one device: a slot number below [`Self::MAX`], given out by `attach`.

@@ -49,7 +49,7 @@ impl ClientCounters {
     }
 }
 
-/// What happened to the device as a whole.
+/// What happened to the device as a whole. Reports carry `handoffs` and `forced`; tests look at the others, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Times the device changed hands.

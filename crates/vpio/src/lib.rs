@@ -1,10 +1,9 @@
-//! Virtual passthrough I/O: device state models and the monitor that drives them.
+//! Virtual passthrough I/O: an NE2000 that several guests share, each with its native driver.
 //!
-//! A physical device is shared by guests ("clients") that each drive it with its native driver. The
-//! [`Monitor`] decides who holds the device, which accesses of each client must be seen
-//! ([`HookSet`]), serves those, moves the device between clients, and keeps one client's data away
-//! from another. What it must see is computed from a device state model, which is data
-//! (see [`model`]).
+//! The [`Monitor`] decides which of the guests ("clients") holds the card, which accesses of each client
+//! must be seen ([`HookSet`](sluice_model::HookSet)), serves those, moves the card between clients, and
+//! keeps one client's data away from another. What it must see is computed from the card's state model
+//! (`sluice_model`). It drives no other device: cards that master the bus are shared by `sluice_emulated`.
 //!
 //! The caller owns the hardware: it derives the I/O permission map from [`Monitor::hooks`], calls
 //! [`Monitor::access`] at an exit, [`Monitor::interrupt`] when the physical line is asserted and
@@ -18,19 +17,10 @@
 extern crate alloc;
 
 mod access;
-pub mod check;
 mod counters;
-mod dot;
-mod hooks;
-pub mod model;
-pub mod models;
 mod monitor;
 mod ne2000;
-mod track;
 
 pub use access::{Access, ClientId, Outcome, RawDevice, Reaction, Refusal};
 pub use counters::{ClientCounters, DeviceCounters};
-pub use dot::dot;
-pub use hooks::{HookSet, Questions, hook_set};
 pub use monitor::{AttachError, Changes, Monitor, Policy, Timing};
-pub use track::{Named, Seen, Tracker, named};

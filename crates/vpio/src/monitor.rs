@@ -1,8 +1,9 @@
-//! The monitor (the paper's DMM): who holds the device, who waits, what is hooked, when it changes
-//! hands.
+//! The monitor of the NE2000 (the paper's DMM): who holds the device, who waits, what is hooked, when
+//! it changes hands.
 //!
-//! Key type: [`Monitor`]. It is independent of the device: what it asks of one is to serve
-//! accesses, to move contexts in and out, and to say who is on-line. Source: Xia et al.,
+//! Key type: [`Monitor`]. It leaves to `ne2000` what touches the card: to serve accesses, to move
+//! contexts in and out, and to say who is on-line. But it is made for that card alone: its accesses
+//! are to ports, its hook sets are ports, and it knows the card's regimes. Source: Xia et al.,
 //! sections 3.3 and 5.1.
 
 mod handoff;
@@ -11,12 +12,11 @@ use core::array;
 
 use crate::access::{Access, Cause, ClientId, Outcome, RawDevice, Reaction, Refusal, Served};
 use crate::counters::{ClientCounters, DeviceCounters};
-use crate::hooks::{HookSet, Questions, hook_set};
-use crate::model::{DeviceEvent, MAX_REGISTERS, Model, RegisterId};
-use crate::models;
-use crate::ne2000::{Counted, Device, Regime};
-use crate::track::{Seen, Tracker};
+use crate::ne2000::{CountingDevice, Device, Regime};
 use handoff::Queue;
+use sluice_model::{
+    DeviceEvent, HookSet, MAX_REGISTERS, Model, Questions, RegisterId, Seen, Tracker, hook_set, models,
+};
 
 /// When the monitor acts, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Timing {
     /// says otherwise.
     pub max_wait: u64,
     /// How long a single user must stay alone before it gets the card undivided again.
-    pub settle: u64,
+    pub undivide_after: u64,
     /// While several share: how often the monitor looks whether the holder stopped the card.
     pub watch: u64,
 }
@@ -44,7 +44,7 @@ impl Default for Timing {
             sole_grace: 10_000_000,
             min_hold: 2_000_000,
             max_wait: 20_000_000,
-            settle: 100_000_000,
+            undivide_after: 100_000_000,
             watch: 10_000_000,
         }
     }
@@ -185,11 +185,6 @@ impl Monitor {
         self.model.name
     }
 
-    /// Size of the port range in ports; accesses beyond it are nobody's.
-    pub const fn port_count(&self) -> u16 {
-        self.model.ports
-    }
-
     /// Name of a register by its index in [`ClientCounters::hooked_by_register`].
     pub fn register_name(&self, index: usize) -> Option<&'static str> {
         self.model.registers.get(index).map(|register| register.name)
@@ -229,12 +224,6 @@ impl Monitor {
         }
     }
 
-    /// Has a client's card report an error of its own, as [`Reaction::Interrupt`] does.
-    pub fn fail(&mut self, client: ClientId, now: u64) {
-        self.device.fail(client, Cause::Access);
-        self.refresh(now);
-    }
-
     /// Removes a client (its guest is gone): quiesces, scrubs, passes the device on.
     pub fn detach(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
         self.withdraw(raw, client, now);
@@ -243,14 +232,6 @@ impl Monitor {
         if self.device.users() == 0 && self.device.regime() != Regime::Unused {
             self.device.retire(raw);
         }
-        self.progress(raw, now);
-        self.refresh(now);
-    }
-
-    /// The client's guest was reset: its virtual card goes to the power-on state.
-    pub fn reset_client(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
-        self.withdraw(raw, client, now);
-        self.device.power_on(client);
         self.progress(raw, now);
         self.refresh(now);
     }
@@ -295,7 +276,8 @@ impl Monitor {
         slot.touched = now;
         slot.halted = false;
         let elements = access.elements();
-        let mut raw = Counted::new(raw);
+        let mut raw = CountingDevice::new(raw);
+        let concerned = self.device.online(client) || self.device.holder() == Some(client);
         let served = self.serve(&mut raw, client, now, access);
         let register = self.device.named();
         let outcome = match served {
@@ -303,7 +285,8 @@ impl Monitor {
             Some(Ok(value)) => Outcome::Done(value),
             Some(Err((value, cause))) => Outcome::Refused(self.refuse(client, register, value, cause)),
         };
-        if self.following.is_some() || !self.queue.is_empty() {
+        // Who is off-line moves no handoff along: it could have the holder stopped as often as it likes.
+        if (concerned || self.device.online(client)) && (self.following.is_some() || !self.queue.is_empty()) {
             self.progress(&mut raw, now);
         }
         let named = usize::from(register.0);
@@ -374,7 +357,7 @@ impl Monitor {
             tracker.step(self.model, Seen::Write(self.device.named(), value));
             if self.device.holder() == Some(client)
                 && !tracker.resting(self.model)
-                && self.device.sight(raw).sent
+                && !self.device.activity(raw).sending
             {
                 tracker.step(self.model, Seen::Device(DeviceEvent::Sent));
             }
@@ -452,9 +435,8 @@ impl Monitor {
             }
             if slot.key != key {
                 slot.key = key;
-                let mut hooks = hook_set(self.model, key.1.as_ref().map_or(&[], |t| t.states()), key.0);
-                hooks.reads |= key.2;
-                hooks.writes |= key.2;
+                let hooks = hook_set(self.model, key.1.as_ref().map_or(&[], |t| t.states()), key.0)
+                    .union(HookSet::of_ports(key.2));
                 if hooks != slot.hooks {
                     slot.hooks = hooks;
                     self.changes.hooks |= client.bit();

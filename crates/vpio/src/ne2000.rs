@@ -27,13 +27,13 @@ use sluice_nic::ne2000::registers::{Interrupt, Receive, SendStatus, TCR_LOOPBACK
 
 use crate::access::{ClientId, RawDevice};
 use crate::counters::DeviceCounters;
-use crate::model::{Check, RegisterId};
-use crate::models::ne2000::MODEL;
 use backlog::Backlog;
 use send::Mirror;
+use sluice_model::models::ne2000::MODEL;
+use sluice_model::{Check, RegisterId};
 use sluice_uplink::ne2000::ring::Ring;
 
-pub(crate) use hardware::Counted;
+pub(crate) use hardware::CountingDevice;
 
 /// Who uses the hardware, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,14 +213,6 @@ impl Device {
         }
     }
 
-    /// Power-on state for a client that does not hold the card.
-    pub(crate) fn power_on(&mut self, client: ClientId) {
-        self.mirror.disown(client);
-        if let Some(context) = self.context_mut(client) {
-            context.power_on();
-        }
-    }
-
     pub(crate) fn has_address(&self, mac: [u8; 6]) -> bool {
         self.contexts.iter().flatten().any(|context| context.card.mac() == mac)
     }
@@ -271,17 +263,11 @@ impl Device {
         }
     }
 
-    /// The physical line is up. Returns the client that was found to have left the network.
-    pub(crate) fn interrupt(&mut self, raw: &mut dyn RawDevice) -> Option<ClientId> {
+    /// The physical line is up.
+    pub(crate) fn interrupt(&mut self, raw: &mut dyn RawDevice) {
         match self.regime {
-            Regime::Unused => {
-                hardware::silence(raw);
-                None
-            }
-            Regime::Sole(_) => {
-                self.sole_line = true;
-                None
-            }
+            Regime::Unused => hardware::silence(raw),
+            Regime::Sole(_) => self.sole_line = true,
             Regime::Shared(_) => self.watch(raw),
         }
     }

@@ -245,7 +245,7 @@ fn a_ring_overwritten_by_the_card_is_dropped() {
         crafted[256..262].copy_from_slice(&mac(1));
         assert_eq!(nic.receive(&crafted), Reception::Stored);
         assert_eq!(nic.regs.curr, read + 2);
-        world.settle();
+        world.apply_changes();
         assert_eq!(world.monitor.device_counters().ring_overruns, 1);
         for client in &world.clients {
             assert_eq!(world.monitor.counters(*client).unwrap().rx_packets, 0);
@@ -319,7 +319,7 @@ fn a_dead_clients_card_is_scrubbed_for_the_next() {
             // The next client gets a working card with its own address.
             world.clients[0] = world.monitor.attach(mac(0)).unwrap();
             world.clients.truncate(1);
-            world.settle();
+            world.apply_changes();
             world.hooks[0] = world.monitor.hooks(world.clients[0]);
         }
         let mut next = vec![Driver::new(&world, 0)];
@@ -350,8 +350,9 @@ fn a_reset_guest_probes_again_while_the_other_goes_on() {
         {
             let world = &mut *world.borrow_mut();
             let (client, now) = (world.clients[1], world.now);
-            world.monitor.reset_client(&mut world.hw, client, now);
-            world.settle();
+            world.monitor.detach(&mut world.hw, client, now);
+            world.clients[1] = world.monitor.attach(mac(1)).expect("the slot is free");
+            world.apply_changes();
         }
         drivers[1] = Driver::new(&world, 1);
         drive(&world, &mut drivers, 9, 1_000_000, |_, drivers| drivers[1].mail.borrow().started);

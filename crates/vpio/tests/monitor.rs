@@ -5,7 +5,7 @@ mod common;
 use std::cell::RefCell;
 
 use common::{OUTSIDE, TIMING, World, frame, mac, mark};
-use sluice_vpio::{Access, AttachError, ClientId, Monitor, Outcome, Reaction, Refusal, Timing};
+use sluice_vpio::{Access, AttachError, ClientId, Monitor, Outcome, RawDevice, Reaction, Refusal, Timing};
 
 fn outb(world: &RefCell<World>, index: usize, offset: u16, value: u8) -> Option<u32> {
     world.borrow_mut().io(index, Access::Write { offset, width: 1, value: value.into() })
@@ -66,6 +66,55 @@ fn configuring_needs_no_hardware_and_going_on_line_takes_it() {
     assert_eq!(world.borrow().monitor.holder().map(ClientId::index), Some(0));
     assert_eq!(world.borrow().hooks[0].ports(), 0xff00_f002);
     assert_eq!(world.borrow().hooks[1].ports(), u32::MAX);
+}
+
+/// Hardware that a call must leave alone.
+struct Untouchable;
+
+impl RawDevice for Untouchable {
+    fn read(&mut self, offset: u16, _: u8) -> u32 {
+        panic!("read of {offset:#x}")
+    }
+    fn write(&mut self, offset: u16, _: u8, value: u32) {
+        panic!("write of {value:#x} to {offset:#x}")
+    }
+}
+
+/// The owner stops the holder for as long as a call is at the hardware: an off-line client can have that as little as it
+/// can have the card, be it that another waits for the holder to come to rest.
+#[test]
+fn an_off_line_client_stops_no_holder() {
+    let world = World::new(3, 1, TIMING);
+    start(&world, 0);
+    for contended in [false, true] {
+        if contended {
+            start(&world, 1);
+            assert!(inb(&world, 1, 7).is_none(), "it waits");
+        }
+        let world = &mut *world.borrow_mut();
+        let (holder, other) = (world.monitor.holder(), world.clients[2]);
+        let hooks = holder.map(|holder| world.monitor.hooks(holder));
+        for round in 0..100 {
+            // Long enough for any grace to be over.
+            world.now += 50_000;
+            for offset in 0..0x20 {
+                let read = Access::Read { offset, width: 1 };
+                assert_ne!(world.monitor.access(&mut Untouchable, other, world.now, read), Outcome::Wait);
+            }
+            for (offset, value) in
+                [(0, 0x21), (0x0e, 0x49), (1, round), (7, 0xff), (0x0f, 0x7f), (0, 0x61), (1, 8)]
+            {
+                let write = Access::Write { offset, width: 1, value };
+                assert_ne!(world.monitor.access(&mut Untouchable, other, world.now, write), Outcome::Wait);
+            }
+            world.monitor.end_of_interrupt(other);
+            world.monitor.halted(&mut Untouchable, other, world.now);
+            let changes = world.monitor.changes();
+            assert_eq!((changes.hooks & !other.bit(), changes.wake, changes.poll), (0, 0, false));
+        }
+        assert_eq!(world.monitor.holder(), holder);
+        assert_eq!(holder.map(|holder| world.monitor.hooks(holder)), hooks);
+    }
 }
 
 #[test]
@@ -196,7 +245,7 @@ fn an_idle_holder_gives_way_at_once_when_its_processors_halt() {
         let world = &mut *world.borrow_mut();
         let now = world.now;
         world.monitor.halted(&mut world.hw, holder, now);
-        world.settle();
+        world.apply_changes();
     }
     assert_eq!(inb(&world, other, 0), Some(0x22));
 }
@@ -268,7 +317,7 @@ fn a_frame_that_finds_no_room_interrupts_all_the_same() {
     let send = |number| {
         let frame = frame(mac(1), OUTSIDE, number, mark(1), 1514);
         assert_eq!(world.borrow_mut().hw.nic.receive(&frame), sluice_nic::ne2000::Reception::Stored);
-        world.borrow_mut().settle();
+        world.borrow_mut().apply_changes();
     };
     let received = || {
         let world = world.borrow();

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{TIMING, World};
-use sluice_vpio::model::RegisterId;
-use sluice_vpio::models::ne2000::id;
+use sluice_model::RegisterId;
+use sluice_model::models::ne2000::id;
 use sluice_vpio::{Access, ClientId, Outcome, Reaction, Refusal};
 use std::cell::RefCell;
 
@@ -24,7 +24,7 @@ fn access(world: &RefCell<World>, index: usize, access: Access<'_>) -> Outcome {
     let world = &mut *world.borrow_mut();
     let (client, now) = (world.clients[index], world.now);
     let outcome = world.monitor.access(&mut world.hw, client, now, access);
-    world.settle();
+    world.apply_changes();
     outcome
 }
 

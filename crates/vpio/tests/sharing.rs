@@ -161,7 +161,7 @@ fn closing_returns_the_card_undivided_to_the_other() {
     drivers[1].mail.borrow_mut().stop = true;
     drive(&world, &mut drivers, 3, 1_000_000, |_, drivers| !drivers[1].mail.borrow().started);
     let before = drivers[0].mail.borrow().received.len();
-    world.borrow_mut().pass(2 * TIMING.settle);
+    world.borrow_mut().pass(2 * TIMING.undivide_after);
     // Traffic brings the remaining client to rest, after which it holds the card undivided.
     for n in 0..60 {
         let mut world = world.borrow_mut();

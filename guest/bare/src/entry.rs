@@ -63,11 +63,11 @@ global_asm!(
     "ud2",
     ".data",
     ".balign 8",
-    // Code, data, and room for the task state segment, which `trap` fills in.
+    // Code, data, room for the task state segment, which `trap` fills in, code and data at privilege level 3.
     ".global bare_gdt",
-    "bare_gdt: .quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff, 0, 0",
+    "bare_gdt: .quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff, 0, 0, 0x00affb000000ffff, 0x00cff3000000ffff",
     ".global bare_gdt_pointer",
-    "bare_gdt_pointer: .word 39",
+    "bare_gdt_pointer: .word 55",
     ".quad bare_gdt",
     ".bss",
     ".balign 4096",

@@ -2,19 +2,23 @@
 //! hypervisor that a guest must not get away with.
 //!
 //! `job=` on the command line says what to do: [`null`] measures, [`hostile`] attacks, [`dma`] attacks by a
-//! device, [`isolation`] looks for memory of others, [`witness`] notices what others do to its own. It ends by
-//! powering off, unless the attack ends it before.
+//! device, [`conform`] compares the processor with the manual, [`instructions`] checks what the hypervisor executes in the
+//! processor's stead, [`isolation`] looks for memory of others, [`witness`] notices what others do to its own, [`loops`]
+//! what they leave it of its processor. It ends by powering off, unless the attack ends it before.
 //!
 //! Everything here is unsafe by purpose, so that `unsafe` marks nothing: [`machine`] holds the
 //! instructions, and jobs are written as plainly as they can be.
 #![no_std]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "what an attack does need not be sound")]
 
+mod conform;
 mod console;
 mod dma;
 mod entry;
 mod hostile;
+mod instructions;
 mod isolation;
+mod loops;
 mod machine;
 mod null;
 mod pci;
@@ -34,9 +38,12 @@ extern "C" fn bare_main(start_info: u64) -> ! {
     match name {
         "null" => null::run(),
         "hostile" => hostile::run(detail, &boot),
+        "conform" => conform::run(detail, &boot),
         "dma" => dma::run(detail, &boot),
+        "instructions" => instructions::run(),
         "witness" => witness::run(&boot),
         "watch" => witness::watch(&boot),
+        "loops" => loops::run(&boot),
         "marker" => isolation::mark(&boot),
         "scan" => isolation::scan(&boot),
         _ => println!("no such job: {job}"),

@@ -93,14 +93,33 @@ macro_rules! control {
 control!(cr0, set_cr0, "cr0");
 control!(cr3, set_cr3, "cr3");
 control!(cr4, set_cr4, "cr4");
-control!(set_cr8, "cr8");
+control!(cr8, set_cr8, "cr8");
 control!(dr0, set_dr0, "dr0");
-control!(set_dr6, "dr6");
+control!(dr6, set_dr6, "dr6");
 control!(set_dr7, "dr7");
+
+/// The address of the last page fault.
+pub fn cr2() -> u64 {
+    let value: u64;
+    unsafe { asm!("mov {}, cr2", out(reg) value, options(nostack)) };
+    value
+}
 
 /// Forgets all translations.
 pub fn flush() {
     set_cr3(cr3());
+}
+
+/// The flags.
+pub fn rflags() -> u64 {
+    let value: u64;
+    unsafe { asm!("pushfq", "pop {}", out(reg) value) };
+    value
+}
+
+/// Does nothing, for one instruction.
+pub fn nop() {
+    unsafe { asm!("nop", options(nostack)) };
 }
 
 /// Switches interrupts on.

@@ -55,6 +55,19 @@ impl Function {
         u64::from(high) << 32 | u64::from(low & !0xf)
     }
 
+    /// Offset of the capability with that identifier.
+    pub fn capability(self, wanted: u32) -> Option<u32> {
+        let mut at = self.read(0x34) & 0xfc;
+        while at != 0 {
+            let header = self.read(at);
+            if header & 0xff == wanted {
+                return Some(at);
+            }
+            at = header >> 8 & 0xfc;
+        }
+        None
+    }
+
     /// Answers everywhere, masters the bus, raises no interrupts.
     pub fn enable(self) {
         self.write(COMMAND, COMMAND_IO | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_SILENT);

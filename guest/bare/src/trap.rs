@@ -61,7 +61,8 @@ global_asm!(
     "push r13",
     "push r14",
     "push r15",
-    "sub rsp, 8",
+    // The attempt around this one, if there is one.
+    "push qword ptr [trap_saved_rsp]",
     "mov [trap_saved_rsp], rsp",
     "mov rax, rdi",
     "mov rdi, rsi",
@@ -70,8 +71,7 @@ global_asm!(
     ".global trap_resume",
     "trap_resume:",
     "mov rsp, [trap_saved_rsp]",
-    "mov qword ptr [trap_saved_rsp], 0",
-    "add rsp, 8",
+    "pop qword ptr [trap_saved_rsp]",
     "pop r15",
     "pop r14",
     "pop r13",
@@ -132,6 +132,32 @@ struct Pointer {
     base: u64,
 }
 
+/// What an exception that [`attempt`] survived found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// Vector.
+    pub vector: u64,
+    /// Error code, 0 where it has none.
+    pub error: u64,
+    /// CR2.
+    pub address: u64,
+    /// RIP.
+    pub rip: u64,
+    /// RCX.
+    pub rcx: u64,
+    /// RSI.
+    pub rsi: u64,
+    /// RDI.
+    pub rdi: u64,
+}
+
+static mut LAST: Fault = Fault { vector: 0, error: 0, address: 0, rip: 0, rcx: 0, rsi: 0, rdi: 0 };
+
+/// The exception that [`attempt`] survived last.
+pub fn last() -> Fault {
+    unsafe { (&raw const LAST).read_volatile() }
+}
+
 static mut IDT: [Gate; 256] = [Gate { low: 0, high: 0 }; 256];
 
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
@@ -167,6 +193,53 @@ pub fn load_from(base: u64, limit: u16) {
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack)) };
 }
 
+/// DR6: the exception was a single step (APM vol 2, 13.1.1.3).
+const SINGLE_STEP: u64 = 1 << 14;
+
+/// Where single steps stopped.
+#[derive(Clone, Copy)]
+pub struct Trace {
+    stops: [u64; 64],
+    count: usize,
+    other: u64,
+}
+
+impl Trace {
+    /// The address of stop `number`; zero if there were not so many.
+    pub fn at(&self, number: usize) -> u64 {
+        self.stops.get(number).copied().unwrap_or(0)
+    }
+
+    /// Debug exceptions in all.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Those that were not single steps.
+    pub fn other(&self) -> u64 {
+        self.other
+    }
+}
+
+const NO_TRACE: Trace = Trace { stops: [0; 64], count: 0, other: 0 };
+static mut TRACE: Trace = NO_TRACE;
+static TRACING: AtomicBool = AtomicBool::new(false);
+static mut ON_NMI: Option<fn(u64)> = None;
+
+/// Runs `function`, taking note of where its single steps stop.
+pub fn trace(function: impl FnOnce()) -> Trace {
+    unsafe { TRACE = NO_TRACE };
+    TRACING.store(true, Ordering::Relaxed);
+    function();
+    TRACING.store(false, Ordering::Relaxed);
+    unsafe { TRACE }
+}
+
+/// Has each NMI call `handler` with the address at which it was taken.
+pub fn on_nmi(handler: Option<fn(u64)>) {
+    unsafe { ON_NMI = handler };
+}
+
 /// Interrupts so far.
 pub fn interrupts() -> u64 {
     INTERRUPTS.load(Ordering::Relaxed)
@@ -177,7 +250,7 @@ pub fn end_by_hand(by_hand: bool) {
     BY_HAND.store(by_hand, Ordering::Relaxed);
 }
 
-/// Runs `function`; an exception ends it. Returns the exception's vector.
+/// Runs `function`; an exception ends it. Returns the exception's vector. An attempt may be part of another.
 ///
 /// Whatever the function held is not dropped then, so it should hold nothing.
 pub fn attempt<F: FnMut()>(mut function: F) -> Option<u8> {
@@ -191,10 +264,33 @@ pub fn attempt<F: FnMut()>(mut function: F) -> Option<u8> {
 #[unsafe(no_mangle)]
 extern "C" fn trap_handle(frame: &mut Frame) {
     match frame.vector {
+        1 if TRACING.load(Ordering::Relaxed) => {
+            let mut trace = unsafe { TRACE };
+            if let Some(stop) = trace.stops.get_mut(trace.count) {
+                *stop = frame.rip;
+            }
+            trace.count += 1;
+            trace.other += u64::from(machine::dr6() & SINGLE_STEP == 0);
+            unsafe { TRACE = trace };
+            machine::set_dr6(0xffff_0ff0);
+        }
         2 => {
             INTERRUPTS.fetch_add(1, Ordering::Relaxed);
+            if let Some(handler) = unsafe { ON_NMI } {
+                handler(frame.rip);
+            }
         }
         0..32 if unsafe { trap_saved_rsp } != 0 => {
+            let fault = Fault {
+                vector: frame.vector,
+                error: frame.error,
+                address: machine::cr2(),
+                rip: frame.rip,
+                rcx: frame.saved[7],
+                rsi: frame.saved[5],
+                rdi: frame.saved[4],
+            };
+            unsafe { (&raw mut LAST).write_volatile(fault) };
             frame.rip = &raw const trap_resume as u64;
             frame.cs = 8;
             frame.ss = 16;

@@ -1,6 +1,6 @@
 //! The multiboot2 boot protocol (Multiboot2 Specification 2.0, 3.6), as GRUB speaks it under BIOS and UEFI.
 
-use super::BootInfo;
+use crate::handover::BootInfo;
 use crate::mm::{self, Hpa};
 use crate::sync::Once;
 

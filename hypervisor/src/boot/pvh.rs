@@ -1,6 +1,6 @@
 //! The PVH boot protocol (Xen: public/arch-x86/hvm/start_info.h).
 
-use super::BootInfo;
+use crate::handover::BootInfo;
 use crate::mm::{self, Hpa};
 
 /// What the entry code passes for this protocol: the magic number at the start of `hvm_start_info`.

@@ -1,10 +1,15 @@
 //! Tests that run instead of the hypervisor's work, chosen by `selftest=` in the command line: deliberate faults, which
 //! must end the run with a report, and interrupts, which must arrive, or must do no harm.
 
-use crate::cpu::ioapic::{self, Trigger};
-use crate::cpu::{self, KICK_VECTOR, TIMER_VECTOR, apic, idt, port, timer, tsc};
+use crate::cpu::{self, apic, idt, timer, vector};
+use crate::domain::vcpu::Context;
+use crate::exit::{self, Flow};
+use crate::firmware::acpi;
+use crate::irq::ioapic::{self, Trigger};
 use crate::mm::{self, Hpa};
-use crate::{acpi, iommu, power};
+use crate::sync::{Rank, SpinLock};
+use crate::x86::{self, port, tsc};
+use crate::{iommu, power};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Runs the test of that name; returns if it is empty, and switches the machine off if the test passed.
@@ -17,9 +22,11 @@ pub fn run(name: &str) {
             recurse(0);
         }
         "panic" => panic!("selftest"),
+        "lock-order" => lock_order(),
         "off" => {}
         "interrupts" => interrupts(),
         "spurious" => spurious(),
+        "xsetbv" => xsetbv(),
         "edu" => edu(),
         "iommu" => crate::iommu::selftest::run(),
         "iommu-cost" => iommu::cost::measure(),
@@ -46,16 +53,24 @@ fn recurse(depth: u64) -> u64 {
     recurse(depth + 1) + room[(depth % 64) as usize]
 }
 
+/// Two locks in the wrong order: nobody holds the second, but with the feature `lock-order` it is a panic all the same.
+fn lock_order() {
+    let (outer, inner) = (SpinLock::new(Rank::Device, ()), SpinLock::new(Rank::Ports, ()));
+    drop((outer.lock(), inner.lock()));
+    let _inner = inner.lock();
+    let _outer = outer.lock();
+}
+
 static TIMERS: AtomicU32 = AtomicU32::new(0);
 static KICKS: AtomicU32 = AtomicU32::new(0);
 
 /// The timer fires, not early by more than rounding and not after it is disarmed; every processor takes a kick.
 fn interrupts() {
-    idt::set_handler(TIMER_VECTOR, |_| {
+    idt::set_handler(vector::TIMER, |_| {
         TIMERS.fetch_add(1, Ordering::Relaxed);
         apic::eoi();
     });
-    idt::set_handler(KICK_VECTOR, |_| {
+    idt::set_handler(vector::KICK, |_| {
         KICKS.fetch_add(1, Ordering::Relaxed);
         apic::eoi();
     });
@@ -82,7 +97,7 @@ fn interrupts() {
     assert!(TIMERS.load(Ordering::Relaxed) == fired, "a disarmed timer fired");
     for other in cpu::all() {
         let before = KICKS.load(Ordering::Relaxed);
-        apic::send_ipi(other.apic_id, KICK_VECTOR);
+        apic::send_ipi(other.apic_id, vector::KICK);
         while KICKS.load(Ordering::Relaxed) == before {
             cpu::with_interrupts_window();
         }
@@ -108,6 +123,36 @@ fn spurious() {
     }
     // The vectors that are used still arrive: none of the others is left in service.
     interrupts();
+}
+
+/// What a guest's XSETBV may set is what the processor takes, for every value of the components that there are: one that it
+/// refuses faults here and ends the test.
+fn xsetbv() {
+    let mut ctx = Context::new(0, false).expect("memory for a processor");
+    let (start, mut taken) = (0x1000, 0);
+    for (cpl, index) in [(0, 0), (0, 1), (3, 0)] {
+        for value in 0..1024 {
+            let before = x86::xgetbv(0);
+            (ctx.vmcb.save.cpl, ctx.vmcb.save.rip, ctx.vmcb.save.rax) = (cpl, start, value);
+            (ctx.regs[1], ctx.regs[2], ctx.inject) = (index, 0, 0);
+            let flow = exit::set_extended_control(&mut ctx);
+            if ctx.inject == 0 {
+                assert!(
+                    cpl == 0 && index == 0 && flow == Flow::Enter,
+                    "{value:#x} is not for this guest to set"
+                );
+                assert!(
+                    x86::xgetbv(0) == value && ctx.vmcb.save.rip == start + 3,
+                    "{value:#x} has no effect"
+                );
+                taken += 1;
+            } else {
+                assert!(x86::xgetbv(0) == before && ctx.vmcb.save.rip == start, "{value:#x} has an effect");
+            }
+        }
+    }
+    let components = x86::cpuid(0xd, 0).eax;
+    log::info!("components {components:#x}: XSETBV took {taken} values");
 }
 
 fn wait_for(arrived: impl Fn() -> bool, vector: u32) {

@@ -1,8 +1,9 @@
 //! The physical local APIC (AMD APM vol. 2, chapter 16), as xAPIC or, where an identifier needs it, x2APIC.
 
-use super::msr::{self, rdmsr, wrmsr};
-use super::{SPURIOUS_VECTOR, cpuid};
+use super::vector;
 use crate::mm::{self, Hpa};
+use crate::x86::cpuid;
+use crate::x86::msr::{self, rdmsr, wrmsr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// Registers, by xAPIC offset (APM vol. 2, table 16-2).
@@ -64,12 +65,12 @@ pub fn init() {
     // SAFETY: keeps or sets the architectural base, at which the registers are mapped uncached.
     unsafe { wrmsr(msr::APIC_BASE, base) };
     for lvt in [register::LVT_TIMER, register::LVT_THERMAL, register::LVT_PERFORMANCE, register::LVT_ERROR] {
-        write(lvt, LVT_MASKED | u32::from(SPURIOUS_VECTOR));
+        write(lvt, LVT_MASKED | u32::from(vector::SPURIOUS));
     }
-    write(register::LVT_LINT0, LVT_MASKED | u32::from(SPURIOUS_VECTOR));
+    write(register::LVT_LINT0, LVT_MASKED | u32::from(vector::SPURIOUS));
     write(register::LVT_LINT1, LVT_NMI);
     write(register::TASK_PRIORITY, 0);
-    write(register::SPURIOUS, 1 << 8 | u32::from(SPURIOUS_VECTOR));
+    write(register::SPURIOUS, 1 << 8 | u32::from(vector::SPURIOUS));
     // Firmware may leave interrupts in service: give each its end.
     for _ in 0..256 {
         if (0..8).all(|i| read(register::IN_SERVICE + i * 0x10) == 0) {

@@ -4,15 +4,16 @@
 //! calls on whatever processor, writes the first processor's `hflags2`, where VMRUN and #VMEXIT note nested paging and GIF;
 //! `helper_vmrun` (svm_helper.c) writes `interrupt_request`, in which other threads tell of interrupts. Neither is atomic.
 
-use super::{control, count};
+use super::count;
+use crate::x86;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Whether this is it: CPUID 0x40000000 says so.
 pub fn is_tcg() -> bool {
     const HYPERVISOR: u32 = 1 << 31;
-    let signature = control::cpuid(0x4000_0000, 0);
-    control::cpuid(1, 0).ecx & HYPERVISOR != 0
+    let signature = x86::cpuid(0x4000_0000, 0);
+    x86::cpuid(1, 0).ecx & HYPERVISOR != 0
         && [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes)
             == [*b"TCGT", *b"CGTC", *b"GTCG"]
 }

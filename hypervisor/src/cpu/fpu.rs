@@ -4,9 +4,11 @@
 //! while its exits are handled; it is saved only when another virtual processor takes over.
 //! Source: APM vol 2, 11.5 (XSAVE); vol 4, XSAVE and XRSTOR.
 
-use super::control::{cpuid, xgetbv, xsetbv};
 use crate::mm;
+use crate::x86::{cpuid, xgetbv, xsetbv};
 use sluice_memory::Hpa;
+use sluice_platform::cpuid::state_components;
+use sluice_platform::{GeneralProtection, xcr0};
 
 /// Saved extended state of one virtual processor, and its XCR0.
 pub struct FpuState {
@@ -60,13 +62,28 @@ impl FpuState {
     pub fn restore(&self) {
         let all = supported();
         // SAFETY: as in `save`; the area was zeroed by `reset` or written by XSAVE, so it is valid.
-        // XCR0 was read from the hardware or passed `set_xcr0`'s check.
+        // XCR0 was read from the hardware or passed `set_xcr`'s check.
         unsafe {
             xsetbv(0, all);
+            forget_pointers();
             core::arch::asm!("xrstor64 [{}]", in(reg) mm::virt(self.area),
                 in("eax") all as u32, in("edx") (all >> 32) as u32, options(nostack));
             xsetbv(0, self.xcr0);
         }
+    }
+}
+
+/// Puts addresses of the hypervisor into the x87 pointers to the last instruction and its operand. XRSTOR leaves them alone while
+/// the state to load has no exception pending, unless CPUID 8000_0008 EBX bit 2 says otherwise (APM vol 2, 11.5.10): the next
+/// guest would read those of the last.
+///
+/// # Safety
+/// The x87 registers are nobody's: they are overwritten afterwards.
+unsafe fn forget_pointers() {
+    static ZERO: u32 = 0;
+    // SAFETY: no exception is pending after FNCLEX, the register stack is empty after EMMS, and an integer loads without one.
+    unsafe {
+        core::arch::asm!("fnclex", "emms", "fild dword ptr [{}]", in(reg) &raw const ZERO, options(nostack, readonly));
     }
 }
 
@@ -76,15 +93,40 @@ impl Drop for FpuState {
     }
 }
 
-/// Sets XCR0 for the guest whose state is in the registers. Returns false for a value that XSETBV
-/// would refuse (APM vol 2, 11.5.2): x87 off, AVX without SSE, or what the processor lacks.
-pub fn set_xcr0(value: u64) -> bool {
-    const SSE: u64 = 2;
-    const AVX: u64 = 4;
-    if value & 1 == 0 || value & !supported() != 0 || (value & AVX != 0 && value & SSE == 0) {
-        return false;
-    }
-    // SAFETY: checked above against the rules of XSETBV.
+/// An instruction for the XMM register of a number, 0-15, and memory at `at`.
+macro_rules! with_xmm {
+    ($index:expr, $before:literal, $after:literal, $at:expr; $($number:literal)+) => {
+        match $index {
+            // SAFETY: `at` is 16 bytes of the caller's own; CR4.OSFXSR is set and CR0.TS clear since `init_control`, and
+            // no compiled code of the hypervisor uses these registers.
+            $($number => unsafe {
+                core::arch::asm!(concat!($before, $number, $after), at = in(reg) $at,
+                    options(nostack, preserves_flags));
+            },)+
+            _ => {}
+        }
+    };
+}
+
+/// XMM register 0-15 of the guest whose state is in the registers.
+pub fn xmm(index: usize) -> u128 {
+    let mut value = 0u128;
+    with_xmm!(index, "movups [{at}], xmm", "", &raw mut value; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    value
+}
+
+/// Sets XMM register 0-15 of that guest; the upper half of the YMM register stays.
+pub fn set_xmm(index: usize, value: u128) {
+    with_xmm!(index, "movups xmm", ", [{at}]", &raw const value; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+}
+
+/// XSETBV of the guest whose state is in the registers, at privilege level `cpl`: sets extended control register `index`.
+///
+/// # Errors
+/// The guest gets #GP.
+pub fn set_xcr(cpl: u8, index: u32, value: u64) -> Result<(), GeneralProtection> {
+    xcr0::check(cpl, index, value, state_components(supported()))?;
+    // SAFETY: the check lets only values through that this processor takes.
     unsafe { xsetbv(0, value) };
-    true
+    Ok(())
 }

@@ -9,14 +9,13 @@
 //! it has it in service.
 
 use super::{apic, gdt};
-use crate::panic;
+use crate::sync::Once;
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// First vector that is not an exception.
 pub const FIRST_EXTERNAL: u8 = 32;
 
-const BREAKPOINT: u8 = 3;
 const NMI: u8 = 2;
 const DOUBLE_FAULT: u8 = 8;
 const MACHINE_CHECK: u8 = 18;
@@ -133,8 +132,12 @@ unsafe impl Sync for Table {}
 
 static IDT: Table = Table(core::cell::UnsafeCell::new([Gate { low: 0, high: 0 }; 256]));
 
-/// Fills the table; the boot processor calls it once, before [`install`].
-pub fn init() {
+/// Who reports an exception of the hypervisor.
+static FATAL: Once<fn(&Frame) -> !> = Once::new();
+
+/// Fills the table; the boot processor calls it once, before [`install`]. `fatal` reports what the hypervisor must not raise.
+pub fn init(fatal: fn(&Frame) -> !) {
+    FATAL.call_once(|| fatal);
     for vector in 0..=255u8 {
         let stub = &raw const idt_stubs as u64 + u64::from(vector) * 16;
         let ist = match vector {
@@ -189,8 +192,10 @@ extern "C" fn dispatch(frame: &mut Frame) {
         _ if apic::is_in_service(vector) => unexpected(vector),
         NMI => nmi(frame),
         SECURITY if frame.error == SECURITY_INIT => unexpected(vector),
-        BREAKPOINT if panic::on_breakpoint(frame) => {}
-        _ => panic::exception(frame),
+        _ => match FATAL.get() {
+            Some(fatal) => fatal(frame),
+            None => super::halt(),
+        },
     }
 }
 

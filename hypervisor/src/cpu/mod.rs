@@ -1,44 +1,22 @@
 //! Physical processors: per-processor state, and what every processor sets up for itself.
 //!
 //! [`Cpu`] is one processor's state, found through the GS base: [`this`]. Neighbours: [`idt`] takes exceptions and
-//! interrupts, [`gdt`] holds descriptor tables and stacks, [`smp`] starts the others, [`apic`] and [`ioapic`] drive
-//! the interrupt controllers, [`tsc`] and [`timer`] keep time.
+//! interrupts, [`gdt`] holds descriptor tables and stacks, [`smp`] starts the others, [`apic`] drives the local interrupt
+//! controllers, [`frequency`] and [`timer`] keep time.
 
 pub mod apic;
-pub mod control;
 pub mod emulator;
 pub mod fpu;
+pub mod frequency;
 pub mod gdt;
 pub mod idt;
-pub mod ioapic;
-pub mod msr;
-pub mod port;
-pub mod rtc;
 pub mod smp;
 pub mod timer;
-pub mod tsc;
+pub mod vector;
 
+use crate::x86::{self, MAX_CPUS, control, msr, rdmsr, wrmsr};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-
-#[allow(unused_imports)] // The set is the interface, whatever is used of it so far.
-pub use control::{
-    cpuid, cpuid_checked, rdtsc, read_breakpoints, read_cr0, read_cr2, read_cr3, read_cr4, write_breakpoints,
-    write_cr0, write_cr2, write_cr3, write_cr4, xgetbv, xsetbv,
-};
-pub use msr::{rdmsr, wrmsr};
-
-/// Most processors that one image drives.
-pub const MAX_CPUS: usize = 64;
-
-/// Local APIC timer.
-pub const TIMER_VECTOR: u8 = 0xf0;
-/// Kick: leave the guest or the halt and look at the work queues.
-pub const KICK_VECTOR: u8 = 0xf1;
-/// An IOMMU has recorded a fault.
-pub const FAULT_VECTOR: u8 = 0xf2;
-/// Spurious interrupt of the local APIC: takes no end-of-interrupt.
-pub const SPURIOUS_VECTOR: u8 = 0xff;
 
 /// One physical processor.
 #[repr(C)]
@@ -137,20 +115,20 @@ pub fn init_control() {
     // entries 0-3 (the only ones the page tables use) at their reset values.
     unsafe {
         wrmsr(msr::EFER, rdmsr(msr::EFER) | msr::EFER_NXE);
-        let mut cr0 = read_cr0();
+        let mut cr0 = x86::read_cr0();
         cr0 |= control::CR0_WP | control::CR0_NE | control::CR0_MP;
         cr0 &= !(control::CR0_TS | control::CR0_EM | control::CR0_CD | 1 << 29);
-        write_cr0(cr0);
-        let mut cr4 = read_cr4();
+        x86::write_cr0(cr0);
+        let mut cr4 = x86::read_cr4();
         cr4 |= control::CR4_PGE | control::CR4_MCE | control::CR4_OSFXSR | control::CR4_OSXMMEXCPT;
-        if cpuid(1, 0).ecx & 1 << 26 != 0 {
+        if x86::cpuid(1, 0).ecx & 1 << 26 != 0 {
             cr4 |= control::CR4_OSXSAVE;
         }
         // No page is ever mapped for user mode, so SMEP and SMAP would guard nothing; SMEP costs nothing.
-        if cpuid_checked(7, 0).ebx & 1 << 7 != 0 {
+        if x86::cpuid_checked(7, 0).ebx & 1 << 7 != 0 {
             cr4 |= control::CR4_SMEP;
         }
-        write_cr4(cr4);
+        x86::write_cr4(cr4);
         wrmsr(msr::PAT, 0x0007_0406_0007_0406);
     }
 }
@@ -182,7 +160,7 @@ pub fn halt() -> ! {
 #[inline]
 pub fn kick(index: u32) {
     if let Some(cpu) = get(index) {
-        apic::send_ipi(cpu.apic_id, KICK_VECTOR);
+        apic::send_ipi(cpu.apic_id, vector::KICK);
     }
 }
 

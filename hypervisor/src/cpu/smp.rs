@@ -4,12 +4,14 @@
 //! root: the kernel half of the final tables, and the trampoline's page, read-only, at its physical address; then it
 //! jumps to [`ap_entry`] on its own stack, which changes to the final tables.
 
-use super::{Cpu, apic, gdt, idt, register, timer, tsc};
-use crate::boot::{BootInfo, RegionKind};
+use super::{Cpu, apic, gdt, idt, register, timer};
+use crate::handover::{BootInfo, RegionKind};
 use crate::mm::{self, Hpa, PAGE};
-use crate::{acpi, cpu};
+use crate::sync::Once;
+use crate::x86::{self, tsc};
+use crate::{cpu, firmware::acpi};
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 // Runs with CS = page >> 4 and IP = 0. It must not depend on where it lies: addresses of its own are made from CS, and
 // the three words at `trampoline_data` are filled in for each processor before it is started. The page is mapped
@@ -109,7 +111,7 @@ pub fn start(info: &BootInfo) {
     let root = mm::trampoline_root(Hpa::new(page)).expect("memory for page tables");
     for id in acpi::apic_ids().iter().copied().filter(|id| *id != own) {
         let Some(cpu) = register(id) else {
-            log::warn!("processor with APIC {id}: more than {} or no memory for it", cpu::MAX_CPUS);
+            log::warn!("processor with APIC {id}: more than {} or no memory for it", x86::MAX_CPUS);
             continue;
         };
         place_trampoline(page, root, cpu);
@@ -167,7 +169,7 @@ fn start_one(page: u64, cpu: &'static Cpu) {
 extern "C" fn ap_entry(cpu: &'static Cpu) -> ! {
     // SAFETY: the final tables map the image and this stack as the trampoline's do; the rest is first set-up, in order.
     unsafe {
-        cpu::write_cr3(mm::root());
+        x86::write_cr3(mm::root());
         gdt::install(cpu);
     }
     idt::install();
@@ -178,18 +180,21 @@ extern "C" fn ap_entry(cpu: &'static Cpu) -> ! {
     ap_main(cpu)
 }
 
-static RELEASED: AtomicBool = AtomicBool::new(false);
+/// What started processors go on to.
+static NEXT: Once<fn(&'static Cpu) -> !> = Once::new();
 
-/// Lets the started processors go on to [`crate::run_cpu`].
-pub fn release() {
-    RELEASED.store(true, Ordering::Release);
+/// Lets the started processors go on to `next`.
+pub fn release(next: fn(&'static Cpu) -> !) {
+    NEXT.call_once(|| next);
 }
 
 fn ap_main(cpu: &'static Cpu) -> ! {
     log::info!("processor {} (APIC {}) runs", cpu.index, cpu.apic_id);
-    while !RELEASED.load(Ordering::Acquire) {
+    loop {
+        if let Some(next) = NEXT.get() {
+            next(cpu)
+        }
         cpu::with_interrupts_window();
         core::hint::spin_loop();
     }
-    crate::run_cpu(cpu)
 }

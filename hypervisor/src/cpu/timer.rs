@@ -1,10 +1,11 @@
-//! The one-shot timer of this processor, set in TSC ticks; raises [`super::TIMER_VECTOR`].
+//! The one-shot timer of this processor, set in TSC ticks; raises [`vector::TIMER`].
 //!
 //! With TSC-deadline mode the deadline is exact. Without it the local APIC's counter is used, and an interrupt may come
 //! early by rounding, or because the deadline is further away than the counter reaches: compare the time and set
 //! the deadline again.
 
-use super::{TIMER_VECTOR, apic, cpuid, msr, tsc};
+use super::{apic, vector};
+use crate::x86::{cpuid, msr, tsc};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static DEADLINE_MODE: AtomicBool = AtomicBool::new(false);
@@ -19,7 +20,7 @@ pub fn calibrate() {
         log::info!("local APIC timer: TSC deadline");
         return;
     }
-    apic::set_timer_mode(TIMER_VECTOR, false);
+    apic::set_timer_mode(vector::TIMER, false);
     apic::set_timer_count(u32::MAX);
     let start = tsc::now();
     let first = apic::timer_count();
@@ -36,7 +37,7 @@ pub fn calibrate() {
 
 /// Sets this processor's timer up, disarmed.
 pub fn init() {
-    apic::set_timer_mode(TIMER_VECTOR, DEADLINE_MODE.load(Ordering::Relaxed));
+    apic::set_timer_mode(vector::TIMER, DEADLINE_MODE.load(Ordering::Relaxed));
     disarm();
 }
 

@@ -8,20 +8,20 @@
 //! Source: PCI Local Bus 3.0, 6.2.2 (command), 6.2.5 (BARs), 6.8 (MSI and MSI-X).
 
 use super::Device;
-use super::message::Vector;
-use super::pci::{self, Function};
-use super::reset::Registers;
 use crate::cpu;
-use crate::domain::{Access, Answer, Domain, PageHandler, PortHandler, layout};
+use crate::domain::{Access, Answer, Domain, PageHandler, Piece, PortHandler, layout};
 use crate::iommu::Place;
-use crate::sync::SpinLock;
+use crate::irq::message::Vector;
+use crate::pci::reset::Registers;
+use crate::pci::{self, Function};
+use crate::sync::{Rank, SpinLock};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
-use core::ops::Range;
 use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
 use sluice_platform::Message;
 use sluice_platform::msix::{ENTRY_SIZE, MsixTable};
 use sluice_platform::pci::{BarKind, Builder, ConfigEffect, Msi, MsixCapability, PciBus};
+use sluice_platform::storm::Flood;
 use sluice_traps::Direction;
 
 const MSI_ENABLE: u16 = 1;
@@ -82,6 +82,9 @@ struct State {
     table: Option<MsixTable>,
     /// By message; MSI uses the first.
     vectors: Vec<Option<Vector>>,
+    flood: Flood,
+    /// Messages are held back: stopped at the function until [`Assigned::let_through`].
+    held: bool,
 }
 
 /// What is kept for a function that a guest owns.
@@ -101,7 +104,7 @@ impl Assigned {
             device: device.index,
             gate: device.place_of_master().filter(Place::remaps_interrupts),
             windows: ArrayVec::new(),
-            state: SpinLock::new(State::default()),
+            state: SpinLock::new(Rank::Share, State::default()),
         };
         for bar in function.bars.iter().filter(|bar| !bar.io) {
             let size = bar.size.max(PAGE_SIZE);
@@ -198,6 +201,8 @@ impl Assigned {
             self.set_msix(domain, function, &mut state, msix);
         }
         if let ConfigEffect::CommandChanged(..) = effect {
+            // A function whose messages are stopped must not raise its line for them.
+            let command = if state.held { command | pci::COMMAND_NO_INTX } else { command };
             function.bdf.set_command(command & allowed, !command & follow);
         }
     }
@@ -260,7 +265,7 @@ impl Assigned {
             bdf.write(at + 8, 0);
         }
         bdf.change16(if physical.wide { at + 12 } else { at + 8 }, false, data as u16, !data as u16);
-        bdf.change16(at, true, MSI_ENABLE, MSI_MULTIPLE);
+        bdf.change16(at, true, if state.held { 0 } else { MSI_ENABLE }, MSI_MULTIPLE);
         if new.masked & 1 == 0 && core::mem::take(&mut state.msi_pending) {
             domain.deliver(&message);
         }
@@ -276,7 +281,7 @@ impl Assigned {
         let (Some(physical), Some(new)) = (function.msix, msix) else { return };
         let old = state.msix.replace(new);
         let bit = |on: bool, bit: u16| if on { bit } else { 0 };
-        let control = bit(new.enabled, MSIX_ENABLE) | bit(new.masked, MSIX_MASK_ALL);
+        let control = bit(new.enabled, MSIX_ENABLE) | bit(new.masked || state.held, MSIX_MASK_ALL);
         if new.enabled != old.is_some_and(|old| old.enabled) {
             if new.enabled {
                 // Masked as a whole until the table is right.
@@ -324,22 +329,48 @@ impl Assigned {
         vector.as_mut().map(|vector| vector.message(apic_id))
     }
 
-    /// The function raised the vector of `message`.
-    pub fn raised(&self, domain: &Domain, message: u16) {
+    /// The function raised the vector of `message`. Returns true if its messages are held back from now on, because they come
+    /// without end: call [`Self::let_through`] after a while.
+    pub fn raised(&self, domain: &Domain, function: &Function, message: u16) -> bool {
         let mut state = self.state.lock();
-        let State { msi, msi_pending, msix, table, .. } = &mut *state;
-        let delivered = match (msix.filter(|msix| msix.enabled), msi.filter(|msi| msi.enabled)) {
-            (Some(msix), _) => table.as_mut().and_then(|table| table.raise(message, msix.masked)),
-            (None, Some(msi)) if msi.masked & 1 != 0 => {
-                *msi_pending = true;
-                None
+        let news = deliver(domain, &mut state, message);
+        if !state.flood.came(news) || state.held {
+            return false;
+        }
+        state.held = true;
+        function.bdf.set_command(pci::COMMAND_NO_INTX, 0);
+        match (function.msix, state.msix.filter(|msix| msix.enabled), function.msi) {
+            (Some(physical), Some(_), _) => function.bdf.change16(physical.offset, true, MSIX_MASK_ALL, 0),
+            (_, _, Some(physical)) => function.bdf.change16(physical.offset, true, 0, MSI_ENABLE),
+            _ => {}
+        }
+        true
+    }
+
+    /// Lets messages through again that were held back.
+    pub fn let_through(&self, domain: &Domain, slot: u8, function: &Function) {
+        let mut state = self.state.lock();
+        if !core::mem::take(&mut state.held) {
+            return;
+        }
+        let platform = domain.platform.lock();
+        let command = platform.pci.command(slot);
+        drop(platform);
+        let msix = state.msix.filter(|msix| msix.enabled);
+        match (function.msix, msix, function.msi, state.msi.filter(|msi| msi.enabled)) {
+            // What came meanwhile is pending in the function.
+            (Some(physical), Some(msix), ..) if !msix.masked => {
+                function.bdf.change16(physical.offset, true, 0, MSIX_MASK_ALL);
             }
-            (None, Some(msi)) => Message::from_msi(msi.address, msi.data.into()),
-            (None, None) => None,
-        };
-        drop(state);
-        if let Some(message) = delivered {
-            domain.deliver(&message);
+            // What came meanwhile is lost: it is told of in any case.
+            (_, None, Some(physical), Some(_)) if state.vectors.first().is_some_and(Option::is_some) => {
+                function.bdf.change16(physical.offset, true, MSI_ENABLE, 0);
+                deliver(domain, &mut state, 0);
+            }
+            _ => {}
+        }
+        if command & pci::COMMAND_NO_INTX == 0 {
+            function.bdf.set_command(0, pci::COMMAND_NO_INTX);
         }
     }
 
@@ -418,17 +449,6 @@ fn pieces(gpa: u64, window: &Window) -> ArrayVec<Piece, 3> {
         .collect()
 }
 
-/// A part of a BAR that is treated alike.
-#[derive(Clone, Debug)]
-pub struct Piece {
-    /// Where the guest sees it.
-    pub gpa: Gpa,
-    /// Offsets in the BAR.
-    pub range: Range<u64>,
-    /// Accesses that do not exit.
-    pub direct: Direction,
-}
-
 impl Piece {
     /// Bytes.
     pub fn len(&self) -> u64 {
@@ -459,6 +479,21 @@ fn write_entry(function: &Function, message: u16, content: Option<(u32, u32)>) {
         registers.write(at + 8, data);
         registers.write(at + CONTROL, 0);
     }
+}
+
+/// Delivers a message that the function raised, or notes that it is pending. Returns whether it was news to somebody.
+fn deliver(domain: &Domain, state: &mut State, message: u16) -> bool {
+    let State { msi, msi_pending, msix, table, .. } = state;
+    let delivered = match (msix.filter(|msix| msix.enabled), msi.filter(|msi| msi.enabled)) {
+        (Some(msix), _) => table.as_mut().and_then(|table| table.raise(message, msix.masked)),
+        (None, Some(msi)) if msi.masked & 1 != 0 => {
+            *msi_pending = true;
+            None
+        }
+        (None, Some(msi)) => Message::from_msi(msi.address, msi.data.into()),
+        (None, None) => None,
+    };
+    delivered.is_some_and(|message| domain.deliver(&message))
 }
 
 /// Delivers a message that came while it was masked, if it is not any more.

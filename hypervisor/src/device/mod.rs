@@ -6,23 +6,20 @@
 
 mod assigned;
 mod emulated;
-mod line;
-mod message;
-pub mod pci;
-mod place;
 mod raw;
-mod reset;
 mod share;
 
-pub use assigned::{Piece, Windows};
+pub use assigned::Windows;
 pub use share::Share;
 
-use crate::boot::BootInfo;
-use crate::cpu::{self, apic, emulator, tsc};
-use crate::domain::Domain;
-use crate::domain::vcpu::RunState;
+use crate::cpu::{self, apic, emulator};
+use crate::domain::vcpu::Vcpu;
+use crate::domain::{Domain, VirtualFunction};
+use crate::handover::BootInfo;
 use crate::iommu::{self, Place};
-use crate::sync::{Once, SpinLock};
+use crate::sync::{Once, Rank, SpinLock};
+use crate::x86::tsc;
+use crate::{irq, pci};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
@@ -31,16 +28,20 @@ use assigned::Assigned;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use emulated::{Clients, Emulated};
-use pci::Bdf;
-use raw::PortDevice;
+use irq::{line, message};
+use pci::{Bdf, bars, reset};
+use raw::SharedPorts;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
-use sluice_emulated::{Handling, PortId, Segment, World};
+use sluice_emulated::{DirectPolicy, PortId, Segment, World};
 use sluice_iommu::RequesterId;
-use sluice_vpio::{ClientId, Monitor, Policy, Timing};
+use sluice_vpio::{Changes, ClientId, Monitor, Policy, Timing};
 
 /// Most devices of a configuration: a bit each in a [`line::Line`].
 const MAX_DEVICES: usize = 64;
+
+/// For how long messages that come without end are held back.
+const HELD_NS: u64 = 1_000_000;
 
 /// What reports call a device without a monitor.
 const PASSTHROUGH: &str = "passthrough";
@@ -140,9 +141,18 @@ impl Seat {
 struct Client {
     domain: Weak<Domain>,
     name: String,
-    share: usize,
+    share: Weak<Share>,
+    /// Place of the share among the domain's functions.
+    index: usize,
     seat: Seat,
     line: bool,
+}
+
+impl Client {
+    /// The domain and its part, once both exist and as long as they do.
+    fn both(&self) -> Option<(Arc<Domain>, Arc<Share>)> {
+        Some((self.domain.upgrade()?, self.share.upgrade()?))
+    }
 }
 
 enum Sharing {
@@ -189,7 +199,6 @@ pub struct Device {
 }
 
 static DEVICES: Once<Vec<Arc<Device>>> = Once::new();
-static PENDING: AtomicBool = AtomicBool::new(false);
 
 fn devices() -> &'static [Arc<Device>] {
     DEVICES.get().map_or(&[], Vec::as_slice)
@@ -201,16 +210,16 @@ fn devices() -> &'static [Arc<Device>] {
 /// The index of a device that does not exist.
 pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize> {
     #[cfg(feature = "pack-bars")]
-    place::pack();
+    bars::pack();
     let mut found = Vec::new();
-    let mut places = place::Places::new(info);
+    let mut places = bars::Places::new(info);
     for (index, device) in configured.iter().enumerate() {
         let mut function = pci::find(&device.select).filter(|_| index < MAX_DEVICES).ok_or(index)?;
         let separate = places.separate(&mut function);
         let gsi = function
             .pin
             .checked_sub(1)
-            .and_then(|pin| crate::acpi::pci_gsi(function.bdf.bus, function.bdf.device, pin));
+            .and_then(|pin| crate::firmware::acpi::pci_gsi(function.bdf.bus, function.bdf.device, pin));
         let ports = function
             .bars
             .iter()
@@ -239,14 +248,17 @@ pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize>
             function,
             gsi,
             ports,
-            inner: SpinLock::new(Inner {
-                sharing: Sharing::Free,
-                clients: Vec::new(),
-                past: Vec::new(),
-                handoffs: 0,
-                forced: 0,
-                model: PASSTHROUGH,
-            }),
+            inner: SpinLock::new(
+                Rank::Device,
+                Inner {
+                    sharing: Sharing::Free,
+                    clients: Vec::new(),
+                    past: Vec::new(),
+                    handoffs: 0,
+                    forced: 0,
+                    model: PASSTHROUGH,
+                },
+            ),
             asserted: AtomicBool::new(false),
             masked: AtomicBool::new(true),
             interrupts: AtomicU64::new(0),
@@ -257,7 +269,7 @@ pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize>
     let mut gsis: Vec<u32> = devices().iter().filter_map(|device| device.gsi).collect();
     gsis.sort_unstable();
     gsis.dedup();
-    line::init(&gsis);
+    line::init(&gsis, line_interrupt);
     Ok(())
 }
 
@@ -270,21 +282,16 @@ fn line_interrupt(vector: u8) {
             device.masked.store(true, Ordering::SeqCst);
             device.interrupts.fetch_add(1, Ordering::Relaxed);
         }
-        attend();
+        irq::attend();
     }
     apic::eoi();
-}
-
-/// Asks for [`service`]: a device raised something.
-fn attend() {
-    PENDING.store(true, Ordering::SeqCst);
 }
 
 /// Deals with physical interrupts and with monitors whose time has come.
 #[inline]
 pub fn service(processor: u32) {
     iommu::service();
-    if PENDING.swap(false, Ordering::SeqCst) {
+    if irq::take_pending() {
         for device in devices().iter().filter(|device| device.asserted.swap(false, Ordering::SeqCst)) {
             device.interrupt();
         }
@@ -300,6 +307,7 @@ pub fn service(processor: u32) {
             device.poll_at.store(u64::MAX, Ordering::Relaxed);
             device.with_monitor(None, |_, _, _| ());
             device.with_segment(|segment, world| segment.poll(world));
+            device.let_through();
         }
     }
 }
@@ -337,7 +345,7 @@ pub fn attach(
     slot: u8,
     pin: u8,
     windows: &mut Windows,
-) -> Result<Share, AttachError> {
+) -> Result<Arc<Share>, AttachError> {
     let device = devices().get(usize::from(share.device)).ok_or(AttachError::NoSuchDevice)?.clone();
     let mut inner = device.inner.lock();
     if inner.clients.is_empty() {
@@ -407,63 +415,17 @@ pub fn attach(
         (Seat::Port(_), None) => {}
         _ => device.function.bdf.set_command(pci::COMMAND_IO, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX),
     }
-    inner.clients.push(Client { domain: Weak::new(), name: name.to_string(), share: 0, seat, line: false });
+    let share = Share::new(device.clone(), share.mode, seat, assigned, station, slot, pin);
+    inner.clients.push(Client {
+        domain: Weak::new(),
+        name: name.to_string(),
+        share: Arc::downgrade(&share),
+        index: 0,
+        seat,
+        line: false,
+    });
     drop(inner);
-    Ok(Share::new(device, share.mode, seat, assigned, station, slot, pin))
-}
-
-/// Tells the devices of a domain that it exists now: from here on it gets interrupts.
-pub fn bind(domain: &Arc<Domain>) {
-    for (index, share) in domain.shares.iter().enumerate() {
-        let mut inner = share.device().inner.lock();
-        for client in inner.clients.iter_mut().filter(|client| client.seat == share.seat()) {
-            client.domain = Arc::downgrade(domain);
-            client.share = index;
-        }
-        drop(inner);
-        if share.mode() == Mode::Passthrough
-            && let (Some(place), Some((tag, root))) =
-                (share.device().place_of_master(), domain.device_space())
-        {
-            place.attach(tag, root);
-        }
-        if share.client().is_none() {
-            share.device().unmask();
-        }
-    }
-}
-
-/// Takes the devices of a domain that has ended back: nothing of it stays in them.
-pub fn release(domain: &Domain) {
-    domain.shares.iter().for_each(withdraw);
-}
-
-/// Takes a device back from a domain that has ended, or that did not come about.
-pub fn withdraw(share: &Share) {
-    let device = share.device();
-    let report = device.share_report(share);
-    match share.seat() {
-        Seat::Client(client) => {
-            device.with_monitor(None, |monitor, raw, now| monitor.detach(raw, client, now));
-        }
-        Seat::Owner => device.take_back(share),
-        Seat::Port(port) => {
-            device.with_segment(|segment, world| segment.unplug(world, port));
-        }
-    }
-    let mut inner = device.inner.lock();
-    inner.past.extend(report);
-    inner.clients.retain(|client| client.seat != share.seat());
-    device.rest(&mut inner);
-}
-
-/// All processors of a domain have halted: its drivers are between operations.
-pub fn halted(domain: &Domain) {
-    for share in &domain.shares {
-        if let Some(client) = share.client() {
-            share.device().with_monitor(Some(domain), |monitor, raw, now| monitor.halted(raw, client, now));
-        }
-    }
+    Ok(share)
 }
 
 /// Name of the configured device that makes requests as `requester`.
@@ -488,12 +450,12 @@ impl Device {
 
     /// What a guest may do with the function when it is alone: something, if it reaches its own memory with it and
     /// nothing else.
-    fn handling(&self, share: &config::Share) -> Handling {
+    fn handling(&self, share: &config::Share) -> DirectPolicy {
         let place = self.place_of_master();
         match place.filter(|place| place.remaps_interrupts() && place.unity().is_empty() && self.separate) {
-            None => Handling::Never,
-            Some(_) if share.registers_unprotected => Handling::Open,
-            Some(_) => Handling::Guarded,
+            None => DirectPolicy::Never,
+            Some(_) if share.registers_unprotected => DirectPolicy::Open,
+            Some(_) => DirectPolicy::Guarded,
         }
     }
 
@@ -577,12 +539,12 @@ impl Device {
         self.function.bdf.set_command(pci::COMMAND_NO_INTX, pci::COMMAND_MASTER | decode);
     }
 
-    /// Runs `act` on the monitor while no client executes with direct access to the device, then
-    /// carries out what changed. `within` is the domain whose exit this is, if any.
+    /// Runs `act` on the monitor, then carries out what changed. From its first access to the device on, or where its hooks
+    /// change, no client executes with direct access. `within` is the domain whose exit this is, if any.
     fn with_monitor<R>(
         &self,
         within: Option<&Domain>,
-        act: impl FnOnce(&mut Monitor, &mut PortDevice, u64) -> R,
+        act: impl FnOnce(&mut Monitor, &mut SharedPorts, u64) -> R,
     ) -> Option<R> {
         let mut inner = self.inner.lock();
         let Inner { sharing: Sharing::Vpio(monitor), clients, .. } = &mut *inner else { return None };
@@ -592,22 +554,24 @@ impl Device {
             .and_then(|client| client.domain.upgrade())
             // A domain with one processor that is here, in its exit, is not in its guest.
             .filter(|holder| within.is_none_or(|own| own.vcpus.len() > 1 || own.index != holder.index));
-        if let Some(holder) = &holder {
-            holder.freeze();
-        }
         let now = tsc::uptime_ns();
-        let mut raw = PortDevice::new(self.ports.0);
+        let mut raw = SharedPorts::new(self.ports.0, holder);
         let result = act(monitor, &mut raw, now);
-        // Most accesses change nothing that others see, and nobody waits: no handoff to move along.
+        // Most accesses change nothing that others see, and nobody waits: no handoff to move along. Who neither has the
+        // device nor waits for it moves none along, or it could stop the holder as often as it likes.
         let waits = |client: &Client| client.seat.client().is_some_and(|id| !monitor.may_run(id));
-        let contended = clients.iter().any(waits);
-        if self.carry_out(monitor, clients) || contended || within.is_none() {
+        let concerns = |client: &Client| {
+            let holds = client.seat.client().is_some_and(|id| monitor.holder() == Some(id));
+            let own = within.is_none_or(|own| core::ptr::eq(client.domain.as_ptr(), own));
+            own && (holds || waits(client))
+        };
+        let (contended, concerned) = (clients.iter().any(waits), clients.iter().any(concerns));
+        let changes = self.carry_out(monitor, clients, &mut raw);
+        let others = changes.hooks | changes.wake != 0 || changes.poll;
+        if within.is_none() || others || concerned && (contended || !changes.is_empty()) {
             let wanted = monitor.poll(&mut raw, now);
-            self.carry_out(monitor, clients);
+            self.carry_out(monitor, clients, &mut raw);
             self.poll_next(wanted, now);
-        }
-        if let Some(holder) = &holder {
-            holder.thaw();
         }
         Some(result)
     }
@@ -623,10 +587,13 @@ impl Device {
         Some(result)
     }
 
-    /// Level of the line of a guest's software card, if it has one.
-    fn software_line(&self, seat: Seat) -> bool {
-        let Seat::Port(port) = seat else { return false };
-        self.with_segment(|segment, _| segment.line(port)).unwrap_or(false)
+    /// Runs `act` on the level of the line of a guest's software card, if it has one, which does not change meanwhile.
+    fn with_line(&self, seat: Seat, act: impl FnOnce(bool)) {
+        let inner = self.inner.lock();
+        act(match (&inner.sharing, seat) {
+            (Sharing::Emulated(emulated), Seat::Port(port)) => emulated.line(port),
+            _ => false,
+        });
     }
 
     /// Notes when the monitor wants to be polled, in nanoseconds; `now` likewise.
@@ -639,22 +606,22 @@ impl Device {
         }
     }
 
-    /// Carries out what a call of the monitor changed; returns whether anything did.
-    fn carry_out(&self, monitor: &mut Monitor, clients: &mut [Client]) -> bool {
+    /// Carries out what a call of the monitor changed; returns what did.
+    fn carry_out(&self, monitor: &mut Monitor, clients: &mut [Client], raw: &mut SharedPorts) -> Changes {
         if self.masked.load(Ordering::Relaxed) && monitor.physical_unmask() {
             self.unmask();
         }
         let changes = monitor.changes();
-        if changes.is_empty() {
-            return false;
+        if changes.hooks != 0 {
+            raw.freeze();
         }
         for client in clients.iter_mut() {
             let Some(domain) = client.domain.upgrade() else { continue };
             let Some(id) = client.seat.client() else { continue };
             let bit = id.bit();
-            let share = &domain.shares[client.share];
+            let Some(share) = client.share.upgrade() else { continue };
             if changes.hooks & bit != 0 {
-                share.set_hooks(&domain, client.share, monitor.hooks(id).ports());
+                share.set_hooks(&domain, client.index, monitor.hooks(id).ports());
             }
             if changes.lines & bit != 0 {
                 let level = monitor.line(id);
@@ -664,12 +631,10 @@ impl Device {
                 }
             }
             if changes.wake & bit != 0 {
-                for vcpu in &domain.vcpus {
-                    vcpu.wake_from(RunState::WaitsForDevice);
-                }
+                domain.vcpus.iter().for_each(Vcpu::device_is_here);
             }
         }
-        true
+        changes
     }
 
     /// The last interrupt of the line has been dealt with, as far as this device is concerned.
@@ -683,34 +648,45 @@ impl Device {
     /// The function of a guest raised its message.
     fn message(&self, message: u16) {
         self.interrupts.fetch_add(1, Ordering::Relaxed);
-        let owner = self.inner.lock().clients.first().and_then(|client| client.domain.upgrade());
-        if let Some(domain) = owner {
-            for share in domain.shares.iter().filter(|share| share.is_of(self)) {
-                if let Some(assigned) = share.assigned() {
-                    assigned.raised(&domain, message);
-                }
+        self.with_owner(|domain, _, assigned| {
+            if assigned.raised(domain, &self.function, message) {
+                let now = tsc::uptime_ns();
+                self.poll_next(Some(now + HELD_NS), now);
             }
+        });
+    }
+
+    /// Lets messages through that were held back for a while.
+    fn let_through(&self) {
+        self.with_owner(|domain, slot, assigned| assigned.let_through(domain, slot, &self.function));
+    }
+
+    /// Runs `act` on the domain that owns the function, the slot where it is there, and what is kept of it.
+    fn with_owner(&self, act: impl Fn(&Domain, u8, &Assigned)) {
+        let owner = self.inner.lock().clients.first().and_then(Client::both);
+        if let Some((domain, share)) = owner
+            && let Some(assigned) = share.assigned()
+        {
+            act(&domain, share.slot(), assigned);
         }
     }
 
     fn interrupt(&self) {
-        let segment = self.with_segment(|segment, world| {
-            segment.interrupt(world);
-            segment.holder()
-        });
-        if segment == Some(None) {
-            return self.unmask();
-        }
-        let done = self.with_monitor(None, |monitor, raw, now| monitor.interrupt(raw, now));
-        if done.is_some() {
+        if self.with_monitor(None, |monitor, raw, now| monitor.interrupt(raw, now)).is_some() {
             return;
         }
-        let seat = segment.flatten().map_or(Seat::Owner, Seat::Port);
+        self.with_segment(|segment, world| segment.interrupt(world));
+        // Held until the line is up: who has the card now has it then.
         let inner = self.inner.lock();
+        let seat = match &inner.sharing {
+            Sharing::Emulated(emulated) => match emulated.hands() {
+                (_, Some(port)) => Seat::Port(port),
+                (_, None) => return self.unmask(),
+            },
+            _ => Seat::Owner,
+        };
         let owner = inner.clients.iter().find(|client| client.seat == seat);
-        let Some(domain) = owner.and_then(|client| client.domain.upgrade()) else { return };
-        drop(inner);
-        for share in domain.shares.iter().filter(|share| share.is_of(self)) {
+        if let Some((domain, share)) = owner.and_then(Client::both) {
             share.raise(&domain);
         }
     }

@@ -3,9 +3,11 @@
 use super::assigned::Assigned;
 use super::emulated::Station;
 use super::{Device, Seat};
-use crate::domain::{Access, Answer, Domain, PortHandler};
+use crate::cpu;
+use crate::domain::{Access, Answer, Domain, PortHandler, VirtualFunction};
+use crate::sync::{Rank, SpinLock};
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_abi::config::Mode;
 use sluice_abi::report::{Count, ShareReport};
 use sluice_emulated::Shown;
@@ -24,12 +26,19 @@ pub struct Share {
     station: Option<Station>,
     slot: u8,
     pin: u8,
-    /// Port offsets that must exit, as the monitor last said.
-    hooks: AtomicU32,
-    /// The guest has the function's ports switched on, at the address where they physically are.
-    decoded: AtomicBool,
-    /// A line that is passed through is up in the guest.
+    /// What decides which ports of a monitor's client are direct.
+    ports: SpinLock<Ports>,
+    /// A line that is passed through is up in the guest. Changed under the lock of the device.
     raised: AtomicBool,
+}
+
+/// What decides which ports are direct. The lock around it is held until the domain's port table says the same, so that what
+/// was decided last is what is installed last.
+struct Ports {
+    /// Offsets that must exit, by bit, as the monitor last said.
+    hooks: u32,
+    /// The guest has the function's ports switched on, at the address where they physically are.
+    decoded: bool,
 }
 
 impl Share {
@@ -41,8 +50,8 @@ impl Share {
         station: Option<Station>,
         slot: u8,
         pin: u8,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             device,
             mode,
             seat,
@@ -50,20 +59,9 @@ impl Share {
             station,
             slot,
             pin,
-            hooks: AtomicU32::new(u32::MAX),
-            decoded: AtomicBool::new(false),
+            ports: SpinLock::new(Rank::Share, Ports { hooks: u32::MAX, decoded: false }),
             raised: AtomicBool::new(false),
-        }
-    }
-
-    /// The device.
-    pub fn device(&self) -> &Arc<Device> {
-        &self.device
-    }
-
-    /// How it is shared.
-    pub fn mode(&self) -> Mode {
-        self.mode
+        })
     }
 
     /// This domain, to the monitor; `None` where there is none.
@@ -81,19 +79,16 @@ impl Share {
         self.assigned.as_ref()
     }
 
-    /// Slot of the virtual PCI bus.
-    pub fn slot(&self) -> u8 {
-        self.slot
-    }
-
-    /// I/O APIC pin of the guest.
-    pub fn pin(&self) -> u8 {
-        self.pin
-    }
-
-    /// Whether this is a part in `device`.
-    pub fn is_of(&self, device: &Device) -> bool {
-        core::ptr::eq(&*self.device, device)
+    /// Its software card goes on at this TSC, in the domain's time: a processor of the domain's must learn of that.
+    pub(super) fn resume_at(&self, domain: &Domain, tsc: u64) {
+        let Some(station) = &self.station else { return };
+        station.resume_at(tsc);
+        let here = cpu::this().index;
+        // A home of the domain's that is in here looks before it sleeps, and at the end of the slice at the latest.
+        let elsewhere = domain.vcpus.first().filter(|_| domain.vcpus.iter().all(|vcpu| vcpu.home != here));
+        if let Some(vcpu) = elsewhere.filter(|_| tsc != u64::MAX) {
+            cpu::kick(vcpu.home);
+        }
     }
 
     /// The function as the guest's PCI bus shows it. Its ports stay where they physically are, since
@@ -121,61 +116,111 @@ impl Share {
         }
     }
 
-    /// The guest changed the function's configuration, or has not yet.
-    pub fn configured(&self, domain: &Domain, index: usize, effect: ConfigEffect) {
+    /// The monitor wants other accesses to exit.
+    pub(super) fn set_hooks(&self, domain: &Domain, index: usize, hooks: u32) {
+        let mut ports = self.ports.lock();
+        ports.hooks = hooks;
+        self.install(domain, index, &ports);
+    }
+
+    /// The guest finds something else in its card's memory from now on. `line`: what its software card says. The caller holds the
+    /// lock of the device.
+    pub(super) fn show(&self, domain: &Domain, index: usize, shown: Shown, line: bool) {
+        if let Some(station) = &self.station {
+            station.show(domain, &self.device, index as u8, shown);
+        }
+        if !shown.hardware {
+            self.lower(domain, line);
+        }
+    }
+
+    fn install(&self, domain: &Domain, index: usize, ports: &Ports) {
+        let (base, size) = self.device.ports;
+        let Ports { hooks, decoded } = *ports;
+        let handler = if decoded { PortHandler::Device(index as u8) } else { PortHandler::None };
+        domain.set_ports(base, size, handler, |offset| {
+            decoded && hooks.checked_shr(u32::from(offset)).unwrap_or(1) & 1 == 0
+        });
+    }
+
+    /// The line of a device that is passed through went up. The caller holds the lock of the device.
+    pub(super) fn raise(&self, domain: &Domain) {
+        self.raised.store(true, Ordering::SeqCst);
+        domain.set_line(self.pin, true);
+    }
+
+    /// A line that is passed through is so no more, or its interrupt has been dealt with: the guest's shows `line`, which is what
+    /// its software card says. The caller holds the lock of the device.
+    fn lower(&self, domain: &Domain, line: bool) {
+        if self.raised.swap(false, Ordering::SeqCst) {
+            domain.set_line(self.pin, line);
+            self.device.unmask();
+        }
+    }
+}
+
+impl VirtualFunction for Share {
+    fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    fn pin(&self) -> u8 {
+        self.pin
+    }
+
+    fn attached(&self, domain: &Arc<Domain>, index: usize) {
+        let mut inner = self.device.inner.lock();
+        for client in inner.clients.iter_mut().filter(|client| client.seat == self.seat) {
+            client.domain = Arc::downgrade(domain);
+            client.index = index;
+        }
+        drop(inner);
+        if self.mode == Mode::Passthrough
+            && let (Some(place), Some((tag, root))) = (self.device.place_of_master(), domain.device_space())
+        {
+            place.attach(tag, root);
+        }
+        if self.client().is_none() {
+            self.device.unmask();
+        }
+    }
+
+    fn detach(&self) {
+        let device = &self.device;
+        let report = device.share_report(self);
+        match self.seat {
+            Seat::Client(client) => {
+                device.with_monitor(None, |monitor, raw, now| monitor.detach(raw, client, now));
+            }
+            Seat::Owner => device.take_back(self),
+            Seat::Port(port) => {
+                device.with_segment(|segment, world| segment.unplug(world, port));
+            }
+        }
+        let mut inner = device.inner.lock();
+        inner.past.extend(report);
+        inner.clients.retain(|client| client.seat != self.seat);
+        device.rest(&mut inner);
+    }
+
+    fn configured(&self, domain: &Domain, index: usize, effect: ConfigEffect) {
         if let Some(assigned) = &self.assigned {
             return assigned.configured(domain, index as u8, self.slot, &self.device.function, effect);
         }
         if let Some(station) = &self.station {
             return station.configured(domain, index as u8, self.slot, &self.device, effect);
         }
-        let enabled = domain.platform.lock().pci.bar(self.slot, 0).is_some_and(|bar| bar.enabled);
-        if enabled != self.decoded.swap(enabled, Ordering::SeqCst) {
-            self.apply(domain, index);
+        let mut ports = self.ports.lock();
+        let decoded = domain.platform.lock().pci.bar(self.slot, 0).is_some_and(|bar| bar.enabled);
+        if ports.decoded != decoded {
+            ports.decoded = decoded;
+            #[cfg(feature = "widen-races")]
+            crate::x86::tsc::delay_us(2_000);
+            self.install(domain, index, &ports);
         }
     }
 
-    /// The monitor wants other accesses to exit.
-    pub(super) fn set_hooks(&self, domain: &Domain, index: usize, mask: u32) {
-        self.hooks.store(mask, Ordering::SeqCst);
-        self.apply(domain, index);
-    }
-
-    /// The guest finds something else in its card's memory from now on. `line`: what its software card says.
-    pub(super) fn show(&self, domain: &Domain, index: usize, shown: Shown, line: bool) {
-        if let Some(station) = &self.station {
-            station.show(domain, &self.device, index as u8, shown);
-        }
-        if !shown.hardware && self.raised.swap(false, Ordering::SeqCst) {
-            domain.set_line(self.pin, line);
-            self.device.unmask();
-        }
-    }
-
-    fn apply(&self, domain: &Domain, index: usize) {
-        let (base, size) = self.device.ports;
-        let hooks = self.hooks.load(Ordering::SeqCst);
-        let handler = if self.decoded.load(Ordering::SeqCst) {
-            PortHandler::Device(index as u8)
-        } else {
-            PortHandler::None
-        };
-        domain.set_ports(base, size, handler, |offset| {
-            handler != PortHandler::None && hooks.checked_shr(u32::from(offset)).unwrap_or(1) & 1 == 0
-        });
-    }
-
-    /// An access to memory of the device that exited.
-    pub fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, access: Access<'_>) -> Answer {
-        match (&self.assigned, &self.station) {
-            (Some(assigned), _) => assigned.memory(domain, &self.device.function, bar, gpa, access),
-            (None, Some(station)) => station.memory(&self.device, bar, gpa, access),
-            (None, None) => Answer::Refused,
-        }
-    }
-
-    /// An access to a hooked port of the device.
-    pub fn port(&self, domain: &Domain, port: u16, width: u8, access: Access<'_>) -> Answer {
+    fn port(&self, domain: &Domain, port: u16, width: u8, access: Access<'_>) -> Answer {
         use sluice_vpio::Access as Request;
         if let Some(station) = &self.station {
             return station.io(&self.device, port, width, access);
@@ -220,25 +265,41 @@ impl Share {
             })
     }
 
-    /// The line of a device that is passed through went up.
-    pub(super) fn raise(&self, domain: &Domain) {
-        self.raised.store(true, Ordering::SeqCst);
-        domain.set_line(self.pin, true);
+    fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, access: Access<'_>) -> Answer {
+        match (&self.assigned, &self.station) {
+            (Some(assigned), _) => assigned.memory(domain, &self.device.function, bar, gpa, access),
+            (None, Some(station)) => station.memory(&self.device, bar, gpa, access),
+            (None, None) => Answer::Refused,
+        }
     }
 
-    /// The guest is about to end an interrupt of this pin: the line must show what the device says now.
-    pub fn end_of_interrupt(&self, domain: &Domain) {
+    fn end_of_interrupt(&self, domain: &Domain) {
         match self.seat {
             Seat::Client(client) => {
                 self.device.with_monitor(Some(domain), |monitor, _, _| monitor.end_of_interrupt(client));
             }
             // A software card's line shows at all times what it says, and is not raised here.
             Seat::Port(_) | Seat::Owner => {
-                if self.raised.swap(false, Ordering::SeqCst) {
-                    domain.set_line(self.pin, self.device.software_line(self.seat));
-                    self.device.unmask();
+                if self.raised.load(Ordering::SeqCst) {
+                    self.device.with_line(self.seat, |line| self.lower(domain, line));
                 }
             }
+        }
+    }
+
+    fn halted(&self, domain: &Domain) {
+        if let Some(client) = self.client() {
+            self.device.with_monitor(Some(domain), |monitor, raw, now| monitor.halted(raw, client, now));
+        }
+    }
+
+    fn resumes_at(&self) -> u64 {
+        self.station.as_ref().map_or(u64::MAX, Station::resumes_at)
+    }
+
+    fn resume(&self, now: u64) {
+        if let Some(station) = &self.station {
+            station.resume(&self.device, now);
         }
     }
 }

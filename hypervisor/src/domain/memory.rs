@@ -4,14 +4,12 @@
 //! the devices that the domain owns, device registers are not. Nested page tables and the IOMMU's tables follow from it,
 //! and so does what either must forget. [`GuestMemory`] is the way to RAM for everything else.
 
-use super::build::BuildError;
 use super::{Domain, EndReason, PageHandler, layout, vcpu};
-use crate::device::{self, Piece};
 use crate::iommu::{Counted, DeviceView, Devices, Place};
 use crate::mm;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
-use sluice_abi::config;
 use sluice_abi::report::SpaceReport;
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Audience, Rights, Space, Stale, TableView};
@@ -20,6 +18,26 @@ use sluice_memory::{
     Access, Gpa, GuestMemory, HUGE_PAGE, Hpa, LARGE_PAGE, LongMode, MapError, OutOfRange, PAGE_SIZE,
 };
 use sluice_traps::Direction;
+
+/// A part of a BAR that is treated alike.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Where the guest sees it.
+    pub gpa: Gpa,
+    /// Offsets in the BAR.
+    pub range: Range<u64>,
+    /// Accesses that do not exit.
+    pub direct: Direction,
+}
+
+/// Why a domain has no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryError {
+    /// There is not enough, or not in one piece.
+    OutOfMemory,
+    /// The IOMMUs before its devices want different tables, or know no more spaces.
+    Iommu,
+}
 
 /// The domain's processors.
 pub struct Processors;
@@ -93,17 +111,15 @@ pub struct Memory {
 impl Memory {
     /// Cleared memory as the configuration wants it, seen by processors, and by devices where an IOMMU stands before one
     /// that masters the bus.
-    pub fn new(index: u16, config: &config::Domain) -> Result<Self, BuildError> {
-        let processors =
-            TableView::new(LongMode, mm::TableFrames::COHERENT, Processors).ok_or(BuildError::OutOfMemory)?;
+    pub fn new(index: u16, bytes: u64, places: &[Place], identity: bool) -> Result<Self, MemoryError> {
+        let processors = TableView::new(LongMode, mm::TableFrames::COHERENT, Processors)
+            .ok_or(MemoryError::OutOfMemory)?;
         let mut memory = Self { guest: GuestMemory::new(), space: Space::new() };
         memory.see(View::Processors(processors))?;
-        let places: Vec<Place> = config.devices.iter().filter_map(device::place_of_master).collect();
         if let Some(place) = places.first() {
-            memory.see(View::Devices(devices_view(index, place, &places)?))?;
+            memory.see(View::Devices(devices_view(index, place, places)?))?;
         }
-        let bytes = config.memory;
-        if config.devices.iter().any(device::reaches_everything) {
+        if identity {
             memory.identity(bytes)?;
             return Ok(memory);
         }
@@ -115,8 +131,8 @@ impl Memory {
         Ok(memory)
     }
 
-    fn see(&mut self, view: View) -> Result<(), BuildError> {
-        self.space.add_view(view).map_err(|_| BuildError::OutOfMemory)
+    fn see(&mut self, view: View) -> Result<(), MemoryError> {
+        self.space.add_view(view).map_err(|_| MemoryError::OutOfMemory)
     }
 
     /// What becomes part of the domain.
@@ -126,35 +142,35 @@ impl Memory {
 
     /// Memory whose guest-physical addresses are the physical ones, for a guest whose devices reach memory past
     /// the nested page tables. Only boot structures, below 1 MiB, are elsewhere.
-    fn identity(&mut self, bytes: u64) -> Result<(), BuildError> {
-        let main = bytes.checked_sub(LARGE_PAGE).filter(|main| *main > 0).ok_or(BuildError::OutOfMemory)?;
+    fn identity(&mut self, bytes: u64) -> Result<(), MemoryError> {
+        let main = bytes.checked_sub(LARGE_PAGE).filter(|main| *main > 0).ok_or(MemoryError::OutOfMemory)?;
         // The guest's own devices begin at PCI_MEMORY: RAM must not be there.
         let start = mm::frames().allocate_below(main, LARGE_PAGE, layout::PCI_MEMORY);
-        let start = start.ok_or(BuildError::OutOfMemory)?;
+        let start = start.ok_or(MemoryError::OutOfMemory)?;
         self.add(start.as_u64(), start, main)?;
-        let low = mm::frames().allocate(layout::HIGH_RAM, PAGE_SIZE).ok_or(BuildError::OutOfMemory)?;
+        let low = mm::frames().allocate(layout::HIGH_RAM, PAGE_SIZE).ok_or(MemoryError::OutOfMemory)?;
         self.add(0, low, layout::HIGH_RAM)
     }
 
     /// Adds one extent of cleared memory.
-    fn extent(&mut self, gpa: u64, bytes: u64) -> Result<(), BuildError> {
+    fn extent(&mut self, gpa: u64, bytes: u64) -> Result<(), MemoryError> {
         let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { LARGE_PAGE };
         let mut frames = mm::frames();
         let start = frames
             .allocate(bytes, align)
             .or_else(|| frames.allocate(bytes, LARGE_PAGE))
-            .ok_or(BuildError::OutOfMemory)?;
+            .ok_or(MemoryError::OutOfMemory)?;
         drop(frames);
         self.add(gpa, start, bytes)
     }
 
-    fn add(&mut self, gpa: u64, start: Hpa, bytes: u64) -> Result<(), BuildError> {
+    fn add(&mut self, gpa: u64, start: Hpa, bytes: u64) -> Result<(), MemoryError> {
         mm::zero(start, bytes);
         if self.guest.add(Gpa::new(gpa), start, bytes).is_err() {
             mm::release(start, bytes);
-            return Err(BuildError::OutOfMemory);
+            return Err(MemoryError::OutOfMemory);
         }
-        self.space.issue(gpa, start, bytes, Rights::MEMORY).map_err(|_| BuildError::OutOfMemory)
+        self.space.issue(gpa, start, bytes, Rights::MEMORY).map_err(|_| MemoryError::OutOfMemory)
     }
 
     /// RAM as the guest is told of it: all but the hole below 1 MiB, in rising order.
@@ -174,19 +190,19 @@ impl Memory {
 }
 
 /// Empty tables that all units before a domain's devices can use.
-fn devices_view(index: u16, place: &Place, places: &[Place]) -> Result<DeviceView<Domain>, BuildError> {
+fn devices_view(index: u16, place: &Place, places: &[Place]) -> Result<DeviceView<Domain>, MemoryError> {
     let format = place.counted().unit().format();
     let mut units: Vec<&'static Counted> = Vec::new();
     for counted in places.iter().map(Place::counted) {
         if counted.unit().format() != format || u32::from(index) + 1 >= counted.unit().tags() {
-            return Err(BuildError::Iommu);
+            return Err(MemoryError::Iommu);
         }
         if !units.iter().any(|known| core::ptr::eq(*known, counted)) {
             units.push(counted);
         }
     }
     // Tag 0 is nobody's.
-    Devices::view(SpaceTag(index + 1), units).ok_or(BuildError::OutOfMemory)
+    Devices::view(SpaceTag(index + 1), units).ok_or(MemoryError::OutOfMemory)
 }
 
 impl Drop for Memory {
@@ -262,6 +278,7 @@ impl Domain {
     /// Has its processors forget all translations before they execute another instruction.
     fn flush_translations(&self) {
         self.freeze();
+        self.tables.fetch_add(1, Ordering::SeqCst);
         for vcpu in &self.vcpus {
             vcpu.events.fetch_or(vcpu::event::FLUSH, Ordering::SeqCst);
         }

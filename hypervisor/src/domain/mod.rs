@@ -1,31 +1,32 @@
 //! A domain: one guest, what it owns, and what it may touch.
 //!
-//! Key types: [`Domain`], [`vcpu::Vcpu`]. Neighbours: `svm` runs the processors, `device` shares
-//! physical devices, `manage` starts and ends domains.
-//!
-//! Lock order: a device's monitor, then `ports`, then `platform`, then a processor's `route`. None is
-//! held while another domain's is taken, except by a device that serves several domains in turn.
+//! Key types: [`Domain`], [`vcpu::Vcpu`], [`VirtualFunction`]. Nothing that stands above is known here: `exit` handles what a
+//! guest does, `device` serves its functions, `manage` builds and ends domains. The order of locks is [`Rank`].
 
-pub mod build;
+pub mod attention;
 pub mod counters;
+mod function;
 mod isolation;
 pub mod layout;
 mod memory;
 pub mod vcpu;
 
-use crate::cpu::tsc;
-use crate::device::Share;
+pub use function::VirtualFunction;
+pub use memory::{Memory, MemoryError, Piece};
+
 use crate::mm;
-use crate::sync::SpinLock;
-use alloc::collections::VecDeque;
+use crate::sync::{Rank, SpinLock};
+use crate::x86::tsc;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
 use sluice_abi::config;
 use sluice_abi::report::DomainState;
 use sluice_iospace::Space;
-use sluice_memory::{Gpa, GuestMemory, Hpa, OutOfRange, PhysicalMemory};
+use sluice_memory::{Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
 use sluice_platform::acpi;
+use sluice_platform::console::Console;
 use sluice_platform::ioapic::IoApic;
 use sluice_platform::ioapic::WriteEffect;
 use sluice_platform::lapic::{DeliveryMode, Ipi, Shorthand};
@@ -38,8 +39,13 @@ use sluice_traps::pages::PageTable;
 use sluice_traps::ports::{MAP_BYTES, PortTable};
 use vcpu::{RunState, Vcpu, event};
 
-/// Bytes of console output kept until the management channel has taken them.
-const CONSOLE_LIMIT: usize = 64 * 1024;
+/// Bytes of a line of console output for whose end is not waited.
+const FLUSH: usize = 128;
+/// Bytes of an I/O permission map (APM vol 2, 15.10.1).
+const PERMISSION_MAP: u64 = 3 * PAGE_SIZE;
+
+/// Domains built so far.
+static BUILT: AtomicU64 = AtomicU64::new(0);
 /// For how long an interrupt that comes without end is held back.
 const HELD_NS: u64 = 1_000_000;
 
@@ -104,7 +110,7 @@ pub enum PortHandler {
     PciConfig,
     /// Power-off and reset.
     Power,
-    /// A share, by its index in [`Domain::shares`].
+    /// A share, by its index in [`Domain::functions`].
     Device(u8),
 }
 
@@ -139,7 +145,7 @@ pub enum PageHandler {
     Ecam,
     /// Memory of a device that is passed through.
     Device {
-        /// Index in [`Domain::shares`].
+        /// Index in [`Domain::functions`].
         share: u8,
         /// BAR, 0-5.
         bar: u8,
@@ -202,8 +208,8 @@ pub struct Domain {
     pub config: config::Domain,
     /// Its processors.
     pub vcpus: Vec<Vcpu>,
-    /// Its parts in physical devices.
-    pub shares: Vec<Share>,
+    /// The functions on its PCI bus.
+    pub functions: Vec<Arc<dyn VirtualFunction>>,
     /// Its hooked ports.
     pub ports: SpinLock<PortTable<PortHandler>>,
     /// Its hooked memory.
@@ -218,13 +224,88 @@ pub struct Domain {
     state: AtomicU8,
     end: SpinLock<Option<EndReason>>,
     frozen: AtomicU32,
-    console: SpinLock<VecDeque<u8>>,
+    console: SpinLock<Console>,
+    /// Number of its nested tables as they are: another after each time that something was taken away from them. No two
+    /// domains, and no two lives of one, ever have the same.
+    pub(crate) tables: AtomicU64,
+    /// The guest wrote a time-stamp counter of one of several processors: they no longer agree.
+    pub(crate) tsc_moved: AtomicBool,
     /// TSC at which interrupts that came without end are delivered again.
     held_until: AtomicU64,
-    console_dropped: AtomicU64,
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        self.dissolve();
+        mm::release(self.permission_map, PERMISSION_MAP);
+    }
 }
 
 impl Domain {
+    /// A domain without processors, of what it was configured as, its functions and their bus, and its memory. `None` if there is
+    /// no memory for its permission map.
+    pub fn new(
+        index: u16,
+        config: &config::Domain,
+        functions: Vec<Arc<dyn VirtualFunction>>,
+        bus: PciBus,
+        mut memory: Memory,
+    ) -> Option<Self> {
+        let permission_map = mm::allocate_zeroed(PERMISSION_MAP)?;
+        let (ram, space) = memory.take();
+        let domain = Self {
+            index,
+            config: config.clone(),
+            vcpus: Vec::new(),
+            functions,
+            ports: SpinLock::new(Rank::Ports, port_table()),
+            pages: SpinLock::new(Rank::Pages, page_table()),
+            platform: SpinLock::new(
+                Rank::Platform,
+                Platform { io_apic: IoApic::new(0), uart: Uart::new(), pci: bus },
+            ),
+            memory: ram,
+            space: SpinLock::new(Rank::Space, space),
+            permission_map,
+            // 0 is the host's. A domain that is built again takes the same one: its first entry on each
+            // processor flushes.
+            asid: u32::from(index) + 1,
+            state: AtomicU8::new(0),
+            end: SpinLock::new(Rank::End, None),
+            frozen: AtomicU32::new(0),
+            console: SpinLock::new(Rank::Console, Console::default()),
+            tables: AtomicU64::new(BUILT.fetch_add(1, Ordering::Relaxed) << 32),
+            tsc_moved: AtomicBool::new(false),
+            held_until: AtomicU64::new(u64::MAX),
+        };
+        domain.derive_permission_map();
+        Some(domain)
+    }
+
+    /// Takes its devices back.
+    pub fn detach(&self) {
+        self.functions.iter().for_each(|function| function.detach());
+    }
+
+    /// All its processors have halted.
+    pub fn halted(&self) {
+        self.functions.iter().for_each(|function| function.halted(self));
+    }
+
+    /// TSC at which one of its functions goes on with what it has left to do; `u64::MAX`: none has. Call [`Self::resume`] then,
+    /// on a processor on which the domain runs and in its turn.
+    #[inline]
+    pub fn resumes_at(&self) -> u64 {
+        self.functions.iter().map(|function| function.resumes_at()).min().unwrap_or(u64::MAX)
+    }
+
+    /// Has its functions do what they have left to do at `now`, as far as one call may. It is the domain's doing: whoever calls
+    /// this charges it with the time.
+    #[inline]
+    pub fn resume(&self, now: u64) {
+        self.functions.iter().for_each(|function| function.resume(now));
+    }
+
     /// Name from the configuration.
     pub fn name(&self) -> &str {
         &self.config.name
@@ -289,7 +370,7 @@ impl Domain {
             self.state.store(3, Ordering::SeqCst);
             drop(end);
             self.interrupt_all();
-            crate::manage::attend();
+            attention::ask();
         }
     }
 
@@ -325,6 +406,15 @@ impl Domain {
     /// Reads an aligned word, for walks of the guest's page tables.
     pub fn read_u64(&self, gpa: Gpa) -> Option<u64> {
         self.memory.read_u64(&mm::Direct, gpa).ok()
+    }
+
+    /// Replaces an aligned word in one locked access, if it is `old` still. Returns whether it was.
+    pub fn replace_u64(&self, gpa: Gpa, old: u64, new: u64) -> bool {
+        let place = self.memory.translate(gpa, 8).ok().and_then(|mut pieces| pieces.next());
+        match place {
+            Some((hpa, 8)) if hpa.is_aligned(8) => mm::Direct.replace_u64(hpa, old, new),
+            _ => false,
+        }
     }
 
     // --- freezing ---------------------------------------------------------------------------
@@ -373,16 +463,19 @@ impl Domain {
         }
     }
 
-    /// Delivers a message of the I/O APIC or an MSI.
-    pub fn deliver(&self, message: &Message) {
+    /// Delivers a message of the I/O APIC or an MSI. Returns false if it is news to nobody: whom it is for have not taken the one
+    /// before, or it is for no processor.
+    pub fn deliver(&self, message: &Message) -> bool {
+        let mut news = false;
         for vcpu in &self.vcpus {
             if vcpu.route.lock().matches(message.dest, message.logical) {
-                vcpu.post(message.vector, message.level);
+                news |= vcpu.post(message.vector, message.level);
                 if message.lowest_priority {
                     break;
                 }
             }
         }
+        news
     }
 
     /// Delivers an inter-processor interrupt of `from`.
@@ -398,12 +491,16 @@ impl Domain {
                 continue;
             }
             match ipi.mode {
-                DeliveryMode::Fixed => vcpu.post(ipi.vector, false),
+                DeliveryMode::Fixed => {
+                    vcpu.post(ipi.vector, false);
+                }
                 DeliveryMode::LowestPriority => {
                     vcpu.post(ipi.vector, false);
                     break;
                 }
-                DeliveryMode::Nmi => vcpu.signal(event::NMI),
+                DeliveryMode::Nmi => {
+                    vcpu.signal(event::NMI);
+                }
                 DeliveryMode::Init if ipi.assert => self.wake_off(vcpu, event::INIT),
                 DeliveryMode::StartUp => {
                     vcpu.sipi_vector.store(ipi.vector, Ordering::SeqCst);
@@ -415,8 +512,7 @@ impl Domain {
     }
 
     fn wake_off(&self, vcpu: &Vcpu, what: u32) {
-        vcpu.signal(what);
-        if vcpu.state() == RunState::Off {
+        if vcpu.signal(what) && vcpu.state() == RunState::Off {
             vcpu.nudge();
         }
     }
@@ -425,9 +521,9 @@ impl Domain {
     pub fn end_of_interrupt(&self, vector: u8) {
         // A line that is passed through shows what the device says now before the I/O APIC looks at
         // it again, or every interrupt would come twice.
-        for share in &self.shares {
-            if self.platform.lock().io_apic.is_in_service(share.pin()) {
-                share.end_of_interrupt(self);
+        for function in &self.functions {
+            if self.platform.lock().io_apic.is_in_service(function.pin()) {
+                function.end_of_interrupt(self);
             }
         }
         let eois = self.platform.lock().io_apic.eoi(vector);
@@ -445,7 +541,9 @@ impl Domain {
         if self.held_until.load(Ordering::Relaxed) <= now {
             self.held_until.store(u64::MAX, Ordering::SeqCst);
             let held = self.platform.lock().io_apic.release();
-            held.iter().for_each(|message| self.deliver(message));
+            for message in &held {
+                self.deliver(message);
+            }
         }
     }
 
@@ -482,10 +580,11 @@ impl Domain {
 
     // --- virtual devices --------------------------------------------------------------------
 
-    /// An access to a hooked port.
+    /// An access to a hooked port. Part of the run loop: a call would cost a tenth of the exit.
+    #[inline(always)]
     pub fn port(&self, handler: PortHandler, port: u16, width: u8, access: Access<'_>) -> Answer {
         match handler {
-            PortHandler::Device(index) => match self.shares.get(usize::from(index)) {
+            PortHandler::Device(index) => match self.functions.get(usize::from(index)) {
                 Some(share) => share.port(self, port, width, access),
                 None => refuse(access),
             },
@@ -514,17 +613,20 @@ impl Domain {
     fn uart(&self, port: u16, access: Access<'_>) -> Answer {
         let offset = (port.wrapping_sub(layout::UART_PORT) & 7) as u8;
         let mut platform = self.platform.lock();
+        let mut waiting = false;
         match access {
             Access::Read(buffer) => buffer.iter_mut().for_each(|byte| *byte = platform.uart.read(offset)),
             Access::Write(bytes) => {
                 for byte in bytes {
                     if let Some(byte) = platform.uart.write(offset, *byte) {
-                        self.console_output(byte);
+                        waiting |= self.console_output(&mut platform, byte);
                     }
                 }
             }
         }
-        self.update_uart_line(platform)
+        let answer = self.update_uart_line(platform);
+        // A processor that serves the channel itself does so before its guest goes on.
+        if waiting && attention::ask_for_output() { Answer::Attend } else { answer }
     }
 
     fn update_uart_line(&self, mut platform: crate::sync::SpinLockGuard<'_, Platform>) -> Answer {
@@ -556,30 +658,34 @@ impl Domain {
         self.update_uart_line(platform);
     }
 
-    fn console_output(&self, byte: u8) {
+    /// Queues a byte of console output. Returns whether the channel is to be asked to take what waits.
+    fn console_output(&self, platform: &mut Platform, byte: u8) -> bool {
         let mut console = self.console.lock();
-        if console.len() < CONSOLE_LIMIT {
-            console.push_back(byte);
-        } else {
-            self.console_dropped.fetch_add(1, Ordering::Relaxed);
-        }
-        let flush = byte == b'\n' || console.len() >= 128;
-        drop(console);
-        if flush {
-            crate::manage::attend();
-        }
+        console.push(byte);
+        // Until somebody has taken a part: who looks before he writes loses nothing.
+        platform.uart.set_busy(console.is_full());
+        byte == b'\n' || console.len() >= FLUSH
     }
 
     /// Bytes of console output that nobody took in time.
     pub fn console_dropped(&self) -> u64 {
-        self.console_dropped.load(Ordering::Relaxed)
+        self.console.lock().dropped()
     }
 
     /// Takes up to `limit` bytes of console output.
     pub fn take_console(&self, limit: usize) -> Vec<u8> {
-        let mut console = self.console.lock();
-        let count = console.len().min(limit);
-        console.drain(..count).collect()
+        let (bytes, was_full) = {
+            let mut console = self.console.lock();
+            let was_full = console.is_full();
+            (console.take(limit), was_full)
+        };
+        if was_full {
+            let mut platform = self.platform.lock();
+            let full = self.console.lock().is_full();
+            platform.uart.set_busy(full);
+            self.update_uart_line(platform);
+        }
+        bytes
     }
 
     fn pci_port(&self, port: u16, width: u8, access: Access<'_>) -> Answer {
@@ -608,7 +714,7 @@ impl Domain {
             | ConfigEffect::MsiChanged(slot)
             | ConfigEffect::MsixChanged(slot) => slot,
         };
-        for (index, share) in self.shares.iter().enumerate().filter(|(_, share)| share.slot() == slot) {
+        for (index, share) in self.functions.iter().enumerate().filter(|(_, share)| share.slot() == slot) {
             share.configured(self, index, effect);
         }
     }
@@ -633,7 +739,7 @@ impl Domain {
         match self.handler(gpa) {
             Some(PageHandler::IoApic) => self.io_apic(gpa, access),
             Some(PageHandler::Ecam) => self.ecam(gpa, access),
-            Some(PageHandler::Device { share, bar }) => match self.shares.get(usize::from(share)) {
+            Some(PageHandler::Device { share, bar }) => match self.functions.get(usize::from(share)) {
                 Some(share) => share.memory(self, bar, gpa, access),
                 None => refuse(access),
             },
@@ -649,18 +755,15 @@ impl Domain {
         let offset = (gpa.as_u64() - layout::IO_APIC) as u32;
         let mut platform = self.platform.lock();
         match access {
-            Access::Read(buffer) => {
-                let value = platform.io_apic.mmio_read(offset).to_le_bytes();
-                for (to, from) in buffer.iter_mut().zip(value) {
-                    *to = from;
-                }
-            }
+            Access::Read(buffer) => platform.io_apic.mmio_load(offset, buffer),
             Access::Write(bytes) => {
-                let effect = platform.io_apic.mmio_write(offset, value_of(bytes));
+                let effect = platform.io_apic.mmio_store(offset, bytes);
                 drop(platform);
                 match effect {
                     WriteEffect::None => {}
-                    WriteEffect::Deliver(message) => self.deliver(&message),
+                    WriteEffect::Deliver(message) => {
+                        self.deliver(&message);
+                    }
                     WriteEffect::Eoi(vector) => self.end_of_interrupt(vector),
                 }
             }
@@ -668,9 +771,17 @@ impl Domain {
         Answer::Done
     }
 
-    fn ecam(&self, gpa: Gpa, access: Access<'_>) -> Answer {
-        let offset = (gpa.as_u64() - layout::ECAM) as u32;
-        let width = access.len().min(4) as u8;
+    /// Configuration space knows accesses of up to four bytes: a wider one is several, the lowest first.
+    fn ecam(&self, gpa: Gpa, mut access: Access<'_>) -> Answer {
+        let (offset, len) = ((gpa.as_u64() - layout::ECAM) as u32, access.len());
+        for start in (0..len).step_by(4) {
+            self.ecam_word(offset.wrapping_add(start as u32), access.part(start..len.min(start + 4)));
+        }
+        Answer::Done
+    }
+
+    fn ecam_word(&self, offset: u32, access: Access<'_>) {
+        let width = access.len() as u8;
         let mut platform = self.platform.lock();
         let effect = match access {
             Access::Read(buffer) => {
@@ -684,7 +795,6 @@ impl Domain {
         };
         drop(platform);
         self.apply_config(effect);
-        Answer::Done
     }
 }
 
@@ -706,4 +816,26 @@ fn fill(access: Access<'_>, byte: u8) {
 fn refuse(access: Access<'_>) -> Answer {
     fill(access, 0xff);
     Answer::Refused
+}
+
+fn port_table() -> PortTable<PortHandler> {
+    let mut ports = PortTable::new();
+    let both = Direction::READ | Direction::WRITE;
+    ports.hook(layout::UART_PORT..=layout::UART_PORT + 7, both, PortHandler::Uart);
+    ports.hook(
+        sluice_platform::pci::ADDRESS_PORT..=sluice_platform::pci::DATA_PORT + 3,
+        both,
+        PortHandler::PciConfig,
+    );
+    ports.hook(power::SLEEP_CONTROL_PORT..=power::RESET_PORT, both, PortHandler::Power);
+    ports
+}
+
+fn page_table() -> PageTable<PageHandler> {
+    let mut pages = PageTable::new();
+    let both = Direction::READ | Direction::WRITE;
+    pages.hook(Gpa::new(layout::IO_APIC), PAGE_SIZE, both, PageHandler::IoApic);
+    pages.hook(Gpa::new(layout::LOCAL_APIC), PAGE_SIZE, both, PageHandler::LocalApic);
+    pages.hook(Gpa::new(layout::ECAM), layout::ECAM_SIZE, both, PageHandler::Ecam);
+    pages
 }

@@ -4,14 +4,16 @@
 //! that runs it touches is in [`Context`], behind a lock that is held for a whole slice.
 
 use super::counters::{ExitCounters, Refusal, RefusalCounters};
-use crate::cpu;
 use crate::cpu::fpu::FpuState;
 use crate::svm::VmcbPage;
-use crate::sync::SpinLock;
+use crate::sync::{Rank, SpinLock};
+use crate::{cpu, x86};
+use bitflags::bitflags;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sluice_platform::clock;
-use sluice_platform::lapic::LocalApic;
+use sluice_platform::lapic::{LocalApic, Rates};
 use sluice_platform::machine_check::{Access, MachineCheck};
+use sluice_platform::nmi::Nmi;
 
 /// Whether a virtual processor can be given a physical one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +39,29 @@ pub mod event {
     pub const SIPI: u32 = 1 << 2;
     /// The slice is over, or the domain must stop.
     pub const YIELD: u32 = 1 << 3;
+    /// The device that the processor waits for, or was about to, is here.
+    pub const DEVICE: u32 = 1 << 4;
     /// NMI.
     pub const NMI: u32 = 1 << 5;
     /// Translations were revoked: forget them before the next entry.
     pub const FLUSH: u32 = 1 << 6;
     /// An access was refused, of which a machine check tells.
     pub const MACHINE_CHECK: u32 = 1 << 7;
+    /// The guest moved the time-stamp counter of another of its processors: the clock page has to say so.
+    pub const CLOCK: u32 = 1 << 8;
+}
+
+bitflags! {
+    /// What an exit is awaited for.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct Watch: u8 {
+        /// An interrupt that is offered was taken, or was not.
+        const OFFER = 1 << 2;
+        /// The interrupt window opens.
+        const WINDOW = 1 << 0;
+        /// One instruction was executed.
+        const STEP = 1 << 1;
+    }
 }
 
 /// What the run loop needs of a virtual processor, private to the processor that runs it.
@@ -66,16 +85,22 @@ pub struct Context {
     /// Exception or NMI to inject at the next entry before anything else; 0: none.
     pub inject: u64,
     /// Interrupt that the local APIC has in service and the control block offers to the processor, which takes it
-    /// with the next entry unless something else comes first.
-    pub offered: Option<u8>,
+    /// with the next entry unless something else comes first. There is one while [`Watch::OFFER`] is set.
+    pub offered: u8,
     /// What was injected or offered last, in the format of `event_injection`, for the report of a crash.
     pub last_event: u64,
-    /// Interrupt window requested.
-    pub window: bool,
+    /// Non-maskable interrupts.
+    pub nmi: Nmi,
+    /// What the next entries are to come back for.
+    pub watch: Watch,
+    /// Before the single step that [`Watch::STEP`] asked for: RFLAGS.TF and DR6 of the guest.
+    pub before_step: (bool, u64),
     /// Where an exit last found an interrupt shadow, which the next entry may have dropped.
     pub shadow_at: u64,
     /// Guest-physical address of the kvmclock page | enabled bit, as written.
     pub clock_msr: u64,
+    /// Version of what is in that page.
+    pub clock_version: u32,
     /// Guest-physical address of the paravirtual EOI word | enabled bit, as written.
     pub pv_eoi_msr: u64,
     /// The guest was told that it may skip the EOI of the interrupt in service.
@@ -87,9 +112,37 @@ pub struct Context {
 }
 
 impl Context {
+    /// That of processor `id` before its control block is filled in; with a bank of machine checks if it is `told` of refused
+    /// accesses. `None`: there is no memory.
+    pub fn new(id: u32, told: bool) -> Option<Self> {
+        Some(Self {
+            vmcb: VmcbPage::new()?,
+            regs: [0; 16],
+            lapic: LocalApic::new(id, Rates::new(x86::tsc::khz() as u32)),
+            fpu: FpuState::new()?,
+            tsc_aux: 0,
+            breakpoints: [0; 4],
+            pat: 0x0007_0406_0007_0406,
+            mtrr_default: 0xc06,
+            inject: 0,
+            offered: 0,
+            last_event: 0,
+            nmi: Nmi::default(),
+            watch: Watch::empty(),
+            before_step: (false, 0),
+            shadow_at: 0,
+            clock_msr: 0,
+            clock_version: 0,
+            pv_eoi_msr: 0,
+            pv_eoi_armed: false,
+            machine_check: MachineCheck::new(told),
+            machine_check_lost: false,
+        })
+    }
+
     /// The time-stamp counter as the guest reads it.
     pub fn guest_tsc(&self) -> u64 {
-        self.guest_tsc_at(cpu::tsc::now())
+        self.guest_tsc_at(x86::tsc::now())
     }
 
     /// The same when the processor's own reads `now`.
@@ -145,13 +198,13 @@ impl Vcpu {
         Self {
             id,
             home,
-            context: SpinLock::new(context),
+            context: SpinLock::new(Rank::Context, context),
             exits: ExitCounters::new(),
             refusals: RefusalCounters::new(),
             interrupts: AtomicU64::new(0),
             run_ticks: AtomicU64::new(0),
             events: AtomicU32::new(0),
-            route: SpinLock::new(route),
+            route: SpinLock::new(Rank::Route, route),
             wake_at: AtomicU64::new(u64::MAX),
             in_guest: AtomicBool::new(false),
             sipi_vector: AtomicU8::new(0),
@@ -188,23 +241,46 @@ impl Vcpu {
         }
     }
 
-    /// Posts an interrupt from any processor.
-    pub fn post(&self, vector: u8, level: bool) {
+    /// Sleeps until the device that refused an access to it is here. Returns false if it came meanwhile: the access is then made
+    /// again at once. Only the processor that runs this one may call it.
+    pub fn wait_for_device(&self) -> bool {
+        self.set_state(RunState::WaitsForDevice);
+        // A device that came before the state changed found nobody to wake.
+        let came = self.events.load(Ordering::SeqCst) & event::DEVICE != 0;
+        if came {
+            self.set_state(RunState::Ready);
+        }
+        !came
+    }
+
+    /// Ends [`Self::wait_for_device`], also one that is about to begin.
+    pub fn device_is_here(&self) {
+        self.events.fetch_or(event::DEVICE, Ordering::SeqCst);
+        self.wake_from(RunState::WaitsForDevice);
+    }
+
+    /// Posts an interrupt from any processor. Returns false if it is posted already, and the guest has not taken it yet.
+    pub fn post(&self, vector: u8, level: bool) -> bool {
         let (word, bit) = (usize::from(vector >> 6), 1u64 << (vector & 63));
         if level {
             self.posted_level[word].fetch_or(bit, Ordering::SeqCst);
         }
-        self.posted[word].fetch_or(bit, Ordering::SeqCst);
+        let before = self.posted[word].fetch_or(bit, Ordering::SeqCst);
         self.signal(event::INTERRUPT);
+        before & bit == 0
     }
 
-    /// Raises an event and sees to it that the processor notices.
-    pub fn signal(&self, event: u32) {
-        self.events.fetch_or(event, Ordering::SeqCst);
+    /// Raises an event and sees to it that the processor notices. Returns false if it is raised already: then somebody has seen to
+    /// it, and the processor's home is not interrupted once more.
+    pub fn signal(&self, event: u32) -> bool {
+        if self.events.fetch_or(event, Ordering::SeqCst) & event != 0 {
+            return false;
+        }
         self.wake_from(RunState::Halted);
         if self.in_guest.load(Ordering::SeqCst) {
             self.nudge();
         }
+        true
     }
 
     /// An access that this processor made, to a port or a guest-physical address, was refused so that it gets a machine

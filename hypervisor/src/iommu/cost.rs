@@ -2,8 +2,8 @@
 //! under QEMU's `-icount shift=0`. A self-test (`selftest=iommu-cost`), for `cargo sluice bench iommu`.
 
 use super::{DeviceView, Devices, units};
-use crate::cpu;
 use crate::mm;
+use crate::x86;
 use alloc::vec;
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Rights, Space};
@@ -49,18 +49,18 @@ fn change(
 ) {
     let (mut map, mut unmap) = (0, 0);
     for _ in 0..ROUNDS {
-        let start = cpu::rdtsc();
+        let start = x86::rdtsc();
         for (at, bytes) in pieces.clone() {
             space.issue(at, memory, bytes, Rights::MEMORY).expect("memory for tables");
         }
         space.settle(&(), |_, _| ());
-        let issued = cpu::rdtsc();
+        let issued = x86::rdtsc();
         for (at, bytes) in pieces.clone() {
             space.revoke(at, bytes).expect("whole pieces");
         }
         space.settle(&(), |_, _| ());
         map += issued - start;
-        unmap += cpu::rdtsc() - issued;
+        unmap += x86::rdtsc() - issued;
     }
     log::info!("cost of {kind} map {name}: {}", map / ROUNDS);
     log::info!("cost of {kind} unmap {name}: {}", unmap / ROUNDS);

@@ -2,7 +2,7 @@
 
 use super::{place, units};
 use crate::cpu::apic;
-use crate::sync::SpinLock;
+use crate::sync::{Rank, SpinLock};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_iommu::Fault;
@@ -27,7 +27,7 @@ struct Log {
     others: u64,
 }
 
-static LOG: SpinLock<Log> = SpinLock::new(Log { kinds: Vec::new(), others: 0 });
+static LOG: SpinLock<Log> = SpinLock::new(Rank::Faults, Log { kinds: Vec::new(), others: 0 });
 static PENDING: AtomicBool = AtomicBool::new(false);
 
 /// A unit has recorded a fault.

@@ -24,7 +24,7 @@ pub use report::report;
 pub use unit::Unit;
 pub use view::{DeviceView, Devices};
 
-use crate::cpu::{self, FAULT_VECTOR, idt};
+use crate::cpu::{self, idt, vector};
 use crate::sync::Once;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -58,8 +58,8 @@ pub fn start() {
         log::info!("no IOMMU");
         return;
     }
-    idt::set_handler(FAULT_VECTOR, faults::interrupt);
-    let interrupt = Interrupt { apic_id: cpu::this().apic_id, vector: FAULT_VECTOR, trigger: Trigger::Edge };
+    idt::set_handler(vector::FAULT, faults::interrupt);
+    let interrupt = Interrupt { apic_id: cpu::this().apic_id, vector: vector::FAULT, trigger: Trigger::Edge };
     for Counted { unit, .. } in units {
         unit.set_fault_interrupt(interrupt);
         log::info!(

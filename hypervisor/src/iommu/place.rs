@@ -1,8 +1,8 @@
 //! Where functions stand: behind which unit, as which requester, in which group, and who owns the group.
 
 use super::{Counted, units};
-use crate::device::pci::{self, Bdf, Function};
-use crate::sync::{Once, SpinLock};
+use crate::pci::{self, Bdf, Function};
+use crate::sync::{Once, Rank, SpinLock};
 use alloc::vec::Vec;
 use core::ops::Range;
 use sluice_iommu::group::{self, Node};
@@ -38,7 +38,7 @@ static SURVEY: Once<Survey> = Once::new();
 pub(super) fn survey() {
     let nodes: Vec<Node> = pci::functions().map(|function| node(&function)).collect();
     let groups = group::groups(&nodes);
-    let owners = SpinLock::new(alloc::vec![None; nodes.len()]);
+    let owners = SpinLock::new(Rank::Owners, alloc::vec![None; nodes.len()]);
     let stands = |(node, group): (&Node, &usize)| {
         let seen = group::requester(&nodes, node.id);
         let counted = units().iter().find(|counted| counted.unit.serves(seen))?;

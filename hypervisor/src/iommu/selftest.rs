@@ -2,9 +2,10 @@
 //! own, and which raises interrupts when it is told to (QEMU, docs/specs/edu).
 
 use super::{Unit, units};
-use crate::cpu::{self, apic, idt, tsc};
-use crate::device::pci::{self, Function};
+use crate::cpu::{self, apic, idt};
 use crate::mm::{self, Direct, TableFrames};
+use crate::pci::{self, Function};
+use crate::x86::tsc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_iommu::{Fault, FaultKind, Interrupt, Invalidation, PageFormat, RequesterId, SpaceTag, Trigger};

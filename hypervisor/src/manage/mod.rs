@@ -1,28 +1,46 @@
 //! The life of domains, and the management channel that reports and steers it.
 //!
 //! Key types: [`Entry`] (a configured domain, alive or not). The first processor serves the channel
-//! between slices; others only raise [`attend`].
+//! between slices; others only raise [`attention::ask`], and [`attention::ask_for_output`] for consoles.
+//!
+//! What is sent waits in a queue and leaves it as the serial port takes it, without anybody waiting for the port: for
+//! [`SENDING_NS`] in every [`OUTPUT_NS`] while a guest wants the processor, and all the time while none does. So a flood of console
+//! output slows down the guest that makes it, and its neighbours by no more than that.
 
+mod build;
 mod report;
 mod verify;
 
-use crate::boot::{self, bundle::Bundle};
-use crate::cpu::{apic, idt, ioapic};
-use crate::device;
-use crate::domain::{Domain, EndReason, build};
-use crate::sync::SpinLock;
+use crate::cpu::{apic, idt};
+use crate::domain::{Domain, EndReason, attention};
+use crate::handover::BootInfo;
+use crate::irq::ioapic;
+use crate::sync::{Rank, SpinLock};
 use crate::uart::{COM2, Uart};
+use crate::x86::tsc;
 use crate::{cpu, power, sched};
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
+use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::{self, Command, CommandError, Decoder, Event, Request};
 use sluice_abi::config::{self, Config};
 use sluice_abi::report::{DomainReport, DomainState};
 
 /// Largest piece of console output in one message.
 const CONSOLE_CHUNK: usize = 2048;
+/// How often output is sent while guests want the processor. In that time a line of 115,200 baud takes less than the 16 bytes that
+/// a port has room for.
+const OUTPUT_NS: u64 = 1_000_000;
+/// For how long, then.
+const SENDING_NS: u64 = 200_000;
+/// How often the last message is sent, and how long its answer is waited for each time.
+const FAREWELLS: u32 = 5;
+const FAREWELL_NS: u64 = 1_000_000_000;
+/// A host that takes nothing for so long at the end is not waited for.
+const STALL_NS: u64 = 5_000_000_000;
 
 /// ISA interrupt of the second UART.
 const CHANNEL_IRQ: u8 = 3;
@@ -45,37 +63,46 @@ struct Entry {
 struct Manager {
     /// The second UART; `None` on a machine without one: consoles then go to the log.
     uart: Option<Uart>,
+    /// Bytes that the UART has not taken yet.
+    outgoing: VecDeque<u8>,
     decoder: Decoder,
     bundle: Bundle<'static>,
     entries: Vec<Entry>,
     stopping: bool,
     watch: verify::Watch,
+    /// What the boot loader told, for what nobody may change.
+    info: &'static BootInfo,
 }
 
-static MANAGER: SpinLock<Option<Manager>> = SpinLock::new(None);
-static ATTENTION: AtomicBool = AtomicBool::new(true);
+static MANAGER: SpinLock<Option<Manager>> = SpinLock::new(Rank::Manager, None);
 
-/// Asks the first processor to look at the channel, the consoles and ended domains.
-pub fn attend() {
-    ATTENTION.store(true, Ordering::SeqCst);
-    if cpu::this().index != 0 {
-        cpu::kick(0);
-    }
-}
+/// TSC at which output is sent next, if guests want the processor.
+static OUTPUT_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Whether [`service`] has something to do.
 pub fn wants_service() -> bool {
-    ATTENTION.load(Ordering::SeqCst)
+    attention::is_asked()
+}
+
+/// TSC at which a processor must call [`service`] at the latest for the sake of output.
+pub fn next_output(processor: u32) -> u64 {
+    let waits = processor == 0 && attention::has_output();
+    if waits { OUTPUT_AT.load(Ordering::Relaxed) } else { u64::MAX }
+}
+
+/// Sends for a while, as no guest wants the first processor. Returns false if nothing could be sent.
+pub fn send_when_idle() -> bool {
+    attention::has_output() && MANAGER.lock().as_mut().is_some_and(Manager::send_output)
 }
 
 /// Builds all domains and starts those that are not configured to wait.
-pub fn init(config: Config, bundle: Bundle<'static>) {
+pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
     let mut uart = Uart::new(COM2);
     let present = uart.init();
     if present {
         let (gsi, trigger) = ioapic::isa(CHANNEL_IRQ);
         idt::set_handler(CHANNEL_VECTOR, |_| {
-            attend();
+            attention::ask();
             apic::eoi();
         });
         ioapic::route(gsi, CHANNEL_VECTOR, cpu::this().apic_id, trigger);
@@ -95,11 +122,13 @@ pub fn init(config: Config, bundle: Bundle<'static>) {
     }
     let mut manager = Manager {
         uart: present.then_some(uart),
+        outgoing: VecDeque::new(),
         decoder: Decoder::default(),
         bundle,
         entries,
         stopping: false,
         watch: verify::Watch::default(),
+        info,
     };
     let names = manager.entries.iter().map(|entry| entry.config.name.clone()).collect();
     manager.send(&Event::Hello { version: channel::VERSION, domains: names });
@@ -120,18 +149,77 @@ pub fn init(config: Config, bundle: Bundle<'static>) {
 
 /// Serves the channel if there is something to do. The first processor calls it between exits.
 pub fn service() {
-    if ATTENTION.swap(false, Ordering::SeqCst)
+    let asked = attention::take();
+    let due = attention::has_output() && OUTPUT_AT.load(Ordering::Relaxed) <= tsc::now();
+    if (asked || due)
         && let Some(manager) = MANAGER.lock().as_mut()
     {
-        manager.service();
+        if due {
+            manager.send_output();
+        }
+        if asked {
+            manager.service();
+        }
     }
 }
 
 impl Manager {
     fn send(&mut self, event: &Event) {
-        let Some(uart) = &mut self.uart else { return };
+        self.queue(event);
+        attention::set_output(true);
+    }
+
+    fn queue(&mut self, event: &Event) {
+        if self.uart.is_none() {
+            return;
+        }
         if let Ok(bytes) = channel::encode(event) {
-            uart.write_all(&bytes);
+            self.outgoing.extend(bytes);
+        }
+    }
+
+    /// Sends what waits, as long as the UART takes it at once, for [`SENDING_NS`]. Returns whether it took anything.
+    fn send_output(&mut self) -> bool {
+        attention::set_output(false);
+        let until = tsc::now().saturating_add(tsc::ticks_from_ns(SENDING_NS));
+        let mut sent = false;
+        while !self.outgoing.is_empty() || self.queue_consoles() {
+            sent |= self.write(until);
+            if !self.outgoing.is_empty() || tsc::now() >= until {
+                attention::set_output(true);
+                break;
+            }
+        }
+        OUTPUT_AT.store(tsc::now().saturating_add(tsc::ticks_from_ns(OUTPUT_NS)), Ordering::Relaxed);
+        sent
+    }
+
+    /// Writes until nothing is left, the UART has no room, or it is time. Returns whether it wrote anything.
+    fn write(&mut self, until: u64) -> bool {
+        let Some(uart) = &mut self.uart else { return false };
+        let mut sent = false;
+        while let Some(byte) = self.outgoing.front()
+            && uart.try_write(*byte)
+        {
+            self.outgoing.pop_front();
+            sent = true;
+            if tsc::now() >= until {
+                break;
+            }
+        }
+        sent
+    }
+
+    /// Sends all that waits, unless the UART takes nothing for [`STALL_NS`].
+    fn flush(&mut self) {
+        let mut progress = tsc::now();
+        while !self.outgoing.is_empty() && tsc::now().wrapping_sub(progress) < tsc::ticks_from_ns(STALL_NS) {
+            if self.write(u64::MAX) {
+                progress = tsc::now();
+            }
+        }
+        if let Some(uart) = &mut self.uart {
+            uart.drain();
         }
     }
 
@@ -145,7 +233,6 @@ impl Manager {
     }
 
     fn service(&mut self) {
-        self.send_consoles();
         while let Some(byte) = self.uart.as_mut().and_then(Uart::try_read) {
             if let Some(request) = self.decoder.push::<Request>(byte) {
                 self.obey(request);
@@ -160,32 +247,36 @@ impl Manager {
         }
     }
 
-    /// Sends one piece of each console: a guest that never stops writing must not keep this
-    /// processor here. What it writes faster than the channel takes is dropped, and counted.
-    fn send_consoles(&mut self) {
+    /// Queues one piece of each console; false if there is none.
+    fn queue_consoles(&mut self) -> bool {
+        let mut any = false;
         for index in 0..self.entries.len() {
             let Some(domain) = self.entries[index].live.clone() else { continue };
-            let bytes = domain.take_console(CONSOLE_CHUNK);
-            if bytes.len() == CONSOLE_CHUNK {
-                ATTENTION.store(true, Ordering::SeqCst);
-            }
-            if !bytes.is_empty() {
-                if self.uart.is_none() {
-                    crate::log::raw(&bytes);
-                }
-                self.send(&Event::Console { domain: index as u16, bytes });
-            }
+            any |= self.queue_console(index, &domain);
         }
+        any
     }
 
-    /// What an ended domain wrote and the channel has not taken yet; it is bounded.
-    fn send_last_words(&mut self, index: usize, domain: &Domain) {
-        loop {
-            let bytes = domain.take_console(CONSOLE_CHUNK);
-            if bytes.is_empty() {
-                return;
-            }
-            self.send(&Event::Console { domain: index as u16, bytes });
+    /// Queues a piece of a domain's console; false if there is none.
+    fn queue_console(&mut self, index: usize, domain: &Domain) -> bool {
+        let bytes = domain.take_console(CONSOLE_CHUNK);
+        if bytes.is_empty() {
+            return false;
+        }
+        if self.uart.is_none() {
+            crate::log::raw(&bytes);
+        }
+        self.queue(&Event::Console { domain: index as u16, bytes });
+        true
+    }
+
+    /// Queues what an ended domain wrote and the channel has not taken yet; it is bounded.
+    fn queue_last_words(&mut self, index: usize, domain: &Domain) {
+        while self.queue_console(index, domain) {}
+        attention::set_output(true);
+        let dropped = domain.console_dropped();
+        if dropped != 0 {
+            log::warn!("domain {}: {dropped} bytes of its console were dropped", domain.name());
         }
     }
 
@@ -212,11 +303,11 @@ impl Manager {
             sched::dismiss(&domain);
             if !domain.is_idle() {
                 // A processor is still on its way out: look again.
-                ATTENTION.store(true, Ordering::SeqCst);
+                attention::ask();
                 continue;
             }
-            device::release(&domain);
-            self.send_last_words(index, &domain);
+            domain.detach();
+            self.queue_last_words(index, &domain);
             // It may have ended on another processor since the last look.
             self.announce(index);
             let entry = &mut self.entries[index];
@@ -242,12 +333,36 @@ impl Manager {
         }
     }
 
+    /// Sends the last report, and switches the machine off once the host has it: what QEMU, or whatever is at the other end of the
+    /// line, has not passed on by then is lost. A machine without a host waits for a few seconds.
     fn finish(&mut self) {
-        let report = report::all(self.entries.iter().map(Entry::report));
-        self.send(&Event::Report { seq: 0, report });
-        self.send(&Event::Finished);
+        for _ in 0..FAREWELLS {
+            let report = report::all(self.entries.iter().map(Entry::report));
+            self.send(&Event::Report { seq: 0, report });
+            self.send(&Event::Finished);
+            self.flush();
+            if self.uart.is_none() || self.is_acknowledged() {
+                break;
+            }
+        }
         log::info!("all domains have ended");
         power::off();
+    }
+
+    /// Waits for the host's last word.
+    fn is_acknowledged(&mut self) -> bool {
+        let until = tsc::now().saturating_add(tsc::ticks_from_ns(FAREWELL_NS));
+        while tsc::now() < until {
+            let byte = self.uart.as_mut().and_then(Uart::try_read);
+            let request = byte.and_then(|byte| self.decoder.push::<Request>(byte));
+            if request.is_some_and(|request| request.command == Command::Acknowledge) {
+                log::info!("the host has the last report");
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        log::warn!("the host does not say that it has the last report");
+        false
     }
 
     fn obey(&mut self, request: Request) {
@@ -263,9 +378,11 @@ impl Manager {
             Command::Destroy(index) => self.with(index, |domain| domain.end(EndReason::Command)),
             Command::Restart(index) => self.restart(index),
             Command::ConsoleInput(index, bytes) => self.with(index, |domain| domain.console_input(&bytes)),
+            // Nothing has finished.
+            Command::Acknowledge => return,
             Command::Verify => {
                 let live = self.entries.iter().filter_map(|entry| entry.live.as_ref());
-                self.watch.verify(boot::info(), live.map(|domain| (domain.index, verify::sum_of(domain))));
+                self.watch.verify(self.info, live.map(|domain| (domain.index, verify::sum_of(domain))));
                 Ok(())
             }
             Command::Shutdown => {

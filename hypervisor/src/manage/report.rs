@@ -1,11 +1,12 @@
 //! Reports: what the counters say now.
 
-use crate::cpu::{emulator, tsc};
+use crate::cpu::emulator;
 use crate::device;
 use crate::domain::counters::{Exit, Refusal, named};
 use crate::domain::{Domain, EndReason};
 use crate::iommu;
 use crate::mm;
+use crate::x86::tsc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use sluice_abi::report::{Count, DomainReport, DomainState, Report};
@@ -13,13 +14,15 @@ use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 /// The whole machine.
 pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
     let domains: Vec<DomainReport> = domains.collect();
+    // Read on its own: as part of the structure it would hold the allocator's lock until all of it is there.
+    let free_memory = mm::frames().free_bytes();
     let name = |index: u16| domains.get(usize::from(index)).map(|domain| domain.name.clone());
     Report {
         iommu: iommu::report(name, device::name_of),
         uptime_ns: tsc::uptime_ns(),
         cpus: emulator::for_guests().len() as u16,
         tsc_khz: tsc::khz(),
-        free_memory: mm::frames().free_bytes(),
+        free_memory,
         devices: device::reports(),
         domains,
     }
@@ -37,8 +40,9 @@ pub fn domain(domain: &Domain, restarts: u32) -> DomainReport {
         ticks += vcpu.run_ticks.load(Ordering::Relaxed);
     }
     let mut refused = named(Refusal::NAMES, &refusals);
-    if domain.console_dropped() != 0 {
-        refused.push(Count { name: "console_bytes".into(), value: domain.console_dropped() });
+    let dropped = domain.console_dropped();
+    if dropped != 0 {
+        refused.push(Count { name: "console_bytes".into(), value: dropped });
     }
     let state = domain.state();
     let reason =

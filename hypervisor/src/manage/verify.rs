@@ -4,8 +4,8 @@
 //! Watched are the image's text and constants, the bundle, the hypervisor's own page tables, every domain's map as its
 //! tables show it, and free memory. A change means that isolation is broken, and nothing can go on: it panics.
 
-use crate::boot::BootInfo;
 use crate::domain::Domain;
+use crate::handover::BootInfo;
 use crate::mm::{self, Direct, Hpa};
 use alloc::vec::Vec;
 use sluice_memory::{Access, LARGE_PAGE, PhysicalMemory};

@@ -3,7 +3,7 @@
 //! Guests and devices may change the memory at any time. It is therefore copied by string instructions and single
 //! accesses that the compiler cannot see into, and no reference to it is made.
 
-use super::virt;
+use super::layout::virt;
 use core::arch::asm;
 use sluice_memory::{Hpa, PhysicalMemory};
 
@@ -43,6 +43,18 @@ impl PhysicalMemory for Direct {
 }
 
 impl Direct {
+    /// Replaces an aligned word in one locked access, if it is `old` still. Returns whether it was.
+    pub fn replace_u64(self, at: Hpa, old: u64, new: u64) -> bool {
+        debug_assert!(at.is_aligned(8));
+        let found: u64;
+        // SAFETY: mapped physical memory that the caller may write, aligned.
+        unsafe {
+            asm!("lock cmpxchg [{at}], {new}", at = in(reg) virt(at), new = in(reg) new, inout("rax") old => found,
+                options(nostack));
+        }
+        found == old
+    }
+
     /// Reads four bytes at once; `at` is a multiple of four.
     pub fn read_u32(self, at: Hpa) -> u32 {
         debug_assert!(at.is_aligned(4));

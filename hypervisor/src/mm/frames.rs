@@ -4,14 +4,14 @@
 //! own structures are not: they have been copied by then.
 
 use super::{PAGE, direct, layout, virt};
-use crate::boot::{BootInfo, RegionKind};
-use crate::sync::{SpinLock, SpinLockGuard};
+use crate::handover::{BootInfo, RegionKind};
+use crate::sync::{Rank, SpinLock, SpinLockGuard};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_memory::{FrameAllocator, Hpa};
 
-static FRAMES: SpinLock<FrameAllocator> = SpinLock::new(FrameAllocator::new());
+static FRAMES: SpinLock<FrameAllocator> = SpinLock::new(Rank::Frames, FrameAllocator::new());
 static MEMORY: AtomicU64 = AtomicU64::new(0);
 
 const MIB: u64 = 1 << 20;
@@ -61,7 +61,7 @@ pub(super) fn init_high(info: &BootInfo) {
 
 /// Adds the usable pages within `window`, less the holes.
 fn add(info: &BootInfo, window: Range<u64>) {
-    let mut holes = ArrayVec::<Range<u64>, { crate::boot::MAX_REGIONS + 2 }>::new();
+    let mut holes = ArrayVec::<Range<u64>, { crate::handover::MAX_REGIONS + 2 }>::new();
     holes.push(layout::image_range());
     holes.extend(info.bundle.map(|(start, bytes)| start.as_u64()..start.as_u64().saturating_add(bytes)));
     // Firmware may list a range twice; what is reserved anywhere stays reserved.

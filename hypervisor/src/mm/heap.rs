@@ -1,6 +1,7 @@
 //! The global allocator: talc on a small static area while memory is being found, then on frames as well.
 
-use super::{frames, virt};
+use super::frames::frames;
+use super::layout::virt;
 use crate::sync::RawTicket;
 use core::cell::UnsafeCell;
 use talc::{TalcLock, source::Manual};

@@ -1,6 +1,7 @@
 //! Addresses that the linker script and the page tables agree on.
 
 use core::ops::Range;
+use sluice_memory::Hpa;
 
 /// Where physical address 0 is mapped.
 pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
@@ -74,4 +75,19 @@ pub fn physical(address: u64) -> Option<u64> {
     } else {
         None
     }
+}
+
+/// Bytes of the smallest page.
+pub const PAGE: u64 = sluice_memory::PAGE_SIZE;
+
+/// Address at which the hypervisor reaches a physical address. Below 4 GiB everything is mapped; above, memory and
+/// what [`super::map_mmio`] was asked for.
+#[inline]
+pub fn virt(address: Hpa) -> *mut u8 {
+    direct(address.as_u64())
+}
+
+/// Physical address of something in the direct map or in the image.
+pub fn phys<T: ?Sized>(pointer: *const T) -> Option<Hpa> {
+    physical(pointer.cast::<u8>() as u64).map(Hpa::new)
 }

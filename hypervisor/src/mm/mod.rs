@@ -18,28 +18,14 @@ mod tables;
 
 pub use direct::Direct;
 pub use frames::{allocate_zeroed, frames, memory_bytes, release, zero};
-pub use layout::{DIRECT_MAP, image_range, is_text, read_only_physical as read_only_image};
+pub use layout::{DIRECT_MAP, PAGE, image_range, is_text, phys, read_only_physical as read_only_image, virt};
 pub use stack::{Stack, is_stack, is_stack_guard, new_stack};
 pub use table_frames::TableFrames;
 pub use tables::{is_mapped, map_mmio, root, trampoline_root, walk_live};
 
-use crate::boot::BootInfo;
 pub use sluice_memory::Hpa;
 
-/// Bytes of the smallest page.
-pub const PAGE: u64 = sluice_memory::PAGE_SIZE;
-
-/// Address at which the hypervisor reaches a physical address. Below 4 GiB everything is mapped; above, memory and
-/// what [`map_mmio`] was asked for.
-#[inline]
-pub fn virt(address: Hpa) -> *mut u8 {
-    layout::direct(address.as_u64())
-}
-
-/// Physical address of something in the direct map or in the image.
-pub fn phys<T: ?Sized>(pointer: *const T) -> Option<Hpa> {
-    layout::physical(pointer.cast::<u8>() as u64).map(Hpa::new)
-}
+use crate::handover::BootInfo;
 
 /// Takes over memory: frames below 4 GiB, then final page tables, then the rest and the heap.
 /// Runs once, on the boot processor, on the boot page tables.
@@ -49,6 +35,14 @@ pub fn init(info: &BootInfo) {
     tables::init(info);
     frames::init_high(info);
     heap::grow(frames::memory_bytes());
+}
+
+/// The boot module's bytes, if the loader brought one. After [`init`].
+pub fn boot_module(info: &BootInfo) -> Option<&'static [u8]> {
+    let (start, bytes) = info.bundle?;
+    // SAFETY: the loader put the module into memory, `frames` leaves it out, and nobody writes it: it stays as it is for
+    // the rest of the run.
+    Some(unsafe { core::slice::from_raw_parts(virt(start), usize::try_from(bytes).ok()?) })
 }
 
 /// Panics unless the live page tables keep what they promise: no page both writable and executable, no

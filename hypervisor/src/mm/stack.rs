@@ -1,6 +1,8 @@
 //! Stacks with guards: each lies at the top of an area of its own, the rest of which stays unmapped.
 
-use super::{frames, layout, tables};
+use super::frames::frames;
+use super::layout::{self, PAGE};
+use super::tables;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const AREA: u64 = 128 * 1024;
@@ -19,10 +21,10 @@ static END: AtomicU64 = AtomicU64::new(layout::STACKS);
 /// Allocates and maps stack `number` (0-3) of processor `cpu`. `None` when memory runs out.
 pub fn new_stack(cpu: u32, number: u32, bytes: usize) -> Option<Stack> {
     let bytes = bytes as u64;
-    debug_assert!(bytes.is_multiple_of(super::PAGE) && bytes < AREA);
+    debug_assert!(bytes.is_multiple_of(PAGE) && bytes < AREA);
     let area = layout::STACKS + (u64::from(cpu) * AREAS_PER_CPU + u64::from(number)) * AREA;
     let top = area + AREA;
-    let memory = frames().allocate(bytes, super::PAGE)?;
+    let memory = frames().allocate(bytes, PAGE)?;
     tables::map_data(top - bytes, memory.as_u64(), bytes)?;
     END.fetch_max(top, Ordering::Relaxed);
     Some(Stack { top })
@@ -43,7 +45,7 @@ pub fn is_stack_guard(address: u64) -> bool {
 pub fn check_guards() {
     let mut area = layout::STACKS;
     while area < END.load(Ordering::Relaxed) {
-        for page in (area..area + AREA / 2).step_by(super::PAGE as usize) {
+        for page in (area..area + AREA / 2).step_by(PAGE as usize) {
             assert!(!tables::is_mapped(page), "stack guard {page:#x} is mapped");
         }
         area += AREA;

@@ -1,6 +1,8 @@
 //! Frames for tables of pages that hardware walks: nested page tables, and what an IOMMU reads.
 
-use super::{Direct, frames, release, virt};
+use super::direct::Direct;
+use super::frames::{frames, release};
+use super::layout::virt;
 use core::arch::x86_64::{_mm_clflush, _mm_mfence};
 use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
 

@@ -3,12 +3,13 @@
 //! A mapping that exists is never changed or removed, so no processor ever has to forget a translation.
 
 use super::{PAGE, frames, layout};
-use crate::boot::{BootInfo, RegionKind};
-use crate::cpu;
-use crate::sync::SpinLock;
+use crate::handover::{BootInfo, RegionKind};
+use crate::sync::{Rank, SpinLock};
+use crate::x86;
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicU64, Ordering};
+use sluice_memory::Hpa;
 
 bitflags! {
     /// Bits of a page-table entry.
@@ -53,7 +54,7 @@ impl Rights {
 }
 
 /// Physical address of the root table, and the right to change the tables.
-static TABLES: SpinLock<()> = SpinLock::new(());
+static TABLES: SpinLock<()> = SpinLock::new(Rank::Tables, ());
 static ROOT: AtomicU64 = AtomicU64::new(0);
 /// Root for starting processors: below 4 GiB, because they load it in 32-bit mode.
 static TRAMPOLINE_ROOT: AtomicU64 = AtomicU64::new(0);
@@ -137,7 +138,7 @@ pub(super) fn map_data(address: u64, physical: u64, bytes: u64) -> Option<()> {
 
 /// Makes device registers reachable, uncached, and returns their address. Rounds to whole pages. Memory that is
 /// mapped already (RAM, anything below 4 GiB) keeps its mapping. Panics when memory for tables runs out.
-pub fn map_mmio(physical: super::Hpa, bytes: u64) -> *mut u8 {
+pub fn map_mmio(physical: Hpa, bytes: u64) -> *mut u8 {
     let start = physical.as_u64() & !(PAGE - 1);
     let end = (physical.as_u64() + bytes + PAGE - 1) & !(PAGE - 1);
     if end > FOUR_GIB {
@@ -149,7 +150,7 @@ pub fn map_mmio(physical: super::Hpa, bytes: u64) -> *mut u8 {
 
 /// Builds the final tables and switches to them.
 pub(super) fn init(info: &BootInfo) {
-    GIGABYTE_PAGES.store(u64::from(cpu::cpuid_checked(0x8000_0001, 0).edx >> 26 & 1), Ordering::Relaxed);
+    GIGABYTE_PAGES.store(u64::from(x86::cpuid_checked(0x8000_0001, 0).edx >> 26 & 1), Ordering::Relaxed);
     ROOT.store(new_table().expect("memory for page tables"), Ordering::Release);
     TRAMPOLINE_ROOT.store(new_table().expect("memory for page tables"), Ordering::Release);
     for (range, rights) in
@@ -161,13 +162,13 @@ pub(super) fn init(info: &BootInfo) {
     map_direct(info).expect("memory for page tables");
     // SAFETY: the new tables map the image at the same addresses with the rights its segments need, the boot stack
     // (in .bss), and the direct map that everything else is reached through.
-    unsafe { cpu::write_cr3(root()) };
-    cpu::control::flush_translations();
+    unsafe { x86::write_cr3(root()) };
+    x86::control::flush_translations();
 }
 
 /// Makes the root on which processors start: the kernel half of the final tables, and one page below 1 MiB mapped
 /// at its physical address, for execution only. Call after everything that adds to the root table itself.
-pub fn trampoline_root(page: super::Hpa) -> Option<u64> {
+pub fn trampoline_root(page: Hpa) -> Option<u64> {
     let _lock = TABLES.lock();
     let copy = TRAMPOLINE_ROOT.load(Ordering::Acquire);
     for index in 256..512 {
@@ -206,7 +207,7 @@ fn map_direct(info: &BootInfo) -> Option<()> {
 }
 
 /// Pages of a region: whole pages of usable memory, every page that holds some of a firmware table.
-fn mapped(region: &crate::boot::Region) -> core::ops::Range<u64> {
+fn mapped(region: &crate::handover::Region) -> core::ops::Range<u64> {
     let (start, end) = (region.start, region.end);
     match region.kind {
         RegionKind::Usable => {
@@ -233,7 +234,7 @@ pub struct Leaf {
 
 /// Calls `visit` for every page that the processor's current tables (CR3) map.
 pub fn walk_live(mut visit: impl FnMut(Leaf)) {
-    walk(cpu::read_cr3() & ADDRESS, 3, 0, true, true, &mut visit);
+    walk(x86::read_cr3() & ADDRESS, 3, 0, true, true, &mut visit);
 }
 
 fn walk(table: u64, level: u32, base: u64, writable: bool, executable: bool, visit: &mut impl FnMut(Leaf)) {
@@ -261,7 +262,7 @@ fn walk(table: u64, level: u32, base: u64, writable: bool, executable: bool, vis
 
 /// Whether the current tables map `address`.
 pub fn is_mapped(address: u64) -> bool {
-    let mut table = cpu::read_cr3() & ADDRESS;
+    let mut table = x86::read_cr3() & ADDRESS;
     for level in (0..4).rev() {
         let value = read(table, address >> (12 + 9 * level));
         if value & Bits::PRESENT.bits() == 0 {

@@ -2,21 +2,14 @@
 //!
 //! All code that knows the vendor is in this folder. Source: APM vol 2, chapter 15.
 
-pub mod cpuid;
-mod crash;
-pub mod exit;
-pub mod inject;
-pub mod io;
-mod machine_check;
-pub mod mmio;
-pub mod msr;
 pub mod vmcb;
 
-use crate::cpu::msr::EFER;
-/// A guest's EFER must have it too (APM vol 2, 15.5.1).
-pub use crate::cpu::msr::EFER_SVME;
-use crate::cpu::{self, emulator, rdmsr, wrmsr};
+use crate::cpu::emulator;
 use crate::mm;
+use crate::x86::msr::EFER;
+/// A guest's EFER must have it too (APM vol 2, 15.5.1).
+pub use crate::x86::msr::EFER_SVME;
+use crate::x86::{self, rdmsr, wrmsr};
 use core::arch::global_asm;
 use sluice_memory::{Hpa, PAGE_SIZE};
 use vmcb::Vmcb;
@@ -60,10 +53,10 @@ pub struct HostArea {
 /// # Errors
 /// Says what is missing.
 pub fn features() -> Result<Features, Unsupported> {
-    if cpu::cpuid(0x8000_0001, 0).ecx & 1 << 2 == 0 {
+    if x86::cpuid(0x8000_0001, 0).ecx & 1 << 2 == 0 {
         return Err(Unsupported::NoSvm);
     }
-    let svm = cpu::cpuid(0x8000_000a, 0);
+    let svm = x86::cpuid(0x8000_000a, 0);
     if svm.edx & 1 == 0 {
         return Err(Unsupported::NoNestedPaging);
     }

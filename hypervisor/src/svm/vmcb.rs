@@ -22,6 +22,8 @@ bitflags! {
         const RDPMC = 1 << 15;
         /// CPUID.
         const CPUID = 1 << 18;
+        /// IRET, before it is executed.
+        const IRET = 1 << 20;
         /// INVD.
         const INVD = 1 << 22;
         /// HLT.
@@ -61,11 +63,15 @@ bitflags! {
         const MWAIT = 1 << 11;
         /// XSETBV.
         const XSETBV = 1 << 13;
+        /// RDPRU, where the processor has it: it reads counters that are not virtualized.
+        const RDPRU = 1 << 14;
     }
 
-    /// Virtual interrupt control, VMCB offset 0x60 (APM vol 2, 15.21.4); the low byte is V_TPR.
+    /// Virtual interrupt control, VMCB offset 0x60 (APM vol 2, 15.21.4).
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub struct VirtualInterrupt: u64 {
+        /// V_TPR: the guest's CR8.
+        const TASK_PRIORITY = 0xf;
         /// A virtual interrupt is pending.
         const IRQ = 1 << 8;
         /// It ignores the virtual task priority.
@@ -74,7 +80,7 @@ bitflags! {
         const INTR_MASKING = 1 << 24;
         /// Vector of the virtual interrupt.
         const VECTOR = 0xff << 32;
-        /// All other bits, V_TPR among them.
+        /// All other bits.
         const _ = !0;
     }
 }
@@ -99,6 +105,8 @@ pub mod exit_code {
     pub const RDPMC: u32 = 0x6f;
     /// CPUID.
     pub const CPUID: u32 = 0x72;
+    /// IRET.
+    pub const IRET: u32 = 0x74;
     /// INVD.
     pub const INVD: u32 = 0x76;
     /// HLT.
@@ -127,6 +135,8 @@ pub mod exit_code {
     pub const MWAIT_CONDITIONAL: u32 = 0x8c;
     /// XSETBV.
     pub const XSETBV: u32 = 0x8d;
+    /// RDPRU.
+    pub const RDPRU: u32 = 0x8e;
     /// Nested page fault.
     pub const NPF: u32 = 0x400;
     /// The state in the VMCB was not valid. 64 bits of ones by the manual; QEMU 7.2 writes 32.

@@ -10,7 +10,6 @@ use super::record::Record;
 use super::tally::{Reader, Tally};
 use super::transfer::{self, BULK};
 use super::{Clock, good, run_text, say, scratch};
-use crate::workspace::root;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
@@ -233,7 +232,7 @@ fn throughput(record: &mut Record) -> Result<()> {
 
 /// What hostile drivers tried, and what came of it.
 fn attacks(record: &mut Record, unit: &str, name: &str) -> Result<()> {
-    let outcome = crate::scenario::outcome(&root().join(format!("tests/dma-{unit}.toml")))?;
+    let outcome = crate::scenario::outcome(&format!("dma-{unit}"))?;
     let report = outcome.report.as_ref().context("the hypervisor sent no report")?;
     for device in ["rtl8139", "e1000", "nvme", "ahci"] {
         let sum = |what: &str| {
@@ -275,7 +274,7 @@ mod tests {
     fn configurations_are_valid() {
         for (unit, _) in PROTECTIONS {
             let text = owner("e1000", unit, "down=1M,up=1M");
-            config::load_text(&root().join("bench/x.toml"), &text).unwrap();
+            config::load_text(&crate::workspace::root().join("bench/x.toml"), &text).unwrap();
         }
     }
 }

@@ -6,6 +6,7 @@ use super::record::Record;
 use super::{Clock, say, sluice};
 use crate::kernels;
 use crate::outcome::Finding;
+use crate::printable::GuestText;
 use anyhow::{Context, Result};
 
 /// What is measured in both: the guest's name for it, ours, and about it.
@@ -55,8 +56,8 @@ pub fn measure(record: &mut Record) -> Result<()> {
 }
 
 fn add(record: &mut Record, who: &str, findings: &[Finding]) {
-    let all: Vec<&(String, String)> = findings.iter().flatten().collect();
-    let value = |key: &str| all.iter().find(|pair| pair.0 == key)?.1.parse::<f64>().ok();
+    let all: Vec<&(GuestText, GuestText)> = findings.iter().flatten().collect();
+    let value = |key: &str| all.iter().find(|pair| pair.0 == key)?.1.raw().parse::<f64>().ok();
     for (key, name, about) in MEASURED {
         if let Some(value) = value(key) {
             let note = format!("{about}; average of 1,000, with 3 or 4 instructions of the loop");

@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn functions_are_found_by_their_names() {
-        let text = "ffffffff802a20d0 0000000000000350 t <sluice_vpio::track::Tracker>::step\n\
-                    ffffffff802a2420 00000000000000a1 t <sluice_vpio::track::Tracker>::resting\n\
-                    ffffffff802a2620 00000000000000a1 t <sluice_vpio::track::Tracker>::step::{closure#0}\n\
+        let text = "ffffffff802a20d0 0000000000000350 t <sluice_model::track::Tracker>::step\n\
+                    ffffffff802a2420 00000000000000a1 t <sluice_model::track::Tracker>::resting\n\
+                    ffffffff802a2620 00000000000000a1 t <sluice_model::track::Tracker>::step::{closure#0}\n\
                     ffffffff802a2421 B no_size\n";
         let found = symbols(text, &[("model_update", "Tracker>::step")]);
         assert_eq!(found, [("model_update".to_owned(), 0xffff_ffff_802a_20d0, 0x350)]);

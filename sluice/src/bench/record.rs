@@ -59,6 +59,7 @@ impl Row {
 /// One benchmark's rows, versions and machine.
 pub struct Record {
     name: &'static str,
+    command: String,
     rows: Vec<Row>,
     /// Rows of an earlier measurement that are not measured again.
     kept: Vec<Value>,
@@ -69,8 +70,14 @@ pub struct Record {
 impl Record {
     /// An empty record.
     pub fn new(name: &'static str) -> Self {
-        let mut record =
-            Self { name, rows: Vec::new(), kept: Vec::new(), versions: Map::new(), problems: Vec::new() };
+        let mut record = Self {
+            name,
+            command: format!("cargo sluice bench {name}"),
+            rows: Vec::new(),
+            kept: Vec::new(),
+            versions: Map::new(),
+            problems: Vec::new(),
+        };
         let qemu = first_line(Command::new(crate::qemu::program()).arg("--version"));
         record.version("qemu", &qemu);
         // Only what ends up in the image makes it another hypervisor.
@@ -84,6 +91,16 @@ impl Record {
         let changed = git(&["diff", "--quiet", "HEAD"]).status().is_ok_and(|status| !status.success());
         record.version("hypervisor", &format!("{commit}{}", if changed { " with changes" } else { "" }));
         record
+    }
+
+    /// It is not `cargo sluice bench` that finds this.
+    pub fn made_by(&mut self, command: &str) {
+        command.clone_into(&mut self.command);
+    }
+
+    /// Forgets kept rows.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.kept.retain(|row| row["id"].as_str().is_some_and(&keep));
     }
 
     /// Keeps the rows of the last measurement that will not come again, with the hypervisor they were measured on.
@@ -182,7 +199,7 @@ impl Record {
         let rows: Vec<Value> = self.kept.iter().cloned().chain(self.rows.iter().map(Row::json)).collect();
         let document = json!({
             "benchmark": self.name,
-            "command": format!("cargo sluice bench {}", self.name),
+            "command": self.command,
             "measured": first_line(Command::new("date").args(["-u", "+%Y-%m-%d"])),
             "machine": {
                 "emulated": "QEMU TCG, q35, -cpu EPYC,+svm,+npt, 1 physical processor",
@@ -232,6 +249,7 @@ mod tests {
     fn an_aim_is_met_by_what_is_shown() {
         let mut record = Record {
             name: "test",
+            command: String::new(),
             rows: Vec::new(),
             kept: vec![json!({ "id": "a", "value": 1.0 }), json!({ "id": "b", "value": 2.0 })],
             versions: Map::new(),

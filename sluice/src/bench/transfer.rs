@@ -32,7 +32,7 @@ impl fmt::Display for Frames {
 }
 
 fn value<'a>(finding: &'a Finding, key: &str) -> Option<&'a str> {
-    finding.iter().find(|pair| pair.0 == key).map(|pair| pair.1.as_str())
+    finding.iter().find(|pair| pair.0 == key).map(|pair| pair.1.raw())
 }
 
 /// A guest that is known by what it reported only.

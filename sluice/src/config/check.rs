@@ -31,6 +31,10 @@ pub fn check(setup: &Setup, source: &mut Source) {
 }
 
 fn own_values(domain: &Domain, setup: &Setup, source: &mut Source) {
+    if &**domain.name.get_ref() == "sluice" {
+        let help = "choose another name: sluice.log is the hypervisor's, and each guest's console goes to <name>.log";
+        source.complain(domain.name.span(), "a domain cannot be called 'sluice'", help.to_owned());
+    }
     let memory = *domain.memory.get_ref();
     if memory < LEAST_GUEST_MEMORY || !memory.is_multiple_of(GUEST_PAGE) {
         let message = format!("{} cannot be the memory of a guest", human_size(memory));
@@ -83,7 +87,7 @@ fn devices(setup: &Setup, source: &mut Source) {
     // First use of each device: whose, in which mode.
     let mut used: Vec<(&str, Mode, &str, usize)> = Vec::new();
     for domain in &setup.domains {
-        let owner = domain.name.get_ref().as_str();
+        let owner: &str = domain.name.get_ref();
         for share in &domain.shares {
             let device = share.device.get_ref().as_str();
             if !names.iter().any(|name| *name == device) {

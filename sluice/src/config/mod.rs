@@ -13,6 +13,7 @@ mod walk;
 pub use diagnostic::ConfigError;
 pub use parse::parse_size;
 
+use crate::name::Name;
 use diagnostic::Source;
 use sluice_abi::config::{Mode, NicModel, Select, masters_bus};
 use std::path::{Path, PathBuf};
@@ -130,7 +131,7 @@ pub struct Net {
 #[derive(Clone, Debug)]
 pub struct Domain {
     /// Unique name.
-    pub name: Spanned<String>,
+    pub name: Spanned<Name>,
     /// Kernel.
     pub kernel: Spanned<Image>,
     /// Initial ramdisk.

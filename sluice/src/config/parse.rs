@@ -4,6 +4,7 @@
 use super::diagnostic::Source;
 use super::walk::{Walk, kind, suggestion};
 use super::{Device, Domain, Image, Iommu, Machine, Net, Setup, Share};
+use crate::name::Name;
 use crate::{kernels, rootfs};
 use sluice_abi::config::{Mode, NicModel, Select};
 use std::ops::Range;
@@ -53,7 +54,7 @@ pub fn parse(source: &mut Source) -> Setup {
         setup.devices.extend(device(name, walk, source));
     }
     for (name, walk) in top.named_tables("domain", source) {
-        check_name(&name, "domain", source);
+        let name = check_name(&name, "domain", source);
         setup.domains.extend(domain(name, walk, source));
     }
     top.finish(source);
@@ -147,7 +148,7 @@ fn net(value: &Spanned<DeValue>, source: &mut Source) -> Option<Net> {
     Some(net)
 }
 
-fn domain(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<Domain> {
+fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> Option<Domain> {
     let kernel = walk.string("kernel", source);
     if kernel.is_none() && walk.value("kernel").is_none() {
         walk.missing(source, "kernel", "kernel = \"debian-6.1\", or a path to a kernel of yours");
@@ -165,7 +166,17 @@ fn domain(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<
     let paused = walk.flag("paused", source).is_some_and(|paused| *paused.get_ref());
     let shares = walk.list("devices", source).into_iter().filter_map(|value| share(value, source)).collect();
     walk.finish(source);
-    Some(Domain { name, kernel: kernel?, initrd, cmdline, memory: memory?, vcpus, cpus, paused, shares })
+    Some(Domain {
+        name: name?,
+        kernel: kernel?,
+        initrd,
+        cmdline,
+        memory: memory?,
+        vcpus,
+        cpus,
+        paused,
+        shares,
+    })
 }
 
 fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
@@ -326,13 +337,12 @@ fn parse_pci(text: &str, nth: u8) -> Option<Select> {
     Some(Select::Id { vendor: hex(vendor, 4..5)?, device: hex(device, 4..5)?, nth })
 }
 
-fn check_name(name: &Spanned<String>, what: &str, source: &mut Source) {
-    let text = name.get_ref();
-    let ok = (1..=31).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-        && !text.starts_with('-');
-    if !ok {
+fn check_name(name: &Spanned<String>, what: &str, source: &mut Source) -> Option<Spanned<Name>> {
+    let checked = name.get_ref().parse().ok();
+    if checked.is_none() {
         let help = "use 1 to 31 of a-z, 0-9 and '-', not '-' first".to_owned();
-        source.complain(name.span(), format!("'{text}' cannot be the name of a {what}"), help);
+        let message = format!("'{}' cannot be the name of a {what}", name.get_ref());
+        source.complain(name.span(), message, help);
     }
+    checked.map(|checked| Spanned::new(name.span(), checked))
 }

@@ -54,7 +54,7 @@ fn refused(from: &str, to: &str, expect: &str) {
 #[test]
 fn a_good_file_is_read_in_its_order() {
     let setup = try_load(GOOD).unwrap();
-    let names: Vec<_> = setup.domains.iter().map(|domain| domain.name.get_ref().as_str()).collect();
+    let names: Vec<_> = setup.domains.iter().map(|domain| &**domain.name.get_ref()).collect();
     assert_eq!(names, ["zoe", "alice"]);
     assert_eq!(*setup.domains[0].memory.get_ref(), 256 << 20);
     assert_eq!(setup.domains[0].shares[0].mac.as_ref().unwrap().get_ref()[5], 0x0a);
@@ -69,6 +69,19 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
     assert!(error.contains("help: did you mean 'vcpus'?"), "{error}");
     assert!(error.contains("test.toml:15:1:"), "{error}");
     refused("[machine]", "[machines]", "unknown key 'machines'");
+}
+
+#[test]
+fn names_that_could_lead_elsewhere_are_refused() {
+    for name in ["", ".", "..", "../../etc", "a/b", "a\\u0000b", "a\\u001b[2J", "-a", "A", &"a".repeat(32)] {
+        for what in ["domain.zoe", "device.nic0"] {
+            let kind = &what[..6];
+            let to = format!("[{kind}.\"{name}\"]");
+            refused(&format!("[{what}]"), &to, &format!("cannot be the name of a {kind}"));
+        }
+    }
+    // Its console would be the file of the hypervisor's log.
+    refused("domain.zoe", "domain.sluice", "a domain cannot be called 'sluice'");
 }
 
 #[test]

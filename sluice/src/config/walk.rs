@@ -197,7 +197,7 @@ pub fn kind(value: &DeValue) -> &'static str {
 
 /// "did you mean ..." or the list of what is known.
 pub fn suggestion<S: AsRef<str>>(name: &str, known: &[S]) -> String {
-    let nearest = known.iter().map(|key| (distance(name, key.as_ref()), key.as_ref())).min();
+    let nearest = known.iter().map(|key| (strsim::levenshtein(name, key.as_ref()), key.as_ref())).min();
     match nearest {
         Some((away, key)) if away <= 1 + name.len() / 4 => format!("did you mean '{key}'?"),
         Some(_) => {
@@ -206,20 +206,4 @@ pub fn suggestion<S: AsRef<str>>(name: &str, known: &[S]) -> String {
         }
         None => "remove it".to_owned(),
     }
-}
-
-/// Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (diagonal + usize::from(from != *to)).min(above + 1).min(row[j] + 1);
-            diagonal = above;
-        }
-    }
-    row[b.len()]
 }

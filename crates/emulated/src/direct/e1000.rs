@@ -8,14 +8,14 @@
 //! Source: Intel 8254x Software Developer's Manual (317453), 3.3 (descriptors), 13.4 (registers), 14.3-14.5
 //! (initialization).
 
-use super::{Handling, Loadable, lasts};
+use super::{DirectPolicy, Loadable, lasts};
 use crate::nic::Register;
+use sluice_model::Model;
 use sluice_nic::E1000;
 use sluice_nic::dma::Dma;
 use sluice_nic::e1000::mii;
 use sluice_nic::e1000::registers::{Reading, Receive, reading, reg};
 use sluice_uplink::Card;
-use sluice_vpio::model::Model;
 
 /// Registers that are loaded and saved as they are, but for those with an order of their own.
 const PLAIN: &[u32] = &[
@@ -94,7 +94,7 @@ impl Loadable for E1000 {
         true
     }
 
-    fn start(&mut self, card: &mut Card<'_>, _handling: Handling) {
+    fn start(&mut self, card: &mut Card<'_>, _handling: DirectPolicy) {
         put(card, reg::IMC, u32::MAX);
         forget_statistics(card);
         for offset in kept() {
@@ -145,7 +145,7 @@ impl Loadable for E1000 {
         get(card, reg::TCTL) & ENABLE == 0 || get(card, reg::TDH) == get(card, reg::TDT)
     }
 
-    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, _handling: Handling) {
+    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, _handling: DirectPolicy) {
         for (control, now) in [(reg::RCTL, 0), (reg::TCTL, 0)] {
             self.regs.set(control, get(card, control));
             put(card, control, now);

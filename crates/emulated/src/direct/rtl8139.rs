@@ -17,8 +17,10 @@
 //! Sources: RTL8139C(L) data sheet 1.4, sections 5, 7 and 8; RTL8139C+(L) data sheet 1.6, section 6. Where they are
 //! silent, see `sluice_nic::rtl8139`.
 
-use super::{Handling, Loadable, lasts};
+use super::{DirectPolicy, Loadable, lasts};
 use crate::nic::Register;
+use sluice_model::models::rtl8139::id;
+use sluice_model::{Model, named};
 use sluice_nic::Rtl8139;
 use sluice_nic::dma::Dma;
 use sluice_nic::rtl8139::registers::{
@@ -27,9 +29,6 @@ use sluice_nic::rtl8139::registers::{
 };
 use sluice_nic::rtl8139::{PORTS, TICK_NS};
 use sluice_uplink::Card;
-use sluice_vpio::model::Model;
-use sluice_vpio::models::rtl8139::id;
-use sluice_vpio::named;
 
 /// What is used of the driver's memory: both rings of C+ mode, a frame to send and room for it to come back.
 const RECEIVE_RING: usize = 0;
@@ -125,7 +124,7 @@ impl Loadable for Rtl8139 {
         if self.regs.cplus { load_rings(&self.regs, card) } else { load_ring(&self.regs, card) }
     }
 
-    fn start(&mut self, card: &mut Card<'_>, handling: Handling) {
+    fn start(&mut self, card: &mut Card<'_>, handling: DirectPolicy) {
         let regs = &self.regs;
         let rows = regs.mar.as_chunks().0.iter().map(|row| u32::from_le_bytes(*row));
         (0..).zip(rows).for_each(|(row, value)| put(card, reg::MAR + 4 * row, 4, value));
@@ -144,7 +143,7 @@ impl Loadable for Rtl8139 {
         put(card, reg::MTPS, 1, regs.mtps.into());
         put(card, reg::MPC, 4, 0);
         put(card, reg::TCR, 4, regs.tcr);
-        if handling == Handling::Open {
+        if handling == DirectPolicy::Open {
             put(card, reg::CR9346, 1, UNLOCK);
             for (offset, width) in LINGERING {
                 put(card, *offset, *width, regs_of(self, *offset, *width));
@@ -204,7 +203,7 @@ impl Loadable for Rtl8139 {
         statuses(memory, ring).take(SENDS as usize).all(|status| status & OWN == 0)
     }
 
-    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, handling: Handling) {
+    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, handling: DirectPolicy) {
         let regs = &mut self.regs;
         regs.cr = get(card, reg::CR, 1) as u8 & BOTH;
         regs.cpcr = get(card, reg::CPCR, 2) as u16;
@@ -240,7 +239,7 @@ impl Loadable for Rtl8139 {
         put(card, reg::IMR, 2, 0);
         regs.isr = get(card, reg::ISR, 2) as u16;
         let (count, timer_int) = (get(card, reg::TCTR, 4), get(card, reg::TIMER_INT, 4));
-        if handling == Handling::Open {
+        if handling == DirectPolicy::Open {
             regs.cr9346 = get(card, reg::CR9346, 1) as u8 & !1;
             regs.running = get(card, reg::HLTCLK, 1) != 0;
             let lock = core::mem::replace(&mut self.regs.cr9346, MODE);
@@ -525,8 +524,8 @@ mod tests {
     use super::*;
     use alloc::vec;
     use alloc::vec::Vec;
+    use sluice_model::models::rtl8139::MODEL;
     use sluice_uplink::{NoMemory, RawDevice};
-    use sluice_vpio::models::rtl8139::MODEL;
 
     /// A card whose ring has frames in it, of which it says so or not.
     struct Silent {

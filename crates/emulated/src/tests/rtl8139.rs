@@ -39,7 +39,7 @@ proptest! {
         open in any::<bool>(),
         turns in proptest::collection::vec((0u32..70, proptest::collection::vec(60usize..=1514, 0..40)), 2..4),
     ) {
-        let handling = if open { Handling::Open } else { Handling::Guarded };
+        let handling = if open { DirectPolicy::Open } else { DirectPolicy::Guarded };
         let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, handling);
         let mut alice = machine.driver_in(0, cplus);
         let mut bob = machine.driver(1);
@@ -93,7 +93,7 @@ proptest! {
 #[test]
 fn what_outlives_a_guest_or_ends_its_use_brings_the_card_back() {
     for cplus in [false, true] {
-        let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, Handling::Guarded);
+        let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, DirectPolicy::Guarded);
         let mut alice = machine.driver_in(0, cplus);
         machine.wait();
         // It goes on with these: CAPR, IMR, RCR as it is, MTPS, CR as it is; and what is behind the registers is nothing.
@@ -139,7 +139,7 @@ fn what_outlives_a_guest_or_ends_its_use_brings_the_card_back() {
 /// Ports are the same registers, whoever has the card.
 #[test]
 fn ports_go_to_the_card_in_hand() {
-    let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, Handling::Open);
+    let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, DirectPolicy::Open);
     let _alice = machine.driver_in(0, false);
     machine.wait();
     let port = machine.ports[0].0;
@@ -156,7 +156,7 @@ fn ports_go_to_the_card_in_hand() {
 /// A card that its guest left in whatever state keeps nothing for the next.
 #[test]
 fn nothing_of_a_guest_stays() {
-    let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, Handling::Open);
+    let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, DirectPolicy::Open);
     let _alice = machine.driver_in(0, true);
     machine.wait();
     // The beginning of a frame, in the fifth descriptor of a ring somewhere else.
@@ -191,7 +191,7 @@ fn nothing_of_a_guest_stays() {
 /// A guest that lets its receive ring go on for ever is served by its software card.
 #[test]
 fn a_ring_without_an_end_does_not_go_along() {
-    let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, Handling::Open);
+    let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, DirectPolicy::Open);
     let mut alice = machine.driver_in(0, true);
     machine.wait();
     assert_eq!(machine.holder(), Some(0));

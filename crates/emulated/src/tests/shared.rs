@@ -3,7 +3,7 @@
 //! Every read that a mirror serves is compared with what an exit would have given (`GuestCard`).
 
 use super::*;
-use sluice_vpio::models;
+use sluice_model::models;
 
 /// A physical card and guests' cards that can be shared by vpio, and which of them are driven in C+ mode.
 type Pair = (NicModel, [NicModel; 2], [bool; 2]);
@@ -14,7 +14,7 @@ const SHARED: [Pair; 3] = [
 ];
 
 impl Machine {
-    pub(super) fn shared(physical: NicModel, models: &[NicModel], handling: Handling) -> Self {
+    pub(super) fn shared(physical: NicModel, models: &[NicModel], handling: DirectPolicy) -> Self {
         let mut machine = Self::new(physical, models);
         for (port, _) in machine.ports.clone() {
             let words = Words(Arc::new(Mutex::new(vec![0; PAGES * 1024])));
@@ -58,7 +58,7 @@ impl Machine {
 #[test]
 fn reads_of_a_mirror_are_those_of_the_card() {
     for (physical, models, cplus) in SHARED {
-        let mut machine = Machine::shared(physical, &models, Handling::Never);
+        let mut machine = Machine::shared(physical, &models, DirectPolicy::Never);
         let mut drivers = [0, 1].map(|guest| machine.driver_in(guest, cplus[guest]));
         for number in 0..6 {
             let guest = number as usize % 2;
@@ -77,7 +77,7 @@ fn reads_of_a_mirror_are_those_of_the_card() {
 
 #[test]
 fn a_cause_is_seen_by_an_exit_and_only_once() {
-    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Never);
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Never);
     let mut driver = machine.driver(0);
     let icr = |machine: &mut Machine| machine.drive(0, |card| card.registers.read(0xc0, 4));
     machine.check(0, &mut *driver, 1);
@@ -94,7 +94,7 @@ fn a_cause_is_seen_by_an_exit_and_only_once() {
 /// A driver may lay out its ring anew while the receiver is on, and no write of that exits.
 #[test]
 fn a_ring_can_move_without_an_exit() {
-    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Never);
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Never);
     let mut driver = machine.driver(0);
     machine.check(0, &mut *driver, 1);
     let before = machine.counters(0).instructions;
@@ -128,7 +128,7 @@ fn a_ring_can_move_without_an_exit() {
 
 #[test]
 fn a_full_ring_has_its_tail_watched() {
-    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Never);
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Never);
     let mut driver = machine.driver(0);
     machine.check(0, &mut *driver, 1);
     assert!(machine.mirrors[0].1.direct[2].contains(Direction::WRITE), "a tail waits for nothing");
@@ -143,7 +143,8 @@ fn a_full_ring_has_its_tail_watched() {
 
 #[test]
 fn a_guest_alone_has_the_card_and_gives_it_back() {
-    let pairs = SHARED.iter().flat_map(|pair| [Handling::Guarded, Handling::Open].map(|it| (*pair, it)));
+    let pairs =
+        SHARED.iter().flat_map(|pair| [DirectPolicy::Guarded, DirectPolicy::Open].map(|it| (*pair, it)));
     for ((physical, models, cplus), handling) in pairs {
         let mut machine = Machine::shared(physical, &models, handling);
         let mut alice = machine.driver_in(0, cplus[0]);
@@ -152,14 +153,14 @@ fn a_guest_alone_has_the_card_and_gives_it_back() {
         let before = machine.counters(0).instructions;
         machine.check(0, &mut *alice, 1);
         machine.check(0, &mut *alice, 2);
-        if physical == NicModel::E1000 || handling == Handling::Open {
+        if physical == NicModel::E1000 || handling == DirectPolicy::Open {
             assert_eq!(machine.counters(0).instructions, before, "rings and causes are the card's own");
         }
 
         let mut bob = machine.driver_in(1, cplus[1]);
         machine.wait();
         assert_eq!(machine.holder(), None);
-        if (physical, handling) == (NicModel::Rtl8139, Handling::Guarded) {
+        if (physical, handling) == (NicModel::Rtl8139, DirectPolicy::Guarded) {
             assert!(machine.mirrors[0].1.direct[0].contains(Direction::READ), "she never used the timer");
         }
         for number in 3..9 {
@@ -183,7 +184,7 @@ fn a_guest_alone_has_the_card_and_gives_it_back() {
 
 #[test]
 fn what_outlives_a_guest_is_for_its_software_card() {
-    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Guarded);
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Guarded);
     let mut alice = machine.driver(0);
     machine.wait();
     // EECD, CTRL, MDIC with a write to the PHY, wake-up, and a receiver that is switched off.
@@ -211,7 +212,7 @@ fn what_outlives_a_guest_is_for_its_software_card() {
 /// Contexts set by a driver long ago hold wherever its packets are sent: the checksum goes where they say.
 #[test]
 fn contexts_go_with_the_card() {
-    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Guarded);
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Guarded);
     let _alice = machine.driver(0);
     machine.wait();
     let (ring, at) = (0x2_0000, 0x3_0000);
@@ -255,7 +256,7 @@ fn a_guest_finds_nothing_of_its_neighbour() {
         frame
     };
     let secrets = |bytes: &[u8]| bytes.windows(4).filter(|word| **word == [SECRET; 4]).count();
-    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], Handling::Open);
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Open);
     let mut drivers = [machine.driver(0), machine.driver(1)];
     for round in 0..3 {
         for _ in 0..40 {
@@ -298,7 +299,7 @@ proptest! {
         steps in proptest::collection::vec((0usize..2, 0usize..4, 60usize..=1514), 1..60),
     ) {
         let (physical, models, cplus) = SHARED[which];
-        let handling = if open { Handling::Open } else { Handling::Guarded };
+        let handling = if open { DirectPolicy::Open } else { DirectPolicy::Guarded };
         let mut machine = Machine::shared(physical, &models, handling);
         let mut drivers = [0, 1].map(|guest| machine.driver_in(guest, cplus[guest]));
         let mut online = [true; 2];

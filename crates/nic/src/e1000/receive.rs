@@ -12,6 +12,7 @@ use super::E1000;
 use super::phy::MILLISECOND;
 use super::registers::{Cause, Receive, reg};
 use super::transmit::DESCRIPTOR;
+use crate::Budget;
 use crate::dma::{BusMaster, Dma};
 
 /// Most descriptors without a buffer that one frame uses up.
@@ -181,8 +182,9 @@ impl E1000 {
         self.regs.get(reg::MTA + (hash >> 5) * 4) >> (hash & 31) & 1 != 0
     }
 
-    /// Offers a frame (without CRC) to the receiver.
-    pub fn receive(&mut self, memory: &mut dyn Dma, frame: &[u8]) -> Reception {
+    /// Offers a frame (without CRC) to the receiver. A frame is stored whole or not at all, whatever is left of `budget`: ask
+    /// before.
+    pub fn receive(&mut self, memory: &mut dyn Dma, frame: &[u8], budget: &mut Budget) -> Reception {
         if !self.receiving() {
             return Reception::Stopped;
         }
@@ -207,7 +209,7 @@ impl E1000 {
         let stored = Stored::new(frame, self.regs.vlan() && self.is_tagged(frame));
         let crc = if self.regs.receive().contains(Receive::STRIP_CRC) { 0 } else { 4 };
         let total = stored.len() + crc;
-        if !self.has_room(total as u32) || !self.fill_ring(stored, total, memory) {
+        if !self.has_room(total as u32) || !self.fill_ring(stored, total, memory, budget) {
             self.regs.count(reg::RNBC);
             self.regs.count(reg::MPC);
             self.raise(Cause::OVERRUN);
@@ -225,7 +227,14 @@ impl E1000 {
     }
 
     /// Puts the frame into as many buffers as it needs. `false`: the ring ended first.
-    fn fill_ring(&mut self, frame: Stored<'_>, total: usize, memory: &mut dyn Dma) -> bool {
+    fn fill_ring(
+        &mut self,
+        frame: Stored<'_>,
+        total: usize,
+        memory: &mut dyn Dma,
+        budget: &mut Budget,
+    ) -> bool {
+        budget.bytes(total);
         let size = self.regs.buffer_size() as usize;
         let start = self.regs.get(reg::RDH);
         let mut skipped = 0;
@@ -235,6 +244,7 @@ impl E1000 {
             let head = self.regs.get(reg::RDH);
             let base = self.regs.receive_ring().wrapping_add(DESCRIPTOR * u64::from(head));
             let mut descriptor = [0; DESCRIPTOR as usize];
+            budget.step();
             self.fetch(memory, base, &mut descriptor);
             let mut bus = BusMaster::new(memory, &mut self.refused);
             let [a0, a1, a2, a3, a4, a5, a6, a7, length @ .., _, _, status, _, t0, t1] = &mut descriptor;

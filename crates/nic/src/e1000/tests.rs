@@ -9,6 +9,7 @@ mod transmit;
 
 use super::registers::reg;
 use super::*;
+use crate::Budget;
 use crate::dma::{Dma, VecMemory};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -86,7 +87,7 @@ impl Machine {
         let mut frames = Vec::new();
         let mut buffer = vec![0; MAX_OUTGOING];
         loop {
-            match self.card.transmit(&mut self.memory, &mut buffer) {
+            match self.card.transmit(&mut self.memory, &mut buffer, &mut Budget::default()) {
                 Transmission::Frame(len) => frames.push(buffer[..len].to_vec()),
                 Transmission::Busy => {}
                 Transmission::Idle => return frames,
@@ -95,7 +96,7 @@ impl Machine {
     }
 
     fn receive(&mut self, frame: &[u8]) -> Reception {
-        self.card.receive(&mut self.memory, frame)
+        self.card.receive(&mut self.memory, frame, &mut Budget::default())
     }
 
     /// Length, status and special of a receive descriptor.

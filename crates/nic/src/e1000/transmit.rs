@@ -1,7 +1,7 @@
 //! Sending: the descriptor ring. What becomes of a packet on its way is in `packet.rs`.
 //!
-//! A doorbell (TDT or TCTL) only starts a run; [`E1000::transmit`] carries it on, a frame or a bounded amount
-//! of work at a time, so that no access takes long, whatever the ring holds. Interrupts are raised at the end
+//! A doorbell (TDT or TCTL) only starts a run; [`E1000::transmit`] carries it on, a frame or a [`Budget`] of work at a
+//! time, so that no access takes long, whatever the ring holds. Interrupts are raised at the end
 //! of the run.
 //!
 //! Source: manual 317453, sections 3.3 (descriptors), 3.4 (ring), 3.5 (segmentation); behaviour as QEMU's
@@ -14,14 +14,13 @@
 use super::E1000;
 use super::packet::{Context, FRAME, IXSM, Packet, TAG, TXSM};
 use super::registers::{Cause, reg};
+use crate::Budget;
 use crate::dma::{BusMaster, Dma};
 
 /// Bytes of a descriptor.
 pub(super) const DESCRIPTOR: u64 = 16;
 /// Longest frame that may come out of [`E1000::transmit`].
 pub const MAX_OUTGOING: usize = FRAME - 1 + TAG;
-/// Work of one call of [`E1000::transmit`]: a descriptor is one, and so is a KiB.
-const WORK: u32 = 256;
 
 /// Command bits of descriptors, in their third long word.
 mod command {
@@ -50,7 +49,7 @@ const FAILURES: u32 = 0xe;
 pub enum Transmission {
     /// A frame of this many bytes went out.
     Frame(usize),
-    /// No frame yet, but there is more to do.
+    /// No frame yet, but there is more to do: the budget is spent.
     Busy,
     /// Nothing is left to do.
     Idle,
@@ -59,11 +58,10 @@ pub enum Transmission {
 /// What became of a frame, if there was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
+    /// Nothing, or to the receiver.
     Nothing,
     /// To the wire, so many bytes.
     Out(usize),
-    /// To the receiver.
-    Back,
 }
 
 /// A run through the ring.
@@ -123,30 +121,31 @@ impl E1000 {
         self.tx.run.is_some()
     }
 
-    /// Carries on sending. After each write call this until it is idle, or later: the card is as patient as the owner.
-    /// `into` should hold [`MAX_OUTGOING`] bytes; a frame that does not fit counts as sent and is lost.
-    pub fn transmit(&mut self, memory: &mut dyn Dma, into: &mut [u8]) -> Transmission {
-        let mut work = WORK;
-        while work > 0 {
+    /// Carries on sending, as far as `budget` lasts. After each write call this until it is idle, or later: the card is as
+    /// patient as the owner. `into` should hold [`MAX_OUTGOING`] bytes; a frame that does not fit counts as sent and is
+    /// lost.
+    pub fn transmit(&mut self, memory: &mut dyn Dma, into: &mut [u8], budget: &mut Budget) -> Transmission {
+        loop {
             let Some(run) = self.tx.run else { return Transmission::Idle };
-            let (cost, sent) = match self.tx.current {
-                Some(current) => self.carry_on(current, run, memory, into),
-                None if self.regs.transmitter_on() && self.regs.get(reg::TDH) != self.regs.get(reg::TDT) => {
-                    (1, self.begin_descriptor(run, memory))
-                }
+            let more = self.regs.transmitter_on() && self.regs.get(reg::TDH) != self.regs.get(reg::TDT);
+            if self.tx.current.is_none() && !more {
+                self.end_run(run);
+                return Transmission::Idle;
+            }
+            if budget.is_spent() {
+                return Transmission::Busy;
+            }
+            let sent = match self.tx.current {
+                Some(current) => self.carry_on(current, run, memory, into, budget),
                 None => {
-                    self.end_run(run);
-                    return Transmission::Idle;
+                    budget.step();
+                    self.begin_descriptor(run, memory)
                 }
             };
-            match sent {
-                Sent::Out(len) => return Transmission::Frame(len),
-                // The receiver may have had much to do.
-                Sent::Back => return Transmission::Busy,
-                Sent::Nothing => work = work.saturating_sub(cost),
+            if let Sent::Out(len) = sent {
+                return Transmission::Frame(len);
             }
         }
-        Transmission::Busy
     }
 
     /// Descriptors that set both contexts as they are: without segmentation, and with it.
@@ -210,18 +209,19 @@ impl E1000 {
         Sent::Nothing
     }
 
-    /// A piece of a descriptor's buffer, or its end. Returns the work done, too.
+    /// A piece of a descriptor's buffer, or its end.
     fn carry_on(
         &mut self,
         mut current: Current,
         run: Run,
         memory: &mut dyn Dma,
         into: &mut [u8],
-    ) -> (u32, Sent) {
+        budget: &mut Budget,
+    ) -> Sent {
         if current.read {
-            let sent = self.end_packet(current, memory, into);
+            let sent = self.end_packet(current, memory, into, budget);
             self.end_descriptor(current, run, memory);
-            return (1, sent);
+            return sent;
         }
         let size = u32::from(self.tx.packet.size);
         let context = self.tx.packet.segmentation;
@@ -238,6 +238,7 @@ impl E1000 {
                 self.fetch(memory, current.address, part);
             }
             self.tx.packet.buffer = buffer;
+            budget.bytes(len as usize);
         }
         current.address = current.address.wrapping_add(u64::from(len));
         current.left -= len;
@@ -254,23 +255,29 @@ impl E1000 {
             }
             self.tx.packet.size = end as u16;
             if end == full {
-                sent = self.send(memory, into);
+                sent = self.send(memory, into, budget);
                 self.tx.packet.repeat_header();
             }
             current.read = len == 0 || current.left == 0;
         }
         self.tx.current = Some(current);
-        (1 + len / 1024, sent)
+        sent
     }
 
     /// All of a descriptor's buffer was read: the packet ends with EOP.
-    fn end_packet(&mut self, current: Current, memory: &mut dyn Dma, into: &mut [u8]) -> Sent {
+    fn end_packet(
+        &mut self,
+        current: Current,
+        memory: &mut dyn Dma,
+        into: &mut [u8],
+        budget: &mut Budget,
+    ) -> Sent {
         if current.lower & command::EOP == 0 {
             return Sent::Nothing;
         }
         let headless =
             self.tx.packet.segmenting && self.tx.packet.size < u16::from(self.tx.packet.segmentation.header);
-        let sent = if headless { Sent::Nothing } else { self.send(memory, into) };
+        let sent = if headless { Sent::Nothing } else { self.send(memory, into, budget) };
         self.tx.packet.end();
         sent
     }
@@ -294,8 +301,10 @@ impl E1000 {
     }
 
     /// Sends what was collected.
-    fn send(&mut self, memory: &mut dyn Dma, into: &mut [u8]) -> Sent {
+    fn send(&mut self, memory: &mut dyn Dma, into: &mut [u8], budget: &mut Budget) -> Sent {
         let packet = &mut self.tx.packet;
+        budget.step();
+        budget.bytes(packet.size.into());
         let context = packet.context();
         if packet.segmenting && packet.number_segment() {
             self.regs.count(reg::TSCTC);
@@ -316,17 +325,17 @@ impl E1000 {
         let buffer = core::mem::take(&mut self.tx.packet.buffer);
         let destination = buffer.get(range.start..).and_then(|frame| frame.first_chunk());
         let frame = buffer.get(range).unwrap_or(&[]);
-        let sent = self.deliver(frame, memory, into);
+        let sent = self.deliver(frame, memory, into, budget);
         self.count_sent(destination, frame.len(), collected);
         self.tx.packet.buffer = buffer;
         sent
     }
 
     /// To the wire, or back to the receiver.
-    fn deliver(&mut self, frame: &[u8], memory: &mut dyn Dma, into: &mut [u8]) -> Sent {
+    fn deliver(&mut self, frame: &[u8], memory: &mut dyn Dma, into: &mut [u8], budget: &mut Budget) -> Sent {
         if self.loops_back() {
-            self.receive(memory, frame);
-            return Sent::Back;
+            self.receive(memory, frame, budget);
+            return Sent::Nothing;
         }
         match into.get_mut(..frame.len()) {
             Some(into) if self.cable && !frame.is_empty() => {

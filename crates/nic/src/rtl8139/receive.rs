@@ -3,6 +3,7 @@
 //! Sources: RTL8139C(L) data sheet 1.4, sections 5.1-5.4 (packet header), 5.11 and 8; RTL8139C+(L) data sheet 1.6,
 //! section 6.1 (receive descriptors). Deviations: see the crate's card.
 
+use super::MIN_FRAME;
 use super::Rtl8139;
 use super::crc::frame_check;
 use super::registers::{CplusCommand, Interrupt, Receive};
@@ -16,8 +17,6 @@ pub const OVERRUN: u32 = 1536;
 const HEADER: usize = 4;
 /// Bytes of the check sequence.
 const CRC: usize = 4;
-/// Shorter frames are padded to this.
-pub(super) const MIN_FRAME: usize = 60;
 /// A ring that is not empty takes frames while it has this much room.
 const ROOM: u32 = 1514;
 /// Bytes before a VLAN tag.

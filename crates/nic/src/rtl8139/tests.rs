@@ -7,6 +7,7 @@ mod registers;
 
 use super::registers::reg;
 use super::{Reception, Rtl8139};
+use crate::Budget;
 use crate::dma::VecMemory;
 use alloc::vec::Vec;
 
@@ -68,7 +69,7 @@ impl Bench {
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while self.card.busy() {
-            frames.extend(self.card.transmit(&mut self.memory).map(<[u8]>::to_vec));
+            frames.extend(self.card.transmit(&mut self.memory, &mut Budget::default()).map(<[u8]>::to_vec));
         }
         frames
     }

@@ -3,10 +3,11 @@
 //! Sources: RTL8139C(L) data sheet 1.4, sections 5.5 and 7; RTL8139C+(L) data sheet 1.6, section 6.2 (transmit
 //! descriptors). Deviations: see the crate's card.
 
+use super::MIN_FRAME;
 use super::offload::{LargeSend, Plan};
-use super::receive::MIN_FRAME;
 use super::registers::{Interrupt, TransmitStatus};
 use super::{Rtl8139, offload};
+use crate::Budget;
 use crate::dma::{BusMaster, Dma};
 
 /// Bytes of a C+ frame before segmentation; what descriptors name beyond is left out.
@@ -21,8 +22,6 @@ const ADDRESSES: usize = 12;
 const RING: u8 = 64;
 /// Bytes of a C+ descriptor.
 pub(super) const DESCRIPTOR: u64 = 16;
-/// Steps before [`Rtl8139::transmit`] gives the processor back. A poll without a frame takes fewer.
-const STEPS: usize = 80;
 
 /// Descriptor: the card's.
 pub(super) const OWN: u32 = 1 << 31;
@@ -99,16 +98,17 @@ enum Step {
 }
 
 impl Rtl8139 {
-    /// The next frame that goes out, without CRC; to be called while the card is [`Self::busy`]. `None`: none came of
-    /// this call, whose work is bounded. Frames looped back go to the receiver and are not returned.
-    pub fn transmit(&mut self, memory: &mut dyn Dma) -> Option<&[u8]> {
-        for _ in 0..STEPS {
-            match self.step(memory) {
+    /// The next frame that goes out, without CRC; to be called while the card is [`Self::busy`]. `None`: none is left, or
+    /// the budget is spent. Frames looped back go to the receiver and are not returned.
+    pub fn transmit(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<&[u8]> {
+        while !budget.is_spent() {
+            match self.step(memory, budget) {
                 Step::Idle => return None,
                 Step::Frame(len) if len > 0 && self.link() => {
                     if !self.regs.loopback() {
                         return self.outgoing.get(..len);
                     }
+                    budget.bytes(len);
                     self.loop_back(len, memory);
                 }
                 Step::Frame(_) | Step::Done => {}
@@ -128,22 +128,27 @@ impl Rtl8139 {
         self.work.assembled > 0
     }
 
-    fn step(&mut self, memory: &mut dyn Dma) -> Step {
+    fn step(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Step {
+        if !self.busy() {
+            return Step::Idle;
+        }
+        budget.step();
         if let Some((segments, tag)) = &mut self.work.segments {
             let size = segments.build(&self.assembly, room_for_tag(&mut self.outgoing, *tag));
             let Some(size) = size else {
                 self.work.segments = None;
                 return Step::Done;
             };
+            budget.bytes(size);
             return Step::Frame(insert_tag(&mut self.outgoing, size, *tag));
         }
         if self.work.kicks > 0 {
             self.work.kicks -= 1;
-            return self.send_descriptor(memory);
+            return self.send_descriptor(memory, budget);
         }
         if self.work.polls > 0 {
             self.work.polls -= 1;
-            return self.poll_descriptor(memory);
+            return self.poll_descriptor(memory, budget);
         }
         if core::mem::take(&mut self.work.taken) {
             self.regs.isr |= Interrupt::SENT.bits();
@@ -152,7 +157,7 @@ impl Rtl8139 {
     }
 
     /// C mode: the next of the four descriptors, if the driver gave it to the card.
-    fn send_descriptor(&mut self, memory: &mut dyn Dma) -> Step {
+    fn send_descriptor(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Step {
         let next = usize::from(self.regs.next_tsd & 3);
         let (Some(status), Some(address)) = (self.regs.tsd.get_mut(next), self.regs.tsad.get(next)) else {
             return Step::Done;
@@ -163,6 +168,7 @@ impl Rtl8139 {
             return Step::Done;
         }
         let size = (*status & 0x1fff) as usize;
+        budget.bytes(size);
         *status |= (TransmitStatus::OWN | TransmitStatus::SENT).bits();
         let done = match self.outgoing.get_mut(..size) {
             Some(frame) => BusMaster::new(memory, &mut self.refused).read(u64::from(*address), frame),
@@ -175,7 +181,7 @@ impl Rtl8139 {
     }
 
     /// C+ mode: the next descriptor of the ring, if the driver gave it to the card.
-    fn poll_descriptor(&mut self, memory: &mut dyn Dma) -> Step {
+    fn poll_descriptor(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Step {
         let regs = &mut self.regs;
         if !regs.transmitting() || !regs.sends_by_descriptor() {
             self.work.polls = 0;
@@ -194,6 +200,7 @@ impl Rtl8139 {
         }
         let room = self.assembly.get_mut(self.work.assembled..).unwrap_or(&mut []);
         let len = room.len().min((status & 0xffff) as usize);
+        budget.bytes(len);
         let mut done = true;
         if let Some(part @ [_, ..]) = room.get_mut(..len) {
             done = bus.read(buffer, part);
@@ -206,12 +213,13 @@ impl Rtl8139 {
         done &= bus.write(at, &(status & !OWN & !ERRORS).to_le_bytes());
         self.check(done);
         self.work.taken = true;
-        if status & LAST != 0 { self.send_assembled(status, vlan) } else { Step::Done }
+        if status & LAST != 0 { self.send_assembled(status, vlan, budget) } else { Step::Done }
     }
 
     /// A C+ frame is complete: checksums, segments, tag as its last descriptor says.
-    fn send_assembled(&mut self, status: u32, vlan: u32) -> Step {
+    fn send_assembled(&mut self, status: u32, vlan: u32, budget: &mut Budget) -> Step {
         let size = core::mem::take(&mut self.work.assembled);
+        budget.bytes(size);
         let tag = (vlan & INSERT_TAG != 0).then_some([vlan as u8, (vlan >> 8) as u8]);
         self.regs.tally.sent = self.regs.tally.sent.wrapping_add(1);
         let Some(frame) = self.assembly.get_mut(..size) else { return Step::Done };

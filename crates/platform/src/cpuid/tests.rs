@@ -3,7 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-const GUEST: CpuInfo = CpuInfo { vcpu_id: 2, apic_id: 2, vcpus: 3, tsc_khz: 2_500_000, osxsave: false };
+const GUEST: CpuInfo =
+    CpuInfo { vcpu_id: 2, apic_id: 2, vcpus: 3, tsc_khz: 2_500_000, cr4: 0, apic_base: 1 << 11 };
 
 const ALL: [u32; 4] = [u32::MAX; 4];
 
@@ -85,9 +86,14 @@ fn hidden_and_provided_bits() {
 
 #[test]
 fn bits_that_follow_the_guest() {
-    let osxsave = CpuInfo { osxsave: true, ..GUEST };
+    let osxsave = CpuInfo { cr4: 1 << 18, ..GUEST };
     assert_ne!(filter(1, 0, ALL, &osxsave)[ECX] & 1 << 27, 0);
     assert_eq!(filter(1, 0, [0; 4], &osxsave)[ECX] & 1 << 27, 0, "no XSAVE in the host");
+    let disabled = CpuInfo { apic_base: 0, ..GUEST };
+    for leaf in [1, 0x8000_0001] {
+        assert_ne!(filter(leaf, 0, ALL, &GUEST)[EDX] & 1 << 9, 0);
+        assert_eq!(filter(leaf, 0, ALL, &GUEST)[EDX] ^ filter(leaf, 0, ALL, &disabled)[EDX], 1 << 9);
+    }
     let alone = CpuInfo { vcpus: 1, vcpu_id: 0, apic_id: 0, ..GUEST };
     assert_eq!(filter(1, 0, ALL, &alone)[EDX] & 1 << 28, 0);
     assert_eq!(filter(0x8000_0001, 0, ALL, &alone)[ECX] & 2, 0);

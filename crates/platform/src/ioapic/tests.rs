@@ -183,3 +183,29 @@ fn a_level_without_end_is_held_back() {
     assert!(ioapic.release().is_empty());
     assert!(ioapic.set_line(9, true).is_some());
 }
+
+#[test]
+fn chapter_3_widths() {
+    let mut apic = IoApic::new(7);
+    assert_eq!(apic.mmio_store(0x00, &[0x01]), WriteEffect::None);
+    let load = |apic: &IoApic, offset, len: usize| {
+        let mut buffer = [0xee; 16];
+        apic.mmio_load(offset, &mut buffer[..len]);
+        buffer
+    };
+    assert_eq!(load(&apic, 0x10, 4)[..4], VERSION.to_le_bytes(), "the select register has eight bits");
+    assert_eq!(load(&apic, 0x12, 1)[..1], [0x17]);
+    assert_eq!(load(&apic, 0x12, 4)[..4], [0x17, 0, 0, 0]);
+    assert_eq!(load(&apic, 0x10, 8)[..8], u64::from(VERSION).to_le_bytes());
+    assert_eq!(load(&apic, 0x0e, 4)[..4], [0, 0, 0x20, 0]);
+    // The low half of pin 0's entry: a part of it is not written, and so does not unmask it.
+    let _ = apic.mmio_store(0x00, &[0x10, 0xff]);
+    for (offset, len) in [(0x10, 1), (0x10, 2), (0x10, 3), (0x11, 4), (0x0c, 8), (0x14, 4)] {
+        assert_eq!(apic.mmio_store(offset, &[0x40; 8][..len]), WriteEffect::None);
+        assert!(apic.is_masked(0), "{len} bytes at {offset:#x}");
+    }
+    let _ = apic.mmio_store(0x10, &[0x40, 0, 0, 0, 9, 9, 9, 9]);
+    assert!(!apic.is_masked(0));
+    assert_eq!(apic.mmio_store(0x40, &[0x40]), WriteEffect::None);
+    assert_eq!(apic.mmio_store(0x40, &[0x40, 0, 0, 0]), WriteEffect::Eoi(0x40));
+}

@@ -266,10 +266,15 @@ fn sdm_11_8_3_1_priorities() {
     assert_eq!(apic.highest_pending(), Some(0x4F));
     apic.acknowledge(0x4F);
     assert_eq!((apic.ppr(), apic.highest_pending()), (0x40, None), "same class");
-    apic.set_tpr(0x45);
+    write(&mut apic, 0x808, 0x45);
     assert_eq!(apic.ppr(), 0x45);
     apic.set_cr8(5);
     assert_eq!((apic.tpr(), apic.cr8(), apic.ppr()), (0x50, 5, 0x50));
+    write(&mut apic, 0x808, 0x5A);
+    apic.observe_cr8(5);
+    assert_eq!(apic.tpr(), 0x5A, "not written");
+    apic.observe_cr8(3);
+    assert_eq!((apic.tpr(), apic.cr8()), (0x30, 3));
     apic.request(0x60, false);
     assert_eq!(apic.highest_pending(), Some(0x60));
     apic.set_cr8(15);
@@ -279,6 +284,18 @@ fn sdm_11_8_3_1_priorities() {
     apic.acknowledge(0x60);
     apic.eoi();
     assert_eq!((apic.has_in_service(), apic.highest_pending()), (false, Some(0x41)));
+}
+
+#[test]
+fn an_interrupt_that_the_task_priority_holds_back_is_told_of() {
+    let mut apic = x2apic(0);
+    apic.set_cr8(15);
+    for (register, value) in [(ICR, 0x40033), (0x83F, 0x44), (0x808, 0xF0), (EOI, 0)] {
+        assert_eq!(write(&mut apic, register, value), Effect::Pending, "register {register:#x}");
+    }
+    assert_eq!(apic.highest_pending(), None);
+    apic.observe_cr8(0);
+    assert_eq!(apic.highest_pending(), Some(0x44));
 }
 
 #[test]
@@ -364,7 +381,7 @@ fn sdm_11_12_5_modes() {
 fn sdm_11_12_5_1_init_keeps_the_mode() {
     let mut apic = x2apic(0x11);
     apic.request(0x41, false);
-    apic.set_tpr(0x20);
+    write(&mut apic, 0x808, 0x20);
     apic.reset();
     assert!(apic.is_x2apic() && !apic.is_enabled());
     assert_eq!((apic.id(), apic.tpr(), apic.highest_requested()), (0x11, 0, None));
@@ -435,7 +452,7 @@ proptest! {
                 }
                 Step::Eoi => {
                     let ended = model.serviced.pop_last().filter(|vector| model.level.contains(vector));
-                    let pending = if model.pending().is_some() { Effect::Pending } else { Effect::None };
+                    let pending = if model.requested.is_empty() { Effect::None } else { Effect::Pending };
                     prop_assert_eq!(write(&mut apic, EOI, 0), ended.map_or(pending, Effect::Eoi));
                 }
                 Step::Tpr(tpr) => {
@@ -496,4 +513,40 @@ proptest! {
         // The deadline is a whole TSC tick, which may be many counts.
         prop_assert!(u128::from(current).abs_diff(expected) <= 2 + 1_000_000 / u128::from(tsc_khz));
     }
+}
+
+#[test]
+fn sdm_11_4_1_widths() {
+    let mut apic = xapic(5);
+    apic.mmio_store(0x80, &[0x20, 0, 0, 0], 0);
+    let load = |apic: &mut LocalApic, offset, len: usize| {
+        let mut buffer = [0xee; 40];
+        apic.mmio_load(offset, &mut buffer[..len], 0);
+        assert!(buffer[len..].iter().all(|byte| *byte == 0xee));
+        buffer
+    };
+    assert_eq!(load(&mut apic, 0x30, 4)[..4], 0x0005_0014u32.to_le_bytes());
+    assert_eq!(load(&mut apic, 0x32, 1)[..1], [5]);
+    assert_eq!(load(&mut apic, 0x30, 8)[..8], 0x0005_0014u64.to_le_bytes());
+    assert_eq!(load(&mut apic, 0x32, 4)[..4], [5, 0, 0, 0]);
+    assert_eq!(load(&mut apic, 0x34, 4)[..4], [0; 4]);
+    // Across registers: the end of one, nothing, the beginning of the next.
+    assert_eq!(load(&mut apic, 0x23, 16)[..16], [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x14, 0, 5]);
+    // Bytes between registers are none: a read of them is no error, but one of a register that does not exist is.
+    apic.mmio_store(0x280, &[0; 4], 0);
+    assert_eq!(apic.mmio_read(0x280, 0), 0);
+    load(&mut apic, 0x40, 1);
+    apic.mmio_store(0x280, &[0; 4], 0);
+    assert_eq!(apic.mmio_read(0x280, 0), ERROR_REGISTER);
+    // Writes of other widths and places do nothing.
+    for (offset, len) in
+        [(0x80, 1), (0x80, 2), (0x80, 3), (0x80, 8), (0x80, 16), (0x81, 4), (0x84, 4), (0x7c, 8)]
+    {
+        assert_eq!(apic.mmio_store(offset, &[0x50; 16][..len], 0), Effect::None);
+        assert_eq!(apic.tpr(), 0x20, "{len} bytes at {offset:#x}");
+    }
+    assert_eq!(apic.mmio_store(0x80, &[0x50, 0, 0, 0], 0), Effect::None);
+    assert_eq!(apic.tpr(), 0x50);
+    // Elsewhere than in xAPIC mode there is nothing.
+    assert_eq!(load(&mut x2apic(5), 0x30, 4)[..4], [0xff; 4]);
 }

@@ -55,6 +55,21 @@ fn pc16550d_8_4_received_data() {
 }
 
 #[test]
+fn a_busy_transmitter_reads_full_and_interrupts_when_it_is_empty_again() {
+    let mut uart = uart();
+    uart.write(IER, 0x02);
+    assert_eq!(uart.read(IIR) & 0x0F, 0x02);
+    uart.set_busy(true);
+    assert_eq!(uart.write(DATA, b'a'), Some(b'a'), "who does not look sends all the same");
+    assert_eq!((uart.read(LSR), uart.interrupt(), uart.read(IIR) & 0x0F), (0, false, 0x01));
+    uart.set_busy(false);
+    assert_eq!((uart.read(LSR), uart.interrupt(), uart.read(IIR) & 0x0F), (0x60, true, 0x02));
+    assert!(!uart.interrupt(), "once");
+    uart.set_busy(false);
+    assert!(!uart.interrupt());
+}
+
+#[test]
 fn pc16550d_8_6_7_transmitter_empty() {
     let mut uart = uart();
     uart.write(IER, 0x02);

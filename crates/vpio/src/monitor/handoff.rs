@@ -9,9 +9,8 @@
 
 use super::Monitor;
 use crate::access::{ClientId, RawDevice};
-use crate::model::Model;
 use crate::ne2000::Regime;
-use crate::track::Tracker;
+use sluice_model::{Model, Tracker};
 
 /// First come, first served, but for who has waited as long as it may; a client is in it at most once.
 #[derive(Debug, Default)]
@@ -181,7 +180,7 @@ impl Monitor {
         {
             return Verdict::Rests;
         }
-        if quiet && self.device.sight(raw).calm {
+        if quiet && self.device.activity(raw).is_idle() {
             return Verdict::Rests;
         }
         if now >= limit {
@@ -238,7 +237,7 @@ impl Monitor {
             return;
         }
         let since = *self.alone.get_or_insert(now);
-        if now.saturating_sub(since) < self.timing.settle {
+        if now.saturating_sub(since) < self.timing.undivide_after {
             return;
         }
         match (holder, &self.following) {
@@ -280,7 +279,7 @@ impl Monitor {
             }
             self.queue.iter().for_each(|(client, since)| at(self.limit(client, since)));
         } else if let Some(alone) = self.alone.filter(|_| self.following.is_none()) {
-            at(alone.saturating_add(timing.settle));
+            at(alone.saturating_add(timing.undivide_after));
         }
         next
     }

@@ -13,15 +13,15 @@ pub(super) fn remote_address(raw: &mut dyn RawDevice) -> u16 {
     u16::from_le_bytes([get(raw, port::RSAR0), get(raw, port::RSAR1)])
 }
 
-/// A command on the same page set to page 0. A transmission under way is not disturbed by writing
-/// TXP as 0 (DP8390D 10.3), nor started.
-pub(super) const fn tame(command: u8) -> u8 {
+/// A command that starts no transmission; one under way is not disturbed by writing TXP as 0
+/// (DP8390D 10.3).
+pub(super) const fn without_transmit(command: u8) -> u8 {
     command & !Command::TRANSMIT.bits()
 }
 
 /// No interrupt from the card until its mask is set again.
 pub(super) fn silence(raw: &mut dyn RawDevice) {
-    let command = tame(get(raw, port::CMD));
+    let command = without_transmit(get(raw, port::CMD));
     put(raw, port::CMD, command & !Command::PAGE.bits());
     put(raw, port::IMR, 0);
     put(raw, port::ISR, 0xff);
@@ -91,7 +91,7 @@ impl Aside {
 /// Sets the command register to what the client believes it is. A remote DMA command with a zero
 /// count raises completion; that is not the client's, so it is acknowledged.
 pub(super) fn restore_command(raw: &mut dyn RawDevice, command: u8) {
-    let command = tame(command);
+    let command = without_transmit(command);
     let dma = Command::REMOTE_READ.union(Command::REMOTE_WRITE).bits();
     if command & dma != 0 {
         put(raw, port::CMD, command & !Command::PAGE.bits());
@@ -102,13 +102,13 @@ pub(super) fn restore_command(raw: &mut dyn RawDevice, command: u8) {
     }
 }
 
-/// Counts the elements that pass.
-pub(crate) struct Counted<'a> {
+/// A device, with a count of the elements that pass to and from it.
+pub(crate) struct CountingDevice<'a> {
     raw: &'a mut dyn RawDevice,
     pub(crate) elements: u64,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> CountingDevice<'a> {
     pub(crate) const fn new(raw: &'a mut dyn RawDevice) -> Self {
         Self { raw, elements: 0 }
     }
@@ -118,7 +118,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-impl RawDevice for Counted<'_> {
+impl RawDevice for CountingDevice<'_> {
     fn read(&mut self, offset: u16, width: u8) -> u32 {
         self.elements += 1;
         self.raw.read(offset, width)

@@ -99,9 +99,9 @@ impl Device {
     }
 
     /// Looks after the shared card: takes what it reports, and restarts it if the holder stopped
-    /// it. Returns a holder that went off-line so; it has lost the card.
-    pub(crate) fn watch(&mut self, raw: &mut dyn RawDevice) -> Option<ClientId> {
-        let Regime::Shared(holder) = self.regime else { return None };
+    /// it, who is off-line then and has lost the card.
+    pub(crate) fn watch(&mut self, raw: &mut dyn RawDevice) {
+        let Regime::Shared(holder) = self.regime else { return };
         let mut aside = Aside::begin(raw);
         self.collect(raw, &mut aside);
         let stopped = aside.command & Command::STOP.bits() != 0;
@@ -112,10 +112,9 @@ impl Device {
                 context.stops = context.stops.saturating_add(1);
                 context.engaged = false;
             }
-            return Some(holder);
+            return;
         }
         aside.end(raw);
-        None
     }
 }
 

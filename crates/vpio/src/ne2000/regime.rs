@@ -3,7 +3,7 @@
 use sluice_nic::ne2000::registers::{Command, Interrupt, Receive, port};
 use sluice_nic::ne2000::{MEMORY_LEN, MEMORY_START, PROM_LEN};
 
-use super::hardware::{self, Aside, DCR, HALT, RUN, get, put, put_array, put_pair, tame};
+use super::hardware::{self, Aside, DCR, HALT, RUN, get, put, put_array, put_pair, without_transmit};
 use super::{Context, Device, Regime, Unknown};
 use crate::access::{ClientId, RawDevice};
 
@@ -17,22 +17,29 @@ const TAKE_ALL: Receive = Receive::BROADCAST.union(Receive::MULTICAST).union(Rec
 const PAGE1: u8 = 0x40;
 const PAGE2: u8 = 0x80;
 
-/// What the command register says of the holder.
+/// What the holder has the card do, as its command register says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight {
-    /// No remote DMA, nothing being sent.
-    pub(crate) calm: bool,
-    /// Nothing being sent.
-    pub(crate) sent: bool,
+pub(crate) struct Activity {
+    /// A frame is being sent.
+    pub(crate) sending: bool,
+    /// A remote DMA is under way.
+    pub(crate) moving: bool,
+}
+
+impl Activity {
+    pub(crate) const fn is_idle(self) -> bool {
+        !self.sending && !self.moving
+    }
 }
 
 impl Device {
     /// Looks at the holder's command register.
-    pub(crate) fn sight(&self, raw: &mut dyn RawDevice) -> Sight {
+    pub(crate) fn activity(&self, raw: &mut dyn RawDevice) -> Activity {
         let command = Command::from_bits_retain(get(raw, port::CMD));
-        let sent = !command.contains(Command::TRANSMIT);
-        let still = command.intersects(Command::NO_DMA | Command::STOP);
-        Sight { calm: sent && still, sent }
+        Activity {
+            sending: command.contains(Command::TRANSMIT),
+            moving: !command.intersects(Command::NO_DMA | Command::STOP),
+        }
     }
 
     /// Takes the card from whoever has it and gives it to `to`, undivided if nobody else needs it.
@@ -114,7 +121,7 @@ impl Device {
         hardware::silence(raw);
         put(raw, port::RCR, Receive::MONITOR.bits());
         put(raw, port::DCR, DCR);
-        straighten(raw);
+        widen_ring(raw);
         self.scratch.fill(0);
         let half = self.scratch.len();
         for start in (0..MEMORY_LEN).step_by(half) {
@@ -144,7 +151,7 @@ impl Device {
         put(raw, port::CMD, HALT);
         put(raw, port::IMR, 0);
         put(raw, port::DCR, DCR);
-        straighten(raw);
+        widen_ring(raw);
         hardware::write_memory(raw, HALT, MEMORY_START as u16, card.ram());
         hardware::write_memory(raw, HALT, 0, card.prom());
         for (offset, value) in [
@@ -173,7 +180,7 @@ impl Device {
         }
         put_pair(raw, port::RBCR0, regs.rbcr);
         put(raw, port::IMR, regs.imr);
-        put(raw, port::CMD, tame(regs.cmd));
+        put(raw, port::CMD, without_transmit(regs.cmd));
     }
 
     /// Stops the card of a sole holder and takes it into its context as a whole.
@@ -182,7 +189,7 @@ impl Device {
         let Some(context) = self.context_mut(client) else { return };
         let card = &mut context.card;
         let regs = &mut card.regs;
-        regs.cmd = tame(get(raw, port::CMD));
+        regs.cmd = without_transmit(get(raw, port::CMD));
         put(raw, port::CMD, HALT);
         // RST is set by stopping, not by the client.
         regs.isr = get(raw, port::ISR) & !Interrupt::RESET.bits();
@@ -201,7 +208,7 @@ impl Device {
         put(raw, port::CMD, HALT);
         put(raw, port::IMR, 0);
         put(raw, port::DCR, DCR);
-        straighten(raw);
+        widen_ring(raw);
         hardware::read_memory(raw, HALT, 0, card.prom_mut());
         hardware::read_memory(raw, HALT, MEMORY_START as u16, card.ram_mut());
         context.vetted = false;
@@ -233,7 +240,7 @@ impl Device {
     fn grant(&mut self, raw: &mut dyn RawDevice, to: ClientId) {
         self.regime = Regime::Shared(Some(to));
         let Some(context) = self.context(to) else { return };
-        let (regs, command) = (context.card.regs, tame(context.card.regs.cmd));
+        let (regs, command) = (context.card.regs, without_transmit(context.card.regs.cmd));
         put(raw, port::CMD, RUN | PAGE1);
         // MAR0-3 share their ports with the remote DMA registers, which are not hooked.
         if let Some(filter) = regs.mar.first_chunk::<4>() {
@@ -259,7 +266,7 @@ impl Device {
         put(raw, port::IMR, OWN_MASK.bits());
         let Some(context) = self.context_mut(from) else { return };
         let regs = &mut context.card.regs;
-        regs.cmd = tame(aside.command);
+        regs.cmd = without_transmit(aside.command);
         regs.rsar = u32::from(remote);
         regs.rbcr = 0;
         regs.mar.iter_mut().zip(filter).for_each(|(to, from)| *to = from);
@@ -296,8 +303,8 @@ pub(super) const fn undivided_receive(rcr: u8) -> u8 {
     rcr & !Receive::PROMISCUOUS.bits()
 }
 
-/// Keeps the remote DMA engine from wrapping in the middle of memory.
-fn straighten(raw: &mut dyn RawDevice) {
+/// Makes the ring all of card memory, since the remote DMA engine wraps at its end.
+fn widen_ring(raw: &mut dyn RawDevice) {
     put(raw, port::PSTART, 0x40);
     put(raw, port::PSTOP, 0xc0);
 }

@@ -6,9 +6,8 @@ use super::hardware::{self, Aside, DCR, HALT, get, put};
 use super::regime::undivided_receive;
 use super::{Device, Regime};
 use crate::access::{Access, Cause, ClientId, RawDevice, Served};
-use crate::model::{Check, Effects, RegisterId};
-use crate::models::ne2000::{MODEL, id};
-use crate::track::{Seen, Tracker};
+use sluice_model::models::ne2000::{MODEL, id};
+use sluice_model::{Check, Effects, Register, RegisterId, Seen, Tracker};
 
 /// One element of an access.
 #[derive(Clone, Copy)]
@@ -50,7 +49,7 @@ impl Device {
         let writes = access.is_write() && reaches;
         let page = self.context(client).map_or(0, |context| context.card.regs.page());
         self.named = self.register(offset, page);
-        let unlocks = |it: &crate::model::Register| it.write.contains(Effects::UNLOCKS);
+        let unlocks = |it: &Register| it.write.contains(Effects::UNLOCKS);
         if access.is_write() && MODEL.register(self.named).is_some_and(unlocks) {
             return Err((0, Cause::Access));
         }
@@ -303,7 +302,7 @@ impl Device {
         let starts = Tracker::unseen(&MODEL).starts(&MODEL, Seen::Write(id::CMD, value));
         for check in starts.filter_map(|start| start.check) {
             if !self.approves(client, check) {
-                put(raw, port::CMD, hardware::tame(value));
+                put(raw, port::CMD, hardware::without_transmit(value));
                 return Err(Cause::Send);
             }
         }

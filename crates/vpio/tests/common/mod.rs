@@ -12,9 +12,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use sluice_model::HookSet;
 use sluice_nic::Ne2000;
 use sluice_nic::ne2000::Reception;
-use sluice_vpio::{Access, ClientId, HookSet, Monitor, Outcome, RawDevice, Refusal, Timing};
+use sluice_vpio::{Access, ClientId, Monitor, Outcome, RawDevice, Refusal, Timing};
 
 /// The card, the wire behind it, and a random clock of arrivals.
 pub struct Hardware {
@@ -140,7 +141,7 @@ pub const TIMING: Timing = Timing {
     sole_grace: 300_000,
     min_hold: 20_000,
     max_wait: 400_000,
-    settle: 1_000_000,
+    undivide_after: 1_000_000,
     watch: 200_000,
 };
 
@@ -183,12 +184,12 @@ impl World {
             physical_interrupts: 0,
             woken: 0,
         };
-        world.settle();
+        world.apply_changes();
         Rc::new(RefCell::new(world))
     }
 
     /// What a hypervisor does before guests run again.
-    pub fn settle(&mut self) {
+    pub fn apply_changes(&mut self) {
         for _ in 0..8 {
             if self.hw.nic.interrupt() && !self.masked {
                 self.masked = true;
@@ -222,7 +223,7 @@ impl World {
 
     pub fn end_of_interrupt(&mut self, index: usize) {
         self.monitor.end_of_interrupt(self.clients[index]);
-        self.settle();
+        self.apply_changes();
     }
 
     /// Time passes.
@@ -230,7 +231,7 @@ impl World {
         self.now += nanoseconds;
         self.hw.running = usize::MAX;
         self.hw.arrive();
-        self.settle();
+        self.apply_changes();
     }
 
     /// One access of a guest; `None` if it has to wait.
@@ -238,7 +239,7 @@ impl World {
         let client = self.clients[index];
         self.now += self.tick;
         if !self.monitor.may_run(client) {
-            self.settle();
+            self.apply_changes();
             return None;
         }
         self.hw.running = index;
@@ -275,7 +276,7 @@ impl World {
             self.tallies[index].hooked.0 += elements;
             self.tallies[index].hooked.1 += 1;
         }
-        self.settle();
+        self.apply_changes();
         result
     }
 }

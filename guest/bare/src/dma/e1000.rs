@@ -33,6 +33,9 @@ const OWN_FRAME: u32 = LEN as u32 + 4;
 const DESCRIPTORS: u32 = 8;
 /// Descriptors of the ring that goes on by itself.
 const MANY: u32 = 4096;
+/// The longest ring there is, and the longest buffer that a descriptor names.
+const MOST: u32 = 0xf_ff80 / 16;
+const LONGEST: u32 = 0xffff;
 
 /// The card.
 pub struct E1000 {
@@ -197,6 +200,19 @@ impl Engine for E1000 {
         self.set(RX_RING + 0x18, self.tail);
         self.send(self.buffer);
         self.turn = (self.turn + 1) % DESCRIPTORS;
+    }
+
+    /// 4 GiB, of which no packet ends.
+    fn ring_doorbell(&mut self, own: &mut Own) -> bool {
+        let (ring, buffer) = (own.take(u64::from(MOST) * 16), own.take(0x1_0000));
+        for index in 0..u64::from(MOST) {
+            put64(ring + index * 16, buffer);
+            put(ring + index * 16 + 8, LONGEST);
+        }
+        self.set(PHY, PHY_NETWORK);
+        self.ring(TX_RING, ring, MOST);
+        self.set(TX_RING + 0x18, MOST - 1);
+        false
     }
 
     fn broadcast(&mut self) {

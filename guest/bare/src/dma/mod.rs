@@ -2,7 +2,8 @@
 //!
 //! `job=dma:DEVICE` attacks, `dma:DEVICE:read` only by reads, `dma:DEVICE:edges` (or another of its parts) in part, `dma:DEVICE:hunt` writes to memory of a
 //! [`witness`](crate::witness) that it finds; `dma:DEVICE:forever` keeps the device writing into its own guest's
-//! memory until somebody ends it, and `dma:e1000:flood` the cards of others. A device is an [`Engine`]; [`attack`] has what is tried with each, [`targets`]
+//! memory until somebody ends it, `dma:e1000:flood` the cards of others, and `dma:DEVICE:doorbell` gives it all the work
+//! that one doorbell can. A device is an [`Engine`]; [`attack`] has what is tried with each, [`targets`]
 //! where.
 //!
 //! A blocked write shows as memory that does not come back: what was written there is read again, by the
@@ -42,6 +43,12 @@ pub trait Engine {
     /// Gives the device as much to write into the own pages of `area` as it can take, and goes on later.
     fn keep_busy(&mut self, area: (u64, u64));
 
+    /// Gives the device as much to read as its rings can hold, by one doorbell. True if that is done before long, and is to
+    /// be done again.
+    fn ring_doorbell(&mut self, _: &mut Own) -> bool {
+        false
+    }
+
     /// Sends a frame to everybody on its network, if it has one.
     fn broadcast(&mut self) {}
 }
@@ -66,6 +73,7 @@ fn start(device: &str, part: &str, engine: Option<impl Engine>, own: Own, boot: 
     };
     match part {
         "forever" => forever(&mut engine, own),
+        "doorbell" => doorbell(&mut engine, own),
         "flood" => {
             println!("SLUICE-RESULT flood=now");
             // At a pace that a ring of thousands of descriptors stands for seconds.
@@ -76,6 +84,17 @@ fn start(device: &str, part: &str, engine: Option<impl Engine>, own: Own, boot: 
         }
         _ => attack::run(device, part, &mut engine, own, boot),
     }
+}
+
+/// The device has more to do than anybody can want, until somebody ends it; its guest sleeps if it can.
+fn doorbell(engine: &mut dyn Engine, mut own: Own) {
+    let mut again = engine.ring_doorbell(&mut own);
+    println!("SLUICE-RESULT doorbell=now");
+    while again {
+        again = engine.ring_doorbell(&mut own);
+    }
+    machine::cli();
+    machine::halt();
 }
 
 /// The device writes into all its guest's memory, until somebody ends it.

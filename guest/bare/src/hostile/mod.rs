@@ -5,6 +5,7 @@ mod card;
 mod clock;
 mod control;
 mod debug;
+mod decode;
 mod instructions;
 mod locks;
 mod memory;
@@ -41,6 +42,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "instructions" => instructions::run(random),
         "clock" => clock::run(),
         "control" => control::run(random),
+        "decode" => decode::run(boot.argument("own").and_then(|text| text.parse().ok()).unwrap_or(0)),
         "debug" => debug::run(random.next(), 1_000_000_000),
         "locks" => locks::run(5_000_000_000),
         "restores" => restores::run(10_000_000_000),
@@ -49,6 +51,9 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "once" => locks::count_interrupts(5_000),
         "storm" => storm::run(),
         "flood" => storm::flood(),
+        "inits" => storm::inits(),
+        "messages" => storm::messages(),
+        "lines" => storm::lines(3_000),
         "startup" => platform::startup(random),
         "rep" => paging::endless_string(),
         "tables" => paging::tables_nowhere(),

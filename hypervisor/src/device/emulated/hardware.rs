@@ -4,10 +4,11 @@
 //! everything, as any device of the hypervisor's does, and its driver is trusted with that.
 
 use super::super::raw::PortDevice;
-use super::super::reset::{self, Registers};
-use super::super::{AttachError, Device, assigned, pci};
+use super::super::{AttachError, Device, assigned};
 use crate::iommu::{self, DeviceView, Devices, Place};
 use crate::mm::{self, Direct};
+use crate::pci;
+use crate::pci::reset::{self, Registers};
 use alloc::vec;
 use core::sync::atomic::Ordering;
 use sluice_iommu::SpaceTag;

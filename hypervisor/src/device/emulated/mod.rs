@@ -11,16 +11,16 @@ mod station;
 pub use station::Station;
 
 use super::{AttachError, Client, Device, Seat, Windows};
-use crate::cpu::tsc;
-use crate::domain::Domain;
+use crate::domain::{Domain, VirtualFunction};
 use crate::iommu::Place;
+use crate::x86::tsc;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use hardware::{HYPERVISOR, Hardware};
 use mirror::Mirror;
 use sluice_abi::config::{self, Mode, NicModel};
 use sluice_abi::report::{Count, ShareReport};
-use sluice_emulated::{Guests, Handling, Handoffs, PortId, Segment, World};
+use sluice_emulated::{DirectPolicy, Guests, Handoffs, PortId, Segment, World};
 use sluice_iommu::SpaceTag;
 use sluice_memory::{Gpa, Hpa};
 use sluice_nic::dma::{Dma, DmaError};
@@ -121,7 +121,7 @@ impl Emulated {
         model: NicModel,
         mac: [u8; 6],
         slot: u8,
-        (handling, weight): (Handling, u8),
+        (handling, weight): (DirectPolicy, u8),
         windows: &mut Windows,
     ) -> Result<Station, AttachError> {
         let port = self.segment.attach(model, mac).map_err(|_| AttachError::TooMany)?;
@@ -136,7 +136,7 @@ impl Emulated {
     }
 
     /// Shows a guest its card in memory.
-    fn mirror(&mut self, card: Station, handling: Handling, weight: u8) -> Result<Station, AttachError> {
+    fn mirror(&mut self, card: Station, handling: DirectPolicy, weight: u8) -> Result<Station, AttachError> {
         let mirror = Mirror::new().ok_or(AttachError::OutOfMemory)?;
         self.segment.show(card.port(), Box::new(mirror.clone()));
         self.segment.allow(card.port(), handling);
@@ -155,7 +155,7 @@ impl Emulated {
         let Self { segment, hardware, .. } = self;
         let mut guests = Clients { clients, home: hardware.home() };
         let now = tsc::uptime_ns();
-        let mut world = World { card: hardware.card(), guests: &mut guests, now };
+        let mut world = World { card: hardware.card(), guests: &mut guests, now, clock: &tsc::uptime_ns };
         let result = act(segment, &mut world);
         loop {
             let changes = segment.take_changes();
@@ -164,19 +164,29 @@ impl Emulated {
             }
             for client in clients {
                 let Seat::Port(port) = client.seat else { continue };
-                let changed = (changes.shown | changes.lines) & port.bit() != 0;
-                let Some(domain) = client.domain.upgrade().filter(|_| changed) else { continue };
-                let Some(share) = domain.shares.get(client.share) else { continue };
+                let changed = (changes.shown | changes.lines | changes.resumes) & port.bit() != 0;
+                let Some((domain, share)) = client.both().filter(|_| changed) else { continue };
                 if changes.shown & port.bit() != 0 {
-                    share.show(&domain, client.share, segment.shown(port), segment.line(port));
+                    share.show(&domain, client.index, segment.shown(port), segment.line(port));
                 }
                 if changes.lines & port.bit() != 0 {
                     domain.set_line(share.pin(), segment.line(port));
+                }
+                if changes.resumes & port.bit() != 0 {
+                    let wait = segment.resumes_at(port).map(|at| at.saturating_sub(tsc::uptime_ns()));
+                    let at =
+                        wait.map_or(u64::MAX, |wait| tsc::now().saturating_add(tsc::ticks_from_ns(wait)));
+                    share.resume_at(&domain, at);
                 }
             }
             segment.carried_out(&mut world, changes.shown);
         }
         (result, segment.deadline())
+    }
+
+    /// Level of the line of a guest's card.
+    pub fn line(&self, port: PortId) -> bool {
+        self.segment.line(port)
     }
 
     /// How often the card changed hands, and the guest that has it.

@@ -3,12 +3,13 @@
 //! Its ports are where no physical device of the configuration has any, and do not move, as no guest's ports do. Its memory is
 //! wherever the guest puts it. Every access exits.
 
-use super::super::assigned::Piece;
-use super::super::{Device, Windows, devices, pci};
+use super::super::{Device, Windows, devices};
 use super::mirror::Mirror;
-use crate::domain::{Access, Answer, Domain, PageHandler, PortHandler};
-use crate::sync::SpinLock;
+use crate::domain::{Access, Answer, Domain, PageHandler, Piece, PortHandler};
+use crate::pci;
+use crate::sync::{Rank, SpinLock};
 use arrayvec::ArrayVec;
+use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_abi::config::NicModel;
 use sluice_emulated::{Bar, Description, Direct, PAGES, PortId, Register, Shown};
 use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
@@ -38,6 +39,8 @@ pub struct Station {
     windows: ArrayVec<Window, 6>,
     /// What the guest sees of its memory without an exit.
     mirror: Option<Mirror>,
+    /// TSC at which the card goes on with what it has left to do; `u64::MAX`: nothing.
+    resumes_at: AtomicU64,
     state: SpinLock<State>,
 }
 
@@ -75,7 +78,8 @@ impl Station {
             description,
             windows: placed,
             mirror: None,
-            state: SpinLock::new(State::default()),
+            resumes_at: AtomicU64::new(u64::MAX),
+            state: SpinLock::new(Rank::Share, State::default()),
         })
     }
 
@@ -88,6 +92,25 @@ impl Station {
     /// Its port of the switch.
     pub fn port(&self) -> PortId {
         self.port
+    }
+
+    /// TSC at which the card goes on with what it has left to do, in its guest's time; `u64::MAX`: nothing.
+    pub fn resumes_at(&self) -> u64 {
+        self.resumes_at.load(Ordering::SeqCst)
+    }
+
+    /// Notes when that is.
+    pub fn resume_at(&self, tsc: u64) {
+        self.resumes_at.store(tsc, Ordering::SeqCst);
+    }
+
+    /// Goes on with what the card has left to do, if it is time and nobody else does so already.
+    pub fn resume(&self, device: &Device, now: u64) {
+        let at = self.resumes_at();
+        let claim = || self.resumes_at.compare_exchange(at, u64::MAX, Ordering::SeqCst, Ordering::SeqCst);
+        if at <= now && claim().is_ok() {
+            device.with_segment(|segment, world| segment.resume(world, self.port));
+        }
     }
 
     /// Who it says it is.
@@ -115,7 +138,6 @@ impl Station {
             let bar = platform.pci.bar(slot, index as u8)?;
             bar.enabled.then_some(bar.address)
         });
-        let bits = platform.pci.command(slot);
         drop(platform);
         // First away with what moves, so that two BARs can change places.
         for adding in [false, true] {
@@ -139,8 +161,11 @@ impl Station {
         }
         drop(state);
         if let ConfigEffect::CommandChanged(..) = effect {
-            let (master, silent) = (bits & pci::COMMAND_MASTER != 0, bits & pci::COMMAND_NO_INTX != 0);
             device.with_segment(|segment, world| {
+                // Read here, so that what the guest wrote last is what the card is told last.
+                let command = domain.platform.lock().pci.command(slot);
+                let (master, silent) =
+                    (command & pci::COMMAND_MASTER != 0, command & pci::COMMAND_NO_INTX != 0);
                 segment.configure(self.port, master, silent);
                 segment.poll(world);
             });
@@ -182,7 +207,12 @@ impl Station {
             Access::Read(into) => segment.read(world, self.port, register, width, into),
             Access::Write(from) => segment.write(world, self.port, register, width, from),
         });
-        if done.is_some() { Answer::Done } else { Answer::Refused }
+        match done {
+            // Its processor learns when the card goes on before it goes on itself.
+            Some(()) if self.resumes_at() != u64::MAX => Answer::Attend,
+            Some(()) => Answer::Done,
+            None => Answer::Refused,
+        }
     }
 
     /// The guest finds something else in its card's memory from now on.

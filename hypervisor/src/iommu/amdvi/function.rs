@@ -1,6 +1,6 @@
 //! A unit as a PCI function: its capability block (48882, 3.2) and its message.
 
-use crate::device::pci::{self, Bdf, Function};
+use crate::pci::{self, Bdf, Function};
 use sluice_abi::config::Select;
 use sluice_iommu::amdvi::ivrs::UnitEntry;
 use sluice_iommu::amdvi::register::Capability;

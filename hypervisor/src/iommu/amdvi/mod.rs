@@ -34,9 +34,9 @@ mod registers;
 mod state;
 
 use super::unit::{Unit, Units};
-use crate::acpi;
+use crate::firmware::acpi;
 use crate::mm::TableFrames;
-use crate::sync::SpinLock;
+use crate::sync::{Rank, SpinLock};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -131,7 +131,7 @@ impl AmdVi {
             function,
             forgets_all,
             table,
-            state: SpinLock::new(state),
+            state: SpinLock::new(Rank::Unit, state),
         })
     }
 

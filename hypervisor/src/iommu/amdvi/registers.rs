@@ -1,7 +1,7 @@
 //! A unit's registers in memory (48882, 3.4). All that are used have 64 bits and take accesses of as many.
 
-use crate::cpu::tsc;
 use crate::mm;
+use crate::x86::tsc;
 use sluice_iommu::amdvi::register::{BYTES, STATUS, Status};
 use sluice_memory::Hpa;
 

@@ -23,8 +23,8 @@ mod tables;
 mod takeover;
 
 use super::unit::{Unit, Units};
-use crate::acpi;
-use crate::sync::SpinLock;
+use crate::firmware::acpi;
+use crate::sync::{Rank, SpinLock};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -102,7 +102,14 @@ impl Vtd {
         let destinations = remapping.then(|| takeover::destinations(capabilities));
         takeover::take_over(&mut inner, capabilities, destinations);
         let dmar = dmar.clone();
-        Some(Self { dmar, index, capabilities, format, destinations, inner: SpinLock::new(inner) })
+        Some(Self {
+            dmar,
+            index,
+            capabilities,
+            format,
+            destinations,
+            inner: SpinLock::new(Rank::Unit, inner),
+        })
     }
 
     fn entry(&self) -> Option<&UnitEntry> {

@@ -1,7 +1,7 @@
 //! A unit's registers as memory, and its command register (D51397, 11.4).
 
-use crate::cpu::tsc;
 use crate::mm;
+use crate::x86::tsc;
 use sluice_iommu::vtd::registers::{CAP, Capabilities, ECAP, GCMD, GSTS, Global};
 use sluice_memory::Hpa;
 

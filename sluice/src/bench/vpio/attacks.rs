@@ -4,7 +4,6 @@
 use super::note;
 use crate::bench::record::{Aim, Record};
 use crate::outcome::Outcome;
-use crate::workspace::root;
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
@@ -21,8 +20,7 @@ pub fn measure(record: &mut Record) {
     let mut sums: BTreeMap<&str, (u64, u64, Vec<&str>)> = BTreeMap::new();
     for (card, scenario, prefix) in SUITES {
         eprintln!("  running the scenario {scenario}");
-        let path = root().join("tests").join(format!("{scenario}.toml"));
-        let result = crate::scenario::outcome(&path).and_then(|outcome| count(&outcome, prefix)).map(
+        let result = crate::scenario::outcome(scenario).and_then(|outcome| count(&outcome, prefix)).map(
             |(tried, succeeded)| {
                 let sum = sums.entry(card).or_default();
                 sum.0 += tried;

@@ -136,8 +136,8 @@ proptest! {
                     card.advance(now);
                     prop_assert!(card.deadline().is_none_or(|deadline| deadline > now));
                 }
-                7 => drop(card.receive(&mut memory, &frame(MAC, value as usize % 17000))),
-                _ => drop(card.transmit(&mut memory, &mut buffer)),
+                7 => drop(card.receive(&mut memory, &frame(MAC, value as usize % 17000), &mut Budget::default())),
+                _ => drop(card.transmit(&mut memory, &mut buffer, &mut Budget::default())),
             }
             // What any one call may do, the longest loop-back included.
             prop_assert!(memory.transfers < 4000, "{} transfers", memory.transfers);

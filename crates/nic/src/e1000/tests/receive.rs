@@ -29,7 +29,7 @@ fn done_is_written_last() {
     // A driver that left DD as it was.
     machine.memory.write(RX_RING + 12, &[1]).unwrap();
     let mut memory = Watcher { memory: machine.memory.clone(), status: Vec::new() };
-    assert_eq!(machine.card.receive(&mut memory, &frame(MAC, 60)), Reception::Stored);
+    assert_eq!(machine.card.receive(&mut memory, &frame(MAC, 60), &mut Budget::default()), Reception::Stored);
     // The frame, then the descriptor, then the status again.
     assert_eq!(memory.status, [1, 6, 7]);
 }

@@ -150,31 +150,83 @@ fn rings_end() {
     assert_eq!(machine.get(reg::TDH), 0);
 }
 
+/// Carries a run on with a budget of its own for each call, which is asked for work until it is spent; returns what each
+/// call read and wrote, in bytes and in descriptors, and the frames.
+fn run_by(machine: &mut Machine, budget: Budget) -> (Vec<(usize, usize)>, usize) {
+    let mut buffer = vec![0; MAX_OUTGOING];
+    let (mut calls, mut frames) = (Vec::new(), 0);
+    loop {
+        let mut memory = Recorded::new(&mut machine.memory);
+        let mut left = budget;
+        let idle = loop {
+            match machine.card.transmit(&mut memory, &mut buffer, &mut left) {
+                Transmission::Frame(_) => frames += 1,
+                Transmission::Busy => break false,
+                Transmission::Idle => break true,
+            }
+        };
+        let descriptors = memory.log.iter().filter(|transfer| !transfer.write && transfer.len == 16).count();
+        calls.push((
+            memory.log.iter().map(|transfer| transfer.len).sum::<usize>() - 16 * descriptors,
+            descriptors,
+        ));
+        if idle {
+            return (calls, frames);
+        }
+    }
+}
+
 #[test]
-fn work_of_a_call_is_bounded() {
+fn a_call_takes_no_more_descriptors_than_its_budget_has_steps() {
     let mut machine = Machine::started();
-    // 248 descriptors of context and no frame, twice around.
+    // 248 descriptors of context and no frame.
     machine.set(reg::TDLEN, 0xf80);
-    for entry in 0..256 {
+    for entry in 0..248 {
         machine.memory.write(TX_RING + 16 * entry + 8, &DEXT.to_le_bytes()).unwrap();
     }
-    machine.set(reg::TDT, 0xf000);
-    let mut buffer = [0; 64];
-    assert_eq!(machine.card.transmit(&mut machine.memory, &mut buffer), Transmission::Idle);
-    // Frames that do not fit are lost, but they take their time.
-    let big = MEMORY.to_le_bytes();
-    for entry in 0..16 {
-        machine.memory.write(TX_RING + 16 * entry, &big).unwrap();
-        machine.memory.write(TX_RING + 16 * entry + 8, &(EOP | 0xffff).to_le_bytes()).unwrap();
+    machine.set(reg::TDT, 247);
+    let (calls, frames) = run_by(&mut machine, Budget::new(usize::MAX, 10));
+    assert_eq!(frames, 0);
+    assert!(calls.iter().all(|call| *call <= (0, 10)), "{calls:?}");
+    assert_eq!(calls.iter().map(|call| call.1).sum::<usize>(), 247, "all were taken, once");
+    assert_eq!(calls.len(), 25);
+}
+
+#[test]
+fn a_call_moves_less_than_its_budget_and_one_piece() {
+    const PIECE: usize = 0xffff;
+    let mut machine = Machine::started();
+    // Of 16 times 64 KiB, with an end each and then without one, nothing fits a wire; it takes its time all the same.
+    for (command, sent) in [(EOP, 3 * 15), (0, 0)] {
+        for entry in 0..16 {
+            machine.memory.write(TX_RING + 16 * entry, &MEMORY.to_le_bytes()).unwrap();
+            machine.memory.write(TX_RING + 16 * entry + 8, &(command | 0xffff).to_le_bytes()).unwrap();
+        }
+        machine.set(reg::TDLEN, 256);
+        machine.set(reg::TDH, 0);
+        machine.set(reg::TDT, 15);
+        for bytes in [1, 1000, Budget::BYTES] {
+            let (calls, _) = run_by(&mut machine, Budget::new(bytes, usize::MAX));
+            assert!(calls.iter().all(|call| call.0 < bytes + PIECE), "{bytes}: {calls:?}");
+            machine.set(reg::TDH, 0);
+            machine.set(reg::TDT, 15);
+        }
+        assert_eq!(machine.get(reg::GPTC), sent);
+        machine.set(reg::TDT, 0);
     }
-    machine.set(reg::TDLEN, 256);
-    machine.set(reg::TDT, 15);
-    let mut calls = 1;
-    while machine.card.transmit(&mut machine.memory, &mut buffer) == Transmission::Busy {
-        calls += 1;
-    }
-    assert_eq!(calls, 4);
-    assert_eq!(machine.get(reg::GPTC), 15);
+}
+
+#[test]
+fn segments_of_a_packet_count_one_by_one() {
+    let mut machine = Machine::started();
+    machine.memory.write(OUT, &MAC).unwrap();
+    machine.context(TSE, 0xf_ffff, 14, 1);
+    machine.push(OUT, DATA | TSE | EOP | 1000, 0);
+    machine.set(reg::TDT, 2);
+    let (calls, frames) = run_by(&mut machine, Budget::new(usize::MAX, 100));
+    // One byte each behind a header of 14, and the last without any.
+    assert_eq!(frames, 987);
+    assert_eq!(calls.len(), 10, "987 frames and two descriptors, a hundred in a call");
 }
 
 #[test]
@@ -188,14 +240,9 @@ fn work_of_looping_back_is_bounded() {
     machine.context(TSE, 0xf_ffff, 14, 50);
     machine.push(OUT, DATA | TSE | EOP | 10_000, 0);
     machine.set(reg::TDT, 2);
-    let mut memory = Recorded::new(machine.memory.clone());
-    let mut calls = 0;
-    while machine.card.transmit(&mut memory, &mut []) != Transmission::Idle {
-        assert!(memory.log.len() < 3 * 248 + 10, "{} transfers", memory.log.len());
-        memory.log.clear();
-        calls += 1;
-    }
-    assert_eq!(calls, 200);
+    let (calls, _) = run_by(&mut machine, Budget::new(usize::MAX, 100));
+    assert!(calls.iter().all(|call| call.1 <= 99 + 248), "{calls:?}");
+    assert_eq!(calls.len(), 200, "a frame each");
     assert_eq!(machine.get(reg::RNBC), 200);
 }
 
@@ -208,7 +255,7 @@ fn doorbell_in_a_run_carries_it_on() {
         machine.push(OUT, EOP | 60, 0);
         machine.set(reg::TDT, machine.tail);
         if entry > 0 {
-            let sent = machine.card.transmit(&mut machine.memory, &mut buffer);
+            let sent = machine.card.transmit(&mut machine.memory, &mut buffer, &mut Budget::default());
             assert_eq!(sent, Transmission::Frame(60));
         }
     }
@@ -222,7 +269,10 @@ fn doorbell_in_a_run_keeps_its_causes() {
     machine.push(OUT, EOP | 60, 0);
     machine.set(reg::TDT, 1);
     let mut buffer = vec![0; MAX_OUTGOING];
-    assert_eq!(machine.card.transmit(&mut machine.memory, &mut buffer), Transmission::Frame(60));
+    assert_eq!(
+        machine.card.transmit(&mut machine.memory, &mut buffer, &mut Budget::default()),
+        Transmission::Frame(60)
+    );
     machine.set(reg::TDT, 2);
     assert_eq!(machine.run().len(), 1);
     assert_eq!(machine.get(reg::ICR), 3);

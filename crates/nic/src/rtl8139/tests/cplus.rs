@@ -94,7 +94,7 @@ fn a_poll_takes_64_descriptors_and_the_ring_has_64() {
     let (mut calls, mut frames) = (0, 0);
     while bench.card.busy() {
         calls += 1;
-        frames += usize::from(bench.card.transmit(&mut memory).is_some());
+        frames += usize::from(bench.card.transmit(&mut memory, &mut Budget::default()).is_some());
     }
     assert_eq!((calls, frames), (65, 64));
     assert_eq!((bench.card.refused(), bench.read(reg::ISR, 2)), (64, 0x8004));
@@ -225,7 +225,7 @@ fn reset_stops_a_large_send_and_keeps_what_is_gathered() {
     bench.put(BUFFERS, &datagram(6, 2500));
     bench.descriptor(SEND_RING, WHOLE | END | LARGE | 100 << 16 | 2558, 0, BUFFERS);
     bench.write(reg::TPPOLL, 1, 0x40);
-    while bench.card.transmit(&mut bench.memory).is_none() {}
+    while bench.card.transmit(&mut bench.memory, &mut Budget::default()).is_none() {}
     assert!(bench.card.busy());
     bench.write(reg::CR, 1, 0x10);
     assert!(!bench.card.busy());
@@ -349,4 +349,38 @@ fn what_cannot_be_read_is_not_the_cards() {
     bench.write(reg::TSD + 4, 4, 1);
     bench.write(reg::TSD, 4, 8);
     assert_eq!(bench.card.refused(), 3);
+}
+
+/// The same ring of 64 descriptors of 64 KiB, as packets and as pieces without an end.
+#[test]
+fn a_call_moves_less_than_its_budget_and_one_piece() {
+    const PIECE: usize = 0xffff;
+    for kind in [WHOLE, OWN | FIRST] {
+        for budget in [Budget::new(1000, usize::MAX), Budget::default(), Budget::new(usize::MAX, 7)] {
+            let mut bench = Bench::cplus(0);
+            bench.memory.bytes.resize(0x4_0000, 0);
+            for index in 0..64 {
+                bench.descriptor(SEND_RING + 16 * index, kind | 0xffff, 0, BUFFERS);
+            }
+            bench.write(reg::TPPOLL, 1, 0x40);
+            let (mut sent, mut taken) = (0, 0);
+            while bench.card.busy() {
+                let mut memory = crate::dma::Recorded::new(&mut bench.memory);
+                let mut left = budget;
+                while bench.card.busy() && !left.is_spent() {
+                    sent += usize::from(bench.card.transmit(&mut memory, &mut left).is_some());
+                }
+                let reads = memory.log.iter().filter(|transfer| !transfer.write);
+                let descriptors = reads.clone().filter(|transfer| transfer.len == 16).count();
+                let bytes = reads.map(|transfer| transfer.len).sum::<usize>() - 16 * descriptors;
+                match budget {
+                    _ if budget == Budget::new(1000, usize::MAX) => assert!(bytes < 1000 + PIECE, "{bytes}"),
+                    _ if budget == Budget::default() => assert!(bytes < Budget::BYTES + PIECE, "{bytes}"),
+                    _ => assert!(descriptors <= 7, "{descriptors}"),
+                }
+                taken += descriptors;
+            }
+            assert_eq!((sent, taken), (if kind == WHOLE { 64 } else { 0 }, 64), "all, once");
+        }
+    }
 }

@@ -157,7 +157,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Read(offset, width) => drop(card.read(offset, width)),
             Step::Transmit => {
-                let len = card.transmit(&mut judge).map(<[u8]>::len);
+                let len = card.transmit(&mut judge, &mut Budget::default()).map(<[u8]>::len);
                 prop_assert!(len.is_none_or(|len| len > 0 && len <= crate::rtl8139::MAX_SENT));
             }
             Step::Receive(len, to) => {
@@ -184,7 +184,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut calls = 0;
     while card.busy() {
         judge.regs = card.regs;
-        let _ = card.transmit(&mut judge);
+        let _ = card.transmit(&mut judge, &mut Budget::default());
         calls += 1;
         prop_assert!(calls < 65 * 0x1_0000);
     }
@@ -222,7 +222,7 @@ proptest! {
                 }
                 Step::Receive(len, _) => drop(card.receive(&frame(MAC, len.into()), &mut memory)),
                 Step::Advance(to) => card.advance(to),
-                _ => drop(card.transmit(&mut memory).map(<[u8]>::len)),
+                _ => drop(card.transmit(&mut memory, &mut Budget::default()).map(<[u8]>::len)),
             }
             let _ = (card.read(reg::CR, 1), card.read(reg::TCTR, 4));
         }

@@ -197,6 +197,6 @@ fn reset_keeps_what_qemus_keeps() {
     assert_eq!(other, Rtl8139::new(MAC));
     other.write(reg::TSD, 4, 60, &mut NoMemory);
     while other.busy() {
-        assert_eq!(other.transmit(&mut NoMemory), None, "TE is off");
+        assert_eq!(other.transmit(&mut NoMemory, &mut Budget::default()), None, "TE is off");
     }
 }

@@ -1,0 +1,42 @@
+//! From the ground that is laid to the first guest.
+
+use crate::handover::BootInfo;
+use crate::{cpu, device, manage, mm, power, run, svm};
+use sluice_abi::bundle::Bundle;
+use sluice_abi::config::Config;
+
+/// Builds the domains that the bundle names and runs them: the boot processor's life after the ground is laid.
+pub fn run(info: &'static BootInfo) -> ! {
+    let Some(bundle) = mm::boot_module(info).map(Bundle::new) else {
+        log::error!("no bundle: start with a boot module that `cargo sluice bundle` made");
+        power::fail(power::code::CONFIGURATION);
+    };
+    let config = match bundle.get(sluice_abi::bundle::CONFIG).map(postcard::from_bytes::<Config>) {
+        Some(Ok(config)) if config.version == sluice_abi::config::VERSION => config,
+        Some(Ok(config)) => {
+            log::error!(
+                "the bundle has version {}, this image takes {}",
+                config.version,
+                sluice_abi::config::VERSION
+            );
+            power::fail(power::code::CONFIGURATION);
+        }
+        _ => {
+            log::error!("the bundle holds no valid configuration: make it again");
+            power::fail(power::code::CONFIGURATION);
+        }
+    };
+    // Address space identifier 0 is the host's; each domain takes one.
+    let most = svm::features().map_or(usize::MAX, |features| features.asids.saturating_sub(1) as usize);
+    if let Err(fault) = config.check(most) {
+        log::error!("the configuration cannot be run here (at most {most} domains): {fault:?}");
+        power::fail(power::code::CONFIGURATION);
+    }
+    if let Err(index) = device::init(&config.devices, info) {
+        let name = config.devices.get(index).map_or("?", |device| &device.name);
+        log::error!("device {name}: no such PCI function in this machine");
+        power::fail(power::code::CONFIGURATION);
+    }
+    manage::init(config, bundle, info);
+    run::run_cpu(cpu::this())
+}

@@ -1,0 +1,45 @@
+//! A function on a guest's PCI bus, as its domain knows it: whatever serves it stands above.
+
+use super::{Access, Answer, Domain};
+use alloc::sync::Arc;
+use sluice_memory::Gpa;
+use sluice_platform::pci::ConfigEffect;
+
+/// What a guest sees of a device. A domain hands it what its guest does; what comes of it, the function carries out by the
+/// domain's methods.
+///
+/// `domain` is always the one that the function is of, and `index` its place in [`Domain::functions`].
+pub trait VirtualFunction: Send + Sync {
+    /// Slot of the virtual PCI bus.
+    fn slot(&self) -> u8;
+
+    /// I/O APIC pin of the guest.
+    fn pin(&self) -> u8;
+
+    /// The domain exists: from here on it gets interrupts.
+    fn attached(&self, domain: &Arc<Domain>, index: usize);
+
+    /// The domain has ended, or did not come about: nothing of it stays in the device.
+    fn detach(&self);
+
+    /// The guest changed the function's configuration, or has not yet ([`ConfigEffect::None`]).
+    fn configured(&self, domain: &Domain, index: usize, effect: ConfigEffect);
+
+    /// An access to a hooked port of the function, of elements of `width` bytes (1, 2 or 4).
+    fn port(&self, domain: &Domain, port: u16, width: u8, access: Access<'_>) -> Answer;
+
+    /// An access to memory of BAR `bar` (0-5) that exited.
+    fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, access: Access<'_>) -> Answer;
+
+    /// The guest is about to end an interrupt of the pin: the line must show what the device says now.
+    fn end_of_interrupt(&self, domain: &Domain);
+
+    /// All processors of the domain have halted: its drivers are between operations.
+    fn halted(&self, domain: &Domain);
+
+    /// TSC at which the function goes on with what it has left to do; `u64::MAX`: nothing.
+    fn resumes_at(&self) -> u64;
+
+    /// Does what is left to do at `now`, as far as one call may. It is the domain's doing: whoever calls charges it.
+    fn resume(&self, now: u64);
+}

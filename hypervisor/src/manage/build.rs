@@ -1,0 +1,223 @@
+//! Building a domain: memory, nested page tables, virtual platform, kernel, processors.
+
+use crate::device::{self, AttachError, Share, Windows};
+use crate::domain::vcpu::{Context, RunState, Vcpu};
+use crate::domain::{Domain, Memory, MemoryError, VirtualFunction, layout};
+use crate::sched;
+use crate::{exit, svm};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use sluice_abi::bundle::Bundle;
+use sluice_abi::channel::CommandError;
+use sluice_abi::config;
+use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
+use sluice_platform::acpi;
+use sluice_platform::pci;
+use sluice_platform::pci::{ConfigEffect, PciBus};
+
+/// First slot of the virtual PCI bus that holds a shared device.
+const FIRST_SLOT: u8 = 3;
+
+/// Why a domain cannot be built.
+#[derive(Clone, Copy, Debug)]
+pub enum BuildError {
+    /// Not enough memory.
+    OutOfMemory,
+    /// The bundle lacks its kernel or ramdisk.
+    Missing,
+    /// The kernel cannot be started.
+    Kernel(LoadError),
+    /// The device at this place of its list cannot be given to it.
+    Device(usize, AttachError),
+    /// The IOMMUs before its devices want different tables, or know no more spaces.
+    Iommu,
+    /// The guest's PCI bus cannot show a device as it is.
+    Function(pci::BuildError),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory => out.write_str("there is not enough memory, or not in one piece"),
+            Self::Missing => out.write_str("the bundle lacks its kernel or ramdisk"),
+            Self::Kernel(error) => write!(out, "its kernel cannot be loaded: {error}"),
+            Self::Device(index, error) => {
+                write!(out, "it cannot have device {} of its list: {error}", index + 1)
+            }
+            Self::Iommu => out.write_str(
+                "the IOMMUs before its devices want different tables, or know no more spaces: give them to several domains",
+            ),
+            Self::Function(error) => write!(out, "its PCI bus cannot show a device as it is: {error:?}"),
+        }
+    }
+}
+
+impl From<MemoryError> for BuildError {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::OutOfMemory => Self::OutOfMemory,
+            MemoryError::Iommu => Self::Iommu,
+        }
+    }
+}
+
+impl BuildError {
+    /// As the management channel says it.
+    pub fn as_command_error(self) -> CommandError {
+        match self {
+            Self::OutOfMemory => CommandError::OutOfMemory,
+            Self::Missing | Self::Kernel(_) => CommandError::BadKernel,
+            Self::Device(..) | Self::Iommu | Self::Function(_) => CommandError::DeviceBusy,
+        }
+    }
+}
+
+/// Builds the domain of a configuration; it does not run yet.
+///
+/// # Errors
+/// Says what is missing; nothing is kept.
+pub fn build(
+    index: u16,
+    config: &config::Domain,
+    bundle: &Bundle<'static>,
+) -> Result<Arc<Domain>, BuildError> {
+    let kernel = bundle.get(&config.kernel).ok_or(BuildError::Missing)?;
+    let initrd = match &config.initrd {
+        Some(name) => Some(bundle.get(name).ok_or(BuildError::Missing)?),
+        None => None,
+    };
+    let places: Vec<_> = config.devices.iter().filter_map(device::place_of_master).collect();
+    let identity = config.devices.iter().any(device::reaches_everything);
+    let mut memory = Memory::new(index, config.memory, &places, identity)?;
+    let mut attached = Attached(Vec::new());
+    attached.attach(index, config)?;
+    let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
+    let entry = load(config, kernel, initrd, &attached.0, &mut memory).map_err(BuildError::Kernel)?;
+    let functions = attached.0.iter().map(|share| Arc::clone(share) as Arc<dyn VirtualFunction>).collect();
+    let mut domain = Domain::new(index, config, functions, bus, memory).ok_or(BuildError::OutOfMemory)?;
+    attached.0.clear();
+    match build_processors(&domain, &entry) {
+        Ok(vcpus) => domain.vcpus = vcpus,
+        Err(error) => {
+            domain.detach();
+            return Err(error);
+        }
+    }
+    let domain = Arc::new(domain);
+    domain.settle();
+    for (index, function) in domain.functions.iter().enumerate() {
+        function.attached(&domain, index);
+    }
+    for (index, function) in domain.functions.iter().enumerate() {
+        function.configured(&domain, index, ConfigEffect::None);
+    }
+    Ok(domain)
+}
+
+/// Devices of a domain under construction: taken back unless it becomes one.
+struct Attached(Vec<Arc<Share>>);
+
+impl Attached {
+    fn attach(&mut self, domain: u16, config: &config::Domain) -> Result<(), BuildError> {
+        let mut windows = Windows::new();
+        for (index, share) in config.devices.iter().enumerate() {
+            let slot = FIRST_SLOT + index as u8;
+            let share =
+                device::attach(share, domain, &config.name, slot, layout::slot_gsi(slot), &mut windows);
+            self.0.push(share.map_err(|error| BuildError::Device(index, error))?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|share| share.detach());
+    }
+}
+
+fn build_bus(shares: &[Arc<Share>]) -> Result<PciBus, pci::BuildError> {
+    let mut bus = PciBus::new();
+    for share in shares {
+        bus.insert(share.slot(), share.function()?)?;
+    }
+    Ok(bus)
+}
+
+fn load(
+    config: &config::Domain,
+    kernel: &[u8],
+    initrd: Option<&[u8]>,
+    shares: &[Arc<Share>],
+    memory: &mut Memory,
+) -> Result<Entry, LoadError> {
+    let routes: Vec<acpi::IrqRoute> =
+        shares.iter().map(|share| acpi::IrqRoute { slot: share.slot(), pin: 0, gsi: share.pin() }).collect();
+    let tables = acpi::build(
+        &acpi::Description {
+            vcpus: u32::from(config.vcpus),
+            routes: &routes,
+            mmio_window: layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE,
+            io_window: 0x1000..0x1_0000,
+            ecam: layout::ECAM,
+        },
+        layout::ACPI,
+    );
+    memory.write(layout::RESET_VECTOR, &layout::FIRMWARE).map_err(|_| LoadError::OutOfRange)?;
+    for (at, bytes) in &tables.blocks {
+        memory.write(*at, bytes).map_err(|_| LoadError::OutOfRange)?;
+    }
+    let ram = memory.ram();
+    let parameters = Parameters { initrd, cmdline: &config.cmdline, ram: &ram, rsdp: Some(tables.rsdp) };
+    sluice_loader::load(kernel, &parameters, memory)
+}
+
+fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildError> {
+    let count = u32::from(domain.config.vcpus);
+    let told = domain.config.devices.iter().any(|share| share.refusals.machine_check());
+    let mut vcpus = Vec::new();
+    for id in 0..count {
+        let mut context = Context::new(id, told).ok_or(BuildError::OutOfMemory)?;
+        exit::initialize(&mut context, domain);
+        exit::inject::start_up(&mut context, 0);
+        if id == 0 {
+            enter_kernel(&mut context, entry);
+        }
+        let wanted = domain.config.cpus.get(id as usize % domain.config.cpus.len().max(1));
+        let home = sched::home(wanted.copied(), id);
+        let vcpu = Vcpu::new(id, home, context);
+        if id == 0 {
+            vcpu.set_state(RunState::Ready);
+        }
+        vcpus.push(vcpu);
+    }
+    Ok(vcpus)
+}
+
+/// Puts the first processor where its kernel's boot protocol wants it.
+fn enter_kernel(context: &mut Context, entry: &Entry) {
+    use svm::vmcb::Segment;
+    let save = &mut context.vmcb.save;
+    let data = Segment { selector: 0x18, attributes: 0xc93, limit: 0xffff_ffff, base: 0 };
+    (save.ds, save.es, save.fs, save.gs, save.ss) = (data, data, data, data, data);
+    save.gdtr = Segment { base: entry.gdt_base.as_u64(), limit: u32::from(entry.gdt_limit), ..data };
+    match entry.mode {
+        Mode::Long => {
+            save.cs = Segment { selector: 0x10, attributes: 0xa9b, limit: 0xffff_ffff, base: 0 };
+            save.cr0 = 0x8000_0031;
+            save.cr4 = 0x20;
+            save.cr3 = entry.cr3.as_u64();
+            save.efer = svm::EFER_SVME | 1 << 8 | 1 << 10;
+        }
+        Mode::Protected32 => {
+            save.cs = Segment { selector: 0x10, attributes: 0xc9b, limit: 0xffff_ffff, base: 0 };
+            save.cr0 = 0x11;
+        }
+    }
+    save.rip = entry.rip;
+    save.rsp = entry.rsp;
+    save.rax = entry.rax;
+    context.regs[3] = entry.rbx;
+    context.regs[6] = entry.rsi;
+}

@@ -1,0 +1,7 @@
+//! Physical PCI functions: finding them, what configuration space says of them, where their memory is, how they are reset.
+
+pub mod bars;
+mod function;
+pub mod reset;
+
+pub use function::*;

@@ -1,0 +1,185 @@
+//! One scenario, run and judged.
+
+use super::format::Scenario;
+use super::judge::{self, Problem, Remains, Verdict};
+use super::load::Named;
+use super::signature::{self, Evidence, Match};
+use super::steps::Script;
+use crate::config::{self, Setup};
+use crate::name::Name;
+use crate::outcome::{Outcome, Status};
+use crate::qemu::Accel;
+use crate::session::{self, Options};
+use crate::workspace;
+use anyhow::{Context, Result, bail};
+use regex_lite::Regex;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What came of a scenario.
+pub struct Run {
+    /// What the guests and the hypervisor did, unless the configuration was refused.
+    pub outcome: Option<Outcome>,
+    /// One for the scenario itself and for each of its cases, in order.
+    pub verdicts: Vec<Verdict>,
+    /// Why a failure is QEMU's, if it is known to be.
+    pub excuse: Option<Match>,
+}
+
+impl Run {
+    /// What was not as expected.
+    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.verdicts.iter().flat_map(|verdict| &verdict.problems)
+    }
+}
+
+/// Runs a scenario; that it cannot be run is a problem like others, of each of its tests.
+pub fn attempt(named: &Named) -> Run {
+    run(named).unwrap_or_else(|error| {
+        let problem = Problem { domain: None, text: format!("{error:#}") };
+        let verdict = || Verdict { checks: 1, problems: vec![problem.clone()] };
+        Run { outcome: None, verdicts: named.tests().map(|_| verdict()).collect(), excuse: None }
+    })
+}
+
+/// Runs a scenario and judges it.
+pub fn run(named: &Named) -> Result<Run> {
+    let scenario = &named.scenario;
+    let (file, text) = configuration(&named.path, scenario)?;
+    match (config::load_text(&file, &text), &scenario.expect.refused) {
+        (Ok(setup), None) => boot(&named.name, scenario, &setup),
+        (Ok(_), Some(pattern)) => bail!("was not refused with '{pattern}'"),
+        (Err(error), None) => Err(error.into()),
+        (Err(error), Some(pattern)) => {
+            let message = error.to_string();
+            if !Regex::new(pattern)?.is_match(&message) {
+                bail!("refused, but not with '{pattern}':\n{message}");
+            }
+            let verdict = Verdict { checks: 1, problems: Vec::new() };
+            Ok(Run { outcome: None, verdicts: vec![verdict], excuse: None })
+        }
+    }
+}
+
+fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
+    let instance: Name = format!("test-{name}").parse()?;
+    let directory = workspace::consoles(&instance);
+    let options = Options {
+        name: instance,
+        consoles: Some(directory.clone()),
+        timeout: Some(Duration::from_secs_f64(scenario.timeout)),
+        boot: scenario.boot,
+        accel: Accel::Tcg,
+        icount: scenario.icount,
+        qemu_args: scenario.qemu_args.clone(),
+        features: scenario.features.clone(),
+    };
+    let mut script = Script::new(setup, scenario)?;
+    let outcome = session::run(setup, &options, &mut script)?;
+    let document = outcome.json(setup);
+    let _ = std::fs::write(directory.join("report.json"), serde_json::to_string_pretty(&document)?);
+    let read = |file: String| {
+        let bytes = std::fs::read(directory.join(file)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\r', "")
+    };
+    let log = read("sluice.log".to_owned());
+    let names = setup.domains.iter().map(|domain| domain.name.get_ref().to_string());
+    let consoles: Vec<(String, String)> =
+        names.map(|name| (name.clone(), read(format!("{name}.log")))).collect();
+    let remains = Remains { outcome: &outcome, document: &document, log: &log, consoles: &consoles };
+    let mut whole = judge::whole(&scenario.expect, &remains)?;
+    if !scenario.step.is_empty() {
+        whole.check(None, script.left().is_none(), || script.left().unwrap_or_default());
+    }
+    let cases = scenario.case.iter().map(|case| judge::case(&case.expect, &remains));
+    let verdicts = std::iter::once(Ok(whole)).chain(cases).collect::<Result<Vec<_>>>()?;
+    let evidence = Evidence { cpus: *setup.machine.cpus.get_ref(), consoles: &consoles };
+    let problems: Vec<&Problem> = verdicts.iter().flat_map(|verdict| &verdict.problems).collect();
+    let excuse = signature::find(&evidence).filter(|found| excuses(found, &outcome, &problems));
+    Ok(Run { outcome: Some(outcome), verdicts, excuse })
+}
+
+/// A fault of QEMU's explains what befell the domain that it struck, and what holds of the run as a whole; neither a
+/// failure of the hypervisor, nor anything that is wrong with another domain.
+fn excuses(found: &Match, outcome: &Outcome, problems: &[&Problem]) -> bool {
+    !problems.is_empty()
+        && outcome.status != Status::Hypervisor
+        && problems.iter().all(|problem| problem.domain.as_ref().is_none_or(|domain| *domain == found.domain))
+}
+
+/// Puts the logs of a run where those of the next do not overwrite them.
+pub fn keep(name: &str) {
+    let Ok(instance) = format!("test-{name}").parse::<Name>() else { return };
+    let logs = workspace::consoles(&instance);
+    let kept = logs.with_file_name(format!("{instance}-first"));
+    let _ = workspace::remove_logs(&kept);
+    let _ = std::fs::rename(&logs, &kept);
+}
+
+/// The configuration's text and the file that its relative paths start from.
+pub fn configuration(path: &Path, scenario: &Scenario) -> Result<(PathBuf, String)> {
+    let (file, mut table) = match (&scenario.config, &scenario.setup) {
+        (Some(config), None) => {
+            let file = path.parent().unwrap_or(Path::new("")).join(config);
+            let text = std::fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
+            if scenario.set.is_empty() {
+                return Ok((file, text));
+            }
+            let table = text.parse::<toml::Table>().with_context(|| format!("{}", file.display()))?;
+            (file, table)
+        }
+        (None, Some(table)) => (path.to_owned(), table.clone()),
+        _ => bail!("give either 'config' or 'setup'"),
+    };
+    for (key, value) in &scenario.set {
+        let mut parts: Vec<&str> = key.split('.').collect();
+        let last = parts.pop().context("an empty key")?;
+        let mut inner = &mut table;
+        for part in parts {
+            let entry = inner.entry(part).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+            inner = entry.as_table_mut().with_context(|| format!("'{part}' in '{key}' is no table"))?;
+        }
+        inner.insert(last.to_owned(), value.clone());
+    }
+    Ok((file, toml::to_string(&table)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn excused(status: Status, domains: &[Option<&str>]) -> bool {
+        let found = Match { name: "stale-int3", domain: "bob".to_owned(), line: String::new() };
+        let outcome = Outcome {
+            status,
+            problems: Vec::new(),
+            consoles: Default::default(),
+            guests: Vec::new(),
+            report: None,
+            wall: Duration::ZERO,
+            kernels: Vec::new(),
+            machine: BTreeMap::new(),
+        };
+        let problem =
+            |domain: &Option<&str>| Problem { domain: domain.map(str::to_owned), text: String::new() };
+        let problems: Vec<Problem> = domains.iter().map(problem).collect();
+        excuses(&found, &outcome, &problems.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_configuration_is_refused_with_the_message_that_is_expected() {
+        let mut named = crate::scenario::load::one("refused-memory").unwrap();
+        assert_eq!(attempt(&named).problems().count(), 0);
+        named.scenario.expect.refused = Some("for another reason".to_owned());
+        assert_eq!(attempt(&named).problems().count(), 1);
+    }
+
+    #[test]
+    fn a_fault_of_qemus_excuses_its_own_domain_only() {
+        assert!(excused(Status::TimeOut, &[Some("bob"), None]));
+        assert!(!excused(Status::TimeOut, &[Some("bob"), Some("alice")]));
+        assert!(!excused(Status::Hypervisor, &[Some("bob")]));
+        assert!(!excused(Status::Ok, &[]));
+    }
+}

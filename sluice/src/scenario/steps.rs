@@ -1,0 +1,180 @@
+//! The steps of a scenario, taken while its run goes on.
+
+use super::format::{Scenario, Step};
+use super::kernel;
+use crate::config::Setup;
+use crate::outcome::state_word;
+use crate::printable::GuestText;
+use crate::session::{Observer, Steer};
+use anyhow::{Context, Result, bail};
+use regex_lite::Regex;
+use sluice_abi::channel::Command;
+use sluice_abi::report::DomainState;
+use std::time::Instant;
+
+/// Takes the steps of a scenario.
+pub struct Script<'s> {
+    steps: &'s [Step],
+    patterns: Vec<Option<Regex>>,
+    actions: Vec<Vec<Command>>,
+    names: Vec<String>,
+    /// By domain: its kernel is expected to go wrong.
+    may_stop: Vec<bool>,
+    states: Vec<DomainState>,
+    next: usize,
+    /// When the condition of the next step was met.
+    due: Option<Instant>,
+    up: bool,
+}
+
+impl<'s> Script<'s> {
+    /// The steps of a scenario on the domains of a setup.
+    pub fn new(setup: &Setup, scenario: &'s Scenario) -> Result<Self> {
+        let names: Vec<String> =
+            setup.domains.iter().map(|domain| domain.name.get_ref().to_string()).collect();
+        let mut actions = Vec::new();
+        let mut patterns = Vec::new();
+        for step in &scenario.step {
+            actions.push(step.actions.iter().map(|action| order(action, &names)).collect::<Result<_>>()?);
+            patterns.push(step.console.as_deref().map(Regex::new).transpose()?);
+        }
+        let states = vec![DomainState::Created; names.len()];
+        let may_stop = names.iter().map(|name| {
+            let wanted = scenario.expect.these.domain.get(name);
+            wanted.is_some_and(|wanted| !wanted.kernel_faults.is_empty())
+        });
+        let may_stop = may_stop.collect();
+        Ok(Self {
+            steps: &scenario.step,
+            patterns,
+            actions,
+            names,
+            may_stop,
+            states,
+            next: 0,
+            due: None,
+            up: false,
+        })
+    }
+
+    /// What is wrong if steps are left at the end of the run.
+    pub fn left(&self) -> Option<String> {
+        let step = self.steps.get(self.next)?;
+        Some(format!("step {} was never due: {:?}", self.next + 1, step.actions))
+    }
+
+    fn is_about(&self, step: &Step, domain: usize) -> bool {
+        step.domain.is_none() || step.domain.as_ref() == self.names.get(domain)
+    }
+
+    fn proceed(&mut self, steer: &mut Steer) {
+        while let (Some(step), Some(due)) = (self.steps.get(self.next), self.due) {
+            if due.elapsed().as_secs_f64() < step.after {
+                return;
+            }
+            for command in std::mem::take(&mut self.actions[self.next]) {
+                steer.send(command);
+            }
+            self.next += 1;
+            self.due = None;
+            self.look_at_states();
+        }
+    }
+
+    /// A step without a condition is due at once; one that waits for a state may be due already.
+    fn look_at_states(&mut self) {
+        let Some(step) = self.steps.get(self.next) else { return };
+        let met = match (&step.console, &step.state) {
+            (Some(_), _) => false,
+            (None, None) => self.up,
+            (None, Some(wanted)) => {
+                let mut states = self.states.iter().enumerate();
+                states.any(|(domain, state)| self.is_about(step, domain) && state_word(*state) == wanted)
+            }
+        };
+        if met && self.due.is_none() {
+            self.due = Some(Instant::now());
+        }
+    }
+}
+
+impl Observer for Script<'_> {
+    fn hello(&mut self, _domains: &[String]) {
+        self.up = true;
+        self.look_at_states();
+    }
+
+    fn state(&mut self, domain: usize, state: DomainState, _reason: &GuestText, steer: &mut Steer) {
+        if let Some(known) = self.states.get_mut(domain) {
+            *known = state;
+        }
+        self.look_at_states();
+        self.proceed(steer);
+    }
+
+    fn line(&mut self, domain: usize, line: &GuestText, steer: &mut Steer) {
+        if kernel::has_stopped(line.raw()) && !self.may_stop.get(domain).copied().unwrap_or(false) {
+            // It would stand still until the time is over; what it said fails the scenario.
+            let index = u16::try_from(domain).unwrap_or(u16::MAX);
+            steer.send(Command::Destroy(index));
+        }
+        let Some(step) = self.steps.get(self.next) else { return };
+        if let Some(pattern) = &self.patterns[self.next]
+            && self.due.is_none()
+            && self.is_about(step, domain)
+            && pattern.is_match(line.raw())
+        {
+            self.due = Some(Instant::now());
+        }
+        self.proceed(steer);
+    }
+
+    fn tick(&mut self, steer: &mut Steer) {
+        self.proceed(steer);
+    }
+}
+
+/// "destroy alice" as a command.
+fn order(text: &str, names: &[String]) -> Result<Command> {
+    let mut words = text.splitn(3, ' ');
+    let verb = words.next().unwrap_or_default();
+    match verb {
+        "shutdown" => return Ok(Command::Shutdown),
+        "verify" => return Ok(Command::Verify),
+        _ => {}
+    }
+    let name = words.next().with_context(|| format!("'{text}' names no domain"))?;
+    let index = names.iter().position(|known| known == name);
+    let index = u16::try_from(index.with_context(|| format!("no domain '{name}'"))?)?;
+    Ok(match verb {
+        "start" => Command::Start(index),
+        "stop" => Command::Stop(index),
+        "pause" => Command::Pause(index),
+        "resume" => Command::Resume(index),
+        "destroy" => Command::Destroy(index),
+        "restart" => Command::Restart(index),
+        "type" => Command::ConsoleInput(index, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
+        other => {
+            bail!(
+                "a step can start, stop, pause, resume, destroy, restart, type, verify or shutdown, not '{other}'"
+            )
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_commands() {
+        let names = ["alice".to_owned(), "bob".to_owned()];
+        assert_eq!(order("destroy bob", &names).unwrap(), Command::Destroy(1));
+        assert_eq!(
+            order("type alice echo hi", &names).unwrap(),
+            Command::ConsoleInput(0, b"echo hi\n".to_vec())
+        );
+        assert!(order("destroy carol", &names).is_err());
+        assert!(order("kick bob", &names).is_err());
+    }
+}

@@ -4,7 +4,8 @@
 //! The archive's address is taken from the system's own apt sources. Debian keeps only current
 //! versions, so nothing here names one.
 
-use crate::workspace::{beside, cache, run};
+use crate::claim::Exclusive;
+use crate::workspace::{cache, run};
 use anyhow::{Context, Result, bail};
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
@@ -16,15 +17,38 @@ const RELEASE: &str = "bookworm";
 /// The key ring that Debian's archive is signed with.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Package lists of our own.
+/// The name of a package: a letter or digit, and one or more of a-z, 0-9, '+', '-' and '.' (Debian Policy Manual, 5.6.1).
+/// It comes from package lists and becomes one component of paths and an argument of programs; such a name can be both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackageName(String);
+
+impl PackageName {
+    /// The name, if the text is one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let allowed = |byte: u8| plain(byte) || matches!(byte, b'+' | b'-' | b'.');
+        let fits = text.len() >= 2 && text.bytes().all(allowed) && text.bytes().next().is_some_and(plain);
+        fits.then(|| Self(text.to_owned()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Package lists of our own. Who has them is alone with them, as apt demands: others wait, and find what was downloaded.
 pub struct Apt {
     state: PathBuf,
+    _alone: Exclusive,
 }
 
 impl Apt {
-    /// Opens the lists; downloads them if there are none yet.
+    /// Opens the lists when nobody else has them; downloads them if there are none yet. Who opens them twice waits for ever.
     pub fn open() -> Result<Self> {
-        let apt = Self { state: cache().join("apt") };
+        let state = cache().join("apt");
+        std::fs::create_dir_all(&state).context("could not create the cache")?;
+        let apt = Self { _alone: Exclusive::enter(&state)?, state };
         if !apt.state.join("updated").exists() {
             apt.update()?;
         }
@@ -45,17 +69,26 @@ impl Apt {
     }
 
     /// Names of all packages that begin with `prefix`.
-    pub fn names(&self, prefix: &str) -> Result<Vec<String>> {
+    pub fn names(&self, prefix: &str) -> Result<Vec<PackageName>> {
         let output = run(self.command("apt-cache").args(["pkgnames", prefix]))?;
-        Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+        Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(PackageName::parse).collect())
     }
 
     /// Downloads the newest version of a package and unpacks it into `into`, with the package's version in
     /// a file `version`. Lists that have grown old (the version is gone from the archive) are read again.
-    pub fn unpack(&self, package: &str, into: &Path) -> Result<()> {
+    /// What is at `into` already stays, and is an error.
+    pub fn unpack(&self, package: &PackageName, into: &Path) -> Result<()> {
+        let package = package.as_str();
+        if into.join("version").exists() {
+            return Ok(());
+        }
+        // Both are below the directory of our own lists: what is there was left by one of us.
         let archives = self.state.join("archives").join(package);
-        let _ = std::fs::remove_dir_all(&archives);
-        std::fs::create_dir_all(&archives).context("could not create the cache")?;
+        let fresh = self.state.join("unpacked").join(package);
+        for directory in [&archives, &fresh] {
+            let _ = std::fs::remove_dir_all(directory);
+            std::fs::create_dir_all(directory).context("could not create the cache")?;
+        }
         let download = || run(self.command("apt-get").args(["download", package]).current_dir(&archives));
         if download().is_err() {
             self.update()?;
@@ -65,15 +98,10 @@ impl Apt {
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
             .with_context(|| format!("apt-get brought no {package}"))?;
-        // It appears under its name only when it is whole.
-        let fresh = beside(into, ".new");
-        let _ = std::fs::remove_dir_all(&fresh);
-        std::fs::create_dir_all(&fresh)?;
         run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&fresh))?;
         let version = run(Command::new("dpkg-deb").arg("-f").arg(&file).arg("Version"))?;
         std::fs::write(fresh.join("version"), String::from_utf8_lossy(&version.stdout).trim())?;
-        let _ = std::fs::remove_dir_all(into);
-        std::fs::rename(&fresh, into).with_context(|| format!("could not create {}", into.display()))?;
+        put(&fresh, into)?;
         std::fs::remove_dir_all(&archives)?;
         Ok(())
     }
@@ -100,6 +128,16 @@ impl Apt {
         }
         command
     }
+}
+
+/// Lets a directory appear under its name when it is whole. One that has something in it is not replaced (rename(2)).
+fn put(fresh: &Path, into: &Path) -> Result<()> {
+    let shown = into.display();
+    std::fs::create_dir_all(into.parent().context("it has a directory")?)
+        .context("could not create the cache")?;
+    std::fs::rename(fresh, into).with_context(|| {
+        format!("could not create {shown}; if there is something, it is not Sluice's: move it away")
+    })
 }
 
 /// Our own sources.list: the system's entries for Debian, and the backports beside them.
@@ -161,6 +199,34 @@ pub fn natural_order(a: &str, b: &str) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_packages_are_components_of_paths() {
+        for name in ["linux-image-6.1.0-56-amd64", "busybox-static", "g++", "6.1.0-56-amd64"] {
+            assert_eq!(PackageName::parse(name).unwrap().as_str(), name);
+        }
+        for name in ["", "a", "..", "../x", "a/b", "-o", ".x", "a\0", "A1", "x=1", "a\n"] {
+            assert_eq!(PackageName::parse(name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_the_way_of_a_package_stays() {
+        let base = std::env::temp_dir().join(format!("sluice-put-{}", std::process::id()));
+        let (fresh, into) = (base.join("fresh"), base.join("cache/busybox"));
+        std::fs::create_dir_all(&fresh).unwrap();
+        std::fs::write(fresh.join("version"), "1").unwrap();
+        std::fs::create_dir_all(&into).unwrap();
+        std::fs::write(into.join("mine"), "").unwrap();
+        let refused = put(&fresh, &into);
+        let kept = into.join("mine").exists();
+        std::fs::remove_file(into.join("mine")).unwrap();
+        let done = put(&fresh, &into);
+        let arrived = into.join("version").exists();
+        std::fs::remove_dir_all(&base).unwrap();
+        assert!(refused.is_err() && kept);
+        assert!(done.is_ok() && arrived);
+    }
 
     #[test]
     fn versions_are_ordered_by_their_numbers() {

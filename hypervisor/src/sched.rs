@@ -4,7 +4,7 @@
 //! processors and gives each that has something to do a slice; none can be passed over twice, so none
 //! starves.
 
-use crate::cpu::{self, emulator};
+use crate::cpu::{self, qemu_tcg};
 use crate::domain::Domain;
 use crate::domain::vcpu::{RunState, Vcpu, event};
 use crate::sync::{Rank, SpinLock, SpinLockGuard};
@@ -82,7 +82,7 @@ pub fn dismiss(domain: &Arc<Domain>) {
 /// The home of virtual processor `id` of a domain that asks for `wanted`, which counts the processors that run guests.
 /// Where that says nothing: the home with the fewest virtual processors for the first, the next ones for the others.
 pub fn home(wanted: Option<u8>, id: u32) -> u32 {
-    let all = emulator::for_guests();
+    let all = qemu_tcg::for_guests();
     let Range { start, end } = all.clone();
     let wanted = wanted.map(|index| start + u32::from(index)).filter(|home| *home < end);
     wanted.unwrap_or_else(|| {

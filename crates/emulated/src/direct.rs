@@ -1,11 +1,11 @@
-//! The physical card in a guest's hands.
+//! The physical card while a guest owns it.
 //!
 //! A guest that is alone on the network, behind an IOMMU, needs nobody between itself and the card: its software card is
 //! loaded into the physical one, whose registers it gets in place of the mirror, and whose DMA reaches its memory and
 //! nothing else. When somebody else goes on-line, or the guest touches what must outlive it, the card comes back into the
 //! software card, and all goes on by the mirror. Key types: [`CardOwner`]; [`DirectPolicy`], what a guest may do with the card
-//! itself. The card comes back in three steps: the guest's accesses exit again (the owner carries
-//! [`Segment::shown`] out), the card stops and is saved, the driver starts it. What each kind of card takes for that is
+//! itself. The card comes back in three steps: the guest's accesses exit again (the caller carries
+//! [`SharedNic::shown`] out), the card stops and is saved, the driver starts it. What each kind of card takes for that is
 //! [`Loadable`], a file each.
 //!
 //! Source: Xia et al., section 3.3 (handoff in reusable states). Deviation: there is one handoff, between guest and
@@ -14,11 +14,11 @@
 mod e1000;
 mod rtl8139;
 
+use crate::environment::{Environment, Guests};
 use crate::mirror::{Direction, show_all};
 use crate::nic::{Nic, Register};
 use crate::owner::{CardOwner, DirectPolicy, Handoffs, Late, shown};
-use crate::segment::Segment;
-use crate::world::{Guests, World};
+use crate::shared_nic::SharedNic;
 use sluice_model::{Effects, Model, RegisterId, Seen, Tracker};
 use sluice_nic::dma::Dma;
 use sluice_nic::e1000::registers::Receive;
@@ -49,7 +49,7 @@ trait Loadable {
     fn load(&mut self, card: &mut Card<'_>) -> bool;
 
     /// Brings in the rest and starts the physical card. From here on it masters the bus for the guest.
-    fn start(&mut self, card: &mut Card<'_>, handling: DirectPolicy);
+    fn start(&mut self, card: &mut Card<'_>, policy: DirectPolicy);
 
     /// The guest that has the card reads, but by an exit. `None` if only the software card has that register.
     fn read(&self, card: &mut Card<'_>, register: Register, width: u8) -> Option<u32>;
@@ -66,10 +66,10 @@ trait Loadable {
     ) -> bool;
 
     /// Nothing is under way that the guest's driver has begun.
-    fn is_calm(&self, card: &mut Card<'_>, memory: &mut dyn Dma) -> bool;
+    fn is_idle(&self, card: &mut Card<'_>, memory: &mut dyn Dma) -> bool;
 
     /// Stops the physical card and brings back what registers and the guest's memory tell.
-    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, handling: DirectPolicy);
+    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, policy: DirectPolicy);
 
     /// Brings back what only the card knows; its memory is the driver's again.
     fn recover(&mut self, card: &mut Card<'_>);
@@ -108,45 +108,45 @@ impl Nic {
     }
 }
 
-impl Segment {
+impl SharedNic {
     /// Says whether the guest at a port may have the card itself: it is of the same kind, and an IOMMU keeps it within
     /// the guest's memory.
-    pub fn allow(&mut self, port: PortId, handling: DirectPolicy) {
-        if let Some(station) = self.station_mut(port) {
-            station.handling = handling;
+    pub fn allow(&mut self, port: PortId, policy: DirectPolicy) {
+        if let Some(vnic) = self.vnic_mut(port) {
+            vnic.policy = policy;
         }
     }
 
     /// The guest that has the card itself: its interrupts are that guest's, and so is the line.
     pub const fn holder(&self) -> Option<PortId> {
-        self.hands.guest()
+        self.owner.guest()
     }
 
-    /// How often the card changed hands.
+    /// How often the card changed owners.
     pub const fn handoffs(&self) -> Handoffs {
         self.handoffs
     }
 
     fn online(&self) -> impl Iterator<Item = PortId> + '_ {
         let ports = (0..MAX_PORTS).filter_map(PortId::from_index);
-        ports.filter(|port| self.station(*port).is_some_and(|station| station.nic.is_online()))
+        ports.filter(|port| self.vnic(*port).is_some_and(|vnic| vnic.nic.is_online()))
     }
 
     /// Moves the card on, if it is time, and notes when to look again.
-    pub(crate) fn hand_over<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        match self.hands {
-            CardOwner::Driver => self.give(world),
+    pub(crate) fn hand_over<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
+        match self.owner {
+            CardOwner::Driver => self.give(env),
             CardOwner::Guest(port) => {
                 if self.online().any(|other| other != port) {
-                    self.hands = CardOwner::Wanted(port, world.now);
-                    self.take_when_calm(world);
+                    self.owner = CardOwner::Wanted(port, env.now);
+                    self.take_when_idle(env);
                 }
             }
-            CardOwner::Wanted(..) => self.take_when_calm(world),
+            CardOwner::Wanted(..) => self.take_when_idle(env),
             CardOwner::Leaving(..) => {}
         }
-        let soon = world.now.saturating_add(WATCH);
-        self.hand_over_at = match self.hands {
+        let soon = env.now.saturating_add(WATCH);
+        self.hand_over_at = match self.owner {
             CardOwner::Driver => self.alone.map(|(_, since)| since.saturating_add(SETTLE).max(soon)),
             CardOwner::Wanted(..) => Some(soon),
             CardOwner::Guest(_) | CardOwner::Leaving(..) => None,
@@ -154,110 +154,107 @@ impl Segment {
     }
 
     /// Gives it to a guest that has been alone for long enough.
-    fn give<G: Guests>(&mut self, world: &mut World<'_, G>) {
+    fn give<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
         let mut online = self.online();
         let alone = online.next().filter(|_| online.next().is_none());
         drop(online);
-        let fit = |station: &crate::station::Station| {
-            station.handling != DirectPolicy::Never
-                && station.mirror.is_some()
-                && station.master
-                && !station.silent
+        let fit = |vnic: &crate::virtual_nic::VirtualNic| {
+            vnic.policy != DirectPolicy::Never && vnic.mirror.is_some() && vnic.master && !vnic.silent
         };
-        let Some(port) = alone.filter(|port| self.station(*port).is_some_and(fit)) else {
+        let Some(port) = alone.filter(|port| self.vnic(*port).is_some_and(fit)) else {
             self.alone = None;
             return;
         };
         if self.alone.is_none_or(|(last, _)| last != port) {
-            self.alone = Some((port, world.now));
+            self.alone = Some((port, env.now));
         }
-        if self.alone.is_none_or(|(_, since)| world.now < since.saturating_add(SETTLE)) {
+        if self.alone.is_none_or(|(_, since)| env.now < since.saturating_add(SETTLE)) {
             return;
         }
         // It may be busy now.
-        let soon = world.now.saturating_add(WATCH);
+        let soon = env.now.saturating_add(WATCH);
         self.alone = Some((port, soon.saturating_sub(SETTLE)));
         // What has come until now.
-        self.interrupt(world);
+        self.interrupt(env);
         if self.switch.waiting() & port.bit() != 0 || self.switch.outbox().is_some() {
             return;
         }
-        let Some(mut memory) = world.guests.memory(port) else { return };
-        let Some(station) = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut) else {
+        let Some(mut memory) = env.guests.memory(port) else { return };
+        let Some(vnic) = self.vnics.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
-        station.look();
-        let handling = station.handling;
-        let Some(software) = station.nic.loadable().filter(|it| it.can_leave(&mut memory)) else { return };
+        vnic.look();
+        let policy = vnic.policy;
+        let Some(software) = vnic.nic.loadable().filter(|it| it.can_leave(&mut memory)) else { return };
         drop(memory);
-        self.uplink.stop(&mut world.card);
-        if software.load(&mut world.card) && world.guests.lend(Some(port)) {
-            software.start(&mut world.card, handling);
-            self.hands = CardOwner::Guest(port);
+        self.uplink.stop(&mut env.card);
+        if software.load(&mut env.card) && env.guests.confine_dma(Some(port)) {
+            software.start(&mut env.card, policy);
+            self.owner = CardOwner::Guest(port);
             self.handoffs.all += 1;
             self.alone = None;
-            return self.settle(port);
+            return self.publish(port);
         }
-        self.uplink.start(&mut world.card);
-        self.alone = Some((port, world.now));
+        self.uplink.start(&mut env.card);
+        self.alone = Some((port, env.now));
     }
 
-    fn take_when_calm<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        let CardOwner::Wanted(port, since) = self.hands else { return };
-        let memory = world.guests.memory(port);
-        let software = self.station_mut(port).and_then(|station| station.nic.loadable());
+    fn take_when_idle<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
+        let CardOwner::Wanted(port, since) = self.owner else { return };
+        let memory = env.guests.memory(port);
+        let software = self.vnic_mut(port).and_then(|vnic| vnic.nic.loadable());
         let calm = match (software, memory) {
-            (Some(software), Some(mut memory)) => software.is_calm(&mut world.card, &mut memory),
+            (Some(software), Some(mut memory)) => software.is_idle(&mut env.card, &mut memory),
             _ => true,
         };
         if calm {
             self.take(port, None);
-        } else if world.now.saturating_sub(since) >= PATIENCE {
+        } else if env.now.saturating_sub(since) >= PATIENCE {
             self.handoffs.forced += 1;
             self.take(port, None);
         }
     }
 
-    /// The guest's accesses are to exit; [`Segment::carried_out`] does the rest.
+    /// The guest's accesses are to exit; [`SharedNic::carried_out`] does the rest.
     pub(crate) fn take(&mut self, port: PortId, late: Option<Late>) {
-        self.hands = CardOwner::Leaving(port, late);
-        self.settle(port);
+        self.owner = CardOwner::Leaving(port, late);
+        self.publish(port);
     }
 
     /// A read of the guest that has the card. `None` if it is of the software card after all.
     pub(crate) fn read_through<G: Guests>(
         &mut self,
-        world: &mut World<'_, G>,
+        env: &mut Environment<'_, G>,
         port: PortId,
         register: Register,
         width: u8,
     ) -> Option<u32> {
-        if self.hands.guest() != Some(port) || matches!(self.hands, CardOwner::Leaving(..)) {
+        if self.owner.guest() != Some(port) || matches!(self.owner, CardOwner::Leaving(..)) {
             return None;
         }
-        self.station_mut(port)?.nic.loadable()?.read(&mut world.card, register, width)
+        self.vnic_mut(port)?.nic.loadable()?.read(&mut env.card, register, width)
     }
 
     /// A write of the guest that has the card. False if it is for the software card after all.
     pub(crate) fn write_through<G: Guests>(
         &mut self,
-        world: &mut World<'_, G>,
+        env: &mut Environment<'_, G>,
         port: PortId,
         register: Register,
         width: u8,
         value: u32,
     ) -> bool {
-        if self.hands.guest() != Some(port) || matches!(self.hands, CardOwner::Leaving(..)) {
+        if self.owner.guest() != Some(port) || matches!(self.owner, CardOwner::Leaving(..)) {
             return false;
         }
-        let Some(station) = self.station_mut(port) else { return false };
-        let (model, tracker) = (station.device, station.tracker);
-        let done = model.zip(station.nic.loadable()).is_some_and(|(model, software)| {
+        let Some(vnic) = self.vnic_mut(port) else { return false };
+        let (model, tracker) = (vnic.device, vnic.tracker);
+        let done = model.zip(vnic.nic.loadable()).is_some_and(|(model, software)| {
             let page = tracker.page(model).unwrap_or(0);
-            software.write(&mut world.card, (model, page), register, width, value)
+            software.write(&mut env.card, (model, page), register, width, value)
         });
         if done {
-            station.follow(register, width, value, Seen::WriteWord);
+            vnic.follow(register, width, value, Seen::WriteWord);
         } else {
             self.take(port, Some(Late { register, width, value }));
         }
@@ -265,49 +262,47 @@ impl Segment {
     }
 
     /// Brings the card back: its guest's accesses exit.
-    pub(crate) fn bring_back<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        let CardOwner::Leaving(port, late) = self.hands else { return };
-        let memory = world.guests.memory(port);
-        let station = self.stations.get_mut(port.index()).and_then(Option::as_deref_mut);
-        if let (Some(station), Some(mut memory)) = (station, memory)
-            && let Some(software) = station.nic.loadable()
+    pub(crate) fn bring_back<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
+        let CardOwner::Leaving(port, late) = self.owner else { return };
+        let memory = env.guests.memory(port);
+        let vnic = self.vnics.get_mut(port.index()).and_then(Option::as_deref_mut);
+        if let (Some(vnic), Some(mut memory)) = (vnic, memory)
+            && let Some(software) = vnic.nic.loadable()
         {
-            software.stop(&mut world.card, &mut memory, station.handling);
+            software.stop(&mut env.card, &mut memory, vnic.policy);
             drop(memory);
-            world.guests.lend(None);
-            software.recover(&mut world.card);
-            if let (Some(mirror), Some(model)) = (&mut station.mirror, station.device) {
-                show_all(&station.nic, &mut **mirror);
+            env.guests.confine_dma(None);
+            software.recover(&mut env.card);
+            if let (Some(mirror), Some(model)) = (&mut vnic.mirror, vnic.device) {
+                show_all(&vnic.nic, &mut **mirror);
                 // What it did unseen meanwhile, its registers tell.
-                let direct = shown(model, station.handling, CardOwner::Guest(port)).direct;
+                let direct = shown(model, vnic.policy, CardOwner::Guest(port)).direct;
                 let exists = |page: u32| model.space.all_units(model.ports) >> page & 1 != 0;
                 let mut pages = (0..).zip(direct);
                 if pages.any(|(page, direct)| exists(page) && direct.contains(Direction::WRITE)) {
-                    station.tracker = Tracker::told(model, &mut |id| station.nic.register(model, id));
+                    vnic.tracker = Tracker::told(model, &mut |id| vnic.nic.register(model, id));
                 }
             }
         }
-        self.retake(world);
-        self.use_wire(world);
+        self.retake(env);
+        self.use_wire(env);
         if let Some(Late { register, width, value }) = late {
             let bytes = value.to_le_bytes();
-            self.write(world, port, register, width, bytes.get(..usize::from(width)).unwrap_or(&bytes));
+            self.write(env, port, register, width, bytes.get(..usize::from(width)).unwrap_or(&bytes));
         }
-        self.settle(port);
+        self.publish(port);
     }
 
     /// The card is the driver's again, whatever its guest did with it.
-    pub(crate) fn retake<G: Guests>(&mut self, world: &mut World<'_, G>) {
-        self.uplink.stop(&mut world.card);
-        world.guests.lend(None);
-        let holder = self.hands.guest();
-        if let Some(software) =
-            holder.and_then(|port| self.station_mut(port)).and_then(|it| it.nic.loadable())
-        {
-            software.scrub(&mut world.card);
+    pub(crate) fn retake<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
+        self.uplink.stop(&mut env.card);
+        env.guests.confine_dma(None);
+        let holder = self.owner.guest();
+        if let Some(software) = holder.and_then(|port| self.vnic_mut(port)).and_then(|it| it.nic.loadable()) {
+            software.scrub(&mut env.card);
         }
-        self.hands = CardOwner::Driver;
+        self.owner = CardOwner::Driver;
         self.handoffs.all += 1;
-        self.uplink.start(&mut world.card);
+        self.uplink.start(&mut env.card);
     }
 }

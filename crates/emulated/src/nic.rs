@@ -76,7 +76,7 @@ pub const fn describe(model: NicModel) -> Description {
 /// What became of a frame offered to a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
-    /// In the guest's hands.
+    /// While the guest owns the card.
     Stored,
     /// It does not want it.
     Unwanted,

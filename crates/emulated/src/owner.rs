@@ -25,7 +25,7 @@ pub(crate) struct Late {
     pub(crate) value: u32,
 }
 
-/// In whose hands the physical card is.
+/// Who owns the physical card.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CardOwner {
     /// The driver's.
@@ -53,7 +53,7 @@ impl CardOwner {
     }
 }
 
-/// How often the card changed hands.
+/// How often the card changed owners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handoffs {
     /// All.
@@ -63,8 +63,8 @@ pub struct Handoffs {
 }
 
 /// What a guest that has the card does without an exit.
-pub(crate) fn shown(model: &'static Model, handling: DirectPolicy, hands: CardOwner) -> Shown {
-    let questions = match (hands, handling) {
+pub(crate) fn shown(model: &'static Model, policy: DirectPolicy, owner: CardOwner) -> Shown {
+    let questions = match (owner, policy) {
         (CardOwner::Leaving(..), _) => Questions::ABSENT,
         (_, DirectPolicy::Open) => Questions::SHADOW,
         _ => Questions::SHADOW | Questions::PRESERVE,

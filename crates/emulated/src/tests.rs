@@ -1,4 +1,4 @@
-//! Guests and a physical card on a segment, every card driven as the hypervisor drives its own.
+//! Guests and a physical card that they share, every card driven as the hypervisor drives its own.
 //!
 //! A guest's driver is `sluice_uplink`'s for that model: it takes frames in promiscuous mode, so that it sees whatever
 //! its card lets through. The physical card is a software one too.
@@ -7,7 +7,7 @@ extern crate std;
 
 use crate::nic::{FRAME, Nic, Offer, Outgoing, Register};
 use crate::{
-    Counters, DirectPolicy, Direction, Guests, Mirror, PAGES, PortId, Segment, Shown, World, describe,
+    Counters, DirectPolicy, Direction, Environment, Guests, Mirror, PAGES, PortId, SharedNic, Shown, describe,
 };
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -160,7 +160,7 @@ impl Guests for Memories {
         self.0.get(port.index()).cloned()
     }
 
-    fn lend(&mut self, to: Option<PortId>) -> bool {
+    fn confine_dma(&mut self, to: Option<PortId>) -> bool {
         *self.1.borrow_mut() = to.and_then(|port| self.0.get(port.index()).cloned());
         true
     }
@@ -180,7 +180,7 @@ impl Mirror for Words {
 }
 
 struct Machine {
-    segment: Segment,
+    shared: SharedNic,
     physical: Physical,
     guests: Memories,
     ports: Vec<(PortId, NicModel)>,
@@ -214,50 +214,50 @@ impl Machine {
         let mut own = physical.memory.clone();
         assert!(uplink.start(&mut Card { registers: &mut physical, memory: &mut own }));
         (0..100_000).for_each(|_| physical.after());
-        let mut segment = Segment::new(uplink);
+        let mut shared = SharedNic::new(uplink);
         let ports = models.iter().enumerate().map(|(guest, model)| {
-            let port = segment.attach(*model, mac(guest)).unwrap();
-            segment.configure(port, true, false);
+            let port = shared.attach(*model, mac(guest)).unwrap();
+            shared.configure(port, true, false);
             (port, *model)
         });
         let ports: Vec<_> = ports.collect();
         let guests = Memories(models.iter().map(|_| Memory::new(0x4_0000)).collect(), lent);
         let (lines, resumes) = (vec![false; ports.len()], vec![None; ports.len()]);
-        Self { segment, physical, guests, lines, resumes, takes: 0, ports, mirrors: vec![], now: 0 }
+        Self { shared, physical, guests, lines, resumes, takes: 0, ports, mirrors: vec![], now: 0 }
     }
 
-    /// Calls the segment as the hypervisor does, lines and time included.
-    fn with<R>(&mut self, act: impl FnOnce(&mut Segment, &mut World<'_, Memories>) -> R) -> R {
+    /// Calls the shared card as the hypervisor does, lines and time included.
+    fn with<R>(&mut self, act: impl FnOnce(&mut SharedNic, &mut Environment<'_, Memories>) -> R) -> R {
         self.now += 1000;
         let mut own = self.physical.memory.clone();
         let card = Card { registers: &mut self.physical, memory: &mut own };
         let ended = self.now + self.takes;
-        let mut world = World { card, guests: &mut self.guests, now: self.now, clock: &|| ended };
-        let result = act(&mut self.segment, &mut world);
+        let mut env = Environment { card, guests: &mut self.guests, now: self.now, clock: &|| ended };
+        let result = act(&mut self.shared, &mut env);
         loop {
-            let changed = self.segment.take_changes();
+            let changed = self.shared.take_changes();
             for (line, (port, _)) in self.lines.iter_mut().zip(&self.ports) {
                 if changed.lines & port.bit() != 0 {
-                    *line = self.segment.line(*port);
+                    *line = self.shared.line(*port);
                 }
-                assert_eq!(*line, self.segment.line(*port), "a line changed and nobody was told");
+                assert_eq!(*line, self.shared.line(*port), "a line changed and nobody was told");
             }
             for (resumes, (port, _)) in self.resumes.iter_mut().zip(&self.ports) {
                 if changed.resumes & port.bit() != 0 {
-                    *resumes = self.segment.resumes_at(*port);
+                    *resumes = self.shared.resumes_at(*port);
                 }
-                assert_eq!(*resumes, self.segment.resumes_at(*port), "a card goes on and nobody was told");
+                assert_eq!(*resumes, self.shared.resumes_at(*port), "a card goes on and nobody was told");
             }
             for ((_, shown), (port, _)) in self.mirrors.iter_mut().zip(&self.ports) {
                 if changed.shown & port.bit() != 0 {
-                    *shown = self.segment.shown(*port);
+                    *shown = self.shared.shown(*port);
                 }
-                assert_eq!(*shown, self.segment.shown(*port), "a page changed and nobody was told");
+                assert_eq!(*shown, self.shared.shown(*port), "a page changed and nobody was told");
             }
             if changed.is_empty() {
                 return result;
             }
-            self.segment.carried_out(&mut world, changed.shown);
+            self.shared.carried_out(&mut env, changed.shown);
         }
     }
 
@@ -265,12 +265,12 @@ impl Machine {
     fn settle(&mut self) {
         for _ in 0..400 {
             self.physical.after();
-            if self.physical.nic.interrupt() && self.segment.holder().is_none() {
-                self.with(|segment, world| segment.interrupt(world));
+            if self.physical.nic.interrupt() && self.shared.holder().is_none() {
+                self.with(|shared, env| shared.interrupt(env));
             }
             self.now += 1_000_000;
-            if self.segment.deadline().is_some_and(|at| at <= self.now) {
-                self.with(|segment, world| segment.poll(world));
+            if self.shared.deadline().is_some_and(|at| at <= self.now) {
+                self.with(|shared, env| shared.poll(env));
             }
             (0..self.ports.len()).for_each(|guest| self.resume_if_due(guest));
         }
@@ -280,7 +280,7 @@ impl Machine {
     fn resume_if_due(&mut self, guest: usize) {
         if self.resumes[guest].is_some_and(|at| at <= self.now) {
             let (port, _) = self.ports[guest];
-            self.with(|segment, world| segment.resume(world, port));
+            self.with(|shared, env| shared.resume(env, port));
         }
     }
 
@@ -319,12 +319,12 @@ impl Machine {
     }
 
     fn line(&self, guest: usize) -> bool {
-        let holds = self.segment.holder() == Some(self.ports[guest].0);
+        let holds = self.shared.holder() == Some(self.ports[guest].0);
         if holds { self.physical.nic.interrupt() } else { self.lines[guest] }
     }
 
     fn counters(&self, guest: usize) -> Counters {
-        self.segment.counters(self.ports[guest].0).unwrap()
+        self.shared.counters(self.ports[guest].0).unwrap()
     }
 }
 
@@ -352,11 +352,11 @@ impl RawDevice for GuestCard<'_> {
                 let value = words.look(u32::from(offset) & !3) >> (8 * (offset & 3));
                 let value = value & (u32::MAX >> (32 - 8 * width));
                 // As if it had exited; and an exit would have done nothing to the card.
-                let mut card = self.machine.segment.station(port).unwrap().nic.clone();
+                let mut card = self.machine.shared.vnic(port).unwrap().nic.clone();
                 let posted = matches!(self.reaches(offset, Direction::WRITE), Some((_, false)));
                 if !posted {
                     assert_eq!(value, card.read(register, width), "{register:?}");
-                    let after = self.machine.segment.station(port).unwrap().nic.interrupt();
+                    let after = self.machine.shared.vnic(port).unwrap().nic.interrupt();
                     assert_eq!(card.interrupt(), after, "{register:?}");
                 }
                 value
@@ -364,7 +364,7 @@ impl RawDevice for GuestCard<'_> {
             None => {
                 let mut word = [0; 4];
                 let into = &mut word[..usize::from(width)];
-                self.machine.with(|segment, world| segment.read(world, port, register, width, into));
+                self.machine.with(|shared, env| shared.read(env, port, register, width, into));
                 u32::from_le_bytes(word)
             }
         }
@@ -377,17 +377,17 @@ impl RawDevice for GuestCard<'_> {
             Some((mut words, false)) => words.show(offset.into(), value),
             None => {
                 let from = &value.to_le_bytes()[..usize::from(width)];
-                self.machine.with(|segment, world| segment.write(world, port, register, width, from));
+                self.machine.with(|shared, env| shared.write(env, port, register, width, from));
             }
         }
     }
     fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
         let (port, register) = (self.machine.ports[self.guest].0, self.register(offset));
-        self.machine.with(|segment, world| segment.read(world, port, register, width, into));
+        self.machine.with(|shared, env| shared.read(env, port, register, width, into));
     }
     fn write_string(&mut self, offset: u16, width: u8, from: &[u8]) {
         let (port, register) = (self.machine.ports[self.guest].0, self.register(offset));
-        self.machine.with(|segment, world| segment.write(world, port, register, width, from));
+        self.machine.with(|shared, env| shared.write(env, port, register, width, from));
     }
 }
 
@@ -460,7 +460,7 @@ fn a_card_off_the_bus_reaches_no_memory() {
         let mut machine = Machine::new(NicModel::Ne2000, &[model]);
         let mut driver = machine.driver(0);
         let port = machine.ports[0].0;
-        machine.segment.configure(port, false, false);
+        machine.shared.configure(port, false, false);
         let before = machine.guests.0[0].0.borrow().clone();
         machine.physical.arriving.push_back(frame(ALL, ROUTER, 60, 1));
         machine.settle();
@@ -481,14 +481,14 @@ fn a_line_that_is_switched_off_is_down() {
     machine.settle();
     assert!(machine.lines[0]);
     for silent in [true, false] {
-        machine.with(|segment, _| segment.configure(port, true, silent));
+        machine.with(|shared, _| shared.configure(port, true, silent));
         assert_eq!(machine.lines[0], !silent);
     }
-    machine.segment.detach(port);
+    machine.shared.detach(port);
     machine.ports.clear();
     machine.physical.arriving.push_back(frame(ALL, ROUTER, 60, 1));
     machine.settle();
-    assert_eq!(machine.segment.deadline(), None);
+    assert_eq!(machine.shared.deadline(), None);
 }
 
 #[test]
@@ -536,7 +536,7 @@ fn a_full_ring_is_sent_in_portions() {
     assert!((1..=Budget::STEPS / 2).contains(&first), "{first}");
     let at = machine.resumes[0].expect("the rest is to follow");
     assert!(at > machine.now + 100_000, "and not at once");
-    machine.with(|segment, world| segment.poll(world));
+    machine.with(|shared, env| shared.poll(env));
     machine.drive(0, |card| card.registers.write(0x3818, 4, 200));
     assert_eq!(machine.physical.wire.len(), first, "neither by polling nor by another doorbell");
     machine.settle();
@@ -586,7 +586,7 @@ proptest! {
                     machine.physical.after();
                 }
                 while machine.physical.nic.interrupt() {
-                    machine.with(|segment, world| segment.interrupt(world));
+                    machine.with(|shared, env| shared.interrupt(env));
                 }
             }
             if mark % 11 == 0 {

@@ -2,7 +2,7 @@
 
 use crate::Input;
 use sluice_abi::config::NicModel;
-use sluice_emulated::{Guests, PortId, Register, Segment, World};
+use sluice_emulated::{Environment, Guests, PortId, Register, SharedNic};
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_uplink::{Card, Counters, DmaMemory, MAX_FRAME, NoMemory, RawDevice, Sent, Uplink, for_device};
 use std::cell::RefCell;
@@ -80,7 +80,7 @@ impl Guests for Only {
         (port == self.0).then(|| self.1.clone())
     }
     // No IOMMU.
-    fn lend(&mut self, to: Option<PortId>) -> bool {
+    fn confine_dma(&mut self, to: Option<PortId>) -> bool {
         to.is_none()
     }
 }
@@ -98,13 +98,13 @@ fn frame(to: [u8; 6], from: [u8; 6], content: &[u8], len: usize) -> Vec<u8> {
 /// A guest does anything to its software card, of any model, with a quiet neighbour on the switch. Asserts that only
 /// frames with the guests' own addresses and of legal length reach the wire, that nothing for the neighbour alone
 /// comes into the guest's memory or through its data port, that lines are told of, and that no call is endless.
-pub fn segment(data: &[u8]) {
+pub fn shared_nic(data: &[u8]) {
     let mut input = Input::new(data);
     let model = input.choose(&NicModel::ALL).1;
     let wire = Arc::new(Mutex::new(Wire::default()));
-    let mut segment = Segment::new(Box::new(Uplinked(wire.clone())));
-    let mallory = segment.attach(model, MALLORY).unwrap();
-    let bob = segment.attach(NicModel::Ne2000, BOB).unwrap();
+    let mut shared = SharedNic::new(Box::new(Uplinked(wire.clone())));
+    let mallory = shared.attach(model, MALLORY).unwrap();
+    let bob = shared.attach(NicModel::Ne2000, BOB).unwrap();
     let memory = Memory(Rc::new(RefCell::new(VecMemory::new(0, MEMORY))));
     let mut guests = Only(mallory, memory.clone());
     let (mut now, mut line) = (0u64, false);
@@ -112,18 +112,18 @@ pub fn segment(data: &[u8]) {
         let (mut nothing, mut none) = (Nothing, NoMemory);
         let card = Card { registers: &mut nothing, memory: &mut none };
         let began = now;
-        let mut world = World { card, guests: &mut guests, now, clock: &|| began };
+        let mut env = Environment { card, guests: &mut guests, now, clock: &|| began };
         let limit = if model == NicModel::E1000 { 0x5fff } else { 0xff };
         let register = Register { io: input.flag(), offset: u32::from(input.u16()) & limit };
         let width = input.choose(&[1, 2, 4, 4]);
         match input.u8() % 10 {
             0..=2 => {
                 let value = input.u32().to_le_bytes();
-                segment.write(&mut world, mallory, register, width, &value[..usize::from(width)]);
+                shared.write(&mut env, mallory, register, width, &value[..usize::from(width)]);
             }
             3 => {
                 let mut into = vec![0; usize::from(width) * usize::from(input.u8()).max(1)];
-                segment.read(&mut world, mallory, register, width, &mut into);
+                shared.read(&mut env, mallory, register, width, &mut into);
                 assert!(!holds_secret(&into));
             }
             4 => {
@@ -131,7 +131,7 @@ pub fn segment(data: &[u8]) {
                 let mut bytes = input.bytes(count).to_vec();
                 bytes.resize(count, 0);
                 let data = Register { io: true, offset: 0x10 };
-                segment.write(&mut world, mallory, data, width, &bytes);
+                shared.write(&mut env, mallory, data, width, &bytes);
             }
             5 => {
                 let address = u64::from(input.u16()) & (MEMORY as u64 - 1);
@@ -143,28 +143,28 @@ pub fn segment(data: &[u8]) {
                 let content: &[u8] = if to == BOB { SECRET } else { b"for all" };
                 let frame = frame(to, ROUTER, content, usize::from(input.u16()) % 1600);
                 wire.lock().unwrap().arriving.push(frame);
-                segment.interrupt(&mut world);
+                shared.interrupt(&mut env);
             }
-            7 => segment.configure(mallory, input.flag(), input.flag()),
+            7 => shared.configure(mallory, input.flag(), input.flag()),
             8 => {
                 now = now.wrapping_add(u64::from(input.u32()) << (input.u8() % 20));
-                world.now = now;
-                segment.poll(&mut world);
+                env.now = now;
+                shared.poll(&mut env);
                 for port in [mallory, bob] {
-                    if segment.resumes_at(port).is_some_and(|at| at <= now) {
-                        segment.resume(&mut world, port);
+                    if shared.resumes_at(port).is_some_and(|at| at <= now) {
+                        shared.resume(&mut env, port);
                     }
                 }
             }
             _ => wire.lock().unwrap().full = input.flag(),
         }
-        if segment.take_changes().lines & mallory.bit() != 0 {
+        if shared.take_changes().lines & mallory.bit() != 0 {
             line = !line;
         }
-        assert_eq!(line, segment.line(mallory), "a line changed and nobody was told");
+        assert_eq!(line, shared.line(mallory), "a line changed and nobody was told");
     }
     assert!(!holds_secret(&memory.0.borrow().bytes));
-    let counters = segment.counters(bob).unwrap();
+    let counters = shared.counters(bob).unwrap();
     assert_eq!((counters.forged, counters.tx_packets), (0, 0), "Bob did nothing");
 }
 

@@ -11,8 +11,8 @@
 pub mod boot;
 pub mod dmar;
 pub mod emulated;
-pub mod emulator;
 mod input;
+pub mod insn;
 pub mod ivrs;
 pub mod masters;
 pub mod models;
@@ -29,9 +29,9 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
-    ("emulator_step", emulator::step),
-    ("emulator_string_io", emulator::string_io),
-    ("emulator_walk", emulator::walk),
+    ("insn_step", insn::step),
+    ("insn_string_io", insn::string_io),
+    ("insn_walk", insn::walk),
     ("boot_loader", boot::loader),
     ("boot_bundle", boot::bundle),
     ("boot_config", boot::config),
@@ -54,6 +54,6 @@ pub const TARGETS: &[Target] = &[
     ("model_rtl8139", models::rtl8139),
     ("model_e1000", models::e1000),
     ("vpio_masters", masters::masters),
-    ("emulated_segment", emulated::segment),
+    ("shared_nic", emulated::shared_nic),
     ("uplink_cards", emulated::uplink),
 ];

@@ -3,7 +3,7 @@
 use crate::Input;
 use sluice_abi::config::NicModel;
 use sluice_emulated::{
-    DirectPolicy, Direction, Guests, Mirror, PAGES, PortId, Register, Segment, Shown, World,
+    DirectPolicy, Direction, Environment, Guests, Mirror, PAGES, PortId, Register, SharedNic, Shown,
 };
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_nic::{Budget, E1000, Rtl8139, e1000};
@@ -154,7 +154,7 @@ impl Guests for Both {
     fn memory(&mut self, port: PortId) -> Option<Memory> {
         self.0.iter().find(|(own, _)| *own == port).map(|(_, memory)| memory.clone())
     }
-    fn lend(&mut self, to: Option<PortId>) -> bool {
+    fn confine_dma(&mut self, to: Option<PortId>) -> bool {
         let memory = to.and_then(|port| Some((port, self.memory(port)?)));
         *self.1.borrow_mut() = memory;
         true
@@ -174,7 +174,7 @@ impl Mirror for Words {
 }
 
 struct Machine {
-    segment: Segment,
+    shared: SharedNic,
     physical: Physical,
     guests: Both,
     mirrors: [(Words, Shown); 2],
@@ -182,26 +182,26 @@ struct Machine {
 }
 
 impl Machine {
-    /// Calls the segment as the hypervisor does.
-    fn with<R>(&mut self, act: impl FnOnce(&mut Segment, &mut World<'_, Both>) -> R) -> R {
+    /// calls the shared card as the hypervisor does.
+    fn with<R>(&mut self, act: impl FnOnce(&mut SharedNic, &mut Environment<'_, Both>) -> R) -> R {
         let ports = [self.port(0), self.port(1)];
         let mut own = self.physical.own.clone();
         let card = Card { registers: &mut self.physical, memory: &mut own };
         let now = self.now;
-        let mut world = World { card, guests: &mut self.guests, now, clock: &|| now };
-        let result = act(&mut self.segment, &mut world);
+        let mut env = Environment { card, guests: &mut self.guests, now, clock: &|| now };
+        let result = act(&mut self.shared, &mut env);
         for _ in 0..16 {
-            let changed = self.segment.take_changes();
+            let changed = self.shared.take_changes();
             for ((_, shown), port) in self.mirrors.iter_mut().zip(ports) {
                 if changed.shown & port.bit() != 0 {
-                    *shown = self.segment.shown(port);
+                    *shown = self.shared.shown(port);
                 }
-                assert_eq!(*shown, self.segment.shown(port), "a page changed and nobody was told");
+                assert_eq!(*shown, self.shared.shown(port), "a page changed and nobody was told");
             }
             if changed.is_empty() {
                 return result;
             }
-            self.segment.carried_out(&mut world, changed.shown);
+            self.shared.carried_out(&mut env, changed.shown);
         }
         panic!("hooks change for ever");
     }
@@ -219,9 +219,7 @@ impl Machine {
             (false, _) => {
                 let register = Register { io: false, offset };
                 let (port, bytes) = (self.port(guest), value.to_le_bytes());
-                self.with(|segment, world| {
-                    segment.write(world, port, register, width, &bytes[..width.into()])
-                });
+                self.with(|shared, env| shared.write(env, port, register, width, &bytes[..width.into()]));
             }
         }
     }
@@ -236,23 +234,23 @@ impl Machine {
                 let register = Register { io: false, offset };
                 let (port, mut bytes) = (self.port(guest), [0; 4]);
                 let into = &mut bytes[..width.into()];
-                self.with(|segment, world| segment.read(world, port, register, width, into));
+                self.with(|shared, env| shared.read(env, port, register, width, into));
                 u32::from_le_bytes(bytes)
             }
         }
     }
 
-    /// Time passes: the card's line, the segment's deadlines.
+    /// Time passes: the card's line, the shared card's deadlines.
     fn pass(&mut self, nanoseconds: u64) {
         self.now += nanoseconds;
         self.physical.work();
-        if self.physical.interrupt() && self.segment.holder().is_none() {
-            self.with(|segment, world| segment.interrupt(world));
+        if self.physical.interrupt() && self.shared.holder().is_none() {
+            self.with(|shared, env| shared.interrupt(env));
         }
-        self.with(|segment, world| segment.poll(world));
+        self.with(|shared, env| shared.poll(env));
         for port in [self.port(0), self.port(1)] {
-            if self.segment.resumes_at(port).is_some_and(|at| at <= self.now) {
-                self.with(|segment, world| segment.resume(world, port));
+            if self.shared.resumes_at(port).is_some_and(|at| at <= self.now) {
+                self.with(|shared, env| shared.resume(env, port));
             }
         }
     }
@@ -296,20 +294,20 @@ fn machine(input: &mut Input<'_>) -> (Machine, Box<dyn Uplink>) {
     let mut uplink = for_device(ids.0, ids.1).unwrap();
     let mut own = physical.own.clone();
     assert!(uplink.start(&mut Card { registers: &mut physical, memory: &mut own }));
-    let mut segment = Segment::new(uplink);
-    let handling = input.choose(&[DirectPolicy::Never, DirectPolicy::Guarded, DirectPolicy::Open]);
+    let mut shared = SharedNic::new(uplink);
+    let policy = input.choose(&[DirectPolicy::Never, DirectPolicy::Guarded, DirectPolicy::Open]);
     let mut plug = |mac| {
-        let port = segment.attach(model, mac).unwrap();
-        segment.configure(port, true, false);
+        let port = shared.attach(model, mac).unwrap();
+        shared.configure(port, true, false);
         let words = Words(Arc::new(Mutex::new(vec![0; WINDOW as usize / 4])));
-        segment.show(port, Box::new(words.clone()));
-        segment.allow(port, handling);
+        shared.show(port, Box::new(words.clone()));
+        shared.allow(port, policy);
         (port, words)
     };
     let [(mallory, first), (bob, second)] = [plug(MALLORY), plug(BOB)];
     let mirrors = [first, second].map(|words| (words, Shown::default()));
     let guests = Both([(mallory, Memory::new()), (bob, Memory::new())], lent);
-    let mut machine = Machine { segment, physical, guests, mirrors, now: 0 };
+    let mut machine = Machine { shared, physical, guests, mirrors, now: 0 };
     machine.pass(1_000_000_000);
     (machine, for_device(ids.0, ids.1).unwrap())
 }
@@ -355,15 +353,15 @@ pub fn masters(data: &[u8]) {
                 machine.bob(|card| bob.poll(card, &mut |_| ()));
             }
             // While Bob is off-line nobody defends his address: see the threat model.
-            9 if online && machine.segment.holder().is_none() => {
+            9 if online && machine.shared.holder().is_none() => {
                 machine.physical.receive(&secret(BOB, ROUTER, input.u8().into()));
             }
             10 => machine.pass(u64::from(input.u8()) << 22),
             _ => {
                 let (port, master) = (machine.port(0), !input.u8().is_multiple_of(8));
-                machine.with(|segment, world| {
-                    segment.configure(port, master, false);
-                    segment.poll(world);
+                machine.with(|shared, env| {
+                    shared.configure(port, master, false);
+                    shared.poll(env);
                 });
             }
         }

@@ -6,7 +6,7 @@
 
 use crate::Input;
 use sluice_nic::Ne2000;
-use sluice_vpio::{Access, ClientId, Monitor, Outcome, RawDevice, Reaction, Refusal, Timing};
+use sluice_vpio::{ClientId, Monitor, Outcome, RawDevice, Reaction, Refusal, RegisterAccess, Timing};
 
 /// Ports of the card.
 const PORTS: u16 = 32;
@@ -180,7 +180,7 @@ impl World {
     }
 
     /// An access, hooked or direct as the monitor wants it. False if the client has to wait.
-    fn access(&mut self, index: usize, access: Access<'_>) -> bool {
+    fn access(&mut self, index: usize, access: RegisterAccess<'_>) -> bool {
         let Some(client) = self.clients[index] else { return false };
         self.now += 1_000;
         let (offset, width) = access.place();
@@ -189,16 +189,16 @@ impl World {
         let mut word = None;
         let done = match access {
             access if hooked => {
-                let string = matches!(access, Access::ReadString { .. });
-                let read = matches!(access, Access::Read { .. });
+                let string = matches!(access, RegisterAccess::ReadString { .. });
+                let read = matches!(access, RegisterAccess::Read { .. });
                 let mut copy = Vec::new();
                 let outcome = match access {
-                    Access::ReadString { offset, width, into } => {
+                    RegisterAccess::ReadString { offset, width, into } => {
                         let outcome = self.monitor.access(
                             &mut self.hardware,
                             client,
                             self.now,
-                            Access::ReadString { offset, width, into },
+                            RegisterAccess::ReadString { offset, width, into },
                         );
                         copy.extend_from_slice(into);
                         outcome
@@ -216,22 +216,22 @@ impl World {
                     }
                 }
             }
-            Access::Read { offset, width } => {
+            RegisterAccess::Read { offset, width } => {
                 word = Some(self.hardware.read(offset, width));
                 true
             }
-            Access::Write { offset, width, value } => {
+            RegisterAccess::Write { offset, width, value } => {
                 self.hardware.write(offset, width, value);
                 true
             }
-            Access::ReadString { offset, width, into } => {
+            RegisterAccess::ReadString { offset, width, into } => {
                 self.hardware.read_string(offset, width, into);
                 if offset == DATA {
                     self.see(index, into);
                 }
                 true
             }
-            Access::WriteString { offset, width, from } => {
+            RegisterAccess::WriteString { offset, width, from } => {
                 self.hardware.write_string(offset, width, from);
                 true
             }
@@ -254,7 +254,7 @@ impl World {
     }
 
     fn write(&mut self, index: usize, offset: u16, value: u8) -> bool {
-        self.access(index, Access::Write { offset, width: 1, value: value.into() })
+        self.access(index, RegisterAccess::Write { offset, width: 1, value: value.into() })
     }
 
     /// Several register writes, the way a driver makes them; ends where the client has to wait.
@@ -287,7 +287,7 @@ impl World {
         frame.resize(frame.len().next_multiple_of(4), 0);
         let [count, more] = len.to_le_bytes();
         if self.remote(index, 0x12, u16::from(page) << 8, frame.len() as u16)
-            && self.access(index, Access::WriteString { offset: DATA, width: 4, from: &frame })
+            && self.access(index, RegisterAccess::WriteString { offset: DATA, width: 4, from: &frame })
         {
             self.writes(index, [(7, 0x40), (5, count), (6, more), (4, page), (0, 0x26)]);
         }
@@ -297,7 +297,7 @@ impl World {
         let len = len & !3;
         let mut bytes = vec![0; usize::from(len)];
         if self.remote(index, 0x0a, address, len) {
-            self.access(index, Access::ReadString { offset: DATA, width: 4, into: &mut bytes });
+            self.access(index, RegisterAccess::ReadString { offset: DATA, width: 4, into: &mut bytes });
         }
     }
 }
@@ -340,16 +340,16 @@ fn act(world: &mut World, input: &mut Input<'_>) {
             // What goes into card memory must not look like another's mark.
             let value = input.u32();
             let value = if offset >= DATA { value & 0x7f7f_7f7f } else { value };
-            world.access(index, Access::Write { offset, width, value });
+            world.access(index, RegisterAccess::Write { offset, width, value });
         }
-        5 | 6 => drop(world.access(index, Access::Read { offset, width })),
+        5 | 6 => drop(world.access(index, RegisterAccess::Read { offset, width })),
         7 => {
             let mut bytes = vec![0; usize::from(input.u8()) * usize::from(width)];
-            world.access(index, Access::ReadString { offset: DATA, width, into: &mut bytes });
+            world.access(index, RegisterAccess::ReadString { offset: DATA, width, into: &mut bytes });
         }
         8 => {
             let bytes = vec![mark(index); usize::from(input.u8()) * usize::from(width)];
-            world.access(index, Access::WriteString { offset: DATA, width, from: &bytes });
+            world.access(index, RegisterAccess::WriteString { offset: DATA, width, from: &bytes });
         }
         9 | 10 => drop(world.writes(index, start(mac(index)))),
         11 | 12 => world.send(index, u16::from(input.u8()) * 6 + 60, input.choose(&[0x40, 0x46, 0x60, 0x80])),

@@ -41,7 +41,7 @@ mod bank {
 
 /// An access that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct FailedAccess {
     /// Port, or guest-physical address.
     pub place: u64,
     /// It was a write.
@@ -95,7 +95,7 @@ impl MachineCheck {
 
     /// Records an access. Returns whether the guest takes the exception; `enabled` is its CR4.MCE, without which
     /// the exception would shut it down, as would one while another is handled.
-    pub fn report(&mut self, access: Access, enabled: bool) -> bool {
+    pub fn report(&mut self, access: FailedAccess, enabled: bool) -> bool {
         if !self.bank {
             return false;
         }
@@ -124,7 +124,7 @@ impl MachineCheck {
 mod tests {
     use super::*;
 
-    const OUT: Access = Access { place: 0xc00c, write: true, deferred: true };
+    const OUT: FailedAccess = FailedAccess { place: 0xc00c, write: true, deferred: true };
 
     /// As Linux sets it up.
     fn started() -> MachineCheck {
@@ -157,14 +157,14 @@ mod tests {
         assert_eq!(processor.read(BANK_MISC), Some(0xc00c));
         processor.write(BANK_STATUS, 0).unwrap();
         processor.write(STATUS, 0).unwrap();
-        assert!(processor.report(Access { write: false, ..OUT }, true));
+        assert!(processor.report(FailedAccess { write: false, ..OUT }, true));
         assert_eq!(processor.read(BANK_STATUS), Some(0x9800_1000_0000_081b));
     }
 
     #[test]
     fn an_error_that_ends_a_kernel_is_not_hidden_by_one_that_does_not() {
         let mut processor = started();
-        let fatal = Access { place: 0x60, write: false, deferred: false };
+        let fatal = FailedAccess { place: 0x60, write: false, deferred: false };
         processor.report(OUT, false);
         assert!(processor.report(fatal, true));
         assert_eq!(processor.read(BANK_STATUS), Some(0xf800_0000_0000_081b));
@@ -184,7 +184,7 @@ mod tests {
         // It is there to be found, all the same.
         assert_ne!(processor.read(BANK_STATUS).unwrap() & bank::VALID, 0);
         assert!(processor.report(OUT, true));
-        assert!(!processor.report(Access { place: 1, ..OUT }, true), "one is being handled");
+        assert!(!processor.report(FailedAccess { place: 1, ..OUT }, true), "one is being handled");
         assert_ne!(processor.read(BANK_STATUS).unwrap() & bank::OVERFLOW, 0);
         assert_eq!(processor.read(BANK_MISC), Some(0xc00c), "the first is kept");
         // The handler ends by clearing MCG_STATUS.

@@ -31,7 +31,7 @@ impl ClientId {
 /// A hooked access of a client. Bytes of strings are little-endian elements of `width` bytes each;
 /// their length must be a multiple of `width`. The caller may split a long `rep` into several.
 #[derive(Debug)]
-pub enum Access<'a> {
+pub enum RegisterAccess<'a> {
     /// IN.
     Read {
         /// Port, relative to the device.
@@ -68,7 +68,7 @@ pub enum Access<'a> {
     },
 }
 
-impl Access<'_> {
+impl RegisterAccess<'_> {
     /// Port and width.
     pub const fn place(&self) -> (u16, u8) {
         match *self {
@@ -98,7 +98,7 @@ impl Access<'_> {
 /// What became of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Carried out; for [`Access::Read`] the value read (else 0). Advance the guest's RIP.
+    /// Carried out; for [`RegisterAccess::Read`] the value read (else 0). Advance the guest's RIP.
     Done(u32),
     /// Nothing was done: the client does not hold the device. Deschedule it without advancing RIP;
     /// repeat the access when [`crate::Changes::wake`] names it.
@@ -110,7 +110,7 @@ pub enum Outcome {
 /// An access that had no effect: treat it as done with this value, and react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// For [`Access::Read`] the value read.
+    /// For [`RegisterAccess::Read`] the value read.
     pub value: u32,
     /// The register that it named, if any.
     pub register: Option<RegisterId>,
@@ -122,7 +122,7 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// It is not the client's to make.
-    Access,
+    RegisterAccess,
     /// It would send what is not the client's. Drivers wait for the end of what they send.
     Send,
 }

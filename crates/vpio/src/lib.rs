@@ -21,6 +21,6 @@ mod counters;
 mod monitor;
 mod ne2000;
 
-pub use access::{Access, ClientId, Outcome, RawDevice, Reaction, Refusal};
+pub use access::{ClientId, Outcome, RawDevice, Reaction, Refusal, RegisterAccess};
 pub use counters::{ClientCounters, DeviceCounters};
 pub use monitor::{AttachError, Changes, Monitor, Policy, Timing};

@@ -10,7 +10,7 @@ mod handoff;
 
 use core::array;
 
-use crate::access::{Access, Cause, ClientId, Outcome, RawDevice, Reaction, Refusal, Served};
+use crate::access::{Cause, ClientId, Outcome, RawDevice, Reaction, Refusal, RegisterAccess, Served};
 use crate::counters::{ClientCounters, DeviceCounters};
 use crate::ne2000::{CountingDevice, Device, Regime};
 use handoff::Queue;
@@ -260,11 +260,11 @@ impl Monitor {
         raw: &mut dyn RawDevice,
         client: ClientId,
         now: u64,
-        access: Access<'_>,
+        access: RegisterAccess<'_>,
     ) -> Outcome {
         let attached = self.attached & client.bit() != 0;
         let Some(slot) = self.slots.get_mut(client.index()).filter(|_| attached) else {
-            if let Access::ReadString { into, .. } = access {
+            if let RegisterAccess::ReadString { into, .. } = access {
                 into.fill(0xff);
             }
             return Outcome::Refused(Refusal {
@@ -311,7 +311,7 @@ impl Monitor {
         let slot = self.slots.get(client.index());
         let wanted = slot.and_then(|slot| slot.reactions.get(usize::from(register.0)).copied().flatten());
         let reaction = wanted.unwrap_or(match cause {
-            Cause::Access => Reaction::Discard,
+            Cause::RegisterAccess => Reaction::Discard,
             Cause::Send => Reaction::Interrupt,
         });
         if reaction == Reaction::Interrupt {
@@ -327,7 +327,7 @@ impl Monitor {
         raw: &mut dyn RawDevice,
         client: ClientId,
         now: u64,
-        access: Access<'_>,
+        access: RegisterAccess<'_>,
     ) -> Option<Served> {
         if !self.device.online(client) {
             if !self.device.engages(client, &access) {
@@ -348,8 +348,8 @@ impl Monitor {
         }
         // Bytes written to registers are events of the model; remembered before they are consumed.
         let written = match access {
-            Access::Write { width: 1, value, .. } => Some(value as u8),
-            Access::WriteString { width: 1, from, .. } => from.last().copied(),
+            RegisterAccess::Write { width: 1, value, .. } => Some(value as u8),
+            RegisterAccess::WriteString { width: 1, from, .. } => from.last().copied(),
             _ => None,
         };
         let served = self.device.serve(raw, client, access);

@@ -11,7 +11,7 @@ use common::schedule::drive;
 use common::{OUTSIDE, TIMING, World, frame, mac, mark};
 use proptest::prelude::*;
 use sluice_nic::ne2000::Reception;
-use sluice_vpio::{Access, Outcome};
+use sluice_vpio::{Outcome, RegisterAccess};
 
 struct Random(u64);
 
@@ -378,7 +378,7 @@ fn ports_behind_the_card_are_nobodys() {
     let before = world.hw.nic.regs;
     for offset in [0x20, 0x21, 0x100, u16::MAX] {
         let (client, now) = (world.clients[0], world.now);
-        let write = Access::Write { offset, width: 1, value: 0x55 };
+        let write = RegisterAccess::Write { offset, width: 1, value: 0x55 };
         assert!(matches!(world.monitor.access(&mut world.hw, client, now, write), Outcome::Refused(_)));
     }
     assert_eq!(world.hw.nic.regs, before);

@@ -5,14 +5,16 @@ mod common;
 use std::cell::RefCell;
 
 use common::{OUTSIDE, TIMING, World, frame, mac, mark};
-use sluice_vpio::{Access, AttachError, ClientId, Monitor, Outcome, RawDevice, Reaction, Refusal, Timing};
+use sluice_vpio::{
+    AttachError, ClientId, Monitor, Outcome, RawDevice, Reaction, Refusal, RegisterAccess, Timing,
+};
 
 fn outb(world: &RefCell<World>, index: usize, offset: u16, value: u8) -> Option<u32> {
-    world.borrow_mut().io(index, Access::Write { offset, width: 1, value: value.into() })
+    world.borrow_mut().io(index, RegisterAccess::Write { offset, width: 1, value: value.into() })
 }
 
 fn inb(world: &RefCell<World>, index: usize, offset: u16) -> Option<u8> {
-    world.borrow_mut().io(index, Access::Read { offset, width: 1 }).map(|value| value as u8)
+    world.borrow_mut().io(index, RegisterAccess::Read { offset, width: 1 }).map(|value| value as u8)
 }
 
 /// Puts a client on-line with accesses that never wait.
@@ -98,13 +100,13 @@ fn an_off_line_client_stops_no_holder() {
             // Long enough for any grace to be over.
             world.now += 50_000;
             for offset in 0..0x20 {
-                let read = Access::Read { offset, width: 1 };
+                let read = RegisterAccess::Read { offset, width: 1 };
                 assert_ne!(world.monitor.access(&mut Untouchable, other, world.now, read), Outcome::Wait);
             }
             for (offset, value) in
                 [(0, 0x21), (0x0e, 0x49), (1, round), (7, 0xff), (0x0f, 0x7f), (0, 0x61), (1, 8)]
             {
-                let write = Access::Write { offset, width: 1, value };
+                let write = RegisterAccess::Write { offset, width: 1, value };
                 assert_ne!(world.monitor.access(&mut Untouchable, other, world.now, write), Outcome::Wait);
             }
             world.monitor.end_of_interrupt(other);
@@ -294,7 +296,7 @@ fn an_unknown_client_is_refused() {
     let world = &mut *world.borrow_mut();
     let nobody = ClientId::from_index(5).unwrap();
     let mut bytes = [0; 8];
-    let access = Access::ReadString { offset: 0x10, width: 4, into: &mut bytes };
+    let access = RegisterAccess::ReadString { offset: 0x10, width: 4, into: &mut bytes };
     assert_eq!(
         world.monitor.access(&mut world.hw, nobody, 1, access),
         Outcome::Refused(Refusal { value: u32::MAX, register: None, reaction: Reaction::Discard })

@@ -5,7 +5,7 @@ mod common;
 use common::{TIMING, World};
 use sluice_model::RegisterId;
 use sluice_model::models::ne2000::id;
-use sluice_vpio::{Access, ClientId, Outcome, Reaction, Refusal};
+use sluice_vpio::{ClientId, Outcome, Reaction, Refusal, RegisterAccess};
 use std::cell::RefCell;
 
 const CMD: u16 = 0;
@@ -20,7 +20,7 @@ const OWC: u32 = 0x80;
 const ABT: u32 = 0x08;
 const PROMISCUOUS: u8 = 0x1c;
 
-fn access(world: &RefCell<World>, index: usize, access: Access<'_>) -> Outcome {
+fn access(world: &RefCell<World>, index: usize, access: RegisterAccess<'_>) -> Outcome {
     let world = &mut *world.borrow_mut();
     let (client, now) = (world.clients[index], world.now);
     let outcome = world.monitor.access(&mut world.hw, client, now, access);
@@ -29,11 +29,11 @@ fn access(world: &RefCell<World>, index: usize, access: Access<'_>) -> Outcome {
 }
 
 fn write(world: &RefCell<World>, index: usize, offset: u16, value: u8) -> Outcome {
-    access(world, index, Access::Write { offset, width: 1, value: value.into() })
+    access(world, index, RegisterAccess::Write { offset, width: 1, value: value.into() })
 }
 
 fn read(world: &RefCell<World>, index: usize, offset: u16) -> u32 {
-    world.borrow_mut().io(index, Access::Read { offset, width: 1 }).expect("it has the card")
+    world.borrow_mut().io(index, RegisterAccess::Read { offset, width: 1 }).expect("it has the card")
 }
 
 /// A client that is on the network, with an interrupt for everything.
@@ -42,7 +42,7 @@ fn start(world: &RefCell<World>, index: usize) {
     for (offset, value) in
         [(CMD, 0x21)].into_iter().chain(setup).chain([(0x0d, 0), (0x0f, 0x3f), (RCR, 0x0c)])
     {
-        while world.borrow_mut().io(index, Access::Write { offset, width: 1, value }).is_none() {
+        while world.borrow_mut().io(index, RegisterAccess::Write { offset, width: 1, value }).is_none() {
             world.borrow_mut().pass(10_000);
         }
     }
@@ -62,7 +62,7 @@ fn online(count: usize) -> std::rc::Rc<RefCell<World>> {
     let world = World::new(count, 1, TIMING);
     (0..count).rev().for_each(|index| start(&world, index));
     while world.borrow().monitor.holder().map(ClientId::index) != Some(0) {
-        let _ = world.borrow_mut().io(0, Access::Read { offset: ISR, width: 1 });
+        let _ = world.borrow_mut().io(0, RegisterAccess::Read { offset: ISR, width: 1 });
         world.borrow_mut().pass(10_000);
     }
     world
@@ -78,7 +78,7 @@ fn a_register_has_a_reaction_of_its_own() {
         });
         assert_eq!(write(&world, 0, RCR, PROMISCUOUS), refused(id::RCR, Reaction::MachineCheck));
         assert!(!world.borrow().lines[0]);
-        let wide = Access::Read { offset: 0x0e, width: 2 };
+        let wide = RegisterAccess::Read { offset: 0x0e, width: 2 };
         let Outcome::Refused(refusal) = access(&world, 0, wide) else { panic!("registers are bytes") };
         assert_eq!((refusal.value, refusal.register), (0xffff, Some(id::DCR)));
         assert_eq!(refusal.reaction, Reaction::Interrupt);
@@ -121,7 +121,7 @@ fn an_error_outlasts_a_handoff() {
     assert_eq!(write(&world, 0, RCR, PROMISCUOUS), refused(id::RCR, Reaction::Interrupt));
     start(&world, 1);
     while world.borrow().monitor.holder().map(ClientId::index) != Some(1) {
-        let _ = world.borrow_mut().io(1, Access::Read { offset: ISR, width: 1 });
+        let _ = world.borrow_mut().io(1, RegisterAccess::Read { offset: ISR, width: 1 });
         world.borrow_mut().pass(100_000);
     }
     assert!(world.borrow().lines[0] && !world.borrow().lines[1]);

@@ -9,7 +9,7 @@ use common::schedule::drive;
 use common::{OUTSIDE, TIMING, World, frame, mac};
 use proptest::prelude::*;
 use sluice_nic::Ne2000;
-use sluice_vpio::{Access, RawDevice};
+use sluice_vpio::{RawDevice, RegisterAccess};
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -69,12 +69,12 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 /// Anything with the ports of a card.
 trait Ports {
-    fn access(&mut self, access: Access<'_>) -> u32;
+    fn access(&mut self, access: RegisterAccess<'_>) -> u32;
     fn inb(&mut self, offset: u16) -> u8 {
-        self.access(Access::Read { offset, width: 1 }) as u8
+        self.access(RegisterAccess::Read { offset, width: 1 }) as u8
     }
     fn outb(&mut self, offset: u16, value: u8) {
-        self.access(Access::Write { offset, width: 1, value: value.into() });
+        self.access(RegisterAccess::Write { offset, width: 1, value: value.into() });
     }
     fn remote(&mut self, at: u16, len: usize, command: u8) {
         let len = len as u16;
@@ -101,13 +101,13 @@ trait Ports {
         match operation {
             Operation::Write { at, bytes, width } => {
                 self.remote(*at, bytes.len(), 0x12);
-                self.access(Access::WriteString { offset: 0x10, width: *width, from: bytes });
+                self.access(RegisterAccess::WriteString { offset: 0x10, width: *width, from: bytes });
                 vec![self.finish()]
             }
             Operation::Read { at, len, width } => {
                 let mut seen = vec![0; *len];
                 self.remote(*at, *len, 0x0a);
-                self.access(Access::ReadString { offset: 0x10, width: *width, into: &mut seen });
+                self.access(RegisterAccess::ReadString { offset: 0x10, width: *width, into: &mut seen });
                 seen.extend([self.inb(8), self.inb(9), self.finish()]);
                 seen
             }
@@ -175,12 +175,12 @@ trait Ports {
 }
 
 impl Ports for Ne2000 {
-    fn access(&mut self, access: Access<'_>) -> u32 {
+    fn access(&mut self, access: RegisterAccess<'_>) -> u32 {
         match access {
-            Access::Read { offset, width } => return self.read(offset, width),
-            Access::Write { offset, width, value } => self.write(offset, width, value),
-            Access::ReadString { offset, width, into } => self.read_string(offset, width, into),
-            Access::WriteString { offset, width, from } => self.write_string(offset, width, from),
+            RegisterAccess::Read { offset, width } => return self.read(offset, width),
+            RegisterAccess::Write { offset, width, value } => self.write(offset, width, value),
+            RegisterAccess::ReadString { offset, width, into } => self.read_string(offset, width, into),
+            RegisterAccess::WriteString { offset, width, from } => self.write_string(offset, width, from),
         }
         0
     }
@@ -189,18 +189,20 @@ impl Ports for Ne2000 {
 struct Guest<'a>(&'a std::cell::RefCell<World>);
 
 impl Ports for Guest<'_> {
-    fn access(&mut self, mut access: Access<'_>) -> u32 {
+    fn access(&mut self, mut access: RegisterAccess<'_>) -> u32 {
         for _ in 0..1000 {
             let again = match &mut access {
-                Access::Read { offset, width } => Access::Read { offset: *offset, width: *width },
-                Access::Write { offset, width, value } => {
-                    Access::Write { offset: *offset, width: *width, value: *value }
+                RegisterAccess::Read { offset, width } => {
+                    RegisterAccess::Read { offset: *offset, width: *width }
                 }
-                Access::ReadString { offset, width, into } => {
-                    Access::ReadString { offset: *offset, width: *width, into }
+                RegisterAccess::Write { offset, width, value } => {
+                    RegisterAccess::Write { offset: *offset, width: *width, value: *value }
                 }
-                Access::WriteString { offset, width, from } => {
-                    Access::WriteString { offset: *offset, width: *width, from }
+                RegisterAccess::ReadString { offset, width, into } => {
+                    RegisterAccess::ReadString { offset: *offset, width: *width, into }
+                }
+                RegisterAccess::WriteString { offset, width, from } => {
+                    RegisterAccess::WriteString { offset: *offset, width: *width, from }
                 }
             };
             let done = self.0.borrow_mut().io(0, again);

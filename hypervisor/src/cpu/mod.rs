@@ -5,11 +5,11 @@
 //! controllers, [`frequency`] and [`timer`] keep time.
 
 pub mod apic;
-pub mod emulator;
 pub mod fpu;
 pub mod frequency;
 pub mod gdt;
 pub mod idt;
+pub mod qemu_tcg;
 pub mod smp;
 pub mod timer;
 pub mod vector;

@@ -117,7 +117,7 @@ pub fn start(info: &BootInfo) {
         place_trampoline(page, root, cpu);
         start_one(page, cpu);
     }
-    cpu::emulator::init();
+    cpu::qemu_tcg::init();
 }
 
 /// A page below 1 MiB that the firmware says is usable: the highest, away from what BIOSes keep low.

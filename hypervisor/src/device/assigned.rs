@@ -10,7 +10,7 @@
 use super::Device;
 use crate::cpu;
 use crate::domain::{Access, Answer, Domain, PageHandler, Piece, PortHandler, layout};
-use crate::iommu::Place;
+use crate::iommu::DmaEndpoint;
 use crate::irq::message::Vector;
 use crate::pci::reset::Registers;
 use crate::pci::{self, Function};
@@ -91,7 +91,7 @@ struct State {
 pub struct Assigned {
     device: usize,
     /// Where its interrupts are checked.
-    gate: Option<Place>,
+    gate: Option<DmaEndpoint>,
     windows: ArrayVec<Window, 6>,
     state: SpinLock<State>,
 }
@@ -102,7 +102,7 @@ impl Assigned {
         let function = &device.function;
         let mut assigned = Self {
             device: device.index,
-            gate: device.place_of_master().filter(Place::remaps_interrupts),
+            gate: device.dma_endpoint().filter(DmaEndpoint::remaps_interrupts),
             windows: ArrayVec::new(),
             state: SpinLock::new(Rank::Share, State::default()),
         };

@@ -12,11 +12,11 @@ mod share;
 pub use assigned::Windows;
 pub use share::Share;
 
-use crate::cpu::{self, apic, emulator};
+use crate::cpu::{self, apic, qemu_tcg};
 use crate::domain::vcpu::Vcpu;
 use crate::domain::{Domain, VirtualFunction};
 use crate::handover::BootInfo;
-use crate::iommu::{self, Place};
+use crate::iommu::{self, DmaEndpoint};
 use crate::sync::{Once, Rank, SpinLock};
 use crate::x86::tsc;
 use crate::{irq, pci};
@@ -33,7 +33,7 @@ use pci::{Bdf, bars, reset};
 use raw::SharedPorts;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
-use sluice_emulated::{DirectPolicy, PortId, Segment, World};
+use sluice_emulated::{DirectPolicy, Environment, PortId, SharedNic};
 use sluice_iommu::RequesterId;
 use sluice_vpio::{Changes, ClientId, Monitor, Policy, Timing};
 
@@ -142,7 +142,7 @@ struct Client {
     domain: Weak<Domain>,
     name: String,
     share: Weak<Share>,
-    /// Place of the share among the domain's functions.
+    /// DmaEndpoint of the share among the domain's functions.
     index: usize,
     seat: Seat,
     line: bool,
@@ -184,7 +184,7 @@ pub struct Device {
     separate: bool,
     reset: Option<reset::Method>,
     /// Where it stands behind an IOMMU.
-    place: Option<Place>,
+    endpoint: Option<DmaEndpoint>,
     /// A guest has owned it.
     used: AtomicBool,
     /// TSC from which it may be used after a reset.
@@ -241,7 +241,7 @@ pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize>
             index,
             separate,
             reset: reset::method(&function),
-            place: iommu::place_of(function.bdf),
+            endpoint: iommu::endpoint_of(function.bdf),
             used: AtomicBool::new(false),
             ready_at: AtomicU64::new(0),
             name: device.name.clone(),
@@ -301,12 +301,12 @@ pub fn service(processor: u32) {
             }
         });
     }
-    if processor == emulator::first_for_guests() {
+    if processor == qemu_tcg::first_for_guests() {
         let now = tsc::now();
         for device in devices().iter().filter(|device| device.poll_at.load(Ordering::Relaxed) <= now) {
             device.poll_at.store(u64::MAX, Ordering::Relaxed);
             device.with_monitor(None, |_, _, _| ());
-            device.with_segment(|segment, world| segment.poll(world));
+            device.with_shared_nic(|shared, env| shared.poll(env));
             device.let_through();
         }
     }
@@ -314,24 +314,24 @@ pub fn service(processor: u32) {
 
 /// TSC at which a processor must call [`service`] at the latest.
 pub fn next_poll(processor: u32) -> u64 {
-    if processor != emulator::first_for_guests() {
+    if processor != qemu_tcg::first_for_guests() {
         return u64::MAX;
     }
     devices().iter().map(|device| device.poll_at.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
 }
 
 /// Where a device stands behind an IOMMU, if it masters the bus.
-pub fn place_of_master(share: &config::Share) -> Option<Place> {
+pub fn dma_endpoint(share: &config::Share) -> Option<DmaEndpoint> {
     // A guest's software card reaches memory by the hypervisor's hand.
     let device = devices().get(usize::from(share.device)).filter(|_| share.mode != Mode::Emulated)?;
-    device.place_of_master()
+    device.dma_endpoint()
 }
 
 /// Whether a share gives a guest a device that reaches all memory: there is no IOMMU before it.
 pub fn reaches_everything(share: &config::Share) -> bool {
     let device = devices().get(usize::from(share.device));
     share.mode == Mode::Passthrough
-        && device.is_some_and(|device| device.function.masters_bus() && device.place.is_none())
+        && device.is_some_and(|device| device.function.masters_bus() && device.endpoint.is_none())
 }
 
 /// Gives domain `domain`, called `name`, its part in a device, before the domain exists.
@@ -359,8 +359,8 @@ pub fn attach(
             }
             device.may_be_owned(share)?;
             assigned = Some(Assigned::new(&device, windows).ok_or(AttachError::NoRoom)?);
-            if let Some(place) = device.place_of_master() {
-                place.claim(domain).map_err(|iommu::Busy| AttachError::GroupBusy)?;
+            if let Some(endpoint) = device.dma_endpoint() {
+                endpoint.claim(domain).map_err(|iommu::Busy| AttachError::GroupBusy)?;
             }
             inner.sharing = Sharing::Passthrough;
             inner.model = PASSTHROUGH;
@@ -396,7 +396,7 @@ pub fn attach(
             if emulated.mode() != share.mode {
                 return Err(AttachError::Busy);
             }
-            match emulated.plug_in(model, mac, slot, (device.handling(share), share.weight), windows) {
+            match emulated.plug_in(model, mac, slot, (device.policy(share), share.weight), windows) {
                 Ok(card) => {
                     let port = card.port();
                     station = Some(card);
@@ -444,15 +444,17 @@ pub fn reports() -> Vec<DeviceReport> {
 
 impl Device {
     /// Where the function stands behind an IOMMU, if it masters the bus.
-    fn place_of_master(&self) -> Option<Place> {
-        self.place.filter(|_| self.function.masters_bus())
+    fn dma_endpoint(&self) -> Option<DmaEndpoint> {
+        self.endpoint.filter(|_| self.function.masters_bus())
     }
 
     /// What a guest may do with the function when it is alone: something, if it reaches its own memory with it and
     /// nothing else.
-    fn handling(&self, share: &config::Share) -> DirectPolicy {
-        let place = self.place_of_master();
-        match place.filter(|place| place.remaps_interrupts() && place.unity().is_empty() && self.separate) {
+    fn policy(&self, share: &config::Share) -> DirectPolicy {
+        let endpoint = self.dma_endpoint();
+        match endpoint
+            .filter(|endpoint| endpoint.remaps_interrupts() && endpoint.unity().is_empty() && self.separate)
+        {
             None => DirectPolicy::Never,
             Some(_) if share.registers_unprotected => DirectPolicy::Open,
             Some(_) => DirectPolicy::Guarded,
@@ -461,15 +463,15 @@ impl Device {
 
     /// Whether a guest can own the function.
     fn may_be_owned(&self, share: &config::Share) -> Result<(), AttachError> {
-        match self.place {
+        match self.endpoint {
             _ if !self.function.masters_bus() || share.dma_unprotected => {}
             None => return Err(AttachError::UnprotectedDma),
-            Some(place) if !place.remaps_interrupts() && !share.interrupts_unprotected => {
+            Some(endpoint) if !endpoint.remaps_interrupts() && !share.interrupts_unprotected => {
                 return Err(AttachError::UnprotectedInterrupts);
             }
             Some(_) => {}
         }
-        if self.place_of_master().is_some_and(|place| !place.unity().is_empty()) {
+        if self.dma_endpoint().is_some_and(|endpoint| !endpoint.unity().is_empty()) {
             return Err(AttachError::FirmwareMemory);
         }
         if self.function.bars.iter().any(|bar| bar.address == 0) {
@@ -505,7 +507,7 @@ impl Device {
                 inner.forced += monitor.device_counters().forced;
             }
             Sharing::Emulated(emulated) => {
-                let (handoffs, _) = emulated.hands();
+                let (handoffs, _) = emulated.handoffs();
                 inner.handoffs += handoffs.all;
                 inner.forced += handoffs.forced;
                 emulated.stop(self);
@@ -529,10 +531,10 @@ impl Device {
                 log::warn!("device {}: there is no way to reset it: no other guest can have it", self.name)
             }
         }
-        if let Some(place) = self.place_of_master() {
+        if let Some(endpoint) = self.dma_endpoint() {
             // Whatever the reset left of it reaches nothing any more.
-            place.block();
-            place.release();
+            endpoint.block();
+            endpoint.release();
         }
         self.used.store(true, Ordering::SeqCst);
         let decode = pci::COMMAND_IO | pci::COMMAND_MEMORY;
@@ -576,8 +578,11 @@ impl Device {
         Some(result)
     }
 
-    /// Runs `act` on the segment behind the device, if the hypervisor drives it, and carries out what changed.
-    fn with_segment<R>(&self, act: impl FnOnce(&mut Segment, &mut World<'_, Clients<'_>>) -> R) -> Option<R> {
+    /// Runs `act` on the shared behind the device, if the hypervisor drives it, and carries out what changed.
+    fn with_shared_nic<R>(
+        &self,
+        act: impl FnOnce(&mut SharedNic, &mut Environment<'_, Clients<'_>>) -> R,
+    ) -> Option<R> {
         let mut inner = self.inner.lock();
         let Inner { sharing: Sharing::Emulated(emulated), clients, .. } = &mut *inner else { return None };
         let (result, wanted) = emulated.with(clients, act);
@@ -600,7 +605,7 @@ impl Device {
     fn poll_next(&self, wanted: Option<u64>, now: u64) {
         let ticks = |at: u64| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now)));
         let at = wanted.map_or(u64::MAX, ticks);
-        let server = emulator::first_for_guests();
+        let server = qemu_tcg::first_for_guests();
         if at < self.poll_at.swap(at, Ordering::Relaxed) && cpu::this().index != server {
             cpu::kick(server);
         }
@@ -675,11 +680,11 @@ impl Device {
         if self.with_monitor(None, |monitor, raw, now| monitor.interrupt(raw, now)).is_some() {
             return;
         }
-        self.with_segment(|segment, world| segment.interrupt(world));
+        self.with_shared_nic(|shared, env| shared.interrupt(env));
         // Held until the line is up: who has the card now has it then.
         let inner = self.inner.lock();
         let seat = match &inner.sharing {
-            Sharing::Emulated(emulated) => match emulated.hands() {
+            Sharing::Emulated(emulated) => match emulated.handoffs() {
                 (_, Some(port)) => Seat::Port(port),
                 (_, None) => return self.unmask(),
             },
@@ -735,7 +740,7 @@ impl Device {
             }
         }
         if let Sharing::Emulated(emulated) = &inner.sharing {
-            let (handoffs, holder) = emulated.hands();
+            let (handoffs, holder) = emulated.handoffs();
             report.handoffs += handoffs.all;
             report.forced += handoffs.forced;
             let held = |client: &&Client| holder.is_some_and(|port| client.seat == Seat::Port(port));

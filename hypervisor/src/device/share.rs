@@ -176,9 +176,9 @@ impl VirtualFunction for Share {
         }
         drop(inner);
         if self.mode == Mode::Passthrough
-            && let (Some(place), Some((tag, root))) = (self.device.place_of_master(), domain.device_space())
+            && let (Some(endpoint), Some((tag, root))) = (self.device.dma_endpoint(), domain.device_space())
         {
-            place.attach(tag, root);
+            endpoint.attach(tag, root);
         }
         if self.client().is_none() {
             self.device.unmask();
@@ -194,7 +194,7 @@ impl VirtualFunction for Share {
             }
             Seat::Owner => device.take_back(self),
             Seat::Port(port) => {
-                device.with_segment(|segment, world| segment.unplug(world, port));
+                device.with_shared_nic(|shared, env| shared.unplug(env, port));
             }
         }
         let mut inner = device.inner.lock();
@@ -221,7 +221,7 @@ impl VirtualFunction for Share {
     }
 
     fn port(&self, domain: &Domain, port: u16, width: u8, access: Access<'_>) -> Answer {
-        use sluice_vpio::Access as Request;
+        use sluice_vpio::RegisterAccess as Request;
         if let Some(station) = &self.station {
             return station.io(&self.device, port, width, access);
         }

@@ -5,7 +5,7 @@
 //! and so does what either must forget. [`GuestMemory`] is the way to RAM for everything else.
 
 use super::{Domain, EndReason, PageHandler, layout, vcpu};
-use crate::iommu::{Counted, DeviceView, Devices, Place};
+use crate::iommu::{Counted, DeviceView, Devices, DmaEndpoint};
 use crate::mm;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -111,13 +111,18 @@ pub struct Memory {
 impl Memory {
     /// Cleared memory as the configuration wants it, seen by processors, and by devices where an IOMMU stands before one
     /// that masters the bus.
-    pub fn new(index: u16, bytes: u64, places: &[Place], identity: bool) -> Result<Self, MemoryError> {
+    pub fn new(
+        index: u16,
+        bytes: u64,
+        endpoints: &[DmaEndpoint],
+        identity: bool,
+    ) -> Result<Self, MemoryError> {
         let processors = TableView::new(LongMode, mm::TableFrames::COHERENT, Processors)
             .ok_or(MemoryError::OutOfMemory)?;
         let mut memory = Self { guest: GuestMemory::new(), space: Space::new() };
         memory.see(View::Processors(processors))?;
-        if let Some(place) = places.first() {
-            memory.see(View::Devices(devices_view(index, place, places)?))?;
+        if let Some(endpoint) = endpoints.first() {
+            memory.see(View::Devices(devices_view(index, endpoint, endpoints)?))?;
         }
         if identity {
             memory.identity(bytes)?;
@@ -190,10 +195,14 @@ impl Memory {
 }
 
 /// Empty tables that all units before a domain's devices can use.
-fn devices_view(index: u16, place: &Place, places: &[Place]) -> Result<DeviceView<Domain>, MemoryError> {
-    let format = place.counted().unit().format();
+fn devices_view(
+    index: u16,
+    endpoint: &DmaEndpoint,
+    endpoints: &[DmaEndpoint],
+) -> Result<DeviceView<Domain>, MemoryError> {
+    let format = endpoint.counted().unit().format();
     let mut units: Vec<&'static Counted> = Vec::new();
-    for counted in places.iter().map(Place::counted) {
+    for counted in endpoints.iter().map(DmaEndpoint::counted) {
         if counted.unit().format() != format || u32::from(index) + 1 >= counted.unit().tags() {
             return Err(MemoryError::Iommu);
         }

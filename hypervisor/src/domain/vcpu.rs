@@ -12,7 +12,7 @@ use bitflags::bitflags;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sluice_platform::clock;
 use sluice_platform::lapic::{LocalApic, Rates};
-use sluice_platform::machine_check::{Access, MachineCheck};
+use sluice_platform::machine_check::{FailedAccess, MachineCheck};
 use sluice_platform::nmi::Nmi;
 
 /// Whether a virtual processor can be given a physical one.
@@ -293,9 +293,13 @@ impl Vcpu {
     }
 
     /// The access that was refused last.
-    pub fn failed_access(&self) -> Access {
+    pub fn failed_access(&self) -> FailedAccess {
         let failed = self.failed.load(Ordering::Relaxed);
-        Access { place: failed & FAILED_PLACE, write: failed >> 63 != 0, deferred: failed >> 62 & 1 != 0 }
+        FailedAccess {
+            place: failed & FAILED_PLACE,
+            write: failed >> 63 != 0,
+            deferred: failed >> 62 & 1 != 0,
+        }
     }
 
     /// Interrupts the home processor so that it looks at its virtual processors again.

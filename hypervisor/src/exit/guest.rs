@@ -5,8 +5,8 @@ use crate::domain::vcpu::Context;
 use crate::sync::Once;
 use crate::x86;
 use arrayvec::ArrayVec;
-use sluice_emulator::walk::{self, Kind};
-use sluice_emulator::{Addressing, PageFault, PagingState, Segment, SegmentRegister, Tables, translate};
+use sluice_insn::walk::{self, Kind};
+use sluice_insn::{Addressing, PageFault, PagingState, Segment, SegmentRegister, Tables, translate};
 use sluice_memory::{Gpa, PAGE_SIZE};
 
 /// The bytes from an instruction on, at most as many as one can have.

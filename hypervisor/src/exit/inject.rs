@@ -11,7 +11,7 @@
 //! more, whatever its interrupt flag says, and the call is lost (docs/debug.md).
 
 use super::guest;
-use crate::cpu::{self, emulator};
+use crate::cpu::{self, qemu_tcg};
 use crate::domain::Domain;
 use crate::domain::vcpu::{Context, Vcpu, Watch};
 use crate::svm::HostArea;
@@ -192,7 +192,7 @@ pub fn settle(vcpu: &Vcpu, ctx: &mut Context, host: &HostArea) {
 fn settle_delivery(vcpu: &Vcpu, ctx: &mut Context, info: u64, host: &HostArea) {
     if host.loses_interrupts {
         // A physical interrupt that the entry lost is told of again.
-        emulator::renew_task_priority();
+        qemu_tcg::renew_task_priority();
     }
     if ctx.watch.contains(Watch::STEP) && ctx.vmcb.control.exit_code as u32 != exit_code::DB {
         // Something else came first.

@@ -11,8 +11,8 @@ use super::mmio;
 use crate::domain::counters::Refusal;
 use crate::domain::vcpu::{Context, Vcpu};
 use crate::domain::{Access, Answer, Domain, PortHandler};
-use sluice_emulator::walk::Kind;
-use sluice_emulator::{Fault, Pieces, StringIo};
+use sluice_insn::walk::Kind;
+use sluice_insn::{Fault, Pieces, StringIo};
 use sluice_traps::Direction;
 use sluice_traps::ports::Disposition;
 

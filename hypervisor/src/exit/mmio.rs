@@ -15,8 +15,8 @@ use crate::domain::counters::Refusal;
 use crate::domain::vcpu::{Context, Vcpu};
 use crate::domain::{Access, Answer, Domain, EndReason, layout};
 use crate::svm::vmcb::event;
-use sluice_emulator::walk::Kind;
-use sluice_emulator::{Error, Machine, Pieces, Segment, step};
+use sluice_insn::walk::Kind;
+use sluice_insn::{Error, Machine, Pieces, Segment, step};
 use sluice_memory::{Gpa, PAGE_SIZE};
 
 /// Most bytes of one access to registers.
@@ -26,20 +26,20 @@ const WIDEST: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// The guest's own segments or page tables say no.
-    Guest(sluice_emulator::Fault),
+    Guest(sluice_insn::Fault),
     /// The device is held by another domain: try again later.
     Wait,
 }
 
-impl From<sluice_emulator::Fault> for Fault {
-    fn from(fault: sluice_emulator::Fault) -> Self {
+impl From<sluice_insn::Fault> for Fault {
+    fn from(fault: sluice_insn::Fault) -> Self {
         Self::Guest(fault)
     }
 }
 
 /// Leaves an instruction that met a fault as it is: raises the exception, or has it run again later.
 pub fn abandon(vcpu: &Vcpu, ctx: &mut Context, fault: Fault) -> Flow {
-    use sluice_emulator::Fault as Guest;
+    use sluice_insn::Fault as Guest;
     match fault {
         Fault::Guest(Guest::GeneralProtection) => raise(ctx, exception::GP, Some(0)),
         Fault::Guest(Guest::Stack) => raise(ctx, exception::SS, Some(0)),

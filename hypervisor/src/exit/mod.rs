@@ -309,7 +309,7 @@ fn halt(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
 /// MOV to CR8, which exits while an interrupt is requested.
 fn write_cr8(domain: &Domain, ctx: &mut Context) -> Flow {
     let decoded = match guest::fetch(domain, ctx) {
-        Ok(code) => sluice_emulator::cr8_write(&code, guest::bitness(ctx)),
+        Ok(code) => sluice_insn::cr8_write(&code, guest::bitness(ctx)),
         Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
     };
     let Some((source, length)) = decoded else { return raise(ctx, exception::UD, None) };
@@ -338,7 +338,7 @@ pub fn set_extended_control(ctx: &mut Context) -> Flow {
 /// Steps over an instruction whose prefixes mean something: WBNOINVD is WBINVD with one.
 fn skip_decoded(domain: &Domain, ctx: &mut Context) -> Flow {
     let length = match guest::fetch(domain, ctx) {
-        Ok(code) => sluice_emulator::length(&code, guest::bitness(ctx)),
+        Ok(code) => sluice_insn::length(&code, guest::bitness(ctx)),
         Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
     };
     match length {

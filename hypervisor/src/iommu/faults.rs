@@ -1,6 +1,6 @@
 //! Faults: taken from the units, attributed to the domain that owns the device, counted.
 
-use super::{place, units};
+use super::{endpoint, units};
 use crate::cpu::apic;
 use crate::sync::{Rank, SpinLock};
 use alloc::vec::Vec;
@@ -57,7 +57,7 @@ pub(super) fn take() {
 }
 
 fn note(fault: Fault) {
-    let domain = place::owner_of(fault.requester);
+    let domain = endpoint::owner_of(fault.requester);
     let mut log = LOG.lock();
     let same = |known: &&mut Attributed| {
         known.domain == domain

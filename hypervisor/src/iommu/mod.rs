@@ -4,22 +4,22 @@
 //! until a domain that owns it attaches it to its own space. Neighbours: `amdvi` and `vtd` drive the units behind
 //! [`Unit`]; `domain::memory` shows a domain's memory to them; `device` says who owns what.
 //!
-//! Key types: [`Unit`], [`Place`] (a function's unit, requester and group), [`Cause`].
+//! Key types: [`Unit`], [`DmaEndpoint`] (a function's unit, requester and group), [`Cause`].
 
 mod amdvi;
 pub mod cost;
+mod endpoint;
 mod faults;
 mod flushes;
-mod place;
 mod report;
 pub mod selftest;
 mod unit;
 mod view;
 mod vtd;
 
+pub use endpoint::{Busy, DmaEndpoint, endpoint_of};
 pub use faults::service;
 pub use flushes::Cause;
-pub use place::{Busy, Place, place_of};
 pub use report::report;
 pub use unit::Unit;
 pub use view::{DeviceView, Devices};
@@ -71,7 +71,7 @@ pub fn start() {
             if unit.remaps_interrupts() { "remapped" } else { "NOT remapped" },
         );
     }
-    place::survey();
+    endpoint::survey();
 }
 
 /// How an I/O APIC's input must be redirected so that it raises `interrupt`; `None` where interrupts are not remapped.

@@ -1,6 +1,6 @@
 //! What reports say of IOMMUs.
 
-use super::{Counted, faults, place, units};
+use super::{Counted, endpoint, faults, units};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -42,7 +42,7 @@ fn groups(
     name: &impl Fn(u16) -> Option<String>,
     device: &impl Fn(RequesterId) -> Option<String>,
 ) -> Vec<GroupReport> {
-    let Some(survey) = place::survey_result() else { return Vec::new() };
+    let Some(survey) = endpoint::survey_result() else { return Vec::new() };
     let owners = survey.owners.lock().clone();
     let members = |group: usize| {
         let nodes = survey.nodes.iter().zip(&survey.groups).filter(move |(_, of)| **of == group);

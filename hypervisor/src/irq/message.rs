@@ -6,7 +6,7 @@
 //! Source: Intel SDM vol. 3, 12.11 (message address and data).
 
 use crate::cpu::{apic, idt};
-use crate::iommu::Place;
+use crate::iommu::DmaEndpoint;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_iommu::{Interrupt, Trigger};
 
@@ -22,14 +22,14 @@ static PENDING: [AtomicU64; VECTORS / 64] = [const { AtomicU64::new(0) }; VECTOR
 pub struct Vector {
     index: usize,
     /// Where the device's interrupts are checked.
-    gate: Option<Place>,
+    gate: Option<DmaEndpoint>,
     /// The processor for which it is allowed there, and the message that then reaches it.
     allowed: Option<(u32, (u32, u32))>,
 }
 
 impl Vector {
     /// A vector for message `message` of a device; `None` if all are in use.
-    pub fn allocate(device: usize, message: u16, gate: Option<Place>) -> Option<Self> {
+    pub fn allocate(device: usize, message: u16, gate: Option<DmaEndpoint>) -> Option<Self> {
         let owner = (device as u32 + 1) << 16 | u32::from(message);
         let free =
             |slot: &AtomicU32| slot.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok();

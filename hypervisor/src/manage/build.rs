@@ -87,9 +87,9 @@ pub fn build(
         Some(name) => Some(bundle.get(name).ok_or(BuildError::Missing)?),
         None => None,
     };
-    let places: Vec<_> = config.devices.iter().filter_map(device::place_of_master).collect();
+    let endpoints: Vec<_> = config.devices.iter().filter_map(device::dma_endpoint).collect();
     let identity = config.devices.iter().any(device::reaches_everything);
-    let mut memory = Memory::new(index, config.memory, &places, identity)?;
+    let mut memory = Memory::new(index, config.memory, &endpoints, identity)?;
     let mut attached = Attached(Vec::new());
     attached.attach(index, config)?;
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;

@@ -4,7 +4,7 @@
 
 pub mod vmcb;
 
-use crate::cpu::emulator;
+use crate::cpu::qemu_tcg;
 use crate::mm;
 use crate::x86::msr::EFER;
 /// A guest's EFER must have it too (APM vol 2, 15.5.1).
@@ -87,7 +87,7 @@ pub fn enable() -> Result<HostArea, Unsupported> {
         wrmsr(VM_HSAVE_PA, save.as_u64());
         core::arch::asm!("vmsave rax", in("rax") host_vmcb.as_u64(), options(nostack, preserves_flags));
     }
-    Ok(HostArea { host_vmcb, loses_interrupts: emulator::is_tcg() })
+    Ok(HostArea { host_vmcb, loses_interrupts: qemu_tcg::is_tcg() })
 }
 
 /// General registers of a guest, by hardware number; RAX (0) and RSP (4) live in the VMCB.

@@ -1,4 +1,4 @@
-//! The 82540EM changes hands: its registers, and what registers do not show.
+//! The 82540EM changes owners: its registers, and what registers do not show.
 //!
 //! What a card keeps hidden is the two contexts that its last context descriptors set, which a driver may rely on: they
 //! go in by descriptors of the monitor's own, and come out of the guest's ring, where the latest of each kind still lies
@@ -141,7 +141,7 @@ impl Loadable for E1000 {
         goes
     }
 
-    fn is_calm(&self, card: &mut Card<'_>, _memory: &mut dyn Dma) -> bool {
+    fn is_idle(&self, card: &mut Card<'_>, _memory: &mut dyn Dma) -> bool {
         get(card, reg::TCTL) & ENABLE == 0 || get(card, reg::TDH) == get(card, reg::TDT)
     }
 

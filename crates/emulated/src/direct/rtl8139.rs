@@ -1,10 +1,10 @@
-//! The RTL8139 changes hands: its registers, and what registers do not show.
+//! The RTL8139 changes owners: its registers, and what registers do not show.
 //!
 //! What a card keeps hidden are places: in C mode which of its four descriptors it sends next, and where in the ring it
 //! writes next, which can be read only; in C+ mode where it is in both rings. They go in by frames that the card sends
 //! to itself, as many as it takes to get there, and those of the ring as long as it takes. What comes back is probed: a
 //! frame to itself shows where the card looks for it and where it puts it. All of this happens in the driver's memory,
-//! in loopback, with a station address that nobody else has; a frame from the wire that comes in between is noticed.
+//! in loopback, with a MAC address that nobody else has; a frame from the wire that comes in between is noticed.
 //!
 //! The order of writes is everything: RCR empties the ring of C mode, and CR takes both rings of C+ mode to their
 //! beginnings. So in C mode the receiver goes on last, in C+ mode it is on all the time with a filter that nothing
@@ -76,7 +76,7 @@ const TURNS: u16 = 4;
 const PATIENCE: usize = 10_000;
 const GLANCES: usize = 16;
 
-/// A station address that is nobody's.
+/// A MAC address that is nobody's.
 const NOBODY: [u8; 8] = [0x02, b's', b'l', b'u', b'i', b'c', 0, 0];
 /// What outlives a guest and can be read back: offset, bytes.
 const LINGERING: &[(u16, u8)] = &[
@@ -124,7 +124,7 @@ impl Loadable for Rtl8139 {
         if self.regs.cplus { load_rings(&self.regs, card) } else { load_ring(&self.regs, card) }
     }
 
-    fn start(&mut self, card: &mut Card<'_>, handling: DirectPolicy) {
+    fn start(&mut self, card: &mut Card<'_>, policy: DirectPolicy) {
         let regs = &self.regs;
         let rows = regs.mar.as_chunks().0.iter().map(|row| u32::from_le_bytes(*row));
         (0..).zip(rows).for_each(|(row, value)| put(card, reg::MAR + 4 * row, 4, value));
@@ -143,7 +143,7 @@ impl Loadable for Rtl8139 {
         put(card, reg::MTPS, 1, regs.mtps.into());
         put(card, reg::MPC, 4, 0);
         put(card, reg::TCR, 4, regs.tcr);
-        if handling == DirectPolicy::Open {
+        if policy == DirectPolicy::Open {
             put(card, reg::CR9346, 1, UNLOCK);
             for (offset, width) in LINGERING {
                 put(card, *offset, *width, regs_of(self, *offset, *width));
@@ -195,7 +195,7 @@ impl Loadable for Rtl8139 {
         all
     }
 
-    fn is_calm(&self, card: &mut Card<'_>, memory: &mut dyn Dma) -> bool {
+    fn is_idle(&self, card: &mut Card<'_>, memory: &mut dyn Dma) -> bool {
         if get(card, reg::CPCR, 2) as u16 & CplusCommand::TRANSMIT.bits() == 0 {
             return get(card, reg::SUMMARY, 2) & ALL_OWN == ALL_OWN;
         }
@@ -203,7 +203,7 @@ impl Loadable for Rtl8139 {
         statuses(memory, ring).take(SENDS as usize).all(|status| status & OWN == 0)
     }
 
-    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, handling: DirectPolicy) {
+    fn stop(&mut self, card: &mut Card<'_>, memory: &mut dyn Dma, policy: DirectPolicy) {
         let regs = &mut self.regs;
         regs.cr = get(card, reg::CR, 1) as u8 & BOTH;
         regs.cpcr = get(card, reg::CPCR, 2) as u16;
@@ -239,7 +239,7 @@ impl Loadable for Rtl8139 {
         put(card, reg::IMR, 2, 0);
         regs.isr = get(card, reg::ISR, 2) as u16;
         let (count, timer_int) = (get(card, reg::TCTR, 4), get(card, reg::TIMER_INT, 4));
-        if handling == DirectPolicy::Open {
+        if policy == DirectPolicy::Open {
             regs.cr9346 = get(card, reg::CR9346, 1) as u8 & !1;
             regs.running = get(card, reg::HLTCLK, 1) != 0;
             let lock = core::mem::replace(&mut self.regs.cr9346, MODE);

@@ -184,8 +184,8 @@ fn a_call_does_no_more_than_its_budget_and_nobody_does_it_for_another() {
                 machine.now = now;
                 let mark = frame(ROUTER, mac(1), 60, resumed);
                 machine.send(1, &mut *bystander, &mark);
-                machine.with(|segment, world| segment.interrupt(world));
-                machine.with(|segment, world| segment.poll(world));
+                machine.with(|shared, env| shared.interrupt(env));
+                machine.with(|shared, env| shared.poll(env));
                 if now < due {
                     (attack.ring)(&mut machine);
                 }
@@ -199,7 +199,7 @@ fn a_call_does_no_more_than_its_budget_and_nobody_does_it_for_another() {
             machine.physical.wire.clear();
         }
         assert!(resumed > 1, "{}: that was no attack", attack.name);
-        assert!(!machine.segment.station(machine.ports[0].0).unwrap().nic.is_sending(), "{}", attack.name);
+        assert!(!machine.shared.vnic(machine.ports[0].0).unwrap().nic.is_sending(), "{}", attack.name);
     }
 }
 

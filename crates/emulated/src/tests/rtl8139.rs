@@ -1,4 +1,4 @@
-//! The RTL8139 in a guest's hands: what its registers do not show goes along.
+//! The RTL8139 while a guest owns it: what its registers do not show goes along.
 
 use super::*;
 use sluice_nic::Rtl8139;
@@ -39,8 +39,8 @@ proptest! {
         open in any::<bool>(),
         turns in proptest::collection::vec((0u32..70, proptest::collection::vec(60usize..=1514, 0..40)), 2..4),
     ) {
-        let handling = if open { DirectPolicy::Open } else { DirectPolicy::Guarded };
-        let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, handling);
+        let policy = if open { DirectPolicy::Open } else { DirectPolicy::Guarded };
+        let mut machine = Machine::shared(NicModel::Rtl8139, &MODELS, policy);
         let mut alice = machine.driver_in(0, cplus);
         let mut bob = machine.driver(1);
         let mut number = 0;
@@ -63,11 +63,11 @@ proptest! {
                     machine.drive(1, |card| assert!(bob.start(card)));
                     prop_assert_eq!(machine.holder(), None);
                     let port = machine.ports[0].0;
-                    let after = registers(&machine.segment.station(port).unwrap().nic);
+                    let after = registers(&machine.shared.vnic(port).unwrap().nic);
                     prop_assert_eq!(kept(after), kept(before));
                 } else {
                     let port = machine.ports[0].0;
-                    let before = registers(&machine.segment.station(port).unwrap().nic);
+                    let before = registers(&machine.shared.vnic(port).unwrap().nic);
                     machine.drive(1, |card| bob.stop(card));
                     machine.wait();
                     let after = registers(&machine.physical.nic);
@@ -144,12 +144,12 @@ fn ports_go_to_the_card_in_hand() {
     machine.wait();
     let port = machine.ports[0].0;
     let at = |offset| Register { io: true, offset };
-    machine.with(|segment, world| segment.write(world, port, at(0x08), 4, &[1, 2, 3, 4]));
+    machine.with(|shared, env| shared.write(env, port, at(0x08), 4, &[1, 2, 3, 4]));
     assert_eq!(card(&mut machine).regs.mar[..4], [1, 2, 3, 4]);
     let mut got = [0; 4];
-    machine.with(|segment, world| segment.read(world, port, at(0x08), 4, &mut got));
+    machine.with(|shared, env| shared.read(env, port, at(0x08), 4, &mut got));
     assert_eq!((got, machine.holder()), ([1, 2, 3, 4], Some(0)));
-    machine.with(|segment, world| segment.read(world, port, at(0xfe), 4, &mut got));
+    machine.with(|shared, env| shared.read(env, port, at(0xfe), 4, &mut got));
     assert_eq!(got, [0, 0, 0xff, 0xff], "and behind them there is nothing");
 }
 
@@ -179,7 +179,7 @@ fn nothing_of_a_guest_stays() {
     assert!(card(&mut machine).assembling());
     let port = machine.ports[0].0;
     machine.mirrors.clear();
-    machine.with(|segment, world| segment.unplug(world, port));
+    machine.with(|shared, env| shared.unplug(env, port));
     let (card, fresh) = (card(&mut machine).clone(), Rtl8139::new([0; 6]));
     assert!(!card.assembling());
     let left = |regs: Registers| {

@@ -1,4 +1,4 @@
-//! Cards shared by virtual passthrough: mirrors, and the physical card in a guest's hands.
+//! Cards shared by virtual passthrough: mirrors, and the physical card while a guest owns it.
 //!
 //! Every read that a mirror serves is compared with what an exit would have given (`GuestCard`).
 
@@ -14,14 +14,14 @@ const SHARED: [Pair; 3] = [
 ];
 
 impl Machine {
-    pub(super) fn shared(physical: NicModel, models: &[NicModel], handling: DirectPolicy) -> Self {
+    pub(super) fn shared(physical: NicModel, models: &[NicModel], policy: DirectPolicy) -> Self {
         let mut machine = Self::new(physical, models);
         for (port, _) in machine.ports.clone() {
             let words = Words(Arc::new(Mutex::new(vec![0; PAGES * 1024])));
             machine.mirrors.push((words.clone(), Shown::default()));
-            machine.with(|segment, _| {
-                segment.show(port, Box::new(words));
-                segment.allow(port, handling);
+            machine.with(|shared, _| {
+                shared.show(port, Box::new(words));
+                shared.allow(port, policy);
             });
         }
         machine
@@ -39,7 +39,7 @@ impl Machine {
     }
 
     pub(super) fn holder(&self) -> Option<usize> {
-        let holder = self.segment.holder()?;
+        let holder = self.shared.holder()?;
         self.ports.iter().position(|(port, _)| *port == holder)
     }
 
@@ -71,7 +71,7 @@ fn reads_of_a_mirror_are_those_of_the_card() {
                 }
             }
         }
-        assert_eq!(machine.segment.handoffs().all, 0, "nothing contains the card");
+        assert_eq!(machine.shared.handoffs().all, 0, "nothing contains the card");
     }
 }
 
@@ -145,22 +145,22 @@ fn a_full_ring_has_its_tail_watched() {
 fn a_guest_alone_has_the_card_and_gives_it_back() {
     let pairs =
         SHARED.iter().flat_map(|pair| [DirectPolicy::Guarded, DirectPolicy::Open].map(|it| (*pair, it)));
-    for ((physical, models, cplus), handling) in pairs {
-        let mut machine = Machine::shared(physical, &models, handling);
+    for ((physical, models, cplus), policy) in pairs {
+        let mut machine = Machine::shared(physical, &models, policy);
         let mut alice = machine.driver_in(0, cplus[0]);
         machine.wait();
         assert_eq!(machine.holder(), Some(0));
         let before = machine.counters(0).instructions;
         machine.check(0, &mut *alice, 1);
         machine.check(0, &mut *alice, 2);
-        if physical == NicModel::E1000 || handling == DirectPolicy::Open {
+        if physical == NicModel::E1000 || policy == DirectPolicy::Open {
             assert_eq!(machine.counters(0).instructions, before, "rings and causes are the card's own");
         }
 
         let mut bob = machine.driver_in(1, cplus[1]);
         machine.wait();
         assert_eq!(machine.holder(), None);
-        if (physical, handling) == (NicModel::Rtl8139, DirectPolicy::Guarded) {
+        if (physical, policy) == (NicModel::Rtl8139, DirectPolicy::Guarded) {
             assert!(machine.mirrors[0].1.direct[0].contains(Direction::READ), "she never used the timer");
         }
         for number in 3..9 {
@@ -171,12 +171,12 @@ fn a_guest_alone_has_the_card_and_gives_it_back() {
         machine.wait();
         assert_eq!(machine.holder(), Some(0));
         machine.check(0, &mut *alice, 9);
-        assert_eq!((machine.segment.handoffs().all, machine.segment.handoffs().forced), (3, 0));
+        assert_eq!((machine.shared.handoffs().all, machine.shared.handoffs().forced), (3, 0));
 
         // Her end: nothing of her stays reachable.
         let port = machine.ports[0].0;
         machine.mirrors.clear();
-        machine.with(|segment, world| segment.unplug(world, port));
+        machine.with(|shared, env| shared.unplug(env, port));
         assert_eq!(machine.holder(), None);
         assert!(machine.guests.1.borrow().is_none());
     }
@@ -290,7 +290,7 @@ fn a_guest_finds_nothing_of_its_neighbour() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whoever has the card, and whenever it changes hands: every frame sent arrives, whole, once, in order; frames
+    /// Whoever has the card, and whenever it changes owners: every frame sent arrives, whole, once, in order; frames
     /// received are in order, and nobody gets another's.
     #[test]
     fn frames_survive_handoffs(
@@ -299,8 +299,8 @@ proptest! {
         steps in proptest::collection::vec((0usize..2, 0usize..4, 60usize..=1514), 1..60),
     ) {
         let (physical, models, cplus) = SHARED[which];
-        let handling = if open { DirectPolicy::Open } else { DirectPolicy::Guarded };
-        let mut machine = Machine::shared(physical, &models, handling);
+        let policy = if open { DirectPolicy::Open } else { DirectPolicy::Guarded };
+        let mut machine = Machine::shared(physical, &models, policy);
         let mut drivers = [0, 1].map(|guest| machine.driver_in(guest, cplus[guest]));
         let mut online = [true; 2];
         let mut wire = vec![];

@@ -5,7 +5,7 @@ use sluice_nic::ne2000::registers::{Command, Interrupt, Receive, SendStatus, TCR
 use super::hardware::{self, Aside, DCR, HALT, get, put};
 use super::regime::undivided_receive;
 use super::{Device, Regime};
-use crate::access::{Access, Cause, ClientId, RawDevice, Served};
+use crate::access::{Cause, ClientId, RawDevice, RegisterAccess, Served};
 use sluice_model::models::ne2000::{MODEL, id};
 use sluice_model::{Check, Effects, Register, RegisterId, Seen, Tracker};
 
@@ -19,8 +19,8 @@ enum Element {
 impl Device {
     /// The access would send a frame from a client that is off-line only because it does not
     /// receive yet.
-    pub(crate) fn engages(&self, client: ClientId, access: &Access<'_>) -> bool {
-        let Access::Write { offset: port::CMD, width: 1, value } = *access else { return false };
+    pub(crate) fn engages(&self, client: ClientId, access: &RegisterAccess<'_>) -> bool {
+        let RegisterAccess::Write { offset: port::CMD, width: 1, value } = *access else { return false };
         let command = Command::from_bits_retain(value as u8);
         command.contains(Command::TRANSMIT)
             && !command.contains(Command::STOP)
@@ -42,7 +42,7 @@ impl Device {
     }
 
     /// An access of a client that is off-line: no hardware.
-    pub(crate) fn emulate(&mut self, client: ClientId, access: Access<'_>) -> Served {
+    pub(crate) fn emulate(&mut self, client: ClientId, access: RegisterAccess<'_>) -> Served {
         let ((offset, width), elements) = (access.place(), access.elements());
         // An access that is not aligned may reach the data port from below.
         let reaches = offset <= port::DATA && offset.saturating_add(width.into()) > port::DATA;
@@ -51,19 +51,19 @@ impl Device {
         self.named = self.register(offset, page);
         let unlocks = |it: &Register| it.write.contains(Effects::UNLOCKS);
         if access.is_write() && MODEL.register(self.named).is_some_and(unlocks) {
-            return Err((0, Cause::Access));
+            return Err((0, Cause::RegisterAccess));
         }
         let served = self.data(client, writes, elements, |card| match access {
-            Access::Read { offset, width } => card.read(offset, width),
-            Access::Write { offset, width, value } => {
+            RegisterAccess::Read { offset, width } => card.read(offset, width),
+            RegisterAccess::Write { offset, width, value } => {
                 card.write(offset, width, value);
                 0
             }
-            Access::ReadString { offset, width, into } => {
+            RegisterAccess::ReadString { offset, width, into } => {
                 card.read_string(offset, width, into);
                 0
             }
-            Access::WriteString { offset, width, from } => {
+            RegisterAccess::WriteString { offset, width, from } => {
                 card.write_string(offset, width, from);
                 0
             }
@@ -99,7 +99,7 @@ impl Device {
     pub(crate) fn fail(&mut self, client: ClientId, cause: Cause) {
         let how = match cause {
             Cause::Send => SendStatus::ABORTED,
-            Cause::Access => SendStatus::LATE_COLLISION,
+            Cause::RegisterAccess => SendStatus::LATE_COLLISION,
         };
         let sole = self.regime == Regime::Sole(client);
         let Some(context) = self.context_mut(client) else { return };
@@ -112,7 +112,12 @@ impl Device {
     }
 
     /// An access of the holder.
-    pub(crate) fn serve(&mut self, raw: &mut dyn RawDevice, client: ClientId, access: Access<'_>) -> Served {
+    pub(crate) fn serve(
+        &mut self,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        access: RegisterAccess<'_>,
+    ) -> Served {
         let (offset, width) = access.place();
         self.named = self.register(offset, 0);
         if offset == port::DATA && matches!(width, 1 | 2 | 4) {
@@ -122,10 +127,10 @@ impl Device {
             // The card does not answer wide accesses to registers, nor will one straddle ports here; and
             // what lies behind its ports is another device.
             let ones = ones(width);
-            if let Access::ReadString { into, .. } = access {
+            if let RegisterAccess::ReadString { into, .. } = access {
                 into.fill(0xff);
             }
-            return Err((ones, Cause::Access));
+            return Err((ones, Cause::RegisterAccess));
         }
         let mut refused = None;
         let mut value = 0;
@@ -137,12 +142,12 @@ impl Device {
             value
         };
         match access {
-            Access::Read { .. } => drop(one(self, raw, Element::Read)),
-            Access::Write { value, .. } => drop(one(self, raw, Element::Write(value))),
-            Access::ReadString { into, .. } => {
+            RegisterAccess::Read { .. } => drop(one(self, raw, Element::Read)),
+            RegisterAccess::Write { value, .. } => drop(one(self, raw, Element::Write(value))),
+            RegisterAccess::ReadString { into, .. } => {
                 into.iter_mut().for_each(|byte| *byte = one(self, raw, Element::Read) as u8);
             }
-            Access::WriteString { from, .. } => {
+            RegisterAccess::WriteString { from, .. } => {
                 for &byte in from {
                     one(self, raw, Element::Write(u32::from(byte)));
                 }
@@ -191,8 +196,8 @@ impl Device {
         self.emulate(
             client,
             match element {
-                Element::Read => Access::Read { offset, width: 1 },
-                Element::Write(value) => Access::Write { offset, width: 1, value },
+                Element::Read => RegisterAccess::Read { offset, width: 1 },
+                Element::Write(value) => RegisterAccess::Write { offset, width: 1, value },
             },
         )
     }
@@ -250,10 +255,10 @@ impl Device {
                 return Ok(());
             }
             // EEPROM and configuration stay shut.
-            (3, 1) => return Err(Cause::Access),
+            (3, 1) => return Err(Cause::RegisterAccess),
             _ => {}
         }
-        let Some(context) = self.context_mut(client) else { return Err(Cause::Access) };
+        let Some(context) = self.context_mut(client) else { return Err(Cause::RegisterAccess) };
         context.card.write(offset, 1, u32::from(value));
         let gone = !context.online();
         if gone {
@@ -283,7 +288,7 @@ impl Device {
         }
         let listens = (page, offset) == (0, port::RCR) && value & Receive::PROMISCUOUS.bits() != 0;
         // It widens nothing: who gets which frame is the monitor's to say.
-        if listens { Err(Cause::Access) } else { Ok(()) }
+        if listens { Err(Cause::RegisterAccess) } else { Ok(()) }
     }
 
     /// A hooked command of the shared holder. If a transfer in it is refused, the rest is obeyed.
@@ -322,7 +327,12 @@ impl Device {
         }
     }
 
-    fn serve_data(&mut self, raw: &mut dyn RawDevice, client: ClientId, access: Access<'_>) -> Served {
+    fn serve_data(
+        &mut self,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        access: RegisterAccess<'_>,
+    ) -> Served {
         if self.regime == Regime::Sole(client) {
             return Ok(forward(raw, access));
         }
@@ -377,11 +387,11 @@ impl Device {
     ) -> Result<(), Cause> {
         let page = get(raw, port::CMD) >> 6;
         self.named = self.register(offset, page);
-        let Some(context) = self.context_mut(client) else { return Err(Cause::Access) };
+        let Some(context) = self.context_mut(client) else { return Err(Cause::RegisterAccess) };
         let mut through = value;
         match (page, offset) {
             (_, port::CMD) => {}
-            (3, 1) => return Err(Cause::Access),
+            (3, 1) => return Err(Cause::RegisterAccess),
             (0, port::ISR) if value & Interrupt::SEND_ERROR.bits() != 0 => context.failing = None,
             (0, port::TPSR..=port::TBCR1 | port::RCR..=port::IMR) => {
                 // Unreadable: shadowed.
@@ -398,7 +408,7 @@ impl Device {
         }
         self.learn(client, if page == 0 { offset } else { port::CMD });
         put(raw, offset, through);
-        if through == value { Ok(()) } else { Err(Cause::Access) }
+        if through == value { Ok(()) } else { Err(Cause::RegisterAccess) }
     }
 
     /// Reset by a sole holder: the card's own address comes back with it and must go again. The
@@ -420,12 +430,12 @@ impl Device {
 }
 
 /// The data port of an undivided card.
-fn forward(raw: &mut dyn RawDevice, access: Access<'_>) -> u32 {
+fn forward(raw: &mut dyn RawDevice, access: RegisterAccess<'_>) -> u32 {
     match access {
-        Access::Read { offset, width } => return raw.read(offset, width),
-        Access::Write { offset, width, value } => raw.write(offset, width, value),
-        Access::ReadString { offset, width, into } => raw.read_string(offset, width, into),
-        Access::WriteString { offset, width, from } => raw.write_string(offset, width, from),
+        RegisterAccess::Read { offset, width } => return raw.read(offset, width),
+        RegisterAccess::Write { offset, width, value } => raw.write(offset, width, value),
+        RegisterAccess::ReadString { offset, width, into } => raw.read_string(offset, width, into),
+        RegisterAccess::WriteString { offset, width, from } => raw.write_string(offset, width, from),
     }
     0
 }

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use sluice_vpio::Access;
+use sluice_vpio::RegisterAccess;
 
 use super::World;
 
@@ -56,15 +56,17 @@ impl<F: FnMut(&mut World) -> Option<u32> + Unpin> Future for Step<'_, F> {
 impl Port {
     pub async fn inb(&self, offset: u16) -> u8 {
         let index = self.index;
-        Step(self, move |world: &mut World| world.io(index, Access::Read { offset, width: 1 })).await as u8
+        Step(self, move |world: &mut World| world.io(index, RegisterAccess::Read { offset, width: 1 })).await
+            as u8
     }
     pub async fn read(&self, offset: u16, width: u8) -> u32 {
         let index = self.index;
-        Step(self, move |world: &mut World| world.io(index, Access::Read { offset, width })).await
+        Step(self, move |world: &mut World| world.io(index, RegisterAccess::Read { offset, width })).await
     }
     pub async fn write(&self, offset: u16, width: u8, value: u32) {
         let index = self.index;
-        Step(self, move |world: &mut World| world.io(index, Access::Write { offset, width, value })).await;
+        Step(self, move |world: &mut World| world.io(index, RegisterAccess::Write { offset, width, value }))
+            .await;
     }
     pub async fn outb(&self, offset: u16, value: u8) {
         self.write(offset, 1, u32::from(value)).await;
@@ -73,13 +75,14 @@ impl Port {
         let index = self.index;
         let into = RefCell::new(into);
         Step(self, |world: &mut World| {
-            world.io(index, Access::ReadString { offset, width, into: &mut into.borrow_mut() })
+            world.io(index, RegisterAccess::ReadString { offset, width, into: &mut into.borrow_mut() })
         })
         .await;
     }
     pub async fn outs(&self, offset: u16, width: u8, from: &[u8]) {
         let index = self.index;
-        Step(self, |world: &mut World| world.io(index, Access::WriteString { offset, width, from })).await;
+        Step(self, |world: &mut World| world.io(index, RegisterAccess::WriteString { offset, width, from }))
+            .await;
     }
     /// One scheduling step without an access.
     pub async fn pause(&self) {

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use sluice_model::HookSet;
 use sluice_nic::Ne2000;
 use sluice_nic::ne2000::Reception;
-use sluice_vpio::{Access, ClientId, Monitor, Outcome, RawDevice, Refusal, Timing};
+use sluice_vpio::{ClientId, Monitor, Outcome, RawDevice, Refusal, RegisterAccess, Timing};
 
 /// The card, the wire behind it, and a random clock of arrivals.
 pub struct Hardware {
@@ -235,7 +235,7 @@ impl World {
     }
 
     /// One access of a guest; `None` if it has to wait.
-    pub fn io(&mut self, index: usize, access: Access<'_>) -> Option<u32> {
+    pub fn io(&mut self, index: usize, access: RegisterAccess<'_>) -> Option<u32> {
         let client = self.clients[index];
         self.now += self.tick;
         if !self.monitor.may_run(client) {
@@ -257,16 +257,16 @@ impl World {
             self.tallies[index].direct.0 += elements;
             self.tallies[index].direct.1 += 1;
             Some(match access {
-                Access::Read { offset, width } => self.hw.read(offset, width),
-                Access::Write { offset, width, value } => {
+                RegisterAccess::Read { offset, width } => self.hw.read(offset, width),
+                RegisterAccess::Write { offset, width, value } => {
                     self.hw.write(offset, width, value);
                     0
                 }
-                Access::ReadString { offset, width, into } => {
+                RegisterAccess::ReadString { offset, width, into } => {
                     self.hw.read_string(offset, width, into);
                     0
                 }
-                Access::WriteString { offset, width, from } => {
+                RegisterAccess::WriteString { offset, width, from } => {
                     self.hw.write_string(offset, width, from);
                     0
                 }

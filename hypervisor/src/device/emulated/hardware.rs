@@ -5,7 +5,7 @@
 
 use super::super::raw::PortDevice;
 use super::super::{AttachError, Device, assigned};
-use crate::iommu::{self, DeviceView, Devices, Place};
+use crate::iommu::{self, DeviceView, Devices, DmaEndpoint};
 use crate::mm::{self, Direct};
 use crate::pci;
 use crate::pci::reset::{self, Registers};
@@ -28,19 +28,19 @@ struct Buffers {
     hpa: Hpa,
     bytes: u64,
     bus: u32,
-    space: Option<(Place, Space<DeviceView<()>>)>,
+    space: Option<(DmaEndpoint, Space<DeviceView<()>>)>,
 }
 
 impl Buffers {
     fn allocate(device: &Device, bytes: u64) -> Result<Self, AttachError> {
-        let place = device.place_of_master();
+        let endpoint = device.dma_endpoint();
         let bytes = bytes.next_multiple_of(PAGE_SIZE);
-        let limit = if place.is_some() { u64::MAX } else { LIMIT };
+        let limit = if endpoint.is_some() { u64::MAX } else { LIMIT };
         let hpa = mm::frames().allocate_below(bytes, PAGE_SIZE, limit).ok_or(AttachError::OutOfMemory)?;
         mm::zero(hpa, bytes);
         let mut buffers = Self { hpa, bytes, bus: hpa.as_u64() as u32, space: None };
-        if let Some(place) = place
-            && let Err(error) = buffers.contain(device, place)
+        if let Some(endpoint) = endpoint
+            && let Err(error) = buffers.contain(device, endpoint)
         {
             buffers.free();
             return Err(error);
@@ -49,30 +49,30 @@ impl Buffers {
     }
 
     /// Lets the card reach this memory and nothing else.
-    fn contain(&mut self, device: &Device, place: Place) -> Result<(), AttachError> {
-        let unit = place.counted();
+    fn contain(&mut self, device: &Device, endpoint: DmaEndpoint) -> Result<(), AttachError> {
+        let unit = endpoint.counted();
         // Domains count from 1 upward.
         let tag = unit.unit().tags().min(1 << 16).checked_sub(1 + device.index as u32);
         let tag = SpaceTag(tag.ok_or(AttachError::OutOfMemory)? as u16);
         let tables = Devices::view(tag, vec![unit]).ok_or(AttachError::OutOfMemory)?;
         let root = tables.root();
-        place.claim(HYPERVISOR).map_err(|iommu::Busy| AttachError::GroupBusy)?;
+        endpoint.claim(HYPERVISOR).map_err(|iommu::Busy| AttachError::GroupBusy)?;
         let mut space = Space::new();
         let issued =
             space.add_view(tables).and_then(|()| space.issue(FIRST, self.hpa, self.bytes, Rights::MEMORY));
         space.settle(&(), |_, _| ());
-        self.space = Some((place, space));
+        self.space = Some((endpoint, space));
         self.bus = FIRST as u32;
         issued.map_err(|_| AttachError::OutOfMemory)?;
-        place.attach(tag, root);
+        endpoint.attach(tag, root);
         Ok(())
     }
 
     /// The card is silent: nothing of it reaches this memory any more.
     fn free(mut self) {
-        if let Some((place, mut space)) = self.space.take() {
-            place.block();
-            place.release();
+        if let Some((endpoint, mut space)) = self.space.take() {
+            endpoint.block();
+            endpoint.release();
             let revoked = space.revoke(FIRST, self.bytes);
             space.settle(&(), |_, _| ());
             if revoked.is_err() {
@@ -163,10 +163,10 @@ impl Hardware {
     }
 
     /// Where its driver's memory is for it, behind an IOMMU.
-    pub fn home(&self) -> Option<(Place, SpaceTag, Hpa)> {
-        let (place, space) = self.buffers.as_ref()?.space.as_ref()?;
+    pub fn home(&self) -> Option<(DmaEndpoint, SpaceTag, Hpa)> {
+        let (endpoint, space) = self.buffers.as_ref()?.space.as_ref()?;
         let tables = space.views().next()?;
-        Some((*place, tables.audience().tag(), tables.root()))
+        Some((*endpoint, tables.audience().tag(), tables.root()))
     }
 
     /// The card, for its driver.

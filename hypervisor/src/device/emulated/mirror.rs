@@ -19,7 +19,7 @@ impl Drop for Pages {
     }
 }
 
-/// A handle on a guest's mirror: the segment writes it, the guest's nested page tables show it.
+/// A handle on a guest's mirror: the shared writes it, the guest's nested page tables show it.
 #[derive(Clone)]
 pub struct Mirror(Arc<Pages>);
 

@@ -1,6 +1,6 @@
 //! A physical card that the hypervisor drives, for guests that see software cards (`mode = "emulated"`).
 //!
-//! Key types: [`Emulated`] (the physical card and the segment behind it), [`Station`] (a guest's card as its PCI bus shows
+//! Key types: [`Emulated`] (the physical card and the shared behind it), [`Station`] (a guest's card as its PCI bus shows
 //! it). `sluice_emulated` decides what happens; this module brings it registers, memory and guests. It is under the
 //! lock of the device, as a monitor is.
 
@@ -12,7 +12,7 @@ pub use station::Station;
 
 use super::{AttachError, Client, Device, Seat, Windows};
 use crate::domain::{Domain, VirtualFunction};
-use crate::iommu::Place;
+use crate::iommu::DmaEndpoint;
 use crate::x86::tsc;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,7 +20,7 @@ use hardware::{HYPERVISOR, Hardware};
 use mirror::Mirror;
 use sluice_abi::config::{self, Mode, NicModel};
 use sluice_abi::report::{Count, ShareReport};
-use sluice_emulated::{DirectPolicy, Guests, Handoffs, PortId, Segment, World};
+use sluice_emulated::{DirectPolicy, Environment, Guests, Handoffs, PortId, SharedNic};
 use sluice_iommu::SpaceTag;
 use sluice_memory::{Gpa, Hpa};
 use sluice_nic::dma::{Dma, DmaError};
@@ -41,7 +41,7 @@ impl Dma for Memory {
 pub(super) struct Clients<'a> {
     clients: &'a [Client],
     /// Where its driver's memory is for the card.
-    home: Option<(Place, SpaceTag, Hpa)>,
+    home: Option<(DmaEndpoint, SpaceTag, Hpa)>,
 }
 
 impl Clients<'_> {
@@ -57,15 +57,15 @@ impl Guests for Clients<'_> {
         self.domain(port).map(Memory)
     }
 
-    fn lend(&mut self, to: Option<PortId>) -> bool {
-        let Some((place, tag, root)) = self.home else { return false };
+    fn confine_dma(&mut self, to: Option<PortId>) -> bool {
+        let Some((endpoint, tag, root)) = self.home else { return false };
         let domain = to.and_then(|port| self.domain(port));
         let guest = domain.and_then(|domain| Some((domain.index, domain.device_space()?)));
         let (owner, (tag, root)) = guest.unwrap_or((HYPERVISOR, (tag, root)));
-        place.attach(tag, root);
+        endpoint.attach(tag, root);
         // What the card asks for is this owner's doing from now on.
-        place.release();
-        if place.claim(owner).is_err() {
+        endpoint.release();
+        if endpoint.claim(owner).is_err() {
             log::error!("a card that was the hypervisor's has another owner");
         }
         to.is_none() || guest.is_some()
@@ -75,7 +75,7 @@ impl Guests for Clients<'_> {
 /// A physical card on the wire, and the guests' cards behind it.
 pub(super) struct Emulated {
     mode: Mode,
-    segment: Segment,
+    shared: SharedNic,
     hardware: Hardware,
 }
 
@@ -86,21 +86,21 @@ impl Emulated {
         let missing = if mode == Mode::Vpio { AttachError::NoModel } else { AttachError::NoDriver };
         let uplink = sluice_uplink::for_device(function.vendor, function.device).ok_or(missing)?;
         let hardware = Hardware::take(device, &*uplink)?;
-        let mut emulated = Self { mode, segment: Segment::new(uplink), hardware };
-        let Self { segment, hardware, .. } = &mut emulated;
-        if !segment.start(&mut hardware.card()) {
+        let mut emulated = Self { mode, shared: SharedNic::new(uplink), hardware };
+        let Self { shared, hardware, .. } = &mut emulated;
+        if !shared.start(&mut hardware.card()) {
             emulated.stop(device);
             return Err(AttachError::NoAnswer);
         }
-        log::info!("device {}: on the wire, driven as {}", device.name, emulated.segment.uplink().name());
+        log::info!("device {}: on the wire, driven as {}", device.name, emulated.shared.uplink().name());
         Ok(emulated)
     }
 
     /// Gives the device back: off the wire and off the bus.
     pub fn stop(mut self, device: &Device) {
-        let Self { segment, hardware, .. } = &mut self;
-        segment.stop(&mut hardware.card());
-        let counters = segment.uplink().counters();
+        let Self { shared, hardware, .. } = &mut self;
+        shared.stop(&mut hardware.card());
+        let counters = shared.uplink().counters();
         log::info!("device {}: off the wire after {counters:?}", device.name);
         self.hardware.give_back(device);
     }
@@ -112,7 +112,7 @@ impl Emulated {
 
     /// How reports call a device in this mode.
     pub fn name(&self) -> &'static str {
-        if self.mode == Mode::Vpio { self.segment.uplink().name() } else { "emulated" }
+        if self.mode == Mode::Vpio { self.shared.uplink().name() } else { "emulated" }
     }
 
     /// Plugs in a card for a guest.
@@ -121,44 +121,47 @@ impl Emulated {
         model: NicModel,
         mac: [u8; 6],
         slot: u8,
-        (handling, weight): (DirectPolicy, u8),
+        (policy, weight): (DirectPolicy, u8),
         windows: &mut Windows,
     ) -> Result<Station, AttachError> {
-        let port = self.segment.attach(model, mac).map_err(|_| AttachError::TooMany)?;
+        let port = self.shared.attach(model, mac).map_err(|_| AttachError::TooMany)?;
         let card = Station::new(port, model, slot, windows).ok_or(AttachError::NoRoom);
-        let card = card.and_then(|card| {
-            if self.mode == Mode::Vpio { self.mirror(card, handling, weight) } else { Ok(card) }
-        });
+        let card =
+            card.and_then(
+                |card| {
+                    if self.mode == Mode::Vpio { self.mirror(card, policy, weight) } else { Ok(card) }
+                },
+            );
         if card.is_err() {
-            self.segment.detach(port);
+            self.shared.detach(port);
         }
         card
     }
 
     /// Shows a guest its card in memory.
-    fn mirror(&mut self, card: Station, handling: DirectPolicy, weight: u8) -> Result<Station, AttachError> {
+    fn mirror(&mut self, card: Station, policy: DirectPolicy, weight: u8) -> Result<Station, AttachError> {
         let mirror = Mirror::new().ok_or(AttachError::OutOfMemory)?;
-        self.segment.show(card.port(), Box::new(mirror.clone()));
-        self.segment.allow(card.port(), handling);
-        self.segment.set_weight(card.port(), weight);
-        let shown = self.segment.shown(card.port());
+        self.shared.show(card.port(), Box::new(mirror.clone()));
+        self.shared.allow(card.port(), policy);
+        self.shared.set_weight(card.port(), weight);
+        let shown = self.shared.shown(card.port());
         Ok(card.mirrored(mirror, shown))
     }
 
-    /// Runs `act` on the segment, then carries the lines that changed to their guests. Returns the time at which to
+    /// Runs `act` on the shared card, then carries the lines that changed to their guests. Returns the time at which to
     /// poll, too.
     pub fn with<R>(
         &mut self,
         clients: &[Client],
-        act: impl FnOnce(&mut Segment, &mut World<'_, Clients<'_>>) -> R,
+        act: impl FnOnce(&mut SharedNic, &mut Environment<'_, Clients<'_>>) -> R,
     ) -> (R, Option<u64>) {
-        let Self { segment, hardware, .. } = self;
+        let Self { shared, hardware, .. } = self;
         let mut guests = Clients { clients, home: hardware.home() };
         let now = tsc::uptime_ns();
-        let mut world = World { card: hardware.card(), guests: &mut guests, now, clock: &tsc::uptime_ns };
-        let result = act(segment, &mut world);
+        let mut env = Environment { card: hardware.card(), guests: &mut guests, now, clock: &tsc::uptime_ns };
+        let result = act(shared, &mut env);
         loop {
-            let changes = segment.take_changes();
+            let changes = shared.take_changes();
             if changes.is_empty() {
                 break;
             }
@@ -167,43 +170,43 @@ impl Emulated {
                 let changed = (changes.shown | changes.lines | changes.resumes) & port.bit() != 0;
                 let Some((domain, share)) = client.both().filter(|_| changed) else { continue };
                 if changes.shown & port.bit() != 0 {
-                    share.show(&domain, client.index, segment.shown(port), segment.line(port));
+                    share.show(&domain, client.index, shared.shown(port), shared.line(port));
                 }
                 if changes.lines & port.bit() != 0 {
-                    domain.set_line(share.pin(), segment.line(port));
+                    domain.set_line(share.pin(), shared.line(port));
                 }
                 if changes.resumes & port.bit() != 0 {
-                    let wait = segment.resumes_at(port).map(|at| at.saturating_sub(tsc::uptime_ns()));
+                    let wait = shared.resumes_at(port).map(|at| at.saturating_sub(tsc::uptime_ns()));
                     let at =
                         wait.map_or(u64::MAX, |wait| tsc::now().saturating_add(tsc::ticks_from_ns(wait)));
                     share.resume_at(&domain, at);
                 }
             }
-            segment.carried_out(&mut world, changes.shown);
+            shared.carried_out(&mut env, changes.shown);
         }
-        (result, segment.deadline())
+        (result, shared.deadline())
     }
 
     /// Level of the line of a guest's card.
     pub fn line(&self, port: PortId) -> bool {
-        self.segment.line(port)
+        self.shared.line(port)
     }
 
     /// How often the card changed hands, and the guest that has it.
-    pub fn hands(&self) -> (Handoffs, Option<PortId>) {
-        (self.segment.handoffs(), self.segment.holder())
+    pub fn handoffs(&self) -> (Handoffs, Option<PortId>) {
+        (self.shared.handoffs(), self.shared.holder())
     }
 
     /// The counters of one guest.
     pub fn report(&self, domain: &str, port: PortId) -> ShareReport {
-        let counters = self.segment.counters(port).unwrap_or_default();
+        let counters = self.shared.counters(port).unwrap_or_default();
         let count = |(name, value): (&str, u64)| Count { name: name.into(), value };
         ShareReport {
             domain: domain.into(),
             mode: if self.mode == Mode::Vpio { "vpio" } else { "emulated" }.into(),
             hooked_elements: counters.elements,
             hooked_instructions: counters.instructions,
-            hooked_by_register: self.segment.by_register(port).map(count).collect(),
+            hooked_by_register: self.shared.by_register(port).map(count).collect(),
             tx_packets: counters.tx_packets,
             tx_dropped: counters.tx_dropped,
             rx_packets: counters.rx_packets,

@@ -109,7 +109,7 @@ impl Station {
         let at = self.resumes_at();
         let claim = || self.resumes_at.compare_exchange(at, u64::MAX, Ordering::SeqCst, Ordering::SeqCst);
         if at <= now && claim().is_ok() {
-            device.with_segment(|segment, world| segment.resume(world, self.port));
+            device.with_shared_nic(|shared, env| shared.resume(env, self.port));
         }
     }
 
@@ -161,13 +161,13 @@ impl Station {
         }
         drop(state);
         if let ConfigEffect::CommandChanged(..) = effect {
-            device.with_segment(|segment, world| {
+            device.with_shared_nic(|shared, env| {
                 // Read here, so that what the guest wrote last is what the card is told last.
                 let command = domain.platform.lock().pci.command(slot);
                 let (master, silent) =
                     (command & pci::COMMAND_MASTER != 0, command & pci::COMMAND_NO_INTX != 0);
-                segment.configure(self.port, master, silent);
-                segment.poll(world);
+                shared.configure(self.port, master, silent);
+                shared.poll(env);
             });
         }
     }
@@ -203,9 +203,9 @@ impl Station {
 
     /// Interrupts of this guest's own are posted to it, so that its processor looks before it goes on.
     fn access(&self, device: &Device, register: Register, width: u8, access: Access<'_>) -> Answer {
-        let done = device.with_segment(|segment, world| match access {
-            Access::Read(into) => segment.read(world, self.port, register, width, into),
-            Access::Write(from) => segment.write(world, self.port, register, width, from),
+        let done = device.with_shared_nic(|shared, env| match access {
+            Access::Read(into) => shared.read(env, self.port, register, width, into),
+            Access::Write(from) => shared.write(env, self.port, register, width, from),
         });
         match done {
             // Its processor learns when the card goes on before it goes on itself.

@@ -1,20 +1,20 @@
-//! A guest's end of a segment: its card, what it sees of it, what was counted.
+//! A guest's end of a shared card: its card, what it sees of it, what was counted.
 //!
-//! Key types: [`Station`]; [`Changes`], what a guest has to be told of.
+//! Key types: [`VirtualNic`]; [`Changes`], what a guest has to be told of.
 
+use crate::environment::Guests;
 use crate::mirror::{self, Mirror, Shown};
 use crate::names;
 use crate::nic::{Description, Nic, Register, describe};
 use crate::owner::{self, CardOwner, DirectPolicy};
-use crate::world::Guests;
 use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
 use sluice_nic::dma::{Dma, DmaError};
 use sluice_switch::PortId;
 
-/// A guest's end of the segment.
-pub(crate) struct Station {
+/// A guest's end of a shared card.
+pub(crate) struct VirtualNic {
     pub(crate) model: NicModel,
     /// The device state model of its card.
     pub(crate) device: Option<&'static Model>,
@@ -22,7 +22,7 @@ pub(crate) struct Station {
     pub(crate) tracker: Tracker,
     pub(crate) nic: Nic,
     /// What the guest may do with the physical card.
-    pub(crate) handling: DirectPolicy,
+    pub(crate) policy: DirectPolicy,
     /// The guest lets its card master the bus.
     pub(crate) master: bool,
     /// The guest has switched the line off.
@@ -45,11 +45,11 @@ pub(crate) struct Station {
 /// What changed for guests, by [`PortId::bit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// [`Segment::shown`](crate::Segment::shown): carry these out before the lines, then say so to [`Segment::carried_out`](crate::Segment::carried_out).
+    /// [`SharedNic::shown`](crate::SharedNic::shown): carry these out before the lines, then say so to [`SharedNic::carried_out`](crate::SharedNic::carried_out).
     pub shown: u16,
-    /// [`Segment::line`](crate::Segment::line).
+    /// [`SharedNic::line`](crate::SharedNic::line).
     pub lines: u16,
-    /// [`Segment::resumes_at`](crate::Segment::resumes_at).
+    /// [`SharedNic::resumes_at`](crate::SharedNic::resumes_at).
     pub resumes: u16,
 }
 
@@ -72,7 +72,7 @@ impl<M: Dma> Dma for Bus<M> {
     }
 }
 
-impl Station {
+impl VirtualNic {
     /// A card just plugged in.
     pub(crate) fn new(model: NicModel, mac: [u8; 6]) -> Self {
         let Description { vendor, device, .. } = describe(model);
@@ -81,7 +81,7 @@ impl Station {
             device: models::find_master(vendor, device),
             tracker: Tracker::new(),
             nic: Nic::new(model, mac),
-            handling: DirectPolicy::Never,
+            policy: DirectPolicy::Never,
             master: false,
             silent: false,
             line: false,
@@ -142,7 +142,7 @@ impl Station {
     }
 
     /// Brings what the guest sees up to date with its card.
-    pub(crate) fn settle(&mut self, port: PortId, hands: CardOwner, stuck: u16, changes: &mut Changes) {
+    pub(crate) fn publish(&mut self, port: PortId, owner: CardOwner, stuck: u16, changes: &mut Changes) {
         let line = self.nic.interrupt() && !self.silent;
         if line != self.line {
             self.line = line;
@@ -151,8 +151,8 @@ impl Station {
         }
         let (Some(mirror), Some(model)) = (&mut self.mirror, self.device) else { return };
         mirror::show_moving(&self.nic, &mut **mirror);
-        let shown = match hands.guest() {
-            Some(guest) if guest == port => owner::shown(model, self.handling, hands),
+        let shown = match owner.guest() {
+            Some(guest) if guest == port => owner::shown(model, self.policy, owner),
             _ => mirror::shown(&self.nic, model, &mut self.tracker, stuck & port.bit() != 0),
         };
         if shown != self.shown {

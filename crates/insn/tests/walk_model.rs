@@ -2,8 +2,8 @@
 //! access sets. Source: APM vol 2, 5.2-5.6; where the two differ, one of them read it wrong.
 
 use proptest::prelude::*;
-use sluice_emulator::walk::{Access, Kind, WalkError};
-use sluice_emulator::{PageFault, PagingState, Tables, touch};
+use sluice_insn::walk::{Access, Kind, WalkError};
+use sluice_insn::{PageFault, PagingState, Tables, touch};
 use sluice_memory::Gpa;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
-//! What is outside of a segment: guests and their memory, the physical card, the time.
+//! What is outside of a [`SharedNic`](crate::SharedNic): guests and their memory, the physical card, the time.
 
 use sluice_nic::dma::Dma;
 use sluice_switch::PortId;
 use sluice_uplink::Card;
 
 /// Nanoseconds from the end of a call before what it left over is gone on with, or as long as the call took if that is
-/// longer: the segment is free for others at least half of the time.
+/// longer: the shared card is free for others at least half of the time.
 const PAUSE: u64 = 250_000;
 
 /// How cards reach their guests' memory.
@@ -18,11 +18,11 @@ pub trait Guests {
 
     /// The physical card reaches this guest's memory from now on, at the guest's addresses, or the driver's. False if
     /// it cannot be contained there; it reaches the driver's then.
-    fn lend(&mut self, to: Option<PortId>) -> bool;
+    fn confine_dma(&mut self, to: Option<PortId>) -> bool;
 }
 
 /// Everything outside, for the time of one call.
-pub struct World<'a, G> {
+pub struct Environment<'a, G> {
     /// The physical card.
     pub card: Card<'a>,
     /// The guests.
@@ -33,7 +33,7 @@ pub struct World<'a, G> {
     pub clock: &'a dyn Fn() -> u64,
 }
 
-impl<G> World<'_, G> {
+impl<G> Environment<'_, G> {
     /// When to go on with what this call, which ends now, leaves over.
     pub(crate) fn after_pause(&self) -> u64 {
         let ended = (self.clock)();

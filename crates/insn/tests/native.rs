@@ -10,8 +10,8 @@
 use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
-use sluice_emulator::walk::Kind;
-use sluice_emulator::{
+use sluice_insn::walk::Kind;
+use sluice_insn::{
     Addressing, Error, Fault, Machine, PagingState, Pieces, Segment, SegmentRegister, Tables, step,
 };
 use sluice_memory::Gpa;
@@ -564,7 +564,7 @@ fn the_emulator_does_what_the_processor_does() {
         (0..DATA_LEN as u64).map(|at| if at % 61 < 20 { 7 } else { (at * 37) as u8 }).collect();
     for round in 0..rounds {
         let (code, kind) = instruction(&mut random);
-        let Some(length) = sluice_emulator::length(&code, 64) else { continue };
+        let Some(length) = sluice_insn::length(&code, 64) else { continue };
         let code = &code[..length as usize];
         let mut before = registers(&mut random);
         // Whether vector moves are checked for alignment differs between vendors.

@@ -1,8 +1,8 @@
 //! The instruction emulator: bytes, registers and page tables are all the guest's.
 
 use crate::Input;
-use sluice_emulator::walk::{Access, Kind, WalkError};
-use sluice_emulator::{
+use sluice_insn::walk::{Access, Kind, WalkError};
+use sluice_insn::{
     Addressing, Error, Fault, Machine, PagingState, Segment, SegmentRegister, StringIo, Tables, touch,
     translate,
 };
@@ -242,7 +242,7 @@ pub fn step(data: &[u8]) {
     let before = State { gpr, xmm, rflags, rip, memory };
     let addressing = Addressing { paging, rflags, cpl: 0, bitness };
     let mut toy = Toy { state: before.clone(), addressing, segments, accesses: 0, reads: 0 };
-    let result = sluice_emulator::step(&mut toy, &code);
+    let result = sluice_insn::step(&mut toy, &code);
     let reads = toy.reads;
     let mut after = toy.state;
     match result {

@@ -9,9 +9,9 @@ use sluice_iommu::group::{self, Node};
 use sluice_iommu::{Interrupt, RequesterId, SpaceTag};
 use sluice_memory::Hpa;
 
-/// A function's place behind an IOMMU.
+/// A function that masters the bus, as the IOMMU before it knows it.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct DmaEndpoint {
     counted: &'static Counted,
     requester: RequesterId,
     group: usize,
@@ -27,7 +27,7 @@ pub(super) struct Survey {
     /// The group of each node.
     pub(super) groups: Vec<usize>,
     /// Where each node stands, if behind a unit.
-    places: Vec<Option<Place>>,
+    endpoints: Vec<Option<DmaEndpoint>>,
     /// By group: index of the domain that owns it, and how many of its functions it has.
     pub(super) owners: SpinLock<Vec<Option<(u16, usize)>>>,
 }
@@ -42,10 +42,10 @@ pub(super) fn survey() {
     let stands = |(node, group): (&Node, &usize)| {
         let seen = group::requester(&nodes, node.id);
         let counted = units().iter().find(|counted| counted.unit.serves(seen))?;
-        Some(Place { counted, requester: counted.unit.alias(seen), group: *group })
+        Some(DmaEndpoint { counted, requester: counted.unit.alias(seen), group: *group })
     };
-    let places = nodes.iter().zip(&groups).map(stands).collect();
-    SURVEY.call_once(|| Survey { nodes, groups, places, owners });
+    let endpoints = nodes.iter().zip(&groups).map(stands).collect();
+    SURVEY.call_once(|| Survey { nodes, groups, endpoints, owners });
 }
 
 pub(super) fn survey_result() -> Option<&'static Survey> {
@@ -61,13 +61,13 @@ fn id(bdf: Bdf) -> RequesterId {
 }
 
 /// Where a function stands; `None` without an IOMMU before it.
-pub fn place_of(bdf: Bdf) -> Option<Place> {
+pub fn endpoint_of(bdf: Bdf) -> Option<DmaEndpoint> {
     let survey = SURVEY.get()?;
     let index = survey.nodes.iter().position(|node| node.id == id(bdf))?;
-    *survey.places.get(index)?
+    *survey.endpoints.get(index)?
 }
 
-impl Place {
+impl DmaEndpoint {
     /// The unit.
     pub fn counted(&self) -> &'static Counted {
         self.counted
@@ -130,6 +130,6 @@ impl Place {
 /// The domain that owns what speaks as `requester`.
 pub(super) fn owner_of(requester: RequesterId) -> Option<u16> {
     let survey = SURVEY.get()?;
-    let place = survey.places.iter().flatten().find(|place| place.requester == requester)?;
-    survey.owners.lock().get(place.group).copied().flatten().map(|(domain, _)| domain)
+    let endpoint = survey.endpoints.iter().flatten().find(|endpoint| endpoint.requester == requester)?;
+    survey.owners.lock().get(endpoint.group).copied().flatten().map(|(domain, _)| domain)
 }

@@ -1,4 +1,0 @@
-//! See `sluice_fuzz_targets::emulator::step`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sluice_fuzz_targets::emulator::step(data));

@@ -122,11 +122,20 @@ global_asm!(
     "pop rbp",
     "pop rbx",
     "ret",
+    // Where signals arrive. The kernel leaves the flag AC as the code had it, with which compiled code faults wherever its
+    // accesses are not aligned; processors differ in which of the vector moves they check.
+    ".global native_signal",
+    "native_signal:",
+    "pushfq",
+    "and dword ptr [rsp], 0xfffbffff",
+    "popfq",
+    "jmp {on_signal}",
+    on_signal = sym on_signal,
 );
 
 #[repr(C)]
 struct Action {
-    handler: extern "C" fn(c_int, *const c_void, *mut u64),
+    handler: unsafe extern "C" fn(c_int, *const c_void, *mut u64),
     mask: [u64; 16],
     flags: c_int,
     restorer: usize,
@@ -142,6 +151,7 @@ struct Stack {
 unsafe extern "C" {
     fn native_enter(registers: *mut Registers, code: u64);
     fn native_exit();
+    fn native_signal(signal: c_int, info: *const c_void, context: *mut u64);
     fn mmap(at: u64, len: usize, rights: c_int, flags: c_int, file: c_int, offset: i64) -> u64;
     fn mprotect(at: u64, len: usize, rights: c_int) -> c_int;
     fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int;
@@ -174,6 +184,9 @@ extern "C" fn on_signal(_: c_int, _: *const c_void, context: *mut u64) {
     }
 }
 
+/// Where Linux puts a process's program, libraries and stack (Documentation/arch/x86/x86_64/mm.rst).
+const MAPPINGS: core::ops::Range<u64> = 0x5000_0000_0000..0x7fff_ffff_f000;
+
 struct Processor;
 
 impl Processor {
@@ -183,7 +196,7 @@ impl Processor {
         const SIGINFO_ONSTACK: c_int = 4 | 0x0800_0000;
         let stack = Box::leak(vec![0u128; 8192].into_boxed_slice());
         let stack = Stack { base: stack.as_mut_ptr().cast(), flags: 0, len: 16 * stack.len() };
-        let action = Action { handler: on_signal, mask: [0; 16], flags: SIGINFO_ONSTACK, restorer: 0 };
+        let action = Action { handler: native_signal, mask: [0; 16], flags: SIGINFO_ONSTACK, restorer: 0 };
         // SAFETY: maps only where nothing is; the handler and its stack live for ever.
         unsafe {
             for (at, len) in [(DATA, DATA_LEN), (CODE, PAGE as usize)] {
@@ -573,6 +586,10 @@ fn the_emulator_does_what_the_processor_does() {
         }
         let mut emulated = Emulated { registers: before.clone(), memory: memory.clone(), code, rip: CODE };
         let Some(expected) = emulated.run() else { continue };
+        // There the test itself may have memory.
+        if expected.is_some_and(|exception| exception.vector == 14 && MAPPINGS.contains(&exception.address)) {
+            continue;
+        }
         let (mut after, mut changed) = (before.clone(), memory.clone());
         let found = processor.run(code, &mut after, &mut changed);
         let what = || format!("emulator and processor, round {round}: {code:02x?} with {before:x?}");
@@ -581,6 +598,12 @@ fn the_emulator_does_what_the_processor_does() {
         let open =
             !is_intel || kind == 2 && [expected, found].iter().flatten().all(|e| matches!(e.vector, 12 | 13));
         let both = expected.is_some() && found.is_some() && open;
+        // MOVSXD to a register of 16 bits reads 16 bits on Intel's processors and 32 on AMD's, which shows by the
+        // alignment and where memory ends.
+        let wide = !is_intel && [0x66, 0x63].iter().all(|byte| code.contains(byte));
+        if wide && expected.is_none() && found.is_some_and(|exception| matches!(exception.vector, 14 | 17)) {
+            continue;
+        }
         assert!(expected == found || both, "{expected:x?}, {found:x?}: {}", what());
         if kind == 1 && code.contains(&0x67) && (found.is_some() || before.gpr[1] as u32 == 0) {
             // Of index and count registers that count by half, some processors clear the other half also when they have
@@ -589,6 +612,11 @@ fn the_emulator_does_what_the_processor_does() {
                 emulated.registers.gpr[index] &= 0xffff_ffff;
                 after.gpr[index] &= 0xffff_ffff;
             }
+        }
+        let compares = code.iter().any(|byte| matches!(byte, 0xa6 | 0xa7 | 0xae | 0xaf));
+        if kind == 1 && compares && found.is_some() && is_intel {
+            // Of a repeated comparison that faults Intel's processors put the flags back.
+            emulated.registers.rflags = before.rflags;
         }
         assert!(emulated.registers == after, "{}: {:x?}, {after:x?}", what(), emulated.registers);
         assert!(emulated.memory == changed, "memory of {}", what());

@@ -88,14 +88,9 @@ impl Processor {
             context.tsc_aux = x86::rdmsr(msr::TSC_AUX);
             context.breakpoints = x86::read_breakpoints();
         }
-        let mut context = slot.vcpu().context.lock();
+        let context = slot.vcpu().context.lock();
         context.fpu.restore();
         x86::write_breakpoints(context.breakpoints);
-        let (id, home) = (slot.vcpu().id, self.index);
-        if slot.domain.vcpus.iter().any(|other| other.id != id && other.home == home) {
-            // A sibling that runs here has the same address space identifier and other page tables.
-            context.vmcb.control.tlb_control = 1;
-        }
         // SAFETY: TSC_AUX only feeds RDTSCP and RDPID.
         unsafe { x86::wrmsr(msr::TSC_AUX, context.tsc_aux) };
         drop(context);
@@ -131,8 +126,8 @@ impl Processor {
 }
 
 impl Slice for Processor {
-    fn host(&self) -> &HostArea {
-        &self.host
+    fn host(&mut self) -> &mut HostArea {
+        &mut self.host
     }
 
     #[cfg(feature = "check-flushes")]

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// Version of the messages, sent in [`Event::Hello`].
 pub const VERSION: u32 = 2;
 
-/// Longest encoded frame in bytes, including the final zero; longer ones are dropped.
-pub const MAX_FRAME: usize = 64 * 1024;
+/// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
+/// fits, with all their counters.
+pub const MAX_FRAME: usize = 512 * 1024;
 
 /// From the hypervisor to the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +149,28 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MAX_DOMAINS;
+    use crate::report::{Count, DeviceReport, DomainReport, ShareReport};
+    use alloc::vec;
+
+    #[test]
+    fn the_largest_report_is_taken() {
+        let name = "n".repeat(31);
+        let counters = |count| vec![Count { name: "reason.of.an.exit".into(), value: u64::MAX }; count];
+        let share =
+            ShareReport { domain: name.clone(), hooked_by_register: counters(32), ..ShareReport::default() };
+        let device =
+            DeviceReport { name: name.clone(), shares: vec![share; MAX_DOMAINS], ..DeviceReport::default() };
+        let domain =
+            DomainReport { name, exits: counters(32), refused: counters(16), ..DomainReport::default() };
+        let report =
+            Report { domains: vec![domain; MAX_DOMAINS], devices: vec![device; 4], ..Report::default() };
+        let event = Event::Report { seq: 1, report };
+        let mut decoder = Decoder::default();
+        let got: Vec<Event> =
+            encode(&event).unwrap().into_iter().filter_map(|byte| decoder.push(byte)).collect();
+        assert_eq!(got, [event]);
+    }
 
     #[test]
     fn frames_survive_noise_before_them() {

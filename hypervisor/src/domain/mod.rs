@@ -220,7 +220,6 @@ pub struct Domain {
     /// The one map of its memory, and who sees it.
     space: SpinLock<Space<memory::View>>,
     permission_map: Hpa,
-    asid: u32,
     state: AtomicU8,
     end: SpinLock<Option<EndReason>>,
     frozen: AtomicU32,
@@ -267,9 +266,6 @@ impl Domain {
             memory: ram,
             space: SpinLock::new(Rank::Space, space),
             permission_map,
-            // 0 is the host's. A domain that is built again takes the same one: its first entry on each
-            // processor flushes.
-            asid: u32::from(index) + 1,
             state: AtomicU8::new(0),
             end: SpinLock::new(Rank::End, None),
             frozen: AtomicU32::new(0),
@@ -314,11 +310,6 @@ impl Domain {
     /// Physical address of the I/O permission map.
     pub fn permission_map(&self) -> Hpa {
         self.permission_map
-    }
-
-    /// Address space identifier.
-    pub fn asid(&self) -> u32 {
-        self.asid
     }
 
     /// Where the domain is in its life.

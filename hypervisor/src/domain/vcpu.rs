@@ -10,6 +10,7 @@ use crate::sync::{Rank, SpinLock};
 use crate::{cpu, x86};
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use sluice_memory::Asid;
 use sluice_platform::clock;
 use sluice_platform::lapic::{LocalApic, Rates};
 use sluice_platform::machine_check::{FailedAccess, MachineCheck};
@@ -68,6 +69,11 @@ bitflags! {
 pub struct Context {
     /// Control block.
     pub vmcb: VmcbPage,
+    /// Its address space identifier on its home; given up where its translations are to be forgotten.
+    pub asid: Asid,
+    /// How often it was reset.
+    #[cfg(feature = "check-flushes")]
+    pub resets: u32,
     /// General registers except RAX and RSP.
     pub regs: crate::svm::Registers,
     /// Local APIC.
@@ -117,6 +123,9 @@ impl Context {
     pub fn new(id: u32, told: bool) -> Option<Self> {
         Some(Self {
             vmcb: VmcbPage::new()?,
+            asid: Asid::default(),
+            #[cfg(feature = "check-flushes")]
+            resets: 0,
             regs: [0; 16],
             lapic: LocalApic::new(id, Rates::new(x86::tsc::khz() as u32)),
             fpu: FpuState::new()?,

@@ -17,7 +17,7 @@ use crate::domain::vcpu::{Context, Vcpu, Watch};
 use crate::svm::HostArea;
 use crate::svm::vmcb::{INTERCEPT_CR8_WRITE, Intercept3, Segment, VirtualInterrupt, event, exit_code};
 use core::sync::atomic::Ordering;
-use sluice_memory::Gpa;
+use sluice_memory::{Asid, Gpa};
 use sluice_platform::nmi::{Action, Nmi};
 
 const RFLAGS_IF: u64 = 1 << 9;
@@ -319,6 +319,12 @@ pub fn start_up(ctx: &mut Context, vector: u8) {
     save.dr7 = 0x400;
     ctx.regs = [0; 16];
     ctx.inject = 0;
+    // Translations by the page tables that it had before a reset are not those of real mode.
+    ctx.asid = Asid::default();
+    #[cfg(feature = "check-flushes")]
+    {
+        ctx.resets += 1;
+    }
     ctx.vmcb.control.event_injection = 0;
     ctx.vmcb.control.interrupt_shadow = 0;
     close_window(ctx);

@@ -3,6 +3,7 @@
 //! A frame is a postcard message in COBS encoding, ended by a zero byte, so that either side can
 //! resynchronize after a lost byte by skipping to the next zero.
 
+use crate::DomainId;
 use crate::report::{DomainState, Report};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -22,20 +23,20 @@ pub enum Event {
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// Names of the domains; messages refer to them by index.
+        /// Names of the domains, in the order of their [`DomainId`]s.
         domains: Vec<String>,
     },
     /// Output of a guest's serial console.
     Console {
-        /// Index of the domain.
-        domain: u16,
+        /// The domain.
+        domain: DomainId,
         /// What it wrote.
         bytes: Vec<u8>,
     },
     /// A domain changed its state.
     State {
-        /// Index of the domain.
-        domain: u16,
+        /// The domain.
+        domain: DomainId,
         /// Its new state.
         state: DomainState,
         /// Why, for ends that were not asked for.
@@ -69,25 +70,25 @@ pub struct Request {
     pub command: Command,
 }
 
-/// What the host can ask for. Domains are indices into [`Event::Hello`]'s names.
+/// What the host can ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// Send the counters.
     Report,
     /// Run a created or ended domain (an ended one is built afresh).
-    Start(u16),
+    Start(DomainId),
     /// Stop its processors until [`Command::Resume`].
-    Pause(u16),
+    Pause(DomainId),
     /// Let a paused domain go on.
-    Resume(u16),
+    Resume(DomainId),
     /// Ask the guest to power off (ACPI power button); does not wait.
-    Stop(u16),
+    Stop(DomainId),
     /// End it at once and take everything back.
-    Destroy(u16),
+    Destroy(DomainId),
     /// [`Command::Destroy`], then [`Command::Start`].
-    Restart(u16),
+    Restart(DomainId),
     /// Bytes typed on the domain's console.
-    ConsoleInput(u16, Vec<u8>),
+    ConsoleInput(DomainId, Vec<u8>),
     /// Destroy all domains and switch the machine off.
     Shutdown,
     /// Note what is in memory that nobody may change, or compare with what was noted; a difference stops the machine.
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn frames_survive_noise_before_them() {
-        let request = Request { seq: 7, command: Command::ConsoleInput(1, alloc::vec![0, 1, 0]) };
+        let request = Request { seq: 7, command: Command::ConsoleInput(DomainId(1), alloc::vec![0, 1, 0]) };
         let mut decoder = Decoder::default();
         let mut bytes = alloc::vec![9, 9, 9, 0];
         bytes.extend(encode(&request).unwrap());

@@ -21,8 +21,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
-use sluice_abi::config;
 use sluice_abi::report::DomainState;
+use sluice_abi::{DomainId, config};
 use sluice_iospace::Space;
 use sluice_memory::{Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
 use sluice_platform::acpi;
@@ -202,8 +202,8 @@ pub struct Platform {
 
 /// One guest.
 pub struct Domain {
-    /// Index in the configuration.
-    pub index: u16,
+    /// Which of the configuration it is.
+    pub id: DomainId,
     /// What it was built from.
     pub config: config::Domain,
     /// Its processors.
@@ -244,7 +244,7 @@ impl Domain {
     /// A domain without processors, of what it was configured as, its functions and their bus, and its memory. `None` if there is
     /// no memory for its permission map.
     pub fn new(
-        index: u16,
+        id: DomainId,
         config: &config::Domain,
         functions: Vec<Arc<dyn VirtualFunction>>,
         bus: PciBus,
@@ -253,7 +253,7 @@ impl Domain {
         let permission_map = mm::allocate_zeroed(PERMISSION_MAP)?;
         let (ram, space) = memory.take();
         let domain = Self {
-            index,
+            id,
             config: config.clone(),
             vcpus: Vec::new(),
             functions,

@@ -9,6 +9,7 @@ use crate::mm;
 use crate::x86::tsc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use sluice_abi::DomainId;
 use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 
 /// The whole machine.
@@ -16,7 +17,7 @@ pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
     let domains: Vec<DomainReport> = domains.collect();
     // Read on its own: as part of the structure it would hold the allocator's lock until all of it is there.
     let free_memory = mm::frames().free_bytes();
-    let name = |index: u16| domains.get(usize::from(index)).map(|domain| domain.name.clone());
+    let name = |id: DomainId| domains.get(id.index()).map(|domain| domain.name.clone());
     Report {
         iommu: iommu::report(name, device::name_of),
         uptime_ns: tsc::uptime_ns(),

@@ -103,7 +103,7 @@ impl Processor {
             // Its state is in the registers and will be overwritten; its memory must not wait for that.
             self.loaded = None;
         }
-        if self.index == 0 && (manage::wants_service() || manage::send_when_idle()) {
+        if self.index == cpu::BOOT && (manage::wants_service() || manage::send_when_idle()) {
             return;
         }
         let wake = self.next_wake(&sched::home_of(self.index), now);
@@ -142,7 +142,7 @@ impl Slice for Processor {
 
     fn service(&mut self) {
         device::service(self.index);
-        if self.index == 0 {
+        if self.index == cpu::BOOT {
             manage::service();
         }
     }

@@ -4,14 +4,13 @@
 //! processors and gives each that has something to do a slice; none can be passed over twice, so none
 //! starves.
 
-use crate::cpu::{self, qemu_tcg};
+use crate::cpu::{self, Role};
 use crate::domain::Domain;
 use crate::domain::vcpu::{RunState, Vcpu, event};
 use crate::sync::{Rank, SpinLock, SpinLockGuard};
 use crate::x86::MAX_CPUS;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 /// A virtual processor, kept alive by its domain.
@@ -82,13 +81,12 @@ pub fn dismiss(domain: &Arc<Domain>) {
 /// The home of virtual processor `id` of a domain that asks for `wanted`, which counts the processors that run guests.
 /// Where that says nothing: the home with the fewest virtual processors for the first, the next ones for the others.
 pub fn home(wanted: Option<u8>, id: u32) -> u32 {
-    let all = qemu_tcg::for_guests();
-    let Range { start, end } = all.clone();
-    let wanted = wanted.map(|index| start + u32::from(index)).filter(|home| *home < end);
-    wanted.unwrap_or_else(|| {
-        let least = all.min_by_key(|index| HOMES[*index as usize].lock().len()).unwrap_or(start);
-        start + (least - start + id) % (end - start).max(1)
-    })
+    let guests: Vec<u32> = cpu::in_role(Role::Guests).map(|cpu| cpu.index).collect();
+    let load = |at: &usize| HOMES[guests[*at] as usize].lock().len();
+    let least = || (0..guests.len()).min_by_key(load).unwrap_or(0);
+    let wanted = wanted.map(usize::from).filter(|nth| *nth < guests.len());
+    let nth = wanted.unwrap_or_else(|| (least() + id as usize) % guests.len().max(1));
+    guests.get(nth).copied().unwrap_or(cpu::BOOT)
 }
 
 /// The virtual processors of a physical one, locked.

@@ -12,7 +12,7 @@ mod share;
 pub use assigned::Windows;
 pub use share::Share;
 
-use crate::cpu::{self, apic, qemu_tcg};
+use crate::cpu::{self, apic};
 use crate::domain::vcpu::Vcpu;
 use crate::domain::{Domain, VirtualFunction};
 use crate::handover::BootInfo;
@@ -302,7 +302,7 @@ pub fn service(processor: u32) {
             }
         });
     }
-    if processor == qemu_tcg::first_for_guests() {
+    if processor == cpu::device_server() {
         let now = tsc::now();
         for device in devices().iter().filter(|device| device.poll_at.load(Ordering::Relaxed) <= now) {
             device.poll_at.store(u64::MAX, Ordering::Relaxed);
@@ -315,7 +315,7 @@ pub fn service(processor: u32) {
 
 /// TSC at which a processor must call [`service`] at the latest.
 pub fn next_poll(processor: u32) -> u64 {
-    if processor != qemu_tcg::first_for_guests() {
+    if processor != cpu::device_server() {
         return u64::MAX;
     }
     devices().iter().map(|device| device.poll_at.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
@@ -606,7 +606,7 @@ impl Device {
     fn poll_next(&self, wanted: Option<u64>, now: u64) {
         let ticks = |at: u64| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now)));
         let at = wanted.map_or(u64::MAX, ticks);
-        let server = qemu_tcg::first_for_guests();
+        let server = cpu::device_server();
         if at < self.poll_at.swap(at, Ordering::Relaxed) && cpu::this().index != server {
             cpu::kick(server);
         }

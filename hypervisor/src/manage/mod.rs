@@ -87,7 +87,7 @@ pub fn wants_service() -> bool {
 
 /// TSC at which a processor must call [`service`] at the latest for the sake of output.
 pub fn next_output(processor: u32) -> u64 {
-    let waits = processor == 0 && attention::has_output();
+    let waits = processor == cpu::BOOT && attention::has_output();
     if waits { OUTPUT_AT.load(Ordering::Relaxed) } else { u64::MAX }
 }
 

@@ -1,6 +1,6 @@
 //! Reports: what the counters say now.
 
-use crate::cpu::qemu_tcg;
+use crate::cpu::{self, Role};
 use crate::device;
 use crate::domain::counters::{Exit, Refusal, named};
 use crate::domain::{Domain, EndReason};
@@ -21,7 +21,7 @@ pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
     Report {
         iommu: iommu::report(name, device::name_of),
         uptime_ns: tsc::uptime_ns(),
-        cpus: qemu_tcg::for_guests().len() as u16,
+        cpus: cpu::in_role(Role::Guests).count() as u16,
         tsc_khz: tsc::khz(),
         free_memory,
         devices: device::reports(),

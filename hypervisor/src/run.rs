@@ -5,7 +5,7 @@
 //! a turn of its own, of one call: the others of the home have at least a slice each for one such call.
 
 use crate::cpu::{self, Cpu, timer};
-use crate::domain::vcpu::RunState;
+use crate::domain::vcpu::BlockReason;
 use crate::exit::{self, Slice};
 use crate::sched::{self, Home, Slot, Turn};
 use crate::svm::{self, HostArea};
@@ -72,7 +72,7 @@ impl Processor {
     fn run_slice(&mut self, slot: Slot, now: u64) {
         self.load(&slot);
         let vcpu = slot.vcpu();
-        vcpu.wake_from(RunState::Halted);
+        vcpu.unblock(BlockReason::Halt);
         self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
         exit::run(&slot.domain, vcpu, self);
     }

@@ -6,7 +6,7 @@
 
 use crate::cpu::{self, Role};
 use crate::domain::Domain;
-use crate::domain::vcpu::{RunState, Vcpu, event};
+use crate::domain::vcpu::{BlockReason, RunState, Vcpu, event};
 use crate::sync::{Rank, SpinLock, SpinLockGuard};
 use crate::x86::MAX_CPUS;
 use alloc::sync::Arc;
@@ -41,9 +41,9 @@ impl Slot {
         }
         let ready = match vcpu.state() {
             RunState::Ready => true,
-            RunState::Halted => vcpu.wake_at.load(Ordering::SeqCst) <= now,
+            RunState::Blocked(BlockReason::Halt) => vcpu.wake_at.load(Ordering::SeqCst) <= now,
             RunState::Off => vcpu.events.load(Ordering::SeqCst) & event::SIPI != 0,
-            RunState::WaitsForDevice => false,
+            RunState::Blocked(BlockReason::Device) => false,
         };
         let cards = || self.domain.resumes_at() <= now;
         if ready { Some(Turn::Run) } else { cards().then_some(Turn::Cards) }
@@ -126,7 +126,7 @@ impl Home {
     pub fn next_wake(&self, now: u64) -> u64 {
         let later = |at: u64| if at > now { at } else { u64::MAX };
         let wakes = self.0.iter().filter(|slot| slot.domain.may_run()).map(|slot| {
-            let halted = slot.vcpu().state() == RunState::Halted;
+            let halted = slot.vcpu().state() == RunState::Blocked(BlockReason::Halt);
             let timer = if halted { slot.vcpu().wake_at.load(Ordering::SeqCst) } else { u64::MAX };
             later(timer).min(later(slot.domain.resumes_at()))
         });

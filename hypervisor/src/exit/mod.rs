@@ -21,7 +21,7 @@ pub use flow::Flow;
 
 use crate::cpu::fpu;
 use crate::domain::counters::{Exit, Refusal};
-use crate::domain::vcpu::{Context, RunState, Vcpu, event as events};
+use crate::domain::vcpu::{BlockReason, Context, RunState, Vcpu, event as events};
 use crate::domain::{Domain, EndReason};
 use crate::svm::vmcb::{Intercept3, Intercept4, VirtualInterrupt, exit_code};
 use crate::svm::{self, HostArea};
@@ -311,13 +311,14 @@ fn halt(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         return Flow::Attend;
     }
     vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
-    vcpu.set_state(RunState::Halted);
+    vcpu.set_state(RunState::Blocked(BlockReason::Halt));
     // An interrupt posted before the state changed found nobody to wake.
     if vcpu.events.load(Ordering::SeqCst) != 0 {
         vcpu.set_state(RunState::Ready);
         return Flow::Attend;
     }
-    if domain.vcpus.iter().all(|vcpu| matches!(vcpu.state(), RunState::Halted | RunState::Off)) {
+    let rests = |state| matches!(state, RunState::Blocked(BlockReason::Halt) | RunState::Off);
+    if domain.vcpus.iter().all(|vcpu| rests(vcpu.state())) {
         domain.halted();
     }
     Flow::Leave

@@ -11,6 +11,7 @@ mod flow;
 #[cfg(feature = "check-flushes")]
 mod flushes;
 mod guest;
+mod hypercall;
 pub mod inject;
 mod io;
 mod machine_check;
@@ -263,12 +264,8 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
             skip_decoded(domain, ctx)
         }
         exit_code::VMMCALL => {
-            // No hypercall exists yet: the answer is the KVM interface's "no such call" (-ENOSYS),
-            // which is the interface that CPUID announces.
             vcpu.exits.count(Exit::Hypercall as usize);
-            ctx.vmcb.save.rax = (-38i64) as u64;
-            skip(ctx, 3);
-            Flow::Enter
+            hypercall::handle(ctx)
         }
         exit_code::XSETBV => {
             vcpu.exits.count(Exit::Instruction as usize);

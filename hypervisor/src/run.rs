@@ -5,7 +5,7 @@
 //! a turn of its own, of one call: the others of the home have at least a slice each for one such call.
 
 use crate::cpu::{self, Cpu, timer};
-use crate::domain::vcpu::RunState;
+use crate::domain::vcpu::BlockReason;
 use crate::exit::{self, Slice};
 use crate::sched::{self, Home, Slot, Turn};
 use crate::svm::{self, HostArea};
@@ -72,7 +72,7 @@ impl Processor {
     fn run_slice(&mut self, slot: Slot, now: u64) {
         self.load(&slot);
         let vcpu = slot.vcpu();
-        vcpu.wake_from(RunState::Halted);
+        vcpu.unblock(BlockReason::Halt);
         self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
         exit::run(&slot.domain, vcpu, self);
     }
@@ -88,14 +88,9 @@ impl Processor {
             context.tsc_aux = x86::rdmsr(msr::TSC_AUX);
             context.breakpoints = x86::read_breakpoints();
         }
-        let mut context = slot.vcpu().context.lock();
+        let context = slot.vcpu().context.lock();
         context.fpu.restore();
         x86::write_breakpoints(context.breakpoints);
-        let (id, home) = (slot.vcpu().id, self.index);
-        if slot.domain.vcpus.iter().any(|other| other.id != id && other.home == home) {
-            // A sibling that runs here has the same address space identifier and other page tables.
-            context.vmcb.control.tlb_control = 1;
-        }
         // SAFETY: TSC_AUX only feeds RDTSCP and RDPID.
         unsafe { x86::wrmsr(msr::TSC_AUX, context.tsc_aux) };
         drop(context);
@@ -108,7 +103,7 @@ impl Processor {
             // Its state is in the registers and will be overwritten; its memory must not wait for that.
             self.loaded = None;
         }
-        if self.index == 0 && (manage::wants_service() || manage::send_when_idle()) {
+        if self.index == cpu::BOOT && (manage::wants_service() || manage::send_when_idle()) {
             return;
         }
         let wake = self.next_wake(&sched::home_of(self.index), now);
@@ -131,8 +126,8 @@ impl Processor {
 }
 
 impl Slice for Processor {
-    fn host(&self) -> &HostArea {
-        &self.host
+    fn host(&mut self) -> &mut HostArea {
+        &mut self.host
     }
 
     #[cfg(feature = "check-flushes")]
@@ -147,7 +142,7 @@ impl Slice for Processor {
 
     fn service(&mut self) {
         device::service(self.index);
-        if self.index == 0 {
+        if self.index == cpu::BOOT {
             manage::service();
         }
     }

@@ -4,14 +4,13 @@
 //! processors and gives each that has something to do a slice; none can be passed over twice, so none
 //! starves.
 
-use crate::cpu::{self, qemu_tcg};
+use crate::cpu::{self, Role};
 use crate::domain::Domain;
-use crate::domain::vcpu::{RunState, Vcpu, event};
+use crate::domain::vcpu::{BlockReason, RunState, Vcpu, event};
 use crate::sync::{Rank, SpinLock, SpinLockGuard};
 use crate::x86::MAX_CPUS;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 /// A virtual processor, kept alive by its domain.
@@ -42,9 +41,9 @@ impl Slot {
         }
         let ready = match vcpu.state() {
             RunState::Ready => true,
-            RunState::Halted => vcpu.wake_at.load(Ordering::SeqCst) <= now,
+            RunState::Blocked(BlockReason::Halt) => vcpu.wake_at.load(Ordering::SeqCst) <= now,
             RunState::Off => vcpu.events.load(Ordering::SeqCst) & event::SIPI != 0,
-            RunState::WaitsForDevice => false,
+            RunState::Blocked(BlockReason::Device) => false,
         };
         let cards = || self.domain.resumes_at() <= now;
         if ready { Some(Turn::Run) } else { cards().then_some(Turn::Cards) }
@@ -82,13 +81,12 @@ pub fn dismiss(domain: &Arc<Domain>) {
 /// The home of virtual processor `id` of a domain that asks for `wanted`, which counts the processors that run guests.
 /// Where that says nothing: the home with the fewest virtual processors for the first, the next ones for the others.
 pub fn home(wanted: Option<u8>, id: u32) -> u32 {
-    let all = qemu_tcg::for_guests();
-    let Range { start, end } = all.clone();
-    let wanted = wanted.map(|index| start + u32::from(index)).filter(|home| *home < end);
-    wanted.unwrap_or_else(|| {
-        let least = all.min_by_key(|index| HOMES[*index as usize].lock().len()).unwrap_or(start);
-        start + (least - start + id) % (end - start).max(1)
-    })
+    let guests: Vec<u32> = cpu::in_role(Role::Guests).map(|cpu| cpu.index).collect();
+    let load = |at: &usize| HOMES[guests[*at] as usize].lock().len();
+    let least = || (0..guests.len()).min_by_key(load).unwrap_or(0);
+    let wanted = wanted.map(usize::from).filter(|nth| *nth < guests.len());
+    let nth = wanted.unwrap_or_else(|| (least() + id as usize) % guests.len().max(1));
+    guests.get(nth).copied().unwrap_or(cpu::BOOT)
 }
 
 /// The virtual processors of a physical one, locked.
@@ -128,7 +126,7 @@ impl Home {
     pub fn next_wake(&self, now: u64) -> u64 {
         let later = |at: u64| if at > now { at } else { u64::MAX };
         let wakes = self.0.iter().filter(|slot| slot.domain.may_run()).map(|slot| {
-            let halted = slot.vcpu().state() == RunState::Halted;
+            let halted = slot.vcpu().state() == RunState::Blocked(BlockReason::Halt);
             let timer = if halted { slot.vcpu().wake_at.load(Ordering::SeqCst) } else { u64::MAX };
             later(timer).min(later(slot.domain.resumes_at()))
         });

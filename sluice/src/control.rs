@@ -9,6 +9,7 @@ use crate::name::Name;
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
+use sluice_abi::DomainId;
 use sluice_abi::channel::{Command, CommandError, Decoder, Event, Request, encode};
 use sluice_abi::report::{DomainState, Report};
 use std::ffi::OsString;
@@ -198,11 +199,11 @@ impl Client {
     }
 
     /// Index of a domain by name.
-    pub fn domain(&self, name: &str) -> Result<u16> {
+    pub fn domain(&self, name: &str) -> Result<DomainId> {
         let known: Vec<&str> = self.domains.iter().map(|(name, _)| name.as_str()).collect();
         let index = known.iter().position(|known| *known == name);
         let index = index.with_context(|| format!("no domain '{name}'; there are: {}", known.join(", ")))?;
-        Ok(u16::try_from(index)?)
+        DomainId::at(index).context("too many domains")
     }
 
     /// Sends a command and waits for its answer.
@@ -275,7 +276,7 @@ impl Client {
                 self.domains = domains.iter().map(|name| (name.clone(), DomainState::Created)).collect();
             }
             Event::State { domain, state, .. } => {
-                if let Some(known) = self.domains.get_mut(usize::from(*domain)) {
+                if let Some(known) = self.domains.get_mut(domain.index()) {
                     known.1 = *state;
                 }
             }

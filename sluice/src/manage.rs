@@ -8,6 +8,7 @@ use crate::printable;
 use crate::table::{Table, duration, grouped};
 use crate::terminal::{self, Filter};
 use anyhow::Result;
+use sluice_abi::DomainId;
 use sluice_abi::channel::{Command, Event, Request, encode};
 use sluice_abi::report::{DomainReport, Report};
 use std::io::{IsTerminal, Read, Write};
@@ -60,7 +61,7 @@ pub fn ps() -> Result<()> {
 }
 
 /// Sends one command to one domain.
-pub fn command(target: &Target, command: impl FnOnce(u16) -> Command) -> Result<()> {
+pub fn command(target: &Target, command: impl FnOnce(DomainId) -> Command) -> Result<()> {
     let mut client = Client::connect(&choose(target.instance.as_ref())?)?;
     let domain = client.domain(&target.domain)?;
     client.command(command(domain))

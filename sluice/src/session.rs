@@ -15,6 +15,7 @@ use crate::qemu::{self, Accel, Boot, Loaded};
 use crate::server::Server;
 use crate::workspace::{self, shortened};
 use anyhow::{Context, Result, bail};
+use sluice_abi::DomainId;
 use sluice_abi::channel::{Command, Event, Request, encode};
 use sluice_abi::report::{DomainState, Report};
 use std::collections::{BTreeMap, HashMap};
@@ -358,9 +359,9 @@ impl Session {
                 self.said_hello = true;
                 observer.hello(domains);
             }
-            Event::Console { domain, bytes } => self.console(usize::from(*domain), bytes, observer, steer)?,
+            Event::Console { domain, bytes } => self.console(domain.index(), bytes, observer, steer)?,
             Event::State { domain, state, reason } => {
-                let index = usize::from(*domain);
+                let index = domain.index();
                 if let Some(live) = self.guests.get_mut(index) {
                     if live.guest.state.is_ended() && !state.is_ended() {
                         // A new life; what counts is how the last one ends.
@@ -432,10 +433,10 @@ impl Session {
         let mut client = Peer::new(stream);
         let domains = self.guests.iter().map(|live| live.guest.name.clone()).collect();
         let mut fine = client.send(&Event::Hello { version: sluice_abi::channel::VERSION, domains });
-        for (index, live) in (0..).zip(&self.guests) {
+        for (domain, live) in (0..).map(DomainId).zip(&self.guests) {
             let (state, reason) = (live.guest.state, live.guest.reason.raw().to_owned());
-            fine &= client.send(&Event::State { domain: index, state, reason });
-            fine &= client.send(&Event::Console { domain: index, bytes: live.tail.clone() });
+            fine &= client.send(&Event::State { domain, state, reason });
+            fine &= client.send(&Event::Console { domain, bytes: live.tail.clone() });
         }
         if fine {
             self.clients.insert(id, client);

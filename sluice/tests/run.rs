@@ -1,6 +1,7 @@
 //! The host command against a machine that the test plays itself: QEMU is a script that waits for an exit
 //! status, and the test speaks on the management channel as the hypervisor would.
 
+use sluice_abi::DomainId;
 use sluice_abi::channel::{Command as Order, Decoder, Event, Request, VERSION, encode};
 use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 use std::io::{Read, Write};
@@ -74,11 +75,11 @@ impl Machine {
     }
 
     fn state(&mut self, domain: u16, state: DomainState, reason: &str) {
-        self.say(&Event::State { domain, state, reason: reason.into() });
+        self.say(&Event::State { domain: DomainId(domain), state, reason: reason.into() });
     }
 
     fn console(&mut self, domain: u16, text: &str) {
-        self.say(&Event::Console { domain, bytes: text.as_bytes().to_vec() });
+        self.say(&Event::Console { domain: DomainId(domain), bytes: text.as_bytes().to_vec() });
     }
 
     fn hear(&mut self) -> Request {
@@ -224,7 +225,7 @@ fn commands_reach_a_running_instance() {
     };
     let pause = ask(&machine, &["pause", "bob"]);
     let request = machine.hear();
-    assert_eq!(request.command, Order::Pause(1));
+    assert_eq!(request.command, Order::Pause(DomainId(1)));
     machine.say(&Event::Reply { seq: request.seq, result: Ok(()) });
     assert!(pause.wait_with_output().unwrap().status.success());
 
@@ -529,7 +530,7 @@ fn instances_of_another_checkout_are_asked_only_by_name() {
     };
     let answer = |machine: &mut Machine| {
         let request = machine.hear();
-        assert_eq!(request.command, Order::Pause(0));
+        assert_eq!(request.command, Order::Pause(DomainId(0)));
         machine.say(&Event::Reply { seq: request.seq, result: Ok(()) });
     };
     let pause = ask(&machine, &["pause", "alice"]);

@@ -3,6 +3,7 @@
 //! A frame is a postcard message in COBS encoding, ended by a zero byte, so that either side can
 //! resynchronize after a lost byte by skipping to the next zero.
 
+use crate::DomainId;
 use crate::report::{DomainState, Report};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,8 +12,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// Version of the messages, sent in [`Event::Hello`].
 pub const VERSION: u32 = 2;
 
-/// Longest encoded frame in bytes, including the final zero; longer ones are dropped.
-pub const MAX_FRAME: usize = 64 * 1024;
+/// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
+/// fits, with all their counters.
+pub const MAX_FRAME: usize = 512 * 1024;
 
 /// From the hypervisor to the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,20 +23,20 @@ pub enum Event {
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// Names of the domains; messages refer to them by index.
+        /// Names of the domains, in the order of their [`DomainId`]s.
         domains: Vec<String>,
     },
     /// Output of a guest's serial console.
     Console {
-        /// Index of the domain.
-        domain: u16,
+        /// The domain.
+        domain: DomainId,
         /// What it wrote.
         bytes: Vec<u8>,
     },
     /// A domain changed its state.
     State {
-        /// Index of the domain.
-        domain: u16,
+        /// The domain.
+        domain: DomainId,
         /// Its new state.
         state: DomainState,
         /// Why, for ends that were not asked for.
@@ -68,25 +70,25 @@ pub struct Request {
     pub command: Command,
 }
 
-/// What the host can ask for. Domains are indices into [`Event::Hello`]'s names.
+/// What the host can ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// Send the counters.
     Report,
     /// Run a created or ended domain (an ended one is built afresh).
-    Start(u16),
+    Start(DomainId),
     /// Stop its processors until [`Command::Resume`].
-    Pause(u16),
+    Pause(DomainId),
     /// Let a paused domain go on.
-    Resume(u16),
+    Resume(DomainId),
     /// Ask the guest to power off (ACPI power button); does not wait.
-    Stop(u16),
+    Stop(DomainId),
     /// End it at once and take everything back.
-    Destroy(u16),
+    Destroy(DomainId),
     /// [`Command::Destroy`], then [`Command::Start`].
-    Restart(u16),
+    Restart(DomainId),
     /// Bytes typed on the domain's console.
-    ConsoleInput(u16, Vec<u8>),
+    ConsoleInput(DomainId, Vec<u8>),
     /// Destroy all domains and switch the machine off.
     Shutdown,
     /// Note what is in memory that nobody may change, or compare with what was noted; a difference stops the machine.
@@ -148,10 +150,32 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MAX_DOMAINS;
+    use crate::report::{Count, DeviceReport, DomainReport, ShareReport};
+    use alloc::vec;
+
+    #[test]
+    fn the_largest_report_is_taken() {
+        let name = "n".repeat(31);
+        let counters = |count| vec![Count { name: "reason.of.an.exit".into(), value: u64::MAX }; count];
+        let share =
+            ShareReport { domain: name.clone(), hooked_by_register: counters(32), ..ShareReport::default() };
+        let device =
+            DeviceReport { name: name.clone(), shares: vec![share; MAX_DOMAINS], ..DeviceReport::default() };
+        let domain =
+            DomainReport { name, exits: counters(32), refused: counters(16), ..DomainReport::default() };
+        let report =
+            Report { domains: vec![domain; MAX_DOMAINS], devices: vec![device; 4], ..Report::default() };
+        let event = Event::Report { seq: 1, report };
+        let mut decoder = Decoder::default();
+        let got: Vec<Event> =
+            encode(&event).unwrap().into_iter().filter_map(|byte| decoder.push(byte)).collect();
+        assert_eq!(got, [event]);
+    }
 
     #[test]
     fn frames_survive_noise_before_them() {
-        let request = Request { seq: 7, command: Command::ConsoleInput(1, alloc::vec![0, 1, 0]) };
+        let request = Request { seq: 7, command: Command::ConsoleInput(DomainId(1), alloc::vec![0, 1, 0]) };
         let mut decoder = Decoder::default();
         let mut bytes = alloc::vec![9, 9, 9, 0];
         bytes.extend(encode(&request).unwrap());

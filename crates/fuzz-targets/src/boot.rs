@@ -158,7 +158,7 @@ pub fn bundle(data: &[u8]) {
 /// The configuration's encoding and check. Asserts that what is decoded encodes to something that decodes to the same.
 pub fn config(data: &[u8]) {
     if let Ok(config) = postcard::from_bytes::<Config>(data) {
-        let _ = config.check(15);
+        let _ = config.check();
         let again = postcard::to_allocvec(&config).expect("memory");
         assert_eq!(postcard::from_bytes(&again), Ok(config));
     }

@@ -3,12 +3,12 @@
 //!
 //! A processor may hold translations of an address space identifier from any time since they were last flushed. So an
 //! identifier may be entered without a flush only for the virtual processor that used it last, with tables of which nothing
-//! was taken away since.
+//! was taken away since, or if nobody has used it since the last flush. How identifiers are handed out ([`Asids`](crate::Asids)) is
+//! not looked at, only what is entered.
 //!
 //! Source: APM vol. 2, 15.16 (TLB control).
 
-/// Identifiers that are told apart; there are no more on processors of today.
-const IDENTIFIERS: usize = 1 << 8;
+use alloc::collections::BTreeMap;
 
 /// What an entry orders to be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Holder {
     pub tables: u64,
     /// The virtual processor: others of the domain have page tables of their own.
     pub vcpu: u32,
+    /// How often it was reset: a reset leaves nothing of the guest's own page tables in use.
+    pub resets: u32,
 }
 
 /// An entry would use translations of somebody else, or old ones.
@@ -38,34 +40,27 @@ pub struct Stale {
 }
 
 /// What one physical processor may hold.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Translations {
-    held: [Option<Holder>; IDENTIFIERS],
-}
-
-impl Default for Translations {
-    fn default() -> Self {
-        Self::new()
-    }
+    /// Who used an identifier last, of those used since everything was flushed.
+    held: BTreeMap<u32, Holder>,
 }
 
 impl Translations {
     /// Nothing.
     pub const fn new() -> Self {
-        Self { held: [None; IDENTIFIERS] }
+        Self { held: BTreeMap::new() }
     }
 
-    /// Enters `identifier` for `holder`. Identifiers from 256 on share what is known of them with lower ones, which asks for
-    /// more flushes than are needed.
+    /// Enters `identifier` for `holder`.
     ///
     /// # Errors
     /// The flush that it orders is not enough.
     pub fn enter(&mut self, identifier: u32, holder: Holder, flush: Flush) -> Result<(), Stale> {
         if flush == Flush::All {
-            self.held = [None; IDENTIFIERS];
+            self.held.clear();
         }
-        let Some(held) = self.held.get_mut(identifier as usize % IDENTIFIERS) else { return Ok(()) };
-        match held.replace(holder) {
+        match self.held.insert(identifier, holder) {
             Some(held) if held != holder && flush == Flush::None => Err(Stale { held }),
             _ => Ok(()),
         }
@@ -78,11 +73,13 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    const ALICE: Holder = Holder { tables: 1, vcpu: 0 };
+    const ALICE: Holder = Holder { tables: 1, vcpu: 0, resets: 0 };
 
     #[test]
-    fn a_revoked_page_a_sibling_and_a_new_domain_need_a_flush() {
-        for other in [Holder { tables: 2, ..ALICE }, Holder { vcpu: 1, ..ALICE }] {
+    fn a_revoked_page_a_sibling_a_reset_and_a_new_domain_need_a_flush() {
+        let others =
+            [Holder { tables: 2, ..ALICE }, Holder { vcpu: 1, ..ALICE }, Holder { resets: 1, ..ALICE }];
+        for other in others {
             for flush in [Flush::All, Flush::Own] {
                 let mut processor = Translations::new();
                 assert_eq!(processor.enter(1, ALICE, Flush::None), Ok(()));
@@ -114,7 +111,7 @@ mod tests {
             let mut processor = Translations::new();
             let mut buffer: Vec<(u32, Holder)> = Vec::new();
             for (identifier, tables, vcpu, flush) in entries {
-                let holder = Holder { tables, vcpu };
+                let holder = Holder { tables, vcpu, resets: 0 };
                 let flush = match flush {
                     0 => Flush::All,
                     1 => Flush::Own,

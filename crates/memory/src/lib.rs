@@ -3,6 +3,7 @@
 //! - [`Gpa`], [`Hpa`], [`Gva`], [`Iova`]: addresses that cannot be mixed up.
 //! - [`FrameAllocator`]: which host-physical memory is free.
 //! - [`Tables`]: what of it a guest or a device sees, and where; [`NestedTables`] are a guest's.
+//! - [`Asids`]: the identifiers by which a processor tells the translations of guests apart.
 //! - [`GuestMemory`]: the only way from a guest-physical address to memory.
 //!
 //! The crate touches no hardware: memory itself is behind [`PhysicalMemory`].
@@ -12,12 +13,14 @@
 extern crate alloc;
 
 mod address;
+mod asid;
 pub mod flushes;
 mod frames;
 mod guest;
 mod tables;
 
 pub use address::{Gpa, Gva, HUGE_PAGE, Hpa, Iova, LARGE_PAGE, PAGE_SIZE};
+pub use asid::{Asid, Asids, Assigned};
 pub use frames::{FrameAllocator, FreeError};
 pub use guest::{AddError, Extent, GuestMemory, OutOfRange};
 pub use tables::{Access, Entry, Format, LongMode, MapError, NestedTables, TableFrames, Tables};

@@ -8,6 +8,11 @@ use core::arch::global_asm;
 /// First address that the page tables do not map.
 pub const MAPPED: u64 = 512 << 30;
 
+/// Selectors of code and data of programs.
+pub const USER_CODE: u64 = 0x2b;
+/// See [`USER_CODE`].
+pub const USER_DATA: u64 = 0x33;
+
 global_asm!(
     ".section .note.xen, \"a\", @note",
     ".balign 4",

@@ -7,6 +7,7 @@
 //! Source: APM vol 2, 5.4 (page-table entries), 8.4.2 (page-fault error codes); vol 3 (each instruction).
 
 use crate::console::println;
+use crate::entry::{USER_CODE, USER_DATA};
 use crate::machine;
 use crate::trap::{self, Fault};
 use core::arch::asm;
@@ -38,8 +39,6 @@ const PAGE_SIZE_BIT: u64 = 1 << 7;
 const RW: u64 = PRESENT | WRITABLE;
 
 const CR4_SMAP: u64 = 1 << 21;
-const USER_CODE: u64 = 0x2b;
-const USER_DATA: u64 = 0x33;
 
 const GP: u64 = 13;
 const PF: u64 = 14;

@@ -1,7 +1,7 @@
 //! From the ground that is laid to the first guest.
 
 use crate::handover::BootInfo;
-use crate::{cpu, device, manage, mm, power, run, svm};
+use crate::{cpu, device, manage, mm, power, run};
 use sluice_abi::bundle::Bundle;
 use sluice_abi::config::Config;
 
@@ -26,10 +26,8 @@ pub fn run(info: &'static BootInfo) -> ! {
             power::fail(power::code::CONFIGURATION);
         }
     };
-    // Address space identifier 0 is the host's; each domain takes one.
-    let most = svm::features().map_or(usize::MAX, |features| features.asids.saturating_sub(1) as usize);
-    if let Err(fault) = config.check(most) {
-        log::error!("the configuration cannot be run here (at most {most} domains): {fault:?}");
+    if let Err(fault) = config.check() {
+        log::error!("the configuration cannot be run: {fault:?}");
         power::fail(power::code::CONFIGURATION);
     }
     if let Err(index) = device::init(&config.devices, info) {

@@ -65,6 +65,7 @@ extern "C" fn late() -> ! {
     ioapic::init();
     cpu::this().online.store(true, core::sync::atomic::Ordering::Release);
     smp::start(info);
+    smp::assign_roles();
     mm::check_live();
     ::log::info!(
         "{} processors, {} MiB of memory, {} MiB free",

@@ -16,17 +16,32 @@ pub mod vector;
 
 use crate::x86::{self, MAX_CPUS, control, msr, rdmsr, wrmsr};
 use core::arch::asm;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// The boot processor. It serves the management channel, whatever its role.
+pub const BOOT: u32 = 0;
+
+/// What a physical processor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// It runs guests. The first with this role serves their devices, too.
+    Guests,
+    /// It runs none: it only does what is the hypervisor's.
+    Service,
+}
 
 /// One physical processor.
 #[repr(C)]
 pub struct Cpu {
     /// Address of this structure, first so that `gs:[0]` finds it.
     this: *const Cpu,
-    /// Position in [`get`]; 0 is the boot processor.
+    /// Position in [`get`]; [`BOOT`] is the boot processor.
     pub index: u32,
     /// Identifier of its local APIC.
     pub apic_id: u32,
+    /// See [`Self::role`].
+    role: AtomicU8,
     /// Set once it runs on its own stack and tables.
     pub online: AtomicBool,
     /// Interrupts taken, by anything.
@@ -84,6 +99,34 @@ pub fn all() -> impl Iterator<Item = &'static Cpu> {
     (0..count()).filter_map(get)
 }
 
+impl Cpu {
+    /// What it is for, once that is decided ([`smp::assign_roles`]).
+    pub fn role(&self) -> Role {
+        let service = self.role.load(Ordering::Relaxed) == Role::Service as u8;
+        if service { Role::Service } else { Role::Guests }
+    }
+}
+
+/// The processors with a role, in the order of their index.
+pub fn in_role(role: Role) -> impl Iterator<Item = &'static Cpu> {
+    all().filter(move |cpu| cpu.role() == role)
+}
+
+static DEVICE_SERVER: AtomicU32 = AtomicU32::new(BOOT);
+
+/// The processor that serves devices: it takes their lines and polls what drives them. The first that runs guests.
+#[inline]
+pub fn device_server() -> u32 {
+    DEVICE_SERVER.load(Ordering::Relaxed)
+}
+
+/// Gives a processor its role.
+fn set_role(cpu: &Cpu, role: Role) {
+    cpu.role.store(role as u8, Ordering::Relaxed);
+    let first = in_role(Role::Guests).next().map_or(BOOT, |cpu| cpu.index);
+    DEVICE_SERVER.store(first, Ordering::Relaxed);
+}
+
 /// Makes the state of a processor; its tables and stacks are ready, it is not yet running on them.
 /// Returns `None` when [`MAX_CPUS`] is reached or memory runs out.
 pub(crate) fn register(apic_id: u32) -> Option<&'static Cpu> {
@@ -93,6 +136,7 @@ pub(crate) fn register(apic_id: u32) -> Option<&'static Cpu> {
         this: core::ptr::null(),
         index,
         apic_id,
+        role: AtomicU8::new(Role::Guests as u8),
         online: AtomicBool::new(false),
         interrupts: AtomicU64::new(0),
         nmis: AtomicU64::new(0),

@@ -4,10 +4,7 @@
 //! calls on whatever processor, writes the first processor's `hflags2`, where VMRUN and #VMEXIT note nested paging and GIF;
 //! `helper_vmrun` (svm_helper.c) writes `interrupt_request`, in which other threads tell of interrupts. Neither is atomic.
 
-use super::count;
 use crate::x86;
-use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Whether this is it: CPUID 0x40000000 says so.
 pub fn is_tcg() -> bool {
@@ -18,22 +15,10 @@ pub fn is_tcg() -> bool {
             == [*b"TCGT", *b"CGTC", *b"GTCG"]
 }
 
-static FIRST: AtomicU32 = AtomicU32::new(0);
-
-/// Decides on [`for_guests`], once all processors are known.
-pub fn init() {
-    FIRST.store(u32::from(count() > 1 && is_tcg()), Ordering::Relaxed);
-}
-
-/// The processors that run guests and serve their devices: all. But not the first of several of TCG's, whose entries and
-/// exits would be disturbed by every FXRSTOR, XRSTOR and FLDENV on the others: it serves the management channel only.
-pub fn for_guests() -> Range<u32> {
-    FIRST.load(Ordering::Relaxed)..count()
-}
-
-/// The first of them.
-pub fn first_for_guests() -> u32 {
-    FIRST.load(Ordering::Relaxed)
+/// Whether the first of several processors must not run guests: its entries and exits would be disturbed by every FXRSTOR,
+/// XRSTOR and FLDENV on the others.
+pub fn disturbs_the_first() -> bool {
+    is_tcg()
 }
 
 /// Writes the task priority as it always is here, 0: the local APIC looks at what is requested and tells the processor.

@@ -4,7 +4,7 @@
 //! root: the kernel half of the final tables, and the trampoline's page, read-only, at its physical address; then it
 //! jumps to [`ap_entry`] on its own stack, which changes to the final tables.
 
-use super::{Cpu, apic, gdt, idt, register, timer};
+use super::{Cpu, Role, apic, gdt, idt, qemu_tcg, register, timer};
 use crate::handover::{BootInfo, RegionKind};
 use crate::mm::{self, Hpa, PAGE};
 use crate::sync::Once;
@@ -117,7 +117,18 @@ pub fn start(info: &BootInfo) {
         place_trampoline(page, root, cpu);
         start_one(page, cpu);
     }
-    cpu::qemu_tcg::init();
+}
+
+/// Decides what each processor is for, once all run: they run guests. But not the boot processor of several where it must not.
+pub fn assign_roles() {
+    if cpu::count() > 1
+        && qemu_tcg::disturbs_the_first()
+        && let Some(boot) = cpu::get(cpu::BOOT)
+    {
+        cpu::set_role(boot, Role::Service);
+    }
+    let count = |role| cpu::in_role(role).count();
+    log::info!("{} processors for guests, {} for service only", count(Role::Guests), count(Role::Service));
 }
 
 /// A page below 1 MiB that the firmware says is usable: the highest, away from what BIOSes keep low.

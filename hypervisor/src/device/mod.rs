@@ -12,11 +12,11 @@ mod share;
 pub use assigned::Windows;
 pub use share::Share;
 
-use crate::cpu::{self, apic, qemu_tcg};
+use crate::cpu::{self, apic};
 use crate::domain::vcpu::Vcpu;
 use crate::domain::{Domain, VirtualFunction};
 use crate::handover::BootInfo;
-use crate::iommu::{self, DmaEndpoint};
+use crate::iommu::{self, DmaEndpoint, Owner};
 use crate::sync::{Once, Rank, SpinLock};
 use crate::x86::tsc;
 use crate::{irq, pci};
@@ -31,6 +31,7 @@ use emulated::{Clients, Emulated};
 use irq::{line, message};
 use pci::{Bdf, bars, reset};
 use raw::SharedPorts;
+use sluice_abi::DomainId;
 use sluice_abi::config::{self, Mode};
 use sluice_abi::report::{DeviceReport, ShareReport};
 use sluice_emulated::{DirectPolicy, Environment, PortId, SharedNic};
@@ -301,7 +302,7 @@ pub fn service(processor: u32) {
             }
         });
     }
-    if processor == qemu_tcg::first_for_guests() {
+    if processor == cpu::device_server() {
         let now = tsc::now();
         for device in devices().iter().filter(|device| device.poll_at.load(Ordering::Relaxed) <= now) {
             device.poll_at.store(u64::MAX, Ordering::Relaxed);
@@ -314,7 +315,7 @@ pub fn service(processor: u32) {
 
 /// TSC at which a processor must call [`service`] at the latest.
 pub fn next_poll(processor: u32) -> u64 {
-    if processor != qemu_tcg::first_for_guests() {
+    if processor != cpu::device_server() {
         return u64::MAX;
     }
     devices().iter().map(|device| device.poll_at.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
@@ -340,7 +341,7 @@ pub fn reaches_everything(share: &config::Share) -> bool {
 /// Says why the domain cannot have it.
 pub fn attach(
     share: &config::Share,
-    domain: u16,
+    domain: DomainId,
     name: &str,
     slot: u8,
     pin: u8,
@@ -360,7 +361,7 @@ pub fn attach(
             device.may_be_owned(share)?;
             assigned = Some(Assigned::new(&device, windows).ok_or(AttachError::NoRoom)?);
             if let Some(endpoint) = device.dma_endpoint() {
-                endpoint.claim(domain).map_err(|iommu::Busy| AttachError::GroupBusy)?;
+                endpoint.claim(Owner::Domain(domain)).map_err(|iommu::Busy| AttachError::GroupBusy)?;
             }
             inner.sharing = Sharing::Passthrough;
             inner.model = PASSTHROUGH;
@@ -555,7 +556,7 @@ impl Device {
             .and_then(|id| clients.iter().find(|client| client.seat.client() == Some(id)))
             .and_then(|client| client.domain.upgrade())
             // A domain with one processor that is here, in its exit, is not in its guest.
-            .filter(|holder| within.is_none_or(|own| own.vcpus.len() > 1 || own.index != holder.index));
+            .filter(|holder| within.is_none_or(|own| own.vcpus.len() > 1 || own.id != holder.id));
         let now = tsc::uptime_ns();
         let mut raw = SharedPorts::new(self.ports.0, holder);
         let result = act(monitor, &mut raw, now);
@@ -605,7 +606,7 @@ impl Device {
     fn poll_next(&self, wanted: Option<u64>, now: u64) {
         let ticks = |at: u64| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now)));
         let at = wanted.map_or(u64::MAX, ticks);
-        let server = qemu_tcg::first_for_guests();
+        let server = cpu::device_server();
         if at < self.poll_at.swap(at, Ordering::Relaxed) && cpu::this().index != server {
             cpu::kick(server);
         }

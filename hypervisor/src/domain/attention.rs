@@ -1,4 +1,4 @@
-//! What a domain asks of who manages it, on the first processor: to look at its console, or that it has ended.
+//! What a domain asks of who manages it, on the boot processor: to look at its console, or that it has ended.
 
 use crate::cpu;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 static MANAGER: AtomicBool = AtomicBool::new(true);
 static OUTPUT: AtomicBool = AtomicBool::new(false);
 
-/// Asks the first processor to look at the channel, the consoles and ended domains.
+/// Asks the boot processor to look at the channel, the consoles and ended domains.
 pub fn ask() {
     MANAGER.store(true, Ordering::SeqCst);
-    if cpu::this().index != 0 {
-        cpu::kick(0);
+    if cpu::this().index != cpu::BOOT {
+        cpu::kick(cpu::BOOT);
     }
 }
 
@@ -24,13 +24,13 @@ pub fn take() -> bool {
     MANAGER.swap(false, Ordering::SeqCst)
 }
 
-/// A console has output: sees to it that the first processor sends it. Returns true if that is this processor, and does not know
+/// A console has output: sees to it that the boot processor sends it. Returns true if that is this processor, and does not know
 /// yet.
 pub fn ask_for_output() -> bool {
     let first = !OUTPUT.swap(true, Ordering::SeqCst);
-    let own = cpu::this().index == 0;
+    let own = cpu::this().index == cpu::BOOT;
     if first && !own {
-        cpu::kick(0);
+        cpu::kick(cpu::BOOT);
     }
     first && own
 }

@@ -10,6 +10,7 @@ use crate::mm;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use sluice_abi::DomainId;
 use sluice_abi::report::SpaceReport;
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Audience, Rights, Space, Stale, TableView};
@@ -112,7 +113,7 @@ impl Memory {
     /// Cleared memory as the configuration wants it, seen by processors, and by devices where an IOMMU stands before one
     /// that masters the bus.
     pub fn new(
-        index: u16,
+        id: DomainId,
         bytes: u64,
         endpoints: &[DmaEndpoint],
         identity: bool,
@@ -122,7 +123,7 @@ impl Memory {
         let mut memory = Self { guest: GuestMemory::new(), space: Space::new() };
         memory.see(View::Processors(processors))?;
         if let Some(endpoint) = endpoints.first() {
-            memory.see(View::Devices(devices_view(index, endpoint, endpoints)?))?;
+            memory.see(View::Devices(devices_view(id, endpoint, endpoints)?))?;
         }
         if identity {
             memory.identity(bytes)?;
@@ -196,22 +197,23 @@ impl Memory {
 
 /// Empty tables that all units before a domain's devices can use.
 fn devices_view(
-    index: u16,
+    id: DomainId,
     endpoint: &DmaEndpoint,
     endpoints: &[DmaEndpoint],
 ) -> Result<DeviceView<Domain>, MemoryError> {
     let format = endpoint.counted().unit().format();
+    // Tag 0 is nobody's.
+    let tag = id.0.checked_add(1).map(SpaceTag).ok_or(MemoryError::Iommu)?;
     let mut units: Vec<&'static Counted> = Vec::new();
     for counted in endpoints.iter().map(DmaEndpoint::counted) {
-        if counted.unit().format() != format || u32::from(index) + 1 >= counted.unit().tags() {
+        if counted.unit().format() != format || u32::from(tag.0) >= counted.unit().tags() {
             return Err(MemoryError::Iommu);
         }
         if !units.iter().any(|known| core::ptr::eq(*known, counted)) {
             units.push(counted);
         }
     }
-    // Tag 0 is nobody's.
-    Devices::view(SpaceTag(index + 1), units).ok_or(MemoryError::OutOfMemory)
+    Devices::view(tag, units).ok_or(MemoryError::OutOfMemory)
 }
 
 impl Drop for Memory {

@@ -21,8 +21,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
-use sluice_abi::config;
 use sluice_abi::report::DomainState;
+use sluice_abi::{DomainId, config};
 use sluice_iospace::Space;
 use sluice_memory::{Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
 use sluice_platform::acpi;
@@ -202,8 +202,8 @@ pub struct Platform {
 
 /// One guest.
 pub struct Domain {
-    /// Index in the configuration.
-    pub index: u16,
+    /// Which of the configuration it is.
+    pub id: DomainId,
     /// What it was built from.
     pub config: config::Domain,
     /// Its processors.
@@ -220,7 +220,6 @@ pub struct Domain {
     /// The one map of its memory, and who sees it.
     space: SpinLock<Space<memory::View>>,
     permission_map: Hpa,
-    asid: u32,
     state: AtomicU8,
     end: SpinLock<Option<EndReason>>,
     frozen: AtomicU32,
@@ -245,7 +244,7 @@ impl Domain {
     /// A domain without processors, of what it was configured as, its functions and their bus, and its memory. `None` if there is
     /// no memory for its permission map.
     pub fn new(
-        index: u16,
+        id: DomainId,
         config: &config::Domain,
         functions: Vec<Arc<dyn VirtualFunction>>,
         bus: PciBus,
@@ -254,7 +253,7 @@ impl Domain {
         let permission_map = mm::allocate_zeroed(PERMISSION_MAP)?;
         let (ram, space) = memory.take();
         let domain = Self {
-            index,
+            id,
             config: config.clone(),
             vcpus: Vec::new(),
             functions,
@@ -267,9 +266,6 @@ impl Domain {
             memory: ram,
             space: SpinLock::new(Rank::Space, space),
             permission_map,
-            // 0 is the host's. A domain that is built again takes the same one: its first entry on each
-            // processor flushes.
-            asid: u32::from(index) + 1,
             state: AtomicU8::new(0),
             end: SpinLock::new(Rank::End, None),
             frozen: AtomicU32::new(0),
@@ -314,11 +310,6 @@ impl Domain {
     /// Physical address of the I/O permission map.
     pub fn permission_map(&self) -> Hpa {
         self.permission_map
-    }
-
-    /// Address space identifier.
-    pub fn asid(&self) -> u32 {
-        self.asid
     }
 
     /// Where the domain is in its life.

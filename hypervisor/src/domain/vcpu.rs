@@ -9,7 +9,9 @@ use crate::svm::VmcbPage;
 use crate::sync::{Rank, SpinLock};
 use crate::{cpu, x86};
 use bitflags::bitflags;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use sluice_memory::Asid;
 use sluice_platform::clock;
 use sluice_platform::lapic::{LocalApic, Rates};
 use sluice_platform::machine_check::{FailedAccess, MachineCheck};
@@ -17,16 +19,57 @@ use sluice_platform::nmi::Nmi;
 
 /// Whether a virtual processor can be given a physical one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum RunState {
     /// Waits for INIT-SIPI.
-    Off = 0,
+    Off,
     /// Has something to do.
-    Ready = 1,
-    /// Executed HLT.
-    Halted = 2,
-    /// Waits for a device that another domain holds.
-    WaitsForDevice = 3,
+    Ready,
+    /// Has nothing to do until something happens.
+    Blocked(BlockReason),
+}
+
+/// What a virtual processor waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockReason {
+    /// An interrupt: it executed HLT.
+    Halt,
+    /// A device that another domain holds.
+    Device,
+}
+
+impl RunState {
+    const HALTED: Self = Self::Blocked(BlockReason::Halt);
+    const WAITS_FOR_DEVICE: Self = Self::Blocked(BlockReason::Device);
+
+    /// For [`Vcpu::state`].
+    const fn code(self) -> u8 {
+        match self {
+            Self::Off => 0,
+            Self::Ready => 1,
+            Self::HALTED => 2,
+            Self::WAITS_FOR_DEVICE => 3,
+        }
+    }
+
+    const fn of(code: u8) -> Self {
+        match code {
+            0 => Self::Off,
+            1 => Self::Ready,
+            2 => Self::HALTED,
+            _ => Self::WAITS_FOR_DEVICE,
+        }
+    }
+}
+
+impl fmt::Display for RunState {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match *self {
+            Self::Off => "off",
+            Self::Ready => "ready",
+            Self::HALTED => "blocked by HLT",
+            Self::WAITS_FOR_DEVICE => "blocked by a device",
+        })
+    }
 }
 
 /// Reasons to look closer before the next entry, bits of [`Vcpu::events`].
@@ -68,6 +111,11 @@ bitflags! {
 pub struct Context {
     /// Control block.
     pub vmcb: VmcbPage,
+    /// Its address space identifier on its home; given up where its translations are to be forgotten.
+    pub asid: Asid,
+    /// How often it was reset.
+    #[cfg(feature = "check-flushes")]
+    pub resets: u32,
     /// General registers except RAX and RSP.
     pub regs: crate::svm::Registers,
     /// Local APIC.
@@ -117,6 +165,9 @@ impl Context {
     pub fn new(id: u32, told: bool) -> Option<Self> {
         Some(Self {
             vmcb: VmcbPage::new()?,
+            asid: Asid::default(),
+            #[cfg(feature = "check-flushes")]
+            resets: 0,
             regs: [0; 16],
             lapic: LocalApic::new(id, Rates::new(x86::tsc::khz() as u32)),
             fpu: FpuState::new()?,
@@ -208,7 +259,7 @@ impl Vcpu {
             wake_at: AtomicU64::new(u64::MAX),
             in_guest: AtomicBool::new(false),
             sipi_vector: AtomicU8::new(0),
-            state: AtomicU8::new(RunState::Off as u8),
+            state: AtomicU8::new(RunState::Off.code()),
             failed: AtomicU64::new(0),
             posted: [const { AtomicU64::new(0) }; 4],
             posted_level: [const { AtomicU64::new(0) }; 4],
@@ -217,26 +268,18 @@ impl Vcpu {
 
     /// Current run state.
     pub fn state(&self) -> RunState {
-        match self.state.load(Ordering::SeqCst) {
-            0 => RunState::Off,
-            1 => RunState::Ready,
-            2 => RunState::Halted,
-            _ => RunState::WaitsForDevice,
-        }
+        RunState::of(self.state.load(Ordering::SeqCst))
     }
 
     /// Sets the run state; the home processor alone decides to sleep.
     pub fn set_state(&self, state: RunState) {
-        self.state.store(state as u8, Ordering::SeqCst);
+        self.state.store(state.code(), Ordering::SeqCst);
     }
 
-    /// Makes the processor ready if it is in state `from`.
-    pub fn wake_from(&self, from: RunState) {
-        if self
-            .state
-            .compare_exchange(from as u8, RunState::Ready as u8, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
-        {
+    /// Makes the processor ready if it is blocked for this reason.
+    pub fn unblock(&self, reason: BlockReason) {
+        let (blocked, ready) = (RunState::Blocked(reason).code(), RunState::Ready.code());
+        if self.state.compare_exchange(blocked, ready, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             self.nudge();
         }
     }
@@ -244,7 +287,7 @@ impl Vcpu {
     /// Sleeps until the device that refused an access to it is here. Returns false if it came meanwhile: the access is then made
     /// again at once. Only the processor that runs this one may call it.
     pub fn wait_for_device(&self) -> bool {
-        self.set_state(RunState::WaitsForDevice);
+        self.set_state(RunState::Blocked(BlockReason::Device));
         // A device that came before the state changed found nobody to wake.
         let came = self.events.load(Ordering::SeqCst) & event::DEVICE != 0;
         if came {
@@ -256,7 +299,7 @@ impl Vcpu {
     /// Ends [`Self::wait_for_device`], also one that is about to begin.
     pub fn device_is_here(&self) {
         self.events.fetch_or(event::DEVICE, Ordering::SeqCst);
-        self.wake_from(RunState::WaitsForDevice);
+        self.unblock(BlockReason::Device);
     }
 
     /// Posts an interrupt from any processor. Returns false if it is posted already, and the guest has not taken it yet.
@@ -276,7 +319,7 @@ impl Vcpu {
         if self.events.fetch_or(event, Ordering::SeqCst) & event != 0 {
             return false;
         }
-        self.wake_from(RunState::Halted);
+        self.unblock(BlockReason::Halt);
         if self.in_guest.load(Ordering::SeqCst) {
             self.nudge();
         }

@@ -14,10 +14,25 @@ use core::fmt;
 #[cold]
 pub fn end(domain: &Domain, vcpu: &Vcpu, ctx: &Context, reason: EndReason) -> Flow {
     if !domain.has_ended() {
-        log::warn!("domain {}: processor {}: {}{}", domain.name(), vcpu.id, reason.text(), State(ctx));
+        let (name, others) = (domain.name(), Others(domain, vcpu));
+        log::warn!("domain {name}: processor {}: {}{}{others}", vcpu.id, reason.text(), State(ctx));
     }
     domain.end(reason);
     Flow::Leave
+}
+
+/// What the domain's other processors do, on a line of its own.
+struct Others<'a>(&'a Domain, &'a Vcpu);
+
+impl fmt::Display for Others<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(domain, own) = self;
+        for (nth, other) in domain.vcpus.iter().filter(|other| other.id != own.id).enumerate() {
+            f.write_str(if nth == 0 { "\n  other processors: " } else { ", " })?;
+            write!(f, "{} {}", other.id, other.state())?;
+        }
+        Ok(())
+    }
 }
 
 /// The state on lines of their own.

@@ -11,6 +11,7 @@ mod flow;
 #[cfg(feature = "check-flushes")]
 mod flushes;
 mod guest;
+mod hypercall;
 pub mod inject;
 mod io;
 mod machine_check;
@@ -21,21 +22,22 @@ pub use flow::Flow;
 
 use crate::cpu::fpu;
 use crate::domain::counters::{Exit, Refusal};
-use crate::domain::vcpu::{Context, RunState, Vcpu, event as events};
+use crate::domain::vcpu::{BlockReason, Context, RunState, Vcpu, event as events};
 use crate::domain::{Domain, EndReason};
 use crate::svm::vmcb::{Intercept3, Intercept4, VirtualInterrupt, exit_code};
 use crate::svm::{self, HostArea};
 use crate::x86::tsc;
 use core::sync::atomic::Ordering;
 use flow::{exception, raise, raise_page_fault, skip};
+use sluice_memory::{Asid, Asids, Assigned};
 use sluice_platform::GeneralProtection;
 
 const DR7_GD: u64 = 1 << 13;
 
 /// The physical processor in whose slice a virtual one runs.
 pub trait Slice {
-    /// Its save areas for going in and out of guests.
-    fn host(&self) -> &HostArea;
+    /// What it needs to go in and out of guests.
+    fn host(&mut self) -> &mut HostArea;
     /// Does what is not the guest's: device interrupts, the management channel.
     fn service(&mut self);
     /// Takes the physical interrupts that ended the guest's run.
@@ -69,9 +71,6 @@ pub fn initialize(ctx: &mut Context, domain: &Domain) {
     control.intercept_exceptions = 1 << exception::DB | 1 << exception::AC | 1 << exception::MC;
     control.iopm_base = domain.permission_map().as_u64();
     control.msrpm_base = msr::permission_map().as_u64();
-    control.asid = domain.asid();
-    // A domain built again has the identifier of its last life: forget that one's translations.
-    control.tlb_control = 1;
     control.virtual_interrupt = VirtualInterrupt::INTR_MASKING.bits();
     control.nested_paging = 1;
     control.nested_cr3 = domain.nested_root().as_u64();
@@ -86,8 +85,12 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
     let mut flow = Flow::Attend;
     loop {
         let look = flow == Flow::Attend || vcpu.events.load(Ordering::Relaxed) != 0;
-        if look && !attend(domain, vcpu, ctx, processor) {
-            break;
+        if look {
+            if !attend(domain, vcpu, ctx, processor) {
+                break;
+            }
+            // The identifier is this virtual processor's until its slice ends, or it gives it up in `attend`.
+            renew_asid(ctx, &mut processor.host().asids);
         }
         vcpu.in_guest.store(true, Ordering::SeqCst);
         if domain.is_frozen() || vcpu.events.load(Ordering::SeqCst) != 0 {
@@ -97,7 +100,7 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
             continue;
         }
         #[cfg(feature = "check-flushes")]
-        flushes::check(processor.translations(), domain, vcpu, &ctx.vmcb.control);
+        flushes::check(processor.translations(), domain, vcpu, ctx);
         // SAFETY: `initialize` pointed the block at this domain's nested tables and permission maps,
         // which live as long as the domain; SVM is enabled on every processor that runs guests.
         unsafe { svm::enter(processor.host(), &mut ctx.regs, ctx.vmcb.address()) };
@@ -107,10 +110,25 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
             break;
         }
     }
+    if core::mem::take(&mut ctx.vmcb.control.tlb_control) != 0 {
+        // The flush was ordered and the entry did not come about: others of the generation must not rely on it.
+        processor.host().asids.expire();
+    }
     let now = tsc::now();
     vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
     let ran = now.wrapping_sub(started);
     vcpu.run_ticks.store(vcpu.run_ticks.load(Ordering::Relaxed).wrapping_add(ran), Ordering::Relaxed);
+}
+
+/// Sees to it that the processor enters with an identifier that nobody else uses here.
+#[inline]
+fn renew_asid(ctx: &mut Context, asids: &mut Asids) {
+    if let Some(Assigned { identifier, flush }) = asids.renew(&mut ctx.asid) {
+        ctx.vmcb.control.asid = identifier;
+        if flush {
+            ctx.vmcb.control.tlb_control = 1;
+        }
+    }
 }
 
 /// Looks at everything that may have happened besides the exit. Returns whether to enter.
@@ -128,7 +146,7 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
         vcpu.collect(&mut ctx.lapic);
     }
     if seen & events::FLUSH != 0 {
-        ctx.vmcb.control.tlb_control = 1;
+        ctx.asid = Asid::default();
     }
     if seen & events::INIT != 0 {
         ctx.lapic.reset();
@@ -246,12 +264,8 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
             skip_decoded(domain, ctx)
         }
         exit_code::VMMCALL => {
-            // No hypercall exists yet: the answer is the KVM interface's "no such call" (-ENOSYS),
-            // which is the interface that CPUID announces.
             vcpu.exits.count(Exit::Hypercall as usize);
-            ctx.vmcb.save.rax = (-38i64) as u64;
-            skip(ctx, 3);
-            Flow::Enter
+            hypercall::handle(ctx)
         }
         exit_code::XSETBV => {
             vcpu.exits.count(Exit::Instruction as usize);
@@ -294,13 +308,14 @@ fn halt(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         return Flow::Attend;
     }
     vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
-    vcpu.set_state(RunState::Halted);
+    vcpu.set_state(RunState::Blocked(BlockReason::Halt));
     // An interrupt posted before the state changed found nobody to wake.
     if vcpu.events.load(Ordering::SeqCst) != 0 {
         vcpu.set_state(RunState::Ready);
         return Flow::Attend;
     }
-    if domain.vcpus.iter().all(|vcpu| matches!(vcpu.state(), RunState::Halted | RunState::Off)) {
+    let rests = |state| matches!(state, RunState::Blocked(BlockReason::Halt) | RunState::Off);
+    if domain.vcpus.iter().all(|vcpu| rests(vcpu.state())) {
         domain.halted();
     }
     Flow::Leave

@@ -4,7 +4,9 @@ use super::{Counted, units};
 use crate::pci::{self, Bdf, Function};
 use crate::sync::{Once, Rank, SpinLock};
 use alloc::vec::Vec;
+use core::fmt;
 use core::ops::Range;
+use sluice_abi::DomainId;
 use sluice_iommu::group::{self, Node};
 use sluice_iommu::{Interrupt, RequesterId, SpaceTag};
 use sluice_memory::Hpa;
@@ -15,6 +17,15 @@ pub struct DmaEndpoint {
     counted: &'static Counted,
     requester: RequesterId,
     group: usize,
+}
+
+/// Whose a group of functions is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The hypervisor's, which drives them itself.
+    Hypervisor,
+    /// A domain's.
+    Domain(DomainId),
 }
 
 /// The group has another owner.
@@ -28,8 +39,8 @@ pub(super) struct Survey {
     pub(super) groups: Vec<usize>,
     /// Where each node stands, if behind a unit.
     endpoints: Vec<Option<DmaEndpoint>>,
-    /// By group: index of the domain that owns it, and how many of its functions it has.
-    pub(super) owners: SpinLock<Vec<Option<(u16, usize)>>>,
+    /// By group: who owns it, and how many of its functions it has.
+    pub(super) owners: SpinLock<Vec<Option<(Owner, usize)>>>,
 }
 
 static SURVEY: Once<Survey> = Once::new();
@@ -67,6 +78,25 @@ pub fn endpoint_of(bdf: Bdf) -> Option<DmaEndpoint> {
     *survey.endpoints.get(index)?
 }
 
+impl Owner {
+    /// The domain, if it is one's.
+    pub fn domain(self) -> Option<DomainId> {
+        match self {
+            Self::Domain(domain) => Some(domain),
+            Self::Hypervisor => None,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hypervisor => out.write_str("the hypervisor"),
+            Self::Domain(domain) => write!(out, "domain {domain}"),
+        }
+    }
+}
+
 impl DmaEndpoint {
     /// The unit.
     pub fn counted(&self) -> &'static Counted {
@@ -83,17 +113,17 @@ impl DmaEndpoint {
         self.counted.unit.unity(self.requester)
     }
 
-    /// Makes a domain the owner of the group, or counts another of its functions.
+    /// Makes somebody the owner of the group, or counts another of its functions.
     ///
     /// # Errors
-    /// Another domain owns a function of the group.
-    pub fn claim(&self, domain: u16) -> Result<(), Busy> {
+    /// Somebody else owns a function of the group.
+    pub fn claim(&self, claimant: Owner) -> Result<(), Busy> {
         let mut owners = SURVEY.get().ok_or(Busy)?.owners.lock();
         let owner = owners.get_mut(self.group).ok_or(Busy)?;
         match owner {
-            Some((index, functions)) if *index == domain => *functions += 1,
+            Some((known, functions)) if *known == claimant => *functions += 1,
             Some(_) => return Err(Busy),
-            None => *owner = Some((domain, 1)),
+            None => *owner = Some((claimant, 1)),
         }
         Ok(())
     }
@@ -102,7 +132,7 @@ impl DmaEndpoint {
     pub fn release(&self) {
         let Some(survey) = SURVEY.get() else { return };
         if let Some(owner) = survey.owners.lock().get_mut(self.group) {
-            *owner = owner.filter(|(_, functions)| *functions > 1).map(|(index, count)| (index, count - 1));
+            *owner = owner.filter(|(_, functions)| *functions > 1).map(|(known, count)| (known, count - 1));
         }
     }
 
@@ -127,9 +157,9 @@ impl DmaEndpoint {
     }
 }
 
-/// The domain that owns what speaks as `requester`.
-pub(super) fn owner_of(requester: RequesterId) -> Option<u16> {
+/// Who owns what speaks as `requester`.
+pub(super) fn owner_of(requester: RequesterId) -> Option<Owner> {
     let survey = SURVEY.get()?;
     let endpoint = survey.endpoints.iter().flatten().find(|endpoint| endpoint.requester == requester)?;
-    survey.owners.lock().get(endpoint.group).copied().flatten().map(|(domain, _)| domain)
+    survey.owners.lock().get(endpoint.group).copied().flatten().map(|(owner, _)| owner)
 }

@@ -1,9 +1,10 @@
 //! Faults: taken from the units, attributed to the domain that owns the device, counted.
 
-use super::{endpoint, units};
+use super::{Owner, endpoint, units};
 use crate::cpu::apic;
 use crate::sync::{Rank, SpinLock};
 use alloc::vec::Vec;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_iommu::Fault;
 
@@ -15,8 +16,8 @@ const KINDS: usize = 64;
 pub struct Attributed {
     /// The last of them.
     pub last: Fault,
-    /// The domain that owned the device then.
-    pub domain: Option<u16>,
+    /// Who owned the device then.
+    pub owner: Option<Owner>,
     /// How many there were.
     pub count: u64,
 }
@@ -57,10 +58,10 @@ pub(super) fn take() {
 }
 
 fn note(fault: Fault) {
-    let domain = endpoint::owner_of(fault.requester);
+    let owner = endpoint::owner_of(fault.requester);
     let mut log = LOG.lock();
     let same = |known: &&mut Attributed| {
-        known.domain == domain
+        known.owner == owner
             && known.last.requester == fault.requester
             && (known.last.kind, known.last.write) == (fault.kind, fault.write)
     };
@@ -68,11 +69,12 @@ fn note(fault: Fault) {
         known.last = fault;
         known.count += 1;
     } else if log.kinds.len() < KINDS {
-        log.kinds.push(Attributed { last: fault, domain, count: 1 });
+        log.kinds.push(Attributed { last: fault, owner, count: 1 });
         drop(log);
         // Once for each kind: a guest cannot flood the log.
+        let whose: &dyn fmt::Display = owner.as_ref().map_or(&"nobody", |owner| owner);
         log::warn!(
-            "IOMMU: {} of domain {domain:?} may not {} {:#x} ({:?}, {:#x})",
+            "IOMMU: {} of {whose} may not {} {:#x} ({:?}, {:#x})",
             fault.requester,
             if fault.write { "write" } else { "read" },
             fault.address,

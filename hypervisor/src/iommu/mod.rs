@@ -17,7 +17,7 @@ mod unit;
 mod view;
 mod vtd;
 
-pub use endpoint::{Busy, DmaEndpoint, endpoint_of};
+pub use endpoint::{Busy, DmaEndpoint, Owner, endpoint_of};
 pub use faults::service;
 pub use flushes::Cause;
 pub use report::report;

@@ -1,15 +1,16 @@
 //! What reports say of IOMMUs.
 
-use super::{Counted, endpoint, faults, units};
+use super::{Counted, Owner, endpoint, faults, units};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use sluice_abi::DomainId;
 use sluice_abi::report::{FaultReport, GroupReport, IommuReport, UnitReport};
 use sluice_iommu::RequesterId;
 
-/// All of it. `name` gives the names of domains by index, `device` those of configured devices.
+/// All of it. `name` gives the names of domains, `device` those of configured devices.
 pub fn report(
-    name: impl Fn(u16) -> Option<String>,
+    name: impl Fn(DomainId) -> Option<String>,
     device: impl Fn(RequesterId) -> Option<String>,
 ) -> IommuReport {
     faults::take();
@@ -23,7 +24,7 @@ pub fn report(
     let fault = |fault: &faults::Attributed| FaultReport {
         requester: fault.last.requester.to_string(),
         device: device(fault.last.requester),
-        domain: fault.domain.and_then(&name),
+        domain: fault.owner.and_then(Owner::domain).and_then(&name),
         address: fault.last.address,
         write: fault.last.write,
         kind: format!("{:?}", fault.last.kind).to_lowercase(),
@@ -39,7 +40,7 @@ pub fn report(
 }
 
 fn groups(
-    name: &impl Fn(u16) -> Option<String>,
+    name: &impl Fn(DomainId) -> Option<String>,
     device: &impl Fn(RequesterId) -> Option<String>,
 ) -> Vec<GroupReport> {
     let Some(survey) = endpoint::survey_result() else { return Vec::new() };
@@ -51,7 +52,7 @@ fn groups(
     let of = |group: usize| GroupReport {
         functions: members(group).iter().map(|(id, _)| id.clone()).collect(),
         devices: members(group).into_iter().filter_map(|(_, device)| device).collect(),
-        domain: owners.get(group).copied().flatten().and_then(|(domain, _)| name(domain)),
+        domain: owners.get(group).copied().flatten().and_then(|(owner, _)| owner.domain()).and_then(name),
     };
     (0..survey.nodes.len()).filter(|group| survey.groups.get(*group) == Some(group)).map(of).collect()
 }

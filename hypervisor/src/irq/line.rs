@@ -3,7 +3,7 @@
 //! Key type: [`Line`]. A line that was raised is masked at the I/O APIC until every device on it has dealt with
 //! the interrupt: nothing tells which of them raised it, and each owner looks for itself.
 
-use crate::cpu::{self, idt, qemu_tcg};
+use crate::cpu::{self, idt};
 use crate::irq::ioapic;
 use crate::sync::{Once, Rank, SpinLock};
 use alloc::vec::Vec;
@@ -41,7 +41,7 @@ pub fn init(gsis: &[u32], raised: fn(u8)) {
         log::warn!("more interrupt lines than are supported");
     }
     LINES.call_once(|| lines);
-    let server = cpu::get(qemu_tcg::first_for_guests()).map_or(cpu::this().apic_id, |cpu| cpu.apic_id);
+    let server = cpu::get(cpu::device_server()).map_or(cpu::this().apic_id, |cpu| cpu.apic_id);
     for (index, line) in all().iter().enumerate() {
         let vector = FIRST_VECTOR + index as u8;
         idt::set_handler(vector, raised);

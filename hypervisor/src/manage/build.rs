@@ -8,6 +8,7 @@ use crate::{exit, svm};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::CommandError;
 use sluice_abi::config;
@@ -78,7 +79,7 @@ impl BuildError {
 /// # Errors
 /// Says what is missing; nothing is kept.
 pub fn build(
-    index: u16,
+    id: DomainId,
     config: &config::Domain,
     bundle: &Bundle<'static>,
 ) -> Result<Arc<Domain>, BuildError> {
@@ -89,13 +90,13 @@ pub fn build(
     };
     let endpoints: Vec<_> = config.devices.iter().filter_map(device::dma_endpoint).collect();
     let identity = config.devices.iter().any(device::reaches_everything);
-    let mut memory = Memory::new(index, config.memory, &endpoints, identity)?;
+    let mut memory = Memory::new(id, config.memory, &endpoints, identity)?;
     let mut attached = Attached(Vec::new());
-    attached.attach(index, config)?;
+    attached.attach(id, config)?;
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
     let entry = load(config, kernel, initrd, &attached.0, &mut memory).map_err(BuildError::Kernel)?;
     let functions = attached.0.iter().map(|share| Arc::clone(share) as Arc<dyn VirtualFunction>).collect();
-    let mut domain = Domain::new(index, config, functions, bus, memory).ok_or(BuildError::OutOfMemory)?;
+    let mut domain = Domain::new(id, config, functions, bus, memory).ok_or(BuildError::OutOfMemory)?;
     attached.0.clear();
     match build_processors(&domain, &entry) {
         Ok(vcpus) => domain.vcpus = vcpus,
@@ -119,7 +120,7 @@ pub fn build(
 struct Attached(Vec<Arc<Share>>);
 
 impl Attached {
-    fn attach(&mut self, domain: u16, config: &config::Domain) -> Result<(), BuildError> {
+    fn attach(&mut self, domain: DomainId, config: &config::Domain) -> Result<(), BuildError> {
         let mut windows = Windows::new();
         for (index, share) in config.devices.iter().enumerate() {
             let slot = FIRST_SLOT + index as u8;

@@ -24,6 +24,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::{self, Command, CommandError, Decoder, Event, Request};
 use sluice_abi::config::{self, Config};
@@ -86,7 +87,7 @@ pub fn wants_service() -> bool {
 
 /// TSC at which a processor must call [`service`] at the latest for the sake of output.
 pub fn next_output(processor: u32) -> u64 {
-    let waits = processor == 0 && attention::has_output();
+    let waits = processor == cpu::BOOT && attention::has_output();
     if waits { OUTPUT_AT.load(Ordering::Relaxed) } else { u64::MAX }
 }
 
@@ -132,9 +133,9 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
     };
     let names = manager.entries.iter().map(|entry| entry.config.name.clone()).collect();
     manager.send(&Event::Hello { version: channel::VERSION, domains: names });
-    for index in 0..manager.entries.len() {
-        if let Err(error) = manager.build(index) {
-            let name = &manager.entries[index].config.name;
+    for id in manager.ids() {
+        if let Err(error) = manager.build(id) {
+            let name = &manager.entries[id.index()].config.name;
             log::error!("domain {name}: cannot be built: {error}");
             power::fail(power::code::CONFIGURATION);
         }
@@ -223,9 +224,14 @@ impl Manager {
         }
     }
 
-    fn build(&mut self, index: usize) -> Result<(), build::BuildError> {
-        let entry = &mut self.entries[index];
-        let domain = build::build(index as u16, &entry.config, &self.bundle)?;
+    /// All domains, alive or not.
+    fn ids(&self) -> impl Iterator<Item = DomainId> + use<> {
+        (0..self.entries.len()).map_while(DomainId::at)
+    }
+
+    fn build(&mut self, id: DomainId) -> Result<(), build::BuildError> {
+        let entry = &mut self.entries[id.index()];
+        let domain = build::build(id, &entry.config, &self.bundle)?;
         domain.check_isolation();
         sched::admit(&domain);
         entry.live = Some(domain);
@@ -238,8 +244,8 @@ impl Manager {
                 self.obey(request);
             }
         }
-        for index in 0..self.entries.len() {
-            self.announce(index);
+        for id in self.ids() {
+            self.announce(id);
         }
         self.reap();
         if self.entries.iter().all(|entry| entry.live.is_none()) {
@@ -250,15 +256,15 @@ impl Manager {
     /// Queues one piece of each console; false if there is none.
     fn queue_consoles(&mut self) -> bool {
         let mut any = false;
-        for index in 0..self.entries.len() {
-            let Some(domain) = self.entries[index].live.clone() else { continue };
-            any |= self.queue_console(index, &domain);
+        for id in self.ids() {
+            let Some(domain) = self.entries[id.index()].live.clone() else { continue };
+            any |= self.queue_console(&domain);
         }
         any
     }
 
     /// Queues a piece of a domain's console; false if there is none.
-    fn queue_console(&mut self, index: usize, domain: &Domain) -> bool {
+    fn queue_console(&mut self, domain: &Domain) -> bool {
         let bytes = domain.take_console(CONSOLE_CHUNK);
         if bytes.is_empty() {
             return false;
@@ -266,13 +272,13 @@ impl Manager {
         if self.uart.is_none() {
             crate::log::raw(&bytes);
         }
-        self.queue(&Event::Console { domain: index as u16, bytes });
+        self.queue(&Event::Console { domain: domain.id, bytes });
         true
     }
 
     /// Queues what an ended domain wrote and the channel has not taken yet; it is bounded.
-    fn queue_last_words(&mut self, index: usize, domain: &Domain) {
-        while self.queue_console(index, domain) {}
+    fn queue_last_words(&mut self, domain: &Domain) {
+        while self.queue_console(domain) {}
         attention::set_output(true);
         let dropped = domain.console_dropped();
         if dropped != 0 {
@@ -281,22 +287,22 @@ impl Manager {
     }
 
     /// Reports a domain's state if it is another than last time.
-    fn announce(&mut self, index: usize) {
-        let entry = &mut self.entries[index];
+    fn announce(&mut self, id: DomainId) {
+        let entry = &mut self.entries[id.index()];
         let Some(domain) = &entry.live else { return };
         let state = domain.state();
         if state != entry.announced {
             entry.announced = state;
             let reason = domain.end_reason().map_or("", EndReason::text);
             log::info!("domain {}: {state:?} {reason}", domain.name());
-            self.send(&Event::State { domain: index as u16, state, reason: String::from(reason) });
+            self.send(&Event::State { domain: id, state, reason: String::from(reason) });
         }
     }
 
     /// Takes back what ended domains had.
     fn reap(&mut self) {
-        for index in 0..self.entries.len() {
-            let Some(domain) = self.entries[index].live.clone() else { continue };
+        for id in self.ids() {
+            let Some(domain) = self.entries[id.index()].live.clone() else { continue };
             if !domain.has_ended() {
                 continue;
             }
@@ -307,28 +313,28 @@ impl Manager {
                 continue;
             }
             domain.detach();
-            self.queue_last_words(index, &domain);
+            self.queue_last_words(&domain);
             // It may have ended on another processor since the last look.
-            self.announce(index);
-            let entry = &mut self.entries[index];
+            self.announce(id);
+            let entry = &mut self.entries[id.index()];
             let again = entry.again || (domain.end_reason() == Some(EndReason::Reset) && !self.stopping);
             entry.again = false;
             entry.last = Some(report::domain(&domain, entry.restarts));
             entry.live = None;
             drop(domain);
             if again {
-                let entry = &mut self.entries[index];
+                let entry = &mut self.entries[id.index()];
                 entry.restarts += 1;
-                match self.build(index) {
-                    Ok(()) => self.run(index),
-                    Err(error) => log::error!("domain {index}: cannot be built again: {error}"),
+                match self.build(id) {
+                    Ok(()) => self.run(id),
+                    Err(error) => log::error!("domain {id}: cannot be built again: {error}"),
                 }
             }
         }
     }
 
-    fn run(&mut self, index: usize) {
-        if let Some(domain) = self.entries.get(index).and_then(|entry| entry.live.as_ref()) {
+    fn run(&mut self, id: DomainId) {
+        if let Some(domain) = self.entries.get(id.index()).and_then(|entry| entry.live.as_ref()) {
             domain.run();
         }
     }
@@ -371,18 +377,18 @@ impl Manager {
                 let report = report::all(self.entries.iter().map(Entry::report));
                 return self.send(&Event::Report { seq: request.seq, report });
             }
-            Command::Start(index) => self.start(index),
-            Command::Pause(index) => self.with(index, |domain| domain.pause()),
-            Command::Resume(index) => self.with(index, |domain| domain.run()),
-            Command::Stop(index) => self.with(index, |domain| domain.press_power_button()),
-            Command::Destroy(index) => self.with(index, |domain| domain.end(EndReason::Command)),
-            Command::Restart(index) => self.restart(index),
-            Command::ConsoleInput(index, bytes) => self.with(index, |domain| domain.console_input(&bytes)),
+            Command::Start(id) => self.start(id),
+            Command::Pause(id) => self.with(id, |domain| domain.pause()),
+            Command::Resume(id) => self.with(id, |domain| domain.run()),
+            Command::Stop(id) => self.with(id, |domain| domain.press_power_button()),
+            Command::Destroy(id) => self.with(id, |domain| domain.end(EndReason::Command)),
+            Command::Restart(id) => self.restart(id),
+            Command::ConsoleInput(id, bytes) => self.with(id, |domain| domain.console_input(&bytes)),
             // Nothing has finished.
             Command::Acknowledge => return,
             Command::Verify => {
                 let live = self.entries.iter().filter_map(|entry| entry.live.as_ref());
-                self.watch.verify(self.info, live.map(|domain| (domain.index, verify::sum_of(domain))));
+                self.watch.verify(self.info, live.map(|domain| (domain.id, verify::sum_of(domain))));
                 Ok(())
             }
             Command::Shutdown => {
@@ -398,37 +404,36 @@ impl Manager {
         self.send(&Event::Reply { seq: request.seq, result });
     }
 
-    fn with(&self, index: u16, act: impl FnOnce(&Domain)) -> Result<(), CommandError> {
-        let entry = self.entries.get(usize::from(index)).ok_or(CommandError::NoSuchDomain)?;
+    fn with(&self, id: DomainId, act: impl FnOnce(&Domain)) -> Result<(), CommandError> {
+        let entry = self.entries.get(id.index()).ok_or(CommandError::NoSuchDomain)?;
         let domain = entry.live.as_ref().filter(|domain| !domain.has_ended());
         act(domain.ok_or(CommandError::WrongState)?);
         Ok(())
     }
 
-    fn start(&mut self, index: u16) -> Result<(), CommandError> {
-        let index = usize::from(index);
-        let entry = self.entries.get(index).ok_or(CommandError::NoSuchDomain)?;
+    fn start(&mut self, id: DomainId) -> Result<(), CommandError> {
+        let entry = self.entries.get(id.index()).ok_or(CommandError::NoSuchDomain)?;
         match &entry.live {
             Some(domain) if domain.state() == DomainState::Created => domain.run(),
             Some(_) => return Err(CommandError::WrongState),
             None => {
-                self.build(index).map_err(build::BuildError::as_command_error)?;
-                self.entries[index].restarts += 1;
-                self.run(index);
+                self.build(id).map_err(build::BuildError::as_command_error)?;
+                self.entries[id.index()].restarts += 1;
+                self.run(id);
             }
         }
         Ok(())
     }
 
-    fn restart(&mut self, index: u16) -> Result<(), CommandError> {
-        let entry = self.entries.get_mut(usize::from(index)).ok_or(CommandError::NoSuchDomain)?;
+    fn restart(&mut self, id: DomainId) -> Result<(), CommandError> {
+        let entry = self.entries.get_mut(id.index()).ok_or(CommandError::NoSuchDomain)?;
         match &entry.live {
             Some(domain) => {
                 entry.again = true;
                 domain.end(EndReason::Command);
                 Ok(())
             }
-            None => self.start(index),
+            None => self.start(id),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reports: what the counters say now.
 
-use crate::cpu::qemu_tcg;
+use crate::cpu::{self, Role};
 use crate::device;
 use crate::domain::counters::{Exit, Refusal, named};
 use crate::domain::{Domain, EndReason};
@@ -9,6 +9,7 @@ use crate::mm;
 use crate::x86::tsc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use sluice_abi::DomainId;
 use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 
 /// The whole machine.
@@ -16,11 +17,11 @@ pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
     let domains: Vec<DomainReport> = domains.collect();
     // Read on its own: as part of the structure it would hold the allocator's lock until all of it is there.
     let free_memory = mm::frames().free_bytes();
-    let name = |index: u16| domains.get(usize::from(index)).map(|domain| domain.name.clone());
+    let name = |id: DomainId| domains.get(id.index()).map(|domain| domain.name.clone());
     Report {
         iommu: iommu::report(name, device::name_of),
         uptime_ns: tsc::uptime_ns(),
-        cpus: qemu_tcg::for_guests().len() as u16,
+        cpus: cpu::in_role(Role::Guests).count() as u16,
         tsc_khz: tsc::khz(),
         free_memory,
         devices: device::reports(),

@@ -8,6 +8,7 @@ use crate::domain::Domain;
 use crate::handover::BootInfo;
 use crate::mm::{self, Direct, Hpa};
 use alloc::vec::Vec;
+use sluice_abi::DomainId;
 use sluice_memory::{Access, LARGE_PAGE, PhysicalMemory};
 
 /// Free memory is watched in pieces of this size; the rest stays free.
@@ -19,8 +20,8 @@ const SPARE: u64 = 64 << 20;
 #[derive(Default)]
 pub struct Watch {
     fixed: Option<[u64; 3]>,
-    /// Tables of domains, by index.
-    maps: Vec<(u16, u64)>,
+    /// Tables of domains.
+    maps: Vec<(DomainId, u64)>,
     /// Pieces of memory that were free, filled with their own addresses.
     pieces: Vec<Hpa>,
 }
@@ -58,7 +59,7 @@ impl Watch {
     ///
     /// # Panics
     /// Something has changed.
-    pub fn verify(&mut self, info: &BootInfo, domains: impl Iterator<Item = (u16, u64)>) {
+    pub fn verify(&mut self, info: &BootInfo, domains: impl Iterator<Item = (DomainId, u64)>) {
         let image = mm::read_only_image();
         let bundle = info.bundle.map_or((0, 0), |(start, bytes)| (start.as_u64() & !7, bytes));
         let mut tables = Sum::new();
@@ -77,12 +78,9 @@ impl Watch {
             }
             Some(first) => {
                 assert!(fixed == first, "image, bundle or page tables changed: {fixed:x?}, were {first:x?}");
-                for (index, sum) in domains {
-                    let known = self.maps.iter().find(|(known, _)| *known == index);
-                    assert!(
-                        known.is_none_or(|(_, first)| *first == sum),
-                        "the map of domain {index} changed"
-                    );
+                for (id, sum) in domains {
+                    let known = self.maps.iter().find(|(known, _)| *known == id);
+                    assert!(known.is_none_or(|(_, first)| *first == sum), "the map of domain {id} changed");
                 }
                 for piece in &self.pieces {
                     let changed = words(*piece).find(|at| Direct.read_u64(*at) != pattern(at.as_u64()));

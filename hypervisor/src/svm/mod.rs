@@ -11,7 +11,7 @@ use crate::x86::msr::EFER;
 pub use crate::x86::msr::EFER_SVME;
 use crate::x86::{self, rdmsr, wrmsr};
 use core::arch::global_asm;
-use sluice_memory::{Hpa, PAGE_SIZE};
+use sluice_memory::{Asids, Hpa, PAGE_SIZE};
 use vmcb::Vmcb;
 
 const VM_CR: u32 = 0xc001_0114;
@@ -29,30 +29,24 @@ pub enum Unsupported {
     Disabled,
     /// No nested paging (CPUID 8000_000A EDX bit 0).
     NoNestedPaging,
+    /// No address space identifier for a guest (CPUID 8000_000A EBX).
+    NoAsids,
     /// No memory for the host's own save areas.
     NoMemory,
 }
 
-/// What a processor offers beyond plain SVM (CPUID 8000_000A EDX).
-#[derive(Clone, Copy, Debug)]
-pub struct Features {
-    /// Number of address space identifiers, the host's included.
-    pub asids: u32,
-}
-
-/// Physical pages a processor needs to go in and out of guests.
+/// What a processor needs to go in and out of guests.
 pub struct HostArea {
+    /// Its address space identifiers.
+    pub asids: Asids,
     /// Where `vmload` finds the hypervisor's own FS, GS, TR and system-call state.
     host_vmcb: Hpa,
     /// An entry that offers a virtual interrupt may lose track of a physical one ([`emulator`]).
     pub loses_interrupts: bool,
 }
 
-/// Reads the features of this processor.
-///
-/// # Errors
-/// Says what is missing.
-pub fn features() -> Result<Features, Unsupported> {
+/// Looks whether this processor can run guests. Returns its address space identifiers.
+fn identify() -> Result<Asids, Unsupported> {
     if x86::cpuid(0x8000_0001, 0).ecx & 1 << 2 == 0 {
         return Err(Unsupported::NoSvm);
     }
@@ -60,7 +54,7 @@ pub fn features() -> Result<Features, Unsupported> {
     if svm.edx & 1 == 0 {
         return Err(Unsupported::NoNestedPaging);
     }
-    Ok(Features { asids: svm.ebx })
+    Asids::new(svm.ebx).ok_or(Unsupported::NoAsids)
 }
 
 /// Switches SVM on for the calling processor, after its GDT, TSS and GS base are final.
@@ -68,8 +62,8 @@ pub fn features() -> Result<Features, Unsupported> {
 /// # Errors
 /// Says what is missing.
 pub fn enable() -> Result<HostArea, Unsupported> {
-    features()?;
-    // SAFETY: the MSRs exist, as `features` found SVM; setting SVME changes nothing by itself.
+    let asids = identify()?;
+    // SAFETY: the MSRs exist, as `identify` found SVM; setting SVME changes nothing by itself.
     unsafe {
         if rdmsr(VM_CR) & VM_CR_SVMDIS != 0 {
             return Err(Unsupported::Disabled);
@@ -87,7 +81,7 @@ pub fn enable() -> Result<HostArea, Unsupported> {
         wrmsr(VM_HSAVE_PA, save.as_u64());
         core::arch::asm!("vmsave rax", in("rax") host_vmcb.as_u64(), options(nostack, preserves_flags));
     }
-    Ok(HostArea { host_vmcb, loses_interrupts: qemu_tcg::is_tcg() })
+    Ok(HostArea { asids, host_vmcb, loses_interrupts: qemu_tcg::is_tcg() })
 }
 
 /// General registers of a guest, by hardware number; RAX (0) and RSP (4) live in the VMCB.

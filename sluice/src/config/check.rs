@@ -4,7 +4,7 @@
 use super::diagnostic::Source;
 use super::walk::suggestion;
 use super::{Domain, Iommu, Setup, Share, format_mac, human_size, refusals};
-use sluice_abi::config::{Mode, NicModel, Select};
+use sluice_abi::config::{MAX_DOMAINS, Mode, NicModel, Select};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
 const RESERVED_MEMORY: u64 = 96 << 20;
@@ -20,6 +20,12 @@ pub fn check(setup: &Setup, source: &mut Source) {
     if setup.domains.is_empty() {
         let help = "add a [domain.name] with a kernel and its memory".to_owned();
         source.complain(0..0, "no domain is configured", help);
+    }
+    if let Some(domain) = setup.domains.get(MAX_DOMAINS) {
+        let message =
+            format!("{} domains are more than the {MAX_DOMAINS} that there can be", setup.domains.len());
+        let help = "leave some out: those that are paused count as well".to_owned();
+        source.complain(domain.name.span(), message, help);
     }
     for domain in &setup.domains {
         own_values(domain, setup, source);

@@ -72,6 +72,18 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
 }
 
 #[test]
+fn more_domains_than_there_can_be_are_refused() {
+    let domain = |index: usize| format!("[domain.d{index}]\nkernel = \"bare\"\nmemory = \"16MiB\"\n");
+    let of = |count: usize| {
+        "[machine]\nmemory = \"2GiB\"\n".to_owned() + &(0..count).map(domain).collect::<String>()
+    };
+    assert!(try_load(&of(64)).is_ok());
+    let error = try_load(&of(65)).unwrap_err().to_string();
+    assert!(error.contains("65 domains are more than the 64 that there can be"), "{error}");
+    assert!(error.contains("[domain.d64]"), "{error}");
+}
+
+#[test]
 fn names_that_could_lead_elsewhere_are_refused() {
     for name in ["", ".", "..", "../../etc", "a/b", "a\\u0000b", "a\\u001b[2J", "-a", "A", &"a".repeat(32)] {
         for what in ["domain.zoe", "device.nic0"] {

@@ -8,6 +8,7 @@ use crate::printable::GuestText;
 use crate::session::{Observer, Steer};
 use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
+use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
 use sluice_abi::report::DomainState;
 use std::time::Instant;
@@ -115,8 +116,7 @@ impl Observer for Script<'_> {
     fn line(&mut self, domain: usize, line: &GuestText, steer: &mut Steer) {
         if kernel::has_stopped(line.raw()) && !self.may_stop.get(domain).copied().unwrap_or(false) {
             // It would stand still until the time is over; what it said fails the scenario.
-            let index = u16::try_from(domain).unwrap_or(u16::MAX);
-            steer.send(Command::Destroy(index));
+            DomainId::at(domain).into_iter().for_each(|domain| steer.send(Command::Destroy(domain)));
         }
         let Some(step) = self.steps.get(self.next) else { return };
         if let Some(pattern) = &self.patterns[self.next]
@@ -145,15 +145,15 @@ fn order(text: &str, names: &[String]) -> Result<Command> {
     }
     let name = words.next().with_context(|| format!("'{text}' names no domain"))?;
     let index = names.iter().position(|known| known == name);
-    let index = u16::try_from(index.with_context(|| format!("no domain '{name}'"))?)?;
+    let domain = index.and_then(DomainId::at).with_context(|| format!("no domain '{name}'"))?;
     Ok(match verb {
-        "start" => Command::Start(index),
-        "stop" => Command::Stop(index),
-        "pause" => Command::Pause(index),
-        "resume" => Command::Resume(index),
-        "destroy" => Command::Destroy(index),
-        "restart" => Command::Restart(index),
-        "type" => Command::ConsoleInput(index, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
+        "start" => Command::Start(domain),
+        "stop" => Command::Stop(domain),
+        "pause" => Command::Pause(domain),
+        "resume" => Command::Resume(domain),
+        "destroy" => Command::Destroy(domain),
+        "restart" => Command::Restart(domain),
+        "type" => Command::ConsoleInput(domain, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
         other => {
             bail!(
                 "a step can start, stop, pause, resume, destroy, restart, type, verify or shutdown, not '{other}'"
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn actions_are_commands() {
         let names = ["alice".to_owned(), "bob".to_owned()];
-        assert_eq!(order("destroy bob", &names).unwrap(), Command::Destroy(1));
+        assert_eq!(order("destroy bob", &names).unwrap(), Command::Destroy(DomainId(1)));
         assert_eq!(
             order("type alice echo hi", &names).unwrap(),
-            Command::ConsoleInput(0, b"echo hi\n".to_vec())
+            Command::ConsoleInput(DomainId(0), b"echo hi\n".to_vec())
         );
         assert!(order("destroy carol", &names).is_err());
         assert!(order("kick bob", &names).is_err());

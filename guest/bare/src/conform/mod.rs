@@ -5,6 +5,7 @@
 
 mod bars;
 mod clock;
+mod hypercalls;
 mod instructions;
 mod leaks;
 mod nmi;
@@ -21,6 +22,7 @@ pub fn run(names: &str, boot: &BootInfo) {
         match name {
             "bars" => bars::run(),
             "clock" => clock::run(),
+            "hypercalls" => hypercalls::run(),
             "instructions" => instructions::run(),
             "leaks" => leaks::run(boot),
             "nmi" => nmi::run(),

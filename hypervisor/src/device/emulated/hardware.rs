@@ -5,7 +5,7 @@
 
 use super::super::raw::PortDevice;
 use super::super::{AttachError, Device, assigned};
-use crate::iommu::{self, DeviceView, Devices, DmaEndpoint};
+use crate::iommu::{self, DeviceView, Devices, DmaEndpoint, Owner};
 use crate::mm::{self, Direct};
 use crate::pci;
 use crate::pci::reset::{self, Registers};
@@ -20,8 +20,6 @@ use sluice_uplink::{Card, DmaMemory, NoMemory, RawDevice, Uplink};
 const FIRST: u64 = 0x10_0000;
 /// Memory of cards without an IOMMU is below this.
 const LIMIT: u64 = 1 << 32;
-/// Owner of the groups of devices that the hypervisor drives: no domain has this index.
-pub(super) const HYPERVISOR: u16 = u16::MAX;
 
 /// Memory of the hypervisor's that a card reaches.
 struct Buffers {
@@ -56,7 +54,7 @@ impl Buffers {
         let tag = SpaceTag(tag.ok_or(AttachError::OutOfMemory)? as u16);
         let tables = Devices::view(tag, vec![unit]).ok_or(AttachError::OutOfMemory)?;
         let root = tables.root();
-        endpoint.claim(HYPERVISOR).map_err(|iommu::Busy| AttachError::GroupBusy)?;
+        endpoint.claim(Owner::Hypervisor).map_err(|iommu::Busy| AttachError::GroupBusy)?;
         let mut space = Space::new();
         let issued =
             space.add_view(tables).and_then(|()| space.issue(FIRST, self.hpa, self.bytes, Rights::MEMORY));

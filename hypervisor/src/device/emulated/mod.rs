@@ -12,11 +12,11 @@ pub use station::Station;
 
 use super::{AttachError, Client, Device, Seat, Windows};
 use crate::domain::{Domain, VirtualFunction};
-use crate::iommu::DmaEndpoint;
+use crate::iommu::{DmaEndpoint, Owner};
 use crate::x86::tsc;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use hardware::{HYPERVISOR, Hardware};
+use hardware::Hardware;
 use mirror::Mirror;
 use sluice_abi::config::{self, Mode, NicModel};
 use sluice_abi::report::{Count, ShareReport};
@@ -60,8 +60,8 @@ impl Guests for Clients<'_> {
     fn confine_dma(&mut self, to: Option<PortId>) -> bool {
         let Some((endpoint, tag, root)) = self.home else { return false };
         let domain = to.and_then(|port| self.domain(port));
-        let guest = domain.and_then(|domain| Some((domain.index, domain.device_space()?)));
-        let (owner, (tag, root)) = guest.unwrap_or((HYPERVISOR, (tag, root)));
+        let guest = domain.and_then(|domain| Some((Owner::Domain(domain.id), domain.device_space()?)));
+        let (owner, (tag, root)) = guest.unwrap_or((Owner::Hypervisor, (tag, root)));
         endpoint.attach(tag, root);
         // What the card asks for is this owner's doing from now on.
         endpoint.release();

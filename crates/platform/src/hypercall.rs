@@ -1,0 +1,92 @@
+//! Hypercalls by the interface that CPUID announces, KVM's: how a guest says what it wants, and how it is answered.
+//!
+//! VMMCALL with the number in RAX and up to four arguments in RBX, RCX, RDX and RSI. The answer comes in RAX, negative if the
+//! call failed; no other register changes. Code that is not 64-bit says and gets 32 bits of each. Who may call, and which
+//! numbers exist, is the hypervisor's matter.
+//!
+//! Source: Linux, Documentation/virt/kvm/x86/hypercalls.rst and include/uapi/linux/kvm_para.h.
+
+/// Has the hypervisor look for pending interrupts; no arguments, answered with 0 (KVM_HC_VAPIC_POLL_IRQ).
+pub const VAPIC_POLL_IRQ: u64 = 1;
+
+/// Bits of a register that count, by the code segment that the guest runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// The lower half.
+    Bits32,
+    /// All of it: 64-bit code.
+    Bits64,
+}
+
+impl Width {
+    const fn of(self, register: u64) -> u64 {
+        match self {
+            Self::Bits32 => register & 0xffff_ffff,
+            Self::Bits64 => register,
+        }
+    }
+}
+
+/// What a guest asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hypercall {
+    /// Which call.
+    pub number: u64,
+    /// Its arguments, as far as it has any.
+    pub arguments: [u64; 4],
+}
+
+impl Hypercall {
+    /// The call in these registers: RAX, then RBX, RCX, RDX and RSI.
+    pub fn decode(rax: u64, arguments: [u64; 4], width: Width) -> Self {
+        Self { number: width.of(rax), arguments: arguments.map(|register| width.of(register)) }
+    }
+}
+
+/// Why a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// No call has this number.
+    NoSuchCall,
+    /// Programs may not call, only the guest's kernel.
+    NotPermitted,
+}
+
+impl Error {
+    /// As the guest knows it: KVM_ENOSYS, KVM_EPERM.
+    const fn number(self) -> u64 {
+        match self {
+            Self::NoSuchCall => 1000,
+            Self::NotPermitted => 1,
+        }
+    }
+}
+
+/// RAX for what came of a call.
+pub fn answer(result: Result<u64, Error>, width: Width) -> u64 {
+    width.of(result.unwrap_or_else(|error| error.number().wrapping_neg()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_negative_numbers_of_the_guests_width() {
+        let answers = |result| [Width::Bits64, Width::Bits32].map(|width| answer(result, width));
+        assert_eq!(answers(Ok(0)), [0, 0]);
+        assert_eq!(answers(Ok(u64::MAX)), [u64::MAX, 0xffff_ffff]);
+        assert_eq!(answers(Err(Error::NoSuchCall)), [-1000i64 as u64, -1000i32 as u32 as u64]);
+        assert_eq!(answers(Err(Error::NotPermitted)), [u64::MAX, 0xffff_ffff]);
+    }
+
+    #[test]
+    fn what_32_bit_code_left_in_the_upper_halves_does_not_count() {
+        let high = 0xdead_beef << 32;
+        let registers = [2, 3, 4, 5].map(|low| high | low);
+        let narrow = Hypercall::decode(high | VAPIC_POLL_IRQ, registers, Width::Bits32);
+        assert_eq!(narrow, Hypercall { number: VAPIC_POLL_IRQ, arguments: [2, 3, 4, 5] });
+        let wide = Hypercall::decode(high | VAPIC_POLL_IRQ, registers, Width::Bits64);
+        assert_eq!(wide, Hypercall { number: high | VAPIC_POLL_IRQ, arguments: registers });
+    }
+}

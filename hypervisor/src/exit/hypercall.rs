@@ -1,0 +1,37 @@
+//! VMMCALL: a table of calls by number. How they are made and answered: [`sluice_platform::hypercall`].
+
+use super::flow::{Flow, skip};
+use super::guest;
+use crate::domain::vcpu::Context;
+use sluice_platform::hypercall::{self, Error, Hypercall, Width};
+
+/// The answer of a call, and what follows it.
+type Answer = Result<(u64, Flow), Error>;
+
+struct Call {
+    number: u64,
+    carry_out: fn(&Hypercall) -> Answer,
+}
+
+/// Every call there is.
+const CALLS: &[Call] = &[Call { number: hypercall::VAPIC_POLL_IRQ, carry_out: poll_interrupts }];
+
+/// Carries out what the guest asks for. Its kernel may ask, no program of its.
+pub fn handle(ctx: &mut Context) -> Flow {
+    let width = if guest::bitness(ctx) == 64 { Width::Bits64 } else { Width::Bits32 };
+    let [_, rcx, rdx, rbx, _, _, rsi, ..] = ctx.regs;
+    let call = Hypercall::decode(ctx.vmcb.save.rax, [rbx, rcx, rdx, rsi], width);
+    let outcome = match CALLS.iter().find(|known| known.number == call.number) {
+        _ if ctx.vmcb.save.cpl != 0 => Err(Error::NotPermitted),
+        None => Err(Error::NoSuchCall),
+        Some(known) => (known.carry_out)(&call),
+    };
+    ctx.vmcb.save.rax = hypercall::answer(outcome.map(|(value, _)| value), width);
+    skip(ctx, 3);
+    outcome.map_or(Flow::Enter, |(_, flow)| flow)
+}
+
+/// Interrupts are looked at before the next entry.
+fn poll_interrupts(_: &Hypercall) -> Answer {
+    Ok((0, Flow::Attend))
+}

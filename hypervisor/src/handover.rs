@@ -1,7 +1,8 @@
 //! What the boot loader hands over: the memory map, the boot module, the command line. Boot protocols fill it in.
 
 use arrayvec::{ArrayString, ArrayVec};
-use sluice_memory::Hpa;
+use core::ops::Range;
+use sluice_memory::{Hpa, PAGE_SIZE};
 
 /// Most regions of the memory map that are kept.
 pub const MAX_REGIONS: usize = 128;
@@ -42,6 +43,20 @@ pub struct Region {
     pub end: u64,
     /// What it is for.
     pub kind: RegionKind,
+}
+
+impl Region {
+    /// Its pages: the whole pages of usable memory, every page that holds some of a firmware table.
+    pub fn pages(&self) -> Range<u64> {
+        let (start, end) = (self.start, self.end);
+        match self.kind {
+            RegionKind::Usable => {
+                let start = start.next_multiple_of(PAGE_SIZE);
+                start..(end & !(PAGE_SIZE - 1)).max(start)
+            }
+            _ => start & !(PAGE_SIZE - 1)..end.next_multiple_of(PAGE_SIZE),
+        }
+    }
 }
 
 /// What the boot loader told, copied out of its memory.

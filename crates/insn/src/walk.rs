@@ -9,6 +9,7 @@
 //! Deviations: protection keys and shadow stacks, which CPUID hides from guests, are not checked; pages of 1 GiB are
 //! taken as supported.
 
+use arrayvec::ArrayVec;
 use sluice_memory::Gpa;
 
 const CR0_WP: u64 = 1 << 16;
@@ -182,12 +183,6 @@ struct Mark {
     new: u64,
 }
 
-/// A walk that succeeded.
-struct Walk {
-    gpa: Gpa,
-    marks: [Option<Mark>; LEVELS],
-}
-
 /// Translates one linear address and changes nothing. `read` reads an aligned word of guest-physical memory.
 ///
 /// # Errors
@@ -198,7 +193,7 @@ pub fn translate(
     access: Access,
     read: &impl Fn(Gpa) -> Option<u64>,
 ) -> Result<Gpa, PageFault> {
-    walk(state, linear, access, read).map(|walk| walk.gpa)
+    walk(state, linear, access, read, |_| ())
 }
 
 /// Translates one linear address for an access that is about to be made: sets accessed and dirty bits.
@@ -212,31 +207,34 @@ pub fn touch(
     tables: &impl Tables,
 ) -> Result<Gpa, WalkError> {
     for _ in 0..ATTEMPTS {
-        let walk = walk(state, linear, access, &|at| tables.read(at))?;
+        // A walk marks at most one entry of each level.
+        let mut marks = ArrayVec::<Mark, LEVELS>::new();
+        let gpa = walk(state, linear, access, &|at| tables.read(at), |mark| marks.push(mark))?;
         // An entry that changed since it was read may be another page's by now. (One word may also be two entries of
         // the walk, where tables map themselves: the next walk sets the bits that are left.)
-        if walk.marks.iter().flatten().all(|mark| tables.replace(mark.at, mark.old, mark.new)) {
-            return Ok(walk.gpa);
+        if marks.iter().all(|mark| tables.replace(mark.at, mark.old, mark.new)) {
+            return Ok(gpa);
         }
     }
     Err(WalkError::Changed)
 }
 
+/// Walks the tables, and shows `mark` each entry whose accessed or dirty bit the access would set.
 fn walk(
     state: &PagingState,
     linear: u64,
     access: Access,
     read: &impl Fn(Gpa) -> Option<u64>,
-) -> Result<Walk, PageFault> {
+    mark: impl FnMut(Mark),
+) -> Result<Gpa, PageFault> {
     let linear = if state.efer & EFER_LMA != 0 { linear } else { linear & 0xffff_ffff };
-    let marks = [None; LEVELS];
     if state.cr0 & CR0_PG == 0 {
-        return Ok(Walk { gpa: Gpa::new(linear), marks });
+        return Ok(Gpa::new(linear));
     }
     // A 64-bit kernel's walks are by far the most: with their format known at compile time they take less work.
     match state.format() {
-        Format { levels: 4, .. } => walk_tables(state, Format::LONG, linear, access, read, marks),
-        format => walk_tables(state, format, linear, access, read, marks),
+        Format { levels: 4, .. } => walk_tables(state, Format::LONG, linear, access, read, mark),
+        format => walk_tables(state, format, linear, access, read, mark),
     }
 }
 
@@ -247,8 +245,8 @@ fn walk_tables(
     linear: u64,
     access: Access,
     read: &impl Fn(Gpa) -> Option<u64>,
-    mut marks: [Option<Mark>; LEVELS],
-) -> Result<Walk, PageFault> {
+    mut mark: impl FnMut(Mark),
+) -> Result<Gpa, PageFault> {
     let fault = |cause: u32| {
         let tells_fetches = state.efer & EFER_NXE != 0 || state.cr4 & CR4_SMEP != 0;
         let mut error_code = cause;
@@ -263,8 +261,9 @@ fn walk_tables(
     let reserved = state.reserved(&format);
     let pae_root = format.levels == 3;
     let mut table = state.cr3 & if pae_root { 0xffff_ffe0 } else { ADDRESS };
-    let (mut writable, mut user, mut execute) = (true, true, true);
-    for (level, mark) in (1..=format.levels).rev().zip(&mut marks) {
+    // The rights that all entries so far give: a bit is set where they do.
+    let mut rights = WRITABLE | USER | NO_EXECUTE;
+    for level in (1..=format.levels).rev() {
         let shift = 12 + format.bits * (level - 1);
         let index = linear >> shift & ((1 << format.bits) - 1);
         let at = table.wrapping_add(index * format.entry);
@@ -285,21 +284,22 @@ fn walk_tables(
         }
         // The four roots of PAE paging have neither rights nor an accessed bit (APM vol 2, 5.2.3).
         if !(pae_root && level == 3) {
-            writable &= entry & WRITABLE != 0;
-            user &= entry & USER != 0;
-            execute &= format.entry == 4 || entry & NO_EXECUTE == 0;
+            // An entry of four bytes has no bit 63, and lets everybody execute.
+            rights &= entry ^ NO_EXECUTE;
             let mut set = ACCESSED;
             if page && access.kind == Kind::Write {
                 set |= DIRTY;
             }
             if entry & set != set {
-                *mark = Some(Mark { at: word_at, old: word, new: word | set << half });
+                mark(Mark { at: word_at, old: word, new: word | set << half });
             }
         }
         if !page {
             table = entry & ADDRESS;
             continue;
         }
+        let has = |right: u64| rights & right != 0;
+        let (writable, user, execute) = (has(WRITABLE), has(USER), has(NO_EXECUTE));
         let allowed = match (access.user, access.kind) {
             (true, Kind::Read) => user,
             (true, Kind::Write) => user && writable,
@@ -319,7 +319,7 @@ fn walk_tables(
             // PSE-36: bits 13-20 are address bits 32-39 (APM vol 2, 5.2.2).
             base |= (entry >> 13 & 0xff) << 32;
         }
-        return Ok(Walk { gpa: Gpa::new(base | offset), marks });
+        return Ok(Gpa::new(base | offset));
     }
     Err(fault(MISSING))
 }

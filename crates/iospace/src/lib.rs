@@ -9,6 +9,9 @@
 //! view forget, in one batch, what may still be cached. Only `settle` gives frames back, so that none can have another
 //! owner while a processor or a device could still reach it. That goes for frames that held tables, too.
 //!
+//! A space does not take its caller's word for whose memory it is: a [`Ledger`] is asked before a page is shown, and told
+//! when nobody reaches it any more.
+//!
 //! Source: seed 004, sections 2.2 and 3.4 (references, revocation before reuse); seed 001, section 4.2 (device memory
 //! regions by IOMMU).
 #![no_std]
@@ -16,12 +19,14 @@
 
 extern crate alloc;
 
+mod ledger;
 mod pieces;
 mod retire;
 mod space;
 mod stale;
 mod table;
 
+pub use ledger::{Foreign, Ledger};
 pub use pieces::{Piece, Rights};
 pub use retire::Retiring;
 pub use space::{IssueError, Space, View};

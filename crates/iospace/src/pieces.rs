@@ -26,6 +26,11 @@ impl Rights {
     /// Registers of a device, for the guest's processors only.
     pub const DEVICE: Self =
         Self { owner: Access::READ.union(Access::WRITE).union(Access::UNCACHED), party: Access::empty() };
+
+    /// Whether the page is memory of the owner, as opposed to registers of a device, or what stands in for them.
+    pub const fn is_memory(self) -> bool {
+        !self.owner.contains(Access::UNCACHED)
+    }
 }
 
 /// Consecutive pages of a space.

@@ -1,10 +1,10 @@
 //! A space and its views.
 
 use crate::pieces::{self, Pieces};
-use crate::{Piece, Rights, Stale};
+use crate::{Foreign, Ledger, Piece, Rights, Stale};
 use alloc::vec::Vec;
 use core::ops::Range;
-use sluice_memory::{Hpa, MapError};
+use sluice_memory::{AddError, Gpa, GuestMemory, Hpa, MapError};
 
 /// Someone who sees a space.
 pub trait View {
@@ -30,7 +30,7 @@ pub trait View {
     fn forget(&mut self, owner: &Self::Owner, stale: &Stale);
 }
 
-/// Why pages cannot be issued or changed. Nothing was changed.
+/// Why pages cannot be issued or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IssueError {
     /// Not whole pages, or beyond what a view can show.
@@ -39,8 +39,16 @@ pub enum IssueError {
     Taken,
     /// Not all of the pages have been issued.
     Absent,
+    /// The memory is not this space's to show.
+    Foreign,
     /// No memory for tables.
     OutOfMemory,
+}
+
+impl From<Foreign> for IssueError {
+    fn from(_: Foreign) -> Self {
+        Self::Foreign
+    }
 }
 
 impl From<MapError> for IssueError {
@@ -79,23 +87,18 @@ impl<V: View> Seen<V> {
 
 /// Numbered pages, and everyone who sees them.
 #[derive(Debug)]
-pub struct Space<V: View> {
+pub struct Space<V: View, L: Ledger> {
     pieces: Pieces,
+    ledger: L,
     views: Vec<Seen<V>>,
     /// Memory that was revoked and may still be reached.
     retired: Vec<(Hpa, u64)>,
 }
 
-impl<V: View> Default for Space<V> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<V: View> Space<V> {
-    /// Nothing, seen by nobody.
-    pub const fn new() -> Self {
-        Self { pieces: Pieces::new(), views: Vec::new(), retired: Vec::new() }
+impl<V: View, L: Ledger> Space<V, L> {
+    /// Nothing, seen by nobody. The ledger says what it may show.
+    pub const fn new(ledger: L) -> Self {
+        Self { pieces: Pieces::new(), ledger, views: Vec::new(), retired: Vec::new() }
     }
 
     /// Lets somebody else see the space.
@@ -123,19 +126,34 @@ impl<V: View> Space<V> {
         self.pieces.iter()
     }
 
+    /// The way to what is memory of the owner in it, as it is now. Registers of devices are left out.
+    ///
+    /// # Errors
+    /// It is in more pieces than [`GuestMemory`] takes.
+    pub fn memory(&self) -> Result<GuestMemory, AddError> {
+        let mut memory = GuestMemory::new();
+        for piece in self.pieces.iter().filter(|piece| piece.rights.is_memory()) {
+            memory.add(Gpa::new(piece.at), piece.hpa, piece.len)?;
+        }
+        Ok(memory)
+    }
+
     /// Issues pages: from now on the views show `len` bytes from `hpa` at `at`.
     ///
     /// # Errors
-    /// See [`IssueError`].
+    /// See [`IssueError`]. Nothing was changed, but out of memory the pages count as issued and revoked: the next
+    /// [`Space::settle`] gives the memory back.
     pub fn issue(&mut self, at: u64, hpa: Hpa, len: u64, rights: Rights) -> Result<(), IssueError> {
         let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
         if self.pieces.meets(&range) {
             return Err(IssueError::Taken);
         }
         let piece = Piece { at, hpa, len, rights };
+        self.ledger.pin(&piece)?;
         if let Err(error) = self.show(&piece) {
             // What was shown for a moment may be cached.
             self.hide(range)?;
+            self.retired.push((hpa, len));
             return Err(error.into());
         }
         self.pieces.insert(piece);
@@ -151,6 +169,11 @@ impl<V: View> Space<V> {
         let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
         if self.pieces.overlapping(range.clone()).map(|piece| piece.len).sum::<u64>() != len {
             return Err(IssueError::Absent);
+        }
+        // Memory does not turn into registers: the ledger was asked for what it was issued as.
+        if self.pieces.overlapping(range.clone()).any(|piece| piece.rights.is_memory() != rights.is_memory())
+        {
+            return Err(IssueError::Foreign);
         }
         self.hide(range.clone())?;
         let (mut failed, mut pieces) = (None, Vec::new());
@@ -195,7 +218,20 @@ impl<V: View> Space<V> {
             view.forget(owner, stale);
             stale.clear();
         }
+        self.free_retired(&mut free);
+    }
+
+    /// Takes back all pages of a space that nobody has used yet, so that nothing can be cached, and gives the memory to
+    /// `free`. The views are dropped.
+    pub fn abandon(&mut self, mut free: impl FnMut(Hpa, u64)) {
+        self.views.clear();
+        self.pieces.take(0..u64::MAX, |piece| self.retired.push((piece.hpa, piece.len)));
+        self.free_retired(&mut free);
+    }
+
+    fn free_retired(&mut self, free: &mut impl FnMut(Hpa, u64)) {
         for (hpa, len) in self.retired.drain(..) {
+            self.ledger.unpin(hpa, len);
             free(hpa, len);
         }
     }

@@ -1,12 +1,14 @@
 //! QEMU forgives missing flushes; this does not. Processors, AMD-Vi and VT-d units are modelled as caching whatever they ever
 //! could, tables on the way included, and forgetting only what they are told to - the units by the bytes of their
 //! commands. After every `settle` nothing is cached that the space does not say, and no frame was given back while anybody
-//! could still reach it.
+//! could still reach it. The ledger of frames agrees at every step: what is issued or may still be reached is pinned.
 
 use proptest::prelude::*;
 use sluice_iommu::{Invalidation, RequesterId, SpaceTag, amdvi, vtd};
-use sluice_iospace::{Audience, IssueError, Piece, Rights, Space, Stale, TableView};
-use sluice_memory::{Access, Format, Hpa, Iova, LongMode, PAGE_SIZE, PhysicalMemory, TableFrames};
+use sluice_iospace::{Audience, Foreign, IssueError, Ledger, Piece, Rights, Space, Stale, TableView};
+use sluice_memory::{
+    Access, Extent, Format, Gpa, Hpa, Iova, LongMode, PAGE_SIZE, PhysicalMemory, TableFrames,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -284,15 +286,53 @@ impl<C: Cache> Audience for User<C> {
     }
 }
 
-const RIGHTS: [Rights; 3] = [
+/// Pins by frame. Frames from [`FOREIGN`] on are another's.
+#[derive(Clone, Default)]
+struct Pins(Rc<RefCell<BTreeMap<u64, u32>>>);
+
+const FOREIGN: u64 = 1 << 26;
+
+fn frames(hpa: Hpa, len: u64) -> std::ops::Range<u64> {
+    hpa.as_u64() / PAGE_SIZE..(hpa.as_u64() + len) / PAGE_SIZE
+}
+
+impl Pins {
+    /// Whether these frames are pinned and no others.
+    fn are(&self, frames: impl Iterator<Item = u64>) -> bool {
+        self.0.borrow().keys().copied().eq(frames.collect::<BTreeSet<u64>>())
+    }
+}
+
+impl Ledger for Pins {
+    fn pin(&self, piece: &Piece) -> Result<(), Foreign> {
+        let frames = frames(piece.hpa, piece.len);
+        if frames.end > FOREIGN {
+            return Err(Foreign);
+        }
+        frames.for_each(|frame| *self.0.borrow_mut().entry(frame).or_default() += 1);
+        Ok(())
+    }
+
+    fn unpin(&self, hpa: Hpa, len: u64) {
+        for frame in frames(hpa, len) {
+            let pins = self.0.borrow_mut().remove(&frame).expect("unpinned once more than pinned");
+            if pins > 1 {
+                self.0.borrow_mut().insert(frame, pins - 1);
+            }
+        }
+    }
+}
+
+const RIGHTS: [Rights; 4] = [
     Rights::MEMORY,
     Rights { owner: Access::READ, party: Access::READ },
     Rights { owner: Access::empty(), party: Access::WRITE },
+    Rights::DEVICE,
 ];
 
 #[derive(Clone, Debug)]
 enum Step {
-    Issue { page: u64, pages: u64, rights: usize },
+    Issue { page: u64, pages: u64, rights: usize, foreign: bool },
     Change { page: u64, pages: u64, rights: usize },
     Revoke { page: u64, pages: u64 },
     Touch(Vec<u64>),
@@ -304,8 +344,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let page = || prop_oneof![0u64..2000, prop::sample::select(&[0u64, 512, 1024, 1536][..])];
     let pages = || prop::sample::select(&[1u64, 2, 64, 512, 1024][..]);
     let step = prop_oneof![
-        4 => (page(), pages(), 0..3usize).prop_map(|(page, pages, rights)| Step::Issue { page, pages, rights }),
-        2 => (page(), pages(), 0..3usize).prop_map(|(page, pages, rights)| Step::Change { page, pages, rights }),
+        4 => (page(), pages(), 0..4usize, prop::bool::weighted(0.1))
+            .prop_map(|(page, pages, rights, foreign)| Step::Issue { page, pages, rights, foreign }),
+        2 => (page(), pages(), 0..4usize).prop_map(|(page, pages, rights)| Step::Change { page, pages, rights }),
         3 => (page(), pages()).prop_map(|(page, pages)| Step::Revoke { page, pages }),
         4 => prop::collection::vec(0u64..3000, 1..40).prop_map(Step::Touch),
         3 => Just(Step::Settle),
@@ -321,7 +362,8 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
     let frames = Frames { memory: memory.clone(), cache: cache.clone() };
     let view = TableView::new(format, frames, User(cache.clone())).unwrap();
     cache.borrow_mut().attach(&memory, view.root());
-    let mut space = Space::new();
+    let pins = Pins::default();
+    let mut space = Space::new(pins.clone());
     space.add_view(view).unwrap();
     space.settle(&(), |_, _| ());
     // By page: where it is and who may do what; the test's own idea of the space.
@@ -330,19 +372,25 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
     let mut revoked: BTreeSet<u64> = BTreeSet::new();
     for step in steps {
         match step {
-            Step::Issue { page, pages, rights } => {
+            Step::Issue { page, pages, rights, foreign } => {
                 // Every page issued is another one, sometimes aligned so that large pages come about.
                 issued += 1u64;
                 let first = issued * 4096 + if page % 3 == 0 { page % 512 } else { 1 };
+                let first = if foreign { FOREIGN - pages / 2 + first % 2 } else { first };
                 let taken = (page..page + pages).any(|page| model.contains_key(&page));
                 let (at, hpa, len) = (page * PAGE_SIZE, Hpa::new(first * PAGE_SIZE), pages * PAGE_SIZE);
                 match space.issue(at, hpa, len, RIGHTS[rights]) {
                     Ok(()) => {
-                        prop_assert!(!taken);
+                        prop_assert!(!taken && !foreign);
                         model.extend((0..pages).map(|n| (page + n, (first + n, RIGHTS[rights]))));
                     }
                     Err(IssueError::Taken) => prop_assert!(taken),
-                    Err(error) => prop_assert_eq!(error, IssueError::OutOfMemory),
+                    Err(IssueError::Foreign) => prop_assert!(foreign),
+                    Err(error) => {
+                        prop_assert_eq!(error, IssueError::OutOfMemory);
+                        // A part of it may have been seen.
+                        revoked.extend(first..first + pages);
+                    }
                 }
             }
             Step::Change { page, pages, rights } => {
@@ -354,6 +402,10 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
                             .for_each(|page| model.get_mut(&page).unwrap().1 = RIGHTS[rights]);
                     }
                     Err(IssueError::Absent) => prop_assert!(!there),
+                    Err(IssueError::Foreign) => prop_assert!(
+                        (page..page + pages)
+                            .any(|page| model[&page].1.is_memory() != RIGHTS[rights].is_memory())
+                    ),
                     Err(error) => {
                         // The space says what rights are left.
                         prop_assert_eq!(error, IssueError::OutOfMemory);
@@ -381,6 +433,9 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
             }
             Step::Starve(left) => memory.0.borrow_mut().left = left,
             Step::Settle => {
+                prop_assert!(
+                    pins.are(model.values().map(|(frame, _)| *frame).chain(revoked.iter().copied()))
+                );
                 let mut freed = BTreeSet::new();
                 space.settle(&(), |hpa, len| {
                     let first = hpa.as_u64() / PAGE_SIZE;
@@ -392,6 +447,7 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
                 });
                 prop_assert_eq!(&freed, &core::mem::take(&mut revoked));
                 prop_assert!(space.is_settled());
+                prop_assert!(pins.are(model.values().map(|(frame, _)| *frame)));
                 for (at, len, hpa, access) in cache.borrow().pages() {
                     for n in 0..len / PAGE_SIZE {
                         let (frame, rights) = model.get(&(at / PAGE_SIZE + n)).expect("cached, not issued");
@@ -411,6 +467,12 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
             pages += len / PAGE_SIZE;
         }
         prop_assert_eq!(pages as usize, model.len());
+        // What the space says of memory is these pieces, without registers.
+        if let Ok(memory) = space.memory() {
+            let pieces = space.pieces().filter(|piece| piece.rights.is_memory());
+            let pieces = pieces.map(|Piece { at, hpa, len, .. }| Extent { gpa: Gpa::new(at), hpa, len });
+            prop_assert!(pieces.eq(memory.extents().iter().copied()));
+        }
     }
     // An owner that is gone walks no more.
     *cache.borrow_mut() = C::new(format);

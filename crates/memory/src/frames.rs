@@ -107,6 +107,11 @@ impl FrameAllocator {
         Ok(())
     }
 
+    /// What is free: start and length of each extent, in rising order.
+    pub fn extents(&self) -> impl Iterator<Item = (Hpa, u64)> {
+        self.free.iter().map(|(start, len)| (Hpa::new(*start), *len))
+    }
+
     /// Bytes free in all.
     pub fn free_bytes(&self) -> u64 {
         self.free.values().sum()

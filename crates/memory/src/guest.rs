@@ -80,6 +80,18 @@ impl GuestMemory {
         })
     }
 
+    /// Where a range is that lies within one extent, as nearly all do; `None` if it goes on past the end of one.
+    ///
+    /// # Errors
+    /// It does not begin in memory of this guest.
+    fn within(&self, gpa: Gpa, len: u64) -> Result<Option<Hpa>, OutOfRange> {
+        match self.locate(gpa) {
+            Some((hpa, left)) => Ok((len <= left).then_some(hpa)),
+            None if len == 0 => Ok(None),
+            None => Err(OutOfRange),
+        }
+    }
+
     /// The pieces of host memory that make up a range of guest memory, in order.
     ///
     /// # Errors
@@ -96,6 +108,10 @@ impl GuestMemory {
     /// # Errors
     /// A part of the range is not memory of this guest; nothing was copied.
     pub fn read(&self, memory: &impl PhysicalMemory, gpa: Gpa, buffer: &mut [u8]) -> Result<(), OutOfRange> {
+        if let Some(hpa) = self.within(gpa, buffer.len() as u64)? {
+            memory.read(hpa, buffer);
+            return Ok(());
+        }
         let mut rest = buffer;
         for (hpa, bytes) in self.translate(gpa, rest.len() as u64)? {
             let (part, after) = rest.split_at_mut_checked(bytes as usize).ok_or(OutOfRange)?;
@@ -110,6 +126,10 @@ impl GuestMemory {
     /// # Errors
     /// A part of the range is not memory of this guest; nothing was copied.
     pub fn write(&self, memory: &impl PhysicalMemory, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
+        if let Some(hpa) = self.within(gpa, bytes.len() as u64)? {
+            memory.write(hpa, bytes);
+            return Ok(());
+        }
         let mut rest = bytes;
         for (hpa, bytes) in self.translate(gpa, rest.len() as u64)? {
             let (part, after) = rest.split_at_checked(bytes as usize).ok_or(OutOfRange)?;

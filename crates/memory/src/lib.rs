@@ -1,7 +1,7 @@
 //! Address types, frames, nested page tables and validated guest memory.
 //!
 //! - [`Gpa`], [`Hpa`], [`Gva`], [`Iova`]: addresses that cannot be mixed up.
-//! - [`FrameAllocator`]: which host-physical memory is free.
+//! - [`FrameAllocator`]: which host-physical memory is free; [`FrameTable`]: what each frame of it is used for.
 //! - [`Tables`]: what of it a guest or a device sees, and where; [`NestedTables`] are a guest's.
 //! - [`Asids`]: the identifiers by which a processor tells the translations of guests apart.
 //! - [`GuestMemory`]: the only way from a guest-physical address to memory.
@@ -15,12 +15,14 @@ extern crate alloc;
 mod address;
 mod asid;
 pub mod flushes;
+mod frame_table;
 mod frames;
 mod guest;
 mod tables;
 
 pub use address::{Gpa, Gva, HUGE_PAGE, Hpa, Iova, LARGE_PAGE, PAGE_SIZE};
 pub use asid::{Asid, Asids, Assigned};
+pub use frame_table::{FrameEntry, FrameError, FrameTable, FrameUse};
 pub use frames::{FrameAllocator, FreeError};
 pub use guest::{AddError, Extent, GuestMemory, OutOfRange};
 pub use tables::{Access, Entry, Format, LongMode, MapError, NestedTables, TableFrames, Tables};

@@ -71,7 +71,7 @@ extern "C" fn late() -> ! {
         "{} processors, {} MiB of memory, {} MiB free",
         cpu::count(),
         mm::memory_bytes() >> 20,
-        mm::frames().free_bytes() >> 20,
+        mm::free_bytes() >> 20,
     );
     selftest::run(info.option("selftest").unwrap_or_default());
     smp::release(run::run_cpu);

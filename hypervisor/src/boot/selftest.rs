@@ -6,11 +6,13 @@ use crate::domain::vcpu::Context;
 use crate::exit::{self, Flow};
 use crate::firmware::acpi;
 use crate::irq::ioapic::{self, Trigger};
-use crate::mm::{self, Hpa};
+use crate::mm::{self, FrameUse, Hpa, Ledger};
 use crate::sync::{Rank, SpinLock};
 use crate::x86::{self, port, tsc};
 use crate::{iommu, power};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use sluice_iospace::{IssueError, Rights, Space};
+use sluice_memory::{LARGE_PAGE, PAGE_SIZE};
 
 /// Runs the test of that name; returns if it is empty, and switches the machine off if the test passed.
 pub fn run(name: &str) {
@@ -28,6 +30,8 @@ pub fn run(name: &str) {
         "spurious" => spurious(),
         "xsetbv" => xsetbv(),
         "edu" => edu(),
+        "frames" => frames(),
+        "frames-in-use" => frames_in_use(),
         "iommu" => crate::iommu::selftest::run(),
         "iommu-cost" => iommu::cost::measure(),
         _ => panic!("unknown selftest {name}"),
@@ -59,6 +63,62 @@ fn lock_order() {
     drop((outer.lock(), inner.lock()));
     let _inner = inner.lock();
     let _outer = outer.lock();
+}
+
+/// A map that nobody looks at, of the memory of the domain with this index.
+fn map_of(index: u16) -> Space<iommu::DeviceView<()>, Ledger> {
+    Space::new(Ledger::Domain(sluice_abi::DomainId(index)))
+}
+
+/// No map shows what is not its domain's, whatever it is told, and frames that are shown can be given back once nobody
+/// reaches them any more.
+fn frames() {
+    const LOCAL_APIC: Hpa = Hpa::new(0xfee0_0000);
+    let allocate = |used_as| mm::allocate(used_as, LARGE_PAGE, LARGE_PAGE).expect("memory");
+    let (own, other) = (allocate(FrameUse::Guest(1)), allocate(FrameUse::Guest(2)));
+    let (mirror, heap) = (allocate(FrameUse::Mirror(1)), allocate(FrameUse::Hypervisor));
+    let image = Hpa::new(mm::read_only_image().start);
+    let mut map = map_of(1);
+    let mut issue = |hpa, rights| {
+        let issued = map.issue(1 << 30, hpa, PAGE_SIZE, rights);
+        if issued.is_ok() {
+            map.revoke(1 << 30, PAGE_SIZE).expect("a whole piece");
+            map.settle(&(), |_, _| ());
+        }
+        issued
+    };
+    for (hpa, as_memory, as_registers) in [
+        (own, true, false),
+        (mirror, false, true),
+        (LOCAL_APIC, false, true),
+        (other, false, false),
+        (heap, false, false),
+        (image, false, false),
+    ] {
+        for (rights, right) in [(Rights::MEMORY, as_memory), (Rights::DEVICE, as_registers)] {
+            let expected = if right { Ok(()) } else { Err(IssueError::Foreign) };
+            assert!(issue(hpa, rights) == expected, "{hpa} for {rights:?}");
+        }
+    }
+    // The last page of one owner and the first of another.
+    let end = Hpa::new(own.as_u64() + LARGE_PAGE - PAGE_SIZE);
+    assert!(map.issue(0, end, 2 * PAGE_SIZE, Rights::MEMORY) == Err(IssueError::Foreign), "past its end");
+    map.issue(0, own, LARGE_PAGE, Rights::MEMORY).expect("its own");
+    map.issue(LARGE_PAGE, own, LARGE_PAGE, Rights::MEMORY).expect("in two places");
+    map.revoke(0, 2 * LARGE_PAGE).expect("whole pieces");
+    map.settle(&(), |_, _| ());
+    mm::release(FrameUse::Guest(1), own, LARGE_PAGE);
+    mm::release(FrameUse::Guest(2), other, LARGE_PAGE);
+    mm::release(FrameUse::Mirror(1), mirror, LARGE_PAGE);
+    mm::release(FrameUse::Hypervisor, heap, LARGE_PAGE);
+    mm::check_free();
+}
+
+/// Who gives frames back that a map still shows stops the machine.
+fn frames_in_use() {
+    let own = mm::allocate(FrameUse::Guest(1), LARGE_PAGE, LARGE_PAGE).expect("memory");
+    map_of(1).issue(0, own, LARGE_PAGE, Rights::MEMORY).expect("its own");
+    mm::release(FrameUse::Guest(1), own, LARGE_PAGE);
 }
 
 static TIMERS: AtomicU32 = AtomicU32::new(0);

@@ -89,7 +89,7 @@ unsafe fn forget_pointers() {
 
 impl Drop for FpuState {
     fn drop(&mut self) {
-        mm::release(self.area, self.bytes);
+        mm::release(mm::FrameUse::Hypervisor, self.area, self.bytes);
     }
 }
 

@@ -397,7 +397,8 @@ pub fn attach(
             if emulated.mode() != share.mode {
                 return Err(AttachError::Busy);
             }
-            match emulated.plug_in(model, mac, slot, (device.policy(share), share.weight), windows) {
+            match emulated.plug_in(model, mac, (domain, slot), (device.policy(share), share.weight), windows)
+            {
                 Ok(card) => {
                     let port = card.port();
                     station = Some(card);

@@ -1,42 +1,60 @@
-//! A check of the live nested page tables: a domain reaches its own memory and nothing else.
+//! A check of the live tables: a domain reaches its own memory and nothing else.
 //!
-//! It runs on every domain before the domain may run. The tables are built from the same extents, so
-//! that it can only fail by a defect of Sluice; then the machine stops rather than go on without
-//! isolation.
+//! It runs on every domain before the domain may run, and whenever memory is verified. Three must agree: the tables that
+//! processors and devices walk, the way to guest memory, and the table of frames, which says whose each frame is. They can
+//! only differ by a defect of Sluice; then the machine stops rather than go on without isolation.
 
 use super::Domain;
 use super::memory::View;
-use crate::mm;
-use sluice_memory::{Gpa, Hpa};
+use crate::mm::{self, FrameUse};
+use sluice_memory::{Access, Gpa, Hpa};
 
 impl Domain {
     /// Checks every page that the domain's nested tables and the IOMMU's tables for its devices map.
     ///
     /// # Panics
-    /// A page is not the domain's own memory, or the hypervisor's image.
+    /// A page is neither the domain's own memory nor, for its processors, registers of a device or what stands in for
+    /// them.
     pub fn check_isolation(&self) {
-        let image = mm::image_range();
         for view in self.space.lock().views() {
             let (mut pages, mut bytes) = (0u64, 0u64);
-            view.visit(&mut |gpa, hpa: Hpa, len, _| {
-                let gpa = Gpa::new(gpa);
-                let own = self
-                    .memory
-                    .translate(gpa, len)
-                    .is_ok_and(|mut pieces| pieces.next() == Some((hpa, len)) && pieces.next().is_none());
-                assert!(own, "domain {}: {gpa} leads to {hpa}, which is not its own", self.name());
-                let end = hpa.as_u64() + len;
-                let apart = end <= image.start || hpa.as_u64() >= image.end;
-                assert!(apart, "domain {}: {gpa} leads into the hypervisor", self.name());
+            view.visit(&mut |gpa, hpa, len, access| {
+                if access.contains(Access::UNCACHED) {
+                    self.check_registers(view, gpa, hpa, len);
+                    return;
+                }
+                self.check_memory(Gpa::new(gpa), hpa, len);
                 pages += 1;
                 bytes += len;
             });
-            assert!(bytes <= self.config.memory, "domain {}: more is mapped than it was given", self.name());
+            let has: u64 = self.memory.extents().iter().map(|extent| extent.len).sum();
+            assert!(bytes == has, "domain {}: {bytes:#x} of {has:#x} bytes are mapped", self.name());
             let whose = match view {
                 View::Processors(_) => "nested pages",
                 View::Devices(_) => "pages for its devices",
             };
             log::info!("domain {}: {pages} {whose}, {} MiB, all its own", self.name(), bytes >> 20);
         }
+    }
+
+    fn check_memory(&self, gpa: Gpa, hpa: Hpa, len: u64) {
+        let same = self
+            .memory
+            .translate(gpa, len)
+            .is_ok_and(|mut pieces| pieces.next() == Some((hpa, len)) && pieces.next().is_none());
+        assert!(
+            same,
+            "domain {}: {gpa} leads to {hpa}, which is elsewhere in its memory, or not in it",
+            self.name()
+        );
+        let own = mm::check(hpa, len, FrameUse::Guest(self.id.0));
+        assert!(own.is_ok(), "domain {}: {gpa} leads to {hpa}, which is not its own: {own:x?}", self.name());
+    }
+
+    fn check_registers(&self, view: &View, gpa: u64, hpa: Hpa, len: u64) {
+        let for_processors = matches!(view, View::Processors(_));
+        assert!(for_processors, "domain {}: its devices reach registers at {gpa:#x}", self.name());
+        let own = !mm::is_memory(hpa, len) || mm::check(hpa, len, FrameUse::Mirror(self.id.0)).is_ok();
+        assert!(own, "domain {}: {gpa:#x} leads to memory at {hpa}, which is no register", self.name());
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Key types: [`Memory`] (under construction), [`View`]. The map is a [`Space`] by guest-physical address: RAM is lent to
 //! the devices that the domain owns, device registers are not. Nested page tables and the IOMMU's tables follow from it,
-//! and so does what either must forget. [`GuestMemory`] is the way to RAM for everything else.
+//! and so does what either must forget. A frame gets into the map only as [`mm::Ledger`] says: RAM if it is the domain's own.
+//! [`GuestMemory`] is the way to RAM for everything else: it is read from the map once, since RAM stays where it is for as long
+//! as the domain lives.
 
 use super::{Domain, EndReason, PageHandler, layout, vcpu};
 use crate::iommu::{Counted, DeviceView, Devices, DmaEndpoint};
@@ -13,10 +15,10 @@ use core::sync::atomic::Ordering;
 use sluice_abi::DomainId;
 use sluice_abi::report::SpaceReport;
 use sluice_iommu::SpaceTag;
-use sluice_iospace::{Audience, Rights, Space, Stale, TableView};
+use sluice_iospace::{Audience, IssueError, Rights, Space, Stale, TableView};
 use sluice_loader::{GuestWrite, RamRange};
 use sluice_memory::{
-    Access, Gpa, GuestMemory, HUGE_PAGE, Hpa, LARGE_PAGE, LongMode, MapError, OutOfRange, PAGE_SIZE,
+    Access, FrameUse, Gpa, GuestMemory, HUGE_PAGE, Hpa, LARGE_PAGE, LongMode, MapError, OutOfRange, PAGE_SIZE,
 };
 use sluice_traps::Direction;
 
@@ -38,7 +40,21 @@ pub enum MemoryError {
     OutOfMemory,
     /// The IOMMUs before its devices want different tables, or know no more spaces.
     Iommu,
+    /// The map does not take it: the hypervisor is at fault.
+    Map(IssueError),
 }
+
+impl From<IssueError> for MemoryError {
+    fn from(error: IssueError) -> Self {
+        match error {
+            IssueError::OutOfMemory => Self::OutOfMemory,
+            error => Self::Map(error),
+        }
+    }
+}
+
+/// The one map of a domain's memory.
+pub type Map = Space<View, mm::Ledger>;
 
 /// The domain's processors.
 pub struct Processors;
@@ -105,8 +121,10 @@ impl sluice_iospace::View for View {
 
 /// Guest memory under construction: gives everything back unless it becomes a domain.
 pub struct Memory {
+    id: DomainId,
+    space: Map,
+    /// What the map says of RAM.
     guest: GuestMemory,
-    space: Space<View>,
 }
 
 impl Memory {
@@ -120,30 +138,32 @@ impl Memory {
     ) -> Result<Self, MemoryError> {
         let processors = TableView::new(LongMode, mm::TableFrames::COHERENT, Processors)
             .ok_or(MemoryError::OutOfMemory)?;
-        let mut memory = Self { guest: GuestMemory::new(), space: Space::new() };
+        let mut memory = Self { id, space: Space::new(mm::Ledger::Domain(id)), guest: GuestMemory::new() };
         memory.see(View::Processors(processors))?;
         if let Some(endpoint) = endpoints.first() {
             memory.see(View::Devices(devices_view(id, endpoint, endpoints)?))?;
         }
         if identity {
             memory.identity(bytes)?;
-            return Ok(memory);
+        } else {
+            let below = bytes.min(layout::PCI_MEMORY);
+            memory.extent(0, below)?;
+            if bytes > below {
+                memory.extent(layout::ABOVE_4G, bytes - below)?;
+            }
         }
-        let below = bytes.min(layout::PCI_MEMORY);
-        memory.extent(0, below)?;
-        if bytes > below {
-            memory.extent(layout::ABOVE_4G, bytes - below)?;
-        }
+        memory.guest = memory.space.memory().map_err(|_| MemoryError::OutOfMemory)?;
         Ok(memory)
     }
 
     fn see(&mut self, view: View) -> Result<(), MemoryError> {
-        self.space.add_view(view).map_err(|_| MemoryError::OutOfMemory)
+        Ok(self.space.add_view(view)?)
     }
 
     /// What becomes part of the domain.
-    pub fn take(&mut self) -> (GuestMemory, Space<View>) {
-        (core::mem::take(&mut self.guest), core::mem::take(&mut self.space))
+    pub fn take(&mut self) -> (GuestMemory, Map) {
+        let space = core::mem::replace(&mut self.space, Space::new(mm::Ledger::Domain(self.id)));
+        (core::mem::take(&mut self.guest), space)
     }
 
     /// Memory whose guest-physical addresses are the physical ones, for a guest whose devices reach memory past
@@ -151,32 +171,25 @@ impl Memory {
     fn identity(&mut self, bytes: u64) -> Result<(), MemoryError> {
         let main = bytes.checked_sub(LARGE_PAGE).filter(|main| *main > 0).ok_or(MemoryError::OutOfMemory)?;
         // The guest's own devices begin at PCI_MEMORY: RAM must not be there.
-        let start = mm::frames().allocate_below(main, LARGE_PAGE, layout::PCI_MEMORY);
+        let used_as = FrameUse::Guest(self.id.0);
+        let start = mm::allocate_below(used_as, main, LARGE_PAGE, layout::PCI_MEMORY);
         let start = start.ok_or(MemoryError::OutOfMemory)?;
         self.add(start.as_u64(), start, main)?;
-        let low = mm::frames().allocate(layout::HIGH_RAM, PAGE_SIZE).ok_or(MemoryError::OutOfMemory)?;
+        let low = mm::allocate(used_as, layout::HIGH_RAM, PAGE_SIZE).ok_or(MemoryError::OutOfMemory)?;
         self.add(0, low, layout::HIGH_RAM)
     }
 
     /// Adds one extent of cleared memory.
     fn extent(&mut self, gpa: u64, bytes: u64) -> Result<(), MemoryError> {
         let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { LARGE_PAGE };
-        let mut frames = mm::frames();
-        let start = frames
-            .allocate(bytes, align)
-            .or_else(|| frames.allocate(bytes, LARGE_PAGE))
-            .ok_or(MemoryError::OutOfMemory)?;
-        drop(frames);
+        let allocate = |align| mm::allocate(FrameUse::Guest(self.id.0), bytes, align);
+        let start = allocate(align).or_else(|| allocate(LARGE_PAGE)).ok_or(MemoryError::OutOfMemory)?;
         self.add(gpa, start, bytes)
     }
 
     fn add(&mut self, gpa: u64, start: Hpa, bytes: u64) -> Result<(), MemoryError> {
         mm::zero(start, bytes);
-        if self.guest.add(Gpa::new(gpa), start, bytes).is_err() {
-            mm::release(start, bytes);
-            return Err(MemoryError::OutOfMemory);
-        }
-        self.space.issue(gpa, start, bytes, Rights::MEMORY).map_err(|_| MemoryError::OutOfMemory)
+        Ok(self.space.issue(gpa, start, bytes, Rights::MEMORY)?)
     }
 
     /// RAM as the guest is told of it: all but the hole below 1 MiB, in rising order.
@@ -219,9 +232,7 @@ fn devices_view(
 impl Drop for Memory {
     fn drop(&mut self) {
         // Nobody has run in it, and no device was given it: nothing can be cached.
-        for extent in self.guest.extents() {
-            scrub(extent.hpa, extent.len);
-        }
+        self.space.abandon(|hpa, len| scrub(self.id, hpa, len));
     }
 }
 
@@ -231,8 +242,20 @@ impl GuestWrite for Memory {
     }
 }
 
+/// Whether a piece lies where the guest has its PCI memory, and so no RAM.
+fn is_in_window(piece: &Piece) -> bool {
+    let window = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
+    let start = piece.gpa.as_u64();
+    window.contains(&start) && piece.len() <= window.end - start
+}
+
+/// Shows the guest a piece of device memory no more.
+fn revoke(space: &mut Map, piece: &Piece) -> bool {
+    is_in_window(piece) && space.revoke(piece.gpa.as_u64(), piece.len()).is_ok()
+}
+
 /// Shows the guest a piece of device memory, as far as it is direct.
-fn issue(space: &mut Space<View>, hpa: Hpa, piece: &Piece) -> bool {
+fn issue(space: &mut Map, hpa: Hpa, piece: &Piece) -> bool {
     if piece.direct.is_empty() {
         return true;
     }
@@ -244,10 +267,10 @@ fn issue(space: &mut Space<View>, hpa: Hpa, piece: &Piece) -> bool {
     space.issue(piece.gpa.as_u64(), from, piece.len(), rights).is_ok()
 }
 
-/// Takes memory back so that nothing of its owner reaches the next.
-fn scrub(hpa: Hpa, len: u64) {
+/// Takes the memory of the domain back so that nothing of it reaches the next owner.
+fn scrub(id: DomainId, hpa: Hpa, len: u64) {
     mm::zero(hpa, len);
-    mm::release(hpa, len);
+    mm::release(FrameUse::Guest(id.0), hpa, len);
 }
 
 impl Domain {
@@ -300,12 +323,7 @@ impl Domain {
     /// PCI window; what is not direct goes to `handler`. Returns whether it could be done: not where something is
     /// already, and not outside the window.
     pub fn map_device(&self, handler: PageHandler, hpa: Hpa, pieces: &[Piece]) -> bool {
-        let window = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
-        let inside = |piece: &Piece| {
-            let start = piece.gpa.as_u64();
-            window.contains(&start) && piece.len() <= window.end - start
-        };
-        if !pieces.iter().all(inside) {
+        if !pieces.iter().all(is_in_window) {
             return false;
         }
         let mut pages = self.pages.lock();
@@ -335,7 +353,7 @@ impl Domain {
         let hooked = pages.hook(piece.gpa, piece.len(), !piece.direct, handler);
         drop(pages);
         let mut space = self.space.lock();
-        let moved = space.revoke(piece.gpa.as_u64(), piece.len()).is_ok() && issue(&mut space, hpa, piece);
+        let moved = revoke(&mut space, piece) && issue(&mut space, hpa, piece);
         space.settle(self, |_, _| ());
         hooked && moved
     }
@@ -345,7 +363,7 @@ impl Domain {
         let mut space = self.space.lock();
         for piece in pieces {
             self.pages.lock().remove(piece.gpa);
-            if space.revoke(piece.gpa.as_u64(), piece.len()).is_err() {
+            if !revoke(&mut space, piece) {
                 log::error!("domain {}: device memory at {} stays mapped", self.name(), piece.gpa);
                 self.end(EndReason::Command);
             }
@@ -375,7 +393,7 @@ impl Domain {
         space.settle(self, |hpa, len| {
             // Registers of devices were not the domain's to give back.
             if self.memory.extents().iter().any(|extent| extent.contains(hpa)) {
-                scrub(hpa, len);
+                scrub(self.id, hpa, len);
             }
         });
     }

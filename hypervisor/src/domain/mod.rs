@@ -23,7 +23,6 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
 use sluice_abi::report::DomainState;
 use sluice_abi::{DomainId, config};
-use sluice_iospace::Space;
 use sluice_memory::{Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
 use sluice_platform::acpi;
 use sluice_platform::console::Console;
@@ -218,7 +217,7 @@ pub struct Domain {
     pub platform: SpinLock<Platform>,
     memory: GuestMemory,
     /// The one map of its memory, and who sees it.
-    space: SpinLock<Space<memory::View>>,
+    space: SpinLock<memory::Map>,
     permission_map: Hpa,
     state: AtomicU8,
     end: SpinLock<Option<EndReason>>,
@@ -236,7 +235,7 @@ pub struct Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         self.dissolve();
-        mm::release(self.permission_map, PERMISSION_MAP);
+        mm::release(mm::FrameUse::Hypervisor, self.permission_map, PERMISSION_MAP);
     }
 }
 

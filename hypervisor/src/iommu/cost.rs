@@ -2,7 +2,7 @@
 //! under QEMU's `-icount shift=0`. A self-test (`selftest=iommu-cost`), for `cargo sluice bench iommu`.
 
 use super::{DeviceView, Devices, units};
-use crate::mm;
+use crate::mm::{self, FrameUse};
 use crate::x86;
 use alloc::vec;
 use sluice_iommu::SpaceTag;
@@ -16,11 +16,11 @@ const ROUNDS: u64 = 32;
 /// Measures every unit and writes one line for each kind of change.
 pub fn measure() {
     assert!(!units().is_empty(), "no IOMMU");
-    let memory = mm::frames().allocate(LARGE_PAGE, LARGE_PAGE).expect("memory to issue");
+    let memory = mm::allocate(FrameUse::Buffer, LARGE_PAGE, LARGE_PAGE).expect("memory to issue");
     for counted in units() {
         let unit = counted.unit();
         let view = Devices::view(SpaceTag(1), vec![counted]).expect("memory for tables");
-        let mut space = Space::new();
+        let mut space = Space::new(mm::Ledger::Driver);
         space.add_view(view).expect("an empty view");
         // Tables that stay, so that none is made and given back in between.
         space
@@ -36,14 +36,14 @@ pub fn measure() {
         space.revoke(0, 8 * LARGE_PAGE).expect("whole pieces");
         space.settle(&(), |_, _| ());
     }
-    mm::release(memory, LARGE_PAGE);
+    mm::release(FrameUse::Buffer, memory, LARGE_PAGE);
 }
 
 /// Issues pieces (address and bytes), settles, revokes them, settles.
 fn change(
     kind: &str,
     name: &str,
-    space: &mut Space<DeviceView<()>>,
+    space: &mut Space<DeviceView<()>, mm::Ledger>,
     memory: Hpa,
     pieces: impl Iterator<Item = (u64, u64)> + Clone,
 ) {

@@ -3,7 +3,7 @@
 
 use super::{Unit, units};
 use crate::cpu::{self, apic, idt};
-use crate::mm::{self, Direct, TableFrames};
+use crate::mm::{self, Direct, FrameUse, TableFrames};
 use crate::pci::{self, Function};
 use crate::x86::tsc;
 use alloc::vec::Vec;
@@ -209,7 +209,7 @@ fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
     });
     log::info!("{who}: faults reported: {faults}");
     tables.release(&mut frames);
-    pages.into_iter().for_each(|page| mm::release(page, PAGE_SIZE));
+    pages.into_iter().for_each(|page| mm::release(FrameUse::Table, page, PAGE_SIZE));
     faults
 }
 
@@ -253,7 +253,7 @@ fn faults(unit: &dyn Unit, edu: &Edu) {
     assert_eq!(write(at), Some((who, at, true, FaultKind::Blocked)));
     unit.invalidate(&[Invalidation::Space(TAG)]);
     tables.release(&mut frames);
-    mm::release(page, PAGE_SIZE);
+    mm::release(FrameUse::Table, page, PAGE_SIZE);
 }
 
 /// Two devices behind one unit: neither has the other's interrupts, and faults of both at once are of both, or some are

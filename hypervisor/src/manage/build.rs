@@ -12,6 +12,7 @@ use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::CommandError;
 use sluice_abi::config;
+use sluice_iospace::IssueError;
 use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
 use sluice_platform::acpi;
 use sluice_platform::pci;
@@ -33,6 +34,8 @@ pub enum BuildError {
     Device(usize, AttachError),
     /// The IOMMUs before its devices want different tables, or know no more spaces.
     Iommu,
+    /// The map of its memory does not take what it was given: the hypervisor is at fault.
+    Map(IssueError),
     /// The guest's PCI bus cannot show a device as it is.
     Function(pci::BuildError),
 }
@@ -49,6 +52,7 @@ impl fmt::Display for BuildError {
             Self::Iommu => out.write_str(
                 "the IOMMUs before its devices want different tables, or know no more spaces: give them to several domains",
             ),
+            Self::Map(error) => write!(out, "fault of the hypervisor: its memory cannot be mapped: {error:?}"),
             Self::Function(error) => write!(out, "its PCI bus cannot show a device as it is: {error:?}"),
         }
     }
@@ -59,6 +63,7 @@ impl From<MemoryError> for BuildError {
         match error {
             MemoryError::OutOfMemory => Self::OutOfMemory,
             MemoryError::Iommu => Self::Iommu,
+            MemoryError::Map(error) => Self::Map(error),
         }
     }
 }
@@ -67,7 +72,7 @@ impl BuildError {
     /// As the management channel says it.
     pub fn as_command_error(self) -> CommandError {
         match self {
-            Self::OutOfMemory => CommandError::OutOfMemory,
+            Self::OutOfMemory | Self::Map(_) => CommandError::OutOfMemory,
             Self::Missing | Self::Kernel(_) => CommandError::BadKernel,
             Self::Device(..) | Self::Iommu | Self::Function(_) => CommandError::DeviceBusy,
         }

@@ -388,7 +388,7 @@ impl Manager {
             Command::Acknowledge => return,
             Command::Verify => {
                 let live = self.entries.iter().filter_map(|entry| entry.live.as_ref());
-                self.watch.verify(self.info, live.map(|domain| (domain.id, verify::sum_of(domain))));
+                self.watch.verify(self.info, live.map(|domain| &**domain));
                 Ok(())
             }
             Command::Shutdown => {

@@ -16,7 +16,7 @@ use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
     let domains: Vec<DomainReport> = domains.collect();
     // Read on its own: as part of the structure it would hold the allocator's lock until all of it is there.
-    let free_memory = mm::frames().free_bytes();
+    let free_memory = mm::free_bytes();
     let name = |id: DomainId| domains.get(id.index()).map(|domain| domain.name.clone());
     Report {
         iommu: iommu::report(name, device::name_of),

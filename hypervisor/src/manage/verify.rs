@@ -2,11 +2,12 @@
 //!
 //! The first [`Watch::verify`] notes what is there and fills memory that is free with a pattern; each later one compares.
 //! Watched are the image's text and constants, the bundle, the hypervisor's own page tables, every domain's map as its
-//! tables show it, and free memory. A change means that isolation is broken, and nothing can go on: it panics.
+//! tables show it, and free memory. Each time, every map is compared with the table of frames, too: it shows its domain's
+//! memory and no other. A change means that isolation is broken, and nothing can go on: it panics.
 
 use crate::domain::Domain;
 use crate::handover::BootInfo;
-use crate::mm::{self, Direct, Hpa};
+use crate::mm::{self, Direct, FrameUse, Hpa};
 use alloc::vec::Vec;
 use sluice_abi::DomainId;
 use sluice_memory::{Access, LARGE_PAGE, PhysicalMemory};
@@ -59,7 +60,8 @@ impl Watch {
     ///
     /// # Panics
     /// Something has changed.
-    pub fn verify(&mut self, info: &BootInfo, domains: impl Iterator<Item = (DomainId, u64)>) {
+    pub fn verify<'a>(&mut self, info: &BootInfo, domains: impl Iterator<Item = &'a Domain>) {
+        mm::check_free();
         let image = mm::read_only_image();
         let bundle = info.bundle.map_or((0, 0), |(start, bytes)| (start.as_u64() & !7, bytes));
         let mut tables = Sum::new();
@@ -70,15 +72,19 @@ impl Watch {
         });
         let fixed =
             [Sum::memory(image.start, image.end - image.start), Sum::memory(bundle.0, bundle.1), tables.0];
+        let maps = domains.map(|domain| {
+            domain.check_isolation();
+            (domain.id, sum_of(domain))
+        });
         match self.fixed {
             None => {
                 self.fixed = Some(fixed);
-                self.maps = domains.collect();
+                self.maps = maps.collect();
                 self.take_free_memory();
             }
             Some(first) => {
                 assert!(fixed == first, "image, bundle or page tables changed: {fixed:x?}, were {first:x?}");
-                for (id, sum) in domains {
+                for (id, sum) in maps {
                     let known = self.maps.iter().find(|(known, _)| *known == id);
                     assert!(known.is_none_or(|(_, first)| *first == sum), "the map of domain {id} changed");
                 }
@@ -93,8 +99,8 @@ impl Watch {
     }
 
     fn take_free_memory(&mut self) {
-        while mm::frames().free_bytes() > SPARE + PIECE {
-            let Some(piece) = mm::frames().allocate(PIECE, PIECE) else { break };
+        while mm::free_bytes() > SPARE + PIECE {
+            let Some(piece) = mm::allocate(FrameUse::Hypervisor, PIECE, PIECE) else { break };
             words(piece).for_each(|at| Direct.write_u64(at, pattern(at.as_u64())));
             self.pieces.push(piece);
         }
@@ -102,7 +108,7 @@ impl Watch {
 }
 
 /// Sum of what a domain's tables map, without registers of devices: those its guest may move.
-pub fn sum_of(domain: &Domain) -> u64 {
+fn sum_of(domain: &Domain) -> u64 {
     let mut sum = Sum::new();
     domain.visit_views(&mut |at, hpa, bytes, access| {
         if access.contains(Access::UNCACHED) {

@@ -1,9 +1,10 @@
 //! The global allocator: talc on a small static area while memory is being found, then on frames as well.
 
-use super::frames::frames;
+use super::frames;
 use super::layout::virt;
 use crate::sync::RawTicket;
 use core::cell::UnsafeCell;
+use sluice_memory::FrameUse;
 use talc::{TalcLock, source::Manual};
 
 #[global_allocator]
@@ -29,7 +30,7 @@ pub fn init_early() {
 /// Gives the allocator a 32nd of memory, 16 to 256 MiB.
 pub fn grow(memory: u64) {
     let bytes = (memory / 32 / MIB * MIB).clamp(16 * MIB, 256 * MIB);
-    let start = frames().allocate(bytes, 2 * MIB).expect("memory for the heap");
+    let start = frames::allocate(FrameUse::Hypervisor, bytes, 2 * MIB).expect("memory for the heap");
     // SAFETY: the frames were just allocated for this and are never freed; the direct map covers them.
     unsafe { HEAP.lock().claim(virt(start), bytes as usize) };
 }

@@ -12,28 +12,34 @@ mod direct;
 mod frames;
 mod heap;
 mod layout;
+mod ledger;
 mod stack;
 mod table_frames;
 mod tables;
 
 pub use direct::Direct;
-pub use frames::{allocate_zeroed, frames, memory_bytes, release, zero};
-pub use layout::{DIRECT_MAP, PAGE, image_range, is_text, phys, read_only_physical as read_only_image, virt};
+pub use frames::{
+    allocate, allocate_below, allocate_zeroed, check, check_free, free_bytes, is_memory, memory_bytes,
+    release, zero,
+};
+pub use layout::{DIRECT_MAP, PAGE, is_text, phys, read_only_physical as read_only_image, virt};
+pub use ledger::Ledger;
 pub use stack::{Stack, is_stack, is_stack_guard, new_stack};
 pub use table_frames::TableFrames;
 pub use tables::{is_mapped, map_mmio, root, trampoline_root, walk_live};
 
-pub use sluice_memory::Hpa;
+pub use sluice_memory::{FrameUse, Hpa};
 
 use crate::handover::BootInfo;
 
-/// Takes over memory: frames below 4 GiB, then final page tables, then the rest and the heap.
+/// Takes over memory: frames below 4 GiB, then final page tables, then the rest, the table of frames and the heap.
 /// Runs once, on the boot processor, on the boot page tables.
 pub fn init(info: &BootInfo) {
     heap::init_early();
     frames::init_low(info);
     tables::init(info);
     frames::init_high(info);
+    frames::init_table(info);
     heap::grow(frames::memory_bytes());
 }
 

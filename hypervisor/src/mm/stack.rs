@@ -1,9 +1,10 @@
 //! Stacks with guards: each lies at the top of an area of its own, the rest of which stays unmapped.
 
-use super::frames::frames;
+use super::frames;
 use super::layout::{self, PAGE};
 use super::tables;
 use core::sync::atomic::{AtomicU64, Ordering};
+use sluice_memory::FrameUse;
 
 const AREA: u64 = 128 * 1024;
 const AREAS_PER_CPU: u64 = 4;
@@ -24,7 +25,7 @@ pub fn new_stack(cpu: u32, number: u32, bytes: usize) -> Option<Stack> {
     debug_assert!(bytes.is_multiple_of(PAGE) && bytes < AREA);
     let area = layout::STACKS + (u64::from(cpu) * AREAS_PER_CPU + u64::from(number)) * AREA;
     let top = area + AREA;
-    let memory = frames().allocate(bytes, PAGE)?;
+    let memory = frames::allocate(FrameUse::Hypervisor, bytes, PAGE)?;
     tables::map_data(top - bytes, memory.as_u64(), bytes)?;
     END.fetch_max(top, Ordering::Relaxed);
     Some(Stack { top })

@@ -1,10 +1,10 @@
 //! Frames for tables of pages that hardware walks: nested page tables, and what an IOMMU reads.
 
 use super::direct::Direct;
-use super::frames::{frames, release};
+use super::frames;
 use super::layout::virt;
 use core::arch::x86_64::{_mm_clflush, _mm_mfence};
-use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
+use sluice_memory::{FrameUse, Hpa, PAGE_SIZE, PhysicalMemory};
 
 /// Bytes that CLFLUSH writes back at once: 64 on every processor with SVM or VT-d. A smaller step would be safe, too.
 const CACHE_LINE: u64 = 64;
@@ -23,7 +23,7 @@ impl TableFrames {
     /// Cleared memory for a table of `bytes`, naturally aligned up to 2 MiB.
     pub fn allocate(&self, bytes: u64) -> Option<Hpa> {
         let bytes = bytes.next_multiple_of(PAGE_SIZE);
-        let start = frames().allocate(bytes, bytes.next_power_of_two())?;
+        let start = frames::allocate(FrameUse::Table, bytes, bytes.next_power_of_two())?;
         self.fill(start, bytes, 0);
         Some(start)
     }
@@ -75,6 +75,6 @@ impl sluice_memory::TableFrames for TableFrames {
     }
 
     fn free_table(&mut self, frame: Hpa) {
-        release(frame, PAGE_SIZE);
+        frames::release(FrameUse::Table, frame, PAGE_SIZE);
     }
 }

@@ -3,13 +3,13 @@
 //! A mapping that exists is never changed or removed, so no processor ever has to forget a translation.
 
 use super::{PAGE, frames, layout};
-use crate::handover::{BootInfo, RegionKind};
+use crate::handover::{BootInfo, Region};
 use crate::sync::{Rank, SpinLock};
 use crate::x86;
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicU64, Ordering};
-use sluice_memory::Hpa;
+use sluice_memory::{FrameUse, Hpa};
 
 bitflags! {
     /// Bits of a page-table entry.
@@ -81,7 +81,7 @@ fn write(table: u64, index: u64, value: u64) {
 }
 
 fn new_table() -> Option<u64> {
-    let table = frames().allocate(PAGE, PAGE)?.as_u64();
+    let table = frames::allocate(FrameUse::Hypervisor, PAGE, PAGE)?.as_u64();
     // SAFETY: a fresh frame below 4 GiB at first and in mapped memory later, reached through the direct map.
     unsafe { layout::direct(table).write_bytes(0, PAGE as usize) };
     Some(table)
@@ -184,14 +184,14 @@ fn map_direct(info: &BootInfo) -> Option<()> {
     let mut edges = ArrayVec::<u64, 320>::new();
     edges.extend([0, FOUR_GIB, read_only.start, read_only.end]);
     for region in info.memory.iter().filter(|r| r.kind.is_memory()) {
-        let region = mapped(region);
-        edges.extend([region.start, region.end]);
+        let pages = region.pages();
+        edges.extend([pages.start, pages.end]);
     }
     edges.sort_unstable();
     for pair in edges.windows(2) {
         let (start, end) = (pair[0], pair[1]);
         let is_memory =
-            info.memory.iter().filter(|r| r.kind.is_memory()).map(mapped).any(|r| r.contains(&start));
+            info.memory.iter().filter(|r| r.kind.is_memory()).map(Region::pages).any(|r| r.contains(&start));
         let rights = if read_only.contains(&start) {
             Rights::Read
         } else if is_memory {
@@ -204,17 +204,6 @@ fn map_direct(info: &BootInfo) -> Option<()> {
         map(layout::DIRECT_MAP + start, start, end - start, rights)?;
     }
     Some(())
-}
-
-/// Pages of a region: whole pages of usable memory, every page that holds some of a firmware table.
-fn mapped(region: &crate::handover::Region) -> core::ops::Range<u64> {
-    let (start, end) = (region.start, region.end);
-    match region.kind {
-        RegionKind::Usable => {
-            start.next_multiple_of(PAGE)..(end & !(PAGE - 1)).max(start.next_multiple_of(PAGE))
-        }
-        _ => start & !(PAGE - 1)..end.next_multiple_of(PAGE),
-    }
 }
 
 /// A page of the live tables.

@@ -5,7 +5,7 @@
 pub mod vmcb;
 
 use crate::cpu::qemu_tcg;
-use crate::mm;
+use crate::mm::{self, FrameUse};
 use crate::x86::msr::EFER;
 /// A guest's EFER must have it too (APM vol 2, 15.5.1).
 pub use crate::x86::msr::EFER_SVME;
@@ -72,10 +72,8 @@ pub fn enable() -> Result<HostArea, Unsupported> {
         // All processors run: no INIT is expected any more, and a device's must not take one away.
         wrmsr(VM_CR, rdmsr(VM_CR) | VM_CR_R_INIT);
     }
-    let mut frames = mm::frames();
-    let save = frames.allocate(PAGE_SIZE, PAGE_SIZE).ok_or(Unsupported::NoMemory)?;
-    let host_vmcb = frames.allocate(PAGE_SIZE, PAGE_SIZE).ok_or(Unsupported::NoMemory)?;
-    drop(frames);
+    let page = || mm::allocate(FrameUse::Hypervisor, PAGE_SIZE, PAGE_SIZE).ok_or(Unsupported::NoMemory);
+    let (save, host_vmcb) = (page()?, page()?);
     // SAFETY: both pages were just allocated for this processor and are never freed.
     unsafe {
         wrmsr(VM_HSAVE_PA, save.as_u64());
@@ -186,7 +184,7 @@ impl VmcbPage {
 
 impl Drop for VmcbPage {
     fn drop(&mut self) {
-        mm::release(self.at, PAGE_SIZE);
+        mm::release(FrameUse::Hypervisor, self.at, PAGE_SIZE);
     }
 }
 

@@ -6,7 +6,7 @@
 use super::super::raw::PortDevice;
 use super::super::{AttachError, Device, assigned};
 use crate::iommu::{self, DeviceView, Devices, DmaEndpoint, Owner};
-use crate::mm::{self, Direct};
+use crate::mm::{self, Direct, FrameUse};
 use crate::pci;
 use crate::pci::reset::{self, Registers};
 use alloc::vec;
@@ -26,7 +26,7 @@ struct Buffers {
     hpa: Hpa,
     bytes: u64,
     bus: u32,
-    space: Option<(DmaEndpoint, Space<DeviceView<()>>)>,
+    space: Option<(DmaEndpoint, Space<DeviceView<()>, mm::Ledger>)>,
 }
 
 impl Buffers {
@@ -34,7 +34,8 @@ impl Buffers {
         let endpoint = device.dma_endpoint();
         let bytes = bytes.next_multiple_of(PAGE_SIZE);
         let limit = if endpoint.is_some() { u64::MAX } else { LIMIT };
-        let hpa = mm::frames().allocate_below(bytes, PAGE_SIZE, limit).ok_or(AttachError::OutOfMemory)?;
+        let hpa =
+            mm::allocate_below(FrameUse::Buffer, bytes, PAGE_SIZE, limit).ok_or(AttachError::OutOfMemory)?;
         mm::zero(hpa, bytes);
         let mut buffers = Self { hpa, bytes, bus: hpa.as_u64() as u32, space: None };
         if let Some(endpoint) = endpoint
@@ -55,7 +56,7 @@ impl Buffers {
         let tables = Devices::view(tag, vec![unit]).ok_or(AttachError::OutOfMemory)?;
         let root = tables.root();
         endpoint.claim(Owner::Hypervisor).map_err(|iommu::Busy| AttachError::GroupBusy)?;
-        let mut space = Space::new();
+        let mut space = Space::new(mm::Ledger::Driver);
         let issued =
             space.add_view(tables).and_then(|()| space.issue(FIRST, self.hpa, self.bytes, Rights::MEMORY));
         space.settle(&(), |_, _| ());
@@ -79,7 +80,7 @@ impl Buffers {
             }
         }
         mm::zero(self.hpa, self.bytes);
-        mm::release(self.hpa, self.bytes);
+        mm::release(FrameUse::Buffer, self.hpa, self.bytes);
     }
 
     fn at(&self, offset: usize, len: usize) -> Option<Hpa> {

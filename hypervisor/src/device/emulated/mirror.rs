@@ -1,7 +1,8 @@
 //! Memory that a guest sees in place of its card's registers.
 
-use crate::mm::{self, Direct};
+use crate::mm::{self, Direct, FrameUse};
 use alloc::sync::Arc;
+use sluice_abi::DomainId;
 use sluice_emulated::PAGES;
 use sluice_memory::{Hpa, PAGE_SIZE};
 
@@ -10,12 +11,13 @@ const BYTES: u64 = PAGES as u64 * PAGE_SIZE;
 /// Pages of it; given back with the last handle, when the guest has ended.
 struct Pages {
     hpa: Hpa,
+    used_as: FrameUse,
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
         mm::zero(self.hpa, BYTES);
-        mm::release(self.hpa, BYTES);
+        mm::release(self.used_as, self.hpa, BYTES);
     }
 }
 
@@ -24,11 +26,12 @@ impl Drop for Pages {
 pub struct Mirror(Arc<Pages>);
 
 impl Mirror {
-    /// All zeros; `None` if there is no memory.
-    pub fn new() -> Option<Self> {
-        let hpa = mm::frames().allocate(BYTES, PAGE_SIZE)?;
+    /// All zeros, for the domain; `None` if there is no memory.
+    pub fn new(domain: DomainId) -> Option<Self> {
+        let used_as = FrameUse::Mirror(domain.0);
+        let hpa = mm::allocate(used_as, BYTES, PAGE_SIZE)?;
         mm::zero(hpa, BYTES);
-        Some(Self(Arc::new(Pages { hpa })))
+        Some(Self(Arc::new(Pages { hpa, used_as })))
     }
 
     /// Where it is.

@@ -18,6 +18,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use hardware::Hardware;
 use mirror::Mirror;
+use sluice_abi::DomainId;
 use sluice_abi::config::{self, Mode, NicModel};
 use sluice_abi::report::{Count, ShareReport};
 use sluice_emulated::{DirectPolicy, Environment, Guests, Handoffs, PortId, SharedNic};
@@ -115,23 +116,20 @@ impl Emulated {
         if self.mode == Mode::Vpio { self.shared.uplink().name() } else { "emulated" }
     }
 
-    /// Plugs in a card for a guest.
+    /// Plugs in a card for the guest with this index.
     pub fn plug_in(
         &mut self,
         model: NicModel,
         mac: [u8; 6],
-        slot: u8,
+        (domain, slot): (DomainId, u8),
         (policy, weight): (DirectPolicy, u8),
         windows: &mut Windows,
     ) -> Result<Station, AttachError> {
         let port = self.shared.attach(model, mac).map_err(|_| AttachError::TooMany)?;
         let card = Station::new(port, model, slot, windows).ok_or(AttachError::NoRoom);
-        let card =
-            card.and_then(
-                |card| {
-                    if self.mode == Mode::Vpio { self.mirror(card, policy, weight) } else { Ok(card) }
-                },
-            );
+        let card = card.and_then(|card| {
+            if self.mode == Mode::Vpio { self.mirror(card, domain, policy, weight) } else { Ok(card) }
+        });
         if card.is_err() {
             self.shared.detach(port);
         }
@@ -139,8 +137,14 @@ impl Emulated {
     }
 
     /// Shows a guest its card in memory.
-    fn mirror(&mut self, card: Station, policy: DirectPolicy, weight: u8) -> Result<Station, AttachError> {
-        let mirror = Mirror::new().ok_or(AttachError::OutOfMemory)?;
+    fn mirror(
+        &mut self,
+        card: Station,
+        domain: DomainId,
+        policy: DirectPolicy,
+        weight: u8,
+    ) -> Result<Station, AttachError> {
+        let mirror = Mirror::new(domain).ok_or(AttachError::OutOfMemory)?;
         self.shared.show(card.port(), Box::new(mirror.clone()));
         self.shared.allow(card.port(), policy);
         self.shared.set_weight(card.port(), weight);

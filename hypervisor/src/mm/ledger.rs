@@ -1,0 +1,44 @@
+//! The account of frames, as maps of memory use it.
+//!
+//! Key type: [`Ledger`]. It is what stands between a map and another owner's memory: a frame is shown to a domain only if the
+//! frame table says that it is the domain's own, whatever the rest of the hypervisor believes.
+
+use super::frames;
+use sluice_abi::DomainId;
+use sluice_iospace::{Foreign, Piece};
+use sluice_memory::{FrameUse, Hpa};
+
+/// Whose memory a map may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ledger {
+    /// That of the domain, registers of devices, and what stands in for them.
+    Domain(DomainId),
+    /// Buffers of the hypervisor's own drivers.
+    Driver,
+}
+
+impl sluice_iospace::Ledger for Ledger {
+    fn pin(&self, piece: &Piece) -> Result<(), Foreign> {
+        let used_as = match (*self, piece.rights.is_memory()) {
+            (Self::Domain(id), true) => FrameUse::Guest(id.0),
+            // Registers lie where no memory is, and have no entries.
+            (Self::Domain(_), false) if !frames::is_memory(piece.hpa, piece.len) => return Ok(()),
+            (Self::Domain(id), false) => FrameUse::Mirror(id.0),
+            (Self::Driver, _) => FrameUse::Buffer,
+        };
+        frames::pin(piece.hpa, piece.len, used_as).map_err(|error| {
+            log::error!(
+                "fault of the hypervisor: {} for {:#x} bytes is not to be shown as {used_as:?}: {error:x?}",
+                piece.hpa,
+                piece.len
+            );
+            Foreign
+        })
+    }
+
+    fn unpin(&self, hpa: Hpa, len: u64) {
+        if frames::is_memory(hpa, len) {
+            frames::unpin(hpa, len);
+        }
+    }
+}

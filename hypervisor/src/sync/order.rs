@@ -24,7 +24,7 @@ ranks! {
     Device,
     /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`.
     Card,
-    /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::placement`.
+    /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::mapping`.
     Function,
     /// `Domain::space`.
     Space,

@@ -37,16 +37,16 @@ pub struct Bars {
 
 /// Where the BARs answer now, and with what.
 #[derive(Default)]
-pub struct Placement {
+pub struct Mapping {
     /// By BAR: where it answers now.
     mapped: [Option<u64>; 6],
     /// In the memory BAR.
     shown: Shown,
 }
 
-impl Placement {
+impl Mapping {
     /// The BARs answer nowhere yet; the memory BAR will show this.
-    pub fn nowhere(shown: Shown) -> Self {
+    pub fn none(shown: Shown) -> Self {
         Self { mapped: [None; 6], shown }
     }
 
@@ -102,7 +102,7 @@ impl Bars {
 }
 
 /// The BARs of a guest's card in its domain: carries out where they are.
-pub struct Placing<'a> {
+pub struct Mapper<'a> {
     /// The domain.
     pub domain: &'a Domain,
     /// Index of the function in the domain.
@@ -113,10 +113,10 @@ pub struct Placing<'a> {
     pub bars: &'a Bars,
 }
 
-impl Placing<'_> {
+impl Mapper<'_> {
     /// Has each BAR answer where it is wanted (by index).
-    pub fn place(&self, placement: &mut Placement, wanted: &[Option<u64>; 6]) {
-        let Placement { mapped, shown } = placement;
+    pub fn map(&self, mapping: &mut Mapping, wanted: &[Option<u64>; 6]) {
+        let Mapping { mapped, shown } = mapping;
         // First away with what moves, so that two BARs can change places.
         for adding in [false, true] {
             for bar in &self.bars.bars {
@@ -154,10 +154,10 @@ impl Placing<'_> {
     }
 
     /// The guest finds something else in its card's memory from now on.
-    pub fn show(&self, placement: &mut Placement, new: Shown) {
-        let old = core::mem::replace(&mut placement.shown, new);
+    pub fn show(&self, mapping: &mut Mapping, new: Shown) {
+        let old = core::mem::replace(&mut mapping.shown, new);
         for bar in self.bars.bars.iter().filter(|bar| !bar.bar.io) {
-            let Some(at) = placement.mapped.get(usize::from(bar.bar.index)).copied().flatten() else {
+            let Some(at) = mapping.mapped.get(usize::from(bar.bar.index)).copied().flatten() else {
                 continue;
             };
             let pages = old.direct.iter().zip(&new.direct);

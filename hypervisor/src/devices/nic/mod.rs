@@ -19,7 +19,7 @@ use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::Arc;
-use bars::{Bars, Placement, Placing};
+use bars::{Bars, Mapper, Mapping};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_emulated::{Description, PortId, Register, Shown};
 use sluice_memory::Gpa;
@@ -37,7 +37,7 @@ pub struct NicFunction {
     description: Description,
     bars: Bars,
     /// The lock around it is held until the domain's tables say the same.
-    placement: SpinLock<Placement>,
+    mapping: SpinLock<Mapping>,
     /// TSC at which the card goes on with what it has left to do; `u64::MAX`: nothing.
     resumes_at: AtomicU64,
     /// The physical line, while the guest has the physical card. Changed under the lock of the card.
@@ -58,20 +58,20 @@ impl NicFunction {
             guest,
             description,
             bars,
-            placement: SpinLock::new(Rank::Function, Placement::nowhere(shown)),
+            mapping: SpinLock::new(Rank::Function, Mapping::none(shown)),
             resumes_at: AtomicU64::new(u64::MAX),
             line: ForwardedLine::default(),
         }
     }
 
-    fn placing<'a>(&'a self, domain: &'a Domain, index: u8) -> Placing<'a> {
-        Placing { domain, index, device: self.card.device(), bars: &self.bars }
+    fn mapper<'a>(&'a self, domain: &'a Domain, index: u8) -> Mapper<'a> {
+        Mapper { domain, index, device: self.card.device(), bars: &self.bars }
     }
 
     /// The guest finds something else in its card's memory from now on. `line`: level of the software card's line. The caller holds
     /// the lock of the card.
     fn show(&self, domain: &Domain, index: u8, shown: Shown, line: bool) {
-        self.placing(domain, index).show(&mut self.placement.lock(), shown);
+        self.mapper(domain, index).show(&mut self.mapping.lock(), shown);
         if !shown.hardware {
             self.line.lower(self.card.device(), domain, &self.guest, line);
         }
@@ -131,15 +131,15 @@ impl VirtualFunction for NicFunction {
 
     fn configured(&self, domain: &Domain, index: usize, effect: ConfigEffect) {
         let slot = self.guest.slot;
-        let mut placement = self.placement.lock();
+        let mut mapping = self.mapping.lock();
         let platform = domain.platform.lock();
         let wanted = core::array::from_fn(|index| {
             let bar = platform.pci.bar(slot, index as u8)?;
             bar.enabled.then_some(bar.address)
         });
         drop(platform);
-        self.placing(domain, index as u8).place(&mut placement, &wanted);
-        drop(placement);
+        self.mapper(domain, index as u8).map(&mut mapping, &wanted);
+        drop(mapping);
         if let ConfigEffect::CommandChanged(..) = effect {
             self.card.with(|shared, env| {
                 // Read here, so that what the guest wrote last is what the card is told last.
@@ -160,7 +160,7 @@ impl VirtualFunction for NicFunction {
     }
 
     fn memory(&self, _: &Domain, bar: u8, gpa: Gpa, mut transfer: Transfer<'_>) -> Answer {
-        let offset = self.placement.lock().offset(bar, gpa);
+        let offset = self.mapping.lock().offset(bar, gpa);
         let Some(offset) = offset else { return Answer::Refused };
         let mut done = 0;
         while done < transfer.len() {

@@ -81,7 +81,7 @@ impl Bars {
     }
 
     /// Has them answer where the guest put them. `index` is the function's in the domain.
-    pub fn place(&mut self, domain: &Domain, index: u8, function: &Function, bars: &[Option<Bar>; 6]) {
+    pub fn map(&mut self, domain: &Domain, index: u8, function: &Function, bars: &[Option<Bar>; 6]) {
         let answers = |bar: u8| bars.get(usize::from(bar)).copied().flatten().filter(|bar| bar.enabled);
         for bar in function.bars.iter().filter(|bar| bar.io) {
             let enabled = answers(bar.index).is_some();

@@ -203,7 +203,7 @@ impl VirtualFunction for PassthroughFunction {
         if matches!(effect, ConfigEffect::CommandChanged(..)) && command & pci::COMMAND_MASTER == 0 {
             function.bdf.set_command(0, pci::COMMAND_MASTER);
         }
-        state.bars.place(domain, index as u8, function, &bars);
+        state.bars.map(domain, index as u8, function, &bars);
         match effect {
             ConfigEffect::MsiChanged(_) => state.messages.set_msi(domain, function, msi),
             ConfigEffect::MsixChanged(_) => state.messages.set_msix(domain, function, msix),

@@ -8,7 +8,7 @@ use crate::pci::{self, Bdf, reset};
 use crate::x86::tsc;
 use alloc::string::{String, ToString};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sluice_iommu::RequesterId;
+use sluice_iommu::{Containment, RequesterId};
 use sluice_platform::pci::Identity;
 
 /// One physical function.
@@ -96,9 +96,16 @@ impl Device {
         self.endpoint.filter(|_| self.function.masters_bus())
     }
 
-    /// Whether it reaches all memory: it masters the bus, and no IOMMU stands before it.
-    pub fn reaches_everything(&self) -> bool {
-        self.function.masters_bus() && self.endpoint.is_none()
+    /// What keeps it from what is not its guest's.
+    pub fn containment(&self) -> Containment {
+        match self.endpoint {
+            _ if !self.function.masters_bus() => Containment::NoBusMaster,
+            None => Containment::Missing,
+            Some(endpoint) => Containment::Iommu {
+                remaps_interrupts: endpoint.remaps_interrupts(),
+                firmware_memory: !endpoint.unity().is_empty(),
+            },
+        }
     }
 
     // --- reset --------------------------------------------------------------------------------

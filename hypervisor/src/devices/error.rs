@@ -1,6 +1,7 @@
 //! Why a device cannot be given to a domain.
 
 use core::fmt;
+use sluice_iommu::Uncontained;
 
 /// Why a device cannot be given to a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,16 @@ pub enum AttachError {
     NoAnswer,
     /// Not enough memory for its driver.
     OutOfMemory,
+}
+
+impl From<Uncontained> for AttachError {
+    fn from(error: Uncontained) -> Self {
+        match error {
+            Uncontained::Dma => Self::UnprotectedDma,
+            Uncontained::Interrupts => Self::UnprotectedInterrupts,
+            Uncontained::FirmwareMemory => Self::FirmwareMemory,
+        }
+    }
 }
 
 impl fmt::Display for AttachError {

@@ -33,7 +33,7 @@ use alloc::vec::Vec;
 use device::Device;
 use sluice_abi::config::{self, Attachment};
 use sluice_abi::report::{DeviceReport, ShareReport};
-use sluice_iommu::RequesterId;
+use sluice_iommu::{Containment, RequesterId};
 use sluice_platform::pci::BarAddresses;
 use usage::Usage;
 
@@ -138,7 +138,7 @@ pub fn dma_endpoint(share: &config::Share) -> Option<DmaEndpoint> {
 /// Whether a share gives a guest a device that reaches all memory: there is no IOMMU before it.
 pub fn reaches_everything(share: &config::Share) -> bool {
     matches!(share.attachment, Attachment::Passthrough(_))
-        && device(share).is_some_and(Device::reaches_everything)
+        && device(share).is_some_and(|device| device.containment() == Containment::Missing)
 }
 
 /// Gives a guest its function of a device, before its domain exists.

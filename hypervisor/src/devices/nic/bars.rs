@@ -36,7 +36,6 @@ pub struct Bars {
 }
 
 /// Where the BARs answer now, and with what.
-#[derive(Default)]
 pub struct Mapping {
     /// By BAR: where it answers now.
     mapped: [Option<u64>; 6],
@@ -46,7 +45,7 @@ pub struct Mapping {
 
 impl Mapping {
     /// The BARs answer nowhere yet; the memory BAR will show this.
-    pub fn none(shown: Shown) -> Self {
+    pub fn new(shown: Shown) -> Self {
         Self { mapped: [None; 6], shown }
     }
 

@@ -68,11 +68,10 @@ impl CardChoice {
 
 /// What a guest may do with the physical card when it is alone: something, if it reaches its own memory with it and nothing else.
 fn direct_policy(device: &Device, registers_unprotected: bool) -> DirectPolicy {
-    let contains = |endpoint: &DmaEndpoint| endpoint.remaps_interrupts() && endpoint.unity().is_empty();
-    match device.dma_endpoint().filter(contains).filter(|_| device.has_own_pages) {
-        None => DirectPolicy::Never,
-        Some(_) if registers_unprotected => DirectPolicy::Open,
-        Some(_) => DirectPolicy::Guarded,
+    match device.containment().is_complete() && device.has_own_pages {
+        true if registers_unprotected => DirectPolicy::Open,
+        true => DirectPolicy::Guarded,
+        false => DirectPolicy::Never,
     }
 }
 

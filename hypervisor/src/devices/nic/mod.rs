@@ -58,7 +58,7 @@ impl NicFunction {
             guest,
             description,
             bars,
-            mapping: SpinLock::new(Rank::Function, Mapping::none(shown)),
+            mapping: SpinLock::new(Rank::Function, Mapping::new(shown)),
             resumes_at: AtomicU64::new(u64::MAX),
             line: ForwardedLine::default(),
         }

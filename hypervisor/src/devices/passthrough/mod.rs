@@ -127,15 +127,7 @@ impl PassthroughFunction {
 
 /// Whether a guest can own a device.
 fn check(device: &Device, options: &Passthrough) -> Result<(), AttachError> {
-    if device.function.masters_bus() && !options.dma_unprotected {
-        let endpoint = device.dma_endpoint().ok_or(AttachError::UnprotectedDma)?;
-        if !endpoint.remaps_interrupts() && !options.interrupts_unprotected {
-            return Err(AttachError::UnprotectedInterrupts);
-        }
-    }
-    if device.dma_endpoint().is_some_and(|endpoint| !endpoint.unity().is_empty()) {
-        return Err(AttachError::FirmwareMemory);
-    }
+    device.containment().check(options.dma_unprotected, options.interrupts_unprotected)?;
     if device.function.bars.iter().any(|bar| bar.address == 0) {
         return Err(AttachError::NoAddress);
     }

@@ -29,6 +29,10 @@ const DR6_BS: u64 = 1 << 14;
 const NMI: u64 = event::VALID | 2 << 8 | 2;
 
 /// Decides what the next entry delivers. The local APIC is up to date ([`sync_local_apic`]).
+///
+/// Both are part of the run loop. Without `inline` it depends on how the compiler divides the crate whether each exit pays for
+/// the calls.
+#[inline]
 pub fn next(domain: &Domain, ctx: &mut Context) {
     if ctx.vmcb.control.interrupt_shadow & 1 != 0 {
         ctx.shadow_at = ctx.vmcb.save.rip;
@@ -274,6 +278,7 @@ fn offer_pv_eoi(domain: &Domain, ctx: &mut Context) {
 
 /// Brings the local APIC up to date with what the guest did to it without an exit: it wrote CR8, which is V_TPR of the control
 /// block, or the paravirtual EOI word. Before anything is asked of the local APIC or done to it.
+#[inline]
 pub fn sync_local_apic(domain: &Domain, ctx: &mut Context) {
     ctx.lapic
         .observe_cr8((ctx.vmcb.control.virtual_interrupt & VirtualInterrupt::TASK_PRIORITY.bits()) as u8);

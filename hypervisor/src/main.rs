@@ -10,7 +10,7 @@ extern crate alloc;
 
 mod boot;
 mod cpu;
-mod device;
+mod devices;
 mod domain;
 mod exit;
 mod firmware;

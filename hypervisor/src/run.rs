@@ -10,7 +10,7 @@ use crate::exit::{self, Slice};
 use crate::sched::{self, Home, Slot, Turn};
 use crate::svm::{self, HostArea};
 use crate::x86::{self, msr, tsc};
-use crate::{device, manage};
+use crate::{devices, manage};
 use core::sync::atomic::Ordering;
 
 /// Longest time a virtual processor runs while another waits, in nanoseconds.
@@ -114,7 +114,7 @@ impl Processor {
 
     /// When after `now` somebody wants attention.
     fn next_wake(&self, home: &Home, now: u64) -> u64 {
-        home.next_wake(now).min(device::next_poll(self.index)).min(manage::next_output(self.index))
+        home.next_wake(now).min(devices::next_poll(self.index)).min(manage::next_output(self.index))
     }
 
     fn arm(&mut self, deadline: u64) {
@@ -141,7 +141,7 @@ impl Slice for Processor {
     }
 
     fn service(&mut self) {
-        device::service(self.index);
+        devices::service(self.index);
         if self.index == cpu::BOOT {
             manage::service();
         }

@@ -88,15 +88,7 @@ fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
         .context("checked before")?;
     Ok(abi::Share {
         device: u16::try_from(device).context("too many devices")?,
-        mode: share.mode,
-        mac: share.mac.as_ref().map(|mac| *mac.get_ref()),
-        model: share.model.as_ref().map(|model| *model.get_ref()),
-        weight: share.weight.as_ref().map_or(1, |weight| *weight.get_ref()),
-        max_wait_ms: share.max_wait_ms.as_ref().map_or(0, |wait| *wait.get_ref()),
-        refusals: crate::config::refusals::resolve(share, setup),
-        dma_unprotected: share.dma_unprotected,
-        interrupts_unprotected: share.interrupts_unprotected,
-        registers_unprotected: share.registers_unprotected,
+        attachment: share.attachment(setup).context("checked before")?,
     })
 }
 

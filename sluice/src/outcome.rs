@@ -2,7 +2,6 @@
 //!
 //! `docs/json.md` describes the document; [`SCHEMA`] changes when a field changes its meaning.
 
-use crate::config::check::mode_name;
 use crate::config::{Setup, format_mac, human_size};
 use crate::printable::GuestText;
 use serde_json::{Map, Value, json};
@@ -267,7 +266,7 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
         .map(|share| {
             json!({
                 "device": share.device.get_ref(),
-                "mode": mode_name(share.mode),
+                "mode": share.mode.word(),
                 "mac": share.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
             })
         })

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -50,26 +50,70 @@ pub struct Domain {
 pub struct Share {
     /// Index into [`Config::devices`].
     pub device: u16,
-    /// How the device is shared.
-    pub mode: Mode,
-    /// Station address that this guest's driver finds in the device, for NICs.
-    pub mac: Option<[u8; 6]>,
-    /// The card that this guest sees, if not the physical one's like; for [`Mode::Emulated`].
-    pub model: Option<NicModel>,
-    /// For how many times as long as weight 1 this guest keeps a device that others want, too; 1-100. For [`Mode::Vpio`].
-    pub weight: u8,
-    /// After so many milliseconds this guest gets the device even if its holder never rests; 0: as usual. For
-    /// [`Mode::Vpio`].
-    pub max_wait_ms: u8,
-    /// What the guest sees when an access is refused, where that is not left to the model. For [`Mode::Vpio`].
-    pub refusals: Refusals,
-    /// The user accepts that this function can reach all memory by DMA.
+    /// How the guest has the device.
+    pub attachment: Attachment,
+}
+
+/// How a guest has a device, with the options that there are for that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attachment {
+    /// It owns the device, and drives it with its native driver.
+    Passthrough(Passthrough),
+    /// It has the device in turn with others, each with its native driver (seed 000).
+    Vpio(Vpio),
+    /// It has a software card; the hypervisor drives the device.
+    Emulated(Emulated),
+}
+
+/// Options of a guest that owns a device: what the user accepts of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passthrough {
+    /// This function can reach all memory by DMA.
     pub dma_unprotected: bool,
-    /// The user accepts that this function can forge interrupts, for want of interrupt remapping.
+    /// This function can forge interrupts, for want of interrupt remapping.
     pub interrupts_unprotected: bool,
-    /// The user accepts that this guest can change what outlives it in the card (EEPROM, PHY, wake-up) while it has it; for
-    /// [`Mode::Vpio`].
+}
+
+/// Options of a guest that shares a device by virtual passthrough.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vpio {
+    /// Station address that this guest's driver finds in the device.
+    pub mac: [u8; 6],
+    /// The card that this guest sees, where models are as good as the same card; `None`: the physical one's like.
+    pub model: Option<NicModel>,
+    /// For how many times as long as weight 1 this guest keeps a device that others want, too; 1-100.
+    pub weight: u8,
+    /// After so many milliseconds this guest gets the device even if its holder never rests; `None`: as usual.
+    pub max_wait_ms: Option<u8>,
+    /// What the guest sees when an access is refused, where that is not left to the model.
+    pub refusals: Refusals,
+    /// The user accepts that this guest can change what outlives it in the card (EEPROM, PHY, wake-up) while it has it.
     pub registers_unprotected: bool,
+}
+
+/// Options of a guest that has a software card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Emulated {
+    /// Station address of the card.
+    pub mac: [u8; 6],
+    /// The card that this guest sees; `None`: the physical one's like.
+    pub model: Option<NicModel>,
+}
+
+impl Attachment {
+    /// What it is called.
+    pub fn mode(&self) -> Mode {
+        match self {
+            Self::Passthrough(_) => Mode::Passthrough,
+            Self::Vpio(_) => Mode::Vpio,
+            Self::Emulated(_) => Mode::Emulated,
+        }
+    }
+
+    /// Whether a refused access can be a machine check.
+    pub fn machine_check(&self) -> bool {
+        matches!(self, Self::Vpio(options) if options.refusals.machine_check())
+    }
 }
 
 /// What a guest sees of a refused access, beside its having no effect (seed 000, 3.5).
@@ -123,15 +167,26 @@ impl Refusals {
     }
 }
 
-/// How a device is shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// What an [`Attachment`] is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// One guest owns the device, with its native driver.
+    /// [`Attachment::Passthrough`].
     Passthrough,
-    /// Guests use the device in turn, each with its native driver (seed 000).
+    /// [`Attachment::Vpio`].
     Vpio,
-    /// The hypervisor drives the device; each guest sees a software card.
+    /// [`Attachment::Emulated`].
     Emulated,
+}
+
+impl Mode {
+    /// The word in the configuration file and in reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::Vpio => "vpio",
+            Self::Emulated => "emulated",
+        }
+    }
 }
 
 /// A network card that the hypervisor can show to a guest, and mostly drive itself.
@@ -277,18 +332,7 @@ mod tests {
     use alloc::vec;
 
     fn config() -> Config {
-        let share = Share {
-            device: 0,
-            mode: Mode::Vpio,
-            mac: Some([2; 6]),
-            model: None,
-            dma_unprotected: false,
-            weight: 1,
-            max_wait_ms: 0,
-            refusals: Refusals::default(),
-            interrupts_unprotected: false,
-            registers_unprotected: false,
-        };
+        let share = Share { device: 0, attachment: Attachment::Passthrough(Passthrough::default()) };
         let select = Select::Address { bus: 0, device: 3, function: 0 };
         let domain = Domain {
             name: "a".into(),

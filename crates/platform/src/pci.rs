@@ -10,10 +10,12 @@
 //! Deviations: no function has a second function, an expansion ROM, or extended configuration space (offsets
 //! from 256 read as ones).
 
+mod addresses;
 pub mod function;
 #[cfg(test)]
 mod tests;
 
+pub use addresses::BarAddresses;
 use alloc::boxed::Box;
 pub use function::{Bar, BarKind, BarWindow, BuildError, Builder, Function, Identity, Msi, MsixCapability};
 

@@ -1,7 +1,7 @@
 //! From the ground that is laid to the first guest.
 
 use crate::handover::BootInfo;
-use crate::{cpu, device, manage, mm, power, run};
+use crate::{cpu, devices, manage, mm, power, run};
 use sluice_abi::bundle::Bundle;
 use sluice_abi::config::Config;
 
@@ -30,7 +30,7 @@ pub fn run(info: &'static BootInfo) -> ! {
         log::error!("the configuration cannot be run: {fault:?}");
         power::fail(power::code::CONFIGURATION);
     }
-    if let Err(index) = device::init(&config.devices, info) {
+    if let Err(index) = devices::init(&config.devices, info) {
         let name = config.devices.get(index).map_or("?", |device| &device.name);
         log::error!("device {name}: no such PCI function in this machine");
         power::fail(power::code::CONFIGURATION);

@@ -1,9 +1,9 @@
 //! A function on a guest's PCI bus, as its domain knows it: whatever serves it stands above.
 
-use super::{Access, Answer, Domain};
+use super::{Answer, Domain, Transfer};
 use alloc::sync::Arc;
 use sluice_memory::Gpa;
-use sluice_platform::pci::ConfigEffect;
+use sluice_platform::pci::{BuildError, ConfigEffect, Function};
 
 /// What a guest sees of a device. A domain hands it what its guest does; what comes of it, the function carries out by the
 /// domain's methods.
@@ -16,6 +16,12 @@ pub trait VirtualFunction: Send + Sync {
     /// I/O APIC pin of the guest.
     fn pin(&self) -> u8;
 
+    /// The function as the guest's PCI bus shows it.
+    ///
+    /// # Errors
+    /// The physical function has what a virtual one cannot.
+    fn describe(&self) -> Result<Function, BuildError>;
+
     /// The domain exists: from here on it gets interrupts.
     fn attached(&self, domain: &Arc<Domain>, index: usize);
 
@@ -26,20 +32,22 @@ pub trait VirtualFunction: Send + Sync {
     fn configured(&self, domain: &Domain, index: usize, effect: ConfigEffect);
 
     /// An access to a hooked port of the function, of elements of `width` bytes (1, 2 or 4).
-    fn port(&self, domain: &Domain, port: u16, width: u8, access: Access<'_>) -> Answer;
+    fn port(&self, domain: &Domain, port: u16, width: u8, transfer: Transfer<'_>) -> Answer;
 
     /// An access to memory of BAR `bar` (0-5) that exited.
-    fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, access: Access<'_>) -> Answer;
+    fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, transfer: Transfer<'_>) -> Answer;
 
     /// The guest is about to end an interrupt of the pin: the line must show what the device says now.
     fn end_of_interrupt(&self, domain: &Domain);
 
     /// All processors of the domain have halted: its drivers are between operations.
-    fn halted(&self, domain: &Domain);
+    fn halted(&self, _domain: &Domain) {}
 
     /// TSC at which the function goes on with what it has left to do; `u64::MAX`: nothing.
-    fn resumes_at(&self) -> u64;
+    fn resumes_at(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Does what is left to do at `now`, as far as one call may. It is the domain's doing: whoever calls charges it.
-    fn resume(&self, now: u64);
+    fn resume(&self, _now: u64) {}
 }

@@ -33,6 +33,13 @@ pub struct Piece {
     pub direct: Direction,
 }
 
+impl Piece {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
 /// Why a domain has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryError {

@@ -1,7 +1,7 @@
 //! A domain: one guest, what it owns, and what it may touch.
 //!
 //! Key types: [`Domain`], [`vcpu::Vcpu`], [`VirtualFunction`]. Nothing that stands above is known here: `exit` handles what a
-//! guest does, `device` serves its functions, `manage` builds and ends domains. The order of locks is [`Rank`].
+//! guest does, `devices` serves its functions, `manage` builds and ends domains. The order of locks is [`Rank`].
 
 pub mod attention;
 pub mod counters;
@@ -50,14 +50,14 @@ const HELD_NS: u64 = 1_000_000;
 
 /// Data on its way to or from a guest.
 #[derive(Debug)]
-pub enum Access<'a> {
+pub enum Transfer<'a> {
     /// The guest reads; the buffer is to be filled.
     Read(&'a mut [u8]),
     /// The guest writes these bytes.
     Write(&'a [u8]),
 }
 
-impl Access<'_> {
+impl Transfer<'_> {
     /// Bytes to move.
     pub fn len(&self) -> usize {
         match self {
@@ -71,11 +71,11 @@ impl Access<'_> {
         matches!(self, Self::Write(_))
     }
 
-    /// The access to a part of the bytes; empty where `range` is outside.
-    pub fn part(&mut self, range: core::ops::Range<usize>) -> Access<'_> {
+    /// The transfer of a part of the bytes; empty where `range` is outside.
+    pub fn part(&mut self, range: core::ops::Range<usize>) -> Transfer<'_> {
         match self {
-            Self::Read(buffer) => Access::Read(buffer.get_mut(range).unwrap_or_default()),
-            Self::Write(buffer) => Access::Write(buffer.get(range).unwrap_or_default()),
+            Self::Read(buffer) => Transfer::Read(buffer.get_mut(range).unwrap_or_default()),
+            Self::Write(buffer) => Transfer::Write(buffer.get(range).unwrap_or_default()),
         }
     }
 }
@@ -109,7 +109,7 @@ pub enum PortHandler {
     PciConfig,
     /// Power-off and reset.
     Power,
-    /// A share, by its index in [`Domain::functions`].
+    /// A function, by its index in [`Domain::functions`].
     Device(u8),
 }
 
@@ -142,10 +142,10 @@ pub enum PageHandler {
     LocalApic,
     /// PCI configuration.
     Ecam,
-    /// Memory of a device that is passed through.
+    /// Memory of a function.
     Device {
         /// Index in [`Domain::functions`].
-        share: u8,
+        function: u8,
         /// BAR, 0-5.
         bar: u8,
     },
@@ -572,16 +572,16 @@ impl Domain {
 
     /// An access to a hooked port. Part of the run loop: a call would cost a tenth of the exit.
     #[inline(always)]
-    pub fn port(&self, handler: PortHandler, port: u16, width: u8, access: Access<'_>) -> Answer {
+    pub fn port(&self, handler: PortHandler, port: u16, width: u8, transfer: Transfer<'_>) -> Answer {
         match handler {
             PortHandler::Device(index) => match self.functions.get(usize::from(index)) {
-                Some(share) => share.port(self, port, width, access),
-                None => refuse(access),
+                Some(function) => function.port(self, port, width, transfer),
+                None => refuse(transfer),
             },
-            PortHandler::Uart => self.uart(port, access),
-            PortHandler::PciConfig => self.pci_port(port, width, access),
+            PortHandler::Uart => self.uart(port, transfer),
+            PortHandler::PciConfig => self.pci_port(port, width, transfer),
             PortHandler::Power => {
-                if let Access::Write(bytes) = &access {
+                if let Transfer::Write(bytes) = &transfer {
                     let mut answer = Answer::Done;
                     for byte in *bytes {
                         match power::write(port, *byte) {
@@ -593,20 +593,20 @@ impl Domain {
                     }
                     return answer;
                 }
-                fill(access, 0);
+                fill(transfer, 0);
                 Answer::Done
             }
-            PortHandler::None => refuse(access),
+            PortHandler::None => refuse(transfer),
         }
     }
 
-    fn uart(&self, port: u16, access: Access<'_>) -> Answer {
+    fn uart(&self, port: u16, transfer: Transfer<'_>) -> Answer {
         let offset = (port.wrapping_sub(layout::UART_PORT) & 7) as u8;
         let mut platform = self.platform.lock();
         let mut waiting = false;
-        match access {
-            Access::Read(buffer) => buffer.iter_mut().for_each(|byte| *byte = platform.uart.read(offset)),
-            Access::Write(bytes) => {
+        match transfer {
+            Transfer::Read(buffer) => buffer.iter_mut().for_each(|byte| *byte = platform.uart.read(offset)),
+            Transfer::Write(bytes) => {
                 for byte in bytes {
                     if let Some(byte) = platform.uart.write(offset, *byte) {
                         waiting |= self.console_output(&mut platform, byte);
@@ -678,17 +678,17 @@ impl Domain {
         bytes
     }
 
-    fn pci_port(&self, port: u16, width: u8, access: Access<'_>) -> Answer {
+    fn pci_port(&self, port: u16, width: u8, transfer: Transfer<'_>) -> Answer {
         let mut platform = self.platform.lock();
-        let effect = match access {
-            Access::Read(buffer) => {
+        let effect = match transfer {
+            Transfer::Read(buffer) => {
                 let value = platform.pci.port_read(port, width).to_le_bytes();
                 for (to, from) in buffer.iter_mut().zip(value.iter().cycle()) {
                     *to = *from;
                 }
                 ConfigEffect::None
             }
-            Access::Write(bytes) => platform.pci.port_write(port, width, value_of(bytes)),
+            Transfer::Write(bytes) => platform.pci.port_write(port, width, value_of(bytes)),
         };
         drop(platform);
         self.apply_config(effect);
@@ -704,8 +704,9 @@ impl Domain {
             | ConfigEffect::MsiChanged(slot)
             | ConfigEffect::MsixChanged(slot) => slot,
         };
-        for (index, share) in self.functions.iter().enumerate().filter(|(_, share)| share.slot() == slot) {
-            share.configured(self, index, effect);
+        let of_slot = |(_, function): &(usize, &Arc<dyn VirtualFunction>)| function.slot() == slot;
+        for (index, function) in self.functions.iter().enumerate().filter(of_slot) {
+            function.configured(self, index, effect);
         }
     }
 
@@ -725,28 +726,28 @@ impl Domain {
     }
 
     /// An access to memory that is not RAM.
-    pub fn mmio(&self, vcpu: &Vcpu, gpa: Gpa, access: Access<'_>) -> Answer {
+    pub fn mmio(&self, vcpu: &Vcpu, gpa: Gpa, transfer: Transfer<'_>) -> Answer {
         match self.handler(gpa) {
-            Some(PageHandler::IoApic) => self.io_apic(gpa, access),
-            Some(PageHandler::Ecam) => self.ecam(gpa, access),
-            Some(PageHandler::Device { share, bar }) => match self.functions.get(usize::from(share)) {
-                Some(share) => share.memory(self, bar, gpa, access),
-                None => refuse(access),
+            Some(PageHandler::IoApic) => self.io_apic(gpa, transfer),
+            Some(PageHandler::Ecam) => self.ecam(gpa, transfer),
+            Some(PageHandler::Device { function, bar }) => match self.functions.get(usize::from(function)) {
+                Some(function) => function.memory(self, bar, gpa, transfer),
+                None => refuse(transfer),
             },
             // The local APIC needs the processor's own context: `svm::mmio` handles it.
             Some(PageHandler::LocalApic) | None => {
                 vcpu.refusals.count(Refusal::Memory as usize);
-                refuse(access)
+                refuse(transfer)
             }
         }
     }
 
-    fn io_apic(&self, gpa: Gpa, access: Access<'_>) -> Answer {
+    fn io_apic(&self, gpa: Gpa, transfer: Transfer<'_>) -> Answer {
         let offset = (gpa.as_u64() - layout::IO_APIC) as u32;
         let mut platform = self.platform.lock();
-        match access {
-            Access::Read(buffer) => platform.io_apic.mmio_load(offset, buffer),
-            Access::Write(bytes) => {
+        match transfer {
+            Transfer::Read(buffer) => platform.io_apic.mmio_load(offset, buffer),
+            Transfer::Write(bytes) => {
                 let effect = platform.io_apic.mmio_store(offset, bytes);
                 drop(platform);
                 match effect {
@@ -762,26 +763,26 @@ impl Domain {
     }
 
     /// Configuration space knows accesses of up to four bytes: a wider one is several, the lowest first.
-    fn ecam(&self, gpa: Gpa, mut access: Access<'_>) -> Answer {
-        let (offset, len) = ((gpa.as_u64() - layout::ECAM) as u32, access.len());
+    fn ecam(&self, gpa: Gpa, mut transfer: Transfer<'_>) -> Answer {
+        let (offset, len) = ((gpa.as_u64() - layout::ECAM) as u32, transfer.len());
         for start in (0..len).step_by(4) {
-            self.ecam_word(offset.wrapping_add(start as u32), access.part(start..len.min(start + 4)));
+            self.ecam_word(offset.wrapping_add(start as u32), transfer.part(start..len.min(start + 4)));
         }
         Answer::Done
     }
 
-    fn ecam_word(&self, offset: u32, access: Access<'_>) {
-        let width = access.len() as u8;
+    fn ecam_word(&self, offset: u32, transfer: Transfer<'_>) {
+        let width = transfer.len() as u8;
         let mut platform = self.platform.lock();
-        let effect = match access {
-            Access::Read(buffer) => {
+        let effect = match transfer {
+            Transfer::Read(buffer) => {
                 let value = platform.pci.ecam_read(offset, width).to_le_bytes();
                 for (to, from) in buffer.iter_mut().zip(value) {
                     *to = from;
                 }
                 ConfigEffect::None
             }
-            Access::Write(bytes) => platform.pci.ecam_write(offset, width, value_of(bytes)),
+            Transfer::Write(bytes) => platform.pci.ecam_write(offset, width, value_of(bytes)),
         };
         drop(platform);
         self.apply_config(effect);
@@ -796,15 +797,15 @@ fn value_of(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(word)
 }
 
-fn fill(access: Access<'_>, byte: u8) {
-    if let Access::Read(buffer) = access {
+fn fill(transfer: Transfer<'_>, byte: u8) {
+    if let Transfer::Read(buffer) = transfer {
         buffer.fill(byte);
     }
 }
 
 /// What a PC does where nothing is: reads give ones, writes vanish.
-fn refuse(access: Access<'_>) -> Answer {
-    fill(access, 0xff);
+fn refuse(transfer: Transfer<'_>) -> Answer {
+    fill(transfer, 0xff);
     Answer::Refused
 }
 

@@ -10,7 +10,7 @@ use super::guest::{self, GuestTables};
 use super::mmio;
 use crate::domain::counters::Refusal;
 use crate::domain::vcpu::{Context, Vcpu};
-use crate::domain::{Access, Answer, Domain, PortHandler};
+use crate::domain::{Answer, Domain, PortHandler, Transfer};
 use sluice_insn::walk::Kind;
 use sluice_insn::{Fault, Pieces, StringIo};
 use sluice_traps::Direction;
@@ -56,10 +56,10 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let mut bytes = [0xff; 4];
     let len = usize::from(exit.width).min(4);
     let answer = if exit.input {
-        domain.port(handler, exit.port, exit.width, Access::Read(&mut bytes[..len]))
+        domain.port(handler, exit.port, exit.width, Transfer::Read(&mut bytes[..len]))
     } else {
         bytes = (ctx.vmcb.save.rax as u32).to_le_bytes();
-        domain.port(handler, exit.port, exit.width, Access::Write(&bytes[..len]))
+        domain.port(handler, exit.port, exit.width, Transfer::Write(&bytes[..len]))
     };
     match answer {
         Answer::Wait => {
@@ -107,10 +107,10 @@ fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, hand
         };
         let Some(part) = buffer.get_mut(..run.len) else { break };
         let answer = if exit.input {
-            domain.port(handler, exit.port, exit.width, Access::Read(part))
+            domain.port(handler, exit.port, exit.width, Transfer::Read(part))
         } else {
-            match mmio::transfer(domain, vcpu, ctx, &run.place, width, Access::Read(part)) {
-                Ok(()) => domain.port(handler, exit.port, exit.width, Access::Write(part)),
+            match mmio::transfer(domain, vcpu, ctx, &run.place, width, Transfer::Read(part)) {
+                Ok(()) => domain.port(handler, exit.port, exit.width, Transfer::Write(part)),
                 Err(fault) => return mmio::abandon(vcpu, ctx, fault),
             }
         };
@@ -123,7 +123,7 @@ fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, hand
             Answer::Done | Answer::Attend => {}
         }
         if exit.input
-            && let Err(fault) = mmio::transfer(domain, vcpu, ctx, &run.place, width, Access::Write(part))
+            && let Err(fault) = mmio::transfer(domain, vcpu, ctx, &run.place, width, Transfer::Write(part))
         {
             return mmio::abandon(vcpu, ctx, fault);
         }

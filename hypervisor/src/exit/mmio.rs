@@ -13,7 +13,7 @@ use super::{crash, inject, msr};
 use crate::cpu::fpu;
 use crate::domain::counters::Refusal;
 use crate::domain::vcpu::{Context, Vcpu};
-use crate::domain::{Access, Answer, Domain, EndReason, layout};
+use crate::domain::{Answer, Domain, EndReason, Transfer, layout};
 use crate::svm::vmcb::event;
 use sluice_insn::walk::Kind;
 use sluice_insn::{Error, Machine, Pieces, Segment, step};
@@ -60,7 +60,7 @@ pub fn transfer(
     ctx: &mut Context,
     pieces: &Pieces,
     unit: usize,
-    mut access: Access<'_>,
+    mut access: Transfer<'_>,
 ) -> Result<(), Fault> {
     let len = access.len();
     let boundary = pieces.len.min(len);
@@ -78,11 +78,11 @@ fn move_piece(
     ctx: &mut Context,
     gpa: Gpa,
     unit: usize,
-    mut access: Access<'_>,
+    mut access: Transfer<'_>,
 ) -> Result<(), Fault> {
     let done = match &mut access {
-        Access::Read(buffer) => domain.read(gpa, buffer),
-        Access::Write(bytes) => domain.write(gpa, bytes),
+        Transfer::Read(buffer) => domain.read(gpa, buffer),
+        Transfer::Write(bytes) => domain.write(gpa, bytes),
     };
     if done.is_ok() {
         return Ok(());
@@ -105,12 +105,12 @@ fn move_piece(
     Ok(())
 }
 
-fn local_apic(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, offset: u32, access: Access<'_>) {
+fn local_apic(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, offset: u32, access: Transfer<'_>) {
     inject::sync_local_apic(domain, ctx);
     let now = ctx.guest_tsc();
     match access {
-        Access::Read(buffer) => ctx.lapic.mmio_load(offset, buffer, now),
-        Access::Write(bytes) => {
+        Transfer::Read(buffer) => ctx.lapic.mmio_load(offset, buffer, now),
+        Transfer::Write(bytes) => {
             let effect = ctx.lapic.mmio_store(offset, bytes, now);
             *vcpu.route.lock() = ctx.lapic.routing();
             msr::reflect_tpr(ctx);
@@ -189,12 +189,12 @@ impl Machine for Emulation<'_> {
 
     fn read(&mut self, at: u64, buffer: &mut [u8]) -> Result<(), Fault> {
         let pieces = self.resolve(at, buffer.len(), Kind::Read)?;
-        transfer(self.domain, self.vcpu, self.ctx, &pieces, WIDEST, Access::Read(buffer))
+        transfer(self.domain, self.vcpu, self.ctx, &pieces, WIDEST, Transfer::Read(buffer))
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
         let pieces = self.resolve(at, bytes.len(), Kind::Write)?;
-        transfer(self.domain, self.vcpu, self.ctx, &pieces, WIDEST, Access::Write(bytes))
+        transfer(self.domain, self.vcpu, self.ctx, &pieces, WIDEST, Transfer::Write(bytes))
     }
 }
 

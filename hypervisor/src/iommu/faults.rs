@@ -33,13 +33,8 @@ static PENDING: AtomicBool = AtomicBool::new(false);
 
 /// A unit has recorded a fault.
 pub(super) fn interrupt(_: u8) {
-    attend();
-    apic::eoi();
-}
-
-/// Asks for [`service`].
-pub(super) fn attend() {
     PENDING.store(true, Ordering::SeqCst);
+    apic::eoi();
 }
 
 /// Takes recorded faults, if there may be any.

@@ -65,7 +65,7 @@ fn interrupt(vector: u8) {
     let index = usize::from(vector.wrapping_sub(FIRST_VECTOR));
     if let Some(word) = PENDING.get(index / 64) {
         word.fetch_or(1 << (index % 64), Ordering::SeqCst);
-        super::attend();
+        super::set_pending();
     }
     apic::eoi();
 }

@@ -8,12 +8,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 static PENDING: AtomicBool = AtomicBool::new(false);
 
-/// Asks who serves devices to look: one of them raised something.
-pub fn attend() {
+/// Notes that a device raised an interrupt, which those who serve devices have not looked at yet.
+pub fn set_pending() {
     PENDING.store(true, Ordering::SeqCst);
 }
 
-/// Whether somebody asked since the last call.
+/// Whether a device raised an interrupt since the last call.
 #[inline]
 pub fn take_pending() -> bool {
     PENDING.swap(false, Ordering::SeqCst)

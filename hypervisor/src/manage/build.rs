@@ -1,6 +1,6 @@
 //! Building a domain: memory, nested page tables, virtual platform, kernel, processors.
 
-use crate::device::{self, AttachError, Share, Windows};
+use crate::devices::{self, AttachError, Guest};
 use crate::domain::vcpu::{Context, RunState, Vcpu};
 use crate::domain::{Domain, Memory, MemoryError, VirtualFunction, layout};
 use crate::sched;
@@ -8,6 +8,7 @@ use crate::{exit, svm};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::CommandError;
@@ -16,10 +17,12 @@ use sluice_iospace::IssueError;
 use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
 use sluice_platform::acpi;
 use sluice_platform::pci;
-use sluice_platform::pci::{ConfigEffect, PciBus};
+use sluice_platform::pci::{BarAddresses, ConfigEffect, PciBus};
 
 /// First slot of the virtual PCI bus that holds a shared device.
 const FIRST_SLOT: u8 = 3;
+/// Guest-physical addresses for memory BARs.
+const PCI_WINDOW: Range<u64> = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
 
 /// Why a domain cannot be built.
 #[derive(Clone, Copy, Debug)]
@@ -93,15 +96,15 @@ pub fn build(
         Some(name) => Some(bundle.get(name).ok_or(BuildError::Missing)?),
         None => None,
     };
-    let endpoints: Vec<_> = config.devices.iter().filter_map(device::dma_endpoint).collect();
-    let identity = config.devices.iter().any(device::reaches_everything);
+    let endpoints: Vec<_> = config.devices.iter().filter_map(devices::dma_endpoint).collect();
+    let identity = config.devices.iter().any(devices::reaches_everything);
     let mut memory = Memory::new(id, config.memory, &endpoints, identity)?;
     let mut attached = Attached(Vec::new());
     attached.attach(id, config)?;
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
     let entry = load(config, kernel, initrd, &attached.0, &mut memory).map_err(BuildError::Kernel)?;
-    let functions = attached.0.iter().map(|share| Arc::clone(share) as Arc<dyn VirtualFunction>).collect();
-    let mut domain = Domain::new(id, config, functions, bus, memory).ok_or(BuildError::OutOfMemory)?;
+    let mut domain =
+        Domain::new(id, config, attached.0.clone(), bus, memory).ok_or(BuildError::OutOfMemory)?;
     attached.0.clear();
     match build_processors(&domain, &entry) {
         Ok(vcpus) => domain.vcpus = vcpus,
@@ -121,17 +124,17 @@ pub fn build(
     Ok(domain)
 }
 
-/// Devices of a domain under construction: taken back unless it becomes one.
-struct Attached(Vec<Arc<Share>>);
+/// Functions of a domain under construction: they leave their devices unless it becomes one.
+struct Attached(Vec<Arc<dyn VirtualFunction>>);
 
 impl Attached {
     fn attach(&mut self, domain: DomainId, config: &config::Domain) -> Result<(), BuildError> {
-        let mut windows = Windows::new();
+        let mut addresses = BarAddresses::new(PCI_WINDOW);
         for (index, share) in config.devices.iter().enumerate() {
             let slot = FIRST_SLOT + index as u8;
-            let share =
-                device::attach(share, domain, &config.name, slot, layout::slot_gsi(slot), &mut windows);
-            self.0.push(share.map_err(|error| BuildError::Device(index, error))?);
+            let guest = Guest::new(domain, &config.name, slot, layout::slot_gsi(slot));
+            let function = devices::attach(share, guest, &mut addresses);
+            self.0.push(function.map_err(|error| BuildError::Device(index, error))?);
         }
         Ok(())
     }
@@ -139,14 +142,14 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.0.iter().for_each(|share| share.detach());
+        self.0.iter().for_each(|function| function.detach());
     }
 }
 
-fn build_bus(shares: &[Arc<Share>]) -> Result<PciBus, pci::BuildError> {
+fn build_bus(functions: &[Arc<dyn VirtualFunction>]) -> Result<PciBus, pci::BuildError> {
     let mut bus = PciBus::new();
-    for share in shares {
-        bus.insert(share.slot(), share.function()?)?;
+    for function in functions {
+        bus.insert(function.slot(), function.describe()?)?;
     }
     Ok(bus)
 }
@@ -155,16 +158,20 @@ fn load(
     config: &config::Domain,
     kernel: &[u8],
     initrd: Option<&[u8]>,
-    shares: &[Arc<Share>],
+    functions: &[Arc<dyn VirtualFunction>],
     memory: &mut Memory,
 ) -> Result<Entry, LoadError> {
-    let routes: Vec<acpi::IrqRoute> =
-        shares.iter().map(|share| acpi::IrqRoute { slot: share.slot(), pin: 0, gsi: share.pin() }).collect();
+    let route = |function: &Arc<dyn VirtualFunction>| acpi::IrqRoute {
+        slot: function.slot(),
+        pin: 0,
+        gsi: function.pin(),
+    };
+    let routes: Vec<acpi::IrqRoute> = functions.iter().map(route).collect();
     let tables = acpi::build(
         &acpi::Description {
             vcpus: u32::from(config.vcpus),
             routes: &routes,
-            mmio_window: layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE,
+            mmio_window: PCI_WINDOW,
             io_window: 0x1000..0x1_0000,
             ecam: layout::ECAM,
         },
@@ -181,7 +188,7 @@ fn load(
 
 fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildError> {
     let count = u32::from(domain.config.vcpus);
-    let told = domain.config.devices.iter().any(|share| share.refusals.machine_check());
+    let told = domain.config.devices.iter().any(|share| share.attachment.machine_check());
     let mut vcpus = Vec::new();
     for id in 0..count {
         let mut context = Context::new(id, told).ok_or(BuildError::OutOfMemory)?;

@@ -1,7 +1,7 @@
 //! Reports: what the counters say now.
 
 use crate::cpu::{self, Role};
-use crate::device;
+use crate::devices;
 use crate::domain::counters::{Exit, Refusal, named};
 use crate::domain::{Domain, EndReason};
 use crate::iommu;
@@ -19,12 +19,12 @@ pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
     let free_memory = mm::free_bytes();
     let name = |id: DomainId| domains.get(id.index()).map(|domain| domain.name.clone());
     Report {
-        iommu: iommu::report(name, device::name_of),
+        iommu: iommu::report(name, devices::name_of),
         uptime_ns: tsc::uptime_ns(),
         cpus: cpu::in_role(Role::Guests).count() as u16,
         tsc_khz: tsc::khz(),
         free_memory,
-        devices: device::reports(),
+        devices: devices::reports(),
         domains,
     }
 }

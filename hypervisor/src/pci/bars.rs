@@ -15,8 +15,8 @@ const MIB: u64 = 1 << 20;
 /// From here up are interrupt controllers and firmware.
 const END: u64 = 0xfec0_0000;
 
-/// Which memory addresses are taken.
-pub struct Places {
+/// Memory addresses that something decodes.
+pub struct DecodedRanges {
     /// BARs of functions, by whole pages.
     bars: Vec<Range<u64>>,
     /// What is not for BARs of the root bus.
@@ -27,21 +27,21 @@ fn pages(start: u64, bytes: u64) -> Range<u64> {
     start & !(PAGE_SIZE - 1)..start.saturating_add(bytes).next_multiple_of(PAGE_SIZE)
 }
 
-impl Places {
+impl DecodedRanges {
     /// Surveys the machine.
     pub fn new(info: &BootInfo) -> Self {
-        let mut places = Self { bars: Vec::new(), other: Vec::new() };
+        let mut decoded = Self { bars: Vec::new(), other: Vec::new() };
         for function in pci::functions() {
             for bar in function.bars.iter().filter(|bar| !bar.io && bar.address != 0) {
-                places.bars.push(pages(bar.address, bar.size));
+                decoded.bars.push(pages(bar.address, bar.size));
             }
-            places.other.extend(function.forwarded());
+            decoded.other.extend(function.forwarded());
         }
         for ecam in acpi::ecams() {
-            places.other.push(ecam.base..ecam.base + (u64::from(ecam.last_bus) + 1) * MIB);
+            decoded.other.push(ecam.base..ecam.base + (u64::from(ecam.last_bus) + 1) * MIB);
         }
-        places.other.extend(info.memory.iter().map(|region| region.start..region.end));
-        places
+        decoded.other.extend(info.memory.iter().map(|region| region.start..region.end));
+        decoded
     }
 
     /// Moves the small BARs of a function where they must. Returns whether each has its pages for itself.

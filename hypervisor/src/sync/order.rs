@@ -20,10 +20,12 @@ ranks! {
     Context,
     /// `MANAGER`.
     Manager,
-    /// `Device::inner`.
+    /// Who uses a device: `devices::Entry::usage`.
     Device,
-    /// What a domain keeps for a device: `Share::ports`, `Assigned::state`, `Station::state`.
-    Share,
+    /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`.
+    Card,
+    /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::mapping`.
+    Function,
     /// `Domain::space`.
     Space,
     /// `Domain::pages`.

@@ -108,7 +108,7 @@ fn devices(setup: &Setup, source: &mut Source) {
             if share.mode != Mode::Passthrough && share.mac.is_none() {
                 let help = format!("add: mac = \"52:54:00:00:00:{:02x}\"", 0x0a + used.len());
                 let message =
-                    format!("a NIC shared by {} needs an address for each guest", mode_name(share.mode));
+                    format!("a NIC shared by {} needs an address for each guest", share.mode.word());
                 source.complain(share.device.span(), message, help);
             }
             emulated(share, setup, source);
@@ -125,8 +125,8 @@ fn devices(setup: &Setup, source: &mut Source) {
             } else if mode != share.mode {
                 let message = format!(
                     "'{device}' is shared in two incompatible ways: {} here, {} by '{other}' in line {line}",
-                    mode_name(share.mode),
-                    mode_name(mode)
+                    share.mode.word(),
+                    mode.word()
                 );
                 source.complain(share.device.span(), message, "use one mode for all its users".to_owned());
             } else if share.mode == Mode::Passthrough {
@@ -272,14 +272,5 @@ fn qemu_devices(setup: &Setup, source: &mut Source) {
             let message = format!("'{}' has a network but no QEMU device", device.name.get_ref());
             source.complain(device.name.span(), message, "add: qemu = \"ne2k_pci\"".to_owned());
         }
-    }
-}
-
-/// The word for a mode in the configuration file.
-pub const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Passthrough => "passthrough",
-        Mode::Vpio => "vpio",
-        Mode::Emulated => "emulated",
     }
 }

@@ -15,7 +15,7 @@ pub use parse::parse_size;
 
 use crate::name::Name;
 use diagnostic::Source;
-use sluice_abi::config::{Mode, NicModel, Select, masters_bus};
+use sluice_abi::config::{Attachment, Emulated, Mode, NicModel, Passthrough, Select, Vpio, masters_bus};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -175,6 +175,30 @@ pub struct Share {
     pub registers_unprotected: bool,
 }
 
+impl Share {
+    /// What the hypervisor is told of how the guest has the device; `None` if it lacks something that its mode needs, which
+    /// [`check`] says.
+    pub fn attachment(&self, setup: &Setup) -> Option<Attachment> {
+        let mac = self.mac.as_ref().map(|mac| *mac.get_ref());
+        let model = self.model.as_ref().map(|model| *model.get_ref());
+        Some(match self.mode {
+            Mode::Passthrough => Attachment::Passthrough(Passthrough {
+                dma_unprotected: self.dma_unprotected,
+                interrupts_unprotected: self.interrupts_unprotected,
+            }),
+            Mode::Vpio => Attachment::Vpio(Vpio {
+                mac: mac?,
+                model,
+                weight: self.weight.as_ref().map_or(1, |weight| *weight.get_ref()),
+                max_wait_ms: self.max_wait_ms.as_ref().map(|wait| *wait.get_ref()),
+                refusals: refusals::resolve(self, setup),
+                registers_unprotected: self.registers_unprotected,
+            }),
+            Mode::Emulated => Attachment::Emulated(Emulated { mac: mac?, model }),
+        })
+    }
+}
+
 /// A kernel or an initial ramdisk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Image {
@@ -225,7 +249,7 @@ pub fn describe(path: &Path, setup: &Setup) -> String {
         let shares: Vec<String> = domain
             .shares
             .iter()
-            .map(|share| format!(", {} ({})", share.device.get_ref(), check::mode_name(share.mode)))
+            .map(|share| format!(", {} ({})", share.device.get_ref(), share.mode.word()))
             .collect();
         text += &format!(
             "\n  {}: {}, {} vcpu(s){}",

@@ -303,3 +303,41 @@ fn emulated_cards_need_a_driver_and_may_differ_from_the_physical() {
     assert!(messages(&one_device("", "8086:10d3", VPIO))[0].contains("no device state model knows 'nic0'"));
     assert!(messages(&one_device("", NE2000, "mode = \"emulated\""))[0].contains("needs an address"));
 }
+
+#[test]
+fn the_hypervisor_is_told_the_options_of_the_mode() {
+    let told = |machine: &str, pci: &str, entry: &str| {
+        let setup = try_load(&one_device(machine, pci, entry)).expect("good");
+        setup.domains[0].shares[0].attachment(&setup).expect("checked")
+    };
+    let passthrough = |dma, interrupts| {
+        Attachment::Passthrough(Passthrough { dma_unprotected: dma, interrupts_unprotected: interrupts })
+    };
+    assert_eq!(told("", E1000, PLAIN), passthrough(false, false));
+    assert_eq!(told("", E1000, KNOWING), passthrough(true, false));
+    assert_eq!(told("", E1000, FORGING), passthrough(false, true));
+    let mac = [0x52, 0x54, 0, 0, 0, 0x0a];
+    let plain = Vpio {
+        mac,
+        model: None,
+        weight: 1,
+        max_wait_ms: None,
+        refusals: Default::default(),
+        registers_unprotected: false,
+    };
+    assert_eq!(told("", NE2000, VPIO), Attachment::Vpio(plain.clone()));
+    let options = "weight = 3, max_wait_ms = 5, on_refusal = \"machine-check\"";
+    let refusals =
+        sluice_abi::config::Refusals { others: Some(Reaction::MachineCheck), registers: Vec::new() };
+    let turns = Attachment::Vpio(Vpio { weight: 3, max_wait_ms: Some(5), refusals, ..plain.clone() });
+    assert_eq!(told("", NE2000, &format!("{VPIO}, {options}")), turns);
+    assert!(turns.machine_check() && !Attachment::Vpio(plain.clone()).machine_check());
+    let model = Some(NicModel::Rtl8139c);
+    let open = Attachment::Vpio(Vpio { model, registers_unprotected: true, ..plain });
+    let options = "model = \"rtl8139c\", registers = \"unprotected\"";
+    assert_eq!(told("", "10ec:8139", &format!("{VPIO}, {options}")), open);
+    let emulated = VPIO.replace("vpio", "emulated");
+    assert_eq!(told("", E1000, &emulated), Attachment::Emulated(Emulated { mac, model: None }));
+    let other = format!("{emulated}, model = \"rtl8139c\"");
+    assert_eq!(told("", E1000, &other), Attachment::Emulated(Emulated { mac, model }));
+}

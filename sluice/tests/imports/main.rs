@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The modules of `hypervisor/src`, from the ground up: each may import those before it (docs/architecture.md).
 const LAYERS: [&str; 22] = [
     "x86", "sync", "uart", "handover", "mm", "firmware", "cpu", "log", "power", "panic", "pci", "iommu",
-    "irq", "svm", "domain", "exit", "device", "sched", "manage", "run", "boot", "main",
+    "irq", "svm", "domain", "exit", "devices", "sched", "manage", "run", "boot", "main",
 ];
 
 fn root() -> PathBuf {

@@ -21,7 +21,7 @@ impl Drop for Pages {
     }
 }
 
-/// A handle on a guest's mirror: the shared writes it, the guest's nested page tables show it.
+/// A handle on a guest's mirror: the shared card writes it, the guest's nested page tables show it.
 #[derive(Clone)]
 pub struct Mirror(Arc<Pages>);
 
@@ -38,9 +38,7 @@ impl Mirror {
     pub fn hpa(&self) -> Hpa {
         self.0.hpa
     }
-}
 
-impl Mirror {
     fn at(&self, offset: u32) -> Option<Hpa> {
         let offset = u64::from(offset & !3);
         (offset < BYTES).then(|| Hpa::new(self.0.hpa.as_u64() + offset))

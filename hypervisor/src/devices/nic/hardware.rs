@@ -3,14 +3,14 @@
 //! Behind an IOMMU the card reaches that memory and nothing else, in a space of its own; without one it reaches
 //! everything, as any device of the hypervisor's does, and its driver is trusted with that.
 
-use super::super::raw::PortDevice;
-use super::super::{AttachError, Device, assigned};
+use super::super::device::Device;
+use super::super::error::AttachError;
+use super::super::ports::PortDevice;
 use crate::iommu::{self, DeviceView, Devices, DmaEndpoint, Owner};
 use crate::mm::{self, Direct, FrameUse};
 use crate::pci;
 use crate::pci::reset::{self, Registers};
 use alloc::vec;
-use core::sync::atomic::Ordering;
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Rights, Space};
 use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
@@ -128,11 +128,7 @@ impl Hardware {
             return Err(AttachError::NoAddress);
         }
         device.wait_ready();
-        function.write_bars();
-        assigned::silence(function);
-        function
-            .bdf
-            .set_command(pci::COMMAND_IO | pci::COMMAND_MEMORY, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX);
+        device.decode();
         let interface = match bar.io {
             true => Interface::Ports(PortDevice::new(bar.address as u16)),
             false => Interface::Memory(Registers::of(function, bar.index).ok_or(AttachError::NoAddress)?),
@@ -150,15 +146,11 @@ impl Hardware {
     /// Takes the card off the bus and resets it.
     pub fn give_back(self, device: &Device) {
         reset::quiet(&device.function);
-        if let Some(method) = device.reset {
-            device.ready_at.store(reset::start(&device.function, method), Ordering::SeqCst);
-        }
-        device.used.store(true, Ordering::SeqCst);
+        device.reset();
         if let Some(buffers) = self.buffers {
             buffers.free();
         }
-        let decode = pci::COMMAND_IO | pci::COMMAND_MEMORY;
-        device.function.bdf.set_command(pci::COMMAND_NO_INTX, pci::COMMAND_MASTER | decode);
+        device.leave_bus();
     }
 
     /// Where its driver's memory is for it, behind an IOMMU.

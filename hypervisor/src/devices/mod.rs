@@ -1,0 +1,173 @@
+//! Physical devices and the functions that guests have of them.
+//!
+//! Key types: [`Device`] (a physical function), [`usage::Usage`] (who uses it now), and a [`VirtualFunction`] for each way in which a
+//! guest has a device: [`passthrough`] (one guest owns it), [`ne2000`] (guests have it in turn), [`nic`] (guests have software
+//! cards, and the hypervisor drives it). A new way is a new folder, and a variant of `usage::User`.
+//!
+//! Here is the list of all devices: their interrupts and polls go to who uses them.
+
+mod device;
+mod error;
+mod guest;
+mod intx;
+mod ne2000;
+mod nic;
+mod passthrough;
+mod ports;
+mod usage;
+
+pub use error::AttachError;
+pub use guest::Guest;
+
+use crate::cpu::{self, apic};
+use crate::domain::VirtualFunction;
+use crate::handover::BootInfo;
+use crate::iommu::{self, DmaEndpoint};
+use crate::irq::{self, line, message};
+use crate::pci::{self, bars};
+use crate::sync::{Once, Rank, SpinLock};
+use crate::x86::tsc;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use device::Device;
+use sluice_abi::config::{self, Attachment};
+use sluice_abi::report::{DeviceReport, ShareReport};
+use sluice_iommu::{Containment, RequesterId};
+use sluice_platform::pci::BarAddresses;
+use usage::Usage;
+
+/// Most devices of a configuration: a bit each in a [`line::Line`].
+const MAX_DEVICES: usize = 64;
+
+/// A device of the configuration.
+struct Entry {
+    device: Arc<Device>,
+    /// Held while guests join and leave, and while an interrupt or a poll is served.
+    usage: SpinLock<Usage>,
+}
+
+static DEVICES: Once<Vec<Entry>> = Once::new();
+
+fn entries() -> &'static [Entry] {
+    DEVICES.get().map_or(&[], Vec::as_slice)
+}
+
+fn devices() -> impl Iterator<Item = &'static Device> + Clone {
+    entries().iter().map(|entry| &*entry.device)
+}
+
+fn device(share: &config::Share) -> Option<&'static Device> {
+    entries().get(usize::from(share.device)).map(|entry| &*entry.device)
+}
+
+/// Finds the configured devices.
+///
+/// # Errors
+/// The index of a device that does not exist.
+pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize> {
+    #[cfg(feature = "pack-bars")]
+    bars::pack();
+    let mut found = Vec::new();
+    let mut decoded = bars::DecodedRanges::new(info);
+    for (index, device) in configured.iter().enumerate() {
+        let mut function = pci::find(&device.select).filter(|_| index < MAX_DEVICES).ok_or(index)?;
+        let has_own_pages = decoded.separate(&mut function);
+        let device = Arc::new(Device::new(index, &device.name, function, has_own_pages));
+        found.push(Entry { device, usage: SpinLock::new(Rank::Device, Usage::new()) });
+    }
+    DEVICES.call_once(|| found);
+    let mut gsis: Vec<u32> = devices().filter_map(Device::gsi).collect();
+    gsis.sort_unstable();
+    gsis.dedup();
+    line::init(&gsis, line_interrupt);
+    Ok(())
+}
+
+/// A physical interrupt of a line: silences it until it has been dealt with.
+fn line_interrupt(vector: u8) {
+    if let Some(line) = line::behind(vector) {
+        let raised = line.raised();
+        devices().filter(|device| raised & 1 << device.index != 0).for_each(Device::line_raised);
+        irq::set_pending();
+    }
+    apic::eoi();
+}
+
+/// Deals with physical interrupts and with devices whose time has come.
+#[inline]
+pub fn service(processor: u32) {
+    iommu::service();
+    if irq::take_pending() {
+        for entry in entries().iter().filter(|entry| entry.device.take_asserted()) {
+            entry.usage.lock().interrupt();
+        }
+        message::take(|device, message| {
+            if let Some(entry) = entries().get(device) {
+                entry.device.count_interrupt();
+                entry.usage.lock().message(message);
+            }
+        });
+    }
+    if processor == cpu::device_server() {
+        let now = tsc::now();
+        for entry in entries().iter().filter(|entry| entry.device.poll_at() <= now) {
+            entry.device.forget_poll();
+            entry.usage.lock().poll();
+        }
+    }
+}
+
+/// TSC at which a processor must call [`service`] at the latest.
+pub fn next_poll(processor: u32) -> u64 {
+    if processor != cpu::device_server() {
+        return u64::MAX;
+    }
+    entries().iter().map(|entry| entry.device.poll_at()).min().unwrap_or(u64::MAX)
+}
+
+/// Where a device that a guest can have in its own hands stands behind an IOMMU, if it masters the bus.
+pub fn dma_endpoint(share: &config::Share) -> Option<DmaEndpoint> {
+    match share.attachment {
+        Attachment::Passthrough(_) | Attachment::Vpio(_) => device(share)?.dma_endpoint(),
+        // The guest's software card reaches memory by the hypervisor's hand.
+        Attachment::Emulated(_) => None,
+    }
+}
+
+/// Whether a share gives a guest a device that reaches all memory: there is no IOMMU before it.
+pub fn reaches_everything(share: &config::Share) -> bool {
+    matches!(share.attachment, Attachment::Passthrough(_))
+        && device(share).is_some_and(|device| device.containment() == Containment::Missing)
+}
+
+/// Gives a guest its function of a device, before its domain exists.
+///
+/// # Errors
+/// Says why the guest cannot have it.
+pub fn attach(
+    share: &config::Share,
+    guest: Guest,
+    addresses: &mut BarAddresses,
+) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+    let entry = entries().get(usize::from(share.device)).ok_or(AttachError::NoSuchDevice)?;
+    entry.usage.lock().attach(&entry.device, &share.attachment, guest, addresses)
+}
+
+/// A guest leaves a device: `end` takes its function away, and returns what reports say of it from then on.
+fn leave(device: &Device, end: impl FnOnce() -> Option<ShareReport>) {
+    let Some(entry) = entries().get(device.index) else { return };
+    let mut usage = entry.usage.lock();
+    let report = end();
+    usage.left(device, report);
+}
+
+/// Name of the configured device that makes requests as `requester`.
+pub fn name_of(requester: RequesterId) -> Option<String> {
+    devices().find(|device| device.requester() == requester).map(|device| device.name.clone())
+}
+
+/// All devices, for a report.
+pub fn reports() -> Vec<DeviceReport> {
+    entries().iter().map(|entry| entry.usage.lock().report(&entry.device)).collect()
+}

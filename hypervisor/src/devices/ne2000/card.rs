@@ -1,0 +1,224 @@
+//! A physical card under its monitor, and the guests that have it in turn.
+
+use super::super::device::Device;
+use super::super::error::AttachError;
+use super::super::guest::Guest;
+use super::Ne2000Function;
+use super::ports::SharedPorts;
+use crate::domain::Domain;
+use crate::domain::vcpu::Vcpu;
+use crate::pci;
+use crate::sync::{Rank, SpinLock};
+use crate::x86::tsc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use sluice_abi::config::{Mode, Vpio};
+use sluice_abi::report::{Count, DeviceReport, ShareReport};
+use sluice_emulated::Handoffs;
+use sluice_vpio::{Changes, ClientId, Monitor, Policy, Timing};
+
+/// A physical card that guests have in turn.
+pub struct Card {
+    device: Arc<Device>,
+    state: SpinLock<State>,
+}
+
+struct State {
+    monitor: Box<Monitor>,
+    clients: Vec<Client>,
+}
+
+/// A guest as a client of the monitor.
+struct Client {
+    id: ClientId,
+    function: Arc<Ne2000Function>,
+    /// Level of its line, as the guest's platform last heard.
+    line: bool,
+}
+
+impl Card {
+    /// A card that nobody has yet; `None` where no device state model knows it.
+    pub fn new(device: &Arc<Device>) -> Option<Arc<Self>> {
+        let pci::Function { vendor, device: id, .. } = device.function;
+        let monitor = Box::new(Monitor::for_device(vendor, id, Timing::default())?);
+        let state = State { monitor, clients: Vec::new() };
+        Some(Arc::new(Self { device: device.clone(), state: SpinLock::new(Rank::Card, state) }))
+    }
+
+    /// The physical function.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Base and number of its ports.
+    pub fn ports(&self) -> (u16, u16) {
+        self.device.ports
+    }
+
+    /// Name of its model.
+    pub fn model(&self) -> &'static str {
+        self.state.lock().monitor.model_name()
+    }
+
+    /// Makes a guest a client.
+    ///
+    /// # Errors
+    /// There are as many as there can be.
+    pub fn attach(
+        self: &Arc<Self>,
+        options: &Vpio,
+        guest: Guest,
+    ) -> Result<Arc<Ne2000Function>, AttachError> {
+        let mut state = self.state.lock();
+        let State { monitor, clients } = &mut *state;
+        let id = monitor.attach(options.mac).map_err(|_| AttachError::TooMany)?;
+        let max_wait = options.max_wait_ms.map(|wait| u64::from(wait) * 1_000_000);
+        monitor.set_policy(id, Policy { weight: options.weight, max_wait });
+        monitor.set_reactions(id, |register| options.refusals.reaction(register));
+        self.device.wait_ready();
+        let bdf = self.device.function.bdf;
+        bdf.set_command(pci::COMMAND_IO, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX);
+        let function = Arc::new(Ne2000Function::new(self.clone(), id, guest));
+        clients.push(Client { id, function: function.clone(), line: false });
+        Ok(function)
+    }
+
+    /// Takes a client's guest away from the card. Returns what it did.
+    pub fn detach(&self, client: ClientId) -> Option<ShareReport> {
+        let report = {
+            let State { monitor, clients } = &*self.state.lock();
+            clients.iter().find(|known| known.id == client).map(|known| known.report(monitor))
+        };
+        self.with(None, |monitor, raw, now| monitor.detach(raw, client, now));
+        self.state.lock().clients.retain(|known| known.id != client);
+        report
+    }
+
+    /// Whether guests have it.
+    pub fn has_guests(&self) -> bool {
+        !self.state.lock().clients.is_empty()
+    }
+
+    /// How often it changed hands.
+    pub fn handoffs(&self) -> Handoffs {
+        let state = self.state.lock();
+        let counters = state.monitor.device_counters();
+        Handoffs { all: counters.handoffs, forced: counters.forced }
+    }
+
+    /// The physical line went up.
+    pub fn interrupt(&self) {
+        self.with(None, |monitor, raw, now| monitor.interrupt(raw, now));
+    }
+
+    /// The monitor wanted to be polled now.
+    pub fn poll(&self) {
+        self.with(None, |_, _, _| ());
+    }
+
+    /// Runs `act` on the monitor, then carries out what changed. From its first access to the device on, or where its hooks
+    /// change, no client executes with direct access. `within`: whose exit this is, if anybody's.
+    pub fn with<R>(
+        &self,
+        within: Option<(ClientId, &Domain)>,
+        act: impl FnOnce(&mut Monitor, &mut SharedPorts, u64) -> R,
+    ) -> R {
+        let mut state = self.state.lock();
+        let State { monitor, clients } = &mut *state;
+        let holder = monitor
+            .holder()
+            // A domain with one processor that is here, in its exit, is not in its guest.
+            .filter(|holder| within.is_none_or(|(own, domain)| domain.vcpus.len() > 1 || own != *holder))
+            .and_then(|holder| clients.iter().find(|client| client.id == holder))
+            .and_then(|client| client.function.guest.domain());
+        let now = tsc::uptime_ns();
+        let mut raw = SharedPorts::new(self.device.ports.0, holder.map(|(domain, _)| domain));
+        let result = act(monitor, &mut raw, now);
+        // Most accesses change nothing that others see, and nobody waits: no handoff to move along. Who neither has the
+        // device nor waits for it moves none along, or it could stop the holder as often as it likes.
+        let contended = clients.iter().any(|client| !monitor.may_run(client.id));
+        let concerned = within.is_some_and(|(own, _)| monitor.holder() == Some(own) || !monitor.may_run(own));
+        let changes = self.carry_out(monitor, clients, &mut raw);
+        let others = changes.hooks | changes.wake != 0 || changes.poll;
+        if within.is_none() || others || concerned && (contended || !changes.is_empty()) {
+            let wanted = monitor.poll(&mut raw, now);
+            self.carry_out(monitor, clients, &mut raw);
+            self.device.poll_next(wanted, now);
+        }
+        result
+    }
+
+    /// Carries out what a call of the monitor changed; returns what did.
+    fn carry_out(&self, monitor: &mut Monitor, clients: &mut [Client], raw: &mut SharedPorts) -> Changes {
+        if self.device.is_masked() && monitor.physical_unmask() {
+            self.device.unmask();
+        }
+        let changes = monitor.changes();
+        if changes.hooks != 0 {
+            raw.freeze();
+        }
+        for Client { id, function, line } in clients {
+            let bit = id.bit();
+            if (changes.hooks | changes.lines | changes.wake) & bit == 0 {
+                continue;
+            }
+            let Some((domain, index)) = function.guest.domain() else { continue };
+            if changes.hooks & bit != 0 {
+                function.set_hooks(&domain, index, monitor.hooks(*id).ports());
+            }
+            if changes.lines & bit != 0 {
+                let level = monitor.line(*id);
+                if level != *line {
+                    *line = level;
+                    domain.set_line(function.guest.pin, level);
+                }
+            }
+            if changes.wake & bit != 0 {
+                domain.vcpus.iter().for_each(Vcpu::device_is_here);
+            }
+        }
+        changes
+    }
+
+    /// Adds what the present guests did.
+    pub fn add_to(&self, report: &mut DeviceReport) {
+        let state = self.state.lock();
+        let State { monitor, clients } = &*state;
+        report.handoffs += monitor.device_counters().handoffs;
+        report.forced += monitor.device_counters().forced;
+        let holder = clients.iter().find(|client| monitor.holder() == Some(client.id));
+        report.holder = holder.map(|client| client.function.guest.name.clone());
+        report.shares.extend(clients.iter().map(|client| client.report(monitor)));
+    }
+}
+
+impl Client {
+    fn report(&self, monitor: &Monitor) -> ShareReport {
+        let domain = self.function.guest.name.clone();
+        let share = ShareReport { domain, mode: Mode::Vpio.word().into(), ..ShareReport::default() };
+        let Some(counters) = monitor.counters(self.id) else { return share };
+        let by_register = counters.hooked_by_register.iter().enumerate();
+        let hooked_by_register = by_register
+            .filter(|(_, count)| **count != 0)
+            .map(|(index, count)| Count {
+                name: monitor.register_name(index).unwrap_or("?").into(),
+                value: *count,
+            })
+            .collect();
+        ShareReport {
+            hooked_elements: counters.hooked_elements,
+            hooked_instructions: counters.hooked_instructions,
+            hooked_by_register,
+            forwarded_elements: counters.forwarded_elements,
+            tx_packets: counters.tx_packets,
+            rx_packets: counters.rx_packets,
+            rx_dropped: counters.rx_dropped,
+            refused: counters.refused,
+            waits: counters.waits,
+            wait_ns: counters.wait_ns,
+            held_ns: counters.held_ns,
+            ..share
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! BARs of a function that a guest owns: where they are in the guest, and accesses to them that exit.
+//!
+//! Source: PCI Local Bus 3.0, 6.2.5.
+
+use super::messages;
+use crate::domain::{Domain, PageHandler, Piece, PortHandler, Transfer};
+use crate::pci::reset::Registers;
+use crate::pci::{self, Function};
+use arrayvec::ArrayVec;
+use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
+use sluice_platform::pci::{Bar, BarAddresses, BarKind, Builder};
+use sluice_traps::Direction;
+
+/// A memory BAR as the guest sees it.
+#[derive(Clone, Copy, Debug)]
+struct MemoryBar {
+    index: u8,
+    kind: BarKind,
+    /// Whole pages: the guest gets at least one, which nothing else physical is in.
+    size: u64,
+    hpa: u64,
+    /// Guest-physical address to begin with.
+    initial: u64,
+    /// Whether the MSI-X table is in it, and then which pages of it are trapped (offsets).
+    trapped: (u64, u64),
+}
+
+impl MemoryBar {
+    fn new(bar: &pci::Bar, function: &Function, addresses: &mut BarAddresses) -> Option<Self> {
+        let size = bar.size.max(PAGE_SIZE);
+        let prefetchable = bar.prefetch;
+        let kind = if bar.wide { BarKind::Mem64 { prefetchable } } else { BarKind::Mem32 { prefetchable } };
+        let trapped = messages::table_in(function, bar.index).map_or((0, 0), |table| {
+            (table.start & !(PAGE_SIZE - 1), table.end.next_multiple_of(PAGE_SIZE).min(size))
+        });
+        let initial = addresses.take(size)?;
+        Some(Self { index: bar.index, kind, size, hpa: bar.address, initial, trapped })
+    }
+
+    /// Its pieces at `gpa`: address, offset, bytes, whether accesses exit.
+    fn pieces(&self, gpa: u64) -> ArrayVec<Piece, 3> {
+        let (start, end) = self.trapped;
+        let all = [
+            (0..start, Direction::all()),
+            (start..end, Direction::empty()),
+            (end..self.size, Direction::all()),
+        ];
+        all.into_iter()
+            .filter(|(range, _)| !range.is_empty())
+            .map(|(range, direct)| Piece { gpa: Gpa::new(gpa.wrapping_add(range.start)), range, direct })
+            .collect()
+    }
+}
+
+/// The BARs of a function, and where they answer in the guest now.
+pub struct Bars {
+    memory: ArrayVec<MemoryBar, 6>,
+    /// Guest-physical address at which a memory BAR is mapped now, by BAR.
+    mapped: [Option<u64>; 6],
+    /// Whether a port BAR answers, by BAR.
+    decoded: [bool; 6],
+}
+
+impl Bars {
+    /// Finds guest addresses for the memory BARs of a function; `None` where there is no room for them.
+    pub fn new(function: &Function, addresses: &mut BarAddresses) -> Option<Self> {
+        let memory = function.bars.iter().filter(|bar| !bar.io);
+        let memory = memory.map(|bar| MemoryBar::new(bar, function, addresses)).collect::<Option<_>>()?;
+        Some(Self { memory, mapped: [None; 6], decoded: [false; 6] })
+    }
+
+    /// Adds them to the guest's view of the function.
+    pub fn describe(&self, mut builder: Builder, function: &Function) -> Builder {
+        for bar in function.bars.iter().filter(|bar| bar.io) {
+            builder = builder.bar(bar.index, BarKind::Io, bar.size, bar.address);
+        }
+        for bar in &self.memory {
+            builder = builder.bar(bar.index, bar.kind, bar.size, bar.initial);
+        }
+        builder
+    }
+
+    /// Has them answer where the guest put them. `index` is the function's in the domain.
+    pub fn map(&mut self, domain: &Domain, index: u8, function: &Function, bars: &[Option<Bar>; 6]) {
+        let answers = |bar: u8| bars.get(usize::from(bar)).copied().flatten().filter(|bar| bar.enabled);
+        for bar in function.bars.iter().filter(|bar| bar.io) {
+            let enabled = answers(bar.index).is_some();
+            if core::mem::replace(&mut self.decoded[usize::from(bar.index)], enabled) != enabled {
+                let handler = if enabled { PortHandler::Device(index) } else { PortHandler::None };
+                domain.set_ports(bar.address as u16, bar.size as u16, handler, |_| enabled);
+            }
+        }
+        // First away with what moves, so that two BARs can change places.
+        for bar in &self.memory {
+            let wanted = answers(bar.index).map(|bar| bar.address);
+            let mapped = &mut self.mapped[usize::from(bar.index)];
+            if *mapped != wanted
+                && let Some(gpa) = mapped.take()
+            {
+                domain.unmap_device(&bar.pieces(gpa));
+            }
+        }
+        for bar in &self.memory {
+            let Some(wanted) = answers(bar.index) else { continue };
+            let mapped = &mut self.mapped[usize::from(bar.index)];
+            if mapped.is_none() {
+                let handler = PageHandler::Device { function: index, bar: bar.index };
+                if domain.map_device(handler, Hpa::new(bar.hpa), &bar.pieces(wanted.address)) {
+                    *mapped = Some(wanted.address);
+                }
+            }
+        }
+    }
+
+    /// Offset in memory BAR `bar` of a guest-physical address; `None` where the BAR does not answer.
+    pub fn offset(&self, bar: u8, gpa: Gpa) -> Option<u64> {
+        let base = self.mapped.get(usize::from(bar)).copied().flatten()?;
+        gpa.as_u64().checked_sub(base)
+    }
+}
+
+/// Makes an access to the function itself, in the widest pieces that are aligned.
+pub fn forward(function: &Function, bar: u8, offset: u64, mut transfer: Transfer<'_>) {
+    let registers = Registers::of(function, bar);
+    let mut done = 0;
+    while done < transfer.len() {
+        let (at, left) = (offset + done as u64, transfer.len() - done);
+        let width = [8u8, 4, 2, 1]
+            .into_iter()
+            .find(|width| usize::from(*width) <= left && at.is_multiple_of(u64::from(*width)))
+            .unwrap_or(1);
+        let part = transfer.part(done..done + usize::from(width));
+        match (part, &registers) {
+            (Transfer::Read(buffer), Some(registers)) => {
+                let value = registers.read_wide(at, width).unwrap_or(u64::MAX).to_le_bytes();
+                buffer.iter_mut().zip(value).for_each(|(to, from)| *to = from);
+            }
+            (Transfer::Write(bytes), Some(registers)) => {
+                let mut word = [0; 8];
+                word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+                let _ = registers.write_wide(at, width, u64::from_le_bytes(word));
+            }
+            (Transfer::Read(buffer), None) => buffer.fill(0xff),
+            (Transfer::Write(_), None) => {}
+        }
+        done += usize::from(width);
+    }
+}

@@ -1,0 +1,58 @@
+//! A physical device behind a range of ports.
+
+use crate::x86::port::{inb, inl, insb, inw, outb, outl, outsb, outw};
+use sluice_vpio::RawDevice;
+
+/// Ports from `base` up.
+pub struct PortDevice {
+    base: u16,
+}
+
+impl PortDevice {
+    /// The device at these ports.
+    pub fn new(base: u16) -> Self {
+        Self { base }
+    }
+
+    fn port(&self, offset: u16) -> u16 {
+        self.base.wrapping_add(offset)
+    }
+}
+
+impl RawDevice for PortDevice {
+    fn read(&mut self, offset: u16, width: u8) -> u32 {
+        let port = self.port(offset);
+        match width {
+            1 => u32::from(inb(port)),
+            2 => u32::from(inw(port)),
+            _ => inl(port),
+        }
+    }
+
+    fn write(&mut self, offset: u16, width: u8, value: u32) {
+        let port = self.port(offset);
+        match width {
+            1 => outb(port, value as u8),
+            2 => outw(port, value as u16),
+            _ => outl(port, value),
+        }
+    }
+
+    fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
+        let port = self.port(offset);
+        match width {
+            1 => insb(port, into),
+            2 => into.as_chunks_mut().0.iter_mut().for_each(|chunk| *chunk = inw(port).to_le_bytes()),
+            _ => into.as_chunks_mut().0.iter_mut().for_each(|chunk| *chunk = inl(port).to_le_bytes()),
+        }
+    }
+
+    fn write_string(&mut self, offset: u16, width: u8, from: &[u8]) {
+        let port = self.port(offset);
+        match width {
+            1 => outsb(port, from),
+            2 => from.as_chunks().0.iter().for_each(|chunk| outw(port, u16::from_le_bytes(*chunk))),
+            _ => from.as_chunks().0.iter().for_each(|chunk| outl(port, u32::from_le_bytes(*chunk))),
+        }
+    }
+}

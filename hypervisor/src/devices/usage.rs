@@ -1,0 +1,199 @@
+//! Who uses a device now, and what is left of those who did.
+
+use super::device::Device;
+use super::error::AttachError;
+use super::guest::Guest;
+use super::ne2000::{self, Ne2000Function};
+use super::nic::{self, CardChoice, NicFunction};
+use super::passthrough::PassthroughFunction;
+use crate::domain::VirtualFunction;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use sluice_abi::config::{self, Attachment, Mode};
+use sluice_abi::report::{DeviceReport, ShareReport};
+use sluice_emulated::Handoffs;
+use sluice_platform::pci::BarAddresses;
+
+/// Who uses a device now.
+enum User {
+    Nobody,
+    /// One guest, which has it to itself.
+    Owner(Arc<PassthroughFunction>),
+    /// Guests that have it in turn.
+    Turns(Arc<ne2000::Card>),
+    /// The hypervisor's driver, and the guests' software cards behind it.
+    Driver(Arc<nic::Card>),
+}
+
+/// The use of a device: who uses it now, and what reports say of earlier users.
+pub struct Usage {
+    user: User,
+    /// Counters of guests that are gone.
+    past: Vec<ShareReport>,
+    /// Handoffs between guests that are gone.
+    handoffs: Handoffs,
+    /// What reports call the last use.
+    model: &'static str,
+}
+
+impl Usage {
+    /// Nobody has used the device yet.
+    pub fn new() -> Self {
+        let model = Mode::Passthrough.word();
+        Self { user: User::Nobody, past: Vec::new(), handoffs: Handoffs::default(), model }
+    }
+
+    /// Gives a guest its function of the device.
+    ///
+    /// # Errors
+    /// Says why it cannot have one.
+    pub fn attach(
+        &mut self,
+        device: &Arc<Device>,
+        attachment: &Attachment,
+        guest: Guest,
+        addresses: &mut BarAddresses,
+    ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+        Ok(match attachment {
+            Attachment::Passthrough(options) => self.attach_owner(device, options, guest, addresses)?,
+            Attachment::Vpio(options) if device.function.masters_bus() => {
+                let choice = CardChoice::like_physical(device, options)?;
+                self.attach_software_card(device, attachment.mode(), &choice, guest, addresses)?
+            }
+            Attachment::Vpio(options) => self.attach_in_turn(device, options, guest)?,
+            Attachment::Emulated(options) => {
+                let choice = CardChoice::any(device, options)?;
+                self.attach_software_card(device, attachment.mode(), &choice, guest, addresses)?
+            }
+        })
+    }
+
+    fn attach_owner(
+        &mut self,
+        device: &Arc<Device>,
+        options: &config::Passthrough,
+        guest: Guest,
+        addresses: &mut BarAddresses,
+    ) -> Result<Arc<PassthroughFunction>, AttachError> {
+        let User::Nobody = self.user else { return Err(AttachError::Busy) };
+        let function = PassthroughFunction::new(device, options, guest, addresses)?;
+        self.model = Mode::Passthrough.word();
+        self.user = User::Owner(function.clone());
+        Ok(function)
+    }
+
+    fn attach_in_turn(
+        &mut self,
+        device: &Arc<Device>,
+        options: &config::Vpio,
+        guest: Guest,
+    ) -> Result<Arc<Ne2000Function>, AttachError> {
+        if device.ports.1 == 0 {
+            return Err(AttachError::NoPorts);
+        }
+        let card = match &self.user {
+            User::Nobody => ne2000::Card::new(device).ok_or(AttachError::NoModel)?,
+            User::Turns(card) => card.clone(),
+            User::Owner(_) | User::Driver(_) => return Err(AttachError::Busy),
+        };
+        let function = card.attach(options, guest)?;
+        self.model = card.model();
+        self.user = User::Turns(card);
+        Ok(function)
+    }
+
+    fn attach_software_card(
+        &mut self,
+        device: &Arc<Device>,
+        mode: Mode,
+        choice: &CardChoice,
+        guest: Guest,
+        addresses: &mut BarAddresses,
+    ) -> Result<Arc<NicFunction>, AttachError> {
+        let card = match &self.user {
+            User::Nobody => nic::Card::start(device, mode)?,
+            User::Driver(card) if card.mode() == mode => card.clone(),
+            User::Owner(_) | User::Turns(_) | User::Driver(_) => return Err(AttachError::Busy),
+        };
+        self.model = card.model();
+        self.user = User::Driver(card.clone());
+        let function = card.plug_in(choice, guest, addresses);
+        if function.is_err() {
+            self.end_if_unused(device);
+        }
+        function
+    }
+
+    /// A guest has left, and `report` says what it did.
+    pub fn left(&mut self, device: &Device, report: Option<ShareReport>) {
+        self.past.extend(report);
+        self.end_if_unused(device);
+    }
+
+    /// If nobody has the device any more, it is silent, and free for any use.
+    fn end_if_unused(&mut self, device: &Device) {
+        let in_use = match &self.user {
+            User::Nobody => true,
+            User::Owner(_) => false,
+            User::Turns(card) => card.has_guests(),
+            User::Driver(card) => card.has_guests(),
+        };
+        if in_use {
+            return;
+        }
+        device.close_line();
+        let Handoffs { all, forced } = match core::mem::replace(&mut self.user, User::Nobody) {
+            User::Nobody | User::Owner(_) => Handoffs::default(),
+            User::Turns(card) => card.handoffs(),
+            User::Driver(card) => card.stop(),
+        };
+        self.handoffs.all += all;
+        self.handoffs.forced += forced;
+    }
+
+    /// Deals with an interrupt of the device's line.
+    pub fn interrupt(&self) {
+        match &self.user {
+            User::Nobody => {}
+            User::Owner(function) => function.interrupt(),
+            User::Turns(card) => card.interrupt(),
+            User::Driver(card) => card.interrupt(),
+        }
+    }
+
+    /// The function raised one of its messages, which only an owner lets it do.
+    pub fn message(&self, message: u16) {
+        if let User::Owner(function) = &self.user {
+            function.message(message);
+        }
+    }
+
+    /// It is the time that the device asked for.
+    pub fn poll(&self) {
+        match &self.user {
+            User::Nobody => {}
+            User::Owner(function) => function.poll(),
+            User::Turns(card) => card.poll(),
+            User::Driver(card) => card.poll(),
+        }
+    }
+
+    /// The device and its users, past ones first.
+    pub fn report(&self, device: &Device) -> DeviceReport {
+        let mut report = DeviceReport {
+            name: device.name.clone(),
+            model: self.model.into(),
+            handoffs: self.handoffs.all,
+            forced: self.handoffs.forced,
+            interrupts: device.interrupts(),
+            shares: self.past.clone(),
+            ..DeviceReport::default()
+        };
+        match &self.user {
+            User::Nobody | User::Owner(_) => {}
+            User::Turns(card) => card.add_to(&mut report),
+            User::Driver(card) => card.add_to(&mut report),
+        }
+        report
+    }
+}

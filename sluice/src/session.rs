@@ -16,6 +16,7 @@ use crate::server::Server;
 use crate::workspace::{self, shortened};
 use anyhow::{Context, Result, bail};
 use sluice_abi::channel::{Command, Event, Request, encode};
+use sluice_abi::config::AtEnd;
 use sluice_abi::report::{DomainState, Report};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
@@ -124,7 +125,8 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     let started = Instant::now();
     let elf = image::hypervisor(&options.features)?;
     let server = Server::start(0)?;
-    let bundle = bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()))?;
+    let bundle =
+        bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()), AtEnd::Off)?;
     let instance = Instance::claim(&options.name)?;
     observer.named(instance.name());
     let files = Claim::take(&workspace::scratch()?, instance.name())?;

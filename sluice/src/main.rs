@@ -28,6 +28,7 @@ mod outcome;
 mod packages;
 mod printable;
 mod qemu;
+mod qmp;
 mod rootfs;
 mod run;
 mod scenario;

@@ -12,6 +12,7 @@ use crate::name::Name;
 use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
 use crate::printable::{GuestText, Printable};
 use crate::qemu::{self, Accel, Boot, Loaded};
+use crate::qmp::{Act, Monitor};
 use crate::server::Server;
 use crate::workspace::{self, shortened};
 use anyhow::{Context, Result, bail};
@@ -66,6 +67,8 @@ pub struct Options {
     pub qemu_args: Vec<String>,
     /// Features of the hypervisor to build with.
     pub features: Vec<Name>,
+    /// The machine has a screen and a keyboard, which an observer uses ([`Steer::act`]).
+    pub screen: bool,
 }
 
 impl Options {
@@ -80,6 +83,7 @@ impl Options {
             icount: false,
             qemu_args: Vec::new(),
             features: Vec::new(),
+            screen: false,
         }
     }
 }
@@ -87,12 +91,18 @@ impl Options {
 /// Sends commands from within an [`Observer`].
 pub struct Steer {
     commands: Vec<Command>,
+    acts: Vec<Act>,
 }
 
 impl Steer {
     /// Sends a command; its answer is not waited for.
     pub fn send(&mut self, command: Command) {
         self.commands.push(command);
+    }
+
+    /// Does something at the machine, if it has a screen.
+    pub fn act(&mut self, act: Act) {
+        self.acts.push(act);
     }
 }
 
@@ -155,7 +165,12 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         icount: options.icount,
         extra: &options.qemu_args,
     };
-    let arguments = qemu::arguments(setup, &machine)?;
+    let mut arguments = qemu::arguments(setup, &machine)?;
+    if options.screen {
+        let path = instance.monitor();
+        arguments.extend(["-vga", "std", "-qmp"].map(str::to_owned));
+        arguments.push(format!("unix:{},server=on,wait=off", qemu::text(&path)?));
+    }
     let mut child = qemu::start(&arguments)?;
     let complaints = collect_complaints(&mut child);
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;
@@ -168,6 +183,9 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         });
     }
     let mut session = Session::new(setup, &consoles, options.timeout, to_hypervisor)?;
+    if options.screen {
+        session.monitor = Some(Monitor::connect(&instance.monitor())?);
+    }
     let ended = session.follow(&inputs, &mut child, started, observer)?;
     let complaints = complaints.join().unwrap_or_default();
     let (status, problems) = session.judge(ended, &complaints);
@@ -257,6 +275,7 @@ struct Live {
 
 struct Session {
     guests: Vec<Live>,
+    monitor: Option<Monitor>,
     channel: Option<UnixStream>,
     log: PathBuf,
     timeout: Option<Duration>,
@@ -295,6 +314,7 @@ impl Session {
             .collect::<Result<_>>()?;
         Ok(Self {
             guests,
+            monitor: None,
             channel,
             log: consoles.join(LOG),
             timeout,
@@ -317,7 +337,7 @@ impl Session {
         let mut closed = self.channel.is_none();
         let mut asked_last = None;
         loop {
-            let mut steer = Steer { commands: Vec::new() };
+            let mut steer = Steer { commands: Vec::new(), acts: Vec::new() };
             match inputs.recv_timeout(TICK) {
                 Ok(Input::Event(event)) => self.on_event(event, observer, &mut steer)?,
                 Ok(Input::Closed) => closed = true,
@@ -335,6 +355,9 @@ impl Session {
             observer.tick(&mut steer);
             for command in steer.commands {
                 self.command(command);
+            }
+            if let Some(monitor) = &mut self.monitor {
+                steer.acts.iter().try_for_each(|act| monitor.act(act))?;
             }
             if self.timeout.is_some_and(|timeout| started.elapsed() > timeout) {
                 let asked = *asked_last.get_or_insert_with(|| {

@@ -1,7 +1,7 @@
 //! A screen of pixels in memory, as a boot loader leaves it (Multiboot2 Specification 2.0, 3.6.13, "Framebuffer info").
 
 use crate::{Cell, Colour, Surface};
-use embedded_graphics::geometry::Point;
+use embedded_graphics::geometry::{OriginDimensions, Point};
 use embedded_graphics::image::GetPixel;
 use embedded_graphics::mono_font::MonoFont;
 use embedded_graphics::mono_font::ascii::{FONT_6X10, FONT_8X13, FONT_10X20};
@@ -103,13 +103,28 @@ impl<P: Pixels> Framebuffer<P> {
     /// See [`GeometryError`].
     pub fn new(pixels: P, geometry: Geometry) -> Result<Self, GeometryError> {
         geometry.check()?;
-        let roomy = |font: &&MonoFont<'_>| {
-            let size = font.character_size;
-            geometry.width >= 100 * size.width && geometry.height >= 30 * size.height
-        };
-        let font = [&FONT_10X20, &FONT_8X13].into_iter().find(roomy).unwrap_or(&FONT_6X10);
+        let font = font_for(geometry.width, geometry.height);
         Ok(Self { pixels, geometry, font })
     }
+}
+
+/// The font of a screen of so many pixels.
+pub(crate) fn font_for(width: u32, height: u32) -> &'static MonoFont<'static> {
+    let roomy = |font: &&MonoFont<'_>| {
+        let size = font.character_size;
+        width >= 100 * size.width && height >= 30 * size.height
+    };
+    [&FONT_10X20, &FONT_8X13].into_iter().find(roomy).unwrap_or(&FONT_6X10)
+}
+
+/// Whether a pixel of a character is ink.
+pub(crate) fn glyph(font: &MonoFont<'_>, character: u8, x: u32, y: u32) -> bool {
+    let size = font.character_size;
+    let index = font.glyph_mapping.index(char::from(character)) as u32;
+    let across = (font.image.size().width / size.width).max(1);
+    let point =
+        Point::new((index % across * size.width + x) as i32, (index / across * size.height + y) as i32);
+    font.image.pixel(point) == Some(BinaryColor::On)
 }
 
 impl<P: Pixels> Surface for Framebuffer<P> {
@@ -126,9 +141,6 @@ impl<P: Pixels> Surface for Framebuffer<P> {
             return;
         }
         let size = self.font.character_size;
-        let index = self.font.glyph_mapping.index(char::from(cell.character)) as u32;
-        let across = (self.font.image_width() / size.width).max(1);
-        let (left, top) = (index % across * size.width, index / across * size.height);
         let bytes = self.geometry.pixel_bytes();
         let [ink, paper] = [cell.style.ink, cell.style.paper].map(|colour| self.geometry.pixel(rgb(colour)));
         let at = column as u64 * u64::from(size.width) * u64::from(bytes)
@@ -136,25 +148,12 @@ impl<P: Pixels> Surface for Framebuffer<P> {
         for y in 0..size.height {
             let mut line = [0; MOST_BYTES];
             for (x, pixel) in (0..size.width).zip(line.chunks_exact_mut(bytes as usize)) {
-                let point = Point::new((left + x) as i32, (top + y) as i32);
-                let value = if self.font.image.pixel(point) == Some(BinaryColor::On) { ink } else { paper };
+                let value = if glyph(self.font, cell.character, x, y) { ink } else { paper };
                 pixel.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
             }
             let used = line.get(..(size.width * bytes) as usize).unwrap_or_default();
             self.pixels.write(at + u64::from(y) * u64::from(self.geometry.pitch), used);
         }
-    }
-}
-
-/// Pixels in a row of a font's picture.
-trait ImageWidth {
-    fn image_width(&self) -> u32;
-}
-
-impl ImageWidth for MonoFont<'_> {
-    fn image_width(&self) -> u32 {
-        use embedded_graphics::geometry::OriginDimensions;
-        self.image.size().width
     }
 }
 
@@ -174,14 +173,14 @@ const fn rgb(colour: Colour) -> [u8; 3] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::Style;
     use alloc::vec;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    struct Memory(Vec<u8>);
+    pub(crate) struct Memory(Vec<u8>);
 
     impl Pixels for Memory {
         fn write(&mut self, offset: u64, bytes: &[u8]) {
@@ -196,12 +195,18 @@ mod tests {
         Channel { position: 0, bits: 8 },
     ];
 
-    fn geometry(width: u32, height: u32) -> Geometry {
+    pub(crate) fn geometry(width: u32, height: u32) -> Geometry {
         Geometry { width, height, pitch: width * 4, bits: 32, channels: RGB }
     }
 
-    fn screen(geometry: Geometry) -> Framebuffer<Memory> {
+    pub(crate) fn screen(geometry: Geometry) -> Framebuffer<Memory> {
         Framebuffer::new(Memory(vec![0; geometry.bytes() as usize]), geometry).unwrap()
+    }
+
+    impl Framebuffer<Memory> {
+        pub(crate) fn memory(&self) -> &[u8] {
+            &self.pixels.0
+        }
     }
 
     /// The picture of a screen, `#` for everything that is not black.

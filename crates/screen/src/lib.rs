@@ -11,6 +11,7 @@
 extern crate alloc;
 
 mod canvas;
+pub mod decode;
 mod framebuffer;
 mod page;
 mod screen;

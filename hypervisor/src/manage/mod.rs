@@ -101,7 +101,7 @@ pub fn next_output(processor: u32) -> u64 {
         return u64::MAX;
     }
     let output = if attention::has_output() { OUTPUT_AT.load(Ordering::Relaxed) } else { u64::MAX };
-    output.min(operator::next())
+    output.min(attention::output_later()).min(operator::next())
 }
 
 /// Sends for a while, as no guest wants the first processor. Returns false if nothing could be sent.
@@ -149,6 +149,10 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
         watch: verify::Watch::default(),
         info,
     };
+    // What firmware may have written to the port is no part of the first message.
+    if present {
+        manager.outgoing.push_back(channel::DELIMITER);
+    }
     let names = manager.entries.iter().map(|entry| entry.config.name.clone()).collect();
     manager.send(&Event::Hello { version: channel::VERSION, domains: names });
     for index in 0..manager.entries.len() {
@@ -170,7 +174,8 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
 pub fn service() {
     let asked = attention::take();
     let now = tsc::now();
-    let due = attention::has_output() && OUTPUT_AT.load(Ordering::Relaxed) <= now;
+    let due = attention::has_output() && OUTPUT_AT.load(Ordering::Relaxed) <= now
+        || attention::output_later() <= now;
     let look = operator::next() <= now;
     if (asked || due || look)
         && let Some(manager) = MANAGER.lock().as_mut()

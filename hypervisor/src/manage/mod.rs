@@ -23,6 +23,7 @@ use crate::x86::tsc;
 use crate::{cpu, power, sched};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -157,10 +158,12 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
     manager.send(&Event::Hello { version: channel::VERSION, domains: names });
     for index in 0..manager.entries.len() {
         if let Err(error) = manager.build(index) {
-            let name = &manager.entries[index].config.name;
-            log::error!("domain {name}: cannot be built: {error}");
-            power::fail(power::code::CONFIGURATION);
+            manager.give_up(index, error);
         }
+    }
+    if manager.entries.iter().all(|entry| entry.live.is_none()) {
+        log::error!("no guest can start");
+        power::fail(power::code::CONFIGURATION);
     }
     for entry in &manager.entries {
         if let (Some(domain), false) = (&entry.live, entry.config.paused) {
@@ -259,6 +262,23 @@ impl Manager {
         sched::admit(&domain);
         entry.live = Some(domain);
         Ok(())
+    }
+
+    /// A domain cannot be built: says so, and goes on without it.
+    fn give_up(&mut self, index: usize, error: build::BuildError) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let (name, reason) = (entry.config.name.clone(), format!("cannot be built: {error}"));
+        log::error!("domain {name}: {reason}");
+        let state = DomainState::Crashed;
+        entry.announced = state;
+        entry.last = Some(DomainReport {
+            name,
+            state,
+            end_reason: reason.clone(),
+            restarts: entry.restarts,
+            ..DomainReport::default()
+        });
+        self.send(&Event::State { domain: index as u16, state, reason });
     }
 
     fn service(&mut self) {
@@ -378,7 +398,7 @@ impl Manager {
                 entry.restarts += 1;
                 match self.build(index) {
                     Ok(()) => self.run(index),
-                    Err(error) => log::error!("domain {index}: cannot be built again: {error}"),
+                    Err(error) => self.give_up(index, error),
                 }
             }
         }

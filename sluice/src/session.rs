@@ -459,8 +459,9 @@ impl Session {
         let mut fine = client.send(&Event::Hello { version: sluice_abi::channel::VERSION, domains });
         for (index, live) in (0..).zip(&self.guests) {
             let (state, reason) = (live.guest.state, live.guest.reason.raw().to_owned());
-            fine &= client.send(&Event::State { domain: index, state, reason });
+            // In this order: who waits for the end of a console gets what it said before.
             fine &= client.send(&Event::Console { domain: index, bytes: live.tail.clone() });
+            fine &= client.send(&Event::State { domain: index, state, reason });
         }
         if fine {
             self.clients.insert(id, client);

@@ -3,6 +3,7 @@
 use arrayvec::{ArrayString, ArrayVec};
 use core::ops::Range;
 use sluice_memory::{Hpa, PAGE_SIZE};
+use sluice_screen::Geometry;
 
 /// Most regions of the memory map that are kept.
 pub const MAX_REGIONS: usize = 128;
@@ -59,6 +60,29 @@ impl Region {
     }
 }
 
+/// What the boot loader left on the machine's screen.
+#[derive(Clone, Copy, Debug)]
+pub enum Display {
+    /// Characters, in the text mode of a VGA.
+    Text {
+        /// Where they are.
+        address: Hpa,
+        /// Characters in a row.
+        columns: u32,
+        /// Rows.
+        rows: u32,
+        /// Bytes from a row to the next.
+        pitch: u32,
+    },
+    /// Pixels.
+    Pixels {
+        /// Where they are.
+        address: Hpa,
+        /// How they lie there.
+        geometry: Geometry,
+    },
+}
+
 /// What the boot loader told, copied out of its memory.
 #[derive(Clone, Debug)]
 pub struct BootInfo {
@@ -70,6 +94,8 @@ pub struct BootInfo {
     pub rsdp: Option<Hpa>,
     /// The boot module: address and bytes.
     pub bundle: Option<(Hpa, u64)>,
+    /// The machine's screen, if the loader knows one.
+    pub display: Option<Display>,
     /// The command line, cut off at 256 bytes.
     pub cmdline: ArrayString<256>,
 }
@@ -77,7 +103,14 @@ pub struct BootInfo {
 impl BootInfo {
     /// What every protocol begins with.
     pub fn new(protocol: &'static str) -> Self {
-        Self { protocol, memory: ArrayVec::new(), rsdp: None, bundle: None, cmdline: ArrayString::new() }
+        Self {
+            protocol,
+            memory: ArrayVec::new(),
+            rsdp: None,
+            bundle: None,
+            display: None,
+            cmdline: ArrayString::new(),
+        }
     }
 
     /// Notes a range of the memory map; `kind` as in an E820 or multiboot2 entry.

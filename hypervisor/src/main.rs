@@ -25,6 +25,7 @@ mod pci;
 mod power;
 mod run;
 mod sched;
+mod screen;
 mod svm;
 mod sync;
 mod uart;

@@ -2,7 +2,9 @@
 
 use crate::cpu;
 use crate::firmware::acpi;
+use crate::screen;
 use crate::x86::port;
+use sluice_screen::Style;
 
 /// Port of QEMU's `isa-debug-exit` device; QEMU ends with status `value << 1 | 1`. Nothing listens there
 /// on other machines.
@@ -24,9 +26,14 @@ pub fn off() -> ! {
     cpu::halt()
 }
 
-/// Ends the run with a status that is not zero, where that is possible (QEMU); halts otherwise.
+/// Ends the run with a status that is not zero, where that is possible (QEMU); halts otherwise, with the reason on the screen.
 pub fn fail(code: u8) -> ! {
     cpu::halt_others();
+    let title = match code {
+        code::CONFIGURATION => " Sluice cannot run this: the last lines of its log say why",
+        _ => " Sluice has failed: the last lines of its log say where",
+    };
+    screen::show_log(title, Style::FAILURE);
     port::outl(DEBUG_EXIT, code.into());
     cpu::halt()
 }

@@ -97,11 +97,6 @@ impl Uart {
         }
     }
 
-    /// Sends bytes as they are.
-    pub fn write_all(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write(*byte));
-    }
-
     /// Raises an interrupt for received bytes, or stops it.
     pub fn enable_receive_interrupt(&mut self, enable: bool) {
         if self.present {

@@ -6,7 +6,7 @@ use crate::cpio::Archive;
 use crate::kernels::{self, Kernel};
 use crate::rootfs;
 use anyhow::{Context, Result, bail};
-use sluice_abi::config as abi;
+use sluice_abi::config::{self as abi, AtEnd};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -21,8 +21,9 @@ pub struct Bundle {
     pub kernels: Vec<(String, String, String)>,
 }
 
-/// Collects everything a setup names. `extra_cmdline` is put in front of every guest's own command line.
-pub fn build(setup: &Setup, extra_cmdline: &str) -> Result<Bundle> {
+/// Collects everything a setup names. `extra_cmdline` is put in front of every guest's own command line; `at_end` is what the
+/// machine does at the end if the setup does not say.
+pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle> {
     // Scenarios run side by side; one of them fills the cache.
     static CACHE: Mutex<()> = Mutex::new(());
     let _one_at_a_time = CACHE.lock();
@@ -67,7 +68,12 @@ pub fn build(setup: &Setup, extra_cmdline: &str) -> Result<Bundle> {
         .iter()
         .map(|device| abi::Device { name: device.name.get_ref().clone(), select: *device.select.get_ref() })
         .collect();
-    let config = abi::Config { version: abi::VERSION, domains, devices };
+    let config = abi::Config {
+        version: abi::VERSION,
+        domains,
+        devices,
+        at_end: setup.machine.at_end.unwrap_or(at_end),
+    };
 
     let mut archive = Archive::new();
     archive.file(sluice_abi::bundle::CONFIG, 0o644, &postcard::to_allocvec(&config).context("encoding")?);

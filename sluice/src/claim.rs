@@ -29,6 +29,8 @@ pub enum Member {
     Control,
     /// The socket for the hypervisor.
     Channel,
+    /// The socket of QEMU's monitor.
+    Monitor,
     /// The bundle.
     Bundle,
     /// What GRUB is told.
@@ -38,11 +40,12 @@ pub enum Member {
 }
 
 impl Member {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Lock,
         Self::Checkout,
         Self::Control,
         Self::Channel,
+        Self::Monitor,
         Self::Bundle,
         Self::GrubConfig,
         Self::Image,
@@ -55,6 +58,7 @@ impl Member {
             Self::Checkout => "checkout",
             Self::Control => "control",
             Self::Channel => "channel",
+            Self::Monitor => "monitor",
             Self::Bundle => "bundle.cpio",
             Self::GrubConfig => "grub.cfg",
             Self::Image => "sluice.iso",

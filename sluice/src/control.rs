@@ -60,6 +60,11 @@ impl Instance {
         self.claim.path(Member::Channel)
     }
 
+    /// The path of the socket of QEMU's monitor.
+    pub fn monitor(&self) -> PathBuf {
+        self.claim.path(Member::Monitor)
+    }
+
     /// Listens for the hypervisor.
     pub fn listen_for_hypervisor(&self) -> Result<UnixListener> {
         self.listen(Member::Channel)

@@ -143,9 +143,11 @@ fn graft(place: &str, file: &Path) -> OsString {
 }
 
 /// The log also goes to the first serial port, so GRUB leaves that one alone. Slow drives fail to
-/// read now and then under UEFI: it tries again.
+/// read now and then under UEFI: it tries again. Under UEFI there are only pixels, for which GRUB loads drivers;
+/// under a BIOS the screen stays in its text mode.
 const GRUB_CONFIG: &str = "\
 set timeout=0
+if [ \"$grub_platform\" = efi ]; then insmod all_video; fi
 menuentry Sluice {
     until multiboot2 /boot/sluice; do sleep 1; done
     until module2 /boot/bundle bundle; do sleep 1; done

@@ -28,6 +28,7 @@ mod outcome;
 mod packages;
 mod printable;
 mod qemu;
+mod qmp;
 mod rootfs;
 mod run;
 mod scenario;
@@ -44,6 +45,7 @@ use cli::{Cli, Command, TestArguments};
 use outcome::Status;
 use printable::Lines;
 use sluice_abi::channel::Command as Order;
+use sluice_abi::config::AtEnd;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -87,12 +89,12 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Run(arguments) => return run::run(&arguments),
         Command::Image { file, output } => {
             let setup = config::load(&file)?;
-            let bundle = bundle::build(&setup, "")?;
+            let bundle = bundle::build(&setup, "", AtEnd::Stay)?;
             image::iso(&image::hypervisor(&[])?, &bundle.bytes, &output)?;
             println!("{}: boots under BIOS and UEFI", output.display());
         }
         Command::Bundle { file, output, cmdline } => {
-            let bundle = bundle::build(&config::load(&file)?, &cmdline)?;
+            let bundle = bundle::build(&config::load(&file)?, &cmdline, AtEnd::Off)?;
             std::fs::write(&output, &bundle.bytes)
                 .with_context(|| format!("could not write {}", output.display()))?;
             let guests = bundle.config.domains.len();

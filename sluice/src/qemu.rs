@@ -176,7 +176,7 @@ fn iommu(setup: &Setup) -> Option<String> {
     }
 }
 
-fn text(path: &Path) -> Result<String> {
+pub fn text(path: &Path) -> Result<String> {
     match path.to_str() {
         Some(text) if !text.contains(',') => Ok(text.to_owned()),
         _ => bail!("QEMU cannot take the path {}", path.display()),

@@ -33,6 +33,7 @@ pub fn run(arguments: &RunArguments) -> Result<Status> {
         icount: arguments.icount,
         qemu_args: arguments.qemu_args.clone(),
         features: arguments.features.clone(),
+        screen: false,
     };
     let mut progress = Progress::new(&setup, arguments, name);
     let outcome = session::run(&setup, &options, &mut progress)?;

@@ -12,11 +12,13 @@ use crate::name::Name;
 use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
 use crate::printable::{GuestText, Printable};
 use crate::qemu::{self, Accel, Boot, Loaded};
+use crate::qmp::{Act, Monitor};
 use crate::server::Server;
 use crate::workspace::{self, shortened};
 use anyhow::{Context, Result, bail};
 use sluice_abi::DomainId;
 use sluice_abi::channel::{Command, Event, Request, encode};
+use sluice_abi::config::AtEnd;
 use sluice_abi::report::{DomainState, Report};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
@@ -66,6 +68,8 @@ pub struct Options {
     pub qemu_args: Vec<String>,
     /// Features of the hypervisor to build with.
     pub features: Vec<Name>,
+    /// The machine has a screen and a keyboard, which an observer uses ([`Steer::act`]).
+    pub screen: bool,
 }
 
 impl Options {
@@ -80,6 +84,7 @@ impl Options {
             icount: false,
             qemu_args: Vec::new(),
             features: Vec::new(),
+            screen: false,
         }
     }
 }
@@ -87,12 +92,18 @@ impl Options {
 /// Sends commands from within an [`Observer`].
 pub struct Steer {
     commands: Vec<Command>,
+    acts: Vec<Act>,
 }
 
 impl Steer {
     /// Sends a command; its answer is not waited for.
     pub fn send(&mut self, command: Command) {
         self.commands.push(command);
+    }
+
+    /// Does something at the machine, if it has a screen.
+    pub fn act(&mut self, act: Act) {
+        self.acts.push(act);
     }
 }
 
@@ -125,7 +136,8 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     let started = Instant::now();
     let elf = image::hypervisor(&options.features)?;
     let server = Server::start(0)?;
-    let bundle = bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()))?;
+    let bundle =
+        bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()), AtEnd::Off)?;
     let instance = Instance::claim(&options.name)?;
     observer.named(instance.name());
     let files = Claim::take(&workspace::scratch()?, instance.name())?;
@@ -154,7 +166,12 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         icount: options.icount,
         extra: &options.qemu_args,
     };
-    let arguments = qemu::arguments(setup, &machine)?;
+    let mut arguments = qemu::arguments(setup, &machine)?;
+    if options.screen {
+        let path = instance.monitor();
+        arguments.extend(["-vga", "std", "-qmp"].map(str::to_owned));
+        arguments.push(format!("unix:{},server=on,wait=off", qemu::text(&path)?));
+    }
     let mut child = qemu::start(&arguments)?;
     let complaints = collect_complaints(&mut child);
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;
@@ -167,6 +184,9 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         });
     }
     let mut session = Session::new(setup, &consoles, options.timeout, to_hypervisor)?;
+    if options.screen {
+        session.monitor = Some(Monitor::connect(&instance.monitor())?);
+    }
     let ended = session.follow(&inputs, &mut child, started, observer)?;
     let complaints = complaints.join().unwrap_or_default();
     let (status, problems) = session.judge(ended, &complaints);
@@ -256,6 +276,7 @@ struct Live {
 
 struct Session {
     guests: Vec<Live>,
+    monitor: Option<Monitor>,
     channel: Option<UnixStream>,
     log: PathBuf,
     timeout: Option<Duration>,
@@ -294,6 +315,7 @@ impl Session {
             .collect::<Result<_>>()?;
         Ok(Self {
             guests,
+            monitor: None,
             channel,
             log: consoles.join(LOG),
             timeout,
@@ -316,7 +338,7 @@ impl Session {
         let mut closed = self.channel.is_none();
         let mut asked_last = None;
         loop {
-            let mut steer = Steer { commands: Vec::new() };
+            let mut steer = Steer { commands: Vec::new(), acts: Vec::new() };
             match inputs.recv_timeout(TICK) {
                 Ok(Input::Event(event)) => self.on_event(event, observer, &mut steer)?,
                 Ok(Input::Closed) => closed = true,
@@ -334,6 +356,9 @@ impl Session {
             observer.tick(&mut steer);
             for command in steer.commands {
                 self.command(command);
+            }
+            if let Some(monitor) = &mut self.monitor {
+                steer.acts.iter().try_for_each(|act| monitor.act(act))?;
             }
             if self.timeout.is_some_and(|timeout| started.elapsed() > timeout) {
                 let asked = *asked_last.get_or_insert_with(|| {
@@ -435,8 +460,9 @@ impl Session {
         let mut fine = client.send(&Event::Hello { version: sluice_abi::channel::VERSION, domains });
         for (domain, live) in (0..).map(DomainId).zip(&self.guests) {
             let (state, reason) = (live.guest.state, live.guest.reason.raw().to_owned());
-            fine &= client.send(&Event::State { domain, state, reason });
+            // In this order: who waits for the end of a console gets what it said before.
             fine &= client.send(&Event::Console { domain, bytes: live.tail.clone() });
+            fine &= client.send(&Event::State { domain, state, reason });
         }
         if fine {
             self.clients.insert(id, client);

@@ -113,7 +113,10 @@ pub enum CommandError {
     DeviceBusy,
 }
 
-/// Encodes one frame, final zero included.
+/// Ends a frame, and whatever came before the first.
+pub const DELIMITER: u8 = 0;
+
+/// Encodes one frame, final [`DELIMITER`] included.
 ///
 /// # Errors
 /// Fails only when the allocator does.
@@ -131,7 +134,7 @@ pub struct Decoder {
 impl Decoder {
     /// Takes one byte; returns a message when it completes one. Damaged frames are dropped.
     pub fn push<T: DeserializeOwned>(&mut self, byte: u8) -> Option<T> {
-        if byte != 0 {
+        if byte != DELIMITER {
             if self.buffer.len() < MAX_FRAME {
                 self.buffer.push(byte);
             } else {

@@ -20,6 +20,23 @@ pub struct Config {
     pub domains: Vec<Domain>,
     /// The physical devices that guests share.
     pub devices: Vec<Device>,
+    /// What the machine does when all guests have ended.
+    pub at_end: AtEnd,
+}
+
+/// What the machine does when all guests have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AtEnd {
+    /// It switches itself off.
+    #[default]
+    Off,
+    /// It shows on its screen what became of them, until somebody switches it off. Without a screen it switches itself off.
+    Stay,
+}
+
+impl AtEnd {
+    /// All of them, by their words in the configuration file.
+    pub const ALL: [(&'static str, Self); 2] = [("off", Self::Off), ("stay", Self::Stay)];
 }
 
 /// One guest.
@@ -349,6 +366,7 @@ mod tests {
             version: VERSION,
             domains: vec![domain],
             devices: vec![Device { name: "nic0".into(), select }],
+            at_end: AtEnd::Off,
         }
     }
 

@@ -16,7 +16,8 @@ global_asm!(
     ".long 4, 4, 18",
     ".asciz \"Xen\"",
     ".long boot_entry_pvh - BASE",
-    // Multiboot2 header: architecture i386, tags: entry address (3), modules page-aligned (6), end (0).
+    // Multiboot2 header: architecture i386, tags: entry address (3), a screen of 1024 by 768 pixels if there is one (5, optional),
+    // modules page-aligned (6), end (0).
     ".section .boot.header, \"ax\", @progbits",
     ".balign 8",
     "multiboot2_header:",
@@ -25,6 +26,9 @@ global_asm!(
     ".balign 8",
     ".short 3, 0",
     ".long 12, boot_entry_multiboot2 - BASE",
+    ".balign 8",
+    ".short 5, 1",
+    ".long 20, 1024, 768, 32",
     ".balign 8",
     ".short 6, 0",
     ".long 8",

@@ -10,7 +10,11 @@ use crate::cpu::{self, apic, frequency, gdt, idt, smp, timer};
 use crate::firmware::acpi;
 use crate::handover::BootInfo;
 use crate::irq::ioapic;
-use crate::{iommu, log, mm, panic, pci, run};
+use crate::{iommu, log, mm, panic, pci, power, run, screen, svm};
+use sluice_screen::Style;
+
+/// Title of the screen until there are guests.
+const STARTING: &str = concat!(" Sluice ", env!("CARGO_PKG_VERSION"), " starts");
 
 static INFO: crate::sync::Once<BootInfo> = crate::sync::Once::new();
 
@@ -44,6 +48,8 @@ extern "C" fn rust_entry(magic: u32, address: u32) -> ! {
     }
     cpu::init_control();
     mm::init(info);
+    screen::init(info);
+    screen::show_log(STARTING, Style::BAR);
     acpi::init(info.rsdp);
     apic::probe(acpi::apic_ids().iter().any(|id| *id > 254));
     apic::init();
@@ -74,6 +80,10 @@ extern "C" fn late() -> ! {
         mm::free_bytes() >> 20,
     );
     selftest::run(info.option("selftest").unwrap_or_default());
+    if let Err(why) = svm::check() {
+        ::log::error!("this processor cannot run guests: {why}");
+        power::fail(power::code::CONFIGURATION);
+    }
     smp::release(run::run_cpu);
     guests::run(info)
 }

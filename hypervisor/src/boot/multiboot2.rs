@@ -1,8 +1,9 @@
 //! The multiboot2 boot protocol (Multiboot2 Specification 2.0, 3.6), as GRUB speaks it under BIOS and UEFI.
 
-use crate::handover::BootInfo;
+use crate::handover::{BootInfo, Display};
 use crate::mm::{self, Hpa};
 use crate::sync::Once;
+use sluice_screen::{Channel, Geometry};
 
 /// What a multiboot2 loader leaves in EAX.
 pub const MAGIC: u32 = 0x36d7_6289;
@@ -12,6 +13,7 @@ mod tag {
     pub const CMDLINE: u32 = 1;
     pub const MODULE: u32 = 3;
     pub const MEMORY_MAP: u32 = 6;
+    pub const FRAMEBUFFER: u32 = 8;
     pub const RSDP_V1: u32 = 14;
     pub const RSDP_V2: u32 = 15;
 }
@@ -70,8 +72,27 @@ fn read_tag(kind: u32, tag: &[u8], info: &mut BootInfo) {
                 info.add_region(u64_at(entry, 0), u64_at(entry, 8), u32_at(entry, 16));
             }
         }
+        tag::FRAMEBUFFER => info.display = display(tag),
         tag::RSDP_V2 => info.rsdp = keep_rsdp(&tag[8..]),
         tag::RSDP_V1 if info.rsdp.is_none() => info.rsdp = keep_rsdp(&tag[8..]),
         _ => {}
+    }
+}
+
+/// The screen that the loader describes (3.6.13); `None` for kinds that are not used here, such as palettes.
+fn display(tag: &[u8]) -> Option<Display> {
+    const PIXELS: u8 = 1;
+    const TEXT: u8 = 2;
+    let byte = |at: usize| tag.get(at).copied().unwrap_or(0);
+    let address = Hpa::new(u64_at(tag, 8));
+    let (pitch, width, height) = (u32_at(tag, 16), u32_at(tag, 20), u32_at(tag, 24));
+    match byte(29) {
+        PIXELS => {
+            let channels = [32, 34, 36].map(|at| Channel { position: byte(at), bits: byte(at + 1) });
+            let geometry = Geometry { width, height, pitch, bits: byte(28), channels };
+            Some(Display::Pixels { address, geometry })
+        }
+        TEXT => Some(Display::Text { address, columns: width, rows: height, pitch }),
+        _ => None,
     }
 }

@@ -1,10 +1,13 @@
 //! What a domain asks of who manages it, on the boot processor: to look at its console, or that it has ended.
 
 use crate::cpu;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static MANAGER: AtomicBool = AtomicBool::new(true);
 static OUTPUT: AtomicBool = AtomicBool::new(false);
+static LATER: AtomicU64 = AtomicU64::new(NEVER);
+
+const NEVER: u64 = u64::MAX;
 
 /// Asks the boot processor to look at the channel, the consoles and ended domains.
 pub fn ask() {
@@ -35,12 +38,31 @@ pub fn ask_for_output() -> bool {
     first && own
 }
 
+/// A console has begun a line, which is to be sent at this TSC even if it does not end. Returns true if this is the first
+/// processor, and does not know yet.
+pub fn ask_for_output_at(tsc: u64) -> bool {
+    if LATER.compare_exchange(NEVER, tsc, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return false;
+    }
+    let own = cpu::this().index == 0;
+    if !own {
+        cpu::kick(0);
+    }
+    own
+}
+
+/// TSC at which lines that were begun are to be sent; `u64::MAX`: there is none.
+pub fn output_later() -> u64 {
+    LATER.load(Ordering::SeqCst)
+}
+
 /// Whether there is output to send.
 pub fn has_output() -> bool {
     OUTPUT.load(Ordering::SeqCst)
 }
 
-/// Notes whether there is.
+/// Notes whether there is, and that it is known.
 pub fn set_output(waits: bool) {
+    LATER.store(NEVER, Ordering::SeqCst);
     OUTPUT.store(waits, Ordering::SeqCst);
 }

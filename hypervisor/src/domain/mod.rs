@@ -48,6 +48,18 @@ static BUILT: AtomicU64 = AtomicU64::new(0);
 /// For how long an interrupt that comes without end is held back.
 const HELD_NS: u64 = 1_000_000;
 
+/// For how long a console's line may stay unsent that does not end: a prompt.
+const LINE_NS: u64 = 20_000_000;
+
+/// Output of a console that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Output {
+    /// A line that was begun.
+    Begun,
+    /// A line that has ended, or enough for a message.
+    Now,
+}
+
 /// Data on its way to or from a guest.
 #[derive(Debug)]
 pub enum Transfer<'a> {
@@ -603,20 +615,27 @@ impl Domain {
     fn uart(&self, port: u16, transfer: Transfer<'_>) -> Answer {
         let offset = (port.wrapping_sub(layout::UART_PORT) & 7) as u8;
         let mut platform = self.platform.lock();
-        let mut waiting = false;
+        let mut waiting = None;
         match transfer {
             Transfer::Read(buffer) => buffer.iter_mut().for_each(|byte| *byte = platform.uart.read(offset)),
             Transfer::Write(bytes) => {
                 for byte in bytes {
                     if let Some(byte) = platform.uart.write(offset, *byte) {
-                        waiting |= self.console_output(&mut platform, byte);
+                        waiting = waiting.max(self.console_output(&mut platform, byte));
                     }
                 }
             }
         }
         let answer = self.update_uart_line(platform);
         // A processor that serves the channel itself does so before its guest goes on.
-        if waiting && attention::ask_for_output() { Answer::Attend } else { answer }
+        let asks = match waiting {
+            Some(Output::Now) => attention::ask_for_output(),
+            Some(Output::Begun) => {
+                attention::ask_for_output_at(tsc::now().saturating_add(tsc::ticks_from_ns(LINE_NS)))
+            }
+            None => false,
+        };
+        if asks { Answer::Attend } else { answer }
     }
 
     fn update_uart_line(&self, mut platform: crate::sync::SpinLockGuard<'_, Platform>) -> Answer {
@@ -649,12 +668,16 @@ impl Domain {
     }
 
     /// Queues a byte of console output. Returns whether the channel is to be asked to take what waits.
-    fn console_output(&self, platform: &mut Platform, byte: u8) -> bool {
+    fn console_output(&self, platform: &mut Platform, byte: u8) -> Option<Output> {
         let mut console = self.console.lock();
+        let begins = console.is_empty();
         console.push(byte);
         // Until somebody has taken a part: who looks before he writes loses nothing.
         platform.uart.set_busy(console.is_full());
-        byte == b'\n' || console.len() >= FLUSH
+        if byte == b'\n' || console.len() >= FLUSH {
+            return Some(Output::Now);
+        }
+        begins.then_some(Output::Begun)
     }
 
     /// Bytes of console output that nobody took in time.

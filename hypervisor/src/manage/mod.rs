@@ -8,6 +8,8 @@
 //! output slows down the guest that makes it, and its neighbours by no more than that.
 
 mod build;
+mod keyboard;
+mod operator;
 mod report;
 mod verify;
 
@@ -19,16 +21,21 @@ use crate::sync::{Rank, SpinLock};
 use crate::uart::{COM2, Uart};
 use crate::x86::tsc;
 use crate::{cpu, power, sched};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use keyboard::Key;
+use operator::Operator;
 use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::{self, Command, CommandError, Decoder, Event, Request};
-use sluice_abi::config::{self, Config};
+use sluice_abi::config::{self, AtEnd, Config};
 use sluice_abi::report::{DomainReport, DomainState};
+use sluice_screen::{Lines, Progress};
 
 /// Largest piece of console output in one message.
 const CONSOLE_CHUNK: usize = 2048;
@@ -58,6 +65,8 @@ struct Entry {
     /// Start it again once its present life is over.
     again: bool,
     announced: DomainState,
+    /// The end of its console, where somebody at the machine may look for it.
+    console: Option<Box<operator::Kept>>,
 }
 
 /// Everything behind the channel.
@@ -67,6 +76,9 @@ struct Manager {
     /// Bytes that the UART has not taken yet.
     outgoing: VecDeque<u8>,
     decoder: Decoder,
+    /// `None` on a machine without a screen.
+    operator: Option<Operator>,
+    at_end: AtEnd,
     bundle: Bundle<'static>,
     entries: Vec<Entry>,
     stopping: bool,
@@ -85,10 +97,13 @@ pub fn wants_service() -> bool {
     attention::is_asked()
 }
 
-/// TSC at which a processor must call [`service`] at the latest for the sake of output.
+/// TSC at which a processor must call [`service`] at the latest for the sake of output and of the screen.
 pub fn next_output(processor: u32) -> u64 {
-    let waits = processor == cpu::BOOT && attention::has_output();
-    if waits { OUTPUT_AT.load(Ordering::Relaxed) } else { u64::MAX }
+    if processor != cpu::BOOT {
+        return u64::MAX;
+    }
+    let output = if attention::has_output() { OUTPUT_AT.load(Ordering::Relaxed) } else { u64::MAX };
+    output.min(attention::output_later()).min(operator::next())
 }
 
 /// Sends for a while, as no guest wants the first processor. Returns false if nothing could be sent.
@@ -110,6 +125,8 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
         ioapic::unmask(gsi);
         uart.enable_receive_interrupt(true);
     }
+    let operator = Operator::sit_down();
+    let keeps_consoles = operator.is_some() || !present;
     let mut entries = Vec::new();
     for domain in config.domains {
         entries.push(Entry {
@@ -119,26 +136,35 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
             restarts: 0,
             again: false,
             announced: DomainState::Created,
+            console: keeps_consoles.then(Box::default),
         });
     }
     let mut manager = Manager {
         uart: present.then_some(uart),
         outgoing: VecDeque::new(),
         decoder: Decoder::default(),
+        operator,
+        at_end: config.at_end,
         bundle,
         entries,
         stopping: false,
         watch: verify::Watch::default(),
         info,
     };
+    // What firmware may have written to the port is no part of the first message.
+    if present {
+        manager.outgoing.push_back(channel::DELIMITER);
+    }
     let names = manager.entries.iter().map(|entry| entry.config.name.clone()).collect();
     manager.send(&Event::Hello { version: channel::VERSION, domains: names });
     for id in manager.ids() {
         if let Err(error) = manager.build(id) {
-            let name = &manager.entries[id.index()].config.name;
-            log::error!("domain {name}: cannot be built: {error}");
-            power::fail(power::code::CONFIGURATION);
+            manager.give_up(id, error);
         }
+    }
+    if manager.entries.iter().all(|entry| entry.live.is_none()) {
+        log::error!("no guest can start");
+        power::fail(power::code::CONFIGURATION);
     }
     for entry in &manager.entries {
         if let (Some(domain), false) = (&entry.live, entry.config.paused) {
@@ -151,8 +177,11 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
 /// Serves the channel if there is something to do. The first processor calls it between exits.
 pub fn service() {
     let asked = attention::take();
-    let due = attention::has_output() && OUTPUT_AT.load(Ordering::Relaxed) <= tsc::now();
-    if (asked || due)
+    let now = tsc::now();
+    let due = attention::has_output() && OUTPUT_AT.load(Ordering::Relaxed) <= now
+        || attention::output_later() <= now;
+    let look = operator::next() <= now;
+    if (asked || due || look)
         && let Some(manager) = MANAGER.lock().as_mut()
     {
         if due {
@@ -160,6 +189,9 @@ pub fn service() {
         }
         if asked {
             manager.service();
+        }
+        if asked || look {
+            manager.serve_operator(Progress::Running);
         }
     }
 }
@@ -238,6 +270,23 @@ impl Manager {
         Ok(())
     }
 
+    /// A domain cannot be built: says so, and goes on without it.
+    fn give_up(&mut self, id: DomainId, error: build::BuildError) {
+        let Some(entry) = self.entries.get_mut(id.index()) else { return };
+        let (name, reason) = (entry.config.name.clone(), format!("cannot be built: {error}"));
+        log::error!("domain {name}: {reason}");
+        let state = DomainState::Crashed;
+        entry.announced = state;
+        entry.last = Some(DomainReport {
+            name,
+            state,
+            end_reason: reason.clone(),
+            restarts: entry.restarts,
+            ..DomainReport::default()
+        });
+        self.send(&Event::State { domain: id, state, reason });
+    }
+
     fn service(&mut self) {
         while let Some(byte) = self.uart.as_mut().and_then(Uart::try_read) {
             if let Some(request) = self.decoder.push::<Request>(byte) {
@@ -269,11 +318,39 @@ impl Manager {
         if bytes.is_empty() {
             return false;
         }
-        if self.uart.is_none() {
-            crate::log::raw(&bytes);
-        }
+        self.keep_console(domain.id, &bytes);
         self.queue(&Event::Console { domain: domain.id, bytes });
         true
+    }
+
+    /// Keeps the end of a console for the screen. Without a second serial port its lines go to the log.
+    fn keep_console(&mut self, id: DomainId, bytes: &[u8]) {
+        let Some(entry) = self.entries.get_mut(id.index()) else { return };
+        let Some(console) = entry.console.as_mut() else { return };
+        for byte in bytes {
+            if console.push(core::slice::from_ref(byte)) && self.uart.is_none() {
+                crate::log::console_line(&entry.config.name, console.line(1).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Does what the keys say, and draws the page if it is time.
+    fn serve_operator(&mut self, progress: Progress) {
+        let Some(mut operator) = self.operator.take() else { return };
+        while let Some((key, console)) = operator.key() {
+            let domain = console.and_then(|index| self.entries.get(index)?.live.as_ref());
+            match (key, domain) {
+                (Key::Type(bytes), Some(domain)) => domain.console_input(bytes),
+                (Key::TypeByte(byte), Some(domain)) => domain.console_input(&[byte]),
+                (Key::Off, _) if progress == Progress::Ended => power::off(),
+                _ => {}
+            }
+        }
+        if operator::next() <= tsc::now() {
+            let report = report::all(self.entries.iter().map(Entry::report));
+            operator.show(report, progress, |index| self.entries.get(index)?.console.as_deref());
+        }
+        self.operator = Some(operator);
     }
 
     /// Queues what an ended domain wrote and the channel has not taken yet; it is bounded.
@@ -327,7 +404,7 @@ impl Manager {
                 entry.restarts += 1;
                 match self.build(id) {
                     Ok(()) => self.run(id),
-                    Err(error) => log::error!("domain {id}: cannot be built again: {error}"),
+                    Err(error) => self.give_up(id, error),
                 }
             }
         }
@@ -352,6 +429,9 @@ impl Manager {
             }
         }
         log::info!("all domains have ended");
+        while self.at_end == AtEnd::Stay && self.operator.is_some() {
+            self.serve_operator(Progress::Ended);
+        }
         power::off();
     }
 

@@ -11,6 +11,7 @@ use crate::x86::msr::EFER;
 pub use crate::x86::msr::EFER_SVME;
 use crate::x86::{self, rdmsr, wrmsr};
 use core::arch::global_asm;
+use core::fmt;
 use sluice_memory::{Asids, Hpa, PAGE_SIZE};
 use vmcb::Vmcb;
 
@@ -35,6 +36,21 @@ pub enum Unsupported {
     NoMemory,
 }
 
+impl fmt::Display for Unsupported {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::NoSvm => {
+                "it has no AMD SVM. Sluice needs an AMD processor with SVM (AMD-V); if this is one, switch SVM on in the \
+                 firmware's setup. In a virtual machine, let its processor show SVM"
+            }
+            Self::Disabled => "its firmware has locked SVM off: switch SVM (AMD-V) on in the firmware's setup",
+            Self::NoNestedPaging => "it has SVM, but no nested paging, which Sluice needs: AMD processors have it since 2007",
+            Self::NoAsids => "it tells no guests apart: it offers no address space identifiers",
+            Self::NoMemory => "there is no memory left for its save areas",
+        })
+    }
+}
+
 /// What a processor needs to go in and out of guests.
 pub struct HostArea {
     /// Its address space identifiers.
@@ -57,17 +73,23 @@ fn identify() -> Result<Asids, Unsupported> {
     Asids::new(svm.ebx).ok_or(Unsupported::NoAsids)
 }
 
+/// Whether the calling processor can run guests; and the identifiers that it has for them.
+///
+/// # Errors
+/// Says what is missing.
+pub fn check() -> Result<Asids, Unsupported> {
+    let asids = identify()?;
+    if rdmsr(VM_CR) & VM_CR_SVMDIS != 0 { Err(Unsupported::Disabled) } else { Ok(asids) }
+}
+
 /// Switches SVM on for the calling processor, after its GDT, TSS and GS base are final.
 ///
 /// # Errors
 /// Says what is missing.
 pub fn enable() -> Result<HostArea, Unsupported> {
-    let asids = identify()?;
-    // SAFETY: the MSRs exist, as `identify` found SVM; setting SVME changes nothing by itself.
+    let asids = check()?;
+    // SAFETY: the MSRs exist, as `check` found SVM; setting SVME changes nothing by itself.
     unsafe {
-        if rdmsr(VM_CR) & VM_CR_SVMDIS != 0 {
-            return Err(Unsupported::Disabled);
-        }
         wrmsr(EFER, rdmsr(EFER) | EFER_SVME);
         // All processors run: no INIT is expected any more, and a device's must not take one away.
         wrmsr(VM_CR, rdmsr(VM_CR) | VM_CR_R_INIT);

@@ -58,7 +58,9 @@ ranks! {
     Frames,
     /// Ports of PCI configuration.
     PciPorts,
-    /// The log's port.
+    /// The machine's screen.
+    Screen,
+    /// The log: its port and the lines that are kept.
     Log,
 }
 

@@ -15,7 +15,9 @@ pub use parse::parse_size;
 
 use crate::name::Name;
 use diagnostic::Source;
-use sluice_abi::config::{Attachment, Emulated, Mode, NicModel, Passthrough, Select, Vpio, masters_bus};
+use sluice_abi::config::{
+    AtEnd, Attachment, Emulated, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
+};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -41,6 +43,8 @@ pub struct Machine {
     pub iommu: Option<Spanned<Iommu>>,
     /// Whether the IOMMU remaps interrupts too.
     pub interrupt_remapping: Spanned<bool>,
+    /// What it does when all guests have ended, if the file says.
+    pub at_end: Option<AtEnd>,
     /// Further arguments for QEMU, as they are.
     pub qemu_args: Vec<String>,
 }

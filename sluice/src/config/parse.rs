@@ -6,7 +6,7 @@ use super::walk::{Walk, kind, suggestion};
 use super::{Device, Domain, Image, Iommu, Machine, Net, Setup, Share};
 use crate::name::Name;
 use crate::{kernels, rootfs};
-use sluice_abi::config::{Mode, NicModel, Select};
+use sluice_abi::config::{AtEnd, Mode, NicModel, Select};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -32,6 +32,7 @@ pub fn parse(source: &mut Source) -> Setup {
             cpus: Spanned::new(0..0, 1),
             iommu: None,
             interrupt_remapping: Spanned::new(0..0, true),
+            at_end: None,
             qemu_args: Vec::new(),
         },
         devices: Vec::new(),
@@ -72,8 +73,18 @@ fn machine(mut walk: Walk, machine: &mut Machine, source: &mut Source) {
     if let Some(remapping) = walk.flag("interrupt_remapping", source) {
         machine.interrupt_remapping = remapping;
     }
+    machine.at_end = walk.string("at_end", source).and_then(|text| at_end(&text, source));
     machine.qemu_args = walk.strings("qemu_args", source);
     walk.finish(source);
+}
+
+fn at_end(text: &Spanned<String>, source: &mut Source) -> Option<AtEnd> {
+    let found = AtEnd::ALL.into_iter().find(|(word, _)| word == text.get_ref());
+    if found.is_none() {
+        let help = suggestion(text.get_ref(), &AtEnd::ALL.map(|(word, _)| word));
+        source.complain(text.span(), format!("'{}' is nothing a machine can do", text.get_ref()), help);
+    }
+    found.map(|(_, at_end)| at_end)
 }
 
 fn iommu(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<Iommu>> {

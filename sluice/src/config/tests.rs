@@ -278,6 +278,10 @@ fn an_iommu_is_there_where_one_is_needed() {
     assert_eq!(iommu("iommu = \"amd\"", E1000, KNOWING), Iommu::Amd);
     assert!(messages(&one_device("iommu = \"arm\"", E1000, PLAIN))[0].contains("'arm' is no IOMMU"));
     assert!(messages(&one_device("interrupt_remapping = 1", E1000, PLAIN))[0].contains("true or false"));
+    assert!(
+        messages(&one_device("at_end = \"of\"", E1000, PLAIN))[0]
+            .contains("'of' is nothing a machine can do")
+    );
     assert!(messages(&one_device("", "00:14.0", PLAIN))[0].contains("slot 14"));
     assert!(messages(&one_device("iommu = \"intel\"", "00:14.0", PLAIN)).is_empty());
 }

@@ -4,11 +4,12 @@ use super::format::Scenario;
 use super::judge::{self, Problem, Remains, Verdict};
 use super::load::Named;
 use super::signature::{self, Evidence, Match};
-use super::steps::Script;
+use super::steps::{self, Script};
 use crate::config::{self, Setup};
 use crate::name::Name;
 use crate::outcome::{Outcome, Status};
 use crate::qemu::Accel;
+use crate::qmp;
 use crate::session::{self, Options};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
@@ -73,8 +74,9 @@ fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
         icount: scenario.icount,
         qemu_args: scenario.qemu_args.clone(),
         features: scenario.features.clone(),
+        screen: !scenario.expect.these.screen.is_empty(),
     };
-    let mut script = Script::new(setup, scenario)?;
+    let mut script = Script::new(setup, scenario, &directory)?;
     let outcome = session::run(setup, &options, &mut script)?;
     let document = outcome.json(setup);
     let _ = std::fs::write(directory.join("report.json"), serde_json::to_string_pretty(&document)?);
@@ -86,7 +88,10 @@ fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
     let names = setup.domains.iter().map(|domain| domain.name.get_ref().to_string());
     let consoles: Vec<(String, String)> =
         names.map(|name| (name.clone(), read(format!("{name}.log")))).collect();
-    let remains = Remains { outcome: &outcome, document: &document, log: &log, consoles: &consoles };
+    let screens = script.screens().map(|name| Ok((name.to_owned(), screen(&directory, name)?)));
+    let screens = screens.collect::<Result<Vec<_>>>()?;
+    let remains =
+        Remains { outcome: &outcome, document: &document, log: &log, consoles: &consoles, screens: &screens };
     let mut whole = judge::whole(&scenario.expect, &remains)?;
     if !scenario.step.is_empty() {
         whole.check(None, script.left().is_none(), || script.left().unwrap_or_default());
@@ -97,6 +102,13 @@ fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
     let problems: Vec<&Problem> = verdicts.iter().flat_map(|verdict| &verdict.problems).collect();
     let excuse = signature::find(&evidence).filter(|found| excuses(found, &outcome, &problems));
     Ok(Run { outcome: Some(outcome), verdicts, excuse })
+}
+
+/// The text of a picture that a step took.
+fn screen(directory: &Path, name: &str) -> Result<String> {
+    let file = steps::picture(directory, name);
+    let picture = std::fs::read(&file).with_context(|| format!("no picture {}", file.display()))?;
+    qmp::read_screen(&picture)
 }
 
 /// A fault of QEMU's explains what befell the domain that it struck, and what holds of the run as a whole; neither a

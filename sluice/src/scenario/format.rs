@@ -107,12 +107,14 @@ struct ExpectKeys {
     domain: BTreeMap<String, ExpectDomain>,
     #[serde(default)]
     counter: Vec<ExpectCounter>,
+    #[serde(default)]
+    screen: BTreeMap<String, Vec<String>>,
 }
 
 impl From<ExpectKeys> for Expect {
     fn from(keys: ExpectKeys) -> Self {
-        let ExpectKeys { status, refused, faults, log, not_log, domain, counter } = keys;
-        Self { status, refused, faults, these: Expectations { log, not_log, domain, counter } }
+        let ExpectKeys { status, refused, faults, log, not_log, domain, counter, screen } = keys;
+        Self { status, refused, faults, these: Expectations { log, not_log, domain, counter, screen } }
     }
 }
 
@@ -132,6 +134,9 @@ pub struct Expectations {
     /// Numbers.
     #[serde(default)]
     pub counter: Vec<ExpectCounter>,
+    /// Lines of the pictures that steps take of the screen, by their names.
+    #[serde(default)]
+    pub screen: BTreeMap<String, Vec<String>>,
 }
 
 /// What must be true of a domain at the end.

@@ -17,6 +17,8 @@ pub struct Remains<'a> {
     pub log: &'a str,
     /// Names and consoles of the domains.
     pub consoles: &'a [(String, String)],
+    /// Pictures of the screen, by their names, as text.
+    pub screens: &'a [(String, String)],
 }
 
 /// Something that is not as expected.
@@ -86,6 +88,12 @@ fn these(verdict: &mut Verdict, expect: &Expectations, remains: &Remains) -> Res
             Some(guest) => domain(verdict, guest, wanted)?,
             None => verdict.check(None, false, || format!("no domain is called '{name}'")),
         }
+    }
+    for (name, wanted) in &expect.screen {
+        let screen = remains.screens.iter().find(|(known, _)| known == name);
+        verdict.check(None, screen.is_some(), || format!("no step takes a picture '{name}' of the screen"));
+        let text = screen.map_or("", |(_, text)| text);
+        search(verdict, None, &format!("the screen '{name}'"), text, wanted, true)?;
     }
     for expected in &expect.counter {
         counter(verdict, expected, remains.document);
@@ -211,7 +219,9 @@ mod tests {
         let expect: Expect = toml::from_str(expect).unwrap();
         let (outcome, document) = (outcome(), json!({ "devices": { "nic0": { "handoffs": 3 } } }));
         let consoles = [("alice".to_owned(), console.to_owned())];
-        let remains = Remains { outcome: &outcome, document: &document, log, consoles: &consoles };
+        let screens = [("end".to_owned(), "1 alice   crashed".to_owned())];
+        let remains =
+            Remains { outcome: &outcome, document: &document, log, consoles: &consoles, screens: &screens };
         let verdict = whole(&expect, &remains).unwrap();
         verdict.problems.into_iter().map(|problem| problem.text).collect()
     }
@@ -219,7 +229,8 @@ mod tests {
     #[test]
     fn what_is_expected_passes() {
         let expect = "log = ['^up']\n[domain.alice]\nstate = 'powered-off'\nresults = { done = 'ok' }\n\
-                      [[counter]]\npath = 'devices/nic0/handoffs'\nmin = 3\nmax = 3";
+                      [[counter]]\npath = 'devices/nic0/handoffs'\nmin = 3\nmax = 3\n\
+                      [screen]\nend = ['^1 alice +crashed']";
         assert_eq!(judged(expect, FINE, "first\nup"), [""; 0]);
     }
 
@@ -240,6 +251,8 @@ mod tests {
             "counter = [{ path = 'devices/nic0/handoffs', max = 2 }]",
             "counter = [{ path = 'devices/nic0/handoffs', at_most = 'devices/nic0/forced' }]",
             "domain.alice.kernel_faults = ['int3']",
+            "screen.end = ['running']",
+            "screen.begin = []",
         ] {
             assert_eq!(judged(expect, FINE, "up").len(), 1, "{expect}");
         }

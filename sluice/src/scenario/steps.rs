@@ -3,21 +3,38 @@
 use super::format::{Scenario, Step};
 use super::kernel;
 use crate::config::Setup;
+use crate::name::Name;
 use crate::outcome::state_word;
 use crate::printable::GuestText;
+use crate::qmp::Act;
 use crate::session::{Observer, Steer};
 use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
 use sluice_abi::report::DomainState;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// What a step does.
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    /// Asks the hypervisor.
+    Order(Command),
+    /// Acts at the machine.
+    Act(Act),
+}
+
+/// The file of a picture that a step takes.
+pub fn picture(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("screen-{name}.ppm"))
+}
 
 /// Takes the steps of a scenario.
 pub struct Script<'s> {
     steps: &'s [Step],
     patterns: Vec<Option<Regex>>,
-    actions: Vec<Vec<Command>>,
+    actions: Vec<Vec<Action>>,
     names: Vec<String>,
     /// By domain: its kernel is expected to go wrong.
     may_stop: Vec<bool>,
@@ -30,13 +47,15 @@ pub struct Script<'s> {
 
 impl<'s> Script<'s> {
     /// The steps of a scenario on the domains of a setup.
-    pub fn new(setup: &Setup, scenario: &'s Scenario) -> Result<Self> {
+    pub fn new(setup: &Setup, scenario: &'s Scenario, directory: &Path) -> Result<Self> {
         let names: Vec<String> =
             setup.domains.iter().map(|domain| domain.name.get_ref().to_string()).collect();
         let mut actions = Vec::new();
         let mut patterns = Vec::new();
         for step in &scenario.step {
-            actions.push(step.actions.iter().map(|action| order(action, &names)).collect::<Result<_>>()?);
+            actions.push(
+                step.actions.iter().map(|action| order(action, &names, directory)).collect::<Result<_>>()?,
+            );
             patterns.push(step.console.as_deref().map(Regex::new).transpose()?);
         }
         let states = vec![DomainState::Created; names.len()];
@@ -58,6 +77,12 @@ impl<'s> Script<'s> {
         })
     }
 
+    /// The pictures of the screen that the steps take.
+    pub fn screens(&self) -> impl Iterator<Item = &str> {
+        let actions = self.steps.iter().flat_map(|step| &step.actions);
+        actions.filter_map(|action| action.strip_prefix("screen "))
+    }
+
     /// What is wrong if steps are left at the end of the run.
     pub fn left(&self) -> Option<String> {
         let step = self.steps.get(self.next)?;
@@ -73,8 +98,11 @@ impl<'s> Script<'s> {
             if due.elapsed().as_secs_f64() < step.after {
                 return;
             }
-            for command in std::mem::take(&mut self.actions[self.next]) {
-                steer.send(command);
+            for action in std::mem::take(&mut self.actions[self.next]) {
+                match action {
+                    Action::Order(command) => steer.send(command),
+                    Action::Act(act) => steer.act(act),
+                }
             }
             self.next += 1;
             self.due = None;
@@ -134,19 +162,27 @@ impl Observer for Script<'_> {
     }
 }
 
-/// "destroy alice" as a command.
-fn order(text: &str, names: &[String]) -> Result<Command> {
+/// "destroy alice" as an action.
+fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
     let mut words = text.splitn(3, ' ');
     let verb = words.next().unwrap_or_default();
     match verb {
-        "shutdown" => return Ok(Command::Shutdown),
-        "verify" => return Ok(Command::Verify),
+        "shutdown" => return Ok(Action::Order(Command::Shutdown)),
+        "verify" => return Ok(Action::Order(Command::Verify)),
         _ => {}
     }
-    let name = words.next().with_context(|| format!("'{text}' names no domain"))?;
+    let name = words.next().with_context(|| format!("'{text}' does not say what"))?;
+    match verb {
+        "key" => return Ok(Action::Act(Act::Key(name.to_owned()))),
+        "screen" => {
+            let name: Name = name.parse()?;
+            return Ok(Action::Act(Act::Screen(picture(directory, &name))));
+        }
+        _ => {}
+    }
     let index = names.iter().position(|known| known == name);
     let domain = index.and_then(DomainId::at).with_context(|| format!("no domain '{name}'"))?;
-    Ok(match verb {
+    Ok(Action::Order(match verb {
         "start" => Command::Start(domain),
         "stop" => Command::Stop(domain),
         "pause" => Command::Pause(domain),
@@ -156,10 +192,10 @@ fn order(text: &str, names: &[String]) -> Result<Command> {
         "type" => Command::ConsoleInput(domain, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
         other => {
             bail!(
-                "a step can start, stop, pause, resume, destroy, restart, type, verify or shutdown, not '{other}'"
+                "a step can start, stop, pause, resume, destroy, restart, type, verify, shutdown, key or screen, not '{other}'"
             )
         }
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -169,12 +205,15 @@ mod tests {
     #[test]
     fn actions_are_commands() {
         let names = ["alice".to_owned(), "bob".to_owned()];
-        assert_eq!(order("destroy bob", &names).unwrap(), Command::Destroy(DomainId(1)));
-        assert_eq!(
-            order("type alice echo hi", &names).unwrap(),
-            Command::ConsoleInput(DomainId(0), b"echo hi\n".to_vec())
-        );
-        assert!(order("destroy carol", &names).is_err());
-        assert!(order("kick bob", &names).is_err());
+        let order = |text| order(text, &names, Path::new("run"));
+        assert_eq!(order("destroy bob").unwrap(), Action::Order(Command::Destroy(DomainId(1))));
+        let typed = Command::ConsoleInput(DomainId(0), b"echo hi\n".to_vec());
+        assert_eq!(order("type alice echo hi").unwrap(), Action::Order(typed));
+        assert_eq!(order("key f1").unwrap(), Action::Act(Act::Key("f1".to_owned())));
+        let file = PathBuf::from("run/screen-end.ppm");
+        assert_eq!(order("screen end").unwrap(), Action::Act(Act::Screen(file)));
+        for wrong in ["destroy carol", "kick bob", "screen", "screen ../x"] {
+            assert!(order(wrong).is_err(), "{wrong}");
+        }
     }
 }

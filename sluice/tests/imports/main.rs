@@ -12,9 +12,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The modules of `hypervisor/src`, from the ground up: each may import those before it (docs/architecture.md).
-const LAYERS: [&str; 22] = [
-    "x86", "sync", "uart", "handover", "mm", "firmware", "cpu", "log", "power", "panic", "pci", "iommu",
-    "irq", "svm", "domain", "exit", "devices", "sched", "manage", "run", "boot", "main",
+const LAYERS: [&str; 23] = [
+    "x86", "sync", "uart", "handover", "mm", "firmware", "cpu", "log", "screen", "power", "panic", "pci",
+    "iommu", "irq", "svm", "domain", "exit", "devices", "sched", "manage", "run", "boot", "main",
 ];
 
 fn root() -> PathBuf {

@@ -1,0 +1,108 @@
+//! QEMU's monitor (QEMU Machine Protocol): pictures of the screen and keys, for scenarios.
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long QEMU may take to listen, and to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a scenario does at the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Presses and releases a key, by QEMU's name for it.
+    Key(String),
+    /// Writes a picture of the screen to a file, in PPM.
+    Screen(PathBuf),
+}
+
+/// A connection to the monitor.
+pub struct Monitor {
+    stream: BufReader<UnixStream>,
+}
+
+impl Monitor {
+    /// Connects to a QEMU that was just started.
+    pub fn connect(path: &Path) -> Result<Self> {
+        let until = Instant::now() + PATIENCE;
+        let stream = loop {
+            match UnixStream::connect(path) {
+                Ok(stream) => break stream,
+                Err(error) if Instant::now() > until => return Err(error).context("QEMU opens no monitor"),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut monitor = Self { stream: BufReader::new(stream) };
+        monitor.read()?;
+        monitor.command("qmp_capabilities", json!({}))?;
+        Ok(monitor)
+    }
+
+    /// Does something at the machine.
+    pub fn act(&mut self, act: &Act) -> Result<()> {
+        match act {
+            Act::Key(key) => self.command("send-key", json!({ "keys": [{ "type": "qcode", "data": key }] })),
+            Act::Screen(file) => self.command("screendump", json!({ "filename": file })),
+        }
+    }
+
+    fn command(&mut self, name: &str, arguments: Value) -> Result<()> {
+        let line = json!({ "execute": name, "arguments": arguments }).to_string() + "\n";
+        self.stream.get_mut().write_all(line.as_bytes()).context("QEMU's monitor takes nothing")?;
+        loop {
+            let answer = self.read()?;
+            if let Some(error) = answer.pointer("/error/desc") {
+                bail!("QEMU's monitor refuses '{name}': {error}");
+            }
+            // Events come in between.
+            if answer.get("return").is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line).context("QEMU's monitor says nothing")? == 0 {
+            bail!("QEMU has closed its monitor");
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+/// The text on a picture of the screen (PPM, `P6`, 255 values a colour).
+pub fn read_screen(picture: &[u8]) -> Result<String> {
+    let mut words = picture.splitn(4, |byte| byte.is_ascii_whitespace());
+    let mut number = || words.next().and_then(|word| std::str::from_utf8(word).ok()).map(str::to_owned);
+    let magic = number();
+    let (width, height) =
+        (number().and_then(|word| word.parse().ok()), number().and_then(|word| word.parse().ok()));
+    let rest = words.next().unwrap_or_default();
+    let pixels = rest.strip_prefix(b"255\n");
+    let (Some("P6"), Some(width), Some(height), Some(pixels)) = (magic.as_deref(), width, height, pixels)
+    else {
+        bail!("not a picture of a screen");
+    };
+    let pixel = |x: u32, y: u32| {
+        let at = (y as usize * width as usize + x as usize) * 3;
+        pixels.get(at..at + 3).map_or(0, |rgb| u32::from_be_bytes([0, rgb[0], rgb[1], rgb[2]]))
+    };
+    Ok(sluice_screen::decode::text(width, height, pixel).join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_is_read() {
+        let blank = [&b"P6\n640 480\n255\n"[..], &[0; 640 * 480 * 3]].concat();
+        assert_eq!(read_screen(&blank).unwrap().trim(), "");
+        assert!(read_screen(b"P5\n1 1\n255\n\0").is_err());
+        assert!(read_screen(b"").is_err());
+    }
+}

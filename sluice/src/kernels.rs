@@ -70,7 +70,6 @@ pub fn fetch(name: &str) -> Result<Kernel> {
     let shown = package.as_str();
     let directory = cache().join("kernels").join(&release);
     if !directory.join("version").exists() {
-        eprintln!("sluice: downloading {shown}");
         apt.unpack(&package, &directory)?;
     }
     write_whole(&cache().join("kernels").join(format!("newest-{series}")), release.as_bytes())?;

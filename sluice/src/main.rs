@@ -7,6 +7,7 @@
 //!   [`outcome`] what came of it.
 //! - [`name`] is what may become part of a path, [`claim`] a directory whose files are this process's to remove;
 //!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
+//! - [`mod@progress`] tells how far a build or a download is.
 //! - [`control`] and [`manage`] are the commands on running instances; [`scenario`] the tests, [`mutate`]
 //!   whether they notice, [`bench`] the measurements.
 
@@ -27,6 +28,7 @@ mod name;
 mod outcome;
 mod packages;
 mod printable;
+mod progress;
 mod qemu;
 mod rootfs;
 mod run;

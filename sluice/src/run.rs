@@ -6,7 +6,7 @@ use crate::name::Name;
 use crate::outcome::{Finding, Outcome, Status, state_word};
 use crate::printable::{self, GuestText, Printable};
 use crate::session::{self, Observer, Options, Steer};
-use crate::{summary, workspace};
+use crate::{progress, summary, workspace};
 use anyhow::{Context, Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use sluice_abi::report::DomainState;
@@ -18,6 +18,9 @@ use toml::Spanned;
 
 /// Runs, prints and returns the judgement.
 pub fn run(arguments: &RunArguments) -> Result<Status> {
+    if arguments.quiet {
+        progress::silence();
+    }
     let mut setup = config::load(&arguments.file)?;
     override_machine(&mut setup, arguments)?;
     let name = match &arguments.name {
@@ -90,6 +93,7 @@ struct Progress {
     /// What the instance should be called.
     wish: Name,
     names: Vec<Name>,
+    /// On a terminal, once the machine starts.
     bars: Option<Vec<ProgressBar>>,
     started: Instant,
     verbose: bool,
@@ -99,30 +103,28 @@ struct Progress {
 impl Progress {
     fn new(setup: &Setup, arguments: &RunArguments, wish: Name) -> Self {
         let names: Vec<Name> = setup.domains.iter().map(|domain| domain.name.get_ref().clone()).collect();
-        let live = std::io::stderr().is_terminal() && !arguments.verbose && !arguments.quiet;
-        let bars = live.then(|| {
-            let all = MultiProgress::new();
-            let style = ProgressStyle::with_template("{spinner} {prefix:>12}  {msg}")
-                .unwrap_or_else(|_| ProgressStyle::default_spinner());
-            names
-                .iter()
-                .map(|name| {
-                    let bar = all.add(ProgressBar::new_spinner()).with_style(style.clone());
-                    bar.set_prefix(name.to_string());
-                    bar.set_message("waiting for the hypervisor");
-                    bar.enable_steady_tick(Duration::from_millis(120));
-                    bar
-                })
-                .collect()
-        });
         Self {
             wish,
             names,
-            bars,
+            bars: None,
             started: Instant::now(),
             verbose: arguments.verbose,
             quiet: arguments.quiet,
         }
+    }
+
+    fn bars(&self) -> Vec<ProgressBar> {
+        let all = MultiProgress::new();
+        let style = ProgressStyle::with_template("{spinner} {prefix:>12}  {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let bar = |name: &Name| {
+            let bar = all.add(ProgressBar::new_spinner()).with_style(style.clone());
+            bar.set_prefix(name.to_string());
+            bar.set_message("waiting for the hypervisor");
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        };
+        self.names.iter().map(bar).collect()
     }
 
     fn say(&self, domain: usize, text: impl Display) {
@@ -146,6 +148,12 @@ impl Observer for Progress {
     fn named(&mut self, instance: &Name) {
         if *instance != self.wish && !self.quiet {
             eprintln!("sluice: '{}' runs already; this instance is '{instance}'", self.wish);
+        }
+    }
+
+    fn starting(&mut self) {
+        if std::io::stderr().is_terminal() && !self.verbose && !self.quiet {
+            self.bars = Some(self.bars());
         }
     }
 

@@ -99,6 +99,8 @@ impl Steer {
 pub trait Observer {
     /// The run has this name.
     fn named(&mut self, _instance: &Name) {}
+    /// All is built; the machine starts.
+    fn starting(&mut self) {}
     /// The hypervisor is up and has these domains.
     fn hello(&mut self, _domains: &[String]) {}
     /// A domain changed its state.
@@ -154,6 +156,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         extra: &options.qemu_args,
     };
     let arguments = qemu::arguments(setup, &machine)?;
+    observer.starting();
     let mut child = qemu::start(&arguments)?;
     let complaints = collect_complaints(&mut child);
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;

@@ -1,14 +1,16 @@
 //! The command line: what can be typed, and the help texts.
 
+use crate::config;
 use crate::name::Name;
 use crate::qemu::{Accel, Boot};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const STATUSES: &str = "\
 Exit status of `run`:
   0  every guest did its job and powered off by itself; the hypervisor saw no fault
-  1  something around the run went wrong (files, packages, QEMU)
+  1  something around the run went wrong (files, packages, QEMU), or a result could not be written
   2  the command line is wrong
   3  the configuration is wrong
   4  a guest crashed, was destroyed, or reported a failure
@@ -130,8 +132,8 @@ pub enum Command {
         #[arg(long)]
         instance: Option<Name>,
         /// Seconds between two looks
-        #[arg(long, default_value_t = 1.0)]
-        interval: f64,
+        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
+        interval: Duration,
         /// Leave after this many looks
         #[arg(long)]
         count: Option<u64>,
@@ -189,11 +191,25 @@ pub enum Command {
     },
 }
 
+/// The longest time that can be asked for: about three years.
+const LONGEST: f64 = 1e8;
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=LONGEST).contains(seconds));
+    let seconds = seconds.ok_or("write a number of seconds, more than 0, such as 90 or 0.5")?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let size = config::parse_size(text).ok_or("write a number and a unit: 256MiB or 2GiB")?;
+    if size == 0 { Err("a machine has memory".to_owned()) } else { Ok(size) }
+}
+
 /// A domain of a running instance.
 #[derive(Debug, Args)]
 pub struct Target {
     /// Domain
-    pub domain: String,
+    pub domain: Name,
     /// Instance, if several run or it is another checkout's
     #[arg(long)]
     pub instance: Option<Name>,
@@ -204,15 +220,15 @@ pub struct Target {
 pub struct RunArguments {
     /// Configuration (TOML)
     pub file: PathBuf,
-    /// Write what happened as JSON (see docs/json.md)
+    /// Write what happened as JSON (see docs/json.md); '-' is the standard output
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
     /// Write <domain>.log per guest and sluice.log here [default: run/<instance>]
     #[arg(long, value_name = "DIR")]
     pub consoles: Option<PathBuf>,
     /// Give up after this time
-    #[arg(long, value_name = "SECONDS")]
-    pub timeout: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    pub timeout: Option<Duration>,
     /// How guest instructions are run
     #[arg(long, value_enum, default_value_t)]
     pub accel: Accel,
@@ -220,11 +236,11 @@ pub struct RunArguments {
     #[arg(long, value_enum, default_value_t)]
     pub boot: Boot,
     /// Physical processors of the emulated machine [default: the configuration's]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub cpus: Option<u8>,
     /// Memory of the emulated machine, such as 2GiB [default: the configuration's]
-    #[arg(long)]
-    pub memory: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
     /// Let time be the number of instructions executed: slower, and repeatable
     #[arg(long)]
     pub icount: bool,

@@ -74,7 +74,7 @@ pub fn fetch(name: &str) -> Result<Kernel> {
     }
     write_whole(&cache().join("kernels").join(format!("newest-{series}")), release.as_bytes())?;
     let kernel = cached(series).with_context(|| format!("{shown} holds no kernel"))?;
-    eprintln!("sluice: {name} is {} ({})", kernel.release, kernel.version);
+    crate::output::note(format_args!("sluice: {name} is {} ({})", kernel.release, kernel.version));
     Ok(kernel)
 }
 

@@ -4,6 +4,7 @@ use crate::cli::Target;
 use crate::control::{Client, choose, running};
 use crate::name::Name;
 use crate::outcome::state_word;
+use crate::output;
 use crate::printable;
 use crate::table::{Table, duration, grouped};
 use crate::terminal::{self, Filter};
@@ -23,7 +24,7 @@ const LEAVE: u8 = 0x1d;
 pub fn ps() -> Result<()> {
     let instances = running()?;
     if instances.is_empty() {
-        return crate::print("no instance runs; start one with: cargo sluice run FILE\n");
+        return output::print("no instance runs; start one with: cargo sluice run FILE\n");
     }
     // Whose they are matters only where there are several checkouts.
     let checkouts = instances.iter().any(|instance| !instance.is_here());
@@ -56,7 +57,7 @@ pub fn ps() -> Result<()> {
             table.row(row);
         }
     }
-    crate::print(table.render())
+    output::print(table.render())
 }
 
 /// Sends one command to one domain.
@@ -74,13 +75,13 @@ pub fn shutdown(instance: Option<&Name>) -> Result<()> {
 /// Prints the counters.
 pub fn report(instance: Option<&Name>) -> Result<()> {
     let report = Client::connect(&choose(instance)?)?.report()?;
-    crate::print(printable::json(&report)?)
+    output::print(printable::json(&report)?)
 }
 
 /// Prints what stands between devices and memory.
 pub fn devices(instance: Option<&Name>) -> Result<()> {
     let report = Client::connect(&choose(instance)?)?.report()?;
-    crate::print(crate::iommu::details(&report))
+    output::print(crate::iommu::details(&report))
 }
 
 /// Connects the terminal to a console. Unless it is `raw`, only what [`Filter`] passes reaches the terminal.
@@ -88,8 +89,8 @@ pub fn console(target: &Target, raw: bool) -> Result<()> {
     let mut client = Client::connect(&choose(target.instance.as_ref())?)?;
     let domain = client.domain(&target.domain)?;
     let mut sender = client.sender()?;
+    output::note(format_args!("connected to {}; Ctrl-] leaves", target.domain));
     let _raw = RawTerminal::enter();
-    eprint!("connected to {}; Ctrl-] leaves\r\n", target.domain);
     std::thread::spawn(move || {
         let mut buffer = [0; 256];
         let mut stdin = std::io::stdin().lock();
@@ -162,22 +163,22 @@ impl Drop for RawTerminal {
 }
 
 /// Shows domains and devices again and again.
-pub fn top(instance: Option<&Name>, interval: f64, count: Option<u64>) -> Result<()> {
+pub fn top(instance: Option<&Name>, interval: Duration, count: Option<u64>) -> Result<()> {
     let instance = choose(instance)?;
     let mut client = Client::connect(&instance)?;
-    let pause = Duration::from_secs_f64(interval.clamp(0.1, 3600.0));
+    let pause = interval;
     let clear = std::io::stdout().is_terminal();
     let mut before = client.report()?;
     let mut looks = 0;
     while count.is_none_or(|count| looks < count) {
         std::thread::sleep(pause);
         let Ok(now) = client.report() else {
-            return crate::print(format!("{} has ended\n", instance.name));
+            return output::print(format!("{} has ended\n", instance.name));
         };
         if clear {
             std::io::stdout().write_all(CLEAR)?;
         }
-        crate::print(screen(&instance.name, &before, &now))?;
+        output::print(screen(&instance.name, &before, &now))?;
         before = now;
         looks += 1;
     }

@@ -3,12 +3,13 @@
 //! A [`Step`] that ends soon says nothing. On a terminal a longer one has a live line, elsewhere a line now and then; both end with a
 //! line that says how long it took. [`watch`] runs a program whose output tells how far it is.
 
+use crate::output;
 use crate::printable::Printable;
 use crate::workspace::not_found;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt;
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -168,8 +169,8 @@ impl Teller {
 
     fn aside(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| pass_on(text)),
+            None => pass_on(text),
         }
     }
 
@@ -184,7 +185,12 @@ impl Teller {
 }
 
 fn say(text: &str) {
-    eprintln!("sluice: {text}");
+    output::note(format_args!("sluice: {text}"));
+}
+
+/// A compiler's words, with its colours.
+fn pass_on(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// Which output of a program tells how far it is.

@@ -1,7 +1,7 @@
 //! The emulated machine: QEMU's command line for a setup, and what its end means.
 
 use crate::config::{Iommu, Setup};
-use crate::workspace::not_found;
+use crate::workspace::{self, not_found};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use sluice_abi::config::Select;
@@ -71,18 +71,13 @@ pub struct Machine<'a> {
 pub fn start(arguments: &[String]) -> Result<Child> {
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
-        .arg(program())
+        .arg(workspace::qemu())
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| not_found("setpriv"))
-}
-
-/// QEMU: `$SLUICE_QEMU` names another one than the system's.
-pub fn program() -> std::ffi::OsString {
-    std::env::var_os("SLUICE_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())
 }
 
 /// QEMU's arguments.
@@ -142,7 +137,7 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     let mut slots = if amd { APART.iter() } else { [].iter() };
     for (index, device) in setup.devices.iter().enumerate() {
         let Some(qemu) = &device.qemu else { continue };
-        let mut properties = format!("{qemu},id=dev{index}");
+        let mut properties = format!("{},id=dev{index}", qemu.get_ref());
         if let Select::Address { bus: 0, device, function } = device.select.get_ref() {
             properties += &format!(",addr={device:02x}.{function}");
         } else if let Some(slot) = slots.next() {
@@ -192,7 +187,7 @@ fn has_nested_svm() -> bool {
     // The parameter alone proves nothing in a container: let QEMU open it once.
     let trial = Command::new("timeout")
         .arg("5")
-        .arg(program())
+        .arg(workspace::qemu())
         .args(["-accel", "kvm", "-cpu", "host,+svm,enforce", "-machine", "q35"])
         .args(["-nodefaults", "-display", "none", "-S", "-monitor", "stdio"])
         .stdin(Stdio::piped())
@@ -206,15 +201,12 @@ fn has_nested_svm() -> bool {
     trial.wait().is_ok_and(|status| status.success())
 }
 
-/// Code of a panic or a fault of the hypervisor.
-pub const PANIC: i32 = 0x2a;
-/// Code of a bundle that the hypervisor could not use.
-pub const REFUSED: i32 = 0x2b;
-
-/// What QEMU's exit code says about the hypervisor: `isa-debug-exit` turns a value into `value << 1 | 1`.
-pub fn panic_code(exit_code: i32) -> Option<i32> {
-    (exit_code & 1 == 1 && exit_code > 1).then_some(exit_code >> 1)
-}
+/// QEMU's exit status after a panic or a fault of the hypervisor: `isa-debug-exit` turns a value into `value << 1 | 1`.
+pub const PANICKED: i32 = 0x2a << 1 | 1;
+/// QEMU's exit status after a bundle that the hypervisor could not use.
+pub const REFUSED: i32 = 0x2b << 1 | 1;
+/// What QEMU says when a signal ends it in order, which leaves the exit status 0.
+pub const TOLD_TO_END: &str = "terminating on signal";
 
 #[cfg(test)]
 mod tests {
@@ -254,12 +246,5 @@ mod tests {
             let others = APART[..index].iter().chain(&[20]);
             assert!(others.into_iter().all(|other| slot & other != *slot && slot & other != *other));
         }
-    }
-
-    #[test]
-    fn exit_codes_tell_a_panic_from_an_end() {
-        assert_eq!(panic_code(0), None);
-        assert_eq!(panic_code(1), None, "QEMU's own complaint");
-        assert_eq!(panic_code(33), Some(16));
     }
 }

@@ -1,36 +1,37 @@
 //! `run`: a session with progress for people, the summary and the JSON document.
 
 use crate::cli::RunArguments;
-use crate::config::{self, Setup, human_size};
+use crate::config::{self, Override, Setup, human_size};
+use crate::document::Document;
 use crate::name::Name;
 use crate::outcome::{Finding, Outcome, Status, state_word};
+use crate::output::{self, ClosedPipe};
 use crate::printable::{self, GuestText, Printable};
 use crate::session::{self, Observer, Options, Steer};
 use crate::{progress, summary, workspace};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use sluice_abi::report::DomainState;
 use std::fmt::Display;
 use std::io::IsTerminal;
-use std::path::Path;
 use std::time::{Duration, Instant};
-use toml::Spanned;
 
 /// Runs, prints and returns the judgement.
 pub fn run(arguments: &RunArguments) -> Result<Status> {
     if arguments.quiet {
         progress::silence();
     }
-    let mut setup = config::load(&arguments.file)?;
-    override_machine(&mut setup, arguments)?;
+    let machine = Override { memory: arguments.memory, cpus: arguments.cpus };
+    let setup = config::load_for(&arguments.file, machine)?;
     let name = match &arguments.name {
         Some(name) => name.clone(),
         None => Name::of_file(&arguments.file).context("the file gives the instance no name: use --name")?,
     };
+    let mut document = arguments.json.as_deref().map(Document::open).transpose()?;
     let options = Options {
         consoles: arguments.consoles.clone(),
         name: name.clone(),
-        timeout: arguments.timeout.map(Duration::from_secs_f64),
+        timeout: arguments.timeout,
         boot: arguments.boot,
         accel: arguments.accel,
         icount: arguments.icount,
@@ -40,38 +41,36 @@ pub fn run(arguments: &RunArguments) -> Result<Status> {
     let mut progress = Progress::new(&setup, arguments, name);
     let outcome = session::run(&setup, &options, &mut progress)?;
     progress.finish();
-    if let Some(path) = &arguments.json {
-        let text = printable::json(&outcome.json(&setup))?;
-        std::fs::write(path, text).with_context(|| format!("could not write {}", path.display()))?;
-    }
+    // The one is shown whatever becomes of the other.
+    let mut results = Vec::new();
     if !arguments.quiet || outcome.status != Status::Ok {
-        crate::print(summary::summary(&outcome))?;
-        next_steps(arguments, &outcome.consoles, &outcome, &setup);
-    }
-    Ok(outcome.status)
-}
-
-fn override_machine(setup: &mut Setup, arguments: &RunArguments) -> Result<()> {
-    if let Some(cpus) = arguments.cpus {
-        if !(1..=64).contains(&cpus) {
-            bail!("--cpus must be 1 to 64");
+        let text = summary::summary(&outcome) + &next_steps(arguments, &outcome, &setup);
+        if document.as_ref().is_some_and(Document::is_output) {
+            output::note(text.trim_end());
+        } else {
+            results.push(output::print(text));
         }
-        setup.machine.cpus = Spanned::new(0..0, cpus);
     }
-    if let Some(text) = &arguments.memory {
-        let memory = config::parse_size(text).with_context(|| format!("'{text}' is no size"))?;
-        setup.machine.memory = Spanned::new(0..0, memory);
+    if let Some(document) = &mut document {
+        let text = printable::json(&outcome.json(&setup))?;
+        results.push(document.write(&text));
     }
-    Ok(())
+    let mut status = outcome.status;
+    for error in results.into_iter().filter_map(Result::err).filter(|error| !error.is::<ClosedPipe>()) {
+        output::note(format_args!("sluice: {error:#}"));
+        if status == Status::Ok {
+            status = Status::Trouble;
+        }
+    }
+    Ok(status)
 }
 
-fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setup: &Setup) {
-    let file = Printable(arguments.file.display());
-    let logs = workspace::shortened(consoles);
-    println!("\nconsoles and the hypervisor's log: {}", Printable(logs.display()));
+fn next_steps(arguments: &RunArguments, outcome: &Outcome, setup: &Setup) -> String {
+    let file = arguments.file.display();
+    let logs = workspace::shortened(&outcome.consoles);
+    let mut text = format!("\nconsoles and the hypervisor's log: {}\n", logs.display());
     if outcome.status != Status::Ok {
-        println!("see docs/debug.md for how to find out more");
-        return;
+        return text + "see docs/debug.md for how to find out more\n";
     }
     let guest = setup.domains.first().map_or("alice", |domain| &**domain.name.get_ref());
     let steps = [
@@ -82,10 +81,11 @@ fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setu
         ("ls examples/".to_owned(), "more configurations; docs/configuration.md has all keys"),
     ];
     let width = steps.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
-    println!("try next:");
+    text += "try next:\n";
     for (command, about) in steps {
-        println!("  {command:width$}  {about}");
+        text += &format!("  {command:width$}  {about}\n");
     }
+    text
 }
 
 /// One live line per guest on a terminal; one line per event elsewhere.
@@ -133,7 +133,9 @@ impl Progress {
         match &self.bars {
             Some(bars) => bars[domain].set_message(text.to_string()),
             None if self.quiet => {}
-            None => eprintln!("[{:6.1}] {name}: {text}", self.started.elapsed().as_secs_f64()),
+            None => {
+                output::note(format_args!("[{:6.1}] {name}: {text}", self.started.elapsed().as_secs_f64()));
+            }
         }
     }
 
@@ -147,7 +149,8 @@ impl Progress {
 impl Observer for Progress {
     fn named(&mut self, instance: &Name) {
         if *instance != self.wish && !self.quiet {
-            eprintln!("sluice: '{}' runs already; this instance is '{instance}'", self.wish);
+            let wish = &self.wish;
+            output::note(format_args!("sluice: '{wish}' runs already; this instance is '{instance}'"));
         }
     }
 
@@ -160,6 +163,14 @@ impl Observer for Progress {
     fn hello(&mut self, _domains: &[String]) {
         for domain in 0..self.names.len() {
             self.say(domain, "built");
+        }
+    }
+
+    fn warning(&mut self, text: &str) {
+        let warn = || output::note(format_args!("sluice: {text}"));
+        match self.bars.iter().flatten().next() {
+            Some(bar) => bar.suspend(warn),
+            None => warn(),
         }
     }
 

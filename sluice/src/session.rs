@@ -4,10 +4,11 @@
 
 use crate::bundle;
 use crate::claim::{Claim, Member};
-use crate::config::Setup;
-use crate::console::{BoundedFile, LARGEST_FILE, LineBuffer};
+use crate::config::{Domain, Setup, server_words};
+use crate::console::{BoundedFile, LineBuffer};
 use crate::control::{Instance, Peer, read_messages};
 use crate::image;
+use crate::logs::Logs;
 use crate::name::Name;
 use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
 use crate::printable::{GuestText, Printable};
@@ -36,9 +37,6 @@ const MACHINE_STALL: Duration = Duration::from_secs(1);
 const CONSOLE_TAIL: usize = 4096;
 /// What QEMU says about its own limits and network, which concerns nobody.
 const QEMU_NOISE: [&str; 2] = ["TCG doesn't support requested feature", "Slirp: Failed to send packet"];
-
-/// The hypervisor's log among the consoles; no domain can be called like it.
-const LOG: &str = "sluice.log";
 
 /// Lines of QEMU's complaints that are kept.
 const MOST_COMPLAINTS: usize = 50;
@@ -109,6 +107,8 @@ pub trait Observer {
     fn line(&mut self, _domain: usize, _line: &GuestText, _steer: &mut Steer) {}
     /// A domain reported something.
     fn finding(&mut self, _domain: usize, _finding: &Finding) {}
+    /// Something around the run is not as it should be; it goes on.
+    fn warning(&mut self, _text: &str) {}
     /// Some time has passed.
     fn tick(&mut self, _steer: &mut Steer) {}
 }
@@ -124,11 +124,23 @@ enum Input {
 /// Runs a setup to its end.
 pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Result<Outcome> {
     let started = Instant::now();
-    let elf = image::hypervisor(&options.features)?;
-    let server = Server::start(0)?;
-    let bundle = bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()))?;
+    let qemu = workspace::qemu();
+    if !workspace::is_installed(&qemu) {
+        bail!(workspace::not_found(&qemu.to_string_lossy()));
+    }
+    // What may fail fails before anything is built.
     let instance = Instance::claim(&options.name)?;
     observer.named(instance.name());
+    let logs = match &options.consoles {
+        Some(directory) => Logs::named(directory)?,
+        None => Logs::of_instance(instance.name())?,
+    };
+    let guests = guests(setup, &logs)?;
+    let log = logs.log();
+    std::fs::write(&log, "").with_context(|| format!("could not write {}", log.display()))?;
+    let elf = image::hypervisor(&options.features)?;
+    let server = Server::start(0)?;
+    let bundle = bundle::build(setup, &server_words(server.address.port()))?;
     let files = Claim::take(&workspace::scratch()?, instance.name())?;
     let (bundle_path, image_path) = (files.path(Member::Bundle), files.path(Member::Image));
     let loaded = if options.boot == Boot::Pvh {
@@ -138,11 +150,6 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         image::iso(&elf, &bundle.bytes, &image_path)?;
         Loaded::Image(&image_path, options.boot)
     };
-    let consoles = options.consoles.clone().unwrap_or_else(|| workspace::consoles(instance.name()));
-    std::fs::create_dir_all(&consoles).with_context(|| format!("could not create {}", consoles.display()))?;
-    let log = consoles.join(LOG);
-    std::fs::write(&log, "").with_context(|| format!("could not write {}", log.display()))?;
-
     let (sender, inputs) = sync_channel(MOST_INPUTS);
     let hypervisor_side = instance.listen_for_hypervisor()?;
     serve_clients(&instance, sender.clone())?;
@@ -168,7 +175,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
             let _ = sender.send(Input::Closed);
         });
     }
-    let mut session = Session::new(setup, &consoles, options.timeout, to_hypervisor)?;
+    let mut session = Session::new(guests, log, options.timeout, to_hypervisor);
     let ended = session.follow(&inputs, &mut child, started, observer)?;
     let complaints = complaints.join().unwrap_or_default();
     let (status, problems) = session.judge(ended, &complaints);
@@ -180,7 +187,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     Ok(Outcome {
         status,
         problems,
-        consoles,
+        consoles: logs.directory().to_owned(),
         guests: session.guests.into_iter().map(|guest| guest.guest).collect(),
         report: session.report,
         wall: started.elapsed(),
@@ -256,10 +263,22 @@ struct Live {
     tail: Vec<u8>,
 }
 
+/// The guests before they live, each with a file for its console.
+fn guests(setup: &Setup, logs: &Logs) -> Result<Vec<Live>> {
+    let live = |domain: &Domain| {
+        let name = domain.name.get_ref();
+        let guest = Guest { name: name.to_string(), ..Guest::default() };
+        Ok(Live { guest, file: logs.console(name)?, lines: LineBuffer::default(), tail: Vec::new() })
+    };
+    setup.domains.iter().map(live).collect()
+}
+
 struct Session {
     guests: Vec<Live>,
     channel: Option<UnixStream>,
     log: PathBuf,
+    /// Which consoles are not whole, and why.
+    lost: Vec<String>,
     timeout: Option<Duration>,
     clients: HashMap<u64, Peer>,
     /// Requests on their way: our number to the client and its number.
@@ -276,28 +295,12 @@ enum Ended {
 }
 
 impl Session {
-    fn new(
-        setup: &Setup,
-        consoles: &Path,
-        timeout: Option<Duration>,
-        channel: Option<UnixStream>,
-    ) -> Result<Self> {
-        let guests = setup
-            .domains
-            .iter()
-            .map(|domain| {
-                let name = domain.name.get_ref();
-                let path = consoles.join(format!("{name}.log"));
-                let file = BoundedFile::create(&path, LARGEST_FILE)
-                    .with_context(|| format!("could not write {}", path.display()))?;
-                let guest = Guest { name: name.to_string(), ..Guest::default() };
-                Ok(Live { guest, file, lines: LineBuffer::default(), tail: Vec::new() })
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self {
+    fn new(guests: Vec<Live>, log: PathBuf, timeout: Option<Duration>, channel: Option<UnixStream>) -> Self {
+        Self {
             guests,
             channel,
-            log: consoles.join(LOG),
+            log,
+            lost: Vec::new(),
             timeout,
             clients: HashMap::new(),
             asked: HashMap::new(),
@@ -305,7 +308,7 @@ impl Session {
             report: None,
             said_hello: false,
             finished: false,
-        })
+        }
     }
 
     fn follow(
@@ -361,7 +364,7 @@ impl Session {
                 self.said_hello = true;
                 observer.hello(domains);
             }
-            Event::Console { domain, bytes } => self.console(usize::from(*domain), bytes, observer, steer)?,
+            Event::Console { domain, bytes } => self.console(usize::from(*domain), bytes, observer, steer),
             Event::State { domain, state, reason } => {
                 let index = usize::from(*domain);
                 if let Some(live) = self.guests.get_mut(index) {
@@ -399,15 +402,14 @@ impl Session {
         Ok(())
     }
 
-    fn console(
-        &mut self,
-        index: usize,
-        bytes: &[u8],
-        observer: &mut dyn Observer,
-        steer: &mut Steer,
-    ) -> Result<()> {
-        let Some(live) = self.guests.get_mut(index) else { return Ok(()) };
-        live.file.write(bytes).context("could not write a console")?;
+    fn console(&mut self, index: usize, bytes: &[u8], observer: &mut dyn Observer, steer: &mut Steer) {
+        let Some(live) = self.guests.get_mut(index) else { return };
+        // The guests are worth more than their logs.
+        if let Err(error) = live.file.write(bytes) {
+            let lost = format!("what {} writes is not kept any more: {error}", live.guest.name);
+            observer.warning(&lost);
+            self.lost.push(lost);
+        }
         live.tail.extend_from_slice(bytes);
         let surplus = live.tail.len().saturating_sub(CONSOLE_TAIL);
         live.tail.drain(..surplus);
@@ -419,7 +421,6 @@ impl Session {
             }
             observer.line(index, &line, steer);
         }
-        Ok(())
     }
 
     fn command(&mut self, command: Command) {
@@ -461,6 +462,20 @@ impl Session {
 
     fn judge(&self, ended: Ended, complaints: &[GuestText]) -> (Status, Vec<String>) {
         let failures: Vec<String> = self.guests.iter().filter_map(|live| live.guest.failure()).collect();
+        let (status, mut problems) = self.judge_end(ended, complaints, failures);
+        problems.extend(self.lost.iter().cloned());
+        (status, problems)
+    }
+
+    /// The hypervisor has failed where it says so by its status, or where the machine went off by itself before it was done. All
+    /// else is QEMU's.
+    fn judge_end(
+        &self,
+        ended: Ended,
+        complaints: &[GuestText],
+        failures: Vec<String>,
+    ) -> (Status, Vec<String>) {
+        let complaints = complaints.iter().map(GuestText::to_string);
         let status = match ended {
             Ended::TimeOut => {
                 let mut problems = vec!["the time was over".to_owned()];
@@ -477,22 +492,20 @@ impl Session {
                 let verdict = if failures.is_empty() { Status::Ok } else { Status::Guest };
                 return (verdict, failures);
             }
-            Some(0) => format!("the machine went off before the hypervisor was done (log: {log})"),
-            Some(code) => match qemu::panic_code(code) {
-                Some(qemu::PANIC) => format!("the hypervisor panicked (log: {log})"),
-                Some(qemu::REFUSED) => format!("the hypervisor refused the bundle (log: {log})"),
-                Some(other) => format!("the hypervisor failed with code {other:#x} (log: {log})"),
-                None => {
-                    let mut problems = vec![format!("QEMU ended with status {code}")];
-                    problems.extend(complaints.iter().map(GuestText::to_string));
-                    return (Status::Trouble, problems);
-                }
-            },
-            None => format!("QEMU was killed: {status}"),
+            Some(0) if !complaints.clone().any(|line| line.contains(qemu::TOLD_TO_END)) => {
+                format!("the machine went off before the hypervisor was done (log: {log})")
+            }
+            Some(qemu::PANICKED) => format!("the hypervisor panicked (log: {log})"),
+            Some(qemu::REFUSED) => format!("the hypervisor refused the bundle (log: {log})"),
+            _ => {
+                let mut problems = vec![format!("QEMU did not run to its end: {status}")];
+                problems.extend(complaints);
+                return (Status::Trouble, problems);
+            }
         };
         let mut problems = vec![failure];
         problems.extend(tail);
-        problems.extend(complaints.iter().map(GuestText::to_string));
+        problems.extend(complaints);
         (Status::Hypervisor, problems)
     }
 }

@@ -11,6 +11,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// What names are made of ([`Name`]).
+const NAME_HELP: &str = "use 1 to 31 of a-z, 0-9 and '-', not '-' first";
+
 /// Memory of the emulated machine when the file does not say.
 const DEFAULT_MACHINE_MEMORY: u64 = 2 << 30;
 
@@ -41,7 +44,12 @@ pub fn parse(source: &mut Source) -> Setup {
         Ok(document) => document,
         Err(error) => {
             let span = error.span().unwrap_or(0..0);
-            source.complain(span, format!("not TOML: {}", error.message()), None);
+            let line =
+                source.text.get(..span.end).unwrap_or_default().rsplit('\n').next().unwrap_or_default();
+            // A table's name with something in it that no name has is the most common reason.
+            let is_name = ["[domain.", "[device."].iter().any(|start| line.trim_start().starts_with(start));
+            let help = is_name.then(|| NAME_HELP.to_owned());
+            source.complain(span, format!("not TOML: {}", error.message()), help);
             return setup;
         }
     };
@@ -88,10 +96,10 @@ fn iommu(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<Iommu>> 
 fn device(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<Device> {
     let pci = walk.string("pci", source);
     let nth = walk.number("nth", 0..=31, source);
-    let qemu = walk.string("qemu", source).map(Spanned::into_inner);
+    let qemu = walk.string("qemu", source);
     let net = walk.value("net").and_then(|value| net(value, source));
-    let known = qemu.as_deref().and_then(|text| {
-        let driver = text.split(',').next().unwrap_or(text);
+    let known = qemu.as_ref().and_then(|text| {
+        let driver = text.get_ref().split(',').next()?;
         QEMU_DEVICES.into_iter().find(|(known, ..)| *known == driver)
     });
     let select = match (&pci, known) {
@@ -156,7 +164,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
     let kernel = kernel.and_then(|text| image(text, "kernel", &kernels::names(), source));
     let initrd = walk.string("initrd", source);
     let initrd = initrd.and_then(|text| image(text, "initrd", &rootfs::names(), source));
-    let cmdline = walk.string("cmdline", source).map(Spanned::into_inner).unwrap_or_default();
+    let cmdline = walk.string("cmdline", source).unwrap_or_else(|| Spanned::new(0..0, String::new()));
     let memory = size(&mut walk, "memory", source);
     if memory.is_none() && walk.value("memory").is_none() {
         walk.missing(source, "memory", "memory = \"256MiB\"");
@@ -277,10 +285,12 @@ fn image(text: Spanned<String>, what: &str, names: &[String], source: &mut Sourc
     if path.is_file() {
         return Some(Spanned::new(text.span(), Image::File(path)));
     }
-    let message = if word.contains('/') {
+    let message = if path.is_dir() {
+        format!("{} is a folder, not a file", path.display())
+    } else if word.contains('/') {
         format!("there is no {what} file {}", path.display())
     } else {
-        format!("'{word}' is neither a {what} that Sluice builds nor a file")
+        format!("'{word}' is neither the name of a {what} that Sluice builds nor a file")
     };
     let known: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     let help =
@@ -340,7 +350,7 @@ fn parse_pci(text: &str, nth: u8) -> Option<Select> {
 fn check_name(name: &Spanned<String>, what: &str, source: &mut Source) -> Option<Spanned<Name>> {
     let checked = name.get_ref().parse().ok();
     if checked.is_none() {
-        let help = "use 1 to 31 of a-z, 0-9 and '-', not '-' first".to_owned();
+        let help = NAME_HELP.to_owned();
         let message = format!("'{}' cannot be the name of a {what}", name.get_ref());
         source.complain(name.span(), message, help);
     }

@@ -97,8 +97,13 @@ pub enum Command {
     /// Start a domain that waits, or that has ended
     #[command(after_help = "Example:\n  cargo sluice start alice")]
     Start(Target),
-    /// Ask a domain to power off (its ACPI power button)
-    Stop(Target),
+    /// Ask domains to power off (their ACPI power button), and wait until they are
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice stop alice\n",
+        "  cargo sluice stop --all --wait 60 --force    end what is not off after a minute\n",
+        "  cargo sluice stop alice --wait 0             do not wait"))]
+    Stop(StopArguments),
     /// Stop a domain's processors
     Pause(Target),
     /// Let a paused domain go on
@@ -107,8 +112,14 @@ pub enum Command {
     Destroy(Target),
     /// Destroy a domain and start it again
     Restart(Target),
-    /// End all domains and switch the machine off
+    /// Stop all domains as `stop` does, and switch the machine off
     Shutdown {
+        /// Wait at most so long [default: until all are off]
+        #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+        wait: Option<Duration>,
+        /// Destroy domains that are not off by then (without --wait: after 10 seconds)
+        #[arg(long)]
+        force: bool,
         /// Instance, if several run or it is another checkout's
         #[arg(long)]
         instance: Option<Name>,
@@ -200,6 +211,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { seconds(text) }
+}
+
 fn size(text: &str) -> Result<u64, String> {
     let size = config::parse_size(text).ok_or("write a number and a unit: 256MiB or 2GiB")?;
     if size == 0 { Err("a machine has memory".to_owned()) } else { Ok(size) }
@@ -210,6 +225,26 @@ fn size(text: &str) -> Result<u64, String> {
 pub struct Target {
     /// Domain
     pub domain: Name,
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+}
+
+/// Arguments of `stop`.
+#[derive(Debug, Args)]
+pub struct StopArguments {
+    /// Domains
+    #[arg(required_unless_present = "all")]
+    pub domains: Vec<Name>,
+    /// All domains of the instance
+    #[arg(long, conflicts_with = "domains")]
+    pub all: bool,
+    /// Wait at most so long; 0: only ask [default: until they are off]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true)]
+    pub wait: Option<Duration>,
+    /// Destroy those that are not off by then (without --wait: after 10 seconds)
+    #[arg(long)]
+    pub force: bool,
     /// Instance, if several run or it is another checkout's
     #[arg(long)]
     pub instance: Option<Name>,

@@ -8,7 +8,7 @@
 //! - [`name`] is what may become part of a path, [`claim`] a directory whose files are this process's to remove;
 //!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
 //! - [`output`] is where words go; [`mod@progress`] tells how far a build or a download is.
-//! - [`control`] and [`manage`] are the commands on running instances; [`scenario`] the tests, [`mutate`]
+//! - [`control`] and [`manage`] are the commands on running instances, [`ending`] and [`interrupt`] how guests are stopped in order; [`scenario`] the tests, [`mutate`]
 //!   whether they notice, [`bench`] the measurements.
 
 // They panic where there is a closed pipe or a full disk: `output` has what does not.
@@ -23,7 +23,9 @@ mod console;
 mod control;
 mod cpio;
 mod document;
+mod ending;
 mod image;
+mod interrupt;
 mod iommu;
 mod kernels;
 mod logs;
@@ -48,7 +50,7 @@ mod workspace;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use cli::{Cli, Command, TestArguments};
+use cli::{Cli, Command, StopArguments, TestArguments};
 use outcome::Status;
 use sluice_abi::channel::Command as Order;
 use std::process::ExitCode;
@@ -113,12 +115,14 @@ fn dispatch(command: Command) -> Result<Status> {
         }
         Command::Ps => manage::ps()?,
         Command::Start(target) => manage::command(&target, Order::Start)?,
-        Command::Stop(target) => manage::command(&target, Order::Stop)?,
+        Command::Stop(arguments) => manage::stop(&arguments)?,
         Command::Pause(target) => manage::command(&target, Order::Pause)?,
         Command::Resume(target) => manage::command(&target, Order::Resume)?,
         Command::Destroy(target) => manage::command(&target, Order::Destroy)?,
         Command::Restart(target) => manage::command(&target, Order::Restart)?,
-        Command::Shutdown { instance } => manage::shutdown(instance.as_ref())?,
+        Command::Shutdown { wait, force, instance } => {
+            manage::shutdown(&StopArguments { domains: Vec::new(), all: true, wait, force, instance })?;
+        }
         Command::Console { target, raw } => manage::console(&target, raw)?,
         Command::Top { instance, interval, count } => manage::top(instance.as_ref(), interval, count)?,
         Command::Devices { instance } => manage::devices(instance.as_ref())?,

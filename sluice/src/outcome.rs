@@ -67,6 +67,8 @@ pub struct Guest {
     pub name: String,
     /// Its last state.
     pub state: DomainState,
+    /// It has been started.
+    pub started: bool,
     /// Why it ended, if not by itself.
     pub reason: GuestText,
     /// What it reported: the first [`MOST_FINDINGS`].
@@ -118,6 +120,8 @@ impl Guest {
         let because = if self.reason.raw().is_empty() { String::new() } else { format!(": {}", self.reason) };
         match self.state {
             DomainState::PoweredOff => {}
+            // It waited to be started until the machine was switched off.
+            DomainState::Destroyed if !self.started => return None,
             other => return Some(format!("{name} {}{because}", state_phrase(other))),
         }
         if self.findings_dropped > 0 {

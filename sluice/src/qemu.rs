@@ -5,6 +5,7 @@ use crate::workspace::{self, not_found};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use sluice_abi::config::Select;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -73,6 +74,8 @@ pub fn start(arguments: &[String]) -> Result<Child> {
         .args(["--pdeathsig", "KILL", "--"])
         .arg(workspace::qemu())
         .args(arguments)
+        // A terminal's Ctrl-C is for us; the guests are stopped first.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -3,6 +3,7 @@
 use crate::cli::RunArguments;
 use crate::config::{self, Override, Setup, human_size};
 use crate::document::Document;
+use crate::interrupt;
 use crate::name::Name;
 use crate::outcome::{Finding, Outcome, Status, state_word};
 use crate::output::{self, ClosedPipe};
@@ -88,6 +89,9 @@ fn next_steps(arguments: &RunArguments, outcome: &Outcome, setup: &Setup) -> Str
     text
 }
 
+/// Why a domain ends that is built afresh at once, in the hypervisor's words (`EndReason::Reset`).
+const REBOOT: &str = "asked for a reset";
+
 /// One live line per guest on a terminal; one line per event elsewhere.
 struct Progress {
     /// What the instance should be called.
@@ -155,6 +159,11 @@ impl Observer for Progress {
     }
 
     fn starting(&mut self) {
+        // What came before took time of its own.
+        self.started = Instant::now();
+        if let Err(error) = interrupt::count_from_now_on() {
+            output::note(format_args!("sluice: {error:#}"));
+        }
         if std::io::stderr().is_terminal() && !self.verbose && !self.quiet {
             self.bars = Some(self.bars());
         }
@@ -175,6 +184,9 @@ impl Observer for Progress {
     }
 
     fn state(&mut self, domain: usize, state: DomainState, reason: &GuestText, _steer: &mut Steer) {
+        if state == DomainState::Destroyed && *reason == REBOOT {
+            return self.say(domain, "rebooting");
+        }
         let because = if reason.raw().is_empty() { String::new() } else { format!(": {reason}") };
         self.say(domain, format!("{}{because}", state_word(state)));
     }

@@ -7,7 +7,9 @@ use crate::claim::{Claim, Member};
 use crate::config::{Domain, Setup, server_words};
 use crate::console::{BoundedFile, LineBuffer};
 use crate::control::{Instance, Peer, read_messages};
+use crate::ending::Ending;
 use crate::image;
+use crate::interrupt;
 use crate::logs::Logs;
 use crate::name::Name;
 use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
@@ -151,6 +153,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         Loaded::Image(&image_path, options.boot)
     };
     let (sender, inputs) = sync_channel(MOST_INPUTS);
+    observer.starting();
     let hypervisor_side = instance.listen_for_hypervisor()?;
     serve_clients(&instance, sender.clone())?;
     let machine = qemu::Machine {
@@ -163,7 +166,6 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         extra: &options.qemu_args,
     };
     let arguments = qemu::arguments(setup, &machine)?;
-    observer.starting();
     let mut child = qemu::start(&arguments)?;
     let complaints = collect_complaints(&mut child);
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;
@@ -287,11 +289,17 @@ struct Session {
     report: Option<Report>,
     said_hello: bool,
     finished: bool,
+    /// The user wants it to end.
+    ending: Option<Ending>,
+    /// The machine was told to go off.
+    switched_off: bool,
 }
 
 enum Ended {
     Exit(ExitStatus),
     TimeOut,
+    /// By the user, at once.
+    Interrupted,
 }
 
 impl Session {
@@ -308,6 +316,8 @@ impl Session {
             report: None,
             said_hello: false,
             finished: false,
+            ending: None,
+            switched_off: false,
         }
     }
 
@@ -337,6 +347,16 @@ impl Session {
                 }
             }
             observer.tick(&mut steer);
+            let interrupts = interrupt::count();
+            // Where nothing runs yet, nobody has to be asked.
+            if interrupts > 1 || interrupts == 1 && !self.said_hello {
+                let _ = child.kill();
+                child.wait()?;
+                return Ok(Ended::Interrupted);
+            }
+            if interrupts == 1 && !self.finished {
+                self.end_in_order(observer, &mut steer);
+            }
             for command in steer.commands {
                 self.command(command);
             }
@@ -352,6 +372,28 @@ impl Session {
                     return Ok(Ended::TimeOut);
                 }
             }
+        }
+    }
+
+    /// Asks all guests to power off; what was never started goes with the machine.
+    fn end_in_order(&mut self, observer: &mut dyn Observer, steer: &mut Steer) {
+        let ending = self.ending.get_or_insert_with(|| {
+            observer.warning("the guests are asked to power off; Ctrl-C again ends them at once");
+            Ending::begin()
+        });
+        let states: Vec<(u16, DomainState)> =
+            (0..).zip(&self.guests).map(|(index, live)| (index, live.guest.state)).collect();
+        if Ending::is_over(&states) {
+            if !std::mem::replace(&mut self.switched_off, true) {
+                steer.send(Command::Shutdown);
+            }
+            return;
+        }
+        ending.commands(&states).into_iter().for_each(|command| steer.send(command));
+        let running = self.guests.iter().filter(|live| !live.guest.state.is_ended());
+        let running: Vec<&str> = running.map(|live| live.guest.name.as_str()).collect();
+        if let Some(complaint) = ending.complaint(&running) {
+            observer.warning(&complaint);
         }
     }
 
@@ -373,6 +415,7 @@ impl Session {
                         live.guest.forget_findings();
                     }
                     live.guest.state = *state;
+                    live.guest.started |= *state == DomainState::Running;
                     // A guest that powered itself off needs no reason.
                     let reason = if *state == DomainState::PoweredOff { "" } else { reason };
                     live.guest.reason = GuestText::from(reason);
@@ -481,6 +524,11 @@ impl Session {
                 let mut problems = vec!["the time was over".to_owned()];
                 problems.extend(failures);
                 return (Status::TimeOut, problems);
+            }
+            Ended::Interrupted => {
+                let mut problems = vec!["the guests were ended by force, as asked".to_owned()];
+                problems.extend(failures);
+                return (Status::Guest, problems);
             }
             Ended::Exit(status) => status,
         };

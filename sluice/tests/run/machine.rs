@@ -5,6 +5,7 @@ use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -87,6 +88,13 @@ impl Machine {
 
     /// As `start`; what the command says goes there.
     pub fn start_into(name: &str, arguments: &[&str], out: Stdio, error: Stdio) -> Self {
+        let mut machine = Self::power_on(name, arguments, out, error);
+        machine.say(&Event::Hello { version: VERSION, domains: vec!["alice".into(), "bob".into()] });
+        machine
+    }
+
+    /// A machine whose hypervisor says nothing yet.
+    pub fn power_on(name: &str, arguments: &[&str], out: Stdio, error: Stdio) -> Self {
         let json: &[&str] = if arguments.contains(&"--json") { &[] } else { &["--json", "out.json"] };
         let directory = std::env::temp_dir().join(format!("sluice-test-{name}-{}", std::process::id()));
         prepare(&directory, &format!("{name}.toml"));
@@ -96,6 +104,8 @@ impl Machine {
             .args(arguments)
             .stdout(out)
             .stderr(error)
+            // As a shell starts it: a terminal's Ctrl-C goes to all of a group.
+            .process_group(0)
             .spawn()
             .unwrap();
         let socket = directory.join("sluice").join(name).join("channel");
@@ -107,10 +117,13 @@ impl Machine {
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        let mut machine =
-            Self { directory, name: name.to_owned(), run, channel, decoder: Decoder::default() };
-        machine.say(&Event::Hello { version: VERSION, domains: vec!["alice".into(), "bob".into()] });
-        machine
+        Self { directory, name: name.to_owned(), run, channel, decoder: Decoder::default() }
+    }
+
+    /// Ctrl-C on the terminal of the run.
+    pub fn interrupt(&self) {
+        let group = format!("-{}", self.run.id());
+        assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
     }
 
     pub fn say(&mut self, event: &Event) {

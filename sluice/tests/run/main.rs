@@ -6,10 +6,11 @@
 
 mod bad_input;
 mod machine;
+mod steering;
 
 use machine::{Machine, prepare, sluice};
 use sluice_abi::channel::{Command as Order, Event};
-use sluice_abi::report::{DomainReport, DomainState, Report};
+use sluice_abi::report::{DomainState, Report};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -102,43 +103,6 @@ fn a_machine_that_hangs_runs_out_of_time() {
     let (said, status, json) = machine.end(0);
     assert_eq!(status, Some(6), "{said}");
     assert_eq!(json["hypervisor"]["cpus"], 3);
-}
-
-#[test]
-fn commands_reach_a_running_instance() {
-    let mut machine = Machine::start("steered", &[]);
-    machine.state(0, DomainState::Running, "");
-    let ask = |machine: &Machine, arguments: &[&str]| {
-        let mut command = sluice(&machine.directory);
-        command.args(arguments).args(["--instance", &machine.name]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let pause = ask(&machine, &["pause", "bob"]);
-    let request = machine.hear();
-    assert_eq!(request.command, Order::Pause(1));
-    machine.say(&Event::Reply { seq: request.seq, result: Ok(()) });
-    assert!(pause.wait_with_output().unwrap().status.success());
-
-    let start = ask(&machine, &["start", "alice"]);
-    let request = machine.hear();
-    let refused = Err(sluice_abi::channel::CommandError::WrongState);
-    machine.say(&Event::Reply { seq: request.seq, result: refused });
-    let output = start.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("state does not allow it"));
-
-    let lost = ask(&machine, &["pause", "carol"]).wait_with_output().unwrap();
-    assert!(String::from_utf8_lossy(&lost.stderr).contains("no domain 'carol'; there are: alice, bob"));
-
-    let report = ask(&machine, &["report"]);
-    let request = machine.hear();
-    machine.say(&Event::Report { seq: request.seq, report: Report { tsc_khz: 77, ..Report::default() } });
-    assert!(String::from_utf8_lossy(&report.wait_with_output().unwrap().stdout).contains("\"tsc_khz\": 77"));
-
-    machine.state(0, DomainState::PoweredOff, "");
-    machine.state(1, DomainState::PoweredOff, "");
-    machine.finish();
-    assert_eq!(machine.end(0).1, Some(0));
 }
 
 #[test]
@@ -407,47 +371,6 @@ fn what_is_not_ours_stays_in_a_directory_of_an_instance() {
     assert_eq!(run.status.code(), Some(1), "{run:?}");
     assert!(said.contains("file/photos is not Sluice's"), "{said}");
     assert!(directory.join("photos/one").exists() && place.is_untouched());
-}
-
-#[test]
-fn instances_of_another_checkout_are_asked_only_by_name() {
-    let mut machine = Machine::start("other", &[]);
-    machine.state(0, DomainState::Running, "");
-    let checkout = machine.directory.join("sluice/other/checkout");
-    let ask = |machine: &Machine, arguments: &[&str]| {
-        let mut command = sluice(&machine.directory);
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let answer = |machine: &mut Machine| {
-        let request = machine.hear();
-        assert_eq!(request.command, Order::Pause(0));
-        machine.say(&Event::Reply { seq: request.seq, result: Ok(()) });
-    };
-    let pause = ask(&machine, &["pause", "alice"]);
-    answer(&mut machine);
-    assert!(pause.wait_with_output().unwrap().status.success(), "it is this checkout's");
-
-    std::fs::write(checkout, "/elsewhere\x1b[2J").unwrap();
-    let lost = ask(&machine, &["pause", "alice"]).wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&lost.stderr);
-    assert!(said.contains("no instance of this checkout runs; of others: other"), "{said}");
-    let named = ask(&machine, &["pause", "alice", "--instance", "other"]);
-    answer(&mut machine);
-    assert!(named.wait_with_output().unwrap().status.success());
-    let ps = ask(&machine, &["ps"]);
-    let request = machine.hear();
-    let report = Report {
-        domains: vec![DomainReport { name: "alice".into(), ..DomainReport::default() }],
-        ..Report::default()
-    };
-    machine.say(&Event::Report { seq: request.seq, report });
-    let listed = String::from_utf8(ps.wait_with_output().unwrap().stdout).unwrap();
-    assert!(listed.contains("checkout") && listed.contains("/elsewhere\\x1b[2J"), "{listed}");
-
-    machine.state(0, DomainState::PoweredOff, "");
-    machine.state(1, DomainState::PoweredOff, "");
-    machine.finish();
-    machine.end(0);
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! The commands on running instances: ps, start, stop, ..., console, top, report.
 
+mod stop;
+
+pub use stop::{shutdown, stop};
+
 use crate::cli::Target;
 use crate::control::{Client, choose, running};
 use crate::name::Name;
@@ -65,11 +69,6 @@ pub fn command(target: &Target, command: impl FnOnce(u16) -> Command) -> Result<
     let mut client = Client::connect(&choose(target.instance.as_ref())?)?;
     let domain = client.domain(&target.domain)?;
     client.command(command(domain))
-}
-
-/// Ends an instance.
-pub fn shutdown(instance: Option<&Name>) -> Result<()> {
-    Client::connect(&choose(instance)?)?.command(Command::Shutdown)
 }
 
 /// Prints the counters.

@@ -20,8 +20,9 @@ mod transfer;
 mod vpio;
 
 use crate::config::{self, Setup};
+use crate::observer::Observer;
 use crate::outcome::{Outcome, Status};
-use crate::session::{self, Observer, Options};
+use crate::session::{self, Options};
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
 use record::Record;

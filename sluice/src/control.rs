@@ -5,6 +5,7 @@
 //! client's requests sequence numbers of its own.
 
 use crate::claim::{Claim, Member, runtime_directory};
+use crate::info::Info;
 use crate::name::Name;
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
@@ -47,6 +48,15 @@ impl Instance {
         std::fs::write(claim.path(Member::Checkout), root().as_os_str().as_bytes())
             .context("could not note the checkout")?;
         Ok(Self { claim })
+    }
+
+    /// Says what the instance is. That nobody can read it is no reason to end.
+    pub fn publish(&self, info: &Info) {
+        let (fresh, path) = (self.claim.path(Member::NewInfo), self.claim.path(Member::Info));
+        let written = serde_json::to_vec(info).is_ok_and(|text| std::fs::write(&fresh, text).is_ok());
+        if written {
+            let _ = std::fs::rename(fresh, path);
+        }
     }
 
     /// Its name.
@@ -133,6 +143,17 @@ pub struct Running {
 }
 
 impl Running {
+    /// What it says of itself; nothing if it is of another version.
+    pub fn info(&self) -> Info {
+        let path = self.socket.with_file_name(Member::Info.file());
+        std::fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    }
+
+    /// It answers still.
+    pub fn is_running(&self) -> bool {
+        UnixStream::connect(&self.socket).is_ok()
+    }
+
     /// It runs from this checkout.
     pub fn is_here(&self) -> bool {
         self.checkout == root()

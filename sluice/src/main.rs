@@ -22,9 +22,11 @@ mod config;
 mod console;
 mod control;
 mod cpio;
+mod detached;
 mod document;
 mod ending;
 mod image;
+mod info;
 mod interrupt;
 mod iommu;
 mod kernels;
@@ -32,6 +34,7 @@ mod logs;
 mod manage;
 mod mutate;
 mod name;
+mod observer;
 mod outcome;
 mod output;
 mod packages;
@@ -49,14 +52,14 @@ mod terminal;
 mod workspace;
 
 use anyhow::{Context, Result};
-use clap::Parser;
-use cli::{Cli, Command, StopArguments, TestArguments};
+use cli::{Command, StopArguments, TestArguments};
 use outcome::Status;
 use sluice_abi::channel::Command as Order;
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = cli::parse();
     let status = match dispatch(cli.command) {
         Ok(status) => status,
         Err(error) if error.is::<output::ClosedPipe>() => Status::Ok,
@@ -76,7 +79,11 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<Status> {
     match command {
-        Command::Check { file } => {
+        Command::Check { file, json: true } => {
+            let setup = config::load(&file)?;
+            output::print(printable::json(&info::Info::new(&setup, Path::new("")).domains)?)?;
+        }
+        Command::Check { file, .. } => {
             let setup = config::load(&file)?;
             output::print(config::describe(&file, &setup) + "\n")?;
         }
@@ -113,7 +120,17 @@ fn dispatch(command: Command) -> Result<Status> {
                 std::thread::park();
             }
         }
-        Command::Ps => manage::ps()?,
+        Command::Ps { json } => manage::ps(json)?,
+        Command::Info { target, json } => manage::info(&target, json)?,
+        Command::Logs { target, follow, lines } => manage::logs(&target, follow, lines)?,
+        Command::Attach { instance } => run::attach(instance.as_ref())?,
+        Command::Metrics => manage::metrics()?,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut cli::command(), "sluice", &mut script);
+            output::print(String::from_utf8_lossy(&script))?;
+        }
+        Command::Man { directory } => manual(&directory)?,
         Command::Start(target) => manage::command(&target, Order::Start)?,
         Command::Stop(arguments) => manage::stop(&arguments)?,
         Command::Pause(target) => manage::command(&target, Order::Pause)?,
@@ -125,7 +142,7 @@ fn dispatch(command: Command) -> Result<Status> {
         }
         Command::Console { target, raw } => manage::console(&target, raw)?,
         Command::Top { instance, interval, count } => manage::top(instance.as_ref(), interval, count)?,
-        Command::Devices { instance } => manage::devices(instance.as_ref())?,
+        Command::Devices(which) => manage::devices(&which)?,
         Command::Report { instance } => manage::report(instance.as_ref())?,
         Command::Bench { names, only, list } => return bench::run(&names, &only, list),
         Command::Mutate { names, list } => return mutate::run(&names, list),
@@ -136,6 +153,14 @@ fn dispatch(command: Command) -> Result<Status> {
         }
     }
     Ok(Status::Ok)
+}
+
+/// Writes a page for the command and one for each of its commands.
+fn manual(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(cli::command().name("sluice").bin_name("sluice"), directory)
+        .with_context(|| format!("could not write the manual pages into {}", directory.display()))?;
+    output::print(format_args!("{}: see man -l {0}/sluice.1\n", directory.display()))
 }
 
 fn fetch(names: &[String]) -> Result<()> {

@@ -31,6 +31,13 @@ pub enum Status {
 }
 
 impl Status {
+    /// The status with this number.
+    pub fn of_code(code: i32) -> Option<Self> {
+        let all =
+            [Self::Ok, Self::Trouble, Self::Configuration, Self::Guest, Self::Hypervisor, Self::TimeOut];
+        all.into_iter().find(|status| *status as i32 == code)
+    }
+
     /// A word for it.
     pub const fn word(self) -> &'static str {
         match self {

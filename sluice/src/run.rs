@@ -2,16 +2,21 @@
 
 use crate::cli::RunArguments;
 use crate::config::{self, Override, Setup, human_size};
+use crate::console::LineBuffer;
+use crate::control::{Client, choose};
+use crate::detached;
 use crate::document::Document;
 use crate::interrupt;
 use crate::name::Name;
-use crate::outcome::{Finding, Outcome, Status, state_word};
+use crate::observer::{Observer, Steer};
+use crate::outcome::{Finding, Outcome, Status, parse_finding, state_word};
 use crate::output::{self, ClosedPipe};
 use crate::printable::{self, GuestText, Printable};
-use crate::session::{self, Observer, Options, Steer};
+use crate::session::{self, Options};
 use crate::{progress, summary, workspace};
 use anyhow::{Context, Result};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use sluice_abi::channel::Event;
 use sluice_abi::report::DomainState;
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -19,6 +24,9 @@ use std::time::{Duration, Instant};
 
 /// Runs, prints and returns the judgement.
 pub fn run(arguments: &RunArguments) -> Result<Status> {
+    if arguments.detach && !detached::is_detached() {
+        return detached::start(arguments);
+    }
     if arguments.quiet {
         progress::silence();
     }
@@ -39,7 +47,9 @@ pub fn run(arguments: &RunArguments) -> Result<Status> {
         qemu_args: arguments.qemu_args.clone(),
         features: arguments.features.clone(),
     };
-    let mut progress = Progress::new(&setup, arguments, name);
+    let names = setup.domains.iter().map(|domain| domain.name.get_ref().clone()).collect();
+    let mut progress = Progress::new(names, name);
+    (progress.verbose, progress.quiet) = (arguments.verbose, arguments.quiet);
     let outcome = session::run(&setup, &options, &mut progress)?;
     progress.finish();
     // The one is shown whatever becomes of the other.
@@ -64,6 +74,35 @@ pub fn run(arguments: &RunArguments) -> Result<Status> {
         }
     }
     Ok(status)
+}
+
+/// Watches an instance that runs elsewhere, to its end.
+pub fn attach(instance: Option<&Name>) -> Result<()> {
+    let instance = choose(instance)?;
+    let mut client = Client::connect(&instance)?;
+    let consoles = instance.info().consoles;
+    let names: Vec<Name> = client.domains.iter().filter_map(|(name, _)| name.parse().ok()).collect();
+    let mut lines: Vec<LineBuffer> = names.iter().map(|_| LineBuffer::default()).collect();
+    let mut progress = Progress::new(names, instance.name.clone());
+    progress.show();
+    let mut steer = Steer::default();
+    while let Ok(event) = client.poll_event(Instant::now() + Duration::from_secs(3600)) {
+        match event {
+            Some(Event::State { domain, state, reason }) => {
+                progress.state(domain.into(), state, &GuestText::from(reason.as_str()), &mut steer);
+            }
+            Some(Event::Console { domain, bytes }) => {
+                let Some(buffer) = lines.get_mut(usize::from(domain)) else { continue };
+                let findings = buffer.push(&bytes);
+                for finding in findings.iter().filter_map(|line| parse_finding(line.raw())) {
+                    progress.finding(domain.into(), &finding);
+                }
+            }
+            _ => {}
+        }
+    }
+    progress.finish();
+    output::print(format_args!("{} has ended; its consoles: {}\n", instance.name, consoles.display()))
 }
 
 fn next_steps(arguments: &RunArguments, outcome: &Outcome, setup: &Setup) -> String {
@@ -105,15 +144,14 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(setup: &Setup, arguments: &RunArguments, wish: Name) -> Self {
-        let names: Vec<Name> = setup.domains.iter().map(|domain| domain.name.get_ref().clone()).collect();
-        Self {
-            wish,
-            names,
-            bars: None,
-            started: Instant::now(),
-            verbose: arguments.verbose,
-            quiet: arguments.quiet,
+    fn new(names: Vec<Name>, wish: Name) -> Self {
+        Self { wish, names, bars: None, started: Instant::now(), verbose: false, quiet: false }
+    }
+
+    /// Live lines, where they can be.
+    fn show(&mut self) {
+        if std::io::stderr().is_terminal() && !self.verbose && !self.quiet {
+            self.bars = Some(self.bars());
         }
     }
 
@@ -164,9 +202,7 @@ impl Observer for Progress {
         if let Err(error) = interrupt::count_from_now_on() {
             output::note(format_args!("sluice: {error:#}"));
         }
-        if std::io::stderr().is_terminal() && !self.verbose && !self.quiet {
-            self.bars = Some(self.bars());
-        }
+        self.show();
     }
 
     fn hello(&mut self, _domains: &[String]) {

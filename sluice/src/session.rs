@@ -9,10 +9,12 @@ use crate::console::{BoundedFile, LineBuffer};
 use crate::control::{Instance, Peer, read_messages};
 use crate::ending::Ending;
 use crate::image;
+use crate::info::Info;
 use crate::interrupt;
 use crate::logs::Logs;
 use crate::name::Name;
-use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
+use crate::observer::{Observer, Steer, Watch};
+use crate::outcome::{Guest, Outcome, Status, parse_finding};
 use crate::printable::{GuestText, Printable};
 use crate::qemu::{self, Accel, Boot, Loaded};
 use crate::server::Server;
@@ -83,38 +85,6 @@ impl Options {
     }
 }
 
-/// Sends commands from within an [`Observer`].
-pub struct Steer {
-    commands: Vec<Command>,
-}
-
-impl Steer {
-    /// Sends a command; its answer is not waited for.
-    pub fn send(&mut self, command: Command) {
-        self.commands.push(command);
-    }
-}
-
-/// Watches a run.
-pub trait Observer {
-    /// The run has this name.
-    fn named(&mut self, _instance: &Name) {}
-    /// All is built; the machine starts.
-    fn starting(&mut self) {}
-    /// The hypervisor is up and has these domains.
-    fn hello(&mut self, _domains: &[String]) {}
-    /// A domain changed its state.
-    fn state(&mut self, _domain: usize, _state: DomainState, _reason: &GuestText, _steer: &mut Steer) {}
-    /// A domain's console has another line.
-    fn line(&mut self, _domain: usize, _line: &GuestText, _steer: &mut Steer) {}
-    /// A domain reported something.
-    fn finding(&mut self, _domain: usize, _finding: &Finding) {}
-    /// Something around the run is not as it should be; it goes on.
-    fn warning(&mut self, _text: &str) {}
-    /// Some time has passed.
-    fn tick(&mut self, _steer: &mut Steer) {}
-}
-
 enum Input {
     Event(Event),
     Closed,
@@ -140,6 +110,8 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     let guests = guests(setup, &logs)?;
     let log = logs.log();
     std::fs::write(&log, "").with_context(|| format!("could not write {}", log.display()))?;
+    let info = Info::new(setup, logs.directory());
+    instance.publish(&info);
     let elf = image::hypervisor(&options.features)?;
     let server = Server::start(0)?;
     let bundle = bundle::build(setup, &server_words(server.address.port()))?;
@@ -154,8 +126,8 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     };
     let (sender, inputs) = sync_channel(MOST_INPUTS);
     observer.starting();
-    let hypervisor_side = instance.listen_for_hypervisor()?;
     serve_clients(&instance, sender.clone())?;
+    let hypervisor_side = instance.listen_for_hypervisor()?;
     let machine = qemu::Machine {
         loaded,
         log: &log,
@@ -178,7 +150,8 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         });
     }
     let mut session = Session::new(guests, log, options.timeout, to_hypervisor);
-    let ended = session.follow(&inputs, &mut child, started, observer)?;
+    let mut watch = Watch::new(observer, &instance, info);
+    let ended = session.follow(&inputs, &mut child, started, &mut watch)?;
     let complaints = complaints.join().unwrap_or_default();
     let (status, problems) = session.judge(ended, &complaints);
     let mut record = BTreeMap::new();
@@ -331,7 +304,7 @@ impl Session {
         let mut closed = self.channel.is_none();
         let mut asked_last = None;
         loop {
-            let mut steer = Steer { commands: Vec::new() };
+            let mut steer = Steer::default();
             match inputs.recv_timeout(TICK) {
                 Ok(Input::Event(event)) => self.on_event(event, observer, &mut steer)?,
                 Ok(Input::Closed) => closed = true,
@@ -357,7 +330,7 @@ impl Session {
             if interrupts == 1 && !self.finished {
                 self.end_in_order(observer, &mut steer);
             }
-            for command in steer.commands {
+            for command in steer.take() {
                 self.command(command);
             }
             if self.timeout.is_some_and(|timeout| started.elapsed() > timeout) {

@@ -56,7 +56,7 @@ pub fn remove_logs(directory: &Path) -> Result<()> {
         let entry = entry?;
         let path = entry.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
-        if matches!(extension, Some("log" | "json")) && entry.file_type()?.is_file() {
+        if matches!(extension, Some("log" | "json" | "out")) && entry.file_type()?.is_file() {
             std::fs::remove_file(path)?;
         }
     }

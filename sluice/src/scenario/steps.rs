@@ -3,9 +3,9 @@
 use super::format::{Scenario, Step};
 use super::kernel;
 use crate::config::Setup;
+use crate::observer::{Observer, Steer};
 use crate::outcome::state_word;
 use crate::printable::GuestText;
-use crate::session::{Observer, Steer};
 use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
 use sluice_abi::channel::Command;

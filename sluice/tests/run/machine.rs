@@ -117,6 +117,8 @@ impl Machine {
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         };
+        // A test that waits in vain fails.
+        channel.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         Self { directory, name: name.to_owned(), run, channel, decoder: Decoder::default() }
     }
 
@@ -146,6 +148,14 @@ impl Machine {
                 return request;
             }
         }
+    }
+
+    /// Waits until the run has heard what was said.
+    pub fn settle(&mut self) {
+        let report = ask(self, &["report"]);
+        let request = self.hear();
+        self.say(&Event::Report { seq: request.seq, report: Report::default() });
+        assert_eq!(ended(report).1, Some(0));
     }
 
     pub fn finish(&mut self) {
@@ -195,4 +205,20 @@ impl Machine {
         let json = std::fs::read_to_string(document).unwrap_or_default();
         (said, status.code(), serde_json::from_str(&json).unwrap_or_default())
     }
+}
+
+/// A command to this machine's instance.
+pub fn ask(machine: &Machine, arguments: &[&str]) -> Child {
+    let mut command = sluice(&machine.directory);
+    command.args(arguments);
+    if !matches!(arguments[0], "ps" | "metrics") {
+        command.args(["--instance", &machine.name]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What it printed, and its exit status.
+pub fn ended(child: Child) -> (String, Option<i32>) {
+    let output = child.wait_with_output().unwrap();
+    (String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(), output.status.code())
 }

@@ -2,9 +2,10 @@
 //! status, and the test speaks on the management channel as the hypervisor would.
 //!
 //! - [`machine`] is that machine; here is what comes of its runs, in `steering` how they are steered.
-//! - `bad_input` has files and command lines with which nothing can be done, as data in `bad-input.toml`.
+//! - `looking` is how they are looked at, `bad_input` has files and command lines with which nothing can be done, as data in `bad-input.toml`.
 
 mod bad_input;
+mod looking;
 mod machine;
 mod steering;
 

@@ -1,23 +1,10 @@
 //! How running instances are steered: commands, Ctrl-C, orderly ends.
 
-use crate::machine::{Machine, sluice};
+use crate::machine::{Machine, ask, ended, sluice};
 use sluice_abi::channel::{Command as Order, CommandError, Event};
 use sluice_abi::report::{DomainReport, DomainState, Report};
 use std::io::Read;
-use std::process::{Child, Stdio};
-
-/// A command to this machine's instance.
-fn ask(machine: &Machine, arguments: &[&str]) -> Child {
-    let mut command = sluice(&machine.directory);
-    command.args(arguments).args(["--instance", &machine.name]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-/// What it printed, and its exit status.
-fn ended(child: Child) -> (String, Option<i32>) {
-    let output = child.wait_with_output().unwrap();
-    (String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(), output.status.code())
-}
+use std::process::Stdio;
 
 fn agree(machine: &mut Machine, order: Order) {
     let request = machine.hear();
@@ -29,16 +16,8 @@ fn running(name: &str, arguments: &[&str]) -> Machine {
     let mut machine = Machine::start(name, arguments);
     machine.state(0, DomainState::Running, "");
     machine.state(1, DomainState::Running, "");
-    settle(&mut machine);
+    machine.settle();
     machine
-}
-
-/// Waits until the run has heard what was said.
-fn settle(machine: &mut Machine) {
-    let report = ask(machine, &["report"]);
-    let request = machine.hear();
-    machine.say(&Event::Report { seq: request.seq, report: Report::default() });
-    assert_eq!(ended(report).1, Some(0));
 }
 
 #[test]
@@ -134,7 +113,7 @@ fn ctrl_c_stops_the_guests_in_order() {
 fn a_guest_that_was_never_started_goes_with_the_machine() {
     let mut machine = Machine::start("waiting", &[]);
     machine.state(0, DomainState::Paused, "");
-    settle(&mut machine);
+    machine.settle();
     machine.interrupt();
     agree(&mut machine, Order::Resume(0));
     agree(&mut machine, Order::Stop(0));

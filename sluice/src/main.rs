@@ -78,6 +78,9 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(command: Command) -> Result<Status> {
+    if command.needs_sources() {
+        workspace::check_sources()?;
+    }
     match command {
         Command::Check { file, json: true } => {
             let setup = config::load(&file)?;

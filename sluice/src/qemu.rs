@@ -1,6 +1,6 @@
 //! The emulated machine: QEMU's command line for a setup, and what its end means.
 
-use crate::config::{Iommu, Setup};
+use crate::config::{Device, Domain, Forward, Iommu, Setup};
 use crate::workspace::{self, not_found};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -147,7 +147,9 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
             properties += &format!(",addr={slot:02x}");
         }
         if let Some(net) = device.net.as_ref().filter(|net| net.mode != "none") {
-            let options = if net.options.is_empty() { String::new() } else { format!(",{}", net.options) };
+            let mut options =
+                if net.options.is_empty() { String::new() } else { format!(",{}", net.options) };
+            options += &forwards(setup, device);
             add("-netdev", format!("{},id=net{index}{options}", net.mode));
             properties += &format!(",netdev=net{index}");
         }
@@ -160,6 +162,15 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     arguments.extend(setup.machine.qemu_args.iter().cloned());
     arguments.extend(machine.extra.iter().cloned());
     Ok(arguments)
+}
+
+/// Ports that are forwarded by a device. QEMU leads them to the first address that it gives away, 10.0.2.15; nobody else on this
+/// network is there to get it.
+fn forwards(setup: &Setup, device: &Device) -> String {
+    let by_this = |domain: &&Domain| setup.forwarded_by(domain).is_some_and(|by| by.name == device.name);
+    let all = setup.domains.iter().filter(by_this).flat_map(|domain| &domain.forward);
+    let word = |forward: &Forward| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", forward.host, forward.guest);
+    all.map(|forward| word(forward.get_ref())).collect()
 }
 
 /// The IOMMU as a QEMU device.
@@ -235,6 +246,16 @@ mod tests {
         assert_eq!(option("", 1, "-device"), ["amd-iommu,intremap=on", "e1000,id=dev0,addr=03"]);
         let intel = option("iommu = \"intel\"\ninterrupt_remapping = false", 1, "-device");
         assert_eq!(intel, ["intel-iommu,intremap=off,aw-bits=48,caching-mode=off", "e1000,id=dev0"]);
+    }
+
+    #[test]
+    fn ports_are_forwarded_by_the_guests_own_card() {
+        let text = "[device.nic0]\nqemu = \"e1000\"\nnet = { mode = \"user\", options = \"restrict=on\" }\n[domain.a]\n\
+             kernel = \"debian-6.1\"\nmemory = \"64MiB\"\nforward = [\"2222:22\", \"8080:80\"]\n\
+             devices = [{ use = \"nic0\", mode = \"passthrough\" }]\n";
+        let setup = crate::config::load_text(Path::new("test.toml"), text).unwrap();
+        let ports = forwards(&setup, &setup.devices[0]);
+        assert_eq!(ports, ",hostfwd=tcp:127.0.0.1:2222-:22,hostfwd=tcp:127.0.0.1:8080-:80");
     }
 
     #[test]

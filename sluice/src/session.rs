@@ -138,6 +138,8 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         extra: &options.qemu_args,
     };
     let arguments = qemu::arguments(setup, &machine)?;
+    // What was built before has taken time of its own.
+    let powered_on = Instant::now();
     let mut child = qemu::start(&arguments)?;
     let complaints = collect_complaints(&mut child);
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;
@@ -151,7 +153,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     }
     let mut session = Session::new(guests, log, options.timeout, to_hypervisor);
     let mut watch = Watch::new(observer, &instance, info);
-    let ended = session.follow(&inputs, &mut child, started, &mut watch)?;
+    let ended = session.follow(&inputs, &mut child, powered_on, &mut watch)?;
     let complaints = complaints.join().unwrap_or_default();
     let (status, problems) = session.judge(ended, &complaints);
     let mut record = BTreeMap::new();

@@ -7,10 +7,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The root of the source tree.
+/// The root of the source tree: `$SLUICE_HOME`, or where this program was built.
 pub fn root() -> PathBuf {
+    if let Some(home) = std::env::var_os("SLUICE_HOME") {
+        return PathBuf::from(home);
+    }
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace");
     built.to_owned()
+}
+
+/// Whether the source tree is there: the hypervisor and the test guests are built from it.
+///
+/// # Errors
+/// It is not.
+pub fn check_sources() -> Result<()> {
+    let root = root();
+    if root.join("hypervisor/Cargo.toml").is_file() {
+        return Ok(());
+    }
+    bail!(
+        "Sluice's sources are not in {}, from which it builds the hypervisor\n  \
+         help: let SLUICE_HOME name a checkout, or install this program again from one: cargo install --path sluice",
+        root.display()
+    )
 }
 
 /// Where downloads and what is made of them are kept: `$SLUICE_CACHE`, or `cache/` in the source tree.

@@ -81,7 +81,7 @@ pub struct RunArguments {
     /// Write <domain>.log per guest and sluice.log here [default: run/<instance>]
     #[arg(long, value_name = "DIR")]
     pub consoles: Option<PathBuf>,
-    /// Give up after this time
+    /// Give up when the machine has been on for this time
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// How guest instructions are run

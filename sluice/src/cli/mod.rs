@@ -31,6 +31,24 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Command {
+    /// It builds something, or looks at what is built; the others only talk to what runs.
+    pub const fn needs_sources(&self) -> bool {
+        matches!(
+            self,
+            Self::Check { .. }
+                | Self::Run(_)
+                | Self::Image { .. }
+                | Self::Bundle { .. }
+                | Self::Build { .. }
+                | Self::Fetch { .. }
+                | Self::Test(_)
+                | Self::Bench { .. }
+                | Self::Mutate { .. }
+        )
+    }
+}
+
 /// What the host command can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -35,6 +35,28 @@ pub fn check(setup: &Setup, source: &mut Source) {
     devices(setup, source);
     station_addresses(setup, source);
     qemu_devices(setup, source);
+    forwarded(setup, source);
+}
+
+fn forwarded(setup: &Setup, source: &mut Source) {
+    let mut seen: Vec<(u16, &str)> = Vec::new();
+    for domain in &setup.domains {
+        let name = domain.name.get_ref();
+        for forward in &domain.forward {
+            let host = forward.get_ref().host;
+            if let Some((_, other)) = seen.iter().find(|(port, _)| *port == host) {
+                let message = format!("port {host} leads to '{other}' already");
+                source.complain(forward.span(), message, "use another port of this machine".to_owned());
+            }
+            seen.push((host, name));
+            if setup.forwarded_by(domain).is_none() {
+                let message = format!("no port can be forwarded to '{name}'");
+                let help = "it needs a device for itself with net = \"user\": where several guests share a card, which of them has \
+                            which address is not known before";
+                source.complain(forward.span(), message, help.to_owned());
+            }
+        }
+    }
 }
 
 fn machine(setup: &Setup, source: &mut Source) {

@@ -89,6 +89,21 @@ impl Setup {
         }
     }
 
+    /// The device by which ports are forwarded to a guest: on the user network, and nobody else's, since QEMU does not know which of
+    /// several guests behind a card has which address.
+    pub fn forwarded_by(&self, domain: &Domain) -> Option<&Device> {
+        let is_shared = |name: &str| {
+            let users = self.domains.iter().flat_map(|domain| &domain.shares);
+            users.filter(|share| share.device.get_ref() == name).count() > 1
+        };
+        domain.shares.iter().find_map(|share| {
+            let device =
+                self.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
+            let on_user_network = device.net.as_ref().is_some_and(|net| net.mode == "user");
+            (on_user_network && !is_shared(device.name.get_ref())).then_some(device)
+        })
+    }
+
     /// The card that a guest sees by default in emulated mode. `None`: the device is named by its place; `Some(None)`:
     /// the hypervisor has no driver for it.
     fn like(&self, share: &Share) -> Option<Option<NicModel>> {
@@ -151,8 +166,19 @@ pub struct Domain {
     pub cpus: Vec<Spanned<u8>>,
     /// Not started by itself.
     pub paused: bool,
+    /// Ports of this host that lead to it, on QEMU's user network.
+    pub forward: Vec<Spanned<Forward>>,
     /// Its devices.
     pub shares: Vec<Share>,
+}
+
+/// A TCP port of 127.0.0.1 that leads to one of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Port of this host.
+    pub host: u16,
+    /// Port of the guest.
+    pub guest: u16,
 }
 
 /// A guest's part in a device.

@@ -3,7 +3,7 @@
 
 use super::diagnostic::Source;
 use super::walk::{Walk, kind, suggestion};
-use super::{Device, Domain, Image, Iommu, Machine, Net, Setup, Share};
+use super::{Device, Domain, Forward, Image, Iommu, Machine, Net, Setup, Share};
 use crate::name::Name;
 use crate::{kernels, rootfs};
 use sluice_abi::config::{Mode, NicModel, Select};
@@ -172,6 +172,8 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
     let vcpus = walk.number("vcpus", 1..=64, source).unwrap_or_else(|| Spanned::new(0..0, 1));
     let cpus = walk.numbers("cpus", 0..=63, source);
     let paused = walk.flag("paused", source).is_some_and(|paused| *paused.get_ref());
+    let forward =
+        walk.list("forward", source).into_iter().filter_map(|value| forward(value, source)).collect();
     let shares = walk.list("devices", source).into_iter().filter_map(|value| share(value, source)).collect();
     walk.finish(source);
     Some(Domain {
@@ -183,8 +185,24 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         vcpus,
         cpus,
         paused,
+        forward,
         shares,
     })
+}
+
+fn forward(value: &Spanned<DeValue>, source: &mut Source) -> Option<Spanned<Forward>> {
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+    let ports = match value.get_ref() {
+        DeValue::String(text) => {
+            text.split_once(':').and_then(|(host, guest)| Some((port(host)?, port(guest)?)))
+        }
+        _ => None,
+    };
+    if ports.is_none() {
+        let help = "write \"2222:22\": port 2222 of this machine leads to port 22 of the guest".to_owned();
+        source.complain(value.span(), "this forwards no port", help);
+    }
+    ports.map(|(host, guest)| Spanned::new(value.span(), Forward { host, guest }))
 }
 
 fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {

@@ -20,9 +20,9 @@ mod transfer;
 mod vpio;
 
 use crate::config::{self, Setup};
+use crate::observer::Observer;
 use crate::outcome::{Outcome, Status};
-use crate::printable::Lines;
-use crate::session::{self, Observer, Options};
+use crate::session::{self, Options};
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
 use record::Record;
@@ -88,10 +88,10 @@ pub fn run(names: &[String], parts: &[String], list: bool) -> Result<Status> {
     }
     let mut status = Status::Ok;
     for benchmark in chosen {
-        crate::print(format!("{}: {}\n", benchmark.name, benchmark.about))?;
+        crate::output::print(format!("{}: {}\n", benchmark.name, benchmark.about))?;
         if list {
             for part in benchmark.parts {
-                crate::print(format!("  --only {part}\n"))?;
+                crate::output::print(format!("  --only {part}\n"))?;
             }
             continue;
         }
@@ -105,12 +105,12 @@ pub fn run(names: &[String], parts: &[String], list: bool) -> Result<Status> {
             record.problem(benchmark.name, &format!("{error:#}"));
         }
         let path = record.write()?;
-        crate::print(record.table() + "\n")?;
+        crate::output::print(record.table() + "\n")?;
         for problem in record.problems() {
-            eprintln!("sluice: not measured: {}", Lines(problem));
+            crate::output::note(format_args!("sluice: not measured: {problem}"));
             status = Status::Trouble;
         }
-        crate::print(format!("  {} ({:.0} s)\n\n", path.display(), started.elapsed().as_secs_f64()))?;
+        crate::output::print(format!("  {} ({:.0} s)\n\n", path.display(), started.elapsed().as_secs_f64()))?;
     }
     Ok(status)
 }
@@ -186,7 +186,7 @@ fn sluice(name: &str, clock: Clock, qemu_args: Vec<String>) -> Result<(Setup, Ou
 
 /// Says what is running now.
 fn say(what: &str) {
-    eprintln!("  running {what}");
+    crate::output::note(format_args!("  running {what}"));
 }
 
 /// A file with these bytes, in the scratch directory.

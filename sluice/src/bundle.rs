@@ -55,7 +55,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
             name: name.to_string(),
             kernel: store.member("kernel", &kernel_path)?,
             initrd,
-            cmdline: format!("{extra_cmdline} {}", domain.cmdline).trim().to_owned(),
+            cmdline: format!("{extra_cmdline} {}", domain.cmdline.get_ref()).trim().to_owned(),
             memory: *domain.memory.get_ref(),
             vcpus: *domain.vcpus.get_ref(),
             cpus: domain.cpus.iter().map(|cpu| *cpu.get_ref()).collect(),

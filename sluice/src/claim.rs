@@ -25,6 +25,10 @@ pub enum Member {
     Lock,
     /// Which checkout the instance runs from.
     Checkout,
+    /// What it says of itself.
+    Info,
+    /// That, while it is written.
+    NewInfo,
     /// The socket for commands.
     Control,
     /// The socket for the hypervisor.
@@ -40,9 +44,11 @@ pub enum Member {
 }
 
 impl Member {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Lock,
         Self::Checkout,
+        Self::Info,
+        Self::NewInfo,
         Self::Control,
         Self::Channel,
         Self::Monitor,
@@ -56,6 +62,8 @@ impl Member {
         match self {
             Self::Lock => "lock",
             Self::Checkout => "checkout",
+            Self::Info => "info.json",
+            Self::NewInfo => "info.json.new",
             Self::Control => "control",
             Self::Channel => "channel",
             Self::Monitor => "monitor",

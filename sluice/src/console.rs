@@ -62,8 +62,16 @@ impl BoundedFile {
         Ok(Self { file: File::create(path)?, limit, left: limit, full: false })
     }
 
-    /// Appends what there is room for.
+    /// Appends what there is room for. After an error it takes nothing more, and is silent.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.append(bytes);
+        if written.is_err() {
+            (self.left, self.full) = (0, true);
+        }
+        written
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
         self.file.write_all(&bytes[..room])?;
         self.left -= room as u64;

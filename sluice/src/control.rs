@@ -5,6 +5,7 @@
 //! client's requests sequence numbers of its own.
 
 use crate::claim::{Claim, Member, runtime_directory};
+use crate::info::Info;
 use crate::name::Name;
 use crate::workspace::root;
 use anyhow::{Context, Result, bail};
@@ -48,6 +49,15 @@ impl Instance {
         std::fs::write(claim.path(Member::Checkout), root().as_os_str().as_bytes())
             .context("could not note the checkout")?;
         Ok(Self { claim })
+    }
+
+    /// Says what the instance is. That nobody can read it is no reason to end.
+    pub fn publish(&self, info: &Info) {
+        let (fresh, path) = (self.claim.path(Member::NewInfo), self.claim.path(Member::Info));
+        let written = serde_json::to_vec(info).is_ok_and(|text| std::fs::write(&fresh, text).is_ok());
+        if written {
+            let _ = std::fs::rename(fresh, path);
+        }
     }
 
     /// Its name.
@@ -121,6 +131,9 @@ pub struct Client {
     decoder: Decoder,
     backlog: std::collections::VecDeque<Event>,
     next: u32,
+    ended: bool,
+    /// How many states were told.
+    heard: usize,
     /// Names and last known states of the domains.
     pub domains: Vec<(String, DomainState)>,
 }
@@ -136,6 +149,17 @@ pub struct Running {
 }
 
 impl Running {
+    /// What it says of itself; nothing if it is of another version.
+    pub fn info(&self) -> Info {
+        let path = self.socket.with_file_name(Member::Info.file());
+        std::fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    }
+
+    /// It answers still.
+    pub fn is_running(&self) -> bool {
+        UnixStream::connect(&self.socket).is_ok()
+    }
+
     /// It runs from this checkout.
     pub fn is_here(&self) -> bool {
         self.checkout == root()
@@ -193,12 +217,16 @@ impl Client {
             decoder: Decoder::default(),
             backlog: std::collections::VecDeque::new(),
             next: 1,
+            ended: false,
+            heard: 0,
             domains: Vec::new(),
         };
+        // It is greeted with the names of the domains, then with the state of each.
         let deadline = Instant::now() + PATIENCE;
-        while client.domains.is_empty() {
-            let greeting = client.next_event(deadline)?;
-            client.note(&greeting);
+        while client.domains.is_empty() || client.heard < client.domains.len() {
+            if !client.read_events(deadline)? {
+                bail!("'{}' does not answer", instance.name);
+            }
         }
         Ok(client)
     }
@@ -242,8 +270,15 @@ impl Client {
         let seq = self.next;
         self.next += 1;
         let bytes = encode(&Request { seq, command }).context("encoding")?;
-        self.stream.write_all(&bytes).context("the instance has ended")?;
+        let sent = self.stream.write_all(&bytes);
+        self.ended |= sent.is_err();
+        sent.context("the instance has ended")?;
         Ok(seq)
+    }
+
+    /// The instance is gone.
+    pub const fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// A second handle for sending from another thread.
@@ -253,34 +288,56 @@ impl Client {
 
     /// The next event, until a deadline.
     pub fn next_event(&mut self, deadline: Instant) -> Result<Event> {
-        let mut buffer = [0; 4096];
+        self.poll_event(deadline)?.context("no answer from the hypervisor")
+    }
+
+    /// The next event, or none when the deadline is over.
+    pub fn poll_event(&mut self, deadline: Instant) -> Result<Option<Event>> {
         loop {
             if let Some(event) = self.backlog.pop_front() {
-                self.note(&event);
-                return Ok(event);
+                return Ok(Some(event));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                bail!("no answer from the hypervisor");
+            if !self.read_events(deadline)? {
+                return Ok(None);
             }
-            self.stream.set_read_timeout(Some(left))?;
-            match self.stream.read(&mut buffer) {
-                Ok(0) => bail!("the instance has ended"),
-                Ok(got) => {
-                    self.backlog.extend(buffer[..got].iter().filter_map(|byte| self.decoder.push(*byte)))
+        }
+    }
+
+    /// Takes in what has arrived, and waits for it; false when the deadline is over.
+    fn read_events(&mut self, deadline: Instant) -> Result<bool> {
+        let mut buffer = [0; 4096];
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        match self.stream.read(&mut buffer) {
+            Ok(0) => {
+                self.ended = true;
+                bail!("the instance has ended")
+            }
+            Ok(got) => {
+                for byte in &buffer[..got] {
+                    if let Some(event) = self.decoder.push(*byte) {
+                        self.note(&event);
+                        self.backlog.push_back(event);
+                    }
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error).context("lost the instance"),
+                Ok(true)
             }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(true),
+            Err(error) => Err(error).context("lost the instance"),
         }
     }
 
     fn note(&mut self, event: &Event) {
         match event {
             Event::Hello { domains, .. } => {
+                self.heard = 0;
                 self.domains = domains.iter().map(|name| (name.clone(), DomainState::Created)).collect();
             }
             Event::State { domain, state, .. } => {
+                self.heard += 1;
                 if let Some(known) = self.domains.get_mut(domain.index()) {
                     known.1 = *state;
                 }

@@ -5,9 +5,11 @@
 
 use crate::claim::{Claim, Member};
 use crate::name::Name;
-use crate::workspace::{not_found, root, run, scratch};
+use crate::progress::{self, Step, Stream};
+use crate::workspace::{root, run, scratch};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,17 +57,27 @@ pub fn lint() -> Result<()> {
 fn cargo(action: &str, package: &str, directory: &Path, features: &[Name], more: &[&str]) -> Result<()> {
     let mut cargo = toolchain(action)?;
     cargo
-        .args(["--quiet", "--release", "--package", package, "--target", TARGET])
+        .args(["--release", "--package", package, "--target", TARGET])
         .arg("--target-dir")
         .arg(directory)
         .current_dir(root());
     if !features.is_empty() {
         cargo.arg("--features").arg(joined(features, ","));
     }
-    let status = cargo.args(more).status().with_context(|| not_found("cargo"))?;
-    if !status.success() {
-        bail!("{package} does not pass cargo {action}");
+    // Its live line counts what is built; here it is made to write one without a terminal too.
+    let colour = if std::io::stderr().is_terminal() { "always" } else { "never" };
+    for (key, value) in
+        [("PROGRESS_WHEN", "always"), ("PROGRESS_WIDTH", "100"), ("COLOR", colour), ("QUIET", "false")]
+    {
+        cargo.env(format!("CARGO_TERM_{key}"), value);
     }
+    let doing = if action == "build" { "building" } else { "linting" };
+    let what = if package == HYPERVISOR { "the hypervisor" } else { "the test kernel" };
+    let with = if features.is_empty() { String::new() } else { format!(" with {}", joined(features, ", ")) };
+    let step = Step::begin(format!("{doing} {what}{with}"));
+    progress::watch(cargo.args(more), Stream::Error, &step, progress::cargo)
+        .with_context(|| format!("{package} does not pass cargo {action}"))?;
+    step.done();
     Ok(())
 }
 
@@ -124,9 +136,11 @@ pub fn iso(elf: &Path, bundle: &[u8], output: &Path) -> Result<()> {
     {
         mkrescue.arg(graft(place, file));
     }
+    let step = Step::begin("packing the image");
     run(&mut mkrescue)
-        .context("could not make the image (packages grub-pc-bin, grub-efi-amd64-bin, xorriso, mtools)")
-        .map(drop)
+        .context("could not make the image (packages grub-pc-bin, grub-efi-amd64-bin, xorriso, mtools)")?;
+    step.done();
+    Ok(())
 }
 
 /// A file and its place in the image, as mkisofs takes them: `\` and `=` in a path are written with a `\` before them

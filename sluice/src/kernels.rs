@@ -70,12 +70,11 @@ pub fn fetch(name: &str) -> Result<Kernel> {
     let shown = package.as_str();
     let directory = cache().join("kernels").join(&release);
     if !directory.join("version").exists() {
-        eprintln!("sluice: downloading {shown}");
         apt.unpack(&package, &directory)?;
     }
     write_whole(&cache().join("kernels").join(format!("newest-{series}")), release.as_bytes())?;
     let kernel = cached(series).with_context(|| format!("{shown} holds no kernel"))?;
-    eprintln!("sluice: {name} is {} ({})", kernel.release, kernel.version);
+    crate::output::note(format_args!("sluice: {name} is {} ({})", kernel.release, kernel.version));
     Ok(kernel)
 }
 

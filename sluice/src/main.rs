@@ -4,11 +4,15 @@
 //! - [`config`] is what the user writes; [`bundle`] what the hypervisor reads, with [`kernels`] and
 //!   [`rootfs`] from Debian [`packages`].
 //! - [`image`] builds the hypervisor; [`qemu`] is the emulated machine; [`session`] one run of it,
-//!   [`outcome`] what came of it.
+//!   [`outcome`] what came of it; [`logs`] and [`document`] are what a run leaves behind.
 //! - [`name`] is what may become part of a path, [`claim`] a directory whose files are this process's to remove;
 //!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
-//! - [`control`] and [`manage`] are the commands on running instances; [`scenario`] the tests, [`mutate`]
+//! - [`output`] is where words go; [`mod@progress`] tells how far a build or a download is.
+//! - [`control`] and [`manage`] are the commands on running instances, [`ending`] and [`interrupt`] how guests are stopped in order; [`scenario`] the tests, [`mutate`]
 //!   whether they notice, [`bench`] the measurements.
+
+// They panic where there is a closed pipe or a full disk: `output` has what does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
 mod bundle;
@@ -18,15 +22,24 @@ mod config;
 mod console;
 mod control;
 mod cpio;
+mod detached;
+mod document;
+mod ending;
 mod image;
+mod info;
+mod interrupt;
 mod iommu;
 mod kernels;
+mod logs;
 mod manage;
 mod mutate;
 mod name;
+mod observer;
 mod outcome;
+mod output;
 mod packages;
 mod printable;
+mod progress;
 mod qemu;
 mod qmp;
 mod rootfs;
@@ -40,28 +53,25 @@ mod terminal;
 mod workspace;
 
 use anyhow::{Context, Result};
-use clap::Parser;
-use cli::{Cli, Command, TestArguments};
+use cli::{Command, StopArguments, TestArguments};
 use outcome::Status;
-use printable::Lines;
 use sluice_abi::channel::Command as Order;
 use sluice_abi::config::AtEnd;
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = cli::parse();
     let status = match dispatch(cli.command) {
         Ok(status) => status,
-        Err(error) if is_broken_pipe(&error) => Status::Ok,
+        Err(error) if error.is::<output::ClosedPipe>() => Status::Ok,
         Err(error) => match error.downcast_ref::<config::ConfigError>() {
             Some(wrong) => {
-                eprintln!("{}", Lines(wrong));
+                output::note(wrong);
                 Status::Configuration
             }
             None => {
-                eprintln!("sluice: {}", Lines(format_args!("{error:#}")));
+                output::note(format_args!("sluice: {error:#}"));
                 Status::Trouble
             }
         },
@@ -69,62 +79,75 @@ fn main() -> ExitCode {
     ExitCode::from(status as u8)
 }
 
-/// Writes lines to the standard output, and nothing that steers a terminal. `println!` would panic where whoever reads it has seen enough.
-fn print(text: impl Display) -> Result<()> {
-    let mut out = io::stdout().lock();
-    write!(out, "{}", Lines(text))?;
-    Ok(out.flush()?)
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
 fn dispatch(command: Command) -> Result<Status> {
+    if command.needs_sources() {
+        workspace::check_sources()?;
+    }
     match command {
-        Command::Check { file } => {
+        Command::Check { file, json: true } => {
             let setup = config::load(&file)?;
-            print(config::describe(&file, &setup) + "\n")?;
+            output::print(printable::json(&info::Info::new(&setup, Path::new("")).domains)?)?;
+        }
+        Command::Check { file, .. } => {
+            let setup = config::load(&file)?;
+            output::print(config::describe(&file, &setup) + "\n")?;
         }
         Command::Run(arguments) => return run::run(&arguments),
         Command::Image { file, output } => {
             let setup = config::load(&file)?;
+            workspace::check_target(&output)?;
             let bundle = bundle::build(&setup, "", AtEnd::Stay)?;
             image::iso(&image::hypervisor(&[])?, &bundle.bytes, &output)?;
-            println!("{}: boots under BIOS and UEFI", output.display());
+            output::print(format_args!("{}: boots under BIOS and UEFI\n", output.display()))?;
         }
         Command::Bundle { file, output, cmdline } => {
-            let bundle = bundle::build(&config::load(&file)?, &cmdline, AtEnd::Off)?;
+            let setup = config::load(&file)?;
+            workspace::check_target(&output)?;
+            let bundle = bundle::build(&setup, &cmdline, AtEnd::Off)?;
             std::fs::write(&output, &bundle.bytes)
                 .with_context(|| format!("could not write {}", output.display()))?;
             let guests = bundle.config.domains.len();
-            println!(
-                "{}: {guests} guests, {}",
-                output.display(),
-                config::human_size(bundle.bytes.len() as u64)
-            );
+            let size = config::human_size(bundle.bytes.len() as u64);
+            output::print(format_args!("{}: {guests} guests, {size}\n", output.display()))?;
         }
         Command::Build { lint: true, .. } => image::lint()?,
-        Command::Build { features, .. } => println!("{}", image::hypervisor(&features)?.display()),
+        Command::Build { features, .. } => {
+            output::print(format_args!("{}\n", image::hypervisor(&features)?.display()))?;
+        }
         Command::Fetch { kernels } => fetch(&kernels)?,
         Command::Serve { port } => {
             let server = server::Server::start(port)?;
-            println!("serving on {}; guests on QEMU's user network reach 10.0.2.2", server.address);
+            output::print(format_args!(
+                "serving on {}; guests on QEMU's user network reach 10.0.2.2\n",
+                server.address
+            ))?;
             loop {
                 std::thread::park();
             }
         }
-        Command::Ps => manage::ps()?,
+        Command::Ps { json } => manage::ps(json)?,
+        Command::Info { target, json } => manage::info(&target, json)?,
+        Command::Logs { target, follow, lines } => manage::logs(&target, follow, lines)?,
+        Command::Attach { instance } => run::attach(instance.as_ref())?,
+        Command::Metrics => manage::metrics()?,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut cli::command(), "sluice", &mut script);
+            output::print(String::from_utf8_lossy(&script))?;
+        }
+        Command::Man { directory } => manual(&directory)?,
         Command::Start(target) => manage::command(&target, Order::Start)?,
-        Command::Stop(target) => manage::command(&target, Order::Stop)?,
+        Command::Stop(arguments) => manage::stop(&arguments)?,
         Command::Pause(target) => manage::command(&target, Order::Pause)?,
         Command::Resume(target) => manage::command(&target, Order::Resume)?,
         Command::Destroy(target) => manage::command(&target, Order::Destroy)?,
         Command::Restart(target) => manage::command(&target, Order::Restart)?,
-        Command::Shutdown { instance } => manage::shutdown(instance.as_ref())?,
+        Command::Shutdown { wait, force, instance } => {
+            manage::shutdown(&StopArguments { domains: Vec::new(), all: true, wait, force, instance })?;
+        }
         Command::Console { target, raw } => manage::console(&target, raw)?,
         Command::Top { instance, interval, count } => manage::top(instance.as_ref(), interval, count)?,
-        Command::Devices { instance } => manage::devices(instance.as_ref())?,
+        Command::Devices(which) => manage::devices(&which)?,
         Command::Report { instance } => manage::report(instance.as_ref())?,
         Command::Bench { names, only, list } => return bench::run(&names, &only, list),
         Command::Mutate { names, list } => return mutate::run(&names, list),
@@ -137,14 +160,25 @@ fn dispatch(command: Command) -> Result<Status> {
     Ok(Status::Ok)
 }
 
+/// Writes a page for the command and one for each of its commands.
+fn manual(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(cli::command().name("sluice").bin_name("sluice"), directory)
+        .with_context(|| format!("could not write the manual pages into {}", directory.display()))?;
+    output::print(format_args!("{}: see man -l {0}/sluice.1\n", directory.display()))
+}
+
 fn fetch(names: &[String]) -> Result<()> {
-    packages::Apt::open()?.update()?;
     let known = kernels::debian();
+    if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+        anyhow::bail!("'{name}' is no kernel of Debian's that Sluice knows; there are: {}", known.join(", "));
+    }
+    packages::Apt::open()?.update()?;
     for name in if names.is_empty() { &known } else { names } {
-        let kernel = kernels::fetch(name).with_context(|| format!("known kernels: {}", known.join(", ")))?;
+        let kernel = kernels::fetch(name)?;
         for (rootfs, about) in rootfs::list() {
             let path = rootfs::get(&rootfs, &kernel)?;
-            println!("{name} + {rootfs} ({about}): {}", path.display());
+            output::print(format_args!("{name} + {rootfs} ({about}): {}\n", path.display()))?;
         }
     }
     Ok(())

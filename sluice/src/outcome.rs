@@ -30,6 +30,13 @@ pub enum Status {
 }
 
 impl Status {
+    /// The status with this number.
+    pub fn of_code(code: i32) -> Option<Self> {
+        let all =
+            [Self::Ok, Self::Trouble, Self::Configuration, Self::Guest, Self::Hypervisor, Self::TimeOut];
+        all.into_iter().find(|status| *status as i32 == code)
+    }
+
     /// A word for it.
     pub const fn word(self) -> &'static str {
         match self {
@@ -66,6 +73,8 @@ pub struct Guest {
     pub name: String,
     /// Its last state.
     pub state: DomainState,
+    /// It has been started.
+    pub started: bool,
     /// Why it ended, if not by itself.
     pub reason: GuestText,
     /// What it reported: the first [`MOST_FINDINGS`].
@@ -117,6 +126,8 @@ impl Guest {
         let because = if self.reason.raw().is_empty() { String::new() } else { format!(": {}", self.reason) };
         match self.state {
             DomainState::PoweredOff => {}
+            // It waited to be started until the machine was switched off.
+            DomainState::Destroyed if !self.started => return None,
             other => return Some(format!("{name} {}{because}", state_phrase(other))),
         }
         if self.findings_dropped > 0 {

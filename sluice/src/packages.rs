@@ -5,6 +5,7 @@
 //! versions, so nothing here names one.
 
 use crate::claim::Exclusive;
+use crate::progress::{self, Step, Stream};
 use crate::workspace::{cache, run};
 use anyhow::{Context, Result, bail};
 use std::cmp::Ordering;
@@ -48,7 +49,10 @@ impl Apt {
     pub fn open() -> Result<Self> {
         let state = cache().join("apt");
         std::fs::create_dir_all(&state).context("could not create the cache")?;
-        let apt = Self { _alone: Exclusive::enter(&state)?, state };
+        let step = Step::begin("waiting for another command that downloads");
+        let alone = Exclusive::enter(&state)?;
+        step.done();
+        let apt = Self { _alone: alone, state };
         if !apt.state.join("updated").exists() {
             apt.update()?;
         }
@@ -57,14 +61,17 @@ impl Apt {
 
     /// Downloads the lists afresh.
     pub fn update(&self) -> Result<()> {
-        eprintln!("sluice: reading Debian's package lists ({RELEASE} and {RELEASE}-backports)");
+        let step = Step::begin(format!("reading Debian's package lists ({RELEASE} and {RELEASE}-backports)"));
         for directory in ["lists/partial", "archives/partial"] {
             std::fs::create_dir_all(self.state.join(directory)).context("could not create the cache")?;
         }
         std::fs::write(self.state.join("status"), "").context("could not write to the cache")?;
         std::fs::write(self.state.join("sources.list"), sources()?)
             .context("could not write to the cache")?;
-        run(self.command("apt-get").arg("update")).context("could not read Debian's package lists")?;
+        let mut update = self.command("apt-get");
+        progress::watch(update.args(["-o", "APT::Status-Fd=1", "update"]), Stream::Out, &step, progress::apt)
+            .context("could not read Debian's package lists")?;
+        step.done();
         std::fs::write(self.state.join("updated"), "").context("could not write to the cache")
     }
 
@@ -89,7 +96,14 @@ impl Apt {
             let _ = std::fs::remove_dir_all(directory);
             std::fs::create_dir_all(directory).context("could not create the cache")?;
         }
-        let download = || run(self.command("apt-get").args(["download", package]).current_dir(&archives));
+        let download = || {
+            let step = Step::begin(format!("downloading Debian's {package}"));
+            let mut download = self.command("apt-get");
+            download.args(["-o", "APT::Status-Fd=1", "download", package]).current_dir(&archives);
+            progress::watch(&mut download, Stream::Out, &step, progress::apt)?;
+            step.done();
+            anyhow::Ok(())
+        };
         if download().is_err() {
             self.update()?;
             download().with_context(|| format!("could not download Debian's {package}"))?;
@@ -98,7 +112,9 @@ impl Apt {
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
             .with_context(|| format!("apt-get brought no {package}"))?;
+        let step = Step::begin(format!("unpacking Debian's {package}"));
         run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&fresh))?;
+        step.done();
         let version = run(Command::new("dpkg-deb").arg("-f").arg(&file).arg("Version"))?;
         std::fs::write(fresh.join("version"), String::from_utf8_lossy(&version.stdout).trim())?;
         put(&fresh, into)?;

@@ -1,10 +1,11 @@
 //! The emulated machine: QEMU's command line for a setup, and what its end means.
 
-use crate::config::{Iommu, Setup};
-use crate::workspace::not_found;
+use crate::config::{Device, Domain, Forward, Iommu, Setup};
+use crate::workspace::{self, not_found};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use sluice_abi::config::Select;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -71,18 +72,15 @@ pub struct Machine<'a> {
 pub fn start(arguments: &[String]) -> Result<Child> {
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
-        .arg(program())
+        .arg(workspace::qemu())
         .args(arguments)
+        // A terminal's Ctrl-C is for us; the guests are stopped first.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| not_found("setpriv"))
-}
-
-/// QEMU: `$SLUICE_QEMU` names another one than the system's.
-pub fn program() -> std::ffi::OsString {
-    std::env::var_os("SLUICE_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())
 }
 
 /// QEMU's arguments.
@@ -142,14 +140,16 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     let mut slots = if amd { APART.iter() } else { [].iter() };
     for (index, device) in setup.devices.iter().enumerate() {
         let Some(qemu) = &device.qemu else { continue };
-        let mut properties = format!("{qemu},id=dev{index}");
+        let mut properties = format!("{},id=dev{index}", qemu.get_ref());
         if let Select::Address { bus: 0, device, function } = device.select.get_ref() {
             properties += &format!(",addr={device:02x}.{function}");
         } else if let Some(slot) = slots.next() {
             properties += &format!(",addr={slot:02x}");
         }
         if let Some(net) = device.net.as_ref().filter(|net| net.mode != "none") {
-            let options = if net.options.is_empty() { String::new() } else { format!(",{}", net.options) };
+            let mut options =
+                if net.options.is_empty() { String::new() } else { format!(",{}", net.options) };
+            options += &forwards(setup, device);
             add("-netdev", format!("{},id=net{index}{options}", net.mode));
             properties += &format!(",netdev=net{index}");
         }
@@ -162,6 +162,15 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     arguments.extend(setup.machine.qemu_args.iter().cloned());
     arguments.extend(machine.extra.iter().cloned());
     Ok(arguments)
+}
+
+/// Ports that are forwarded by a device. QEMU leads them to the first address that it gives away, 10.0.2.15; nobody else on this
+/// network is there to get it.
+fn forwards(setup: &Setup, device: &Device) -> String {
+    let by_this = |domain: &&Domain| setup.forwarded_by(domain).is_some_and(|by| by.name == device.name);
+    let all = setup.domains.iter().filter(by_this).flat_map(|domain| &domain.forward);
+    let word = |forward: &Forward| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", forward.host, forward.guest);
+    all.map(|forward| word(forward.get_ref())).collect()
 }
 
 /// The IOMMU as a QEMU device.
@@ -192,7 +201,7 @@ fn has_nested_svm() -> bool {
     // The parameter alone proves nothing in a container: let QEMU open it once.
     let trial = Command::new("timeout")
         .arg("5")
-        .arg(program())
+        .arg(workspace::qemu())
         .args(["-accel", "kvm", "-cpu", "host,+svm,enforce", "-machine", "q35"])
         .args(["-nodefaults", "-display", "none", "-S", "-monitor", "stdio"])
         .stdin(Stdio::piped())
@@ -206,15 +215,12 @@ fn has_nested_svm() -> bool {
     trial.wait().is_ok_and(|status| status.success())
 }
 
-/// Code of a panic or a fault of the hypervisor.
-pub const PANIC: i32 = 0x2a;
-/// Code of a bundle that the hypervisor could not use.
-pub const REFUSED: i32 = 0x2b;
-
-/// What QEMU's exit code says about the hypervisor: `isa-debug-exit` turns a value into `value << 1 | 1`.
-pub fn panic_code(exit_code: i32) -> Option<i32> {
-    (exit_code & 1 == 1 && exit_code > 1).then_some(exit_code >> 1)
-}
+/// QEMU's exit status after a panic or a fault of the hypervisor: `isa-debug-exit` turns a value into `value << 1 | 1`.
+pub const PANICKED: i32 = 0x2a << 1 | 1;
+/// QEMU's exit status after a bundle that the hypervisor could not use.
+pub const REFUSED: i32 = 0x2b << 1 | 1;
+/// What QEMU says when a signal ends it in order, which leaves the exit status 0.
+pub const TOLD_TO_END: &str = "terminating on signal";
 
 #[cfg(test)]
 mod tests {
@@ -243,6 +249,16 @@ mod tests {
     }
 
     #[test]
+    fn ports_are_forwarded_by_the_guests_own_card() {
+        let text = "[device.nic0]\nqemu = \"e1000\"\nnet = { mode = \"user\", options = \"restrict=on\" }\n[domain.a]\n\
+             kernel = \"debian-6.1\"\nmemory = \"64MiB\"\nforward = [\"2222:22\", \"8080:80\"]\n\
+             devices = [{ use = \"nic0\", mode = \"passthrough\" }]\n";
+        let setup = crate::config::load_text(Path::new("test.toml"), text).unwrap();
+        let ports = forwards(&setup, &setup.devices[0]);
+        assert_eq!(ports, ",hostfwd=tcp:127.0.0.1:2222-:22,hostfwd=tcp:127.0.0.1:8080-:80");
+    }
+
+    #[test]
     fn one_processor_of_several_is_the_hypervisors_own() {
         assert_eq!(option("", 1, "-smp"), ["1"]);
         assert_eq!(option("", 2, "-smp"), ["3"]);
@@ -254,12 +270,5 @@ mod tests {
             let others = APART[..index].iter().chain(&[20]);
             assert!(others.into_iter().all(|other| slot & other != *slot && slot & other != *other));
         }
-    }
-
-    #[test]
-    fn exit_codes_tell_a_panic_from_an_end() {
-        assert_eq!(panic_code(0), None);
-        assert_eq!(panic_code(1), None, "QEMU's own complaint");
-        assert_eq!(panic_code(33), Some(16));
     }
 }

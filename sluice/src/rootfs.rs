@@ -175,7 +175,6 @@ fn busybox() -> Result<PathBuf> {
     let directory = cache().join("busybox");
     let binary = directory.join("bin/busybox");
     if !directory.join("version").exists() {
-        eprintln!("sluice: downloading busybox-static");
         let package = PackageName::parse("busybox-static").context("it is the name of a package")?;
         Apt::open()?.unpack(&package, &directory)?;
     }

@@ -1,33 +1,46 @@
 //! `run`: a session with progress for people, the summary and the JSON document.
 
 use crate::cli::RunArguments;
-use crate::config::{self, Setup, human_size};
+use crate::config::{self, Override, Setup, human_size};
+use crate::console::LineBuffer;
+use crate::control::{Client, choose};
+use crate::detached;
+use crate::document::Document;
+use crate::interrupt;
 use crate::name::Name;
-use crate::outcome::{Finding, Outcome, Status, state_word};
+use crate::observer::{Observer, Steer};
+use crate::outcome::{Finding, Outcome, Status, parse_finding, state_word};
+use crate::output::{self, ClosedPipe};
 use crate::printable::{self, GuestText, Printable};
-use crate::session::{self, Observer, Options, Steer};
-use crate::{summary, workspace};
-use anyhow::{Context, Result, bail};
+use crate::session::{self, Options};
+use crate::{progress, summary, workspace};
+use anyhow::{Context, Result};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use sluice_abi::channel::Event;
 use sluice_abi::report::DomainState;
 use std::fmt::Display;
 use std::io::IsTerminal;
-use std::path::Path;
 use std::time::{Duration, Instant};
-use toml::Spanned;
 
 /// Runs, prints and returns the judgement.
 pub fn run(arguments: &RunArguments) -> Result<Status> {
-    let mut setup = config::load(&arguments.file)?;
-    override_machine(&mut setup, arguments)?;
+    if arguments.detach && !detached::is_detached() {
+        return detached::start(arguments);
+    }
+    if arguments.quiet {
+        progress::silence();
+    }
+    let machine = Override { memory: arguments.memory, cpus: arguments.cpus };
+    let setup = config::load_for(&arguments.file, machine)?;
     let name = match &arguments.name {
         Some(name) => name.clone(),
         None => Name::of_file(&arguments.file).context("the file gives the instance no name: use --name")?,
     };
+    let mut document = arguments.json.as_deref().map(Document::open).transpose()?;
     let options = Options {
         consoles: arguments.consoles.clone(),
         name: name.clone(),
-        timeout: arguments.timeout.map(Duration::from_secs_f64),
+        timeout: arguments.timeout,
         boot: arguments.boot,
         accel: arguments.accel,
         icount: arguments.icount,
@@ -35,41 +48,70 @@ pub fn run(arguments: &RunArguments) -> Result<Status> {
         features: arguments.features.clone(),
         screen: false,
     };
-    let mut progress = Progress::new(&setup, arguments, name);
+    let names = setup.domains.iter().map(|domain| domain.name.get_ref().clone()).collect();
+    let mut progress = Progress::new(names, name);
+    (progress.verbose, progress.quiet) = (arguments.verbose, arguments.quiet);
     let outcome = session::run(&setup, &options, &mut progress)?;
     progress.finish();
-    if let Some(path) = &arguments.json {
-        let text = printable::json(&outcome.json(&setup))?;
-        std::fs::write(path, text).with_context(|| format!("could not write {}", path.display()))?;
-    }
+    // The one is shown whatever becomes of the other.
+    let mut results = Vec::new();
     if !arguments.quiet || outcome.status != Status::Ok {
-        crate::print(summary::summary(&outcome))?;
-        next_steps(arguments, &outcome.consoles, &outcome, &setup);
-    }
-    Ok(outcome.status)
-}
-
-fn override_machine(setup: &mut Setup, arguments: &RunArguments) -> Result<()> {
-    if let Some(cpus) = arguments.cpus {
-        if !(1..=64).contains(&cpus) {
-            bail!("--cpus must be 1 to 64");
+        let text = summary::summary(&outcome) + &next_steps(arguments, &outcome, &setup);
+        if document.as_ref().is_some_and(Document::is_output) {
+            output::note(text.trim_end());
+        } else {
+            results.push(output::print(text));
         }
-        setup.machine.cpus = Spanned::new(0..0, cpus);
     }
-    if let Some(text) = &arguments.memory {
-        let memory = config::parse_size(text).with_context(|| format!("'{text}' is no size"))?;
-        setup.machine.memory = Spanned::new(0..0, memory);
+    if let Some(document) = &mut document {
+        let text = printable::json(&outcome.json(&setup))?;
+        results.push(document.write(&text));
     }
-    Ok(())
+    let mut status = outcome.status;
+    for error in results.into_iter().filter_map(Result::err).filter(|error| !error.is::<ClosedPipe>()) {
+        output::note(format_args!("sluice: {error:#}"));
+        if status == Status::Ok {
+            status = Status::Trouble;
+        }
+    }
+    Ok(status)
 }
 
-fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setup: &Setup) {
-    let file = Printable(arguments.file.display());
-    let logs = workspace::shortened(consoles);
-    println!("\nconsoles and the hypervisor's log: {}", Printable(logs.display()));
+/// Watches an instance that runs elsewhere, to its end.
+pub fn attach(instance: Option<&Name>) -> Result<()> {
+    let instance = choose(instance)?;
+    let mut client = Client::connect(&instance)?;
+    let consoles = instance.info().consoles;
+    let names: Vec<Name> = client.domains.iter().filter_map(|(name, _)| name.parse().ok()).collect();
+    let mut lines: Vec<LineBuffer> = names.iter().map(|_| LineBuffer::default()).collect();
+    let mut progress = Progress::new(names, instance.name.clone());
+    progress.show();
+    let mut steer = Steer::default();
+    while let Ok(event) = client.poll_event(Instant::now() + Duration::from_secs(3600)) {
+        match event {
+            Some(Event::State { domain, state, reason }) => {
+                progress.state(domain.index(), state, &GuestText::from(reason.as_str()), &mut steer);
+            }
+            Some(Event::Console { domain, bytes }) => {
+                let Some(buffer) = lines.get_mut(domain.index()) else { continue };
+                let findings = buffer.push(&bytes);
+                for finding in findings.iter().filter_map(|line| parse_finding(line.raw())) {
+                    progress.finding(domain.index(), &finding);
+                }
+            }
+            _ => {}
+        }
+    }
+    progress.finish();
+    output::print(format_args!("{} has ended; its consoles: {}\n", instance.name, consoles.display()))
+}
+
+fn next_steps(arguments: &RunArguments, outcome: &Outcome, setup: &Setup) -> String {
+    let file = arguments.file.display();
+    let logs = workspace::shortened(&outcome.consoles);
+    let mut text = format!("\nconsoles and the hypervisor's log: {}\n", logs.display());
     if outcome.status != Status::Ok {
-        println!("see docs/debug.md for how to find out more");
-        return;
+        return text + "see docs/debug.md for how to find out more\n";
     }
     let guest = setup.domains.first().map_or("alice", |domain| &**domain.name.get_ref());
     let steps = [
@@ -80,17 +122,22 @@ fn next_steps(arguments: &RunArguments, consoles: &Path, outcome: &Outcome, setu
         ("ls examples/".to_owned(), "more configurations; docs/configuration.md has all keys"),
     ];
     let width = steps.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
-    println!("try next:");
+    text += "try next:\n";
     for (command, about) in steps {
-        println!("  {command:width$}  {about}");
+        text += &format!("  {command:width$}  {about}\n");
     }
+    text
 }
+
+/// Why a domain ends that is built afresh at once, in the hypervisor's words (`EndReason::Reset`).
+const REBOOT: &str = "asked for a reset";
 
 /// One live line per guest on a terminal; one line per event elsewhere.
 struct Progress {
     /// What the instance should be called.
     wish: Name,
     names: Vec<Name>,
+    /// On a terminal, once the machine starts.
     bars: Option<Vec<ProgressBar>>,
     started: Instant,
     verbose: bool,
@@ -98,32 +145,29 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(setup: &Setup, arguments: &RunArguments, wish: Name) -> Self {
-        let names: Vec<Name> = setup.domains.iter().map(|domain| domain.name.get_ref().clone()).collect();
-        let live = std::io::stderr().is_terminal() && !arguments.verbose && !arguments.quiet;
-        let bars = live.then(|| {
-            let all = MultiProgress::new();
-            let style = ProgressStyle::with_template("{spinner} {prefix:>12}  {msg}")
-                .unwrap_or_else(|_| ProgressStyle::default_spinner());
-            names
-                .iter()
-                .map(|name| {
-                    let bar = all.add(ProgressBar::new_spinner()).with_style(style.clone());
-                    bar.set_prefix(name.to_string());
-                    bar.set_message("waiting for the hypervisor");
-                    bar.enable_steady_tick(Duration::from_millis(120));
-                    bar
-                })
-                .collect()
-        });
-        Self {
-            wish,
-            names,
-            bars,
-            started: Instant::now(),
-            verbose: arguments.verbose,
-            quiet: arguments.quiet,
+    fn new(names: Vec<Name>, wish: Name) -> Self {
+        Self { wish, names, bars: None, started: Instant::now(), verbose: false, quiet: false }
+    }
+
+    /// Live lines, where they can be.
+    fn show(&mut self) {
+        if std::io::stderr().is_terminal() && !self.verbose && !self.quiet {
+            self.bars = Some(self.bars());
         }
+    }
+
+    fn bars(&self) -> Vec<ProgressBar> {
+        let all = MultiProgress::new();
+        let style = ProgressStyle::with_template("{spinner} {prefix:>12}  {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let bar = |name: &Name| {
+            let bar = all.add(ProgressBar::new_spinner()).with_style(style.clone());
+            bar.set_prefix(name.to_string());
+            bar.set_message("waiting for the hypervisor");
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        };
+        self.names.iter().map(bar).collect()
     }
 
     fn say(&self, domain: usize, text: impl Display) {
@@ -132,7 +176,9 @@ impl Progress {
         match &self.bars {
             Some(bars) => bars[domain].set_message(text.to_string()),
             None if self.quiet => {}
-            None => eprintln!("[{:6.1}] {name}: {text}", self.started.elapsed().as_secs_f64()),
+            None => {
+                output::note(format_args!("[{:6.1}] {name}: {text}", self.started.elapsed().as_secs_f64()));
+            }
         }
     }
 
@@ -146,8 +192,18 @@ impl Progress {
 impl Observer for Progress {
     fn named(&mut self, instance: &Name) {
         if *instance != self.wish && !self.quiet {
-            eprintln!("sluice: '{}' runs already; this instance is '{instance}'", self.wish);
+            let wish = &self.wish;
+            output::note(format_args!("sluice: '{wish}' runs already; this instance is '{instance}'"));
         }
+    }
+
+    fn starting(&mut self) {
+        // What came before took time of its own.
+        self.started = Instant::now();
+        if let Err(error) = interrupt::count_from_now_on() {
+            output::note(format_args!("sluice: {error:#}"));
+        }
+        self.show();
     }
 
     fn hello(&mut self, _domains: &[String]) {
@@ -156,7 +212,18 @@ impl Observer for Progress {
         }
     }
 
+    fn warning(&mut self, text: &str) {
+        let warn = || output::note(format_args!("sluice: {text}"));
+        match self.bars.iter().flatten().next() {
+            Some(bar) => bar.suspend(warn),
+            None => warn(),
+        }
+    }
+
     fn state(&mut self, domain: usize, state: DomainState, reason: &GuestText, _steer: &mut Steer) {
+        if state == DomainState::Destroyed && *reason == REBOOT {
+            return self.say(domain, "rebooting");
+        }
         let because = if reason.raw().is_empty() { String::new() } else { format!(": {reason}") };
         self.say(domain, format!("{}{because}", state_word(state)));
     }

@@ -4,15 +4,20 @@
 
 use crate::bundle;
 use crate::claim::{Claim, Member};
-use crate::config::Setup;
-use crate::console::{BoundedFile, LARGEST_FILE, LineBuffer};
+use crate::config::{Domain, Setup, server_words};
+use crate::console::{BoundedFile, LineBuffer};
 use crate::control::{Instance, Peer, read_messages};
+use crate::ending::Ending;
 use crate::image;
+use crate::info::Info;
+use crate::interrupt;
+use crate::logs::Logs;
 use crate::name::Name;
-use crate::outcome::{Finding, Guest, Outcome, Status, parse_finding};
+use crate::observer::{Observer, Steer, Watch};
+use crate::outcome::{Guest, Outcome, Status, parse_finding};
 use crate::printable::{GuestText, Printable};
 use crate::qemu::{self, Accel, Boot, Loaded};
-use crate::qmp::{Act, Monitor};
+use crate::qmp::Monitor;
 use crate::server::Server;
 use crate::workspace::{self, shortened};
 use anyhow::{Context, Result, bail};
@@ -39,9 +44,6 @@ const MACHINE_STALL: Duration = Duration::from_secs(1);
 const CONSOLE_TAIL: usize = 4096;
 /// What QEMU says about its own limits and network, which concerns nobody.
 const QEMU_NOISE: [&str; 2] = ["TCG doesn't support requested feature", "Slirp: Failed to send packet"];
-
-/// The hypervisor's log among the consoles; no domain can be called like it.
-const LOG: &str = "sluice.log";
 
 /// Lines of QEMU's complaints that are kept.
 const MOST_COMPLAINTS: usize = 50;
@@ -89,40 +91,6 @@ impl Options {
     }
 }
 
-/// Sends commands from within an [`Observer`].
-pub struct Steer {
-    commands: Vec<Command>,
-    acts: Vec<Act>,
-}
-
-impl Steer {
-    /// Sends a command; its answer is not waited for.
-    pub fn send(&mut self, command: Command) {
-        self.commands.push(command);
-    }
-
-    /// Does something at the machine, if it has a screen.
-    pub fn act(&mut self, act: Act) {
-        self.acts.push(act);
-    }
-}
-
-/// Watches a run.
-pub trait Observer {
-    /// The run has this name.
-    fn named(&mut self, _instance: &Name) {}
-    /// The hypervisor is up and has these domains.
-    fn hello(&mut self, _domains: &[String]) {}
-    /// A domain changed its state.
-    fn state(&mut self, _domain: usize, _state: DomainState, _reason: &GuestText, _steer: &mut Steer) {}
-    /// A domain's console has another line.
-    fn line(&mut self, _domain: usize, _line: &GuestText, _steer: &mut Steer) {}
-    /// A domain reported something.
-    fn finding(&mut self, _domain: usize, _finding: &Finding) {}
-    /// Some time has passed.
-    fn tick(&mut self, _steer: &mut Steer) {}
-}
-
 enum Input {
     Event(Event),
     Closed,
@@ -134,12 +102,25 @@ enum Input {
 /// Runs a setup to its end.
 pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Result<Outcome> {
     let started = Instant::now();
-    let elf = image::hypervisor(&options.features)?;
-    let server = Server::start(0)?;
-    let bundle =
-        bundle::build(setup, &format!("sluice.server=10.0.2.2:{}", server.address.port()), AtEnd::Off)?;
+    let qemu = workspace::qemu();
+    if !workspace::is_installed(&qemu) {
+        bail!(workspace::not_found(&qemu.to_string_lossy()));
+    }
+    // What may fail fails before anything is built.
     let instance = Instance::claim(&options.name)?;
     observer.named(instance.name());
+    let logs = match &options.consoles {
+        Some(directory) => Logs::named(directory)?,
+        None => Logs::of_instance(instance.name())?,
+    };
+    let guests = guests(setup, &logs)?;
+    let log = logs.log();
+    std::fs::write(&log, "").with_context(|| format!("could not write {}", log.display()))?;
+    let info = Info::new(setup, logs.directory());
+    instance.publish(&info);
+    let elf = image::hypervisor(&options.features)?;
+    let server = Server::start(0)?;
+    let bundle = bundle::build(setup, &server_words(server.address.port()), AtEnd::Off)?;
     let files = Claim::take(&workspace::scratch()?, instance.name())?;
     let (bundle_path, image_path) = (files.path(Member::Bundle), files.path(Member::Image));
     let loaded = if options.boot == Boot::Pvh {
@@ -149,14 +130,10 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         image::iso(&elf, &bundle.bytes, &image_path)?;
         Loaded::Image(&image_path, options.boot)
     };
-    let consoles = options.consoles.clone().unwrap_or_else(|| workspace::consoles(instance.name()));
-    std::fs::create_dir_all(&consoles).with_context(|| format!("could not create {}", consoles.display()))?;
-    let log = consoles.join(LOG);
-    std::fs::write(&log, "").with_context(|| format!("could not write {}", log.display()))?;
-
     let (sender, inputs) = sync_channel(MOST_INPUTS);
-    let hypervisor_side = instance.listen_for_hypervisor()?;
+    observer.starting();
     serve_clients(&instance, sender.clone())?;
+    let hypervisor_side = instance.listen_for_hypervisor()?;
     let machine = qemu::Machine {
         loaded,
         log: &log,
@@ -172,6 +149,8 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         arguments.extend(["-vga", "std", "-qmp"].map(str::to_owned));
         arguments.push(format!("unix:{},server=on,wait=off", qemu::text(&path)?));
     }
+    // What was built before has taken time of its own.
+    let powered_on = Instant::now();
     let mut child = qemu::start(&arguments)?;
     let complaints = collect_complaints(&mut child);
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;
@@ -183,11 +162,12 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
             let _ = sender.send(Input::Closed);
         });
     }
-    let mut session = Session::new(setup, &consoles, options.timeout, to_hypervisor)?;
+    let mut session = Session::new(guests, log, options.timeout, to_hypervisor);
     if options.screen {
         session.monitor = Some(Monitor::connect(&instance.monitor())?);
     }
-    let ended = session.follow(&inputs, &mut child, started, observer)?;
+    let mut watch = Watch::new(observer, &instance, info);
+    let ended = session.follow(&inputs, &mut child, powered_on, &mut watch)?;
     let complaints = complaints.join().unwrap_or_default();
     let (status, problems) = session.judge(ended, &complaints);
     let mut record = BTreeMap::new();
@@ -198,7 +178,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     Ok(Outcome {
         status,
         problems,
-        consoles,
+        consoles: logs.directory().to_owned(),
         guests: session.guests.into_iter().map(|guest| guest.guest).collect(),
         report: session.report,
         wall: started.elapsed(),
@@ -274,11 +254,23 @@ struct Live {
     tail: Vec<u8>,
 }
 
+/// The guests before they live, each with a file for its console.
+fn guests(setup: &Setup, logs: &Logs) -> Result<Vec<Live>> {
+    let live = |domain: &Domain| {
+        let name = domain.name.get_ref();
+        let guest = Guest { name: name.to_string(), ..Guest::default() };
+        Ok(Live { guest, file: logs.console(name)?, lines: LineBuffer::default(), tail: Vec::new() })
+    };
+    setup.domains.iter().map(live).collect()
+}
+
 struct Session {
     guests: Vec<Live>,
     monitor: Option<Monitor>,
     channel: Option<UnixStream>,
     log: PathBuf,
+    /// Which consoles are not whole, and why.
+    lost: Vec<String>,
     timeout: Option<Duration>,
     clients: HashMap<u64, Peer>,
     /// Requests on their way: our number to the client and its number.
@@ -287,37 +279,27 @@ struct Session {
     report: Option<Report>,
     said_hello: bool,
     finished: bool,
+    /// The user wants it to end.
+    ending: Option<Ending>,
+    /// The machine was told to go off.
+    switched_off: bool,
 }
 
 enum Ended {
     Exit(ExitStatus),
     TimeOut,
+    /// By the user, at once.
+    Interrupted,
 }
 
 impl Session {
-    fn new(
-        setup: &Setup,
-        consoles: &Path,
-        timeout: Option<Duration>,
-        channel: Option<UnixStream>,
-    ) -> Result<Self> {
-        let guests = setup
-            .domains
-            .iter()
-            .map(|domain| {
-                let name = domain.name.get_ref();
-                let path = consoles.join(format!("{name}.log"));
-                let file = BoundedFile::create(&path, LARGEST_FILE)
-                    .with_context(|| format!("could not write {}", path.display()))?;
-                let guest = Guest { name: name.to_string(), ..Guest::default() };
-                Ok(Live { guest, file, lines: LineBuffer::default(), tail: Vec::new() })
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self {
+    fn new(guests: Vec<Live>, log: PathBuf, timeout: Option<Duration>, channel: Option<UnixStream>) -> Self {
+        Self {
             guests,
             monitor: None,
             channel,
-            log: consoles.join(LOG),
+            log,
+            lost: Vec::new(),
             timeout,
             clients: HashMap::new(),
             asked: HashMap::new(),
@@ -325,7 +307,9 @@ impl Session {
             report: None,
             said_hello: false,
             finished: false,
-        })
+            ending: None,
+            switched_off: false,
+        }
     }
 
     fn follow(
@@ -338,7 +322,7 @@ impl Session {
         let mut closed = self.channel.is_none();
         let mut asked_last = None;
         loop {
-            let mut steer = Steer { commands: Vec::new(), acts: Vec::new() };
+            let mut steer = Steer::default();
             match inputs.recv_timeout(TICK) {
                 Ok(Input::Event(event)) => self.on_event(event, observer, &mut steer)?,
                 Ok(Input::Closed) => closed = true,
@@ -354,11 +338,22 @@ impl Session {
                 }
             }
             observer.tick(&mut steer);
-            for command in steer.commands {
+            let interrupts = interrupt::count();
+            // Where nothing runs yet, nobody has to be asked.
+            if interrupts > 1 || interrupts == 1 && !self.said_hello {
+                let _ = child.kill();
+                child.wait()?;
+                return Ok(Ended::Interrupted);
+            }
+            if interrupts == 1 && !self.finished {
+                self.end_in_order(observer, &mut steer);
+            }
+            let (commands, acts) = steer.take();
+            for command in commands {
                 self.command(command);
             }
             if let Some(monitor) = &mut self.monitor {
-                steer.acts.iter().try_for_each(|act| monitor.act(act))?;
+                acts.iter().try_for_each(|act| monitor.act(act))?;
             }
             if self.timeout.is_some_and(|timeout| started.elapsed() > timeout) {
                 let asked = *asked_last.get_or_insert_with(|| {
@@ -375,6 +370,28 @@ impl Session {
         }
     }
 
+    /// Asks all guests to power off; what was never started goes with the machine.
+    fn end_in_order(&mut self, observer: &mut dyn Observer, steer: &mut Steer) {
+        let ending = self.ending.get_or_insert_with(|| {
+            observer.warning("the guests are asked to power off; Ctrl-C again ends them at once");
+            Ending::begin()
+        });
+        let states: Vec<(DomainId, DomainState)> =
+            (0..).map(DomainId).zip(&self.guests).map(|(id, live)| (id, live.guest.state)).collect();
+        if Ending::is_over(&states) {
+            if !std::mem::replace(&mut self.switched_off, true) {
+                steer.send(Command::Shutdown);
+            }
+            return;
+        }
+        ending.commands(&states).into_iter().for_each(|command| steer.send(command));
+        let running = self.guests.iter().filter(|live| !live.guest.state.is_ended());
+        let running: Vec<&str> = running.map(|live| live.guest.name.as_str()).collect();
+        if let Some(complaint) = ending.complaint(&running) {
+            observer.warning(&complaint);
+        }
+    }
+
     fn on_event(&mut self, event: Event, observer: &mut dyn Observer, steer: &mut Steer) -> Result<()> {
         match &event {
             Event::Hello { version, domains } => {
@@ -384,7 +401,7 @@ impl Session {
                 self.said_hello = true;
                 observer.hello(domains);
             }
-            Event::Console { domain, bytes } => self.console(domain.index(), bytes, observer, steer)?,
+            Event::Console { domain, bytes } => self.console(domain.index(), bytes, observer, steer),
             Event::State { domain, state, reason } => {
                 let index = domain.index();
                 if let Some(live) = self.guests.get_mut(index) {
@@ -393,6 +410,7 @@ impl Session {
                         live.guest.forget_findings();
                     }
                     live.guest.state = *state;
+                    live.guest.started |= *state == DomainState::Running;
                     // A guest that powered itself off needs no reason.
                     let reason = if *state == DomainState::PoweredOff { "" } else { reason };
                     live.guest.reason = GuestText::from(reason);
@@ -422,15 +440,14 @@ impl Session {
         Ok(())
     }
 
-    fn console(
-        &mut self,
-        index: usize,
-        bytes: &[u8],
-        observer: &mut dyn Observer,
-        steer: &mut Steer,
-    ) -> Result<()> {
-        let Some(live) = self.guests.get_mut(index) else { return Ok(()) };
-        live.file.write(bytes).context("could not write a console")?;
+    fn console(&mut self, index: usize, bytes: &[u8], observer: &mut dyn Observer, steer: &mut Steer) {
+        let Some(live) = self.guests.get_mut(index) else { return };
+        // The guests are worth more than their logs.
+        if let Err(error) = live.file.write(bytes) {
+            let lost = format!("what {} writes is not kept any more: {error}", live.guest.name);
+            observer.warning(&lost);
+            self.lost.push(lost);
+        }
         live.tail.extend_from_slice(bytes);
         let surplus = live.tail.len().saturating_sub(CONSOLE_TAIL);
         live.tail.drain(..surplus);
@@ -442,7 +459,6 @@ impl Session {
             }
             observer.line(index, &line, steer);
         }
-        Ok(())
     }
 
     fn command(&mut self, command: Command) {
@@ -485,11 +501,30 @@ impl Session {
 
     fn judge(&self, ended: Ended, complaints: &[GuestText]) -> (Status, Vec<String>) {
         let failures: Vec<String> = self.guests.iter().filter_map(|live| live.guest.failure()).collect();
+        let (status, mut problems) = self.judge_end(ended, complaints, failures);
+        problems.extend(self.lost.iter().cloned());
+        (status, problems)
+    }
+
+    /// The hypervisor has failed where it says so by its status, or where the machine went off by itself before it was done. All
+    /// else is QEMU's.
+    fn judge_end(
+        &self,
+        ended: Ended,
+        complaints: &[GuestText],
+        failures: Vec<String>,
+    ) -> (Status, Vec<String>) {
+        let complaints = complaints.iter().map(GuestText::to_string);
         let status = match ended {
             Ended::TimeOut => {
                 let mut problems = vec!["the time was over".to_owned()];
                 problems.extend(failures);
                 return (Status::TimeOut, problems);
+            }
+            Ended::Interrupted => {
+                let mut problems = vec!["the guests were ended by force, as asked".to_owned()];
+                problems.extend(failures);
+                return (Status::Guest, problems);
             }
             Ended::Exit(status) => status,
         };
@@ -501,22 +536,20 @@ impl Session {
                 let verdict = if failures.is_empty() { Status::Ok } else { Status::Guest };
                 return (verdict, failures);
             }
-            Some(0) => format!("the machine went off before the hypervisor was done (log: {log})"),
-            Some(code) => match qemu::panic_code(code) {
-                Some(qemu::PANIC) => format!("the hypervisor panicked (log: {log})"),
-                Some(qemu::REFUSED) => format!("the hypervisor refused the bundle (log: {log})"),
-                Some(other) => format!("the hypervisor failed with code {other:#x} (log: {log})"),
-                None => {
-                    let mut problems = vec![format!("QEMU ended with status {code}")];
-                    problems.extend(complaints.iter().map(GuestText::to_string));
-                    return (Status::Trouble, problems);
-                }
-            },
-            None => format!("QEMU was killed: {status}"),
+            Some(0) if !complaints.clone().any(|line| line.contains(qemu::TOLD_TO_END)) => {
+                format!("the machine went off before the hypervisor was done (log: {log})")
+            }
+            Some(qemu::PANICKED) => format!("the hypervisor panicked (log: {log})"),
+            Some(qemu::REFUSED) => format!("the hypervisor refused the bundle (log: {log})"),
+            _ => {
+                let mut problems = vec![format!("QEMU did not run to its end: {status}")];
+                problems.extend(complaints);
+                return (Status::Trouble, problems);
+            }
         };
         let mut problems = vec![failure];
         problems.extend(tail);
-        problems.extend(complaints.iter().map(GuestText::to_string));
+        problems.extend(complaints);
         (Status::Hypervisor, problems)
     }
 }

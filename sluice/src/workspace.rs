@@ -2,19 +2,53 @@
 
 use crate::name::Name;
 use anyhow::{Context, Result, bail};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The root of the source tree.
+/// The root of the source tree: `$SLUICE_HOME`, or where this program was built.
 pub fn root() -> PathBuf {
+    if let Some(home) = std::env::var_os("SLUICE_HOME") {
+        return PathBuf::from(home);
+    }
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace");
     built.to_owned()
+}
+
+/// Whether the source tree is there: the hypervisor and the test guests are built from it.
+///
+/// # Errors
+/// It is not.
+pub fn check_sources() -> Result<()> {
+    let root = root();
+    if root.join("hypervisor/Cargo.toml").is_file() {
+        return Ok(());
+    }
+    bail!(
+        "Sluice's sources are not in {}, from which it builds the hypervisor\n  \
+         help: let SLUICE_HOME name a checkout, or install this program again from one: cargo install --path sluice",
+        root.display()
+    )
 }
 
 /// Where downloads and what is made of them are kept: `$SLUICE_CACHE`, or `cache/` in the source tree.
 pub fn cache() -> PathBuf {
     std::env::var_os("SLUICE_CACHE").map_or_else(|| root().join("cache"), PathBuf::from)
+}
+
+/// QEMU: `$SLUICE_QEMU` names another one than the system's.
+pub fn qemu() -> OsString {
+    std::env::var_os("SLUICE_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())
+}
+
+/// Whether a program can be found: by its path, or in `$PATH`.
+pub fn is_installed(program: &OsStr) -> bool {
+    if Path::new(program).components().count() > 1 {
+        return Path::new(program).is_file();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 /// Where files are made that are not kept: images, bundles.
@@ -25,9 +59,14 @@ pub fn scratch() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Where the consoles of an instance are written unless the user says otherwise.
+/// Where runs keep their consoles unless the user says otherwise: each instance in a folder of its own.
+pub fn runs() -> PathBuf {
+    root().join("run")
+}
+
+/// Where the consoles of an instance are.
 pub fn consoles(instance: &Name) -> PathBuf {
-    root().join("run").join(instance)
+    runs().join(instance)
 }
 
 /// Removes a directory of consoles: what a run writes there, and the directory if nothing else is in it.
@@ -36,7 +75,7 @@ pub fn remove_logs(directory: &Path) -> Result<()> {
         let entry = entry?;
         let path = entry.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
-        if matches!(extension, Some("log" | "json")) && entry.file_type()?.is_file() {
+        if matches!(extension, Some("log" | "json" | "out")) && entry.file_type()?.is_file() {
             std::fs::remove_file(path)?;
         }
     }
@@ -69,6 +108,21 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = beside(path, &format!(".tmp{}-{number}", std::process::id()));
     std::fs::write(&temporary, bytes).with_context(|| format!("could not write {}", temporary.display()))?;
     std::fs::rename(&temporary, path).with_context(|| format!("could not write {}", path.display()))
+}
+
+/// Whether a file can be written here, as far as can be told without making it.
+///
+/// # Errors
+/// It cannot.
+pub fn check_target(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.is_dir() {
+        bail!("cannot write {}: it is a folder", path.display());
+    }
+    if !directory.is_dir() {
+        bail!("cannot write {}: there is no folder {}", path.display(), directory.display());
+    }
+    Ok(())
 }
 
 /// The path with a suffix to its name.

@@ -42,7 +42,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
         let guest = Guest {
             kernel: &kernel.image,
             initrd: Some(&directory.join("init.cpio")),
-            cmdline: domain.cmdline.clone(),
+            cmdline: domain.cmdline.get_ref().clone(),
             memory: *domain.memory.get_ref(),
             arguments: format!("-machine {machine}"),
         };

@@ -44,7 +44,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
     let guest = Guest {
         kernel: &kernels::get("bare")?.image,
         initrd: None,
-        cmdline: domain.cmdline.clone(),
+        cmdline: domain.cmdline.get_ref().clone(),
         memory: *domain.memory.get_ref(),
         arguments: "-machine q35".into(),
     };

@@ -10,7 +10,7 @@ use super::{Clock, scratch};
 use crate::cpio::Archive;
 use crate::kernels::{self, Kernel};
 use crate::outcome::{Finding, parse_finding};
-use crate::{qemu, rootfs, workspace};
+use crate::{rootfs, workspace};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -90,7 +90,7 @@ impl Peer {
     fn start(&self, kernel: &Path, initramfs: &Path, cmdline: &str, devices: &[&str]) -> Result<Child> {
         let thread = if self.clock.icount() { "single" } else { "multi" };
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(qemu::program());
+        command.args(["--pdeathsig", "KILL", "--"]).arg(workspace::qemu());
         command.args(["-machine", "q35", "-accel", &format!("tcg,thread={thread}")]);
         command.args(["-cpu", "EPYC,+svm,+npt", "-smp", "1", "-m", &MEMORY.to_string()]);
         if self.clock.icount() {
@@ -152,7 +152,7 @@ impl Peer {
     fn initramfs(&self, guest: &Guest, kernel: &Kernel) -> Result<Vec<u8>> {
         let modules = MODULES.map(str::to_owned);
         let mut archive = rootfs::base(self.script(guest).as_bytes(), &modules, kernel)?;
-        let binary = find(&qemu::program().to_string_lossy())?;
+        let binary = find(&workspace::qemu().to_string_lossy())?;
         for directory in ["qemu", "guest", "lib64"] {
             archive.directory(directory);
         }

@@ -78,7 +78,7 @@ impl Record {
             versions: Map::new(),
             problems: Vec::new(),
         };
-        let qemu = first_line(Command::new(crate::qemu::program()).arg("--version"));
+        let qemu = first_line(Command::new(crate::workspace::qemu()).arg("--version"));
         record.version("qemu", &qemu);
         // Only what ends up in the image makes it another hypervisor.
         let image = ["hypervisor", "crates", "Cargo.lock"];

@@ -53,7 +53,10 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         if !only.is_empty() && !only.iter().any(|wanted| wanted.split('.').next() == Some(*part)) {
             continue;
         }
-        eprintln!("part {part}, after {:.0} s", bench.started.elapsed().as_secs_f64());
+        crate::output::note(format_args!(
+            "part {part}, after {:.0} s",
+            bench.started.elapsed().as_secs_f64()
+        ));
         step(&bench, record);
         record.write()?;
     }
@@ -97,7 +100,7 @@ impl Bench {
 
     /// Says what comes.
     fn say(&self, what: &str) {
-        eprintln!("  [{:5.0} s] {what}", self.started.elapsed().as_secs_f64());
+        crate::output::note(format_args!("  [{:5.0} s] {what}", self.started.elapsed().as_secs_f64()));
     }
 
     /// Runs guests that share a card in a mode, and counts from outside: exits and instructions, and accesses to the card if
@@ -106,7 +109,7 @@ impl Bench {
     fn observe(&self, card: &Card, mode: Mode, weights: &[u8], job: &str) -> Result<(Outcome, Tally)> {
         // As with the scenarios: QEMU's emulation has faults that come once in many runs.
         self.observe_once(card, mode, weights, job).or_else(|error| {
-            eprintln!("  again, because: {}", reason(&error));
+            crate::output::note(format_args!("  again, because: {}", reason(&error)));
             self.observe_once(card, mode, weights, job)
         })
     }
@@ -137,6 +140,6 @@ fn note(record: &mut Record, what: &str, result: Result<()>) {
     // Nothing that is known shall be lost by what comes later.
     if let Err(error) = result.and_then(|()| record.write().map(drop)) {
         record.problem(what, &reason(&error));
-        eprintln!("  {}", record.problems().last().map_or("", String::as_str));
+        crate::output::note(format_args!("  {}", record.problems().last().map_or("", String::as_str)));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::diagnostic::Source;
 use super::walk::suggestion;
-use super::{Domain, Iommu, Setup, Share, format_mac, human_size, refusals};
+use super::{Domain, Image, Iommu, Setup, Share, format_mac, human_size, refusals, server_words};
 use sluice_abi::config::{MAX_DOMAINS, Mode, NicModel, Select};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
@@ -15,8 +15,15 @@ const LEAST_GUEST_MEMORY: u64 = 16 << 20;
 /// Guest memory is mapped in pages of this size.
 const GUEST_PAGE: u64 = 2 << 20;
 
+/// What QEMU's processors address: 40 bits.
+const MACHINE_MEMORY_END: u64 = 1 << 40;
+
+/// The longest command line of a Linux kernel for x86 in bytes (COMMAND_LINE_SIZE, less its NUL).
+const LONGEST_CMDLINE: usize = 2047;
+
 /// Checks the whole setup.
 pub fn check(setup: &Setup, source: &mut Source) {
+    machine(setup, source);
     if setup.domains.is_empty() {
         let help = "add a [domain.name] with a kernel and its memory".to_owned();
         source.complain(0..0, "no domain is configured", help);
@@ -34,12 +41,69 @@ pub fn check(setup: &Setup, source: &mut Source) {
     devices(setup, source);
     station_addresses(setup, source);
     qemu_devices(setup, source);
+    forwarded(setup, source);
+}
+
+fn forwarded(setup: &Setup, source: &mut Source) {
+    let mut seen: Vec<(u16, &str)> = Vec::new();
+    for domain in &setup.domains {
+        let name = domain.name.get_ref();
+        for forward in &domain.forward {
+            let host = forward.get_ref().host;
+            if let Some((_, other)) = seen.iter().find(|(port, _)| *port == host) {
+                let message = format!("port {host} leads to '{other}' already");
+                source.complain(forward.span(), message, "use another port of this machine".to_owned());
+            }
+            seen.push((host, name));
+            if setup.forwarded_by(domain).is_none() {
+                let message = format!("no port can be forwarded to '{name}'");
+                let help = "it needs a device for itself with net = \"user\": where several guests share a card, which of them has \
+                            which address is not known before";
+                source.complain(forward.span(), message, help.to_owned());
+            }
+        }
+    }
+}
+
+fn machine(setup: &Setup, source: &mut Source) {
+    let memory = &setup.machine.memory;
+    if *memory.get_ref() >= MACHINE_MEMORY_END || !memory.get_ref().is_multiple_of(1 << 20) {
+        let message = format!("{} cannot be the memory of the machine", human_size(*memory.get_ref()));
+        let help = format!("use whole MiB, less than {}", human_size(MACHINE_MEMORY_END));
+        source.complain(memory.span(), message, help);
+    }
+}
+
+fn command_line(domain: &Domain, source: &mut Source) {
+    let (text, span) = (domain.cmdline.get_ref(), domain.cmdline.span());
+    if let Some(control) = text.chars().find(|character| character.is_control()) {
+        let message = format!("a command line cannot have the control character {control:?}");
+        source.complain(span, message, "words are separated by single spaces".to_owned());
+        return;
+    }
+    let longest = LONGEST_CMDLINE - server_words(u16::MAX).len() - 1;
+    if text.len() > longest {
+        let message = format!("a command line of {} bytes is too long", text.len());
+        source.complain(
+            span,
+            message,
+            format!("Linux takes at most {LONGEST_CMDLINE}, and `run` needs some: use at most {longest}"),
+        );
+    }
 }
 
 fn own_values(domain: &Domain, setup: &Setup, source: &mut Source) {
     if &**domain.name.get_ref() == "sluice" {
         let help = "choose another name: sluice.log is the hypervisor's, and each guest's console goes to <name>.log";
         source.complain(domain.name.span(), "a domain cannot be called 'sluice'", help.to_owned());
+    }
+    command_line(domain, source);
+    if let (Some(initrd), Image::File(_)) = (&domain.initrd, domain.kernel.get_ref())
+        && let Image::Named(name) = initrd.get_ref()
+    {
+        let message = format!("'{name}' needs modules of a kernel by name");
+        let help = "name a kernel that Sluice fetches, such as \"debian-6.1\", or give an initrd by path";
+        source.complain(initrd.span(), message, help.to_owned());
     }
     let memory = *domain.memory.get_ref();
     if memory < LEAST_GUEST_MEMORY || !memory.is_multiple_of(GUEST_PAGE) {
@@ -78,7 +142,7 @@ fn memory_fits(setup: &Setup, source: &mut Source) {
                     human_size(left),
                 );
                 let help = format!(
-                    "give guests less, or the machine more: [machine] memory (the hypervisor keeps {})",
+                    "give guests less, or the machine more: [machine] memory, or --memory (the hypervisor keeps {})",
                     human_size(RESERVED_MEMORY)
                 );
                 source.complain(domain.memory.span(), message, help);

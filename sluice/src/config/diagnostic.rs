@@ -15,6 +15,14 @@ pub enum ConfigError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// It is not the kind of file that a configuration is.
+    #[error("error: {} is no configuration: {why}\n  help: a configuration is a text in TOML; examples/ has some to start from", path.display())]
+    NoText {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        why: String,
+    },
     /// Everything found wrong in it.
     #[error("{0}")]
     Wrong(Diagnostics),

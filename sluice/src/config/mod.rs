@@ -1,11 +1,12 @@
 //! The configuration file: what a user writes, checked completely before anything starts.
 //!
 //! [`load`] reads the TOML ([`parse`]), checks what can be checked without a machine ([`check`]) and
-//! returns a [`Setup`]. Every complaint carries the line it is about and how to mend it; all of them
+//! looks at the files and devices that it names ([`files`]), and returns a [`Setup`]. Every complaint carries the line it is about and how to mend it; all of them
 //! are reported at once ([`diagnostic`]).
 
 pub mod check;
 pub mod diagnostic;
+mod files;
 mod parse;
 pub mod refusals;
 mod walk;
@@ -18,8 +19,12 @@ use diagnostic::Source;
 use sluice_abi::config::{
     AtEnd, Attachment, Emulated, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
 };
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
+
+/// A configuration file is not larger than this.
+const LARGEST_FILE: u64 = 1 << 20;
 
 /// A whole configuration, checked.
 #[derive(Clone, Debug)]
@@ -88,6 +93,21 @@ impl Setup {
         }
     }
 
+    /// The device by which ports are forwarded to a guest: on the user network, and nobody else's, since QEMU does not know which of
+    /// several guests behind a card has which address.
+    pub fn forwarded_by(&self, domain: &Domain) -> Option<&Device> {
+        let is_shared = |name: &str| {
+            let users = self.domains.iter().flat_map(|domain| &domain.shares);
+            users.filter(|share| share.device.get_ref() == name).count() > 1
+        };
+        domain.shares.iter().find_map(|share| {
+            let device =
+                self.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
+            let on_user_network = device.net.as_ref().is_some_and(|net| net.mode == "user");
+            (on_user_network && !is_shared(device.name.get_ref())).then_some(device)
+        })
+    }
+
     /// The card that a guest sees by default in emulated mode. `None`: the device is named by its place; `Some(None)`:
     /// the hypervisor has no driver for it.
     fn like(&self, share: &Share) -> Option<Option<NicModel>> {
@@ -117,7 +137,7 @@ pub struct Device {
     /// Which PCI function it is.
     pub select: Spanned<Select>,
     /// The QEMU device that stands for it, with options after a comma; none: the machine has it anyway.
-    pub qemu: Option<String>,
+    pub qemu: Option<Spanned<String>>,
     /// How a NIC is connected.
     pub net: Option<Net>,
 }
@@ -141,7 +161,7 @@ pub struct Domain {
     /// Initial ramdisk.
     pub initrd: Option<Spanned<Image>>,
     /// Kernel command line.
-    pub cmdline: String,
+    pub cmdline: Spanned<String>,
     /// Bytes of memory, a multiple of 2 MiB.
     pub memory: Spanned<u64>,
     /// Virtual processors.
@@ -150,8 +170,19 @@ pub struct Domain {
     pub cpus: Vec<Spanned<u8>>,
     /// Not started by itself.
     pub paused: bool,
+    /// Ports of this host that lead to it, on QEMU's user network.
+    pub forward: Vec<Spanned<Forward>>,
     /// Its devices.
     pub shares: Vec<Share>,
+}
+
+/// A TCP port of 127.0.0.1 that leads to one of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Port of this host.
+    pub host: u16,
+    /// Port of the guest.
+    pub guest: u16,
 }
 
 /// A guest's part in a device.
@@ -212,17 +243,60 @@ pub enum Image {
     File(PathBuf),
 }
 
-/// Reads and checks a configuration file.
+/// What the command line says about the emulated machine, instead of the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Override {
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Physical processors.
+    pub cpus: Option<u8>,
+}
+
+/// Reads and checks a configuration file, and the files that it names.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Setup, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError::Unreadable { path: path.to_owned(), error })?;
-    load_text(path, &text)
+    load_for(path, Override::default())
 }
 
-/// As [`load`], for a text that stands for the file at `path` (relative paths in it start there).
+/// As [`load`], for a machine that the command line changes.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn load_for(path: &Path, machine: Override) -> Result<Setup, ConfigError> {
+    let text = read(path)?;
+    let mut source = Source::new(path, &text);
+    let mut setup = parse::parse(&mut source);
+    if let Some(memory) = machine.memory {
+        setup.machine.memory = Spanned::new(0..0, memory);
+    }
+    if let Some(cpus) = machine.cpus {
+        setup.machine.cpus = Spanned::new(0..0, cpus);
+    }
+    if source.is_clean() {
+        check::check(&setup, &mut source);
+        files::check(&setup, &mut source);
+    }
+    source.finish().map(|()| setup)
+}
+
+/// The text of a configuration file. It may be a pipe, and need not end.
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes))
+        .map_err(|error| ConfigError::Unreadable { path: path.to_owned(), error })?;
+    let no_text = |why: String| ConfigError::NoText { path: path.to_owned(), why };
+    if bytes.len() as u64 > LARGEST_FILE {
+        return Err(no_text(format!("it is larger than {}", human_size(LARGEST_FILE))));
+    }
+    let text = String::from_utf8(bytes);
+    text.map_err(|error| no_text(format!("byte {} is not UTF-8", error.utf8_error().valid_up_to())))
+}
+
+/// As [`load`], for a text that stands for the file at `path` (relative paths in it start there). The files that it names are
+/// not opened.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
@@ -264,6 +338,11 @@ pub fn describe(path: &Path, setup: &Setup) -> String {
         );
     }
     text
+}
+
+/// What `run` puts in front of every guest's command line: where the test guests' server listens.
+pub fn server_words(port: u16) -> String {
+    format!("sluice.server=10.0.2.2:{port}")
 }
 
 /// A size as people read it: "256 MiB".

@@ -3,13 +3,16 @@
 
 use super::diagnostic::Source;
 use super::walk::{Walk, kind, suggestion};
-use super::{Device, Domain, Image, Iommu, Machine, Net, Setup, Share};
+use super::{Device, Domain, Forward, Image, Iommu, Machine, Net, Setup, Share};
 use crate::name::Name;
 use crate::{kernels, rootfs};
 use sluice_abi::config::{AtEnd, Mode, NicModel, Select};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// What names are made of ([`Name`]).
+const NAME_HELP: &str = "use 1 to 31 of a-z, 0-9 and '-', not '-' first";
 
 /// Memory of the emulated machine when the file does not say.
 const DEFAULT_MACHINE_MEMORY: u64 = 2 << 30;
@@ -42,7 +45,12 @@ pub fn parse(source: &mut Source) -> Setup {
         Ok(document) => document,
         Err(error) => {
             let span = error.span().unwrap_or(0..0);
-            source.complain(span, format!("not TOML: {}", error.message()), None);
+            let line =
+                source.text.get(..span.end).unwrap_or_default().rsplit('\n').next().unwrap_or_default();
+            // A table's name with something in it that no name has is the most common reason.
+            let is_name = ["[domain.", "[device."].iter().any(|start| line.trim_start().starts_with(start));
+            let help = is_name.then(|| NAME_HELP.to_owned());
+            source.complain(span, format!("not TOML: {}", error.message()), help);
             return setup;
         }
     };
@@ -99,10 +107,10 @@ fn iommu(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<Iommu>> 
 fn device(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<Device> {
     let pci = walk.string("pci", source);
     let nth = walk.number("nth", 0..=31, source);
-    let qemu = walk.string("qemu", source).map(Spanned::into_inner);
+    let qemu = walk.string("qemu", source);
     let net = walk.value("net").and_then(|value| net(value, source));
-    let known = qemu.as_deref().and_then(|text| {
-        let driver = text.split(',').next().unwrap_or(text);
+    let known = qemu.as_ref().and_then(|text| {
+        let driver = text.get_ref().split(',').next()?;
         QEMU_DEVICES.into_iter().find(|(known, ..)| *known == driver)
     });
     let select = match (&pci, known) {
@@ -167,7 +175,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
     let kernel = kernel.and_then(|text| image(text, "kernel", &kernels::names(), source));
     let initrd = walk.string("initrd", source);
     let initrd = initrd.and_then(|text| image(text, "initrd", &rootfs::names(), source));
-    let cmdline = walk.string("cmdline", source).map(Spanned::into_inner).unwrap_or_default();
+    let cmdline = walk.string("cmdline", source).unwrap_or_else(|| Spanned::new(0..0, String::new()));
     let memory = size(&mut walk, "memory", source);
     if memory.is_none() && walk.value("memory").is_none() {
         walk.missing(source, "memory", "memory = \"256MiB\"");
@@ -175,6 +183,8 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
     let vcpus = walk.number("vcpus", 1..=64, source).unwrap_or_else(|| Spanned::new(0..0, 1));
     let cpus = walk.numbers("cpus", 0..=63, source);
     let paused = walk.flag("paused", source).is_some_and(|paused| *paused.get_ref());
+    let forward =
+        walk.list("forward", source).into_iter().filter_map(|value| forward(value, source)).collect();
     let shares = walk.list("devices", source).into_iter().filter_map(|value| share(value, source)).collect();
     walk.finish(source);
     Some(Domain {
@@ -186,8 +196,24 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         vcpus,
         cpus,
         paused,
+        forward,
         shares,
     })
+}
+
+fn forward(value: &Spanned<DeValue>, source: &mut Source) -> Option<Spanned<Forward>> {
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+    let ports = match value.get_ref() {
+        DeValue::String(text) => {
+            text.split_once(':').and_then(|(host, guest)| Some((port(host)?, port(guest)?)))
+        }
+        _ => None,
+    };
+    if ports.is_none() {
+        let help = "write \"2222:22\": port 2222 of this machine leads to port 22 of the guest".to_owned();
+        source.complain(value.span(), "this forwards no port", help);
+    }
+    ports.map(|(host, guest)| Spanned::new(value.span(), Forward { host, guest }))
 }
 
 fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
@@ -288,10 +314,12 @@ fn image(text: Spanned<String>, what: &str, names: &[String], source: &mut Sourc
     if path.is_file() {
         return Some(Spanned::new(text.span(), Image::File(path)));
     }
-    let message = if word.contains('/') {
+    let message = if path.is_dir() {
+        format!("{} is a folder, not a file", path.display())
+    } else if word.contains('/') {
         format!("there is no {what} file {}", path.display())
     } else {
-        format!("'{word}' is neither a {what} that Sluice builds nor a file")
+        format!("'{word}' is neither the name of a {what} that Sluice builds nor a file")
     };
     let known: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     let help =
@@ -351,7 +379,7 @@ fn parse_pci(text: &str, nth: u8) -> Option<Select> {
 fn check_name(name: &Spanned<String>, what: &str, source: &mut Source) -> Option<Spanned<Name>> {
     let checked = name.get_ref().parse().ok();
     if checked.is_none() {
-        let help = "use 1 to 31 of a-z, 0-9 and '-', not '-' first".to_owned();
+        let help = NAME_HELP.to_owned();
         let message = format!("'{}' cannot be the name of a {what}", name.get_ref());
         source.complain(name.span(), message, help);
     }

@@ -175,7 +175,7 @@ fn kernels_must_exist() {
     refused(
         "kernel = \"debian-6.1\"",
         "kernel = \"debian-5\"",
-        "'debian-5' is neither a kernel that Sluice builds",
+        "'debian-5' is neither the name of a kernel that Sluice builds",
     );
     refused("kernel = \"debian-6.1\"\n", "\n", "11: [domain.zoe] lacks 'kernel'");
 }

@@ -35,7 +35,7 @@ pub fn run(names: &[String], only_list: bool) -> Result<Status> {
     }
     if only_list {
         for mutation in chosen {
-            crate::print(format!("{:28} {:10} {}\n", mutation.name, mutation.ring, mutation.about))?;
+            crate::output::print(format!("{:28} {:10} {}\n", mutation.name, mutation.ring, mutation.about))?;
         }
         return Ok(Status::Ok);
     }
@@ -50,7 +50,11 @@ pub fn run(names: &[String], only_list: bool) -> Result<Status> {
         let started = Instant::now();
         let verdict = attempt(&copy, mutation, &mut sound)?;
         let seconds = started.elapsed().as_secs_f64();
-        crate::print(format!("{:7} {} ({seconds:.0} s): {verdict}\n", verdict.word(), mutation.name))?;
+        crate::output::print(format!(
+            "{:7} {} ({seconds:.0} s): {verdict}\n",
+            verdict.word(),
+            mutation.name
+        ))?;
         match &verdict {
             Verdict::Noticed(_) | Verdict::Unnoticed(_) => {
                 let noticed = f64::from(u8::from(matches!(verdict, Verdict::Noticed(_))));
@@ -67,7 +71,7 @@ pub fn run(names: &[String], only_list: bool) -> Result<Status> {
     }
     for ring in Ring::ALL {
         let value = |what: &str| record.value(&format!("mutation.{ring}.{what}")).unwrap_or(0.0);
-        crate::print(format!("{ring}: {} of {} noticed\n", value("noticed"), value("tried")))?;
+        crate::output::print(format!("{ring}: {} of {} noticed\n", value("noticed"), value("tried")))?;
     }
     Ok(status)
 }

@@ -85,9 +85,9 @@ fn list(found: &[Named], all: bool) -> Result<Status> {
     let (mut scenarios, mut tests, mut expectations) = (0, 0, 0);
     for Named { name, scenario, .. } in found {
         let when = if scenario.extended { " (--all)" } else { "" };
-        crate::print(format!("{name:28} {}{when}\n", scenario.about))?;
+        crate::output::print(format!("{name:28} {}{when}\n", scenario.about))?;
         for case in &scenario.case {
-            crate::print(format!("  ::{:24} {}\n", case.name, case.about))?;
+            crate::output::print(format!("  ::{:24} {}\n", case.name, case.about))?;
         }
         if all || !scenario.extended {
             scenarios += 1;
@@ -95,7 +95,7 @@ fn list(found: &[Named], all: bool) -> Result<Status> {
             expectations += scenario.expectations();
         }
     }
-    crate::print(format!("{scenarios} scenarios, {tests} tests, {expectations} expectations\n"))?;
+    crate::output::print(format!("{scenarios} scenarios, {tests} tests, {expectations} expectations\n"))?;
     Ok(Status::Ok)
 }
 
@@ -255,7 +255,7 @@ impl Suite {
 
 /// Prints. That nobody reads it any more is no reason to end: the exit status counts, too.
 fn say(text: &str) {
-    let _ = crate::print(text);
+    let _ = crate::output::print(text);
 }
 
 fn problems<'a>(text: &mut String, problems: impl IntoIterator<Item = &'a String>) {

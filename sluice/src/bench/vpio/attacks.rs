@@ -19,7 +19,7 @@ const SUITES: [(&str, &str, &str); 4] = [
 pub fn measure(record: &mut Record) {
     let mut sums: BTreeMap<&str, (u64, u64, Vec<&str>)> = BTreeMap::new();
     for (card, scenario, prefix) in SUITES {
-        eprintln!("  running the scenario {scenario}");
+        crate::output::note(format_args!("  running the scenario {scenario}"));
         let result = crate::scenario::outcome(scenario).and_then(|outcome| count(&outcome, prefix)).map(
             |(tried, succeeded)| {
                 let sum = sums.entry(card).or_default();

@@ -152,7 +152,7 @@ pub fn tables(record: &Record) -> Result<()> {
                 }
             }
         }
-        crate::print(format!("{title}\n{}\n", table.render()))?;
+        crate::output::print(format!("{title}\n{}\n", table.render()))?;
     }
     Ok(())
 }

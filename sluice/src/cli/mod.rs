@@ -1,14 +1,21 @@
-//! The command line: what can be typed, and the help texts.
+//! The command line: what can be typed ([`arguments`] has the longer lists), and the help texts ([`help`]).
+
+mod arguments;
+mod help;
+
+pub use arguments::{RunArguments, StopArguments, Target, TestArguments, Which};
+pub use help::{command, parse};
 
 use crate::name::Name;
-use crate::qemu::{Accel, Boot};
-use clap::{Args, Parser, Subcommand};
+use arguments::seconds;
+use clap::{Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const STATUSES: &str = "\
 Exit status of `run`:
   0  every guest did its job and powered off by itself; the hypervisor saw no fault
-  1  something around the run went wrong (files, packages, QEMU)
+  1  something around the run went wrong (files, packages, QEMU), or a result could not be written
   2  the command line is wrong
   3  the configuration is wrong
   4  a guest crashed, was destroyed, or reported a failure
@@ -17,11 +24,29 @@ Exit status of `run`:
 
 /// Sluice: a bare-metal hypervisor that lets guests share ordinary devices.
 #[derive(Debug, Parser)]
-#[command(name = "cargo sluice", bin_name = "cargo sluice", version, after_help = STATUSES)]
+#[command(name = "sluice", version, after_help = STATUSES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Command {
+    /// It builds something, or looks at what is built; the others only talk to what runs.
+    pub const fn needs_sources(&self) -> bool {
+        matches!(
+            self,
+            Self::Check { .. }
+                | Self::Run(_)
+                | Self::Image { .. }
+                | Self::Bundle { .. }
+                | Self::Build { .. }
+                | Self::Fetch { .. }
+                | Self::Test(_)
+                | Self::Bench { .. }
+                | Self::Mutate { .. }
+        )
+    }
 }
 
 /// What the host command can do.
@@ -32,6 +57,9 @@ pub enum Command {
     Check {
         /// Configuration (TOML)
         file: PathBuf,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
     },
     /// Run a configuration in QEMU to its end
     #[command(after_help = concat!(
@@ -91,12 +119,52 @@ pub enum Command {
         port: u16,
     },
     /// List your running instances, of all checkouts, and their domains
-    Ps,
+    Ps {
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what is known of a domain: configuration, address, counters, where its console is kept
+    Info {
+        /// Domain
+        #[command(flatten)]
+        target: Target,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what a domain has written on its console, also of the last run
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice logs alice -f\n",
+        "  cargo sluice logs sluice                  the hypervisor's own log"))]
+    Logs {
+        /// Domain, or 'sluice' for the hypervisor
+        #[command(flatten)]
+        target: Target,
+        /// Go on as long as the instance runs
+        #[arg(short, long)]
+        follow: bool,
+        /// Only the last lines
+        #[arg(short = 'n', long, value_name = "N")]
+        lines: Option<usize>,
+    },
+    /// Watch the progress of an instance that runs elsewhere, to its end; Ctrl-C leaves it
+    Attach {
+        /// Instance, if several run or it is another checkout's
+        #[arg(long)]
+        instance: Option<Name>,
+    },
     /// Start a domain that waits, or that has ended
     #[command(after_help = "Example:\n  cargo sluice start alice")]
     Start(Target),
-    /// Ask a domain to power off (its ACPI power button)
-    Stop(Target),
+    /// Ask domains to power off (their ACPI power button), and wait until they are
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice stop alice\n",
+        "  cargo sluice stop --all --wait 60 --force    end what is not off after a minute\n",
+        "  cargo sluice stop alice --wait 0             do not wait"))]
+    Stop(StopArguments),
     /// Stop a domain's processors
     Pause(Target),
     /// Let a paused domain go on
@@ -105,8 +173,14 @@ pub enum Command {
     Destroy(Target),
     /// Destroy a domain and start it again
     Restart(Target),
-    /// End all domains and switch the machine off
+    /// Stop all domains as `stop` does, and switch the machine off
     Shutdown {
+        /// Wait at most so long [default: until all are off]
+        #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+        wait: Option<Duration>,
+        /// Destroy domains that are not off by then (without --wait: after 10 seconds)
+        #[arg(long)]
+        force: bool,
         /// Instance, if several run or it is another checkout's
         #[arg(long)]
         instance: Option<Name>,
@@ -130,8 +204,8 @@ pub enum Command {
         #[arg(long)]
         instance: Option<Name>,
         /// Seconds between two looks
-        #[arg(long, default_value_t = 1.0)]
-        interval: f64,
+        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
+        interval: Duration,
         /// Leave after this many looks
         #[arg(long)]
         count: Option<u64>,
@@ -142,12 +216,13 @@ pub enum Command {
         #[arg(long)]
         instance: Option<Name>,
     },
-    /// Show where the devices of a running instance stand: IOMMUs, groups, I/O spaces, refused requests, flushes
-    Devices {
-        /// Instance, if several run or it is another checkout's
-        #[arg(long)]
-        instance: Option<Name>,
-    },
+    /// Print the counters of all your running instances in the text format of Prometheus
+    #[command(after_help = concat!(
+        "Example, for node_exporter's textfile collector:\n",
+        "  cargo sluice metrics > /var/lib/node_exporter/sluice.prom.new && mv ..."))]
+    Metrics,
+    /// Show the devices of a running instance, who has them, and what keeps them from memory: IOMMUs, groups, refused requests
+    Devices(Which),
     /// Measure, beside Linux KVM on the same emulated machine; results go to bench/results
     #[command(after_help = concat!(
         "Examples:\n",
@@ -173,6 +248,20 @@ pub enum Command {
         "  cargo sluice test --jobs 1        one after the other\n",
         "  cargo sluice test --list"))]
     Test(TestArguments),
+    /// Write a script that completes commands: bash, zsh, fish, elvish, powershell
+    #[command(
+        after_help = "Example:\n  sluice completions bash > ~/.local/share/bash-completion/completions/sluice"
+    )]
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder
+    #[command(after_help = "Example:\n  cargo sluice man ~/.local/share/man/man1")]
+    Man {
+        /// Folder
+        directory: PathBuf,
+    },
     /// Take checks out of a copy of the sources, one at a time, and see whether a test notices
     #[command(after_help = concat!(
         "Examples:\n",
@@ -187,85 +276,4 @@ pub enum Command {
         #[arg(long)]
         list: bool,
     },
-}
-
-/// A domain of a running instance.
-#[derive(Debug, Args)]
-pub struct Target {
-    /// Domain
-    pub domain: String,
-    /// Instance, if several run or it is another checkout's
-    #[arg(long)]
-    pub instance: Option<Name>,
-}
-
-/// Arguments of `run`.
-#[derive(Debug, Args)]
-pub struct RunArguments {
-    /// Configuration (TOML)
-    pub file: PathBuf,
-    /// Write what happened as JSON (see docs/json.md)
-    #[arg(long, value_name = "OUT")]
-    pub json: Option<PathBuf>,
-    /// Write <domain>.log per guest and sluice.log here [default: run/<instance>]
-    #[arg(long, value_name = "DIR")]
-    pub consoles: Option<PathBuf>,
-    /// Give up after this time
-    #[arg(long, value_name = "SECONDS")]
-    pub timeout: Option<f64>,
-    /// How guest instructions are run
-    #[arg(long, value_enum, default_value_t)]
-    pub accel: Accel,
-    /// How the hypervisor is loaded
-    #[arg(long, value_enum, default_value_t)]
-    pub boot: Boot,
-    /// Physical processors of the emulated machine [default: the configuration's]
-    #[arg(long, value_name = "N")]
-    pub cpus: Option<u8>,
-    /// Memory of the emulated machine, such as 2GiB [default: the configuration's]
-    #[arg(long)]
-    pub memory: Option<String>,
-    /// Let time be the number of instructions executed: slower, and repeatable
-    #[arg(long)]
-    pub icount: bool,
-    /// Further argument for QEMU; can be given several times
-    #[arg(long = "qemu-arg", value_name = "ARG", allow_hyphen_values = true)]
-    pub qemu_args: Vec<String>,
-    /// Name of the instance: 1 to 31 of a-z, 0-9 and '-' [default: the file's]
-    #[arg(long)]
-    pub name: Option<Name>,
-    /// Build the hypervisor with these features
-    #[arg(long, value_delimiter = ',')]
-    pub features: Vec<Name>,
-    /// Print all that guests write on their consoles
-    #[arg(long)]
-    pub verbose: bool,
-    /// Print only what went wrong
-    #[arg(long, conflicts_with = "verbose")]
-    pub quiet: bool,
-}
-
-/// Arguments of `test`.
-#[derive(Debug, Args)]
-pub struct TestArguments {
-    /// Parts of names of scenarios or cases; all if none is given
-    pub names: Vec<String>,
-    /// Only list them
-    #[arg(long)]
-    pub list: bool,
-    /// Also the rest of each matrix, more seeds, and long runs
-    #[arg(long)]
-    pub all: bool,
-    /// At most so many scenarios at a time [default: two for each processor]
-    #[arg(long, value_name = "N")]
-    pub jobs: Option<usize>,
-    /// How many processors they may keep busy together [default: those of this machine]
-    #[arg(long, value_name = "N")]
-    pub capacity: Option<f64>,
-    /// Remember in tests/durations.toml how long they took: the longest start first
-    #[arg(long)]
-    pub record: bool,
-    /// Run this one and print a report for the suite
-    #[arg(long, hide = true, value_name = "NAME", conflicts_with_all = ["names", "list", "record"])]
-    pub worker: Option<String>,
 }

@@ -1,130 +1,22 @@
 //! The host command against a machine that the test plays itself: QEMU is a script that waits for an exit
 //! status, and the test speaks on the management channel as the hypervisor would.
+//!
+//! - [`machine`] is that machine; here is what comes of its runs, in `steering` how they are steered.
+//! - `looking` is how they are looked at, `bad_input` has files and command lines with which nothing can be done, as data in `bad-input.toml`.
 
-use sluice_abi::DomainId;
-use sluice_abi::channel::{Command as Order, Decoder, Event, Request, VERSION, encode};
-use sluice_abi::report::{Count, DomainReport, DomainState, Report};
-use std::io::{Read, Write};
+mod bad_input;
+mod looking;
+mod machine;
+mod steering;
+
+use machine::{Machine, prepare, sluice};
+use sluice_abi::channel::{Command as Order, Event};
+use sluice_abi::report::{DomainState, Report};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-
-/// A run of `sluice run` and the machine behind it.
-struct Machine {
-    directory: PathBuf,
-    name: String,
-    run: Child,
-    channel: UnixStream,
-    decoder: Decoder,
-}
-
-fn sluice(directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
-    command
-        .env("TMPDIR", directory)
-        .env("XDG_RUNTIME_DIR", directory)
-        .env("SLUICE_HYPERVISOR", "/dev/null")
-        .env("SLUICE_QEMU", directory.join("qemu"))
-        .current_dir(directory);
-    command
-}
-
-/// A directory with all that a run needs.
-fn prepare(directory: &Path, file: &str) {
-    std::fs::create_dir_all(directory).unwrap();
-    let qemu = directory.join("qemu");
-    std::fs::write(&qemu, "#!/bin/sh\nwhile [ ! -e status ]; do sleep 0.02; done\nexit $(cat status)\n")
-        .unwrap();
-    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::write(directory.join("vmlinuz"), "a kernel").unwrap();
-    let config = "[domain.alice]\nkernel = \"vmlinuz\"\nmemory = \"64MiB\"\n\
-                  [domain.bob]\nkernel = \"vmlinuz\"\nmemory = \"64MiB\"\n";
-    std::fs::write(directory.join(file), config).unwrap();
-}
-
-impl Machine {
-    fn start(name: &str, arguments: &[&str]) -> Self {
-        let directory = std::env::temp_dir().join(format!("sluice-test-{name}-{}", std::process::id()));
-        prepare(&directory, &format!("{name}.toml"));
-        let run = sluice(&directory)
-            .args(["run", &format!("{name}.toml"), "--json", "out.json", "--consoles", "logs"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let socket = directory.join("sluice").join(name).join("channel");
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let channel = loop {
-            match UnixStream::connect(&socket) {
-                Ok(channel) => break channel,
-                Err(error) if Instant::now() > deadline => panic!("{}: {error}", socket.display()),
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
-        let mut machine =
-            Self { directory, name: name.to_owned(), run, channel, decoder: Decoder::default() };
-        machine.say(&Event::Hello { version: VERSION, domains: vec!["alice".into(), "bob".into()] });
-        machine
-    }
-
-    fn say(&mut self, event: &Event) {
-        self.channel.write_all(&encode(event).unwrap()).unwrap();
-    }
-
-    fn state(&mut self, domain: u16, state: DomainState, reason: &str) {
-        self.say(&Event::State { domain: DomainId(domain), state, reason: reason.into() });
-    }
-
-    fn console(&mut self, domain: u16, text: &str) {
-        self.say(&Event::Console { domain: DomainId(domain), bytes: text.as_bytes().to_vec() });
-    }
-
-    fn hear(&mut self) -> Request {
-        let mut byte = [0];
-        loop {
-            self.channel.read_exact(&mut byte).unwrap();
-            if let Some(request) = self.decoder.push(byte[0]) {
-                return request;
-            }
-        }
-    }
-
-    fn finish(&mut self) {
-        let domains = ["alice", "bob"].map(|name| DomainReport {
-            name: name.into(),
-            exits: vec![Count { name: "cpuid".into(), value: 42 }],
-            ..DomainReport::default()
-        });
-        self.say(&Event::Report { seq: 0, report: Report { domains: domains.into(), ..Report::default() } });
-        self.say(&Event::Finished);
-    }
-
-    /// QEMU ends; what `run` said, its exit status, and its JSON document.
-    fn end(self, status: i32) -> (String, Option<i32>, serde_json::Value) {
-        let directory = self.directory.clone();
-        let ended = self.stop(status);
-        let lock = directory.join("sluice").join(".lock");
-        assert!(lock.exists(), "the sockets were here");
-        let left: Vec<_> = std::fs::read_dir(directory.join("sluice")).unwrap().flatten().collect();
-        assert_eq!(left.len(), 1, "an instance leaves nothing behind but the common lock: {left:?}");
-        std::fs::remove_dir_all(&directory).unwrap();
-        ended
-    }
-
-    /// As `end`, and its files stay.
-    fn stop(self, status: i32) -> (String, Option<i32>, serde_json::Value) {
-        drop(self.channel);
-        std::fs::write(self.directory.join("status.new"), status.to_string()).unwrap();
-        std::fs::rename(self.directory.join("status.new"), self.directory.join("status")).unwrap();
-        let Output { status, stdout, stderr } = self.run.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
-        let json = std::fs::read_to_string(self.directory.join("out.json")).unwrap_or_default();
-        (said, status.code(), serde_json::from_str(&json).unwrap_or_default())
-    }
-}
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
 #[test]
 fn a_good_run_is_reported_in_full() {
@@ -215,43 +107,6 @@ fn a_machine_that_hangs_runs_out_of_time() {
 }
 
 #[test]
-fn commands_reach_a_running_instance() {
-    let mut machine = Machine::start("steered", &[]);
-    machine.state(0, DomainState::Running, "");
-    let ask = |machine: &Machine, arguments: &[&str]| {
-        let mut command = sluice(&machine.directory);
-        command.args(arguments).args(["--instance", &machine.name]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let pause = ask(&machine, &["pause", "bob"]);
-    let request = machine.hear();
-    assert_eq!(request.command, Order::Pause(DomainId(1)));
-    machine.say(&Event::Reply { seq: request.seq, result: Ok(()) });
-    assert!(pause.wait_with_output().unwrap().status.success());
-
-    let start = ask(&machine, &["start", "alice"]);
-    let request = machine.hear();
-    let refused = Err(sluice_abi::channel::CommandError::WrongState);
-    machine.say(&Event::Reply { seq: request.seq, result: refused });
-    let output = start.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("state does not allow it"));
-
-    let lost = ask(&machine, &["pause", "carol"]).wait_with_output().unwrap();
-    assert!(String::from_utf8_lossy(&lost.stderr).contains("no domain 'carol'; there are: alice, bob"));
-
-    let report = ask(&machine, &["report"]);
-    let request = machine.hear();
-    machine.say(&Event::Report { seq: request.seq, report: Report { tsc_khz: 77, ..Report::default() } });
-    assert!(String::from_utf8_lossy(&report.wait_with_output().unwrap().stdout).contains("\"tsc_khz\": 77"));
-
-    machine.state(0, DomainState::PoweredOff, "");
-    machine.state(1, DomainState::PoweredOff, "");
-    machine.finish();
-    assert_eq!(machine.end(0).1, Some(0));
-}
-
-#[test]
 fn a_wrong_configuration_has_a_status_of_its_own() {
     let directory = std::env::temp_dir().join(format!("sluice-test-wrong-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -339,7 +194,6 @@ fn a_console_is_raw_only_on_request() {
     };
     let (filtered, raw) = (connect(&machine, &[]), connect(&machine, &["--raw"]));
     // Late or not, they get it: it is in the tail too. What matters is that both are there at the end.
-    std::thread::sleep(Duration::from_millis(500));
     let edited = "# l\x08\x1b[1;32ms\x1b[m\x1b[6n\r\n";
     machine.console(0, &format!("{edited}{HOSTILE}"));
     machine.state(0, DomainState::PoweredOff, "");
@@ -520,42 +374,109 @@ fn what_is_not_ours_stays_in_a_directory_of_an_instance() {
 }
 
 #[test]
-fn instances_of_another_checkout_are_asked_only_by_name() {
-    let mut machine = Machine::start("other", &[]);
-    machine.state(0, DomainState::Running, "");
-    let checkout = machine.directory.join("sluice/other/checkout");
-    let ask = |machine: &Machine, arguments: &[&str]| {
-        let mut command = sluice(&machine.directory);
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let answer = |machine: &mut Machine| {
-        let request = machine.hear();
-        assert_eq!(request.command, Order::Pause(DomainId(0)));
-        machine.say(&Event::Reply { seq: request.seq, result: Ok(()) });
-    };
-    let pause = ask(&machine, &["pause", "alice"]);
-    answer(&mut machine);
-    assert!(pause.wait_with_output().unwrap().status.success(), "it is this checkout's");
-
-    std::fs::write(checkout, "/elsewhere\x1b[2J").unwrap();
-    let lost = ask(&machine, &["pause", "alice"]).wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&lost.stderr);
-    assert!(said.contains("no instance of this checkout runs; of others: other"), "{said}");
-    let named = ask(&machine, &["pause", "alice", "--instance", "other"]);
-    answer(&mut machine);
-    assert!(named.wait_with_output().unwrap().status.success());
-    let ps = ask(&machine, &["ps"]);
-    let request = machine.hear();
-    let report = Report {
-        domains: vec![DomainReport { name: "alice".into(), ..DomainReport::default() }],
-        ..Report::default()
-    };
-    machine.say(&Event::Report { seq: request.seq, report });
-    let listed = String::from_utf8(ps.wait_with_output().unwrap().stdout).unwrap();
-    assert!(listed.contains("checkout") && listed.contains("/elsewhere\\x1b[2J"), "{listed}");
-
+fn a_full_disk_ends_a_log_and_no_guest() {
+    let directory = std::env::temp_dir().join(format!("sluice-test-full-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("logs")).unwrap();
+    // All that is written to it finds no room (full(4)).
+    std::os::unix::fs::symlink("/dev/full", directory.join("logs/alice.log")).unwrap();
+    let mut machine = Machine::start("full", &["--quiet"]);
+    machine.console(0, "lost\n");
+    machine.console(0, "lost too\nSLUICE-RESULT done=ok\n");
+    machine.console(1, "kept\n");
     machine.state(0, DomainState::PoweredOff, "");
     machine.state(1, DomainState::PoweredOff, "");
     machine.finish();
-    machine.end(0);
+    let (said, status, json) = machine.stop(0);
+    let kept = std::fs::read_to_string(directory.join("logs/bob.log")).unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+    assert_eq!(status, Some(0), "{said}");
+    let word = "what alice writes is not kept any more: No space left on device";
+    assert_eq!(said.matches(word).count(), 1, "{said}");
+    assert!(json["outcome"]["problems"][0].as_str().unwrap().starts_with(word));
+    assert_eq!(json["domains"]["alice"]["results"][0]["done"], "ok", "it is still heard");
+    assert_eq!(kept, "kept\n");
+}
+
+/// A run whose standard output and error are these; its exit status, and its document.
+fn run_into(test: &str, out: Stdio, error: Stdio) -> (Option<i32>, serde_json::Value) {
+    let mut machine = Machine::start_into(test, &[], out, error);
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    let (_, status, json) = machine.end(0);
+    (status, json)
+}
+
+fn full() -> Stdio {
+    std::fs::File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+#[test]
+fn a_summary_that_finds_no_room_is_trouble_and_the_document_is_written() {
+    let (status, json) = run_into("no-room", full(), Stdio::piped());
+    assert_eq!((status, &json["outcome"]["word"]), (Some(1), &"ok".into()));
+}
+
+#[test]
+fn a_summary_that_nobody_reads_is_none() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let (status, json) = run_into("unread", writer.into(), Stdio::piped());
+    assert_eq!((status, &json["outcome"]["word"]), (Some(0), &"ok".into()));
+}
+
+#[test]
+fn progress_that_finds_no_room_ends_nothing() {
+    let (status, json) = run_into("speechless", Stdio::piped(), full());
+    assert_eq!((status, &json["outcome"]["word"]), (Some(0), &"ok".into()));
+}
+
+#[test]
+fn a_document_can_go_to_the_standard_output() {
+    let mut machine = Machine::start("streamed", &["--json", "-"]);
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    let directory = machine.directory.clone();
+    let Output { status, stdout, stderr } = machine.output("0");
+    std::fs::remove_dir_all(directory).unwrap();
+    assert!(status.success());
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&stdout).unwrap()["outcome"]["word"], "ok");
+    assert!(String::from_utf8_lossy(&stderr).contains("ok: every guest did its job"));
+}
+
+#[test]
+fn a_machine_that_others_end_is_no_failure_of_the_hypervisor() {
+    let (said, status, _) = Machine::start("killed", &[]).end_by("kill -9 $$");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("QEMU did not run to its end: signal: 9"), "{said}");
+    let terminated = "echo qemu-system-x86_64: terminating on signal 15 from pid 1 >&2; exit 0";
+    let (said, status, _) = Machine::start("terminated", &[]).end_by(terminated);
+    assert_eq!(status, Some(1), "{said}");
+    let (said, status, _) = Machine::start("missing", &[]).end_by("exit 127");
+    assert_eq!(status, Some(1), "{said}");
+    let (said, status, _) = Machine::start("no-memory", &[])
+        .end_by("echo 'qemu: cannot set up guest memory: Cannot allocate memory' >&2; exit 1");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("Cannot allocate memory"), "{said}");
+}
+
+#[test]
+fn two_runs_do_not_write_into_one_folder() {
+    let mut machine = Machine::start("first", &["--quiet"]);
+    let second = sluice(&machine.directory)
+        .args(["run", "first.toml", "--consoles", "logs"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("another run writes its consoles to logs") && said.contains("--consoles"),
+        "{said}"
+    );
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    assert_eq!(machine.end(0).1, Some(0));
 }

@@ -1,0 +1,142 @@
+//! Arguments that commands have in common, and how values are read.
+
+use crate::config;
+use crate::name::Name;
+use crate::qemu::{Accel, Boot};
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The longest time that can be asked for: about three years.
+const LONGEST: f64 = 1e8;
+
+/// A span of time in seconds.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=LONGEST).contains(seconds));
+    let seconds = seconds.ok_or("write a number of seconds, more than 0, such as 90 or 0.5")?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { seconds(text) }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let size = config::parse_size(text).ok_or("write a number and a unit: 256MiB or 2GiB")?;
+    if size == 0 { Err("a machine has memory".to_owned()) } else { Ok(size) }
+}
+
+/// Which running instance.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A domain of a running instance.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// Domain
+    pub domain: Name,
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+}
+
+/// Arguments of `stop`.
+#[derive(Debug, Args)]
+pub struct StopArguments {
+    /// Domains
+    #[arg(required_unless_present = "all")]
+    pub domains: Vec<Name>,
+    /// All domains of the instance
+    #[arg(long, conflicts_with = "domains")]
+    pub all: bool,
+    /// Wait at most so long; 0: only ask [default: until they are off]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true)]
+    pub wait: Option<Duration>,
+    /// Destroy those that are not off by then (without --wait: after 10 seconds)
+    #[arg(long)]
+    pub force: bool,
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// Configuration (TOML)
+    pub file: PathBuf,
+    /// Go on in the background, once the machine has started; see attach, logs, stop
+    #[arg(long, conflicts_with_all = ["verbose", "quiet"])]
+    pub detach: bool,
+    /// Write what happened as JSON (see docs/json.md); '-' is the standard output
+    #[arg(long, value_name = "OUT")]
+    pub json: Option<PathBuf>,
+    /// Write <domain>.log per guest and sluice.log here [default: run/<instance>]
+    #[arg(long, value_name = "DIR")]
+    pub consoles: Option<PathBuf>,
+    /// Give up when the machine has been on for this time
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    pub timeout: Option<Duration>,
+    /// How guest instructions are run
+    #[arg(long, value_enum, default_value_t)]
+    pub accel: Accel,
+    /// How the hypervisor is loaded
+    #[arg(long, value_enum, default_value_t)]
+    pub boot: Boot,
+    /// Physical processors of the emulated machine [default: the configuration's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub cpus: Option<u8>,
+    /// Memory of the emulated machine, such as 2GiB [default: the configuration's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
+    /// Let time be the number of instructions executed: slower, and repeatable
+    #[arg(long)]
+    pub icount: bool,
+    /// Further argument for QEMU; can be given several times
+    #[arg(long = "qemu-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub qemu_args: Vec<String>,
+    /// Name of the instance: 1 to 31 of a-z, 0-9 and '-' [default: the file's]
+    #[arg(long)]
+    pub name: Option<Name>,
+    /// Build the hypervisor with these features
+    #[arg(long, value_delimiter = ',')]
+    pub features: Vec<Name>,
+    /// Print all that guests write on their consoles
+    #[arg(long)]
+    pub verbose: bool,
+    /// Print only what went wrong
+    #[arg(long, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// Arguments of `test`.
+#[derive(Debug, Args)]
+pub struct TestArguments {
+    /// Parts of names of scenarios or cases; all if none is given
+    pub names: Vec<String>,
+    /// Only list them
+    #[arg(long)]
+    pub list: bool,
+    /// Also the rest of each matrix, more seeds, and long runs
+    #[arg(long)]
+    pub all: bool,
+    /// At most so many scenarios at a time [default: two for each processor]
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// How many processors they may keep busy together [default: those of this machine]
+    #[arg(long, value_name = "N")]
+    pub capacity: Option<f64>,
+    /// Remember in tests/durations.toml how long they took: the longest start first
+    #[arg(long)]
+    pub record: bool,
+    /// Run this one and print a report for the suite
+    #[arg(long, hide = true, value_name = "NAME", conflicts_with_all = ["names", "list", "record"])]
+    pub worker: Option<String>,
+}

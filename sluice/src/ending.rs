@@ -1,0 +1,104 @@
+//! Domains are asked to power off by themselves, as by their power button, until they have.
+
+use sluice_abi::DomainId;
+use sluice_abi::channel::Command;
+use sluice_abi::report::DomainState;
+use std::time::{Duration, Instant};
+
+/// A guest that has not ended is asked again: while it boots it does not listen yet.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Who takes longer may not listen at all.
+const LONG: Duration = Duration::from_secs(10);
+
+/// Asks domains to power off.
+pub struct Ending {
+    began: Instant,
+    asked: Option<Instant>,
+    said: bool,
+}
+
+/// Something of it may still run.
+const fn is_awake(state: DomainState) -> bool {
+    matches!(state, DomainState::Running | DomainState::Paused)
+}
+
+impl Ending {
+    /// Begins; nobody has been asked yet.
+    pub fn begin() -> Self {
+        Self { began: Instant::now(), asked: None, said: false }
+    }
+
+    /// How long it has taken so far.
+    pub fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// What must be sent now, for domains by index and state; nothing more when none of them runs. One that is paused could not
+    /// listen, and goes on first.
+    pub fn commands(&mut self, domains: &[(DomainId, DomainState)]) -> Vec<Command> {
+        if self.asked.is_some_and(|asked| asked.elapsed() < AGAIN) {
+            return Vec::new();
+        }
+        self.asked = Some(Instant::now());
+        let mut commands = Vec::new();
+        for (index, state) in domains.iter().filter(|(_, state)| is_awake(*state)) {
+            if *state == DomainState::Paused {
+                commands.push(Command::Resume(*index));
+            }
+            commands.push(Command::Stop(*index));
+        }
+        commands
+    }
+
+    /// None of these runs.
+    pub fn is_over(domains: &[(DomainId, DomainState)]) -> bool {
+        !domains.iter().any(|(_, state)| is_awake(*state))
+    }
+
+    /// Once, when it has taken long: what to say of those that still run.
+    pub fn complaint(&mut self, running: &[&str]) -> Option<String> {
+        if self.said || running.is_empty() || self.took() < LONG {
+            return None;
+        }
+        self.said = true;
+        let (names, verb) = (running.join(", "), if running.len() == 1 { "does" } else { "do" });
+        Some(format!(
+            "{names} {verb} not react to the power button after {} s; a guest needs a driver for it (Linux: the module button)",
+            self.took().as_secs()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DomainState::{Created, Paused, PoweredOff, Running};
+
+    #[test]
+    fn those_that_run_are_asked_and_asked_again() {
+        let mut ending = Ending::begin();
+        let domains = [
+            (DomainId(0), Running),
+            (DomainId(1), PoweredOff),
+            (DomainId(2), Paused),
+            (DomainId(3), Created),
+        ];
+        assert!(!Ending::is_over(&domains));
+        let asked = [Command::Stop(DomainId(0)), Command::Resume(DomainId(2)), Command::Stop(DomainId(2))];
+        assert_eq!(ending.commands(&domains), asked);
+        assert_eq!(ending.commands(&domains), []);
+        ending.asked = ending.asked.and_then(|asked| asked.checked_sub(AGAIN));
+        assert_eq!(ending.commands(&domains), asked);
+        assert!(Ending::is_over(&domains[1..2]) && Ending::is_over(&domains[3..]));
+    }
+
+    #[test]
+    fn one_that_does_not_react_is_named_once() {
+        let mut ending = Ending::begin();
+        assert_eq!(ending.complaint(&["alice"]), None);
+        ending.began = ending.began.checked_sub(LONG).unwrap();
+        assert!(ending.complaint(&["alice"]).unwrap().starts_with("alice does not react"));
+        assert_eq!(ending.complaint(&["alice"]), None);
+    }
+}

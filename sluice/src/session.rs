@@ -400,6 +400,8 @@ impl Session {
                 }
                 self.said_hello = true;
                 observer.hello(domains);
+                // A client that came before was greeted by us, and would wait for the greeting's rest.
+                return Ok(());
             }
             Event::Console { domain, bytes } => self.console(domain.index(), bytes, observer, steer),
             Event::State { domain, state, reason } => {

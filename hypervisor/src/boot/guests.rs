@@ -30,11 +30,7 @@ pub fn run(info: &'static BootInfo) -> ! {
         log::error!("the configuration cannot be run: {fault:?}");
         power::fail(power::code::CONFIGURATION);
     }
-    if let Err(index) = devices::init(&config.devices, info) {
-        let name = config.devices.get(index).map_or("?", |device| &device.name);
-        log::error!("device {name}: no such PCI function in this machine");
-        power::fail(power::code::CONFIGURATION);
-    }
+    devices::init(&config.devices, info);
     manage::init(config, bundle, info);
     run::run_cpu(cpu::this())
 }

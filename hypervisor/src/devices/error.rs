@@ -6,7 +6,7 @@ use sluice_iommu::Uncontained;
 /// Why a device cannot be given to a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachError {
-    /// The configuration names a device that it does not declare.
+    /// The machine has none like it.
     NoSuchDevice,
     /// Another domain owns it, or uses it in another mode.
     Busy,
@@ -53,7 +53,7 @@ impl From<Uncontained> for AttachError {
 impl fmt::Display for AttachError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Self::NoSuchDevice => "the configuration does not declare it",
+            Self::NoSuchDevice => "this machine has no such PCI function; the log lists what there is",
             Self::Busy => "another domain owns it, or uses it in another mode",
             Self::NoModel => "no device state model knows it; share it with mode = \"passthrough\"",
             Self::UnprotectedDma => {

@@ -57,21 +57,29 @@ fn devices() -> impl Iterator<Item = &'static Device> + Clone {
     entries().iter().map(|entry| &*entry.device)
 }
 
-fn device(share: &config::Share) -> Option<&'static Device> {
-    entries().get(usize::from(share.device)).map(|entry| &*entry.device)
+/// The device at a place of the configuration; `None` if this machine has none like it.
+fn entry(index: usize) -> Option<&'static Entry> {
+    entries().iter().find(|entry| entry.device.index == index)
 }
 
-/// Finds the configured devices.
-///
-/// # Errors
-/// The index of a device that does not exist.
-pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize> {
+fn device(share: &config::Share) -> Option<&'static Device> {
+    entry(share.device.into()).map(|entry| &*entry.device)
+}
+
+/// Finds the configured devices. Of one that is missing the log says so: guests that want it cannot be built.
+pub fn init(configured: &[config::Device], info: &BootInfo) {
     #[cfg(feature = "pack-bars")]
     bars::pack();
     let mut found = Vec::new();
     let mut decoded = bars::DecodedRanges::new(info);
     for (index, device) in configured.iter().enumerate() {
-        let mut function = pci::find(&device.select).filter(|_| index < MAX_DEVICES).ok_or(index)?;
+        let Some(mut function) = pci::find(&device.select).filter(|_| index < MAX_DEVICES) else {
+            log::error!("device {}: no such PCI function in this machine; there are:", device.name);
+            for function in pci::functions() {
+                log::error!("  {} [{:04x}:{:04x}]", function.bdf, function.vendor, function.device);
+            }
+            continue;
+        };
         let has_own_pages = decoded.separate(&mut function);
         let device = Arc::new(Device::new(index, &device.name, function, has_own_pages));
         found.push(Entry { device, usage: SpinLock::new(Rank::Device, Usage::new()) });
@@ -81,7 +89,6 @@ pub fn init(configured: &[config::Device], info: &BootInfo) -> Result<(), usize>
     gsis.sort_unstable();
     gsis.dedup();
     line::init(&gsis, line_interrupt);
-    Ok(())
 }
 
 /// A physical interrupt of a line: silences it until it has been dealt with.
@@ -103,7 +110,7 @@ pub fn service(processor: u32) {
             entry.usage.lock().interrupt();
         }
         message::take(|device, message| {
-            if let Some(entry) = entries().get(device) {
+            if let Some(entry) = entry(device) {
                 entry.device.count_interrupt();
                 entry.usage.lock().message(message);
             }
@@ -150,13 +157,13 @@ pub fn attach(
     guest: Guest,
     addresses: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    let entry = entries().get(usize::from(share.device)).ok_or(AttachError::NoSuchDevice)?;
+    let entry = entry(share.device.into()).ok_or(AttachError::NoSuchDevice)?;
     entry.usage.lock().attach(&entry.device, &share.attachment, guest, addresses)
 }
 
 /// A guest leaves a device: `end` takes its function away, and returns what reports say of it from then on.
 fn leave(device: &Device, end: impl FnOnce() -> Option<ShareReport>) {
-    let Some(entry) = entries().get(device.index) else { return };
+    let Some(entry) = entry(device.index) else { return };
     let mut usage = entry.usage.lock();
     let report = end();
     usage.left(device, report);

@@ -129,6 +129,11 @@ impl Machine {
         assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
     }
 
+    /// Waits until the run has ended, whose output is short.
+    pub fn wait(&mut self) {
+        self.run.wait().unwrap();
+    }
+
     pub fn say(&mut self, event: &Event) {
         self.channel.write_all(&encode(event).unwrap()).unwrap();
     }

@@ -146,8 +146,10 @@ fn a_second_ctrl_c_kills() {
 
 #[test]
 fn ctrl_c_before_there_are_guests_ends_at_once() {
-    let machine = Machine::power_on("early-interrupt", &[], Stdio::piped(), Stdio::piped());
+    let mut machine = Machine::power_on("early-interrupt", &[], Stdio::piped(), Stdio::piped());
     machine.interrupt();
+    // The machine goes on until it is killed.
+    machine.wait();
     let (said, status, _) = machine.end(0);
     assert_eq!(status, Some(4), "{said}");
 }

@@ -76,7 +76,7 @@ pub struct Share {
 pub enum Attachment {
     /// It owns the device, and drives it with its native driver.
     Passthrough(Passthrough),
-    /// It has the device in turn with others, each with its native driver (seed 000).
+    /// It has the device in turn with others, each with its native driver (Xia et al., "Investigating Virtual Passthrough I/O on Commodity Devices").
     Vpio(Vpio),
     /// It has a software card; the hypervisor drives the device.
     Emulated(Emulated),
@@ -133,7 +133,7 @@ impl Attachment {
     }
 }
 
-/// What a guest sees of a refused access, beside its having no effect (seed 000, 3.5).
+/// What a guest sees of a refused access, beside its having no effect (Xia et al., "Investigating Virtual Passthrough I/O on Commodity Devices", 3.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reaction {
     /// Nothing.

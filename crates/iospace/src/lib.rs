@@ -12,8 +12,9 @@
 //! A space does not take its caller's word for whose memory it is: a [`Ledger`] is asked before a page is shown, and told
 //! when nobody reaches it any more.
 //!
-//! Source: seed 004, sections 2.2 and 3.4 (references, revocation before reuse); seed 001, section 4.2 (device memory
-//! regions by IOMMU).
+//! Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and Efficient I/O Virtualization",
+//! 2.2 and 3.4 (references, revocation before reuse); Amiri Sani et al., "I/O Paravirtualization at the Device File
+//! Boundary", 4.2 (device memory regions by IOMMU).
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -77,8 +77,8 @@ for package in $compiler; do
 		release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 		cat >&2 <<-END
 			setup: apt offers $package ${offered:-(none)}, and Sluice needs Rust $rust or later
-			  help: Debian's security suite has it. As root:
-			    echo 'deb http://deb.debian.org/debian-security $release-security main' > /etc/apt/sources.list.d/security.list
+			  help: Debian's security suite has it: add $release-security, from the archive that Debian's documentation names,
+			    to apt's sources, and run this again
 			  or use rustup: rustup toolchain install stable && rustup target add $target
 		END
 		exit 1

@@ -9,12 +9,19 @@ static LATER: AtomicU64 = AtomicU64::new(NEVER);
 
 const NEVER: u64 = u64::MAX;
 
+/// Kicks the boot processor, unless this is it. Returns whether it is.
+fn kick_boot() -> bool {
+    let own = cpu::this().index == cpu::BOOT;
+    if !own {
+        cpu::kick(cpu::BOOT);
+    }
+    own
+}
+
 /// Asks the boot processor to look at the channel, the consoles and ended domains.
 pub fn ask() {
     MANAGER.store(true, Ordering::SeqCst);
-    if cpu::this().index != cpu::BOOT {
-        cpu::kick(cpu::BOOT);
-    }
+    kick_boot();
 }
 
 /// Whether somebody asked.
@@ -30,25 +37,13 @@ pub fn take() -> bool {
 /// A console has output: sees to it that the boot processor sends it. Returns true if that is this processor, and does not know
 /// yet.
 pub fn ask_for_output() -> bool {
-    let first = !OUTPUT.swap(true, Ordering::SeqCst);
-    let own = cpu::this().index == cpu::BOOT;
-    if first && !own {
-        cpu::kick(cpu::BOOT);
-    }
-    first && own
+    !OUTPUT.swap(true, Ordering::SeqCst) && kick_boot()
 }
 
-/// A console has begun a line, which is to be sent at this TSC even if it does not end. Returns true if this is the first
+/// A console has begun a line, which is to be sent at this TSC even if it does not end. Returns true if this is the boot
 /// processor, and does not know yet.
 pub fn ask_for_output_at(tsc: u64) -> bool {
-    if LATER.compare_exchange(NEVER, tsc, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        return false;
-    }
-    let own = cpu::this().index == 0;
-    if !own {
-        cpu::kick(0);
-    }
-    own
+    LATER.compare_exchange(NEVER, tsc, Ordering::SeqCst, Ordering::SeqCst).is_ok() && kick_boot()
 }
 
 /// TSC at which lines that were begun are to be sent; `u64::MAX`: there is none.

@@ -1,7 +1,7 @@
 //! Physical I/O APICs (82093AA data sheet), found in the MADT; all inputs masked until routed. The 8259s are
 //! moved out of the way and masked.
 //!
-//! Inputs are named by global system interrupt (GSI). [`isa`] translates ISA interrupts, and
+//! Inputs are named by global system interrupt (GSI). [`route_isa`] translates ISA interrupts, and
 //! [`crate::firmware::acpi::pci_gsi`] PCI interrupt pins.
 
 use crate::firmware::acpi;
@@ -171,7 +171,10 @@ pub fn unmask(gsi: u32) {
     });
 }
 
-/// GSI and trigger of an ISA interrupt, with the overrides of the MADT applied.
-pub fn isa(irq: u8) -> (u32, Trigger) {
-    acpi::isa_override(irq).unwrap_or((irq.into(), Trigger::EdgeHigh))
+/// Sends an ISA interrupt, with the overrides of the MADT applied, as `vector` to the processor with that local APIC, and lets
+/// it through.
+pub fn route_isa(irq: u8, vector: u8, apic_id: u32) {
+    let (gsi, trigger) = acpi::isa_override(irq).unwrap_or((irq.into(), Trigger::EdgeHigh));
+    route(gsi, vector, apic_id, trigger);
+    unmask(gsi);
 }

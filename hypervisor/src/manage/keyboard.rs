@@ -63,13 +63,11 @@ impl Keyboard {
         command(WRITE_CONFIGURATION)?;
         while_set(INPUT_FULL, || ())?;
         outb(DATA, configuration & !DISABLED | INTERRUPT | TRANSLATE);
-        let (gsi, trigger) = ioapic::isa(IRQ);
         idt::set_handler(VECTOR, |_| {
             attention::ask();
             apic::eoi();
         });
-        ioapic::route(gsi, VECTOR, cpu::this().apic_id, trigger);
-        ioapic::unmask(gsi);
+        ioapic::route_isa(IRQ, VECTOR, cpu::this().apic_id);
         let decoder = PS2Keyboard::new(ScancodeSet1::new(), Us104Key, HandleControl::MapLettersToUnicode);
         Some(Self { decoder })
     }

@@ -99,11 +99,13 @@ pub fn wants_service() -> bool {
 
 /// TSC at which a processor must call [`service`] at the latest for the sake of output and of the screen.
 pub fn next_output(processor: u32) -> u64 {
-    if processor != cpu::BOOT {
-        return u64::MAX;
-    }
+    if processor == cpu::BOOT { output_at().min(operator::next()) } else { u64::MAX }
+}
+
+/// TSC at which output is to be sent; `u64::MAX`: none waits.
+fn output_at() -> u64 {
     let output = if attention::has_output() { OUTPUT_AT.load(Ordering::Relaxed) } else { u64::MAX };
-    output.min(attention::output_later()).min(operator::next())
+    output.min(attention::output_later())
 }
 
 /// Sends for a while, as no guest wants the first processor. Returns false if nothing could be sent.
@@ -116,13 +118,11 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
     let mut uart = Uart::new(COM2);
     let present = uart.init();
     if present {
-        let (gsi, trigger) = ioapic::isa(CHANNEL_IRQ);
         idt::set_handler(CHANNEL_VECTOR, |_| {
             attention::ask();
             apic::eoi();
         });
-        ioapic::route(gsi, CHANNEL_VECTOR, cpu::this().apic_id, trigger);
-        ioapic::unmask(gsi);
+        ioapic::route_isa(CHANNEL_IRQ, CHANNEL_VECTOR, cpu::this().apic_id);
         uart.enable_receive_interrupt(true);
     }
     let operator = Operator::sit_down();
@@ -177,10 +177,9 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
 /// Serves the channel if there is something to do. The first processor calls it between exits.
 pub fn service() {
     let asked = attention::take();
-    let now = tsc::now();
-    let due = attention::has_output() && OUTPUT_AT.load(Ordering::Relaxed) <= now
-        || attention::output_later() <= now;
-    let look = operator::next() <= now;
+    // Most of the time nothing waits, and the clock need not be read.
+    let is_due = |at: u64| at != u64::MAX && at <= tsc::now();
+    let (due, look) = (is_due(output_at()), is_due(operator::next()));
     if (asked || due || look)
         && let Some(manager) = MANAGER.lock().as_mut()
     {

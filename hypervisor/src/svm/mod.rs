@@ -57,7 +57,7 @@ pub struct HostArea {
     pub asids: Asids,
     /// Where `vmload` finds the hypervisor's own FS, GS, TR and system-call state.
     host_vmcb: Hpa,
-    /// An entry that offers a virtual interrupt may lose track of a physical one ([`emulator`]).
+    /// An entry that offers a virtual interrupt may lose track of a physical one ([`qemu_tcg`]).
     pub loses_interrupts: bool,
 }
 

@@ -15,7 +15,6 @@
 //! | [`power`] | power-off and reset | the ports that the FADT names |
 //! | [`acpi`] | the tables that describe all this | where the loader puts them |
 //! | [`cpuid`] | what the processor says about itself | CPUID |
-//! | [`hypercall`] | how hypercalls are made and answered | VMMCALL |
 //! | [`nmi`] | non-maskable interrupts, blocked until IRET | |
 //! | [`xcr0`] | which extended state it may use | XSETBV |
 //! | [`machine_check`] | machine checks, for refused accesses | MSRs 0x179, 0x17A, 0x400-0x403 |
@@ -34,7 +33,6 @@ pub mod acpi;
 pub mod clock;
 pub mod console;
 pub mod cpuid;
-pub mod hypercall;
 pub mod ioapic;
 pub mod lapic;
 pub mod machine_check;

@@ -1,9 +1,9 @@
-//! VMMCALL: a table of calls by number. How they are made and answered: [`sluice_platform::hypercall`].
+//! VMMCALL: a table of calls by number. How they are made and answered: [`sluice_hypercall::call`].
 
 use super::flow::{Flow, skip};
 use super::guest;
 use crate::domain::vcpu::Context;
-use sluice_platform::hypercall::{self, Error, Hypercall, Width};
+use sluice_hypercall::call::{self, Error, Hypercall, Width};
 
 /// The answer of a call, and what follows it.
 type Answer = Result<(u64, Flow), Error>;
@@ -14,19 +14,19 @@ struct Call {
 }
 
 /// Every call there is.
-const CALLS: &[Call] = &[Call { number: hypercall::VAPIC_POLL_IRQ, carry_out: poll_interrupts }];
+const CALLS: &[Call] = &[Call { number: call::VAPIC_POLL_IRQ, carry_out: poll_interrupts }];
 
 /// Carries out what the guest asks for. Its kernel may ask, no program of its.
 pub fn handle(ctx: &mut Context) -> Flow {
     let width = if guest::bitness(ctx) == 64 { Width::Bits64 } else { Width::Bits32 };
     let [_, rcx, rdx, rbx, _, _, rsi, ..] = ctx.regs;
-    let call = Hypercall::decode(ctx.vmcb.save.rax, [rbx, rcx, rdx, rsi], width);
-    let outcome = match CALLS.iter().find(|known| known.number == call.number) {
+    let asked = Hypercall::decode(ctx.vmcb.save.rax, [rbx, rcx, rdx, rsi], width);
+    let outcome = match CALLS.iter().find(|known| known.number == asked.number) {
         _ if ctx.vmcb.save.cpl != 0 => Err(Error::NotPermitted),
         None => Err(Error::NoSuchCall),
-        Some(known) => (known.carry_out)(&call),
+        Some(known) => (known.carry_out)(&asked),
     };
-    ctx.vmcb.save.rax = hypercall::answer(outcome.map(|(value, _)| value), width);
+    ctx.vmcb.save.rax = call::answer(outcome.map(|(value, _)| value), width);
     skip(ctx, 3);
     outcome.map_or(Flow::Enter, |(_, flow)| flow)
 }

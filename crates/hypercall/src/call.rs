@@ -9,6 +9,10 @@
 /// Has the hypervisor look for pending interrupts; no arguments, answered with 0 (KVM_HC_VAPIC_POLL_IRQ).
 pub const VAPIC_POLL_IRQ: u64 = 1;
 
+/// Tells a guest that buffers of one of its devices' queues have been used. By the driver domain that serves the device, with the
+/// slot of the back-end function on its bus ([`crate::backend::SLOT`]) and the number of the queue. Answered with 0.
+pub const NOTIFY: u64 = 0x534c_0001;
+
 /// Bits of a register that count, by the code segment that the guest runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
@@ -50,14 +54,17 @@ pub enum Error {
     NoSuchCall,
     /// Programs may not call, only the guest's kernel.
     NotPermitted,
+    /// An argument names nothing that the caller has.
+    BadArgument,
 }
 
 impl Error {
-    /// As the guest knows it: KVM_ENOSYS, KVM_EPERM.
+    /// As the guest knows it: KVM_ENOSYS, KVM_EPERM, KVM_EINVAL.
     const fn number(self) -> u64 {
         match self {
             Self::NoSuchCall => 1000,
             Self::NotPermitted => 1,
+            Self::BadArgument => 22,
         }
     }
 }

@@ -1,0 +1,9 @@
+//! What guests say to Sluice on purpose: hypercalls ([`call`]), and the registers through which a driver domain serves a
+//! virtual device ([`backend`]).
+//!
+//! This is the whole interface that modules in guests are written against; `guest/linux/sluice.h` is generated from it.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod call;

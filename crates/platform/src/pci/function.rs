@@ -32,9 +32,10 @@ mod reg {
     pub const CAPABILITIES: usize = 0x34;
     pub const INTERRUPT_LINE: usize = 0x3C;
     pub const INTERRUPT_PIN: usize = 0x3D;
-    /// Where the capabilities are put.
+    /// Where the capabilities are put, the last up to the end of the space.
     pub const MSI: u8 = 0x50;
     pub const MSIX: u8 = 0x70;
+    pub const OTHERS: u16 = 0x80;
 }
 
 const STATUS_INTERRUPT: u16 = 1 << 3;
@@ -159,6 +160,8 @@ pub enum BuildError {
     Vectors,
     /// An MSI-X table or its pending bits lie outside a memory BAR.
     MsixTable,
+    /// There is no room for all capabilities.
+    Capabilities,
 }
 
 /// Builds a [`Function`].
@@ -180,6 +183,7 @@ impl Builder {
             fixed: false,
             has_msi: false,
             has_msix: false,
+            free_capability: reg::OTHERS,
             initial: None,
         };
         function.put16(0x00, identity.vendor);
@@ -234,6 +238,14 @@ impl Builder {
         self
     }
 
+    /// A capability that the guest only reads: its identifier, and what follows the pointer to the next.
+    pub fn capability(mut self, id: u8, body: &[u8]) -> Self {
+        if let Err(error) = self.function.add_constant(id, body) {
+            self.error.get_or_insert(error);
+        }
+        self
+    }
+
     /// The function, as it is after reset.
     pub fn build(mut self) -> Result<Function, BuildError> {
         if let Some(error) = self.error {
@@ -259,6 +271,8 @@ pub struct Function {
     fixed: bool,
     has_msi: bool,
     has_msix: bool,
+    /// Offset for the next capability that is constant.
+    free_capability: u16,
     /// Contents at reset.
     initial: Option<Box<[u8; 256]>>,
 }
@@ -463,6 +477,19 @@ impl Function {
         self.put32(base + 4, msix.table.1 | u32::from(msix.table.0));
         self.put32(base + 8, msix.pending.1 | u32::from(msix.pending.0));
         self.has_msix = true;
+        Ok(())
+    }
+
+    /// Adds a capability that is constant, behind those that are there.
+    fn add_constant(&mut self, id: u8, body: &[u8]) -> Result<(), BuildError> {
+        let start = usize::from(self.free_capability);
+        let end = (start + 2 + body.len()).next_multiple_of(4);
+        if end > self.config.len() {
+            return Err(BuildError::Capabilities);
+        }
+        self.add_capability(start as u8, id);
+        put(&mut self.config, start + 2, body);
+        self.free_capability = end as u16;
         Ok(())
     }
 

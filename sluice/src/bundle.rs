@@ -61,6 +61,8 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
             cpus: domain.cpus.iter().map(|cpu| *cpu.get_ref()).collect(),
             paused: domain.paused,
             devices: domain.shares.iter().map(|share| self::share(setup, share)).collect::<Result<_>>()?,
+            virtio: crate::config::virtio::compile(setup, domain),
+            grants: domain.grants.as_ref().map_or(abi::Grants::None, |grants| *grants.get_ref()),
         });
     }
     let devices = setup

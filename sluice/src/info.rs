@@ -57,6 +57,11 @@ impl Info {
             mode: share.mode.word().to_owned(),
             mac: share.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
         };
+        let virtual_device = |device: &config::virtio::Virtio| ShareInfo {
+            device: device.name.get_ref().to_string(),
+            mode: config::virtio::MODE.to_owned(),
+            mac: device.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
+        };
         let domain = |domain: &config::Domain| DomainInfo {
             name: domain.name.get_ref().to_string(),
             kernel: match domain.kernel.get_ref() {
@@ -66,7 +71,12 @@ impl Info {
             memory: *domain.memory.get_ref(),
             vcpus: *domain.vcpus.get_ref(),
             address: None,
-            devices: domain.shares.iter().map(share).collect(),
+            devices: domain
+                .shares
+                .iter()
+                .map(share)
+                .chain(domain.virtio.iter().map(virtual_device))
+                .collect(),
         };
         Self {
             pid: std::process::id(),

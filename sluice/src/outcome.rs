@@ -5,7 +5,7 @@
 use crate::config::{Setup, format_mac, human_size};
 use crate::printable::GuestText;
 use serde_json::{Map, Value, json};
-use sluice_abi::report::{Count, DeviceReport, DomainReport, DomainState, Report, ShareReport};
+use sluice_abi::report::{Count, DeviceReport, DomainReport, DomainState, LinkReport, Report, ShareReport};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -228,6 +228,7 @@ impl Outcome {
             },
             "domains": domains,
             "devices": devices,
+            "links": links_json(&report.links),
             "iommu": crate::iommu::json(&report.iommu),
         })
     }
@@ -253,6 +254,24 @@ impl Outcome {
         let own = self.guests.iter().find(|guest| guest.name == share.domain).and_then(Guest::packets);
         own.map_or(share.tx_packets + share.rx_packets, |(sent, received)| sent + received)
     }
+}
+
+/// The virtual devices that domains serve for others, by name.
+pub fn links_json(links: &[LinkReport]) -> Value {
+    let one = |link: &LinkReport| {
+        json!({
+            "type": link.kind,
+            "guest": link.guest,
+            "server": link.server,
+            "offered": link.offered,
+            "status": link.status,
+            "window": link.window,
+            "lent": link.lent,
+            "kicks": link.kicks,
+            "used": link.used,
+        })
+    };
+    Value::Object(links.iter().map(|link| (link.name.clone(), one(link))).collect())
 }
 
 fn counts(list: &[Count]) -> Value {
@@ -281,6 +300,13 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
                 "mac": share.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
             })
         })
+        .chain(domain.virtio.iter().map(|device| {
+            json!({
+                "device": &**device.name.get_ref(),
+                "mode": crate::config::virtio::MODE,
+                "mac": device.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
+            })
+        }))
         .collect();
     json!({
         "state": state_word(guest.state),

@@ -1,11 +1,12 @@
 //! The validated configuration: what the host command writes into the bundle.
 
+use crate::DomainId;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -60,6 +61,63 @@ pub struct Domain {
     pub paused: bool,
     /// Devices this guest has.
     pub devices: Vec<Share>,
+    /// Virtual devices that other domains serve for it.
+    pub virtio: Vec<Virtio>,
+    /// What of its memory those domains, and their devices, reach.
+    pub grants: Grants,
+}
+
+/// What of a guest's memory the domains that serve its virtual devices reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Grants {
+    /// Nothing: its virtio devices do not work.
+    #[default]
+    None,
+    /// All of it, always.
+    All,
+}
+
+impl Grants {
+    /// All of them, by their words in the configuration file.
+    pub const ALL: [(&'static str, Self); 2] = [("none", Self::None), ("all", Self::All)];
+}
+
+/// A virtual device, which a guest drives with its stock virtio driver, and another domain serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Virtio {
+    /// Name, unique in the guest; 1-31 characters of `[a-z0-9-]`.
+    pub name: String,
+    /// What it is.
+    pub kind: VirtioKind,
+    /// Index into [`Config::domains`]: who serves it.
+    pub by: u16,
+    /// What is behind it, as the domain that serves it understands it; at most [`MAX_SOURCE`] bytes.
+    pub source: String,
+}
+
+/// Longest [`Virtio::source`] in bytes.
+pub const MAX_SOURCE: usize = 127;
+
+/// What a virtual device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VirtioKind {
+    /// A network card.
+    Net {
+        /// Its station address.
+        mac: [u8; 6],
+    },
+    /// A disk.
+    Block,
+}
+
+impl VirtioKind {
+    /// The word in the configuration file.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Net { .. } => "net",
+            Self::Block => "blk",
+        }
+    }
 }
 
 /// A guest's part in a device.
@@ -309,11 +367,28 @@ pub enum Fault {
     Device(usize),
     /// It names a device twice.
     DeviceTwice(usize),
+    /// One of its virtual devices is served by itself, or by a domain that there is not, or says too much of its source.
+    Virtio(usize),
+    /// It has, or serves, more devices than a PCI bus takes ([`MAX_FUNCTIONS`]).
+    Functions(usize),
     /// More than [`MAX_DOMAINS`].
     TooManyDomains,
 }
 
+/// The most functions on a guest's PCI bus: its devices, and those that it serves.
+pub const MAX_FUNCTIONS: usize = 28;
+
 impl Config {
+    /// The virtual devices that a domain serves: whose, and which of its list.
+    pub fn served_by(&self, server: DomainId) -> impl Iterator<Item = (DomainId, usize)> + '_ {
+        let domains = self.domains.iter().enumerate();
+        let all = domains.flat_map(|(id, domain)| {
+            domain.virtio.iter().enumerate().map(move |(at, device)| (id, at, device))
+        });
+        all.filter(move |(_, _, device)| device.by == server.0)
+            .filter_map(|(id, at, _)| Some((DomainId::at(id)?, at)))
+    }
+
     /// Checks what the types leave open.
     ///
     /// # Errors
@@ -338,6 +413,16 @@ impl Config {
                     return Err(Fault::DeviceTwice(index));
                 }
             }
+            for device in &domain.virtio {
+                let server = usize::from(device.by);
+                if server >= self.domains.len() || server == index || device.source.len() > MAX_SOURCE {
+                    return Err(Fault::Virtio(index));
+                }
+            }
+            let serves = DomainId::at(index).map_or(0, |id| self.served_by(id).count());
+            if domain.devices.len() + domain.virtio.len() + serves > MAX_FUNCTIONS {
+                return Err(Fault::Functions(index));
+            }
         }
         Ok(())
     }
@@ -361,6 +446,8 @@ mod tests {
             cpus: Vec::new(),
             paused: false,
             devices: vec![share],
+            virtio: Vec::new(),
+            grants: Grants::None,
         };
         Config {
             version: VERSION,
@@ -389,6 +476,20 @@ mod tests {
             config.domains[0].devices.push(share);
         };
         assert_eq!(with(twice), Err(Fault::DeviceTwice(0)));
+        let virtio = Virtio { name: "disk".into(), kind: VirtioKind::Block, by: 1, source: String::new() };
+        let served = |by: u16, count: usize, source: &str| {
+            let mut config = config();
+            config.domains.push(config.domains[0].clone());
+            config.domains[0].virtio = vec![Virtio { by, source: source.into(), ..virtio.clone() }; count];
+            let served: Vec<_> = config.served_by(DomainId(1)).collect();
+            assert_eq!(served.len(), if by == 1 { count } else { 0 });
+            config.check()
+        };
+        assert_eq!(served(1, 27, &"a".repeat(MAX_SOURCE)), Ok(()));
+        assert_eq!(served(0, 1, ""), Err(Fault::Virtio(0)), "by itself");
+        assert_eq!(served(2, 1, ""), Err(Fault::Virtio(0)), "by nobody");
+        assert_eq!(served(1, 1, &"a".repeat(MAX_SOURCE + 1)), Err(Fault::Virtio(0)));
+        assert_eq!(served(1, 28, ""), Err(Fault::Functions(0)));
         let of = |count: usize| Config { domains: vec![config().domains[0].clone(); count], ..config() };
         assert_eq!(of(MAX_DOMAINS).check(), Ok(()));
         assert_eq!(of(MAX_DOMAINS + 1).check(), Err(Fault::TooManyDomains));

@@ -3,7 +3,7 @@
 //! - [`bundle`]: the archive that holds everything a run needs.
 //! - [`config`]: what the host command validates and the hypervisor runs.
 //! - [`report`]: what the hypervisor counted.
-//! - [`DomainId`]: which domain something is about.
+//! - [`DomainId`], [`DomainSet`]: which domains something is about.
 //! - [`channel`]: the framed messages of the management channel.
 //!
 //! Everything is plain data encoded with postcard. Neither side trusts the other's bytes:
@@ -19,4 +19,4 @@ pub mod config;
 mod domain_id;
 pub mod report;
 
-pub use domain_id::DomainId;
+pub use domain_id::{DomainId, DomainSet};

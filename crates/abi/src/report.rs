@@ -23,6 +23,8 @@ pub struct Report {
     pub domains: Vec<DomainReport>,
     /// The shared devices, in configuration order.
     pub devices: Vec<DeviceReport>,
+    /// The virtual devices that domains serve for others, in configuration order.
+    pub links: Vec<LinkReport>,
     /// What stands between devices and memory.
     pub iommu: IommuReport,
 }
@@ -171,6 +173,31 @@ pub struct DeviceReport {
     pub interrupts: u64,
     /// What each sharing domain did with it.
     pub shares: Vec<ShareReport>,
+}
+
+/// A virtual device that one domain serves for another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// "guest.device".
+    pub name: String,
+    /// "net" or "blk".
+    pub kind: String,
+    /// Whose device it is.
+    pub guest: String,
+    /// Who serves it.
+    pub server: String,
+    /// A back end has offered it to the guest.
+    pub offered: bool,
+    /// The guest's device status (Virtio 1.2, 2.1).
+    pub status: u8,
+    /// Bytes of the window that the server has onto the guest.
+    pub window: u64,
+    /// Bytes of the guest's memory in it.
+    pub lent: u64,
+    /// Times that the guest told of available buffers: a VM exit of its each.
+    pub kicks: u64,
+    /// Times that the server told of used ones: a hypercall of its each.
+    pub used: u64,
 }
 
 /// One guest's use of one device.

@@ -28,7 +28,7 @@ mod stale;
 mod table;
 
 pub use ledger::{Foreign, Ledger};
-pub use pieces::{Piece, Rights};
+pub use pieces::{Contents, Piece, Rights};
 pub use retire::Retiring;
 pub use space::{IssueError, Space, View};
 pub use stale::{RANGES, Stale};

@@ -4,9 +4,24 @@ use alloc::collections::BTreeMap;
 use core::ops::Range;
 use sluice_memory::{Access, Hpa, PAGE_SIZE};
 
-/// Who may do what with a page.
+/// What pages are, as far as it matters whose they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Memory of the domain that the space belongs to.
+    Own,
+    /// Registers of a device, or what stands in for them.
+    Registers,
+    /// Memory of another domain, by its number, which lends it to this one: a part of a window.
+    Lent(u16),
+    /// What a window shows where nothing is lent: memory that means nothing.
+    Sink,
+}
+
+/// Who may do what with a page, and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
+    /// What it is.
+    pub contents: Contents,
     /// The processors of the guest that the space belongs to.
     pub owner: Access,
     /// Whom the page is lent to: devices, software in a driver domain.
@@ -14,22 +29,30 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Nobody may do anything.
-    pub const NONE: Self = Self { owner: Access::empty(), party: Access::empty() };
-
     /// Memory that the guest runs in and its devices use.
     pub const MEMORY: Self = Self {
+        contents: Contents::Own,
         owner: Access::READ.union(Access::WRITE).union(Access::EXECUTE),
         party: Access::READ.union(Access::WRITE),
     };
 
     /// Registers of a device, for the guest's processors only.
-    pub const DEVICE: Self =
-        Self { owner: Access::READ.union(Access::WRITE).union(Access::UNCACHED), party: Access::empty() };
+    pub const DEVICE: Self = Self {
+        contents: Contents::Registers,
+        owner: Access::READ.union(Access::WRITE).union(Access::UNCACHED),
+        party: Access::empty(),
+    };
 
-    /// Whether the page is memory of the owner, as opposed to registers of a device, or what stands in for them.
-    pub const fn is_memory(self) -> bool {
-        !self.owner.contains(Access::UNCACHED)
+    /// A part of a window, which the owner and its devices use as data.
+    pub const fn window(contents: Contents) -> Self {
+        let data = Access::READ.union(Access::WRITE);
+        Self { contents, owner: data, party: data }
+    }
+
+    /// Nobody may do anything with the page any more.
+    #[must_use]
+    pub const fn none(self) -> Self {
+        Self { owner: Access::empty(), party: Access::empty(), ..self }
     }
 }
 

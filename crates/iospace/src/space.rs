@@ -1,7 +1,7 @@
 //! A space and its views.
 
 use crate::pieces::{self, Pieces};
-use crate::{Foreign, Ledger, Piece, Rights, Stale};
+use crate::{Contents, Foreign, Ledger, Piece, Rights, Stale};
 use alloc::vec::Vec;
 use core::ops::Range;
 use sluice_memory::{AddError, Gpa, GuestMemory, Hpa, MapError};
@@ -126,13 +126,13 @@ impl<V: View, L: Ledger> Space<V, L> {
         self.pieces.iter()
     }
 
-    /// The way to what is memory of the owner in it, as it is now. Registers of devices are left out.
+    /// The way to what is memory of the owner in it, as it is now. All else is left out.
     ///
     /// # Errors
     /// It is in more pieces than [`GuestMemory`] takes.
     pub fn memory(&self) -> Result<GuestMemory, AddError> {
         let mut memory = GuestMemory::new();
-        for piece in self.pieces.iter().filter(|piece| piece.rights.is_memory()) {
+        for piece in self.pieces.iter().filter(|piece| piece.rights.contents == Contents::Own) {
             memory.add(Gpa::new(piece.at), piece.hpa, piece.len)?;
         }
         Ok(memory)
@@ -171,8 +171,7 @@ impl<V: View, L: Ledger> Space<V, L> {
             return Err(IssueError::Absent);
         }
         // Memory does not turn into registers: the ledger was asked for what it was issued as.
-        if self.pieces.overlapping(range.clone()).any(|piece| piece.rights.is_memory() != rights.is_memory())
-        {
+        if self.pieces.overlapping(range.clone()).any(|piece| piece.rights.contents != rights.contents) {
             return Err(IssueError::Foreign);
         }
         self.hide(range.clone())?;
@@ -185,7 +184,7 @@ impl<V: View, L: Ledger> Space<V, L> {
                 Err(error) => {
                     // Hidden, it can still be revoked.
                     let _ = self.hide(old.at..old.at + old.len);
-                    self.pieces.insert(Piece { rights: Rights::NONE, ..old });
+                    self.pieces.insert(Piece { rights: old.rights.none(), ..old });
                     failed = Some(error);
                 }
             }

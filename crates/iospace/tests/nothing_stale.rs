@@ -5,7 +5,9 @@
 
 use proptest::prelude::*;
 use sluice_iommu::{Invalidation, RequesterId, SpaceTag, amdvi, vtd};
-use sluice_iospace::{Audience, Foreign, IssueError, Ledger, Piece, Rights, Space, Stale, TableView};
+use sluice_iospace::{
+    Audience, Contents, Foreign, IssueError, Ledger, Piece, Rights, Space, Stale, TableView,
+};
 use sluice_memory::{
     Access, Extent, Format, Gpa, Hpa, Iova, LongMode, PAGE_SIZE, PhysicalMemory, TableFrames,
 };
@@ -323,11 +325,12 @@ impl Ledger for Pins {
     }
 }
 
-const RIGHTS: [Rights; 4] = [
+const RIGHTS: [Rights; 5] = [
     Rights::MEMORY,
-    Rights { owner: Access::READ, party: Access::READ },
-    Rights { owner: Access::empty(), party: Access::WRITE },
+    Rights { owner: Access::READ, party: Access::READ, ..Rights::MEMORY },
+    Rights { owner: Access::empty(), party: Access::WRITE, ..Rights::MEMORY },
     Rights::DEVICE,
+    Rights::window(Contents::Lent(1)),
 ];
 
 #[derive(Clone, Debug)]
@@ -344,9 +347,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let page = || prop_oneof![0u64..2000, prop::sample::select(&[0u64, 512, 1024, 1536][..])];
     let pages = || prop::sample::select(&[1u64, 2, 64, 512, 1024][..]);
     let step = prop_oneof![
-        4 => (page(), pages(), 0..4usize, prop::bool::weighted(0.1))
+        4 => (page(), pages(), 0..5usize, prop::bool::weighted(0.1))
             .prop_map(|(page, pages, rights, foreign)| Step::Issue { page, pages, rights, foreign }),
-        2 => (page(), pages(), 0..4usize).prop_map(|(page, pages, rights)| Step::Change { page, pages, rights }),
+        2 => (page(), pages(), 0..5usize).prop_map(|(page, pages, rights)| Step::Change { page, pages, rights }),
         3 => (page(), pages()).prop_map(|(page, pages)| Step::Revoke { page, pages }),
         4 => prop::collection::vec(0u64..3000, 1..40).prop_map(Step::Touch),
         3 => Just(Step::Settle),
@@ -403,8 +406,7 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
                     }
                     Err(IssueError::Absent) => prop_assert!(!there),
                     Err(IssueError::Foreign) => prop_assert!(
-                        (page..page + pages)
-                            .any(|page| model[&page].1.is_memory() != RIGHTS[rights].is_memory())
+                        (page..page + pages).any(|page| model[&page].1.contents != RIGHTS[rights].contents)
                     ),
                     Err(error) => {
                         // The space says what rights are left.
@@ -412,7 +414,7 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
                         for piece in space.pieces() {
                             for n in 0..piece.len / PAGE_SIZE {
                                 let page = model.get_mut(&(piece.at / PAGE_SIZE + n)).unwrap();
-                                let left = [page.1, Rights::NONE, RIGHTS[rights]];
+                                let left = [page.1, page.1.none(), RIGHTS[rights]];
                                 prop_assert!(left.contains(&piece.rights));
                                 page.1 = piece.rights;
                             }
@@ -469,7 +471,7 @@ fn nothing_stale<C: Cache>(format: C::Format, steps: Vec<Step>) -> Result<(), Te
         prop_assert_eq!(pages as usize, model.len());
         // What the space says of memory is these pieces, without registers.
         if let Ok(memory) = space.memory() {
-            let pieces = space.pieces().filter(|piece| piece.rights.is_memory());
+            let pieces = space.pieces().filter(|piece| piece.rights.contents == Contents::Own);
             let pieces = pieces.map(|Piece { at, hpa, len, .. }| Extent { gpa: Gpa::new(at), hpa, len });
             prop_assert!(pieces.eq(memory.extents().iter().copied()));
         }

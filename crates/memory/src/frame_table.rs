@@ -28,6 +28,8 @@ pub enum FrameUse {
     Guest(u16),
     /// What that guest sees in place of a device's registers. It can read it; the hypervisor writes it.
     Mirror(u16),
+    /// What that driver domain sees where a guest that it serves has issued nothing. It means nothing.
+    Sink(u16),
 }
 
 impl FrameUse {
@@ -38,10 +40,20 @@ impl FrameUse {
             (Self::Reserved, Self::Free) => true,
             (
                 Self::Free,
-                Self::Hypervisor | Self::Table | Self::Buffer | Self::Guest(_) | Self::Mirror(_),
+                Self::Hypervisor
+                | Self::Table
+                | Self::Buffer
+                | Self::Guest(_)
+                | Self::Mirror(_)
+                | Self::Sink(_),
             ) => true,
             (
-                Self::Hypervisor | Self::Table | Self::Buffer | Self::Guest(_) | Self::Mirror(_),
+                Self::Hypervisor
+                | Self::Table
+                | Self::Buffer
+                | Self::Guest(_)
+                | Self::Mirror(_)
+                | Self::Sink(_),
                 Self::Free,
             ) => true,
             // In particular, what has had one owner gets to the next by way of the allocator only.
@@ -85,6 +97,7 @@ impl FrameEntry {
             FrameUse::Buffer => (4, 0),
             FrameUse::Guest(domain) => (5, domain),
             FrameUse::Mirror(domain) => (6, domain),
+            FrameUse::Sink(domain) => (7, domain),
         };
         Self(kind | (domain as u64) << 16)
     }
@@ -98,6 +111,7 @@ impl FrameEntry {
             4 => FrameUse::Buffer,
             5 => FrameUse::Guest(domain),
             6 => FrameUse::Mirror(domain),
+            7 => FrameUse::Sink(domain),
             _ => FrameUse::Reserved,
         }
     }
@@ -276,14 +290,25 @@ fn is_all(start: Hpa, entries: &[FrameEntry], used_as: FrameUse) -> Result<(), F
 
 #[cfg(test)]
 mod tests {
-    use super::FrameUse::{Buffer, Free, Guest, Hypervisor, Mirror, Reserved, Table};
+    use super::FrameUse::{Buffer, Free, Guest, Hypervisor, Mirror, Reserved, Sink, Table};
     use super::*;
     use alloc::boxed::Box;
     use alloc::vec;
     use proptest::prelude::*;
 
-    const USES: [FrameUse; 9] =
-        [Reserved, Free, Hypervisor, Table, Buffer, Guest(0), Guest(u16::MAX), Mirror(0), Mirror(u16::MAX)];
+    const USES: [FrameUse; 11] = [
+        Reserved,
+        Free,
+        Hypervisor,
+        Table,
+        Buffer,
+        Guest(0),
+        Guest(u16::MAX),
+        Mirror(0),
+        Mirror(u16::MAX),
+        Sink(0),
+        Sink(u16::MAX),
+    ];
 
     fn at(frame: u64) -> Hpa {
         Hpa::new(frame * PAGE_SIZE)

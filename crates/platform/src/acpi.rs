@@ -45,6 +45,8 @@ pub struct Description<'a> {
     pub io_window: Range<u64>,
     /// Guest-physical memory that BARs may have, below 4 GiB. May be empty.
     pub mmio_window: Range<u64>,
+    /// The same above 4 GiB. May be empty.
+    pub high_window: Range<u64>,
     /// Guest-physical address of ECAM ([`crate::pci::ECAM_SIZE`] bytes), below 4 GiB.
     pub ecam: u64,
 }

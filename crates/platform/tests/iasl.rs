@@ -20,6 +20,7 @@ fn iasl_reads_the_tables_back() {
         routes: &routes,
         io_window: 0xC000..0x1_0000,
         mmio_window: 0xC000_0000..0xE000_0000,
+        high_window: 0x40_0000_0000..0x80_0000_0000,
         ecam: 0xE000_0000,
     };
     let folder = std::env::temp_dir().join(format!("sluice-iasl-{}", std::process::id()));

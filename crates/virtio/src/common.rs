@@ -67,11 +67,10 @@ impl Device {
         match (offset, width) {
             (reg::DEVICE_FEATURE_SELECT, 4) => self.device_select = value,
             (reg::DRIVER_FEATURE_SELECT, 4) => self.driver_select = value,
-            (reg::DRIVER_FEATURE, 4) if !self.status.contains(Status::FEATURES_OK) => {
-                match self.driver_select {
-                    select @ (0 | 1) => set_half(&mut self.accepted, select, value),
-                    _ => {}
-                }
+            (reg::DRIVER_FEATURE, 4)
+                if !self.status.contains(Status::FEATURES_OK) && self.driver_select < 2 =>
+            {
+                set_half(&mut self.accepted, self.driver_select, value);
             }
             (reg::CONFIG_MSIX_VECTOR, 2) => self.config_vector = self.vector(value as u16),
             (reg::QUEUE_SELECT, 2) => self.queue_select = value as u16,

@@ -11,7 +11,8 @@ use crate::sync::{Rank, SpinLock};
 use crate::x86::{self, port, tsc};
 use crate::{iommu, power};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use sluice_iospace::{IssueError, Rights, Space};
+use sluice_abi::{DomainId, DomainSet};
+use sluice_iospace::{Contents, IssueError, Rights, Space};
 use sluice_memory::{LARGE_PAGE, PAGE_SIZE};
 
 /// Runs the test of that name; returns if it is empty, and switches the machine off if the test passed.
@@ -67,7 +68,8 @@ fn lock_order() {
 
 /// A map that nobody looks at, of the memory of the domain with this index.
 fn map_of(index: u16) -> Space<iommu::DeviceView<()>, Ledger> {
-    Space::new(Ledger::Domain(sluice_abi::DomainId(index)))
+    let serves = DomainSet::default().with(DomainId(2));
+    Space::new(Ledger::Domain { id: DomainId(index), serves })
 }
 
 /// No map shows what is not its domain's, whatever it is told, and frames that are shown can be given back once nobody
@@ -76,6 +78,7 @@ fn frames() {
     const LOCAL_APIC: Hpa = Hpa::new(0xfee0_0000);
     let allocate = |used_as| mm::allocate(used_as, LARGE_PAGE, LARGE_PAGE).expect("memory");
     let (own, other) = (allocate(FrameUse::Guest(1)), allocate(FrameUse::Guest(2)));
+    let (stranger, sink) = (allocate(FrameUse::Guest(3)), allocate(FrameUse::Sink(1)));
     let (mirror, heap) = (allocate(FrameUse::Mirror(1)), allocate(FrameUse::Hypervisor));
     let image = Hpa::new(mm::read_only_image().start);
     let mut map = map_of(1);
@@ -87,15 +90,25 @@ fn frames() {
         }
         issued
     };
-    for (hpa, as_memory, as_registers) in [
-        (own, true, false),
-        (mirror, false, true),
-        (LOCAL_APIC, false, true),
-        (other, false, false),
-        (heap, false, false),
-        (image, false, false),
+    let [as_memory, as_registers, as_lent, as_lent_by_a_stranger, as_sink] = [
+        Rights::MEMORY,
+        Rights::DEVICE,
+        Rights::window(Contents::Lent(2)),
+        Rights::window(Contents::Lent(3)),
+        Rights::window(Contents::Sink),
+    ];
+    for (hpa, as_what) in [
+        (own, Some(as_memory)),
+        (mirror, Some(as_registers)),
+        (LOCAL_APIC, Some(as_registers)),
+        (other, Some(as_lent)),
+        (sink, Some(as_sink)),
+        (stranger, None),
+        (heap, None),
+        (image, None),
     ] {
-        for (rights, right) in [(Rights::MEMORY, as_memory), (Rights::DEVICE, as_registers)] {
+        for rights in [as_memory, as_registers, as_lent, as_lent_by_a_stranger, as_sink] {
+            let right = as_what == Some(rights);
             let expected = if right { Ok(()) } else { Err(IssueError::Foreign) };
             assert!(issue(hpa, rights) == expected, "{hpa} for {rights:?}");
         }
@@ -109,6 +122,8 @@ fn frames() {
     map.settle(&(), |_, _| ());
     mm::release(FrameUse::Guest(1), own, LARGE_PAGE);
     mm::release(FrameUse::Guest(2), other, LARGE_PAGE);
+    mm::release(FrameUse::Guest(3), stranger, LARGE_PAGE);
+    mm::release(FrameUse::Sink(1), sink, LARGE_PAGE);
     mm::release(FrameUse::Mirror(1), mirror, LARGE_PAGE);
     mm::release(FrameUse::Hypervisor, heap, LARGE_PAGE);
     mm::check_free();

@@ -2,7 +2,8 @@
 //!
 //! Key types: [`Device`] (a physical function), [`usage::Usage`] (who uses it now), and a [`VirtualFunction`] for each way in which a
 //! guest has a device: [`passthrough`] (one guest owns it), [`ne2000`] (guests have it in turn), [`nic`] (guests have software
-//! cards, and the hypervisor drives it). A new way is a new folder, and a variant of `usage::User`.
+//! cards, and the hypervisor drives it). A new way is a new folder, and a variant of `usage::User`. Devices that are not physical, since another
+//! domain serves them, are in [`virtio`].
 //!
 //! Here is the list of all devices: their interrupts and polls go to who uses them.
 
@@ -15,6 +16,7 @@ mod nic;
 mod passthrough;
 mod ports;
 mod usage;
+pub mod virtio;
 
 pub use error::AttachError;
 pub use guest::Guest;

@@ -1,7 +1,14 @@
-//! A physical device behind a range of ports.
+//! Ports: a physical device behind a range of them, and where there are none.
 
+use super::devices;
 use crate::x86::port::{inb, inl, insb, inw, outb, outl, outsb, outw};
+use core::ops::Range;
 use sluice_vpio::RawDevice;
+
+/// Ports per slot, more than any card has.
+const PORTS_PER_SLOT: u64 = 0x100;
+/// The ports of all slots lie together in such a stretch.
+const STRETCH: u64 = 0x1000;
 
 /// Ports from `base` up.
 pub struct PortDevice {
@@ -55,4 +62,15 @@ impl RawDevice for PortDevice {
             _ => from.as_chunks().0.iter().for_each(|chunk| outl(port, u32::from_le_bytes(*chunk))),
         }
     }
+}
+
+/// Ports for the virtual function of a slot, where no physical device has any.
+pub fn free_ports(slot: u8) -> Option<u64> {
+    let physical = |range: &Range<u64>| {
+        let mut bars = devices().flat_map(|device| device.function.bars.iter()).filter(|bar| bar.io);
+        bars.any(|bar| bar.address < range.end && range.start < bar.address + bar.size)
+    };
+    (1..16)
+        .map(|stretch| stretch * STRETCH + u64::from(slot & 15) * PORTS_PER_SLOT)
+        .find(|start| !physical(&(*start..start + PORTS_PER_SLOT)))
 }

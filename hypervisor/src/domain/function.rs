@@ -40,6 +40,11 @@ pub trait VirtualFunction: Send + Sync {
     /// The guest is about to end an interrupt of the pin: the line must show what the device says now.
     fn end_of_interrupt(&self, domain: &Domain);
 
+    /// The domain has used buffers of a queue of another domain's device, which this function is the back end of. Returns false if it is not.
+    fn used(&self, _queue: u64) -> bool {
+        false
+    }
+
     /// All processors of the domain have halted: its drivers are between operations.
     fn halted(&self, _domain: &Domain) {}
 

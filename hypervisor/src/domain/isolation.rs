@@ -4,8 +4,8 @@
 //! processors and devices walk, the way to guest memory, and the table of frames, which says whose each frame is. They can
 //! only differ by a defect of Sluice; then the machine stops rather than go on without isolation.
 
-use super::Domain;
 use super::memory::View;
+use super::{Domain, layout};
 use crate::mm::{self, FrameUse};
 use sluice_memory::{Access, Gpa, Hpa};
 
@@ -21,6 +21,10 @@ impl Domain {
             view.visit(&mut |gpa, hpa, len, access| {
                 if access.contains(Access::UNCACHED) {
                     self.check_registers(view, gpa, hpa, len);
+                    return;
+                }
+                if gpa >= layout::WINDOWS {
+                    self.check_window(gpa, hpa, len);
                     return;
                 }
                 self.check_memory(Gpa::new(gpa), hpa, len);
@@ -49,6 +53,12 @@ impl Domain {
         );
         let own = mm::check(hpa, len, FrameUse::Guest(self.id.0));
         assert!(own.is_ok(), "domain {}: {gpa} leads to {hpa}, which is not its own: {own:x?}", self.name());
+    }
+
+    fn check_window(&self, gpa: u64, hpa: Hpa, len: u64) {
+        let lent = self.serves.iter().any(|guest| mm::check(hpa, len, FrameUse::Guest(guest.0)).is_ok());
+        let own = lent || mm::check(hpa, len, FrameUse::Sink(self.id.0)).is_ok();
+        assert!(own, "domain {}: its window at {gpa:#x} leads to {hpa}, which nobody lends it", self.name());
     }
 
     fn check_registers(&self, view: &View, gpa: u64, hpa: Hpa, len: u64) {

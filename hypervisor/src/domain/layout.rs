@@ -27,6 +27,10 @@ pub const IO_APIC: u64 = 0xfec0_0000;
 pub const LOCAL_APIC: u64 = 0xfee0_0000;
 /// RAM that does not fit below [`PCI_MEMORY`] goes on here.
 pub const ABOVE_4G: u64 = 0x1_0000_0000;
+/// PCI memory above 4 GiB, of a domain that serves others: their windows. It ends where an IOMMU of 39 bits does.
+pub const WINDOWS: u64 = 1 << 38;
+/// Bytes of [`WINDOWS`].
+pub const WINDOWS_SIZE: u64 = 1 << 38;
 /// First port of the serial console.
 pub const UART_PORT: u16 = 0x3f8;
 /// I/O APIC pin of the serial console.

@@ -6,14 +6,15 @@
 //! [`GuestMemory`] is the way to RAM for everything else: it is read from the map once, since RAM stays where it is for as long
 //! as the domain lives.
 
+use super::window::Sink;
 use super::{Domain, EndReason, PageHandler, layout, vcpu};
 use crate::iommu::{Counted, DeviceView, Devices, DmaEndpoint};
 use crate::mm;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use sluice_abi::DomainId;
 use sluice_abi::report::SpaceReport;
+use sluice_abi::{DomainId, DomainSet};
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Audience, IssueError, Rights, Space, Stale, TableView};
 use sluice_loader::{GuestWrite, RamRange};
@@ -129,23 +130,30 @@ impl sluice_iospace::View for View {
 /// Guest memory under construction: gives everything back unless it becomes a domain.
 pub struct Memory {
     id: DomainId,
+    serves: DomainSet,
     space: Map,
     /// What the map says of RAM.
     guest: GuestMemory,
+    /// Where the domain serves others.
+    sink: Option<Sink>,
 }
 
 impl Memory {
     /// Cleared memory as the configuration wants it, seen by processors, and by devices where an IOMMU stands before one
-    /// that masters the bus.
+    /// that masters the bus. The domain serves devices of `serves`.
     pub fn new(
         id: DomainId,
+        serves: DomainSet,
         bytes: u64,
         endpoints: &[DmaEndpoint],
         identity: bool,
     ) -> Result<Self, MemoryError> {
         let processors = TableView::new(LongMode, mm::TableFrames::COHERENT, Processors)
             .ok_or(MemoryError::OutOfMemory)?;
-        let mut memory = Self { id, space: Space::new(mm::Ledger::Domain(id)), guest: GuestMemory::new() };
+        let sink =
+            if serves.is_empty() { None } else { Some(Sink::new(id).ok_or(MemoryError::OutOfMemory)?) };
+        let space = Space::new(mm::Ledger::Domain { id, serves });
+        let mut memory = Self { id, serves, space, guest: GuestMemory::new(), sink };
         memory.see(View::Processors(processors))?;
         if let Some(endpoint) = endpoints.first() {
             memory.see(View::Devices(devices_view(id, endpoint, endpoints)?))?;
@@ -168,9 +176,15 @@ impl Memory {
     }
 
     /// What becomes part of the domain.
-    pub fn take(&mut self) -> (GuestMemory, Map) {
-        let space = core::mem::replace(&mut self.space, Space::new(mm::Ledger::Domain(self.id)));
-        (core::mem::take(&mut self.guest), space)
+    pub fn take(&mut self) -> (GuestMemory, Map, Option<Sink>) {
+        let ledger = mm::Ledger::Domain { id: self.id, serves: self.serves };
+        let space = core::mem::replace(&mut self.space, Space::new(ledger));
+        (core::mem::take(&mut self.guest), space, self.sink.take())
+    }
+
+    /// Whose devices the domain serves.
+    pub fn serves(&self) -> DomainSet {
+        self.serves
     }
 
     /// Memory whose guest-physical addresses are the physical ones, for a guest whose devices reach memory past

@@ -10,9 +10,11 @@ mod isolation;
 pub mod layout;
 mod memory;
 pub mod vcpu;
+mod window;
 
 pub use function::VirtualFunction;
 pub use memory::{Memory, MemoryError, Piece};
+pub use window::Loan;
 
 use crate::mm;
 use crate::sync::{Rank, SpinLock};
@@ -22,8 +24,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
 use sluice_abi::report::DomainState;
-use sluice_abi::{DomainId, config};
-use sluice_memory::{Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
+use sluice_abi::{DomainId, DomainSet, config};
+use sluice_memory::{Extent, Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
 use sluice_platform::acpi;
 use sluice_platform::console::Console;
 use sluice_platform::ioapic::IoApic;
@@ -230,6 +232,9 @@ pub struct Domain {
     memory: GuestMemory,
     /// The one map of its memory, and who sees it.
     space: SpinLock<memory::Map>,
+    /// Whose devices it serves.
+    serves: DomainSet,
+    sink: Option<window::Sink>,
     permission_map: Hpa,
     state: AtomicU8,
     end: SpinLock<Option<EndReason>>,
@@ -262,7 +267,8 @@ impl Domain {
         mut memory: Memory,
     ) -> Option<Self> {
         let permission_map = mm::allocate_zeroed(PERMISSION_MAP)?;
-        let (ram, space) = memory.take();
+        let serves = memory.serves();
+        let (ram, space, sink) = memory.take();
         let domain = Self {
             id,
             config: config.clone(),
@@ -276,6 +282,8 @@ impl Domain {
             ),
             memory: ram,
             space: SpinLock::new(Rank::Space, space),
+            serves,
+            sink,
             permission_map,
             state: AtomicU8::new(0),
             end: SpinLock::new(Rank::End, None),
@@ -388,6 +396,11 @@ impl Domain {
     }
 
     // --- memory -----------------------------------------------------------------------------
+
+    /// Where its memory is.
+    pub fn extents(&self) -> &[Extent] {
+        self.memory.extents()
+    }
 
     /// Reads guest memory.
     ///

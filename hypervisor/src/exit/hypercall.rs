@@ -2,6 +2,7 @@
 
 use super::flow::{Flow, skip};
 use super::guest;
+use crate::domain::Domain;
 use crate::domain::vcpu::Context;
 use sluice_hypercall::call::{self, Error, Hypercall, Width};
 
@@ -10,21 +11,24 @@ type Answer = Result<(u64, Flow), Error>;
 
 struct Call {
     number: u64,
-    carry_out: fn(&Hypercall) -> Answer,
+    carry_out: fn(&Domain, &Hypercall) -> Answer,
 }
 
 /// Every call there is.
-const CALLS: &[Call] = &[Call { number: call::VAPIC_POLL_IRQ, carry_out: poll_interrupts }];
+const CALLS: &[Call] = &[
+    Call { number: call::VAPIC_POLL_IRQ, carry_out: poll_interrupts },
+    Call { number: call::NOTIFY, carry_out: notify },
+];
 
 /// Carries out what the guest asks for. Its kernel may ask, no program of its.
-pub fn handle(ctx: &mut Context) -> Flow {
+pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
     let width = if guest::bitness(ctx) == 64 { Width::Bits64 } else { Width::Bits32 };
     let [_, rcx, rdx, rbx, _, _, rsi, ..] = ctx.regs;
     let asked = Hypercall::decode(ctx.vmcb.save.rax, [rbx, rcx, rdx, rsi], width);
     let outcome = match CALLS.iter().find(|known| known.number == asked.number) {
         _ if ctx.vmcb.save.cpl != 0 => Err(Error::NotPermitted),
         None => Err(Error::NoSuchCall),
-        Some(known) => (known.carry_out)(&asked),
+        Some(known) => (known.carry_out)(domain, &asked),
     };
     ctx.vmcb.save.rax = call::answer(outcome.map(|(value, _)| value), width);
     skip(ctx, 3);
@@ -32,6 +36,16 @@ pub fn handle(ctx: &mut Context) -> Flow {
 }
 
 /// Interrupts are looked at before the next entry.
-fn poll_interrupts(_: &Hypercall) -> Answer {
+fn poll_interrupts(_: &Domain, _: &Hypercall) -> Answer {
     Ok((0, Flow::Attend))
+}
+
+/// Another domain's device has used buffers.
+fn notify(domain: &Domain, asked: &Hypercall) -> Answer {
+    let [slot, queue, ..] = asked.arguments;
+    let function = domain.functions.iter().find(|function| u64::from(function.slot()) == slot);
+    match function.is_some_and(|function| function.used(queue)) {
+        true => Ok((0, Flow::Enter)),
+        false => Err(Error::BadArgument),
+    }
 }

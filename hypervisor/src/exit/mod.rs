@@ -265,7 +265,7 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
         }
         exit_code::VMMCALL => {
             vcpu.exits.count(Exit::Hypercall as usize);
-            hypercall::handle(ctx)
+            hypercall::handle(domain, ctx)
         }
         exit_code::XSETBV => {
             vcpu.exits.count(Exit::Instruction as usize);

@@ -1,6 +1,6 @@
 //! Building a domain: memory, nested page tables, virtual platform, kernel, processors.
 
-use crate::devices::{self, AttachError, Guest};
+use crate::devices::{self, AttachError, Guest, virtio};
 use crate::domain::vcpu::{Context, RunState, Vcpu};
 use crate::domain::{Domain, Memory, MemoryError, VirtualFunction, layout};
 use crate::sched;
@@ -9,10 +9,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
-use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::CommandError;
 use sluice_abi::config;
+use sluice_abi::{DomainId, DomainSet};
 use sluice_iospace::IssueError;
 use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
 use sluice_platform::acpi;
@@ -23,6 +23,8 @@ use sluice_platform::pci::{BarAddresses, ConfigEffect, PciBus};
 const FIRST_SLOT: u8 = 3;
 /// Guest-physical addresses for memory BARs.
 const PCI_WINDOW: Range<u64> = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
+/// The same above 4 GiB, for a domain that serves others.
+const HIGH_WINDOW: Range<u64> = layout::WINDOWS..layout::WINDOWS + layout::WINDOWS_SIZE;
 
 /// Why a domain cannot be built.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,12 @@ pub enum BuildError {
     Kernel(LoadError),
     /// The device at this place of its list cannot be given to it.
     Device(usize, AttachError),
+    /// The virtual device at this place of its list, or of those that it serves, cannot be given to it.
+    Virtual(usize, AttachError),
+    /// One of its devices reaches all memory, by physical addresses: what is virtual of other domains is not where it looks.
+    Unprotected,
+    /// It has so much memory that there is no room for windows.
+    TooLarge,
     /// The IOMMUs before its devices want different tables, or know no more spaces.
     Iommu,
     /// The map of its memory does not take what it was given: the hypervisor is at fault.
@@ -52,6 +60,14 @@ impl fmt::Display for BuildError {
             Self::Device(index, error) => {
                 write!(out, "it cannot have device {} of its list: {error}", index + 1)
             }
+            Self::Virtual(index, error) => {
+                write!(out, "it cannot have virtual device {} of those that it has and serves: {error}", index + 1)
+            }
+            Self::Unprotected => out.write_str(
+                "it has a device with dma = \"unprotected\", which reaches memory by other addresses than it does; a domain that serves \
+                 virtio devices, or has any, needs an IOMMU before its devices",
+            ),
+            Self::TooLarge => out.write_str("it has too much memory for a domain that serves others: give it less than 252 GiB"),
             Self::Iommu => out.write_str(
                 "the IOMMUs before its devices want different tables, or know no more spaces: give them to several domains",
             ),
@@ -75,20 +91,23 @@ impl BuildError {
     /// As the management channel says it.
     pub fn as_command_error(self) -> CommandError {
         match self {
-            Self::OutOfMemory | Self::Map(_) => CommandError::OutOfMemory,
+            Self::OutOfMemory | Self::Map(_) | Self::TooLarge => CommandError::OutOfMemory,
             Self::Missing | Self::Kernel(_) => CommandError::BadKernel,
-            Self::Device(..) | Self::Iommu | Self::Function(_) => CommandError::DeviceBusy,
+            Self::Device(..) | Self::Virtual(..) | Self::Unprotected | Self::Iommu | Self::Function(_) => {
+                CommandError::DeviceBusy
+            }
         }
     }
 }
 
-/// Builds the domain of a configuration; it does not run yet.
+/// Builds the domain of a configuration; it does not run yet. `served` are the virtual devices that it serves.
 ///
 /// # Errors
 /// Says what is missing; nothing is kept.
 pub fn build(
     id: DomainId,
     config: &config::Domain,
+    served: &[(DomainId, usize)],
     bundle: &Bundle<'static>,
 ) -> Result<Arc<Domain>, BuildError> {
     let kernel = bundle.get(&config.kernel).ok_or(BuildError::Missing)?;
@@ -98,11 +117,19 @@ pub fn build(
     };
     let endpoints: Vec<_> = config.devices.iter().filter_map(devices::dma_endpoint).collect();
     let identity = config.devices.iter().any(devices::reaches_everything);
-    let mut memory = Memory::new(id, config.memory, &endpoints, identity)?;
+    if identity && !(served.is_empty() && config.virtio.is_empty()) {
+        return Err(BuildError::Unprotected);
+    }
+    if !served.is_empty() && !Domain::has_room_for_windows(config.memory) {
+        return Err(BuildError::TooLarge);
+    }
+    let serves = served.iter().fold(DomainSet::default(), |set, (guest, _)| set.with(*guest));
+    let mut memory = Memory::new(id, serves, config.memory, &endpoints, identity)?;
     let mut attached = Attached(Vec::new());
-    attached.attach(id, config)?;
+    attached.attach(id, config, served)?;
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
-    let entry = load(config, kernel, initrd, &attached.0, &mut memory).map_err(BuildError::Kernel)?;
+    let high = if served.is_empty() { 0..0 } else { HIGH_WINDOW };
+    let entry = load(config, kernel, initrd, &attached.0, high, &mut memory).map_err(BuildError::Kernel)?;
     let mut domain =
         Domain::new(id, config, attached.0.clone(), bus, memory).ok_or(BuildError::OutOfMemory)?;
     attached.0.clear();
@@ -128,13 +155,29 @@ pub fn build(
 struct Attached(Vec<Arc<dyn VirtualFunction>>);
 
 impl Attached {
-    fn attach(&mut self, domain: DomainId, config: &config::Domain) -> Result<(), BuildError> {
-        let mut addresses = BarAddresses::new(PCI_WINDOW);
+    fn attach(
+        &mut self,
+        domain: DomainId,
+        config: &config::Domain,
+        served: &[(DomainId, usize)],
+    ) -> Result<(), BuildError> {
+        let (mut addresses, mut high) = (BarAddresses::new(PCI_WINDOW), BarAddresses::new(HIGH_WINDOW));
+        let mut slots = FIRST_SLOT..;
+        let mut guest = || {
+            let slot = slots.next().unwrap_or(u8::MAX);
+            Guest::new(domain, &config.name, slot, layout::slot_gsi(slot))
+        };
         for (index, share) in config.devices.iter().enumerate() {
-            let slot = FIRST_SLOT + index as u8;
-            let guest = Guest::new(domain, &config.name, slot, layout::slot_gsi(slot));
-            let function = devices::attach(share, guest, &mut addresses);
+            let function = devices::attach(share, guest(), &mut addresses);
             self.0.push(function.map_err(|error| BuildError::Device(index, error))?);
+        }
+        for index in 0..config.virtio.len() {
+            let function = virtio::attach_front(index, guest(), &mut addresses);
+            self.0.push(function.map_err(|error| BuildError::Virtual(index, error))?);
+        }
+        for (index, of) in served.iter().enumerate() {
+            let function = virtio::attach_back(*of, guest(), &mut addresses, &mut high);
+            self.0.push(function.map_err(|error| BuildError::Virtual(config.virtio.len() + index, error))?);
         }
         Ok(())
     }
@@ -159,6 +202,7 @@ fn load(
     kernel: &[u8],
     initrd: Option<&[u8]>,
     functions: &[Arc<dyn VirtualFunction>],
+    high_window: Range<u64>,
     memory: &mut Memory,
 ) -> Result<Entry, LoadError> {
     let route = |function: &Arc<dyn VirtualFunction>| acpi::IrqRoute {
@@ -172,6 +216,7 @@ fn load(
             vcpus: u32::from(config.vcpus),
             routes: &routes,
             mmio_window: PCI_WINDOW,
+            high_window,
             io_window: 0x1000..0x1_0000,
             ecam: layout::ECAM,
         },

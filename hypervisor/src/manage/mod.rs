@@ -58,6 +58,8 @@ const CHANNEL_VECTOR: u8 = 0x30;
 /// A configured domain.
 struct Entry {
     config: config::Domain,
+    /// The virtual devices that it serves: whose, and which of its list.
+    served: Vec<(DomainId, usize)>,
     live: Option<Arc<Domain>>,
     /// Counters of its last life.
     last: Option<DomainReport>,
@@ -128,9 +130,12 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
     let operator = Operator::sit_down();
     let keeps_consoles = operator.is_some() || !present;
     let mut entries = Vec::new();
-    for domain in config.domains {
+    let ids = (0..config.domains.len()).map_while(DomainId::at);
+    let served: Vec<Vec<_>> = ids.map(|id| config.served_by(id).collect()).collect();
+    for (domain, served) in config.domains.into_iter().zip(served) {
         entries.push(Entry {
             config: domain,
+            served,
             live: None,
             last: None,
             restarts: 0,
@@ -262,7 +267,7 @@ impl Manager {
 
     fn build(&mut self, id: DomainId) -> Result<(), build::BuildError> {
         let entry = &mut self.entries[id.index()];
-        let domain = build::build(id, &entry.config, &self.bundle)?;
+        let domain = build::build(id, &entry.config, &entry.served, &self.bundle)?;
         domain.check_isolation();
         sched::admit(&domain);
         entry.live = Some(domain);

@@ -25,6 +25,7 @@ pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
         tsc_khz: tsc::khz(),
         free_memory,
         devices: devices::reports(),
+        links: devices::virtio::reports(),
         domains,
     }
 }

@@ -4,27 +4,42 @@
 //! frame table says that it is the domain's own, whatever the rest of the hypervisor believes.
 
 use super::frames;
-use sluice_abi::DomainId;
-use sluice_iospace::{Foreign, Piece};
+use sluice_abi::{DomainId, DomainSet};
+use sluice_iospace::{Contents, Foreign, Piece};
 use sluice_memory::{FrameUse, Hpa};
 
 /// Whose memory a map may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ledger {
-    /// That of the domain, registers of devices, and what stands in for them.
-    Domain(DomainId),
+    /// That of the domain, registers of devices, and what stands in for them; and in its windows that of the guests that it serves.
+    Domain {
+        /// The domain.
+        id: DomainId,
+        /// Whose devices it serves.
+        serves: DomainSet,
+    },
     /// Buffers of the hypervisor's own drivers.
     Driver,
 }
 
 impl sluice_iospace::Ledger for Ledger {
     fn pin(&self, piece: &Piece) -> Result<(), Foreign> {
-        let used_as = match (*self, piece.rights.is_memory()) {
-            (Self::Domain(id), true) => FrameUse::Guest(id.0),
+        let used_as = match (*self, piece.rights.contents) {
+            (Self::Domain { id, .. }, Contents::Own) => FrameUse::Guest(id.0),
             // Registers lie where no memory is, and have no entries.
-            (Self::Domain(_), false) if !frames::is_memory(piece.hpa, piece.len) => return Ok(()),
-            (Self::Domain(id), false) => FrameUse::Mirror(id.0),
-            (Self::Driver, _) => FrameUse::Buffer,
+            (Self::Domain { .. }, Contents::Registers) if !frames::is_memory(piece.hpa, piece.len) => {
+                return Ok(());
+            }
+            (Self::Domain { id, .. }, Contents::Registers) => FrameUse::Mirror(id.0),
+            (Self::Domain { serves, .. }, Contents::Lent(by)) if serves.contains(DomainId(by)) => {
+                FrameUse::Guest(by)
+            }
+            (Self::Domain { id, .. }, Contents::Sink) => FrameUse::Sink(id.0),
+            (Self::Driver, Contents::Own) => FrameUse::Buffer,
+            (Self::Domain { .. }, Contents::Lent(_)) | (Self::Driver, _) => {
+                log::error!("fault of the hypervisor: {self:?} shows no {:?}", piece.rights.contents);
+                return Err(Foreign);
+            }
         };
         frames::pin(piece.hpa, piece.len, used_as).map_err(|error| {
             log::error!(

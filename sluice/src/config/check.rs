@@ -3,7 +3,7 @@
 
 use super::diagnostic::Source;
 use super::walk::suggestion;
-use super::{Domain, Image, Iommu, Setup, Share, format_mac, human_size, refusals, server_words};
+use super::{Domain, Image, Iommu, Setup, Share, format_mac, human_size, refusals, server_words, virtio};
 use sluice_abi::config::{MAX_DOMAINS, Mode, NicModel, Select};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
@@ -40,6 +40,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
     memory_fits(setup, source);
     devices(setup, source);
     station_addresses(setup, source);
+    virtio::check(setup, source);
     qemu_devices(setup, source);
     forwarded(setup, source);
 }
@@ -295,7 +296,8 @@ fn unprotected(share: &Share, setup: &Setup, source: &mut Source) {
 fn station_addresses(setup: &Setup, source: &mut Source) {
     let mut seen: Vec<([u8; 6], &str, usize)> = Vec::new();
     for domain in &setup.domains {
-        for mac in domain.shares.iter().filter_map(|share| share.mac.as_ref()) {
+        let shared = domain.shares.iter().filter_map(|share| share.mac.as_ref());
+        for mac in shared.chain(domain.virtio.iter().filter_map(|device| device.mac.as_ref())) {
             let (address, text) = (*mac.get_ref(), format_mac(*mac.get_ref()));
             if address[0] & 1 != 0 {
                 let message = format!("{text} is a group (multicast) address");

@@ -9,6 +9,7 @@ pub mod diagnostic;
 mod files;
 mod parse;
 pub mod refusals;
+pub mod virtio;
 mod walk;
 
 pub use diagnostic::ConfigError;
@@ -17,7 +18,7 @@ pub use parse::parse_size;
 use crate::name::Name;
 use diagnostic::Source;
 use sluice_abi::config::{
-    AtEnd, Attachment, Emulated, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
+    AtEnd, Attachment, Emulated, Grants, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
 };
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -174,6 +175,10 @@ pub struct Domain {
     pub forward: Vec<Spanned<Forward>>,
     /// Its devices.
     pub shares: Vec<Share>,
+    /// Its virtual devices, which other domains serve.
+    pub virtio: Vec<virtio::Virtio>,
+    /// What it lends to those, if the file says.
+    pub grants: Option<Spanned<Grants>>,
 }
 
 /// A TCP port of 127.0.0.1 that leads to one of a guest.
@@ -328,6 +333,9 @@ pub fn describe(path: &Path, setup: &Setup) -> String {
             .shares
             .iter()
             .map(|share| format!(", {} ({})", share.device.get_ref(), share.mode.word()))
+            .chain(domain.virtio.iter().map(|device| {
+                format!(", {} ({} by {})", device.name.get_ref(), virtio::MODE, device.by.get_ref())
+            }))
             .collect();
         text += &format!(
             "\n  {}: {}, {} vcpu(s){}",

@@ -2,6 +2,7 @@
 //! is checked in [`super::check`].
 
 use super::diagnostic::Source;
+use super::virtio;
 use super::walk::{Walk, kind, suggestion};
 use super::{Device, Domain, Forward, Image, Iommu, Machine, Net, Setup, Share};
 use crate::name::Name;
@@ -59,11 +60,11 @@ pub fn parse(source: &mut Source) -> Setup {
         machine(walk, &mut setup.machine, source);
     }
     for (name, walk) in top.named_tables("device", source) {
-        check_name(&name, "device", source);
+        self::name(&name, "device", source);
         setup.devices.extend(device(name, walk, source));
     }
     for (name, walk) in top.named_tables("domain", source) {
-        let name = check_name(&name, "domain", source);
+        let name = self::name(&name, "domain", source);
         setup.domains.extend(domain(name, walk, source));
     }
     top.finish(source);
@@ -185,7 +186,15 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
     let paused = walk.flag("paused", source).is_some_and(|paused| *paused.get_ref());
     let forward =
         walk.list("forward", source).into_iter().filter_map(|value| forward(value, source)).collect();
-    let shares = walk.list("devices", source).into_iter().filter_map(|value| share(value, source)).collect();
+    let (mut shares, mut virtual_devices) = (Vec::new(), Vec::new());
+    for value in walk.list("devices", source) {
+        if virtio::is_one(value) {
+            virtual_devices.extend(virtio::parse(value, &virtual_devices, source));
+        } else {
+            shares.extend(share(value, source));
+        }
+    }
+    let grants = virtio::grants(&mut walk, source);
     walk.finish(source);
     Some(Domain {
         name: name?,
@@ -198,6 +207,8 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         paused,
         forward,
         shares,
+        virtio: virtual_devices,
+        grants,
     })
 }
 
@@ -230,17 +241,10 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
     }
     let mode_text = walk.string("mode", source);
     if mode_text.is_none() && walk.value("mode").is_none() {
-        walk.missing(source, "mode", "mode = \"vpio\", mode = \"emulated\" or mode = \"passthrough\"");
+        walk.missing(source, "mode", "mode = \"vpio\", \"emulated\", \"passthrough\" or \"virtio\"");
     }
     let mode = mode_text.and_then(|text| mode(&text, source));
-    let mac = walk.string("mac", source).and_then(|text| {
-        let mac = parse_mac(text.get_ref());
-        if mac.is_none() {
-            let message = format!("'{}' is no station address", text.get_ref());
-            source.complain(text.span(), message, "write six bytes: \"52:54:00:00:00:0a\"".to_owned());
-        }
-        mac.map(|mac| Spanned::new(text.span(), mac))
-    });
+    let mac = mac(&mut walk, source);
     let model = walk.string("model", source).and_then(|text| model(&text, source));
     let weight = walk.number("weight", 1..=100, source);
     let max_wait_ms = walk.number("max_wait_ms", 1..=250, source);
@@ -262,6 +266,17 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         interrupts_unprotected,
         registers_unprotected,
     })
+}
+
+/// A station address, if there is one.
+pub fn mac(walk: &mut Walk, source: &mut Source) -> Option<Spanned<[u8; 6]>> {
+    let text = walk.string("mac", source)?;
+    let mac = parse_mac(text.get_ref());
+    if mac.is_none() {
+        let message = format!("'{}' is no station address", text.get_ref());
+        source.complain(text.span(), message, "write six bytes: \"52:54:00:00:00:0a\"".to_owned());
+    }
+    mac.map(|mac| Spanned::new(text.span(), mac))
 }
 
 /// A protection that the user can do without, knowingly.
@@ -291,14 +306,19 @@ fn mode(text: &Spanned<String>, source: &mut Source) -> Option<Mode> {
         "passthrough" => Some(Mode::Passthrough),
         "vpio" => Some(Mode::Vpio),
         "emulated" => Some(Mode::Emulated),
-        planned @ ("virtio" | "vif" | "devfile") => {
+        planned @ ("vif" | "devfile") => {
             let message = format!("mode '{planned}' is not built yet");
-            source.complain(text.span(), message, "use \"vpio\", \"emulated\" or \"passthrough\"".to_owned());
+            let help = "use \"vpio\", \"emulated\", \"passthrough\" or \"virtio\"".to_owned();
+            source.complain(text.span(), message, help);
             None
         }
         other => {
             let message = format!("'{other}' is no mode");
-            source.complain(text.span(), message, suggestion(other, &["vpio", "emulated", "passthrough"]));
+            source.complain(
+                text.span(),
+                message,
+                suggestion(other, &["vpio", "emulated", "passthrough", virtio::MODE]),
+            );
             None
         }
     }
@@ -376,7 +396,8 @@ fn parse_pci(text: &str, nth: u8) -> Option<Select> {
     Some(Select::Id { vendor: hex(vendor, 4..5)?, device: hex(device, 4..5)?, nth })
 }
 
-fn check_name(name: &Spanned<String>, what: &str, source: &mut Source) -> Option<Spanned<Name>> {
+/// A name, as long as it is one.
+pub fn name(name: &Spanned<String>, what: &str, source: &mut Source) -> Option<Spanned<Name>> {
     let checked = name.get_ref().parse().ok();
     if checked.is_none() {
         let help = NAME_HELP.to_owned();

@@ -141,7 +141,36 @@ fn devices_are_shared_in_one_way_only() {
     assert!(try_load(&weighed).is_ok());
     refused("mode = \"vpio\"", "mode = \"vpio\", weight = 0", "weight");
     refused("mode = \"vpio\"", "mode = \"passthrough\", weight = 2", "does not change hands");
-    refused("mode = \"vpio\"", "mode = \"virtio\"", "mode 'virtio' is not built yet");
+    refused("mode = \"vpio\"", "mode = \"vif\"", "mode 'vif' is not built yet");
+}
+
+#[test]
+fn virtual_devices_are_served_by_another_domain() {
+    const WHOLE: &str = "devices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0b\" }]";
+    let disk = "{ mode = \"virtio\", type = \"blk\", by = \"zoe\", source = \"/dev/sda\" }";
+    let card =
+        "{ mode = \"virtio\", type = \"net\", by = \"zoe\", source = \"br0\", mac = \"52:54:00:00:00:0c\" }";
+    let with = |devices: &str| format!("devices = [{devices}]\ngrants = \"all\"");
+    let setup = try_load(&GOOD.replace(WHOLE, &with(&format!("{disk}, {card}, {disk}")))).unwrap();
+    let compiled = virtio::compile(&setup, &setup.domains[1]);
+    let names: Vec<&str> = compiled.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["blk0", "net0", "blk1"]);
+    assert_eq!((compiled[0].by, compiled[0].source.as_str()), (0, "/dev/sda"));
+    let refused = |devices: String, expect| refused(WHOLE, &devices, expect);
+    refused(with(&disk.replace("zoe", "joe")), "no domain is called 'joe'");
+    refused(with(&disk.replace("zoe", "alice")), "a guest cannot serve its own virtual device");
+    refused(with(&disk.replace("blk", "disk")), "'disk' is no type of a virtual device");
+    refused(with(&disk.replace("/dev/sda", "")), "this cannot be what is behind 'blk0'");
+    refused(with(&card.replace("mac", "model")), "lacks 'mac'");
+    refused(with(&card.replace("0c", "0a")), "is the address of 'zoe' already");
+    refused(with(&card.replace("net", "blk")), "a disk has no station address");
+    refused(
+        with(&[disk.replace("\"zoe\"", "\"zoe\", name = \"a\"").as_str(); 2].join(", ")),
+        "two virtual devices called 'a'",
+    );
+    refused(with(&vec![disk; 29].join(", ")), "more than the 28 that fit");
+    refused(format!("devices = [{disk}]"), "'alice' lends 'zoe' no memory");
+    refused(with(disk).replace("\"all\"", "\"some\""), "'some' is nothing that a guest can lend");
 }
 
 #[test]

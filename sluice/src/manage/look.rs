@@ -6,12 +6,12 @@ use crate::config::human_size;
 use crate::control::{Client, Running, choose, running};
 use crate::info::{DomainInfo, Info};
 use crate::name::Name;
-use crate::outcome::state_word;
+use crate::outcome::{links_json, state_word};
 use crate::table::{Table, duration, grouped};
 use crate::{iommu, output, printable};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use sluice_abi::report::{DomainReport, Report};
+use sluice_abi::report::{DomainReport, LinkReport, Report};
 
 /// An instance, what it says of itself, and its counters if it answers.
 type Seen = (Running, Info, Option<Report>);
@@ -163,10 +163,36 @@ pub fn report(instance: Option<&Name>) -> Result<()> {
 pub fn devices(which: &Which) -> Result<()> {
     let report = Client::connect(&choose(which.instance.as_ref())?)?.report()?;
     if which.json {
-        let document = json!({ "devices": report.devices, "iommu": iommu::json(&report.iommu) });
+        let document = json!({ "devices": report.devices, "links": links_json(&report.links), "iommu": iommu::json(&report.iommu) });
         return output::print(printable::json(&document)?);
     }
-    output::print(device_table(&report) + "\n" + &iommu::details(&report))
+    output::print(device_table(&report) + "\n" + &link_table(&report.links) + &iommu::details(&report))
+}
+
+/// The virtual devices that domains serve for others.
+fn link_table(links: &[LinkReport]) -> String {
+    if links.is_empty() {
+        return String::new();
+    }
+    let mut table =
+        Table::new(&["virtual device", "type", "served by", "state", "reachable", "kicks", "used"]);
+    for link in links {
+        let state = match (link.offered, link.status & 4 != 0) {
+            (false, _) => "waits for its server",
+            (true, false) => "offered",
+            (true, true) => "in use",
+        };
+        table.row(vec![
+            link.name.clone(),
+            link.kind.clone(),
+            link.server.clone(),
+            state.to_owned(),
+            human_size(link.lent),
+            grouped(link.kicks),
+            grouped(link.used),
+        ]);
+    }
+    table.render() + "\n"
 }
 
 fn device_table(report: &Report) -> String {

@@ -168,11 +168,15 @@ impl Resources {
         self.0.extend(u32::from(gsi).to_le_bytes());
     }
 
-    /// A window that a bridge passes on, in fields of 2 or 4 bytes (6.4.3.5.2-3). None if it is empty.
+    /// A window that a bridge passes on, in fields of 2, 4 or 8 bytes (6.4.3.5.1-3). None if it is empty.
     pub fn window(&mut self, space: Space, width: usize, window: Range<u64>) {
         // Both ends are fixed.
         const PRODUCER: u8 = 1 << 2 | 1 << 3;
-        let tag = if width == 2 { 0x88 } else { 0x87 };
+        let tag = match width {
+            2 => 0x88,
+            4 => 0x87,
+            _ => 0x8a,
+        };
         let (kind, flags) = match space {
             Space::Memory => (0, 0b01),
             Space::Io => (1, 0b11),

@@ -41,6 +41,7 @@ fn host_bridge(aml: &mut Aml, description: &Description<'_>) {
             resources.ports(pci::ADDRESS_PORT, 8);
             resources.window(Space::Io, 2, description.io_window.clone());
             resources.window(Space::Memory, 4, description.mmio_window.clone());
+            resources.window(Space::Memory, 8, description.high_window.clone());
         });
     });
     let routes: Vec<&IrqRoute> = description.routes.iter().take(255).collect();

@@ -11,6 +11,7 @@ fn description(routes: &[IrqRoute]) -> Description<'_> {
         routes,
         io_window: 0xC000..0x1_0000,
         mmio_window: 0xC000_0000..0xE000_0000,
+        high_window: 0x40_0000_0000..0x80_0000_0000,
         ecam: 0xE000_0000,
     }
 }
@@ -118,11 +119,12 @@ proptest! {
         routes in proptest::collection::vec((0u8..32, 0u8..8, 0u8..24), 0..300),
         io_window: Range<u64>,
         mmio_window: Range<u64>,
+        high_window: Range<u64>,
         ecam: u64,
     ) {
         let routes: Vec<_> =
             routes.into_iter().map(|(slot, pin, gsi)| IrqRoute { slot, pin, gsi }).collect();
-        let description = Description { vcpus, routes: &routes, io_window, mmio_window, ecam };
+        let description = Description { vcpus, routes: &routes, io_window, mmio_window, high_window, ecam };
         for (_, bytes) in &build(&description, Gpa::new(0xE_0000)).blocks {
             prop_assert_eq!(sum(bytes), 0);
         }

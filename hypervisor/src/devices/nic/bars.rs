@@ -4,20 +4,14 @@
 //! wherever the guest puts it.
 
 use super::super::device::Device;
-use super::super::devices;
+use super::super::ports::free_ports;
 use super::mirror::Mirror;
 use crate::domain::{Domain, PageHandler, Piece, PortHandler};
 use arrayvec::ArrayVec;
-use core::ops::Range;
 use sluice_emulated::{Bar, Description, Direct, PAGES, Shown};
 use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
 use sluice_platform::pci::{BarAddresses, BarKind, Builder};
 use sluice_traps::Direction;
-
-/// Ports per slot, more than any card has.
-const PORTS_PER_SLOT: u64 = 0x100;
-/// The ports of all slots lie together in such a stretch.
-const STRETCH: u64 = 0x1000;
 
 /// A BAR and where it is to begin with.
 #[derive(Clone, Copy)]
@@ -54,17 +48,6 @@ impl Mapping {
         let base = self.mapped.get(usize::from(bar)).copied().flatten()?;
         gpa.as_u64().checked_sub(base)
     }
-}
-
-/// Ports for the cards of a slot, where no physical device has any.
-fn free_ports(slot: u8) -> Option<u64> {
-    let physical = |range: &Range<u64>| {
-        let mut bars = devices().flat_map(|device| device.function.bars.iter()).filter(|bar| bar.io);
-        bars.any(|bar| bar.address < range.end && range.start < bar.address + bar.size)
-    };
-    (1..16)
-        .map(|stretch| stretch * STRETCH + u64::from(slot & 15) * PORTS_PER_SLOT)
-        .find(|start| !physical(&(*start..start + PORTS_PER_SLOT)))
 }
 
 impl Bars {

@@ -1,0 +1,170 @@
+//! What a guest sees of a virtual device: a virtio function.
+
+use super::Link;
+use super::bar::HookedBar;
+use crate::devices::error::AttachError;
+use crate::devices::guest::Guest;
+use crate::devices::ports::free_ports;
+use crate::domain::{Answer, Domain, PortHandler, Transfer, VirtualFunction};
+use crate::sync::{Rank, SpinLock};
+use alloc::sync::{Arc, Weak};
+use sluice_hypercall::backend::MAX_QUEUES;
+use sluice_memory::Gpa;
+use sluice_platform::pci::{BarAddresses, BuildError, ConfigEffect, Function};
+use sluice_virtio::pci;
+
+/// Where the BARs answer.
+struct Bars {
+    registers: HookedBar,
+    msix: HookedBar,
+    /// Whether the port answers.
+    notify: bool,
+}
+
+/// A guest's virtio function.
+pub struct FrontFunction {
+    link: Arc<Link>,
+    guest: Guest,
+    /// Itself, for the link.
+    this: Weak<Self>,
+    /// The port by which the device is notified.
+    notify: u16,
+    addresses: pci::Addresses,
+    /// The lock is held until the domain's tables say the same.
+    bars: SpinLock<Bars>,
+}
+
+impl FrontFunction {
+    /// The guest's function of a link.
+    ///
+    /// # Errors
+    /// The guest has no room for its BARs.
+    pub fn new(
+        link: Arc<Link>,
+        guest: Guest,
+        addresses: &mut BarAddresses,
+    ) -> Result<Arc<Self>, AttachError> {
+        let registers = HookedBar::new(pci::REGISTERS_BAR, pci::REGISTERS_SIZE, addresses);
+        let msix = HookedBar::new(pci::MSIX_BAR, pci::MSIX_SIZE, addresses);
+        let (registers, msix) = registers.zip(msix).ok_or(AttachError::NoRoom)?;
+        let notify = free_ports(guest.slot).ok_or(AttachError::NoRoom)?;
+        let addresses = pci::Addresses { registers: registers.initial(), msix: msix.initial(), notify };
+        let bars = SpinLock::new(Rank::Function, Bars { registers, msix, notify: false });
+        Ok(Arc::new_cyclic(|this| Self {
+            link,
+            guest,
+            this: this.clone(),
+            notify: notify as u16,
+            addresses,
+            bars,
+        }))
+    }
+
+    /// Whose it is.
+    pub fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
+    fn registers(&self, offset: u32, transfer: Transfer<'_>) -> Answer {
+        let width = transfer.len() as u8;
+        self.link.change(|state| {
+            if !state.device.is_offered() {
+                return (Answer::Wait, sluice_virtio::Changes::empty());
+            }
+            match transfer {
+                Transfer::Read(buffer) => {
+                    let (value, changes) = state.device.read(offset, width);
+                    buffer.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
+                    (Answer::Attend, changes)
+                }
+                Transfer::Write(bytes) => {
+                    let mut word = [0; 4];
+                    word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+                    (Answer::Attend, state.device.write(offset, width, u32::from_le_bytes(word)))
+                }
+            }
+        })
+    }
+}
+
+impl VirtualFunction for FrontFunction {
+    fn slot(&self) -> u8 {
+        self.guest.slot
+    }
+
+    fn pin(&self) -> u8 {
+        self.guest.pin
+    }
+
+    fn describe(&self) -> Result<Function, BuildError> {
+        pci::function(self.link.with(|state| state.device.kind()), self.guest.pin, &self.addresses)
+    }
+
+    fn attached(&self, domain: &Arc<Domain>, index: usize) {
+        self.guest.set_domain(domain, index);
+        if let Some(this) = self.this.upgrade() {
+            self.link.guest_comes(&this, domain);
+        }
+    }
+
+    fn detach(&self) {
+        self.link.guest_goes();
+    }
+
+    fn configured(&self, domain: &Domain, index: usize, _: ConfigEffect) {
+        let slot = self.guest.slot;
+        let mut bars = self.bars.lock();
+        let platform = domain.platform.lock();
+        let enabled =
+            |index: u8| platform.pci.bar(slot, index).filter(|bar| bar.enabled).map(|bar| bar.address);
+        let [registers, msix, notify] = [pci::REGISTERS_BAR, pci::MSIX_BAR, pci::NOTIFY_BAR].map(enabled);
+        drop(platform);
+        // First away with what moves, so that two BARs can change places.
+        bars.registers.leave(domain, registers);
+        bars.msix.leave(domain, msix);
+        bars.registers.settle(domain, index as u8, registers);
+        bars.msix.settle(domain, index as u8, msix);
+        if core::mem::replace(&mut bars.notify, notify.is_some()) != notify.is_some() {
+            let handler = if notify.is_some() { PortHandler::Device(index as u8) } else { PortHandler::None };
+            domain.set_ports(self.notify, pci::NOTIFY_SIZE as u16, handler, |_| false);
+        }
+        drop(bars);
+        self.link.with(|state| {
+            // Read here, so that what the guest wrote last is what holds.
+            let capability = domain.platform.lock().pci.msix(slot);
+            state.front_messages.configure(domain, capability);
+            domain.set_line(self.guest.pin, state.line());
+        });
+    }
+
+    /// The guest tells of buffers in a queue. It need not wait for anything: it is the other domain's turn.
+    fn port(&self, _: &Domain, _: u16, width: u8, transfer: Transfer<'_>) -> Answer {
+        let Transfer::Write(bytes) = transfer else { return Answer::Refused };
+        let numbers = bytes.chunks(width.max(1).into()).take(MAX_QUEUES as usize);
+        let queue =
+            |bytes: &[u8]| bytes.iter().take(2).rev().fold(0, |queue, byte| queue << 8 | u16::from(*byte));
+        self.link.with(|state| numbers.for_each(|number| state.kick(queue(number))));
+        Answer::Done
+    }
+
+    fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, mut transfer: Transfer<'_>) -> Answer {
+        let bars = self.bars.lock();
+        let offset = if bar == pci::MSIX_BAR { bars.msix.offset(gpa) } else { bars.registers.offset(gpa) };
+        drop(bars);
+        let Some(offset) = offset else { return Answer::Refused };
+        if bar == pci::MSIX_BAR {
+            self.link.with(|state| state.front_messages.access(domain, offset, pci::MSIX_PENDING, transfer));
+            return Answer::Attend;
+        }
+        // Registers know accesses of up to four bytes: a wider one is several, the lowest first.
+        let mut answer = Answer::Attend;
+        for start in (0..transfer.len()).step_by(4) {
+            let part = transfer.part(start..transfer.len().min(start + 4));
+            answer = self.registers(offset.wrapping_add(start as u32), part);
+        }
+        answer
+    }
+
+    /// The line shows at all times what the device says.
+    fn end_of_interrupt(&self, _: &Domain) {}
+}

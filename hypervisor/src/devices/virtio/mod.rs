@@ -1,0 +1,320 @@
+//! Virtual devices that one domain serves for another: virtio functions.
+//!
+//! Key types: [`Link`] (a device of the configuration, alive or not), [`FrontFunction`] (what its guest sees, and drives with its stock
+//! virtio driver), [`BackFunction`] (what the domain that serves it sees). `sluice_virtio` decides what an access means; this module
+//! brings it guests, interrupts and the window. Either side may come and go while the other lives on.
+//!
+//! Source: Virtual I/O Device (VIRTIO) 1.2; Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and Efficient
+//! I/O Virtualization", 2.1 (driver domains).
+
+mod back;
+mod bar;
+mod front;
+mod messages;
+
+use super::error::AttachError;
+use super::guest::Guest;
+use crate::domain::{Domain, Loan, VirtualFunction, layout};
+use crate::sync::{Once, Rank, SpinLock};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use back::BackFunction;
+use front::FrontFunction;
+use messages::Messages;
+use sluice_abi::DomainId;
+use sluice_abi::config::{self, Config, Grants, VirtioKind};
+use sluice_abi::report::LinkReport;
+use sluice_hypercall::backend;
+use sluice_memory::{Extent, LARGE_PAGE};
+use sluice_platform::pci::BarAddresses;
+use sluice_virtio::{Changes, Device, Kind, Signal, pci};
+
+/// A virtual device of the configuration: where the guest that has it and the domain that serves it meet.
+pub struct Link {
+    guest: DomainId,
+    /// Its place in the guest's list.
+    index: usize,
+    server: DomainId,
+    kind: VirtioKind,
+    /// "guest.device".
+    name: String,
+    /// Names of both domains.
+    between: (String, String),
+    /// Bytes of the window.
+    window: u64,
+    state: SpinLock<State>,
+}
+
+/// What both sides see, and who they are.
+struct State {
+    device: Device,
+    front: Option<Weak<FrontFunction>>,
+    back: Option<Weak<BackFunction>>,
+    front_messages: Messages,
+    back_messages: Messages,
+    /// What the guest lends.
+    loan: Vec<Extent>,
+    /// A refusal was logged.
+    refused: bool,
+    kicks: u64,
+    used: u64,
+}
+
+static LINKS: Once<Vec<Arc<Link>>> = Once::new();
+
+fn links() -> &'static [Arc<Link>] {
+    LINKS.get().map_or(&[], Vec::as_slice)
+}
+
+/// Bytes of a window onto a guest with so much memory.
+fn window_of(memory: u64) -> u64 {
+    let end = match memory.checked_sub(layout::PCI_MEMORY) {
+        Some(above) if above > 0 => layout::ABOVE_4G + above,
+        _ => memory,
+    };
+    end.max(LARGE_PAGE).next_power_of_two()
+}
+
+/// Notes the virtual devices of the configuration.
+pub fn init(config: &Config) {
+    let mut all = Vec::new();
+    for (at, domain) in config.domains.iter().enumerate() {
+        let Some(guest) = DomainId::at(at) else { continue };
+        for (index, virtio) in domain.virtio.iter().enumerate() {
+            let server = config.domains.get(usize::from(virtio.by)).map_or("", |server| &server.name);
+            let link = Link::new(guest, domain, index, virtio, server);
+            all.push(Arc::new(link));
+        }
+    }
+    LINKS.call_once(|| all);
+}
+
+/// Gives a guest the virtio device at a place of its list, before its domain exists.
+///
+/// # Errors
+/// There is no room for it.
+pub fn attach_front(
+    index: usize,
+    guest: Guest,
+    addresses: &mut BarAddresses,
+) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+    let link = links().iter().find(|link| (link.guest, link.index) == (guest.id, index));
+    let link = link.ok_or(AttachError::NoSuchDevice)?;
+    Ok(FrontFunction::new(link.clone(), guest, addresses)?)
+}
+
+/// Gives a domain the back end of the virtio device at a place of a guest's list. `high` has addresses above 4 GiB.
+///
+/// # Errors
+/// There is no room for it.
+pub fn attach_back(
+    of: (DomainId, usize),
+    server: Guest,
+    addresses: &mut BarAddresses,
+    high: &mut BarAddresses,
+) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+    let link = links().iter().find(|link| (link.guest, link.index) == of && link.server == server.id);
+    let link = link.ok_or(AttachError::NoSuchDevice)?;
+    Ok(BackFunction::new(link.clone(), server, addresses, high)?)
+}
+
+/// All virtual devices, for a report.
+pub fn reports() -> Vec<LinkReport> {
+    links().iter().map(|link| link.report()).collect()
+}
+
+impl Link {
+    fn new(
+        guest: DomainId,
+        domain: &config::Domain,
+        index: usize,
+        virtio: &config::Virtio,
+        server: &str,
+    ) -> Self {
+        let name = format!("{}.{}", domain.name, virtio.name);
+        let (kind, mac) = match virtio.kind {
+            VirtioKind::Net { mac } => (Kind::Net, mac),
+            VirtioKind::Block => (Kind::Block, [0; 6]),
+        };
+        let state = State {
+            device: Device::new(kind, &name, &virtio.source, &mac),
+            front: None,
+            back: None,
+            front_messages: Messages::new(pci::VECTORS),
+            back_messages: Messages::new(backend::VECTORS),
+            loan: Vec::new(),
+            refused: false,
+            kicks: 0,
+            used: 0,
+        };
+        Self {
+            guest,
+            index,
+            server: DomainId(virtio.by),
+            kind: virtio.kind,
+            name,
+            between: (domain.name.clone(), server.into()),
+            window: window_of(domain.memory),
+            state: SpinLock::new(Rank::Card, state),
+        }
+    }
+
+    /// The guest exists: from here on its memory is in the window, as far as it lends any.
+    fn guest_comes(&self, front: &Arc<FrontFunction>, domain: &Domain) {
+        let lends = domain.config.grants == Grants::All;
+        let loan = if lends { domain.extents() } else { &[] };
+        let back = self.with(|state| {
+            state.front = Some(Arc::downgrade(front));
+            state.loan = loan.to_vec();
+            (state.refused, state.front_messages) = (false, Messages::new(pci::VECTORS));
+            state.back.as_ref().and_then(Weak::upgrade)
+        });
+        if let Some(back) = back {
+            back.show(self.loan(loan));
+        }
+        // Only now: the back end finds memory where it is told of some.
+        self.with(|state| {
+            let ranges = loan.iter().map(|extent| (extent.gpa.as_u64(), extent.len));
+            let changes = state.device.attach_guest(ranges);
+            state.tell(self, changes);
+        });
+    }
+
+    /// The guest is no more: when this returns, nobody reaches its memory by the window.
+    fn guest_goes(&self) {
+        let back = self.with(|state| {
+            let changes = state.device.detach_guest();
+            state.tell(self, changes);
+            (state.front, state.loan) = (None, Vec::new());
+            state.back.as_ref().and_then(Weak::upgrade)
+        });
+        if let Some(back) = back {
+            back.show(None);
+        }
+    }
+
+    fn server_comes(&self, back: &Arc<BackFunction>) {
+        let loan = self.with(|state| {
+            state.back = Some(Arc::downgrade(back));
+            state.back_messages = Messages::new(backend::VECTORS);
+            state.device.attach_backend();
+            state.loan.clone()
+        });
+        back.show(self.loan(&loan));
+    }
+
+    fn server_goes(&self) {
+        self.with(|state| {
+            state.back = None;
+            let changes = state.device.detach_backend();
+            state.tell(self, changes);
+        });
+    }
+
+    fn loan<'a>(&self, extents: &'a [Extent]) -> Option<Loan<'a>> {
+        (!extents.is_empty()).then_some(Loan { by: self.guest, extents })
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        act(&mut self.state.lock())
+    }
+
+    /// Does what one side does, and tells whom it concerns.
+    fn change<R>(&self, act: impl FnOnce(&mut State) -> (R, Changes)) -> R {
+        self.with(|state| {
+            let (result, changes) = act(state);
+            state.tell(self, changes);
+            result
+        })
+    }
+
+    fn report(&self) -> LinkReport {
+        self.with(|state| LinkReport {
+            name: self.name.clone(),
+            kind: self.kind.word().into(),
+            guest: self.between.0.clone(),
+            server: self.between.1.clone(),
+            offered: state.device.is_offered(),
+            status: state.device.status().bits(),
+            window: self.window,
+            lent: state.loan.iter().map(|extent| extent.len).sum(),
+            kicks: state.kicks,
+            used: state.used,
+        })
+    }
+}
+
+impl State {
+    fn front(&self) -> Option<(Arc<FrontFunction>, Arc<Domain>)> {
+        let front = self.front.as_ref()?.upgrade()?;
+        let (domain, _) = front.guest().domain()?;
+        Some((front, domain))
+    }
+
+    fn tell(&mut self, link: &Link, changes: Changes) {
+        if changes.contains(Changes::BACKEND) {
+            self.tell_back(backend::CHANGED_VECTOR);
+        }
+        if changes.contains(Changes::REFUSED) && !core::mem::replace(&mut self.refused, true) {
+            log::warn!(
+                "device {}: its driver is refused, since the guest lends no memory: add grants = \"all\" to [domain.{}]",
+                link.name,
+                link.between.0
+            );
+        }
+        let Some((front, domain)) = self.front() else { return };
+        if changes.contains(Changes::CONFIGURATION) {
+            let signal = self.device.configuration_signal(self.front_messages.are_enabled());
+            self.tell_front(&front, &domain, signal);
+        }
+        if changes.contains(Changes::LINE) {
+            domain.set_line(front.guest().pin, self.line());
+        }
+        if changes.contains(Changes::OFFERED) {
+            domain.vcpus.iter().for_each(|vcpu| vcpu.device_is_here());
+        }
+    }
+
+    /// Level of the guest's line: a function whose messages are enabled raises none.
+    fn line(&self) -> bool {
+        self.device.line() && !self.front_messages.are_enabled()
+    }
+
+    fn tell_front(&mut self, front: &FrontFunction, domain: &Domain, signal: Signal) {
+        match signal {
+            Signal::None => {}
+            Signal::Line => domain.set_line(front.guest().pin, self.line()),
+            Signal::Message(vector) => {
+                if let Some(message) = self.front_messages.raise(vector) {
+                    domain.deliver(&message);
+                }
+            }
+        }
+    }
+
+    fn tell_back(&mut self, vector: u16) {
+        let back = self.back.as_ref().and_then(Weak::upgrade);
+        let Some((domain, _)) = back.and_then(|back| back.server().domain()) else { return };
+        if let Some(message) = self.back_messages.raise(vector) {
+            domain.deliver(&message);
+        }
+    }
+
+    /// The guest made buffers of a queue available.
+    fn kick(&mut self, queue: u16) {
+        if self.device.is_kick(queue) {
+            self.kicks += 1;
+            self.tell_back(backend::KICK_VECTOR + queue);
+        }
+    }
+
+    /// The back end has used buffers of a queue.
+    fn use_buffers(&mut self, queue: u16) {
+        let Some((front, domain)) = self.front() else { return };
+        self.used += 1;
+        let signal = self.device.used(queue, self.front_messages.are_enabled());
+        self.tell_front(&front, &domain, signal);
+    }
+}

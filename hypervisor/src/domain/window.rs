@@ -1,0 +1,108 @@
+//! Windows: where a domain sees memory of the guests that it serves.
+//!
+//! A window is PCI memory of a back-end function. What a guest lends is at its I/O address in it; everywhere else is the [`Sink`], so
+//! that nothing that software or a device does there fails. The domain's processors and its devices see the same.
+
+use super::{Domain, layout};
+use crate::mm;
+use sluice_abi::DomainId;
+use sluice_iospace::{Contents, IssueError, Rights};
+use sluice_memory::{Extent, FrameUse, Hpa, LARGE_PAGE};
+
+/// Memory that means nothing, shown where a guest has lent nothing. Each domain that serves others has one of its own, so that none
+/// learns anything from another's.
+pub struct Sink {
+    id: DomainId,
+    hpa: Hpa,
+}
+
+impl Sink {
+    /// Bytes of it: windows repeat it.
+    const SIZE: u64 = LARGE_PAGE;
+
+    /// Zeros; `None` without memory.
+    pub fn new(id: DomainId) -> Option<Self> {
+        let hpa = mm::allocate(FrameUse::Sink(id.0), Self::SIZE, Self::SIZE)?;
+        mm::zero(hpa, Self::SIZE);
+        Some(Self { id, hpa })
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        mm::release(FrameUse::Sink(self.id.0), self.hpa, Self::SIZE);
+    }
+}
+
+/// What a guest lends to a domain that serves one of its devices.
+#[derive(Clone, Copy)]
+pub struct Loan<'a> {
+    /// The guest.
+    pub by: DomainId,
+    /// Its memory, where `gpa` is the I/O address; in rising order, in whole large pages.
+    pub extents: &'a [Extent],
+}
+
+/// Whether a window lies where the domain has its windows.
+fn is_window(base: u64, size: u64) -> bool {
+    let all = layout::WINDOWS..layout::WINDOWS + layout::WINDOWS_SIZE;
+    base.is_multiple_of(LARGE_PAGE) && all.contains(&base) && size <= all.end - base
+}
+
+impl Domain {
+    /// Shows in the window of `size` bytes at `base` what a guest lends, and nothing else any more: when this returns, none of the
+    /// domain's processors and devices reaches what was shown before. Its processors stand still meanwhile, and so never find
+    /// nothing there. Returns whether it could be done.
+    pub fn show_window(&self, base: u64, size: u64, loan: Option<Loan<'_>>) -> bool {
+        let Some(sink) = self.sink.as_ref().filter(|_| is_window(base, size)) else { return false };
+        self.freeze();
+        let mut space = self.space.lock();
+        let shown = space.revoke(base, size).and_then(|()| {
+            let mut at = base;
+            let (by, extents) = loan.map_or((self.id, &[][..]), |loan| (loan.by, loan.extents));
+            for extent in extents {
+                let start = base.checked_add(extent.gpa.as_u64()).ok_or(IssueError::BadRange)?;
+                let fits = start >= at && extent.len <= (base + size).saturating_sub(start);
+                if !fits || !(start | extent.len).is_multiple_of(LARGE_PAGE) {
+                    return Err(IssueError::BadRange);
+                }
+                fill(&mut space, at..start, sink)?;
+                space.issue(start, extent.hpa, extent.len, Rights::window(Contents::Lent(by.0)))?;
+                at = start + extent.len;
+            }
+            fill(&mut space, at..base + size, sink)
+        });
+        if shown.is_err() {
+            // Better nothing than a part: whole pieces can always be taken back.
+            let _ = space.revoke(base, size);
+        }
+        space.settle(self, |_, _| ());
+        drop(space);
+        self.thaw();
+        if let Err(error) = shown {
+            log::error!("domain {}: the window at {base:#x} cannot be shown: {error:?}", self.name());
+        }
+        shown.is_ok()
+    }
+
+    /// Shows nothing there any more: the window has moved, or was switched off.
+    pub fn hide_window(&self, base: u64, size: u64) {
+        let mut space = self.space.lock();
+        let hidden = is_window(base, size) && space.revoke(base, size).is_ok();
+        space.settle(self, |_, _| ());
+        drop(space);
+        assert!(hidden, "domain {}: the window at {base:#x} stays mapped", self.name());
+    }
+
+    /// Whether a domain with so much memory has it clear of its windows.
+    pub fn has_room_for_windows(bytes: u64) -> bool {
+        bytes < layout::WINDOWS - layout::ABOVE_4G
+    }
+}
+
+/// Shows the sink in a range of whole large pages.
+fn fill(space: &mut super::memory::Map, range: core::ops::Range<u64>, sink: &Sink) -> Result<(), IssueError> {
+    range
+        .step_by(Sink::SIZE as usize)
+        .try_for_each(|at| space.issue(at, sink.hpa, Sink::SIZE, Rights::window(Contents::Sink)))
+}

@@ -1,0 +1,196 @@
+//! Virtual devices that one guest serves for another: `mode = "virtio"`.
+
+use super::diagnostic::Source;
+use super::walk::{Walk, suggestion};
+use super::{Domain, Setup, parse};
+use crate::name::Name;
+use sluice_abi::config::{self as abi, Grants, MAX_SOURCE, VirtioKind};
+use toml::Spanned;
+use toml::de::DeValue;
+
+/// The word of the mode.
+pub const MODE: &str = "virtio";
+
+/// A virtual device of a guest.
+#[derive(Clone, Debug)]
+pub struct Virtio {
+    /// Unique in the guest.
+    pub name: Spanned<Name>,
+    /// What it is.
+    pub kind: VirtioKind,
+    /// Name of the domain that serves it.
+    pub by: Spanned<String>,
+    /// What is behind it, in the words of that domain.
+    pub source: Spanned<String>,
+    /// Its station address, if it has one.
+    pub mac: Option<Spanned<[u8; 6]>>,
+}
+
+/// Whether an entry of a guest's `devices` is for [`parse`].
+pub fn is_one(value: &Spanned<DeValue>) -> bool {
+    let DeValue::Table(table) = value.get_ref() else { return false };
+    matches!(table.get("mode").map(Spanned::get_ref), Some(DeValue::String(mode)) if mode == MODE)
+}
+
+/// Reads an entry. It is called `kind` and a number if it does not say: `earlier` entries stand before it.
+pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) -> Option<Virtio> {
+    let DeValue::Table(table) = value.get_ref() else { return None };
+    let mut walk = Walk::new(table, value.span(), "this entry of 'devices'");
+    let _ = walk.value("mode");
+    let word = walk.string("type", source);
+    if word.is_none() && walk.value("type").is_none() {
+        walk.missing(source, "type", "type = \"blk\" or type = \"net\"");
+    }
+    let mac = parse::mac(&mut walk, source);
+    let kind = word.and_then(|word| match word.get_ref().as_str() {
+        "blk" => Some(VirtioKind::Block),
+        "net" => Some(VirtioKind::Net { mac: mac.as_ref().map_or([0; 6], |mac| *mac.get_ref()) }),
+        other => {
+            source.complain(
+                word.span(),
+                format!("'{other}' is no type of a virtual device"),
+                suggestion(other, &["blk", "net"]),
+            );
+            None
+        }
+    });
+    match (&kind, &mac) {
+        (Some(VirtioKind::Net { .. }), None) if walk.value("mac").is_none() => {
+            walk.missing(source, "mac", "mac = \"52:54:00:00:00:0a\": a network card needs an address");
+        }
+        (Some(VirtioKind::Block), Some(mac)) => {
+            source.complain(mac.span(), "a disk has no station address", "leave mac out".to_owned());
+        }
+        _ => {}
+    }
+    let by = walk.string("by", source);
+    if by.is_none() && walk.value("by").is_none() {
+        walk.missing(source, "by", "by = \"driver\", the name of the domain that serves it");
+    }
+    let behind = walk.string("source", source);
+    if behind.is_none() && walk.value("source").is_none() {
+        walk.missing(
+            source,
+            "source",
+            "source = \"/dev/sda\": a disk, a file or a bridge of the domain that serves it",
+        );
+    }
+    let name = walk.string("name", source);
+    walk.finish(source);
+    let name = match name {
+        Some(name) => parse::name(&name, "virtual device", source)?,
+        None => {
+            let alike =
+                earlier.iter().filter(|other| kind.is_some_and(|kind| kind.word() == other.kind.word()));
+            let name = format!("{}{}", kind?.word(), alike.count());
+            Spanned::new(value.span(), name.parse().ok()?)
+        }
+    };
+    Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac })
+}
+
+/// Reads what a guest lends to those who serve its devices, if it says.
+pub fn grants(walk: &mut Walk, source: &mut Source) -> Option<Spanned<Grants>> {
+    let text = walk.string("grants", source)?;
+    let found = Grants::ALL.into_iter().find(|(word, _)| word == text.get_ref());
+    if found.is_none() {
+        let help = suggestion(text.get_ref(), &Grants::ALL.map(|(word, _)| word));
+        source.complain(text.span(), format!("'{}' is nothing that a guest can lend", text.get_ref()), help);
+    }
+    found.map(|(_, grants)| Spanned::new(text.span(), grants))
+}
+
+/// Checks what concerns several values at once.
+pub fn check(setup: &Setup, source: &mut Source) {
+    for domain in &setup.domains {
+        for (index, device) in domain.virtio.iter().enumerate() {
+            server(setup, domain, device, source);
+            behind(device, source);
+            let name = device.name.get_ref();
+            if domain.virtio.iter().take(index).any(|other| other.name.get_ref() == name) {
+                let message = format!("'{}' has two virtual devices called '{name}'", domain.name.get_ref());
+                source.complain(device.name.span(), message, "give each its own: name = \"...\"".to_owned());
+            }
+        }
+        if let (Some(device), None) = (domain.virtio.first(), &domain.grants) {
+            let (name, server) = (domain.name.get_ref(), device.by.get_ref());
+            let message =
+                format!("'{name}' lends '{server}' no memory, without which a virtual device does not work");
+            let help = format!(
+                "add to [domain.{name}]: grants = \"all\". Then '{server}', and the devices that it owns, reach all memory of '{name}'"
+            );
+            source.complain(device.by.span(), message, help);
+        }
+        functions(setup, domain, source);
+    }
+}
+
+/// Who serves it: another domain, whose own devices see memory where it does.
+fn server(setup: &Setup, domain: &Domain, device: &Virtio, source: &mut Source) {
+    let wanted = device.by.get_ref().as_str();
+    let Some(server) = setup.domains.iter().find(|domain| &**domain.name.get_ref() == wanted) else {
+        let names: Vec<&str> = setup.domains.iter().map(|domain| &**domain.name.get_ref()).collect();
+        let message = format!("no domain is called '{wanted}'");
+        return source.complain(device.by.span(), message, suggestion(wanted, &names));
+    };
+    if server.name.get_ref() == domain.name.get_ref() {
+        let help = "name the domain that has the hardware".to_owned();
+        return source.complain(device.by.span(), "a guest cannot serve its own virtual device", help);
+    }
+    for at_fault in [domain, server] {
+        if let Some(share) = at_fault.shares.iter().find(|share| share.dma_unprotected) {
+            let message = format!(
+                "'{}' has '{}' without an IOMMU, and so cannot {} virtual devices",
+                at_fault.name.get_ref(),
+                share.device.get_ref(),
+                if at_fault.name == server.name { "serve" } else { "have" }
+            );
+            let help = "leave out dma = \"unprotected\": the machine that `run` emulates has an IOMMU then"
+                .to_owned();
+            source.complain(share.device.span(), message, help);
+        }
+    }
+}
+
+fn behind(device: &Virtio, source: &mut Source) {
+    let text = device.source.get_ref();
+    let what = match device.kind {
+        VirtioKind::Block => "a disk or a file",
+        VirtioKind::Net { .. } => "a bridge",
+    };
+    if text.is_empty() || text.len() > MAX_SOURCE || text.chars().any(char::is_control) {
+        let message = format!("this cannot be what is behind '{}'", device.name.get_ref());
+        let help = format!("name {what} of '{}', in 1 to {MAX_SOURCE} bytes", device.by.get_ref());
+        source.complain(device.source.span(), message, help);
+    }
+}
+
+/// A PCI bus takes so many functions only.
+fn functions(setup: &Setup, domain: &Domain, source: &mut Source) {
+    let name = &**domain.name.get_ref();
+    let all = setup.domains.iter().flat_map(|other| &other.virtio);
+    let serves = all.filter(|device| device.by.get_ref() == name).count();
+    let count = domain.shares.len() + domain.virtio.len() + serves;
+    if count > abi::MAX_FUNCTIONS {
+        let message = format!(
+            "'{name}' has and serves {count} devices, more than the {} that fit its bus",
+            abi::MAX_FUNCTIONS
+        );
+        let help = "have some of them served by a second domain".to_owned();
+        source.complain(domain.name.span(), message, help);
+    }
+}
+
+/// The devices of a guest, as the hypervisor is told of them.
+pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Virtio> {
+    let compile = |device: &Virtio| {
+        let server = setup.domains.iter().position(|domain| &**domain.name.get_ref() == device.by.get_ref());
+        Some(abi::Virtio {
+            name: device.name.get_ref().to_string(),
+            kind: device.kind,
+            by: u16::try_from(server?).ok()?,
+            source: device.source.get_ref().clone(),
+        })
+    };
+    domain.virtio.iter().filter_map(compile).collect()
+}

@@ -64,7 +64,9 @@ fn value(expression: &Expr, suffix: &str) -> String {
             }
             _ => panic!("a constant is no number"),
         },
-        Expr::Path(path) => format!("{PREFIX}{}", path.path.get_ident().expect("a constant of the same file")),
+        Expr::Path(path) => {
+            format!("{PREFIX}{}", path.path.get_ident().expect("a constant of the same file"))
+        }
         // C's numbers are wide enough as they are.
         Expr::Cast(cast) => value(&cast.expr, suffix),
         Expr::Paren(inner) => value(&inner.expr, suffix),
@@ -84,7 +86,10 @@ fn value(expression: &Expr, suffix: &str) -> String {
 #[test]
 fn modules_in_guests_have_the_hypervisors_constants() {
     let committed = std::fs::read_to_string(header_path()).unwrap_or_default();
-    assert!(committed == header(), "guest/linux/sluice.h is old: cargo test -p sluice --test header -- --ignored");
+    assert!(
+        committed == header(),
+        "guest/linux/sluice.h is old: cargo test -p sluice --test header -- --ignored"
+    );
 }
 
 #[test]

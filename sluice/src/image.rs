@@ -26,6 +26,10 @@ const BARE_GUEST: &str = "sluice-bare";
 const RUSTFLAGS: [&str; 6] =
     ["-C", "relocation-model=static", "-C", "code-model=kernel", "-C", "force-frame-pointers=yes"];
 
+/// What programs for Linux guests are built for, and how: without shared libraries, and without what only debuggers read.
+const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
+const GUEST_RUSTFLAGS: [&str; 4] = ["-C", "target-feature=+crt-static", "-C", "strip=symbols"];
+
 /// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already.
 pub fn hypervisor(features: &[Name]) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SLUICE_HYPERVISOR") {
@@ -64,6 +68,33 @@ fn cargo(action: &str, package: &str, directory: &Path, features: &[Name], more:
     if !features.is_empty() {
         cargo.arg("--features").arg(joined(features, ","));
     }
+    let doing = if action == "build" { "building" } else { "linting" };
+    let what = if package == HYPERVISOR { "the hypervisor" } else { "the test kernel" };
+    let with = if features.is_empty() { String::new() } else { format!(" with {}", joined(features, ", ")) };
+    follow(cargo.args(more), &format!("{doing} {what}{with}"))
+        .with_context(|| format!("{package} does not pass cargo {action}"))
+}
+
+/// Builds a program of ours for Linux guests and returns its file. It brings its libraries along: a root file system of ours has none.
+pub fn guest_program(package: &str) -> Result<PathBuf> {
+    let directory = root().join("target/guest-programs");
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["build", "--release", "--package", package, "--target", GUEST_TARGET])
+        .arg("--target-dir")
+        .arg(&directory)
+        .current_dir(root())
+        .env("CARGO_ENCODED_RUSTFLAGS", GUEST_RUSTFLAGS.join("\x1f"));
+    for name in ["RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET"] {
+        cargo.env_remove(name);
+    }
+    follow(&mut cargo, &format!("building {package}"))
+        .with_context(|| format!("{package} does not pass cargo build"))?;
+    Ok(directory.join(GUEST_TARGET).join("release").join(package))
+}
+
+/// Runs cargo and shows how far it is.
+fn follow(cargo: &mut Command, what: &str) -> Result<()> {
     // Its live line counts what is built; here it is made to write one without a terminal too.
     let colour = if std::io::stderr().is_terminal() { "always" } else { "never" };
     for (key, value) in
@@ -71,12 +102,8 @@ fn cargo(action: &str, package: &str, directory: &Path, features: &[Name], more:
     {
         cargo.env(format!("CARGO_TERM_{key}"), value);
     }
-    let doing = if action == "build" { "building" } else { "linting" };
-    let what = if package == HYPERVISOR { "the hypervisor" } else { "the test kernel" };
-    let with = if features.is_empty() { String::new() } else { format!(" with {}", joined(features, ", ")) };
-    let step = Step::begin(format!("{doing} {what}{with}"));
-    progress::watch(cargo.args(more), Stream::Error, &step, progress::cargo)
-        .with_context(|| format!("{package} does not pass cargo {action}"))?;
+    let step = Step::begin(what);
+    progress::watch(cargo, Stream::Error, &step, progress::cargo)?;
     step.done();
     Ok(())
 }

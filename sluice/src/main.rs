@@ -32,6 +32,7 @@ mod iommu;
 mod kernels;
 mod logs;
 mod manage;
+mod modules;
 mod mutate;
 mod name;
 mod observer;

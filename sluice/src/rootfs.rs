@@ -4,7 +4,7 @@
 use crate::cpio::Archive;
 use crate::kernels::Kernel;
 use crate::packages::{Apt, PackageName};
-use crate::workspace::{cache, root, run, write_whole};
+use crate::workspace::{cache, hex, root, run, write_whole};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,14 @@ use std::process::Command;
 #[serde(deny_unknown_fields)]
 struct Recipe {
     about: String,
+    /// Modules of the kernel.
     modules: Vec<String>,
+    /// Modules of ours, in `guest/linux`.
+    #[serde(default)]
+    own_modules: Vec<String>,
+    /// Programs of ours, in `daemons`.
+    #[serde(default)]
+    programs: Vec<String>,
 }
 
 fn recipes() -> BTreeMap<String, Recipe> {
@@ -45,23 +52,35 @@ pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     let scripts = root().join("guest/rootfs");
-    let mut archive = base(&read(&scripts.join("init"))?, &recipe.modules, kernel)?;
+    let mut own = BTreeMap::new();
+    for name in &recipe.own_modules {
+        own.insert(canonical(name), crate::modules::get(name, kernel)?);
+    }
+    let mut archive = unfinished(&read(&scripts.join("init"))?, &recipe.modules, own, kernel)?;
     archive.file("etc/udhcpc.script", 0o755, &read(&scripts.join("udhcpc.script"))?);
+    for name in &recipe.programs {
+        archive.file(&format!("bin/{name}"), 0o755, &read(&crate::image::guest_program(name)?)?);
+    }
     Ok(archive.finish())
 }
 
 /// An unfinished root file system: busybox, this `/init`, and modules of the kernel.
 pub fn base(init: &[u8], modules: &[String], kernel: &Kernel) -> Result<Archive> {
+    unfinished(init, modules, BTreeMap::new(), kernel)
+}
+
+/// As [`base`], with modules that are not the kernel's.
+fn unfinished(
+    init: &[u8],
+    modules: &[String],
+    own: BTreeMap<String, PathBuf>,
+    kernel: &Kernel,
+) -> Result<Archive> {
     let busybox = busybox()?;
     let mut archive = Archive::new();
-    for directory in ["bin", "dev", "etc", "lib", "lib/modules", "proc", "sys", "tmp"] {
+    for directory in ["bin", "dev", "etc", "lib", "lib/modules", "proc", "run", "sys", "tmp"] {
         archive.directory(directory);
     }
     // The kernel opens it for init before devtmpfs is mounted.
@@ -72,21 +91,28 @@ pub fn base(init: &[u8], modules: &[String], kernel: &Kernel) -> Result<Archive>
         archive.link(&format!("bin/{applet}"), "busybox");
     }
     archive.file("init", 0o755, init);
-    add_modules(&mut archive, modules, kernel)?;
+    add_modules(&mut archive, modules, own, kernel)?;
     Ok(archive)
 }
 
 /// Adds the modules and what `modprobe` needs to find them by a device's identifiers.
-fn add_modules(archive: &mut Archive, modules: &[String], kernel: &Kernel) -> Result<()> {
-    let all = module_files(&kernel.modules)?;
+fn add_modules(
+    archive: &mut Archive,
+    modules: &[String],
+    own: BTreeMap<String, PathBuf>,
+    kernel: &Kernel,
+) -> Result<()> {
+    let mut wanted: Vec<String> = modules.iter().chain(own.keys()).cloned().collect();
+    let mut all = module_files(&kernel.modules)?;
+    all.extend(own);
+    let built_in = built_in(&kernel.modules)?;
     let directory = format!("lib/modules/{}", kernel.release);
     archive.directory(&directory);
     let mut dependencies: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut aliases = String::new();
-    let mut wanted: Vec<String> = modules.to_vec();
     let mut taken = BTreeSet::new();
     while let Some(name) = wanted.pop() {
-        if !taken.insert(canonical(&name)) {
+        if built_in.contains(&canonical(&name)) || !taken.insert(canonical(&name)) {
             continue;
         }
         let path =
@@ -127,6 +153,14 @@ fn dependency_line(name: &str, needs: &BTreeMap<String, Vec<String>>) -> String 
     visit(name, needs, &mut all);
     let files: Vec<String> = all.iter().rev().map(|name| format!("{name}.ko")).collect();
     format!("{name}.ko: {}\n", files.join(" "))
+}
+
+/// Modules that are part of the kernel's image: some are in one release and not in another.
+fn built_in(directory: &Path) -> Result<BTreeSet<String>> {
+    let list = read(&directory.join("modules.builtin"))?;
+    let names = String::from_utf8_lossy(&list).into_owned();
+    let name = |line: &str| Some(canonical(Path::new(line).file_stem()?.to_str()?));
+    Ok(names.lines().filter_map(name).collect())
 }
 
 /// '-' and '_' are the same in the name of a module.

@@ -7,7 +7,7 @@
 //! HTTP/1.0 and 1.1 without keep-alive, one thread per connection, on 127.0.0.1 only; guests on QEMU's
 //! user-mode network reach it as 10.0.2.2. What a guest sends is never stored.
 
-use crate::rootfs::hex;
+use crate::workspace::hex;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -110,6 +110,11 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::rename(&temporary, path).with_context(|| format!("could not write {}", path.display()))
 }
 
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Whether a file can be written here, as far as can be told without making it.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! A copy of the checkout in which sources may be changed: what git knows or would know, below `target/mutate`. It keeps
 //! its own build, so that only what a mutation changes is built again.
 
-use crate::rootfs::hex;
+use crate::workspace::hex;
 use crate::workspace::{root, run, write_whole};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};

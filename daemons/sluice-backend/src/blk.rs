@@ -1,0 +1,382 @@
+//! A virtio disk (Virtio 1.2, 5.2).
+
+use crate::disk::{Disk, SECTOR};
+use crate::function::{Function, Info, Offer, QueueSetup, Window};
+use crate::request::{MAX_SEGMENTS, Request, take};
+use crate::serve::Device;
+use crate::sys::Way;
+use anyhow::{Context, Result, bail};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
+    VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES, VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR,
+    VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID,
+    VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
+};
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vmm_sys_util::eventfd::EventFd;
+
+/// Entries of the queue.
+const QUEUE_SIZE: u16 = 256;
+
+/// Most sectors that one part of a request discards or zeroes: what takes long is the guest's own time, but a reset waits for it.
+const MAX_CLEARED_SECTORS: u32 = 1 << 16;
+
+/// Most parts of such a request.
+const MAX_CLEARED_PARTS: usize = 1;
+
+/// A disk and its queue.
+pub struct Blk {
+    service: Service,
+    features: u64,
+    queue: Option<Live>,
+    poll: Duration,
+}
+
+/// A queue that its guest uses.
+struct Live {
+    queue: Queue,
+    window: Window,
+    kicks: EventFd,
+    calls: EventFd,
+    pace: Pace,
+}
+
+/// What answers requests.
+struct Service {
+    disk: Disk,
+    name: [u8; VIRTIO_BLK_ID_BYTES as usize],
+    accepted: u64,
+    failed: bool,
+}
+
+impl Blk {
+    /// Opens what is behind the device.
+    pub fn open(info: &Info, poll: Duration) -> Result<Self> {
+        let source = info.source().context("the configuration names no disk (source)")?;
+        let disk = Disk::open(Path::new(source))?;
+        let mut features = bits(&[
+            VIRTIO_BLK_F_SEG_MAX,
+            VIRTIO_BLK_F_BLK_SIZE,
+            VIRTIO_BLK_F_FLUSH,
+            VIRTIO_BLK_F_TOPOLOGY,
+            VIRTIO_RING_F_EVENT_IDX,
+            VIRTIO_RING_F_INDIRECT_DESC,
+        ]);
+        features |= match disk.read_only {
+            true => bits(&[VIRTIO_BLK_F_RO]),
+            false => bits(&[VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_WRITE_ZEROES]),
+        };
+        let mut name = [0; _];
+        for (to, from) in std::iter::zip(&mut name, info.name()) {
+            *to = *from;
+        }
+        let service = Service { disk, name, accepted: 0, failed: false };
+        Ok(Self { service, features, queue: None, poll })
+    }
+}
+
+fn bits(numbers: &[u32]) -> u64 {
+    numbers.iter().fold(0, |bits, number| bits | 1 << number)
+}
+
+/// The configuration space (Virtio 1.2, 5.2.4).
+fn configuration(disk: &Disk) -> [u8; 60] {
+    let mut bytes = [0; 60];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    let block_sectors = disk.block / SECTOR as u32;
+    put(0, &disk.sectors.to_le_bytes());
+    put(12, &MAX_SEGMENTS.to_le_bytes());
+    put(20, &disk.block.to_le_bytes());
+    put(24, &[(disk.physical_block / disk.block).max(1).ilog2() as u8]);
+    put(26, &1u16.to_le_bytes());
+    put(34, &1u16.to_le_bytes());
+    put(36, &MAX_CLEARED_SECTORS.to_le_bytes());
+    put(40, &(MAX_CLEARED_PARTS as u32).to_le_bytes());
+    put(44, &block_sectors.to_le_bytes());
+    put(48, &MAX_CLEARED_SECTORS.to_le_bytes());
+    put(52, &(MAX_CLEARED_PARTS as u32).to_le_bytes());
+    put(56, &[1]);
+    bytes
+}
+
+impl Device for Blk {
+    fn offer(&self) -> Offer {
+        Offer::new(self.features, 1, u32::from(QUEUE_SIZE), &configuration(&self.service.disk))
+    }
+
+    fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
+        let event_idx = info.driver_features & bits(&[VIRTIO_RING_F_EVENT_IDX]) != 0;
+        let queue = take_up(&info.queues[0], event_idx, window)?;
+        self.service.accepted = info.driver_features;
+        let live = Live {
+            queue,
+            window: Window::clone(window),
+            kicks: function.kicks(0)?,
+            calls: function.calls(0)?,
+            pace: Pace::new(self.poll),
+        };
+        // What a former life answered may not have been told.
+        live.calls.write(1).context("could not notify the guest")?;
+        let waited = vec![live.kicks.as_raw_fd()];
+        self.queue = Some(live);
+        Ok(waited)
+    }
+
+    fn work(&mut self, _which: usize) -> Result<()> {
+        let Some(live) = &mut self.queue else { return Ok(()) };
+        let _ = live.kicks.read();
+        let notify = || live.calls.write(1).context("could not notify the guest");
+        if serve_queue(&mut live.queue, &live.window, &mut self.service, &mut live.pace, notify)? {
+            // Others first.
+            live.kicks.write(1).context("could not go on")?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.queue = None;
+    }
+}
+
+/// The queue of a guest, at the used index: all before it is answered, nothing after it is.
+fn take_up(setup: &QueueSetup, event_idx: bool, window: &GuestMemoryMmap) -> Result<Queue> {
+    let wrong = "the guest's queue is not set up as it must be";
+    if setup.enabled == 0 {
+        bail!("the guest does not use the queue");
+    }
+    let mut queue = Queue::new(QUEUE_SIZE).context(wrong)?;
+    queue.try_set_size(setup.entries.try_into().context(wrong)?).context(wrong)?;
+    queue.try_set_desc_table_address(GuestAddress(setup.descriptors)).context(wrong)?;
+    queue.try_set_avail_ring_address(GuestAddress(setup.driver)).context(wrong)?;
+    queue.try_set_used_ring_address(GuestAddress(setup.device)).context(wrong)?;
+    queue.set_event_idx(event_idx);
+    queue.set_ready(true);
+    if !queue.is_valid(window) {
+        bail!(wrong);
+    }
+    let used = queue.used_idx(window, Ordering::Acquire).context(wrong)?.0;
+    queue.set_next_avail(used);
+    queue.set_next_used(used);
+    Ok(queue)
+}
+
+/// How long to look for more requests after the last: as long as was allowed where the last look found some, not at all
+/// where it found none, so that a guest that is slower than this does not cost its processor.
+struct Pace {
+    most: Duration,
+    now: Duration,
+}
+
+impl Pace {
+    fn new(most: Duration) -> Self {
+        Self { most, now: most }
+    }
+
+    /// Looks for more until the time is over.
+    fn look(&mut self, mut more: impl FnMut() -> Result<bool>) -> Result<bool> {
+        let begin = Instant::now();
+        while !self.now.is_zero() && begin.elapsed() < self.now {
+            if more()? {
+                self.now = self.most;
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        self.now = Duration::ZERO;
+        Ok(false)
+    }
+
+    /// Requests came soon after notifications were asked for: looking would have found them.
+    fn was_busy(&mut self) {
+        self.now = self.most;
+    }
+}
+
+/// Requests that are answered before the device looks at anything else, such as a reset.
+const TURN: u32 = 2 * QUEUE_SIZE as u32;
+
+/// Answered requests that a guest need not be told of yet, while there are more to answer, and for how long.
+const UNSAID: u32 = 32;
+const UNSAID_TIME: Duration = Duration::from_micros(500);
+
+/// Answers what is in the queue. Returns whether the turn is over before the queue is empty.
+fn serve_queue(
+    queue: &mut Queue,
+    window: &GuestMemoryMmap,
+    service: &mut Service,
+    pace: &mut Pace,
+    mut notify: impl FnMut() -> Result<()>,
+) -> Result<bool> {
+    let wrong = "the guest's queue is broken";
+    let is_empty = |queue: &Queue| -> Result<bool> {
+        Ok(queue.avail_idx(window, Ordering::Acquire).context(wrong)?.0 == queue.next_avail())
+    };
+    let mut served = 0;
+    loop {
+        queue.disable_notification(window).context(wrong)?;
+        let (mut unsaid, mut since) = (0, Instant::now());
+        while served < TURN
+            && let Some(chain) = queue.iter(window).context(wrong)?.next()
+        {
+            let head = chain.head_index();
+            let request = Request::parse(chain, window)?;
+            let written = service.answer(request);
+            queue.add_used(window, head, written).context(wrong)?;
+            (served, unsaid) = (served + 1, unsaid + 1);
+            if unsaid >= UNSAID || since.elapsed() >= UNSAID_TIME || is_empty(queue)? {
+                if queue.needs_notification(window).context(wrong)? {
+                    notify()?;
+                }
+                (unsaid, since) = (0, Instant::now());
+            }
+        }
+        if unsaid > 0 && queue.needs_notification(window).context(wrong)? {
+            notify()?;
+        }
+        if served >= TURN {
+            return Ok(true);
+        }
+        if served > 1 {
+            pace.was_busy();
+        }
+        if pace.look(|| Ok(!is_empty(queue)?))? {
+            continue;
+        }
+        if !queue.enable_notification(window).context(wrong)? {
+            return Ok(false);
+        }
+    }
+}
+
+impl Service {
+    /// Does what a request asks for and answers it. Returns the number of bytes that were written to the guest.
+    fn answer(&mut self, mut request: Request<'_>) -> u32 {
+        let room: u64 = request.input.iter().map(|slice| slice.len() as u64).sum();
+        let result = self.execute(&mut request);
+        let (status, written) = match result {
+            Ok(written) => (VIRTIO_BLK_S_OK, written),
+            Err(Failure::Unknown) => (VIRTIO_BLK_S_UNSUPP, 0),
+            Err(Failure::Refused) => (VIRTIO_BLK_S_IOERR, 0),
+            Err(Failure::Disk(error)) => {
+                if !std::mem::replace(&mut self.failed, true) {
+                    eprintln!(
+                        "sluice-backend: {}: the disk fails: {error}; said once",
+                        String::from_utf8_lossy(&self.name).trim_end_matches('\0')
+                    );
+                }
+                (VIRTIO_BLK_S_IOERR, 0)
+            }
+        };
+        request.answer(status as u8);
+        // The answer is behind all room for data: a driver may not read past the number that it is told.
+        let written = if status == VIRTIO_BLK_S_OK { written } else { room };
+        u32::try_from(written).unwrap_or(u32::MAX).saturating_add(1)
+    }
+
+    fn execute(&mut self, request: &mut Request<'_>) -> Result<u64, Failure> {
+        let accepted = |feature: u32| self.accepted & bits(&[feature]) != 0;
+        let writes = matches!(
+            request.kind,
+            VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES | VIRTIO_BLK_T_FLUSH
+        );
+        if writes && !request.input.is_empty() || !writes && !request.output.is_empty() {
+            return Err(Failure::Refused);
+        }
+        match request.kind {
+            VIRTIO_BLK_T_IN | VIRTIO_BLK_T_OUT => {
+                let bytes = request.data_len();
+                if !self.disk.holds(request.sector, bytes) {
+                    return Err(Failure::Refused);
+                }
+                if request.kind == VIRTIO_BLK_T_IN {
+                    self.disk.transfer(&request.input, request.sector, Way::Read)?;
+                    return Ok(bytes);
+                }
+                if self.disk.read_only {
+                    return Err(Failure::Refused);
+                }
+                let write_through = !accepted(VIRTIO_BLK_F_FLUSH);
+                self.disk.transfer(&request.output, request.sector, Way::Write)?;
+                if write_through {
+                    self.disk.flush()?;
+                }
+                Ok(0)
+            }
+            VIRTIO_BLK_T_FLUSH => {
+                self.disk.flush()?;
+                Ok(0)
+            }
+            VIRTIO_BLK_T_GET_ID => {
+                let mut left = &self.name[..];
+                for slice in &request.input {
+                    let count = slice.len().min(left.len());
+                    // Within the slice: it cannot fail.
+                    let _ = slice.write_slice(&left[..count], 0);
+                    left = &left[count..];
+                }
+                Ok((self.name.len() - left.len()) as u64)
+            }
+            VIRTIO_BLK_T_DISCARD if accepted(VIRTIO_BLK_F_DISCARD) => self.clear(request),
+            VIRTIO_BLK_T_WRITE_ZEROES if accepted(VIRTIO_BLK_F_WRITE_ZEROES) => self.clear(request),
+            _ => Err(Failure::Unknown),
+        }
+    }
+
+    /// Discards or zeroes: parts of a sector, a number of sectors and flags each (Virtio 1.2, 5.2.6).
+    fn clear(&mut self, request: &mut Request<'_>) -> Result<u64, Failure> {
+        const PART: usize = 16;
+        let bytes = request.data_len();
+        if self.disk.read_only
+            || !bytes.is_multiple_of(PART as u64)
+            || bytes > (PART * MAX_CLEARED_PARTS) as u64
+        {
+            return Err(Failure::Refused);
+        }
+        let mut part = [0; PART];
+        while take(&mut request.output, &mut part).is_some() {
+            let [low, high, count, flags] = std::array::from_fn(|word| {
+                u32::from_le_bytes(std::array::from_fn(|byte| part[word * 4 + byte]))
+            });
+            let sector = u64::from(low) | u64::from(high) << 32;
+            let bytes = u64::from(count) * SECTOR;
+            let unmap = flags & VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP != 0;
+            if count > MAX_CLEARED_SECTORS || !self.disk.holds(sector, bytes) {
+                return Err(Failure::Refused);
+            }
+            let discards = request.kind == VIRTIO_BLK_T_DISCARD;
+            if flags & !VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP != 0 || discards && unmap {
+                return Err(Failure::Unknown);
+            }
+            if bytes == 0 {
+                continue;
+            }
+            match discards {
+                true => self.disk.discard(sector, bytes)?,
+                false => self.disk.write_zeros(sector, bytes, unmap)?,
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Why a request failed.
+enum Failure {
+    /// There is no such request.
+    Unknown,
+    /// It makes no sense.
+    Refused,
+    /// The disk says so.
+    Disk(std::io::Error),
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Disk(error)
+    }
+}

@@ -1,0 +1,262 @@
+//! A device file of the module `sluice-backend`: the registers and the window of a back-end function.
+//!
+//! Source: guest/linux/sluice-backend/sluice_backend.h, whose layouts are repeated here.
+
+use crate::sys::{Call, Order, Plain};
+use anyhow::{Context, Result};
+use sluice_hypercall::backend;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
+
+/// The guest's memory as far as it issued it, by I/O address; what is not issued is memory without a meaning.
+pub type Window = Arc<GuestMemoryMmap>;
+
+/// A part of the window in which the guest issued memory.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Range {
+    /// I/O address.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A queue as the guest set it up; nothing of it has been checked.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct QueueSetup {
+    /// Entries.
+    pub entries: u32,
+    /// 1 if the guest uses it.
+    pub enabled: u32,
+    /// I/O address of the descriptors.
+    pub descriptors: u64,
+    /// I/O address of the available ring.
+    pub driver: u64,
+    /// I/O address of the used ring.
+    pub device: u64,
+}
+
+/// The registers; [`sluice_hypercall::backend`] says what each means.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Info {
+    pub kind: u32,
+    pub status: u32,
+    pub state: u32,
+    pub slot: u32,
+    pub device_features: u64,
+    pub driver_features: u64,
+    pub window: u64,
+    pub queue_count: u32,
+    pub queue_size: u32,
+    pub config_len: u32,
+    pub range_count: u32,
+    pub name: [u8; backend::NAME_SIZE as usize],
+    pub source: [u8; backend::SOURCE_SIZE as usize],
+    pub config: [u8; backend::CONFIG_SIZE as usize],
+    pub ranges: [Range; backend::MAX_RANGES as usize],
+    pub queues: [QueueSetup; backend::MAX_QUEUES as usize],
+}
+
+const _: () = assert!(size_of::<Info>() == 56 + 64 + 128 + 256 + 16 * 16 + 16 * 32);
+
+impl Default for Info {
+    fn default() -> Self {
+        Self {
+            kind: 0,
+            status: 0,
+            state: 0,
+            slot: 0,
+            device_features: 0,
+            driver_features: 0,
+            window: 0,
+            queue_count: 0,
+            queue_size: 0,
+            config_len: 0,
+            range_count: 0,
+            name: [0; _],
+            source: [0; _],
+            config: [0; _],
+            ranges: Default::default(),
+            queues: Default::default(),
+        }
+    }
+}
+
+/// The driver of the guest uses its device (Virtio 1.2, 2.1).
+const DRIVER_OK: u32 = 4;
+
+impl Info {
+    /// What is behind the device, if the configuration says so in text.
+    pub fn source(&self) -> Option<&str> {
+        let end = self.source.iter().position(|byte| *byte == 0).unwrap_or(self.source.len());
+        std::str::from_utf8(&self.source[..end]).ok().filter(|text| !text.is_empty())
+    }
+
+    /// The name of the device.
+    pub fn name(&self) -> &[u8] {
+        let end = self.name.iter().position(|byte| *byte == 0).unwrap_or(self.name.len());
+        &self.name[..end]
+    }
+
+    /// The guest waits until nothing of its queues is touched any more.
+    pub fn is_resetting(&self) -> bool {
+        self.state & backend::STATE_RESETTING != 0
+    }
+
+    /// The guest has set its queues up and uses them.
+    pub fn is_live(&self) -> bool {
+        self.status & DRIVER_OK != 0 && self.state & backend::STATE_PEER != 0 && !self.is_resetting()
+    }
+}
+
+/// What the guest is offered.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Offer {
+    /// Features.
+    pub features: u64,
+    /// Number of queues.
+    pub queue_count: u32,
+    /// Most entries of one.
+    pub queue_size: u32,
+    /// Bytes of the configuration.
+    pub config_len: u32,
+    reserved: u32,
+    /// The configuration.
+    pub config: [u8; backend::CONFIG_SIZE as usize],
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self { features: 0, queue_count: 0, queue_size: 0, config_len: 0, reserved: 0, config: [0; _] }
+    }
+}
+
+impl Offer {
+    /// An offer with this configuration, which is short enough.
+    pub fn new(features: u64, queue_count: u32, queue_size: u32, config: &[u8]) -> Self {
+        let mut offer = Self { features, queue_count, queue_size, ..Self::default() };
+        offer.config[..config.len()].copy_from_slice(config);
+        offer.config_len = config.len() as u32;
+        offer
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Event {
+    queue: u32,
+    descriptor: i32,
+}
+
+// SAFETY: These are numbers in the layouts of sluice_backend.h.
+unsafe impl Plain for Info {}
+// SAFETY: As above.
+unsafe impl Plain for Offer {}
+// SAFETY: As above.
+unsafe impl Plain for Event {}
+
+const fn number(direction: u32, number: u32, size: usize) -> crate::sys::Request {
+    ioctl_expr(direction, b'L' as u32, number, size as u32)
+}
+
+// SAFETY: The module writes `struct sluice_backend_info`.
+const INFO: Call<Info> = unsafe { Call::new(number(_IOC_READ, 0, size_of::<Info>())) };
+// SAFETY: The module reads `struct sluice_backend_offer`.
+const OFFER: Call<Offer> = unsafe { Call::new(number(_IOC_WRITE, 1, size_of::<Offer>())) };
+// SAFETY: It has no argument.
+const RESET_DONE: Order = unsafe { Order::new(number(_IOC_NONE, 2, 0)) };
+// SAFETY: It has no argument.
+const NEEDS_RESET: Order = unsafe { Order::new(number(_IOC_NONE, 4, 0)) };
+// SAFETY: The module reads `struct sluice_backend_event`.
+const SET_EVENT: Call<Event> = unsafe { Call::new(number(_IOC_WRITE, 5, size_of::<Event>())) };
+// SAFETY: As above.
+const SET_KICK: Call<Event> = unsafe { Call::new(number(_IOC_WRITE, 6, size_of::<Event>())) };
+// SAFETY: As above.
+const SET_CALL: Call<Event> = unsafe { Call::new(number(_IOC_WRITE, 7, size_of::<Event>())) };
+
+/// An open device file.
+pub struct Function {
+    file: File,
+}
+
+impl Function {
+    /// Opens the file. One whose last program has just ended can be in use for a moment.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        Ok(Self { file: file.with_context(|| format!("could not open {}", path.display()))? })
+    }
+
+    /// The registers.
+    pub fn info(&self) -> Result<Info> {
+        INFO.get(&self.file).context("could not read the registers")
+    }
+
+    /// Maps the window.
+    pub fn window(&self, bytes: u64) -> Result<Window> {
+        let failed = "could not map the window";
+        let size = usize::try_from(bytes).context(failed)?;
+        let offset = FileOffset::new(self.file.try_clone().context(failed)?, 0);
+        let region = MmapRegionBuilder::new(size)
+            .with_file_offset(offset)
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
+            .build()
+            .context(failed)?;
+        let region = GuestRegionMmap::new(region, GuestAddress(0)).context(failed)?;
+        Ok(Arc::new(GuestMemoryMmap::from_regions(vec![region]).context(failed)?))
+    }
+
+    /// Offers the device to its guest.
+    pub fn offer(&self, offer: &Offer) -> Result<()> {
+        OFFER.set(&self.file, offer).map_err(|error| match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => {
+                anyhow::anyhow!("the guest uses features that this daemon does not offer: restart the guest")
+            }
+            _ => anyhow::Error::new(error).context("the hypervisor refuses the offer"),
+        })
+    }
+
+    /// Says that nothing of the queues is touched any more.
+    pub fn reset_done(&self) -> Result<()> {
+        RESET_DONE.give(&self.file).context("could not finish the reset")
+    }
+
+    /// Tells the guest that the device cannot go on.
+    pub fn needs_reset(&self) -> Result<()> {
+        NEEDS_RESET.give(&self.file).context("could not ask for a reset")
+    }
+
+    /// An event that says that the registers may have changed.
+    pub fn changes(&self) -> Result<EventFd> {
+        self.event(&SET_EVENT, 0)
+    }
+
+    /// An event that says that the guest made buffers available.
+    pub fn kicks(&self, queue: u32) -> Result<EventFd> {
+        self.event(&SET_KICK, queue)
+    }
+
+    /// An event by which the guest is told of used buffers.
+    pub fn calls(&self, queue: u32) -> Result<EventFd> {
+        self.event(&SET_CALL, queue)
+    }
+
+    fn event(&self, call: &Call<Event>, queue: u32) -> Result<EventFd> {
+        let make = || -> io::Result<EventFd> {
+            let event = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?;
+            call.set(&self.file, &Event { queue, descriptor: event.as_raw_fd() })?;
+            Ok(event)
+        };
+        make().context("could not connect an event")
+    }
+}

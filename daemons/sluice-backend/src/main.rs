@@ -1,0 +1,92 @@
+//! Serves the virtio devices of guests from a driver domain: one thread for each `/dev/sluice/GUEST.DEVICE`, also for those
+//! that come later.
+//!
+//! A disk is a file or block device ([`disk`], [`blk`]); a network card is the kernel's vhost-net between the guest's queues
+//! and a tap on a bridge ([`net`]). [`function`] is the device file, [`serve`] the life of a device.
+//!
+//! # After a crash
+//! What the daemon knows of a queue is in the guest's memory: all requests up to the used index are answered, none after it
+//! is. A daemon that comes up takes every queue up there, so that a request whose answer was not written yet is done again.
+//! This is right because requests are answered in order, a write is on its disk before it is answered, and doing a read or
+//! a write twice is doing it once: the guest does not touch its buffers before the answer. For a network card it means that
+//! a few packets may be sent twice.
+
+mod blk;
+mod disk;
+mod function;
+mod net;
+mod request;
+mod serve;
+mod sys;
+mod tap;
+
+use clap::Parser;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Serves guests' virtio disks and network cards from a driver domain.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where the device files are.
+    #[arg(long, default_value = "/dev/sluice")]
+    devices: PathBuf,
+    /// A folder with an empty file for each device that is offered to its guest.
+    #[arg(long, default_value = "/run/sluice-backend")]
+    state: PathBuf,
+    /// How long a disk's queue is looked at for more requests before its guest has to notify again, in microseconds.
+    #[arg(long, default_value_t = 50)]
+    poll: u64,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    std::fs::create_dir_all(&arguments.state)?;
+    for entry in std::fs::read_dir(&arguments.state)? {
+        std::fs::remove_file(entry?.path())?;
+    }
+    let served = Arc::new(Mutex::new(BTreeSet::new()));
+    loop {
+        for path in device_files(&arguments.devices) {
+            let fresh = served.lock().map(|mut served| served.insert(path.clone())).unwrap_or(false);
+            if fresh {
+                let (arguments, served) = (arguments.clone(), Arc::clone(&served));
+                std::thread::spawn(move || {
+                    keep_serving(&path, &arguments);
+                    let _ = served.lock().map(|mut served| served.remove(&path));
+                });
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Files of the folder, if it is there yet.
+fn device_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// Serves a device until its file is gone, again and again. What is wrong is said once, not each time.
+fn keep_serving(path: &Path, arguments: &Arguments) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mark = arguments.state.join(&name);
+    let mut said = String::new();
+    while path.exists() {
+        let end = serve::serve(path, Duration::from_micros(arguments.poll), || {
+            println!("sluice-backend: {name} is offered to its guest");
+            std::fs::write(&mark, "")
+        });
+        let _ = std::fs::remove_file(&mark);
+        if let Err(error) = end {
+            let text = format!("{error:#}");
+            if text != said {
+                eprintln!("sluice-backend: {name}: {text}");
+                said = text;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}

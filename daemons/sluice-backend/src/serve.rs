@@ -1,0 +1,122 @@
+//! The life of one device: offered, taken by a guest's driver, reset, taken again.
+
+use crate::blk::Blk;
+use crate::function::{Function, Info, Offer, Window};
+use crate::net::Net;
+use anyhow::{Context, Result, bail};
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::time::Duration;
+use virtio_bindings::virtio_ids::{VIRTIO_ID_BLOCK, VIRTIO_ID_NET};
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+
+/// What is served: a disk, a network card.
+pub trait Device {
+    /// What the guest is offered.
+    fn offer(&self) -> Offer;
+
+    /// Takes the guest's queues up where the last life of the daemon left them, which for a guest that has just set them up is
+    /// the beginning. Returns what to wait for; the place in the list is what [`Device::work`] gets.
+    fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>>;
+
+    /// Something that was waited for has happened.
+    ///
+    /// # Errors
+    /// The guest broke a rule, so that the device cannot go on.
+    fn work(&mut self, which: usize) -> Result<()>;
+
+    /// Touches no queue any more.
+    fn stop(&mut self);
+}
+
+/// What an event is about: the registers, or a place in the list of the device.
+const CHANGES: u64 = u64::MAX;
+
+/// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
+pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
+    let function = Function::open(path)?;
+    let info = function.info()?;
+    let mut device: Box<dyn Device> = match info.kind {
+        VIRTIO_ID_BLOCK => Box::new(Blk::open(&info, poll)?),
+        VIRTIO_ID_NET => Box::new(Net::open(&info)?),
+        kind => bail!("virtio devices of type {kind} are not known, only network cards (1) and disks (2)"),
+    };
+    let window = function.window(info.window)?;
+    let changes = function.changes()?;
+    let epoll = Epoll::new().context("could not wait for events")?;
+    watch(&epoll, std::os::fd::AsRawFd::as_raw_fd(&changes), CHANGES)?;
+    function.offer(&device.offer())?;
+    offered().context("could not note that the device is offered")?;
+
+    let mut state = State::Idle;
+    let mut events = [EpollEvent::default(); 8];
+    loop {
+        let count = match epoll.wait(-1, &mut events) {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error).context("could not wait for events"),
+        };
+        for event in &events[..count] {
+            if event.data() == CHANGES {
+                let _ = changes.read();
+                state = follow(state, &mut *device, &function, &window, &epoll)?;
+            } else if state == State::Running
+                && let Err(error) = device.work(event.data() as usize)
+            {
+                state = give_up(&mut *device, &function, &error)?;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Running,
+    /// Something is wrong, and the guest has been told; its reset is waited for.
+    Broken,
+}
+
+/// Does what the registers say.
+fn follow(
+    mut state: State,
+    device: &mut dyn Device,
+    function: &Function,
+    window: &Window,
+    epoll: &Epoll,
+) -> Result<State> {
+    let mut info = function.info()?;
+    if !info.is_live() && state != State::Idle {
+        device.stop();
+        state = State::Idle;
+    }
+    if info.is_resetting() {
+        function.reset_done()?;
+        info = function.info()?;
+    }
+    if !info.is_live() || state != State::Idle {
+        return Ok(state);
+    }
+    match device.start(function, window, &info) {
+        Ok(waited) => {
+            for (place, descriptor) in (0..).zip(waited) {
+                watch(epoll, descriptor, place)?;
+            }
+            Ok(State::Running)
+        }
+        Err(error) => give_up(device, function, &error),
+    }
+}
+
+fn give_up(device: &mut dyn Device, function: &Function, error: &anyhow::Error) -> Result<State> {
+    let info = function.info()?;
+    eprintln!("sluice-backend: {}: stopped: {error:#}", String::from_utf8_lossy(info.name()));
+    device.stop();
+    function.needs_reset()?;
+    Ok(State::Broken)
+}
+
+fn watch(epoll: &Epoll, descriptor: RawFd, token: u64) -> Result<()> {
+    let event = EpollEvent::new(EventSet::IN, token);
+    epoll.ctl(ControlOperation::Add, descriptor, event).context("could not wait for events")
+}

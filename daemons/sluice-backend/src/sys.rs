@@ -1,0 +1,155 @@
+//! System calls that no crate wraps. All unsafe code of the daemon is here.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use vm_memory::VolatileSlice;
+use vmm_sys_util::ioctl::{ioctl, ioctl_with_mut_ref, ioctl_with_ref};
+
+/// A number of an ioctl.
+pub type Request = libc::c_ulong;
+
+fn check(answer: libc::c_int) -> io::Result<()> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A type that holds nothing but plain numbers, in the layout of the kernel's.
+///
+/// # Safety
+/// Every pattern of bits is a value, and there is no pointer in it.
+pub unsafe trait Plain: Default {}
+
+// SAFETY: These are numbers.
+unsafe impl Plain for i32 {}
+// SAFETY: As above.
+unsafe impl Plain for u32 {}
+// SAFETY: As above.
+unsafe impl Plain for u64 {}
+// SAFETY: As above.
+unsafe impl Plain for [u64; 2] {}
+
+/// What a request takes or gives, whose number names the type's size, or which is known to be of this type.
+pub struct Call<T> {
+    number: Request,
+    kind: std::marker::PhantomData<T>,
+}
+
+impl<T: Plain> Call<T> {
+    /// # Safety
+    /// The request reads or writes a `T` at its argument, and nothing else of the caller's memory.
+    pub const unsafe fn new(number: Request) -> Self {
+        Self { number, kind: std::marker::PhantomData }
+    }
+
+    /// Asks with a value.
+    pub fn set(&self, file: &impl AsRawFd, value: &T) -> io::Result<()> {
+        // SAFETY: The request reads a `T` (see `new`), and `value` is one.
+        check(unsafe { ioctl_with_ref(file, self.number, value) })
+    }
+
+    /// Asks for a value.
+    pub fn get(&self, file: &impl AsRawFd) -> io::Result<T> {
+        let mut value = T::default();
+        self.update(file, &mut value)?;
+        Ok(value)
+    }
+
+    /// Asks with a value that the answer replaces.
+    pub fn update(&self, file: &impl AsRawFd, value: &mut T) -> io::Result<()> {
+        // SAFETY: The request reads and writes a `T` (see `new`), of which every pattern of bits is a value.
+        check(unsafe { ioctl_with_mut_ref(file, self.number, value) })
+    }
+}
+
+/// A request without an argument.
+pub struct Order(Request);
+
+impl Order {
+    /// # Safety
+    /// The request touches no memory of the caller's.
+    pub const unsafe fn new(number: Request) -> Self {
+        Self(number)
+    }
+
+    /// Asks.
+    pub fn give(&self, file: &impl AsRawFd) -> io::Result<()> {
+        // SAFETY: No memory is touched (see `new`).
+        check(unsafe { ioctl(file, self.0) })
+    }
+
+    /// Asks with a number.
+    pub fn give_number(&self, file: &impl AsRawFd, number: libc::c_ulong) -> io::Result<()> {
+        // SAFETY: The argument is a number, and no memory is touched (see `new`).
+        check(unsafe { libc::ioctl(file.as_raw_fd(), self.0, number) })
+    }
+}
+
+/// Which way data go between a file and memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the file to memory.
+    Read,
+    /// From memory to the file.
+    Write,
+}
+
+/// Moves all of these bytes, from this offset of the file on. A file that ends early is an error.
+pub fn transfer(file: RawFd, slices: &[VolatileSlice<'_>], offset: u64, way: Way) -> io::Result<()> {
+    // Guards keep what is behind the addresses.
+    let guards: Vec<_> = slices.iter().map(VolatileSlice::ptr_guard_mut).collect();
+    let mut parts: Vec<libc::iovec> = guards
+        .iter()
+        .map(|guard| libc::iovec { iov_base: guard.as_ptr().cast(), iov_len: guard.len() })
+        .collect();
+    let mut rest = &mut parts[..];
+    let mut offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    while !rest.is_empty() {
+        let count = rest.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
+        // SAFETY: Each part is memory of the slices, which `guards` keeps. Nothing in Rust refers to it, since it is a guest's, which may
+        // change it at any time.
+        let moved = unsafe {
+            match way {
+                Way::Read => libc::preadv(file, rest.as_ptr(), count, offset),
+                Way::Write => libc::pwritev(file, rest.as_ptr(), count, offset),
+            }
+        };
+        let moved = match moved {
+            0 if rest.iter().all(|part| part.iov_len == 0) => return Ok(()),
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            1.. => moved as usize,
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => continue,
+                error => return Err(error),
+            },
+        };
+        offset = offset.saturating_add(moved as libc::off_t);
+        rest = advance(rest, moved);
+    }
+    Ok(())
+}
+
+/// What is left of the parts after their first bytes.
+fn advance(mut parts: &mut [libc::iovec], mut bytes: usize) -> &mut [libc::iovec] {
+    while let Some(first) = parts.first_mut() {
+        if bytes < first.iov_len {
+            first.iov_base = first.iov_base.wrapping_byte_add(bytes);
+            first.iov_len -= bytes;
+            break;
+        }
+        bytes -= first.iov_len;
+        parts = &mut parts[1..];
+    }
+    parts
+}
+
+/// Changes the space behind a part of a file (fallocate(2)).
+pub fn allocate(file: RawFd, mode: libc::c_int, offset: u64, bytes: u64) -> io::Result<()> {
+    let number =
+        |value| libc::off_t::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    // SAFETY: No memory is touched.
+    check(unsafe { libc::fallocate(file, mode, number(offset)?, number(bytes)?) })
+}
+
+/// A datagram socket, which stands for the network in requests about interfaces.
+pub fn network() -> io::Result<std::os::fd::OwnedFd> {
+    std::net::UdpSocket::bind(("127.0.0.1", 0)).map(Into::into)
+}

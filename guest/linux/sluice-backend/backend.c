@@ -1,0 +1,770 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Back-end functions of the Sluice hypervisor: a guest's virtio device, as the
+ * domain that serves it sees it.
+ *
+ * Each function becomes /dev/sluice/GUEST.DEVICE (sluice_backend.h). The window
+ * on the guest's memory gets struct pages, so that O_DIRECT and vhost take it.
+ * A queue's message signals an eventfd; an eventfd has the guest told by a
+ * hypercall. No data pass through the module.
+ *
+ * Locks: names_lock; backend->lock (calls of the program, and removal), then
+ * backend->window_lock (page faults against removal). What interrupts and wake-ups use
+ * changes only while its interrupt is free, or its wait queue entry removed.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/compat.h>
+#include <linux/delay.h>
+#include <linux/eventfd.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/interrupt.h>
+#include <linux/io.h>
+#include <linux/kref.h>
+#include <linux/kvm_para.h>
+#include <linux/list.h>
+#include <linux/memremap.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/poll.h>
+#include <linux/rwsem.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
+
+#include "sluice.h"
+#include "sluice_backend.h"
+
+static_assert(SLUICE_BACKEND_NAME_SIZE == SLUICE_NAME_SIZE);
+static_assert(SLUICE_BACKEND_SOURCE_SIZE == SLUICE_SOURCE_SIZE);
+static_assert(SLUICE_BACKEND_CONFIG_SIZE == SLUICE_CONFIG_SIZE);
+static_assert(SLUICE_BACKEND_RANGE_COUNT == SLUICE_MAX_RANGES);
+static_assert(SLUICE_BACKEND_QUEUE_COUNT == SLUICE_MAX_QUEUES);
+
+/* Alignment that a window needs to get struct pages. */
+#define WINDOW_ALIGN (PAGES_PER_SUBSECTION * PAGE_SIZE)
+/* Pages that one fault maps: software reads neighbouring ones soon. */
+#define PAGES_PER_FAULT 16
+
+struct backend;
+
+/* A message, and the eventfd that it signals while its interrupt is requested. */
+struct message {
+	struct eventfd_ctx *event;
+};
+
+/* An eventfd whose signal becomes a notification of the guest. */
+struct call {
+	struct backend *backend;
+	struct eventfd_ctx *event; /* NULL: there is none */
+	u32 queue;
+	wait_queue_entry_t wait;
+	poll_table table;
+};
+
+struct backend {
+	struct kref users; /* the function, and its open file */
+	struct list_head entry; /* in backends */
+	char name[SLUICE_NAME_SIZE];
+	char misc_name[SLUICE_NAME_SIZE + 8];
+	char node_name[SLUICE_NAME_SIZE + 8];
+	struct miscdevice misc;
+
+	struct mutex lock;
+	struct pci_dev *pdev; /* NULL: the function is gone */
+	void __iomem *registers;
+	bool open;
+	struct message messages[SLUICE_VECTORS];
+	struct call calls[SLUICE_MAX_QUEUES];
+	u32 slot;
+
+	struct rw_semaphore window_lock;
+	bool window_gone;
+	struct address_space *mapping; /* of the open file */
+	struct dev_pagemap pagemap;
+	u64 window_size;
+};
+
+static LIST_HEAD(backends);
+static DEFINE_MUTEX(names_lock); /* backends */
+
+static void backend_free(struct kref *users)
+{
+	kfree(container_of(users, struct backend, users));
+}
+
+static u32 get32(struct backend *backend, u32 offset)
+{
+	return ioread32(backend->registers + offset);
+}
+
+static u64 get64(struct backend *backend, u32 offset)
+{
+	return get32(backend, offset) | (u64)get32(backend, offset + 4) << 32;
+}
+
+static void put32(struct backend *backend, u32 offset, u32 value)
+{
+	iowrite32(value, backend->registers + offset);
+}
+
+static void get_bytes(struct backend *backend, u32 offset, void *to, size_t len)
+{
+	u8 *bytes = to;
+	size_t i;
+
+	for (i = 0; i < len; i += 4) {
+		__le32 word = cpu_to_le32(get32(backend, offset + i));
+
+		memcpy(bytes + i, &word, min_t(size_t, 4, len - i));
+	}
+}
+
+static void put_config(struct backend *backend, const u8 *bytes, u32 len)
+{
+	u32 i;
+
+	for (i = 0; i < len; i += 4) {
+		__le32 word = 0;
+
+		memcpy(&word, bytes + i, min_t(u32, 4, len - i));
+		put32(backend, SLUICE_CONFIG + i, le32_to_cpu(word));
+	}
+}
+
+/* Gives a command, and tells what came of it. */
+static int command(struct backend *backend, u32 number)
+{
+	put32(backend, SLUICE_CONTROL, number);
+	switch (get32(backend, SLUICE_CONTROL)) {
+	case 0:
+		return 0;
+	case SLUICE_REFUSED_COMMAND:
+		return -EPROTO;
+	case SLUICE_REFUSED_RANGE:
+		return -ERANGE;
+	case SLUICE_REFUSED_FEATURES:
+		return -EOPNOTSUPP;
+	default:
+		return -EIO;
+	}
+}
+
+/* The window. */
+
+static vm_fault_t window_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct backend *backend = vma->vm_private_data;
+	u64 pages = backend->window_size >> PAGE_SHIFT;
+	vm_fault_t answer = VM_FAULT_SIGBUS;
+	unsigned long address = vmf->address & PAGE_MASK;
+	unsigned long pfn;
+	int i;
+
+	if (vmf->pgoff >= pages)
+		return VM_FAULT_SIGBUS;
+	down_read(&backend->window_lock);
+	if (backend->window_gone)
+		goto out;
+	pfn = PHYS_PFN(backend->pagemap.range.start) + vmf->pgoff;
+	for (i = 0; i < PAGES_PER_FAULT; i++) {
+		int error;
+
+		if (address >= vma->vm_end || vmf->pgoff + i >= pages)
+			break;
+		error = vm_insert_page(vma, address, pfn_to_page(pfn + i));
+		/* Another thread's fault may have mapped it: that will do. */
+		if (error && error != -EBUSY) {
+			if (i == 0)
+				answer = vmf_error(error);
+			break;
+		}
+		answer = VM_FAULT_NOPAGE;
+		address += PAGE_SIZE;
+	}
+out:
+	up_read(&backend->window_lock);
+	return answer;
+}
+
+static const struct vm_operations_struct window_operations = {
+	.fault = window_fault,
+};
+
+static int backend_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct backend *backend = file->private_data;
+	u64 pages = backend->window_size >> PAGE_SHIFT;
+
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	if (vma->vm_pgoff > pages || vma_pages(vma) > pages - vma->vm_pgoff)
+		return -EINVAL;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	vm_flags_set(vma, VM_MIXEDMAP | VM_DONTDUMP | VM_DONTEXPAND);
+#else
+	vma->vm_flags |= VM_MIXEDMAP | VM_DONTDUMP | VM_DONTEXPAND;
+#endif
+	vma->vm_ops = &window_operations;
+	vma->vm_private_data = backend;
+	return 0;
+}
+
+static loff_t backend_llseek(struct file *file, loff_t offset, int whence)
+{
+	struct backend *backend = file->private_data;
+
+	return fixed_size_llseek(file, offset, whence, backend->window_size);
+}
+
+/* Messages: from the guest. */
+
+static irqreturn_t message_arrived(int irq, void *data)
+{
+	struct message *message = data;
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
+	eventfd_signal(message->event);
+#else
+	eventfd_signal(message->event, 1);
+#endif
+	return IRQ_HANDLED;
+}
+
+static void drop_message(struct backend *backend, u32 vector)
+{
+	struct message *message = &backend->messages[vector];
+
+	if (!message->event)
+		return;
+	free_irq(pci_irq_vector(backend->pdev, vector), message);
+	eventfd_ctx_put(message->event);
+	message->event = NULL;
+}
+
+/* What the message tells of may have happened before: the eventfd is signalled. */
+static int set_message(struct backend *backend, u32 vector, int fd)
+{
+	struct message *message = &backend->messages[vector];
+	struct eventfd_ctx *event;
+	int error;
+
+	drop_message(backend, vector);
+	if (fd == -1)
+		return 0;
+	event = eventfd_ctx_fdget(fd);
+	if (IS_ERR(event))
+		return PTR_ERR(event);
+	message->event = event;
+	error = request_irq(pci_irq_vector(backend->pdev, vector),
+			    message_arrived, 0, backend->misc_name, message);
+	if (error) {
+		message->event = NULL;
+		eventfd_ctx_put(event);
+		return error;
+	}
+	message_arrived(0, message);
+	return 0;
+}
+
+/* Calls: to the guest. */
+
+static void notify_guest(struct call *call)
+{
+	kvm_hypercall2(SLUICE_NOTIFY, call->backend->slot, call->queue);
+}
+
+/* Runs with interrupts off under the eventfd's lock. */
+static int call_signalled(wait_queue_entry_t *wait, unsigned int mode, int sync,
+			  void *key)
+{
+	struct call *call = container_of(wait, struct call, wait);
+	u64 count;
+
+	if (key_to_poll(key) & EPOLLIN) {
+		eventfd_ctx_do_read(call->event, &count);
+		notify_guest(call);
+	}
+	return 0;
+}
+
+static void call_queue(struct file *file, wait_queue_head_t *head,
+		       poll_table *table)
+{
+	struct call *call = container_of(table, struct call, table);
+
+	add_wait_queue(head, &call->wait);
+}
+
+static void drop_call(struct call *call)
+{
+	u64 count;
+
+	if (!call->event)
+		return;
+	eventfd_ctx_remove_wait_queue(call->event, &call->wait, &count);
+	eventfd_ctx_put(call->event);
+	call->event = NULL;
+}
+
+static int set_call(struct backend *backend, u32 queue, int fd)
+{
+	struct call *call = &backend->calls[queue];
+	struct eventfd_ctx *event;
+	struct file *file;
+
+	drop_call(call);
+	if (fd == -1)
+		return 0;
+	file = eventfd_fget(fd);
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	event = eventfd_ctx_fileget(file);
+	if (IS_ERR(event)) {
+		fput(file);
+		return PTR_ERR(event);
+	}
+	call->event = event;
+	init_waitqueue_func_entry(&call->wait, call_signalled);
+	init_poll_funcptr(&call->table, call_queue);
+	/* It may have been signalled before we listened. */
+	if (vfs_poll(file, &call->table) & EPOLLIN)
+		notify_guest(call);
+	/* The eventfd's queue of waiters lives as long as our reference to the context. */
+	fput(file);
+	return 0;
+}
+
+/* What the program asks. */
+
+static int get_info(struct backend *backend, void __user *to)
+{
+	struct sluice_backend_info *info;
+	u32 i;
+	int error = 0;
+
+	info = kzalloc(sizeof(*info), GFP_KERNEL);
+	if (!info)
+		return -ENOMEM;
+	info->kind = get32(backend, SLUICE_KIND);
+	info->state = get32(backend, SLUICE_STATE);
+	info->status = get32(backend, SLUICE_STATUS);
+	info->slot = backend->slot;
+	info->device_features = get64(backend, SLUICE_DEVICE_FEATURES);
+	info->driver_features = get64(backend, SLUICE_DRIVER_FEATURES);
+	info->window = backend->window_size;
+	info->queue_count = min_t(u32, get32(backend, SLUICE_QUEUES),
+				  SLUICE_MAX_QUEUES);
+	info->queue_size = get32(backend, SLUICE_QUEUE_SIZE);
+	info->config_len = min_t(u32, get32(backend, SLUICE_CONFIG_LEN),
+				 SLUICE_CONFIG_SIZE);
+	info->range_count = min_t(u32, get32(backend, SLUICE_RANGES),
+				  SLUICE_MAX_RANGES);
+	memcpy(info->name, backend->name, sizeof(info->name));
+	get_bytes(backend, SLUICE_SOURCE, info->source, sizeof(info->source));
+	get_bytes(backend, SLUICE_CONFIG, info->config, sizeof(info->config));
+	for (i = 0; i < info->range_count; i++) {
+		u32 at = SLUICE_RANGE + i * SLUICE_RANGE_STRIDE;
+
+		info->ranges[i].offset = get64(backend, at);
+		info->ranges[i].bytes = get64(backend, at + 8);
+	}
+	for (i = 0; i < info->queue_count; i++) {
+		struct sluice_backend_queue *queue = &info->queues[i];
+		u32 at = SLUICE_QUEUE + i * SLUICE_QUEUE_STRIDE;
+
+		queue->entries = get32(backend, at + SLUICE_QUEUE_ENTRIES);
+		queue->enabled = get32(backend, at + SLUICE_QUEUE_ENABLED);
+		queue->descriptors = get64(backend, at + SLUICE_QUEUE_DESC);
+		queue->driver = get64(backend, at + SLUICE_QUEUE_DRIVER);
+		queue->device = get64(backend, at + SLUICE_QUEUE_DEVICE);
+	}
+	if (copy_to_user(to, info, sizeof(*info)))
+		error = -EFAULT;
+	kfree(info);
+	return error;
+}
+
+static int offer(struct backend *backend, const void __user *from)
+{
+	struct sluice_backend_offer *offer;
+	int error = -ERANGE;
+
+	offer = memdup_user(from, sizeof(*offer));
+	if (IS_ERR(offer))
+		return PTR_ERR(offer);
+	if (offer->config_len > SLUICE_CONFIG_SIZE)
+		goto out;
+	put32(backend, SLUICE_DEVICE_FEATURES, lower_32_bits(offer->features));
+	put32(backend, SLUICE_DEVICE_FEATURES + 4,
+	      upper_32_bits(offer->features));
+	put32(backend, SLUICE_QUEUES, offer->queue_count);
+	put32(backend, SLUICE_QUEUE_SIZE, offer->queue_size);
+	put32(backend, SLUICE_CONFIG_LEN, offer->config_len);
+	put_config(backend, offer->config, offer->config_len);
+	error = command(backend, SLUICE_CONTROL_OFFER);
+out:
+	kfree(offer);
+	return error;
+}
+
+static int config_changed(struct backend *backend, const void __user *from)
+{
+	struct sluice_backend_config config;
+
+	if (copy_from_user(&config, from, sizeof(config)))
+		return -EFAULT;
+	if (config.len > SLUICE_CONFIG_SIZE)
+		return -ERANGE;
+	put_config(backend, config.bytes, config.len);
+	return command(backend, SLUICE_CONTROL_CONFIG_CHANGED);
+}
+
+static long call_of_program(struct backend *backend, unsigned int number,
+			    void __user *argument)
+{
+	struct sluice_backend_event event;
+
+	switch (number) {
+	case SLUICE_BACKEND_INFO:
+		return get_info(backend, argument);
+	case SLUICE_BACKEND_OFFER:
+		return offer(backend, argument);
+	case SLUICE_BACKEND_RESET_DONE:
+		return command(backend, SLUICE_CONTROL_RESET_DONE);
+	case SLUICE_BACKEND_CONFIG_CHANGED:
+		return config_changed(backend, argument);
+	case SLUICE_BACKEND_NEEDS_RESET:
+		return command(backend, SLUICE_CONTROL_NEEDS_RESET);
+	case SLUICE_BACKEND_SET_EVENT:
+	case SLUICE_BACKEND_SET_KICK:
+	case SLUICE_BACKEND_SET_CALL:
+		if (copy_from_user(&event, argument, sizeof(event)))
+			return -EFAULT;
+		if (number == SLUICE_BACKEND_SET_EVENT)
+			return set_message(backend, SLUICE_CHANGED_VECTOR,
+					   event.fd);
+		if (event.queue >= SLUICE_MAX_QUEUES)
+			return -ERANGE;
+		if (number == SLUICE_BACKEND_SET_CALL)
+			return set_call(backend, event.queue, event.fd);
+		return set_message(backend, SLUICE_KICK_VECTOR + event.queue,
+				   event.fd);
+	default:
+		return -ENOTTY;
+	}
+}
+
+static long backend_ioctl(struct file *file, unsigned int number,
+			  unsigned long argument)
+{
+	struct backend *backend = file->private_data;
+	long answer;
+
+	mutex_lock(&backend->lock);
+	answer = backend->pdev ? call_of_program(backend, number,
+						 (void __user *)argument) :
+				 -ENODEV;
+	mutex_unlock(&backend->lock);
+	return answer;
+}
+
+static int backend_open(struct inode *inode, struct file *file)
+{
+	struct backend *backend =
+		container_of(file->private_data, struct backend, misc);
+	int error = 0;
+
+	mutex_lock(&backend->lock);
+	if (!backend->pdev) {
+		error = -ENODEV;
+	} else if (backend->open) {
+		error = -EBUSY;
+	} else {
+		kref_get(&backend->users);
+		backend->open = true;
+		backend->mapping = file->f_mapping;
+		file->private_data = backend;
+	}
+	mutex_unlock(&backend->lock);
+	return error;
+}
+
+static void drop_events(struct backend *backend)
+{
+	u32 i;
+
+	for (i = 0; i < SLUICE_VECTORS; i++)
+		drop_message(backend, i);
+	for (i = 0; i < SLUICE_MAX_QUEUES; i++)
+		drop_call(&backend->calls[i]);
+}
+
+static int backend_release(struct inode *inode, struct file *file)
+{
+	struct backend *backend = file->private_data;
+
+	mutex_lock(&backend->lock);
+	if (backend->pdev)
+		drop_events(backend);
+	backend->mapping = NULL;
+	backend->open = false;
+	mutex_unlock(&backend->lock);
+	kref_put(&backend->users, backend_free);
+	return 0;
+}
+
+static const struct file_operations backend_operations = {
+	.owner = THIS_MODULE,
+	.open = backend_open,
+	.release = backend_release,
+	.llseek = backend_llseek,
+	.mmap = backend_mmap,
+	.unlocked_ioctl = backend_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+};
+
+/* The function. */
+
+/* A name that can be a file's: letters, digits, '-', '_' and dots inside. */
+static bool name_is_plain(const char *name)
+{
+	size_t len = strnlen(name, SLUICE_NAME_SIZE);
+	size_t i;
+
+	if (len == 0 || len == SLUICE_NAME_SIZE || name[0] == '.')
+		return false;
+	for (i = 0; i < len; i++) {
+		char c = name[i];
+
+		if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') &&
+		    !(c >= '0' && c <= '9') && !strchr("-_.", c))
+			return false;
+	}
+	return true;
+}
+
+static int claim_name(struct backend *backend)
+{
+	struct backend *other;
+	int error = 0;
+
+	mutex_lock(&names_lock);
+	list_for_each_entry(other, &backends, entry)
+		if (!strcmp(other->name, backend->name))
+			error = -EEXIST;
+	if (!error)
+		list_add(&backend->entry, &backends);
+	mutex_unlock(&names_lock);
+	return error;
+}
+
+static void release_name(struct backend *backend)
+{
+	mutex_lock(&names_lock);
+	list_del(&backend->entry);
+	mutex_unlock(&names_lock);
+}
+
+static int map_window(struct backend *backend)
+{
+	struct pci_dev *pdev = backend->pdev;
+	u64 start = pci_resource_start(pdev, SLUICE_WINDOW_BAR);
+	u64 size = pci_resource_len(pdev, SLUICE_WINDOW_BAR);
+	void *window;
+
+	if (!size || !IS_ALIGNED(start | size, WINDOW_ALIGN)) {
+		dev_err(&pdev->dev,
+			"the window is not in whole parts of %lu KiB\n",
+			WINDOW_ALIGN / 1024);
+		return -EINVAL;
+	}
+	backend->pagemap.type = MEMORY_DEVICE_GENERIC;
+	backend->pagemap.range.start = start;
+	backend->pagemap.range.end = start + size - 1;
+	backend->pagemap.nr_range = 1;
+	window = memremap_pages(&backend->pagemap, dev_to_node(&pdev->dev));
+	if (IS_ERR(window)) {
+		dev_err(&pdev->dev, "no struct pages for the window: %ld\n",
+			PTR_ERR(window));
+		return PTR_ERR(window);
+	}
+	backend->window_size = size;
+	return 0;
+}
+
+/*
+ * memunmap_pages does not wait for others' references to pages of this type,
+ * such as those of direct I/O: we do.
+ */
+static void unmap_window(struct backend *backend)
+{
+	unsigned long pfn = PHYS_PFN(backend->pagemap.range.start);
+	unsigned long end = pfn + (backend->window_size >> PAGE_SHIFT);
+	unsigned int waited = 0;
+
+	for (; pfn < end; pfn++) {
+		while (page_count(pfn_to_page(pfn)) > 1) {
+			msleep(20);
+			if (++waited == 500)
+				pr_warn("%s: something still uses pages of the window\n",
+					backend->name);
+		}
+		if (!(pfn & 0xffff))
+			cond_resched();
+	}
+	memunmap_pages(&backend->pagemap);
+}
+
+static int check_registers(struct backend *backend)
+{
+	struct device *dev = &backend->pdev->dev;
+	u32 magic = get32(backend, SLUICE_MAGIC);
+	u32 version = get32(backend, SLUICE_VERSION);
+
+	if (magic != SLUICE_MAGIC_VALUE || version != SLUICE_VERSION_VALUE) {
+		dev_err(dev,
+			"magic number %#x, version %u of the interface: this driver knows version %u\n",
+			magic, version, SLUICE_VERSION_VALUE);
+		return -ENODEV;
+	}
+	get_bytes(backend, SLUICE_NAME, backend->name, SLUICE_NAME_SIZE);
+	if (!name_is_plain(backend->name)) {
+		dev_err(dev, "its name cannot be that of a file\n");
+		return -EINVAL;
+	}
+	backend->slot = get32(backend, SLUICE_SLOT);
+	return 0;
+}
+
+static int backend_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct backend *backend;
+	int error;
+	u32 i;
+
+	backend = kzalloc(sizeof(*backend), GFP_KERNEL);
+	if (!backend)
+		return -ENOMEM;
+	kref_init(&backend->users);
+	mutex_init(&backend->lock);
+	init_rwsem(&backend->window_lock);
+	backend->pdev = pdev;
+	for (i = 0; i < SLUICE_MAX_QUEUES; i++) {
+		backend->calls[i].backend = backend;
+		backend->calls[i].queue = i;
+	}
+
+	error = pci_enable_device_mem(pdev);
+	if (error)
+		goto free;
+	error = pci_request_regions(pdev, KBUILD_MODNAME);
+	if (error)
+		goto disable;
+	pci_set_master(pdev);
+	error = -EINVAL;
+	if (pci_resource_len(pdev, SLUICE_REGISTERS_BAR) <
+	    SLUICE_REGISTERS_SIZE)
+		goto release;
+	error = -ENOMEM;
+	backend->registers = pci_iomap(pdev, SLUICE_REGISTERS_BAR,
+				       SLUICE_REGISTERS_SIZE);
+	if (!backend->registers)
+		goto release;
+	error = check_registers(backend);
+	if (error)
+		goto unmap_registers;
+	error = map_window(backend);
+	if (error)
+		goto unmap_registers;
+	error = pci_alloc_irq_vectors(pdev, SLUICE_VECTORS, SLUICE_VECTORS,
+				      PCI_IRQ_MSIX);
+	if (error < 0)
+		goto unmap;
+	error = claim_name(backend);
+	if (error) {
+		dev_err(&pdev->dev, "another function is called %s, too\n",
+			backend->name);
+		goto free_vectors;
+	}
+	snprintf(backend->misc_name, sizeof(backend->misc_name), "sluice-%s",
+		 backend->name);
+	snprintf(backend->node_name, sizeof(backend->node_name), "sluice/%s",
+		 backend->name);
+	backend->misc.minor = MISC_DYNAMIC_MINOR;
+	backend->misc.name = backend->misc_name;
+	backend->misc.nodename = backend->node_name;
+	backend->misc.fops = &backend_operations;
+	backend->misc.parent = &pdev->dev;
+	backend->misc.mode = 0600;
+	pci_set_drvdata(pdev, backend);
+	error = misc_register(&backend->misc);
+	if (error)
+		goto forget_name;
+	return 0;
+
+forget_name:
+	release_name(backend);
+free_vectors:
+	pci_free_irq_vectors(pdev);
+unmap:
+	unmap_window(backend);
+unmap_registers:
+	pci_iounmap(pdev, backend->registers);
+release:
+	pci_release_regions(pdev);
+disable:
+	pci_disable_device(pdev);
+free:
+	kref_put(&backend->users, backend_free);
+	return error;
+}
+
+static void backend_remove(struct pci_dev *pdev)
+{
+	struct backend *backend = pci_get_drvdata(pdev);
+
+	/* Nobody opens it from here on. */
+	misc_deregister(&backend->misc);
+	mutex_lock(&backend->lock);
+	drop_events(backend);
+	down_write(&backend->window_lock);
+	backend->window_gone = true;
+	up_write(&backend->window_lock);
+	if (backend->mapping)
+		unmap_mapping_range(backend->mapping, 0, 0, 1);
+	backend->pdev = NULL;
+	mutex_unlock(&backend->lock);
+
+	release_name(backend);
+	unmap_window(backend);
+	pci_free_irq_vectors(pdev);
+	pci_iounmap(pdev, backend->registers);
+	pci_release_regions(pdev);
+	pci_disable_device(pdev);
+	kref_put(&backend->users, backend_free);
+}
+
+static const struct pci_device_id backend_ids[] = {
+	{ PCI_DEVICE(SLUICE_VENDOR, SLUICE_DEVICE) },
+	{}
+};
+MODULE_DEVICE_TABLE(pci, backend_ids);
+
+static struct pci_driver backend_driver = {
+	.name = KBUILD_MODNAME,
+	.id_table = backend_ids,
+	.probe = backend_probe,
+	.remove = backend_remove,
+};
+module_pci_driver(backend_driver);
+
+MODULE_DESCRIPTION("Back-end functions of the Sluice hypervisor");
+MODULE_AUTHOR("The Sluice authors");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */
+/*
+ * What a program in a driver domain asks of /dev/sluice/GUEST.DEVICE.
+ *
+ * The file is the window: the guest's memory as far as the guest lets the
+ * device have it, where I/O address 0 of the guest is offset 0. It is mapped
+ * shared (mmap(2)); its size is where lseek(fd, 0, SEEK_END) arrives. One
+ * program at a time has it open (-EBUSY). What was offered stays offered when
+ * the file is closed. When the function is gone, calls fail with -ENODEV and
+ * the mapping faults.
+ */
+#ifndef _SLUICE_BACKEND_H
+#define _SLUICE_BACKEND_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define SLUICE_BACKEND_NAME_SIZE 64
+#define SLUICE_BACKEND_SOURCE_SIZE 128
+#define SLUICE_BACKEND_CONFIG_SIZE 256
+#define SLUICE_BACKEND_RANGE_COUNT 16
+#define SLUICE_BACKEND_QUEUE_COUNT 16
+
+/* A part of the window in which the guest issued memory. */
+struct sluice_backend_range {
+	__u64 offset;
+	__u64 bytes;
+};
+
+/* A queue as the guest set it up; addresses are offsets in the window. */
+struct sluice_backend_queue {
+	__u32 entries;
+	__u32 enabled;
+	__u64 descriptors;
+	__u64 driver;
+	__u64 device;
+};
+
+/* The function's registers; crates/hypercall says what each means. */
+struct sluice_backend_info {
+	__u32 kind;
+	__u32 status;
+	__u32 state;
+	__u32 slot;
+	__u64 device_features;
+	__u64 driver_features;
+	__u64 window;
+	__u32 queue_count;
+	__u32 queue_size;
+	__u32 config_len;
+	__u32 range_count;
+	__u8 name[SLUICE_BACKEND_NAME_SIZE];
+	__u8 source[SLUICE_BACKEND_SOURCE_SIZE];
+	__u8 config[SLUICE_BACKEND_CONFIG_SIZE];
+	struct sluice_backend_range ranges[SLUICE_BACKEND_RANGE_COUNT];
+	struct sluice_backend_queue queues[SLUICE_BACKEND_QUEUE_COUNT];
+};
+
+/* What the guest is offered. */
+struct sluice_backend_offer {
+	__u64 features;
+	__u32 queue_count;
+	__u32 queue_size;
+	__u32 config_len;
+	__u32 reserved; /* zero */
+	__u8 config[SLUICE_BACKEND_CONFIG_SIZE];
+};
+
+/* The device's configuration. */
+struct sluice_backend_config {
+	__u32 len;
+	__u32 reserved; /* zero */
+	__u8 bytes[SLUICE_BACKEND_CONFIG_SIZE];
+};
+
+/* An eventfd for a queue. */
+struct sluice_backend_event {
+	__u32 queue;
+	__s32 fd; /* -1: none any more */
+};
+
+#define SLUICE_BACKEND_INFO _IOR('L', 0x00, struct sluice_backend_info)
+/*
+ * -ERANGE: number or size of queues, or the length of the configuration, is
+ * out of range. -EOPNOTSUPP: the guest uses features that are not among these.
+ */
+#define SLUICE_BACKEND_OFFER _IOW('L', 0x01, struct sluice_backend_offer)
+/* No queue of the guest's former use is touched any more. */
+#define SLUICE_BACKEND_RESET_DONE _IO('L', 0x02)
+/* The configuration is now this one, and the guest is told. */
+#define SLUICE_BACKEND_CONFIG_CHANGED \
+	_IOW('L', 0x03, struct sluice_backend_config)
+/* The device cannot go on; the guest is told that it needs a reset. */
+#define SLUICE_BACKEND_NEEDS_RESET _IO('L', 0x04)
+/*
+ * An eventfd that is signalled when status or state may have changed, and once
+ * now. The queue does not matter.
+ */
+#define SLUICE_BACKEND_SET_EVENT _IOW('L', 0x05, struct sluice_backend_event)
+/*
+ * An eventfd that is signalled when the guest made buffers of the queue
+ * available, and once now, so that none is missed that was earlier.
+ */
+#define SLUICE_BACKEND_SET_KICK _IOW('L', 0x06, struct sluice_backend_event)
+/*
+ * An eventfd that the back end signals when it used buffers of the queue: the
+ * module empties it and has the guest told.
+ */
+#define SLUICE_BACKEND_SET_CALL _IOW('L', 0x07, struct sluice_backend_event)
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What guests say to Sluice on purpose. Generated from crates/hypercall by sluice/tests/header.rs. */
+#ifndef _SLUICE_H
+#define _SLUICE_H
+
+/* PCI vendor identifier. Nobody has registered it. */
+#define SLUICE_VENDOR 0x534cU
+
+/* PCI device identifier. */
+#define SLUICE_DEVICE 0x0001U
+
+/* PCI class code: system peripheral, other. */
+#define SLUICE_CLASS 0x088000U
+
+/* BAR of the registers and the MSI-X table. */
+#define SLUICE_REGISTERS_BAR 0U
+
+/* Bytes of it. */
+#define SLUICE_REGISTERS_SIZE 0x2000ULL
+
+/* Offset of the MSI-X table in it. */
+#define SLUICE_MSIX_TABLE 0x1000U
+
+/* Offset of the MSI-X pending bits in it. */
+#define SLUICE_MSIX_PENDING 0x1800U
+
+/* BAR of the window, prefetchable memory above 4 GiB. */
+#define SLUICE_WINDOW_BAR 2U
+
+/* Most queues of one device. */
+#define SLUICE_MAX_QUEUES 16U
+
+/* Most entries of one queue. */
+#define SLUICE_MAX_QUEUE_SIZE 1024U
+
+/* Message that tells of a change of STATUS or STATE. */
+#define SLUICE_CHANGED_VECTOR 0U
+
+/* Message that tells of available buffers in queue 0; those of other queues follow. */
+#define SLUICE_KICK_VECTOR 1U
+
+/* Messages. */
+#define SLUICE_VECTORS (SLUICE_KICK_VECTOR + SLUICE_MAX_QUEUES)
+
+/* Reads as MAGIC_VALUE. */
+#define SLUICE_MAGIC 0x000U
+
+/* "SLBE". */
+#define SLUICE_MAGIC_VALUE 0x45424c53U
+
+/* Reads as VERSION_VALUE. */
+#define SLUICE_VERSION 0x004U
+
+/* Of these registers. */
+#define SLUICE_VERSION_VALUE 1U
+
+/* Virtio device type (1: network, 2: block). Read only. */
+#define SLUICE_KIND 0x008U
+
+/* The guest's device status (Virtio 1.2, 2.1). Read only. */
+#define SLUICE_STATUS 0x00cU
+
+/* STATE_ bits. Read only. */
+#define SLUICE_STATE 0x010U
+
+/* The device is offered to the guest. */
+#define SLUICE_STATE_OFFERED (1U << 0U)
+
+/* The guest resets the device: stop all queues, forget them, then write CONTROL_RESET_DONE. */
+#define SLUICE_STATE_RESETTING (1U << 1U)
+
+/* There is a guest now. */
+#define SLUICE_STATE_PEER (1U << 2U)
+
+/* One of the CONTROL_ commands. Reads as what came of the last: 0, or a REFUSED_ value. */
+#define SLUICE_CONTROL 0x014U
+
+/* Offers the device to the guest with the features, queues and configuration that are in the registers. A guest that has come to terms with a
+ * back end before keeps them: its features must be among those offered. */
+#define SLUICE_CONTROL_OFFER 1U
+
+/* No queue of the guest's former use is touched any more. */
+#define SLUICE_CONTROL_RESET_DONE 2U
+
+/* CONFIG has changed: the guest is told. */
+#define SLUICE_CONTROL_CONFIG_CHANGED 3U
+
+/* The device cannot go on: the guest is told that it needs a reset. */
+#define SLUICE_CONTROL_NEEDS_RESET 4U
+
+/* There is no such command, or it makes no sense now. */
+#define SLUICE_REFUSED_COMMAND 1U
+
+/* Number of queues, their size, or the length of the configuration is out of range. */
+#define SLUICE_REFUSED_RANGE 2U
+
+/* The guest uses features that are not offered any more. */
+#define SLUICE_REFUSED_FEATURES 3U
+
+/* Features of the device, bits 31:0, then 63:32. VIRTIO_F_VERSION_1 is implied; what belongs to the transport is masked.
+ * Written before the offer. */
+#define SLUICE_DEVICE_FEATURES 0x018U
+
+/* Features that the guest has accepted, bits 31:0, then 63:32. Read only; valid from FEATURES_OK on. */
+#define SLUICE_DRIVER_FEATURES 0x020U
+
+/* Number of queues, up to MAX_QUEUES. Written before the offer. */
+#define SLUICE_QUEUES 0x028U
+
+/* Most entries of a queue, a power of two up to MAX_QUEUE_SIZE. Written before the offer. */
+#define SLUICE_QUEUE_SIZE 0x02cU
+
+/* Bytes of CONFIG that the device has. Written before the offer. */
+#define SLUICE_CONFIG_LEN 0x030U
+
+/* Ranges of the window in which the guest issued memory. Read only. */
+#define SLUICE_RANGES 0x034U
+
+/* Slot of this function on its bus, as crate::call::NOTIFY wants it. Read only. */
+#define SLUICE_SLOT 0x038U
+
+/* Name of the device, "guest.device", ended by zeros. Read only. */
+#define SLUICE_NAME 0x040U
+
+/* Bytes of it. */
+#define SLUICE_NAME_SIZE 0x40U
+
+/* What the configuration says is behind the device: for a disk a file or block device of the driver domain, for a network a
+ * bridge. Ended by zeros. Read only. */
+#define SLUICE_SOURCE 0x080U
+
+/* Bytes of it. */
+#define SLUICE_SOURCE_SIZE 0x80U
+
+/* Configuration of the device as the guest sees it (Virtio 1.2, 5.1.4, 5.2.4). To begin with, what the hypervisor
+ * knows of it: the hardware address of a network device. */
+#define SLUICE_CONFIG 0x100U
+
+/* Bytes of it. */
+#define SLUICE_CONFIG_SIZE 0x100U
+
+/* Ranges in which the guest issued memory: offset in the window, then bytes, eight bytes each. */
+#define SLUICE_RANGE 0x200U
+
+/* Bytes of a range. */
+#define SLUICE_RANGE_STRIDE 0x10U
+
+/* Most ranges. */
+#define SLUICE_MAX_RANGES 16U
+
+/* Queues as the guest set them up. Read only; valid from DRIVER_OK on. */
+#define SLUICE_QUEUE 0x400U
+
+/* Bytes of a queue. */
+#define SLUICE_QUEUE_STRIDE 0x20U
+
+/* Offset in a queue: entries. */
+#define SLUICE_QUEUE_ENTRIES 0x00U
+
+/* Offset in a queue: 1 if the guest uses it. */
+#define SLUICE_QUEUE_ENABLED 0x04U
+
+/* Offset in a queue: I/O address of its descriptors, eight bytes. */
+#define SLUICE_QUEUE_DESC 0x08U
+
+/* Offset in a queue: I/O address of the driver area (available ring), eight bytes. */
+#define SLUICE_QUEUE_DRIVER 0x10U
+
+/* Offset in a queue: I/O address of the device area (used ring), eight bytes. */
+#define SLUICE_QUEUE_DEVICE 0x18U
+
+/* Has the hypervisor look for pending interrupts; no arguments, answered with 0 (KVM_HC_VAPIC_POLL_IRQ). */
+#define SLUICE_VAPIC_POLL_IRQ 1ULL
+
+/* Tells a guest that buffers of one of its devices' queues have been used. By the driver domain that serves the device, with the
+ * slot of the back-end function on its bus (crate::backend::SLOT) and the number of the queue. Answered with 0. */
+#define SLUICE_NOTIFY 0x534c0001ULL
+
+#endif

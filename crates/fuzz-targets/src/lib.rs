@@ -20,6 +20,7 @@ pub mod nic_e1000;
 pub mod nic_rtl8139;
 pub mod platform;
 pub mod tables;
+pub mod virtio;
 pub mod vpio;
 
 pub use input::Input;
@@ -56,4 +57,5 @@ pub const TARGETS: &[Target] = &[
     ("vpio_masters", masters::masters),
     ("shared_nic", emulated::shared_nic),
     ("uplink_cards", emulated::uplink),
+    ("virtio_device", virtio::device),
 ];

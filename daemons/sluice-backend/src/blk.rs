@@ -380,3 +380,6 @@ impl From<std::io::Error> for Failure {
         Self::Disk(error)
     }
 }
+
+#[cfg(test)]
+mod tests;

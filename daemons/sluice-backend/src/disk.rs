@@ -115,7 +115,7 @@ impl Disk {
         let block = u64::from(self.block);
         let end = sector.checked_add(bytes.div_ceil(SECTOR));
         bytes.is_multiple_of(block)
-            && (sector % (block / SECTOR)) == 0
+            && sector.is_multiple_of(block / SECTOR)
             && end.is_some_and(|end| end <= self.sectors)
     }
 

@@ -1,9 +1,9 @@
 //! A virtio disk (Virtio 1.2, 5.2).
 
+use crate::device::Device;
 use crate::disk::{Disk, SECTOR};
 use crate::function::{Function, Info, Offer, QueueSetup, Window};
 use crate::request::{MAX_SEGMENTS, Request, take};
-use crate::serve::Device;
 use crate::sys::Way;
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsRawFd, RawFd};

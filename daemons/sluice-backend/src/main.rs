@@ -12,6 +12,7 @@
 //! a few packets may be sent twice.
 
 mod blk;
+mod device;
 mod disk;
 mod function;
 mod net;

@@ -1,33 +1,15 @@
 //! The life of one device: offered, taken by a guest's driver, reset, taken again.
 
 use crate::blk::Blk;
-use crate::function::{Function, Info, Offer, Window};
+use crate::device::Device;
+use crate::function::{Function, Window};
 use crate::net::Net;
 use anyhow::{Context, Result, bail};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 use virtio_bindings::virtio_ids::{VIRTIO_ID_BLOCK, VIRTIO_ID_NET};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
-
-/// What is served: a disk, a network card.
-pub trait Device {
-    /// What the guest is offered.
-    fn offer(&self) -> Offer;
-
-    /// Takes the guest's queues up where the last life of the daemon left them, which for a guest that has just set them up is
-    /// the beginning. Returns what to wait for; the place in the list is what [`Device::work`] gets.
-    fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>>;
-
-    /// Something that was waited for has happened.
-    ///
-    /// # Errors
-    /// The guest broke a rule, so that the device cannot go on.
-    fn work(&mut self, which: usize) -> Result<()>;
-
-    /// Touches no queue any more.
-    fn stop(&mut self);
-}
 
 /// What an event is about: the registers, or a place in the list of the device.
 const CHANGES: u64 = u64::MAX;
@@ -44,7 +26,7 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
     let window = function.window(info.window)?;
     let changes = function.changes()?;
     let epoll = Epoll::new().context("could not wait for events")?;
-    watch(&epoll, std::os::fd::AsRawFd::as_raw_fd(&changes), CHANGES)?;
+    watch(&epoll, changes.as_raw_fd(), CHANGES)?;
     function.offer(&device.offer())?;
     offered().context("could not note that the device is offered")?;
 

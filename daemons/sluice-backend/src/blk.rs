@@ -139,6 +139,11 @@ impl Device for Blk {
         Ok(())
     }
 
+    fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
+        let disk = &mut self.service.disk;
+        Ok(disk.measure()?.then(|| configuration(disk).to_vec()))
+    }
+
     fn stop(&mut self) {
         self.queue = None;
     }

@@ -19,6 +19,11 @@ pub trait Device {
     /// The guest broke a rule, so that the device cannot go on.
     fn work(&mut self, which: usize) -> Result<()>;
 
+    /// The configuration, if it is not what it was: called now and then.
+    fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
     /// Touches no queue any more.
     fn stop(&mut self);
 }

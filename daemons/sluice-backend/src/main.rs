@@ -88,6 +88,6 @@ fn keep_serving(path: &Path, arguments: &Arguments) {
                 said = text;
             }
         }
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(100));
     }
 }

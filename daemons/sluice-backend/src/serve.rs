@@ -7,12 +7,15 @@ use crate::net::Net;
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use virtio_bindings::virtio_ids::{VIRTIO_ID_BLOCK, VIRTIO_ID_NET};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 /// What an event is about: the registers, or a place in the list of the device.
 const CHANGES: u64 = u64::MAX;
+
+/// How often what is behind a device is looked at: a disk may have grown.
+const CHECK: Duration = Duration::from_secs(2);
 
 /// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
 pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
@@ -30,10 +33,16 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
     function.offer(&device.offer())?;
     offered().context("could not note that the device is offered")?;
 
-    let mut state = State::Idle;
+    let (mut state, mut checked) = (State::Idle, Instant::now());
     let mut events = [EpollEvent::default(); 8];
     loop {
-        let count = match epoll.wait(-1, &mut events) {
+        if checked.elapsed() >= CHECK {
+            checked = Instant::now();
+            if let Some(configuration) = device.changed_configuration()? {
+                function.change_configuration(&configuration)?;
+            }
+        }
+        let count = match epoll.wait(CHECK.as_millis() as i32, &mut events) {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error).context("could not wait for events"),

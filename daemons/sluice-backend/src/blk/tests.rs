@@ -351,6 +351,19 @@ fn many_requests_are_told_of_at_once() {
 }
 
 #[test]
+fn a_disk_that_grows_can_be_used_to_its_new_end() {
+    let mut bench = Bench::new();
+    assert!(!bench.service.disk.measure().unwrap());
+    assert_eq!(bench.ask(VIRTIO_BLK_T_OUT, SECTORS, (DATA, 512, 0)).0, FAILED);
+    let file = std::fs::OpenOptions::new().write(true).open(&bench.file.0).unwrap();
+    file.set_len((SECTORS + 8) * SECTOR + 511).unwrap();
+    assert!(bench.service.disk.measure().unwrap());
+    assert_eq!(configuration(&bench.service.disk)[..8], (SECTORS + 8).to_le_bytes());
+    assert_eq!(bench.ask(VIRTIO_BLK_T_OUT, SECTORS, (DATA, 512, 0)).0, OK);
+    assert_eq!(bench.ask(VIRTIO_BLK_T_OUT, SECTORS + 8, (DATA, 512, 0)).0, FAILED);
+}
+
+#[test]
 fn a_disk_is_served_to_one_guest_only() {
     let bench = Bench::new();
     let error = Disk::open(&bench.file.0).err().unwrap();

@@ -19,6 +19,10 @@ packages="qemu-system-x86 grub-common grub-pc-bin grub-efi-amd64-bin xorriso mto
 # A compiler: `core` for the bare-metal target is built from Debian's sources, unless rustup has the
 # target installed. Host programs are linked by gcc, the hypervisor by lld.
 packages="$packages gcc libc6-dev"
+
+# Modules for guests' kernels are built with the compiler that Debian's kernels were built with; a program in the kernel's
+# headers reads ELF files.
+packages="$packages make gcc-12 libelf-dev"
 compiler="rustc-web cargo-web rust-web-src rust-web-clippy rustfmt-web"
 rustc=$(command -v rustc || true)
 found=$([ -z "$rustc" ] || rustc --version 2>/dev/null | cut -d ' ' -f 2)

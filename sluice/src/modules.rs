@@ -59,10 +59,7 @@ fn build(name: &str, sources: &[(String, Vec<u8>)], kernel: &Kernel) -> Result<V
     }
     let headers = headers(kernel)?;
     let step = Step::begin(format!("building the module {name} for Linux {}", kernel.release));
-    // A folder of this process: several build at once.
-    let directory = scratch()?.join(format!("module-{}", std::process::id())).join(&kernel.release);
-    let _ = std::fs::remove_dir_all(&directory);
-    std::fs::create_dir_all(&directory).context("could not create a scratch folder")?;
+    let directory = own_folder(&scratch()?)?;
     for (file, bytes) in sources {
         std::fs::write(directory.join(file), bytes).context("could not write to the scratch folder")?;
     }
@@ -79,6 +76,21 @@ fn build(name: &str, sources: &[(String, Vec<u8>)], kernel: &Kernel) -> Result<V
     std::fs::remove_dir_all(&directory)?;
     step.done();
     Ok(bytes)
+}
+
+/// A folder that this call made: several build at once, and a former process of this number may have left one.
+fn own_folder(base: &Path) -> Result<PathBuf> {
+    for number in 0.. {
+        let directory = base.join(format!("module-{}-{number}", std::process::id()));
+        match std::fs::create_dir(&directory) {
+            Ok(()) => return Ok(directory),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("could not create {}", directory.display()));
+            }
+        }
+    }
+    unreachable!("there are more numbers than folders")
 }
 
 /// The folder of a kernel's headers in which modules are built. Debian has it in three packages.

@@ -1,9 +1,9 @@
 //! A virtio disk (Virtio 1.2, 5.2).
 
+use crate::device::Device;
 use crate::disk::{Disk, SECTOR};
 use crate::function::{Function, Info, Offer, QueueSetup, Window};
 use crate::request::{MAX_SEGMENTS, Request, take};
-use crate::serve::Device;
 use crate::sys::Way;
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsRawFd, RawFd};
@@ -137,6 +137,11 @@ impl Device for Blk {
             live.kicks.write(1).context("could not go on")?;
         }
         Ok(())
+    }
+
+    fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
+        let disk = &mut self.service.disk;
+        Ok(disk.measure()?.then(|| configuration(disk).to_vec()))
     }
 
     fn stop(&mut self) {
@@ -380,3 +385,6 @@ impl From<std::io::Error> for Failure {
         Self::Disk(error)
     }
 }
+
+#[cfg(test)]
+mod tests;

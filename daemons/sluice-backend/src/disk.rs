@@ -64,7 +64,7 @@ impl Disk {
         if !is_device && !metadata.is_file() {
             bail!("{shown} is neither a file nor a block device");
         }
-        let (mut file, read_only) =
+        let (file, read_only) =
             open(path, is_device).with_context(|| format!("could not open the disk {shown}"))?;
         if !is_device {
             let lock = if read_only { file.try_lock_shared() } else { file.try_lock() };
@@ -76,8 +76,6 @@ impl Disk {
                 }
             }
         }
-        let bytes =
-            file.seek(SeekFrom::End(0)).with_context(|| format!("could not measure the disk {shown}"))?;
         let mut disk = Self {
             file,
             sectors: 0,
@@ -91,17 +89,28 @@ impl Disk {
             disk.block =
                 LOGICAL_BLOCK.get(&disk.file).context("could not ask for the size of a block")? as u32;
             disk.physical_block = PHYSICAL_BLOCK.get(&disk.file).unwrap_or(disk.block).max(disk.block);
-        } else if bytes >= 4096 && !disk.can_read_block() {
+        } else if disk.bytes()? >= 4096 && !disk.can_read_block() {
             disk.block = 4096;
         }
         if !disk.block.is_power_of_two() || !(512..=4096).contains(&disk.block) {
             bail!("the disk {shown} has blocks of {} bytes; 512 to 4096 are known", disk.block);
         }
-        disk.sectors = bytes / u64::from(disk.block) * u64::from(disk.block) / SECTOR;
+        disk.measure()?;
         if disk.sectors == 0 {
             bail!("the disk {shown} is empty");
         }
         Ok(disk)
+    }
+
+    fn bytes(&self) -> Result<u64> {
+        (&self.file).seek(SeekFrom::End(0)).context("could not measure the disk")
+    }
+
+    /// Looks how large the disk is now. Returns whether that has changed.
+    pub fn measure(&mut self) -> Result<bool> {
+        let block = u64::from(self.block);
+        let sectors = self.bytes()? / block * block / SECTOR;
+        Ok(std::mem::replace(&mut self.sectors, sectors) != sectors)
     }
 
     /// Whether the file system below lets blocks of the assumed size be read.
@@ -115,7 +124,7 @@ impl Disk {
         let block = u64::from(self.block);
         let end = sector.checked_add(bytes.div_ceil(SECTOR));
         bytes.is_multiple_of(block)
-            && (sector % (block / SECTOR)) == 0
+            && sector.is_multiple_of(block / SECTOR)
             && end.is_some_and(|end| end <= self.sectors)
     }
 

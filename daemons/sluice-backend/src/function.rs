@@ -151,6 +151,20 @@ impl Offer {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Configuration {
+    len: u32,
+    reserved: u32,
+    bytes: [u8; backend::CONFIG_SIZE as usize],
+}
+
+impl Default for Configuration {
+    fn default() -> Self {
+        Self { len: 0, reserved: 0, bytes: [0; _] }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Event {
@@ -162,6 +176,8 @@ struct Event {
 unsafe impl Plain for Info {}
 // SAFETY: As above.
 unsafe impl Plain for Offer {}
+// SAFETY: As above.
+unsafe impl Plain for Configuration {}
 // SAFETY: As above.
 unsafe impl Plain for Event {}
 
@@ -175,6 +191,9 @@ const INFO: Call<Info> = unsafe { Call::new(number(_IOC_READ, 0, size_of::<Info>
 const OFFER: Call<Offer> = unsafe { Call::new(number(_IOC_WRITE, 1, size_of::<Offer>())) };
 // SAFETY: It has no argument.
 const RESET_DONE: Order = unsafe { Order::new(number(_IOC_NONE, 2, 0)) };
+// SAFETY: The module reads `struct sluice_backend_config`.
+const CONFIG_CHANGED: Call<Configuration> =
+    unsafe { Call::new(number(_IOC_WRITE, 3, size_of::<Configuration>())) };
 // SAFETY: It has no argument.
 const NEEDS_RESET: Order = unsafe { Order::new(number(_IOC_NONE, 4, 0)) };
 // SAFETY: The module reads `struct sluice_backend_event`.
@@ -229,6 +248,13 @@ impl Function {
     /// Says that nothing of the queues is touched any more.
     pub fn reset_done(&self) -> Result<()> {
         RESET_DONE.give(&self.file).context("could not finish the reset")
+    }
+
+    /// Tells the guest that the configuration, which is short enough, is now this.
+    pub fn change_configuration(&self, bytes: &[u8]) -> Result<()> {
+        let mut configuration = Configuration { len: bytes.len() as u32, ..Configuration::default() };
+        configuration.bytes[..bytes.len()].copy_from_slice(bytes);
+        CONFIG_CHANGED.set(&self.file, &configuration).context("could not change the configuration")
     }
 
     /// Tells the guest that the device cannot go on.

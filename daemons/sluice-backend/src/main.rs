@@ -12,6 +12,7 @@
 //! a few packets may be sent twice.
 
 mod blk;
+mod device;
 mod disk;
 mod function;
 mod net;
@@ -87,6 +88,6 @@ fn keep_serving(path: &Path, arguments: &Arguments) {
                 said = text;
             }
         }
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -1,7 +1,7 @@
 //! A virtio network card (Virtio 1.2, 5.1): the kernel's vhost-net between the guest's queues and a tap.
 
+use crate::device::Device;
 use crate::function::{Function, Info, Offer, Window};
-use crate::serve::Device;
 use crate::tap::Tap;
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsRawFd, RawFd};

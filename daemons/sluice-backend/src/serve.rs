@@ -1,36 +1,21 @@
 //! The life of one device: offered, taken by a guest's driver, reset, taken again.
 
 use crate::blk::Blk;
-use crate::function::{Function, Info, Offer, Window};
+use crate::device::Device;
+use crate::function::{Function, Window};
 use crate::net::Net;
 use anyhow::{Context, Result, bail};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use virtio_bindings::virtio_ids::{VIRTIO_ID_BLOCK, VIRTIO_ID_NET};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
-/// What is served: a disk, a network card.
-pub trait Device {
-    /// What the guest is offered.
-    fn offer(&self) -> Offer;
-
-    /// Takes the guest's queues up where the last life of the daemon left them, which for a guest that has just set them up is
-    /// the beginning. Returns what to wait for; the place in the list is what [`Device::work`] gets.
-    fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>>;
-
-    /// Something that was waited for has happened.
-    ///
-    /// # Errors
-    /// The guest broke a rule, so that the device cannot go on.
-    fn work(&mut self, which: usize) -> Result<()>;
-
-    /// Touches no queue any more.
-    fn stop(&mut self);
-}
-
 /// What an event is about: the registers, or a place in the list of the device.
 const CHANGES: u64 = u64::MAX;
+
+/// How often what is behind a device is looked at: a disk may have grown.
+const CHECK: Duration = Duration::from_secs(2);
 
 /// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
 pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
@@ -44,14 +29,20 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
     let window = function.window(info.window)?;
     let changes = function.changes()?;
     let epoll = Epoll::new().context("could not wait for events")?;
-    watch(&epoll, std::os::fd::AsRawFd::as_raw_fd(&changes), CHANGES)?;
+    watch(&epoll, changes.as_raw_fd(), CHANGES)?;
     function.offer(&device.offer())?;
     offered().context("could not note that the device is offered")?;
 
-    let mut state = State::Idle;
+    let (mut state, mut checked) = (State::Idle, Instant::now());
     let mut events = [EpollEvent::default(); 8];
     loop {
-        let count = match epoll.wait(-1, &mut events) {
+        if checked.elapsed() >= CHECK {
+            checked = Instant::now();
+            if let Some(configuration) = device.changed_configuration()? {
+                function.change_configuration(&configuration)?;
+            }
+        }
+        let count = match epoll.wait(CHECK.as_millis() as i32, &mut events) {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error).context("could not wait for events"),

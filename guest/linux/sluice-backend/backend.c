@@ -84,6 +84,7 @@ struct backend {
 
 	struct rw_semaphore window_lock;
 	bool window_gone;
+	struct page *sink; /* what the mapping shows then */
 	struct address_space *mapping; /* of the open file */
 	struct dev_pagemap pagemap;
 	u64 window_size;
@@ -94,7 +95,11 @@ static DEFINE_MUTEX(names_lock); /* backends */
 
 static void backend_free(struct kref *users)
 {
-	kfree(container_of(users, struct backend, users));
+	struct backend *backend = container_of(users, struct backend, users);
+
+	if (backend->sink)
+		__free_page(backend->sink);
+	kfree(backend);
 }
 
 static u32 get32(struct backend *backend, u32 offset)
@@ -156,40 +161,42 @@ static int command(struct backend *backend, u32 number)
 
 /* The window. */
 
+/* Another thread's fault may have mapped the page: that will do. */
+static int insert_page(struct vm_area_struct *vma, unsigned long address,
+		       struct page *page)
+{
+	int error = vm_insert_page(vma, address, page);
+
+	return error == -EBUSY ? 0 : error;
+}
+
 static vm_fault_t window_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
 	struct backend *backend = vma->vm_private_data;
 	u64 pages = backend->window_size >> PAGE_SHIFT;
-	vm_fault_t answer = VM_FAULT_SIGBUS;
 	unsigned long address = vmf->address & PAGE_MASK;
 	unsigned long pfn;
-	int i;
+	int error, i;
 
 	if (vmf->pgoff >= pages)
 		return VM_FAULT_SIGBUS;
 	down_read(&backend->window_lock);
-	if (backend->window_gone)
+	if (backend->window_gone) {
+		error = insert_page(vma, address, backend->sink);
 		goto out;
+	}
 	pfn = PHYS_PFN(backend->pagemap.range.start) + vmf->pgoff;
-	for (i = 0; i < PAGES_PER_FAULT; i++) {
-		int error;
-
-		if (address >= vma->vm_end || vmf->pgoff + i >= pages)
-			break;
-		error = vm_insert_page(vma, address, pfn_to_page(pfn + i));
-		/* Another thread's fault may have mapped it: that will do. */
-		if (error && error != -EBUSY) {
-			if (i == 0)
-				answer = vmf_error(error);
-			break;
-		}
-		answer = VM_FAULT_NOPAGE;
+	error = insert_page(vma, address, pfn_to_page(pfn));
+	for (i = 1; i < PAGES_PER_FAULT && !error; i++) {
 		address += PAGE_SIZE;
+		if (address >= vma->vm_end || vmf->pgoff + i >= pages ||
+		    insert_page(vma, address, pfn_to_page(pfn + i)))
+			break;
 	}
 out:
 	up_read(&backend->window_lock);
-	return answer;
+	return error ? vmf_error(error) : VM_FAULT_NOPAGE;
 }
 
 static const struct vm_operations_struct window_operations = {
@@ -224,15 +231,18 @@ static loff_t backend_llseek(struct file *file, loff_t offset, int whence)
 
 /* Messages: from the guest. */
 
-static irqreturn_t message_arrived(int irq, void *data)
+static void signal_message(struct message *message)
 {
-	struct message *message = data;
-
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
 	eventfd_signal(message->event);
 #else
 	eventfd_signal(message->event, 1);
 #endif
+}
+
+static irqreturn_t message_arrived(int irq, void *data)
+{
+	signal_message(data);
 	return IRQ_HANDLED;
 }
 
@@ -268,7 +278,7 @@ static int set_message(struct backend *backend, u32 vector, int fd)
 		eventfd_ctx_put(event);
 		return error;
 	}
-	message_arrived(0, message);
+	signal_message(message);
 	return 0;
 }
 
@@ -660,6 +670,10 @@ static int backend_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		backend->calls[i].queue = i;
 	}
 
+	error = -ENOMEM;
+	backend->sink = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	if (!backend->sink)
+		goto free;
 	error = pci_enable_device_mem(pdev);
 	if (error)
 		goto free;
@@ -729,9 +743,15 @@ static void backend_remove(struct pci_dev *pdev)
 {
 	struct backend *backend = pci_get_drvdata(pdev);
 
+	u32 i;
+
 	/* Nobody opens it from here on. */
 	misc_deregister(&backend->misc);
 	mutex_lock(&backend->lock);
+	/* The program asks what is the matter, and is told that it is gone. */
+	for (i = 0; i < SLUICE_VECTORS; i++)
+		if (backend->messages[i].event)
+			signal_message(&backend->messages[i]);
 	drop_events(backend);
 	down_write(&backend->window_lock);
 	backend->window_gone = true;

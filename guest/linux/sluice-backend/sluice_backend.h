@@ -6,8 +6,8 @@
  * device have it, where I/O address 0 of the guest is offset 0. It is mapped
  * shared (mmap(2)); its size is where lseek(fd, 0, SEEK_END) arrives. One
  * program at a time has it open (-EBUSY). What was offered stays offered when
- * the file is closed. When the function is gone, calls fail with -ENODEV and
- * the mapping faults.
+ * the file is closed. When the function is gone, all eventfds are signalled,
+ * calls fail with -ENODEV, and the mapping shows a page that means nothing.
  */
 #ifndef _SLUICE_BACKEND_H
 #define _SLUICE_BACKEND_H

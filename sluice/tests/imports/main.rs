@@ -24,8 +24,11 @@ fn root() -> PathBuf {
 /// Every `src` folder of the workspace.
 fn sources() -> Vec<PathBuf> {
     let root = root();
-    let crates = std::fs::read_dir(root.join("crates")).expect("crates/").flatten();
-    let mut found: Vec<PathBuf> = crates.map(|entry| entry.path().join("src")).collect();
+    let mut found: Vec<PathBuf> = Vec::new();
+    for place in ["crates", "daemons"] {
+        let members = std::fs::read_dir(root.join(place)).expect(place).flatten();
+        found.extend(members.map(|entry| entry.path().join("src")));
+    }
     found.extend(["hypervisor", "sluice", "guest/bare"].map(|place| root.join(place).join("src")));
     found.retain(|place| place.is_dir());
     found.sort();

@@ -1,0 +1,29 @@
+//! What kinds of devices have in common.
+
+use crate::function::{Function, Info, Offer, Window};
+use anyhow::Result;
+use std::os::fd::RawFd;
+
+/// What is served: a disk, a network card.
+pub trait Device {
+    /// What the guest is offered.
+    fn offer(&self) -> Offer;
+
+    /// Takes the guest's queues up where the last life of the daemon left them, which for a guest that has just set them up is
+    /// the beginning. Returns what to wait for; the place in the list is what [`Device::work`] gets.
+    fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>>;
+
+    /// Something that was waited for has happened.
+    ///
+    /// # Errors
+    /// The guest broke a rule, so that the device cannot go on.
+    fn work(&mut self, which: usize) -> Result<()>;
+
+    /// The configuration, if it is not what it was: called now and then.
+    fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    /// Touches no queue any more.
+    fn stop(&mut self);
+}

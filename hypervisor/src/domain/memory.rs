@@ -6,7 +6,7 @@
 //! [`GuestMemory`] is the way to RAM for everything else: it is read from the map once, since RAM stays where it is for as long
 //! as the domain lives.
 
-use super::window::Sink;
+use super::sink::Sink;
 use super::{Domain, EndReason, PageHandler, layout, vcpu};
 use crate::iommu::{Counted, DeviceView, Devices, DmaEndpoint};
 use crate::mm;

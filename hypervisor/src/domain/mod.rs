@@ -9,6 +9,7 @@ mod function;
 mod isolation;
 pub mod layout;
 mod memory;
+mod sink;
 pub mod vcpu;
 mod window;
 
@@ -234,7 +235,7 @@ pub struct Domain {
     space: SpinLock<memory::Map>,
     /// Whose devices it serves.
     serves: DomainSet,
-    sink: Option<window::Sink>,
+    sink: Option<sink::Sink>,
     permission_map: Hpa,
     state: AtomicU8,
     end: SpinLock<Option<EndReason>>,

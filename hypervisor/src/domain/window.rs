@@ -3,36 +3,11 @@
 //! A window is PCI memory of a back-end function. What a guest lends is at its I/O address in it; everywhere else is the [`Sink`], so
 //! that nothing that software or a device does there fails. The domain's processors and its devices see the same.
 
+use super::sink::Sink;
 use super::{Domain, layout};
-use crate::mm;
 use sluice_abi::DomainId;
 use sluice_iospace::{Contents, IssueError, Rights};
-use sluice_memory::{Extent, FrameUse, Hpa, LARGE_PAGE};
-
-/// Memory that means nothing, shown where a guest has lent nothing. Each domain that serves others has one of its own, so that none
-/// learns anything from another's.
-pub struct Sink {
-    id: DomainId,
-    hpa: Hpa,
-}
-
-impl Sink {
-    /// Bytes of it: windows repeat it.
-    const SIZE: u64 = LARGE_PAGE;
-
-    /// Zeros; `None` without memory.
-    pub fn new(id: DomainId) -> Option<Self> {
-        let hpa = mm::allocate(FrameUse::Sink(id.0), Self::SIZE, Self::SIZE)?;
-        mm::zero(hpa, Self::SIZE);
-        Some(Self { id, hpa })
-    }
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        mm::release(FrameUse::Sink(self.id.0), self.hpa, Self::SIZE);
-    }
-}
+use sluice_memory::{Extent, LARGE_PAGE};
 
 /// What a guest lends to a domain that serves one of its devices.
 #[derive(Clone, Copy)]
@@ -104,5 +79,5 @@ impl Domain {
 fn fill(space: &mut super::memory::Map, range: core::ops::Range<u64>, sink: &Sink) -> Result<(), IssueError> {
     range
         .step_by(Sink::SIZE as usize)
-        .try_for_each(|at| space.issue(at, sink.hpa, Sink::SIZE, Rights::window(Contents::Sink)))
+        .try_for_each(|at| space.issue(at, sink.hpa(), Sink::SIZE, Rights::window(Contents::Sink)))
 }

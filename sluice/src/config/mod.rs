@@ -9,6 +9,7 @@ pub mod diagnostic;
 mod files;
 mod parse;
 pub mod refusals;
+mod values;
 pub mod virtio;
 mod walk;
 

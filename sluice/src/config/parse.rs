@@ -2,6 +2,7 @@
 //! is checked in [`super::check`].
 
 use super::diagnostic::Source;
+use super::values::{self, NAME_HELP};
 use super::virtio;
 use super::walk::{Walk, kind, suggestion};
 use super::{Device, Domain, Forward, Image, Iommu, Machine, Net, Setup, Share};
@@ -11,9 +12,6 @@ use sluice_abi::config::{AtEnd, Mode, NicModel, Select};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-
-/// What names are made of ([`Name`]).
-const NAME_HELP: &str = "use 1 to 31 of a-z, 0-9 and '-', not '-' first";
 
 /// Memory of the emulated machine when the file does not say.
 const DEFAULT_MACHINE_MEMORY: u64 = 2 << 30;
@@ -60,11 +58,11 @@ pub fn parse(source: &mut Source) -> Setup {
         machine(walk, &mut setup.machine, source);
     }
     for (name, walk) in top.named_tables("device", source) {
-        self::name(&name, "device", source);
+        values::name(&name, "device", source);
         setup.devices.extend(device(name, walk, source));
     }
     for (name, walk) in top.named_tables("domain", source) {
-        let name = self::name(&name, "domain", source);
+        let name = values::name(&name, "domain", source);
         setup.domains.extend(domain(name, walk, source));
     }
     top.finish(source);
@@ -244,7 +242,7 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         walk.missing(source, "mode", "mode = \"vpio\", \"emulated\", \"passthrough\" or \"virtio\"");
     }
     let mode = mode_text.and_then(|text| mode(&text, source));
-    let mac = mac(&mut walk, source);
+    let mac = values::mac(&mut walk, source);
     let model = walk.string("model", source).and_then(|text| model(&text, source));
     let weight = walk.number("weight", 1..=100, source);
     let max_wait_ms = walk.number("max_wait_ms", 1..=250, source);
@@ -266,17 +264,6 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         interrupts_unprotected,
         registers_unprotected,
     })
-}
-
-/// A station address, if there is one.
-pub fn mac(walk: &mut Walk, source: &mut Source) -> Option<Spanned<[u8; 6]>> {
-    let text = walk.string("mac", source)?;
-    let mac = parse_mac(text.get_ref());
-    if mac.is_none() {
-        let message = format!("'{}' is no station address", text.get_ref());
-        source.complain(text.span(), message, "write six bytes: \"52:54:00:00:00:0a\"".to_owned());
-    }
-    mac.map(|mac| Spanned::new(text.span(), mac))
 }
 
 /// A protection that the user can do without, knowingly.
@@ -371,14 +358,6 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let bytes: Vec<u8> = text
-        .split([':', '-'])
-        .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })
-        .collect::<Option<_>>()?;
-    bytes.try_into().ok()
-}
-
 /// `10ec:8029` or `00:04.0` (optionally `0000:00:04.0`).
 fn parse_pci(text: &str, nth: u8) -> Option<Select> {
     let hex = |text: &str, digits: Range<usize>| {
@@ -394,15 +373,4 @@ fn parse_pci(text: &str, nth: u8) -> Option<Select> {
     }
     let (vendor, device) = text.split_once(':')?;
     Some(Select::Id { vendor: hex(vendor, 4..5)?, device: hex(device, 4..5)?, nth })
-}
-
-/// A name, as long as it is one.
-pub fn name(name: &Spanned<String>, what: &str, source: &mut Source) -> Option<Spanned<Name>> {
-    let checked = name.get_ref().parse().ok();
-    if checked.is_none() {
-        let help = NAME_HELP.to_owned();
-        let message = format!("'{}' cannot be the name of a {what}", name.get_ref());
-        source.complain(name.span(), message, help);
-    }
-    checked.map(|checked| Spanned::new(name.span(), checked))
 }

@@ -2,7 +2,7 @@
 
 use super::diagnostic::Source;
 use super::walk::{Walk, suggestion};
-use super::{Domain, Setup, parse};
+use super::{Domain, Setup, values};
 use crate::name::Name;
 use sluice_abi::config::{self as abi, Grants, MAX_SOURCE, VirtioKind};
 use toml::Spanned;
@@ -41,7 +41,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
     if word.is_none() && walk.value("type").is_none() {
         walk.missing(source, "type", "type = \"blk\" or type = \"net\"");
     }
-    let mac = parse::mac(&mut walk, source);
+    let mac = values::mac(&mut walk, source);
     let kind = word.and_then(|word| match word.get_ref().as_str() {
         "blk" => Some(VirtioKind::Block),
         "net" => Some(VirtioKind::Net { mac: mac.as_ref().map_or([0; 6], |mac| *mac.get_ref()) }),
@@ -78,7 +78,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
     let name = walk.string("name", source);
     walk.finish(source);
     let name = match name {
-        Some(name) => parse::name(&name, "virtual device", source)?,
+        Some(name) => values::name(&name, "virtual device", source)?,
         None => {
             let alike =
                 earlier.iter().filter(|other| kind.is_some_and(|kind| kind.word() == other.kind.word()));

@@ -41,11 +41,13 @@ pub enum Ring {
     Hypervisor,
     /// `sluice/`.
     Host,
+    /// `daemons/`.
+    Daemon,
 }
 
 impl Ring {
     /// All.
-    pub const ALL: [Self; 3] = [Self::Crate, Self::Hypervisor, Self::Host];
+    pub const ALL: [Self; 4] = [Self::Crate, Self::Hypervisor, Self::Host, Self::Daemon];
 
     /// Where its sources are.
     #[cfg(test)]
@@ -54,6 +56,7 @@ impl Ring {
             Self::Crate => "crates/",
             Self::Hypervisor => "hypervisor/",
             Self::Host => "sluice/",
+            Self::Daemon => "daemons/",
         }
     }
 }
@@ -64,6 +67,7 @@ impl Display for Ring {
             Self::Crate => "crate",
             Self::Hypervisor => "hypervisor",
             Self::Host => "host",
+            Self::Daemon => "daemon",
         })
     }
 }

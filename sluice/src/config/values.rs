@@ -1,0 +1,39 @@
+//! Single values that stand in several tables.
+
+use super::diagnostic::Source;
+use super::walk::Walk;
+use crate::name::Name;
+use toml::Spanned;
+
+/// What names are made of ([`Name`]).
+pub const NAME_HELP: &str = "use 1 to 31 of a-z, 0-9 and '-', not '-' first";
+
+/// A name, as long as it is one.
+pub fn name(name: &Spanned<String>, what: &str, source: &mut Source) -> Option<Spanned<Name>> {
+    let checked = name.get_ref().parse().ok();
+    if checked.is_none() {
+        let help = NAME_HELP.to_owned();
+        let message = format!("'{}' cannot be the name of a {what}", name.get_ref());
+        source.complain(name.span(), message, help);
+    }
+    checked.map(|checked| Spanned::new(name.span(), checked))
+}
+
+/// A station address, if there is one.
+pub fn mac(walk: &mut Walk, source: &mut Source) -> Option<Spanned<[u8; 6]>> {
+    let text = walk.string("mac", source)?;
+    let mac = parse_mac(text.get_ref());
+    if mac.is_none() {
+        let message = format!("'{}' is no station address", text.get_ref());
+        source.complain(text.span(), message, "write six bytes: \"52:54:00:00:00:0a\"".to_owned());
+    }
+    mac.map(|mac| Spanned::new(text.span(), mac))
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let bytes: Vec<u8> = text
+        .split([':', '-'])
+        .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })
+        .collect::<Option<_>>()?;
+    bytes.try_into().ok()
+}

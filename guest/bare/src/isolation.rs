@@ -62,8 +62,8 @@ pub fn mark(boot: &BootInfo) {
     println!("SLUICE-RESULT changed={} done=ok", changed.count());
 }
 
-/// Reads and writes every page of the first 4 GiB that is not its own, some above, and searches all it
-/// can read.
+/// Reads and writes every page of the machine's memory that is not its own, every `stride=`th from there to 4 GiB, some above, and
+/// searches all it can read.
 pub fn scan(boot: &BootInfo) {
     let (marker, hypervisor) = (not(MARKER), not(HYPERVISOR));
     let (mut markers, mut code) = (0u64, 0u64);
@@ -79,10 +79,13 @@ pub fn scan(boot: &BootInfo) {
     markers += u64::from(machine::dr0() == marker);
     println!("SLUICE-RESULT own.markers={markers} own.code={code}");
     let (mut pages, mut foreign, mut kept) = (0u64, 0u64, 0u64);
-    let below = (boot.top()..1 << 32).step_by(PAGE as usize);
+    let number = |name: &str| boot.argument(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
+    let memory = (number("machine") << 20).max(boot.top());
+    let within = (boot.top()..memory).step_by(PAGE as usize);
+    let below = (memory..1 << 32).step_by((number("stride").max(1) * PAGE) as usize);
     let above = (1 << 32..8 << 30).step_by(2 << 20);
     let beyond = ((8 << 30) + 0x20_0000..entry::MAPPED).step_by(1 << 30);
-    for at in below.chain(above).chain(beyond) {
+    for at in within.chain(below).chain(above).chain(beyond) {
         if WINDOWS.iter().any(|window| (window.0..window.1).contains(&at)) {
             continue;
         }
@@ -95,7 +98,7 @@ pub fn scan(boot: &BootInfo) {
             unsafe { (at as *mut u64).write_volatile(0) };
             kept += u64::from(read(at) != u64::MAX);
         }
-        if pages % 0x4_0000 == 0 {
+        if pages % 0x1_0000 == 0 {
             println!("SLUICE-RESULT scanned={at:#x}");
         }
     }

@@ -36,7 +36,7 @@ pub fn run() {
 pub fn flood() {
     println!("SLUICE-RESULT flood=now");
     let line = *b"flood flood flood flood flood flood flood flood flood flood\n";
-    for _ in 0..200_000u32 {
+    for _ in 0..50_000u32 {
         unsafe {
             core::arch::asm!("rep outsb", inout("rcx") line.len() => _, inout("rsi") line.as_ptr() => _, in("dx") 0x3f8u16)
         };

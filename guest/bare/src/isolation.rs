@@ -12,10 +12,6 @@ const MARKER: u64 = !0x5a17_c0de_feed_b175;
 /// CLGI, STI, VMLOAD, VMRUN: eight bytes of the hypervisor's way into a guest, inverted.
 const HYPERVISOR: u64 = !u64::from_le_bytes([0x0f, 0x01, 0xdd, 0xfb, 0x0f, 0x01, 0xda, 0x0f]);
 
-const DEADLINE: u32 = 0x6e0;
-const LVT_TIMER: u32 = 0x832;
-const TSC_DEADLINE_MODE: u64 = 2 << 17;
-
 const PAGE: u64 = 4096;
 /// The windows of the virtual platform: ECAM, I/O APIC, local APIC.
 const WINDOWS: [(u64, u64); 3] =
@@ -32,12 +28,8 @@ fn read(at: u64) -> u64 {
 
 /// Sleeps but for a look at the console every ten million ticks.
 pub fn wait_for_key() {
-    machine::x2apic();
-    machine::wrmsr(LVT_TIMER, TSC_DEADLINE_MODE | 0x40);
     while typed().is_none() {
-        machine::wrmsr(DEADLINE, machine::rdtsc() + 10_000_000);
-        machine::wait();
-        machine::cli();
+        machine::sleep(10_000_000);
     }
 }
 

@@ -14,7 +14,7 @@ is_new_enough() {
 }
 
 # The emulated machine, the GRUB image, and what cargo needs to trust the place that crates come from.
-packages="qemu-system-x86 grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools ovmf xz-utils ca-certificates"
+packages="qemu-system-x86 grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools ovmf xz-utils zstd ca-certificates"
 
 # A compiler: `core` for the bare-metal target is built from Debian's sources, unless rustup has the
 # target installed. Host programs are linked by gcc, the hypervisor by lld.

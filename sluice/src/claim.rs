@@ -41,10 +41,12 @@ pub enum Member {
     GrubConfig,
     /// A GRUB image.
     Image,
+    /// A kernel that is still compressed.
+    Packed,
 }
 
 impl Member {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Lock,
         Self::Checkout,
         Self::Info,
@@ -55,6 +57,7 @@ impl Member {
         Self::Bundle,
         Self::GrubConfig,
         Self::Image,
+        Self::Packed,
     ];
 
     /// Its name in the directory.
@@ -70,6 +73,7 @@ impl Member {
             Self::Bundle => "bundle.cpio",
             Self::GrubConfig => "grub.cfg",
             Self::Image => "sluice.iso",
+            Self::Packed => "kernel.packed",
         }
     }
 }

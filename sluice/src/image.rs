@@ -3,10 +3,10 @@
 //! `core` for the bare-metal target comes from the rustup target where that is installed, else it is
 //! built from the sources in Debian's `rust-web-src` with Debian's `cargo-web`.
 
-use crate::claim::{Claim, Member};
+use crate::claim::{Claim, Exclusive, Member};
 use crate::name::Name;
 use crate::progress::{self, Step, Stream};
-use crate::workspace::{root, run, scratch};
+use crate::workspace::{root, run, scratch, write_whole};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -35,13 +35,22 @@ pub fn hypervisor(features: &[Name]) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SLUICE_HYPERVISOR") {
         return Ok(PathBuf::from(path));
     }
-    // Each set of features has a directory of its own, so that one build does not undo the other.
-    let mut directory = root().join("target/hypervisor");
-    if !features.is_empty() {
-        directory = directory.join(joined(features, "+"));
-    }
+    // One directory for all sets of features: what they have in common, `core` among it, is built once. Each build overwrites
+    // the result of the last, so it is copied before another can begin.
+    let directory = root().join("target/hypervisor");
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("could not create {}", directory.display()))?;
+    let _alone = Exclusive::enter(&directory)?;
     cargo("build", HYPERVISOR, &directory, features, &[])?;
-    Ok(directory.join(TARGET).join("release").join(HYPERVISOR))
+    let built = directory.join(TARGET).join("release").join(HYPERVISOR);
+    let bytes = std::fs::read(&built).with_context(|| format!("could not read {}", built.display()))?;
+    let names = std::iter::once(HYPERVISOR).chain(features.iter().map(|feature| &**feature));
+    let elf = directory.join(names.collect::<Vec<_>>().join("+"));
+    // A machine that starts now may be reading it.
+    if std::fs::read(&elf).ok().as_ref() != Some(&bytes) {
+        write_whole(&elf, &bytes)?;
+    }
+    Ok(elf)
 }
 
 /// Builds the guest kernel of the tests and returns its ELF file, `sluice-` and its name.

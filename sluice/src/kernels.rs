@@ -1,6 +1,9 @@
 //! Debian's kernels by name: `debian-6.1` is the newest 6.1 kernel of Debian 12, `debian-6.12` that of
 //! its backports. A downloaded kernel stays in the cache and is used until `cargo sluice fetch` looks
-//! for a newer one. `bare` is the test kernel in guest/bare, built here.
+//! for a newer one. `debian-6.1-vmlinux` is the same kernel without its self-extractor ([`vmlinux`]). `bare` is the test
+//! kernel in guest/bare, built here.
+
+mod vmlinux;
 
 use crate::packages::{Apt, PackageName, natural_order};
 use crate::workspace::{cache, write_whole};
@@ -9,6 +12,9 @@ use std::path::PathBuf;
 
 /// Series of kernels that can be named.
 const SERIES: [&str; 2] = ["6.1", "6.12"];
+
+/// What the name of a kernel without its self-extractor ends with.
+const UNPACKED: &str = "-vmlinux";
 
 /// Flavours that are not the plain kernel for PCs.
 const OTHER_FLAVOURS: [&str; 4] = ["-rt-", "-cloud-", "-unsigned", "-dbg"];
@@ -20,7 +26,7 @@ pub struct Kernel {
     pub release: String,
     /// Version of the Debian package.
     pub version: String,
-    /// The bzImage.
+    /// The bzImage, or the ELF file that was in it.
     pub image: PathBuf,
     /// Its modules: the directory with `kernel/` in it.
     pub modules: PathBuf,
@@ -36,7 +42,8 @@ pub fn debian() -> Vec<String> {
 
 /// All names that [`get`] knows.
 pub fn names() -> Vec<String> {
-    debian().into_iter().chain(BARE.map(str::to_owned)).collect()
+    let unpacked = SERIES.iter().map(|series| format!("debian-{series}{UNPACKED}"));
+    debian().into_iter().chain(unpacked).chain(BARE.map(str::to_owned)).collect()
 }
 
 /// The kernel of this name, downloaded if there is none in the cache.
@@ -49,10 +56,24 @@ pub fn get(name: &str) -> Result<Kernel> {
             modules: PathBuf::new(),
         });
     }
-    match cached(series(name)?) {
-        Some(kernel) => Ok(kernel),
-        None => fetch(name),
+    let packed = name.strip_suffix(UNPACKED).unwrap_or(name);
+    let kernel = match cached(series(packed)?) {
+        Some(kernel) => kernel,
+        None => fetch(packed)?,
+    };
+    if packed == name { Ok(kernel) } else { unpacked(kernel) }
+}
+
+/// The kernel with the ELF file that its bzImage holds as its image: made once, and kept beside it.
+fn unpacked(kernel: Kernel) -> Result<Kernel> {
+    let image = kernel.image.with_file_name(format!("vmlinux-{}", kernel.release));
+    if !image.is_file() {
+        let packed = &kernel.image;
+        let shown = packed.display();
+        let file = std::fs::read(packed).with_context(|| format!("could not read {shown}"))?;
+        write_whole(&image, &vmlinux::unpack(&file).with_context(|| format!("could not unpack {shown}"))?)?;
     }
+    Ok(Kernel { image, ..kernel })
 }
 
 /// Downloads the newest kernel of this name, if it is not in the cache.

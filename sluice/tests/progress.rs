@@ -38,7 +38,7 @@ fn a_build_that_takes_time_says_how_far_it_is() {
     let (first, rest) = said.split_once('\n').unwrap();
     assert_eq!(first, "sluice: building the hypervisor, 3 of 9: core, sluice-abi");
     assert!(rest.starts_with("sluice: building the hypervisor: done in 1."), "{said}");
-    assert!(String::from_utf8_lossy(&output.stdout).ends_with("release/sluice-hypervisor\n"));
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("target/hypervisor/sluice-hypervisor\n"));
 }
 
 #[test]

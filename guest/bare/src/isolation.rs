@@ -12,10 +12,6 @@ const MARKER: u64 = !0x5a17_c0de_feed_b175;
 /// CLGI, STI, VMLOAD, VMRUN: eight bytes of the hypervisor's way into a guest, inverted.
 const HYPERVISOR: u64 = !u64::from_le_bytes([0x0f, 0x01, 0xdd, 0xfb, 0x0f, 0x01, 0xda, 0x0f]);
 
-const DEADLINE: u32 = 0x6e0;
-const LVT_TIMER: u32 = 0x832;
-const TSC_DEADLINE_MODE: u64 = 2 << 17;
-
 const PAGE: u64 = 4096;
 /// The windows of the virtual platform: ECAM, I/O APIC, local APIC.
 const WINDOWS: [(u64, u64); 3] =
@@ -32,12 +28,8 @@ fn read(at: u64) -> u64 {
 
 /// Sleeps but for a look at the console every ten million ticks.
 pub fn wait_for_key() {
-    machine::x2apic();
-    machine::wrmsr(LVT_TIMER, TSC_DEADLINE_MODE | 0x40);
     while typed().is_none() {
-        machine::wrmsr(DEADLINE, machine::rdtsc() + 10_000_000);
-        machine::wait();
-        machine::cli();
+        machine::sleep(10_000_000);
     }
 }
 
@@ -62,8 +54,8 @@ pub fn mark(boot: &BootInfo) {
     println!("SLUICE-RESULT changed={} done=ok", changed.count());
 }
 
-/// Reads and writes every page of the first 4 GiB that is not its own, some above, and searches all it
-/// can read.
+/// Reads and writes every page of the machine's memory that is not its own, every `stride=`th from there to 4 GiB, some above, and
+/// searches all it can read.
 pub fn scan(boot: &BootInfo) {
     let (marker, hypervisor) = (not(MARKER), not(HYPERVISOR));
     let (mut markers, mut code) = (0u64, 0u64);
@@ -79,10 +71,13 @@ pub fn scan(boot: &BootInfo) {
     markers += u64::from(machine::dr0() == marker);
     println!("SLUICE-RESULT own.markers={markers} own.code={code}");
     let (mut pages, mut foreign, mut kept) = (0u64, 0u64, 0u64);
-    let below = (boot.top()..1 << 32).step_by(PAGE as usize);
+    let number = |name: &str| boot.argument(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
+    let memory = (number("machine") << 20).max(boot.top());
+    let within = (boot.top()..memory).step_by(PAGE as usize);
+    let below = (memory..1 << 32).step_by((number("stride").max(1) * PAGE) as usize);
     let above = (1 << 32..8 << 30).step_by(2 << 20);
     let beyond = ((8 << 30) + 0x20_0000..entry::MAPPED).step_by(1 << 30);
-    for at in below.chain(above).chain(beyond) {
+    for at in within.chain(below).chain(above).chain(beyond) {
         if WINDOWS.iter().any(|window| (window.0..window.1).contains(&at)) {
             continue;
         }
@@ -95,7 +90,7 @@ pub fn scan(boot: &BootInfo) {
             unsafe { (at as *mut u64).write_volatile(0) };
             kept += u64::from(read(at) != u64::MAX);
         }
-        if pages % 0x4_0000 == 0 {
+        if pages % 0x1_0000 == 0 {
             println!("SLUICE-RESULT scanned={at:#x}");
         }
     }

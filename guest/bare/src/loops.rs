@@ -5,8 +5,8 @@ use crate::entry::BootInfo;
 use crate::isolation::wait_for_key;
 use crate::machine;
 
-/// Ticks of a window: some dozens of slices.
-const WINDOW: u64 = 200_000_000;
+/// Ticks of a window: a score of slices.
+const WINDOW: u64 = 80_000_000;
 
 /// Counts in one window for each key that is typed, `windows=` in all, and compares each with the first.
 pub fn run(boot: &BootInfo) {

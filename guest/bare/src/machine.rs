@@ -54,6 +54,21 @@ pub fn pause(ticks: u64) {
     wait_for(ticks, || false);
 }
 
+/// Lets time pass, and others have the processor: under `icount`, sleep costs nothing. Interrupts are off afterwards.
+pub fn sleep(ticks: u64) {
+    const DEADLINE: u32 = 0x6e0;
+    const LVT_TIMER: u32 = 0x832;
+    const TSC_DEADLINE_MODE: u64 = 2 << 17;
+    x2apic();
+    wrmsr(LVT_TIMER, TSC_DEADLINE_MODE | 0x40);
+    let end = rdtsc() + ticks;
+    while rdtsc() < end {
+        wrmsr(DEADLINE, end);
+        wait();
+        cli();
+    }
+}
+
 /// Reads a model-specific register.
 #[inline(always)]
 pub fn rdmsr(msr: u32) -> u64 {

@@ -64,6 +64,7 @@ pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot
     memory::fill(rinse, RINSE);
     let writes = part != "read";
     let random = Random::new(boot.argument("seed").and_then(|text| text.parse().ok()).unwrap_or(1));
+    let stride = boot.argument("stride").and_then(|text| text.parse().ok()).unwrap_or(1);
     let tame = boot.argument("format") == Some("remappable");
     let mut attack =
         Attack { engine, own, random, source, sink, rinse, writes, tame, tried: 0, succeeded: 0, aliased: 0 };
@@ -88,7 +89,7 @@ pub fn run(device: &str, part: &str, engine: &mut dyn Engine, mut own: Own, boot
         }
         let before = attack.tried;
         match name {
-            "pages" => attack.pages(memory),
+            "pages" => attack.pages(memory, stride),
             "edges" => attack.edges(),
             "aliases" => attack.aliases(),
             "structures" => attack.structures(memory),
@@ -169,11 +170,11 @@ impl Attack<'_> {
         reads && all(page, other)
     }
 
-    fn pages(&mut self, memory: u64) {
+    fn pages(&mut self, memory: u64, stride: u64) {
         let own = self.own;
         let (start, end) = own.rest();
         let mut round = 0u64;
-        targets::pages(&own, memory, |at| {
+        targets::pages(&own, memory, stride, |at| {
             if !own.contains(at) {
                 self.strike(at, (0, LEN));
             } else if (start..end).contains(&at) && self.writes {

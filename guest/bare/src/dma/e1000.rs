@@ -74,7 +74,7 @@ impl E1000 {
         }
         card.set(RX_RING + 0x18, DESCRIPTORS - 1);
         function.unmute();
-        machine::pause(1_000_000_000);
+        machine::sleep(1_000_000_000);
         card.set(PHY, PHY_LOOPBACK);
         card.rings();
         Some(card)

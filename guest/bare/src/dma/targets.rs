@@ -10,11 +10,18 @@ const GIB: u64 = 1 << 30;
 pub const MESSAGES: (u64, u64) = (0xfee0_0000, 0xfef0_0000);
 
 /// Calls `try_at` with every page of the first 64 MiB, every 64th of the machine's `memory` bytes, every
-/// 2 MiB below the PCI window, and what is above.
+/// 2 MiB below the PCI window, and what is above; of all that with every `stride`th only, for who has not the time.
 ///
 /// In the first 64 MiB are the hypervisor's image and its page tables. Pages that are the guest's own are
 /// among them: it is for the caller to see that they are *its own* there and nobody else's.
-pub fn pages(own: &Own, memory: u64, mut try_at: impl FnMut(u64)) {
+pub fn pages(own: &Own, memory: u64, stride: u64, mut strike: impl FnMut(u64)) {
+    let mut number = 0u64;
+    let mut try_at = |at| {
+        if number.is_multiple_of(stride.max(1)) {
+            strike(at);
+        }
+        number += 1;
+    };
     let low = if own.has_low() { MIB } else { 0 };
     (low..64 * MIB).step_by(PAGE as usize).for_each(&mut try_at);
     let foreign = |at: &u64| !own.contains(*at);

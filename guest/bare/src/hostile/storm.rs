@@ -15,7 +15,7 @@ pub fn run() {
     machine::x2apic();
     machine::wrmsr(LVT_TIMER, 2 << 17 | 0xe0);
     machine::sti();
-    for round in 0..100_000u32 {
+    for round in 0..60_000u32 {
         machine::wrmsr(SELF_IPI, u64::from(0x20 + round % 0xd0));
         machine::wrmsr(DEADLINE, machine::rdtsc().wrapping_sub(u64::from(round % 3)).max(1));
         if round % 16 == 0 {
@@ -36,7 +36,7 @@ pub fn run() {
 pub fn flood() {
     println!("SLUICE-RESULT flood=now");
     let line = *b"flood flood flood flood flood flood flood flood flood flood\n";
-    for _ in 0..200_000u32 {
+    for _ in 0..50_000u32 {
         unsafe {
             core::arch::asm!("rep outsb", inout("rcx") line.len() => _, inout("rsi") line.as_ptr() => _, in("dx") 0x3f8u16)
         };

@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The power button's driver, and what tells a script that it was pressed.
+const POWER_BUTTON: [&str; 2] = ["button", "evdev"];
+
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recipe {
@@ -52,7 +55,8 @@ pub fn hex(bytes: &[u8]) -> String {
 
 fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     let scripts = root().join("guest/rootfs");
-    let mut archive = base(&read(&scripts.join("init"))?, &recipe.modules, kernel)?;
+    let modules = [&recipe.modules[..], &POWER_BUTTON.map(str::to_owned)].concat();
+    let mut archive = base(&read(&scripts.join("init"))?, &modules, kernel)?;
     archive.file("etc/udhcpc.script", 0o755, &read(&scripts.join("udhcpc.script"))?);
     Ok(archive.finish())
 }

@@ -146,7 +146,7 @@ fn dispatch(command: Command) -> Result<Status> {
             manage::shutdown(&StopArguments { domains: Vec::new(), all: true, wait, force, instance })?;
         }
         Command::Console { target, raw } => manage::console(&target, raw)?,
-        Command::Top { instance, interval, count } => manage::top(instance.as_ref(), interval, count)?,
+        Command::Top(arguments) => manage::top(&arguments)?,
         Command::Devices(which) => manage::devices(&which)?,
         Command::Report { instance } => manage::report(instance.as_ref())?,
         Command::Bench { names, only, list } => return bench::run(&names, &only, list),

@@ -3,7 +3,7 @@
 mod arguments;
 mod help;
 
-pub use arguments::{RunArguments, StopArguments, Target, TestArguments, Which};
+pub use arguments::{RunArguments, StopArguments, Target, TestArguments, TopArguments, Which};
 pub use help::{command, parse};
 
 use crate::name::Name;
@@ -198,18 +198,14 @@ pub enum Command {
         #[arg(long)]
         raw: bool,
     },
-    /// Watch domains and devices live
-    Top {
-        /// Instance, if several run or it is another checkout's
-        #[arg(long)]
-        instance: Option<Name>,
-        /// Seconds between two looks
-        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
-        interval: Duration,
-        /// Leave after this many looks
-        #[arg(long)]
-        count: Option<u64>,
-    },
+    /// Watch domains and devices live; keys sort, q leaves
+    #[command(after_help = concat!(
+        "Without a terminal, or with --count, each look is plain text.\n\n",
+        "Examples:\n",
+        "  cargo sluice top\n",
+        "  cargo sluice top --count 1 --interval 5\n",
+        "  cargo sluice top --json | jq '.domains[].cpu_percent'"))]
+    Top(TopArguments),
     /// Print the counters of a running instance as JSON
     Report {
         /// Instance, if several run or it is another checkout's

@@ -114,7 +114,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Build { features, .. } => {
             output::print(format_args!("{}\n", image::hypervisor(&features)?.display()))?;
         }
-        Command::Fetch { kernels } => fetch(&kernels)?,
+        Command::Fetch { kernels, json } => fetch(&kernels, json)?,
         Command::Serve { port } => {
             let server = server::Server::start(port)?;
             output::print(format_args!(
@@ -149,12 +149,18 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Top(arguments) => manage::top(&arguments)?,
         Command::Devices(which) => manage::devices(&which)?,
         Command::Report { instance } => manage::report(instance.as_ref())?,
-        Command::Bench { names, only, list } => return bench::run(&names, &only, list),
-        Command::Mutate { names, list } => return mutate::run(&names, list),
+        Command::Bench { names, only, list: true, json } => bench::list(&names, &only, json)?,
+        Command::Bench { names, only, .. } => return bench::run(&names, &only),
+        Command::Mutate { names, list: true, json } => mutate::list(&names, json)?,
+        Command::Mutate { names, .. } => return mutate::run(&names),
         Command::Test(TestArguments { worker: Some(name), .. }) => return scenario::run_one(&name),
         Command::Test(arguments) => {
-            let TestArguments { names, list, all, jobs, capacity, record, .. } = arguments;
-            return scenario::run_all(&scenario::Options { names, list, all, jobs, capacity, record });
+            let TestArguments { names, list, json, all, jobs, capacity, record, .. } = arguments;
+            if list {
+                scenario::list(&names, all, json)?;
+            } else {
+                return scenario::run_all(&scenario::Options { names, all, jobs, capacity, record });
+            }
         }
     }
     Ok(Status::Ok)
@@ -168,18 +174,25 @@ fn manual(directory: &Path) -> Result<()> {
     output::print(format_args!("{}: see man -l {0}/sluice.1\n", directory.display()))
 }
 
-fn fetch(names: &[String]) -> Result<()> {
+fn fetch(names: &[String], as_json: bool) -> Result<()> {
     let known = kernels::debian();
     if let Some(name) = names.iter().find(|name| !known.contains(name)) {
         anyhow::bail!("'{name}' is no kernel of Debian's that Sluice knows; there are: {}", known.join(", "));
     }
     packages::Apt::open()?.update()?;
+    let mut found = Vec::new();
     for name in if names.is_empty() { &known } else { names } {
         let kernel = kernels::fetch(name)?;
-        for (rootfs, about) in rootfs::list() {
-            let path = rootfs::get(&rootfs, &kernel)?;
-            output::print(format_args!("{name} + {rootfs} ({about}): {}\n", path.display()))?;
+        for (initrd, about) in rootfs::list() {
+            let path = rootfs::get(&initrd, &kernel)?;
+            if !as_json {
+                output::print(format_args!("{name} + {initrd} ({about}): {}\n", path.display()))?;
+            }
+            found.push(serde_json::json!({
+                "kernel": name, "kernel_path": kernel.image, "release": kernel.release,
+                "initrd": initrd, "about": about, "initrd_path": path,
+            }));
         }
     }
-    Ok(())
+    if as_json { output::print(printable::json(&found)?) } else { Ok(()) }
 }

@@ -141,6 +141,9 @@ pub struct TestArguments {
     /// Only list them
     #[arg(long)]
     pub list: bool,
+    /// Print the list as JSON, for programs
+    #[arg(long, requires = "list")]
+    pub json: bool,
     /// Also the rest of each matrix, more seeds, and long runs
     #[arg(long)]
     pub all: bool,

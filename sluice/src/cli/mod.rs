@@ -107,6 +107,9 @@ pub enum Command {
     Fetch {
         /// Kernels by name; all if none is given
         kernels: Vec<String>,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
     },
     /// Serve the test guests' downloads and uploads, for runs started by hand
     #[command(after_help = concat!(
@@ -235,6 +238,9 @@ pub enum Command {
         /// Only list them
         #[arg(long)]
         list: bool,
+        /// Print the list as JSON, for programs
+        #[arg(long, requires = "list")]
+        json: bool,
     },
     /// Run test scenarios (tests/*.toml) in QEMU, side by side
     #[command(after_help = concat!(
@@ -271,5 +277,8 @@ pub enum Command {
         /// Only list them
         #[arg(long)]
         list: bool,
+        /// Print the list as JSON, for programs
+        #[arg(long, requires = "list")]
+        json: bool,
     },
 }

@@ -231,6 +231,25 @@ fn a_run_in_the_background_goes_on() {
 }
 
 #[test]
+fn lists_are_also_json() {
+    let directory = std::env::temp_dir().join(format!("sluice-test-lists-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    for (command, name, field) in
+        [("test", "two-guests", "cases"), ("bench", "boot", "parts"), ("mutate", "guest-memory-hole", "ring")]
+    {
+        let output = sluice(&directory).args([command, "--list", "--json"]).output().unwrap();
+        let list = parse(&String::from_utf8_lossy(&output.stdout));
+        let entries = list.as_array().unwrap();
+        let entry =
+            entries.iter().find(|entry| entry["name"] == name).unwrap_or_else(|| panic!("{command}: {list}"));
+        assert!(entry["about"].is_string() && !entry[field].is_null(), "{entry}");
+        let alone = sluice(&directory).args([command, "--json"]).output().unwrap();
+        assert_eq!(alone.status.code(), Some(2), "{command} runs something, and says it as it goes");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn completions_and_manual_pages_are_written() {
     let directory = std::env::temp_dir().join(format!("sluice-test-man-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();

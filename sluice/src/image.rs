@@ -6,7 +6,7 @@
 use crate::claim::{Claim, Member};
 use crate::name::Name;
 use crate::progress::{self, Step, Stream};
-use crate::workspace::{root, run, scratch};
+use crate::workspace::{check_sources, installed_hypervisor, root, run, scratch};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -26,11 +26,17 @@ const BARE_GUEST: &str = "sluice-bare";
 const RUSTFLAGS: [&str; 6] =
     ["-C", "relocation-model=static", "-C", "code-model=kernel", "-C", "force-frame-pointers=yes"];
 
-/// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already.
+/// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already; a package brings its own.
 pub fn hypervisor(features: &[Name]) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SLUICE_HYPERVISOR") {
         return Ok(PathBuf::from(path));
     }
+    if features.is_empty()
+        && let Some(path) = installed_hypervisor()
+    {
+        return Ok(path);
+    }
+    check_sources()?;
     // Each set of features has a directory of its own, so that one build does not undo the other.
     let mut directory = root().join("target/hypervisor");
     if !features.is_empty() {
@@ -42,6 +48,7 @@ pub fn hypervisor(features: &[Name]) -> Result<PathBuf> {
 
 /// Builds the guest kernel of the tests and returns its ELF file, `sluice-` and its name.
 pub fn bare_guest(name: &str) -> Result<PathBuf> {
+    check_sources()?;
     let directory = root().join("target/hypervisor");
     cargo("build", BARE_GUEST, &directory, &[], &[])?;
     Ok(directory.join(TARGET).join("release").join(format!("sluice-{name}")))

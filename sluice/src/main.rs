@@ -80,7 +80,8 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(command: Command) -> Result<Status> {
-    if command.needs_sources() {
+    let is_installed = workspace::installed_hypervisor().is_some();
+    if command.needs_sources() || command.needs_hypervisor() && !is_installed {
         workspace::check_sources()?;
     }
     match command {

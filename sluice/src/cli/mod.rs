@@ -32,20 +32,18 @@ pub struct Cli {
 }
 
 impl Command {
-    /// It builds something, or looks at what is built; the others only talk to what runs.
-    pub const fn needs_sources(&self) -> bool {
-        matches!(
+    /// It uses what is built; others only talk to what runs.
+    pub const fn needs_hypervisor(&self) -> bool {
+        let uses = matches!(
             self,
-            Self::Check { .. }
-                | Self::Run(_)
-                | Self::Image { .. }
-                | Self::Bundle { .. }
-                | Self::Build { .. }
-                | Self::Fetch { .. }
-                | Self::Test(_)
-                | Self::Bench { .. }
-                | Self::Mutate { .. }
-        )
+            Self::Check { .. } | Self::Run(_) | Self::Image { .. } | Self::Bundle { .. } | Self::Fetch { .. }
+        );
+        uses || self.needs_sources()
+    }
+
+    /// It builds something, or looks at the sources.
+    pub const fn needs_sources(&self) -> bool {
+        matches!(self, Self::Build { .. } | Self::Test(_) | Self::Bench { .. } | Self::Mutate { .. })
     }
 }
 

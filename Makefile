@@ -12,7 +12,7 @@ help:
 	@echo 'make mutate  take checks out of a copy of the sources, and see whether a test notices'
 	@echo 'make check   formatting, lints, the example configurations'
 	@echo 'make bench   repeat the measurements in bench/results'
-	@echo 'make image   sluice.iso: the two guests for a PC (BIOS and UEFI)'
+	@echo 'make image   sluice.iso: guests for a PC that need no server (BIOS and UEFI)'
 	@echo 'make deb     a Debian package of the command, with the hypervisor in it, and a look into it'
 	@echo 'make setup   install what the others need (they do it themselves)'
 	@echo 'make clean   remove what was built; downloads stay in cache/'
@@ -47,7 +47,7 @@ bench: setup
 	$(SLUICE) bench
 
 image: setup
-	$(SLUICE) image examples/two-guests.toml -o sluice.iso
+	$(SLUICE) image examples/pc.toml -o sluice.iso
 
 deb: setup
 	setup/deb.sh

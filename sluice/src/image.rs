@@ -130,12 +130,13 @@ fn toolchain(action: &str) -> Result<Command> {
     Ok(cargo)
 }
 
-/// Writes a GRUB image that boots the hypervisor with a bundle, under BIOS and UEFI.
-pub fn iso(elf: &Path, bundle: &[u8], output: &Path) -> Result<()> {
+/// Writes a GRUB image that boots the hypervisor with a command line and a bundle, under BIOS and UEFI.
+pub fn iso(elf: &Path, bundle: &[u8], options: &str, output: &Path) -> Result<()> {
     let files = Claim::take(&scratch()?, &"image".parse()?)?;
     let (bundle_path, config) = (files.path(Member::Bundle), files.path(Member::GrubConfig));
     std::fs::write(&bundle_path, bundle).context("could not write the bundle")?;
-    std::fs::write(&config, GRUB_CONFIG).context("could not write GRUB's configuration")?;
+    std::fs::write(&config, GRUB_CONFIG.replace("@OPTIONS@", options))
+        .context("could not write GRUB's configuration")?;
     let mut mkrescue = Command::new("grub-mkrescue");
     mkrescue.arg("--compress=xz").arg("-o").arg(output);
     for (place, file) in
@@ -170,7 +171,7 @@ const GRUB_CONFIG: &str = "\
 set timeout=0
 if [ \"$grub_platform\" = efi ]; then insmod all_video; fi
 menuentry Sluice {
-    until multiboot2 /boot/sluice; do sleep 1; done
+    until multiboot2 /boot/sluice @OPTIONS@; do sleep 1; done
     until module2 /boot/bundle bundle; do sleep 1; done
     boot
 }
@@ -197,7 +198,7 @@ mod tests {
             let make = |marker: &'static str| {
                 let (elf, output) = (&elf, directory.join(marker));
                 scope.spawn(move || {
-                    iso(elf, marker.as_bytes(), &output)?;
+                    iso(elf, marker.as_bytes(), "", &output)?;
                     Ok(std::fs::read(output)?)
                 })
             };

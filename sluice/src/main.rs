@@ -9,7 +9,8 @@
 //!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
 //! - [`output`] is where words go; [`mod@progress`] tells how far a build or a download is.
 //! - [`control`] and [`manage`] are the commands on running instances, [`ending`] and [`interrupt`] how guests are stopped in order; [`scenario`] the tests, [`mutate`]
-//!   whether they notice, [`bench`] the measurements.
+//!   whether they notice, [`bench`] the measurements,
+//!   [`screens`] the pictures in docs.
 
 // They panic where there is a closed pipe or a full disk: `output` has what does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -45,6 +46,7 @@ mod qmp;
 mod rootfs;
 mod run;
 mod scenario;
+mod screens;
 mod server;
 mod session;
 mod summary;
@@ -98,7 +100,7 @@ fn dispatch(command: Command) -> Result<Status> {
             let setup = config::load(&file)?;
             workspace::check_target(&output)?;
             let bundle = bundle::build(&setup, "", AtEnd::Stay)?;
-            image::iso(&image::hypervisor(&[])?, &bundle.bytes, &output)?;
+            image::iso(&image::hypervisor(&[])?, &bundle.bytes, "", &output)?;
             output::print(format_args!("{}: boots under BIOS and UEFI\n", output.display()))?;
         }
         Command::Bundle { file, output, cmdline } => {
@@ -131,6 +133,9 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Logs { target, follow, lines } => manage::logs(&target, follow, lines)?,
         Command::Attach { instance } => run::attach(instance.as_ref())?,
         Command::Metrics => manage::metrics()?,
+        Command::Screens { names, output } => {
+            screens::take(&names, &output.unwrap_or_else(|| workspace::root().join("docs/screens")))?;
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut cli::command(), "sluice", &mut script);

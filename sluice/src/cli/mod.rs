@@ -43,7 +43,14 @@ impl Command {
 
     /// It builds something, or looks at the sources.
     pub const fn needs_sources(&self) -> bool {
-        matches!(self, Self::Build { .. } | Self::Test(_) | Self::Bench { .. } | Self::Mutate { .. })
+        matches!(
+            self,
+            Self::Build { .. }
+                | Self::Test(_)
+                | Self::Bench { .. }
+                | Self::Mutate { .. }
+                | Self::Screens { .. }
+        )
     }
 }
 
@@ -70,7 +77,7 @@ pub enum Command {
     /// Write an image that boots a configuration on a PC (BIOS and UEFI)
     #[command(after_help = concat!(
         "Examples:\n",
-        "  cargo sluice image examples/two-guests.toml -o sluice.iso\n",
+        "  cargo sluice image examples/pc.toml -o sluice.iso\n",
         "  dd if=sluice.iso of=/dev/sdX bs=4M        # to a USB stick"))]
     Image {
         /// Configuration (TOML)
@@ -248,6 +255,15 @@ pub enum Command {
         "  cargo sluice test --jobs 1        one after the other\n",
         "  cargo sluice test --list"))]
     Test(TestArguments),
+    /// Take the pictures of a PC's screen that are in the documents
+    #[command(after_help = "Example:\n  cargo sluice screens no-svm panic -o /tmp")]
+    Screens {
+        /// Pictures by name; all if none is given
+        names: Vec<String>,
+        /// Folder to write them into [default: docs/screens]
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+    },
     /// Write a script that completes commands: bash, zsh, fish, elvish, powershell
     #[command(
         after_help = "Example:\n  sluice completions bash > ~/.local/share/bash-completion/completions/sluice"

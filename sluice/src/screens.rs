@@ -65,14 +65,19 @@ const SHOTS: [Shot; 6] = [
         ],
         ..PC
     },
-    Shot { name: "no-svm", cpu: "EPYC,-svm", shows: &["no AMD SVM"], ..PC },
+    Shot { name: "no-svm", cpu: "EPYC,-svm", shows: &["^ Sluice cannot run this", "no AMD SVM"], ..PC },
     Shot {
         name: "missing-device",
         has_card: false,
         shows: &["no such PCI function in this machine", "^3 carol +powered off"],
         ..PC
     },
-    Shot { name: "panic", options: "selftest=panic", shows: &["selftest"], ..PC },
+    Shot {
+        name: "panic",
+        options: "selftest=panic",
+        shows: &["^ Sluice has failed", "panicked at|selftest$"],
+        ..PC
+    },
 ];
 
 /// Takes the pictures whose names are given, all if none is, and writes them into a folder as PNG.

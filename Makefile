@@ -3,7 +3,7 @@
 CARGO := $(shell command -v cargo || echo /usr/bin/cargo)
 SLUICE := $(CARGO) sluice
 
-.PHONY: help setup run test test-all mutate check bench image clean
+.PHONY: help setup run test test-all mutate check bench image deb clean
 
 help:
 	@echo 'make run     boot two Debian guests that share one network card, in QEMU'
@@ -12,7 +12,8 @@ help:
 	@echo 'make mutate  take checks out of a copy of the sources, and see whether a test notices'
 	@echo 'make check   formatting, lints, the example configurations'
 	@echo 'make bench   repeat the measurements in bench/results'
-	@echo 'make image   sluice.iso: the two guests for a PC (BIOS and UEFI)'
+	@echo 'make image   sluice.iso: guests for a PC that need no server (BIOS and UEFI)'
+	@echo 'make deb     a Debian package of the command, with the hypervisor in it, and a look into it'
 	@echo 'make setup   install what the others need (they do it themselves)'
 	@echo 'make clean   remove what was built; downloads stay in cache/'
 
@@ -29,6 +30,7 @@ test: setup
 test-all: setup
 	$(CARGO) test --quiet
 	$(SLUICE) test --all
+	$(MAKE) deb
 
 mutate: setup
 	$(SLUICE) mutate
@@ -45,7 +47,10 @@ bench: setup
 	$(SLUICE) bench
 
 image: setup
-	$(SLUICE) image examples/two-guests.toml -o sluice.iso
+	$(SLUICE) image examples/pc.toml -o sluice.iso
+
+deb: setup
+	setup/deb.sh
 
 clean:
 	rm -rf target run sluice.iso

@@ -24,8 +24,10 @@ use crate::observer::Observer;
 use crate::outcome::{Outcome, Status};
 use crate::session::{self, Options};
 use crate::workspace::root;
+use crate::{output, printable};
 use anyhow::{Context, Result, bail};
 use record::Record;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -41,7 +43,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-const ALL: [Benchmark; 4] = [
+static ALL: [Benchmark; 4] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -69,14 +71,13 @@ const ALL: [Benchmark; 4] = [
     },
 ];
 
-/// Runs the benchmarks whose names contain one of `names` (all if none is given), or only those `parts` of
-/// theirs, and writes their results.
-pub fn run(names: &[String], parts: &[String], list: bool) -> Result<Status> {
+/// Those whose names contain one of `names` (all if none is given), and which have these `parts`.
+fn choose(names: &[String], parts: &[String]) -> Result<Vec<&'static Benchmark>> {
     let wanted = |benchmark: &&Benchmark| {
         (names.is_empty() || names.iter().any(|part| benchmark.name.contains(part.as_str())))
             && (parts.is_empty() || !benchmark.parts.is_empty())
     };
-    let chosen: Vec<&Benchmark> = ALL.iter().filter(wanted).collect();
+    let chosen: Vec<&'static Benchmark> = ALL.iter().filter(wanted).collect();
     if chosen.is_empty() {
         bail!("no benchmark is called like that; --list lists them");
     }
@@ -86,15 +87,31 @@ pub fn run(names: &[String], parts: &[String], list: bool) -> Result<Status> {
             bail!("no benchmark has a part '{part}'; --list lists them");
         }
     }
-    let mut status = Status::Ok;
-    for benchmark in chosen {
-        crate::output::print(format!("{}: {}\n", benchmark.name, benchmark.about))?;
-        if list {
-            for part in benchmark.parts {
-                crate::output::print(format!("  --only {part}\n"))?;
-            }
-            continue;
+    Ok(chosen)
+}
+
+/// Lists the benchmarks whose names contain one of `names`, and their parts.
+pub fn list(names: &[String], parts: &[String], as_json: bool) -> Result<()> {
+    let chosen = choose(names, parts)?;
+    if as_json {
+        let entry = |Benchmark { name, about, parts, .. }: &&Benchmark| json!({ "name": name, "about": about, "parts": parts });
+        return output::print(printable::json(&chosen.iter().map(entry).collect::<Vec<_>>())?);
+    }
+    for Benchmark { name, about, parts, .. } in chosen {
+        output::print(format_args!("{name}: {about}\n"))?;
+        for part in *parts {
+            output::print(format_args!("  --only {part}\n"))?;
         }
+    }
+    Ok(())
+}
+
+/// Runs the benchmarks whose names contain one of `names` (all if none is given), or only those `parts` of
+/// theirs, and writes their results.
+pub fn run(names: &[String], parts: &[String]) -> Result<Status> {
+    let mut status = Status::Ok;
+    for benchmark in choose(names, parts)? {
+        output::print(format!("{}: {}\n", benchmark.name, benchmark.about))?;
         let started = Instant::now();
         let mut record = Record::new(benchmark.name);
         if !parts.is_empty() {
@@ -105,12 +122,12 @@ pub fn run(names: &[String], parts: &[String], list: bool) -> Result<Status> {
             record.problem(benchmark.name, &format!("{error:#}"));
         }
         let path = record.write()?;
-        crate::output::print(record.table() + "\n")?;
+        output::print(record.table() + "\n")?;
         for problem in record.problems() {
-            crate::output::note(format_args!("sluice: not measured: {problem}"));
+            output::note(format_args!("sluice: not measured: {problem}"));
             status = Status::Trouble;
         }
-        crate::output::print(format!("  {} ({:.0} s)\n\n", path.display(), started.elapsed().as_secs_f64()))?;
+        output::print(format!("  {} ({:.0} s)\n\n", path.display(), started.elapsed().as_secs_f64()))?;
     }
     Ok(status)
 }
@@ -186,7 +203,7 @@ fn sluice(name: &str, clock: Clock, qemu_args: Vec<String>) -> Result<(Setup, Ou
 
 /// Says what is running now.
 fn say(what: &str) {
-    crate::output::note(format_args!("  running {what}"));
+    output::note(format_args!("  running {what}"));
 }
 
 /// A file with these bytes, in the scratch directory.

@@ -35,6 +35,8 @@ pub enum Member {
     Channel,
     /// The socket of QEMU's monitor.
     Monitor,
+    /// A picture of the screen.
+    Screen,
     /// The bundle.
     Bundle,
     /// What GRUB is told.
@@ -46,7 +48,7 @@ pub enum Member {
 }
 
 impl Member {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Lock,
         Self::Checkout,
         Self::Info,
@@ -54,6 +56,7 @@ impl Member {
         Self::Control,
         Self::Channel,
         Self::Monitor,
+        Self::Screen,
         Self::Bundle,
         Self::GrubConfig,
         Self::Image,
@@ -70,6 +73,7 @@ impl Member {
             Self::Control => "control",
             Self::Channel => "channel",
             Self::Monitor => "monitor",
+            Self::Screen => "screen.ppm",
             Self::Bundle => "bundle.cpio",
             Self::GrubConfig => "grub.cfg",
             Self::Image => "sluice.iso",

@@ -6,7 +6,7 @@
 use crate::claim::{Claim, Exclusive, Member};
 use crate::name::Name;
 use crate::progress::{self, Step, Stream};
-use crate::workspace::{root, run, scratch, write_whole};
+use crate::workspace::{check_sources, installed_hypervisor, root, run, scratch, write_whole};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -30,11 +30,17 @@ const RUSTFLAGS: [&str; 6] =
 const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 const GUEST_RUSTFLAGS: [&str; 4] = ["-C", "target-feature=+crt-static", "-C", "strip=symbols"];
 
-/// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already.
+/// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already; a package brings its own.
 pub fn hypervisor(features: &[Name]) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SLUICE_HYPERVISOR") {
         return Ok(PathBuf::from(path));
     }
+    if features.is_empty()
+        && let Some(path) = installed_hypervisor()
+    {
+        return Ok(path);
+    }
+    check_sources()?;
     // One directory for all sets of features: what they have in common, `core` among it, is built once. Each build overwrites
     // the result of the last, so it is copied before another can begin.
     let directory = root().join("target/hypervisor");
@@ -55,6 +61,7 @@ pub fn hypervisor(features: &[Name]) -> Result<PathBuf> {
 
 /// Builds the guest kernel of the tests and returns its ELF file, `sluice-` and its name.
 pub fn bare_guest(name: &str) -> Result<PathBuf> {
+    check_sources()?;
     let directory = root().join("target/hypervisor");
     cargo("build", BARE_GUEST, &directory, &[], &[])?;
     Ok(directory.join(TARGET).join("release").join(format!("sluice-{name}")))
@@ -159,12 +166,13 @@ fn toolchain(action: &str) -> Result<Command> {
     Ok(cargo)
 }
 
-/// Writes a GRUB image that boots the hypervisor with a bundle, under BIOS and UEFI.
-pub fn iso(elf: &Path, bundle: &[u8], output: &Path) -> Result<()> {
+/// Writes a GRUB image that boots the hypervisor with a command line and a bundle, under BIOS and UEFI.
+pub fn iso(elf: &Path, bundle: &[u8], options: &str, output: &Path) -> Result<()> {
     let files = Claim::take(&scratch()?, &"image".parse()?)?;
     let (bundle_path, config) = (files.path(Member::Bundle), files.path(Member::GrubConfig));
     std::fs::write(&bundle_path, bundle).context("could not write the bundle")?;
-    std::fs::write(&config, GRUB_CONFIG).context("could not write GRUB's configuration")?;
+    std::fs::write(&config, GRUB_CONFIG.replace("@OPTIONS@", options))
+        .context("could not write GRUB's configuration")?;
     let mut mkrescue = Command::new("grub-mkrescue");
     mkrescue.arg("--compress=xz").arg("-o").arg(output);
     for (place, file) in
@@ -199,7 +207,7 @@ const GRUB_CONFIG: &str = "\
 set timeout=0
 if [ \"$grub_platform\" = efi ]; then insmod all_video; fi
 menuentry Sluice {
-    until multiboot2 /boot/sluice; do sleep 1; done
+    until multiboot2 /boot/sluice @OPTIONS@; do sleep 1; done
     until module2 /boot/bundle bundle; do sleep 1; done
     boot
 }
@@ -226,7 +234,7 @@ mod tests {
             let make = |marker: &'static str| {
                 let (elf, output) = (&elf, directory.join(marker));
                 scope.spawn(move || {
-                    iso(elf, marker.as_bytes(), &output)?;
+                    iso(elf, marker.as_bytes(), "", &output)?;
                     Ok(std::fs::read(output)?)
                 })
             };

@@ -9,7 +9,8 @@
 //!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
 //! - [`output`] is where words go; [`mod@progress`] tells how far a build or a download is.
 //! - [`control`] and [`manage`] are the commands on running instances, [`ending`] and [`interrupt`] how guests are stopped in order; [`scenario`] the tests, [`mutate`]
-//!   whether they notice, [`bench`] the measurements.
+//!   whether they notice, [`bench`] the measurements,
+//!   [`screens`] the pictures in docs.
 
 // They panic where there is a closed pipe or a full disk: `output` has what does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -46,6 +47,7 @@ mod qmp;
 mod rootfs;
 mod run;
 mod scenario;
+mod screens;
 mod server;
 mod session;
 mod summary;
@@ -81,7 +83,8 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(command: Command) -> Result<Status> {
-    if command.needs_sources() {
+    let is_installed = workspace::installed_hypervisor().is_some();
+    if command.needs_sources() || command.needs_hypervisor() && !is_installed {
         workspace::check_sources()?;
     }
     match command {
@@ -98,7 +101,7 @@ fn dispatch(command: Command) -> Result<Status> {
             let setup = config::load(&file)?;
             workspace::check_target(&output)?;
             let bundle = bundle::build(&setup, "", AtEnd::Stay)?;
-            image::iso(&image::hypervisor(&[])?, &bundle.bytes, &output)?;
+            image::iso(&image::hypervisor(&[])?, &bundle.bytes, "", &output)?;
             output::print(format_args!("{}: boots under BIOS and UEFI\n", output.display()))?;
         }
         Command::Bundle { file, output, cmdline } => {
@@ -115,7 +118,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Build { features, .. } => {
             output::print(format_args!("{}\n", image::hypervisor(&features)?.display()))?;
         }
-        Command::Fetch { kernels } => fetch(&kernels)?,
+        Command::Fetch { kernels, json } => fetch(&kernels, json)?,
         Command::Serve { port } => {
             let server = server::Server::start(port)?;
             output::print(format_args!(
@@ -131,6 +134,9 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Logs { target, follow, lines } => manage::logs(&target, follow, lines)?,
         Command::Attach { instance } => run::attach(instance.as_ref())?,
         Command::Metrics => manage::metrics()?,
+        Command::Screens { names, output } => {
+            screens::take(&names, &output.unwrap_or_else(|| workspace::root().join("docs/screens")))?;
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut cli::command(), "sluice", &mut script);
@@ -147,15 +153,21 @@ fn dispatch(command: Command) -> Result<Status> {
             manage::shutdown(&StopArguments { domains: Vec::new(), all: true, wait, force, instance })?;
         }
         Command::Console { target, raw } => manage::console(&target, raw)?,
-        Command::Top { instance, interval, count } => manage::top(instance.as_ref(), interval, count)?,
+        Command::Top(arguments) => manage::top(&arguments)?,
         Command::Devices(which) => manage::devices(&which)?,
         Command::Report { instance } => manage::report(instance.as_ref())?,
-        Command::Bench { names, only, list } => return bench::run(&names, &only, list),
-        Command::Mutate { names, list } => return mutate::run(&names, list),
+        Command::Bench { names, only, list: true, json } => bench::list(&names, &only, json)?,
+        Command::Bench { names, only, .. } => return bench::run(&names, &only),
+        Command::Mutate { names, list: true, json } => mutate::list(&names, json)?,
+        Command::Mutate { names, .. } => return mutate::run(&names),
         Command::Test(TestArguments { worker: Some(name), .. }) => return scenario::run_one(&name),
         Command::Test(arguments) => {
-            let TestArguments { names, list, all, jobs, capacity, record, .. } = arguments;
-            return scenario::run_all(&scenario::Options { names, list, all, jobs, capacity, record });
+            let TestArguments { names, list, json, all, jobs, capacity, record, .. } = arguments;
+            if list {
+                scenario::list(&names, all, json)?;
+            } else {
+                return scenario::run_all(&scenario::Options { names, all, jobs, capacity, record });
+            }
         }
     }
     Ok(Status::Ok)
@@ -169,18 +181,25 @@ fn manual(directory: &Path) -> Result<()> {
     output::print(format_args!("{}: see man -l {0}/sluice.1\n", directory.display()))
 }
 
-fn fetch(names: &[String]) -> Result<()> {
+fn fetch(names: &[String], as_json: bool) -> Result<()> {
     let known = kernels::debian();
     if let Some(name) = names.iter().find(|name| !known.contains(name)) {
         anyhow::bail!("'{name}' is no kernel of Debian's that Sluice knows; there are: {}", known.join(", "));
     }
     packages::Apt::open()?.update()?;
+    let mut found = Vec::new();
     for name in if names.is_empty() { &known } else { names } {
         let kernel = kernels::fetch(name)?;
-        for (rootfs, about) in rootfs::list() {
-            let path = rootfs::get(&rootfs, &kernel)?;
-            output::print(format_args!("{name} + {rootfs} ({about}): {}\n", path.display()))?;
+        for (initrd, about) in rootfs::list() {
+            let path = rootfs::get(&initrd, &kernel)?;
+            if !as_json {
+                output::print(format_args!("{name} + {initrd} ({about}): {}\n", path.display()))?;
+            }
+            found.push(serde_json::json!({
+                "kernel": name, "kernel_path": kernel.image, "release": kernel.release,
+                "initrd": initrd, "about": about, "initrd_path": path,
+            }));
         }
     }
-    Ok(())
+    if as_json { output::print(printable::json(&found)?) } else { Ok(()) }
 }

@@ -118,8 +118,17 @@ impl Display for GuestText {
 /// A JSON document as text. It says exactly what the value does; characters that are not plain are written as JSON's own
 /// escapes, also those that JSON lets pass, because people look at such files on terminals.
 pub fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
-    let mut text = String::new();
-    for character in serde_json::to_string_pretty(value)?.chars() {
+    Ok(escaped(&serde_json::to_string_pretty(value)?) + "\n")
+}
+
+/// The same in one line, of which several can follow each other.
+pub fn json_line(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    Ok(escaped(&serde_json::to_string(value)?) + "\n")
+}
+
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
         if character == '\n' || is_plain(character) {
             text.push(character);
         } else {
@@ -129,7 +138,7 @@ pub fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
             }
         }
     }
-    Ok(text + "\n")
+    text
 }
 
 #[cfg(test)]
@@ -154,6 +163,9 @@ mod tests {
         let text = json(&value).unwrap();
         assert!(text.chars().all(|character| character == '\n' || is_plain(character)), "{text:?}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        let line = json_line(&value).unwrap();
+        assert_eq!(line.find('\n'), Some(line.len() - 1));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line).unwrap(), value);
     }
 
     proptest! {

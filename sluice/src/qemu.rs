@@ -117,16 +117,7 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
             add("-kernel", text(elf)?);
             add("-initrd", text(bundle)?);
         }
-        Loaded::Image(image, boot) => {
-            if boot == Boot::Uefi {
-                // As a disk: the firmware's drivers for optical drives give up after a few seconds, which
-                // an emulated machine on a busy host may well take for a sector.
-                add("-drive", format!("if=virtio,format=raw,readonly=on,file={}", text(image)?));
-                add("-bios", UEFI_FIRMWARE.into());
-            } else {
-                add("-cdrom", text(image)?);
-            }
-        }
+        Loaded::Image(image, boot) => boot_from(image, boot, &mut add)?,
     }
     add("-serial", format!("file:{}", text(machine.log)?));
     add("-chardev", format!("socket,id=channel,path={}", text(machine.channel)?));
@@ -164,6 +155,19 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     Ok(arguments)
 }
 
+/// Arguments that boot an image.
+pub fn boot_from(image: &Path, boot: Boot, add: &mut impl FnMut(&str, String)) -> Result<()> {
+    if boot == Boot::Uefi {
+        // As a disk: the firmware's drivers for optical drives give up after a few seconds, which
+        // an emulated machine on a busy host may well take for a sector.
+        add("-drive", format!("if=virtio,format=raw,readonly=on,file={}", text(image)?));
+        add("-bios", UEFI_FIRMWARE.into());
+    } else {
+        add("-cdrom", text(image)?);
+    }
+    Ok(())
+}
+
 /// Ports that are forwarded by a device. QEMU leads them to the first address that it gives away, 10.0.2.15; nobody else on this
 /// network is there to get it.
 fn forwards(setup: &Setup, device: &Device) -> String {
@@ -185,6 +189,7 @@ fn iommu(setup: &Setup) -> Option<String> {
     }
 }
 
+/// A path in an argument.
 pub fn text(path: &Path) -> Result<String> {
     match path.to_str() {
         Some(text) if !text.contains(',') => Ok(text.to_owned()),

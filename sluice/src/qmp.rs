@@ -74,24 +74,41 @@ impl Monitor {
     }
 }
 
-/// The text on a picture of the screen (PPM, `P6`, 255 values a colour).
-pub fn read_screen(picture: &[u8]) -> Result<String> {
-    let mut words = picture.splitn(4, |byte| byte.is_ascii_whitespace());
-    let mut number = || words.next().and_then(|word| std::str::from_utf8(word).ok()).map(str::to_owned);
-    let magic = number();
-    let (width, height) =
-        (number().and_then(|word| word.parse().ok()), number().and_then(|word| word.parse().ok()));
-    let rest = words.next().unwrap_or_default();
-    let pixels = rest.strip_prefix(b"255\n");
-    let (Some("P6"), Some(width), Some(height), Some(pixels)) = (magic.as_deref(), width, height, pixels)
-    else {
-        bail!("not a picture of a screen");
-    };
-    let pixel = |x: u32, y: u32| {
-        let at = (y as usize * width as usize + x as usize) * 3;
-        pixels.get(at..at + 3).map_or(0, |rgb| u32::from_be_bytes([0, rgb[0], rgb[1], rgb[2]]))
-    };
-    Ok(sluice_screen::decode::text(width, height, pixel).join("\n"))
+/// A picture of the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Pixels in a row.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+    /// Red, green and blue of each pixel, row by row.
+    pub pixels: Vec<u8>,
+}
+
+impl Picture {
+    /// Reads what QEMU writes: PPM, `P6`, 255 values a colour.
+    pub fn parse(file: &[u8]) -> Result<Self> {
+        let mut words = file.splitn(4, |byte| byte.is_ascii_whitespace());
+        let mut word = || words.next().and_then(|word| std::str::from_utf8(word).ok()).map(str::to_owned);
+        let magic = word();
+        let mut number = || word().and_then(|word| word.parse::<u32>().ok());
+        let (width, height) = (number(), number());
+        let pixels = words.next().unwrap_or_default().strip_prefix(b"255\n");
+        let (Some("P6"), Some(width), Some(height), Some(pixels)) = (magic.as_deref(), width, height, pixels)
+        else {
+            bail!("not a picture of a screen");
+        };
+        Ok(Self { width, height, pixels: pixels.to_vec() })
+    }
+
+    /// The text on it.
+    pub fn text(&self) -> String {
+        let pixel = |x: u32, y: u32| {
+            let at = (y as usize * self.width as usize + x as usize) * 3;
+            self.pixels.get(at..at + 3).map_or(0, |rgb| u32::from_be_bytes([0, rgb[0], rgb[1], rgb[2]]))
+        };
+        sluice_screen::decode::text(self.width, self.height, pixel).join("\n")
+    }
 }
 
 #[cfg(test)]
@@ -101,8 +118,8 @@ mod tests {
     #[test]
     fn a_picture_is_read() {
         let blank = [&b"P6\n640 480\n255\n"[..], &[0; 640 * 480 * 3]].concat();
-        assert_eq!(read_screen(&blank).unwrap().trim(), "");
-        assert!(read_screen(b"P5\n1 1\n255\n\0").is_err());
-        assert!(read_screen(b"").is_err());
+        assert_eq!(Picture::parse(&blank).unwrap().text().trim(), "");
+        assert!(Picture::parse(b"P5\n1 1\n255\n\0").is_err());
+        assert!(Picture::parse(b"").is_err());
     }
 }

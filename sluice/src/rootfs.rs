@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The power button's driver, and what tells a script that it was pressed.
+const POWER_BUTTON: [&str; 2] = ["button", "evdev"];
+
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recipe {
@@ -54,11 +57,12 @@ pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
 
 fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     let scripts = root().join("guest/rootfs");
+    let modules = [&recipe.modules[..], &POWER_BUTTON.map(str::to_owned)].concat();
     let mut own = BTreeMap::new();
     for name in &recipe.own_modules {
         own.insert(canonical(name), crate::modules::get(name, kernel)?);
     }
-    let mut archive = unfinished(&read(&scripts.join("init"))?, &recipe.modules, own, kernel)?;
+    let mut archive = unfinished(&read(&scripts.join("init"))?, &modules, own, kernel)?;
     archive.file("etc/udhcpc.script", 0o755, &read(&scripts.join("udhcpc.script"))?);
     for name in &recipe.programs {
         archive.file(&format!("bin/{name}"), 0o755, &read(&crate::image::guest_program(name)?)?);

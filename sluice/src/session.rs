@@ -127,7 +127,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         std::fs::write(&bundle_path, &bundle.bytes).context("could not write the bundle")?;
         Loaded::Files(&elf, &bundle_path)
     } else {
-        image::iso(&elf, &bundle.bytes, &image_path)?;
+        image::iso(&elf, &bundle.bytes, "", &image_path)?;
         Loaded::Image(&image_path, options.boot)
     };
     let (sender, inputs) = sync_channel(MOST_INPUTS);

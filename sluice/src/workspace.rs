@@ -1,19 +1,49 @@
-//! Where things are: the source tree, the cache of Debian's files, what is made and what is kept of a run.
+//! Where things are: the source tree or what a package installed, the cache of Debian's files, what is made and what is kept of a run.
 
 use crate::name::Name;
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The root of the source tree: `$SLUICE_HOME`, or where this program was built.
+/// The root of the source tree: `$SLUICE_HOME`, or where this program was built. A program that a package installed has the parts of the
+/// tree that it needs in `share/sluice`, beside its `bin`.
 pub fn root() -> PathBuf {
     if let Some(home) = std::env::var_os("SLUICE_HOME") {
         return PathBuf::from(home);
     }
+    if let Some(prefix) = prefix() {
+        return prefix.join("share/sluice");
+    }
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace");
     built.to_owned()
+}
+
+/// Where a package installed this program: `/usr`.
+fn prefix() -> Option<PathBuf> {
+    static PREFIX: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let program = std::env::current_exe().ok()?;
+        let prefix = program.parent()?.parent()?;
+        prefix.join("share/sluice/guest/rootfs").is_dir().then(|| prefix.to_owned())
+    };
+    PREFIX.get_or_init(find).clone()
+}
+
+/// The hypervisor that came with the package, if this program did and uses what is there.
+pub fn installed_hypervisor() -> Option<PathBuf> {
+    let prefix = prefix().filter(|prefix| root() == prefix.join("share/sluice"))?;
+    Some(prefix.join("lib/sluice/hypervisor"))
+}
+
+/// A folder of this user's: what `$variable` names, or this one in the home directory.
+fn own(variable: &str, otherwise: &str) -> PathBuf {
+    let named = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base =
+        named.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(otherwise));
+    base.join("sluice")
 }
 
 /// Whether the source tree is there: the hypervisor and the test guests are built from it.
@@ -25,6 +55,12 @@ pub fn check_sources() -> Result<()> {
     if root.join("hypervisor/Cargo.toml").is_file() {
         return Ok(());
     }
+    if installed_hypervisor().is_some() {
+        bail!(
+            "this needs Sluice's sources, and the package has none\n  \
+             help: let SLUICE_HOME name a checkout"
+        );
+    }
     bail!(
         "Sluice's sources are not in {}, from which it builds the hypervisor\n  \
          help: let SLUICE_HOME name a checkout, or install this program again from one: cargo install --path sluice",
@@ -32,9 +68,13 @@ pub fn check_sources() -> Result<()> {
     )
 }
 
-/// Where downloads and what is made of them are kept: `$SLUICE_CACHE`, or `cache/` in the source tree.
+/// Where downloads and what is made of them are kept: `$SLUICE_CACHE`, or `cache/` in the source tree; where that is not the user's, in
+/// `~/.cache`.
 pub fn cache() -> PathBuf {
-    std::env::var_os("SLUICE_CACHE").map_or_else(|| root().join("cache"), PathBuf::from)
+    if let Some(cache) = std::env::var_os("SLUICE_CACHE") {
+        return PathBuf::from(cache);
+    }
+    if installed_hypervisor().is_some() { own("XDG_CACHE_HOME", ".cache") } else { root().join("cache") }
 }
 
 /// QEMU: `$SLUICE_QEMU` names another one than the system's.
@@ -53,7 +93,11 @@ pub fn is_installed(program: &OsStr) -> bool {
 
 /// Where files are made that are not kept: images, bundles.
 pub fn scratch() -> Result<PathBuf> {
-    let directory = root().join("target/scratch");
+    let directory = if installed_hypervisor().is_some() {
+        cache().join("scratch")
+    } else {
+        root().join("target/scratch")
+    };
     std::fs::create_dir_all(&directory)
         .with_context(|| format!("could not create {}", directory.display()))?;
     Ok(directory)
@@ -61,7 +105,11 @@ pub fn scratch() -> Result<PathBuf> {
 
 /// Where runs keep their consoles unless the user says otherwise: each instance in a folder of its own.
 pub fn runs() -> PathBuf {
-    root().join("run")
+    if installed_hypervisor().is_some() {
+        own("XDG_STATE_HOME", ".local/state").join("run")
+    } else {
+        root().join("run")
+    }
 }
 
 /// Where the consoles of an instance are.
@@ -95,7 +143,12 @@ pub fn run(command: &mut Command) -> Result<Output> {
 
 /// What to say when a program could not be started.
 pub fn not_found(program: &str) -> String {
-    format!("could not start '{program}'; setup/packages.sh installs what Sluice needs")
+    let help = if installed_hypervisor().is_some() {
+        "apt-get install --fix-broken sluice installs what Sluice needs"
+    } else {
+        "setup/packages.sh installs what Sluice needs"
+    };
+    format!("could not start '{program}'; {help}")
 }
 
 /// Writes a file so that nobody ever sees half of it.

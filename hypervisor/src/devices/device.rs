@@ -47,8 +47,9 @@ impl Device {
         let gsi = pin.and_then(|pin| acpi::pci_gsi(function.bdf.bus, function.bdf.device, pin));
         let ports = function.bars.iter().find(|bar| bar.io);
         let ports = ports.map_or((0, 0), |bar| (bar.address as u16, bar.size as u16));
+        let line = gsi.map_or("no interrupt line".into(), |gsi| alloc::format!("gsi {gsi}"));
         log::info!(
-            "device {name}: {} [{:04x}:{:04x}] ports {:#x}+{:#x} gsi {gsi:?}",
+            "device {name}: {} [{:04x}:{:04x}] ports {:#x}+{:#x} {line}",
             function.bdf,
             function.vendor,
             function.device,

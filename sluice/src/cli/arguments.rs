@@ -67,6 +67,23 @@ pub struct StopArguments {
     pub instance: Option<Name>,
 }
 
+/// Arguments of `top`.
+#[derive(Debug, Args)]
+pub struct TopArguments {
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
+    pub interval: Duration,
+    /// Leave after this many looks
+    #[arg(long)]
+    pub count: Option<u64>,
+    /// Print a line of JSON for each look, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub struct RunArguments {
@@ -124,6 +141,9 @@ pub struct TestArguments {
     /// Only list them
     #[arg(long)]
     pub list: bool,
+    /// Print the list as JSON, for programs
+    #[arg(long, requires = "list")]
+    pub json: bool,
     /// Also the rest of each matrix, more seeds, and long runs
     #[arg(long)]
     pub all: bool,

@@ -11,7 +11,19 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Steer", &["start", "stop", "pause", "resume", "restart", "destroy", "console"]),
     (
         "Build and test",
-        &["build", "image", "bundle", "fetch", "serve", "test", "bench", "mutate", "completions", "man"],
+        &[
+            "build",
+            "image",
+            "bundle",
+            "fetch",
+            "serve",
+            "test",
+            "bench",
+            "mutate",
+            "screens",
+            "completions",
+            "man",
+        ],
     ),
 ];
 

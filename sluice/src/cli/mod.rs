@@ -3,7 +3,7 @@
 mod arguments;
 mod help;
 
-pub use arguments::{RunArguments, StopArguments, Target, TestArguments, Which};
+pub use arguments::{RunArguments, StopArguments, Target, TestArguments, TopArguments, Which};
 pub use help::{command, parse};
 
 use crate::name::Name;
@@ -32,19 +32,24 @@ pub struct Cli {
 }
 
 impl Command {
-    /// It builds something, or looks at what is built; the others only talk to what runs.
+    /// It uses what is built; others only talk to what runs.
+    pub const fn needs_hypervisor(&self) -> bool {
+        let uses = matches!(
+            self,
+            Self::Check { .. } | Self::Run(_) | Self::Image { .. } | Self::Bundle { .. } | Self::Fetch { .. }
+        );
+        uses || self.needs_sources()
+    }
+
+    /// It builds something, or looks at the sources.
     pub const fn needs_sources(&self) -> bool {
         matches!(
             self,
-            Self::Check { .. }
-                | Self::Run(_)
-                | Self::Image { .. }
-                | Self::Bundle { .. }
-                | Self::Build { .. }
-                | Self::Fetch { .. }
+            Self::Build { .. }
                 | Self::Test(_)
                 | Self::Bench { .. }
                 | Self::Mutate { .. }
+                | Self::Screens { .. }
         )
     }
 }
@@ -72,7 +77,7 @@ pub enum Command {
     /// Write an image that boots a configuration on a PC (BIOS and UEFI)
     #[command(after_help = concat!(
         "Examples:\n",
-        "  cargo sluice image examples/two-guests.toml -o sluice.iso\n",
+        "  cargo sluice image examples/pc.toml -o sluice.iso\n",
         "  dd if=sluice.iso of=/dev/sdX bs=4M        # to a USB stick"))]
     Image {
         /// Configuration (TOML)
@@ -107,6 +112,9 @@ pub enum Command {
     Fetch {
         /// Kernels by name; all if none is given
         kernels: Vec<String>,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
     },
     /// Serve the test guests' downloads and uploads, for runs started by hand
     #[command(after_help = concat!(
@@ -198,18 +206,14 @@ pub enum Command {
         #[arg(long)]
         raw: bool,
     },
-    /// Watch domains and devices live
-    Top {
-        /// Instance, if several run or it is another checkout's
-        #[arg(long)]
-        instance: Option<Name>,
-        /// Seconds between two looks
-        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
-        interval: Duration,
-        /// Leave after this many looks
-        #[arg(long)]
-        count: Option<u64>,
-    },
+    /// Watch domains and devices live; keys sort, q leaves
+    #[command(after_help = concat!(
+        "Without a terminal, or with --count, each look is plain text.\n\n",
+        "Examples:\n",
+        "  cargo sluice top\n",
+        "  cargo sluice top --count 1 --interval 5\n",
+        "  cargo sluice top --json | jq '.domains[].cpu_percent'"))]
+    Top(TopArguments),
     /// Print the counters of a running instance as JSON
     Report {
         /// Instance, if several run or it is another checkout's
@@ -239,6 +243,9 @@ pub enum Command {
         /// Only list them
         #[arg(long)]
         list: bool,
+        /// Print the list as JSON, for programs
+        #[arg(long, requires = "list")]
+        json: bool,
     },
     /// Run test scenarios (tests/*.toml) in QEMU, side by side
     #[command(after_help = concat!(
@@ -248,6 +255,15 @@ pub enum Command {
         "  cargo sluice test --jobs 1        one after the other\n",
         "  cargo sluice test --list"))]
     Test(TestArguments),
+    /// Take the pictures of a PC's screen that are in the documents
+    #[command(after_help = "Example:\n  cargo sluice screens no-svm panic -o /tmp")]
+    Screens {
+        /// Pictures by name; all if none is given
+        names: Vec<String>,
+        /// Folder to write them into [default: docs/screens]
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+    },
     /// Write a script that completes commands: bash, zsh, fish, elvish, powershell
     #[command(
         after_help = "Example:\n  sluice completions bash > ~/.local/share/bash-completion/completions/sluice"
@@ -275,5 +291,8 @@ pub enum Command {
         /// Only list them
         #[arg(long)]
         list: bool,
+        /// Print the list as JSON, for programs
+        #[arg(long, requires = "list")]
+        json: bool,
     },
 }

@@ -173,4 +173,16 @@ mod tests {
         let unique: std::collections::BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(names.len(), unique.len());
     }
+
+    #[test]
+    fn the_document_asks_for_what_there_is() {
+        let page = std::fs::read_to_string(crate::workspace::root().join("docs/monitoring.md")).unwrap();
+        let code = include_str!("metrics.rs");
+        let names = regex_lite::Regex::new("sluice_[a-z_]+[a-z]").unwrap();
+        let asked: Vec<&str> = names.find_iter(&page).map(|found| found.as_str()).collect();
+        assert!(asked.len() > 4);
+        for name in asked {
+            assert!(code.contains(&format!("\"{name}\"")), "{name}");
+        }
+    }
 }

@@ -10,9 +10,11 @@ mod list;
 use crate::bench::record::{Aim, Record};
 use crate::outcome::Status;
 use crate::workspace::{cache, not_found};
+use crate::{output, printable};
 use anyhow::{Context, Result, bail};
 use copy::Copy;
 use list::{Mutation, Ring};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::path::Path;
@@ -23,9 +25,8 @@ use std::time::Instant;
 /// a part of it.
 const PATIENCE: [&str; 2] = ["600", "1200"];
 
-/// Tries the mutations whose names contain one of `names` (all if none is given).
-pub fn run(names: &[String], only_list: bool) -> Result<Status> {
-    let all = list::load()?;
+/// Those whose names contain one of `names` (all if none is given).
+fn choose<'m>(all: &'m [Mutation], names: &[String]) -> Result<Vec<&'m Mutation>> {
     let wanted = |mutation: &&Mutation| {
         names.is_empty() || names.iter().any(|part| mutation.row().contains(part.as_str()))
     };
@@ -33,12 +34,30 @@ pub fn run(names: &[String], only_list: bool) -> Result<Status> {
     if chosen.is_empty() {
         bail!("no mutation is called like that; --list lists them");
     }
-    if only_list {
-        for mutation in chosen {
-            crate::output::print(format!("{:28} {:10} {}\n", mutation.name, mutation.ring, mutation.about))?;
-        }
-        return Ok(Status::Ok);
+    Ok(chosen)
+}
+
+/// Lists the mutations whose names contain one of `names`.
+pub fn list(names: &[String], as_json: bool) -> Result<()> {
+    let all = list::load()?;
+    let chosen = choose(&all, names)?;
+    if as_json {
+        let entry = |mutation: &&Mutation| {
+            let Mutation { name, ring, about, file, .. } = mutation;
+            json!({ "name": name, "ring": ring.to_string(), "about": about, "file": file })
+        };
+        return output::print(printable::json(&chosen.iter().map(entry).collect::<Vec<_>>())?);
     }
+    for Mutation { name, ring, about, .. } in chosen {
+        output::print(format_args!("{name:28} {ring:10} {about}\n"))?;
+    }
+    Ok(())
+}
+
+/// Tries the mutations whose names contain one of `names` (all if none is given).
+pub fn run(names: &[String]) -> Result<Status> {
+    let all = list::load()?;
+    let chosen = choose(&all, names)?;
     let copy = Copy::make()?;
     let mut record = Record::new("mutation");
     record.made_by("cargo sluice mutate");
@@ -50,11 +69,7 @@ pub fn run(names: &[String], only_list: bool) -> Result<Status> {
         let started = Instant::now();
         let verdict = attempt(&copy, mutation, &mut sound)?;
         let seconds = started.elapsed().as_secs_f64();
-        crate::output::print(format!(
-            "{:7} {} ({seconds:.0} s): {verdict}\n",
-            verdict.word(),
-            mutation.name
-        ))?;
+        output::print(format!("{:7} {} ({seconds:.0} s): {verdict}\n", verdict.word(), mutation.name))?;
         match &verdict {
             Verdict::Noticed(_) | Verdict::Unnoticed(_) => {
                 let noticed = f64::from(u8::from(matches!(verdict, Verdict::Noticed(_))));
@@ -71,7 +86,7 @@ pub fn run(names: &[String], only_list: bool) -> Result<Status> {
     }
     for ring in Ring::ALL {
         let value = |what: &str| record.value(&format!("mutation.{ring}.{what}")).unwrap_or(0.0);
-        crate::output::print(format!("{ring}: {} of {} noticed\n", value("noticed"), value("tried")))?;
+        output::print(format!("{ring}: {} of {} noticed\n", value("noticed"), value("tried")))?;
     }
     Ok(status)
 }

@@ -9,7 +9,7 @@ use crate::config::{self, Setup};
 use crate::name::Name;
 use crate::outcome::{Outcome, Status};
 use crate::qemu::Accel;
-use crate::qmp;
+use crate::qmp::Picture;
 use crate::session::{self, Options};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
@@ -108,7 +108,7 @@ fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
 fn screen(directory: &Path, name: &str) -> Result<String> {
     let file = steps::picture(directory, name);
     let picture = std::fs::read(&file).with_context(|| format!("no picture {}", file.display()))?;
-    qmp::read_screen(&picture)
+    Ok(Picture::parse(&picture)?.text())
 }
 
 /// A fault of QEMU's explains what befell the domain that it struck, and what holds of the run as a whole; neither a

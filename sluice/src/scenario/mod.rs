@@ -21,7 +21,7 @@ mod worker;
 use crate::outcome::Outcome;
 use anyhow::{Result, bail};
 
-pub use suite::{Options, run_all};
+pub use suite::{Options, list, run_all};
 pub use worker::run_one;
 
 /// Runs a scenario, for who wants to know more of it than whether it passed; it must.

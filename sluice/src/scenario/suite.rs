@@ -8,8 +8,10 @@ use super::{execute, format::Scenario};
 use crate::config;
 use crate::name::Name;
 use crate::outcome::Status;
+use crate::{output, printable};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -25,8 +27,6 @@ const SIGN_OF_LIFE: Time = Time::from_secs(60);
 pub struct Options {
     /// Parts of names of scenarios or cases; all scenarios if there is none.
     pub names: Vec<String>,
-    /// Only list them.
-    pub list: bool,
     /// Also those that are not worth their time every time.
     pub all: bool,
     /// At most this many at a time.
@@ -37,11 +37,8 @@ pub struct Options {
     pub record: bool,
 }
 
-/// Runs the scenarios that are wanted.
-pub fn run_all(options: &Options) -> Result<Status> {
-    let mut found = load::all()?;
-    let known: Vec<String> = found.iter().map(|named| named.name.clone()).collect();
-    let names = &options.names;
+/// Keeps the scenarios whose names contain one of `names`; all if none is given.
+fn choose(found: &mut Vec<Named>, names: &[String]) -> Result<()> {
     if !names.is_empty() {
         let is_in = |named: &Named, part: &String| named.tests().any(|test| test.contains(part));
         if let Some(lost) = names.iter().find(|part| !found.iter().any(|named| is_in(named, part))) {
@@ -49,9 +46,15 @@ pub fn run_all(options: &Options) -> Result<Status> {
         }
         found.retain(|named| names.iter().any(|part| is_in(named, part)));
     }
-    if options.list {
-        return list(&found, options.all);
-    }
+    Ok(())
+}
+
+/// Runs the scenarios that are wanted.
+pub fn run_all(options: &Options) -> Result<Status> {
+    let mut found = load::all()?;
+    let known: Vec<String> = found.iter().map(|named| named.name.clone()).collect();
+    let names = &options.names;
+    choose(&mut found, names)?;
     found.retain(|Named { name, scenario, .. }| {
         let skip = scenario.skip.as_ref().filter(|_| !names.contains(name));
         if let Some(why) = skip {
@@ -80,14 +83,30 @@ fn load() -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
 }
 
-/// Lists them; the sums are of those that would run.
-fn list(found: &[Named], all: bool) -> Result<Status> {
+/// Lists those whose names contain one of `names`; the sums are of those that would run.
+pub fn list(names: &[String], all: bool, as_json: bool) -> Result<()> {
+    let mut found = load::all()?;
+    choose(&mut found, names)?;
+    if as_json {
+        let entry = |Named { name, scenario, .. }: &Named| {
+            let cases = scenario.case.iter().map(|case| json!({ "name": case.name, "about": case.about }));
+            json!({
+                "name": name,
+                "about": scenario.about,
+                "extended": scenario.extended,
+                "skip": scenario.skip,
+                "expectations": scenario.expectations(),
+                "cases": cases.collect::<Vec<_>>(),
+            })
+        };
+        return output::print(printable::json(&found.iter().map(entry).collect::<Vec<_>>())?);
+    }
     let (mut scenarios, mut tests, mut expectations) = (0, 0, 0);
-    for Named { name, scenario, .. } in found {
+    for Named { name, scenario, .. } in &found {
         let when = if scenario.extended { " (--all)" } else { "" };
-        crate::output::print(format!("{name:28} {}{when}\n", scenario.about))?;
+        output::print(format!("{name:28} {}{when}\n", scenario.about))?;
         for case in &scenario.case {
-            crate::output::print(format!("  ::{:24} {}\n", case.name, case.about))?;
+            output::print(format!("  ::{:24} {}\n", case.name, case.about))?;
         }
         if all || !scenario.extended {
             scenarios += 1;
@@ -95,8 +114,7 @@ fn list(found: &[Named], all: bool) -> Result<Status> {
             expectations += scenario.expectations();
         }
     }
-    crate::output::print(format!("{scenarios} scenarios, {tests} tests, {expectations} expectations\n"))?;
-    Ok(Status::Ok)
+    output::print(format!("{scenarios} scenarios, {tests} tests, {expectations} expectations\n"))
 }
 
 /// The processors of a scenario's machine; one if nothing will start.
@@ -255,7 +273,7 @@ impl Suite {
 
 /// Prints. That nobody reads it any more is no reason to end: the exit status counts, too.
 fn say(text: &str) {
-    let _ = crate::output::print(text);
+    let _ = output::print(text);
 }
 
 fn problems<'a>(text: &mut String, problems: impl IntoIterator<Item = &'a String>) {

@@ -84,6 +84,71 @@ fn what_runs_is_listed_with_what_is_known_of_it() {
     off(machine);
 }
 
+/// Answers this many requests for a report.
+fn answer(machine: &mut Machine, times: usize) {
+    for _ in 0..times {
+        let request = machine.hear();
+        assert_eq!(request.command, Order::Report);
+        machine.say(&Event::Report { seq: request.seq, report: report() });
+    }
+}
+
+#[test]
+fn top_without_a_terminal_writes_text_or_json() {
+    let mut machine = Machine::start("looked", &[]);
+    machine.state(0, DomainState::Running, "");
+    machine.settle();
+    let child = ask(&machine, &["top", "--interval", "0.01", "--count", "2"]);
+    answer(&mut machine, 3);
+    let (said, status) = ended(child);
+    assert_eq!((said.matches("nic0 (ne2000): held by nobody").count(), status), (2, Some(0)), "{said}");
+    assert!(!said.contains('\x1b'), "{said}");
+    let child = ask(&machine, &["top", "--interval", "0.01", "--count", "2", "--json"]);
+    answer(&mut machine, 3);
+    let (said, _) = ended(child);
+    let looks: Vec<serde_json::Value> = said.lines().map(parse).collect();
+    assert_eq!((looks.len(), &looks[1]["domains"][1]["state"]), (2, &"paused".into()));
+    off(machine);
+}
+
+/// `top` on a terminal of its own, which script(1) makes.
+#[test]
+fn top_on_a_terminal_is_left_by_a_key_and_leaves_it_as_it_was() {
+    let mut machine = Machine::start("watched", &[]);
+    machine.state(0, DomainState::Running, "");
+    machine.settle();
+    let program = env!("CARGO_BIN_EXE_sluice");
+    let typed =
+        format!("stty rows 24 cols 100; stty -g; {program} top --interval 0.05; echo status $?; stty -g");
+    let mut script = std::process::Command::new("script");
+    let environment = sluice(&machine.directory);
+    script.envs(environment.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    script.args(["-qfc", &typed, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
+    script.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir(&machine.directory);
+    let mut script = script.spawn().unwrap();
+    let mut keys = script.stdin.take().unwrap();
+    let mut out = script.stdout.take().unwrap();
+    answer(&mut machine, 2);
+    let first = read_until(&mut out, "space hold");
+    assert!(first.contains("\x1b[?1049h") && first.contains("alice"), "the alternate screen: {first:?}");
+    std::io::Write::write_all(&mut keys, b"q").unwrap();
+    // It may have asked once more meanwhile.
+    let rest = read_until(&mut out, "status 0");
+    assert!(rest.contains("\x1b[?1049l"), "{rest:?}");
+    let mut last = String::new();
+    std::io::Read::read_to_string(&mut out, &mut last).unwrap();
+    assert!(script.wait().unwrap().success());
+    let modes = |text: &str| {
+        text.lines()
+            .map(str::trim)
+            .find(|line| line.contains(':') && !line.contains('\x1b'))
+            .map(str::to_owned)
+    };
+    assert_eq!(modes(&last), modes(&first), "{first:?} {last:?}");
+    assert!(modes(&last).is_some());
+    off(machine);
+}
+
 #[test]
 fn consoles_are_read_and_followed() {
     let mut machine = Machine::start("read", &[]);
@@ -163,6 +228,25 @@ fn a_run_in_the_background_goes_on() {
     }
     assert!(text().contains("ok: every guest"), "{}", text());
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn lists_are_also_json() {
+    let directory = std::env::temp_dir().join(format!("sluice-test-lists-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    for (command, name, field) in
+        [("test", "two-guests", "cases"), ("bench", "boot", "parts"), ("mutate", "guest-memory-hole", "ring")]
+    {
+        let output = sluice(&directory).args([command, "--list", "--json"]).output().unwrap();
+        let list = parse(&String::from_utf8_lossy(&output.stdout));
+        let entries = list.as_array().unwrap();
+        let entry =
+            entries.iter().find(|entry| entry["name"] == name).unwrap_or_else(|| panic!("{command}: {list}"));
+        assert!(entry["about"].is_string() && !entry[field].is_null(), "{entry}");
+        let alone = sluice(&directory).args([command, "--json"]).output().unwrap();
+        assert_eq!(alone.status.code(), Some(2), "{command} runs something, and says it as it goes");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

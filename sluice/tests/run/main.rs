@@ -15,7 +15,7 @@ use sluice_abi::report::{DomainState, Report};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 #[test]
@@ -479,4 +479,45 @@ fn two_runs_do_not_write_into_one_folder() {
     machine.state(1, DomainState::PoweredOff, "");
     machine.finish();
     assert_eq!(machine.end(0).1, Some(0));
+}
+
+#[test]
+fn an_installed_command_needs_no_checkout() {
+    let directory = std::env::temp_dir().join(format!("sluice-test-installed-{}", std::process::id()));
+    machine::prepare(&directory, "file.toml");
+    let usr = directory.join("usr");
+    for place in ["bin", "share/sluice/guest/rootfs", "lib/sluice"] {
+        std::fs::create_dir_all(usr.join(place)).unwrap();
+    }
+    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), usr.join("bin/sluice")).unwrap();
+    let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/rootfs/rootfs.toml");
+    std::fs::copy(recipes, usr.join("share/sluice/guest/rootfs/rootfs.toml")).unwrap();
+    std::fs::write(usr.join("lib/sluice/hypervisor"), "an ELF file").unwrap();
+    // The machine goes off at once.
+    std::fs::write(directory.join("status"), "0").unwrap();
+    let installed = |arguments: &[&str]| {
+        let mut command = Command::new(usr.join("bin/sluice"));
+        command.args(arguments).current_dir(&directory).env("SLUICE_QEMU", directory.join("qemu"));
+        for own in ["HOME", "TMPDIR", "XDG_RUNTIME_DIR"] {
+            command.env(own, &directory);
+        }
+        for other in ["SLUICE_HOME", "SLUICE_HYPERVISOR", "SLUICE_CACHE", "XDG_CACHE_HOME", "XDG_STATE_HOME"]
+        {
+            command.env_remove(other);
+        }
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let run = installed(&["run", "file.toml", "--json", "out.json"]);
+    let json = std::fs::read_to_string(directory.join("out.json")).unwrap_or_else(|_| panic!("{run:?}"));
+    let is_kept = directory.join(".local/state/sluice/run/file").is_dir();
+    let build = installed(&["build"]);
+    let mine = std::fs::read_dir(usr.join("share/sluice")).unwrap().count();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(
+        json.contains("usr/lib/sluice/hypervisor -initrd") && json.contains(".cache/sluice/scratch"),
+        "{json}"
+    );
+    assert!(is_kept && mine == 1, "nothing is written where the package is");
+    assert_eq!(build.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&build.stderr).contains("the package has none"), "{build:?}");
 }

@@ -173,7 +173,11 @@ impl Card {
         let handoffs = shared.handoffs();
         if let Some(mut hardware) = hardware.take() {
             shared.stop(&mut hardware.card());
-            log::info!("device {}: off the wire after {:?}", self.device.name, shared.uplink().counters());
+            let sluice_uplink::Counters { sent, received, overruns, restarts } = shared.uplink().counters();
+            log::info!(
+                "device {}: off the wire, {sent} frames sent, {received} received, {overruns} overruns, {restarts} restarts",
+                self.device.name
+            );
             hardware.give_back(&self.device);
         }
         handoffs

@@ -114,7 +114,7 @@ impl Processor {
 
     /// When after `now` somebody wants attention.
     fn next_wake(&self, home: &Home, now: u64) -> u64 {
-        home.next_wake(now).min(devices::next_poll(self.index)).min(manage::next_output(self.index))
+        home.next_wake(now).min(devices::next_poll(self.index)).min(manage::next_service(self.index))
     }
 
     fn arm(&mut self, deadline: u64) {

@@ -14,7 +14,7 @@ use crate::interrupt;
 use crate::logs::Logs;
 use crate::name::Name;
 use crate::observer::{Observer, Steer, Watch};
-use crate::outcome::{Guest, Outcome, Status, parse_finding};
+use crate::outcome::{Guest, Outcome, Status, has_stopped, parse_finding};
 use crate::printable::{GuestText, Printable};
 use crate::qemu::{self, Accel, Boot, Loaded};
 use crate::qmp::Monitor;
@@ -409,7 +409,7 @@ impl Session {
                 if let Some(live) = self.guests.get_mut(index) {
                     if live.guest.state.is_ended() && !state.is_ended() {
                         // A new life; what counts is how the last one ends.
-                        live.guest.forget_findings();
+                        live.guest.begin_life();
                     }
                     live.guest.state = *state;
                     live.guest.started |= *state == DomainState::Running;
@@ -458,6 +458,13 @@ impl Session {
                 && let Some(kept) = live.guest.keep(finding)
             {
                 observer.finding(index, kept);
+            }
+            if has_stopped(line.raw()) && !std::mem::replace(&mut live.guest.has_stopped, true) {
+                let name = &live.guest.name;
+                observer.warning(&format!(
+                    "{name}: its console says that its kernel panicked; without a driver that tells the hypervisor (Linux: the \
+                     module pvpanic-mmio) it runs on until: cargo sluice destroy {name}"
+                ));
             }
             observer.line(index, &line, steer);
         }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -58,8 +58,44 @@ pub struct Domain {
     pub cpus: Vec<u8>,
     /// Created, but not started before a command says so.
     pub paused: bool,
+    /// What follows its end.
+    pub actions: Actions,
     /// Devices this guest has.
     pub devices: Vec<Share>,
+}
+
+/// What follows a guest's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Everything that it had is taken back.
+    Destroy,
+    /// It is built afresh and started again.
+    Restart,
+    /// It stays as it is, with its memory and devices, until a command destroys it or starts it again.
+    Keep,
+}
+
+impl Action {
+    /// All of them, by their words in the configuration file.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("destroy", Self::Destroy), ("restart", Self::Restart), ("keep", Self::Keep)];
+}
+
+/// What follows the ends that a guest can come to without a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actions {
+    /// Its kernel panicked, or it did what no processor goes on after.
+    pub crash: Action,
+    /// It asked for a reset.
+    pub reboot: Action,
+    /// It powered itself off.
+    pub poweroff: Action,
+}
+
+impl Default for Actions {
+    fn default() -> Self {
+        Self { crash: Action::Destroy, reboot: Action::Restart, poweroff: Action::Destroy }
+    }
 }
 
 /// A guest's part in a device.
@@ -360,6 +396,7 @@ mod tests {
             vcpus: 1,
             cpus: Vec::new(),
             paused: false,
+            actions: Actions::default(),
             devices: vec![share],
         };
         Config {

@@ -21,6 +21,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
+use sluice_abi::config::Action;
 use sluice_abi::report::DomainState;
 use sluice_abi::{DomainId, config};
 use sluice_memory::{Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
@@ -172,6 +173,8 @@ pub enum EndReason {
     Reset,
     /// A command ended it.
     Command,
+    /// Its kernel said that it panics.
+    Panic,
     /// Triple fault.
     TripleFault,
     /// The processor refused the state that it had put itself into.
@@ -186,7 +189,9 @@ impl EndReason {
         match self {
             Self::PowerOff => DomainState::PoweredOff,
             Self::Reset | Self::Command => DomainState::Destroyed,
-            Self::TripleFault | Self::InvalidState | Self::UnexpectedExit(_) => DomainState::Crashed,
+            Self::Panic | Self::TripleFault | Self::InvalidState | Self::UnexpectedExit(_) => {
+                DomainState::Crashed
+            }
         }
     }
 
@@ -196,6 +201,7 @@ impl EndReason {
             Self::PowerOff => "powered off",
             Self::Reset => "asked for a reset",
             Self::Command => "ended by a command",
+            Self::Panic => "its kernel panicked",
             Self::TripleFault => "triple fault",
             Self::InvalidState => "invalid processor state",
             Self::UnexpectedExit(_) => "unexpected exit",
@@ -242,6 +248,8 @@ pub struct Domain {
     pub(crate) tsc_moved: AtomicBool,
     /// TSC at which interrupts that came without end are delivered again.
     held_until: AtomicU64,
+    /// Its kernel panicked, and a crash kernel of its own took over, which was logged.
+    dumps: AtomicBool,
 }
 
 impl Drop for Domain {
@@ -284,6 +292,7 @@ impl Domain {
             tables: AtomicU64::new(BUILT.fetch_add(1, Ordering::Relaxed) << 32),
             tsc_moved: AtomicBool::new(false),
             held_until: AtomicU64::new(u64::MAX),
+            dumps: AtomicBool::new(false),
         };
         domain.derive_permission_map();
         Some(domain)
@@ -329,7 +338,13 @@ impl Domain {
             0 => DomainState::Created,
             1 => DomainState::Running,
             2 => DomainState::Paused,
-            _ => self.end.lock().map_or(DomainState::Destroyed, EndReason::state),
+            _ => match self.end_reason() {
+                // A guest whose reboot is its end has come to the end that was meant for it.
+                Some(EndReason::Reset) if self.config.actions.reboot != Action::Restart => {
+                    DomainState::PoweredOff
+                }
+                reason => reason.map_or(DomainState::Destroyed, EndReason::state),
+            },
         }
     }
 

@@ -33,8 +33,10 @@ use operator::Operator;
 use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::{self, Command, CommandError, Decoder, Event, Request};
-use sluice_abi::config::{self, AtEnd, Config};
-use sluice_abi::report::{DomainReport, DomainState};
+use sluice_abi::config::{self, Action, AtEnd, Config};
+use sluice_abi::report::{DomainReport, DomainState, Report};
+use sluice_platform::restart::Restarts;
+use sluice_platform::rtc::Rtc;
 use sluice_screen::{Lines, Progress};
 
 /// Largest piece of console output in one message.
@@ -359,7 +361,7 @@ impl Manager {
             }
         }
         if operator::next() <= tsc::now() {
-            let report = report::all(self.entries.iter().map(Entry::report));
+            let report = self.report();
             operator.show(report, progress, |index| self.entries.get(index)?.console.as_deref());
         }
         self.operator = Some(operator);
@@ -411,9 +413,9 @@ impl Manager {
             // It may have ended on another processor since the last look.
             self.announce(id);
             let entry = &mut self.entries[id.index()];
-            let again = entry.again || (domain.end_reason() == Some(EndReason::Reset) && !self.stopping);
-            entry.again = false;
-            entry.last = Some(report::domain(&domain, entry.restarts));
+            let by_command = core::mem::take(&mut entry.again);
+            entry.last = Some(report::domain(&domain, entry.restarts, tsc::now()));
+            entry.rtc = domain.rtc();
             entry.live = None;
             drop(domain);
             if action == Action::Restart {
@@ -494,11 +496,17 @@ impl Manager {
         }
     }
 
+    /// What the counters say. All times are those of one moment, so that nobody runs for longer than has passed.
+    fn report(&self) -> Report {
+        let now = tsc::now();
+        report::all(now, self.entries.iter().map(|entry| entry.report(now)))
+    }
+
     /// Sends the last report, and switches the machine off once the host has it: what QEMU, or whatever is at the other end of the
     /// line, has not passed on by then is lost. A machine without a host waits for a few seconds.
     fn finish(&mut self) {
         for _ in 0..FAREWELLS {
-            let report = report::all(self.entries.iter().map(Entry::report));
+            let report = self.report();
             self.send(&Event::Report { seq: 0, report });
             self.send(&Event::Finished);
             self.flush();
@@ -532,7 +540,7 @@ impl Manager {
     fn obey(&mut self, request: Request) {
         let result = match request.command {
             Command::Report => {
-                let report = report::all(self.entries.iter().map(Entry::report));
+                let report = self.report();
                 return self.send(&Event::Report { seq: request.seq, report });
             }
             Command::Start(id) => self.start(id),
@@ -624,9 +632,9 @@ impl Manager {
 }
 
 impl Entry {
-    fn report(&self) -> DomainReport {
+    fn report(&self, now: u64) -> DomainReport {
         match (&self.live, &self.last) {
-            (Some(domain), _) => report::domain(domain, self.restarts),
+            (Some(domain), _) => report::domain(domain, self.restarts, now),
             (None, Some(last)) => last.clone(),
             (None, None) => DomainReport { name: self.config.name.clone(), ..DomainReport::default() },
         }

@@ -7,7 +7,7 @@ use crate::outcome::state_word;
 use crate::output;
 use crate::table::{Table, duration, grouped};
 use anyhow::Result;
-use sluice_abi::report::{DomainReport, Report};
+use sluice_abi::report::{DeviceReport, DomainReport, Report};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -78,10 +78,10 @@ fn screen(instance: &str, before: &Report, now: &Report) -> String {
     for (index, device) in now.devices.iter().enumerate() {
         let earlier = before.devices.get(index);
         text += &format!(
-            "\n  {} ({}): held by {}, {} handoffs/s, {} interrupts/s\n",
+            "\n  {} ({}): {}, {} handoffs/s, {} interrupts/s\n",
             device.name,
             device.model,
-            device.holder.as_deref().unwrap_or("nobody"),
+            users(device),
             rate(device.handoffs, earlier.map_or(0, |earlier| earlier.handoffs)),
             rate(device.interrupts, earlier.map_or(0, |earlier| earlier.interrupts)),
         );
@@ -96,10 +96,71 @@ fn screen(instance: &str, before: &Report, now: &Report) -> String {
                 rate(share.tx_packets, old.tx_packets),
                 rate(share.rx_packets, old.rx_packets),
                 rate(share.waits, old.waits),
-                format!("{held:.0} %"),
+                if has_turns(device) { format!("{held:.0} %") } else { "-".to_owned() },
             ]);
         }
         text += &table.render();
     }
     text
+}
+
+/// Its guests have it in turn, for times that are counted.
+fn has_turns(device: &DeviceReport) -> bool {
+    device.shares.iter().any(|share| share.held_ns > 0)
+}
+
+/// Who uses a device now: the guest that holds it, or all that share it at the same time.
+fn users(device: &DeviceReport) -> String {
+    let names: Vec<&str> = device.shares.iter().map(|share| share.domain.as_str()).collect();
+    match &device.holder {
+        Some(holder) => format!("held by {holder}"),
+        None if names.is_empty() => "used by nobody".to_owned(),
+        None if has_turns(device) => "held by nobody".to_owned(),
+        None => format!("shared by {}", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_abi::report::ShareReport;
+
+    fn device(holder: Option<&str>, held: &[(&str, u64)]) -> DeviceReport {
+        let share = |(domain, held_ns): &(&str, u64)| ShareReport {
+            domain: (*domain).to_owned(),
+            held_ns: *held_ns,
+            ..ShareReport::default()
+        };
+        DeviceReport {
+            name: "nic0".to_owned(),
+            model: "e1000".to_owned(),
+            holder: holder.map(str::to_owned),
+            shares: held.iter().map(share).collect(),
+            ..DeviceReport::default()
+        }
+    }
+
+    #[test]
+    fn who_uses_a_device_is_said_with_and_without_turns() {
+        assert_eq!(users(&device(None, &[("alice", 0), ("bob", 0)])), "shared by alice, bob");
+        assert_eq!(users(&device(None, &[("alice", 5), ("bob", 0)])), "held by nobody");
+        assert_eq!(users(&device(Some("bob"), &[("alice", 0), ("bob", 0)])), "held by bob");
+        assert_eq!(users(&device(None, &[])), "used by nobody");
+    }
+
+    #[test]
+    fn shares_of_time_are_those_of_what_has_passed() {
+        let report = |uptime_ns, run_ns, held_ns| Report {
+            uptime_ns,
+            domains: vec![DomainReport { name: "alice".to_owned(), run_ns, ..DomainReport::default() }],
+            devices: vec![device(Some("alice"), &[("alice", held_ns)])],
+            ..Report::default()
+        };
+        let text = screen(
+            "test",
+            &report(1_000_000_000, 1, 1),
+            &report(3_000_000_000, 2_000_000_001, 1_000_000_001),
+        );
+        assert!(text.contains(" 100 % ") && text.contains(" 50 %"), "{text}");
+    }
 }

@@ -366,6 +366,12 @@ impl Domain {
     /// Starts or resumes it.
     pub fn run(&self) {
         let _ = self.state.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+        if self.state.load(Ordering::SeqCst) == 2 {
+            // Before any of them runs.
+            for vcpu in &self.vcpus {
+                vcpu.signal(event::RESUMED);
+            }
+        }
         let _ = self.state.compare_exchange(2, 1, Ordering::SeqCst, Ordering::SeqCst);
         for vcpu in &self.vcpus {
             vcpu.nudge();

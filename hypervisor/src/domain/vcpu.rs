@@ -93,6 +93,8 @@ pub mod event {
     pub const MACHINE_CHECK: u32 = 1 << 7;
     /// The guest moved the time-stamp counter of another of its processors: the clock page has to say so.
     pub const CLOCK: u32 = 1 << 8;
+    /// The domain was paused and goes on: the clock page says so, or the guest's watchdog would take it for a hang.
+    pub const RESUMED: u32 = 1 << 9;
 }
 
 bitflags! {

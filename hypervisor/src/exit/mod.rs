@@ -163,9 +163,9 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
     let now = tsc::now();
     inject::sync_local_apic(domain, ctx);
     ctx.lapic.poll_timer(ctx.guest_tsc_at(now));
-    if seen & events::CLOCK != 0 {
+    if seen & (events::CLOCK | events::RESUMED) != 0 {
         // The page was RAM when the guest named it.
-        let _ = clock::publish(domain, ctx);
+        let _ = clock::publish(domain, ctx, seen & events::RESUMED != 0);
     }
     if seen & events::MACHINE_CHECK != 0 {
         machine_check::take(domain, vcpu, ctx);

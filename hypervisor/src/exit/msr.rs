@@ -192,7 +192,7 @@ fn write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) 
         }
         KVM_SYSTEM_TIME => {
             let last = core::mem::replace(&mut ctx.clock_msr, value);
-            if clock::publish(domain, ctx).is_err() {
+            if clock::publish(domain, ctx, false).is_err() {
                 ctx.clock_msr = last;
                 return None;
             }

@@ -14,6 +14,7 @@ pub mod vcpu;
 pub use function::VirtualFunction;
 pub use memory::{Memory, MemoryError, Piece};
 
+use crate::firmware::rtc as clock;
 use crate::mm;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
@@ -33,6 +34,8 @@ use sluice_platform::lapic::{DeliveryMode, Ipi, Shorthand};
 use sluice_platform::message::Message;
 use sluice_platform::pci::{ConfigEffect, PciBus};
 use sluice_platform::power::{self, PowerEvent};
+use sluice_platform::pvpanic::{self, Panic};
+use sluice_platform::rtc::{self, Rtc};
 use sluice_platform::uart::Uart;
 use sluice_traps::Direction;
 use sluice_traps::pages::PageTable;
@@ -122,6 +125,10 @@ pub enum PortHandler {
     PciConfig,
     /// Power-off and reset.
     Power,
+    /// Panics of its kernel.
+    Panic,
+    /// The real-time clock.
+    Rtc,
     /// A function, by its index in [`Domain::functions`].
     Device(u8),
 }
@@ -133,7 +140,7 @@ impl PortHandler {
             Self::Uart => Exit::IoUart,
             Self::PciConfig => Exit::IoPci,
             Self::Device(_) => Exit::IoDevice,
-            Self::Power | Self::None => Exit::IoOther,
+            Self::Power | Self::Panic | Self::Rtc | Self::None => Exit::IoOther,
         }
     }
 
@@ -213,6 +220,7 @@ impl EndReason {
 pub struct Platform {
     io_apic: IoApic,
     uart: Uart,
+    rtc: Rtc,
     /// The virtual PCI bus.
     pub pci: PciBus,
 }
@@ -260,13 +268,14 @@ impl Drop for Domain {
 }
 
 impl Domain {
-    /// A domain without processors, of what it was configured as, its functions and their bus, and its memory. `None` if there is
+    /// A domain without processors, of what it was configured as, its functions and their bus, its clock, and its memory. `None` if there is
     /// no memory for its permission map.
     pub fn new(
         id: DomainId,
         config: &config::Domain,
         functions: Vec<Arc<dyn VirtualFunction>>,
         bus: PciBus,
+        rtc: Rtc,
         mut memory: Memory,
     ) -> Option<Self> {
         let permission_map = mm::allocate_zeroed(PERMISSION_MAP)?;
@@ -280,7 +289,7 @@ impl Domain {
             pages: SpinLock::new(Rank::Pages, page_table()),
             platform: SpinLock::new(
                 Rank::Platform,
-                Platform { io_apic: IoApic::new(0), uart: Uart::new(), pci: bus },
+                Platform { io_apic: IoApic::new(0), uart: Uart::new(), rtc, pci: bus },
             ),
             memory: ram,
             space: SpinLock::new(Rank::Space, space),
@@ -629,7 +638,50 @@ impl Domain {
                 fill(transfer, 0);
                 Answer::Done
             }
+            PortHandler::Panic => self.panic_port(transfer),
+            PortHandler::Rtc => self.rtc_port(port, transfer),
             PortHandler::None => refuse(transfer),
+        }
+    }
+
+    #[cold]
+    fn rtc_port(&self, port: u16, transfer: Transfer<'_>) -> Answer {
+        let now = clock::time_ns();
+        let mut platform = self.platform.lock();
+        match transfer {
+            Transfer::Read(buffer) => buffer.iter_mut().for_each(|byte| *byte = platform.rtc.read(port, now)),
+            Transfer::Write(bytes) => bytes.iter().for_each(|byte| platform.rtc.write(port, *byte, now)),
+        }
+        Answer::Done
+    }
+
+    /// Its real-time clock, for its next life.
+    pub fn rtc(&self) -> Rtc {
+        self.platform.lock().rtc.clone()
+    }
+
+    #[cold]
+    fn panic_port(&self, transfer: Transfer<'_>) -> Answer {
+        let Transfer::Write(bytes) = &transfer else {
+            fill(transfer, pvpanic::read());
+            return Answer::Done;
+        };
+        match bytes.first().and_then(|byte| pvpanic::write(*byte)) {
+            Some(Panic::Stopped) => {
+                self.end(EndReason::Panic);
+                Answer::Attend
+            }
+            Some(Panic::Dumps) => {
+                // Once in its life, as a guest may write without end.
+                if !self.dumps.swap(true, Ordering::Relaxed) {
+                    log::warn!(
+                        "domain {}: its kernel panicked, and its crash kernel takes over",
+                        self.name()
+                    );
+                }
+                Answer::Done
+            }
+            None => Answer::Done,
         }
     }
 
@@ -863,6 +915,8 @@ fn port_table() -> PortTable<PortHandler> {
         PortHandler::PciConfig,
     );
     ports.hook(power::SLEEP_CONTROL_PORT..=power::RESET_PORT, both, PortHandler::Power);
+    ports.hook(pvpanic::PORT..=pvpanic::PORT, both, PortHandler::Panic);
+    ports.hook(rtc::INDEX_PORT..=rtc::DATA_PORT, both, PortHandler::Rtc);
     ports
 }
 

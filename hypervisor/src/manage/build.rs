@@ -18,6 +18,7 @@ use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
 use sluice_platform::acpi;
 use sluice_platform::pci;
 use sluice_platform::pci::{BarAddresses, ConfigEffect, PciBus};
+use sluice_platform::rtc::Rtc;
 
 /// First slot of the virtual PCI bus that holds a shared device.
 const FIRST_SLOT: u8 = 3;
@@ -82,7 +83,7 @@ impl BuildError {
     }
 }
 
-/// Builds the domain of a configuration; it does not run yet.
+/// Builds the domain of a configuration, with the clock of its last life; it does not run yet.
 ///
 /// # Errors
 /// Says what is missing; nothing is kept.
@@ -90,6 +91,7 @@ pub fn build(
     id: DomainId,
     config: &config::Domain,
     bundle: &Bundle<'static>,
+    rtc: Rtc,
 ) -> Result<Arc<Domain>, BuildError> {
     let kernel = bundle.get(&config.kernel).ok_or(BuildError::Missing)?;
     let initrd = match &config.initrd {
@@ -104,7 +106,7 @@ pub fn build(
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
     let entry = load(config, kernel, initrd, &attached.0, &mut memory).map_err(BuildError::Kernel)?;
     let mut domain =
-        Domain::new(id, config, attached.0.clone(), bus, memory).ok_or(BuildError::OutOfMemory)?;
+        Domain::new(id, config, attached.0.clone(), bus, rtc, memory).ok_or(BuildError::OutOfMemory)?;
     attached.0.clear();
     match build_processors(&domain, &entry) {
         Ok(vcpus) => domain.vcpus = vcpus,

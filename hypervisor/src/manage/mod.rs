@@ -66,6 +66,18 @@ struct Entry {
     restarts: u32,
     /// Start it again once its present life is over.
     again: bool,
+    /// A command asked it to power off: it is not started again when it does.
+    stays_off: bool,
+    /// A command ended it, or is done with it: it is not kept.
+    let_go: bool,
+    /// Its real-time clock between two lives.
+    rtc: Rtc,
+    /// How soon it may follow itself.
+    pace: Restarts,
+    /// TSC at which its present life began.
+    born: u64,
+    /// TSC at which it is started again.
+    due: Option<u64>,
     announced: DomainState,
     /// The end of its console, where somebody at the machine may look for it.
     console: Option<Box<operator::Kept>>,
@@ -145,6 +157,12 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
             last: None,
             restarts: 0,
             again: false,
+            stays_off: false,
+            let_go: false,
+            rtc: Rtc::default(),
+            pace: Restarts::default(),
+            born: 0,
+            due: None,
             announced: DomainState::Created,
             console: keeps_consoles.then(Box::default),
         });
@@ -275,7 +293,7 @@ impl Manager {
 
     fn build(&mut self, id: DomainId) -> Result<(), build::BuildError> {
         let entry = &mut self.entries[id.index()];
-        let domain = build::build(id, &entry.config, &self.bundle)?;
+        let domain = build::build(id, &entry.config, &self.bundle, entry.rtc.clone())?;
         domain.check_isolation();
         sched::admit(&domain);
         entry.live = Some(domain);

@@ -327,9 +327,11 @@ pub fn cpuid(data: &[u8]) {
                 assert_ne!(ecx & 1 << 31, 0, "no hypervisor");
                 assert_eq!(ebx >> 24, guest.apic_id);
             }
-            0x0a | 0x8000_000a | 0x8000_001f => assert_eq!([eax, ebx, ecx, edx], [0; 4], "leaf {leaf:#x}"),
+            0x0a | 0x8000_000a | 0x8000_001f | 0x8000_0020 => {
+                assert_eq!([eax, ebx, ecx, edx], [0; 4], "leaf {leaf:#x}")
+            }
             0x8000_0001 => assert_eq!(ecx & 1 << 2, 0, "SVM"),
-            0x8000_0000 => assert!(eax <= 0x8000_001e),
+            0x8000_0000 => assert!(eax <= 0x8000_0021),
             0xc000_0000.. => assert_eq!([eax, ebx, ecx, edx], [0; 4]),
             _ => {}
         }

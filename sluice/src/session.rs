@@ -515,8 +515,8 @@ impl Session {
         (status, problems)
     }
 
-    /// The hypervisor has failed where it says so by its status, or where the machine went off by itself before it was done. All
-    /// else is QEMU's.
+    /// The hypervisor has failed where it says so by its status, or where the machine went off by itself before it was done. What
+    /// it refuses to run is no failure of its own. All else is QEMU's.
     fn judge_end(
         &self,
         ended: Ended,
@@ -540,16 +540,20 @@ impl Session {
         let log = shortened(&self.log);
         let log = log.display();
         let tail = log_tail(&self.log);
-        let failure = match status.code() {
+        let (status, failure) = match status.code() {
             Some(0) if self.finished => {
                 let verdict = if failures.is_empty() { Status::Ok } else { Status::Guest };
                 return (verdict, failures);
             }
             Some(0) if !complaints.clone().any(|line| line.contains(qemu::TOLD_TO_END)) => {
-                format!("the machine went off before the hypervisor was done (log: {log})")
+                let failure = format!("the machine went off before the hypervisor was done (log: {log})");
+                (Status::Hypervisor, failure)
             }
-            Some(qemu::PANICKED) => format!("the hypervisor panicked (log: {log})"),
-            Some(qemu::REFUSED) => format!("the hypervisor refused the bundle (log: {log})"),
+            Some(qemu::PANICKED) => (Status::Hypervisor, format!("the hypervisor panicked (log: {log})")),
+            Some(qemu::REFUSED) => {
+                (Status::Configuration, format!("the hypervisor cannot run this configuration (log: {log})"))
+            }
+            Some(qemu::UNFIT) => (Status::Trouble, format!("this machine cannot run guests (log: {log})")),
             _ => {
                 let mut problems = vec![format!("QEMU did not run to its end: {status}")];
                 problems.extend(complaints);
@@ -559,7 +563,7 @@ impl Session {
         let mut problems = vec![failure];
         problems.extend(tail);
         problems.extend(complaints);
-        (Status::Hypervisor, problems)
+        (status, problems)
     }
 }
 

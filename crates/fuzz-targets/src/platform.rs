@@ -161,7 +161,7 @@ pub fn rtc(data: &[u8]) {
         if input.flag() {
             rtc.write(port, input.u8(), now)
         } else {
-            drop(rtc.read(port, now))
+            let _ = rtc.read(port, now);
         }
         now = now.saturating_add(u64::from(input.u8()) << 22).min(u64::MAX >> 1);
     }

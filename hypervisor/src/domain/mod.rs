@@ -639,18 +639,24 @@ impl Domain {
                 Answer::Done
             }
             PortHandler::Panic => self.panic_port(transfer),
-            PortHandler::Rtc => self.rtc_port(port, transfer),
+            PortHandler::Rtc => self.rtc_port(port, width, transfer),
             PortHandler::None => refuse(transfer),
         }
     }
 
     #[cold]
-    fn rtc_port(&self, port: u16, transfer: Transfer<'_>) -> Answer {
+    fn rtc_port(&self, port: u16, width: u8, transfer: Transfer<'_>) -> Answer {
         let now = clock::time_ns();
+        // The bytes of a wide access are for one port after the other.
+        let ports = (0..u16::from(width.max(1))).cycle().map(|byte| port.wrapping_add(byte));
         let mut platform = self.platform.lock();
         match transfer {
-            Transfer::Read(buffer) => buffer.iter_mut().for_each(|byte| *byte = platform.rtc.read(port, now)),
-            Transfer::Write(bytes) => bytes.iter().for_each(|byte| platform.rtc.write(port, *byte, now)),
+            Transfer::Read(buffer) => {
+                buffer.iter_mut().zip(ports).for_each(|(byte, port)| *byte = platform.rtc.read(port, now));
+            }
+            Transfer::Write(bytes) => {
+                bytes.iter().zip(ports).for_each(|(byte, port)| platform.rtc.write(port, *byte, now));
+            }
         }
         Answer::Done
     }

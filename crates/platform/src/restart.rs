@@ -4,7 +4,7 @@
 //! is built at once, as a guest that installs something may well reboot twice in a row; from then on it waits, each time twice as long.
 
 /// A life of so many nanoseconds is a life: what came before it is forgotten.
-const STEADY_NS: u64 = 30_000_000_000;
+const STEADY_NS: u64 = 60_000_000_000;
 /// So many short lives in a row follow each other at once.
 const AT_ONCE: u32 = 3;
 /// The pause after the next one.

@@ -16,6 +16,8 @@ pub mod code {
     pub const PANIC: u8 = 0x2a;
     /// The bundle or its configuration could not be used: status 87.
     pub const CONFIGURATION: u8 = 0x2b;
+    /// This machine cannot run guests: status 89.
+    pub const MACHINE: u8 = 0x2c;
 }
 
 /// Switches the machine off: ACPI state S5.
@@ -31,6 +33,7 @@ pub fn fail(code: u8) -> ! {
     cpu::halt_others();
     let title = match code {
         code::CONFIGURATION => " Sluice cannot run this: the last lines of its log say why",
+        code::MACHINE => " Sluice cannot run guests here: the last lines of its log say why",
         _ => " Sluice has failed: the last lines of its log say where",
     };
     screen::show_log(title, Style::FAILURE);

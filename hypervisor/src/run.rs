@@ -11,7 +11,6 @@ use crate::sched::{self, Home, Slot, Turn};
 use crate::svm::{self, HostArea};
 use crate::x86::{self, msr, tsc};
 use crate::{devices, manage};
-use core::sync::atomic::Ordering;
 
 /// Longest time a virtual processor runs while another waits, in nanoseconds.
 const SLICE_NS: u64 = 4_000_000;
@@ -35,8 +34,7 @@ struct Processor {
 /// A turn of a virtual processor that does not run: its domain's cards go on, and the time is its own.
 fn serve_cards(slot: &Slot, now: u64) {
     slot.domain.resume(now);
-    let ran = tsc::now().wrapping_sub(now);
-    slot.vcpu().run_ticks.fetch_add(ran, Ordering::Relaxed);
+    slot.vcpu().charge(tsc::now().wrapping_sub(now));
 }
 
 /// The life of a physical processor once the machine is up.
@@ -114,7 +112,7 @@ impl Processor {
 
     /// When after `now` somebody wants attention.
     fn next_wake(&self, home: &Home, now: u64) -> u64 {
-        home.next_wake(now).min(devices::next_poll(self.index)).min(manage::next_output(self.index))
+        home.next_wake(now).min(devices::next_poll(self.index)).min(manage::next_service(self.index))
     }
 
     fn arm(&mut self, deadline: u64) {

@@ -60,6 +60,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
             vcpus: *domain.vcpus.get_ref(),
             cpus: domain.cpus.iter().map(|cpu| *cpu.get_ref()).collect(),
             paused: domain.paused,
+            actions: domain.actions,
             devices: domain.shares.iter().map(|share| self::share(setup, share)).collect::<Result<_>>()?,
             virtio: crate::config::virtio::compile(setup, domain),
             grants: domain.grants.as_ref().map_or(abi::Grants::None, |grants| *grants.get_ref()),

@@ -66,6 +66,12 @@ pub fn parse_finding(line: &str) -> Option<Finding> {
     Some(pairs.take(MOST_KEYS).map(|(key, value)| (key.into(), value.into())).collect())
 }
 
+/// The console line is the last one of a Linux kernel that stops for good (`kernel/panic.c`). A kernel with a driver for the port
+/// of panics has ended its guest before.
+pub fn has_stopped(line: &str) -> bool {
+    line.contains("---[ end Kernel panic - not syncing")
+}
+
 /// What is known of one guest at the end.
 #[derive(Clone, Debug, Default)]
 pub struct Guest {
@@ -77,6 +83,8 @@ pub struct Guest {
     pub started: bool,
     /// Why it ended, if not by itself.
     pub reason: GuestText,
+    /// Its console said that its kernel stopped.
+    pub has_stopped: bool,
     /// What it reported: the first [`MOST_FINDINGS`].
     pub findings: Vec<Finding>,
     /// How many findings more there were.
@@ -94,8 +102,9 @@ impl Guest {
         self.findings.last()
     }
 
-    /// Forgets the findings: it begins a new life.
-    pub fn forget_findings(&mut self) {
+    /// Forgets what its last life said: it begins a new one.
+    pub fn begin_life(&mut self) {
+        self.has_stopped = false;
         self.findings.clear();
         self.findings_dropped = 0;
     }
@@ -125,6 +134,9 @@ impl Guest {
         let name = &self.name;
         let because = if self.reason.raw().is_empty() { String::new() } else { format!(": {}", self.reason) };
         match self.state {
+            _ if self.has_stopped => {
+                return Some(format!("{name}: its console says that its kernel panicked{because}"));
+            }
             DomainState::PoweredOff => {}
             // It waited to be started until the machine was switched off.
             DomainState::Destroyed if !self.started => return None,
@@ -394,7 +406,7 @@ mod tests {
         assert!(guest.keep(parse_finding("SLUICE-RESULT a=b").unwrap()).is_none());
         assert_eq!(guest.findings.len(), MOST_FINDINGS);
         assert!(guest.failure().unwrap().contains("more than 1000 results"));
-        guest.forget_findings();
+        guest.begin_life();
         assert_eq!(guest.failure(), None, "a new life");
         let many = format!("SLUICE-RESULT {}", "k=v ".repeat(1000));
         assert_eq!(parse_finding(&many).unwrap().len(), MOST_KEYS);
@@ -412,5 +424,15 @@ mod tests {
         guest.state = DomainState::Crashed;
         guest.reason = "triple fault".into();
         assert_eq!(guest.failure().unwrap(), "alice crashed: triple fault");
+    }
+
+    #[test]
+    fn what_a_console_says_of_a_panic_counts() {
+        let mut guest = guest(&["SLUICE-RESULT done=ok"]);
+        let line = "[    1.5] ---[ end Kernel panic - not syncing: sysrq triggered crash ]---";
+        guest.has_stopped = has_stopped(line);
+        assert!(guest.failure().unwrap().contains("its kernel panicked"));
+        guest.begin_life();
+        assert_eq!(guest.failure(), None);
     }
 }

@@ -224,6 +224,8 @@ fn has_nested_svm() -> bool {
 pub const PANICKED: i32 = 0x2a << 1 | 1;
 /// QEMU's exit status after a bundle that the hypervisor could not use.
 pub const REFUSED: i32 = 0x2b << 1 | 1;
+/// QEMU's exit status after the hypervisor found that the machine cannot run guests.
+pub const UNFIT: i32 = 0x2c << 1 | 1;
 /// What QEMU says when a signal ends it in order, which leaves the exit status 0.
 pub const TOLD_TO_END: &str = "terminating on signal";
 

@@ -14,7 +14,7 @@ use crate::interrupt;
 use crate::logs::Logs;
 use crate::name::Name;
 use crate::observer::{Observer, Steer, Watch};
-use crate::outcome::{Guest, Outcome, Status, parse_finding};
+use crate::outcome::{Guest, Outcome, Status, has_stopped, parse_finding};
 use crate::printable::{GuestText, Printable};
 use crate::qemu::{self, Accel, Boot, Loaded};
 use crate::qmp::Monitor;
@@ -409,7 +409,7 @@ impl Session {
                 if let Some(live) = self.guests.get_mut(index) {
                     if live.guest.state.is_ended() && !state.is_ended() {
                         // A new life; what counts is how the last one ends.
-                        live.guest.forget_findings();
+                        live.guest.begin_life();
                     }
                     live.guest.state = *state;
                     live.guest.started |= *state == DomainState::Running;
@@ -458,6 +458,13 @@ impl Session {
                 && let Some(kept) = live.guest.keep(finding)
             {
                 observer.finding(index, kept);
+            }
+            if has_stopped(line.raw()) && !std::mem::replace(&mut live.guest.has_stopped, true) {
+                let name = &live.guest.name;
+                observer.warning(&format!(
+                    "{name}: its console says that its kernel panicked; without a driver that tells the hypervisor (Linux: the \
+                     module pvpanic-mmio) it runs on until: cargo sluice destroy {name}"
+                ));
             }
             observer.line(index, &line, steer);
         }
@@ -508,8 +515,8 @@ impl Session {
         (status, problems)
     }
 
-    /// The hypervisor has failed where it says so by its status, or where the machine went off by itself before it was done. All
-    /// else is QEMU's.
+    /// The hypervisor has failed where it says so by its status, or where the machine went off by itself before it was done. What
+    /// it refuses to run is no failure of its own. All else is QEMU's.
     fn judge_end(
         &self,
         ended: Ended,
@@ -533,16 +540,20 @@ impl Session {
         let log = shortened(&self.log);
         let log = log.display();
         let tail = log_tail(&self.log);
-        let failure = match status.code() {
+        let (status, failure) = match status.code() {
             Some(0) if self.finished => {
                 let verdict = if failures.is_empty() { Status::Ok } else { Status::Guest };
                 return (verdict, failures);
             }
             Some(0) if !complaints.clone().any(|line| line.contains(qemu::TOLD_TO_END)) => {
-                format!("the machine went off before the hypervisor was done (log: {log})")
+                let failure = format!("the machine went off before the hypervisor was done (log: {log})");
+                (Status::Hypervisor, failure)
             }
-            Some(qemu::PANICKED) => format!("the hypervisor panicked (log: {log})"),
-            Some(qemu::REFUSED) => format!("the hypervisor refused the bundle (log: {log})"),
+            Some(qemu::PANICKED) => (Status::Hypervisor, format!("the hypervisor panicked (log: {log})")),
+            Some(qemu::REFUSED) => {
+                (Status::Configuration, format!("the hypervisor cannot run this configuration (log: {log})"))
+            }
+            Some(qemu::UNFIT) => (Status::Trouble, format!("this machine cannot run guests (log: {log})")),
             _ => {
                 let mut problems = vec![format!("QEMU did not run to its end: {status}")];
                 problems.extend(complaints);
@@ -552,7 +563,7 @@ impl Session {
         let mut problems = vec![failure];
         problems.extend(tail);
         problems.extend(complaints);
-        (Status::Hypervisor, problems)
+        (status, problems)
     }
 }
 

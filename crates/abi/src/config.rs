@@ -59,6 +59,8 @@ pub struct Domain {
     pub cpus: Vec<u8>,
     /// Created, but not started before a command says so.
     pub paused: bool,
+    /// What follows its end.
+    pub actions: Actions,
     /// Devices this guest has.
     pub devices: Vec<Share>,
     /// Virtual devices that other domains serve for it.
@@ -117,6 +119,40 @@ impl VirtioKind {
             Self::Net { .. } => "net",
             Self::Block => "blk",
         }
+    }
+}
+
+/// What follows a guest's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Everything that it had is taken back.
+    Destroy,
+    /// It is built afresh and started again.
+    Restart,
+    /// It stays as it is, with its memory and devices, until a command destroys it or starts it again.
+    Keep,
+}
+
+impl Action {
+    /// All of them, by their words in the configuration file.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("destroy", Self::Destroy), ("restart", Self::Restart), ("keep", Self::Keep)];
+}
+
+/// What follows the ends that a guest can come to without a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actions {
+    /// Its kernel panicked, or it did what no processor goes on after.
+    pub crash: Action,
+    /// It asked for a reset.
+    pub reboot: Action,
+    /// It powered itself off.
+    pub poweroff: Action,
+}
+
+impl Default for Actions {
+    fn default() -> Self {
+        Self { crash: Action::Destroy, reboot: Action::Restart, poweroff: Action::Destroy }
     }
 }
 
@@ -445,6 +481,7 @@ mod tests {
             vcpus: 1,
             cpus: Vec::new(),
             paused: false,
+            actions: Actions::default(),
             devices: vec![share],
             virtio: Vec::new(),
             grants: Grants::None,

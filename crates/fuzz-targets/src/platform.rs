@@ -7,6 +7,7 @@ use sluice_platform::lapic::{Effect, LocalApic, Rates};
 use sluice_platform::message::Message;
 use sluice_platform::msix::MsixTable;
 use sluice_platform::pci::{BarKind, Builder, Identity, PciBus};
+use sluice_platform::rtc::{self, Rtc};
 use sluice_platform::uart::Uart;
 
 /// The local APIC. Asserts that a pending vector has a higher priority than the processor, that taking it puts it in
@@ -147,6 +148,37 @@ pub fn uart(data: &[u8]) {
     let room = uart.push_input(b'!');
     assert!(room && uart.read(5) & 1 != 0, "cleared queues do not take a byte");
     assert_eq!(uart.read(0), b'!');
+}
+
+/// The real-time clock. Asserts that a guest that sets it, whatever it did before, reads what it has set, and an hour later one hour
+/// more.
+pub fn rtc(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut rtc = Rtc::default();
+    let mut now = input.u64() >> 1;
+    while !input.is_empty() {
+        let port = rtc::INDEX_PORT + u16::from(input.u8() % 3);
+        if input.flag() {
+            rtc.write(port, input.u8(), now)
+        } else {
+            let _ = rtc.read(port, now);
+        }
+        now = now.saturating_add(u64::from(input.u8()) << 22).min(u64::MAX >> 1);
+    }
+    let put = |rtc: &mut Rtc, register, value| {
+        rtc.write(rtc::INDEX_PORT, register, now);
+        rtc.write(rtc::DATA_PORT, value, now);
+    };
+    // Register B: binary numbers of 24 hours, first held, then let go.
+    let set = [(0x0b, 0x86), (0x32, 20), (9, 26), (8, 11), (7, 22), (4, 14), (2, 6), (0, 55), (0x0b, 6)];
+    set.into_iter().for_each(|(register, value)| put(&mut rtc, register, value));
+    let mut get = |register, at| {
+        rtc.write(rtc::INDEX_PORT, register, at);
+        rtc.read(rtc::DATA_PORT, at)
+    };
+    let later = now + 3_600_000_000_000;
+    assert_eq!([9, 8, 7, 4, 2, 0].map(|register| get(register, now)), [26, 11, 22, 14, 6, 55]);
+    assert_eq!([9, 8, 7, 4, 2, 0].map(|register| get(register, later)), [26, 11, 22, 15, 6, 55]);
 }
 
 fn bus() -> PciBus {
@@ -295,9 +327,11 @@ pub fn cpuid(data: &[u8]) {
                 assert_ne!(ecx & 1 << 31, 0, "no hypervisor");
                 assert_eq!(ebx >> 24, guest.apic_id);
             }
-            0x0a | 0x8000_000a | 0x8000_001f => assert_eq!([eax, ebx, ecx, edx], [0; 4], "leaf {leaf:#x}"),
+            0x0a | 0x8000_000a | 0x8000_001f | 0x8000_0020 => {
+                assert_eq!([eax, ebx, ecx, edx], [0; 4], "leaf {leaf:#x}")
+            }
             0x8000_0001 => assert_eq!(ecx & 1 << 2, 0, "SVM"),
-            0x8000_0000 => assert!(eax <= 0x8000_001e),
+            0x8000_0000 => assert!(eax <= 0x8000_0021),
             0xc000_0000.. => assert_eq!([eax, ebx, ecx, edx], [0; 4]),
             _ => {}
         }

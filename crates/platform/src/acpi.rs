@@ -12,8 +12,8 @@
 mod aml;
 mod dsdt;
 
-use crate::power;
 use crate::{ioapic, lapic};
+use crate::{power, rtc};
 use alloc::vec::Vec;
 use core::ops::Range;
 use sluice_memory::Gpa;
@@ -144,8 +144,8 @@ fn rsdp(xsdt: u64) -> Vec<u8> {
 
 /// Fixed description table (5.2.9), less its header.
 fn fadt(dsdt: u64) -> Vec<u8> {
-    // No VGA, no RTC; the bits for legacy devices and the 8042 stay off, those against MSI and ASPM too.
-    const BOOT_ARCHITECTURE: u16 = 1 << 2 | 1 << 5;
+    // No VGA; the bits for legacy devices and the 8042 stay off, those against the real-time clock, MSI and ASPM too.
+    const BOOT_ARCHITECTURE: u16 = 1 << 2;
     // WBINVD works; no fixed power or sleep button; reset register; headless; hardware-reduced.
     const FLAGS: u32 = 1 | 1 << 4 | 1 << 5 | 1 << 10 | 1 << 12 | 1 << 20;
     const SERVER: u8 = 4;
@@ -156,6 +156,7 @@ fn fadt(dsdt: u64) -> Vec<u8> {
         body.iter_mut().skip(offset - 36).zip(bytes).for_each(|(cell, byte)| *cell = *byte);
     };
     put(45, &[SERVER]);
+    put(108, &[rtc::CENTURY]);
     put(109, &BOOT_ARCHITECTURE.to_le_bytes());
     put(112, &FLAGS.to_le_bytes());
     put(116, &port_register(power::RESET_PORT));

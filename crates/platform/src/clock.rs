@@ -21,6 +21,10 @@ pub const TIME_INFO_SIZE: usize = 32;
 pub const WALL_CLOCK_SIZE: usize = 12;
 
 const FLAG_TSC_STABLE: u8 = 1;
+/// The guest stood still without noticing. It clears the flag when it has seen it.
+const FLAG_STOPPED: u8 = 1 << 1;
+/// Where the flags are in the structure.
+pub const FLAGS: u64 = 29;
 /// Of a structure that is written once: even, and not what memory held before.
 const STABLE_VERSION: u32 = 2;
 const NANOS_PER_SEC: u64 = 1_000_000_000;
@@ -82,6 +86,13 @@ pub struct TimeInfo {
     pub scale: Scale,
     /// All processors' TSCs agree: the guest may compare readings across them.
     pub stable: bool,
+    /// The guest stood still, and has not seen it yet: what took too long by its clock need not alarm it.
+    pub stopped: bool,
+}
+
+/// Whether flags that a guest finds in its structure say that it stood still.
+pub fn says_stopped(flags: u8) -> bool {
+    flags & FLAG_STOPPED != 0
 }
 
 impl TimeInfo {
@@ -93,7 +104,8 @@ impl TimeInfo {
         bytes[16..24].copy_from_slice(&self.system_time.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.scale.mul.to_le_bytes());
         bytes[28] = self.scale.shift as u8;
-        bytes[29] = if self.stable { FLAG_TSC_STABLE } else { 0 };
+        let stable = if self.stable { FLAG_TSC_STABLE } else { 0 };
+        bytes[FLAGS as usize] = stable | if self.stopped { FLAG_STOPPED } else { 0 };
         bytes
     }
 
@@ -167,19 +179,23 @@ mod tests {
             system_time: 7,
             scale: Scale { mul: 0x8000_0001, shift: -1 },
             stable: true,
+            stopped: false,
         };
         let bytes = info.to_bytes();
         assert_eq!(bytes[..4], 2u32.to_le_bytes());
         assert_eq!(bytes[8..16], 0x1122_3344_5566_7788u64.to_le_bytes());
         assert_eq!(bytes[16], 7);
         assert_eq!(bytes[24..30], [1, 0, 0, 0x80, 0xFF, 1]);
+        let stopped = TimeInfo { stable: false, stopped: true, ..info }.to_bytes();
+        assert_eq!((stopped[29], says_stopped(stopped[29]), says_stopped(bytes[29])), (2, true, false));
         assert_eq!(wall_clock(5_000_000_007), [2, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0]);
     }
 
     #[test]
     fn a_reader_sees_all_of_an_update_or_none() {
         let scale = Scale::from_khz(2_000_000);
-        let old = TimeInfo { version: 2, tsc_timestamp: 10_000, system_time: 5_000, scale, stable: true };
+        let (stable, stopped) = (true, false);
+        let old = TimeInfo { version: 2, tsc_timestamp: 10_000, system_time: 5_000, scale, stable, stopped };
         let new = TimeInfo { version: 4, tsc_timestamp: 0, system_time: 5_000, stable: false, ..old };
         let mut page = old.to_bytes();
         let mut odd = 0;

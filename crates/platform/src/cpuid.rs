@@ -35,7 +35,7 @@ const APIC_BASE_ENABLE: u64 = 1 << 11;
 
 /// The highest leaves that a guest sees.
 const MAX_BASIC: u32 = 0x0D;
-const MAX_EXTENDED: u32 = 0x8000_001E;
+const MAX_EXTENDED: u32 = 0x8000_0021;
 const MAX_PARAVIRTUAL: u32 = 0x4000_0010;
 
 /// A set of bits, as their numbers.
@@ -104,8 +104,12 @@ mod extended {
     pub const EDX_1: u32 = 0x0183_F3FF | bits([11, 20, 22, 25, 26, 27, 29, 30, 31]);
     /// 8000_0007 EDX: invariant TSC.
     pub const INVARIANT_TSC: u32 = 1 << 8;
-    /// 8000_0008 EBX: CLZERO, error pointers saved by XSAVE, WBNOINVD. No speculation controls.
-    pub const EBX_8: u32 = bits([0, 2, 9]);
+    /// 8000_0008 EBX: CLZERO, error pointers saved by XSAVE, WBNOINVD, IBPB. No speculation controls that last.
+    pub const EBX_8: u32 = bits([0, 2, 9, 12]);
+    pub const IBPB: u32 = 1 << 12;
+    /// 8000_0021 EAX: LFENCE is serializing, a null selector clears its base; what a barrier of branch predictions does (SBPB,
+    /// IBPB_BRTYPE), or that none is needed for returns (SRSO_NO).
+    pub const EAX_21: u32 = bits([2, 6, 27, 28, 29]);
 }
 
 /// Paravirtual features, leaf 0x4000_0001 EAX.
@@ -153,6 +157,7 @@ pub fn filter(leaf: u32, subleaf: u32, host: [u32; 4], guest: &CpuInfo) -> [u32;
         0x8000_001D if eax & 0x1F != 0 => [cache_sharing(eax, guest), ebx, ecx, edx],
         // One thread per core, one node.
         0x8000_001E => [guest.apic_id, guest.vcpu_id & 0xFF, 0, 0],
+        0x8000_0021 => [eax & extended::EAX_21, 0, 0, 0],
         _ => [0; 4],
     }
 }
@@ -199,6 +204,11 @@ fn leaf_d(subleaf: u32, [eax, ebx, ecx, _]: [u32; 4]) -> [u32; 4] {
         2..32 if leaf_d::COMPONENTS & 1 << subleaf != 0 => [eax, ebx, ecx, 0],
         _ => [0; 4],
     }
+}
+
+/// Whether the host's leaf 8000_0008 (EBX) says that it has a barrier of branch predictions (MSR 0x49), which guests have, too.
+pub fn has_prediction_barrier(ebx: u32) -> bool {
+    ebx & extended::IBPB != 0
 }
 
 /// Components of extended state that a guest's leaf 0xD shows, of those that the `host` has. They are all in EAX.

@@ -13,6 +13,8 @@
 //! | [`console`] | what was sent and nobody has taken yet | behind the 16550A |
 //! | [`pci`], [`msix`], [`storm`] | PCI bus 0, its functions, MSI-X tables | ports 0xCF8-0xCFF, ECAM |
 //! | [`power`] | power-off and reset | the ports that the FADT names |
+//! | [`rtc`] | the real-time clock, without an interrupt | ports 0x70, 0x71 |
+//! | [`pvpanic`] | how a kernel says that it panics | port 0x505 |
 //! | [`acpi`] | the tables that describe all this | where the loader puts them |
 //! | [`cpuid`] | what the processor says about itself | CPUID |
 //! | [`nmi`] | non-maskable interrupts, blocked until IRET | |
@@ -20,7 +22,7 @@
 //! | [`machine_check`] | machine checks, for refused accesses | MSRs 0x179, 0x17A, 0x400-0x403 |
 //! | [`clock`] | the paravirtual clock | pages named by MSRs 0x4B56_4D00, 0x4B56_4D01 |
 //!
-//! There is no PIC, PIT, RTC, HPET or keyboard controller: the ACPI tables are hardware-reduced, and the
+//! There is no PIC, PIT, HPET or keyboard controller: the ACPI tables are hardware-reduced, and the
 //! paravirtual clock and the TSC-deadline timer take the place of the rest.
 //!
 //! Everything a guest can reach here is total: any access, at any width and in any order, yields a value.
@@ -41,6 +43,10 @@ pub mod msix;
 pub mod nmi;
 pub mod pci;
 pub mod power;
+pub mod pvpanic;
+pub mod restart;
+pub mod rtc;
+pub mod stopwatch;
 pub mod storm;
 pub mod uart;
 pub mod xcr0;

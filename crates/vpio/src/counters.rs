@@ -27,7 +27,7 @@ pub struct ClientCounters {
     pub waits: u64,
     /// Nanoseconds it waited in all.
     pub wait_ns: u64,
-    /// Nanoseconds it held the device.
+    /// Nanoseconds it held the device, until it last lost it: see `Monitor::held_ns`.
     pub held_ns: u64,
 }
 

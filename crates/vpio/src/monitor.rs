@@ -408,6 +408,13 @@ impl Monitor {
         self.slots.get(client.index()).map(|slot| &slot.counters)
     }
 
+    /// Nanoseconds that a client has held the device until `now`, also if it still does.
+    pub fn held_ns(&self, client: ClientId, now: u64) -> u64 {
+        let so_far = self.counters(client).map_or(0, |counters| counters.held_ns);
+        let since = self.held.filter(|(holder, _)| *holder == client).map_or(now, |(_, since)| since);
+        so_far + now.saturating_sub(since)
+    }
+
     /// The device's counters.
     pub const fn device_counters(&self) -> &DeviceCounters {
         &self.device.counters

@@ -64,6 +64,9 @@ pub(crate) struct Context {
     unknown: Unknown,
     /// What TPSR and TBCR name is in the hardware and may be sent without asking.
     vetted: bool,
+    /// They name a frame for another client: the monitor carries it across when the client commands its transmission, and the
+    /// hardware never sends it.
+    crosses: bool,
     /// A transmission was asked for while reception was still off: on-line until stopped.
     engaged: bool,
     /// Times this client stopped the card for the others by a direct write.
@@ -85,6 +88,7 @@ impl Context {
             backlog: Backlog::new(),
             unknown: Unknown::empty(),
             vetted: false,
+            crosses: false,
             engaged: false,
             stops: 0,
             failing: None,

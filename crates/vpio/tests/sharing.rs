@@ -131,6 +131,54 @@ fn busy(policies: &[Policy]) -> (Shared, Vec<u64>) {
 }
 
 #[test]
+fn clients_of_one_card_reach_each_other() {
+    const FRAMES: u32 = 60;
+    let len = |n: u32| 60 + (n as usize * 37) % 1454;
+    let (world, mut drivers) = start(3, 29, 5, 1_000);
+    for n in 0..FRAMES {
+        let to_second = frame(mac(1), mac(0), n, mark(0), len(n));
+        let to_all = frame([0xff; 6], mac(1), n, mark(1), len(n));
+        let to_the_wire = frame(OUTSIDE, mac(2), n, mark(2), len(n));
+        for (driver, frame) in drivers.iter().zip([to_second, to_all, to_the_wire]) {
+            driver.mail.borrow_mut().to_send.push_back(frame);
+        }
+    }
+    drive(&world, &mut drivers, 31, 6_000_000, |_, drivers| {
+        drivers.iter().all(|driver| driver.mail.borrow().sent == u64::from(FRAMES))
+            && drivers.iter().all(|driver| driver.mail.borrow().received.len() >= FRAMES as usize)
+    });
+    for (index, (driver, from)) in drivers.iter().zip([1, 0, 1]).enumerate() {
+        let mail = driver.mail.borrow();
+        assert!(mail.errors.is_empty(), "{index}: {:?}", mail.errors);
+        assert_eq!(mail.received.len(), FRAMES as usize, "{index}");
+        for (n, got) in (0u32..).zip(&mail.received) {
+            let to = if from == 0 { mac(1) } else { [0xff; 6] };
+            assert_eq!(got[..len(n)], frame(to, mac(from), n, mark(from), len(n))[..], "{index}: {n}");
+        }
+    }
+    // What one sends to another is not on the wire.
+    let world = world.borrow();
+    assert!(world.hw.sent.iter().all(|(_, frame)| frame[..6] != mac(1)));
+    assert_eq!(world.hw.sent.len(), 2 * FRAMES as usize);
+}
+
+#[test]
+fn a_client_that_keeps_the_card_has_held_it_until_now() {
+    let (world, mut drivers) = start(1, 5, 1, 1_000);
+    drivers[0].mail.borrow_mut().to_send.push_back(frame(OUTSIDE, mac(0), 0, mark(0), 60));
+    drive(&world, &mut drivers, 3, 1_000_000, |_, drivers| drivers[0].mail.borrow().sent == 1);
+    let held = |world: &Shared| {
+        let world = world.borrow();
+        world.monitor.held_ns(world.clients[0], world.now)
+    };
+    let before = held(&world);
+    assert!(before > 0 && before <= world.borrow().now);
+    world.borrow_mut().pass(50_000_000_000);
+    let later = held(&world);
+    assert!(later - before >= 50_000_000_000 && later <= world.borrow().now, "{before} {later}");
+}
+
+#[test]
 fn busy_clients_hold_the_card_by_their_weights() {
     let weight = |weight| Policy { weight, max_wait: None };
     let ratio = |held: &[u64], a: usize, b: usize| held[a] as f64 / held[b] as f64;

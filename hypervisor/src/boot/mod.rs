@@ -82,7 +82,7 @@ extern "C" fn late() -> ! {
     selftest::run(info.option("selftest").unwrap_or_default());
     if let Err(why) = svm::check() {
         ::log::error!("this processor cannot run guests: {why}");
-        power::fail(power::code::CONFIGURATION);
+        power::fail(power::code::MACHINE);
     }
     smp::release(run::run_cpu);
     guests::run(info)

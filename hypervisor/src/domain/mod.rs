@@ -17,6 +17,7 @@ pub use function::VirtualFunction;
 pub use memory::{Memory, MemoryError, Piece};
 pub use window::Loan;
 
+use crate::firmware::rtc as clock;
 use crate::mm;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
@@ -24,6 +25,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
+use sluice_abi::config::Action;
 use sluice_abi::report::DomainState;
 use sluice_abi::{DomainId, DomainSet, config};
 use sluice_memory::{Extent, Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
@@ -35,6 +37,8 @@ use sluice_platform::lapic::{DeliveryMode, Ipi, Shorthand};
 use sluice_platform::message::Message;
 use sluice_platform::pci::{ConfigEffect, PciBus};
 use sluice_platform::power::{self, PowerEvent};
+use sluice_platform::pvpanic::{self, Panic};
+use sluice_platform::rtc::{self, Rtc};
 use sluice_platform::uart::Uart;
 use sluice_traps::Direction;
 use sluice_traps::pages::PageTable;
@@ -124,6 +128,10 @@ pub enum PortHandler {
     PciConfig,
     /// Power-off and reset.
     Power,
+    /// Panics of its kernel.
+    Panic,
+    /// The real-time clock.
+    Rtc,
     /// A function, by its index in [`Domain::functions`].
     Device(u8),
 }
@@ -135,7 +143,7 @@ impl PortHandler {
             Self::Uart => Exit::IoUart,
             Self::PciConfig => Exit::IoPci,
             Self::Device(_) => Exit::IoDevice,
-            Self::Power | Self::None => Exit::IoOther,
+            Self::Power | Self::Panic | Self::Rtc | Self::None => Exit::IoOther,
         }
     }
 
@@ -175,6 +183,8 @@ pub enum EndReason {
     Reset,
     /// A command ended it.
     Command,
+    /// Its kernel said that it panics.
+    Panic,
     /// Triple fault.
     TripleFault,
     /// The processor refused the state that it had put itself into.
@@ -189,7 +199,9 @@ impl EndReason {
         match self {
             Self::PowerOff => DomainState::PoweredOff,
             Self::Reset | Self::Command => DomainState::Destroyed,
-            Self::TripleFault | Self::InvalidState | Self::UnexpectedExit(_) => DomainState::Crashed,
+            Self::Panic | Self::TripleFault | Self::InvalidState | Self::UnexpectedExit(_) => {
+                DomainState::Crashed
+            }
         }
     }
 
@@ -199,6 +211,7 @@ impl EndReason {
             Self::PowerOff => "powered off",
             Self::Reset => "asked for a reset",
             Self::Command => "ended by a command",
+            Self::Panic => "its kernel panicked",
             Self::TripleFault => "triple fault",
             Self::InvalidState => "invalid processor state",
             Self::UnexpectedExit(_) => "unexpected exit",
@@ -210,6 +223,7 @@ impl EndReason {
 pub struct Platform {
     io_apic: IoApic,
     uart: Uart,
+    rtc: Rtc,
     /// The virtual PCI bus.
     pub pci: PciBus,
 }
@@ -248,6 +262,8 @@ pub struct Domain {
     pub(crate) tsc_moved: AtomicBool,
     /// TSC at which interrupts that came without end are delivered again.
     held_until: AtomicU64,
+    /// Its kernel panicked, and a crash kernel of its own took over, which was logged.
+    dumps: AtomicBool,
 }
 
 impl Drop for Domain {
@@ -258,13 +274,14 @@ impl Drop for Domain {
 }
 
 impl Domain {
-    /// A domain without processors, of what it was configured as, its functions and their bus, and its memory. `None` if there is
+    /// A domain without processors, of what it was configured as, its functions and their bus, its clock, and its memory. `None` if there is
     /// no memory for its permission map.
     pub fn new(
         id: DomainId,
         config: &config::Domain,
         functions: Vec<Arc<dyn VirtualFunction>>,
         bus: PciBus,
+        rtc: Rtc,
         mut memory: Memory,
     ) -> Option<Self> {
         let permission_map = mm::allocate_zeroed(PERMISSION_MAP)?;
@@ -279,7 +296,7 @@ impl Domain {
             pages: SpinLock::new(Rank::Pages, page_table()),
             platform: SpinLock::new(
                 Rank::Platform,
-                Platform { io_apic: IoApic::new(0), uart: Uart::new(), pci: bus },
+                Platform { io_apic: IoApic::new(0), uart: Uart::new(), rtc, pci: bus },
             ),
             memory: ram,
             space: SpinLock::new(Rank::Space, space),
@@ -293,6 +310,7 @@ impl Domain {
             tables: AtomicU64::new(BUILT.fetch_add(1, Ordering::Relaxed) << 32),
             tsc_moved: AtomicBool::new(false),
             held_until: AtomicU64::new(u64::MAX),
+            dumps: AtomicBool::new(false),
         };
         domain.derive_permission_map();
         Some(domain)
@@ -338,7 +356,13 @@ impl Domain {
             0 => DomainState::Created,
             1 => DomainState::Running,
             2 => DomainState::Paused,
-            _ => self.end.lock().map_or(DomainState::Destroyed, EndReason::state),
+            _ => match self.end_reason() {
+                // A guest whose reboot is its end has come to the end that was meant for it.
+                Some(EndReason::Reset) if self.config.actions.reboot != Action::Restart => {
+                    DomainState::PoweredOff
+                }
+                reason => reason.map_or(DomainState::Destroyed, EndReason::state),
+            },
         }
     }
 
@@ -360,6 +384,12 @@ impl Domain {
     /// Starts or resumes it.
     pub fn run(&self) {
         let _ = self.state.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+        if self.state.load(Ordering::SeqCst) == 2 {
+            // Before any of them runs.
+            for vcpu in &self.vcpus {
+                vcpu.signal(event::RESUMED);
+            }
+        }
         let _ = self.state.compare_exchange(2, 1, Ordering::SeqCst, Ordering::SeqCst);
         for vcpu in &self.vcpus {
             vcpu.nudge();
@@ -622,7 +652,56 @@ impl Domain {
                 fill(transfer, 0);
                 Answer::Done
             }
+            PortHandler::Panic => self.panic_port(transfer),
+            PortHandler::Rtc => self.rtc_port(port, width, transfer),
             PortHandler::None => refuse(transfer),
+        }
+    }
+
+    #[cold]
+    fn rtc_port(&self, port: u16, width: u8, transfer: Transfer<'_>) -> Answer {
+        let now = clock::time_ns();
+        // The bytes of a wide access are for one port after the other.
+        let ports = (0..u16::from(width.max(1))).cycle().map(|byte| port.wrapping_add(byte));
+        let mut platform = self.platform.lock();
+        match transfer {
+            Transfer::Read(buffer) => {
+                buffer.iter_mut().zip(ports).for_each(|(byte, port)| *byte = platform.rtc.read(port, now));
+            }
+            Transfer::Write(bytes) => {
+                bytes.iter().zip(ports).for_each(|(byte, port)| platform.rtc.write(port, *byte, now));
+            }
+        }
+        Answer::Done
+    }
+
+    /// Its real-time clock, for its next life.
+    pub fn rtc(&self) -> Rtc {
+        self.platform.lock().rtc.clone()
+    }
+
+    #[cold]
+    fn panic_port(&self, transfer: Transfer<'_>) -> Answer {
+        let Transfer::Write(bytes) = &transfer else {
+            fill(transfer, pvpanic::read());
+            return Answer::Done;
+        };
+        match bytes.first().and_then(|byte| pvpanic::write(*byte)) {
+            Some(Panic::Stopped) => {
+                self.end(EndReason::Panic);
+                Answer::Attend
+            }
+            Some(Panic::Dumps) => {
+                // Once in its life, as a guest may write without end.
+                if !self.dumps.swap(true, Ordering::Relaxed) {
+                    log::warn!(
+                        "domain {}: its kernel panicked, and its crash kernel takes over",
+                        self.name()
+                    );
+                }
+                Answer::Done
+            }
+            None => Answer::Done,
         }
     }
 
@@ -856,6 +935,8 @@ fn port_table() -> PortTable<PortHandler> {
         PortHandler::PciConfig,
     );
     ports.hook(power::SLEEP_CONTROL_PORT..=power::RESET_PORT, both, PortHandler::Power);
+    ports.hook(pvpanic::PORT..=pvpanic::PORT, both, PortHandler::Panic);
+    ports.hook(rtc::INDEX_PORT..=rtc::DATA_PORT, both, PortHandler::Rtc);
     ports
 }
 

@@ -16,6 +16,7 @@ use sluice_platform::clock;
 use sluice_platform::lapic::{LocalApic, Rates};
 use sluice_platform::machine_check::{FailedAccess, MachineCheck};
 use sluice_platform::nmi::Nmi;
+use sluice_platform::stopwatch::Stopwatch;
 
 /// Whether a virtual processor can be given a physical one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,8 @@ pub mod event {
     pub const MACHINE_CHECK: u32 = 1 << 7;
     /// The guest moved the time-stamp counter of another of its processors: the clock page has to say so.
     pub const CLOCK: u32 = 1 << 8;
+    /// The domain was paused and goes on: the clock page says so, or the guest's watchdog would take it for a hang.
+    pub const RESUMED: u32 = 1 << 9;
 }
 
 bitflags! {
@@ -225,8 +228,8 @@ pub struct Vcpu {
     pub refusals: RefusalCounters,
     /// Interrupts injected.
     pub interrupts: AtomicU64,
-    /// TSC ticks spent in slices.
-    pub run_ticks: AtomicU64,
+    /// TSC ticks spent in slices: a [`Stopwatch`], which its home alone writes.
+    ran: AtomicU64,
     /// See [`event`].
     pub events: AtomicU32,
     /// Local APIC routing snapshot for senders.
@@ -253,7 +256,7 @@ impl Vcpu {
             exits: ExitCounters::new(),
             refusals: RefusalCounters::new(),
             interrupts: AtomicU64::new(0),
-            run_ticks: AtomicU64::new(0),
+            ran: AtomicU64::new(0),
             events: AtomicU32::new(0),
             route: SpinLock::new(Rank::Route, route),
             wake_at: AtomicU64::new(u64::MAX),
@@ -264,6 +267,34 @@ impl Vcpu {
             posted: [const { AtomicU64::new(0) }; 4],
             posted_level: [const { AtomicU64::new(0) }; 4],
         }
+    }
+
+    /// TSC ticks spent in slices until `now`, the present one included.
+    pub fn ran(&self, now: u64) -> u64 {
+        self.stopwatch().ticks(now)
+    }
+
+    /// A slice begins. Only the home may call this, and the next two.
+    pub fn begin_slice(&self, now: u64) {
+        self.set_stopwatch(self.stopwatch().start(now));
+    }
+
+    /// A slice ends.
+    pub fn end_slice(&self, now: u64) {
+        self.set_stopwatch(self.stopwatch().stop(now));
+    }
+
+    /// Something else was done for it, which took `ticks`.
+    pub fn charge(&self, ticks: u64) {
+        self.set_stopwatch(self.stopwatch().add(ticks));
+    }
+
+    fn stopwatch(&self) -> Stopwatch {
+        Stopwatch::from_bits(self.ran.load(Ordering::Relaxed))
+    }
+
+    fn set_stopwatch(&self, stopwatch: Stopwatch) {
+        self.ran.store(stopwatch.bits(), Ordering::Relaxed);
     }
 
     /// Current run state.

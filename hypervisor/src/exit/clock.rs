@@ -8,18 +8,24 @@ use crate::domain::vcpu::{Context, Vcpu, event};
 use crate::x86::tsc;
 use core::sync::atomic::{Ordering, fence};
 use sluice_memory::{Gpa, OutOfRange};
-use sluice_platform::clock::{Scale, TimeInfo};
+use sluice_platform::clock::{FLAGS, Scale, TimeInfo, says_stopped};
 
 const ENABLED: u64 = 1;
 
-/// Writes the page of `ctx`'s processor, if its guest named one.
+/// Writes the page of `ctx`'s processor, if its guest named one. It says that the guest stood still if it did just now, and as long
+/// as the guest has not seen that.
 ///
 /// # Errors
 /// The page is not RAM of this guest.
-pub fn publish(domain: &Domain, ctx: &mut Context) -> Result<(), OutOfRange> {
+pub fn publish(domain: &Domain, ctx: &mut Context, stopped: bool) -> Result<(), OutOfRange> {
     if ctx.clock_msr & ENABLED == 0 {
         return Ok(());
     }
+    let page = ctx.clock_msr & !ENABLED;
+    let mut flags = [0];
+    domain.read(Gpa::new(page.wrapping_add(FLAGS)), &mut flags)?;
+    // What a page holds before its first time is the guest's own.
+    let unseen = ctx.clock_version != 0 && says_stopped(flags[0]);
     let now = tsc::now();
     let info = TimeInfo {
         version: ctx.clock_version.wrapping_add(2),
@@ -27,9 +33,9 @@ pub fn publish(domain: &Domain, ctx: &mut Context) -> Result<(), OutOfRange> {
         system_time: tsc::uptime_ns_at(now),
         scale: Scale::from_khz(u32::try_from(tsc::khz()).unwrap_or(u32::MAX)),
         stable: !domain.tsc_moved.load(Ordering::SeqCst),
+        stopped: stopped || unseen,
     };
     ctx.clock_version = info.version;
-    let page = ctx.clock_msr & !ENABLED;
     info.publish(|offset, bytes| {
         let done = domain.write(Gpa::new(page.wrapping_add(offset)), bytes);
         fence(Ordering::SeqCst);
@@ -47,5 +53,5 @@ pub fn moved(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
         }
     }
     // The page was RAM when the guest named it.
-    let _ = publish(domain, ctx);
+    let _ = publish(domain, ctx, false);
 }

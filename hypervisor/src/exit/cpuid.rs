@@ -4,7 +4,12 @@ use super::flow::skip;
 use crate::domain::Domain;
 use crate::domain::vcpu::{Context, Vcpu};
 use crate::x86::{self, tsc};
-use sluice_platform::cpuid::{CpuInfo, filter};
+use sluice_platform::cpuid::{self, CpuInfo, filter};
+
+/// Whether guests are told that they have a barrier of branch predictions.
+pub fn has_prediction_barrier() -> bool {
+    cpuid::has_prediction_barrier(x86::cpuid_checked(0x8000_0008, 0).ebx)
+}
 
 /// Answers the CPUID instruction that the guest stands at.
 pub fn handle(vcpu: &Vcpu, ctx: &mut Context, domain: &Domain) {

@@ -81,7 +81,7 @@ pub fn initialize(ctx: &mut Context, domain: &Domain) {
 pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
     let mut guard = vcpu.context.lock();
     let ctx = &mut *guard;
-    let started = tsc::now();
+    vcpu.begin_slice(tsc::now());
     let mut flow = Flow::Attend;
     loop {
         let look = flow == Flow::Attend || vcpu.events.load(Ordering::Relaxed) != 0;
@@ -116,8 +116,7 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
     }
     let now = tsc::now();
     vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
-    let ran = now.wrapping_sub(started);
-    vcpu.run_ticks.store(vcpu.run_ticks.load(Ordering::Relaxed).wrapping_add(ran), Ordering::Relaxed);
+    vcpu.end_slice(now);
 }
 
 /// Sees to it that the processor enters with an identifier that nobody else uses here.
@@ -164,9 +163,9 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
     let now = tsc::now();
     inject::sync_local_apic(domain, ctx);
     ctx.lapic.poll_timer(ctx.guest_tsc_at(now));
-    if seen & events::CLOCK != 0 {
+    if seen & (events::CLOCK | events::RESUMED) != 0 {
         // The page was RAM when the guest named it.
-        let _ = clock::publish(domain, ctx);
+        let _ = clock::publish(domain, ctx, seen & events::RESUMED != 0);
     }
     if seen & events::MACHINE_CHECK != 0 {
         machine_check::take(domain, vcpu, ctx);

@@ -19,6 +19,7 @@ use sluice_platform::clock::wall_clock;
 use sluice_platform::lapic::Effect;
 
 const TSC: u32 = 0x10;
+const PREDICTION_COMMAND: u32 = 0x49;
 const PATCH_LEVEL: u32 = 0x8b;
 const MTRR_CAP: u32 = 0xfe;
 const MCG_CAP: u32 = 0x179;
@@ -76,7 +77,9 @@ pub fn permission_map() -> Hpa {
     *MAP.call_once(|| {
         let map = mm::allocate_zeroed(8192).expect("8 KiB at start-up");
         mm::Direct.fill(map, 8192, 0xff);
-        for &msr in DIRECT {
+        // A barrier of branch predictions has its effect on the processor that orders it, and the register cannot be read.
+        let barrier = super::cpuid::has_prediction_barrier().then_some(PREDICTION_COMMAND);
+        for msr in DIRECT.iter().copied().chain(barrier) {
             // Two bits per register, three ranges of 8,192 registers (APM vol 2, 15.11).
             let (start, index) = match msr {
                 0..=0x1fff => (0, msr),
@@ -142,7 +145,9 @@ fn read(domain: &Domain, ctx: &mut Context, msr: u32) -> Option<u64> {
         KVM_SYSTEM_TIME => ctx.clock_msr,
         KVM_PV_EOI => ctx.pv_eoi_msr,
         KVM_WALL_CLOCK => 0,
-        SYSCFG | HWCR | NB_CFG | INT_PENDING | LS_CFG | OSVW_FIRST..=OSVW_LAST => 0,
+        // The counter has one rate, that of P0 (TscFreqSel).
+        HWCR => 1 << 24,
+        SYSCFG | NB_CFG | INT_PENDING | LS_CFG | OSVW_FIRST..=OSVW_LAST => 0,
         // They count nothing: no leaf of CPUID tells of more than that they exist, which is since the first of this family.
         PERF_EVENT_SELECT..=PERF_COUNTER_LAST => 0,
         // LFENCE is serializing.
@@ -192,7 +197,7 @@ fn write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) 
         }
         KVM_SYSTEM_TIME => {
             let last = core::mem::replace(&mut ctx.clock_msr, value);
-            if clock::publish(domain, ctx).is_err() {
+            if clock::publish(domain, ctx, false).is_err() {
                 ctx.clock_msr = last;
                 return None;
             }

@@ -18,6 +18,7 @@ use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
 use sluice_platform::acpi;
 use sluice_platform::pci;
 use sluice_platform::pci::{BarAddresses, ConfigEffect, PciBus};
+use sluice_platform::rtc::Rtc;
 
 /// First slot of the virtual PCI bus that holds a shared device.
 const FIRST_SLOT: u8 = 3;
@@ -100,7 +101,8 @@ impl BuildError {
     }
 }
 
-/// Builds the domain of a configuration; it does not run yet. `served` are the virtual devices that it serves.
+/// Builds the domain of a configuration, with the clock of its last life; it does not run yet. `served` are the virtual devices that it
+/// serves.
 ///
 /// # Errors
 /// Says what is missing; nothing is kept.
@@ -109,6 +111,7 @@ pub fn build(
     config: &config::Domain,
     served: &[(DomainId, usize)],
     bundle: &Bundle<'static>,
+    rtc: Rtc,
 ) -> Result<Arc<Domain>, BuildError> {
     let kernel = bundle.get(&config.kernel).ok_or(BuildError::Missing)?;
     let initrd = match &config.initrd {
@@ -131,7 +134,7 @@ pub fn build(
     let high = if served.is_empty() { 0..0 } else { HIGH_WINDOW };
     let entry = load(config, kernel, initrd, &attached.0, high, &mut memory).map_err(BuildError::Kernel)?;
     let mut domain =
-        Domain::new(id, config, attached.0.clone(), bus, memory).ok_or(BuildError::OutOfMemory)?;
+        Domain::new(id, config, attached.0.clone(), bus, rtc, memory).ok_or(BuildError::OutOfMemory)?;
     attached.0.clear();
     match build_processors(&domain, &entry) {
         Ok(vcpus) => domain.vcpus = vcpus,

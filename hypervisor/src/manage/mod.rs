@@ -33,8 +33,10 @@ use operator::Operator;
 use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::{self, Command, CommandError, Decoder, Event, Request};
-use sluice_abi::config::{self, AtEnd, Config};
-use sluice_abi::report::{DomainReport, DomainState};
+use sluice_abi::config::{self, Action, AtEnd, Config};
+use sluice_abi::report::{DomainReport, DomainState, Report};
+use sluice_platform::restart::Restarts;
+use sluice_platform::rtc::Rtc;
 use sluice_screen::{Lines, Progress};
 
 /// Largest piece of console output in one message.
@@ -66,6 +68,18 @@ struct Entry {
     restarts: u32,
     /// Start it again once its present life is over.
     again: bool,
+    /// A command asked it to power off: it is not started again when it does.
+    stays_off: bool,
+    /// A command ended it, or is done with it: it is not kept.
+    let_go: bool,
+    /// Its real-time clock between two lives.
+    rtc: Rtc,
+    /// How soon it may follow itself.
+    pace: Restarts,
+    /// TSC at which its present life began.
+    born: u64,
+    /// TSC at which it is started again.
+    due: Option<u64>,
     announced: DomainState,
     /// The end of its console, where somebody at the machine may look for it.
     console: Option<Box<operator::Kept>>,
@@ -94,14 +108,22 @@ static MANAGER: SpinLock<Option<Manager>> = SpinLock::new(Rank::Manager, None);
 /// TSC at which output is sent next, if guests want the processor.
 static OUTPUT_AT: AtomicU64 = AtomicU64::new(0);
 
+/// TSC at which a domain is started again; `u64::MAX`: none waits for that.
+static START_AT: AtomicU64 = AtomicU64::new(u64::MAX);
+
 /// Whether [`service`] has something to do.
 pub fn wants_service() -> bool {
     attention::is_asked()
 }
 
-/// TSC at which a processor must call [`service`] at the latest for the sake of output and of the screen.
-pub fn next_output(processor: u32) -> u64 {
-    if processor == cpu::BOOT { output_at().min(operator::next()) } else { u64::MAX }
+/// TSC at which a processor must call [`service`] at the latest: for the sake of output, of the screen, or of a domain that is
+/// to be started again.
+pub fn next_service(processor: u32) -> u64 {
+    if processor == cpu::BOOT { output_at().min(operator::next()).min(start_at()) } else { u64::MAX }
+}
+
+fn start_at() -> u64 {
+    START_AT.load(Ordering::Relaxed)
 }
 
 /// TSC at which output is to be sent; `u64::MAX`: none waits.
@@ -140,6 +162,12 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
             last: None,
             restarts: 0,
             again: false,
+            stays_off: false,
+            let_go: false,
+            rtc: Rtc::default(),
+            pace: Restarts::default(),
+            born: 0,
+            due: None,
             announced: DomainState::Created,
             console: keeps_consoles.then(Box::default),
         });
@@ -171,9 +199,9 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
         log::error!("no guest can start");
         power::fail(power::code::CONFIGURATION);
     }
-    for entry in &manager.entries {
-        if let (Some(domain), false) = (&entry.live, entry.config.paused) {
-            domain.run();
+    for id in manager.ids() {
+        if !manager.entries[id.index()].config.paused {
+            manager.run(id);
         }
     }
     *MANAGER.lock() = Some(manager);
@@ -184,12 +212,15 @@ pub fn service() {
     let asked = attention::take();
     // Most of the time nothing waits, and the clock need not be read.
     let is_due = |at: u64| at != u64::MAX && at <= tsc::now();
-    let (due, look) = (is_due(output_at()), is_due(operator::next()));
-    if (asked || due || look)
+    let (due, look, start) = (is_due(output_at()), is_due(operator::next()), is_due(start_at()));
+    if (asked || due || look || start)
         && let Some(manager) = MANAGER.lock().as_mut()
     {
         if due {
             manager.send_output();
+        }
+        if start {
+            manager.start_due();
         }
         if asked {
             manager.service();
@@ -267,10 +298,11 @@ impl Manager {
 
     fn build(&mut self, id: DomainId) -> Result<(), build::BuildError> {
         let entry = &mut self.entries[id.index()];
-        let domain = build::build(id, &entry.config, &entry.served, &self.bundle)?;
+        let domain = build::build(id, &entry.config, &entry.served, &self.bundle, entry.rtc.clone())?;
         domain.check_isolation();
         sched::admit(&domain);
         entry.live = Some(domain);
+        (entry.stays_off, entry.let_go, entry.due) = (false, false, None);
         Ok(())
     }
 
@@ -301,7 +333,8 @@ impl Manager {
             self.announce(id);
         }
         self.reap();
-        if self.entries.iter().all(|entry| entry.live.is_none()) {
+        self.note_next_start();
+        if self.entries.iter().all(|entry| entry.live.is_none() && entry.due.is_none()) {
             self.finish();
         }
     }
@@ -351,7 +384,7 @@ impl Manager {
             }
         }
         if operator::next() <= tsc::now() {
-            let report = report::all(self.entries.iter().map(Entry::report));
+            let report = self.report();
             operator.show(report, progress, |index| self.entries.get(index)?.console.as_deref());
         }
         self.operator = Some(operator);
@@ -388,6 +421,11 @@ impl Manager {
                 continue;
             }
             sched::dismiss(&domain);
+            let action = self.action(id, &domain);
+            if action == Action::Keep {
+                self.announce(id);
+                continue;
+            }
             if !domain.is_idle() {
                 // A processor is still on its way out: look again.
                 attention::ask();
@@ -398,33 +436,100 @@ impl Manager {
             // It may have ended on another processor since the last look.
             self.announce(id);
             let entry = &mut self.entries[id.index()];
-            let again = entry.again || (domain.end_reason() == Some(EndReason::Reset) && !self.stopping);
-            entry.again = false;
-            entry.last = Some(report::domain(&domain, entry.restarts));
+            let by_command = core::mem::take(&mut entry.again);
+            entry.last = Some(report::domain(&domain, entry.restarts, tsc::now()));
+            entry.rtc = domain.rtc();
             entry.live = None;
             drop(domain);
-            if again {
-                let entry = &mut self.entries[id.index()];
-                entry.restarts += 1;
-                match self.build(id) {
-                    Ok(()) => self.run(id),
-                    Err(error) => self.give_up(id, error),
-                }
+            if action == Action::Restart {
+                self.follow(id, by_command);
             }
         }
     }
 
+    /// What follows the end of a domain.
+    fn action(&self, id: DomainId, domain: &Domain) -> Action {
+        let Some(entry) = self.entries.get(id.index()) else { return Action::Destroy };
+        let actions = &entry.config.actions;
+        match domain.end_reason() {
+            _ if self.stopping => Action::Destroy,
+            _ if entry.again => Action::Restart,
+            None | Some(EndReason::Command) => Action::Destroy,
+            Some(EndReason::PowerOff) if entry.stays_off => Action::Destroy,
+            _ if entry.let_go => Action::Destroy,
+            Some(EndReason::PowerOff) => actions.poweroff,
+            Some(EndReason::Reset) => actions.reboot,
+            Some(_) => actions.crash,
+        }
+    }
+
+    /// Starts a domain again that has ended: at once if a command asks for it, else as fast as its lives may follow each other.
+    fn follow(&mut self, id: DomainId, by_command: bool) {
+        let Some(entry) = self.entries.get_mut(id.index()) else { return };
+        let now = tsc::now();
+        let lived = tsc::ns_from_ticks(now.wrapping_sub(entry.born));
+        let pause = if by_command { 0 } else { entry.pace.pause(lived) };
+        if pause == 0 {
+            return self.begin_again(id);
+        }
+        let (lives, seconds) = (entry.pace.in_a_row(), pause / 1_000_000_000);
+        log::warn!(
+            "domain {}: its last {lives} lives were short: it is started again in {seconds} s",
+            entry.config.name
+        );
+        entry.due = Some(now.saturating_add(tsc::ticks_from_ns(pause)));
+    }
+
+    fn begin_again(&mut self, id: DomainId) {
+        let Some(entry) = self.entries.get_mut(id.index()) else { return };
+        entry.restarts += 1;
+        entry.due = None;
+        match self.build(id) {
+            Ok(()) => {
+                self.run(id);
+                self.announce(id);
+            }
+            Err(error) => self.give_up(id, error),
+        }
+    }
+
+    /// Starts the domains whose time has come.
+    fn start_due(&mut self) {
+        let now = tsc::now();
+        for id in self.ids() {
+            if self.entries[id.index()].due.is_some_and(|due| due <= now) {
+                self.begin_again(id);
+            }
+        }
+        // What they say of themselves is sent, and the next time is noted.
+        attention::ask();
+        self.note_next_start();
+    }
+
+    fn note_next_start(&self) {
+        let next = self.entries.iter().filter_map(|entry| entry.due).min();
+        START_AT.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     fn run(&mut self, id: DomainId) {
-        if let Some(domain) = self.entries.get(id.index()).and_then(|entry| entry.live.as_ref()) {
+        let Some(entry) = self.entries.get_mut(id.index()) else { return };
+        if let Some(domain) = &entry.live {
+            entry.born = tsc::now();
             domain.run();
         }
+    }
+
+    /// What the counters say. All times are those of one moment, so that nobody runs for longer than has passed.
+    fn report(&self) -> Report {
+        let now = tsc::now();
+        report::all(now, self.entries.iter().map(|entry| entry.report(now)))
     }
 
     /// Sends the last report, and switches the machine off once the host has it: what QEMU, or whatever is at the other end of the
     /// line, has not passed on by then is lost. A machine without a host waits for a few seconds.
     fn finish(&mut self) {
         for _ in 0..FAREWELLS {
-            let report = report::all(self.entries.iter().map(Entry::report));
+            let report = self.report();
             self.send(&Event::Report { seq: 0, report });
             self.send(&Event::Finished);
             self.flush();
@@ -458,14 +563,14 @@ impl Manager {
     fn obey(&mut self, request: Request) {
         let result = match request.command {
             Command::Report => {
-                let report = report::all(self.entries.iter().map(Entry::report));
+                let report = self.report();
                 return self.send(&Event::Report { seq: request.seq, report });
             }
             Command::Start(id) => self.start(id),
             Command::Pause(id) => self.with(id, |domain| domain.pause()),
             Command::Resume(id) => self.with(id, |domain| domain.run()),
-            Command::Stop(id) => self.with(id, |domain| domain.press_power_button()),
-            Command::Destroy(id) => self.with(id, |domain| domain.end(EndReason::Command)),
+            Command::Stop(id) => self.stop(id),
+            Command::Destroy(id) => self.destroy(id),
             Command::Restart(id) => self.restart(id),
             Command::ConsoleInput(id, bytes) => self.with(id, |domain| domain.console_input(&bytes)),
             // Nothing has finished.
@@ -477,7 +582,9 @@ impl Manager {
             }
             Command::Shutdown => {
                 self.stopping = true;
-                for entry in &self.entries {
+                attention::ask();
+                for entry in &mut self.entries {
+                    entry.due = None;
                     if let Some(domain) = &entry.live {
                         domain.end(EndReason::Command);
                     }
@@ -495,10 +602,33 @@ impl Manager {
         Ok(())
     }
 
+    /// Presses a domain's power button; one that waits to be started again is not.
+    fn stop(&mut self, id: DomainId) -> Result<(), CommandError> {
+        let entry = self.entries.get_mut(id.index()).ok_or(CommandError::NoSuchDomain)?;
+        if entry.due.take().is_some() {
+            return Ok(());
+        }
+        entry.stays_off = true;
+        self.with(id, Domain::press_power_button)
+    }
+
+    /// Ends a domain, or lets go of one that ended and was kept, or was to be started again.
+    fn destroy(&mut self, id: DomainId) -> Result<(), CommandError> {
+        let entry = self.entries.get_mut(id.index()).ok_or(CommandError::NoSuchDomain)?;
+        if entry.due.take().is_some() {
+            return Ok(());
+        }
+        let domain = entry.live.as_ref().ok_or(CommandError::WrongState)?;
+        entry.let_go = true;
+        domain.end(EndReason::Command);
+        attention::ask();
+        Ok(())
+    }
+
     fn start(&mut self, id: DomainId) -> Result<(), CommandError> {
         let entry = self.entries.get(id.index()).ok_or(CommandError::NoSuchDomain)?;
         match &entry.live {
-            Some(domain) if domain.state() == DomainState::Created => domain.run(),
+            Some(domain) if domain.state() == DomainState::Created => self.run(id),
             Some(_) => return Err(CommandError::WrongState),
             None => {
                 self.build(id).map_err(build::BuildError::as_command_error)?;
@@ -515,6 +645,8 @@ impl Manager {
             Some(domain) => {
                 entry.again = true;
                 domain.end(EndReason::Command);
+                // One that was kept has ended before.
+                attention::ask();
                 Ok(())
             }
             None => self.start(id),
@@ -523,9 +655,9 @@ impl Manager {
 }
 
 impl Entry {
-    fn report(&self) -> DomainReport {
+    fn report(&self, now: u64) -> DomainReport {
         match (&self.live, &self.last) {
-            (Some(domain), _) => report::domain(domain, self.restarts),
+            (Some(domain), _) => report::domain(domain, self.restarts, now),
             (None, Some(last)) => last.clone(),
             (None, None) => DomainReport { name: self.config.name.clone(), ..DomainReport::default() },
         }

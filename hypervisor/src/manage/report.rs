@@ -12,15 +12,15 @@ use core::sync::atomic::Ordering;
 use sluice_abi::DomainId;
 use sluice_abi::report::{Count, DomainReport, DomainState, Report};
 
-/// The whole machine.
-pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
+/// The whole machine at TSC `now`, at which its domains were reported.
+pub fn all(now: u64, domains: impl Iterator<Item = DomainReport>) -> Report {
     let domains: Vec<DomainReport> = domains.collect();
     // Read on its own: as part of the structure it would hold the allocator's lock until all of it is there.
     let free_memory = mm::free_bytes();
     let name = |id: DomainId| domains.get(id.index()).map(|domain| domain.name.clone());
     Report {
         iommu: iommu::report(name, devices::name_of),
-        uptime_ns: tsc::uptime_ns(),
+        uptime_ns: tsc::uptime_ns_at(now),
         cpus: cpu::in_role(Role::Guests).count() as u16,
         tsc_khz: tsc::khz(),
         free_memory,
@@ -30,8 +30,8 @@ pub fn all(domains: impl Iterator<Item = DomainReport>) -> Report {
     }
 }
 
-/// One domain.
-pub fn domain(domain: &Domain, restarts: u32) -> DomainReport {
+/// One domain at TSC `now`.
+pub fn domain(domain: &Domain, restarts: u32, now: u64) -> DomainReport {
     let mut exits = [0; Exit::NAMES.len()];
     let mut refusals = [0; Refusal::NAMES.len()];
     let (mut interrupts, mut ticks) = (0, 0);
@@ -39,7 +39,7 @@ pub fn domain(domain: &Domain, restarts: u32) -> DomainReport {
         vcpu.exits.add_to(&mut exits);
         vcpu.refusals.add_to(&mut refusals);
         interrupts += vcpu.interrupts.load(Ordering::Relaxed);
-        ticks += vcpu.run_ticks.load(Ordering::Relaxed);
+        ticks += vcpu.ran(now);
     }
     let mut refused = named(Refusal::NAMES, &refusals);
     let dropped = domain.console_dropped();

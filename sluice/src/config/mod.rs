@@ -19,7 +19,7 @@ pub use parse::parse_size;
 use crate::name::Name;
 use diagnostic::Source;
 use sluice_abi::config::{
-    AtEnd, Attachment, Emulated, Grants, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
+    Actions, AtEnd, Attachment, Emulated, Grants, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
 };
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -172,6 +172,8 @@ pub struct Domain {
     pub cpus: Vec<Spanned<u8>>,
     /// Not started by itself.
     pub paused: bool,
+    /// What follows its end.
+    pub actions: Actions,
     /// Ports of this host that lead to it, on QEMU's user network.
     pub forward: Vec<Spanned<Forward>>,
     /// Its devices.

@@ -8,7 +8,7 @@ use super::walk::{Walk, kind, suggestion};
 use super::{Device, Domain, Forward, Image, Iommu, Machine, Net, Setup, Share};
 use crate::name::Name;
 use crate::{kernels, rootfs};
-use sluice_abi::config::{AtEnd, Mode, NicModel, Select};
+use sluice_abi::config::{Action, Actions, AtEnd, Mode, NicModel, Select};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -182,6 +182,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
     let vcpus = walk.number("vcpus", 1..=64, source).unwrap_or_else(|| Spanned::new(0..0, 1));
     let cpus = walk.numbers("cpus", 0..=63, source);
     let paused = walk.flag("paused", source).is_some_and(|paused| *paused.get_ref());
+    let actions = actions(&mut walk, source);
     let forward =
         walk.list("forward", source).into_iter().filter_map(|value| forward(value, source)).collect();
     let (mut shares, mut virtual_devices) = (Vec::new(), Vec::new());
@@ -203,11 +204,35 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         vcpus,
         cpus,
         paused,
+        actions,
         forward,
         shares,
         virtio: virtual_devices,
         grants,
     })
+}
+
+/// What follows a guest's end, where the file says.
+fn actions(walk: &mut Walk, source: &mut Source) -> Actions {
+    let mut action = |key, default| {
+        let Some(text) = walk.string(key, source) else { return default };
+        let found = Action::ALL.into_iter().find(|(word, _)| word == text.get_ref());
+        if found.is_none() {
+            let help = suggestion(text.get_ref(), &Action::ALL.map(|(word, _)| word));
+            source.complain(
+                text.span(),
+                format!("'{}' is nothing that can follow a guest's end", text.get_ref()),
+                help,
+            );
+        }
+        found.map_or(default, |(_, action)| action)
+    };
+    let default = Actions::default();
+    Actions {
+        crash: action("on_crash", default.crash),
+        reboot: action("on_reboot", default.reboot),
+        poweroff: action("on_poweroff", default.poweroff),
+    }
 }
 
 fn forward(value: &Spanned<DeValue>, source: &mut Source) -> Option<Spanned<Forward>> {

@@ -1,7 +1,7 @@
 //! What users get wrong, and what they are told.
 
 use super::*;
-use sluice_abi::config::Reaction;
+use sluice_abi::config::{Action, Reaction};
 
 const GOOD: &str = r#"
 [machine]
@@ -52,6 +52,16 @@ fn refused(from: &str, to: &str, expect: &str) {
 }
 
 #[test]
+fn what_follows_a_guests_end_is_said_by_words() {
+    let with = "paused = true\non_crash = \"keep\"\non_reboot = \"destroy\"\non_poweroff = \"restart\"";
+    let setup = try_load(&GOOD.replace("paused = true", with)).unwrap();
+    let wanted = Actions { crash: Action::Keep, reboot: Action::Destroy, poweroff: Action::Restart };
+    assert_eq!((setup.domains[0].actions, setup.domains[1].actions), (Actions::default(), wanted));
+    refused("paused = true", "on_crash = \"reboot\"", "'reboot' is nothing that can follow a guest's end");
+    refused("paused = true", "on_crash = true", "on_crash");
+}
+
+#[test]
 fn a_good_file_is_read_in_its_order() {
     let setup = try_load(GOOD).unwrap();
     let names: Vec<_> = setup.domains.iter().map(|domain| &**domain.name.get_ref()).collect();
@@ -59,6 +69,7 @@ fn a_good_file_is_read_in_its_order() {
     assert_eq!(*setup.domains[0].memory.get_ref(), 256 << 20);
     assert_eq!(setup.domains[0].shares[0].mac.as_ref().unwrap().get_ref()[5], 0x0a);
     assert!(setup.domains[1].paused);
+    assert_eq!(setup.domains[1].actions, Actions::default());
     assert_eq!(*setup.devices[0].select.get_ref(), Select::Id { vendor: 0x10ec, device: 0x8029, nth: 0 });
 }
 

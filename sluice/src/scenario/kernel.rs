@@ -40,11 +40,6 @@ pub fn faults(console: &str) -> impl Iterator<Item = &str> {
     console.lines().filter(|line| is_fault(line))
 }
 
-/// The line is the last one of a kernel that stops for good (`kernel/panic.c`).
-pub fn has_stopped(line: &str) -> bool {
-    line.contains("---[ end Kernel panic - not syncing")
-}
-
 /// The line has one of [`MARKS`], not as the end of a longer word ("DEBUG:").
 fn is_fault(line: &str) -> bool {
     MARKS.iter().any(|mark| {

@@ -1,11 +1,10 @@
 //! The steps of a scenario, taken while its run goes on.
 
 use super::format::{Scenario, Step};
-use super::kernel;
 use crate::config::Setup;
 use crate::name::Name;
 use crate::observer::{Observer, Steer};
-use crate::outcome::state_word;
+use crate::outcome::{has_stopped, state_word};
 use crate::printable::GuestText;
 use crate::qmp::Act;
 use anyhow::{Context, Result, bail};
@@ -142,7 +141,7 @@ impl Observer for Script<'_> {
     }
 
     fn line(&mut self, domain: usize, line: &GuestText, steer: &mut Steer) {
-        if kernel::has_stopped(line.raw()) && !self.may_stop.get(domain).copied().unwrap_or(false) {
+        if has_stopped(line.raw()) && !self.may_stop.get(domain).copied().unwrap_or(false) {
             // It would stand still until the time is over; what it said fails the scenario.
             DomainId::at(domain).into_iter().for_each(|domain| steer.send(Command::Destroy(domain)));
         }

@@ -1,10 +1,11 @@
-//! The devices that cannot be discovered: the PCI host bridge, COM1 and the power button.
+//! The devices that cannot be discovered: the PCI host bridge, COM1, the real-time clock, the
+//! power button, and the port of panics.
 //!
 //! Source: ACPI 6.4, 5.6.9 (generic event device), 6.2.13 (_PRT), 7.4.2 (\_Sx), 6.1.5 (_HID).
 
 use super::aml::{Aml, Space};
 use super::{Description, IrqRoute, POWER_BUTTON_GSI};
-use crate::{pci, power, uart};
+use crate::{pci, power, pvpanic, rtc, uart};
 use alloc::vec::Vec;
 
 /// What a power button tells the system (5.6.6).
@@ -23,6 +24,8 @@ pub fn body(description: &Description<'_>) -> Vec<u8> {
         aml.device(*b"PCI0", |aml| host_bridge(aml, description));
         aml.device(*b"ECAM", |aml| reserved(aml, description.ecam));
         aml.device(*b"COM1", serial_port);
+        aml.device(*b"RTC_", real_time_clock);
+        aml.device(*b"PEVT", panic_port);
         aml.device(*b"PWRB", |aml| aml.name(*b"_HID", |aml| aml.pnp_id(0x0C0C)));
         aml.device(*b"EVTS", event_device);
     });
@@ -75,6 +78,18 @@ fn serial_port(aml: &mut Aml) {
             resources.edge_interrupt(uart::COM1_GSI);
         });
     });
+}
+
+/// Without an interrupt: Linux takes none where there is no PIC.
+fn real_time_clock(aml: &mut Aml) {
+    aml.name(*b"_HID", |aml| aml.pnp_id(0x0B00));
+    aml.name(*b"_CRS", |aml| aml.resources(|resources| resources.ports(rtc::INDEX_PORT, 2)));
+}
+
+/// What QEMU calls the device, and Linux's driver therefore looks for.
+fn panic_port(aml: &mut Aml) {
+    aml.name(*b"_HID", |aml| aml.string("QEMU0001"));
+    aml.name(*b"_CRS", |aml| aml.resources(|resources| resources.ports(pvpanic::PORT, 1)));
 }
 
 /// Turns the one event there is, the button's interrupt, into the button's notification.

@@ -72,6 +72,7 @@ fn acpi_5_2_9_fixed_description() {
     assert_ne!(u32_at(fadt, 112) & 1 << 10, 0, "reset register");
     assert_eq!(u64_at(fadt, 120), power::RESET_PORT.into());
     assert_eq!(fadt[128], power::RESET_VALUE);
+    assert_eq!((fadt[108], fadt[109] & 1 << 5), (0x32, 0), "a real-time clock, with the century");
     assert_eq!(u64_at(fadt, 248), power::SLEEP_CONTROL_PORT.into());
     assert_eq!(u64_at(fadt, 260), power::SLEEP_STATUS_PORT.into());
     assert!(find(&tables, u64_at(fadt, 140)).starts_with(b"DSDT"));

@@ -72,10 +72,15 @@ fn hidden_and_provided_bits() {
         (0x8000_0007, 0, EDX, 8, true, true, "invariant TSC"),
         (0x8000_0008, 0, EBX, 0, true, false, "CLZERO"),
         (0x8000_0008, 0, EBX, 4, false, false, "RDPRU"),
-        (0x8000_0008, 0, EBX, 12, false, false, "IBPB"),
+        (0x8000_0008, 0, EBX, 12, true, false, "IBPB"),
+        (0x8000_0008, 0, EBX, 14, false, false, "IBRS"),
+        (0x8000_0008, 0, EBX, 15, false, false, "STIBP"),
         (0x8000_0008, 0, EBX, 24, false, false, "SSBD"),
         (0x8000_000A, 0, EDX, 0, false, false, "nested paging"),
         (0x8000_001B, 0, EAX, 0, false, false, "IBS"),
+        (0x8000_0021, 0, EAX, 8, false, false, "automatic IBRS"),
+        (0x8000_0021, 0, EAX, 28, true, false, "IBPB_BRTYPE"),
+        (0x8000_0021, 0, EAX, 29, true, false, "SRSO_NO"),
         (0x8000_0022, 0, EAX, 0, false, false, "performance monitoring 2"),
     ];
     for (leaf, subleaf, register, bit, with_all, with_none, what) in table {
@@ -120,8 +125,10 @@ fn topology_is_one_socket_of_single_threaded_cores() {
 fn leaves_have_an_end() {
     assert_eq!(filter(0, 0, [0x20, 1, 2, 3], &GUEST), [0xD, 1, 2, 3]);
     assert_eq!(filter(0, 0, [0x07, 1, 2, 3], &GUEST)[EAX], 0xB);
-    assert_eq!(filter(0x8000_0000, 0, [0x8000_0028, 1, 2, 3], &GUEST)[EAX], 0x8000_001E);
-    for leaf in [3, 5, 8, 9, 0xA, 0xE, 0xF, 0x10, 0x1F, 0x8000_001F, 0x8000_0021, 0xC000_0000, u32::MAX] {
+    assert_eq!(filter(0x8000_0000, 0, [0x8000_0028, 1, 2, 3], &GUEST)[EAX], 0x8000_0021);
+    for leaf in
+        [3, 5, 8, 9, 0xA, 0xE, 0xF, 0x10, 0x1F, 0x8000_001F, 0x8000_0020, 0x8000_0022, 0xC000_0000, u32::MAX]
+    {
         assert_eq!(filter(leaf, 0, ALL, &GUEST), [0; 4], "leaf {leaf:#x}");
     }
 }

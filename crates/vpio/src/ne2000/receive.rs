@@ -4,7 +4,7 @@
 //! ring when the card interrupts, and puts each frame into the virtual rings it belongs in:
 //! a unicast frame into the ring of the client with that address, a broadcast or multicast frame
 //! into every ring whose own filter lets it pass, any other nowhere. A client's promiscuous bit
-//! widens nothing.
+//! widens nothing. What a client sends to another, or to all, goes into the others' rings in the same way.
 
 use sluice_nic::ne2000::Reception;
 use sluice_nic::ne2000::registers::{Command, Interrupt, port};
@@ -38,6 +38,9 @@ impl Device {
                         context.tx_packets += 1;
                     }
                 }
+                if status.contains(Interrupt::SENT) {
+                    self.pass_across(holder);
+                }
             }
             let news = Interrupt::RECEIVED | Interrupt::RECEIVE_ERROR | Interrupt::OVERFLOW;
             if status.intersects(news) {
@@ -55,20 +58,26 @@ impl Device {
     fn drain(&mut self, raw: &mut dyn RawDevice, aside: &mut Aside) {
         aside.take_engine(raw);
         let (mut ring, mut scratch) = (self.ring, core::mem::take(&mut self.scratch));
-        let sound = ring.drain(raw, &mut scratch, &mut |frame| self.deliver(frame));
+        let sound = ring.drain(raw, &mut scratch, &mut |frame| {
+            let claimed = self.deliver(frame, None);
+            self.counters.unclaimed += u64::from(!claimed);
+        });
         self.counters.ring_overruns += u64::from(!sound);
         (self.ring, self.scratch) = (ring, scratch);
     }
 
-    /// Gives a frame to those it is for.
-    fn deliver(&mut self, frame: &[u8]) {
-        let Some(destination) = frame.first_chunk::<6>() else { return };
+    /// Gives a frame to those it is for, but not to whom it is from. Returns whether it is for anybody.
+    pub(super) fn deliver(&mut self, frame: &[u8], from: Option<ClientId>) -> bool {
+        let Some(destination) = frame.first_chunk::<6>() else { return true };
         let group = destination[0] & 1 != 0;
         let mut claimed = group;
         for (slot, context) in (0u8..).zip(&mut self.contexts) {
             let Some(context) = context.as_deref_mut().filter(|context| context.online()) else {
                 continue;
             };
+            if from == Some(ClientId(slot)) {
+                continue;
+            }
             if group || context.card.mac() == *destination {
                 claimed = true;
                 let page = context.card.regs.curr;
@@ -76,7 +85,7 @@ impl Device {
                 touch_ring(&mut self.mirror, ClientId(slot), context, page);
             }
         }
-        self.counters.unclaimed += u64::from(!claimed);
+        claimed
     }
 
     /// The client made room, or came on-line.

@@ -4,9 +4,12 @@
 //! inputs, TPSR and TBCR, are written: these are hooked. A range inside pages 0x40-0x7f is made
 //! equal to the client's own memory in the hardware, then the registers are let through. Any other
 //! range leaves the command register hooked, so that TXP itself is seen and refused.
+//!
+//! A frame for another client leaves it hooked, too, and is carried across when TXP is seen: at the other end of the wire there may be
+//! somebody who answers in the other's stead (QEMU's user network looks at no station address).
 
-use sluice_nic::ne2000::registers::{DCR_WORD, port};
-use sluice_nic::ne2000::{MEMORY_START, Ne2000};
+use sluice_nic::ne2000::registers::{DCR_WORD, Interrupt, SendStatus, port};
+use sluice_nic::ne2000::{MAX_FRAME, MEMORY_START, Ne2000};
 
 use super::hardware::{self, Aside, RUN};
 use super::{Device, Regime, Unknown};
@@ -77,12 +80,15 @@ impl Device {
     /// The holder changed TPSR or TBCR, or someone took the card: checks the range they name,
     /// brings it into the hardware and lets the registers through, or leaves commands hooked.
     pub(super) fn vet(&mut self, raw: &mut dyn RawDevice, aside: &mut Aside, client: ClientId) {
+        let crosses = self.named_frame(client).is_some_and(|frame| self.is_for_another(client, frame));
         let Self { contexts, mirror, .. } = self;
         let Some(context) = contexts.get_mut(client.index()).and_then(Option::as_deref_mut) else {
             return;
         };
         context.vetted = false;
-        let Some((start, end)) = sendable(&context.card).filter(|_| context.unknown.is_empty()) else {
+        context.crosses = crosses;
+        let range = sendable(&context.card).filter(|_| context.unknown.is_empty() && !crosses);
+        let Some((start, end)) = range else {
             // Nothing may be left in the registers that a later mistake could send.
             hardware::put_pair(raw, port::TBCR0, 0);
             return;
@@ -98,6 +104,54 @@ impl Device {
         hardware::put(raw, port::TPSR, context.card.regs.tpsr);
         hardware::put_pair(raw, port::TBCR0, context.card.regs.tbcr);
         context.vetted = true;
+    }
+
+    /// The frame in the client's memory that its registers name, if it may send it.
+    fn named_frame(&self, client: ClientId) -> Option<&[u8]> {
+        let context = self.context(client).filter(|context| context.unknown.is_empty())?;
+        // No station takes a longer one from the wire.
+        let (start, end) = sendable(&context.card).filter(|(start, end)| end - start <= MAX_FRAME as u32)?;
+        context.card.ram().get((start - MEMORY_START) as usize..(end - MEMORY_START) as usize)
+    }
+
+    /// The frame is for one of the other clients that are on-line.
+    fn is_for_another(&self, from: ClientId, frame: &[u8]) -> bool {
+        let others = (0u8..).zip(&self.contexts).filter(|(slot, _)| ClientId(*slot) != from);
+        let mut online =
+            others.filter_map(|(_, context)| context.as_deref()).filter(|context| context.online());
+        frame
+            .first_chunk::<6>()
+            .is_some_and(|to| to[0] & 1 == 0 && online.any(|context| context.card.mac() == *to))
+    }
+
+    /// What the holder has sent goes to those of the others that it is for: the card does not hear itself, and nobody at the other
+    /// end of the wire sends it back.
+    pub(super) fn pass_across(&mut self, from: ClientId) {
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let frame = self.named_frame(from).and_then(|frame| {
+            let copy = scratch.get_mut(..frame.len())?;
+            copy.copy_from_slice(frame);
+            Some(&*copy)
+        });
+        if let Some(frame) = frame {
+            self.deliver(frame, Some(from));
+        }
+        self.scratch = scratch;
+    }
+
+    /// The holder commands a transmission that was not let through. Carries it out if it crosses; returns whether it did.
+    pub(super) fn cross(&mut self, client: ClientId) -> bool {
+        let crosses = self.context(client).is_some_and(|context| context.crosses)
+            && self.named_frame(client).is_some_and(|frame| self.is_for_another(client, frame));
+        if crosses {
+            self.pass_across(client);
+            if let Some(context) = self.context_mut(client) {
+                context.card.regs.tsr = SendStatus::SENT.bits();
+                context.card.regs.isr |= Interrupt::SENT.bits();
+                context.tx_packets += 1;
+            }
+        }
+        crosses
     }
 
     /// A hooked register write told what was unknown before.

@@ -258,6 +258,12 @@ impl Device {
             (3, 1) => return Err(Cause::RegisterAccess),
             _ => {}
         }
+        if self.decides_send(self.register(offset, page)) {
+            // What was sent by the registers as they are has to be taken while they still name it.
+            let mut aside = Aside::with(raw, command);
+            self.collect(raw, &mut aside);
+            aside.end(raw);
+        }
         let Some(context) = self.context_mut(client) else { return Err(Cause::RegisterAccess) };
         context.card.write(offset, 1, u32::from(value));
         let gone = !context.online();
@@ -307,8 +313,18 @@ impl Device {
         let starts = Tracker::unseen(&MODEL).starts(&MODEL, Seen::Write(id::CMD, value));
         for check in starts.filter_map(|start| start.check) {
             if !self.approves(client, check) {
-                put(raw, port::CMD, hardware::without_transmit(value));
-                return Err(Cause::Send);
+                if check == Check::SendRange && self.cross(client) {
+                    put(raw, port::CMD, hardware::without_transmit(value));
+                    return Ok(());
+                }
+                // What was for another client may not be any more.
+                let mut aside = Aside::with(raw, old);
+                self.vet(raw, &mut aside, client);
+                aside.end(raw);
+                if !self.approves(client, check) {
+                    put(raw, port::CMD, hardware::without_transmit(value));
+                    return Err(Cause::Send);
+                }
             }
         }
         put(raw, port::CMD, value);

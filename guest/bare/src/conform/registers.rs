@@ -41,9 +41,11 @@ fn readable(msr: u32) -> Option<(Option<u64>, bool)> {
         0x4b56_4d00 | 0x4b56_4d01 | 0x4b56_4d04 => value(0),
         0xc000_0080 => value(0xd00),
         0xc000_0081..=0xc000_0084 | 0xc000_0100..=0xc000_0103 => value(0),
-        // Performance counters that count nothing; SYSCFG, HWCR, NB_CFG, interrupt pending, LS_CFG.
+        // Performance counters that count nothing; SYSCFG, NB_CFG, interrupt pending, LS_CFG.
         0xc001_0000..=0xc001_0007 => value(0),
-        0xc001_0010 | 0xc001_0015 | 0xc001_001f | 0xc001_0055 | 0xc001_1020 => value(0),
+        0xc001_0010 | 0xc001_001f | 0xc001_0055 | 0xc001_1020 => value(0),
+        // The TSC counts at P0's frequency.
+        0xc001_0015 => value(0x100_0000),
         0xc001_0140 | 0xc001_0141 => read_only(0),
         0xc001_1029 => value(2),
         _ => None,
@@ -52,7 +54,9 @@ fn readable(msr: u32) -> Option<(Option<u64>, bool)> {
 
 /// Registers that cannot be read, and take a zero: end of interrupt, self IPI, the patch loader.
 fn write_only(msr: u32) -> bool {
-    matches!(msr, 0x80b | 0x83f | 0xc001_0020)
+    // The barrier of branch predictions, where there is one.
+    let barrier = core::arch::x86_64::__cpuid(0x8000_0008).ebx & 1 << 12 != 0;
+    matches!(msr, 0x80b | 0x83f | 0xc001_0020) || barrier && msr == 0x49
 }
 
 /// Values with their register that it takes or refuses, whatever its own is. Those taken read back as the third says.
@@ -95,7 +99,7 @@ const WRITES: [(u32, u64, Option<u64>); 37] = [
     (0xc000_0080, 0xd00, Some(0xd00)),
     (0xc001_0000, 0x0053_00c0, Some(0)),
     (0xc001_0007, 0xffff_ffff_ffff, Some(0)),
-    (0xc001_0015, 0x100_0000, Some(0)),
+    (0xc001_0015, 0, Some(0x100_0000)),
 ];
 
 fn exception(function: impl FnMut()) -> u64 {

@@ -217,7 +217,7 @@ impl Client {
             refused: counters.refused,
             waits: counters.waits,
             wait_ns: counters.wait_ns,
-            held_ns: counters.held_ns,
+            held_ns: monitor.held_ns(self.id, tsc::uptime_ns()),
             ..share
         }
     }

@@ -78,8 +78,8 @@ pub struct ShareSample {
     pub rx_per_second: u64,
     /// How often it had to wait.
     pub waits_per_second: u64,
-    /// Part of the time in which it held the device.
-    pub held_percent: f64,
+    /// Part of the time in which it held the device; `None` where all have it at the same time.
+    pub held_percent: Option<f64>,
 }
 
 fn as_word<S: serde::Serializer>(state: &DomainState, to: S) -> Result<S::Ok, S::Error> {
@@ -146,17 +146,21 @@ impl Change {
         let nothing = DeviceReport::default();
         let before = before.unwrap_or(&nothing);
         let shares = now.shares.iter().enumerate();
+        // Its guests have it in turn, for times that are counted.
+        let has_turns = now.shares.iter().any(|share| share.held_ns > 0);
         DeviceSample {
             name: now.name.clone(),
             model: now.model.clone(),
             holder: now.holder.clone(),
             handoffs_per_second: self.per_second(before.handoffs, now.handoffs),
             interrupts_per_second: self.per_second(before.interrupts, now.interrupts),
-            shares: shares.map(|(at, share)| self.of_share(before.shares.get(at), share)).collect(),
+            shares: shares
+                .map(|(at, share)| self.of_share(before.shares.get(at), share, has_turns))
+                .collect(),
         }
     }
 
-    fn of_share(&self, before: Option<&ShareReport>, now: &ShareReport) -> ShareSample {
+    fn of_share(&self, before: Option<&ShareReport>, now: &ShareReport, has_turns: bool) -> ShareSample {
         let nothing = ShareReport::default();
         let before = before.unwrap_or(&nothing);
         ShareSample {
@@ -166,7 +170,7 @@ impl Change {
             tx_per_second: self.per_second(before.tx_packets, now.tx_packets),
             rx_per_second: self.per_second(before.rx_packets, now.rx_packets),
             waits_per_second: self.per_second(before.waits, now.waits),
-            held_percent: self.percent(before.held_ns, now.held_ns),
+            held_percent: has_turns.then(|| self.percent(before.held_ns, now.held_ns)),
         }
     }
 }

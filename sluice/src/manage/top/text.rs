@@ -36,13 +36,24 @@ pub fn domain(domain: &DomainSample) -> Vec<String> {
 /// What of a device is the same for all who share it.
 pub fn device(device: &DeviceSample) -> String {
     format!(
-        "{} ({}): held by {}, {} handoffs/s, {} interrupts/s",
+        "{} ({}): {}, {} handoffs/s, {} interrupts/s",
         device.name,
         device.model,
-        device.holder.as_deref().unwrap_or("nobody"),
+        users(device),
         grouped(device.handoffs_per_second),
         grouped(device.interrupts_per_second),
     )
+}
+
+/// Who uses a device now: the guest that holds it, or all that share it at the same time.
+fn users(device: &DeviceSample) -> String {
+    let names: Vec<&str> = device.shares.iter().map(|share| share.domain.as_str()).collect();
+    match &device.holder {
+        Some(holder) => format!("held by {holder}"),
+        None if names.is_empty() => "used by nobody".to_owned(),
+        None if device.shares.iter().any(|share| share.held_percent.is_some()) => "held by nobody".to_owned(),
+        None => format!("shared by {}", names.join(", ")),
+    }
 }
 
 /// A row of a device's table.
@@ -54,7 +65,7 @@ pub fn share(share: &ShareSample) -> Vec<String> {
         grouped(share.tx_per_second),
         grouped(share.rx_per_second),
         grouped(share.waits_per_second),
-        format!("{:.0} %", share.held_percent),
+        share.held_percent.map_or_else(|| "-".to_owned(), |held| format!("{held:.0} %")),
     ]
 }
 
@@ -71,4 +82,51 @@ pub fn plain(sample: &Sample) -> String {
         text += &table(&SHARES, sampled.shares.iter().map(share).collect());
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_abi::report::{DeviceReport, DomainReport, Report, ShareReport};
+
+    fn device(holder: Option<&str>, held: &[(&str, u64)]) -> DeviceReport {
+        let share = |(domain, held_ns): &(&str, u64)| ShareReport {
+            domain: (*domain).to_owned(),
+            held_ns: *held_ns,
+            ..ShareReport::default()
+        };
+        DeviceReport {
+            name: "nic0".to_owned(),
+            model: "e1000".to_owned(),
+            holder: holder.map(str::to_owned),
+            shares: held.iter().map(share).collect(),
+            ..DeviceReport::default()
+        }
+    }
+
+    #[test]
+    fn who_uses_a_device_is_said_with_and_without_turns() {
+        let users = |device: DeviceReport| {
+            let report = Report { devices: vec![device], ..Report::default() };
+            users(&Sample::between("test", None, &report).devices[0])
+        };
+        assert_eq!(users(device(None, &[("alice", 0), ("bob", 0)])), "shared by alice, bob");
+        assert_eq!(users(device(None, &[("alice", 5), ("bob", 0)])), "held by nobody");
+        assert_eq!(users(device(Some("bob"), &[("alice", 0), ("bob", 0)])), "held by bob");
+        assert_eq!(users(device(None, &[])), "used by nobody");
+    }
+
+    #[test]
+    fn shares_of_time_are_those_of_what_has_passed() {
+        let report = |uptime_ns, run_ns, held_ns| Report {
+            uptime_ns,
+            domains: vec![DomainReport { name: "alice".to_owned(), run_ns, ..DomainReport::default() }],
+            devices: vec![device(Some("alice"), &[("alice", held_ns)])],
+            ..Report::default()
+        };
+        let (before, now) =
+            (report(1_000_000_000, 1, 1), report(3_000_000_000, 2_000_000_001, 1_000_000_001));
+        let text = plain(&Sample::between("test", Some(&before), &now));
+        assert!(text.contains(" 100 % ") && text.contains(" 50 %"), "{text}");
+    }
 }

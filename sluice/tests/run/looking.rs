@@ -101,7 +101,7 @@ fn top_without_a_terminal_writes_text_or_json() {
     let child = ask(&machine, &["top", "--interval", "0.01", "--count", "2"]);
     answer(&mut machine, 3);
     let (said, status) = ended(child);
-    assert_eq!((said.matches("nic0 (ne2000): held by nobody").count(), status), (2, Some(0)), "{said}");
+    assert_eq!((said.matches("nic0 (ne2000): shared by alice").count(), status), (2, Some(0)), "{said}");
     assert!(!said.contains('\x1b'), "{said}");
     let child = ask(&machine, &["top", "--interval", "0.01", "--count", "2", "--json"]);
     answer(&mut machine, 3);

@@ -13,7 +13,7 @@
 mod ahci;
 mod attack;
 mod e1000;
-mod memory;
+pub mod memory;
 mod nvme;
 mod rtl8139;
 mod targets;

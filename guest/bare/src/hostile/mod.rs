@@ -15,6 +15,7 @@ mod ports;
 mod registers;
 mod restores;
 mod storm;
+mod virtio;
 
 use crate::console::println;
 use crate::entry::BootInfo;
@@ -50,6 +51,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "naps" => locks::naps(100_000),
         "once" => locks::count_interrupts(5_000),
         "storm" => storm::run(),
+        "virtio" => virtio::run(random, boot),
         "flood" => storm::flood(),
         "inits" => storm::inits(),
         "messages" => storm::messages(),

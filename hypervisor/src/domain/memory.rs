@@ -209,7 +209,7 @@ impl Memory {
     }
 
     fn add(&mut self, gpa: u64, start: Hpa, bytes: u64) -> Result<(), MemoryError> {
-        mm::zero(start, bytes);
+        clear(start, bytes);
         Ok(self.space.issue(gpa, start, bytes, Rights::MEMORY)?)
     }
 
@@ -288,9 +288,15 @@ fn issue(space: &mut Map, hpa: Hpa, piece: &Piece) -> bool {
     space.issue(piece.gpa.as_u64(), from, piece.len(), rights).is_ok()
 }
 
+/// Leaves nothing of what memory held: when a domain gets it, since it may come from before the hypervisor's time, and when the
+/// domain gives it back.
+fn clear(start: Hpa, bytes: u64) {
+    mm::zero(start, bytes);
+}
+
 /// Takes the memory of the domain back so that nothing of it reaches the next owner.
 fn scrub(id: DomainId, hpa: Hpa, len: u64) {
-    mm::zero(hpa, len);
+    clear(hpa, len);
     mm::release(FrameUse::Guest(id.0), hpa, len);
 }
 

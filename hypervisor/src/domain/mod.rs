@@ -21,6 +21,7 @@ use crate::firmware::rtc as clock;
 use crate::mm;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -49,6 +50,9 @@ use vcpu::{RunState, Vcpu, event};
 const FLUSH: usize = 128;
 /// Bytes of an I/O permission map (APM vol 2, 15.10.1).
 const PERMISSION_MAP: u64 = 3 * PAGE_SIZE;
+
+/// Bytes typed on a console that wait until the guest takes them; more are dropped.
+const TYPED: usize = 4096;
 
 /// Domains built so far.
 static BUILT: AtomicU64 = AtomicU64::new(0);
@@ -223,9 +227,22 @@ impl EndReason {
 pub struct Platform {
     io_apic: IoApic,
     uart: Uart,
+    /// What was typed and the serial port has no room for.
+    typed: VecDeque<u8>,
     rtc: Rtc,
     /// The virtual PCI bus.
     pub pci: PciBus,
+}
+
+impl Platform {
+    /// Gives the serial port as much of what was typed as it takes.
+    fn hand_over_typed(&mut self) {
+        while let Some(byte) = self.typed.front()
+            && self.uart.push_input(*byte)
+        {
+            self.typed.pop_front();
+        }
+    }
 }
 
 /// One guest.
@@ -296,7 +313,13 @@ impl Domain {
             pages: SpinLock::new(Rank::Pages, page_table()),
             platform: SpinLock::new(
                 Rank::Platform,
-                Platform { io_apic: IoApic::new(0), uart: Uart::new(), rtc, pci: bus },
+                Platform {
+                    io_apic: IoApic::new(0),
+                    uart: Uart::new(),
+                    typed: VecDeque::new(),
+                    rtc,
+                    pci: bus,
+                },
             ),
             memory: ram,
             space: SpinLock::new(Rank::Space, space),
@@ -710,7 +733,10 @@ impl Domain {
         let mut platform = self.platform.lock();
         let mut waiting = None;
         match transfer {
-            Transfer::Read(buffer) => buffer.iter_mut().for_each(|byte| *byte = platform.uart.read(offset)),
+            Transfer::Read(buffer) => {
+                buffer.iter_mut().for_each(|byte| *byte = platform.uart.read(offset));
+                platform.hand_over_typed();
+            }
             Transfer::Write(bytes) => {
                 for byte in bytes {
                     if let Some(byte) = platform.uart.write(offset, *byte) {
@@ -754,9 +780,9 @@ impl Domain {
     /// Bytes typed on the console.
     pub fn console_input(&self, bytes: &[u8]) {
         let mut platform = self.platform.lock();
-        for byte in bytes {
-            platform.uart.push_input(*byte);
-        }
+        let room = TYPED.saturating_sub(platform.typed.len());
+        platform.typed.extend(bytes.iter().take(room));
+        platform.hand_over_typed();
         self.update_uart_line(platform);
     }
 

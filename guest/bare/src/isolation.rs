@@ -26,9 +26,9 @@ fn read(at: u64) -> u64 {
     unsafe { (at as *const u64).read_volatile() }
 }
 
-/// Sleeps but for a look at the console every ten million ticks.
+/// Waits for a key: sleeps but for a look at the console every ten million ticks. The end of a line is none.
 pub fn wait_for_key() {
-    while typed().is_none() {
+    while !matches!(typed(), Some(key) if key != b'\n') {
         machine::sleep(10_000_000);
     }
 }

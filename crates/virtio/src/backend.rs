@@ -2,30 +2,20 @@
 
 use crate::device::{Changes, Device, Offer, Status};
 use crate::queue::Queue;
+use crate::words::{half, number, set_half, which};
 use sluice_hypercall::backend as reg;
 use sluice_hypercall::backend::{
     CONTROL_CONFIG_CHANGED, CONTROL_NEEDS_RESET, CONTROL_OFFER, CONTROL_RESET_DONE, REFUSED_COMMAND,
     REFUSED_FEATURES, REFUSED_RANGE, STATE_OFFERED, STATE_PEER, STATE_RESETTING,
 };
 
-/// Bytes of `field` from `offset` on, as a number.
-fn bytes(field: &[u8], offset: u32, width: u8) -> u32 {
-    let bytes = field.iter().skip(offset as usize).take(usize::from(width.min(4)));
-    bytes.enumerate().fold(0, |value, (at, byte)| value | u32::from(*byte) << (at * 8))
-}
-
-/// Half of a number of eight bytes: the one that is `offset` bytes in it.
-const fn half(value: u64, offset: u32) -> u32 {
-    if offset == 0 { value as u32 } else { (value >> 32) as u32 }
-}
-
 impl Device {
     /// A read of `width` bytes at `offset` in the registers of the back-end function that is in `slot`.
     pub fn backend_read(&self, slot: u8, offset: u32, width: u8) -> u32 {
         match offset {
-            reg::NAME..reg::SOURCE => bytes(&self.name, offset - reg::NAME, width),
-            reg::SOURCE..reg::CONFIG => bytes(&self.source, offset - reg::SOURCE, width),
-            reg::CONFIG..reg::RANGE => bytes(&self.staged.config, offset - reg::CONFIG, width),
+            reg::NAME..reg::SOURCE => number(&self.name, offset - reg::NAME, width),
+            reg::SOURCE..reg::CONFIG => number(&self.source, offset - reg::SOURCE, width),
+            reg::CONFIG..reg::RANGE => number(&self.staged.config, offset - reg::CONFIG, width),
             _ if width != 4 || !offset.is_multiple_of(4) => 0,
             reg::SLOT => slot.into(),
             reg::RANGE..reg::QUEUE => self.range(offset - reg::RANGE),
@@ -52,9 +42,9 @@ impl Device {
             reg::CONFIG_LEN => self.staged.config_len,
             reg::RANGES => self.range_count,
             _ => match offset & !4 {
-                reg::DEVICE_FEATURES => half(self.staged.features, offset & 4),
+                reg::DEVICE_FEATURES => half(self.staged.features, which(offset)),
                 reg::DRIVER_FEATURES if self.status.contains(Status::FEATURES_OK) => {
-                    half(self.accepted, offset & 4)
+                    half(self.accepted, which(offset))
                 }
                 _ => 0,
             },
@@ -66,7 +56,7 @@ impl Device {
         let Some((start, len)) = self.ranges.iter().take(self.range_count as usize).nth(index) else {
             return 0;
         };
-        half(if offset & 8 == 0 { *start } else { *len }, offset & 4)
+        half(if offset & 8 == 0 { *start } else { *len }, which(offset))
     }
 
     fn queue_register(&self, offset: u32) -> u32 {
@@ -77,9 +67,9 @@ impl Device {
             reg::QUEUE_ENTRIES => queue.size.into(),
             reg::QUEUE_ENABLED => (queue.enabled && live).into(),
             field => match field & !4 {
-                reg::QUEUE_DESC => half(queue.desc, field & 4),
-                reg::QUEUE_DRIVER => half(queue.driver, field & 4),
-                reg::QUEUE_DEVICE => half(queue.device, field & 4),
+                reg::QUEUE_DESC => half(queue.desc, which(field)),
+                reg::QUEUE_DRIVER => half(queue.driver, which(field)),
+                reg::QUEUE_DEVICE => half(queue.device, which(field)),
                 _ => 0,
             },
         }
@@ -101,9 +91,7 @@ impl Device {
             reg::QUEUE_SIZE => self.staged.queue_size = value,
             reg::CONFIG_LEN => self.staged.config_len = value,
             _ if offset & !4 == reg::DEVICE_FEATURES => {
-                let shift = (offset & 4) * 8;
-                let kept = self.staged.features & !(0xffff_ffff << shift);
-                self.staged.features = kept | u64::from(value) << shift;
+                set_half(&mut self.staged.features, which(offset), value);
             }
             _ => {}
         }

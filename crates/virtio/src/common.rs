@@ -7,6 +7,7 @@ use crate::device::{Changes, Device, ISR_CONFIG, ISR_QUEUE, Offer, Status};
 use crate::features;
 use crate::pci;
 use crate::queue::{NO_VECTOR, Queue};
+use crate::words::{half, number, set_half, which};
 
 /// Offsets in the common configuration (4.1.4.3).
 mod reg {
@@ -26,21 +27,6 @@ mod reg {
     pub const QUEUE_DESC: u32 = 0x20;
     pub const QUEUE_DRIVER: u32 = 0x28;
     pub const QUEUE_DEVICE: u32 = 0x30;
-}
-
-/// Half `select` of a set of features.
-const fn half(set: u64, select: u32) -> u32 {
-    match select {
-        0 => set as u32,
-        1 => (set >> 32) as u32,
-        _ => 0,
-    }
-}
-
-/// Replaces the half of `value` that is at `offset` bytes in it.
-fn set_half(value: &mut u64, offset: u32, half: u32) {
-    let shift = if offset == 0 { 0 } else { 32 };
-    *value = *value & !(0xffff_ffff << shift) | u64::from(half) << shift;
 }
 
 impl Device {
@@ -103,12 +89,12 @@ impl Device {
         match (offset, width) {
             (reg::QUEUE_SIZE, 2) if Queue::is_size(value) && value <= most => queue.size = value as u16,
             (reg::QUEUE_DESC.., 4) if offset < reg::QUEUE_DEVICE + 8 && offset.is_multiple_of(4) => {
-                let field = match offset & !7 {
+                let field = match offset & !4 {
                     reg::QUEUE_DESC => &mut queue.desc,
                     reg::QUEUE_DRIVER => &mut queue.driver,
                     _ => &mut queue.device,
                 };
-                set_half(field, offset & 4, value);
+                set_half(field, which(offset), value);
             }
             _ => {}
         }
@@ -172,9 +158,7 @@ impl Device {
 
     fn config_read(&self, offset: u32, width: u8) -> u32 {
         let Some(Offer { config, config_len, .. }) = &self.offer else { return 0 };
-        let known = config.iter().take(*config_len as usize).skip(offset as usize);
-        let bytes = known.take(usize::from(width.min(4)));
-        bytes.enumerate().fold(0, |value, (at, byte)| value | u32::from(*byte) << (at * 8))
+        number(config.get(..*config_len as usize).unwrap_or(config), offset, width)
     }
 }
 
@@ -185,12 +169,12 @@ fn queue_read(queue: &Queue, offset: u32, width: u8) -> u32 {
         (reg::QUEUE_ENABLE, 2) => queue.enabled.into(),
         // All queues are notified at one port, which takes their number.
         (reg::QUEUE_NOTIFY_OFF, 2) => 0,
-        (reg::QUEUE_DESC, 4) => half(queue.desc, 0),
-        (0x24, 4) => half(queue.desc, 1),
-        (reg::QUEUE_DRIVER, 4) => half(queue.driver, 0),
-        (0x2c, 4) => half(queue.driver, 1),
-        (reg::QUEUE_DEVICE, 4) => half(queue.device, 0),
-        (0x34, 4) => half(queue.device, 1),
+        (_, 4) if offset.is_multiple_of(4) => match offset & !4 {
+            reg::QUEUE_DESC => half(queue.desc, which(offset)),
+            reg::QUEUE_DRIVER => half(queue.driver, which(offset)),
+            reg::QUEUE_DEVICE => half(queue.device, which(offset)),
+            _ => 0,
+        },
         _ => 0,
     }
 }

@@ -22,6 +22,7 @@ pub mod pci;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use device::{Changes, Device, Kind, Signal, Status};
 pub use queue::Queue;

@@ -64,6 +64,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
             devices: domain.shares.iter().map(|share| self::share(setup, share)).collect::<Result<_>>()?,
             virtio: crate::config::virtio::compile(setup, domain),
             grants: domain.grants.as_ref().map_or(abi::Grants::None, |grants| *grants.get_ref()),
+            control: domain.control,
         });
     }
     let devices = setup

@@ -355,6 +355,7 @@ pub const fn explain(error: CommandError) -> &'static str {
         CommandError::OutOfMemory => "there is not enough memory to build the domain again",
         CommandError::BadKernel => "the domain's kernel could not be loaded again",
         CommandError::DeviceBusy => "a device of the domain could not be given to it",
+        CommandError::NotAllowed => "a control domain may not do that",
     }
 }
 

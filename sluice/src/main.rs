@@ -8,7 +8,8 @@
 //! - [`name`] is what may become part of a path, [`claim`] a directory whose files are this process's to remove;
 //!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
 //! - [`output`] is where words go; [`mod@progress`] tells how far a build or a download is.
-//! - [`control`] and [`manage`] are the commands on running instances, [`ending`] and [`interrupt`] how guests are stopped in order; [`scenario`] the tests, [`mutate`]
+//! - [`control`] and [`manage`] are the commands on running instances, [`broker`] what they reach the hypervisor by, [`control_domain`] the same in a
+//!   guest, [`ending`] and [`interrupt`] how guests are stopped in order; [`scenario`] the tests, [`mutate`]
 //!   whether they notice, [`bench`] the measurements,
 //!   [`screens`] the pictures in docs.
 
@@ -16,12 +17,14 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
+mod broker;
 mod bundle;
 mod claim;
 mod cli;
 mod config;
 mod console;
 mod control;
+mod control_domain;
 mod cpio;
 mod detached;
 mod document;
@@ -129,6 +132,7 @@ fn dispatch(command: Command) -> Result<Status> {
                 std::thread::park();
             }
         }
+        Command::Control { stream } => control_domain::serve(&stream)?,
         Command::Ps { json } => manage::ps(json)?,
         Command::Info { target, json } => manage::info(&target, json)?,
         Command::Logs { target, follow, lines } => manage::logs(&target, follow, lines)?,

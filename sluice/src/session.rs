@@ -2,11 +2,12 @@
 //!
 //! [`run`] is used by `run`, by the scenarios and by the benchmarks; they differ in their [`Observer`].
 
+use crate::broker::{Broker, Input, Known, MOST_INPUTS, keep_tail, read_events, serve_clients};
 use crate::bundle;
 use crate::claim::{Claim, Member};
 use crate::config::{Domain, Setup, server_words};
 use crate::console::{BoundedFile, LineBuffer};
-use crate::control::{Instance, Peer, read_messages};
+use crate::control::Instance;
 use crate::ending::Ending;
 use crate::image;
 use crate::info::Info;
@@ -22,15 +23,15 @@ use crate::server::Server;
 use crate::workspace::{self, shortened};
 use anyhow::{Context, Result, bail};
 use sluice_abi::DomainId;
-use sluice_abi::channel::{Command, Event, Request, encode};
+use sluice_abi::channel::{Command, Event};
 use sluice_abi::config::AtEnd;
 use sluice_abi::report::{DomainState, Report};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// How often the machine is looked at when nothing arrives.
@@ -40,16 +41,11 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// A command that the machine does not take for this long is lost, because the machine may itself be waiting for us to
 /// read.
 const MACHINE_STALL: Duration = Duration::from_secs(1);
-/// How much of a console a client gets that connects late.
-const CONSOLE_TAIL: usize = 4096;
 /// What QEMU says about its own limits and network, which concerns nobody.
 const QEMU_NOISE: [&str; 2] = ["TCG doesn't support requested feature", "Slirp: Failed to send packet"];
 
 /// Lines of QEMU's complaints that are kept.
 const MOST_COMPLAINTS: usize = 50;
-
-/// Messages that wait to be looked at; whoever sends more waits too, the machine as well.
-const MOST_INPUTS: usize = 256;
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -89,14 +85,6 @@ impl Options {
             screen: false,
         }
     }
-}
-
-enum Input {
-    Event(Event),
-    Closed,
-    Joined(u64, UnixStream),
-    Left(u64),
-    Asked(u64, Request),
 }
 
 /// Runs a setup to its end.
@@ -156,11 +144,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     let to_hypervisor = accept(&hypervisor_side, &mut child)?;
     if let Some(stream) = &to_hypervisor {
         stream.set_write_timeout(Some(MACHINE_STALL))?;
-        let stream = stream.try_clone()?;
-        std::thread::spawn(move || {
-            read_messages(stream, |event| sender.send(Input::Event(event)).is_ok());
-            let _ = sender.send(Input::Closed);
-        });
+        read_events(stream.try_clone()?, sender);
     }
     let mut session = Session::new(guests, log, options.timeout, to_hypervisor);
     if options.screen {
@@ -206,23 +190,6 @@ fn accept(listener: &std::os::unix::net::UnixListener, child: &mut Child) -> Res
     }
 }
 
-fn serve_clients(instance: &Instance, sender: SyncSender<Input>) -> Result<()> {
-    let listener = instance.listen_for_commands()?;
-    std::thread::spawn(move || {
-        for (id, stream) in (1..).zip(listener.incoming().flatten()) {
-            let (Ok(reader), sender) = (stream.try_clone(), sender.clone()) else { continue };
-            if sender.send(Input::Joined(id, stream)).is_err() {
-                return;
-            }
-            std::thread::spawn(move || {
-                read_messages(reader, |request| sender.send(Input::Asked(id, request)).is_ok());
-                let _ = sender.send(Input::Left(id));
-            });
-        }
-    });
-    Ok(())
-}
-
 /// Keeps the first lines that QEMU says on its standard error.
 fn collect_complaints(child: &mut Child) -> std::thread::JoinHandle<Vec<GuestText>> {
     let stderr = child.stderr.take();
@@ -254,6 +221,17 @@ struct Live {
     tail: Vec<u8>,
 }
 
+impl Live {
+    fn known(&self) -> Known {
+        Known {
+            name: self.guest.name.clone(),
+            state: self.guest.state,
+            reason: self.guest.reason.raw().to_owned(),
+            tail: self.tail.clone(),
+        }
+    }
+}
+
 /// The guests before they live, each with a file for its console.
 fn guests(setup: &Setup, logs: &Logs) -> Result<Vec<Live>> {
     let live = |domain: &Domain| {
@@ -267,15 +245,13 @@ fn guests(setup: &Setup, logs: &Logs) -> Result<Vec<Live>> {
 struct Session {
     guests: Vec<Live>,
     monitor: Option<Monitor>,
-    channel: Option<UnixStream>,
+    /// QEMU never connected.
+    closed: bool,
+    broker: Broker,
     log: PathBuf,
     /// Which consoles are not whole, and why.
     lost: Vec<String>,
     timeout: Option<Duration>,
-    clients: HashMap<u64, Peer>,
-    /// Requests on their way: our number to the client and its number.
-    asked: HashMap<u32, (u64, u32)>,
-    next: u32,
     report: Option<Report>,
     said_hello: bool,
     finished: bool,
@@ -297,13 +273,11 @@ impl Session {
         Self {
             guests,
             monitor: None,
-            channel,
+            closed: channel.is_none(),
+            broker: Broker::new(channel.map(|stream| Box::new(stream) as Box<dyn Write>)),
             log,
             lost: Vec::new(),
             timeout,
-            clients: HashMap::new(),
-            asked: HashMap::new(),
-            next: 1,
             report: None,
             said_hello: false,
             finished: false,
@@ -319,16 +293,18 @@ impl Session {
         started: Instant,
         observer: &mut dyn Observer,
     ) -> Result<Ended> {
-        let mut closed = self.channel.is_none();
+        let mut closed = self.closed;
         let mut asked_last = None;
         loop {
             let mut steer = Steer::default();
             match inputs.recv_timeout(TICK) {
                 Ok(Input::Event(event)) => self.on_event(event, observer, &mut steer)?,
                 Ok(Input::Closed) => closed = true,
-                Ok(Input::Joined(id, stream)) => self.welcome(id, stream),
-                Ok(Input::Left(id)) => drop(self.clients.remove(&id)),
-                Ok(Input::Asked(id, request)) => self.pass_on(id, request),
+                Ok(Input::Joined(id, stream)) => {
+                    self.broker.welcome(id, stream, self.guests.iter().map(Live::known));
+                }
+                Ok(Input::Left(id)) => self.broker.forget(id),
+                Ok(Input::Asked(id, request)) => self.broker.pass_on(id, request),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     if let Some(status) = child.try_wait()?
                         && closed
@@ -350,14 +326,14 @@ impl Session {
             }
             let (commands, acts) = steer.take();
             for command in commands {
-                self.command(command);
+                self.broker.command(command);
             }
             if let Some(monitor) = &mut self.monitor {
                 acts.iter().try_for_each(|act| monitor.act(act))?;
             }
             if self.timeout.is_some_and(|timeout| started.elapsed() > timeout) {
                 let asked = *asked_last.get_or_insert_with(|| {
-                    self.command(Command::Report);
+                    self.broker.command(Command::Report);
                     self.report = None;
                     Instant::now()
                 });
@@ -419,26 +395,15 @@ impl Session {
                     observer.state(index, *state, &live.guest.reason, steer);
                 }
             }
-            Event::Reply { seq, result } => {
-                let (seq, result) = (*seq, *result);
-                self.answer(seq, |seq| Event::Reply { seq, result });
-                return Ok(());
-            }
-            Event::Report { seq, report } => {
-                self.report = Some(report.clone());
-                let seq = *seq;
-                if seq != 0 {
-                    self.answer(seq, |seq| Event::Report { seq, report: report.clone() });
-                    return Ok(());
-                }
-            }
+            Event::Reply { .. } => {}
+            Event::Report { report, .. } => self.report = Some(report.clone()),
             Event::Finished => {
                 self.finished = true;
                 // What QEMU has not passed on when the machine goes off is lost.
-                self.command(Command::Acknowledge);
+                self.broker.command(Command::Acknowledge);
             }
         }
-        self.clients.retain(|_, client| client.send(&event));
+        self.broker.spread(&event);
         Ok(())
     }
 
@@ -450,9 +415,7 @@ impl Session {
             observer.warning(&lost);
             self.lost.push(lost);
         }
-        live.tail.extend_from_slice(bytes);
-        let surplus = live.tail.len().saturating_sub(CONSOLE_TAIL);
-        live.tail.drain(..surplus);
+        keep_tail(&mut live.tail, bytes);
         for line in live.lines.push(bytes) {
             if let Some(finding) = parse_finding(line.raw())
                 && let Some(kept) = live.guest.keep(finding)
@@ -467,44 +430,6 @@ impl Session {
                 ));
             }
             observer.line(index, &line, steer);
-        }
-    }
-
-    fn command(&mut self, command: Command) {
-        let seq = self.next;
-        self.next = self.next.wrapping_add(1).max(1);
-        if let (Some(stream), Ok(bytes)) = (&mut self.channel, encode(&Request { seq, command })) {
-            // A machine that is gone, or hangs, is noticed elsewhere.
-            let _ = stream.write_all(&bytes);
-        }
-    }
-
-    fn welcome(&mut self, id: u64, stream: UnixStream) {
-        let mut client = Peer::new(stream);
-        let domains = self.guests.iter().map(|live| live.guest.name.clone()).collect();
-        let mut fine = client.send(&Event::Hello { version: sluice_abi::channel::VERSION, domains });
-        for (domain, live) in (0..).map(DomainId).zip(&self.guests) {
-            let (state, reason) = (live.guest.state, live.guest.reason.raw().to_owned());
-            // In this order: who waits for the end of a console gets what it said before.
-            fine &= client.send(&Event::Console { domain, bytes: live.tail.clone() });
-            fine &= client.send(&Event::State { domain, state, reason });
-        }
-        if fine {
-            self.clients.insert(id, client);
-        }
-    }
-
-    fn pass_on(&mut self, id: u64, request: Request) {
-        self.asked.insert(self.next, (id, request.seq));
-        self.command(request.command);
-    }
-
-    fn answer(&mut self, seq: u32, event: impl FnOnce(u32) -> Event) {
-        let Some((id, theirs)) = self.asked.remove(&seq) else { return };
-        if let Some(client) = self.clients.get_mut(&id)
-            && !client.send(&event(theirs))
-        {
-            self.clients.remove(&id);
         }
     }
 

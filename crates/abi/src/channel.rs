@@ -1,4 +1,5 @@
-//! The management channel: framed messages over a byte stream (a second UART under QEMU).
+//! The management channel: framed messages over a byte stream: a second UART, for the host that QEMU runs on, and the stream of each
+//! control domain.
 //!
 //! A frame is a postcard message in COBS encoding, ended by a zero byte, so that either side can
 //! resynchronize after a lost byte by skipping to the next zero.
@@ -10,7 +11,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
 /// fits, with all their counters.
@@ -19,7 +20,7 @@ pub const MAX_FRAME: usize = 512 * 1024;
 /// From the hypervisor to the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// First message of a run.
+    /// First message of a run, or to a control domain that has come. The state of each domain follows.
     Hello {
         /// [`VERSION`].
         version: u32,
@@ -111,6 +112,8 @@ pub enum CommandError {
     BadKernel,
     /// A device of it could not be given to it.
     DeviceBusy,
+    /// A control domain may not do that.
+    NotAllowed,
 }
 
 /// Ends a frame, and whatever came before the first.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -67,6 +67,8 @@ pub struct Domain {
     pub virtio: Vec<Virtio>,
     /// What of its memory those domains, and their devices, reach.
     pub grants: Grants,
+    /// It reaches the management channel: it reports and steers all domains, as the host does.
+    pub control: bool,
 }
 
 /// What of a guest's memory the domains that serve its virtual devices reach.
@@ -456,7 +458,8 @@ impl Config {
                 }
             }
             let serves = DomainId::at(index).map_or(0, |id| self.served_by(id).count());
-            if domain.devices.len() + domain.virtio.len() + serves > MAX_FUNCTIONS {
+            let own = domain.devices.len() + domain.virtio.len() + usize::from(domain.control);
+            if own + serves > MAX_FUNCTIONS {
                 return Err(Fault::Functions(index));
             }
         }
@@ -485,6 +488,7 @@ mod tests {
             devices: vec![share],
             virtio: Vec::new(),
             grants: Grants::None,
+            control: false,
         };
         Config {
             version: VERSION,

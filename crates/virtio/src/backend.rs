@@ -62,7 +62,7 @@ impl Device {
     fn queue_register(&self, offset: u32) -> u32 {
         let Some(queue) = self.queues.get((offset / reg::QUEUE_STRIDE) as usize) else { return 0 };
         // Nobody may go to work in what the driver is still setting up, or has taken back.
-        let live = self.status.contains(Status::DRIVER_OK) && !self.resetting;
+        let live = self.is_live();
         match offset % reg::QUEUE_STRIDE {
             reg::QUEUE_ENTRIES => queue.size.into(),
             reg::QUEUE_ENABLED => (queue.enabled && live).into(),
@@ -103,10 +103,7 @@ impl Device {
             CONTROL_OFFER => self.make_offer(),
             CONTROL_RESET_DONE if self.resetting => Ok(self.forget()),
             CONTROL_CONFIG_CHANGED => self.change_config(),
-            CONTROL_NEEDS_RESET if self.status.contains(Status::DRIVER_OK) && !self.resetting => {
-                self.status |= Status::NEEDS_RESET;
-                Ok(Changes::CONFIGURATION)
-            }
+            CONTROL_NEEDS_RESET if self.is_live() => Ok(self.break_down()),
             _ => Err(REFUSED_COMMAND),
         };
         self.result = done.err().unwrap_or(0);
@@ -146,7 +143,6 @@ impl Device {
         let offer = self.offer.as_mut().ok_or(REFUSED_COMMAND)?;
         offer.config = self.staged.config;
         self.generation = self.generation.wrapping_add(1);
-        let listens = self.status.contains(Status::DRIVER_OK) && !self.resetting;
-        Ok(if listens { Changes::CONFIGURATION } else { Changes::empty() })
+        Ok(if self.is_live() { Changes::CONFIGURATION } else { Changes::empty() })
     }
 }

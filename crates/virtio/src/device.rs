@@ -48,6 +48,8 @@ pub enum Kind {
     Net,
     /// A disk (5.2).
     Block,
+    /// A stream to the hypervisor: a console device (5.3), see [`crate::Port`].
+    Port,
 }
 
 impl Kind {
@@ -56,6 +58,16 @@ impl Kind {
         match self {
             Self::Net => 1,
             Self::Block => 2,
+            Self::Port => 3,
+        }
+    }
+
+    /// Its word in configurations and reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Net => "net",
+            Self::Block => "blk",
+            Self::Port => "port",
         }
     }
 }
@@ -101,6 +113,8 @@ pub struct Device {
     pub(crate) has_guest: bool,
     /// There is a back end.
     has_backend: bool,
+    /// The hypervisor serves it, which needs nobody's leave to reach the guest's memory.
+    served_here: bool,
     /// The guest issues memory.
     pub(crate) issues: bool,
     /// Offsets and bytes.
@@ -147,6 +161,7 @@ impl Device {
             result: 0,
             has_guest: false,
             has_backend: false,
+            served_here: false,
             issues: false,
             ranges: [(0, 0); MAX_RANGES as usize],
             range_count: 0,
@@ -161,6 +176,21 @@ impl Device {
             generation: 0,
             isr: 0,
         }
+    }
+
+    /// A device that the hypervisor serves itself: it is offered from the beginning.
+    pub(crate) fn served_here(
+        kind: Kind,
+        features: u64,
+        queues: u32,
+        queue_size: u32,
+        config: &[u8],
+    ) -> Self {
+        let mut device = Self::new(kind, "", "", config);
+        let offer = Offer { features, queues, queue_size, config_len: config.len() as u32, ..device.initial };
+        (device.offer, device.served_here) = (Some(offer), true);
+        device.queues = [Queue::new(queue_size as u16); MAX_QUEUES as usize];
+        device
     }
 
     /// What it is.
@@ -185,7 +215,7 @@ impl Device {
             *to = from;
             self.range_count += 1;
         }
-        self.issues = self.range_count != 0;
+        self.issues = self.served_here || self.range_count != 0;
         self.has_guest = true;
         Changes::BACKEND
     }
@@ -239,9 +269,20 @@ impl Device {
         self.offer.map_or(0, |offer| offer.queues as u16)
     }
 
+    /// Whether the driver is at work with its queues.
+    pub fn is_live(&self) -> bool {
+        self.status.contains(Status::DRIVER_OK) && !self.resetting
+    }
+
+    /// The driver broke the rules: the device does nothing more before a reset.
+    pub fn break_down(&mut self) -> Changes {
+        self.status |= Status::NEEDS_RESET;
+        Changes::CONFIGURATION
+    }
+
     /// The back end has used buffers of a queue. `messages`: the guest uses its MSI-X table.
     pub fn used(&mut self, queue: u16, messages: bool) -> Signal {
-        let live = self.status.contains(Status::DRIVER_OK) && !self.resetting;
+        let live = self.is_live();
         let queue = self.queues.get(usize::from(queue)).filter(|queue| live && queue.enabled);
         match queue {
             None => Signal::None,
@@ -274,6 +315,6 @@ impl Device {
     /// Whether the back end is to be told that the guest made buffers of a queue available.
     pub fn is_kick(&self, queue: u16) -> bool {
         let queue = self.queues.get(usize::from(queue));
-        queue.is_some_and(|queue| queue.enabled) && self.status.contains(Status::DRIVER_OK) && !self.resetting
+        queue.is_some_and(|queue| queue.enabled) && self.is_live()
     }
 }

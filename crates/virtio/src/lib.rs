@@ -3,8 +3,8 @@
 //! Key type: [`Device`], where two sides meet. The guest's driver sees the registers of a modern device ([`pci`], `common`):
 //! features, status, where its queues are. A back end sees registers of its own (`backend`, laid out in
 //! [`sluice_hypercall::backend`]): it offers features and configuration, and learns where the queues are. The queues themselves
-//! are between the two; nothing here ever looks into one. So it makes no difference to the transport whether a driver domain or an
-//! engine of the hypervisor serves them.
+//! are between the two, and the transport never looks into one: it makes no difference to it whether a driver domain serves them or
+//! the hypervisor does. For the latter there is [`Ring`], the device's side of a queue, and what is built on it: [`Port`], a stream.
 //!
 //! Every access answers with [`Changes`]: whom the caller must tell of what.
 //!
@@ -14,15 +14,21 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 mod backend;
 mod common;
 mod device;
 pub mod features;
 pub mod pci;
+mod port;
 mod queue;
+mod ring;
 #[cfg(test)]
 mod tests;
 mod words;
 
 pub use device::{Changes, Device, Kind, Signal, Status};
+pub use port::{Port, Signals};
 pub use queue::Queue;
+pub use ring::{Buffer, Fault, Memory, Ring, buffers};

@@ -64,6 +64,7 @@ pub fn function(kind: Kind, line: u8, at: &Addresses) -> Result<Function, BuildE
     let class = match kind {
         Kind::Net => 0x02_0000,
         Kind::Block => 0x01_0000,
+        Kind::Port => 0x07_8000,
     };
     let identity = Identity {
         vendor: 0x1af4,

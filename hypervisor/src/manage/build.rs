@@ -40,6 +40,8 @@ pub enum BuildError {
     Device(usize, AttachError),
     /// The virtual device at this place of its list, or of those that it serves, cannot be given to it.
     Virtual(usize, AttachError),
+    /// There is no room for its stream to the management channel.
+    Control(AttachError),
     /// One of its devices reaches all memory, by physical addresses: what is virtual of other domains is not where it looks.
     Unprotected,
     /// It has so much memory that there is no room for windows.
@@ -64,6 +66,7 @@ impl fmt::Display for BuildError {
             Self::Virtual(index, error) => {
                 write!(out, "it cannot have virtual device {} of those that it has and serves: {error}", index + 1)
             }
+            Self::Control(error) => write!(out, "it cannot be a control domain: {error}"),
             Self::Unprotected => out.write_str(
                 "it has a device with dma = \"unprotected\", which reaches memory by other addresses than it does; a domain that serves \
                  virtio devices, or has any, needs an IOMMU before its devices",
@@ -94,9 +97,12 @@ impl BuildError {
         match self {
             Self::OutOfMemory | Self::Map(_) | Self::TooLarge => CommandError::OutOfMemory,
             Self::Missing | Self::Kernel(_) => CommandError::BadKernel,
-            Self::Device(..) | Self::Virtual(..) | Self::Unprotected | Self::Iommu | Self::Function(_) => {
-                CommandError::DeviceBusy
-            }
+            Self::Device(..)
+            | Self::Virtual(..)
+            | Self::Control(_)
+            | Self::Unprotected
+            | Self::Iommu
+            | Self::Function(_) => CommandError::DeviceBusy,
         }
     }
 }
@@ -175,8 +181,12 @@ impl Attached {
             self.0.push(function.map_err(|error| BuildError::Device(index, error))?);
         }
         for index in 0..config.virtio.len() {
-            let function = virtio::attach_front(index, guest(), &mut addresses);
+            let function = virtio::attach_front(Some(index), guest(), &mut addresses);
             self.0.push(function.map_err(|error| BuildError::Virtual(index, error))?);
+        }
+        if config.control {
+            let function = virtio::attach_front(None, guest(), &mut addresses);
+            self.0.push(function.map_err(BuildError::Control)?);
         }
         for (index, of) in served.iter().enumerate() {
             let function = virtio::attach_back(*of, guest(), &mut addresses, &mut high);

@@ -1,13 +1,14 @@
 //! The life of domains, and the management channel that reports and steers it.
 //!
-//! Key types: [`Entry`] (a configured domain, alive or not). The first processor serves the channel
-//! between slices; others only raise [`attention::ask`], and [`attention::ask_for_output`] for consoles.
+//! Key types: [`Entry`] (a domain, alive or not), [`Channel`] (who listens and commands: the host, and control domains). The first
+//! processor serves the channel between slices; others only raise [`attention::ask`], and [`attention::ask_for_output`] for consoles.
 //!
 //! What is sent waits in a queue and leaves it as the serial port takes it, without anybody waiting for the port: for
 //! [`SENDING_NS`] in every [`OUTPUT_NS`] while a guest wants the processor, and all the time while none does. So a flood of console
 //! output slows down the guest that makes it, and its neighbours by no more than that.
 
 mod build;
+mod channel;
 mod keyboard;
 mod operator;
 mod report;
@@ -22,17 +23,17 @@ use crate::uart::{COM2, Uart};
 use crate::x86::tsc;
 use crate::{cpu, power, sched};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use channel::{Channel, Peer};
 use core::sync::atomic::{AtomicU64, Ordering};
 use keyboard::Key;
 use operator::Operator;
 use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
-use sluice_abi::channel::{self, Command, CommandError, Decoder, Event, Request};
+use sluice_abi::channel::{Command, CommandError, Event, Request, VERSION};
 use sluice_abi::config::{self, Action, AtEnd, Config};
 use sluice_abi::report::{DomainReport, DomainState, Report};
 use sluice_platform::restart::Restarts;
@@ -51,6 +52,9 @@ const FAREWELLS: u32 = 5;
 const FAREWELL_NS: u64 = 1_000_000_000;
 /// A host that takes nothing for so long at the end is not waited for.
 const STALL_NS: u64 = 5_000_000_000;
+
+/// How often a request of a control domain is obeyed: who asks without end slows down nobody.
+const REQUEST_NS: u64 = 1_000_000;
 
 /// ISA interrupt of the second UART.
 const CHANNEL_IRQ: u8 = 3;
@@ -87,11 +91,8 @@ struct Entry {
 
 /// Everything behind the channel.
 struct Manager {
-    /// The second UART; `None` on a machine without one: consoles then go to the log.
-    uart: Option<Uart>,
-    /// Bytes that the UART has not taken yet.
-    outgoing: VecDeque<u8>,
-    decoder: Decoder,
+    /// Its ends. On a machine without a second serial port there is no host, and consoles go to the log, too.
+    channels: Vec<Channel>,
     /// `None` on a machine without a screen.
     operator: Option<Operator>,
     at_end: AtEnd,
@@ -111,6 +112,9 @@ static OUTPUT_AT: AtomicU64 = AtomicU64::new(0);
 /// TSC at which a domain is started again; `u64::MAX`: none waits for that.
 static START_AT: AtomicU64 = AtomicU64::new(u64::MAX);
 
+/// TSC at which the next request of a control domain is looked for; `u64::MAX`: when one comes.
+static REQUEST_AT: AtomicU64 = AtomicU64::new(u64::MAX);
+
 /// Whether [`service`] has something to do.
 pub fn wants_service() -> bool {
     attention::is_asked()
@@ -119,7 +123,14 @@ pub fn wants_service() -> bool {
 /// TSC at which a processor must call [`service`] at the latest: for the sake of output, of the screen, or of a domain that is
 /// to be started again.
 pub fn next_service(processor: u32) -> u64 {
-    if processor == cpu::BOOT { output_at().min(operator::next()).min(start_at()) } else { u64::MAX }
+    if processor != cpu::BOOT {
+        return u64::MAX;
+    }
+    output_at().min(operator::next()).min(start_at()).min(request_at())
+}
+
+fn request_at() -> u64 {
+    REQUEST_AT.load(Ordering::Relaxed)
 }
 
 fn start_at() -> u64 {
@@ -172,10 +183,11 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
             console: keeps_consoles.then(Box::default),
         });
     }
+    let streams = (0..).map_while(DomainId::at).zip(&entries).filter(|(_, entry)| entry.config.control);
+    let streams = streams.map(|(id, _)| Channel::of_domain(id));
+    let channels = present.then(|| Channel::of_uart(uart)).into_iter().chain(streams).collect();
     let mut manager = Manager {
-        uart: present.then_some(uart),
-        outgoing: VecDeque::new(),
-        decoder: Decoder::default(),
+        channels,
         operator,
         at_end: config.at_end,
         bundle,
@@ -184,12 +196,8 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
         watch: verify::Watch::default(),
         info,
     };
-    // What firmware may have written to the port is no part of the first message.
-    if present {
-        manager.outgoing.push_back(channel::DELIMITER);
-    }
-    let names = manager.entries.iter().map(|entry| entry.config.name.clone()).collect();
-    manager.send(&Event::Hello { version: channel::VERSION, domains: names });
+    let hello = manager.hello();
+    manager.send(&hello);
     for id in manager.ids() {
         if let Err(error) = manager.build(id) {
             manager.give_up(id, error);
@@ -213,6 +221,7 @@ pub fn service() {
     // Most of the time nothing waits, and the clock need not be read.
     let is_due = |at: u64| at != u64::MAX && at <= tsc::now();
     let (due, look, start) = (is_due(output_at()), is_due(operator::next()), is_due(start_at()));
+    let asked = asked || is_due(request_at());
     if (asked || due || look || start)
         && let Some(manager) = MANAGER.lock().as_mut()
     {
@@ -232,63 +241,88 @@ pub fn service() {
 }
 
 impl Manager {
+    /// Sends to all who listen.
     fn send(&mut self, event: &Event) {
         self.queue(event);
         attention::set_output(true);
     }
 
     fn queue(&mut self, event: &Event) {
-        if self.uart.is_none() {
-            return;
-        }
-        if let Ok(bytes) = channel::encode(event) {
-            self.outgoing.extend(bytes);
+        self.channels.iter_mut().for_each(|channel| channel.queue(event));
+    }
+
+    /// Sends to one.
+    fn send_to(&mut self, peer: Peer, event: &Event) {
+        self.channels
+            .iter_mut()
+            .filter(|channel| channel.peer() == peer)
+            .for_each(|channel| channel.queue(event));
+        attention::set_output(true);
+    }
+
+    fn hello(&self) -> Event {
+        let domains = self.entries.iter().map(|entry| entry.config.name.clone()).collect();
+        Event::Hello { version: VERSION, domains }
+    }
+
+    /// Tells who has just come what there is.
+    fn greet(&mut self, peer: Peer) {
+        self.send_to(peer, &self.hello());
+        for (domain, entry) in (0..).map_while(DomainId::at).zip(&self.entries) {
+            let reason =
+                entry.live.as_ref().and_then(|domain| domain.end_reason()).map_or("", EndReason::text);
+            let event = Event::State { domain, state: entry.announced, reason: String::from(reason) };
+            let channels = self.channels.iter_mut();
+            channels.filter(|channel| channel.peer() == peer).for_each(|channel| channel.queue(&event));
         }
     }
 
-    /// Sends what waits, as long as the UART takes it at once, for [`SENDING_NS`]. Returns whether it took anything.
+    /// The host's end, if there is one.
+    fn host(&mut self) -> Option<&mut Channel> {
+        self.channels.iter_mut().find(|channel| channel.peer() == Peer::Host)
+    }
+
+    fn has_host(&self) -> bool {
+        self.channels.iter().any(|channel| channel.peer() == Peer::Host)
+    }
+
+    /// Sends what waits, as long as it is taken at once, for [`SENDING_NS`]. Returns whether anything was.
     fn send_output(&mut self) -> bool {
         attention::set_output(false);
         let until = tsc::now().saturating_add(tsc::ticks_from_ns(SENDING_NS));
         let mut sent = false;
-        while !self.outgoing.is_empty() || self.queue_consoles() {
+        while !self.all_have_room() || self.queue_consoles() {
             sent |= self.write(until);
-            if !self.outgoing.is_empty() || tsc::now() >= until {
+            if !self.all_have_room() || tsc::now() >= until {
                 attention::set_output(true);
                 break;
             }
         }
+        // What is not for the host is sent as far as it goes: nobody waits for a domain.
+        sent |= self.write(until);
         OUTPUT_AT.store(tsc::now().saturating_add(tsc::ticks_from_ns(OUTPUT_NS)), Ordering::Relaxed);
         sent
     }
 
-    /// Writes until nothing is left, the UART has no room, or it is time. Returns whether it wrote anything.
-    fn write(&mut self, until: u64) -> bool {
-        let Some(uart) = &mut self.uart else { return false };
-        let mut sent = false;
-        while let Some(byte) = self.outgoing.front()
-            && uart.try_write(*byte)
-        {
-            self.outgoing.pop_front();
-            sent = true;
-            if tsc::now() >= until {
-                break;
-            }
-        }
-        sent
+    fn all_have_room(&self) -> bool {
+        self.channels.iter().all(Channel::has_room)
     }
 
-    /// Sends all that waits, unless the UART takes nothing for [`STALL_NS`].
+    /// Sends until nothing is left, nobody has room, or it is time. Returns whether anything was sent.
+    fn write(&mut self, until: u64) -> bool {
+        self.channels.iter_mut().fold(false, |sent, channel| channel.send(until) | sent)
+    }
+
+    /// Sends all that waits for the host, unless it takes nothing for [`STALL_NS`].
     fn flush(&mut self) {
         let mut progress = tsc::now();
-        while !self.outgoing.is_empty() && tsc::now().wrapping_sub(progress) < tsc::ticks_from_ns(STALL_NS) {
-            if self.write(u64::MAX) {
+        let Some(host) = self.host() else { return };
+        while !host.has_room() && tsc::now().wrapping_sub(progress) < tsc::ticks_from_ns(STALL_NS) {
+            if host.send(u64::MAX) {
                 progress = tsc::now();
             }
         }
-        if let Some(uart) = &mut self.uart {
-            uart.drain();
-        }
+        host.drain();
     }
 
     /// All domains, alive or not.
@@ -324,10 +358,10 @@ impl Manager {
     }
 
     fn service(&mut self) {
-        while let Some(byte) = self.uart.as_mut().and_then(Uart::try_read) {
-            if let Some(request) = self.decoder.push::<Request>(byte) {
-                self.obey(request);
-            }
+        self.hear();
+        // A domain may have made room for what waits for it.
+        if self.channels.iter().any(Channel::has_output) {
+            attention::set_output(true);
         }
         for id in self.ids() {
             self.announce(id);
@@ -336,6 +370,33 @@ impl Manager {
         self.note_next_start();
         if self.entries.iter().all(|entry| entry.live.is_none() && entry.due.is_none()) {
             self.finish();
+        }
+    }
+
+    /// Does what is asked for: all that the host wants, and one thing that each control domain wants in [`REQUEST_NS`].
+    fn hear(&mut self) {
+        let now = tsc::now();
+        let is_early = request_at() != u64::MAX && request_at() > now;
+        let mut again = u64::MAX;
+        for index in 0..self.channels.len() {
+            let Some(channel) = self.channels.get_mut(index) else { return };
+            let peer = channel.peer();
+            if channel.has_opened() {
+                self.greet(peer);
+            }
+            if peer != Peer::Host && is_early {
+                continue;
+            }
+            while let Some(request) = self.channels.get_mut(index).and_then(Channel::receive) {
+                self.obey(peer, request);
+                if peer != Peer::Host {
+                    again = now.saturating_add(tsc::ticks_from_ns(REQUEST_NS));
+                    break;
+                }
+            }
+        }
+        if !is_early {
+            REQUEST_AT.store(again, Ordering::Relaxed);
         }
     }
 
@@ -362,10 +423,11 @@ impl Manager {
 
     /// Keeps the end of a console for the screen. Without a second serial port its lines go to the log.
     fn keep_console(&mut self, id: DomainId, bytes: &[u8]) {
+        let has_host = self.has_host();
         let Some(entry) = self.entries.get_mut(id.index()) else { return };
         let Some(console) = entry.console.as_mut() else { return };
         for byte in bytes {
-            if console.push(core::slice::from_ref(byte)) && self.uart.is_none() {
+            if console.push(core::slice::from_ref(byte)) && !has_host {
                 crate::log::console_line(&entry.config.name, console.line(1).unwrap_or_default());
             }
         }
@@ -533,7 +595,7 @@ impl Manager {
             self.send(&Event::Report { seq: 0, report });
             self.send(&Event::Finished);
             self.flush();
-            if self.uart.is_none() || self.is_acknowledged() {
+            if !self.has_host() || self.is_acknowledged() {
                 break;
             }
         }
@@ -548,8 +610,7 @@ impl Manager {
     fn is_acknowledged(&mut self) -> bool {
         let until = tsc::now().saturating_add(tsc::ticks_from_ns(FAREWELL_NS));
         while tsc::now() < until {
-            let byte = self.uart.as_mut().and_then(Uart::try_read);
-            let request = byte.and_then(|byte| self.decoder.push::<Request>(byte));
+            let request = self.host().and_then(Channel::receive);
             if request.is_some_and(|request| request.command == Command::Acknowledge) {
                 log::info!("the host has the last report");
                 return true;
@@ -560,12 +621,22 @@ impl Manager {
         false
     }
 
-    fn obey(&mut self, request: Request) {
+    fn obey(&mut self, peer: Peer, request: Request) {
         let result = match request.command {
             Command::Report => {
                 let report = self.report();
-                return self.send(&Event::Report { seq: request.seq, report });
+                return self.send_to(peer, &Event::Report { seq: request.seq, report });
             }
+            // Nothing has finished.
+            Command::Acknowledge => return,
+            command if !may(peer, &command) => Err(CommandError::NotAllowed),
+            command => self.act(command),
+        };
+        self.send_to(peer, &Event::Reply { seq: request.seq, result });
+    }
+
+    fn act(&mut self, command: Command) -> Result<(), CommandError> {
+        match command {
             Command::Start(id) => self.start(id),
             Command::Pause(id) => self.with(id, |domain| domain.pause()),
             Command::Resume(id) => self.with(id, |domain| domain.run()),
@@ -573,8 +644,6 @@ impl Manager {
             Command::Destroy(id) => self.destroy(id),
             Command::Restart(id) => self.restart(id),
             Command::ConsoleInput(id, bytes) => self.with(id, |domain| domain.console_input(&bytes)),
-            // Nothing has finished.
-            Command::Acknowledge => return,
             Command::Verify => {
                 let live = self.entries.iter().filter_map(|entry| entry.live.as_ref());
                 self.watch.verify(self.info, live.map(|domain| &**domain));
@@ -591,8 +660,8 @@ impl Manager {
                 }
                 Ok(())
             }
-        };
-        self.send(&Event::Reply { seq: request.seq, result });
+            Command::Report | Command::Acknowledge => Ok(()),
+        }
     }
 
     fn with(&self, id: DomainId, act: impl FnOnce(&Domain)) -> Result<(), CommandError> {
@@ -651,6 +720,17 @@ impl Manager {
             }
             None => self.start(id),
         }
+    }
+}
+
+/// What a peer may ask for: the host all; a domain neither what takes the machine's free memory, nor to stand still itself, since nobody
+/// might be there to let it go on.
+fn may(peer: Peer, command: &Command) -> bool {
+    match (peer, command) {
+        (Peer::Host, _) => true,
+        (Peer::Domain(_), Command::Verify) => false,
+        (Peer::Domain(own), Command::Pause(id)) => own != *id,
+        (Peer::Domain(_), _) => true,
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// All commands, by what people want.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Run", &["run", "attach", "check", "shutdown"]),
+    ("Run", &["run", "attach", "check", "shutdown", "control"]),
     ("Look", &["ps", "info", "top", "logs", "devices", "report", "metrics"]),
     ("Steer", &["start", "stop", "pause", "resume", "restart", "destroy", "console"]),
     (

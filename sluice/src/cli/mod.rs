@@ -126,6 +126,15 @@ pub enum Command {
         #[arg(long, default_value_t = 8080)]
         port: u16,
     },
+    /// In a control domain: answer the other commands, which steer the machine that it runs on
+    #[command(after_help = concat!(
+        "A domain is one by control = true in its configuration; docs/driver-domain.md says more.\n",
+        "Example, as root in the domain:\n  sluice control &\n  sluice ps"))]
+    Control {
+        /// The stream to the management channel
+        #[arg(default_value = crate::control_domain::STREAM)]
+        stream: PathBuf,
+    },
     /// List your running instances, of all checkouts, and their domains
     Ps {
         /// Print JSON, for programs

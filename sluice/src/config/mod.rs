@@ -182,6 +182,8 @@ pub struct Domain {
     pub virtio: Vec<virtio::Virtio>,
     /// What it lends to those, if the file says.
     pub grants: Option<Spanned<Grants>>,
+    /// It steers the machine.
+    pub control: bool,
 }
 
 /// A TCP port of 127.0.0.1 that leads to one of a guest.

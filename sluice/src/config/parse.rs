@@ -182,6 +182,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
     let vcpus = walk.number("vcpus", 1..=64, source).unwrap_or_else(|| Spanned::new(0..0, 1));
     let cpus = walk.numbers("cpus", 0..=63, source);
     let paused = walk.flag("paused", source).is_some_and(|paused| *paused.get_ref());
+    let control = walk.flag("control", source).is_some_and(|control| *control.get_ref());
     let actions = actions(&mut walk, source);
     let forward =
         walk.list("forward", source).into_iter().filter_map(|value| forward(value, source)).collect();
@@ -209,6 +210,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         shares,
         virtio: virtual_devices,
         grants,
+        control,
     })
 }
 

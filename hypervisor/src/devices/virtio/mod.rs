@@ -9,6 +9,7 @@
 
 mod back;
 mod bar;
+pub mod channel;
 mod front;
 mod messages;
 
@@ -29,15 +30,15 @@ use sluice_abi::report::LinkReport;
 use sluice_hypercall::backend;
 use sluice_memory::{Extent, LARGE_PAGE};
 use sluice_platform::pci::BarAddresses;
-use sluice_virtio::{Changes, Device, Kind, Signal, pci};
+use sluice_virtio::{Changes, Device, Kind, Port, Signal, pci};
 
 /// A virtual device of the configuration: where the guest that has it and the domain that serves it meet.
 pub struct Link {
     guest: DomainId,
-    /// Its place in the guest's list.
-    index: usize,
-    server: DomainId,
-    kind: VirtioKind,
+    /// Its place in the guest's list; `None`: it is the guest's stream to the management channel.
+    index: Option<usize>,
+    /// Who serves it; `None`: the hypervisor.
+    server: Option<DomainId>,
     /// "guest.device".
     name: String,
     /// Names of both domains.
@@ -50,6 +51,8 @@ pub struct Link {
 /// What both sides see, and who they are.
 struct State {
     device: Device,
+    /// What the hypervisor serves it by.
+    port: Option<Port>,
     front: Option<Weak<FrontFunction>>,
     back: Option<Weak<BackFunction>>,
     front_messages: Messages,
@@ -82,6 +85,9 @@ pub fn init(config: &Config) {
     let mut all = Vec::new();
     for (at, domain) in config.domains.iter().enumerate() {
         let Some(guest) = DomainId::at(at) else { continue };
+        if domain.control {
+            all.push(Arc::new(Link::of_channel(guest, domain)));
+        }
         for (index, virtio) in domain.virtio.iter().enumerate() {
             let server = config.domains.get(usize::from(virtio.by)).map_or("", |server| &server.name);
             let link = Link::new(guest, domain, index, virtio, server);
@@ -91,12 +97,13 @@ pub fn init(config: &Config) {
     LINKS.call_once(|| all);
 }
 
-/// Gives a guest the virtio device at a place of its list, before its domain exists.
+/// Gives a guest the virtio device at a place of its list, or, without one, its stream to the management channel, before its domain
+/// exists.
 ///
 /// # Errors
 /// There is no room for it.
 pub fn attach_front(
-    index: usize,
+    index: Option<usize>,
     guest: Guest,
     addresses: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
@@ -115,7 +122,8 @@ pub fn attach_back(
     addresses: &mut BarAddresses,
     high: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    let link = links().iter().find(|link| (link.guest, link.index) == of && link.server == server.id);
+    let of = (of.0, Some(of.1));
+    let link = links().iter().find(|link| (link.guest, link.index) == of && link.server == Some(server.id));
     let link = link.ok_or(AttachError::NoSuchDevice)?;
     Ok(BackFunction::new(link.clone(), server, addresses, high)?)
 }
@@ -138,25 +146,28 @@ impl Link {
             VirtioKind::Net { mac } => (Kind::Net, mac),
             VirtioKind::Block => (Kind::Block, [0; 6]),
         };
-        let state = State {
-            device: Device::new(kind, &name, &virtio.source, &mac),
-            front: None,
-            back: None,
-            front_messages: Messages::new(pci::VECTORS),
-            back_messages: Messages::new(backend::VECTORS),
-            loan: Vec::new(),
-            refused: false,
-            kicks: 0,
-            used: 0,
-        };
+        let device = Device::new(kind, &name, &virtio.source, &mac);
         Self {
             guest,
-            index,
-            server: DomainId(virtio.by),
-            kind: virtio.kind,
+            index: Some(index),
+            server: Some(DomainId(virtio.by)),
             name,
             between: (domain.name.clone(), server.into()),
             window: window_of(domain.memory),
+            state: SpinLock::new(Rank::Card, State::new(device, None)),
+        }
+    }
+
+    /// The stream by which a guest reaches the management channel.
+    fn of_channel(guest: DomainId, domain: &config::Domain) -> Self {
+        let state = State::new(Device::of_port(), Some(Port::new(channel::NAME)));
+        Self {
+            guest,
+            index: None,
+            server: None,
+            name: format!("{}.{}", domain.name, channel::NAME),
+            between: (domain.name.clone(), "the hypervisor".into()),
+            window: 0,
             state: SpinLock::new(Rank::Card, state),
         }
     }
@@ -233,7 +244,7 @@ impl Link {
     fn report(&self) -> LinkReport {
         self.with(|state| LinkReport {
             name: self.name.clone(),
-            kind: self.kind.word().into(),
+            kind: state.device.kind().word().into(),
             guest: self.between.0.clone(),
             server: self.between.1.clone(),
             offered: state.device.is_offered(),
@@ -247,6 +258,21 @@ impl Link {
 }
 
 impl State {
+    fn new(device: Device, port: Option<Port>) -> Self {
+        Self {
+            device,
+            port,
+            front: None,
+            back: None,
+            front_messages: Messages::new(pci::VECTORS),
+            back_messages: Messages::new(backend::VECTORS),
+            loan: Vec::new(),
+            refused: false,
+            kicks: 0,
+            used: 0,
+        }
+    }
+
     fn front(&self) -> Option<(Arc<FrontFunction>, Arc<Domain>)> {
         let front = self.front.as_ref()?.upgrade()?;
         let (domain, _) = front.guest().domain()?;
@@ -255,7 +281,11 @@ impl State {
 
     fn tell(&mut self, link: &Link, changes: Changes) {
         if changes.contains(Changes::BACKEND) {
-            self.tell_back(backend::CHANGED_VECTOR);
+            match &mut self.port {
+                Some(port) if !self.device.is_live() => port.reset(),
+                Some(_) => {}
+                None => self.tell_back(backend::CHANGED_VECTOR),
+            }
         }
         if changes.contains(Changes::REFUSED) && !core::mem::replace(&mut self.refused, true) {
             log::warn!(
@@ -306,15 +336,19 @@ impl State {
     fn kick(&mut self, queue: u16) {
         if self.device.is_kick(queue) {
             self.kicks += 1;
-            self.tell_back(backend::KICK_VECTOR + queue);
+            if self.port.is_some() { self.serve_port() } else { self.tell_back(backend::KICK_VECTOR + queue) }
         }
     }
 
     /// The back end has used buffers of a queue.
     fn use_buffers(&mut self, queue: u16) {
         let Some((front, domain)) = self.front() else { return };
+        self.signal_used(&front, &domain, queue);
+    }
+
+    fn signal_used(&mut self, front: &FrontFunction, domain: &Domain, queue: u16) {
         self.used += 1;
         let signal = self.device.used(queue, self.front_messages.are_enabled());
-        self.tell_front(&front, &domain, signal);
+        self.tell_front(front, domain, signal);
     }
 }

@@ -94,13 +94,14 @@ impl Instance {
 /// Reads messages until the other side closes or `take` returns false.
 pub fn read_messages<T: DeserializeOwned>(mut stream: impl Read, mut take: impl FnMut(T) -> bool) {
     let mut decoder = Decoder::default();
-    let mut buffer = [0; 4096];
+    let mut buffer = [0; 32 * 1024];
     loop {
         let Ok(got @ 1..) = stream.read(&mut buffer) else { return };
-        for byte in &buffer[..got] {
-            if let Some(message) = decoder.push(*byte)
-                && !take(message)
-            {
+        let mut rest = &buffer[..got];
+        while !rest.is_empty() {
+            let (taken, message) = decoder.take(rest);
+            rest = &rest[taken..];
+            if message.is_some_and(|message| !take(message)) {
                 return;
             }
         }
@@ -355,7 +356,17 @@ pub const fn explain(error: CommandError) -> &'static str {
         CommandError::OutOfMemory => "there is not enough memory to build the domain again",
         CommandError::BadKernel => "the domain's kernel could not be loaded again",
         CommandError::DeviceBusy => "a device of the domain could not be given to it",
-        CommandError::NotAllowed => "a control domain may not do that",
+        CommandError::NotAllowed => {
+            "a control domain may not do that, or a domain that is made while the machine runs may not have that (docs/control-domain.md)"
+        }
+        CommandError::BadConfiguration => {
+            "the hypervisor does not take this configuration: is it of another version?"
+        }
+        CommandError::NoSuchDevice => {
+            "the machine was not started with a device of this name, and this selection"
+        }
+        CommandError::NameTaken => "there is a domain of this name: destroy it first, or choose another name",
+        CommandError::TooManyDomains => "there are as many domains as there can be",
     }
 }
 

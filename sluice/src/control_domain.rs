@@ -86,16 +86,12 @@ fn note(domains: &mut Vec<Domain>, event: &Event, logs: &Logs) -> Result<()> {
             )
         }
         Event::Hello { domains: names, .. } => {
-            for name in names.iter().skip(domains.len()) {
-                let name: Name = name.parse().with_context(|| format!("{} is no name", Printable(name)))?;
-                let file = logs.console(&name)?;
-                domains.push(Domain {
-                    name,
-                    state: DomainState::Created,
-                    reason: String::new(),
-                    tail: Vec::new(),
-                    file,
-                });
+            for (index, name) in names.iter().enumerate() {
+                if domains.get(index).is_some_and(|known| *known.name == **name) {
+                    continue;
+                }
+                let new = Domain::new(name, logs)?;
+                if index < domains.len() { domains[index] = new } else { domains.push(new) }
             }
         }
         Event::State { domain, state, reason } => {
@@ -116,6 +112,12 @@ fn note(domains: &mut Vec<Domain>, event: &Event, logs: &Logs) -> Result<()> {
 }
 
 impl Domain {
+    fn new(name: &str, logs: &Logs) -> Result<Self> {
+        let name: Name = name.parse().with_context(|| format!("{} is no name", Printable(name)))?;
+        let file = logs.console(&name)?;
+        Ok(Self { name, state: DomainState::Created, reason: String::new(), tail: Vec::new(), file })
+    }
+
     fn known(&self) -> Known {
         let (state, reason, tail) = (self.state, self.reason.clone(), self.tail.clone());
         Known { name: self.name.to_string(), state, reason, tail }

@@ -147,6 +147,7 @@ fn dispatch(command: Command) -> Result<Status> {
             output::print(String::from_utf8_lossy(&script))?;
         }
         Command::Man { directory } => manual(&directory)?,
+        Command::Create { file, instance } => manage::create(&file, instance.as_ref())?,
         Command::Start(target) => manage::command(&target, Order::Start)?,
         Command::Stop(arguments) => manage::stop(&arguments)?,
         Command::Pause(target) => manage::command(&target, Order::Pause)?,

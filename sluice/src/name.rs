@@ -1,12 +1,10 @@
 //! Names: of domains, devices, instances and scenarios. One rule for all, because names become parts of paths.
 
+use sluice_abi::config::{MAX_NAME, is_name};
 use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 use std::str::FromStr;
-
-/// The longest name in bytes.
-const LONGEST: usize = 31;
 
 /// 1 to 31 of a-z, 0-9 and '-', not '-' first.
 ///
@@ -39,7 +37,7 @@ impl Name {
             }
         }
         // All of it is ASCII.
-        name.truncate(LONGEST);
+        name.truncate(MAX_NAME);
         name.trim_end_matches('-').parse().map_err(|_| NameError(stem.into_owned()))
     }
 
@@ -49,7 +47,7 @@ impl Name {
             return self.clone();
         }
         let suffix = format!("-{number}");
-        let kept = self.0.len().min(LONGEST - suffix.len());
+        let kept = self.0.len().min(MAX_NAME - suffix.len());
         Self(format!("{}{suffix}", &self.0[..kept]))
     }
 }
@@ -66,9 +64,7 @@ impl TryFrom<String> for Name {
     type Error = NameError;
 
     fn try_from(text: String) -> Result<Self, NameError> {
-        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let fits = (1..=LONGEST).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with('-');
-        if fits { Ok(Self(text)) } else { Err(NameError(text)) }
+        if is_name(&text) { Ok(Self(text)) } else { Err(NameError(text)) }
     }
 }
 
@@ -100,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_leads_elsewhere_is_no_name() {
-        let long = "a".repeat(LONGEST + 1);
+        let long = "a".repeat(MAX_NAME + 1);
         for text in [
             "",
             ".",
@@ -137,9 +133,9 @@ mod tests {
 
     #[test]
     fn numbers_fit_the_longest_name() {
-        let long: Name = "b".repeat(LONGEST).parse().unwrap();
+        let long: Name = "b".repeat(MAX_NAME).parse().unwrap();
         assert_eq!(long.numbered(1), long);
-        assert_eq!(long.numbered(12).len(), LONGEST);
+        assert_eq!(long.numbered(12).len(), MAX_NAME);
         assert!(long.numbered(12).ends_with("b-12"));
     }
 

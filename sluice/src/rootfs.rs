@@ -26,6 +26,9 @@ struct Recipe {
     /// Programs of ours, in `daemons`.
     #[serde(default)]
     programs: Vec<String>,
+    /// Root file systems of guests that a control domain can make, with their kernel, in /guests.
+    #[serde(default)]
+    guests: Vec<String>,
 }
 
 fn recipes() -> BTreeMap<String, Recipe> {
@@ -66,6 +69,14 @@ fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     archive.file("etc/udhcpc.script", 0o755, &read(&scripts.join("udhcpc.script"))?);
     for name in &recipe.programs {
         archive.file(&format!("bin/{name}"), 0o755, &read(&crate::image::guest_program(name)?)?);
+    }
+    if !recipe.guests.is_empty() {
+        archive.directory("guests");
+        archive.file("guests/vmlinuz", 0o644, &read(&kernel.image)?);
+        archive.file("guests/guest.toml", 0o644, &read(&scripts.join("guest.toml"))?);
+    }
+    for name in &recipe.guests {
+        archive.file(&format!("guests/{name}.cpio"), 0o644, &read(&get(name, kernel)?)?);
     }
     Ok(archive.finish())
 }

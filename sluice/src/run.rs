@@ -137,6 +137,8 @@ struct Progress {
     /// What the instance should be called.
     wish: Name,
     names: Vec<Name>,
+    /// How many of them the hypervisor has named.
+    greeted: usize,
     /// On a terminal, once the machine starts.
     bars: Option<Vec<ProgressBar>>,
     started: Instant,
@@ -146,7 +148,7 @@ struct Progress {
 
 impl Progress {
     fn new(names: Vec<Name>, wish: Name) -> Self {
-        Self { wish, names, bars: None, started: Instant::now(), verbose: false, quiet: false }
+        Self { wish, names, greeted: 0, bars: None, started: Instant::now(), verbose: false, quiet: false }
     }
 
     /// Live lines, where they can be.
@@ -174,7 +176,12 @@ impl Progress {
         let text = Printable(text);
         let Some(name) = self.names.get(domain) else { return };
         match &self.bars {
-            Some(bars) => bars[domain].set_message(text.to_string()),
+            // One that was made since has no line of its own.
+            Some(bars) => match (bars.get(domain), bars.first()) {
+                (Some(bar), _) => bar.set_message(text.to_string()),
+                (None, Some(bar)) => bar.suspend(|| output::note(format_args!("{name}: {text}"))),
+                (None, None) => {}
+            },
             None if self.quiet => {}
             None => {
                 output::note(format_args!("[{:6.1}] {name}: {text}", self.started.elapsed().as_secs_f64()));
@@ -206,10 +213,14 @@ impl Observer for Progress {
         self.show();
     }
 
-    fn hello(&mut self, _domains: &[String]) {
-        for domain in 0..self.names.len() {
+    fn hello(&mut self, domains: &[String]) {
+        for (domain, name) in domains.iter().enumerate().skip(self.greeted) {
+            if let (true, Ok(name)) = (domain >= self.names.len(), name.parse()) {
+                self.names.push(name);
+            }
             self.say(domain, "built");
         }
+        self.greeted = domains.len();
     }
 
     fn warning(&mut self, text: &str) {

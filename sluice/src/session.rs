@@ -5,7 +5,7 @@
 use crate::broker::{Broker, Input, Known, MOST_INPUTS, keep_tail, read_events, serve_clients};
 use crate::bundle;
 use crate::claim::{Claim, Member};
-use crate::config::{Domain, Setup, server_words};
+use crate::config::{Setup, server_words};
 use crate::console::{BoundedFile, LineBuffer};
 use crate::control::Instance;
 use crate::ending::Ending;
@@ -146,7 +146,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
         stream.set_write_timeout(Some(MACHINE_STALL))?;
         read_events(stream.try_clone()?, sender);
     }
-    let mut session = Session::new(guests, log, options.timeout, to_hypervisor);
+    let mut session = Session::new(guests, logs, options.timeout, to_hypervisor);
     if options.screen {
         session.monitor = Some(Monitor::connect(&instance.monitor())?);
     }
@@ -162,7 +162,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     Ok(Outcome {
         status,
         problems,
-        consoles: logs.directory().to_owned(),
+        consoles: session.logs.directory().to_owned(),
         guests: session.guests.into_iter().map(|guest| guest.guest).collect(),
         report: session.report,
         wall: started.elapsed(),
@@ -222,6 +222,11 @@ struct Live {
 }
 
 impl Live {
+    fn new(name: &Name, logs: &Logs) -> Result<Self> {
+        let guest = Guest { name: name.to_string(), ..Guest::default() };
+        Ok(Self { guest, file: logs.console(name)?, lines: LineBuffer::default(), tail: Vec::new() })
+    }
+
     fn known(&self) -> Known {
         Known {
             name: self.guest.name.clone(),
@@ -234,12 +239,7 @@ impl Live {
 
 /// The guests before they live, each with a file for its console.
 fn guests(setup: &Setup, logs: &Logs) -> Result<Vec<Live>> {
-    let live = |domain: &Domain| {
-        let name = domain.name.get_ref();
-        let guest = Guest { name: name.to_string(), ..Guest::default() };
-        Ok(Live { guest, file: logs.console(name)?, lines: LineBuffer::default(), tail: Vec::new() })
-    };
-    setup.domains.iter().map(live).collect()
+    setup.domains.iter().map(|domain| Live::new(domain.name.get_ref(), logs)).collect()
 }
 
 struct Session {
@@ -248,7 +248,7 @@ struct Session {
     /// QEMU never connected.
     closed: bool,
     broker: Broker,
-    log: PathBuf,
+    logs: Logs,
     /// Which consoles are not whole, and why.
     lost: Vec<String>,
     timeout: Option<Duration>,
@@ -269,13 +269,13 @@ enum Ended {
 }
 
 impl Session {
-    fn new(guests: Vec<Live>, log: PathBuf, timeout: Option<Duration>, channel: Option<UnixStream>) -> Self {
+    fn new(guests: Vec<Live>, logs: Logs, timeout: Option<Duration>, channel: Option<UnixStream>) -> Self {
         Self {
             guests,
             monitor: None,
             closed: channel.is_none(),
             broker: Broker::new(channel.map(|stream| Box::new(stream) as Box<dyn Write>)),
-            log,
+            logs,
             lost: Vec::new(),
             timeout,
             report: None,
@@ -374,10 +374,12 @@ impl Session {
                 if *version != sluice_abi::channel::VERSION {
                     bail!("the hypervisor speaks version {version} of the management channel");
                 }
-                self.said_hello = true;
                 observer.hello(domains);
-                // A client that came before was greeted by us, and would wait for the greeting's rest.
-                return Ok(());
+                if !std::mem::replace(&mut self.said_hello, true) {
+                    // A client that came before was greeted by us, and would wait for the greeting's rest.
+                    return Ok(());
+                }
+                self.meet(domains)?;
             }
             Event::Console { domain, bytes } => self.console(domain.index(), bytes, observer, steer),
             Event::State { domain, state, reason } => {
@@ -404,6 +406,18 @@ impl Session {
             }
         }
         self.broker.spread(&event);
+        Ok(())
+    }
+
+    /// Domains have been made: what they write is kept like the others' words.
+    fn meet(&mut self, names: &[String]) -> Result<()> {
+        for (index, name) in names.iter().enumerate() {
+            if self.guests.get(index).is_none_or(|live| live.guest.name != *name) {
+                let name: Name = name.parse().context("the hypervisor names a domain")?;
+                let live = Live::new(&name, &self.logs)?;
+                if index < self.guests.len() { self.guests[index] = live } else { self.guests.push(live) }
+            }
+        }
         Ok(())
     }
 
@@ -462,9 +476,10 @@ impl Session {
             }
             Ended::Exit(status) => status,
         };
-        let log = shortened(&self.log);
+        let path = self.logs.log();
+        let log = shortened(&path);
         let log = log.display();
-        let tail = log_tail(&self.log);
+        let tail = log_tail(&path);
         let (status, failure) = match status.code() {
             Some(0) if self.finished => {
                 let verdict = if failures.is_empty() { Status::Ok } else { Status::Guest };

@@ -90,6 +90,18 @@ pub enum Command {
     Restart(DomainId),
     /// Bytes typed on the domain's console.
     ConsoleInput(DomainId, Vec<u8>),
+    /// A piece of a bundle, for [`Command::Create`]: the next one. What was there before goes when `offset` is 0.
+    Upload {
+        /// Where the piece begins.
+        offset: u64,
+        /// Bytes of the whole bundle.
+        total: u64,
+        /// The piece, at most [`MAX_PIECE`] bytes.
+        bytes: Vec<u8>,
+    },
+    /// Add the domains of the bundle that was uploaded. [`Event::Hello`] names all domains again, and their states follow; none of the
+    /// new ones runs before [`Command::Start`]. Their devices are those of the configuration, by name.
+    Create,
     /// Destroy all domains and switch the machine off.
     Shutdown,
     /// Note what is in memory that nobody may change, or compare with what was noted; a difference stops the machine.
@@ -112,9 +124,20 @@ pub enum CommandError {
     BadKernel,
     /// A device of it could not be given to it.
     DeviceBusy,
-    /// A control domain may not do that.
+    /// A control domain may not do that, or a domain that is made by a command may not have that.
     NotAllowed,
+    /// The bundle holds no configuration of this version, or one that contradicts itself.
+    BadConfiguration,
+    /// A domain that is made wants a device that the machine's configuration does not have.
+    NoSuchDevice,
+    /// There is a domain of this name.
+    NameTaken,
+    /// There are as many domains as there can be.
+    TooManyDomains,
 }
+
+/// Longest piece of an upload in bytes: a frame holds it.
+pub const MAX_PIECE: usize = 64 * 1024;
 
 /// Ends a frame, and whatever came before the first.
 pub const DELIMITER: u8 = 0;
@@ -137,19 +160,22 @@ pub struct Decoder {
 impl Decoder {
     /// Takes one byte; returns a message when it completes one. Damaged frames are dropped.
     pub fn push<T: DeserializeOwned>(&mut self, byte: u8) -> Option<T> {
-        if byte != DELIMITER {
-            if self.buffer.len() < MAX_FRAME {
-                self.buffer.push(byte);
-            } else {
-                self.overflow = true;
-            }
-            return None;
-        }
-        self.buffer.push(0);
+        self.take(&[byte]).1
+    }
+
+    /// Takes bytes up to the end of a frame; returns how many, and the message if there is one. Damaged frames are dropped.
+    pub fn take<T: DeserializeOwned>(&mut self, bytes: &[u8]) -> (usize, Option<T>) {
+        let end = bytes.iter().position(|byte| *byte == DELIMITER);
+        let piece = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+        let room = MAX_FRAME - self.buffer.len();
+        self.overflow |= piece.len() > room;
+        self.buffer.extend_from_slice(&piece[..piece.len().min(room)]);
+        let Some(end) = end else { return (piece.len(), None) };
+        self.buffer.push(DELIMITER);
         let message = if self.overflow { None } else { postcard::from_bytes_cobs(&mut self.buffer).ok() };
         self.buffer.clear();
         self.overflow = false;
-        message
+        (end + 1, message)
     }
 }
 

@@ -392,11 +392,22 @@ pub fn masters_bus(vendor: u16, device: u16) -> bool {
     !PORTS_ONLY.contains(&(vendor, device))
 }
 
+/// Longest name in bytes.
+pub const MAX_NAME: usize = 31;
+
+/// Whether a text is a name: 1 to [`MAX_NAME`] of a-z, 0-9 and '-', not '-' first.
+pub fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with('-')
+}
+
 /// What is wrong with a configuration, and with which of its domains (an index).
 ///
 /// The host command says so in better words, and with the line; this is what the hypervisor relies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// Its name is none, or another's.
+    Name(usize),
     /// Memory is no multiple of 2 MiB, or none, or more than 52 bits can address.
     Memory(usize),
     /// Virtual processors: not 1-64.
@@ -437,6 +448,10 @@ impl Config {
             return Err(Fault::TooManyDomains);
         }
         for (index, domain) in self.domains.iter().enumerate() {
+            let mut before = self.domains.iter().take(index);
+            if !is_name(&domain.name) || before.any(|other| other.name == domain.name) {
+                return Err(Fault::Name(index));
+            }
             if !domain.memory.is_multiple_of(GRAIN) || !(GRAIN..1 << 52).contains(&domain.memory) {
                 return Err(Fault::Memory(index));
             }
@@ -470,7 +485,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
+    use alloc::{format, vec};
 
     fn config() -> Config {
         let share = Share { device: 0, attachment: Attachment::Passthrough(Passthrough::default()) };
@@ -506,6 +521,8 @@ mod tests {
             change(&mut changed);
             changed.check()
         };
+        assert_eq!(with(|config| config.domains[0].name = "../a".into()), Err(Fault::Name(0)));
+        assert_eq!(with(|config| config.domains.push(config.domains[0].clone())), Err(Fault::Name(1)));
         assert_eq!(with(|config| config.domains[0].memory = 0), Err(Fault::Memory(0)));
         assert_eq!(with(|config| config.domains[0].memory += 4096), Err(Fault::Memory(0)));
         assert_eq!(with(|config| config.domains[0].memory = 1 << 60), Err(Fault::Memory(0)));
@@ -520,7 +537,7 @@ mod tests {
         let virtio = Virtio { name: "disk".into(), kind: VirtioKind::Block, by: 1, source: String::new() };
         let served = |by: u16, count: usize, source: &str| {
             let mut config = config();
-            config.domains.push(config.domains[0].clone());
+            config.domains.push(Domain { name: "b".into(), ..config.domains[0].clone() });
             config.domains[0].virtio = vec![Virtio { by, source: source.into(), ..virtio.clone() }; count];
             let served: Vec<_> = config.served_by(DomainId(1)).collect();
             assert_eq!(served.len(), if by == 1 { count } else { 0 });
@@ -531,7 +548,8 @@ mod tests {
         assert_eq!(served(2, 1, ""), Err(Fault::Virtio(0)), "by nobody");
         assert_eq!(served(1, 1, &"a".repeat(MAX_SOURCE + 1)), Err(Fault::Virtio(0)));
         assert_eq!(served(1, 28, ""), Err(Fault::Functions(0)));
-        let of = |count: usize| Config { domains: vec![config().domains[0].clone(); count], ..config() };
+        let domain = |number: usize| Domain { name: format!("d{number}"), ..config().domains[0].clone() };
+        let of = |count: usize| Config { domains: (0..count).map(domain).collect(), ..config() };
         assert_eq!(of(MAX_DOMAINS).check(), Ok(()));
         assert_eq!(of(MAX_DOMAINS + 1).check(), Err(Fault::TooManyDomains));
     }

@@ -135,6 +135,13 @@ pub fn next_poll(processor: u32) -> u64 {
     entries().iter().map(|entry| entry.device.poll_at()).min().unwrap_or(u64::MAX)
 }
 
+/// The place in the configuration of the device that is called and selected so; `None` if there is none.
+pub fn index_of(wanted: &config::Device) -> Option<u16> {
+    let found = devices().find(|device| device.name == wanted.name)?;
+    let selected = pci::find(&wanted.select).is_some_and(|function| function.bdf == found.function.bdf);
+    selected.then(|| u16::try_from(found.index).ok()).flatten()
+}
+
 /// Where a device that a guest can have in its own hands stands behind an IOMMU, if it masters the bus.
 pub fn dma_endpoint(share: &config::Share) -> Option<DmaEndpoint> {
     match share.attachment {

@@ -116,7 +116,7 @@ pub fn build(
     id: DomainId,
     config: &config::Domain,
     served: &[(DomainId, usize)],
-    bundle: &Bundle<'static>,
+    bundle: &Bundle<'_>,
     rtc: Rtc,
 ) -> Result<Arc<Domain>, BuildError> {
     let kernel = bundle.get(&config.kernel).ok_or(BuildError::Missing)?;

@@ -10,7 +10,7 @@ use sluice_abi::channel::{self, Decoder, Event, Request};
 /// Bytes that wait for a control domain that does not read them; what does not fit is not sent.
 const BACKLOG: usize = 1 << 20;
 /// Bytes taken from a control domain, or given to it, at a time.
-const PIECE: usize = 4096;
+const PIECE: usize = 16 * 1024;
 /// Bytes that [`Channel::receive`] takes from a control domain at most: who writes without end holds up nobody.
 const MOST: usize = 64 * 1024;
 
@@ -145,18 +145,24 @@ impl Channel {
     pub fn receive(&mut self) -> Option<Request> {
         let mut left = MOST;
         loop {
-            let byte = match &mut self.wire {
-                Wire::Uart(uart) => uart.try_read()?,
+            let request = match &mut self.wire {
+                Wire::Uart(uart) => self.decoder.push(uart.try_read()?),
                 Wire::Stream { of, incoming, .. } => {
-                    left = left.checked_sub(1)?;
                     if incoming.is_empty() {
+                        left = left.checked_sub(PIECE)?;
                         incoming.extend(virtio::channel::read(*of, PIECE));
                     }
-                    incoming.pop_front()?
+                    let (piece, _) = incoming.as_slices();
+                    if piece.is_empty() {
+                        return None;
+                    }
+                    let (taken, request) = self.decoder.take(piece);
+                    incoming.drain(..taken);
+                    request
                 }
             };
-            if let Some(request) = self.decoder.push(byte) {
-                return Some(request);
+            if request.is_some() {
+                return request;
             }
         }
     }

@@ -9,6 +9,7 @@
 
 mod build;
 mod channel;
+mod create;
 mod keyboard;
 mod operator;
 mod report;
@@ -18,6 +19,7 @@ use crate::cpu::{apic, idt};
 use crate::domain::{Domain, EndReason, attention};
 use crate::handover::BootInfo;
 use crate::irq::ioapic;
+use crate::mm::Buffer;
 use crate::sync::{Rank, SpinLock};
 use crate::uart::{COM2, Uart};
 use crate::x86::tsc;
@@ -61,9 +63,20 @@ const CHANNEL_IRQ: u8 = 3;
 /// Vector of the same.
 const CHANNEL_VECTOR: u8 = 0x30;
 
-/// A configured domain.
+/// Where a domain's kernel and ramdisk are.
+#[derive(Clone)]
+enum Source {
+    /// In the bundle that the boot loader brought.
+    Loaded,
+    /// In one that came by the channel.
+    Made(Arc<Buffer>),
+}
+
+/// A domain of the configuration, or one that was made by a command.
 struct Entry {
     config: config::Domain,
+    /// `None`: a command destroyed it, and it was not in the configuration.
+    source: Option<Source>,
     /// The virtual devices that it serves: whose, and which of its list.
     served: Vec<(DomainId, usize)>,
     live: Option<Arc<Domain>>,
@@ -97,7 +110,11 @@ struct Manager {
     operator: Option<Operator>,
     at_end: AtEnd,
     bundle: Bundle<'static>,
+    /// A bundle that is on its way.
+    upload: Option<Buffer>,
     entries: Vec<Entry>,
+    /// The ends of consoles are kept.
+    keeps_consoles: bool,
     stopping: bool,
     watch: verify::Watch,
     /// What the boot loader told, for what nobody may change.
@@ -166,22 +183,7 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
     let ids = (0..config.domains.len()).map_while(DomainId::at);
     let served: Vec<Vec<_>> = ids.map(|id| config.served_by(id).collect()).collect();
     for (domain, served) in config.domains.into_iter().zip(served) {
-        entries.push(Entry {
-            config: domain,
-            served,
-            live: None,
-            last: None,
-            restarts: 0,
-            again: false,
-            stays_off: false,
-            let_go: false,
-            rtc: Rtc::default(),
-            pace: Restarts::default(),
-            born: 0,
-            due: None,
-            announced: DomainState::Created,
-            console: keeps_consoles.then(Box::default),
-        });
+        entries.push(Entry::new(domain, served, Some(Source::Loaded), keeps_consoles));
     }
     let streams = (0..).map_while(DomainId::at).zip(&entries).filter(|(_, entry)| entry.config.control);
     let streams = streams.map(|(id, _)| Channel::of_domain(id));
@@ -191,7 +193,9 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
         operator,
         at_end: config.at_end,
         bundle,
+        upload: None,
         entries,
+        keeps_consoles,
         stopping: false,
         watch: verify::Watch::default(),
         info,
@@ -267,14 +271,21 @@ impl Manager {
 
     /// Tells who has just come what there is.
     fn greet(&mut self, peer: Peer) {
-        self.send_to(peer, &self.hello());
-        for (domain, entry) in (0..).map_while(DomainId::at).zip(&self.entries) {
+        let hello = self.hello();
+        self.send_to(peer, &hello);
+        for state in self.states() {
+            self.send_to(peer, &state);
+        }
+    }
+
+    /// The state of each domain.
+    fn states(&self) -> Vec<Event> {
+        let state = |(domain, entry): (DomainId, &Entry)| {
             let reason =
                 entry.live.as_ref().and_then(|domain| domain.end_reason()).map_or("", EndReason::text);
-            let event = Event::State { domain, state: entry.announced, reason: String::from(reason) };
-            let channels = self.channels.iter_mut();
-            channels.filter(|channel| channel.peer() == peer).for_each(|channel| channel.queue(&event));
-        }
+            Event::State { domain, state: entry.announced, reason: String::from(reason) }
+        };
+        (0..).map_while(DomainId::at).zip(&self.entries).map(state).collect()
     }
 
     /// The host's end, if there is one.
@@ -332,7 +343,11 @@ impl Manager {
 
     fn build(&mut self, id: DomainId) -> Result<(), build::BuildError> {
         let entry = &mut self.entries[id.index()];
-        let domain = build::build(id, &entry.config, &entry.served, &self.bundle, entry.rtc.clone())?;
+        let bundle = match entry.source.as_ref().ok_or(build::BuildError::Missing)? {
+            Source::Loaded => self.bundle,
+            Source::Made(buffer) => Bundle::new(buffer.bytes()),
+        };
+        let domain = build::build(id, &entry.config, &entry.served, &bundle, entry.rtc.clone())?;
         domain.check_isolation();
         sched::admit(&domain);
         entry.live = Some(domain);
@@ -643,6 +658,8 @@ impl Manager {
             Command::Stop(id) => self.stop(id),
             Command::Destroy(id) => self.destroy(id),
             Command::Restart(id) => self.restart(id),
+            Command::Upload { offset, total, bytes } => self.upload(offset, total, &bytes),
+            Command::Create => self.create(),
             Command::ConsoleInput(id, bytes) => self.with(id, |domain| domain.console_input(&bytes)),
             Command::Verify => {
                 let live = self.entries.iter().filter_map(|entry| entry.live.as_ref());
@@ -681,13 +698,16 @@ impl Manager {
         self.with(id, Domain::press_power_button)
     }
 
-    /// Ends a domain, or lets go of one that ended and was kept, or was to be started again.
+    /// Ends a domain, or lets go of one that ended and was kept, or was to be started again. What was made by a command is gone then.
     fn destroy(&mut self, id: DomainId) -> Result<(), CommandError> {
         let entry = self.entries.get_mut(id.index()).ok_or(CommandError::NoSuchDomain)?;
+        let was_made = entry.source.take_if(|source| matches!(source, Source::Made(_))).is_some();
         if entry.due.take().is_some() {
             return Ok(());
         }
-        let domain = entry.live.as_ref().ok_or(CommandError::WrongState)?;
+        let Some(domain) = &entry.live else {
+            return if was_made { Ok(()) } else { Err(CommandError::WrongState) };
+        };
         entry.let_go = true;
         domain.end(EndReason::Command);
         attention::ask();
@@ -700,8 +720,9 @@ impl Manager {
             Some(domain) if domain.state() == DomainState::Created => self.run(id),
             Some(_) => return Err(CommandError::WrongState),
             None => {
+                let lived = entry.last.is_some();
                 self.build(id).map_err(build::BuildError::as_command_error)?;
-                self.entries[id.index()].restarts += 1;
+                self.entries[id.index()].restarts += u32::from(lived);
                 self.run(id);
             }
         }
@@ -735,6 +756,41 @@ fn may(peer: Peer, command: &Command) -> bool {
 }
 
 impl Entry {
+    fn new(
+        config: config::Domain,
+        served: Vec<(DomainId, usize)>,
+        source: Option<Source>,
+        keeps_console: bool,
+    ) -> Self {
+        Self {
+            config,
+            source,
+            served,
+            live: None,
+            last: None,
+            restarts: 0,
+            again: false,
+            stays_off: false,
+            let_go: false,
+            rtc: Rtc::default(),
+            pace: Restarts::default(),
+            born: 0,
+            due: None,
+            announced: DomainState::Created,
+            console: keeps_console.then(Box::default),
+        }
+    }
+
+    /// It was made by a command and does not live: another of its name may take its place.
+    fn is_over(&self) -> bool {
+        self.live.is_none() && self.due.is_none() && !matches!(self.source, Some(Source::Loaded))
+    }
+
+    /// It was made by a command, which has destroyed it.
+    fn is_gone(&self) -> bool {
+        self.is_over() && self.source.is_none()
+    }
+
     fn report(&self, now: u64) -> DomainReport {
         match (&self.live, &self.last) {
             (Some(domain), _) => report::domain(domain, self.restarts, now),

@@ -8,6 +8,7 @@
 //!
 //! The image's text and constants are read-only in the direct map too. All processors share one root table.
 
+mod buffer;
 mod direct;
 mod frames;
 mod heap;
@@ -17,6 +18,7 @@ mod stack;
 mod table_frames;
 mod tables;
 
+pub use buffer::Buffer;
 pub use direct::Direct;
 pub use frames::{
     allocate, allocate_below, allocate_zeroed, check, check_free, free_bytes, is_memory, memory_bytes,

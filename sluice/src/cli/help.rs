@@ -8,7 +8,7 @@ use std::fmt::Write;
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["run", "attach", "check", "shutdown", "control"]),
     ("Look", &["ps", "info", "top", "logs", "devices", "report", "metrics"]),
-    ("Steer", &["start", "stop", "pause", "resume", "restart", "destroy", "console"]),
+    ("Steer", &["create", "start", "stop", "pause", "resume", "restart", "destroy", "console"]),
     (
         "Build and test",
         &[

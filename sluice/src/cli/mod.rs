@@ -172,6 +172,17 @@ pub enum Command {
         #[arg(long)]
         instance: Option<Name>,
     },
+    /// Make the domains of a file on a machine that runs, and start them
+    #[command(after_help = concat!(
+        "Devices are those that the machine was started with, by name; nothing of the file's [machine] is used.\n",
+        "Example, on the host or in a control domain:\n  cargo sluice create bob.toml"))]
+    Create {
+        /// Configuration file
+        file: PathBuf,
+        /// Instance, if several run or it is another checkout's
+        #[arg(long)]
+        instance: Option<Name>,
+    },
     /// Start a domain that waits, or that has ended
     #[command(after_help = "Example:\n  cargo sluice start alice")]
     Start(Target),

@@ -1,6 +1,7 @@
 //! The commands on running instances.
 
 mod console;
+mod create;
 mod logs;
 mod look;
 mod metrics;
@@ -8,6 +9,7 @@ mod stop;
 mod top;
 
 pub use console::console;
+pub use create::create;
 pub use logs::logs;
 pub use look::{devices, info, ps, report};
 pub use metrics::metrics;

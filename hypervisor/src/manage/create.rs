@@ -1,0 +1,96 @@
+//! Domains that are made while the machine runs: their bundle comes by the channel, in pieces.
+//!
+//! It is a bundle like the boot loader's, and checked by the same rules. Beyond them, who can make domains may not gain what the
+//! configuration has not given: a domain that is made so has no stream to the channel of its own, reaches devices by their protected ways
+//! only, and no device that another domain owns.
+
+use super::{Entry, Manager, Source};
+use crate::devices;
+use crate::mm::Buffer;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use sluice_abi::bundle::{self, Bundle};
+use sluice_abi::channel::CommandError;
+use sluice_abi::config::{self, Attachment, Config, MAX_DOMAINS};
+
+/// Whether a device is had in no way that endangers others.
+fn is_protected(share: &config::Share) -> bool {
+    match &share.attachment {
+        Attachment::Passthrough(options) => !options.dma_unprotected && !options.interrupts_unprotected,
+        Attachment::Vpio(options) => !options.registers_unprotected,
+        Attachment::Emulated(_) => true,
+    }
+}
+
+impl Manager {
+    /// Takes a piece of a bundle; the first one says how long all of it is, and replaces whatever was there.
+    pub(super) fn upload(&mut self, offset: u64, total: u64, bytes: &[u8]) -> Result<(), CommandError> {
+        if offset == 0 {
+            self.upload = None;
+            let total = usize::try_from(total).map_err(|_| CommandError::OutOfMemory)?;
+            self.upload = Some(Buffer::new(total).ok_or(CommandError::OutOfMemory)?);
+        }
+        let buffer = self.upload.as_mut().ok_or(CommandError::WrongState)?;
+        if buffer.len() as u64 == offset && buffer.append(bytes) {
+            Ok(())
+        } else {
+            Err(CommandError::WrongState)
+        }
+    }
+
+    /// Adds the domains of the bundle that has come; none of them runs yet.
+    pub(super) fn create(&mut self) -> Result<(), CommandError> {
+        let buffer = self.upload.take_if(|buffer| buffer.is_full()).ok_or(CommandError::WrongState)?;
+        let configuration = Bundle::new(buffer.bytes()).get(bundle::CONFIG);
+        let decoded: Option<Config> = configuration.and_then(|bytes| postcard::from_bytes(bytes).ok());
+        let mut decoded =
+            decoded.filter(|config| config.version == config::VERSION && config.check().is_ok());
+        let config = decoded.as_mut().ok_or(CommandError::BadConfiguration)?;
+        let mut places = Vec::new();
+        for domain in &config.domains {
+            if domain.control || !domain.virtio.is_empty() || !domain.devices.iter().all(is_protected) {
+                return Err(CommandError::NotAllowed);
+            }
+            let place = self.place(&domain.name, &places)?;
+            places.push(place);
+        }
+        for share in config.domains.iter_mut().flat_map(|domain| &mut domain.devices) {
+            let wanted = config.devices.get(usize::from(share.device));
+            share.device = wanted.and_then(devices::index_of).ok_or(CommandError::NoSuchDevice)?;
+        }
+        let source = Arc::new(buffer);
+        for (domain, place) in core::mem::take(&mut config.domains).into_iter().zip(places) {
+            log::info!("domain {}: made by a command", domain.name);
+            let entry =
+                Entry::new(domain, Vec::new(), Some(Source::Made(source.clone())), self.keeps_consoles);
+            match self.entries.get_mut(place) {
+                Some(old) => *old = entry,
+                None => self.entries.push(entry),
+            }
+        }
+        let hello = self.hello();
+        self.send(&hello);
+        for state in self.states() {
+            self.send(&state);
+        }
+        Ok(())
+    }
+
+    /// Where a new domain of this name goes: to the place of one that was made, ended and is called like it, or to a new place, or to
+    /// that of any that was made and is gone. `taken` are places of others that are being made.
+    fn place(&self, name: &str, taken: &[usize]) -> Result<usize, CommandError> {
+        let free = |place: &usize| !taken.contains(place);
+        let called = self.entries.iter().position(|entry| entry.config.name == name);
+        if let Some(place) = called {
+            let entry = self.entries.get(place).filter(|entry| entry.is_over());
+            return entry.map(|_| place).filter(free).ok_or(CommandError::NameTaken);
+        }
+        let new = self.entries.len() + taken.iter().filter(|place| **place >= self.entries.len()).count();
+        if new < MAX_DOMAINS {
+            return Ok(new);
+        }
+        let gone = (0..self.entries.len()).filter(free);
+        let mut gone = gone.filter(|place| self.entries.get(*place).is_some_and(Entry::is_gone));
+        gone.next().ok_or(CommandError::TooManyDomains)
+    }
+}

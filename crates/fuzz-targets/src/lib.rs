@@ -59,4 +59,5 @@ pub const TARGETS: &[Target] = &[
     ("shared_nic", emulated::shared_nic),
     ("uplink_cards", emulated::uplink),
     ("virtio_device", virtio::device),
+    ("virtio_port", virtio::port),
 ];

@@ -244,6 +244,8 @@ fn guests(setup: &Setup, logs: &Logs) -> Result<Vec<Live>> {
 
 struct Session {
     guests: Vec<Live>,
+    /// So many of them are the configuration's.
+    configured: usize,
     monitor: Option<Monitor>,
     /// QEMU never connected.
     closed: bool,
@@ -271,6 +273,7 @@ enum Ended {
 impl Session {
     fn new(guests: Vec<Live>, logs: Logs, timeout: Option<Duration>, channel: Option<UnixStream>) -> Self {
         Self {
+            configured: guests.len(),
             guests,
             monitor: None,
             closed: channel.is_none(),
@@ -448,7 +451,9 @@ impl Session {
     }
 
     fn judge(&self, ended: Ended, complaints: &[GuestText]) -> (Status, Vec<String>) {
-        let failures: Vec<String> = self.guests.iter().filter_map(|live| live.guest.failure()).collect();
+        // What is made by a command is the affair of whoever gave it.
+        let configured = self.guests.iter().take(self.configured);
+        let failures: Vec<String> = configured.filter_map(|live| live.guest.failure()).collect();
         let (status, mut problems) = self.judge_end(ended, complaints, failures);
         problems.extend(self.lost.iter().cloned());
         (status, problems)

@@ -706,7 +706,13 @@ impl Manager {
             return Ok(());
         }
         let Some(domain) = &entry.live else {
-            return if was_made { Ok(()) } else { Err(CommandError::WrongState) };
+            if !was_made {
+                return Err(CommandError::WrongState);
+            }
+            let (state, reason) = (DomainState::Destroyed, String::from(EndReason::Command.text()));
+            entry.announced = state;
+            self.send(&Event::State { domain: id, state, reason });
+            return Ok(());
         };
         entry.let_go = true;
         domain.end(EndReason::Command);

@@ -212,7 +212,10 @@ fn what_a_program_left_behind_is_no_beginning() {
 fn broken_rules_are_faults_and_end_the_stream() {
     type Break = fn(&mut Guest);
     let breaks: [(&str, Break); 6] = [
-        ("more than there are", |guest| guest.put(queue(TRANSMIT) + DRIVER + 2, &65_u16.to_le_bytes())),
+        ("more than there are", |guest| {
+            guest.send(TRANSMIT, b"x");
+            guest.put(queue(TRANSMIT) + DRIVER + 2, &65_u16.to_le_bytes());
+        }),
         ("no such descriptor", |guest| {
             guest.send(TRANSMIT, b"x");
             guest.put(queue(TRANSMIT) + DRIVER + 4, &64_u16.to_le_bytes());

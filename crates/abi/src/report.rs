@@ -181,6 +181,32 @@ impl DomainReport {
     }
 }
 
+impl ShareReport {
+    /// Adds it to those of earlier uses: a domain has one share of a device in each mode, however often it was started again.
+    pub fn add_to(self, shares: &mut Vec<Self>) {
+        let same = |known: &&mut Self| known.domain == self.domain && known.mode == self.mode;
+        let Some(known) = shares.iter_mut().find(same) else { return shares.push(self) };
+        let sums = [
+            (&mut known.hooked_elements, self.hooked_elements),
+            (&mut known.hooked_instructions, self.hooked_instructions),
+            (&mut known.forwarded_elements, self.forwarded_elements),
+            (&mut known.tx_packets, self.tx_packets),
+            (&mut known.tx_dropped, self.tx_dropped),
+            (&mut known.rx_packets, self.rx_packets),
+            (&mut known.rx_dropped, self.rx_dropped),
+            (&mut known.forged, self.forged),
+            (&mut known.refused, self.refused),
+            (&mut known.waits, self.waits),
+            (&mut known.wait_ns, self.wait_ns),
+            (&mut known.held_ns, self.held_ns),
+        ];
+        for (sum, more) in sums {
+            *sum = sum.saturating_add(more);
+        }
+        add_counts(&mut known.hooked_by_register, &self.hooked_by_register);
+    }
+}
+
 /// Adds counts by their names.
 fn add_counts(to: &mut Vec<Count>, earlier: &[Count]) {
     for count in earlier {
@@ -277,6 +303,23 @@ mod tests {
 
     fn count(name: &str, value: u64) -> Count {
         Count { name: name.into(), value }
+    }
+
+    #[test]
+    fn a_domain_has_one_share_of_a_device_in_all_its_lives() {
+        let share = |domain: &str, tx_packets: u64| ShareReport {
+            domain: domain.into(),
+            mode: "vpio".into(),
+            tx_packets,
+            wait_ns: 5,
+            hooked_by_register: vec![count("CR", tx_packets)],
+            ..ShareReport::default()
+        };
+        let mut shares = Vec::new();
+        for life in [share("alice", 2), share("bob", 1), share("alice", 40)] {
+            life.add_to(&mut shares);
+        }
+        assert_eq!(shares, [ShareReport { wait_ns: 10, ..share("alice", 42) }, share("bob", 1)]);
     }
 
     #[test]

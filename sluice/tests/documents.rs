@@ -45,3 +45,60 @@ fn the_page_on_fuzzing_names_each_target() {
         assert!(list.contains(&format!("(\"{target}\", ")), "{target} is in TARGETS");
     }
 }
+
+/// All `.rs` files of the workspace's own.
+fn sources(directory: &Path, found: &mut String) {
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() && entry.file_name() != "target" {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *found += &std::fs::read_to_string(path).unwrap();
+        }
+    }
+}
+
+/// Names of scenarios: of files, and of the rows of those that are a matrix.
+fn scenarios() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for path in std::fs::read_dir(root().join("tests")).unwrap().map(|entry| entry.unwrap().path()) {
+        let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let Some("toml") = path.extension().and_then(|extension| extension.to_str()) else { continue };
+        // The patterns of a matrix are replaced before it is TOML.
+        let text = std::fs::read_to_string(&path).unwrap();
+        let rows = text.split("[[matrix]]\n").skip(1);
+        let row = |row: &str| Some(row.strip_prefix("name = \"")?.split_once('"')?.0.to_owned());
+        let rows: Vec<String> = rows.filter_map(row).map(|row| format!("{stem}-{row}")).collect();
+        names.extend(if rows.is_empty() { vec![stem] } else { rows });
+    }
+    names
+}
+
+#[test]
+fn tests_that_a_page_relies_on_exist() {
+    let (page, mutations) = (text("docs/found-and-mended.md"), text("tests/mutations.toml"));
+    let scenarios = scenarios();
+    let mut code = String::new();
+    ["crates", "sluice", "daemons"].iter().for_each(|ring| sources(&root().join(ring), &mut code));
+    let rows = page.lines().filter(|line| line.starts_with('|') && !line.starts_with("|---"));
+    let cells = rows.filter_map(|line| line.trim_end_matches(" |").rsplit_once("| ").map(|(_, last)| last));
+    let mut checked = 0;
+    for cell in cells.filter(|cell| *cell != "noticed by") {
+        let before = checked;
+        for name in cell.split('`').skip(1).step_by(2) {
+            let there = match name {
+                _ if name.contains('/') => root().join(name).is_file(),
+                _ if name.contains('_') => code.contains(&format!("fn {name}(")),
+                _ => scenarios.contains(name),
+            };
+            assert!(there, "{name}: no such test");
+            checked += 1;
+        }
+        for name in cell.split('*').skip(1).step_by(2) {
+            assert!(mutations.contains(&format!("\nname = \"{name}\"\n")), "{name}: no such mutation");
+            checked += 1;
+        }
+        assert_ne!(checked, before, "{cell}: names no test");
+    }
+    assert!(checked > 100, "{checked}");
+}

@@ -120,14 +120,17 @@ impl<const LINES: usize, const WIDTH: usize> Lines for Tail<LINES, WIDTH> {
 
 /// The part of a line that goes into a row, and the rest: a line is broken at a space, a word only if it is longer than a row.
 fn split(line: &str, columns: usize) -> (&str, &str) {
-    let Some((head, rest)) = line.split_at_checked(columns.max(1)).filter(|(_, rest)| !rest.is_empty()) else {
+    let Some((head, rest)) = line.split_at_checked(columns.max(1)).filter(|(_, rest)| !rest.is_empty())
+    else {
         return (line, "");
     };
     if let Some(rest) = rest.strip_prefix(' ') {
         return (head, rest);
     }
     match head.rsplit_once(' ') {
-        Some((words, word)) if !words.trim().is_empty() => (words, &line[head.len() - word.len()..]),
+        Some((words, _)) if !words.trim().is_empty() => {
+            (words, line.get(words.len() + 1..).unwrap_or_default())
+        }
         _ => (head, rest),
     }
 }

@@ -6,7 +6,7 @@ use crate::config::human_size;
 use crate::control::{Client, Running, choose, running};
 use crate::info::{DomainInfo, Info};
 use crate::name::Name;
-use crate::outcome::{links_json};
+use crate::outcome::links_json;
 use crate::table::{Table, duration, grouped};
 use crate::{iommu, output, printable};
 use anyhow::{Context, Result};

@@ -4,7 +4,7 @@ use super::format::{Scenario, Step};
 use crate::config::Setup;
 use crate::name::Name;
 use crate::observer::{Observer, Steer};
-use crate::outcome::{has_stopped};
+use crate::outcome::has_stopped;
 use crate::printable::GuestText;
 use crate::qmp::Act;
 use anyhow::{Context, Result, bail};

@@ -46,22 +46,22 @@ const PC: Shot = Shot { name: "", boot: Boot::Bios, cpu: SVM, has_card: true, op
 const SHOTS: [Shot; 6] = [
     Shot {
         name: "bios",
-        shows: &["^1 alice +running", "^2 bob +running", "manage: domain bob: Running"],
+        shows: &["^1 alice +running", "^2 bob +running", "manage: domain bob: running"],
         ..PC
     },
     Shot {
         name: "uefi",
         boot: Boot::Uefi,
-        shows: &["^1 alice +running", "^2 bob +running", "manage: domain bob: Running"],
+        shows: &["^1 alice +running", "^2 bob +running", "manage: domain bob: running"],
         ..PC
     },
     Shot {
         name: "success",
         shows: &[
             "all guests have ended",
-            "^1 alice +powered off",
-            "^2 bob +powered off",
-            "^3 carol +powered off",
+            "^1 alice +powered-off",
+            "^2 bob +powered-off",
+            "^3 carol +powered-off",
         ],
         ..PC
     },
@@ -69,7 +69,7 @@ const SHOTS: [Shot; 6] = [
     Shot {
         name: "missing-device",
         has_card: false,
-        shows: &["no such PCI function in this machine", "^3 carol +powered off"],
+        shows: &["no such PCI function in this machine", "^3 carol +powered-off"],
         ..PC
     },
     Shot {

@@ -102,3 +102,12 @@ fn tests_that_a_page_relies_on_exist() {
     }
     assert!(checked > 100, "{checked}");
 }
+
+#[test]
+fn the_package_names_a_maintainer_as_debian_wants_it() {
+    let manifest: toml::Table = text("sluice/Cargo.toml").parse().unwrap();
+    let maintainer = manifest["package"]["metadata"]["deb"]["maintainer"].as_str().unwrap();
+    let (name, address) = maintainer.strip_suffix('>').unwrap().split_once(" <").unwrap();
+    // Lintian calls a host without a dot bogus.
+    assert!(!name.is_empty() && address.split_once('@').unwrap().1.contains('.'), "{maintainer}");
+}

@@ -135,8 +135,11 @@ impl Shot {
         let mut monitor = Monitor::connect(&monitor)?;
         let read = |lines: &[&str]| lines.iter().map(|line| Regex::new(line)).collect::<Result<Vec<_>, _>>();
         let (shows, says) = (read(self.shows)?, read(self.says)?);
+        // What does not begin a line may be broken between words.
         let has = |text: &str, wanted: &[Regex]| {
-            wanted.iter().all(|line| text.lines().any(|shown| line.is_match(shown.trim_end())))
+            let rows: Vec<&str> = text.lines().map(str::trim_end).collect();
+            let whole = rows.join(" ");
+            wanted.iter().all(|line| rows.iter().any(|row| line.is_match(row)) || line.is_match(&whole))
         };
         let began = Instant::now();
         let file = files.path(Member::Screen);

@@ -654,7 +654,12 @@ impl Entry {
     /// Where it is in its life, and why it ended.
     fn state(&self) -> (DomainState, String) {
         match (&self.live, &self.last) {
-            (Some(domain), _) => (domain.state(), domain.end_reason().map_or("", EndReason::text).into()),
+            (Some(domain), _) => {
+                let state = domain.state();
+                // A guest that powered itself off needs no reason.
+                let reason = domain.end_reason().filter(|_| state != DomainState::PoweredOff);
+                (state, reason.map_or("", EndReason::text).into())
+            }
             (None, Some(last)) if self.due.is_some() => (DomainState::Restarting, last.end_reason.clone()),
             (None, Some(last)) => (last.state, last.end_reason.clone()),
             (None, None) => (DomainState::Created, String::new()),

@@ -37,6 +37,8 @@ pub enum Member {
     Monitor,
     /// A picture of the screen.
     Screen,
+    /// What came out of the first serial port.
+    Serial,
     /// The bundle.
     Bundle,
     /// What GRUB is told.
@@ -48,7 +50,7 @@ pub enum Member {
 }
 
 impl Member {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Lock,
         Self::Checkout,
         Self::Info,
@@ -57,6 +59,7 @@ impl Member {
         Self::Channel,
         Self::Monitor,
         Self::Screen,
+        Self::Serial,
         Self::Bundle,
         Self::GrubConfig,
         Self::Image,
@@ -74,6 +77,7 @@ impl Member {
             Self::Channel => "channel",
             Self::Monitor => "monitor",
             Self::Screen => "screen.ppm",
+            Self::Serial => "serial.log",
             Self::Bundle => "bundle.cpio",
             Self::GrubConfig => "grub.cfg",
             Self::Image => "sluice.iso",

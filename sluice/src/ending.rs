@@ -18,9 +18,9 @@ pub struct Ending {
     said: bool,
 }
 
-/// Something of it may still run.
+/// Something of it may still run, or will.
 const fn is_awake(state: DomainState) -> bool {
-    matches!(state, DomainState::Running | DomainState::Paused)
+    matches!(state, DomainState::Running | DomainState::Paused | DomainState::Restarting)
 }
 
 impl Ending {
@@ -73,7 +73,7 @@ impl Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use DomainState::{Created, Paused, PoweredOff, Running};
+    use DomainState::{Created, Paused, PoweredOff, Restarting, Running};
 
     #[test]
     fn those_that_run_are_asked_and_asked_again() {
@@ -83,14 +83,21 @@ mod tests {
             (DomainId(1), PoweredOff),
             (DomainId(2), Paused),
             (DomainId(3), Created),
+            (DomainId(4), Restarting),
         ];
         assert!(!Ending::is_over(&domains));
-        let asked = [Command::Stop(DomainId(0)), Command::Resume(DomainId(2)), Command::Stop(DomainId(2))];
+        let asked = [
+            Command::Stop(DomainId(0)),
+            Command::Resume(DomainId(2)),
+            Command::Stop(DomainId(2)),
+            Command::Stop(DomainId(4)),
+        ];
         assert_eq!(ending.commands(&domains), asked);
         assert_eq!(ending.commands(&domains), []);
         ending.asked = ending.asked.and_then(|asked| asked.checked_sub(AGAIN));
         assert_eq!(ending.commands(&domains), asked);
-        assert!(Ending::is_over(&domains[1..2]) && Ending::is_over(&domains[3..]));
+        assert!(Ending::is_over(&domains[1..2]) && Ending::is_over(&domains[3..4]));
+        assert!(!Ending::is_over(&domains[4..]), "it would be started again");
     }
 
     #[test]

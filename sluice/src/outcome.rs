@@ -186,18 +186,6 @@ pub struct Outcome {
     pub machine: BTreeMap<&'static str, String>,
 }
 
-/// A word for a state, as in the JSON document.
-pub const fn state_word(state: DomainState) -> &'static str {
-    match state {
-        DomainState::Created => "created",
-        DomainState::Running => "running",
-        DomainState::Paused => "paused",
-        DomainState::PoweredOff => "powered-off",
-        DomainState::Destroyed => "destroyed",
-        DomainState::Crashed => "crashed",
-    }
-}
-
 const fn state_phrase(state: DomainState) -> &'static str {
     match state {
         DomainState::Created => "was never started",
@@ -206,6 +194,7 @@ const fn state_phrase(state: DomainState) -> &'static str {
         DomainState::PoweredOff => "powered off",
         DomainState::Destroyed => "was destroyed",
         DomainState::Crashed => "crashed",
+        DomainState::Restarting => "waited to be started again",
     }
 }
 
@@ -321,7 +310,7 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
         }))
         .collect();
     json!({
-        "state": state_word(guest.state),
+        "state": guest.state.word(),
         "reason": guest.reason.raw(),
         "failure": guest.failure(),
         "restarts": counted.restarts,

@@ -9,7 +9,7 @@ use crate::document::Document;
 use crate::interrupt;
 use crate::name::Name;
 use crate::observer::{Observer, Steer};
-use crate::outcome::{Finding, Outcome, Status, parse_finding, state_word};
+use crate::outcome::{Finding, Outcome, Status, parse_finding};
 use crate::output::{self, ClosedPipe};
 use crate::printable::{self, GuestText, Printable};
 use crate::session::{self, Options};
@@ -236,7 +236,7 @@ impl Observer for Progress {
             return self.say(domain, "rebooting");
         }
         let because = if reason.raw().is_empty() { String::new() } else { format!(": {reason}") };
-        self.say(domain, format!("{}{because}", state_word(state)));
+        self.say(domain, format!("{}{because}", state.word()));
     }
 
     fn line(&mut self, domain: usize, line: &GuestText, _steer: &mut Steer) {

@@ -35,33 +35,42 @@ struct Shot {
     options: &'static str,
     /// What stands on the screen then, as regular expressions that match lines.
     shows: &'static [&'static str],
+    /// What stands on the only serial port, likewise. A machine of which nothing is expected there has none.
+    says: &'static [&'static str],
 }
 
 /// A processor as the documents want it.
 const SVM: &str = "EPYC,+svm,+npt";
 
 /// As the configuration wants it, under a BIOS.
-const PC: Shot = Shot { name: "", boot: Boot::Bios, cpu: SVM, has_card: true, options: "", shows: &[] };
+const PC: Shot =
+    Shot { name: "", boot: Boot::Bios, cpu: SVM, has_card: true, options: "", shows: &[], says: &[] };
 
 const SHOTS: [Shot; 6] = [
     Shot {
         name: "bios",
-        shows: &["^1 alice +running", "^2 bob +running", "manage: domain bob: Running"],
+        shows: &["^1 alice +running", "^2 bob +running", "manage: domain bob: running"],
         ..PC
     },
     Shot {
         name: "uefi",
         boot: Boot::Uefi,
-        shows: &["^1 alice +running", "^2 bob +running", "manage: domain bob: Running"],
+        shows: &["^1 alice +running", "^2 bob +running", "manage: domain bob: running"],
         ..PC
     },
     Shot {
         name: "success",
         shows: &[
             "all guests have ended",
-            "^1 alice +powered off",
-            "^2 bob +powered off",
-            "^3 carol +powered off",
+            "^1 alice +powered-off",
+            "^2 bob +powered-off",
+            "^3 carol +powered-off",
+        ],
+        // Lines of guests that write at the same time are whole, and each is named.
+        says: &[
+            "^alice\\| SLUICE-RESULT done=ok$",
+            "^bob\\| SLUICE-RESULT done=ok$",
+            "^carol\\| SLUICE-RESULT done=ok$",
         ],
         ..PC
     },
@@ -69,7 +78,7 @@ const SHOTS: [Shot; 6] = [
     Shot {
         name: "missing-device",
         has_card: false,
-        shows: &["no such PCI function in this machine", "^3 carol +powered off"],
+        shows: &["no such PCI function in this machine", "^3 carol +powered-off"],
         ..PC
     },
     Shot {
@@ -121,9 +130,17 @@ impl Shot {
         let (iso, monitor) = (files.path(Member::Image), sockets.path(Member::Monitor));
         image::iso(elf, bundle, self.options, &iso)?;
         let step = Step::begin(format!("waiting for the screen '{}'", self.name));
-        let machine = Machine(qemu::start(&self.arguments(setup, &iso, &monitor)?)?);
+        let serial = files.path(Member::Serial);
+        let machine = Machine(qemu::start(&self.arguments(setup, &iso, &monitor, &serial)?)?);
         let mut monitor = Monitor::connect(&monitor)?;
-        let shows: Vec<Regex> = self.shows.iter().map(|line| Regex::new(line)).collect::<Result<_, _>>()?;
+        let read = |lines: &[&str]| lines.iter().map(|line| Regex::new(line)).collect::<Result<Vec<_>, _>>();
+        let (shows, says) = (read(self.shows)?, read(self.says)?);
+        // What does not begin a line may be broken between words.
+        let has = |text: &str, wanted: &[Regex]| {
+            let rows: Vec<&str> = text.lines().map(str::trim_end).collect();
+            let whole = rows.join(" ");
+            wanted.iter().all(|line| rows.iter().any(|row| line.is_match(row)) || line.is_match(&whole))
+        };
         let began = Instant::now();
         let file = files.path(Member::Screen);
         loop {
@@ -131,7 +148,12 @@ impl Shot {
             monitor.act(&Act::Screen(file.clone()))?;
             let picture = Picture::parse(&std::fs::read(&file).context("QEMU wrote no picture")?)?;
             let text = picture.text();
-            if shows.iter().all(|line| text.lines().any(|shown| line.is_match(shown))) {
+            if has(&text, &shows) {
+                let said = std::fs::read(&serial).unwrap_or_default();
+                let said = String::from_utf8_lossy(&said);
+                if !has(&said, &says) {
+                    bail!("the serial port does not say what it should:\n{said}");
+                }
                 drop(machine);
                 step.done();
                 return Ok(picture);
@@ -142,7 +164,7 @@ impl Shot {
         }
     }
 
-    fn arguments(&self, setup: &Setup, iso: &Path, monitor: &Path) -> Result<Vec<String>> {
+    fn arguments(&self, setup: &Setup, iso: &Path, monitor: &Path, serial: &Path) -> Result<Vec<String>> {
         let mut arguments: Vec<String> =
             ["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", self.cpu].map(str::to_owned).into();
         let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
@@ -151,6 +173,9 @@ impl Shot {
         if self.has_card {
             add("-netdev", "user,id=net".to_owned());
             add("-device", "rtl8139,netdev=net".to_owned());
+        }
+        if !self.says.is_empty() {
+            add("-serial", format!("file:{}", qemu::text(serial)?));
         }
         add("-vga", "std".to_owned());
         add("-display", "none".to_owned());
@@ -223,7 +248,7 @@ mod tests {
     fn what_a_screen_must_show_can_be_read() {
         for shot in &SHOTS {
             assert!(!shot.shows.is_empty(), "{}", shot.name);
-            shot.shows.iter().for_each(|line| assert!(Regex::new(line).is_ok(), "{line}"));
+            shot.shows.iter().chain(shot.says).for_each(|line| assert!(Regex::new(line).is_ok(), "{line}"));
             let page = root().join("docs/real-pc.md");
             let picture = format!("screens/{}.png", shot.name);
             assert!(

@@ -2,7 +2,7 @@
 
 use crate::config::human_size;
 use crate::iommu;
-use crate::outcome::{Guest, Outcome, Status, per_packet, state_word};
+use crate::outcome::{Guest, Outcome, Status, per_packet};
 use crate::table::{Table, duration, grouped};
 use sluice_abi::report::{Count, DomainReport, Report};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn guests(outcome: &Outcome, report: &Report) -> String {
         let total = counted.map_or(0, |domain| domain.exits.iter().map(|count| count.value).sum());
         table.row(vec![
             guest.name.clone(),
-            state_word(guest.state).to_owned(),
+            guest.state.word().to_owned(),
             guest.value("init").map_or("-".to_owned(), |seconds| format!("{seconds} s")),
             transfer(guest, "download_bytes", "download_sha256"),
             transfer(guest, "upload_bytes", "upload_sha256"),

@@ -115,12 +115,27 @@ pub enum DomainState {
     Destroyed,
     /// Ended because of something it did; see [`DomainReport::end_reason`].
     Crashed,
+    /// Ended, and started again after a pause.
+    Restarting,
 }
 
 impl DomainState {
-    /// Nothing of the domain can run any more.
+    /// Its life is over: nothing of it can run, unless it begins another one.
     pub const fn is_ended(self) -> bool {
-        matches!(self, Self::PoweredOff | Self::Destroyed | Self::Crashed)
+        matches!(self, Self::PoweredOff | Self::Destroyed | Self::Crashed | Self::Restarting)
+    }
+
+    /// The word for it, wherever one is shown.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::PoweredOff => "powered-off",
+            Self::Destroyed => "destroyed",
+            Self::Crashed => "crashed",
+            Self::Restarting => "restarting",
+        }
     }
 }
 
@@ -154,6 +169,52 @@ pub struct DomainReport {
     pub interrupts: u64,
     /// What it lends to its devices, if an IOMMU stands before one.
     pub space: Option<SpaceReport>,
+}
+
+impl DomainReport {
+    /// Adds what was counted in the domain's earlier lives.
+    pub fn add_earlier(&mut self, earlier: &Self) {
+        self.run_ns = self.run_ns.saturating_add(earlier.run_ns);
+        self.interrupts = self.interrupts.saturating_add(earlier.interrupts);
+        add_counts(&mut self.exits, &earlier.exits);
+        add_counts(&mut self.refused, &earlier.refused);
+    }
+}
+
+impl ShareReport {
+    /// Adds it to those of earlier uses: a domain has one share of a device in each mode, however often it was started again.
+    pub fn add_to(self, shares: &mut Vec<Self>) {
+        let same = |known: &&mut Self| known.domain == self.domain && known.mode == self.mode;
+        let Some(known) = shares.iter_mut().find(same) else { return shares.push(self) };
+        let sums = [
+            (&mut known.hooked_elements, self.hooked_elements),
+            (&mut known.hooked_instructions, self.hooked_instructions),
+            (&mut known.forwarded_elements, self.forwarded_elements),
+            (&mut known.tx_packets, self.tx_packets),
+            (&mut known.tx_dropped, self.tx_dropped),
+            (&mut known.rx_packets, self.rx_packets),
+            (&mut known.rx_dropped, self.rx_dropped),
+            (&mut known.forged, self.forged),
+            (&mut known.refused, self.refused),
+            (&mut known.waits, self.waits),
+            (&mut known.wait_ns, self.wait_ns),
+            (&mut known.held_ns, self.held_ns),
+        ];
+        for (sum, more) in sums {
+            *sum = sum.saturating_add(more);
+        }
+        add_counts(&mut known.hooked_by_register, &self.hooked_by_register);
+    }
+}
+
+/// Adds counts by their names.
+fn add_counts(to: &mut Vec<Count>, earlier: &[Count]) {
+    for count in earlier {
+        match to.iter_mut().find(|known| known.name == count.name) {
+            Some(known) => known.value = known.value.saturating_add(count.value),
+            None => to.push(count.clone()),
+        }
+    }
 }
 
 /// One physical device.
@@ -233,4 +294,55 @@ pub struct ShareReport {
     pub wait_ns: u64,
     /// Nanoseconds it held the device.
     pub held_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn count(name: &str, value: u64) -> Count {
+        Count { name: name.into(), value }
+    }
+
+    #[test]
+    fn a_domain_has_one_share_of_a_device_in_all_its_lives() {
+        let share = |domain: &str, tx_packets: u64| ShareReport {
+            domain: domain.into(),
+            mode: "vpio".into(),
+            tx_packets,
+            wait_ns: 5,
+            hooked_by_register: vec![count("CR", tx_packets)],
+            ..ShareReport::default()
+        };
+        let mut shares = Vec::new();
+        for life in [share("alice", 2), share("bob", 1), share("alice", 40)] {
+            life.add_to(&mut shares);
+        }
+        assert_eq!(shares, [ShareReport { wait_ns: 10, ..share("alice", 42) }, share("bob", 1)]);
+    }
+
+    #[test]
+    fn counters_go_on_in_the_next_life() {
+        let earlier = DomainReport {
+            state: DomainState::Crashed,
+            run_ns: 100,
+            interrupts: 7,
+            exits: vec![count("cpuid", 5), count("hlt", 1)],
+            refused: vec![count("msr", u64::MAX)],
+            ..DomainReport::default()
+        };
+        let mut now = DomainReport {
+            state: DomainState::Running,
+            run_ns: 20,
+            interrupts: 1,
+            exits: vec![count("io.device", 2), count("cpuid", 3)],
+            refused: vec![count("msr", 1)],
+            ..DomainReport::default()
+        };
+        now.add_earlier(&earlier);
+        assert_eq!((now.state, now.run_ns, now.interrupts), (DomainState::Running, 120, 8));
+        assert_eq!(now.exits, [count("io.device", 2), count("cpuid", 8), count("hlt", 1)]);
+        assert_eq!(now.refused, [count("msr", u64::MAX)], "no counter begins anew");
+    }
 }

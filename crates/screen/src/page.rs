@@ -88,14 +88,14 @@ impl Page<'_> {
             }
             let style = Style::on_black(match domain.state {
                 DomainState::Running => Colour::Green,
-                DomainState::Crashed => Colour::Red,
+                DomainState::Crashed | DomainState::Restarting => Colour::Red,
                 DomainState::Paused => Colour::Yellow,
                 _ => Colour::Grey,
             });
             canvas.put(row, 0, &key(index), Style::on_black(Colour::White));
             let texts: [&str; 5] = [
                 &domain.name,
-                state(domain.state),
+                domain.state.word(),
                 &self.time(index, domain),
                 &format!("{}", domain.restarts),
                 &domain.end_reason,
@@ -161,17 +161,6 @@ fn key(index: usize) -> String {
 /// So many of something.
 fn count(number: u16, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
-fn state(state: DomainState) -> &'static str {
-    match state {
-        DomainState::Created => "created",
-        DomainState::Running => "running",
-        DomainState::Paused => "paused",
-        DomainState::PoweredOff => "powered off",
-        DomainState::Destroyed => "destroyed",
-        DomainState::Crashed => "crashed",
-    }
 }
 
 /// Who uses a device, and who has it now.

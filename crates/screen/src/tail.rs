@@ -118,10 +118,37 @@ impl<const LINES: usize, const WIDTH: usize> Lines for Tail<LINES, WIDTH> {
     }
 }
 
+/// The part of a line that goes into a row, and the rest: a line is broken at a space, a word only if it is longer than a row.
+fn split(line: &str, columns: usize) -> (&str, &str) {
+    let Some((head, rest)) = line.split_at_checked(columns.max(1)).filter(|(_, rest)| !rest.is_empty())
+    else {
+        return (line, "");
+    };
+    if let Some(rest) = rest.strip_prefix(' ') {
+        return (head, rest);
+    }
+    match head.rsplit_once(' ') {
+        Some((words, _)) if !words.trim().is_empty() => {
+            (words, line.get(words.len() + 1..).unwrap_or_default())
+        }
+        _ => (head, rest),
+    }
+}
+
+/// The rows that a line takes: at least one.
+fn pieces(line: &str, columns: usize) -> impl Iterator<Item = &str> {
+    let mut left = Some(line);
+    core::iter::from_fn(move || {
+        let (piece, rest) = split(left?, columns);
+        left = Some(rest).filter(|rest| !rest.is_empty());
+        Some(piece)
+    })
+}
+
 /// Shows the end of a text on so many rows and columns: long lines go on in the next row. The line that is being written is shown
 /// once there is something in it. It needs no allocator.
 pub(crate) fn wrap(text: &dyn Lines, columns: usize, rows: usize, mut show: impl FnMut(usize, &str)) {
-    let needed = |line: &str| line.len().div_ceil(columns.max(1)).max(1);
+    let needed = |line: &str| pieces(line, columns).count();
     let newest = usize::from(text.line(0).is_none_or(str::is_empty));
     let mut used = 0;
     let mut oldest = newest;
@@ -135,13 +162,9 @@ pub(crate) fn wrap(text: &dyn Lines, columns: usize, rows: usize, mut show: impl
     let mut skip = used.saturating_sub(rows);
     let mut row = 0;
     for line in (newest..oldest).rev().filter_map(|back| text.line(back)) {
-        for part in 0..needed(line) {
-            if skip > 0 {
-                skip -= 1;
-                continue;
-            }
-            let start = part * columns;
-            show(row, line.get(start..line.len().min(start + columns)).unwrap_or_default());
+        let surplus = core::mem::take(&mut skip);
+        for piece in pieces(line, columns).skip(surplus) {
+            show(row, piece);
             row += 1;
         }
     }
@@ -199,11 +222,29 @@ mod tests {
         assert_eq!(wrapped(b"abcdefgh\nxy\n\nz\n", 3, 5), ["def", "gh", "xy", "", "z"]);
         assert_eq!(wrapped(b"abcdefgh\nxy", 8, 1), ["xy"]);
         assert_eq!(wrapped(b"", 8, 4), [""; 0]);
-        assert_eq!(wrapped(b"ab\ncd", 0, 2).len(), 2);
+        assert_eq!(wrapped(b"ab\ncd", 0, 2), ["c", "d"]);
         assert_eq!(wrapped(b"ab", 3, 0), [""; 0]);
     }
 
+    #[test]
+    fn rows_end_between_words() {
+        let rows = |line, columns| pieces(line, columns).collect::<Vec<_>>();
+        assert_eq!(rows("domain alice: powered-off", 13), ["domain alice:", "powered-off"]);
+        assert_eq!(rows("domain alice: powered-off", 15), ["domain alice:", "powered-off"]);
+        assert_eq!(rows("domain alice: powered-off", 8), ["domain", "alice:", "powered-", "off"]);
+        assert_eq!(rows("    indented", 6), ["    in", "dented"]);
+        assert_eq!(rows("six of", 6), ["six of"]);
+    }
+
     proptest! {
+        #[test]
+        fn nothing_of_a_line_is_lost_but_spaces(line in "[a-c ]{0,40}", columns in 0_usize..12) {
+            let rows: Vec<&str> = pieces(&line, columns).collect();
+            prop_assert!(!rows.is_empty() && rows.iter().all(|row| row.len() <= columns.max(1)));
+            let letters = |text: &str| text.replace(' ', "");
+            prop_assert_eq!(letters(&rows.concat()), letters(&line));
+        }
+
         #[test]
         fn whatever_comes_only_short_printable_lines_are_kept(text: Vec<u8>) {
             for line in lines(&text) {

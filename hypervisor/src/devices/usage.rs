@@ -126,7 +126,9 @@ impl Usage {
 
     /// A guest has left, and `report` says what it did.
     pub fn left(&mut self, device: &Device, report: Option<ShareReport>) {
-        self.past.extend(report);
+        if let Some(report) = report {
+            report.add_to(&mut self.past);
+        }
         self.end_if_unused(device);
     }
 

@@ -1,7 +1,7 @@
 //! What a unit lets a device do, tried with QEMU's `edu` device, whose DMA engine copies between memory and a buffer of its
 //! own, and which raises interrupts when it is told to (QEMU, docs/specs/edu).
 
-use super::{Unit, units};
+use super::{Cause, Unit, endpoint_of, units};
 use crate::cpu::{self, apic, idt};
 use crate::mm::{self, Direct, FrameUse, TableFrames};
 use crate::pci::{self, Function};
@@ -128,7 +128,7 @@ pub fn run() {
         let mut serving =
             units().iter().map(|counted| counted.unit()).filter(|unit| unit.serves(edu.requester()));
         let unit = serving.next().expect("a unit that serves it");
-        if memory(unit, &edu) > 0 {
+        if memory(&edu) > 0 {
             faults(unit, &edu);
         }
         interrupts(unit, &edu);
@@ -140,8 +140,10 @@ pub fn run() {
     assert!(found.is_some(), "no edu device");
 }
 
-/// What a device reaches. Returns how many faults the unit reported.
-fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
+/// What a device reaches, by the calls that domains use. Returns how many faults the unit reported.
+fn memory(edu: &Edu) -> u32 {
+    let endpoint = endpoint_of(edu.function.bdf).expect("a unit that serves it");
+    let (counted, unit) = (endpoint.counted(), endpoint.counted().unit());
     let who = unit.alias(edu.requester());
     let mut frames = TableFrames { write_back: unit.reads_memory_only() };
     let mut tables = Tables::with_format(unit.format(), &mut frames).expect("memory");
@@ -151,7 +153,7 @@ fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
     let (readable, writable) = (Iova::new(2 << 20), Iova::new((2 << 20) + PAGE_SIZE));
     let set = |page: Hpa, value: u64| Direct.write_u64(page, value);
     let forget = |at: Iova| {
-        unit.invalidate(&[Invalidation::Pages { space: TAG, at, order: 0 }]);
+        counted.invalidate(&[Invalidation::Pages { space: TAG, at, order: 0 }], Cause::Revoke);
     };
     let show =
         |at: Iova, page: Hpa, access: Access, tables: &mut Tables<PageFormat>, frames: &mut TableFrames| {
@@ -173,7 +175,7 @@ fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
     assert_eq!(carried(source.as_u64(), target.as_u64()), untouched, "blocked at first");
     show(readable, source, Access::READ, &mut tables, &mut frames);
     show(writable, target, Access::READ | Access::WRITE, &mut tables, &mut frames);
-    unit.attach(who, Some((TAG, tables.root())));
+    endpoint.attach(TAG, tables.root());
     assert_eq!(carried(from, to), done, "attached");
     assert_eq!(carried(from, from), untouched, "read-only");
     assert_eq!(carried(from, secret.as_u64()), untouched, "a physical address");
@@ -198,7 +200,7 @@ fn memory(unit: &dyn Unit, edu: &Edu) -> u32 {
     assert_eq!(carried(from, to), untouched, "unmapped");
     show(writable, secret, Access::READ | Access::WRITE, &mut tables, &mut frames);
     assert_eq!(carried(from, to), [0x1111, 0x2222, 0x1111], "put elsewhere");
-    unit.attach(who, None);
+    endpoint.block();
     assert_eq!(carried(from, to), untouched, "detached");
     unit.invalidate(&[Invalidation::Space(TAG)]);
     unit.invalidate(&[Invalidation::Everything]);

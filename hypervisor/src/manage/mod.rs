@@ -80,7 +80,7 @@ struct Entry {
     /// The virtual devices that it serves: whose, and which of its list.
     served: Vec<(DomainId, usize)>,
     live: Option<Arc<Domain>>,
-    /// Counters of its last life.
+    /// How its last life ended, and the counters of all that are over.
     last: Option<DomainReport>,
     restarts: u32,
     /// Start it again once its present life is over.
@@ -281,9 +281,8 @@ impl Manager {
     /// The state of each domain.
     fn states(&self) -> Vec<Event> {
         let state = |(domain, entry): (DomainId, &Entry)| {
-            let reason =
-                entry.live.as_ref().and_then(|domain| domain.end_reason()).map_or("", EndReason::text);
-            Event::State { domain, state: entry.announced, reason: String::from(reason) }
+            let (_, reason) = entry.state();
+            Event::State { domain, state: entry.announced, reason }
         };
         (0..).map_while(DomainId::at).zip(&self.entries).map(state).collect()
     }
@@ -362,13 +361,9 @@ impl Manager {
         log::error!("domain {name}: {reason}");
         let state = DomainState::Crashed;
         entry.announced = state;
-        entry.last = Some(DomainReport {
-            name,
-            state,
-            end_reason: reason.clone(),
-            restarts: entry.restarts,
-            ..DomainReport::default()
-        });
+        let counted = entry.last.take().unwrap_or_default();
+        let (restarts, end_reason) = (entry.restarts, reason.clone());
+        entry.last = Some(DomainReport { name, state, end_reason, restarts, ..counted });
         self.send(&Event::State { domain: id, state, reason });
     }
 
@@ -480,13 +475,12 @@ impl Manager {
     /// Reports a domain's state if it is another than last time.
     fn announce(&mut self, id: DomainId) {
         let entry = &mut self.entries[id.index()];
-        let Some(domain) = &entry.live else { return };
-        let state = domain.state();
+        let (state, reason) = entry.state();
         if state != entry.announced {
             entry.announced = state;
-            let reason = domain.end_reason().map_or("", EndReason::text);
-            log::info!("domain {}: {state:?} {reason}", domain.name());
-            self.send(&Event::State { domain: id, state, reason: String::from(reason) });
+            let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+            log::info!("domain {}: {}{because}", entry.config.name, state.word());
+            self.send(&Event::State { domain: id, state, reason });
         }
     }
 
@@ -514,7 +508,7 @@ impl Manager {
             self.announce(id);
             let entry = &mut self.entries[id.index()];
             let by_command = core::mem::take(&mut entry.again);
-            entry.last = Some(report::domain(&domain, entry.restarts, tsc::now()));
+            entry.last = Some(entry.report(tsc::now()));
             entry.rtc = domain.rtc();
             entry.live = None;
             drop(domain);
@@ -555,6 +549,7 @@ impl Manager {
             entry.config.name
         );
         entry.due = Some(now.saturating_add(tsc::ticks_from_ns(pause)));
+        self.announce(id);
     }
 
     fn begin_again(&mut self, id: DomainId) {
@@ -709,9 +704,10 @@ impl Manager {
             if !was_made {
                 return Err(CommandError::WrongState);
             }
-            let (state, reason) = (DomainState::Destroyed, String::from(EndReason::Command.text()));
-            entry.announced = state;
-            self.send(&Event::State { domain: id, state, reason });
+            let last = entry.last.get_or_insert_default();
+            last.name.clone_from(&entry.config.name);
+            (last.state, last.end_reason) = (DomainState::Destroyed, EndReason::Command.text().into());
+            self.announce(id);
             return Ok(());
         };
         entry.let_go = true;
@@ -797,10 +793,29 @@ impl Entry {
         self.is_over() && self.source.is_none()
     }
 
+    /// Where it is in its life, and why it ended.
+    fn state(&self) -> (DomainState, String) {
+        match (&self.live, &self.last) {
+            (Some(domain), _) => {
+                let state = domain.state();
+                // A guest that powered itself off needs no reason.
+                let reason = domain.end_reason().filter(|_| state != DomainState::PoweredOff);
+                (state, reason.map_or("", EndReason::text).into())
+            }
+            (None, Some(last)) if self.due.is_some() => (DomainState::Restarting, last.end_reason.clone()),
+            (None, Some(last)) => (last.state, last.end_reason.clone()),
+            (None, None) => (DomainState::Created, String::new()),
+        }
+    }
+
     fn report(&self, now: u64) -> DomainReport {
         match (&self.live, &self.last) {
-            (Some(domain), _) => report::domain(domain, self.restarts, now),
-            (None, Some(last)) => last.clone(),
+            (Some(domain), last) => {
+                let mut report = report::domain(domain, self.restarts, now);
+                last.iter().for_each(|earlier| report.add_earlier(earlier));
+                report
+            }
+            (None, Some(last)) => DomainReport { state: self.state().0, ..last.clone() },
             (None, None) => DomainReport { name: self.config.name.clone(), ..DomainReport::default() },
         }
     }

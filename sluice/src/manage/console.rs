@@ -2,7 +2,6 @@
 
 use crate::cli::Target;
 use crate::control::{Client, choose};
-use crate::outcome::state_word;
 use crate::output;
 use crate::terminal::{self, Filter};
 use anyhow::Result;
@@ -55,7 +54,7 @@ pub fn console(target: &Target, raw: bool) -> Result<()> {
                 stdout.flush()?;
             }
             Ok(Event::State { domain: from, state, .. }) if from == domain && state.is_ended() => {
-                reason = Some(format!("{} {}", target.domain, state_word(state)));
+                reason = Some(format!("{} {}", target.domain, state.word()));
                 break;
             }
             Ok(_) => {}

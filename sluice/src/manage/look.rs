@@ -6,7 +6,7 @@ use crate::config::human_size;
 use crate::control::{Client, Running, choose, running};
 use crate::info::{DomainInfo, Info};
 use crate::name::Name;
-use crate::outcome::{links_json, state_word};
+use crate::outcome::links_json;
 use crate::table::{Table, duration, grouped};
 use crate::{iommu, output, printable};
 use anyhow::{Context, Result};
@@ -65,7 +65,7 @@ pub fn ps(as_json: bool) -> Result<()> {
             add(vec![
                 name.clone(),
                 domain.name.clone(),
-                state_word(domain.state).to_owned(),
+                domain.state.word().to_owned(),
                 or_unknown(human_size(known.memory), known.memory > 0),
                 or_unknown(known.vcpus.to_string(), known.vcpus > 0),
                 known.address.clone().unwrap_or_else(|| "-".to_owned()),
@@ -96,7 +96,7 @@ fn instance_json((instance, info, report): &Seen) -> Value {
 fn domain_json(known: &DomainInfo, domain: &DomainReport) -> Value {
     json!({
         "name": domain.name,
-        "state": state_word(domain.state),
+        "state": domain.state.word(),
         "reason": domain.end_reason,
         "kernel": known.kernel,
         "memory_bytes": known.memory,
@@ -133,7 +133,7 @@ pub fn info(target: &Target, as_json: bool) -> Result<()> {
     line("instance", format!("{} (process {})", instance.name, info.pid));
     let because =
         if domain.end_reason.is_empty() { String::new() } else { format!(": {}", domain.end_reason) };
-    line("state", format!("{}{because}", state_word(domain.state)));
+    line("state", format!("{}{because}", domain.state.word()));
     line("kernel", known.kernel.clone());
     line("memory", human_size(known.memory));
     line("vcpus", known.vcpus.to_string());

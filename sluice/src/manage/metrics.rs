@@ -1,7 +1,6 @@
 //! `metrics`: counters in the text format of Prometheus (exposition format 0.0.4).
 
 use crate::control::{Client, running};
-use crate::outcome::state_word;
 use crate::output;
 use anyhow::Result;
 use sluice_abi::report::{DeviceReport, DomainReport, Report, ShareReport};
@@ -63,7 +62,7 @@ impl Page {
     fn domain(&mut self, instance: &str, domain: &DomainReport) {
         let labels = [("instance", instance), ("domain", domain.name.as_str())];
         let with = |key, value| [labels[0], labels[1], (key, value)];
-        let state = with("state", state_word(domain.state));
+        let state = with("state", domain.state.word());
         self.add("sluice_domain_state", "gauge", "1 for the state that the domain is in.", &state, 1.0);
         let ran = domain.run_ns as f64 / 1e9;
         self.add("sluice_domain_run_seconds_total", "counter", "Time its processors ran.", &labels, ran);

@@ -3,7 +3,6 @@
 use crate::cli::StopArguments;
 use crate::control::{Client, choose};
 use crate::ending::Ending;
-use crate::outcome::state_word;
 use crate::output;
 use crate::progress::{Position, Step};
 use anyhow::{Result, bail};
@@ -23,12 +22,22 @@ struct Stop {
     client: Client,
     /// Those that are meant, by index.
     meant: Vec<DomainId>,
+    /// Those of them that had ended and were to be started again.
+    restarting: Vec<DomainId>,
 }
 
 impl Stop {
     fn states(&self) -> Vec<(DomainId, DomainState)> {
         let state = |id: &DomainId| Some((*id, self.client.domains.get(id.index())?.1));
         self.meant.iter().filter_map(state).collect()
+    }
+
+    fn note_restarting(&mut self, states: &[(DomainId, DomainState)]) {
+        for (id, _) in states.iter().filter(|(_, state)| *state == DomainState::Restarting) {
+            if !self.restarting.contains(id) {
+                self.restarting.push(*id);
+            }
+        }
     }
 
     fn running(&self) -> Vec<&str> {
@@ -49,6 +58,7 @@ impl Stop {
                 return Ok(true);
             }
             let commands = ending.commands(&states);
+            self.note_restarting(&states);
             for command in commands {
                 // Its state may have changed meanwhile; that is heard below.
                 self.client.request(command)?;
@@ -97,7 +107,7 @@ pub fn stop(arguments: &StopArguments) -> Result<()> {
     } else {
         arguments.domains.iter().map(|name| client.domain(name)).collect::<Result<_>>()?
     };
-    let mut stop = Stop { client, meant };
+    let mut stop = Stop { client, meant, restarting: Vec::new() };
     if arguments.wait.is_some_and(|wait| wait.is_zero()) {
         for command in Ending::begin().commands(&stop.states()) {
             stop.client.command(command)?;
@@ -118,7 +128,8 @@ pub fn stop(arguments: &StopArguments) -> Result<()> {
     }
     for (id, state) in stop.states() {
         if let Some((name, _)) = stop.client.domains.get(id.index()) {
-            output::print(format!("{name}: {}\n", state_word(state)))?;
+            let remark = if stop.restarting.contains(&id) { "; it is not started again" } else { "" };
+            output::print(format!("{name}: {}{remark}\n", state.word()))?;
         }
     }
     Ok(())

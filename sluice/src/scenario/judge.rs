@@ -2,7 +2,7 @@
 
 use super::format::{Expect, ExpectCounter, ExpectDomain, Expectations};
 use super::kernel;
-use crate::outcome::{Guest, Outcome, state_word};
+use crate::outcome::{Guest, Outcome};
 use anyhow::Result;
 use regex_lite::Regex;
 use serde_json::Value;
@@ -120,7 +120,7 @@ fn search(
 fn domain(verdict: &mut Verdict, guest: &Guest, wanted: &ExpectDomain) -> Result<()> {
     let name = &guest.name;
     if let Some(state) = &wanted.state {
-        let is = state_word(guest.state);
+        let is = guest.state.word();
         verdict.check(Some(name), state == is, || {
             format!("{name} is {is} ({}), expected {state}", guest.reason)
         });

@@ -4,7 +4,7 @@ use super::format::{Scenario, Step};
 use crate::config::Setup;
 use crate::name::Name;
 use crate::observer::{Observer, Steer};
-use crate::outcome::{has_stopped, state_word};
+use crate::outcome::has_stopped;
 use crate::printable::GuestText;
 use crate::qmp::Act;
 use anyhow::{Context, Result, bail};
@@ -117,7 +117,7 @@ impl<'s> Script<'s> {
             (None, None) => self.up,
             (None, Some(wanted)) => {
                 let mut states = self.states.iter().enumerate();
-                states.any(|(domain, state)| self.is_about(step, domain) && state_word(*state) == wanted)
+                states.any(|(domain, state)| self.is_about(step, domain) && state.word() == wanted)
             }
         };
         if met && self.due.is_none() {

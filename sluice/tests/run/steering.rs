@@ -200,6 +200,23 @@ fn a_guest_that_does_not_stop_is_named_or_destroyed() {
 }
 
 #[test]
+fn a_guest_that_waits_to_be_started_again_is_not() {
+    let mut machine = running("again-and-again", &[]);
+    machine.state(0, DomainState::Crashed, "its kernel panicked");
+    machine.state(0, DomainState::Restarting, "its kernel panicked");
+    machine.settle();
+    let stop = ask(&machine, &["stop", "alice"]);
+    agree(&mut machine, Order::Stop(DomainId(0)));
+    machine.state(0, DomainState::Crashed, "its kernel panicked");
+    assert_eq!(ended(stop), ("alice: crashed; it is not started again\n".to_owned(), Some(0)));
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    let (said, status, _) = machine.end(0);
+    assert_eq!(status, Some(4), "{said}");
+    assert!(said.contains("alice: restarting: its kernel panicked\n"), "{said}");
+}
+
+#[test]
 fn a_shutdown_that_every_guest_followed_is_success() {
     let mut machine = running("shut", &[]);
     let shutdown = ask(&machine, &["shutdown"]);

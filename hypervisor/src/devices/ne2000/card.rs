@@ -189,7 +189,7 @@ impl Card {
         report.forced += monitor.device_counters().forced;
         let holder = clients.iter().find(|client| monitor.holder() == Some(client.id));
         report.holder = holder.map(|client| client.function.guest.name.clone());
-        report.shares.extend(clients.iter().map(|client| client.report(monitor)));
+        clients.iter().for_each(|client| client.report(monitor).add_to(&mut report.shares));
     }
 }
 

@@ -322,7 +322,7 @@ impl Card {
         report.forced += forced;
         let holder = plugged.iter().find(|plugged| shared.holder() == Some(plugged.port));
         report.holder = holder.map(|plugged| plugged.function.guest.name.clone());
-        report.shares.extend(plugged.iter().map(|plugged| self.share_report(shared, plugged)));
+        plugged.iter().for_each(|plugged| self.share_report(shared, plugged).add_to(&mut report.shares));
     }
 
     fn share_report(&self, shared: &SharedNic, plugged: &Plugged) -> ShareReport {

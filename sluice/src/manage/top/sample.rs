@@ -1,7 +1,6 @@
 //! What has changed between two reports, as rates.
 
 use crate::manage::total_exits;
-use crate::outcome::state_word;
 use serde::Serialize;
 use sluice_abi::report::{DeviceReport, DomainReport, DomainState, Report, ShareReport};
 
@@ -83,7 +82,7 @@ pub struct ShareSample {
 }
 
 fn as_word<S: serde::Serializer>(state: &DomainState, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(state_word(*state))
+    to.serialize_str(state.word())
 }
 
 impl Sample {

@@ -126,7 +126,7 @@ fn styled_domain(domain: &DomainSample) -> Vec<Span<'static>> {
         DomainState::Running => Style::new().green(),
         DomainState::Paused => Style::new().yellow(),
         DomainState::PoweredOff => Style::new().dim(),
-        DomainState::Destroyed | DomainState::Crashed => Style::new().red().bold(),
+        DomainState::Destroyed | DomainState::Crashed | DomainState::Restarting => Style::new().red().bold(),
     };
     let busy = if domain.cpu_percent >= 90.0 { Style::new().yellow() } else { Style::new() };
     let refused = if domain.is_refused_now { Style::new().red() } else { Style::new() };

@@ -1,7 +1,6 @@
 //! A look as plain text, and the cells that the screen shows as well.
 
 use super::sample::{DeviceSample, DomainSample, Sample, ShareSample};
-use crate::outcome::state_word;
 use crate::table::{Table, duration, grouped};
 
 /// Headings of the table of domains.
@@ -24,7 +23,7 @@ pub fn head(sample: &Sample) -> String {
 pub fn domain(domain: &DomainSample) -> Vec<String> {
     vec![
         domain.name.clone(),
-        state_word(domain.state).to_owned(),
+        domain.state.word().to_owned(),
         format!("{:.0} %", domain.cpu_percent),
         grouped(domain.exits_per_second),
         grouped(domain.interrupts_per_second),

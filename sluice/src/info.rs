@@ -33,6 +33,10 @@ pub struct DomainInfo {
     pub vcpus: u8,
     /// Its network address, as it said itself: words of a guest.
     pub address: Option<String>,
+    /// The file with its sshd's host key, where Sluice made its disk.
+    pub known_hosts: Option<PathBuf>,
+    /// TCP ports of this machine's 127.0.0.1, each with the one of the guest's that it leads to.
+    pub forward: Vec<(u16, u16)>,
     /// Its devices.
     pub devices: Vec<ShareInfo>,
 }
@@ -67,10 +71,16 @@ impl Info {
             kernel: match domain.kernel.get_ref() {
                 Image::Named(name) => name.clone(),
                 Image::File(path) => path.display().to_string(),
+                Image::Disk(disk) => format!("disk {disk}"),
             },
             memory: *domain.memory.get_ref(),
             vcpus: *domain.vcpus.get_ref(),
-            address: None,
+            address: domain.address().map(|address| address.to_string()),
+            known_hosts: match domain.kernel.get_ref() {
+                Image::Disk(disk) => disk.known_hosts(),
+                _ => None,
+            },
+            forward: domain.forward.iter().map(|ports| (ports.get_ref().host, ports.get_ref().guest)).collect(),
             devices: domain
                 .shares
                 .iter()

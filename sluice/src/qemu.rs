@@ -1,6 +1,7 @@
 //! The emulated machine: QEMU's command line for a setup, and what its end means.
 
-use crate::config::{Device, Domain, Forward, Iommu, Setup};
+use crate::config::{Device, Iommu, Setup};
+use crate::disks::Disk;
 use crate::workspace::{self, not_found};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -144,7 +145,13 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
             add("-netdev", format!("{},id=net{index}{options}", net.mode));
             properties += &format!(",netdev=net{index}");
         }
+        if !device.disks.is_empty() && properties.starts_with("nvme,") && !properties.contains("serial=") {
+            properties += &format!(",serial={}", device.name.get_ref());
+        }
         add("-device", properties);
+        for (number, disk) in (0..).zip(&device.disks) {
+            attach(index, number, qemu.get_ref(), disk.get_ref(), &mut add)?;
+        }
     }
     for flag in ["-nodefaults", "-no-reboot", "-no-user-config"] {
         arguments.push(flag.to_owned());
@@ -153,6 +160,20 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     arguments.extend(setup.machine.qemu_args.iter().cloned());
     arguments.extend(machine.extra.iter().cloned());
     Ok(arguments)
+}
+
+/// A disk of a controller: its namespace 1, 2... of an NVMe controller, what is at its port 0, 1... of an AHCI controller.
+fn attach(controller: usize, number: u32, driver: &str, disk: &Disk, add: &mut impl FnMut(&str, String)) -> Result<()> {
+    let drive = format!("disk{controller}-{number}");
+    let file = disk.image();
+    let format = disk.format();
+    add("-drive", format!("if=none,id={drive},file={},format={format},discard=unmap", text(&file)?));
+    let device = match driver.starts_with("nvme") {
+        true => format!("nvme-ns,bus=dev{controller},nsid={},drive={drive}", number + 1),
+        false => format!("ide-hd,bus=dev{controller}.{number},drive={drive}"),
+    };
+    add("-device", device);
+    Ok(())
 }
 
 /// Arguments that boot an image.
@@ -168,13 +189,18 @@ pub fn boot_from(image: &Path, boot: Boot, add: &mut impl FnMut(&str, String)) -
     Ok(())
 }
 
-/// Ports that are forwarded by a device. QEMU leads them to the first address that it gives away, 10.0.2.15; nobody else on this
-/// network is there to get it.
+/// Ports that are forwarded by a device. Without an address QEMU leads them to the first one that it gives away, 10.0.2.15; nobody
+/// else on this network is there to get it.
 fn forwards(setup: &Setup, device: &Device) -> String {
-    let by_this = |domain: &&Domain| setup.forwarded_by(domain).is_some_and(|by| by.name == device.name);
-    let all = setup.domains.iter().filter(by_this).flat_map(|domain| &domain.forward);
-    let word = |forward: &Forward| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", forward.host, forward.guest);
-    all.map(|forward| word(forward.get_ref())).collect()
+    let mut words = String::new();
+    for domain in &setup.domains {
+        let Some(route) = setup.route_to(domain).filter(|route| route.device.name == device.name) else { continue };
+        let address = route.address.map_or(String::new(), |address| address.to_string());
+        for forward in domain.forward.iter().map(toml::Spanned::get_ref) {
+            words += &format!(",hostfwd=tcp:127.0.0.1:{}-{address}:{}", forward.host, forward.guest);
+        }
+    }
+    words
 }
 
 /// The IOMMU as a QEMU device.

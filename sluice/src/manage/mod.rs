@@ -4,6 +4,7 @@ mod console;
 mod logs;
 mod look;
 mod metrics;
+mod ssh;
 mod stop;
 mod top;
 
@@ -11,6 +12,7 @@ pub use console::console;
 pub use logs::logs;
 pub use look::{devices, info, ps, report};
 pub use metrics::metrics;
+pub use ssh::ssh;
 pub use stop::{shutdown, stop};
 pub use top::top;
 

@@ -80,7 +80,11 @@ impl Info {
                 Image::Disk(disk) => disk.known_hosts(),
                 _ => None,
             },
-            forward: domain.forward.iter().map(|ports| (ports.get_ref().host, ports.get_ref().guest)).collect(),
+            forward: domain
+                .forward
+                .iter()
+                .map(|ports| (ports.get_ref().host, ports.get_ref().guest))
+                .collect(),
             devices: domain
                 .shares
                 .iter()

@@ -3,7 +3,9 @@
 mod arguments;
 mod help;
 
-pub use arguments::{RootfsArguments, RunArguments, SshArguments, StopArguments, Target, TestArguments, TopArguments, Which};
+pub use arguments::{
+    RootfsArguments, RunArguments, SshArguments, StopArguments, Target, TestArguments, TopArguments, Which,
+};
 pub use help::{command, parse};
 
 use crate::name::Name;
@@ -36,7 +38,12 @@ impl Command {
     pub const fn needs_hypervisor(&self) -> bool {
         let uses = matches!(
             self,
-            Self::Check { .. } | Self::Run(_) | Self::Image { .. } | Self::Bundle { .. } | Self::Fetch { .. } | Self::Rootfs(_)
+            Self::Check { .. }
+                | Self::Run(_)
+                | Self::Image { .. }
+                | Self::Bundle { .. }
+                | Self::Fetch { .. }
+                | Self::Rootfs(_)
         );
         uses || self.needs_sources()
     }

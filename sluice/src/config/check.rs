@@ -234,7 +234,8 @@ fn disks(setup: &Setup, source: &mut Source) {
         let Image::Disk(disk) = domain.kernel.get_ref() else { continue };
         let span = domain.kernel.span();
         if !seen.iter().any(|(other, _)| *other == disk) {
-            let message = format!("no device has the disk {disk}, from which '{}' would boot", domain.name.get_ref());
+            let message =
+                format!("no device has the disk {disk}, from which '{}' would boot", domain.name.get_ref());
             let names: Vec<String> = seen.iter().map(|(disk, _)| disk.to_string()).collect();
             let help = match names.as_slice() {
                 [] => format!("add to the device of the domain that serves it: disks = [\"{disk}\"]"),
@@ -243,7 +244,9 @@ fn disks(setup: &Setup, source: &mut Source) {
             source.complain(span, message, help);
         } else if disk.format() != "raw" {
             let message = format!("the kernel cannot be read from {disk}");
-            let help = "only raw images are read: cargo sluice rootfs NAME --from it, or give a kernel by path".to_owned();
+            let help =
+                "only raw images are read: cargo sluice rootfs NAME --from it, or give a kernel by path"
+                    .to_owned();
             source.complain(span, message, help);
         }
     }

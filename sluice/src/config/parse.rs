@@ -241,7 +241,8 @@ fn disk(value: &Spanned<DeValue>, source: &mut Source) -> Option<Spanned<Disk>> 
     if let Disk::File(path) = &disk
         && !path.is_file()
     {
-        let help = format!("give the path of an image (relative to this configuration), or a name: {NAME_HELP}");
+        let help =
+            format!("give the path of an image (relative to this configuration), or a name: {NAME_HELP}");
         source.complain(value.span(), format!("there is no file {}", path.display()), help);
         return None;
     }

@@ -99,7 +99,10 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
 /// An address of one host.
 fn parse_address(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<Ipv4Addr>> {
     let is_host = |address: &Ipv4Addr| {
-        !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast() && !address.is_loopback()
+        !address.is_unspecified()
+            && !address.is_multicast()
+            && !address.is_broadcast()
+            && !address.is_loopback()
     };
     let address = text.get_ref().parse().ok().filter(is_host);
     if address.is_none() {

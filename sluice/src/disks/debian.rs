@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -58,7 +59,9 @@ pub fn make(recipe: &Recipe) -> Result<Disk> {
     let image = disk.image();
     let shown = image.display();
     if image.exists() && !recipe.force {
-        bail!("there is a disk '{name}' already, {shown}\nhelp: choose another name; --force replaces it and loses all data on it");
+        bail!(
+            "there is a disk '{name}' already, {shown}\nhelp: choose another name; --force replaces it and loses all data on it"
+        );
     }
     needs(&["mke2fs", "debugfs", "ssh-keygen"])?;
     let base = match &recipe.from {
@@ -66,7 +69,12 @@ pub fn make(recipe: &Recipe) -> Result<Disk> {
         None => base(&recipe.suite)?,
     };
     let folder = image.parent().context("it has a folder")?;
-    std::fs::create_dir_all(folder).with_context(|| format!("could not create {}", folder.display()))?;
+    // Others could read keys in an image.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .with_context(|| format!("could not create {}", folder.display()))?;
     let step = Step::begin(format!("making the disk {name}"));
     let own = tempfile::Builder::new().prefix(".making-").tempdir_in(images())?;
     let fresh = own.path().join("disk");
@@ -87,7 +95,10 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     read.with_context(|| format!("could not read {}", from.display()))?;
     let mut command = if magic == QCOW2 {
         if !is_installed("qemu-img".as_ref()) {
-            bail!("{} is in the format qcow2, and there is no qemu-img: install Debian's qemu-utils", from.display());
+            bail!(
+                "{} is in the format qcow2, and there is no qemu-img: install Debian's qemu-utils",
+                from.display()
+            );
         }
         let mut command = Command::new("qemu-img");
         command.args(["convert", "-O", "raw", "-S", "4k"]);
@@ -112,7 +123,8 @@ fn grow(image: &Path, wanted: Option<u64>, is_ours: bool) -> Result<()> {
     let file = File::options().write(true).open(image).context("could not open the copy")?;
     file.set_len(size.next_multiple_of(1 << 20)).context("could not make the copy larger")?;
     if is_ours {
-        run(Command::new("resize2fs").arg("-f").arg(image)).context("could not make the file system larger")?;
+        run(Command::new("resize2fs").arg("-f").arg(image))
+            .context("could not make the file system larger")?;
     }
     Ok(())
 }
@@ -120,7 +132,8 @@ fn grow(image: &Path, wanted: Option<u64>, is_ours: bool) -> Result<()> {
 fn needs(programs: &[&str]) -> Result<()> {
     // Those for file systems are where only root looks.
     let is_there = |program: &str| {
-        is_installed(program.as_ref()) || ["/usr/sbin", "/sbin"].iter().any(|at| Path::new(at).join(program).is_file())
+        is_installed(program.as_ref())
+            || ["/usr/sbin", "/sbin"].iter().any(|at| Path::new(at).join(program).is_file())
     };
     match programs.iter().find(|program| !is_there(program)) {
         Some(program) => bail!("{program} is missing; setup/packages.sh installs what Sluice needs"),
@@ -131,7 +144,8 @@ fn needs(programs: &[&str]) -> Result<()> {
 /// The image that fresh disks begin with, made if the cache has none of this recipe.
 fn base(suite: &str) -> Result<PathBuf> {
     let home = root().join("guest/debian");
-    let text = std::fs::read_to_string(home.join("recipe.toml")).context("could not read guest/debian/recipe.toml")?;
+    let text = std::fs::read_to_string(home.join("recipe.toml"))
+        .context("could not read guest/debian/recipe.toml")?;
     let packages: Packages = toml::from_str(&text).context("guest/debian/recipe.toml is wrong")?;
     let mut digest = Sha256::new();
     digest.update(serde_json::to_vec(&packages)?);

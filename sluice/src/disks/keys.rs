@@ -2,7 +2,6 @@
 
 use crate::workspace::{images, run};
 use anyhow::{Context, Result};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,8 +18,6 @@ pub fn own() -> Option<PathBuf> {
 pub fn authorized() -> Result<String> {
     let key = images().join(OWN);
     if !key.is_file() {
-        let private = |path: &Path| std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        private(&images()).with_context(|| format!("could not create {}", images().display()))?;
         make(&key, "sluice")?;
     }
     let mut text = public(&key)?;

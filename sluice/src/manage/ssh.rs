@@ -92,3 +92,64 @@ fn command(arguments: &SshArguments, known: &DomainInfo, port: u16) -> Command {
     command.arg("-l").arg(&arguments.user).args(["--", "127.0.0.1"]).args(&arguments.command);
     command
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    fn words(known: &DomainInfo, typed: &[&str]) -> Vec<String> {
+        let arguments = SshArguments {
+            domain: "web".parse().unwrap(),
+            user: "root".to_owned(),
+            wait: Duration::ZERO,
+            instance: None,
+            command: typed.iter().map(|word| (*word).to_owned()).collect(),
+        };
+        let command = command(&arguments, known, 2222);
+        command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn the_host_key_of_a_disk_is_the_only_one_that_is_taken() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let known = DomainInfo { known_hosts: Some(file.path().to_owned()), ..DomainInfo::default() };
+        let words = words(&known, &[]);
+        let only = format!("UserKnownHostsFile=\"{}\"", file.path().display());
+        for option in [only.as_str(), "GlobalKnownHostsFile=none", "StrictHostKeyChecking=yes"] {
+            assert!(words.windows(2).any(|pair| pair == ["-o", option]), "{option}: {words:?}");
+        }
+        let without = super::tests::words(&DomainInfo::default(), &[]);
+        assert!(
+            !without.iter().any(|word| word.contains("KnownHosts") || word.contains("Strict")),
+            "{without:?}"
+        );
+    }
+
+    #[test]
+    fn a_command_is_for_the_guest_and_no_option_of_sshs() {
+        let words = words(&DomainInfo::default(), &["-oProxyCommand=reboot", "x"]);
+        assert!(
+            words.ends_with(&["--", "127.0.0.1", "-oProxyCommand=reboot", "x"].map(str::to_owned)),
+            "{words:?}"
+        );
+    }
+
+    #[test]
+    fn only_an_sshd_greets_like_one() {
+        let answers = |greeting: &'static [u8]| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server =
+                std::thread::spawn(move || listener.accept().unwrap().0.write_all(greeting).unwrap());
+            let said = greets(port);
+            server.join().unwrap();
+            said
+        };
+        assert!(answers(b"SSH-2.0-OpenSSH_9.2p1\r\n"));
+        // QEMU takes a connection before it knows whether the guest does.
+        assert!(!answers(b""));
+        assert!(!answers(b"HTTP/1.0 400\r\n"));
+    }
+}

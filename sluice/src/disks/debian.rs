@@ -23,6 +23,10 @@ const LEAST_SIZE: u64 = 2 << 30;
 /// How an image in QEMU's own format begins.
 const QCOW2: &[u8] = b"QFI\xfb";
 
+/// How a file system is made of an archive. The kernel mounts its own `/dev`.
+const PACK: &str = "mkdir -p root/dev && tar -C root -xf tar && rm tar && \
+                    PATH=$PATH:/usr/sbin:/sbin mke2fs -q -t ext4 -L root -m 1 -d root image \"$1\"";
+
 /// What is installed, and how: `guest/debian/recipe.toml`.
 #[derive(serde::Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
@@ -150,6 +154,7 @@ fn base(suite: &str) -> Result<PathBuf> {
     let mut digest = Sha256::new();
     digest.update(serde_json::to_vec(&packages)?);
     digest.update(suite);
+    digest.update(PACK);
     let mut files = Vec::new();
     list(&home.join("files"), &mut files)?;
     for file in &files {
@@ -215,10 +220,8 @@ fn mmdebstrap(line: &str) -> Option<Option<Position>> {
 /// Makes a file system, `image`, of the archive `tar`. fakeroot lets files belong to whom the archive says.
 fn pack(own: &Path) -> Result<()> {
     let step = Step::begin("packing the fresh system");
-    let script = "mkdir root && tar -C root -xf tar && rm tar && \
-                  PATH=$PATH:/usr/sbin:/sbin mke2fs -q -t ext4 -L root -m 1 -d root image \"$1\"";
     run(Command::new("fakeroot")
-        .args(["--", "sh", "-c", script, "sh", &format!("{}M", LEAST_SIZE >> 20)])
+        .args(["--", "sh", "-c", PACK, "sh", &format!("{}M", LEAST_SIZE >> 20)])
         .current_dir(own))?;
     step.done();
     Ok(())

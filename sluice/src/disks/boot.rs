@@ -248,8 +248,9 @@ mod tests {
         let guest = Guest::new().kernel("6.1");
         let image = guest.image(MIB);
         let file = std::fs::File::options().write(true).open(&image).unwrap();
+        let (first, last, table) = (1024 + 128 + 32, 1024 + 128 + 40, 512 + 72);
         for (at, value) in
-            [(1024 + 128 + 40, u64::MAX), (1024 + 128 + 32, u64::MAX - 1), (512 + 72, u64::MAX)]
+            [(last, 1 << 40), (last, u64::MAX), (last, 1), (first, u64::MAX - 1), (table, u64::MAX)]
         {
             file.write_all_at(&value.to_le_bytes(), at).unwrap();
             assert!(read(&image).unwrap_err().to_string().contains("has no ext4 file system"), "{at}");

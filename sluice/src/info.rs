@@ -5,6 +5,7 @@
 
 use crate::config::{self, Image, Setup, format_mac};
 use serde::{Deserialize, Serialize};
+use sluice_abi::DomainId;
 use std::path::{Path, PathBuf};
 
 /// An instance.
@@ -51,6 +52,8 @@ pub struct ShareInfo {
     pub mode: String,
     /// Station address.
     pub mac: Option<String>,
+    /// The domain that serves it, if one does.
+    pub by: Option<String>,
 }
 
 impl Info {
@@ -60,11 +63,13 @@ impl Info {
             device: share.device.get_ref().clone(),
             mode: share.mode.word().to_owned(),
             mac: share.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
+            by: None,
         };
         let virtual_device = |device: &config::virtio::Virtio| ShareInfo {
             device: device.name.get_ref().to_string(),
             mode: config::virtio::MODE.to_owned(),
             mac: device.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
+            by: Some(device.by.get_ref().clone()),
         };
         let domain = |domain: &config::Domain| DomainInfo {
             name: domain.name.get_ref().to_string(),
@@ -97,6 +102,18 @@ impl Info {
             consoles: consoles.canonicalize().unwrap_or_else(|_| consoles.to_owned()),
             domains: setup.domains.iter().map(domain).collect(),
         }
+    }
+
+    /// Who serves whom, by index.
+    pub fn serves(&self) -> Vec<(DomainId, DomainId)> {
+        let index =
+            |name: &str| self.domains.iter().position(|domain| domain.name == name).and_then(DomainId::at);
+        let mut found = Vec::new();
+        for domain in &self.domains {
+            let servers = domain.devices.iter().filter_map(|device| index(device.by.as_deref()?));
+            found.extend(servers.filter_map(|server| Some((server, index(&domain.name)?))));
+        }
+        found
     }
 
     /// What is known of a domain.

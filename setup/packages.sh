@@ -23,6 +23,9 @@ packages="$packages gcc libc6-dev"
 # Modules for guests' kernels are built with the compiler that Debian's kernels were built with; a program in the kernel's
 # headers reads ELF files.
 packages="$packages make gcc-12 libelf-dev"
+
+# Disks of guests: a Debian on them, made without privileges, and the way in.
+packages="$packages mmdebstrap uidmap fakeroot e2fsprogs openssh-client"
 compiler="rustc-web cargo-web rust-web-src rust-web-clippy rustfmt-web"
 rustc=$(command -v rustc || true)
 found=$([ -z "$rustc" ] || rustc --version 2>/dev/null | cut -d ' ' -f 2)

@@ -1,9 +1,11 @@
 //! The bundle: one newc cpio archive with the binary configuration and every kernel and initrd it names,
 //! each stored once.
 
-use crate::config::{Image, Setup};
+use crate::config::{Domain, Image, Setup, virtio};
 use crate::cpio::Archive;
+use crate::disks::{self, BootFiles, Disk};
 use crate::kernels::{self, Kernel};
+use crate::name::Name;
 use crate::rootfs;
 use anyhow::{Context, Result, bail};
 use sluice_abi::config::{self as abi, AtEnd};
@@ -27,22 +29,32 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
     // Scenarios run side by side; one of them fills the cache.
     static CACHE: Mutex<()> = Mutex::new(());
     let _one_at_a_time = CACHE.lock();
+    make_missing_disks(setup)?;
     let mut store = Store::default();
+    let mut own_releases = Vec::new();
     let mut kernels_used: BTreeMap<String, Kernel> = BTreeMap::new();
     let mut domains = Vec::new();
     for domain in &setup.domains {
         let name = domain.name.get_ref();
         let mut own_kernel = None;
-        let kernel_path = match domain.kernel.get_ref() {
-            Image::File(path) => path.clone(),
+        let mut own_ramdisk = None;
+        let kernel = match domain.kernel.get_ref() {
+            Image::File(path) => store.member("kernel", path)?,
             Image::Named(name) => {
                 let kernel = kernels::get(name)?;
                 kernels_used.insert(name.clone(), kernel.clone());
-                own_kernel.insert(kernel).image.clone()
+                store.member("kernel", &own_kernel.insert(kernel).image)?
+            }
+            Image::Disk(disk) => {
+                let files = boot_files(name, disk)?;
+                own_ramdisk = files.ramdisk.map(|bytes| store.own(format!("initrd/of-{name}"), bytes));
+                own_releases.push((format!("of disk {disk}"), files.release, String::new()));
+                store.own(format!("kernel/of-{name}"), files.kernel)
             }
         };
         let initrd = match domain.initrd.as_ref().map(|initrd| initrd.get_ref()) {
-            None => None,
+            // One from a disk is named with its kernel only.
+            None | Some(Image::Disk(_)) => own_ramdisk,
             Some(Image::File(path)) => Some(store.member("initrd", path)?),
             Some(Image::Named(rootfs)) => {
                 let Some(kernel) = &own_kernel else {
@@ -53,16 +65,16 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
         };
         domains.push(abi::Domain {
             name: name.to_string(),
-            kernel: store.member("kernel", &kernel_path)?,
+            kernel,
             initrd,
-            cmdline: format!("{extra_cmdline} {}", domain.cmdline.get_ref()).trim().to_owned(),
+            cmdline: command_line(setup, domain, extra_cmdline),
             memory: *domain.memory.get_ref(),
             vcpus: *domain.vcpus.get_ref(),
             cpus: domain.cpus.iter().map(|cpu| *cpu.get_ref()).collect(),
             paused: domain.paused,
             actions: domain.actions,
             devices: domain.shares.iter().map(|share| self::share(setup, share)).collect::<Result<_>>()?,
-            virtio: crate::config::virtio::compile(setup, domain),
+            virtio: virtio::compile(setup, domain),
             grants: domain.grants.as_ref().map_or(abi::Grants::None, |grants| *grants.get_ref()),
             control: domain.control,
         });
@@ -85,9 +97,39 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
         let content = std::fs::read(path).with_context(|| format!("could not read {}", path.display()))?;
         archive.file(member, 0o644, &content);
     }
-    let kernels =
+    for (member, content) in &store.own {
+        archive.file(member, 0o644, content);
+    }
+    let mut kernels: Vec<_> =
         kernels_used.into_iter().map(|(name, kernel)| (name, kernel.release, kernel.version)).collect();
+    kernels.extend(own_releases);
     Ok(Bundle { bytes: archive.finish(), config, kernels })
+}
+
+/// Makes the disks that the setup names and that are not there.
+fn make_missing_disks(setup: &Setup) -> Result<()> {
+    for disk in setup.devices.iter().flat_map(|device| &device.disks) {
+        if let Disk::Named(name) = disk.get_ref()
+            && !disk.get_ref().image().exists()
+        {
+            disks::make(&disks::Recipe::usual(name.clone()))?;
+        }
+    }
+    Ok(())
+}
+
+/// What a guest has in its own `/boot`.
+fn boot_files(name: &Name, disk: &Disk) -> Result<BootFiles> {
+    let files = disks::read_boot(&disk.image())?;
+    sluice_loader::check(&files.kernel)
+        .map_err(|error| anyhow::anyhow!("{error}"))
+        .with_context(|| format!("'{name}' cannot boot its own Linux {}", files.release))?;
+    Ok(files)
+}
+
+fn command_line(setup: &Setup, domain: &Domain, extra: &str) -> String {
+    let words = format!("{extra} {}{}", domain.cmdline.get_ref(), virtio::leases(setup, domain));
+    words.trim().to_owned()
 }
 
 fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
@@ -106,9 +148,16 @@ fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
 #[derive(Default)]
 struct Store {
     members: BTreeMap<PathBuf, String>,
+    /// What is in no file, by the names of members.
+    own: BTreeMap<String, Vec<u8>>,
 }
 
 impl Store {
+    fn own(&mut self, member: String, content: Vec<u8>) -> String {
+        self.own.insert(member.clone(), content);
+        member
+    }
+
     fn member(&mut self, kind: &str, path: &Path) -> Result<String> {
         let path = path.canonicalize().with_context(|| format!("could not find {}", path.display()))?;
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,8 +1,10 @@
-//! Domains are asked to power off by themselves, as by their power button, until they have.
+//! Domains are asked to power off by themselves, as by their power button, until they have. One that serves others is asked when those
+//! are off: they write to their disks to the end.
 
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
 use sluice_abi::report::DomainState;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A guest that has not ended is asked again: while it boots it does not listen yet.
@@ -14,9 +16,14 @@ const LONG: Duration = Duration::from_secs(10);
 /// Asks domains to power off.
 pub struct Ending {
     began: Instant,
-    asked: Option<Instant>,
+    /// When each was asked last.
+    asked: BTreeMap<DomainId, Instant>,
+    serves: Vec<Serves>,
     said: bool,
 }
+
+/// A domain, and one that it serves.
+pub type Serves = (DomainId, DomainId);
 
 /// Something of it may still run, or will.
 const fn is_awake(state: DomainState) -> bool {
@@ -25,8 +32,8 @@ const fn is_awake(state: DomainState) -> bool {
 
 impl Ending {
     /// Begins; nobody has been asked yet.
-    pub fn begin() -> Self {
-        Self { began: Instant::now(), asked: None, said: false }
+    pub fn begin(serves: Vec<Serves>) -> Self {
+        Self { began: Instant::now(), asked: BTreeMap::new(), serves, said: false }
     }
 
     /// How long it has taken so far.
@@ -37,18 +44,31 @@ impl Ending {
     /// What must be sent now, for domains by index and state; nothing more when none of them runs. One that is paused could not
     /// listen, and goes on first.
     pub fn commands(&mut self, domains: &[(DomainId, DomainState)]) -> Vec<Command> {
-        if self.asked.is_some_and(|asked| asked.elapsed() < AGAIN) {
-            return Vec::new();
-        }
-        self.asked = Some(Instant::now());
         let mut commands = Vec::new();
         for (index, state) in domains.iter().filter(|(_, state)| is_awake(*state)) {
+            let is_recent = self.asked.get(index).is_some_and(|asked| asked.elapsed() < AGAIN);
+            if is_recent || self.is_needed(*index, domains) {
+                continue;
+            }
+            self.asked.insert(*index, Instant::now());
             if *state == DomainState::Paused {
                 commands.push(Command::Resume(*index));
             }
             commands.push(Command::Stop(*index));
         }
         commands
+    }
+
+    /// It serves one of these that still runs.
+    fn is_needed(&self, server: DomainId, domains: &[(DomainId, DomainState)]) -> bool {
+        let clients = self.serves.iter().filter(|(by, _)| *by == server).map(|(_, client)| client);
+        let mut states = clients.filter_map(|client| domains.iter().find(|(id, _)| id == client));
+        states.any(|(id, state)| *id != server && is_awake(*state))
+    }
+
+    /// It has been asked.
+    pub fn has_asked(&self, domain: DomainId) -> bool {
+        self.asked.contains_key(&domain)
     }
 
     /// None of these runs.
@@ -77,7 +97,7 @@ mod tests {
 
     #[test]
     fn those_that_run_are_asked_and_asked_again() {
-        let mut ending = Ending::begin();
+        let mut ending = Ending::begin(Vec::new());
         let domains = [
             (DomainId(0), Running),
             (DomainId(1), PoweredOff),
@@ -94,15 +114,32 @@ mod tests {
         ];
         assert_eq!(ending.commands(&domains), asked);
         assert_eq!(ending.commands(&domains), []);
-        ending.asked = ending.asked.and_then(|asked| asked.checked_sub(AGAIN));
+        ending.asked.values_mut().for_each(|asked| *asked = asked.checked_sub(AGAIN).unwrap());
         assert_eq!(ending.commands(&domains), asked);
         assert!(Ending::is_over(&domains[1..2]) && Ending::is_over(&domains[3..4]));
         assert!(!Ending::is_over(&domains[4..]), "it would be started again");
     }
 
     #[test]
+    fn one_that_serves_others_is_asked_when_they_are_off() {
+        let (driver, web, files) = (DomainId(0), DomainId(1), DomainId(2));
+        let mut ending = Ending::begin(vec![(driver, web), (driver, files)]);
+        let mut domains = [(driver, Running), (web, Running), (files, Paused)];
+        let asked = [Command::Stop(web), Command::Resume(files), Command::Stop(files)];
+        assert_eq!(ending.commands(&domains), asked);
+        assert!(ending.has_asked(web) && !ending.has_asked(driver));
+        domains[1].1 = PoweredOff;
+        assert_eq!(ending.commands(&domains), []);
+        domains[2].1 = PoweredOff;
+        assert_eq!(ending.commands(&domains), [Command::Stop(driver)], "at once");
+        // Who is meant alone is asked, whoever it serves.
+        let mut ending = Ending::begin(vec![(driver, web)]);
+        assert_eq!(ending.commands(&domains[..1]), [Command::Stop(driver)]);
+    }
+
+    #[test]
     fn one_that_does_not_react_is_named_once() {
-        let mut ending = Ending::begin();
+        let mut ending = Ending::begin(Vec::new());
         assert_eq!(ending.complaint(&["alice"]), None);
         ending.began = ending.began.checked_sub(LONG).unwrap();
         assert!(ending.complaint(&["alice"]).unwrap().starts_with("alice does not react"));

@@ -5,6 +5,7 @@
 
 use crate::config::{self, Image, Setup, format_mac};
 use serde::{Deserialize, Serialize};
+use sluice_abi::DomainId;
 use std::path::{Path, PathBuf};
 
 /// An instance.
@@ -33,6 +34,10 @@ pub struct DomainInfo {
     pub vcpus: u8,
     /// Its network address, as it said itself: words of a guest.
     pub address: Option<String>,
+    /// The file with its sshd's host key, where Sluice made its disk.
+    pub known_hosts: Option<PathBuf>,
+    /// TCP ports of this machine's 127.0.0.1, each with the one of the guest's that it leads to.
+    pub forward: Vec<(u16, u16)>,
     /// Its devices.
     pub devices: Vec<ShareInfo>,
 }
@@ -47,6 +52,8 @@ pub struct ShareInfo {
     pub mode: String,
     /// Station address.
     pub mac: Option<String>,
+    /// The domain that serves it, if one does.
+    pub by: Option<String>,
 }
 
 impl Info {
@@ -56,21 +63,33 @@ impl Info {
             device: share.device.get_ref().clone(),
             mode: share.mode.word().to_owned(),
             mac: share.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
+            by: None,
         };
         let virtual_device = |device: &config::virtio::Virtio| ShareInfo {
             device: device.name.get_ref().to_string(),
             mode: config::virtio::MODE.to_owned(),
             mac: device.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
+            by: Some(device.by.get_ref().clone()),
         };
         let domain = |domain: &config::Domain| DomainInfo {
             name: domain.name.get_ref().to_string(),
             kernel: match domain.kernel.get_ref() {
                 Image::Named(name) => name.clone(),
                 Image::File(path) => path.display().to_string(),
+                Image::Disk(disk) => format!("disk {disk}"),
             },
             memory: *domain.memory.get_ref(),
             vcpus: *domain.vcpus.get_ref(),
-            address: None,
+            address: domain.address().map(|address| address.to_string()),
+            known_hosts: match domain.kernel.get_ref() {
+                Image::Disk(disk) => disk.known_hosts(),
+                _ => None,
+            },
+            forward: domain
+                .forward
+                .iter()
+                .map(|ports| (ports.get_ref().host, ports.get_ref().guest))
+                .collect(),
             devices: domain
                 .shares
                 .iter()
@@ -83,6 +102,18 @@ impl Info {
             consoles: consoles.canonicalize().unwrap_or_else(|_| consoles.to_owned()),
             domains: setup.domains.iter().map(domain).collect(),
         }
+    }
+
+    /// Who serves whom, by index.
+    pub fn serves(&self) -> Vec<(DomainId, DomainId)> {
+        let index =
+            |name: &str| self.domains.iter().position(|domain| domain.name == name).and_then(DomainId::at);
+        let mut found = Vec::new();
+        for domain in &self.domains {
+            let servers = domain.devices.iter().filter_map(|device| index(device.by.as_deref()?));
+            found.extend(servers.filter_map(|server| Some((server, index(&domain.name)?))));
+        }
+        found
     }
 
     /// What is known of a domain.

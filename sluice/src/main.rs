@@ -3,6 +3,7 @@
 //!
 //! - [`config`] is what the user writes; [`bundle`] what the hypervisor reads, with [`kernels`] and
 //!   [`rootfs`] from Debian [`packages`].
+//! - [`disks`] are what guests keep between runs.
 //! - [`image`] builds the hypervisor; [`qemu`] is the emulated machine; [`session`] one run of it,
 //!   [`outcome`] what came of it; [`logs`] and [`document`] are what a run leaves behind.
 //! - [`name`] is what may become part of a path, [`claim`] a directory whose files are this process's to remove;
@@ -27,6 +28,7 @@ mod control;
 mod control_domain;
 mod cpio;
 mod detached;
+mod disks;
 mod document;
 mod ending;
 mod image;
@@ -122,6 +124,8 @@ fn dispatch(command: Command) -> Result<Status> {
             output::print(format_args!("{}\n", image::hypervisor(&features)?.display()))?;
         }
         Command::Fetch { kernels, json } => fetch(&kernels, json)?,
+        Command::Rootfs(arguments) => rootfs_command(arguments)?,
+        Command::Ssh(arguments) => manage::ssh(&arguments)?,
         Command::Serve { port } => {
             let server = server::Server::start(port)?;
             output::print(format_args!(
@@ -176,6 +180,15 @@ fn dispatch(command: Command) -> Result<Status> {
         }
     }
     Ok(Status::Ok)
+}
+
+fn rootfs_command(arguments: cli::RootfsArguments) -> Result<()> {
+    let cli::RootfsArguments { name, suite, size, from, force } = arguments;
+    let disk = disks::make(&disks::Recipe { name: name.clone(), suite, size, from, force })?;
+    output::print(format_args!(
+        "{}: in a configuration it is the disk '{name}' (examples/servers.toml)\n",
+        workspace::shortened(&disk.image()).display()
+    ))
 }
 
 /// Writes a page for the command and one for each of its commands.

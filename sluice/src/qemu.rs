@@ -1,6 +1,7 @@
 //! The emulated machine: QEMU's command line for a setup, and what its end means.
 
-use crate::config::{Device, Domain, Forward, Iommu, Setup};
+use crate::config::{Device, Iommu, Setup};
+use crate::disks::Disk;
 use crate::workspace::{self, not_found};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -144,7 +145,13 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
             add("-netdev", format!("{},id=net{index}{options}", net.mode));
             properties += &format!(",netdev=net{index}");
         }
+        if !device.disks.is_empty() && properties.starts_with("nvme,") && !properties.contains("serial=") {
+            properties += &format!(",serial={}", device.name.get_ref());
+        }
         add("-device", properties);
+        for (number, disk) in (0..).zip(&device.disks) {
+            attach(index, number, qemu.get_ref(), disk.get_ref(), &mut add)?;
+        }
     }
     for flag in ["-nodefaults", "-no-reboot", "-no-user-config"] {
         arguments.push(flag.to_owned());
@@ -153,6 +160,26 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     arguments.extend(setup.machine.qemu_args.iter().cloned());
     arguments.extend(machine.extra.iter().cloned());
     Ok(arguments)
+}
+
+/// A disk of a controller: its namespace 1, 2... of an NVMe controller, what is at its port 0, 1... of an AHCI controller.
+fn attach(
+    controller: usize,
+    number: u32,
+    driver: &str,
+    disk: &Disk,
+    add: &mut impl FnMut(&str, String),
+) -> Result<()> {
+    let drive = format!("disk{controller}-{number}");
+    let file = disk.image();
+    let format = disk.format();
+    add("-drive", format!("if=none,id={drive},file={},format={format},discard=unmap", text(&file)?));
+    let device = match driver.starts_with("nvme") {
+        true => format!("nvme-ns,bus=dev{controller},nsid={},drive={drive}", number + 1),
+        false => format!("ide-hd,bus=dev{controller}.{number},drive={drive}"),
+    };
+    add("-device", device);
+    Ok(())
 }
 
 /// Arguments that boot an image.
@@ -168,13 +195,20 @@ pub fn boot_from(image: &Path, boot: Boot, add: &mut impl FnMut(&str, String)) -
     Ok(())
 }
 
-/// Ports that are forwarded by a device. QEMU leads them to the first address that it gives away, 10.0.2.15; nobody else on this
-/// network is there to get it.
+/// Ports that are forwarded by a device. Without an address QEMU leads them to the first one that it gives away, 10.0.2.15; nobody
+/// else on this network is there to get it.
 fn forwards(setup: &Setup, device: &Device) -> String {
-    let by_this = |domain: &&Domain| setup.forwarded_by(domain).is_some_and(|by| by.name == device.name);
-    let all = setup.domains.iter().filter(by_this).flat_map(|domain| &domain.forward);
-    let word = |forward: &Forward| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", forward.host, forward.guest);
-    all.map(|forward| word(forward.get_ref())).collect()
+    let mut words = String::new();
+    for domain in &setup.domains {
+        let Some(route) = setup.route_to(domain).filter(|route| route.device.name == device.name) else {
+            continue;
+        };
+        let address = route.address.map_or(String::new(), |address| address.to_string());
+        for forward in domain.forward.iter().map(toml::Spanned::get_ref) {
+            words += &format!(",hostfwd=tcp:127.0.0.1:{}-{address}:{}", forward.host, forward.guest);
+        }
+    }
+    words
 }
 
 /// The IOMMU as a QEMU device.
@@ -263,6 +297,41 @@ mod tests {
         let setup = crate::config::load_text(Path::new("test.toml"), text).unwrap();
         let ports = forwards(&setup, &setup.devices[0]);
         assert_eq!(ports, ",hostfwd=tcp:127.0.0.1:2222-:22,hostfwd=tcp:127.0.0.1:8080-:80");
+    }
+
+    #[test]
+    fn disks_follow_their_controller() {
+        let with_disks = |driver: &str| {
+            let text = format!(
+                "[device.d]\npci = \"1:1\"\nqemu = \"{driver}\"\ndisks = [\"web\", \"files\"]\n[domain.a]\n\
+                 kernel = \"debian-6.1\"\nmemory = \"64MiB\"\n"
+            );
+            let text = text.replace("1:1", "8086:2922");
+            let setup = crate::config::load_text(Path::new("test.toml"), &text).unwrap();
+            let loaded = Loaded::Files(Path::new("elf"), Path::new("bundle"));
+            let (log, channel) = (Path::new("log"), Path::new("channel"));
+            let machine =
+                Machine { loaded, log, channel, accel: Accel::Tcg, cpus: 1, icount: false, extra: &[] };
+            arguments(&setup, &machine).unwrap()
+        };
+        let nvme = with_disks("nvme");
+        let at = nvme.iter().position(|word| word == "nvme,id=dev0,serial=d").unwrap();
+        assert_eq!(nvme[at + 3], "-device");
+        assert_eq!(nvme[at + 4], "nvme-ns,bus=dev0,nsid=1,drive=disk0-0");
+        assert!(nvme[at + 2].ends_with("images/web/disk.raw,format=raw,discard=unmap"), "{}", nvme[at + 2]);
+        assert!(nvme.contains(&"nvme-ns,bus=dev0,nsid=2,drive=disk0-1".to_owned()));
+        assert!(with_disks("ich9-ahci").contains(&"ide-hd,bus=dev0.1,drive=disk0-1".to_owned()));
+    }
+
+    #[test]
+    fn ports_lead_to_an_address_that_is_known() {
+        let text = "[device.nic0]\nqemu = \"e1000\"\nnet = \"user\"\n[domain.d]\nkernel = \"debian-6.1\"\n\
+             memory = \"64MiB\"\ndevices = [{ use = \"nic0\", mode = \"passthrough\" }]\n[domain.a]\n\
+             kernel = \"debian-6.1\"\nmemory = \"64MiB\"\nforward = [\"2222:22\"]\ngrants = \"all\"\n\
+             devices = [{ mode = \"virtio\", type = \"net\", by = \"d\", source = \"br0\", \
+             mac = \"52:54:00:00:00:0a\", address = \"10.0.2.130\" }]\n";
+        let setup = crate::config::load_text(Path::new("test.toml"), text).unwrap();
+        assert_eq!(forwards(&setup, &setup.devices[0]), ",hostfwd=tcp:127.0.0.1:2222-10.0.2.130:22");
     }
 
     #[test]

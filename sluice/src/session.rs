@@ -8,7 +8,7 @@ use crate::claim::{Claim, Member};
 use crate::config::{Setup, server_words};
 use crate::console::{BoundedFile, LineBuffer};
 use crate::control::Instance;
-use crate::ending::Ending;
+use crate::ending::{Ending, Serves};
 use crate::image;
 use crate::info::Info;
 use crate::interrupt;
@@ -150,6 +150,7 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     if options.screen {
         session.monitor = Some(Monitor::connect(&instance.monitor())?);
     }
+    session.serves = info.serves();
     let mut watch = Watch::new(observer, &instance, info);
     let ended = session.follow(&inputs, &mut child, powered_on, &mut watch)?;
     let complaints = complaints.join().unwrap_or_default();
@@ -257,6 +258,8 @@ struct Session {
     report: Option<Report>,
     said_hello: bool,
     finished: bool,
+    /// Who serves whom.
+    serves: Vec<Serves>,
     /// The user wants it to end.
     ending: Option<Ending>,
     /// The machine was told to go off.
@@ -284,6 +287,7 @@ impl Session {
             report: None,
             said_hello: false,
             finished: false,
+            serves: Vec::new(),
             ending: None,
             switched_off: false,
         }
@@ -353,7 +357,7 @@ impl Session {
     fn end_in_order(&mut self, observer: &mut dyn Observer, steer: &mut Steer) {
         let ending = self.ending.get_or_insert_with(|| {
             observer.warning("the guests are asked to power off; Ctrl-C again ends them at once");
-            Ending::begin()
+            Ending::begin(self.serves.clone())
         });
         let states: Vec<(DomainId, DomainState)> =
             (0..).map(DomainId).zip(&self.guests).map(|(id, live)| (id, live.guest.state)).collect();
@@ -364,8 +368,9 @@ impl Session {
             return;
         }
         ending.commands(&states).into_iter().for_each(|command| steer.send(command));
-        let running = self.guests.iter().filter(|live| !live.guest.state.is_ended());
-        let running: Vec<&str> = running.map(|live| live.guest.name.as_str()).collect();
+        let running = (0..).map(DomainId).zip(&self.guests);
+        let running = running.filter(|(id, live)| !live.guest.state.is_ended() && ending.has_asked(*id));
+        let running: Vec<&str> = running.map(|(_, live)| live.guest.name.as_str()).collect();
         if let Some(complaint) = ending.complaint(&running) {
             observer.warning(&complaint);
         }

@@ -22,7 +22,9 @@ pub fn summary(outcome: &Outcome) -> String {
     text += &iommu::summary(report);
     text += &refusals(report);
     for (name, release, version) in &outcome.kernels {
-        let _ = writeln!(text, "\nkernel {name}: Linux {release}, Debian package {version}");
+        // What a guest installed itself is known by its file only.
+        let package = if version.is_empty() { String::new() } else { format!(", Debian package {version}") };
+        let _ = writeln!(text, "\nkernel {name}: Linux {release}{package}");
     }
     let verdict = match outcome.status {
         Status::Ok => "ok: every guest did its job and powered off; the hypervisor saw no fault",

@@ -77,6 +77,19 @@ pub fn cache() -> PathBuf {
     if installed_hypervisor().is_some() { own("XDG_CACHE_HOME", ".cache") } else { root().join("cache") }
 }
 
+/// Where disks of guests are kept: `$SLUICE_IMAGES`, or `images/` in the source tree; where that is not the user's, in `~/.local/share`.
+/// Unlike the cache it holds what cannot be made again.
+pub fn images() -> PathBuf {
+    if let Some(images) = std::env::var_os("SLUICE_IMAGES") {
+        return PathBuf::from(images);
+    }
+    if installed_hypervisor().is_some() {
+        own("XDG_DATA_HOME", ".local/share").join("images")
+    } else {
+        root().join("images")
+    }
+}
+
 /// QEMU: `$SLUICE_QEMU` names another one than the system's.
 pub fn qemu() -> OsString {
     std::env::var_os("SLUICE_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())

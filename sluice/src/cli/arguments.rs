@@ -67,6 +67,44 @@ pub struct StopArguments {
     pub instance: Option<Name>,
 }
 
+/// Arguments of `rootfs`.
+#[derive(Debug, Args)]
+pub struct RootfsArguments {
+    /// What the disk is called, and the system on it
+    pub name: Name,
+    /// Debian's release
+    #[arg(long, default_value = "bookworm", value_parser = ["bookworm", "trixie"])]
+    pub suite: String,
+    /// Its size; what is empty takes no room [default: 4GiB, or as large as the image that it begins with]
+    #[arg(long, value_parser = size)]
+    pub size: Option<u64>,
+    /// Begin with this image (raw or qcow2), such as Debian's for clouds, instead of a fresh Debian
+    #[arg(long, value_name = "IMAGE", conflicts_with = "suite")]
+    pub from: Option<PathBuf>,
+    /// Replace a disk of this name, and lose all data on it
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `ssh`.
+#[derive(Debug, Args)]
+pub struct SshArguments {
+    /// Domain
+    pub domain: Name,
+    /// Who to log in as
+    #[arg(long, default_value = "root")]
+    pub user: String,
+    /// Wait at most so long for the domain's sshd; 0: do not wait
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds_or_none, allow_negative_numbers = true)]
+    pub wait: Duration,
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+    /// Command to run there instead of a shell
+    #[arg(trailing_var_arg = true)]
+    pub command: Vec<String>,
+}
+
 /// Arguments of `top`.
 #[derive(Debug, Args)]
 pub struct TopArguments {

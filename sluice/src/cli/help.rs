@@ -8,7 +8,7 @@ use std::fmt::Write;
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["run", "attach", "check", "shutdown", "control"]),
     ("Look", &["ps", "info", "top", "logs", "devices", "report", "metrics"]),
-    ("Steer", &["create", "start", "stop", "pause", "resume", "restart", "destroy", "console"]),
+    ("Steer", &["create", "start", "stop", "pause", "resume", "restart", "destroy", "console", "ssh"]),
     (
         "Build and test",
         &[
@@ -16,6 +16,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "image",
             "bundle",
             "fetch",
+            "rootfs",
             "serve",
             "test",
             "bench",

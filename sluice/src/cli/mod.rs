@@ -3,7 +3,9 @@
 mod arguments;
 mod help;
 
-pub use arguments::{RunArguments, StopArguments, Target, TestArguments, TopArguments, Which};
+pub use arguments::{
+    RootfsArguments, RunArguments, SshArguments, StopArguments, Target, TestArguments, TopArguments, Which,
+};
 pub use help::{command, parse};
 
 use crate::name::Name;
@@ -36,7 +38,12 @@ impl Command {
     pub const fn needs_hypervisor(&self) -> bool {
         let uses = matches!(
             self,
-            Self::Check { .. } | Self::Run(_) | Self::Image { .. } | Self::Bundle { .. } | Self::Fetch { .. }
+            Self::Check { .. }
+                | Self::Run(_)
+                | Self::Image { .. }
+                | Self::Bundle { .. }
+                | Self::Fetch { .. }
+                | Self::Rootfs(_)
         );
         uses || self.needs_sources()
     }
@@ -116,6 +123,22 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Make a disk with a Debian for a guest: systemd, sshd, your keys
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice rootfs web\n",
+        "  cargo sluice rootfs db --suite trixie --size 20GiB\n",
+        "  cargo sluice rootfs cloud --from debian-12-generic-amd64.raw\n\n",
+        "It is kept in images/NAME, and never replaced without --force. Who may log in as root: this checkout's own key, and those in\n",
+        "~/.ssh/*.pub. Installing Debian takes a minute, once; each further disk is a copy."))]
+    Rootfs(RootfsArguments),
+    /// Log in to a domain, or run a command there
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice ssh web\n",
+        "  cargo sluice ssh web -- apt-get install nginx\n\n",
+        "The domain needs a port that leads to its port 22: forward = [\"2222:22\"]. Its sshd is waited for."))]
+    Ssh(SshArguments),
     /// Serve the test guests' downloads and uploads, for runs started by hand
     #[command(after_help = concat!(
         "Example:\n  cargo sluice serve --port 8080\n",

@@ -4,6 +4,7 @@
 use super::diagnostic::Source;
 use super::walk::suggestion;
 use super::{Domain, Image, Iommu, Setup, Share, format_mac, human_size, refusals, server_words, virtio};
+use crate::disks::Disk;
 use sluice_abi::config::{MAX_DOMAINS, Mode, NicModel, Select};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
@@ -40,6 +41,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
     memory_fits(setup, source);
     devices(setup, source);
     station_addresses(setup, source);
+    disks(setup, source);
     virtio::check(setup, source);
     qemu_devices(setup, source);
     forwarded(setup, source);
@@ -56,10 +58,10 @@ fn forwarded(setup: &Setup, source: &mut Source) {
                 source.complain(forward.span(), message, "use another port of this machine".to_owned());
             }
             seen.push((host, name));
-            if setup.forwarded_by(domain).is_none() {
+            if setup.route_to(domain).is_none() {
                 let message = format!("no port can be forwarded to '{name}'");
-                let help = "it needs a device for itself with net = \"user\": where several guests share a card, which of them has \
-                            which address is not known before";
+                let help = "it needs a device for itself with net = \"user\", or a virtual card with an address = \"10.0.2.130\" by a \
+                            domain that has one: where several guests share a card, which of them has which address is not known before";
                 source.complain(forward.span(), message, help.to_owned());
             }
         }
@@ -75,14 +77,15 @@ fn machine(setup: &Setup, source: &mut Source) {
     }
 }
 
-fn command_line(domain: &Domain, source: &mut Source) {
+fn command_line(domain: &Domain, setup: &Setup, source: &mut Source) {
     let (text, span) = (domain.cmdline.get_ref(), domain.cmdline.span());
     if let Some(control) = text.chars().find(|character| character.is_control()) {
         let message = format!("a command line cannot have the control character {control:?}");
         source.complain(span, message, "words are separated by single spaces".to_owned());
         return;
     }
-    let longest = LONGEST_CMDLINE - server_words(u16::MAX).len() - 1;
+    let added = server_words(u16::MAX).len() + 1 + virtio::leases(setup, domain).len();
+    let longest = LONGEST_CMDLINE.saturating_sub(added);
     if text.len() > longest {
         let message = format!("a command line of {} bytes is too long", text.len());
         source.complain(
@@ -98,8 +101,8 @@ fn own_values(domain: &Domain, setup: &Setup, source: &mut Source) {
         let help = "choose another name: sluice.log is the hypervisor's, and each guest's console goes to <name>.log";
         source.complain(domain.name.span(), "a domain cannot be called 'sluice'", help.to_owned());
     }
-    command_line(domain, source);
-    if let (Some(initrd), Image::File(_)) = (&domain.initrd, domain.kernel.get_ref())
+    command_line(domain, setup, source);
+    if let (Some(initrd), Image::File(_) | Image::Disk(_)) = (&domain.initrd, domain.kernel.get_ref())
         && let Image::Named(name) = initrd.get_ref()
     {
         let message = format!("'{name}' needs modules of a kernel by name");
@@ -199,6 +202,52 @@ fn devices(setup: &Setup, source: &mut Source) {
                 let help = "only one guest can own it; share it with mode = \"vpio\" or \"emulated\", or add a second device";
                 source.complain(share.device.span(), message, help.to_owned());
             }
+        }
+    }
+}
+
+/// QEMU's devices on which `run` puts disks.
+pub fn is_disk_controller(driver: &str) -> bool {
+    driver == "nvme" || driver.ends_with("ahci")
+}
+
+/// Each disk is in one place, and the kernel of a guest is from one of them.
+fn disks(setup: &Setup, source: &mut Source) {
+    let mut seen: Vec<(&Disk, &str)> = Vec::new();
+    for device in &setup.devices {
+        let name = device.name.get_ref();
+        for disk in &device.disks {
+            if let Some((_, other)) = seen.iter().find(|(other, _)| *other == disk.get_ref()) {
+                let message = format!("the disk {} is on '{other}' already", disk.get_ref());
+                let help = "two guests that write to one disk destroy what is on it: make another with cargo sluice rootfs";
+                source.complain(disk.span(), message, help.to_owned());
+            }
+            seen.push((disk.get_ref(), name));
+        }
+        let driver = device.qemu.as_ref().and_then(|qemu| qemu.get_ref().split(',').next());
+        if let (Some(disk), false) = (device.disks.first(), driver.is_some_and(is_disk_controller)) {
+            let message = format!("'{name}' is no controller of disks that `run` emulates");
+            source.complain(disk.span(), message, "use qemu = \"nvme\" or qemu = \"ich9-ahci\"".to_owned());
+        }
+    }
+    for domain in &setup.domains {
+        let Image::Disk(disk) = domain.kernel.get_ref() else { continue };
+        let span = domain.kernel.span();
+        if !seen.iter().any(|(other, _)| *other == disk) {
+            let message =
+                format!("no device has the disk {disk}, from which '{}' would boot", domain.name.get_ref());
+            let names: Vec<String> = seen.iter().map(|(disk, _)| disk.to_string()).collect();
+            let help = match names.as_slice() {
+                [] => format!("add to the device of the domain that serves it: disks = [\"{disk}\"]"),
+                names => suggestion(&disk.to_string(), names),
+            };
+            source.complain(span, message, help);
+        } else if disk.format() != "raw" {
+            let message = format!("the kernel cannot be read from {disk}");
+            let help =
+                "only raw images are read: cargo sluice rootfs NAME --from it, or give a kernel by path"
+                    .to_owned();
+            source.complain(span, message, help);
         }
     }
 }

@@ -38,7 +38,7 @@ const RAMDISK_MAGICS: [&[u8]; 10] = [
 pub fn check(setup: &Setup, source: &mut Source) {
     for domain in &setup.domains {
         let initrd = domain.initrd.as_ref().and_then(|initrd| ramdisk(initrd, source));
-        kernel(domain, initrd.as_deref(), source);
+        kernel(setup, domain, initrd.as_deref(), source);
     }
     devices(&setup.devices, source);
 }
@@ -91,11 +91,12 @@ fn ram(memory: u64) -> Vec<RamRange> {
 }
 
 /// Loads the kernel as the hypervisor will, into no memory at all.
-fn kernel(domain: &Domain, initrd: Option<&[u8]>, source: &mut Source) {
+fn kernel(setup: &Setup, domain: &Domain, initrd: Option<&[u8]>, source: &mut Source) {
     let Some(kernel) = read(&domain.kernel, source) else { return };
     let Image::File(path) = domain.kernel.get_ref() else { return };
     let (name, memory) = (domain.name.get_ref(), *domain.memory.get_ref());
-    let cmdline = format!("{} {}", server_words(u16::MAX), domain.cmdline.get_ref());
+    let leases = super::virtio::leases(setup, domain);
+    let cmdline = format!("{} {}{leases}", server_words(u16::MAX), domain.cmdline.get_ref());
     let ram = ram(memory);
     let parameters = Parameters { initrd, cmdline: &cmdline, ram: &ram, rsdp: None };
     // Where a domain's memory is where it physically is, only the hypervisor knows what fits.

@@ -16,12 +16,14 @@ mod walk;
 pub use diagnostic::ConfigError;
 pub use parse::parse_size;
 
+use crate::disks::Disk;
 use crate::name::Name;
 use diagnostic::Source;
 use sluice_abi::config::{
     Actions, AtEnd, Attachment, Emulated, Grants, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
 };
 use std::io::Read;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -95,9 +97,21 @@ impl Setup {
         }
     }
 
-    /// The device by which ports are forwarded to a guest: on the user network, and nobody else's, since QEMU does not know which of
-    /// several guests behind a card has which address.
-    pub fn forwarded_by(&self, domain: &Domain) -> Option<&Device> {
+    /// How ports are forwarded to a guest: by a card on the user network that is its own, or its server's if it has a known address
+    /// there. QEMU does not know which of several guests behind a card has which address.
+    pub fn route_to(&self, domain: &Domain) -> Option<Route<'_>> {
+        if let Some(device) = self.own_card(domain) {
+            return Some(Route { device, address: None });
+        }
+        domain.virtio.iter().find_map(|device| {
+            let address = *device.address.as_ref()?.get_ref();
+            let server = self.domains.iter().find(|other| &**other.name.get_ref() == device.by.get_ref())?;
+            Some(Route { device: self.own_card(server)?, address: Some(address) })
+        })
+    }
+
+    /// A guest's card on the user network, if nobody shares it.
+    fn own_card(&self, domain: &Domain) -> Option<&Device> {
         let is_shared = |name: &str| {
             let users = self.domains.iter().flat_map(|domain| &domain.shares);
             users.filter(|share| share.device.get_ref() == name).count() > 1
@@ -131,6 +145,13 @@ impl Setup {
     }
 }
 
+impl Domain {
+    /// The address that its server gives it, if the file says one.
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        self.virtio.iter().find_map(|device| device.address.as_ref().map(|address| *address.get_ref()))
+    }
+}
+
 /// A physical device that guests share.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -142,6 +163,16 @@ pub struct Device {
     pub qemu: Option<Spanned<String>>,
     /// How a NIC is connected.
     pub net: Option<Net>,
+    /// What is on it, if it is a disk controller: its first disk, its second...
+    pub disks: Vec<Spanned<Disk>>,
+}
+
+/// What leads from this host to a guest.
+pub struct Route<'s> {
+    /// The NIC, on QEMU's user network.
+    pub device: &'s Device,
+    /// The guest's address; without one, the first that QEMU gives away.
+    pub address: Option<Ipv4Addr>,
 }
 
 /// How an emulated NIC is connected.
@@ -160,7 +191,7 @@ pub struct Domain {
     pub name: Spanned<Name>,
     /// Kernel.
     pub kernel: Spanned<Image>,
-    /// Initial ramdisk.
+    /// Initial ramdisk; of a kernel from a disk, the one that belongs to it there, if the file names none.
     pub initrd: Option<Spanned<Image>>,
     /// Kernel command line.
     pub cmdline: Spanned<String>,
@@ -251,6 +282,8 @@ pub enum Image {
     Named(String),
     /// A file of the user's.
     File(PathBuf),
+    /// What the guest itself has in `/boot`, on this disk.
+    Disk(Disk),
 }
 
 /// What the command line says about the emulated machine, instead of the file.

@@ -6,6 +6,7 @@ use super::values::{self, NAME_HELP};
 use super::virtio;
 use super::walk::{Walk, kind, suggestion};
 use super::{Device, Domain, Forward, Image, Iommu, Machine, Net, Setup, Share};
+use crate::disks::Disk;
 use crate::name::Name;
 use crate::{kernels, rootfs};
 use sluice_abi::config::{Action, Actions, AtEnd, Mode, NicModel, Select};
@@ -108,6 +109,8 @@ fn device(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<
     let nth = walk.number("nth", 0..=31, source);
     let qemu = walk.string("qemu", source);
     let net = walk.value("net").and_then(|value| net(value, source));
+    let disks: Vec<Spanned<Disk>> =
+        walk.list("disks", source).into_iter().filter_map(|value| disk(value, source)).collect();
     let known = qemu.as_ref().and_then(|text| {
         let driver = text.get_ref().split(',').next()?;
         QEMU_DEVICES.into_iter().find(|(known, ..)| *known == driver)
@@ -135,7 +138,7 @@ fn device(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<
         }
     };
     walk.finish(source);
-    Some(Device { name, select: select?, qemu, net })
+    Some(Device { name, select: select?, qemu, net, disks })
 }
 
 fn net(value: &Spanned<DeValue>, source: &mut Source) -> Option<Net> {
@@ -167,11 +170,25 @@ fn net(value: &Spanned<DeValue>, source: &mut Source) -> Option<Net> {
 }
 
 fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> Option<Domain> {
-    let kernel = walk.string("kernel", source);
-    if kernel.is_none() && walk.value("kernel").is_none() {
-        walk.missing(source, "kernel", "kernel = \"debian-6.1\", or a path to a kernel of yours");
-    }
-    let kernel = kernel.and_then(|text| image(text, "kernel", &kernels::names(), source));
+    let kernel = match walk.value("kernel").map(|value| (value, value.get_ref())) {
+        None => {
+            walk.missing(source, "kernel", "kernel = \"debian-6.1\", or a path to a kernel of yours");
+            None
+        }
+        Some((value, DeValue::Table(table))) => {
+            let mut own = Walk::new(table, value.span(), "'kernel'");
+            let disk = own.value("disk").and_then(|disk| self::disk(disk, source));
+            if disk.is_none() && own.value("disk").is_none() {
+                own.missing(source, "disk", "disk = \"web\": the disk with the guest's own /boot");
+            }
+            own.finish(source);
+            disk.map(|disk| Spanned::new(value.span(), Image::Disk(disk.into_inner())))
+        }
+        Some(_) => {
+            let text = walk.string("kernel", source);
+            text.and_then(|text| image(text, "kernel", &kernels::names(), source))
+        }
+    };
     let initrd = walk.string("initrd", source);
     let initrd = initrd.and_then(|text| image(text, "initrd", &rootfs::names(), source));
     let cmdline = walk.string("cmdline", source).unwrap_or_else(|| Spanned::new(0..0, String::new()));
@@ -212,6 +229,26 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         grants,
         control,
     })
+}
+
+/// A disk by name, or a file that is there. One by name need not be: `run` makes it.
+fn disk(value: &Spanned<DeValue>, source: &mut Source) -> Option<Spanned<Disk>> {
+    let DeValue::String(text) = value.get_ref() else {
+        let message = format!("a disk must be a string, not {}", kind(value.get_ref()));
+        let help = "write its name, or the path of an image, such as \"web\" or \"./web.raw\"".to_owned();
+        source.complain(value.span(), message, help);
+        return None;
+    };
+    let disk = Disk::parse(text, source.path.parent().unwrap_or(std::path::Path::new("")));
+    if let Disk::File(path) = &disk
+        && !path.is_file()
+    {
+        let help =
+            format!("give the path of an image (relative to this configuration), or a name: {NAME_HELP}");
+        source.complain(value.span(), format!("there is no file {}", path.display()), help);
+        return None;
+    }
+    Some(Spanned::new(value.span(), disk))
 }
 
 /// What follows a guest's end, where the file says.

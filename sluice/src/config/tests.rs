@@ -385,3 +385,88 @@ fn the_hypervisor_is_told_the_options_of_the_mode() {
     let other = format!("{emulated}, model = \"rtl8139c\"");
     assert_eq!(told("", E1000, &other), Attachment::Emulated(Emulated { mac, model }));
 }
+
+const SERVERS: &str = r#"
+[device.nic0]
+qemu = "e1000"
+net = "user"
+
+[device.nvme0]
+qemu = "nvme"
+disks = ["web", "files"]
+
+[domain.driver]
+kernel = "debian-6.1"
+initrd = "driver-domain"
+memory = "64MiB"
+devices = [{ use = "nic0", mode = "passthrough" }, { use = "nvme0", mode = "passthrough" }]
+
+[domain.web]
+kernel = { disk = "web" }
+memory = "64MiB"
+forward = ["2222:22"]
+grants = "all"
+devices = [
+    { mode = "virtio", type = "blk", by = "driver", source = "/dev/nvme0n1" },
+    { mode = "virtio", type = "net", by = "driver", source = "br0", mac = "52:54:00:00:00:0a", address = "10.0.2.130" },
+]
+"#;
+
+/// The complaints about SERVERS with one text replaced.
+#[track_caller]
+fn servers_refused(from: &str, to: &str, expect: &str) {
+    assert!(SERVERS.contains(from), "{from:?} is not in the sample");
+    let error = try_load(&SERVERS.replacen(from, to, 1)).expect_err("it should be refused").to_string();
+    assert!(error.contains(expect), "expected {expect:?} in {error}");
+}
+
+#[test]
+fn a_guest_boots_from_its_disk_and_is_reached_at_its_address() {
+    let setup = try_load(SERVERS).unwrap();
+    let web = &setup.domains[1];
+    assert_eq!(*web.kernel.get_ref(), Image::Disk(Disk::Named("web".parse().unwrap())));
+    let route = setup.route_to(web).unwrap();
+    assert_eq!(route.device.name.get_ref(), "nic0");
+    assert_eq!(route.address, Some("10.0.2.130".parse().unwrap()));
+    assert_eq!(virtio::leases(&setup, &setup.domains[0]), " sluice.lease=52:54:00:00:00:0a,10.0.2.130,web");
+    assert_eq!(virtio::leases(&setup, web), "");
+}
+
+#[test]
+fn disks_that_cannot_be_are_refused() {
+    servers_refused(
+        "{ disk = \"web\" }",
+        "{ disk = \"wep\" }",
+        "no device has the disk wep, from which 'web' would boot",
+    );
+    servers_refused("{ disk = \"web\" }", "{ disk = \"wep\" }", "did you mean 'web'?");
+    servers_refused("{ disk = \"web\" }", "{ disc = \"web\" }", "'kernel' lacks 'disk'");
+    servers_refused(
+        "{ disk = \"web\" }",
+        "{ disk = \"web\", file = \"x\" }",
+        "unknown key 'file' in 'kernel'",
+    );
+    servers_refused("{ disk = \"web\" }", "{ disk = 1 }", "a disk must be a string, not a whole number");
+    servers_refused("\"files\"]", "\"web\"]", "the disk web is on 'nvme0' already");
+    servers_refused("\"files\"]", "\"files.raw\"]", "there is no file files.raw");
+    servers_refused("\"files\"]", "\"../../etc\"]", "there is no file ../../etc");
+    servers_refused("\"nvme\"", "\"edu\"", "'nvme0' is no controller of disks that `run` emulates");
+    let ramdisk = "{ disk = \"web\" }\ninitrd = \"busybox\"";
+    servers_refused("{ disk = \"web\" }", ramdisk, "'busybox' needs modules of a kernel by name");
+}
+
+#[test]
+fn addresses_that_cannot_be_are_refused() {
+    for address in
+        ["10.0.2", "10.0.2.256", "224.0.0.1", "0.0.0.0", "255.255.255.255", "127.0.0.1", "::1", "web"]
+    {
+        servers_refused("10.0.2.130", address, &format!("'{address}' is no address of a guest"));
+    }
+    let disk = "source = \"/dev/nvme0n1\", address = \"10.0.2.131\"";
+    servers_refused("source = \"/dev/nvme0n1\"", disk, "a disk has no address on a network");
+    let second = "{ mode = \"virtio\", type = \"net\", by = \"driver\", source = \"br0\", mac = \"52:54:00:00:00:0b\", address = \"10.0.2.130\" },\n]";
+    let at = SERVERS.rfind(']').unwrap();
+    let error = try_load(&format!("{}{second}", &SERVERS[..at])).unwrap_err().to_string();
+    assert!(error.contains("10.0.2.130 is the address of 'web' already"), "{error}");
+    servers_refused(", address = \"10.0.2.130\"", "", "no port can be forwarded to 'web'");
+}

@@ -2,9 +2,10 @@
 
 use super::diagnostic::Source;
 use super::walk::{Walk, suggestion};
-use super::{Domain, Setup, values};
+use super::{Domain, Setup, format_mac, values};
 use crate::name::Name;
 use sluice_abi::config::{self as abi, Grants, MAX_SOURCE, VirtioKind};
+use std::net::Ipv4Addr;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -24,6 +25,8 @@ pub struct Virtio {
     pub source: Spanned<String>,
     /// Its station address, if it has one.
     pub mac: Option<Spanned<[u8; 6]>>,
+    /// The address that the guest gets by DHCP of the domain that serves it.
+    pub address: Option<Spanned<Ipv4Addr>>,
 }
 
 /// Whether an entry of a guest's `devices` is for [`parse`].
@@ -63,6 +66,10 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
         }
         _ => {}
     }
+    let address = walk.string("address", source).and_then(|text| parse_address(&text, source));
+    if let (Some(VirtioKind::Block), Some(address)) = (&kind, &address) {
+        source.complain(address.span(), "a disk has no address on a network", "leave address out".to_owned());
+    }
     let by = walk.string("by", source);
     if by.is_none() && walk.value("by").is_none() {
         walk.missing(source, "by", "by = \"driver\", the name of the domain that serves it");
@@ -86,7 +93,23 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
             Spanned::new(value.span(), name.parse().ok()?)
         }
     };
-    Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac })
+    Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac, address })
+}
+
+/// An address of one host.
+fn parse_address(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<Ipv4Addr>> {
+    let is_host = |address: &Ipv4Addr| {
+        !address.is_unspecified()
+            && !address.is_multicast()
+            && !address.is_broadcast()
+            && !address.is_loopback()
+    };
+    let address = text.get_ref().parse().ok().filter(is_host);
+    if address.is_none() {
+        let message = format!("'{}' is no address of a guest", text.get_ref());
+        source.complain(text.span(), message, "write four numbers: \"10.0.2.130\"".to_owned());
+    }
+    address.map(|address| Spanned::new(text.span(), address))
 }
 
 /// Reads what a guest lends to those who serve its devices, if it says.
@@ -123,6 +146,34 @@ pub fn check(setup: &Setup, source: &mut Source) {
         }
         functions(setup, domain, source);
     }
+    addresses(setup, source);
+}
+
+fn addresses(setup: &Setup, source: &mut Source) {
+    let mut seen: Vec<(Ipv4Addr, &str)> = Vec::new();
+    for domain in &setup.domains {
+        for address in domain.virtio.iter().filter_map(|device| device.address.as_ref()) {
+            if let Some((_, other)) = seen.iter().find(|(other, _)| other == address.get_ref()) {
+                let message = format!("{} is the address of '{other}' already", address.get_ref());
+                source.complain(address.span(), message, "change the last number".to_owned());
+            }
+            seen.push((*address.get_ref(), domain.name.get_ref()));
+        }
+    }
+}
+
+/// Which addresses a domain gives to the guests that it serves, as words of its command line: station address, address, name.
+pub fn leases(setup: &Setup, server: &Domain) -> String {
+    let mut words = String::new();
+    for domain in &setup.domains {
+        for device in domain.virtio.iter().filter(|device| device.by.get_ref() == &**server.name.get_ref()) {
+            if let (Some(mac), Some(address)) = (&device.mac, &device.address) {
+                let (mac, address) = (format_mac(*mac.get_ref()), address.get_ref());
+                words += &format!(" sluice.lease={mac},{address},{}", domain.name.get_ref());
+            }
+        }
+    }
+    words
 }
 
 /// Who serves it: another domain, whose own devices see memory where it does.

@@ -5,6 +5,7 @@ mod create;
 mod logs;
 mod look;
 mod metrics;
+mod ssh;
 mod stop;
 mod top;
 
@@ -13,6 +14,7 @@ pub use create::create;
 pub use logs::logs;
 pub use look::{devices, info, ps, report};
 pub use metrics::metrics;
+pub use ssh::ssh;
 pub use stop::{shutdown, stop};
 pub use top::top;
 

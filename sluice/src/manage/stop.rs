@@ -2,7 +2,7 @@
 
 use crate::cli::StopArguments;
 use crate::control::{Client, choose};
-use crate::ending::Ending;
+use crate::ending::{Ending, Serves};
 use crate::output;
 use crate::progress::{Position, Step};
 use anyhow::{Result, bail};
@@ -24,6 +24,8 @@ struct Stop {
     meant: Vec<DomainId>,
     /// Those of them that had ended and were to be started again.
     restarting: Vec<DomainId>,
+    /// Who serves whom.
+    serves: Vec<Serves>,
 }
 
 impl Stop {
@@ -41,7 +43,12 @@ impl Stop {
     }
 
     fn running(&self) -> Vec<&str> {
-        let domains = self.meant.iter().filter_map(|id| self.client.domains.get(id.index()));
+        self.running_if(|_| true)
+    }
+
+    fn running_if(&self, wanted: impl Fn(DomainId) -> bool) -> Vec<&str> {
+        let domains = self.meant.iter().filter(|id| wanted(**id));
+        let domains = domains.filter_map(|id| self.client.domains.get(id.index()));
         let running =
             domains.filter(|(_, state)| matches!(state, DomainState::Running | DomainState::Paused));
         running.map(|(name, _)| name.as_str()).collect()
@@ -49,7 +56,7 @@ impl Stop {
 
     /// Waits until none of them runs; false if that takes longer than `wait`.
     fn follow(&mut self, wait: Option<Duration>) -> Result<bool> {
-        let mut ending = Ending::begin();
+        let mut ending = Ending::begin(self.serves.clone());
         let step = Step::begin("waiting until the guests are off");
         loop {
             let states = self.states();
@@ -68,7 +75,9 @@ impl Stop {
             }
             let running = self.running();
             step.at(Position::Note(format!("{} still run", running.join(", "))));
-            if let Some(complaint) = ending.complaint(&running) {
+            let asked: Vec<DomainId> =
+                self.meant.iter().copied().filter(|id| ending.has_asked(*id)).collect();
+            if let Some(complaint) = ending.complaint(&self.running_if(|id| asked.contains(&id))) {
                 step.aside(format!(
                     "sluice: {complaint}\n  help: --force ends it at once, and so does: cargo sluice destroy"
                 ));
@@ -101,15 +110,18 @@ fn force(stop: &mut Stop) -> Result<()> {
 
 /// Stops some domains, or all, and waits.
 pub fn stop(arguments: &StopArguments) -> Result<()> {
-    let client = Client::connect(&choose(arguments.instance.as_ref())?)?;
+    let instance = choose(arguments.instance.as_ref())?;
+    let client = Client::connect(&instance)?;
     let meant = if arguments.all {
         (0..client.domains.len()).map_while(DomainId::at).collect()
     } else {
         arguments.domains.iter().map(|name| client.domain(name)).collect::<Result<_>>()?
     };
-    let mut stop = Stop { client, meant, restarting: Vec::new() };
+    let serves = instance.info().serves();
+    let mut stop = Stop { client, meant, restarting: Vec::new(), serves };
     if arguments.wait.is_some_and(|wait| wait.is_zero()) {
-        for command in Ending::begin().commands(&stop.states()) {
+        // Whoever asks only does not wait until one is not needed any more.
+        for command in Ending::begin(Vec::new()).commands(&stop.states()) {
             stop.client.command(command)?;
         }
         return Ok(());

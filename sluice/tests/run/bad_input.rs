@@ -47,6 +47,8 @@ fn furnish(directory: &Path) {
     std::io::Write::write_all(&mut &large, b"070701").unwrap();
     large.set_len(80 << 20).unwrap();
     std::fs::create_dir(directory.join("folder")).unwrap();
+    std::fs::create_dir_all(directory.join("images/kept")).unwrap();
+    std::fs::write(directory.join("images/kept/disk.raw"), "precious").unwrap();
     // A machine that gets as far as to be started ends at once.
     std::fs::write(directory.join("status"), "0").unwrap();
 }
@@ -77,6 +79,7 @@ fn examine(case: &Case, directory: &Path) -> Vec<String> {
     command
         .args(words(&case.typed))
         .env("SLUICE_CACHE", directory.join("sluice/cache"))
+        .env("SLUICE_IMAGES", directory.join("images"))
         .envs(&case.environment)
         .stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

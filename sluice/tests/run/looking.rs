@@ -262,3 +262,20 @@ fn completions_and_manual_pages_are_written() {
     assert!(written.status.success(), "{written:?}");
     assert!(page.unwrap().contains("\\-\\-detach") && main.unwrap().contains("sluice\\-run(1)"));
 }
+
+#[test]
+fn ssh_says_what_is_missing() {
+    let mut machine = Machine::start("ssh", &[]);
+    machine.settle();
+    let ssh = |machine: &Machine, domain: &str| {
+        let output = sluice(&machine.directory).args(["ssh", domain]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = ssh(&machine, "alice");
+    assert!(said.contains("no port of this machine leads to the sshd of 'alice'"), "{said}");
+    assert!(said.contains("add to [domain.alice]: forward = [\"2222:22\"]"), "{said}");
+    let said = ssh(&machine, "carol");
+    assert!(said.contains("no domain 'carol'"), "{said}");
+    off(machine);
+}

@@ -32,13 +32,14 @@ pub fn sluice(directory: &Path) -> Command {
     command
 }
 
-/// Knows three devices, as QEMU 7.2 lists them, and runs until the file `status` is there.
+/// Knows four devices, as QEMU 7.2 lists them, and runs until the file `status` is there.
 const QEMU: &str = r#"#!/bin/sh
 case "$*" in
 "-device help")
     echo 'name "e1000", bus PCI, alias "e1000-82540em", desc "Intel Gigabit Ethernet"'
     echo 'name "ne2k_pci", bus PCI'
     echo 'name "isa-serial", bus ISA'
+    echo 'name "nvme", bus PCI, desc "Non-Volatile Memory Express"'
     exit 0 ;;
 "-device e1000,help")
     echo 'e1000 options:'

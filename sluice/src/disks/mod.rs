@@ -1,0 +1,19 @@
+//! Disks of guests: images that stay between runs.
+//!
+//! - [`store`] says how a disk is called and where its image is.
+//! - [`debian`] makes one with a Debian on it, or from an image of somebody else's; [`keys`] are who may log in, [`personal`] puts
+//!   them and a name into the image.
+//! - [`boot`] reads the kernel and the initial ramdisk that the guest itself has in `/boot`. The guest wrote that image, so nothing
+//!   in it is believed.
+
+mod boot;
+mod debian;
+mod extent;
+mod keys;
+mod personal;
+mod store;
+
+pub use boot::{BootFiles, read as read_boot};
+pub use debian::{Recipe, make};
+pub use keys::own as own_key;
+pub use store::Disk;

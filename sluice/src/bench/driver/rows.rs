@@ -1,0 +1,157 @@
+//! Rows from counts.
+
+use super::{Load, Measured};
+use crate::bench::plot::{self, Panel};
+use crate::bench::record::{Aim, Record};
+use crate::bench::split::Part;
+use crate::bench::transfer;
+use crate::outcome::Finding;
+use anyhow::{Context, Result, ensure};
+
+/// A part of a load: its name in rows, the number of its marks, and how its guests call it.
+type Named = (&'static str, u16, &'static str);
+
+const fn parts(load: Load) -> &'static [Named] {
+    match load {
+        Load::Net => &[("rx", 0, "down"), ("tx", 1, "up")],
+        Load::Disk => &[("write", 0, "write_1m"), ("read", 1, "read_1m"), ("write_4k", 2, "write_4k"), ("read_4k", 3, "read_4k")],
+        Load::Inter => &[("inter", 0, "inter")],
+    }
+}
+
+/// What was moved in a part.
+struct Moved {
+    bytes: u64,
+    /// In so many packets or requests.
+    operations: u64,
+    /// What these are.
+    about: &'static str,
+}
+
+/// Bytes of payload in a TCP segment of 1,500 bytes with time stamps.
+const SEGMENT: u64 = 1448;
+
+fn moved(load: Load, name: &str, measured: &Measured) -> Result<Moved> {
+    let number = |finding: &Finding, key: &str| finding.iter().find(|pair| pair.0 == key).and_then(|pair| pair.1.raw().parse().ok());
+    let findings = || measured.guests.iter().flat_map(|guest| &guest.findings);
+    if load == Load::Net {
+        let key = if name == "down" { "download_bytes" } else { "upload_bytes" };
+        let bytes: u64 = measured.guests.iter().filter_map(|guest| guest.sum(key)).sum();
+        ensure!(bytes > 0, "no guest reported {key}");
+        // With segmentation offload a driver counts what it hands over at once, which may be 64 KiB.
+        return Ok(Moved { bytes, operations: bytes.div_ceil(SEGMENT), about: "segments of 1,448 bytes" });
+    }
+    let said = findings().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == name));
+    let said = said.with_context(|| format!("no guest reported {name}"))?;
+    let bytes = number(said, "bytes").context("a guest did not say how much it moved")?;
+    let operations = number(said, "operations").context("a guest did not say in how many requests")?;
+    Ok(match load {
+        Load::Inter => Moved { bytes, operations: bytes.div_ceil(SEGMENT), about: "segments of 1,448 bytes" },
+        _ => Moved { bytes, operations, about: "requests of the program" },
+    })
+}
+
+/// Rows of a load under a hypervisor.
+pub fn shares(record: &mut Record, who: &str, load: Load, measured: &Measured) -> Result<()> {
+    for (name, mark, reported) in parts(load) {
+        let part = measured.split.part(*mark).with_context(|| format!("no guest set the marks of {name}"))?;
+        let moved = moved(load, reported, measured)?;
+        let kb = moved.bytes as f64 / 1024.0;
+        let (guest, exits, served) = sums(part, measured);
+        let note = format!("{:.0} KB", kb);
+        for (whose, instructions) in
+            [("guest", guest), ("driver", served + part.beside), ("hypervisor", part.hypervisor), ("total", part.total())]
+        {
+            let id = format!("{who}.{name}.{whose}.instructions_per_kb");
+            record.row(id, instructions as f64 / kb, "instructions/KB", format!("{instructions} instructions / {note}"));
+        }
+        let ours = who == "driver_domain";
+        let id = if ours { format!("virtio.{name}.exits_per_operation") } else { format!("{who}.{name}.exits_per_operation") };
+        let aim = (ours && *name != "inter").then_some(Aim::AtMost(0.1));
+        let per = exits as f64 / moved.operations.max(1) as f64;
+        record.aimed(id, per, "exits/operation", aim, format!("{exits} exits of the guest, all causes / {} {}; {}", moved.operations, moved.about, codes(part, measured)));
+        if load == Load::Net
+            && let Ok(frames) = transfer::frames(&measured.guests, reported)
+        {
+            let id = id_of(who, name, "exits_per_packet");
+            record.row(id, exits as f64 / frames.all(), "exits/packet", format!("{exits} exits / {frames} by the guest's driver's count"));
+        }
+    }
+    Ok(())
+}
+
+fn id_of(who: &str, name: &str, what: &str) -> String {
+    let who = if who == "driver_domain" { "virtio" } else { who };
+    format!("{who}.{name}.{what}")
+}
+
+/// Of the guests that are served: instructions and exits. Of those that serve: instructions.
+fn sums(part: &Part, measured: &Measured) -> (u64, u64, u64) {
+    let (mut guest, mut exits, mut served) = (0, 0, 0);
+    for (vmcb, own) in &part.guests {
+        if measured.servers.contains(vmcb) {
+            served += own.instructions;
+        } else {
+            (guest, exits) = (guest + own.instructions, exits + own.exits);
+        }
+    }
+    (guest, exits, served)
+}
+
+/// The commonest causes of the served guests' exits, by their names in the manual (AMD APM volume 2, appendix C).
+fn codes(part: &Part, measured: &Measured) -> String {
+    let mut counts: Vec<(u32, u64)> = Vec::new();
+    for ((vmcb, code), count) in part.codes.iter().filter(|((vmcb, _), _)| !measured.servers.contains(vmcb)) {
+        let _ = vmcb;
+        match counts.iter_mut().find(|(known, _)| known == code) {
+            Some((_, sum)) => *sum += count,
+            None => counts.push((*code, *count)),
+        }
+    }
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let texts = counts.iter().take(4).map(|(code, count)| format!("{} {count}", cause(*code)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn cause(code: u32) -> String {
+    let name = match code {
+        0x60 => "INTR",
+        0x64 => "VINTR",
+        0x72 => "CPUID",
+        0x78 => "HLT",
+        0x7b => "IOIO",
+        0x7c => "MSR",
+        0x81 => "VMMCALL",
+        0x400 => "NPF",
+        _ => return format!("{code:#x}"),
+    };
+    name.to_owned()
+}
+
+/// Systems as they are compared: as columns, and how their rows begin.
+const SYSTEMS: [(&str, &str); 3] = [("sluice", "driver_domain"), ("kvm", "peer.kvm"), ("xen", "peer.xen")];
+const NAMES: [&str; 7] = ["rx", "tx", "inter", "read", "write", "read_4k", "write_4k"];
+const WHOSE: [&str; 4] = ["guest", "driver", "hypervisor", "total"];
+
+/// Ratios with their aims, and the picture.
+pub fn figures(record: &mut Record) -> Result<()> {
+    let mut panels = Vec::new();
+    for name in NAMES {
+        let id = |who: &str, whose: &str| format!("{who}.{name}.{whose}.instructions_per_kb");
+        for (peer, prefix) in &SYSTEMS[1..] {
+            if let (Some(ours), Some(theirs)) = (record.value(&id("driver_domain", "total")), record.value(&id(prefix, "total"))) {
+                let note = "instructions of the whole machine per KB, Sluice's to its";
+                record.aimed(format!("driver_domain.{name}.ratio_to_{peer}"), ours / theirs, "ratio", Some(Aim::Under(1.0)), note);
+            }
+        }
+        let mut bars = Vec::new();
+        for (system, prefix) in SYSTEMS {
+            let row = |whose: &&str| Some((format!("{system} {whose}"), record.value(&id(prefix, whose))?));
+            bars.extend(WHOSE.iter().filter_map(row));
+        }
+        if !bars.is_empty() {
+            panels.push(Panel { title: format!("{name}, instructions per KB"), bars });
+        }
+    }
+    plot::write("driver-domain", "Devices that another domain serves: who executes how much", &panels)
+}

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A run of Sluice that takes longer is given up.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// A benchmark: its name, what it measures, its parts if it has any, and how.
 struct Benchmark {

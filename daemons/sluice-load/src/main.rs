@@ -1,6 +1,6 @@
 //! The load of the benchmark `driver-domain`, the same program in every guest under every hypervisor: a disk written and read past the
 //! page cache with several requests under way ([`disk`]), or data sent from one guest to another ([`line`]). What was moved is compared
-//! with what it must be ([`pattern`]), outside of what is measured.
+//! with what it must be ([`pattern`]), outside of what is measured. [`soak`] is the load under which those who serve are ended and started again.
 //!
 //! Whoever counts instructions from outside is told where a part begins and ends by a write to a port that nobody has ([`mark`]); what was
 //! moved in it is a line `SLUICE-RESULT at=PART ...` on the console.
@@ -10,6 +10,7 @@ mod line;
 mod mark;
 mod pattern;
 mod ring;
+mod soak;
 
 use clap::Parser;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -52,6 +53,21 @@ enum Load {
         #[arg(long, default_value_t = 4)]
         mib: usize,
     },
+    /// Write, read and check a disk until a line is typed.
+    SoakDisk {
+        /// The disk.
+        device: PathBuf,
+    },
+    /// Take numbered blocks until the end of the connection, and check them.
+    SoakListen {
+        /// Where.
+        at: SocketAddrV4,
+    },
+    /// Send numbered blocks until a line is typed.
+    SoakTalk {
+        /// Who listens.
+        to: SocketAddr,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -62,5 +78,8 @@ fn main() -> anyhow::Result<()> {
         }
         Load::Listen { at, mib } => line::listen(at, mib << 20),
         Load::Talk { to, mib } => line::talk(to, mib << 20),
+        Load::SoakDisk { device } => soak::disk(&disk::Disk::open(&device)?),
+        Load::SoakListen { at } => soak::listen(at),
+        Load::SoakTalk { to } => soak::talk(to),
     }
 }

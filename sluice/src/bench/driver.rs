@@ -1,13 +1,14 @@
 //! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
 //! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
 //!
-//! [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`rows`] makes rows of the counts, [`restarts`] ends the
+//! [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
 //! daemon and the driver domain under load, again and again.
 
 mod kvm;
 mod restarts;
 mod rows;
 mod sluice;
+mod xen;
 
 use super::record::Record;
 use super::split::Split;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 /// Its parts.
-pub const PARTS: [&str; 3] = ["sluice", "kvm", "restarts"];
+pub const PARTS: [&str; 4] = ["sluice", "kvm", "xen", "restarts"];
 
 /// What the guests do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +128,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     };
     system(record, "sluice", "driver_domain", &|load, record| sluice::run(&bench, load, record));
     system(record, "kvm", "peer.kvm", &|load, record| kvm::run(&bench, load, record));
+    system(record, "xen", "peer.xen", &|load, record| xen::run(&bench, load, record));
     restarts::measure(&bench, record);
     rows::figures(record)
 }

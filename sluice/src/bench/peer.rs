@@ -255,7 +255,7 @@ pub fn take_qemu(archive: &mut Archive) -> Result<()> {
         archive.directory(directory);
     }
     take(archive, &binary, "qemu/qemu", 0o755)?;
-    for library in libraries(&binary)? {
+    for library in libraries(&binary, &[])? {
         let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // The program interpreter has a fixed place.
         let directory = if name.starts_with("ld-linux") { "lib64" } else { "qemu" };
@@ -276,9 +276,10 @@ fn find(program: &str) -> Result<PathBuf> {
     found.canonicalize().context("could not resolve its path")
 }
 
-/// The shared libraries of a program, and its interpreter.
-fn libraries(binary: &Path) -> Result<BTreeSet<PathBuf>> {
-    let output = workspace::run(Command::new("ldd").arg(binary))?;
+/// The shared libraries of a program, and its interpreter; those in the folders of `search` before this machine's.
+pub fn libraries(binary: &Path, search: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
+    let search = std::env::join_paths(search).context("a folder of libraries has a colon in its name")?;
+    let output = workspace::run(Command::new("ldd").arg(binary).env("LD_LIBRARY_PATH", search))?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }

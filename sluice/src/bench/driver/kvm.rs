@@ -95,10 +95,14 @@ fn archive(bench: &Bench, load: Load, words: &str) -> Result<Vec<u8>> {
     let mut archive = rootfs::base(script(load, words).as_bytes(), &modules, &bench.kernel)?;
     archive.directory("guest");
     peer::take_qemu(&mut archive)?;
+    archive.file("bin/tap-up", 0o755, TAP.as_bytes());
     peer::take(&mut archive, &bench.unpacked, "guest/kernel", 0o644)?;
     peer::take(&mut archive, &bench.initrd, "guest/initrd", 0o644)?;
     Ok(archive.finish())
 }
+
+/// What QEMU runs with the name of a tap that it made.
+const TAP: &str = "#!/bin/sh\nbrctl addif br0 \"$1\"\nip link set \"$1\" up\n";
 
 /// The host's `init`.
 fn script(load: Load, words: &str) -> String {
@@ -122,9 +126,8 @@ fn script(load: Load, words: &str) -> String {
         let device = if load.has_disk() {
             "-drive if=none,id=disk,file=/dev/nvme0n1,format=raw,cache=none,aio=native -device virtio-blk-pci,drive=disk".to_owned()
         } else {
-            let _ = write!(text, "ip tuntap add tap{number} mode tap vnet_hdr\nbrctl addif br0 tap{number}\nip link set tap{number} up\n");
             format!(
-                "-netdev tap,id=net,ifname=tap{number},script=no,downscript=no,vhost=on -device \
+                "-netdev tap,id=net,script=/bin/tap-up,downscript=no,vhost=on -device \
                  virtio-net-pci,netdev=net,romfile=,mac=52:54:00:00:00:{:02x}",
                 0x0a + number
             )

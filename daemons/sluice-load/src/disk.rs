@@ -43,7 +43,14 @@ impl Disk {
     }
 
     /// Moves parts of `size` bytes between places of the disk and memory, see [`transfer`].
-    pub fn transfer(&self, way: Way, memory: &mut Buffer, size: usize, places: &[usize], depth: usize) -> Result<()> {
+    pub fn transfer(
+        &self,
+        way: Way,
+        memory: &mut Buffer,
+        size: usize,
+        places: &[usize],
+        depth: usize,
+    ) -> Result<()> {
         transfer(&self.file, way, memory, size, places, depth)
     }
 }
@@ -109,8 +116,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("sluice-load-disk-{}", std::process::id()));
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let result = load(&Disk::of(file), &Amounts { bytes: 2 << 20, requests: 100, depth: 8, large_depth: 2 });
+        let result =
+            load(&Disk::of(file), &Amounts { bytes: 2 << 20, requests: 100, depth: 8, large_depth: 2 });
         // Some containers refuse the system calls.
-        assert!(result.as_ref().map_or_else(|error| format!("{error:#}").contains("io_uring"), |()| true), "{result:?}");
+        assert!(
+            result.as_ref().map_or_else(|error| format!("{error:#}").contains("io_uring"), |()| true),
+            "{result:?}"
+        );
     }
 }

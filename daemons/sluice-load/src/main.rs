@@ -53,6 +53,29 @@ enum Load {
         #[arg(long, default_value_t = 4)]
         mib: usize,
     },
+    /// Download from the server of `sluice`.
+    Get {
+        /// The server.
+        from: SocketAddr,
+        /// What, as HTTP names it.
+        name: String,
+        /// How many bytes it has.
+        #[arg(long)]
+        bytes: usize,
+        /// Where it is left.
+        #[arg(long)]
+        to: PathBuf,
+    },
+    /// Upload to the server of `sluice`.
+    Put {
+        /// The server.
+        to: SocketAddr,
+        /// How HTTP is to name it.
+        name: String,
+        /// What.
+        #[arg(long)]
+        from: PathBuf,
+    },
     /// Write, read and check a disk until a line is typed.
     SoakDisk {
         /// The disk.
@@ -78,6 +101,8 @@ fn main() -> anyhow::Result<()> {
         }
         Load::Listen { at, mib } => line::listen(at, mib << 20),
         Load::Talk { to, mib } => line::talk(to, mib << 20),
+        Load::Get { from, name, bytes, to } => line::get(from, &name, bytes, &to),
+        Load::Put { to, name, from } => line::put(to, &name, &from),
         Load::SoakDisk { device } => soak::disk(&disk::Disk::open(&device)?),
         Load::SoakListen { at } => soak::listen(at),
         Load::SoakTalk { to } => soak::talk(to),

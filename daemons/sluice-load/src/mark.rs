@@ -20,13 +20,17 @@ pub enum Part {
     ReadSmall,
     /// Data from guest to guest.
     Talk,
+    /// A download.
+    Get,
+    /// An upload.
+    Put,
 }
 
 impl Part {
     const fn number(self) -> u64 {
         match self {
-            Self::WriteLarge | Self::Talk => 0,
-            Self::ReadLarge => 1,
+            Self::WriteLarge | Self::Talk | Self::Get => 0,
+            Self::ReadLarge | Self::Put => 1,
             Self::WriteSmall => 2,
             Self::ReadSmall => 3,
         }
@@ -39,12 +43,19 @@ impl Part {
             Self::WriteSmall => "write_4k",
             Self::ReadSmall => "read_4k",
             Self::Talk => "inter",
+            Self::Get => "rx",
+            Self::Put => "tx",
         }
     }
 }
 
 /// Does something between the two marks of a part, and says how much it moved.
-pub fn measured<T>(part: Part, bytes: usize, operations: usize, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub fn measured<T>(
+    part: Part,
+    bytes: usize,
+    operations: usize,
+    work: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let ports = File::options().write(true).open("/dev/port").ok();
     let mark = |number: u64| {
         if let Some(ports) = &ports {

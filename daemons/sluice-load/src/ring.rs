@@ -39,12 +39,24 @@ impl Buffer {
 
 /// Moves parts of `size` bytes between the file, where the part with number `n` of `places` is, and the memory, where the parts follow each
 /// other in the order of `places`; at most `depth` at once. As many as have ended are followed by as many others in one system call.
-pub fn transfer(file: &File, way: Way, memory: &mut Buffer, size: usize, places: &[usize], depth: usize) -> Result<()> {
+pub fn transfer(
+    file: &File,
+    way: Way,
+    memory: &mut Buffer,
+    size: usize,
+    places: &[usize],
+    depth: usize,
+) -> Result<()> {
     let bytes = memory.bytes();
-    ensure!(places.len() * size <= bytes.len(), "the memory is too small for {} parts of {size} bytes", places.len());
+    ensure!(
+        places.len() * size <= bytes.len(),
+        "the memory is too small for {} parts of {size} bytes",
+        places.len()
+    );
     let length = u32::try_from(size).context("the parts are too large")?;
     let depth = depth.clamp(1, places.len().max(1));
-    let mut ring = IoUring::new(u32::try_from(depth)?.next_power_of_two()).context("the kernel has no io_uring")?;
+    let mut ring =
+        IoUring::new(u32::try_from(depth)?.next_power_of_two()).context("the kernel has no io_uring")?;
     let target = types::Fd(file.as_raw_fd());
     let mut wrong = None;
     let (mut sent, mut done) = (0, 0);
@@ -73,7 +85,9 @@ pub fn transfer(file: &File, way: Way, memory: &mut Buffer, size: usize, places:
     }
     match wrong {
         None => Ok(()),
-        Some((number, result)) => anyhow::bail!("request {number} of {size} bytes was answered with {result}"),
+        Some((number, result)) => {
+            anyhow::bail!("request {number} of {size} bytes was answered with {result}")
+        }
     }
 }
 

@@ -108,7 +108,8 @@ fn compare(disk: &Disk, memory: &mut Buffer, places: &[usize], versions: &[u64])
     memory.bytes().fill(0);
     disk.transfer(Way::Read, memory, BLOCK, places, DEPTH)?;
     let mut blocks = memory.bytes().chunks_exact(BLOCK).zip(places);
-    let is_wrong = |(block, place): &(&[u8], &usize)| pattern::wrong(block, **place, versions[**place]).is_some();
+    let is_wrong =
+        |(block, place): &(&[u8], &usize)| pattern::wrong(block, **place, versions[**place]).is_some();
     Ok(blocks.by_ref().filter(is_wrong).count() as u64)
 }
 
@@ -127,7 +128,11 @@ pub fn talk(to: SocketAddr) -> Result<()> {
     stream.shutdown(Shutdown::Write)?;
     let mut taken = [0; 8];
     stream.read_exact(&mut taken).context("the other one did not say how much it took")?;
-    ensure!(u64::from_le_bytes(taken) == number as u64, "of {number} blocks the other one took {}", u64::from_le_bytes(taken));
+    ensure!(
+        u64::from_le_bytes(taken) == number as u64,
+        "of {number} blocks the other one took {}",
+        u64::from_le_bytes(taken)
+    );
     println!("SLUICE-RESULT sent_blocks={number}");
     Ok(())
 }
@@ -202,13 +207,19 @@ mod tests {
             stream.shutdown(Shutdown::Write).unwrap();
             stream.read_exact(&mut [0; 8]).unwrap();
         }
-        assert_eq!(listening.join().unwrap().unwrap_err().to_string(), "1 blocks that came are not what was sent");
+        assert_eq!(
+            listening.join().unwrap().unwrap_err().to_string(),
+            "1 blocks that came are not what was sent"
+        );
     }
 
     #[test]
     fn only_what_takes_long_is_a_stall() {
         let mut stalls = Stalls::default();
         [5, 300, 1, 700].into_iter().for_each(|ms| stalls.step(Duration::from_millis(ms)));
-        assert_eq!((stalls.steps, stalls.count, stalls.sum.as_millis(), stalls.longest.as_millis()), (4, 2, 1000, 700));
+        assert_eq!(
+            (stalls.steps, stalls.count, stalls.sum.as_millis(), stalls.longest.as_millis()),
+            (4, 2, 1000, 700)
+        );
     }
 }

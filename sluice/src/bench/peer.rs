@@ -168,7 +168,8 @@ impl Peer {
         if self.network {
             devices.extend(["-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile="]);
         }
-        let result = self.machine(&kernel.image, &initramfs, "console=ttyS0 quiet panic=-1", devices).run(last);
+        let result =
+            self.machine(&kernel.image, &initramfs, "console=ttyS0 quiet panic=-1", devices).run(last);
         std::fs::remove_file(&initramfs)?;
         result
     }
@@ -180,7 +181,13 @@ impl Peer {
         self.machine(guest.kernel, initrd, &guest.cmdline, devices).run(last)
     }
 
-    fn machine<'a>(&'a self, kernel: &'a Path, initrd: &Path, cmdline: &'a str, devices: Vec<&'a str>) -> Machine<'a> {
+    fn machine<'a>(
+        &'a self,
+        kernel: &'a Path,
+        initrd: &Path,
+        cmdline: &'a str,
+        devices: Vec<&'a str>,
+    ) -> Machine<'a> {
         Machine {
             name: &self.name,
             clock: self.clock,

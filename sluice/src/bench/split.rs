@@ -105,7 +105,13 @@ impl Split {
         let what = words.next().unwrap_or_default();
         let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
         let Some(instructions) = number() else { return };
-        let clock = Clock { instructions, within: { number(); number().unwrap_or(0) } };
+        let clock = Clock {
+            instructions,
+            within: {
+                number();
+                number().unwrap_or(0)
+            },
+        };
         let passed = instructions.saturating_sub(self.clock.instructions);
         let within = clock.within.saturating_sub(self.clock.within);
         let (guest, ranged) = (self.guest, self.ranged);
@@ -167,11 +173,23 @@ mod tests {
     fn every_instruction_between_the_marks_is_somebodys() {
         let (begin, end) = (port(0x5a2), port(0x5a3));
         let lines = [
-            "count run 1000 1 0", "vmrun! a000", &begin, "count exit 1500 1 0",
+            "count run 1000 1 0",
+            "vmrun! a000",
+            &begin,
+            "count exit 1500 1 0",
             // The hypervisor 30, the system beside it 70.
-            "count run 1600 2 30", "vmrun! b000", INTERRUPT, "count exit 2600 2 35",
-            "count run 2610 3 45", "vmrun! a000", &end, "count exit 2910 3 45",
-            "count run 9000 4 50", "vmrun! a000", INTERRUPT, "count exit 9999 4 50",
+            "count run 1600 2 30",
+            "vmrun! b000",
+            INTERRUPT,
+            "count exit 2600 2 35",
+            "count run 2610 3 45",
+            "vmrun! a000",
+            &end,
+            "count exit 2910 3 45",
+            "count run 9000 4 50",
+            "vmrun! a000",
+            INTERRUPT,
+            "count exit 9999 4 50",
         ];
         let ranged = split(true, &lines);
         let part = ranged.part(1).unwrap();
@@ -188,7 +206,8 @@ mod tests {
     #[test]
     fn what_a_guest_did_before_its_mark_is_not_counted() {
         let begin = port(0x5a0);
-        let lines = ["count run 0 1", "vmrun! a000", &begin, "count exit 5000 1", "count run 5010 2", "vmrun! a000"];
+        let lines =
+            ["count run 0 1", "vmrun! a000", &begin, "count exit 5000 1", "count run 5010 2", "vmrun! a000"];
         let part = split(false, &lines).part(0).cloned().unwrap();
         assert_eq!((part.total(), part.hypervisor), (10, 10));
     }

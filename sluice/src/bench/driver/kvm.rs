@@ -29,7 +29,8 @@ pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
     let server = Server::start(0)?;
     let words = format!("sluice.server=10.0.2.2:{} ", server.address.port());
     let initramfs = scratch()?.join(format!("driver-kvm-{}.cpio", load.name()));
-    std::fs::write(&initramfs, archive(bench, load, &words)?).with_context(|| format!("could not write {}", initramfs.display()))?;
+    std::fs::write(&initramfs, archive(bench, load, &words)?)
+        .with_context(|| format!("could not write {}", initramfs.display()))?;
     let result = measured(bench, load, &initramfs);
     std::fs::remove_file(&initramfs)?;
     result
@@ -58,7 +59,13 @@ fn machine<'a>(bench: &'a Bench, name: &'a str, initramfs: &Path, qemu_args: &'a
         initrd: initramfs.display().to_string(),
         cmdline: "console=ttyS0 quiet panic=-1 nokaslr",
         devices: vec![
-            "-netdev", "user,id=net0", "-device", "e1000,netdev=net0,romfile=", "-drive", DRIVE, "-device",
+            "-netdev",
+            "user,id=net0",
+            "-device",
+            "e1000,netdev=net0,romfile=",
+            "-drive",
+            DRIVE,
+            "-device",
             "nvme,serial=sluice,drive=disk0",
         ],
         qemu_args,
@@ -74,7 +81,11 @@ struct Range {
 
 /// What the host said of them: `kvm_modules=ADDRESS+SIZE,ADDRESS+SIZE`.
 fn modules(found: &[Finding]) -> Result<Range> {
-    let said = found.iter().flatten().find(|pair| pair.0 == "kvm_modules").context("the host did not say where KVM is")?;
+    let said = found
+        .iter()
+        .flatten()
+        .find(|pair| pair.0 == "kvm_modules")
+        .context("the host did not say where KVM is")?;
     let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let one = |text: &str| {
         let (address, size) = text.split_once('+')?;
@@ -133,10 +144,10 @@ fn script(load: Load, words: &str) -> String {
             )
         };
         // Each writes whole lines, so that they do not mix.
-        let _ = write!(
+        let _ = writeln!(
             text,
             "/qemu/qemu -L /qemu -accel kvm -cpu host -machine q35 -smp 1 -m {}M {device} -nodefaults -no-user-config -no-reboot \
-             -display none -serial stdio -kernel /guest/kernel -initrd /guest/initrd -append '{}' </dev/null 2>&1 | sed 's/^/guest{number}: /' {}\n",
+             -display none -serial stdio -kernel /guest/kernel -initrd /guest/initrd -append '{}' </dev/null 2>&1 | sed 's/^/guest{number}: /' {}",
             MEMORY >> 20,
             load.cmdline(number, words),
             if number == 0 { "" } else { "&" },
@@ -152,7 +163,8 @@ mod tests {
 
     #[test]
     fn the_range_is_from_the_first_modules_begin_to_the_last_ones_end() {
-        let found = |text: &str| modules(&[parse_finding(&format!("SLUICE-RESULT kvm_modules={text}")).unwrap()]);
+        let found =
+            |text: &str| modules(&[parse_finding(&format!("SLUICE-RESULT kvm_modules={text}")).unwrap()]);
         let range = Range { first: 0xffff_ffff_c000_0000, size: 0x3000 };
         assert_eq!(found("0xffffffffc0002000+4096,0xffffffffc0000000+8192").unwrap(), range);
         assert!(found("").is_err() && found("0x0+1,0xffffffffc0000000+1").is_err());

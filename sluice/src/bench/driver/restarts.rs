@@ -54,7 +54,9 @@ impl Victim {
 /// Measures what is wanted.
 pub fn measure(bench: &Bench, record: &mut Record) {
     for victim in [Victim::Daemon, Victim::Domain] {
-        if !bench.wants("restarts", None) && !bench.only.iter().any(|only| *only == format!("restarts.{}", victim.name())) {
+        if !bench.wants("restarts", None)
+            && !bench.only.iter().any(|only| *only == format!("restarts.{}", victim.name()))
+        {
             continue;
         }
         let what = format!("restarts of the {}", victim.name());
@@ -74,7 +76,13 @@ fn one(bench: &Bench, record: &mut Record, victim: Victim) -> Result<()> {
     let text = configuration(bench, &guests, ",kill=typed");
     let text = text.replacen("memory = \"1GiB\"", "memory = \"1280MiB\"\ncpus = 2", 1);
     let mut ends = Ends::new(victim, guests.len());
-    let (_, outcome) = run_watched(&format!("driver-restarts-{}", victim.name()), &text, Clock::Host, Vec::new(), &mut ends)?;
+    let (_, outcome) = run_watched(
+        &format!("driver-restarts-{}", victim.name()),
+        &text,
+        Clock::Host,
+        Vec::new(),
+        &mut ends,
+    )?;
     rows(record, victim, ends.done, &outcome)
 }
 
@@ -92,7 +100,9 @@ fn rows(record: &mut Record, victim: Victim, tried: u32, outcome: &Outcome) -> R
     );
     record.aimed(id("lost"), (sum("wrong") + failed) as f64, "blocks", Some(Aim::AtMost(0.0)), note);
     for (guest, what) in [(&guests[0], "disk"), (&guests[1], "line")] {
-        let number = |key: &str| guest.sum(key).with_context(|| format!("the guest with the {what} did not report {key}"));
+        let number = |key: &str| {
+            guest.sum(key).with_context(|| format!("the guest with the {what} did not report {key}"))
+        };
         let about = "host's time in the emulator; steps over 250 ms";
         let count = number("stalls")?;
         let mean = number("stalled_ms")? as f64 / count.max(1) as f64;
@@ -168,7 +178,9 @@ mod tests {
     #[test]
     fn the_driver_domain_is_ended_when_it_serves_guests_that_work_and_the_guests_are_told_at_last() {
         let mut ends = Ends::new(Victim::Domain, 3);
-        let say = |ends: &mut Ends, domain, text: &str| ends.finding(domain, &parse_finding(&format!("SLUICE-RESULT {text}")).unwrap());
+        let say = |ends: &mut Ends, domain, text: &str| {
+            ends.finding(domain, &parse_finding(&format!("SLUICE-RESULT {text}")).unwrap())
+        };
         say(&mut ends, 0, "serving=ok");
         (1..=3).for_each(|guest| say(&mut ends, guest, "soaking=disk"));
         for _ in 0..TIMES {

@@ -4,9 +4,8 @@ use super::{Load, Measured};
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::{Aim, Record};
 use crate::bench::split::Part;
-use crate::bench::transfer;
 use crate::outcome::Finding;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 /// A part of a load: its name in rows, the number of its marks, and how its guests call it. A disk's `read` and `write` are 4 KiB at random
 /// places, 32 at once.
@@ -14,77 +13,75 @@ type Named = (&'static str, u16, &'static str);
 
 const fn parts(load: Load) -> &'static [Named] {
     match load {
-        Load::Net => &[("rx", 0, "down"), ("tx", 1, "up")],
-        Load::Disk => &[("write_1m", 0, "write_1m"), ("read_1m", 1, "read_1m"), ("write", 2, "write_4k"), ("read", 3, "read_4k")],
+        Load::Net => &[("rx", 0, "rx"), ("tx", 1, "tx")],
+        Load::Disk => &[
+            ("write_1m", 0, "write_1m"),
+            ("read_1m", 1, "read_1m"),
+            ("write", 2, "write_4k"),
+            ("read", 3, "read_4k"),
+        ],
         Load::Inter => &[("inter", 0, "inter")],
     }
 }
 
-/// What was moved in a part.
+/// What was moved in a part, as the guest that marked it reported.
 struct Moved {
     bytes: u64,
-    /// In so many packets or requests.
+    /// In so many TCP segments or requests.
     operations: u64,
-    /// What these are.
-    about: &'static str,
 }
 
-/// Bytes of payload in a TCP segment of 1,500 bytes with time stamps.
-const SEGMENT: u64 = 1448;
-
-fn moved(load: Load, name: &str, measured: &Measured) -> Result<Moved> {
-    let number = |finding: &Finding, key: &str| finding.iter().find(|pair| pair.0 == key).and_then(|pair| pair.1.raw().parse().ok());
-    let findings = || measured.guests.iter().flat_map(|guest| &guest.findings);
-    if load == Load::Net {
-        let key = if name == "down" { "download_bytes" } else { "upload_bytes" };
-        let bytes: u64 = measured.guests.iter().filter_map(|guest| guest.sum(key)).sum();
-        ensure!(bytes > 0, "no guest reported {key}");
-        // With segmentation offload a driver counts what it hands over at once, which may be 64 KiB.
-        return Ok(Moved { bytes, operations: bytes.div_ceil(SEGMENT), about: "segments of 1,448 bytes" });
-    }
-    let said = findings().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == name));
-    let said = said.with_context(|| format!("no guest reported {name}"))?;
-    let bytes = number(said, "bytes").context("a guest did not say how much it moved")?;
-    let operations = number(said, "operations").context("a guest did not say in how many requests")?;
-    Ok(match load {
-        Load::Inter => Moved { bytes, operations: bytes.div_ceil(SEGMENT), about: "segments of 1,448 bytes" },
-        _ => Moved { bytes, operations, about: "requests of the program" },
-    })
+fn moved(name: &str, measured: &Measured) -> Result<Moved> {
+    let is_said = |finding: &&Finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == name);
+    let said = measured.guests.iter().flat_map(|guest| &guest.findings).find(is_said);
+    let number = |key: &str| {
+        said?.iter().find(|pair| pair.0 == key)?.1.raw().parse().ok().filter(|number| *number > 0)
+    };
+    let found = number("bytes").zip(number("operations"));
+    let (bytes, operations) =
+        found.with_context(|| format!("no guest reported how much it moved in {name}"))?;
+    Ok(Moved { bytes, operations })
 }
 
 /// Rows of a load under a hypervisor.
 pub fn shares(record: &mut Record, who: &str, load: Load, measured: &Measured) -> Result<()> {
     for (name, mark, reported) in parts(load) {
         let part = measured.split.part(*mark).with_context(|| format!("no guest set the marks of {name}"))?;
-        let moved = moved(load, reported, measured)?;
+        let moved = moved(reported, measured)?;
         let kb = moved.bytes as f64 / 1024.0;
         let (guest, exits, served) = sums(part, measured);
         let note = format!("{kb:.0} KB");
-        for (whose, instructions) in
-            [("guest", guest), ("driver", served + part.beside), ("hypervisor", part.hypervisor), ("total", part.total())]
-        {
+        for (whose, instructions) in [
+            ("guest", guest),
+            ("driver", served + part.beside),
+            ("hypervisor", part.hypervisor),
+            ("total", part.total()),
+        ] {
             let id = format!("{who}.{name}.{whose}.instructions_per_kb");
-            record.row(id, instructions as f64 / kb, "instructions/KB", format!("{instructions} instructions / {note}"));
+            record.row(
+                id,
+                instructions as f64 / kb,
+                "instructions/KB",
+                format!("{instructions} instructions / {note}"),
+            );
         }
         let ours = who == "driver_domain";
-        let id = if ours { format!("virtio.{name}.exits_per_operation") } else { format!("{who}.{name}.exits_per_operation") };
+        let id = if ours {
+            format!("virtio.{name}.exits_per_operation")
+        } else {
+            format!("{who}.{name}.exits_per_operation")
+        };
         // One request of 1 MiB is as long as many packets.
         let aim = (ours && matches!(*name, "rx" | "tx" | "read" | "write")).then_some(Aim::Under(0.1));
-        let per = exits as f64 / moved.operations.max(1) as f64;
-        record.aimed(id, per, "exits/operation", aim, format!("{exits} exits of the guest, all causes / {} {}; {}", moved.operations, moved.about, codes(part, measured)));
-        if load == Load::Net
-            && let Ok(frames) = transfer::frames(&measured.guests, reported)
-        {
-            let id = id_of(who, name, "exits_per_packet");
-            record.row(id, exits as f64 / frames.all(), "exits/packet", format!("{exits} exits / {frames} by the guest's driver's count"));
-        }
+        let operations = if load.has_disk() { "requests of the program" } else { "segments of 1,448 bytes" };
+        let note = format!(
+            "{exits} exits of the guest, all causes / {} {operations}; {}",
+            moved.operations,
+            codes(part, measured)
+        );
+        record.aimed(id, exits as f64 / moved.operations as f64, "exits/operation", aim, note);
     }
     Ok(())
-}
-
-fn id_of(who: &str, name: &str, what: &str) -> String {
-    let who = if who == "driver_domain" { "virtio" } else { who };
-    format!("{who}.{name}.{what}")
 }
 
 /// Of the guests that are served: instructions and exits. Of those that serve: instructions.
@@ -141,9 +138,17 @@ pub fn figures(record: &mut Record) -> Result<()> {
     for name in NAMES {
         let id = |who: &str, whose: &str| format!("{who}.{name}.{whose}.instructions_per_kb");
         for (peer, prefix) in &SYSTEMS[1..] {
-            if let (Some(ours), Some(theirs)) = (record.value(&id("driver_domain", "total")), record.value(&id(prefix, "total"))) {
+            if let (Some(ours), Some(theirs)) =
+                (record.value(&id("driver_domain", "total")), record.value(&id(prefix, "total")))
+            {
                 let note = "instructions of the whole machine per KB, Sluice's to its";
-                record.aimed(format!("driver_domain.{name}.ratio_to_{peer}"), ours / theirs, "ratio", Some(Aim::Under(1.0)), note);
+                record.aimed(
+                    format!("driver_domain.{name}.ratio_to_{peer}"),
+                    ours / theirs,
+                    "ratio",
+                    Some(Aim::Under(1.0)),
+                    note,
+                );
             }
         }
         let mut bars = Vec::new();

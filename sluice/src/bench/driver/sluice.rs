@@ -24,7 +24,13 @@ pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
     };
     let text = configuration(bench, &guests, "");
     let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &[])));
-    let ran = run_watched(&format!("driver-sluice-{}", load.name()), &text, Clock::Mixed, arguments, &mut StopDriver::new(guests.len()));
+    let ran = run_watched(
+        &format!("driver-sluice-{}", load.name()),
+        &text,
+        Clock::Mixed,
+        arguments,
+        &mut StopDriver::new(guests.len()),
+    );
     let split = reader.finish();
     let ((_, outcome), split) = (ran?, split?);
     check(&outcome)?;
@@ -71,7 +77,11 @@ pub fn check(outcome: &Outcome) -> Result<()> {
 /// Outside nobody knows a guest's name: the driver domain is the one that had as many exits as the hypervisor's report says.
 fn server(outcome: &Outcome, split: &Split) -> Result<u64> {
     let report = outcome.report.as_ref().context("the hypervisor sent no report")?;
-    let driver = report.domains.iter().find(|domain| domain.name == "driver").context("the report has no driver domain")?;
+    let driver = report
+        .domains
+        .iter()
+        .find(|domain| domain.name == "driver")
+        .context("the report has no driver domain")?;
     let exits: u64 = driver.exits.iter().map(|count| count.value).sum();
     let seen = split.exits();
     let nearest = seen.into_iter().min_by_key(|(_, seen)| seen.abs_diff(exits));

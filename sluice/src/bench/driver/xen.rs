@@ -51,7 +51,15 @@ const PROGRAMS: [(&str, &str); 6] = [
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// Modules of dom0.
 const MODULES: [&str; 9] = [
-    "e1000", "nvme", "bridge", "xen-netback", "xen-blkback", "xen-gntdev", "xen-evtchn", "xen-privcmd", "xenfs",
+    "e1000",
+    "nvme",
+    "bridge",
+    "xen-netback",
+    "xen-blkback",
+    "xen-gntdev",
+    "xen-evtchn",
+    "xen-privcmd",
+    "xenfs",
 ];
 /// QEMU's faults with a paravirtual kernel's IRET and with MONITOR; a PVH guest's RDTSCP is refused by Xen there.
 const CPU: &str = "EPYC,+svm,+npt,-smap,-monitor,-rdtscp";
@@ -82,7 +90,13 @@ pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
         initrd: format!("{} console=hvc0 quiet panic=-1,{}", bench.unpacked.display(), initramfs.display()),
         cmdline: "console=com1 com1=115200,8n1 dom0_mem=1024M,max:1024M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none",
         devices: vec![
-            "-netdev", "user,id=net0", "-device", "e1000,netdev=net0,romfile=", "-drive", DRIVE, "-device",
+            "-netdev",
+            "user,id=net0",
+            "-device",
+            "e1000,netdev=net0,romfile=",
+            "-drive",
+            DRIVE,
+            "-device",
             "nvme,serial=sluice,drive=disk0",
         ],
         qemu_args: &arguments,
@@ -127,7 +141,8 @@ impl Packages {
         for folder in ["lib64", "lib/x86_64-linux-gnu"] {
             archive.directory(folder);
         }
-        let search: Vec<PathBuf> = PACKAGES.iter().map(|name| self.folder.join(name).join(LIBRARIES)).collect();
+        let search: Vec<PathBuf> =
+            PACKAGES.iter().map(|name| self.folder.join(name).join(LIBRARIES)).collect();
         let mut libraries = std::collections::BTreeMap::new();
         for (package, path) in PROGRAMS {
             let binary = self.folder.join(package).join(path);
@@ -149,7 +164,9 @@ impl Packages {
 fn archive(bench: &Bench, packages: &Packages, load: Load, words: &str) -> Result<Vec<u8>> {
     let modules = MODULES.map(str::to_owned);
     let mut archive = rootfs::base(script(load).as_bytes(), &modules, &bench.kernel)?;
-    for folder in ["guest", "etc/xen", "etc/xen/scripts", "var", "var/lib", "var/lib/xen", "var/log", "var/log/xen"] {
+    for folder in
+        ["guest", "etc/xen", "etc/xen/scripts", "var", "var/lib", "var/lib/xen", "var/log", "var/log/xen"]
+    {
         archive.directory(folder);
     }
     archive.link("var/run", "/run");
@@ -239,6 +256,10 @@ mod tests {
         let disk = configuration(Load::Disk, 0, "");
         assert!(disk.contains("phy:/dev/nvme0n1") && !disk.contains("vif") && disk.contains("console=hvc0"));
         let listener = configuration(Load::Inter, 1, "");
-        assert!(listener.contains("52:54:00:00:00:0b") && listener.contains("load:listen") && !listener.contains("marks"));
+        assert!(
+            listener.contains("52:54:00:00:00:0b")
+                && listener.contains("load:listen")
+                && !listener.contains("marks")
+        );
     }
 }

@@ -77,6 +77,8 @@ const HEADER_END: &[u8] = b"\r\n\r\n";
 pub fn get(from: SocketAddr, name: &str, bytes: usize, to: &Path) -> Result<()> {
     let mut stream = connect(from)?;
     let mut taken = vec![0; bytes + CHUNK];
+    // So that no page of it is first used while that is measured.
+    taken.fill(1);
     let mut length = 0;
     measured(Part::Get, bytes, bytes.div_ceil(SEGMENT), || {
         write!(stream, "GET {name} HTTP/1.0\r\n\r\n")?;

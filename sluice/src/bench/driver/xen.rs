@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Xen, its tools, and the libraries that only they need.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "xen-hypervisor-4.17-amd64",
     "xen-utils-4.17",
     "xenstore-utils",
@@ -37,7 +37,10 @@ const PACKAGES: [&str; 14] = [
     "libxendevicemodel1",
     "libxenhypfs1",
     "libyajl2",
+    "libgcc-s1",
 ];
+/// What glibc loads when a thread is cancelled.
+const CANCEL: (&str, &str) = ("libgcc-s1", "libgcc_s.so.1");
 /// Programs of dom0, by package.
 const PROGRAMS: [(&str, &str); 6] = [
     ("xen-utils-4.17", "usr/lib/xen-4.17/bin/xl"),
@@ -153,6 +156,8 @@ impl Packages {
             }
             peer::take(archive, &binary, &format!("bin/{name}"), 0o755)?;
         }
+        let (package, name) = CANCEL;
+        libraries.insert(name.to_owned(), self.folder.join(package).join("lib/x86_64-linux-gnu").join(name));
         for (name, library) in libraries {
             let folder = if name.starts_with("ld-linux") { "lib64" } else { "lib/x86_64-linux-gnu" };
             peer::take(archive, &library, &format!("{folder}/{name}"), 0o755)?;

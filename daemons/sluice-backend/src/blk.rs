@@ -210,14 +210,14 @@ const TURN: u32 = 2 * QUEUE_SIZE as u32;
 const UNSAID: u32 = 32;
 const UNSAID_TIME: Duration = Duration::from_micros(500);
 
+/// A request with the head of its chain.
+type Asked<'w> = (u16, Request<'w>);
+
 /// Bytes of requests that are done at once: who asked for less before should not wait for much more.
 const GATHERED: u64 = 1 << 20;
 
-/// Takes requests from the queue, with the heads of their chains, up to one that is broken.
-fn gather<'w>(
-    queue: &mut Queue,
-    window: &'w GuestMemoryMmap,
-) -> Result<(Vec<(u16, Request<'w>)>, Option<Broken>)> {
+/// Takes requests from the queue, up to one that is broken.
+fn gather<'w>(queue: &mut Queue, window: &'w GuestMemoryMmap) -> Result<(Vec<Asked<'w>>, Option<Broken>)> {
     let mut requests = Vec::new();
     let mut bytes = 0;
     while requests.len() < AT_ONCE as usize
@@ -292,7 +292,7 @@ fn serve_queue(
 impl Service {
     /// Does what requests ask for and answers them, in their order: reads and writes that follow each other at once, all else when what
     /// came before it is done. Returns the head of each chain with the number of bytes that were written to the guest.
-    fn answer_all(&mut self, mut requests: Vec<(u16, Request<'_>)>) -> Vec<(u16, u32)> {
+    fn answer_all(&mut self, mut requests: Vec<Asked<'_>>) -> Vec<(u16, u32)> {
         let mut answers = Vec::with_capacity(requests.len());
         let mut rest = &mut requests[..];
         while !rest.is_empty() {
@@ -310,7 +310,7 @@ impl Service {
     }
 
     /// Reads and writes of the disk's, all at once.
-    fn transfer(&mut self, requests: &[(u16, Request<'_>)]) -> Vec<Result<u64, Failure>> {
+    fn transfer(&mut self, requests: &[Asked<'_>]) -> Vec<Result<u64, Failure>> {
         let parts: Vec<Part<'_, '_>> =
             requests.iter().filter_map(|(_, request)| self.plain(request)).collect();
         let done = self.disk.transfer_all(&parts);

@@ -64,13 +64,19 @@ pub fn load(disk: &Disk, amounts: &Amounts) -> Result<()> {
     pattern::fill(memory.bytes(), 0, 1);
     // Whoever serves the disk has seen this memory once, as in all that lasts.
     disk.transfer(Way::Write, &mut memory, LARGE, &large, amounts.large_depth)?;
-    measured(Part::WriteLarge, amounts.bytes, large.len(), || {
-        disk.transfer(Way::Write, &mut memory, LARGE, &large, amounts.large_depth)
-    })?;
+    measured(
+        Part::WriteLarge,
+        amounts.bytes,
+        || large.len(),
+        || disk.transfer(Way::Write, &mut memory, LARGE, &large, amounts.large_depth),
+    )?;
     memory.bytes().fill(0);
-    measured(Part::ReadLarge, amounts.bytes, large.len(), || {
-        disk.transfer(Way::Read, &mut memory, LARGE, &large, amounts.large_depth)
-    })?;
+    measured(
+        Part::ReadLarge,
+        amounts.bytes,
+        || large.len(),
+        || disk.transfer(Way::Read, &mut memory, LARGE, &large, amounts.large_depth),
+    )?;
     verdict("large requests", pattern::wrong(memory.bytes(), 0, 1))?;
 
     // Those that are not written keep what they had.
@@ -79,13 +85,19 @@ pub fn load(disk: &Disk, amounts: &Amounts) -> Result<()> {
     for (block, place) in memory.bytes().chunks_exact_mut(BLOCK).zip(&places) {
         pattern::fill(block, *place, 3);
     }
-    measured(Part::WriteSmall, moved, places.len(), || {
-        disk.transfer(Way::Write, &mut memory, BLOCK, &places, amounts.depth)
-    })?;
+    measured(
+        Part::WriteSmall,
+        moved,
+        || places.len(),
+        || disk.transfer(Way::Write, &mut memory, BLOCK, &places, amounts.depth),
+    )?;
     memory.bytes().fill(0);
-    measured(Part::ReadSmall, moved, places.len(), || {
-        disk.transfer(Way::Read, &mut memory, BLOCK, &places, amounts.depth)
-    })?;
+    measured(
+        Part::ReadSmall,
+        moved,
+        || places.len(),
+        || disk.transfer(Way::Read, &mut memory, BLOCK, &places, amounts.depth),
+    )?;
     let mut read = memory.bytes().chunks_exact(BLOCK).zip(&places);
     let differs = read.find_map(|(block, place)| pattern::wrong(block, *place, 3));
     verdict("small requests", differs)?;

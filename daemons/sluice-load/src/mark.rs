@@ -49,11 +49,11 @@ impl Part {
     }
 }
 
-/// Does something between the two marks of a part, and says how much it moved.
+/// Does something between the two marks of a part, and says how much it moved, in how many operations as it knows afterwards.
 pub fn measured<T>(
     part: Part,
     bytes: usize,
-    operations: usize,
+    operations: impl FnOnce() -> usize,
     work: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let ports = File::options().write(true).open("/dev/port").ok();
@@ -67,6 +67,7 @@ pub fn measured<T>(
     let done = work();
     mark(2 * part.number() + 1);
     let done = done?;
+    let operations = operations();
     println!("SLUICE-RESULT at={} bytes={bytes} operations={operations}", part.name());
     Ok(done)
 }

@@ -27,7 +27,7 @@ const fn parts(load: Load) -> &'static [Named] {
 /// What was moved in a part, as the guest that marked it reported.
 struct Moved {
     bytes: u64,
-    /// In so many TCP segments or requests.
+    /// In so many TCP segments, those of acknowledgements included, or requests.
     operations: u64,
 }
 
@@ -73,7 +73,11 @@ pub fn shares(record: &mut Record, who: &str, load: Load, measured: &Measured) -
         };
         // One request of 1 MiB is as long as many packets.
         let aim = (ours && matches!(*name, "rx" | "tx" | "read" | "write")).then_some(Aim::Under(0.1));
-        let operations = if load.has_disk() { "requests of the program" } else { "segments of 1,448 bytes" };
+        let operations = if load.has_disk() {
+            "requests of the program"
+        } else {
+            "segments of 1,448 bytes and acknowledgements"
+        };
         let note = format!(
             "{exits} exits of the guest, all causes / {} {operations}; {}",
             moved.operations,

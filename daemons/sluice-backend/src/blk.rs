@@ -171,16 +171,18 @@ fn take_up(setup: &QueueSetup, event_idx: bool, window: &GuestMemoryMmap) -> Res
     Ok(queue)
 }
 
-/// How long to look for more requests after the last: as long as was allowed where the last look found some, not at all
-/// where it found none, so that a guest that is slower than this does not cost its processor.
+/// How long to look for more requests after the last: as long as was allowed where that finds some, not at all where it does not, so that a
+/// guest that is slower than this, or that runs on the same processor, does not cost it.
 struct Pace {
     most: Duration,
     now: Duration,
+    /// When notifications were asked for.
+    asked: Option<Instant>,
 }
 
 impl Pace {
     fn new(most: Duration) -> Self {
-        Self { most, now: most }
+        Self { most, now: most, asked: None }
     }
 
     /// Looks for more until the time is over.
@@ -197,9 +199,16 @@ impl Pace {
         Ok(false)
     }
 
-    /// Requests came soon after notifications were asked for: looking would have found them.
-    fn was_busy(&mut self) {
-        self.now = self.most;
+    /// Notifications are asked for from now on.
+    fn asks(&mut self) {
+        self.asked = Some(Instant::now());
+    }
+
+    /// Requests have come: if that is so soon after notifications were asked for that looking would have found them, it pays again.
+    fn was_told(&mut self) {
+        if self.asked.take().is_some_and(|asked| asked.elapsed() < self.most) {
+            self.now = self.most;
+        }
     }
 }
 
@@ -248,6 +257,7 @@ fn serve_queue(
     let is_empty = |queue: &Queue| -> Result<bool> {
         Ok(queue.avail_idx(window, Ordering::Acquire).context(wrong)?.0 == queue.next_avail())
     };
+    pace.was_told();
     let mut served = 0;
     loop {
         queue.disable_notification(window).context(wrong)?;
@@ -277,13 +287,11 @@ fn serve_queue(
         if served >= TURN {
             return Ok(true);
         }
-        if served > 1 {
-            pace.was_busy();
-        }
         if pace.look(|| Ok(!is_empty(queue)?))? {
             continue;
         }
         if !queue.enable_notification(window).context(wrong)? {
+            pace.asks();
             return Ok(false);
         }
     }

@@ -442,8 +442,16 @@ fn a_queue_is_looked_at_only_while_that_pays() {
     pace.now = Duration::from_micros(1);
     assert!(!pace.look(|| Ok(false)).unwrap());
     assert!(!pace.look(|| unreachable!("it did not pay")).unwrap());
-    pace.was_busy();
-    assert!(pace.look(|| Ok(true)).unwrap());
+    pace.was_told();
+    assert!(!pace.look(|| unreachable!("nobody was asked to tell")).unwrap());
+    pace.asks();
+    pace.was_told();
+    assert!(pace.look(|| Ok(true)).unwrap(), "a notification came at once");
+    pace = Pace { now: Duration::ZERO, ..Pace::new(Duration::from_millis(1)) };
+    pace.asks();
+    std::thread::sleep(Duration::from_millis(3));
+    pace.was_told();
+    assert!(!pace.look(|| unreachable!("it came late")).unwrap());
 }
 
 /// A descriptor that is often nearly right.

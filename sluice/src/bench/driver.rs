@@ -62,6 +62,14 @@ impl Load {
         }
     }
 
+    /// What is reported when all has been measured and compared. The one who takes data ends before the one who sends them.
+    const fn last(self) -> &'static str {
+        match self {
+            Self::Net | Self::Disk => "done",
+            Self::Inter => "sent",
+        }
+    }
+
     const fn has_disk(self) -> bool {
         matches!(self, Self::Disk)
     }

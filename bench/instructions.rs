@@ -21,7 +21,9 @@
 //! - `out`: on a machine that never executed a `VMRUN`, an `out dx, al` is about to be executed (the guest
 //!   sets its marks with it);
 //!
-//! and with `NAME=FIRST+SIZE` (hexadecimal) `fn NAME INSTRUCTIONS` each time the hypervisor's function at
+//! With `within=FIRST+SIZE` (hexadecimal) every line ends with one number more: instructions at these addresses, a guest's included.
+//!
+//! With any other `NAME=FIRST+SIZE` it says `fn NAME INSTRUCTIONS` each time the hypervisor's function at
 //! that address returns: what it and what it called executed.
 //!
 //! Source: QEMU 7.2, include/qemu/qemu-plugin.h (API version 1). Later versions have another interface.
@@ -87,6 +89,9 @@ unsafe extern "C" {
 pub static qemu_plugin_version: c_int = 1;
 
 static INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
+/// Instructions at addresses within [`RANGE`].
+static WITHIN: AtomicU64 = AtomicU64::new(0);
+static RANGE: OnceLock<Function> = OnceLock::new();
 static VMRUNS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_SEEN: AtomicBool = AtomicBool::new(false);
 static UNPACKED_SEEN: AtomicBool = AtomicBool::new(false);
@@ -129,6 +134,9 @@ pub extern "C" fn qemu_plugin_install(
     for index in 0..usize::try_from(count).unwrap_or(0) {
         let text = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy();
         match Function::parse(&text) {
+            Some(range) if range.name == "within" => {
+                let _ = RANGE.set(range);
+            }
             Some(function) => functions.push(function),
             None if text == "exits=on" => EXITS.store(true, Ordering::Relaxed),
             None => return 1,
@@ -163,6 +171,10 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
             index + all.len() <= count && pairs.all(|(at, part)| bytes(at).starts_with(part))
         };
         let address = unsafe { qemu_plugin_insn_vaddr(instruction(index)) };
+        if RANGE.get().is_some_and(|range| address.wrapping_sub(range.first) < range.size) {
+            let target = WITHIN.as_ptr().cast();
+            unsafe { qemu_plugin_register_vcpu_insn_exec_inline(instruction(index), ADD, target, 1) };
+        }
         if exits && BEHIND.iter().any(|behind| behind.load(Ordering::Relaxed) == address) {
             call(exit);
         }
@@ -267,7 +279,13 @@ extern "C" fn init(_: c_uint, _: *mut c_void) {
 fn say(what: &str) {
     let instructions = INSTRUCTIONS.load(Ordering::Relaxed);
     let vmruns = VMRUNS.load(Ordering::Relaxed);
-    print(&format!("count {what} {instructions} {vmruns}\n"));
+    match RANGE.get() {
+        None => print(&format!("count {what} {instructions} {vmruns}\n")),
+        Some(_) => {
+            let within = WITHIN.load(Ordering::Relaxed);
+            print(&format!("count {what} {instructions} {vmruns} {within}\n"));
+        }
+    }
 }
 
 fn print(text: &str) {

@@ -8,13 +8,16 @@
 //! docs/benchmarks.md says how each number comes about.
 
 mod boot;
+mod driver;
 mod iommu;
+mod kernel;
 mod null;
 mod partner;
 mod peer;
 mod plot;
 mod plugin;
 pub mod record;
+mod split;
 mod tally;
 mod transfer;
 mod vpio;
@@ -32,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A run of Sluice that takes longer is given up.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// A benchmark: its name, what it measures, its parts if it has any, and how.
 struct Benchmark {
@@ -43,7 +46,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 4] = [
+static ALL: [Benchmark; 5] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -68,6 +71,13 @@ static ALL: [Benchmark; 4] = [
                 beside native Linux and KVM",
         parts: &vpio::PARTS,
         measure: vpio::measure,
+    },
+    Benchmark {
+        name: "driver-domain",
+        about: "virtio disks and network cards that a driver domain serves: instructions of guest, driver domain and hypervisor, \
+                exits, restarts, beside KVM with vhost and Xen",
+        parts: &driver::PARTS,
+        measure: driver::measure,
     },
 ];
 
@@ -170,6 +180,17 @@ impl Clock {
 
 /// Runs a configuration to its end, whatever that is.
 fn run_text(name: &str, text: &str, clock: Clock, qemu_args: Vec<String>) -> Result<(Setup, Outcome)> {
+    run_watched(name, text, clock, qemu_args, &mut Silent)
+}
+
+/// The same, while somebody watches and steers.
+fn run_watched(
+    name: &str,
+    text: &str,
+    clock: Clock,
+    qemu_args: Vec<String>,
+    observer: &mut dyn Observer,
+) -> Result<(Setup, Outcome)> {
     let setup = config::load_text(&root().join("bench").join(format!("{name}.toml")), text)
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     let options = Options {
@@ -180,7 +201,7 @@ fn run_text(name: &str, text: &str, clock: Clock, qemu_args: Vec<String>) -> Res
         qemu_args: [clock.arguments(), qemu_args].concat(),
         ..Options::new("bench".parse()?)
     };
-    let outcome = session::run(&setup, &options, &mut Silent)?;
+    let outcome = session::run(&setup, &options, observer)?;
     Ok((setup, outcome))
 }
 

@@ -1,10 +1,10 @@
 //! A virtio disk (Virtio 1.2, 5.2).
 
 use crate::device::Device;
-use crate::disk::{Disk, SECTOR};
+use crate::disk::{AT_ONCE, Disk, SECTOR};
 use crate::function::{Function, Info, Offer, QueueSetup, Window};
-use crate::request::{MAX_SEGMENTS, Request, take};
-use crate::sys::Way;
+use crate::request::{Broken, MAX_SEGMENTS, Request, take};
+use crate::sys::{Part, Way};
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
@@ -171,16 +171,18 @@ fn take_up(setup: &QueueSetup, event_idx: bool, window: &GuestMemoryMmap) -> Res
     Ok(queue)
 }
 
-/// How long to look for more requests after the last: as long as was allowed where the last look found some, not at all
-/// where it found none, so that a guest that is slower than this does not cost its processor.
+/// How long to look for more requests after the last: as long as was allowed where that finds some, not at all where it does not, so that a
+/// guest that is slower than this, or that runs on the same processor, does not cost it.
 struct Pace {
     most: Duration,
     now: Duration,
+    /// When notifications were asked for.
+    asked: Option<Instant>,
 }
 
 impl Pace {
     fn new(most: Duration) -> Self {
-        Self { most, now: most }
+        Self { most, now: most, asked: None }
     }
 
     /// Looks for more until the time is over.
@@ -197,9 +199,16 @@ impl Pace {
         Ok(false)
     }
 
-    /// Requests came soon after notifications were asked for: looking would have found them.
-    fn was_busy(&mut self) {
-        self.now = self.most;
+    /// Notifications are asked for from now on.
+    fn asks(&mut self) {
+        self.asked = Some(Instant::now());
+    }
+
+    /// Requests have come: if that is so soon after notifications were asked for that looking would have found them, it pays again.
+    fn was_told(&mut self) {
+        if self.asked.take().is_some_and(|asked| asked.elapsed() < self.most) {
+            self.now = self.most;
+        }
     }
 }
 
@@ -209,6 +218,32 @@ const TURN: u32 = 2 * QUEUE_SIZE as u32;
 /// Answered requests that a guest need not be told of yet, while there are more to answer, and for how long.
 const UNSAID: u32 = 32;
 const UNSAID_TIME: Duration = Duration::from_micros(500);
+
+/// A request with the head of its chain.
+type Asked<'w> = (u16, Request<'w>);
+
+/// Bytes of requests that are done at once: who asked for less before should not wait for much more.
+const GATHERED: u64 = 1 << 20;
+
+/// Takes requests from the queue, up to one that is broken.
+fn gather<'w>(queue: &mut Queue, window: &'w GuestMemoryMmap) -> Result<(Vec<Asked<'w>>, Option<Broken>)> {
+    let mut requests = Vec::new();
+    let mut bytes = 0;
+    while requests.len() < AT_ONCE as usize
+        && bytes < GATHERED
+        && let Some(chain) = queue.iter(window).context("the guest's queue is broken")?.next()
+    {
+        let head = chain.head_index();
+        match Request::parse(chain, window) {
+            Ok(request) => {
+                bytes += request.data_len();
+                requests.push((head, request));
+            }
+            Err(broken) => return Ok((requests, Some(broken))),
+        }
+    }
+    Ok((requests, None))
+}
 
 /// Answers what is in the queue. Returns whether the turn is over before the queue is empty.
 fn serve_queue(
@@ -222,18 +257,23 @@ fn serve_queue(
     let is_empty = |queue: &Queue| -> Result<bool> {
         Ok(queue.avail_idx(window, Ordering::Acquire).context(wrong)?.0 == queue.next_avail())
     };
+    pace.was_told();
     let mut served = 0;
     loop {
         queue.disable_notification(window).context(wrong)?;
         let (mut unsaid, mut since) = (0, Instant::now());
-        while served < TURN
-            && let Some(chain) = queue.iter(window).context(wrong)?.next()
-        {
-            let head = chain.head_index();
-            let request = Request::parse(chain, window)?;
-            let written = service.answer(request);
-            queue.add_used(window, head, written).context(wrong)?;
-            (served, unsaid) = (served + 1, unsaid + 1);
+        while served < TURN {
+            let (requests, broken) = gather(queue, window)?;
+            if requests.is_empty() && broken.is_none() {
+                break;
+            }
+            for (head, written) in service.answer_all(requests) {
+                queue.add_used(window, head, written).context(wrong)?;
+                (served, unsaid) = (served + 1, unsaid + 1);
+            }
+            if let Some(broken) = broken {
+                return Err(broken.into());
+            }
             if unsaid >= UNSAID || since.elapsed() >= UNSAID_TIME || is_empty(queue)? {
                 if queue.needs_notification(window).context(wrong)? {
                     notify()?;
@@ -247,23 +287,68 @@ fn serve_queue(
         if served >= TURN {
             return Ok(true);
         }
-        if served > 1 {
-            pace.was_busy();
-        }
         if pace.look(|| Ok(!is_empty(queue)?))? {
             continue;
         }
         if !queue.enable_notification(window).context(wrong)? {
+            pace.asks();
             return Ok(false);
         }
     }
 }
 
 impl Service {
-    /// Does what a request asks for and answers it. Returns the number of bytes that were written to the guest.
-    fn answer(&mut self, mut request: Request<'_>) -> u32 {
+    /// Does what requests ask for and answers them, in their order: reads and writes that follow each other at once, all else when what
+    /// came before it is done. Returns the head of each chain with the number of bytes that were written to the guest.
+    fn answer_all(&mut self, mut requests: Vec<Asked<'_>>) -> Vec<(u16, u32)> {
+        let mut answers = Vec::with_capacity(requests.len());
+        let mut rest = &mut requests[..];
+        while !rest.is_empty() {
+            let plain = rest.iter().take_while(|(_, request)| self.plain(request).is_some()).count();
+            let (now, later) = rest.split_at_mut(plain.max(1));
+            let results = if plain > 1 { self.transfer(now) } else { vec![self.execute(&mut now[0].1)] };
+            answers.extend(
+                now.iter()
+                    .zip(results)
+                    .map(|((head, request), result)| (*head, self.conclude(request, result))),
+            );
+            rest = later;
+        }
+        answers
+    }
+
+    /// Reads and writes of the disk's, all at once.
+    fn transfer(&mut self, requests: &[Asked<'_>]) -> Vec<Result<u64, Failure>> {
+        let parts: Vec<Part<'_, '_>> =
+            requests.iter().filter_map(|(_, request)| self.plain(request)).collect();
+        let done = self.disk.transfer_all(&parts);
+        let read = |part: &Part<'_, '_>| match part.way {
+            Way::Read => part.slices.iter().map(|slice| slice.len() as u64).sum(),
+            Way::Write => 0,
+        };
+        parts.iter().zip(done).map(|(part, done)| done.map(|()| read(part)).map_err(Failure::from)).collect()
+    }
+
+    /// The transfer that a request is, if it is one of the disk's that makes sense and needs nothing else.
+    fn plain<'r, 'w>(&self, request: &'r Request<'w>) -> Option<Part<'r, 'w>> {
+        let (slices, others, way) = match request.kind {
+            VIRTIO_BLK_T_IN => (&request.input, &request.output, Way::Read),
+            VIRTIO_BLK_T_OUT => (&request.output, &request.input, Way::Write),
+            _ => return None,
+        };
+        let flushed = self.accepted & bits(&[VIRTIO_BLK_F_FLUSH]) != 0;
+        let may_write = !self.disk.read_only && flushed;
+        let is_right = others.is_empty() && self.disk.holds(request.sector, request.data_len());
+        (is_right && (way == Way::Read || may_write)).then(|| Part {
+            slices,
+            offset: request.sector * SECTOR,
+            way,
+        })
+    }
+
+    /// Answers a request. Returns the number of bytes that were written to the guest.
+    fn conclude(&mut self, request: &Request<'_>, result: Result<u64, Failure>) -> u32 {
         let room: u64 = request.input.iter().map(|slice| slice.len() as u64).sum();
-        let result = self.execute(&mut request);
         let (status, written) = match result {
             Ok(written) => (VIRTIO_BLK_S_OK, written),
             Err(Failure::Unknown) => (VIRTIO_BLK_S_UNSUPP, 0),

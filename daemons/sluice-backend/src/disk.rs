@@ -1,6 +1,6 @@
 //! What is behind a virtual disk: a file or a block device, past the page cache where that can be.
 
-use crate::sys::{self, Call, Way};
+use crate::sys::{self, Call, Part, Ring, Way};
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -14,6 +14,9 @@ pub const SECTOR: u64 = 512;
 
 /// Bytes that are moved at once where the guest's own memory cannot be used.
 const BOUNCE: usize = 256 << 10;
+
+/// Parts that are moved at once.
+pub const AT_ONCE: u32 = 32;
 
 // SAFETY: BLKSSZGET writes an int.
 const LOGICAL_BLOCK: Call<i32> = unsafe { Call::new(0x1268) };
@@ -35,6 +38,8 @@ pub struct Disk {
     pub read_only: bool,
     is_device: bool,
     bounce: Bounce,
+    /// None where the kernel has no such thing: then one part is moved after the other.
+    ring: Option<Ring>,
 }
 
 /// Memory of this process whose address suits any disk.
@@ -84,6 +89,7 @@ impl Disk {
             read_only,
             is_device,
             bounce: Bounce::new(),
+            ring: Ring::new(AT_ONCE).ok(),
         };
         if is_device {
             disk.block =
@@ -130,14 +136,28 @@ impl Disk {
 
     /// Reads or writes a part of the disk ([`Disk::holds`]). What is written has left this domain when this returns.
     pub fn transfer(&mut self, slices: &[VolatileSlice<'_>], sector: u64, way: Way) -> io::Result<()> {
-        let unit = self.block as usize;
-        let suits = |slice: &VolatileSlice<'_>| {
-            slice.len().is_multiple_of(unit) && (slice.ptr_guard().as_ptr() as usize).is_multiple_of(unit)
-        };
-        if slices.iter().all(suits) {
+        if suits(self.block, slices) {
             return sys::transfer(self.file.as_raw_fd(), slices, sector * SECTOR, way);
         }
         self.transfer_by_copy(slices, sector * SECTOR, way)
+    }
+
+    /// Several parts as [`Disk::transfer`], at once where they can be. The results are in their order.
+    pub fn transfer_all(&mut self, parts: &[Part<'_, '_>]) -> Vec<io::Result<()>> {
+        match &mut self.ring {
+            Some(ring) if parts.iter().all(|part| suits(self.block, part.slices)) => {
+                ring.transfer(self.file.as_raw_fd(), parts)
+            }
+            _ => {
+                parts.iter().map(|part| self.transfer(part.slices, part.offset / SECTOR, part.way)).collect()
+            }
+        }
+    }
+
+    /// From now on one part is moved after the other, as where the kernel has no ring.
+    #[cfg(test)]
+    pub fn one_by_one(&mut self) {
+        self.ring = None;
     }
 
     /// As [`Disk::transfer`], where addresses or lengths do not suit the disk.
@@ -218,6 +238,14 @@ impl Disk {
         }
         Ok(())
     }
+}
+
+/// The disk can reach this memory as it is.
+fn suits(block: u32, slices: &[VolatileSlice<'_>]) -> bool {
+    let unit = block as usize;
+    slices.iter().all(|slice| {
+        slice.len().is_multiple_of(unit) && (slice.ptr_guard().as_ptr() as usize).is_multiple_of(unit)
+    })
 }
 
 /// Opens past the page cache. Where a file system refuses that, what is written is waited for instead.

@@ -1,8 +1,10 @@
 //! System calls that no crate wraps. All unsafe code of the daemon is here.
 
+use io_uring::{IoUring, opcode, types};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use vm_memory::VolatileSlice;
+use vm_memory::volatile_memory::PtrGuardMut;
 use vmm_sys_util::ioctl::{ioctl, ioctl_with_mut_ref, ioctl_with_ref};
 
 /// A number of an ioctl.
@@ -125,6 +127,92 @@ pub fn transfer(file: RawFd, slices: &[VolatileSlice<'_>], offset: u64, way: Way
         rest = advance(rest, moved);
     }
     Ok(())
+}
+
+/// What is moved between a file and memory.
+pub struct Part<'s, 'w> {
+    /// Memory.
+    pub slices: &'s [VolatileSlice<'w>],
+    /// Where in the file.
+    pub offset: u64,
+    /// Which way.
+    pub way: Way,
+}
+
+/// Moves several parts at once, by io_uring. A request that is under way keeps its file open, also after the end of this process.
+pub struct Ring {
+    ring: IoUring,
+}
+
+impl Ring {
+    /// For so many parts at once, and for the thread that makes it. Fails where the kernel has none.
+    pub fn new(most: u32) -> io::Result<Self> {
+        // Since Linux 6.1 a thread need not wake for each part that is done.
+        let quiet = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(most);
+        let ring = quiet.or_else(|_| IoUring::new(most))?;
+        Ok(Self { ring })
+    }
+
+    /// Moves each part as [`transfer`] does. The results are in the order of the parts.
+    pub fn transfer(&mut self, file: RawFd, parts: &[Part<'_, '_>]) -> Vec<io::Result<()>> {
+        let most = self.ring.params().sq_entries() as usize;
+        parts.chunks(most).flat_map(|parts| self.transfer_some(file, parts)).collect()
+    }
+
+    fn transfer_some(&mut self, file: RawFd, parts: &[Part<'_, '_>]) -> Vec<io::Result<()>> {
+        // Guards keep what is behind the addresses.
+        let guards: Vec<Vec<_>> =
+            parts.iter().map(|part| part.slices.iter().map(VolatileSlice::ptr_guard_mut).collect()).collect();
+        let vectors: Vec<Vec<libc::iovec>> = guards
+            .iter()
+            .map(|guards| {
+                let vector = |guard: &PtrGuardMut| libc::iovec {
+                    iov_base: guard.as_ptr().cast(),
+                    iov_len: guard.len(),
+                };
+                guards.iter().map(vector).collect()
+            })
+            .collect();
+        for (number, (part, vector)) in (0..).zip(parts.iter().zip(&vectors)) {
+            let (first, count) = (vector.as_ptr(), vector.len() as u32);
+            let entry = match part.way {
+                Way::Read => opcode::Readv::new(types::Fd(file), first, count).offset(part.offset).build(),
+                Way::Write => opcode::Writev::new(types::Fd(file), first, count).offset(part.offset).build(),
+            };
+            // SAFETY: What the entry names are memory of the slices, which `guards` keeps, and `vectors`; both stay until all parts have
+            // been answered: this function ends no earlier, and the process does if it cannot wait for them. Nothing in Rust refers to
+            // the memory, since it is a guest's, which may change it at any time.
+            let pushed = unsafe { self.ring.submission().push(&entry.user_data(number)) };
+            pushed.expect("the ring has an entry for each part");
+        }
+        let mut moved: Vec<Option<i32>> = vec![None; parts.len()];
+        while moved.contains(&None) {
+            let missing = moved.iter().filter(|moved| moved.is_none()).count();
+            match self.ring.submit_and_wait(missing) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    eprintln!("sluice-backend: io_uring fails while requests are under way: {error}");
+                    std::process::abort();
+                }
+                _ => {}
+            }
+            for answer in self.ring.completion() {
+                moved[answer.user_data() as usize] = Some(answer.result());
+            }
+        }
+        let result = |(part, moved): (&Part<'_, '_>, Option<i32>)| {
+            let whole: usize = part.slices.iter().map(VolatileSlice::len).sum();
+            match moved.unwrap_or(-libc::EIO) {
+                moved if usize::try_from(moved).is_ok_and(|moved| moved == whole) => Ok(()),
+                // The rest, or what the kernel had no room for just now.
+                0.. => transfer(file, part.slices, part.offset, part.way),
+                moved if moved == -libc::EAGAIN || moved == -libc::EINTR => {
+                    transfer(file, part.slices, part.offset, part.way)
+                }
+                error => Err(io::Error::from_raw_os_error(-error)),
+            }
+        };
+        parts.iter().zip(moved).map(result).collect()
+    }
 }
 
 /// What is left of the parts after their first bytes.

@@ -61,45 +61,50 @@ pub struct Guest<'a> {
     pub arguments: String,
 }
 
-impl Peer {
-    /// Runs the guest until it reports something under the key `last`, and returns what it found.
-    pub fn run(&self, guest: &Guest, last: &str, record: &mut Record) -> Result<Vec<Finding>> {
-        let kernel = kernels::get("debian-6.1")?;
-        record.version("kvm_host", &format!("{}, package {}", kernel.release, kernel.version));
-        record.version("kvm_qemu", "the same as qemu");
-        let initramfs = scratch()?.join(format!("{}.cpio", self.name));
-        std::fs::write(&initramfs, self.initramfs(guest, &kernel)?)
-            .with_context(|| format!("could not write {}", initramfs.display()))?;
-        let mut devices = Vec::new();
-        if self.network {
-            devices.extend(["-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile="]);
-        }
-        let machine = self.start(&kernel.image, &initramfs, "console=ttyS0 quiet panic=-1", &devices);
-        let result = machine.and_then(|machine| self.follow(machine, last));
-        std::fs::remove_file(&initramfs)?;
-        result
+/// An emulated machine that starts a peer.
+pub struct Machine<'a> {
+    /// Name of the run, for its files.
+    pub name: &'a str,
+    /// What it takes for time.
+    pub clock: Clock,
+    /// Its processor.
+    pub cpu: &'a str,
+    /// Its memory in MiB.
+    pub memory: u32,
+    /// What it starts.
+    pub kernel: &'a Path,
+    /// With this initial ramdisk, or these modules.
+    pub initrd: String,
+    /// With this command line.
+    pub cmdline: &'a str,
+    /// Arguments for its devices.
+    pub devices: Vec<&'a str>,
+    /// Further arguments.
+    pub qemu_args: &'a [String],
+}
+
+/// The processor that Sluice and a KVM host run on.
+pub const CPU: &str = "EPYC,+svm,+npt";
+
+impl Machine<'_> {
+    /// Runs it until one of its consoles reports something under the key `last`, and returns what was found.
+    pub fn run(&self, last: &str) -> Result<Vec<Finding>> {
+        self.follow(self.start()?, last)
     }
 
-    /// Runs the guest on the emulated machine itself, until it reports something under the key `last`.
-    pub fn run_native(&self, guest: &Guest, last: &str) -> Result<Vec<Finding>> {
-        let devices: Vec<&str> = guest.arguments.split_whitespace().collect();
-        let initrd = guest.initrd.context("it has an initrd")?;
-        self.follow(self.start(guest.kernel, initrd, &guest.cmdline, &devices)?, last)
-    }
-
-    fn start(&self, kernel: &Path, initramfs: &Path, cmdline: &str, devices: &[&str]) -> Result<Child> {
+    fn start(&self) -> Result<Child> {
         let thread = if self.clock.icount() { "single" } else { "multi" };
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(workspace::qemu());
         command.args(["-machine", "q35", "-accel", &format!("tcg,thread={thread}")]);
-        command.args(["-cpu", "EPYC,+svm,+npt", "-smp", "1", "-m", &MEMORY.to_string()]);
+        command.args(["-cpu", self.cpu, "-smp", "1", "-m", &self.memory.to_string()]);
         if self.clock.icount() {
             command.args(["-icount", "shift=0,sleep=off", "-rtc", "base=2024-01-01,clock=vm"]);
             command.args(self.clock.arguments());
         }
-        command.args(devices);
-        command.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
-        command.args(["-append", cmdline]);
+        command.args(&self.devices);
+        command.arg("-kernel").arg(self.kernel).arg("-initrd").arg(&self.initrd);
+        command.args(["-append", self.cmdline]);
         command.args([
             "-nodefaults",
             "-no-user-config",
@@ -109,7 +114,7 @@ impl Peer {
             "-serial",
             "stdio",
         ]);
-        command.args(&self.qemu_args);
+        command.args(self.qemu_args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         command.spawn().with_context(|| workspace::not_found("setpriv"))
     }
@@ -148,31 +153,59 @@ impl Peer {
         }
         Ok(findings)
     }
+}
+
+impl Peer {
+    /// Runs the guest until it reports something under the key `last`, and returns what it found.
+    pub fn run(&self, guest: &Guest, last: &str, record: &mut Record) -> Result<Vec<Finding>> {
+        let kernel = kernels::get("debian-6.1")?;
+        record.version("kvm_host", &format!("{}, package {}", kernel.release, kernel.version));
+        record.version("kvm_qemu", "the same as qemu");
+        let initramfs = scratch()?.join(format!("{}.cpio", self.name));
+        std::fs::write(&initramfs, self.initramfs(guest, &kernel)?)
+            .with_context(|| format!("could not write {}", initramfs.display()))?;
+        let mut devices = Vec::new();
+        if self.network {
+            devices.extend(["-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile="]);
+        }
+        let result =
+            self.machine(&kernel.image, &initramfs, "console=ttyS0 quiet panic=-1", devices).run(last);
+        std::fs::remove_file(&initramfs)?;
+        result
+    }
+
+    /// Runs the guest on the emulated machine itself, until it reports something under the key `last`.
+    pub fn run_native(&self, guest: &Guest, last: &str) -> Result<Vec<Finding>> {
+        let devices = guest.arguments.split_whitespace().collect();
+        let initrd = guest.initrd.context("it has an initrd")?;
+        self.machine(guest.kernel, initrd, &guest.cmdline, devices).run(last)
+    }
+
+    fn machine<'a>(
+        &'a self,
+        kernel: &'a Path,
+        initrd: &Path,
+        cmdline: &'a str,
+        devices: Vec<&'a str>,
+    ) -> Machine<'a> {
+        Machine {
+            name: &self.name,
+            clock: self.clock,
+            cpu: CPU,
+            memory: MEMORY,
+            kernel,
+            initrd: initrd.display().to_string(),
+            cmdline,
+            devices,
+            qemu_args: &self.qemu_args,
+        }
+    }
 
     fn initramfs(&self, guest: &Guest, kernel: &Kernel) -> Result<Vec<u8>> {
         let modules = MODULES.map(str::to_owned);
         let mut archive = rootfs::base(self.script(guest).as_bytes(), &modules, kernel)?;
-        let binary = find(&workspace::qemu().to_string_lossy())?;
-        for directory in ["qemu", "guest", "lib64"] {
-            archive.directory(directory);
-        }
-        let take = |archive: &mut Archive, from: &Path, to: &str, mode| -> Result<()> {
-            let content =
-                std::fs::read(from).with_context(|| format!("could not read {}", from.display()))?;
-            archive.file(to, mode, &content);
-            Ok(())
-        };
-        take(&mut archive, &binary, "qemu/qemu", 0o755)?;
-        for library in libraries(&binary)? {
-            let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            // The program interpreter has a fixed place.
-            let directory = if name.starts_with("ld-linux") { "lib64" } else { "qemu" };
-            take(&mut archive, &library, &format!("{directory}/{name}"), 0o755)?;
-        }
-        for file in FIRMWARE.map(Path::new) {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            take(&mut archive, file, &format!("qemu/{name}"), 0o644)?;
-        }
+        archive.directory("guest");
+        take_qemu(&mut archive)?;
         take(&mut archive, guest.kernel, "guest/kernel", 0o644)?;
         if let Some(initrd) = guest.initrd {
             take(&mut archive, initrd, "guest/initrd", 0o644)?;
@@ -215,6 +248,33 @@ impl Peer {
     }
 }
 
+/// Adds a file as it is on this machine.
+pub fn take(archive: &mut Archive, from: &Path, to: &str, mode: u32) -> Result<()> {
+    let content = std::fs::read(from).with_context(|| format!("could not read {}", from.display()))?;
+    archive.file(to, mode, &content);
+    Ok(())
+}
+
+/// Adds this machine's QEMU as `qemu/qemu`, and what it needs to run and to start a PC.
+pub fn take_qemu(archive: &mut Archive) -> Result<()> {
+    let binary = find(&workspace::qemu().to_string_lossy())?;
+    for directory in ["qemu", "lib64"] {
+        archive.directory(directory);
+    }
+    take(archive, &binary, "qemu/qemu", 0o755)?;
+    for library in libraries(&binary, &[])? {
+        let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // The program interpreter has a fixed place.
+        let directory = if name.starts_with("ld-linux") { "lib64" } else { "qemu" };
+        take(archive, &library, &format!("{directory}/{name}"), 0o755)?;
+    }
+    for file in FIRMWARE.map(Path::new) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        take(archive, file, &format!("qemu/{name}"), 0o644)?;
+    }
+    Ok(())
+}
+
 /// The path of a program.
 fn find(program: &str) -> Result<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -223,9 +283,10 @@ fn find(program: &str) -> Result<PathBuf> {
     found.canonicalize().context("could not resolve its path")
 }
 
-/// The shared libraries of a program, and its interpreter.
-fn libraries(binary: &Path) -> Result<BTreeSet<PathBuf>> {
-    let output = workspace::run(Command::new("ldd").arg(binary))?;
+/// The shared libraries of a program, and its interpreter; those in the folders of `search` before this machine's.
+pub fn libraries(binary: &Path, search: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
+    let search = std::env::join_paths(search).context("a folder of libraries has a colon in its name")?;
+    let output = workspace::run(Command::new("ldd").arg(binary).env("LD_LIBRARY_PATH", search))?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }

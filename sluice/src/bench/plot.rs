@@ -23,14 +23,15 @@ const HEADING: f64 = 22.0;
 const BAR: f64 = 18.0;
 const GAP: f64 = 12.0;
 
-/// A colour for each way to share: the same in all pictures.
+/// A colour for each way to share and each hypervisor: the same in all pictures.
 fn colour(name: &str) -> &'static str {
     match name.split(' ').next().unwrap_or_default() {
         "native" => "#7f7f7f",
         "passthrough" => "#4c9f70",
-        "vpio" | "vpio-amd" | "vpio-open" => "#2f6db5",
+        "vpio" | "vpio-amd" | "vpio-open" | "sluice" => "#2f6db5",
         "emulated" => "#d9822b",
         "kvm" => "#a63d40",
+        "xen" => "#c9a227",
         _ => "#6a5acd",
     }
 }

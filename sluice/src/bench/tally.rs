@@ -23,11 +23,11 @@ use std::process::Command;
 use std::thread::JoinHandle;
 
 /// Ports of the marks: the beginning and the end of each phase, in the order of [`PHASES`].
-const MARKS: RangeInclusive<u16> = 0x5a0..=0x5a7;
+pub const MARKS: RangeInclusive<u16> = 0x5a0..=0x5a7;
 /// Ports of steps: the first one, the second...
 const STEPS: RangeInclusive<u16> = 0x5b0..=0x5ff;
 /// `VMEXIT_IOIO`.
-const IOIO: u32 = 0x7b;
+pub const IOIO: u32 = 0x7b;
 /// `VMEXIT_NPF`.
 const NESTED_PAGE_FAULT: u32 = 0x400;
 /// The last line: no more will come.
@@ -224,11 +224,7 @@ impl Tally {
 
     /// Takes one line of the log.
     pub fn line(&mut self, line: &str) {
-        // QEMU says what it injects, and does not end the line if that is an exception.
-        let line = match line.strip_prefix("Injecting(").and_then(|rest| rest.split_once(": ")) {
-            Some((_, rest)) => rest.trim_start_matches(|letter: char| letter.is_ascii_uppercase()),
-            None => line,
-        };
+        let line = without_injection(line);
         if let Some(rest) = line.strip_prefix("vmrun! ") {
             if let Some(elements) = self.string.take() {
                 self.counts(self.last.0).further_elements += elements.saturating_sub(1);
@@ -327,6 +323,14 @@ impl Tally {
     }
 }
 
+/// QEMU says what it injects, and does not end the line if that is an exception.
+pub fn without_injection(line: &str) -> &str {
+    match line.strip_prefix("Injecting(").and_then(|rest| rest.split_once(": ")) {
+        Some((_, rest)) => rest.trim_start_matches(|letter: char| letter.is_ascii_uppercase()),
+        None => line,
+    }
+}
+
 /// `memory_region_ops_read cpu 0 mr 0x... addr 0xc000 value 0x0 size 1 name 'ne2000'`: address, size, write.
 /// There are millions of them: found by whole words, which is fast where nothing is optimized, too.
 fn parse_access(line: &str) -> Option<(u64, u8, bool)> {
@@ -344,15 +348,34 @@ fn parse_access(line: &str) -> Option<(u64, u8, bool)> {
     Some((u64::from_str_radix(address, 16).ok()?, size.parse().ok()?, write))
 }
 
-/// Reads QEMU's log while it is written: through a pipe, because it is long.
-pub struct Reader {
-    pipe: PathBuf,
-    thread: JoinHandle<Tally>,
+/// Who takes the lines of QEMU's log.
+pub trait Lines: Send + 'static {
+    /// Takes one.
+    fn line(&mut self, line: &str);
+
+    /// None was of use.
+    fn is_empty(&self) -> bool;
 }
 
-impl Reader {
+impl Lines for Tally {
+    fn line(&mut self, line: &str) {
+        Self::line(self, line);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.guests.is_empty()
+    }
+}
+
+/// Reads QEMU's log while it is written: through a pipe, because it is long.
+pub struct Reader<T> {
+    pipe: PathBuf,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Lines> Reader<T> {
     /// Makes the pipe and starts to read into `tally`.
-    pub fn start(directory: &Path, mut tally: Tally) -> Result<Self> {
+    pub fn start(directory: &Path, mut tally: T) -> Result<Self> {
         let pipe = directory.join("qemu.pipe");
         let _ = std::fs::remove_file(&pipe);
         crate::workspace::run(Command::new("mkfifo").arg(&pipe))?;
@@ -395,13 +418,13 @@ impl Reader {
     }
 
     /// The counts, when QEMU has ended.
-    pub fn finish(self) -> Result<Tally> {
+    pub fn finish(self) -> Result<T> {
         let mut pipe = std::fs::File::options().write(true).open(&self.pipe)?;
         // On a line of its own, even if QEMU was stopped in the middle of one.
         pipe.write_all(format!("\n{END}\n").as_bytes())?;
         let tally = self.thread.join().ok().context("the reader of QEMU's log failed")?;
         let _ = std::fs::remove_file(&self.pipe);
-        if tally.guests.is_empty() {
+        if tally.is_empty() {
             bail!("QEMU logged nothing of use; this was written for QEMU 7.2 (Debian 12)");
         }
         Ok(tally)

@@ -15,7 +15,6 @@
 mod attacks;
 mod cards;
 mod figures;
-mod kernel;
 mod peers;
 mod rows;
 mod sharing;
@@ -24,7 +23,7 @@ mod sole;
 use super::partner::Partner;
 use super::record::Record;
 use super::tally::{Reader, Tally};
-use super::{Clock, good, plugin, scratch};
+use super::{Clock, good, kernel, plugin, scratch};
 use crate::kernels::Kernel;
 use crate::outcome::Outcome;
 use crate::{image, kernels, rootfs};

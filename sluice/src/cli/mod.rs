@@ -270,10 +270,10 @@ pub enum Command {
     Metrics,
     /// Show the devices of a running instance, who has them, and what keeps them from memory: IOMMUs, groups, refused requests
     Devices(Which),
-    /// Measure, beside Linux KVM on the same emulated machine; results go to bench/results
+    /// Measure, beside Linux KVM and Xen on the same emulated machine; results go to bench/results
     #[command(after_help = concat!(
         "Examples:\n",
-        "  cargo sluice bench                all, about 40 minutes\n",
+        "  cargo sluice bench                all, about an hour\n",
         "  cargo sluice bench boot           those whose name contains this\n",
         "  cargo sluice bench vpio --only fairness,sole.e1000\n",
         "  cargo sluice bench --list"))]

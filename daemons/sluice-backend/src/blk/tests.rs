@@ -351,6 +351,66 @@ fn many_requests_are_told_of_at_once() {
 }
 
 #[test]
+fn requests_that_are_done_at_once_are_answered_each_for_itself() {
+    for at_once in [true, false] {
+        let mut bench = Bench::new();
+        bench.service.accepted = bits(&[VIRTIO_BLK_F_FLUSH]);
+        if !at_once {
+            bench.service.disk.one_by_one();
+        }
+        bench.window.write_slice(&[0xaa; 1024], GuestAddress(DATA)).unwrap();
+        bench.window.write_slice(&[0xbb; 512], GuestAddress(DATA + 0x1000)).unwrap();
+        let beyond = SECTORS - 1;
+        let requests: [(u32, u64, u64, u32, u16); 5] = [
+            (VIRTIO_BLK_T_OUT, 8, DATA, 1024, 0),
+            (VIRTIO_BLK_T_OUT, 20, DATA + 0x1000, 512, 0),
+            (VIRTIO_BLK_T_IN, beyond, DATA + 0x2000, 1024, WRITE),
+            (VIRTIO_BLK_T_IN, 40, DATA + 0x3000, 512, WRITE),
+            (VIRTIO_BLK_T_IN, 41, DATA + 0x4000, 512, WRITE),
+        ];
+        for (number, (kind, sector, data, len, flags)) in (0u16..).zip(requests) {
+            let (header, answer) = (HEADER + u64::from(number) * 16, ANSWER + u64::from(number));
+            bench.window.write_obj(kind, GuestAddress(header)).unwrap();
+            bench.window.write_obj(sector, GuestAddress(header + 8)).unwrap();
+            bench.window.write_obj(0xeeu8, GuestAddress(answer)).unwrap();
+            bench.descriptor(number * 3, header, 16, NEXT, number * 3 + 1);
+            bench.descriptor(number * 3 + 1, data, len, NEXT | flags, number * 3 + 2);
+            bench.descriptor(number * 3 + 2, answer, 1, WRITE, 0);
+            bench.offer(number * 3);
+        }
+        bench.serve().unwrap();
+        let answers: [u8; 5] = bench.read_data(ANSWER);
+        let failed = VIRTIO_BLK_S_IOERR as u8;
+        assert_eq!((bench.used(), answers), (5, [OK, OK, failed, OK, OK]));
+        // In their order, with the bytes that each wrote to the guest.
+        let used: [[u32; 2]; 5] = std::array::from_fn(|place| {
+            bench.window.read_obj(GuestAddress(USED + 4 + place as u64 * 8)).unwrap()
+        });
+        assert_eq!(used, [[0, 1], [3, 1], [6, 1025], [9, 513], [12, 513]]);
+        assert_eq!(
+            (bench.on_disk(8), bench.on_disk(9), bench.on_disk(20)),
+            (vec![0xaa; 512], vec![0xaa; 512], vec![0xbb; 512])
+        );
+        assert_eq!(bench.read_data::<2>(DATA + 0x3000), [40, 40]);
+        assert_eq!(bench.read_data::<2>(DATA + 0x4000), [41, 41]);
+    }
+}
+
+#[test]
+fn what_came_before_a_broken_chain_is_answered() {
+    let mut bench = Bench::new();
+    bench.header(VIRTIO_BLK_T_IN, 5);
+    bench.descriptor(0, HEADER, 16, NEXT, 1);
+    bench.descriptor(1, DATA, 512, NEXT | WRITE, 2);
+    bench.descriptor(2, ANSWER, 1, WRITE, 0);
+    bench.descriptor(3, HEADER, 16, 0, 0);
+    bench.offer(0);
+    bench.offer(3);
+    assert_eq!(bench.broken(), Broken::Answer);
+    assert_eq!((bench.used(), bench.answer().0), (1, OK));
+}
+
+#[test]
 fn a_disk_that_grows_can_be_used_to_its_new_end() {
     let mut bench = Bench::new();
     assert!(!bench.service.disk.measure().unwrap());
@@ -382,8 +442,16 @@ fn a_queue_is_looked_at_only_while_that_pays() {
     pace.now = Duration::from_micros(1);
     assert!(!pace.look(|| Ok(false)).unwrap());
     assert!(!pace.look(|| unreachable!("it did not pay")).unwrap());
-    pace.was_busy();
-    assert!(pace.look(|| Ok(true)).unwrap());
+    pace.was_told();
+    assert!(!pace.look(|| unreachable!("nobody was asked to tell")).unwrap());
+    pace.asks();
+    pace.was_told();
+    assert!(pace.look(|| Ok(true)).unwrap(), "a notification came at once");
+    pace = Pace { now: Duration::ZERO, ..Pace::new(Duration::from_millis(1)) };
+    pace.asks();
+    std::thread::sleep(Duration::from_millis(3));
+    pace.was_told();
+    assert!(!pace.look(|| unreachable!("it came late")).unwrap());
 }
 
 /// A descriptor that is often nearly right.

@@ -1,0 +1,165 @@
+//! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
+//! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
+//!
+//! [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
+//! daemon and the driver domain under load, again and again.
+
+mod kvm;
+mod restarts;
+mod rows;
+mod sluice;
+mod xen;
+
+use super::record::Record;
+use super::split::Split;
+use super::{kernel, plugin};
+use crate::kernels::{self, Kernel};
+use crate::outcome::Guest;
+use crate::rootfs;
+use anyhow::Result;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Its parts.
+pub const PARTS: [&str; 4] = ["sluice", "kvm", "xen", "restarts"];
+
+/// What the guests do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// One downloads and uploads over TCP.
+    Net,
+    /// One writes and reads a disk.
+    Disk,
+    /// One sends to the other over TCP.
+    Inter,
+}
+
+const LOADS: [Load; 3] = [Load::Net, Load::Disk, Load::Inter];
+
+/// Memory of each guest in bytes.
+const MEMORY: u64 = 192 << 20;
+
+/// A disk of zeros that forgets at the end what was written.
+const DRIVE: &str =
+    "if=none,id=disk0,file=null-co://,file.size=67108864,file.read-zeroes=on,format=raw,snapshot=on";
+
+impl Load {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Net => "net",
+            Self::Disk => "disk",
+            Self::Inter => "inter",
+        }
+    }
+
+    /// The jobs of its guests. The first sets marks.
+    const fn jobs(self) -> &'static [&'static str] {
+        match self {
+            Self::Net => &["load:net,mib=16"],
+            Self::Disk => &["load:disk,mib=16,requests=2048"],
+            Self::Inter => &["load:talk,at=10.9.0.2,to=10.9.0.1,mib=8", "load:listen,at=10.9.0.1,mib=8"],
+        }
+    }
+
+    /// What is reported when all has been measured and compared. The one who takes data ends before the one who sends them.
+    const fn last(self) -> &'static str {
+        match self {
+            Self::Net | Self::Disk => "done",
+            Self::Inter => "sent",
+        }
+    }
+
+    const fn has_disk(self) -> bool {
+        matches!(self, Self::Disk)
+    }
+
+    /// The command line of a guest.
+    fn cmdline(self, guest: usize, server: &str) -> String {
+        let marks = if guest == 0 { "sluice.marks=1 " } else { "" };
+        format!("console=ttyS0 quiet {server}{marks}sluice.job={}", self.jobs()[guest])
+    }
+}
+
+/// What all runs have in common.
+struct Bench {
+    started: Instant,
+    only: Vec<String>,
+    plugin: PathBuf,
+    kernel: Kernel,
+    /// The same kernel as it is after it has unpacked itself.
+    unpacked: PathBuf,
+    /// The guests' root file system.
+    initrd: PathBuf,
+    /// The driver domain's.
+    serving: PathBuf,
+}
+
+impl Bench {
+    fn wants(&self, part: &str, load: Option<Load>) -> bool {
+        let named = |only: &String| {
+            only == part || load.is_some_and(|load| *only == format!("{part}.{}", load.name()))
+        };
+        self.only.is_empty() || self.only.iter().any(named)
+    }
+
+    fn say(&self, what: &str) {
+        crate::output::note(format_args!("  [{:5.0} s] {what}", self.started.elapsed().as_secs_f64()));
+    }
+}
+
+/// What came of a load.
+struct Measured {
+    /// What its guests reported.
+    guests: Vec<Guest>,
+    split: Split,
+    /// Those of the machine's guests that serve the others, by their VMCBs.
+    servers: BTreeSet<u64>,
+}
+
+/// Measures what is wanted.
+pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
+    let kernel = kernels::get("debian-6.1")?;
+    let bench = Bench {
+        started: Instant::now(),
+        only: only.to_vec(),
+        plugin: plugin::build()?,
+        unpacked: kernel::unpacked(&kernel)?,
+        initrd: rootfs::get("virtio-load", &kernel)?,
+        serving: rootfs::get("driver-domain", &kernel)?,
+        kernel,
+    };
+    let system =
+        |record: &mut Record, name: &str, who: &str, run: &dyn Fn(Load, &mut Record) -> Result<Measured>| {
+            for load in LOADS.into_iter().filter(|load| bench.wants(name, Some(*load))) {
+                let what = format!("{name}, {}", load.name());
+                bench.say(&what);
+                // As with the scenarios: QEMU's emulation has faults that come once in many runs.
+                let again = |error: anyhow::Error| {
+                    crate::output::note(format_args!(
+                        "  again, because: {}",
+                        format!("{error:#}").lines().next().unwrap_or_default()
+                    ));
+                };
+                let first = run(load, record).map_err(again);
+                let result = first
+                    .or_else(|()| run(load, record))
+                    .and_then(|measured| rows::shares(record, who, load, &measured));
+                note(record, &what, result);
+            }
+        };
+    system(record, "sluice", "driver_domain", &|load, record| sluice::run(&bench, load, record));
+    system(record, "kvm", "peer.kvm", &|load, record| kvm::run(&bench, load, record));
+    system(record, "xen", "peer.xen", &|load, record| xen::run(&bench, load, record));
+    restarts::measure(&bench, record);
+    rows::figures(record)
+}
+
+/// Notes that a run failed, if it did; the others go on.
+fn note(record: &mut Record, what: &str, result: Result<()>) {
+    record.solved(what);
+    if let Err(error) = result.and_then(|()| record.write().map(drop)) {
+        record.problem(what, &format!("{error:#}"));
+        crate::output::note(format_args!("  {}", record.problems().last().map_or("", String::as_str)));
+    }
+}

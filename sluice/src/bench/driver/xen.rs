@@ -1,0 +1,270 @@
+//! The peer Xen: Debian as dom0 with the same card and disk, guests of kind PVH; a network card is netback on a bridge with the card, a disk is
+//! blkback on the NVMe.
+//!
+//! Debian's packages are unpacked into the cache. Two scripts of ours stand for the hotplug scripts, which want bash and more: what they do
+//! is done once, before anything is measured. The hypervisor is known by its addresses; dom0, a paravirtual guest that is never entered
+//! by `VMRUN`, is the rest.
+
+use super::{Bench, DRIVE, Load, MEMORY, Measured};
+use crate::bench::peer::{self, Machine};
+use crate::bench::record::Record;
+use crate::bench::split::Split;
+use crate::bench::tally::Reader;
+use crate::bench::{Clock, plugin, scratch, scratch_file, transfer};
+use crate::cpio::Archive;
+use crate::packages::{Apt, PackageName};
+use crate::rootfs;
+use crate::server::Server;
+use crate::workspace::{cache, run as execute};
+use anyhow::{Context, Result};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Xen, its tools, and the libraries that only they need.
+const PACKAGES: [&str; 15] = [
+    "xen-hypervisor-4.17-amd64",
+    "xen-utils-4.17",
+    "xenstore-utils",
+    "libxenmisc4.17",
+    "libxenstore4",
+    "libxencall1",
+    "libxenevtchn1",
+    "libxenforeignmemory1",
+    "libxengnttab1",
+    "libxentoollog1",
+    "libxentoolcore1",
+    "libxendevicemodel1",
+    "libxenhypfs1",
+    "libyajl2",
+    "libgcc-s1",
+];
+/// What glibc loads when a thread is cancelled.
+const CANCEL: (&str, &str) = ("libgcc-s1", "libgcc_s.so.1");
+/// Programs of dom0, by package.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("xen-utils-4.17", "usr/lib/xen-4.17/bin/xl"),
+    ("xen-utils-4.17", "usr/lib/xen-4.17/bin/xenstored"),
+    ("xen-utils-4.17", "usr/lib/xen-4.17/bin/xenconsoled"),
+    ("xen-utils-4.17", "usr/lib/xen-4.17/bin/xen-init-dom0"),
+    ("xenstore-utils", "usr/bin/xenstore-read"),
+    ("xenstore-utils", "usr/bin/xenstore-write"),
+];
+/// Where libraries are.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Modules of dom0.
+const MODULES: [&str; 9] = [
+    "e1000",
+    "nvme",
+    "bridge",
+    "xen-netback",
+    "xen-blkback",
+    "xen-gntdev",
+    "xen-evtchn",
+    "xen-privcmd",
+    "xenfs",
+];
+/// QEMU's faults with a paravirtual kernel's IRET and with MONITOR; a PVH guest's RDTSCP is refused by Xen there.
+const CPU: &str = "EPYC,+svm,+npt,-smap,-monitor,-rdtscp";
+/// Memory of the machine in MiB.
+const MACHINE: u32 = 1536;
+/// Xen's text and its neighbourhood (xen/arch/x86/include/asm/config.h, `XEN_VIRT_START`).
+const TEXT: (u64, u64) = (0xffff_82d0_0000_0000, 0x8000_0000);
+
+/// Runs a load.
+pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
+    let packages = Packages::unpack()?;
+    record.version("xen", &format!("package {}", packages.version()?));
+    record.version("xen_dom0", &format!("{}, package {}", bench.kernel.release, bench.kernel.version));
+    let server = Server::start(0)?;
+    let words = format!("sluice.server=10.0.2.2:{} ", server.address.port());
+    let name = format!("driver-xen-{}", load.name());
+    let initramfs = scratch_file(&format!("{name}.cpio"), &archive(bench, &packages, load, &words)?)?;
+    let xen = scratch_file("xen", &packages.hypervisor()?)?;
+    let reader = Reader::start(&scratch()?, Split::new(true))?;
+    let within = [("within".to_owned(), TEXT.0, TEXT.1)];
+    let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &within)));
+    let machine = Machine {
+        name: &name,
+        clock: Clock::Mixed,
+        cpu: CPU,
+        memory: MACHINE,
+        kernel: &xen,
+        initrd: format!("{} console=hvc0 quiet panic=-1,{}", bench.unpacked.display(), initramfs.display()),
+        cmdline: "console=com1 com1=115200,8n1 dom0_mem=1024M,max:1024M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none",
+        devices: vec![
+            "-netdev",
+            "user,id=net0",
+            "-device",
+            "e1000,netdev=net0,romfile=",
+            "-drive",
+            DRIVE,
+            "-device",
+            "nvme,serial=sluice,drive=disk0",
+        ],
+        qemu_args: &arguments,
+    };
+    let ran = machine.run(load.last());
+    let split = reader.finish();
+    std::fs::remove_file(&initramfs)?;
+    Ok(Measured { guests: vec![transfer::guest(ran?)], split: split?, servers: [].into() })
+}
+
+/// Debian's packages in the cache.
+struct Packages {
+    folder: PathBuf,
+}
+
+impl Packages {
+    fn unpack() -> Result<Self> {
+        let folder = cache().join("packages");
+        let is_there = |name: &&str| folder.join(name).join("version").exists();
+        if !PACKAGES.iter().all(is_there) {
+            let apt = Apt::open()?;
+            for name in PACKAGES {
+                let package = PackageName::parse(name).context("it is the name of a package")?;
+                apt.unpack(&package, &folder.join(name))?;
+            }
+        }
+        Ok(Self { folder })
+    }
+
+    fn version(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.folder.join(PACKAGES[0]).join("version"))?)
+    }
+
+    /// The hypervisor as an ELF file.
+    fn hypervisor(&self) -> Result<Vec<u8>> {
+        let packed = self.folder.join(PACKAGES[0]).join("boot/xen-4.17-amd64.gz");
+        Ok(execute(Command::new("gzip").arg("-dc").arg(packed))?.stdout)
+    }
+
+    /// Adds dom0's programs with their libraries.
+    fn take(&self, archive: &mut Archive) -> Result<()> {
+        for folder in ["lib64", "lib/x86_64-linux-gnu"] {
+            archive.directory(folder);
+        }
+        let search: Vec<PathBuf> =
+            PACKAGES.iter().map(|name| self.folder.join(name).join(LIBRARIES)).collect();
+        let mut libraries = std::collections::BTreeMap::new();
+        for (package, path) in PROGRAMS {
+            let binary = self.folder.join(package).join(path);
+            let name = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            for library in peer::libraries(&binary, &search)? {
+                let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                libraries.insert(name, library);
+            }
+            peer::take(archive, &binary, &format!("bin/{name}"), 0o755)?;
+        }
+        let (package, name) = CANCEL;
+        libraries.insert(name.to_owned(), self.folder.join(package).join("lib/x86_64-linux-gnu").join(name));
+        for (name, library) in libraries {
+            let folder = if name.starts_with("ld-linux") { "lib64" } else { "lib/x86_64-linux-gnu" };
+            peer::take(archive, &library, &format!("{folder}/{name}"), 0o755)?;
+        }
+        Ok(())
+    }
+}
+
+fn archive(bench: &Bench, packages: &Packages, load: Load, words: &str) -> Result<Vec<u8>> {
+    let modules = MODULES.map(str::to_owned);
+    let mut archive = rootfs::base(script(load).as_bytes(), &modules, &bench.kernel)?;
+    for folder in
+        ["guest", "etc/xen", "etc/xen/scripts", "var", "var/lib", "var/lib/xen", "var/log", "var/log/xen"]
+    {
+        archive.directory(folder);
+    }
+    archive.link("var/run", "/run");
+    archive.link("var/lock", "/run");
+    packages.take(&mut archive)?;
+    peer::take(&mut archive, &bench.unpacked, "guest/kernel", 0o644)?;
+    peer::take(&mut archive, &bench.initrd, "guest/initrd", 0o644)?;
+    for (number, _) in load.jobs().iter().enumerate() {
+        archive.file(&format!("guest/{number}.cfg"), 0o644, configuration(load, number, words).as_bytes());
+    }
+    archive.file("etc/xen/scripts/block", 0o755, BLOCK.as_bytes());
+    archive.file("etc/xen/scripts/vif-bridge", 0o755, VIF.as_bytes());
+    Ok(archive.finish())
+}
+
+/// Tells blkback which disk it is.
+const BLOCK: &str = "#!/bin/sh\n\
+    [ \"$1\" = add ] || exit 0\n\
+    disk=$(xenstore-read \"$XENBUS_PATH/params\")\n\
+    xenstore-write \"$XENBUS_PATH/physical-device\" \"$(stat -L -c %t:%T \"$disk\")\"\n\
+    xenstore-write \"$XENBUS_PATH/hotplug-status\" connected\n";
+
+/// Puts a card's back end on the bridge.
+const VIF: &str = "#!/bin/sh\n\
+    [ \"$1\" = online ] || exit 0\n\
+    brctl addif br0 \"$vif\"\n\
+    ip link set \"$vif\" up\n\
+    xenstore-write \"$XENBUS_PATH/hotplug-status\" connected\n";
+
+/// What `xl` reads.
+fn configuration(load: Load, number: usize, words: &str) -> String {
+    let device = if load.has_disk() {
+        "disk = ['phy:/dev/nvme0n1,xvda,w']".to_owned()
+    } else {
+        format!("vif = ['mac=52:54:00:00:00:{:02x},bridge=br0']", 0x0a + number)
+    };
+    let cmdline = load.cmdline(number, words).replace("console=ttyS0", "console=hvc0");
+    // Where the emulated processor does not say that its counter is invariant, Xen would emulate it.
+    format!(
+        "name = 'guest{number}'\ntype = 'pvh'\nkernel = '/guest/kernel'\nramdisk = '/guest/initrd'\nmemory = {}\nvcpus = 1\n\
+         cmdline = '{cmdline}'\ntsc_mode = 'native'\non_crash = 'destroy'\n{device}\n",
+        MEMORY >> 20
+    )
+}
+
+/// The `init` of dom0.
+fn script(load: Load) -> String {
+    let mut text = format!(
+        "#!/bin/sh\n\
+         export PATH=/bin\n\
+         mount -t proc proc /proc\n\
+         mount -t sysfs sysfs /sys\n\
+         mount -t devtmpfs devtmpfs /dev\n\
+         mkdir -p /dev/pts /run/xen /run/xenstored /run/lock\n\
+         mount -t devpts devpts /dev/pts\n\
+         for module in {}; do modprobe $module; done\n\
+         mount -t xenfs xenfs /proc/xen\n\
+         until [ -e /sys/class/net/eth0 ] && [ -b /dev/nvme0n1 ]; do sleep 0.1; done\n\
+         brctl addbr br0\n\
+         brctl addif br0 eth0\n\
+         ip link set lo up\n\
+         ip link set eth0 up\n\
+         ip link set br0 up\n\
+         xenstored --pid-file /run/xenstored.pid\n\
+         xen-init-dom0\n\
+         xenconsoled --log=guest --log-dir=/tmp\n",
+        MODULES.join(" ")
+    );
+    for number in (0..load.jobs().len()).rev() {
+        let _ = write!(
+            text,
+            "xl create /guest/{number}.cfg || echo SLUICE-RESULT done=failed sent=no\n\
+             touch /tmp/guest-guest{number}.log\n\
+             tail -f /tmp/guest-guest{number}.log | sed 's/^/guest{number}: /' &\n"
+        );
+    }
+    // Nothing of it runs on while guests are measured.
+    text + "sleep 1000\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_has_the_device_of_its_load() {
+        let disk = configuration(Load::Disk, 0, "");
+        assert!(disk.contains("phy:/dev/nvme0n1") && !disk.contains("vif") && disk.contains("console=hvc0"));
+        let listener = configuration(Load::Inter, 1, "");
+        assert!(
+            listener.contains("52:54:00:00:00:0b")
+                && listener.contains("load:listen")
+                && !listener.contains("marks")
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! Who executes instructions: each guest, the hypervisor, and the system beside it, part by part of a load. Read from the same log as
+//! [`tally`](super::tally)'s, but every instruction of the machine counts, whoever set the marks.
+//!
+//! An instruction between an entry and the next exit is the guest's, which is known by the address of its VMCB. Of the others those within
+//! the range of addresses that the plugin was given are the hypervisor's; the rest, if there is a range, is the system beside it: the kernel
+//! of a KVM host with all its programs, Xen's dom0. Without a range all are the hypervisor's.
+
+use super::tally::{IOIO, Lines, MARKS, without_injection};
+use std::collections::BTreeMap;
+
+/// What was counted of a guest in a part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Instructions that it executed.
+    pub instructions: u64,
+    /// Its exits, the mark that ends the part included.
+    pub exits: u64,
+}
+
+/// A part of the load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Guests by their VMCBs.
+    pub guests: BTreeMap<u64, Own>,
+    /// Exits by code.
+    pub codes: BTreeMap<(u64, u32), u64>,
+    /// Instructions of the hypervisor.
+    pub hypervisor: u64,
+    /// Instructions of the system beside it.
+    pub beside: u64,
+}
+
+impl Part {
+    /// Instructions of the whole machine.
+    pub fn total(&self) -> u64 {
+        self.guests.values().map(|own| own.instructions).sum::<u64>() + self.hypervisor + self.beside
+    }
+}
+
+/// How far counters were.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    instructions: u64,
+    within: u64,
+}
+
+/// The counts of a run.
+#[derive(Debug, Default)]
+pub struct Split {
+    /// There is a range of the hypervisor's.
+    ranged: bool,
+    /// Parts by the numbers of their marks; what lies between them is under `None`.
+    parts: BTreeMap<Option<u16>, Part>,
+    part: Option<u16>,
+    /// Who runs, or ran last.
+    guest: u64,
+    /// A guest has been entered and has not exited yet.
+    running: bool,
+    /// An exit that was a mark, whose instructions are not counted yet.
+    mark: Option<u16>,
+    clock: Clock,
+}
+
+impl Split {
+    /// Nothing counted yet; `ranged`: the plugin was given a range.
+    pub fn new(ranged: bool) -> Self {
+        Self { ranged, ..Self::default() }
+    }
+
+    /// What happened between the two marks of a part.
+    pub fn part(&self, number: u16) -> Option<&Part> {
+        self.parts.get(&Some(number))
+    }
+
+    /// Exits of each guest in the whole run.
+    pub fn exits(&self) -> BTreeMap<u64, u64> {
+        let mut sums = BTreeMap::new();
+        for (guest, own) in self.parts.values().flat_map(|part| &part.guests) {
+            *sums.entry(*guest).or_default() += own.exits;
+        }
+        sums
+    }
+
+    fn now(&mut self) -> &mut Part {
+        self.parts.entry(self.part).or_default()
+    }
+
+    fn exit(&mut self, rest: &str) {
+        if !self.running {
+            return;
+        }
+        let mut fields = rest.split(", ").map(|field| u64::from_str_radix(field, 16).unwrap_or(0));
+        let code = fields.next().unwrap_or(0) as u32;
+        let port = (fields.next().unwrap_or(0) >> 16) as u16;
+        let guest = self.guest;
+        let part = self.now();
+        part.guests.entry(guest).or_default().exits += 1;
+        *part.codes.entry((guest, code)).or_default() += 1;
+        self.mark = (code == IOIO && MARKS.contains(&port)).then(|| port - MARKS.start());
+    }
+
+    /// `run N VMRUNS [WITHIN]` before an entry, `exit ...` after an exit.
+    fn count(&mut self, rest: &str) {
+        let mut words = rest.split(' ');
+        let what = words.next().unwrap_or_default();
+        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
+        let Some(instructions) = number() else { return };
+        let clock = Clock {
+            instructions,
+            within: {
+                number();
+                number().unwrap_or(0)
+            },
+        };
+        let passed = instructions.saturating_sub(self.clock.instructions);
+        let within = clock.within.saturating_sub(self.clock.within);
+        let (guest, ranged) = (self.guest, self.ranged);
+        match what {
+            "exit" => {
+                self.now().guests.entry(guest).or_default().instructions += passed;
+                self.running = false;
+                if let Some(mark) = self.mark.take() {
+                    self.part = mark.is_multiple_of(2).then_some(mark / 2);
+                }
+            }
+            "run" => {
+                let part = self.now();
+                let hypervisor = if ranged { within } else { passed };
+                part.hypervisor += hypervisor;
+                part.beside += passed.saturating_sub(hypervisor);
+            }
+            _ => return,
+        }
+        self.clock = clock;
+    }
+}
+
+impl Lines for Split {
+    fn line(&mut self, line: &str) {
+        let line = without_injection(line);
+        if let Some(rest) = line.strip_prefix("vmrun! ") {
+            self.guest = u64::from_str_radix(rest, 16).unwrap_or(0);
+            self.running = true;
+        } else if let Some(rest) = line.strip_prefix("vmexit(") {
+            self.exit(rest);
+        } else if let Some(rest) = line.strip_prefix("count ") {
+            self.count(rest);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.parts.len() < 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERRUPT: &str = "vmexit(00000060, 0, 0, 0)!";
+
+    fn split(ranged: bool, lines: &[&str]) -> Split {
+        let mut split = Split::new(ranged);
+        lines.iter().for_each(|line| split.line(line));
+        split
+    }
+
+    fn port(number: u16) -> String {
+        format!("vmexit(0000007b, {:016x}, 0, 0)!", u64::from(number) << 16 | 0x10)
+    }
+
+    #[test]
+    fn every_instruction_between_the_marks_is_somebodys() {
+        let (begin, end) = (port(0x5a2), port(0x5a3));
+        let lines = [
+            "count run 1000 1 0",
+            "vmrun! a000",
+            &begin,
+            "count exit 1500 1 0",
+            // The hypervisor 30, the system beside it 70.
+            "count run 1600 2 30",
+            "vmrun! b000",
+            INTERRUPT,
+            "count exit 2600 2 35",
+            "count run 2610 3 45",
+            "vmrun! a000",
+            &end,
+            "count exit 2910 3 45",
+            "count run 9000 4 50",
+            "vmrun! a000",
+            INTERRUPT,
+            "count exit 9999 4 50",
+        ];
+        let ranged = split(true, &lines);
+        let part = ranged.part(1).unwrap();
+        assert_eq!((part.hypervisor, part.beside, part.total()), (40, 70, 1410));
+        assert_eq!(part.guests[&0xa000], Own { instructions: 300, exits: 1 });
+        assert_eq!(part.guests[&0xb000], Own { instructions: 1000, exits: 1 });
+        assert_eq!(part.codes[&(0xb000, 0x60)], 1);
+        assert_eq!(ranged.exits(), BTreeMap::from([(0xa000, 3), (0xb000, 1)]));
+        assert!(ranged.part(0).is_none() && !ranged.is_empty());
+        let whole = split(false, &lines);
+        assert_eq!((whole.part(1).unwrap().hypervisor, whole.part(1).unwrap().beside), (110, 0));
+    }
+
+    #[test]
+    fn what_a_guest_did_before_its_mark_is_not_counted() {
+        let begin = port(0x5a0);
+        let lines =
+            ["count run 0 1", "vmrun! a000", &begin, "count exit 5000 1", "count run 5010 2", "vmrun! a000"];
+        let part = split(false, &lines).part(0).cloned().unwrap();
+        assert_eq!((part.total(), part.hypervisor), (10, 10));
+    }
+}

@@ -36,7 +36,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
         let kernel_path = match domain.kernel.get_ref() {
             Image::File(path) => path.clone(),
             Image::Named(name) => {
-                let kernel = kernels::get(name)?;
+                let kernel = kernels::get(&kernels::for_kind(name, *domain.kind.get_ref()))?;
                 kernels_used.insert(name.clone(), kernel.clone());
                 own_kernel.insert(kernel).image.clone()
             }
@@ -63,6 +63,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
             actions: domain.actions,
             devices: domain.shares.iter().map(|share| self::share(setup, share)).collect::<Result<_>>()?,
             virtio: crate::config::virtio::compile(setup, domain),
+            kind: *domain.kind.get_ref(),
             grants: domain.grants.as_ref().map_or(abi::Grants::None, |grants| *grants.get_ref()),
         });
     }

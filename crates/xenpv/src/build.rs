@@ -210,6 +210,16 @@ impl Layout {
         Some(layout)
     }
 
+    /// The first frame.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Frames, with those of the hypervisor's.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
     /// The frames of the hypervisor's, which the guest must not name.
     pub fn hidden(&self) -> Range<u64> {
         // The frame before them is struct shared_info.

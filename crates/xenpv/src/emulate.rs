@@ -103,6 +103,15 @@ impl Guest {
         self.exception(host, registers, PAGE_FAULT, Some(error), address)
     }
 
+    /// The vector that the instruction at an address asks for, and its bytes. `None`: it asks for none.
+    pub fn software_vector(&self, host: &impl Host, address: u64) -> Option<(u8, u64)> {
+        match self.fetch(host, address) {
+            ([0xcc, ..], 1..) => Some((3, 1)),
+            ([0xcd, vector, ..], 2..) => Some((vector, 2)),
+            _ => None,
+        }
+    }
+
     /// The bytes at an address of the kernel's, and how many of them there are.
     fn fetch(&self, host: &impl Host, address: u64) -> ([u8; LONGEST], usize) {
         let mut code = [0; LONGEST];

@@ -177,6 +177,11 @@ impl Guest {
         Ok(guest)
     }
 
+    /// Writes the relation of its time-stamp counter to time, 32 bytes as `struct vcpu_time_info` has them.
+    pub fn set_time(&mut self, host: &mut impl Host, time: &[u8; 32]) {
+        host.write(self.info.0, self.info.1 + crate::abi::vcpu_info::TIME, time);
+    }
+
     /// Root of the page tables that the processor walks now.
     pub fn active_root(&self) -> Mfn {
         match self.user_root {

@@ -19,7 +19,8 @@ pub use parse::parse_size;
 use crate::name::Name;
 use diagnostic::Source;
 use sluice_abi::config::{
-    Actions, AtEnd, Attachment, Emulated, Grants, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
+    Actions, AtEnd, Attachment, Emulated, Grants, Kind, Mode, NicModel, Passthrough, Select, Vpio,
+    masters_bus,
 };
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -182,6 +183,8 @@ pub struct Domain {
     pub virtio: Vec<virtio::Virtio>,
     /// What it lends to those, if the file says.
     pub grants: Option<Spanned<Grants>>,
+    /// How its kernel runs.
+    pub kind: Spanned<Kind>,
 }
 
 /// A TCP port of 127.0.0.1 that leads to one of a guest.

@@ -255,11 +255,6 @@ impl Layout {
         ramdisk: &[u8],
         wall_clock: &[u8],
     ) -> Result<Built, BuildError> {
-        let mut built = self.hole(memory);
-        for segment in image.segments() {
-            memory.write(Mfn(self.first), segment.at, segment.bytes);
-            debug_assert!(segment.at + segment.len <= image.end);
-        }
         let kernel = image.end.div_ceil(PAGE);
         let (store, console, root) = (kernel + 1, kernel + 2, kernel + 3);
         // Tables of the lowest level for what they map, themselves included.
@@ -282,6 +277,12 @@ impl Layout {
         // The tables of the second level are one each.
         if used + 1024 > self.pages || leaves > 512 || list_leaves > 512 {
             return Err(BuildError::TooLarge);
+        }
+        // Nothing is written before it is known to fit.
+        let mut built = self.hole(memory);
+        for segment in image.segments() {
+            memory.write(Mfn(self.first), segment.at, segment.bytes);
+            debug_assert!(segment.at + segment.len <= image.end);
         }
         memory.write(self.frame(module), 0, ramdisk);
         let mut put = |table: u64, index: u64, to: u64, flags: Entry| {

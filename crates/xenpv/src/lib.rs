@@ -33,7 +33,11 @@ mod guest;
 mod host;
 mod memory;
 mod mmu;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub use build::{Built, Image, Layout};
 pub use emulate::PAT;

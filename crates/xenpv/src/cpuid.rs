@@ -61,6 +61,8 @@ fn answer(host: &impl Host, leaf: u32, subleaf: u32) -> [u32; 4] {
             ebx = if subleaf == 0 { ebx & SHOWN_7_EBX } else { 0 };
             (ecx, edx) = (0, 0);
         }
+        // Barriers and controls of speculation are MSRs, which are not the guest's.
+        0x8000_0008 => ebx = 0,
         0x8000_0001 => {
             ecx &= !HIDDEN_EXT_ECX;
             edx &= !HIDDEN_EXT_EDX;

@@ -140,10 +140,10 @@ impl Guest {
     /// HYPERVISOR_iret: goes on where the frame on the kernel's stack says, at privilege level 3 whatever it says.
     pub(crate) fn iret(&mut self, host: &mut impl Host, registers: &mut Registers) -> Result<After, Error> {
         let [rax, r11, rcx, how, rip, cs, flags, rsp, ss] = self.words::<9>(host, registers.gpr[gpr::RSP])?;
-        // A kernel that returns to ring 0, as it believes, does so by IRET.
-        if cs & 3 == 0 || !is_canonical(rip) {
+        if !is_canonical(rip) {
             return Ok(KERNEL_LOST);
         }
+        // A kernel finds ring 0 in frames of its own, and means itself by all but ring 3.
         if cs & 3 == 3 {
             if self.user_root.is_none() {
                 return Ok(KERNEL_LOST);

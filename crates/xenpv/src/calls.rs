@@ -10,8 +10,8 @@ type Answer = Result<(u64, After), Error>;
 
 /// The version that is said to be Xen's: 4.17.
 const VERSION: u64 = 4 << 16 | 17;
-/// XENFEAT_pae_pgdir_above_4gb, XENFEAT_mmu_pt_update_preserve_ad.
-const FEATURES: u32 = 1 << 4 | 1 << 5;
+/// XENFEAT_pae_pgdir_above_4gb, XENFEAT_mmu_pt_update_preserve_ad, XENFEAT_gnttab_map_avail_bits: Linux does not start without the last two.
+const FEATURES: u32 = 1 << 4 | 1 << 5 | 1 << 7;
 
 mod version {
     pub const VERSION: u64 = 0;

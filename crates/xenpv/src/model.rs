@@ -166,24 +166,34 @@ pub fn kernel() -> Vec<u8> {
     file
 }
 
-/// A guest that is about to start.
+/// A small guest that is about to start.
 pub fn guest() -> (Guest, Machinery, Registers) {
-    let layout = Layout::new(Mfn(FIRST), FRAMES).unwrap();
+    guest_of(FIRST, FRAMES, &kernel(), "console=hvc0", b"ramdisk")
+}
+
+/// A guest of this kernel file.
+pub fn guest_of(
+    first: u64,
+    frames: u64,
+    kernel: &[u8],
+    cmdline: &str,
+    ramdisk: &[u8],
+) -> (Guest, Machinery, Registers) {
+    let layout = Layout::new(Mfn(first), frames).unwrap();
     let mut machine = Machinery {
-        first: FIRST,
-        memory: vec![0; (FRAMES * PAGE) as usize],
+        first,
+        memory: vec![0; (frames * PAGE) as usize],
         hole: [(0, 0); 2],
         now: 1000,
         flushes: 0,
         output: Vec::new(),
         input: Vec::new(),
-        shown: (FIRST..FIRST + FRAMES).map(Mfn).collect(),
+        shown: (first..first + frames).map(Mfn).collect(),
     };
-    let file = kernel();
-    let image = Image::parse(&file).unwrap();
-    let built = layout.build(&mut machine, &image, "console=hvc0", b"ramdisk", &[0; 12]).unwrap();
+    let image = Image::parse(kernel).unwrap();
+    let built = layout.build(&mut machine, &image, cmdline, ramdisk, &[0; 12]).unwrap();
     machine.hole = built.hole();
-    let mut types = Types::new(Mfn(FIRST), FRAMES as usize).unwrap();
+    let mut types = Types::new(Mfn(first), frames as usize).unwrap();
     for frame in layout.hidden() {
         types.reserve(Mfn(frame)).unwrap();
         machine.shown.remove(&Mfn(frame));

@@ -118,8 +118,8 @@ impl<'a> Image<'a> {
             return Err(BuildError::NotParavirtual);
         }
         // The kernel's own half of addresses; the list elsewhere, in a part of its own.
-        let own = image.base >> 39 == u64::MAX >> 39 && image.base % (1 << 30) == 0;
-        let apart = image.list >> 47 == 0 && image.list % (1 << 39) == 0 && image.list != 0;
+        let own = image.base >> 39 == u64::MAX >> 39 && image.base.is_multiple_of(1 << 30);
+        let apart = image.list >> 47 == 0 && image.list.is_multiple_of(1 << 39) && image.list != 0;
         if own && apart && module_by_page { Ok(image) } else { Err(BuildError::Unsupported) }
     }
 

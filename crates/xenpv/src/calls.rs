@@ -249,7 +249,7 @@ impl Guest {
 
     /// The guest wants its `struct vcpu_info` elsewhere, once.
     fn register_info(&mut self, host: &mut impl Host, frame: Mfn, offset: usize) -> Result<u64, Error> {
-        if offset > PAGE as usize - vcpu_info::SIZE || offset % 8 != 0 || self.info_moved {
+        if offset > PAGE as usize - vcpu_info::SIZE || !offset.is_multiple_of(8) || self.info_moved {
             return Err(Error::Invalid);
         }
         let held = self.types.hold_writable(host, frame);

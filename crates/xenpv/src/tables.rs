@@ -68,7 +68,7 @@ impl Guest {
         at: u64,
         value: u64,
     ) -> Result<u64, Error> {
-        if at % 8 != 0 {
+        if !at.is_multiple_of(8) {
             return Err(Error::Invalid);
         }
         let index = (at % PAGE / 8) as usize;

@@ -206,7 +206,7 @@ fn a_page_table_is_never_writable_however_it_is_asked_for() {
     );
     assert_eq!(answer, invalid);
     // The hypervisor's entries, by an update of the root.
-    poke(&guest, &mut machine, alias, &[root.0 << 12 | 256 * 8, 0]);
+    poke(&guest, &mut machine, alias, &[root.0 * 4096 + 256 * 8, 0]);
     assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::MMU_UPDATE, [alias, 1, 0, SELF]), invalid);
     assert!(guest.counters.refused >= 8);
     model::check(&guest, &machine);
@@ -318,7 +318,7 @@ fn argument() -> impl Strategy<Value = u64> {
         3 => Just(spare(700).1),
         1 => Just(SELF),
         3 => (FIRST..FIRST + FRAMES).prop_map(|frame| frame),
-        3 => (FIRST..FIRST + FRAMES, 0..512u64).prop_map(|(frame, at)| frame << 12 | at * 8),
+        3 => (FIRST..FIRST + FRAMES, 0..512u64).prop_map(|(frame, at)| frame * 4096 + at * 8),
         2 => (FIRST..FIRST + FRAMES, 0..8u64).prop_map(|(frame, flags)| frame << 12 | flags),
         2 => (0..FRAMES).prop_map(|page| BASE + page * 4096),
         1 => any::<u64>(),

@@ -324,3 +324,15 @@ fn argument() -> impl Strategy<Value = u64> {
         1 => any::<u64>(),
     ]
 }
+
+#[test]
+fn a_kernel_that_does_not_fit_is_refused_before_anything_is_written() {
+    // Where its segment goes, and how long that is in memory.
+    for (field, value) in [(24, FRAMES * 4096 - 0x1000), (24, 1 << 39), (40, FRAMES * 4096), (40, u64::MAX)] {
+        let mut file = model::kernel();
+        file[64 + field..64 + field + 8].copy_from_slice(&u64::to_le_bytes(value));
+        let built = crate::Image::parse(&file).and_then(|image| model::build(&image));
+        assert_eq!(built, Err(crate::build::BuildError::TooLarge), "{field} {value:#x}");
+    }
+    assert_eq!(model::build(&crate::Image::parse(&model::kernel()).unwrap()), Ok(()));
+}

@@ -41,7 +41,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
         let kernel = match domain.kernel.get_ref() {
             Image::File(path) => store.member("kernel", path)?,
             Image::Named(name) => {
-                let kernel = kernels::get(name)?;
+                let kernel = kernels::get(&kernels::for_kind(name, *domain.kind.get_ref()))?;
                 kernels_used.insert(name.clone(), kernel.clone());
                 store.member("kernel", &own_kernel.insert(kernel).image)?
             }
@@ -75,6 +75,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
             actions: domain.actions,
             devices: domain.shares.iter().map(|share| self::share(setup, share)).collect::<Result<_>>()?,
             virtio: virtio::compile(setup, domain),
+            kind: *domain.kind.get_ref(),
             grants: domain.grants.as_ref().map_or(abi::Grants::None, |grants| *grants.get_ref()),
             control: domain.control,
         });

@@ -8,6 +8,7 @@ mod vmlinux;
 use crate::packages::{Apt, PackageName, natural_order};
 use crate::workspace::{cache, write_whole};
 use anyhow::{Context, Result};
+use sluice_abi::config::Kind;
 use std::path::PathBuf;
 
 /// Series of kernels that can be named.
@@ -44,6 +45,12 @@ pub fn debian() -> Vec<String> {
 pub fn names() -> Vec<String> {
     let unpacked = SERIES.iter().map(|series| format!("debian-{series}{UNPACKED}"));
     debian().into_iter().chain(unpacked).chain(BARE.map(str::to_owned)).collect()
+}
+
+/// The name of the kernel for a domain of that kind: a paravirtual one cannot unpack itself.
+pub fn for_kind(name: &str, kind: Kind) -> String {
+    let packed = kind == Kind::Paravirtual && debian().iter().any(|known| known == name);
+    if packed { format!("{name}{UNPACKED}") } else { name.to_owned() }
 }
 
 /// The kernel of this name, downloaded if there is none in the cache.

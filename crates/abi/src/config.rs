@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -69,6 +69,23 @@ pub struct Domain {
     pub grants: Grants,
     /// It reaches the management channel: it reports and steers all domains, as the host does.
     pub control: bool,
+    /// How its kernel runs.
+    pub kind: Kind,
+}
+
+/// How a guest's kernel runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// As on a machine of its own, which the processor virtualizes.
+    #[default]
+    Full,
+    /// At privilege level 3, with page tables that the hardware uses and the hypervisor validates: by Xen's paravirtual interface.
+    Paravirtual,
+}
+
+impl Kind {
+    /// All of them, by their words in the configuration file.
+    pub const ALL: [(&'static str, Self); 2] = [("full", Self::Full), ("paravirtual", Self::Paravirtual)];
 }
 
 /// What of a guest's memory the domains that serve its virtual devices reach.
@@ -504,6 +521,7 @@ mod tests {
             virtio: Vec::new(),
             grants: Grants::None,
             control: false,
+            kind: Kind::Full,
         };
         Config {
             version: VERSION,

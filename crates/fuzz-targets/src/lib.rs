@@ -18,6 +18,7 @@ pub mod masters;
 pub mod models;
 pub mod nic_e1000;
 pub mod nic_rtl8139;
+pub mod paravirtual;
 pub mod platform;
 pub mod tables;
 pub mod virtio;
@@ -60,4 +61,6 @@ pub const TARGETS: &[Target] = &[
     ("uplink_cards", emulated::uplink),
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
+    ("paravirtual_calls", paravirtual::calls),
+    ("paravirtual_image", paravirtual::image),
 ];

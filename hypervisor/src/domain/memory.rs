@@ -147,6 +147,7 @@ impl Memory {
         bytes: u64,
         endpoints: &[DmaEndpoint],
         identity: bool,
+        paravirtual: bool,
     ) -> Result<Self, MemoryError> {
         let processors = TableView::new(LongMode, mm::TableFrames::COHERENT, Processors)
             .ok_or(MemoryError::OutOfMemory)?;
@@ -158,7 +159,9 @@ impl Memory {
         if let Some(endpoint) = endpoints.first() {
             memory.see(View::Devices(devices_view(id, endpoint, endpoints)?))?;
         }
-        if identity {
+        if paravirtual {
+            memory.machine(bytes)?;
+        } else if identity {
             memory.identity(bytes)?;
         } else {
             let below = bytes.min(layout::PCI_MEMORY);
@@ -200,6 +203,14 @@ impl Memory {
         self.add(0, low, layout::HIGH_RAM)
     }
 
+    /// Memory of a guest that knows machine addresses, in one piece.
+    fn machine(&mut self, bytes: u64) -> Result<(), MemoryError> {
+        let used_as = FrameUse::Guest(self.id.0);
+        let start = mm::allocate_below(used_as, bytes, LARGE_PAGE, layout::WINDOWS);
+        let start = start.ok_or(MemoryError::OutOfMemory)?;
+        self.add(start.as_u64(), start, bytes)
+    }
+
     /// Adds one extent of cleared memory.
     fn extent(&mut self, gpa: u64, bytes: u64) -> Result<(), MemoryError> {
         let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { LARGE_PAGE };
@@ -211,6 +222,14 @@ impl Memory {
     fn add(&mut self, gpa: u64, start: Hpa, bytes: u64) -> Result<(), MemoryError> {
         clear(start, bytes);
         Ok(self.space.issue(gpa, start, bytes, Rights::MEMORY)?)
+    }
+
+    /// Where the memory begins, and its bytes, if it is one piece.
+    pub fn piece(&self) -> Option<(Hpa, u64)> {
+        match self.guest.extents() {
+            [extent] => Some((extent.hpa, extent.len)),
+            _ => None,
+        }
     }
 
     /// RAM as the guest is told of it: all but the hole below 1 MiB, in rising order.

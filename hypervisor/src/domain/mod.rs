@@ -746,15 +746,47 @@ impl Domain {
             }
         }
         let answer = self.update_uart_line(platform);
+        if self.announce(waiting) { Answer::Attend } else { answer }
+    }
+
+    /// Output of a console that has no serial port. Returns how much of it there is room for.
+    pub fn console_write(&self, bytes: &[u8]) -> usize {
+        let mut platform = self.platform.lock();
+        let (mut waiting, mut taken) = (None, 0);
+        for byte in bytes {
+            if self.console.lock().is_full() {
+                break;
+            }
+            waiting = waiting.max(self.console_output(&mut platform, *byte));
+            taken += 1;
+        }
+        drop(platform);
+        self.announce(waiting);
+        taken
+    }
+
+    /// Takes what was typed, for a console that has no serial port. Returns how much there was.
+    pub fn take_typed(&self, buffer: &mut [u8]) -> usize {
+        let mut platform = self.platform.lock();
+        let mut taken = 0;
+        for room in buffer {
+            let Some(byte) = platform.typed.pop_front() else { break };
+            *room = byte;
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Has the channel take output that waits. Returns true if the calling processor is to do it.
+    fn announce(&self, waiting: Option<Output>) -> bool {
         // A processor that serves the channel itself does so before its guest goes on.
-        let asks = match waiting {
+        match waiting {
             Some(Output::Now) => attention::ask_for_output(),
             Some(Output::Begun) => {
                 attention::ask_for_output_at(tsc::now().saturating_add(tsc::ticks_from_ns(LINE_NS)))
             }
             None => false,
-        };
-        if asks { Answer::Attend } else { answer }
+        }
     }
 
     fn update_uart_line(&self, mut platform: crate::sync::SpinLockGuard<'_, Platform>) -> Answer {
@@ -782,6 +814,13 @@ impl Domain {
         let mut platform = self.platform.lock();
         let room = TYPED.saturating_sub(platform.typed.len());
         platform.typed.extend(bytes.iter().take(room));
+        if self.config.kind == config::Kind::Paravirtual {
+            drop(platform);
+            for vcpu in &self.vcpus {
+                vcpu.signal(event::INTERRUPT);
+            }
+            return;
+        }
         platform.hand_over_typed();
         self.update_uart_line(platform);
     }

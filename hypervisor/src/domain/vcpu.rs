@@ -8,6 +8,7 @@ use crate::cpu::fpu::FpuState;
 use crate::svm::VmcbPage;
 use crate::sync::{Rank, SpinLock};
 use crate::{cpu, x86};
+use alloc::boxed::Box;
 use bitflags::bitflags;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -110,6 +111,14 @@ bitflags! {
     }
 }
 
+/// What a paravirtual domain's processor has in place of a virtual platform.
+pub struct Paravirtual {
+    /// The interface.
+    pub guest: sluice_xenpv::Guest,
+    /// Entries of the hypervisor's in its page tables of the highest level.
+    pub hole: [(usize, u64); 2],
+}
+
 /// What the run loop needs of a virtual processor, private to the processor that runs it.
 pub struct Context {
     /// Control block.
@@ -160,6 +169,8 @@ pub struct Context {
     pub machine_check: MachineCheck,
     /// The guest was not ready for a machine check, which was logged.
     pub machine_check_lost: bool,
+    /// The domain is paravirtual.
+    pub paravirtual: Option<Box<Paravirtual>>,
 }
 
 impl Context {
@@ -191,6 +202,7 @@ impl Context {
             pv_eoi_armed: false,
             machine_check: MachineCheck::new(told),
             machine_check_lost: false,
+            paravirtual: None,
         })
     }
 
@@ -206,6 +218,10 @@ impl Context {
 
     /// Host TSC at which the local APIC's timer fires next, as seen at `now`.
     pub fn timer_deadline(&self, now: u64) -> Option<u64> {
+        if let Some(state) = &self.paravirtual {
+            let nanoseconds = state.guest.deadline()?.saturating_sub(x86::tsc::uptime_ns_at(now));
+            return Some(now.saturating_add(x86::tsc::ticks_from_ns(nanoseconds)));
+        }
         let offset = self.vmcb.control.tsc_offset;
         self.lapic.timer_deadline().map(|at| clock::host_deadline(at, offset, now))
     }

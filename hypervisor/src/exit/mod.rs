@@ -17,6 +17,7 @@ mod io;
 mod machine_check;
 mod mmio;
 mod msr;
+pub mod paravirtual;
 
 pub use flow::Flow;
 
@@ -161,6 +162,10 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
         return false;
     }
     let now = tsc::now();
+    if ctx.paravirtual.is_some() {
+        paravirtual::attend(domain, ctx);
+        return domain.may_run() && processor.prepare_timer(ctx.timer_deadline(now), now);
+    }
     inject::sync_local_apic(domain, ctx);
     ctx.lapic.poll_timer(ctx.guest_tsc_at(now));
     if seen & (events::CLOCK | events::RESUMED) != 0 {
@@ -186,6 +191,9 @@ fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut imp
     ctx.vmcb.control.event_injection = 0;
     inject::settle(vcpu, ctx, processor.host());
     let code = ctx.vmcb.control.exit_code as u32;
+    if ctx.paravirtual.is_some() && !matches!(code, exit_code::INTR | exit_code::NMI | exit_code::INIT) {
+        return paravirtual::dispatch(domain, vcpu, ctx);
+    }
     let flow = match code {
         exit_code::CPUID => {
             vcpu.exits.count(Exit::Cpuid as usize);

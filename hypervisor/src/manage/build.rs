@@ -15,6 +15,7 @@ use sluice_abi::config;
 use sluice_abi::{DomainId, DomainSet};
 use sluice_iospace::IssueError;
 use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
+use sluice_memory::PAGE_SIZE;
 use sluice_platform::acpi;
 use sluice_platform::pci;
 use sluice_platform::pci::{BarAddresses, ConfigEffect, PciBus};
@@ -50,6 +51,12 @@ pub enum BuildError {
     Iommu,
     /// The map of its memory does not take what it was given: the hypervisor is at fault.
     Map(IssueError),
+    /// Its kernel cannot be started as a paravirtual guest's.
+    Paravirtual(sluice_xenpv::build::BuildError),
+    /// A paravirtual domain has devices, serves some, or has several processors.
+    TooMuch,
+    /// The page tables that were built for it are refused: the hypervisor is at fault.
+    Tables(sluice_pagetypes::Refused),
     /// The guest's PCI bus cannot show a device as it is.
     Function(pci::BuildError),
 }
@@ -76,6 +83,11 @@ impl fmt::Display for BuildError {
                 "the IOMMUs before its devices want different tables, or know no more spaces: give them to several domains",
             ),
             Self::Map(error) => write!(out, "fault of the hypervisor: its memory cannot be mapped: {error:?}"),
+            Self::Paravirtual(error) => write!(out, "its kernel cannot be started: {error}"),
+            Self::TooMuch => out.write_str("a paravirtual domain has one processor, and neither has nor serves devices"),
+            Self::Tables(error) => {
+                write!(out, "fault of the hypervisor: its first page tables are not right: {error:?}")
+            }
             Self::Function(error) => write!(out, "its PCI bus cannot show a device as it is: {error:?}"),
         }
     }
@@ -96,12 +108,15 @@ impl BuildError {
     pub fn as_command_error(self) -> CommandError {
         match self {
             Self::OutOfMemory | Self::Map(_) | Self::TooLarge => CommandError::OutOfMemory,
-            Self::Missing | Self::Kernel(_) => CommandError::BadKernel,
+            Self::Missing | Self::Kernel(_) | Self::Paravirtual(_) | Self::Tables(_) => {
+                CommandError::BadKernel
+            }
             Self::Device(..)
             | Self::Virtual(..)
             | Self::Control(_)
             | Self::Unprotected
             | Self::Iommu
+            | Self::TooMuch
             | Self::Function(_) => CommandError::DeviceBusy,
         }
     }
@@ -129,20 +144,32 @@ pub fn build(
     if identity && !(served.is_empty() && config.virtio.is_empty()) {
         return Err(BuildError::Unprotected);
     }
+    let paravirtual = config.kind == config::Kind::Paravirtual;
+    let plain =
+        config.devices.is_empty() && config.virtio.is_empty() && served.is_empty() && config.vcpus == 1;
+    if paravirtual && !plain {
+        return Err(BuildError::TooMuch);
+    }
     if !served.is_empty() && !Domain::has_room_for_windows(config.memory) {
         return Err(BuildError::TooLarge);
     }
     let serves = served.iter().fold(DomainSet::default(), |set, (guest, _)| set.with(*guest));
-    let mut memory = Memory::new(id, serves, config.memory, &endpoints, identity)?;
+    let mut memory = Memory::new(id, serves, config.memory, &endpoints, identity, paravirtual)?;
     let mut attached = Attached(Vec::new());
     attached.attach(id, config, served)?;
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
     let high = if served.is_empty() { 0..0 } else { HIGH_WINDOW };
-    let entry = load(config, kernel, initrd, &attached.0, high, &mut memory).map_err(BuildError::Kernel)?;
+    let start = if paravirtual {
+        let (layout, built) = load_paravirtual(config, kernel, initrd, &memory)?;
+        Start::Paravirtual(layout, built)
+    } else {
+        let entry = load(config, kernel, initrd, &attached.0, high, &mut memory);
+        Start::Full(entry.map_err(BuildError::Kernel)?)
+    };
     let mut domain =
         Domain::new(id, config, attached.0.clone(), bus, rtc, memory).ok_or(BuildError::OutOfMemory)?;
     attached.0.clear();
-    match build_processors(&domain, &entry) {
+    match build_processors(&domain, &start) {
         Ok(vcpus) => domain.vcpus = vcpus,
         Err(error) => {
             domain.detach();
@@ -244,7 +271,34 @@ fn load(
     sluice_loader::load(kernel, &parameters, memory)
 }
 
-fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildError> {
+/// How the first processor begins.
+enum Start {
+    /// As its kernel's boot protocol says.
+    Full(Entry),
+    /// As memory was built.
+    Paravirtual(sluice_xenpv::Layout, sluice_xenpv::Built),
+}
+
+/// Builds the memory of a paravirtual domain.
+fn load_paravirtual(
+    config: &config::Domain,
+    kernel: &[u8],
+    initrd: Option<&[u8]>,
+    memory: &Memory,
+) -> Result<(sluice_xenpv::Layout, sluice_xenpv::Built), BuildError> {
+    use sluice_xenpv::build::BuildError::TooLarge;
+    let (start, bytes) = memory.piece().ok_or(BuildError::OutOfMemory)?;
+    let first = sluice_pagetypes::Mfn(start.as_u64() / PAGE_SIZE);
+    let layout = sluice_xenpv::Layout::new(first, bytes / PAGE_SIZE);
+    let layout = layout.ok_or(BuildError::Paravirtual(TooLarge))?;
+    let image = sluice_xenpv::Image::parse(kernel).map_err(BuildError::Paravirtual)?;
+    let clock = sluice_platform::clock::wall_clock(crate::firmware::rtc::boot_time_ns());
+    let mut frames = exit::paravirtual::Frames;
+    let built = layout.build(&mut frames, &image, &config.cmdline, initrd.unwrap_or_default(), &clock);
+    Ok((layout, built.map_err(BuildError::Paravirtual)?))
+}
+
+fn build_processors(domain: &Domain, start: &Start) -> Result<Vec<Vcpu>, BuildError> {
     let count = u32::from(domain.config.vcpus);
     let told = domain.config.devices.iter().any(|share| share.attachment.machine_check());
     let mut vcpus = Vec::new();
@@ -253,7 +307,13 @@ fn build_processors(domain: &Domain, entry: &Entry) -> Result<Vec<Vcpu>, BuildEr
         exit::initialize(&mut context, domain);
         exit::inject::start_up(&mut context, 0);
         if id == 0 {
-            enter_kernel(&mut context, entry);
+            match start {
+                Start::Full(entry) => enter_kernel(&mut context, entry),
+                Start::Paravirtual(layout, built) => {
+                    let started = exit::paravirtual::start(&mut context, domain, layout, built.clone());
+                    started.map_err(BuildError::Tables)?;
+                }
+            }
         }
         let wanted = domain.config.cpus.get(id as usize % domain.config.cpus.len().max(1));
         let home = sched::home(wanted.copied(), id);

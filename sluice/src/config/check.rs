@@ -5,10 +5,13 @@ use super::diagnostic::Source;
 use super::walk::suggestion;
 use super::{Domain, Image, Iommu, Setup, Share, format_mac, human_size, refusals, server_words, virtio};
 use crate::disks::Disk;
-use sluice_abi::config::{MAX_DOMAINS, Mode, NicModel, Select};
+use sluice_abi::config::{Kind, MAX_DOMAINS, Mode, NicModel, Select};
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
 const RESERVED_MEMORY: u64 = 96 << 20;
+
+/// The longest command line of a paravirtual guest: its kernel takes 1,023 bytes, and `run` needs some.
+const LONGEST_PARAVIRTUAL_CMDLINE: usize = 512;
 
 /// The least a guest can be given: the virtual platform's tables and a kernel must fit.
 const LEAST_GUEST_MEMORY: u64 = 16 << 20;
@@ -37,6 +40,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
     }
     for domain in &setup.domains {
         own_values(domain, setup, source);
+        paravirtual(domain, setup, source);
     }
     memory_fits(setup, source);
     devices(setup, source);
@@ -45,6 +49,43 @@ pub fn check(setup: &Setup, source: &mut Source) {
     virtio::check(setup, source);
     qemu_devices(setup, source);
     forwarded(setup, source);
+}
+
+/// What a paravirtual domain cannot have yet.
+fn paravirtual(domain: &Domain, setup: &Setup, source: &mut Source) {
+    if *domain.kind.get_ref() != Kind::Paravirtual {
+        return;
+    }
+    let name = domain.name.get_ref();
+    let mut complain = |what: &str, help: &str| {
+        let message = format!("'{name}' is paravirtual and {what}");
+        source.complain(domain.kind.span(), message, help.to_owned());
+    };
+    if !domain.shares.is_empty() || !domain.virtio.is_empty() {
+        complain(
+            "has devices",
+            "a paravirtual domain has a console and nothing else yet: take its devices away",
+        );
+    }
+    if *domain.vcpus.get_ref() != 1 {
+        complain("has several processors", "a paravirtual domain has one processor yet: write vcpus = 1");
+    }
+    let served = setup.domains.iter().flat_map(|other| &other.virtio);
+    if served.into_iter().any(|device| device.by.get_ref() == &**name) {
+        complain("serves devices of others", "let another domain serve them: its own has no devices");
+    }
+    if matches!(domain.kernel.get_ref(), Image::Named(kernel) if !kernel.starts_with("debian-")) {
+        complain(
+            "has a kernel that is none for it",
+            "name one of Debian's, or give an ELF file with Xen's notes by path",
+        );
+    }
+    if domain.cmdline.get_ref().len() > LONGEST_PARAVIRTUAL_CMDLINE {
+        complain(
+            "has too long a command line",
+            "its kernel takes 1,023 bytes, of which `run` needs some: use at most 512",
+        );
+    }
 }
 
 fn forwarded(setup: &Setup, source: &mut Source) {

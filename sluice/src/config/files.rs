@@ -7,6 +7,7 @@ use super::diagnostic::Source;
 use super::walk::suggestion;
 use super::{Device, Domain, Image, Setup, human_size, server_words};
 use crate::workspace;
+use sluice_abi::config::Kind;
 use sluice_loader::{GuestWrite, LoadError, Parameters, RamRange};
 use sluice_memory::{Gpa, OutOfRange};
 use std::process::{Command, Stdio};
@@ -94,6 +95,9 @@ fn ram(memory: u64) -> Vec<RamRange> {
 fn kernel(setup: &Setup, domain: &Domain, initrd: Option<&[u8]>, source: &mut Source) {
     let Some(kernel) = read(&domain.kernel, source) else { return };
     let Image::File(path) = domain.kernel.get_ref() else { return };
+    if *domain.kind.get_ref() == Kind::Paravirtual {
+        return;
+    }
     let (name, memory) = (domain.name.get_ref(), *domain.memory.get_ref());
     let leases = super::virtio::leases(setup, domain);
     let cmdline = format!("{} {}{leases}", server_words(u16::MAX), domain.cmdline.get_ref());

@@ -20,7 +20,8 @@ use crate::disks::Disk;
 use crate::name::Name;
 use diagnostic::Source;
 use sluice_abi::config::{
-    Actions, AtEnd, Attachment, Emulated, Grants, Mode, NicModel, Passthrough, Select, Vpio, masters_bus,
+    Actions, AtEnd, Attachment, Emulated, Grants, Kind, Mode, NicModel, Passthrough, Select, Vpio,
+    masters_bus,
 };
 use std::io::Read;
 use std::net::Ipv4Addr;
@@ -215,6 +216,8 @@ pub struct Domain {
     pub grants: Option<Spanned<Grants>>,
     /// It steers the machine.
     pub control: bool,
+    /// How its kernel runs.
+    pub kind: Spanned<Kind>,
 }
 
 /// A TCP port of 127.0.0.1 that leads to one of a guest.

@@ -9,7 +9,7 @@ use super::{Device, Domain, Forward, Image, Iommu, Machine, Net, Setup, Share};
 use crate::disks::Disk;
 use crate::name::Name;
 use crate::{kernels, rootfs};
-use sluice_abi::config::{Action, Actions, AtEnd, Mode, NicModel, Select};
+use sluice_abi::config::{Action, Actions, AtEnd, Kind, Mode, NicModel, Select};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -212,6 +212,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         }
     }
     let grants = virtio::grants(&mut walk, source);
+    let kind = domain_kind(&mut walk, source);
     walk.finish(source);
     Some(Domain {
         name: name?,
@@ -228,6 +229,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         virtio: virtual_devices,
         grants,
         control,
+        kind,
     })
 }
 
@@ -249,6 +251,17 @@ fn disk(value: &Spanned<DeValue>, source: &mut Source) -> Option<Spanned<Disk>> 
         return None;
     }
     Some(Spanned::new(value.span(), disk))
+}
+
+/// How a guest's kernel runs.
+fn domain_kind(walk: &mut Walk, source: &mut Source) -> Spanned<Kind> {
+    let Some(text) = walk.string("kind", source) else { return Spanned::new(0..0, Kind::Full) };
+    let found = Kind::ALL.into_iter().find(|(word, _)| word == text.get_ref());
+    if found.is_none() {
+        let help = suggestion(text.get_ref(), &Kind::ALL.map(|(word, _)| word));
+        source.complain(text.span(), format!("'{}' is no kind of domain", text.get_ref()), help);
+    }
+    Spanned::new(text.span(), found.map_or(Kind::Full, |(_, kind)| kind))
 }
 
 /// What follows a guest's end, where the file says.

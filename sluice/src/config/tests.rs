@@ -52,6 +52,25 @@ fn refused(from: &str, to: &str, expect: &str) {
 }
 
 #[test]
+fn a_paravirtual_domain_has_one_processor_and_no_devices_yet() {
+    assert_eq!(try_load(&GOOD.replace("paused = true", "kind = \"full\"")).unwrap().domains.len(), 2);
+    let zoe = "initrd = \"ne2000-test\"";
+    let wanted = ["'zoe' is paravirtual and has devices", "'zoe' is paravirtual and has several processors"];
+    for expect in wanted {
+        refused(zoe, &format!("{zoe}\nkind = \"paravirtual\""), expect);
+    }
+    let alone = "[domain.zoe]\nkernel = \"debian-6.1\"\nmemory = \"256MiB\"\nkind = \"paravirtual\"\n";
+    let setup = try_load(alone).unwrap();
+    assert_eq!(*setup.domains[0].kind.get_ref(), Kind::Paravirtual);
+    refused(
+        "kernel = \"debian-6.1\"",
+        "kernel = \"bare\"\nkind = \"paravirtual\"",
+        "a kernel that is none for it",
+    );
+    refused("paused = true", "kind = \"pv\"", "'pv' is no kind of domain");
+}
+
+#[test]
 fn what_follows_a_guests_end_is_said_by_words() {
     let with = "paused = true\non_crash = \"keep\"\non_reboot = \"destroy\"\non_poweroff = \"restart\"";
     let setup = try_load(&GOOD.replace("paused = true", with)).unwrap();

@@ -1,0 +1,91 @@
+//! A paravirtual guest that asks for anything.
+
+use crate::Input;
+use sluice_xenpv::{After, Image, model};
+
+/// Hypercalls, exceptions and privileged instructions in any order, with arguments that often mean something. Asserts after each
+/// that no page table, no descriptor table and no frame of the hypervisor's can be written by the guest or by its devices ([`model::check`]).
+pub fn calls(data: &[u8]) {
+    let mut input = Input::new(data);
+    let (mut guest, mut machine, mut registers) = model::guest();
+    // A page that the kernel can write, for arguments.
+    let page = 700;
+    let arguments = model::BASE + page * 4096;
+    while !input.is_empty() {
+        for index in 0..input.u8() as usize % 16 {
+            let word = argument(&mut input, arguments);
+            if guest
+                .types
+                .counts(frame(page))
+                .is_some_and(|counts| counts.kind == sluice_pagetypes::Kind::Writable)
+            {
+                machine.set_word(frame(page), index, word);
+            }
+        }
+        for index in [2, 6, 7, 8, 10] {
+            registers.gpr[index] = argument(&mut input, arguments);
+        }
+        let after = match input.u8() % 8 {
+            0 => guest.page_fault(
+                &mut machine,
+                &mut registers,
+                input.u8().into(),
+                arguments + u64::from(input.u16()),
+            ),
+            1 => guest.general_protection(&mut machine, &mut registers, input.u8().into()),
+            2 => guest.invalid_opcode(&mut machine, &mut registers),
+            _ => {
+                registers.gpr[0] = u64::from(input.u8() % 64);
+                registers.gpr[1] = registers.rip;
+                registers.gpr[11] = input.u64();
+                guest.syscall(&mut machine, &mut registers, true)
+            }
+        };
+        model::check(&guest, &machine);
+        if let After::End(_) = after {
+            return;
+        }
+        machine.now += u64::from(input.u8());
+        guest.tick(&mut machine);
+        guest.serve_console(&mut machine);
+        if let After::End(_) = guest.deliver(&mut machine, &mut registers) {
+            return;
+        }
+    }
+}
+
+/// A kernel file.
+pub fn image(data: &[u8]) {
+    let mut file = model::kernel();
+    let mut input = Input::new(data);
+    // A right one with some bytes changed; or anything.
+    if input.flag() {
+        while !input.is_empty() {
+            let at = usize::from(input.u16()) % file.len();
+            file[at] = input.u8();
+        }
+    } else {
+        file = input.rest().to_vec();
+    }
+    if let Ok(image) = Image::parse(&file) {
+        let _ = model::build(&image);
+    }
+}
+
+fn frame(page: u64) -> sluice_pagetypes::Mfn {
+    sluice_pagetypes::Mfn(model::FIRST + page)
+}
+
+fn argument(input: &mut Input<'_>, arguments: u64) -> u64 {
+    let small = u64::from(input.u16());
+    match input.u8() % 8 {
+        0 => small % 32,
+        1 => arguments + small % 4096 / 8 * 8,
+        2 => model::FIRST + small % model::FRAMES,
+        3 => (model::FIRST + small % model::FRAMES) << 12 | u64::from(input.u8()) << 4 & 0xff8,
+        4 => (model::FIRST + small % model::FRAMES) << 12 | u64::from(input.u8()),
+        5 => model::BASE + small % model::FRAMES * 4096,
+        6 => 0x7ff0,
+        _ => input.u64(),
+    }
+}

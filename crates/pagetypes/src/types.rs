@@ -1,0 +1,537 @@
+//! The use of every frame of one domain, and the operations that change it.
+
+use crate::{Descriptor, Devices, ENTRIES, Entry, HOLE, Kind, LINE, Machine};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Number of a frame of the machine's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Mfn(pub u64);
+
+impl fmt::Display for Mfn {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "frame {:#x}", self.0)
+    }
+}
+
+/// Why an operation was refused. What it had changed is undone, but for the kind of frames that nobody uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refused {
+    /// The frame is not the domain's, or the hypervisor keeps something in it.
+    NotOwn(Mfn),
+    /// The frame is used as something else.
+    InUse(Mfn, Kind),
+    /// There are more users of the frame than can be counted.
+    TooMany(Mfn),
+    /// An entry or a descriptor, by its place in this frame, that the hardware must not see.
+    Bad(Mfn, usize),
+    /// The entry is the hypervisor's.
+    Reserved(Mfn),
+    /// The frame is pinned, or is not.
+    Pinned(Mfn),
+    /// What was to be a table's level is none.
+    NoTable,
+    /// The hardware changed the entry again and again.
+    Changed(Mfn),
+}
+
+/// What the types say of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Counts {
+    /// What it is used as; what it was used as last, if `uses` is 0.
+    pub kind: Kind,
+    /// By how many: entries that refer to it as that, roots, pins.
+    pub uses: u32,
+    /// The same, and entries that let software read it.
+    pub references: u32,
+    /// The guest pinned it as a table.
+    pub pinned: bool,
+    /// No device reaches it, whatever it is used as.
+    pub semi: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Frame {
+    counts: Counts,
+    /// [`Types::epoch`] when its last use ended: processors may translate by that use until the next one.
+    released: u32,
+}
+
+/// The use of every frame of a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Types {
+    first: u64,
+    frames: Vec<Frame>,
+    /// How often processors have forgotten their translations. At the highest value it stays, and every change has them forget.
+    epoch: u32,
+}
+
+impl Types {
+    /// Frames `first` and following, which the domain can write. `None`: there is no memory for the account.
+    pub fn new(first: Mfn, count: usize) -> Option<Self> {
+        let counts = Counts { kind: Kind::Writable, uses: 0, references: 0, pinned: false, semi: false };
+        let mut frames = Vec::new();
+        frames.try_reserve_exact(count).ok()?;
+        frames.resize(count, Frame { counts, released: 0 });
+        Some(Self { first: first.0, frames, epoch: 1 })
+    }
+
+    /// Takes a frame that nobody uses for the hypervisor. Devices must not reach it.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn reserve(&mut self, frame: Mfn) -> Result<(), Refused> {
+        let state = self.own(frame)?;
+        if state.counts.references != 0 {
+            return Err(Refused::InUse(frame, state.counts.kind));
+        }
+        state.counts.kind = Kind::Hypervisor;
+        Ok(())
+    }
+
+    /// What is known of a frame. `None`: it is not the domain's.
+    pub fn counts(&self, frame: Mfn) -> Option<Counts> {
+        let index = usize::try_from(frame.0.checked_sub(self.first)?).ok()?;
+        self.frames.get(index).map(|state| state.counts)
+    }
+
+    /// Whether the guest may name the frame: it is the domain's, and the hypervisor keeps nothing in it.
+    pub fn owns(&self, frame: Mfn) -> bool {
+        self.counts(frame).is_some_and(|counts| counts.kind != Kind::Hypervisor)
+    }
+
+    /// The frames of the account.
+    pub fn frames(&self) -> impl Iterator<Item = (Mfn, Counts)> + '_ {
+        (self.first..).map(Mfn).zip(self.frames.iter().map(|state| state.counts))
+    }
+
+    /// Validates a page table and all below it, and keeps it so until [`Self::unpin`].
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn pin(&mut self, machine: &mut impl Machine, frame: Mfn, kind: Kind) -> Result<(), Refused> {
+        if !kind.is_table() {
+            return Err(Refused::NoTable);
+        }
+        if self.own(frame)?.counts.pinned {
+            return Err(Refused::Pinned(frame));
+        }
+        self.get(machine, frame, kind)?;
+        self.own(frame)?.counts.pinned = true;
+        Ok(())
+    }
+
+    /// Ends [`Self::pin`].
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn unpin(&mut self, machine: &mut impl Machine, frame: Mfn) -> Result<(), Refused> {
+        let state = self.own(frame)?;
+        if !core::mem::take(&mut state.counts.pinned) {
+            return Err(Refused::Pinned(frame));
+        }
+        self.put(machine, frame);
+        Ok(())
+    }
+
+    /// A processor is about to use a table as its root. It stays one until [`Self::release`].
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn hold_root(&mut self, machine: &mut impl Machine, frame: Mfn) -> Result<(), Refused> {
+        self.get(machine, frame, Kind::L4)
+    }
+
+    /// A processor is about to use a frame as a part of its descriptor table. It stays one until [`Self::release`].
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn hold_descriptors(&mut self, machine: &mut impl Machine, frame: Mfn) -> Result<(), Refused> {
+        self.get(machine, frame, Kind::Descriptors)
+    }
+
+    /// The hypervisor is about to write into a frame that the guest named. It stays writable until [`Self::release`].
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn hold_writable(&mut self, machine: &mut impl Machine, frame: Mfn) -> Result<(), Refused> {
+        self.get(machine, frame, Kind::Writable)
+    }
+
+    /// Ends one of the holds. The caller has one on the frame.
+    pub fn release(&mut self, machine: &mut impl Machine, frame: Mfn) {
+        self.put(machine, frame);
+    }
+
+    /// Writes an entry of a page table, or a word of memory that is none. With `keep` the entry keeps what the hardware has noted in it.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn update(
+        &mut self,
+        machine: &mut impl Machine,
+        table: Mfn,
+        index: usize,
+        value: u64,
+        keep: bool,
+    ) -> Result<(), Refused> {
+        let index = index % ENTRIES;
+        let Counts { kind, uses, .. } = self.own(table)?.counts;
+        if !kind.is_table() || uses == 0 {
+            return self.write(machine, table, index, value);
+        }
+        if kind == Kind::L4 && HOLE.contains(&index) {
+            return Err(Refused::Reserved(table));
+        }
+        let wanted = Entry::from_bits_retain(value).adjusted(kind).ok_or(Refused::Bad(table, index))?;
+        let mut old = Entry::from_bits_retain(word(machine, table, index));
+        // The hardware sets two bits of an entry and clears none.
+        for _ in 0..4 {
+            let new = if keep { wanted | old & Entry::HARDWARE } else { wanted };
+            let replaces = !same_target(kind, old, new);
+            if replaces {
+                self.get_entry(machine, kind, new)?;
+            }
+            match machine.replace(table, index, old.bits(), new.bits()) {
+                Ok(()) => {
+                    if replaces {
+                        self.put_entry(machine, kind, old);
+                    }
+                    return Ok(());
+                }
+                Err(found) => {
+                    if replaces {
+                        self.put_entry(machine, kind, new);
+                    }
+                    old = Entry::from_bits_retain(found);
+                }
+            }
+        }
+        Err(Refused::Changed(table))
+    }
+
+    /// Writes a descriptor, in a frame that is a descriptor table or may become one.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn write_descriptor(
+        &mut self,
+        machine: &mut impl Machine,
+        frame: Mfn,
+        index: usize,
+        value: u64,
+    ) -> Result<(), Refused> {
+        let index = index % ENTRIES;
+        let Descriptor(value) = Descriptor(value).adjusted().ok_or(Refused::Bad(frame, index))?;
+        let Counts { kind, uses, .. } = self.own(frame)?.counts;
+        if kind == Kind::Descriptors && uses > 0 {
+            return store(machine, frame, index, value);
+        }
+        self.write(machine, frame, index, value)
+    }
+
+    /// Makes frames semi-writable, or ends that: no device reaches them, whatever they are used as (PiBooster, 3.3). Devices are dealt with once for
+    /// all of them. The order of `frames` changes.
+    ///
+    /// # Errors
+    /// Says what is wrong; nothing was changed.
+    pub fn set_semi(
+        &mut self,
+        machine: &mut impl Machine,
+        frames: &mut [Mfn],
+        semi: bool,
+    ) -> Result<(), Refused> {
+        if let Some(foreign) = frames.iter().find(|frame| !self.owns(**frame)) {
+            return Err(Refused::NotOwn(*foreign));
+        }
+        let mut changed = 0;
+        for at in 0..frames.len() {
+            let Some(frame) = frames.get(at).copied() else { break };
+            let counts = &mut self.own(frame)?.counts;
+            if core::mem::replace(&mut counts.semi, semi) != semi && counts.kind.is_for_devices(false) {
+                frames.swap(changed, at);
+                changed += 1;
+            }
+        }
+        let changed = frames.get(..changed).unwrap_or_default();
+        match semi {
+            _ if changed.is_empty() => {}
+            true => machine.hide(changed),
+            false => machine.show(changed),
+        }
+        Ok(())
+    }
+
+    /// Has processors forget their translations because the guest asks for it: who changes a frame's kind need not ask again.
+    pub fn forget(&mut self, machine: &mut impl Machine) {
+        machine.forget();
+        self.epoch = self.epoch.saturating_add(1);
+    }
+
+    /// A frame that the guest may name.
+    fn own(&mut self, frame: Mfn) -> Result<&mut Frame, Refused> {
+        let index = frame.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        let state = index.and_then(|index| self.frames.get_mut(index));
+        state.filter(|state| state.counts.kind != Kind::Hypervisor).ok_or(Refused::NotOwn(frame))
+    }
+
+    /// Counts one more who uses the frame as `kind`; the first has it validated.
+    fn get(&mut self, machine: &mut impl Machine, frame: Mfn, kind: Kind) -> Result<(), Refused> {
+        let epoch = self.epoch;
+        let state = self.own(frame)?;
+        let from = state.counts.kind;
+        if state.counts.uses > 0 && from != kind {
+            return Err(Refused::InUse(frame, from));
+        }
+        let change = from.change(kind, state.counts.semi).ok_or(Refused::NotOwn(frame))?;
+        state.count(frame)?;
+        state.counts.uses += 1;
+        if state.counts.uses > 1 {
+            return Ok(());
+        }
+        state.counts.kind = kind;
+        // Translations by its old use are as bad as the use: a processor would write a table, or walk what is none any more.
+        if from != kind && state.released == epoch {
+            self.forget(machine);
+        }
+        match change.devices {
+            Devices::Keep => {}
+            Devices::Hide => machine.hide(&[frame]),
+            Devices::Show => machine.show(&[frame]),
+        }
+        if !change.validate {
+            return Ok(());
+        }
+        // Nobody can write the frame any more: what is found in it stays.
+        let validated = match kind {
+            Kind::Descriptors => validate_descriptors(machine, frame),
+            _ => self.validate_table(machine, frame, kind),
+        };
+        validated.inspect_err(|_| self.end_use(frame))
+    }
+
+    /// Counts one less; the last invalidates a table.
+    fn put(&mut self, machine: &mut impl Machine, frame: Mfn) {
+        let Some(Counts { kind, uses, .. }) = self.counts(frame) else { return };
+        if uses == 1 && kind.is_table() {
+            self.put_entries(machine, frame, kind, ENTRIES);
+        }
+        self.end_use(frame);
+    }
+
+    fn end_use(&mut self, frame: Mfn) {
+        let epoch = self.epoch;
+        let Ok(state) = self.own(frame) else { return };
+        debug_assert!(state.counts.uses > 0 && state.counts.references > 0, "{frame} has no user");
+        state.counts.uses = state.counts.uses.saturating_sub(1);
+        state.counts.references = state.counts.references.saturating_sub(1);
+        if state.counts.uses == 0 {
+            state.released = epoch;
+        }
+    }
+
+    /// Validates every entry of a table, and counts what it refers to. Lines without entries cost one look.
+    fn validate_table(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind) -> Result<(), Refused> {
+        for line in 0..ENTRIES / LINE {
+            let words = machine.line(table, line);
+            if words == [0; LINE] {
+                continue;
+            }
+            for (index, found) in (line * LINE..).zip(words) {
+                if kind == Kind::L4 && HOLE.contains(&index) {
+                    continue;
+                }
+                let admitted = self.admit(machine, table, kind, index, found);
+                if let Err(refused) = admitted {
+                    self.put_entries(machine, table, kind, index);
+                    return Err(refused);
+                }
+            }
+        }
+        if kind == Kind::L4 {
+            machine.fill_hole(table);
+        }
+        Ok(())
+    }
+
+    /// Validates one entry of a table that becomes one.
+    fn admit(
+        &mut self,
+        machine: &mut impl Machine,
+        table: Mfn,
+        kind: Kind,
+        index: usize,
+        found: u64,
+    ) -> Result<(), Refused> {
+        let entry = Entry::from_bits_retain(found);
+        let adjusted = entry.adjusted(kind).ok_or(Refused::Bad(table, index))?;
+        self.get_entry(machine, kind, adjusted)?;
+        if adjusted != entry && machine.replace(table, index, found, adjusted.bits()).is_err() {
+            self.put_entry(machine, kind, adjusted);
+            return Err(Refused::Changed(table));
+        }
+        Ok(())
+    }
+
+    /// Ends what the first entries of a table count.
+    fn put_entries(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind, end: usize) {
+        for line in 0..end.div_ceil(LINE) {
+            let words = machine.line(table, line);
+            if words == [0; LINE] {
+                continue;
+            }
+            for (index, word) in (line * LINE..end).zip(words) {
+                if kind != Kind::L4 || !HOLE.contains(&index) {
+                    self.put_entry(machine, kind, Entry::from_bits_retain(word));
+                }
+            }
+        }
+    }
+
+    /// Counts what an entry of a table of that kind refers to.
+    fn get_entry(&mut self, machine: &mut impl Machine, kind: Kind, entry: Entry) -> Result<(), Refused> {
+        if !entry.contains(Entry::PRESENT) {
+            return Ok(());
+        }
+        match kind.below() {
+            Some(below) => self.get(machine, entry.frame(), below),
+            None if entry.is_writable() => self.get(machine, entry.frame(), Kind::Writable),
+            None => self.own(entry.frame())?.count(entry.frame()),
+        }
+    }
+
+    /// Ends [`Self::get_entry`].
+    fn put_entry(&mut self, machine: &mut impl Machine, kind: Kind, entry: Entry) {
+        if !entry.contains(Entry::PRESENT) {
+            return;
+        }
+        if kind.below().is_some() || entry.is_writable() {
+            self.put(machine, entry.frame());
+        } else if let Ok(state) = self.own(entry.frame()) {
+            state.counts.references = state.counts.references.saturating_sub(1);
+        }
+    }
+
+    /// Writes a word of memory that must be writable for that.
+    fn write(
+        &mut self,
+        machine: &mut impl Machine,
+        frame: Mfn,
+        index: usize,
+        value: u64,
+    ) -> Result<(), Refused> {
+        self.get(machine, frame, Kind::Writable)?;
+        let stored = store(machine, frame, index, value);
+        self.put(machine, frame);
+        stored
+    }
+}
+
+impl Frame {
+    /// Counts one more reference.
+    fn count(&mut self, frame: Mfn) -> Result<(), Refused> {
+        // There are never more uses than references.
+        self.counts.references = self.counts.references.checked_add(1).ok_or(Refused::TooMany(frame))?;
+        Ok(())
+    }
+}
+
+/// Whether two entries count the same: nothing is validated again when one takes the other's place.
+fn same_target(kind: Kind, old: Entry, new: Entry) -> bool {
+    let present = old.contains(Entry::PRESENT);
+    if present != new.contains(Entry::PRESENT) {
+        return false;
+    }
+    !present || old.frame() == new.frame() && (kind != Kind::L1 || old.is_writable() == new.is_writable())
+}
+
+fn validate_descriptors(machine: &mut impl Machine, frame: Mfn) -> Result<(), Refused> {
+    for line in 0..ENTRIES / LINE {
+        for (index, found) in (line * LINE..).zip(machine.line(frame, line)) {
+            let Descriptor(adjusted) = Descriptor(found).adjusted().ok_or(Refused::Bad(frame, index))?;
+            if adjusted != found {
+                machine.replace(frame, index, found, adjusted).map_err(|_| Refused::Changed(frame))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn word(machine: &impl Machine, frame: Mfn, index: usize) -> u64 {
+    machine.line(frame, index / LINE).get(index % LINE).copied().unwrap_or_default()
+}
+
+/// Writes a word that software or hardware may change meanwhile.
+fn store(machine: &mut impl Machine, frame: Mfn, index: usize, value: u64) -> Result<(), Refused> {
+    let mut old = word(machine, frame, index);
+    for _ in 0..64 {
+        match machine.replace(frame, index, old, value) {
+            Ok(()) => return Ok(()),
+            Err(found) => old = found,
+        }
+    }
+    Err(Refused::Changed(frame))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory of zeros whose flushes are counted.
+    #[derive(Default)]
+    struct Empty(u32);
+
+    impl Machine for Empty {
+        fn line(&self, _: Mfn, _: usize) -> [u64; LINE] {
+            [0; LINE]
+        }
+        fn replace(&mut self, _: Mfn, _: usize, _: u64, _: u64) -> Result<(), u64> {
+            Ok(())
+        }
+        fn fill_hole(&mut self, _: Mfn) {}
+        fn forget(&mut self) {
+            self.0 += 1;
+        }
+        fn hide(&mut self, _: &[Mfn]) {}
+        fn show(&mut self, _: &[Mfn]) {}
+    }
+
+    #[test]
+    fn counts_do_not_overflow() {
+        let mut types = Types::new(Mfn(1), 1).unwrap();
+        types.frames[0].counts.references = u32::MAX;
+        types.frames[0].counts.uses = u32::MAX;
+        let before = types.clone();
+        assert_eq!(types.hold_writable(&mut Empty(0), Mfn(1)), Err(Refused::TooMany(Mfn(1))));
+        assert_eq!(types, before);
+        types.release(&mut Empty(0), Mfn(1));
+        assert_eq!(types.hold_writable(&mut Empty(0), Mfn(1)), Ok(()));
+    }
+
+    #[test]
+    fn the_count_of_flushes_does_not_wrap() {
+        let mut types = Types::new(Mfn(1), 1).unwrap();
+        types.epoch = u32::MAX - 1;
+        let mut machine = Empty(0);
+        for flushes in 1..4 {
+            types.hold_writable(&mut machine, Mfn(1)).unwrap();
+            types.release(&mut machine, Mfn(1));
+            types.pin(&mut machine, Mfn(1), Kind::L1).unwrap();
+            assert!(machine.0 >= flushes, "a frame that was written a moment ago needs a flush");
+            types.unpin(&mut machine, Mfn(1)).unwrap();
+        }
+    }
+
+    #[test]
+    fn processors_that_have_forgotten_need_not_forget_again() {
+        let mut types = Types::new(Mfn(1), 2).unwrap();
+        let mut machine = Empty(0);
+        for frame in [Mfn(1), Mfn(2)] {
+            types.hold_writable(&mut machine, frame).unwrap();
+            types.release(&mut machine, frame);
+        }
+        types.pin(&mut machine, Mfn(1), Kind::L1).unwrap();
+        types.pin(&mut machine, Mfn(2), Kind::L1).unwrap();
+        assert_eq!(machine.0, 1, "one flush serves both");
+    }
+}

@@ -1,0 +1,308 @@
+//! Hypercalls by their numbers, and those that are neither about memory nor about events.
+
+use crate::abi::{Error, GDT, M2P, M2P_END, MAX_BATCH, PAGE, call, vcpu_info};
+use crate::guest::gpr;
+use crate::{After, End, Guest, Host, Registers};
+use sluice_pagetypes::Mfn;
+
+/// What a call answers, and what follows it.
+type Answer = Result<(u64, After), Error>;
+
+/// The version that is said to be Xen's: 4.17.
+const VERSION: u64 = 4 << 16 | 17;
+/// XENFEAT_pae_pgdir_above_4gb, XENFEAT_mmu_pt_update_preserve_ad, XENFEAT_gnttab_map_avail_bits: Linux does not start without the last two.
+const FEATURES: u32 = 1 << 4 | 1 << 5 | 1 << 7;
+
+mod version {
+    pub const VERSION: u64 = 0;
+    pub const EXTRAVERSION: u64 = 1;
+    pub const CAPABILITIES: u64 = 3;
+    pub const PLATFORM_PARAMETERS: u64 = 5;
+    pub const GET_FEATURES: u64 = 6;
+    pub const PAGESIZE: u64 = 7;
+    pub const GUEST_HANDLE: u64 = 8;
+}
+
+mod memory {
+    pub const MAXIMUM_RAM_PAGE: u64 = 2;
+    pub const CURRENT_RESERVATION: u64 = 3;
+    pub const MAXIMUM_RESERVATION: u64 = 4;
+    pub const MEMORY_MAP: u64 = 9;
+    pub const MACHPHYS_MAPPING: u64 = 12;
+    /// Bits of the number that are the operation's.
+    pub const OPERATION: u64 = 63;
+}
+
+mod vcpu {
+    pub const IS_UP: u64 = 3;
+    pub const GET_RUNSTATE: u64 = 4;
+    pub const REGISTER_RUNSTATE: u64 = 5;
+    pub const STOP_PERIODIC_TIMER: u64 = 7;
+    pub const SET_SINGLESHOT_TIMER: u64 = 8;
+    pub const STOP_SINGLESHOT_TIMER: u64 = 9;
+    pub const REGISTER_INFO: u64 = 10;
+    /// VCPU_SSHOTTMR_future.
+    pub const FUTURE: u64 = 1;
+}
+
+mod sched {
+    pub const YIELD: u64 = 0;
+    pub const BLOCK: u64 = 1;
+    pub const SHUTDOWN: u64 = 2;
+    pub const POLL: u64 = 3;
+    pub const POWER_OFF: u32 = 0;
+    pub const REBOOT: u32 = 1;
+}
+
+impl Guest {
+    /// A hypercall: its number is in RAX, its arguments in RDI, RSI, RDX, R10 and R8.
+    pub(crate) fn hypercall(&mut self, host: &mut impl Host, registers: &mut Registers) -> After {
+        let number = registers.gpr[gpr::RAX];
+        let [_, _, rdx, _, _, _, rsi, rdi, r8, _, r10, ..] = registers.gpr;
+        if number == call::IRET {
+            self.counters.calls += 1;
+            let result = self.iret(host, registers);
+            return result.unwrap_or(After::End(End::Lost));
+        }
+        let (answer, after) = match self.call(host, registers, number, [rdi, rsi, rdx, r10, r8]) {
+            Ok(answer) => answer,
+            Err(error) => (error.code(), After::Enter),
+        };
+        registers.gpr[gpr::RAX] = answer;
+        after
+    }
+
+    /// One call, which may be of a batch.
+    fn call(
+        &mut self,
+        host: &mut impl Host,
+        registers: &mut Registers,
+        number: u64,
+        arguments: [u64; 5],
+    ) -> Answer {
+        self.counters.calls += 1;
+        let [first, second, third, fourth, _] = arguments;
+        let result = match number {
+            call::SET_TRAP_TABLE => self.set_trap_table(host, first),
+            call::MMU_UPDATE => self.mmu_update(host, first, second, third, fourth),
+            call::SET_GDT => self.set_gdt(host, first, second),
+            call::STACK_SWITCH => {
+                self.kernel_sp = second;
+                Ok(0)
+            }
+            call::FPU_TASKSWITCH => {
+                self.task_switched = first != 0;
+                Ok(0)
+            }
+            call::SET_DEBUGREG => self.set_debug(first, second),
+            call::GET_DEBUGREG => {
+                Ok(self.debug.get(first as usize).copied().unwrap_or(Error::Invalid.code()))
+            }
+            call::UPDATE_DESCRIPTOR => self.update_descriptor(host, first, second),
+            call::MEMORY_OP => self.memory_op(host, first & memory::OPERATION, second),
+            call::MULTICALL => return self.multicall(host, registers, first, second),
+            call::UPDATE_VA_MAPPING => self.update_va_mapping(host, first, second, third),
+            call::SET_TIMER_OP => {
+                self.deadline = (first != 0).then_some(first);
+                Ok(0)
+            }
+            call::XEN_VERSION => self.xen_version(host, first, second),
+            call::VM_ASSIST => vm_assist(first, second),
+            call::VCPU_OP => self.vcpu_op(host, first, second, third),
+            call::SET_SEGMENT_BASE => self.set_segment_base(host, registers, first, second),
+            call::MMUEXT_OP => self.mmuext_op(host, first, second, third, fourth),
+            call::SCHED_OP => return self.sched_op(host, first, second),
+            call::CALLBACK_OP => self.callback_op(host, first, second),
+            call::EVENT_CHANNEL_OP => self.event_channel_op(host, first, second),
+            call::PHYSDEV_OP => self.physdev_op(host, first, second),
+            _ => Err(Error::NoCall),
+        };
+        if result.is_err() {
+            self.counters.errors += 1;
+        }
+        result.map(|answer| (answer, After::Enter))
+    }
+
+    /// HYPERVISOR_multicall: entries of a number, a place for the answer, and six arguments.
+    fn multicall(
+        &mut self,
+        host: &mut impl Host,
+        registers: &mut Registers,
+        list: u64,
+        count: u64,
+    ) -> Answer {
+        if count > MAX_BATCH {
+            return Err(Error::TooBig);
+        }
+        for index in 0..count {
+            let entry = list.wrapping_add(index * 64);
+            let [number, _, first, second, third, fourth, fifth, _] = self.words::<8>(host, entry)?;
+            let (answer, after) = match number {
+                // A batch in a batch would be a recursion, and who waits or returns does not come back for the rest.
+                call::MULTICALL | call::IRET | call::SCHED_OP => (Error::NoCall.code(), After::Enter),
+                _ => match self.call(host, registers, number, [first, second, third, fourth, fifth]) {
+                    Ok(answer) => answer,
+                    Err(error) => (error.code(), After::Enter),
+                },
+            };
+            self.copy_out(host, entry.wrapping_add(8), &answer.to_le_bytes())?;
+            if after != After::Enter {
+                return Ok((0, after));
+            }
+        }
+        Ok((0, After::Enter))
+    }
+
+    fn set_debug(&mut self, register: u64, value: u64) -> Result<u64, Error> {
+        // Breakpoints are not armed: what is written is only kept.
+        let kept = self.debug.get_mut(register as usize).ok_or(Error::Invalid)?;
+        *kept = value;
+        Ok(0)
+    }
+
+    fn xen_version(&mut self, host: &mut impl Host, cmd: u64, arg: u64) -> Result<u64, Error> {
+        match cmd {
+            version::VERSION => return Ok(VERSION),
+            version::PAGESIZE => return Ok(PAGE),
+            version::EXTRAVERSION => {
+                let mut text = [0; 16];
+                text[..7].copy_from_slice(b"-sluice");
+                self.copy_out(host, arg, &text)?;
+            }
+            version::CAPABILITIES => {
+                let mut text = [0; 1024];
+                text[..14].copy_from_slice(b"xen-3.0-x86_64");
+                self.copy_out(host, arg, &text)?;
+            }
+            version::PLATFORM_PARAMETERS => self.copy_out(host, arg, &M2P.to_le_bytes())?,
+            version::GET_FEATURES => {
+                let [which] = self.halves(host, arg)?;
+                let features = if which == 0 { FEATURES } else { 0 };
+                self.copy_out(host, arg.wrapping_add(4), &features.to_le_bytes())?;
+            }
+            version::GUEST_HANDLE => self.copy_out(host, arg, &[0; 16])?,
+            _ => return Err(Error::NoCall),
+        }
+        Ok(0)
+    }
+
+    fn memory_op(&mut self, host: &mut impl Host, operation: u64, arg: u64) -> Result<u64, Error> {
+        match operation {
+            memory::MAXIMUM_RAM_PAGE => Ok(self.layout.last_frame().0),
+            memory::CURRENT_RESERVATION | memory::MAXIMUM_RESERVATION => Ok(self.layout.pages),
+            memory::MACHPHYS_MAPPING => {
+                let answer = [M2P, M2P_END, self.layout.last_frame().0].map(u64::to_le_bytes);
+                self.copy_out(host, arg, answer.as_flattened())?;
+                Ok(0)
+            }
+            memory::MEMORY_MAP => {
+                let [room, _] = self.halves(host, arg)?;
+                let [_, buffer] = self.words::<2>(host, arg)?;
+                if room == 0 {
+                    return Err(Error::Invalid);
+                }
+                let mut entry = [0; 20];
+                entry[8..16].copy_from_slice(&(self.layout.pages * PAGE).to_le_bytes());
+                entry[16] = 1;
+                self.copy_out(host, buffer, &entry)?;
+                self.copy_out(host, arg, &1u32.to_le_bytes())?;
+                Ok(0)
+            }
+            _ => Err(Error::NoCall),
+        }
+    }
+
+    fn vcpu_op(&mut self, host: &mut impl Host, cmd: u64, which: u64, arg: u64) -> Result<u64, Error> {
+        if which != 0 {
+            return Err(Error::NoEntry);
+        }
+        match cmd {
+            vcpu::IS_UP => Ok(1),
+            vcpu::GET_RUNSTATE | vcpu::REGISTER_RUNSTATE => {
+                let at = if cmd == vcpu::GET_RUNSTATE { arg } else { self.words::<1>(host, arg)?[0] };
+                // It has run all the time: nobody says otherwise yet.
+                let mut state = [0; 48];
+                state[16..24].copy_from_slice(&host.now().to_le_bytes());
+                self.copy_out(host, at, &state)?;
+                Ok(0)
+            }
+            vcpu::STOP_PERIODIC_TIMER => Ok(0),
+            vcpu::SET_SINGLESHOT_TIMER => {
+                let [deadline, flags] = self.words(host, arg)?;
+                if flags & vcpu::FUTURE != 0 && deadline <= host.now() {
+                    return Err(Error::Past);
+                }
+                self.deadline = Some(deadline);
+                Ok(0)
+            }
+            vcpu::STOP_SINGLESHOT_TIMER => {
+                self.deadline = None;
+                Ok(0)
+            }
+            vcpu::REGISTER_INFO => {
+                let [frame, offset] = self.words(host, arg)?;
+                self.register_info(host, Mfn(frame), offset as u32 as usize)
+            }
+            _ => Err(Error::NoCall),
+        }
+    }
+
+    /// The guest wants its `struct vcpu_info` elsewhere, once.
+    fn register_info(&mut self, host: &mut impl Host, frame: Mfn, offset: usize) -> Result<u64, Error> {
+        if offset > PAGE as usize - vcpu_info::SIZE || !offset.is_multiple_of(8) || self.info_moved {
+            return Err(Error::Invalid);
+        }
+        let held = self.types.hold_writable(host, frame);
+        self.note(held)?;
+        let mut bytes = [0; vcpu_info::SIZE];
+        host.read(self.info.0, self.info.1, &mut bytes);
+        host.write(frame, offset, &bytes);
+        (self.info, self.info_moved) = ((frame, offset), true);
+        Ok(0)
+    }
+
+    fn sched_op(&mut self, host: &mut impl Host, cmd: u64, arg: u64) -> Answer {
+        match cmd {
+            sched::YIELD | sched::POLL => Ok((0, After::Yield)),
+            sched::BLOCK => {
+                self.set_upcall_mask(host, false);
+                let after = if self.is_pending(host) { After::Enter } else { After::Block };
+                Ok((0, after))
+            }
+            sched::SHUTDOWN => {
+                let [reason] = self.halves(host, arg)?;
+                let end = match reason {
+                    sched::POWER_OFF => End::PowerOff,
+                    sched::REBOOT => End::Reboot,
+                    _ => End::Crash,
+                };
+                Ok((0, After::End(end)))
+            }
+            _ => Err(Error::NoCall),
+        }
+    }
+
+    fn physdev_op(&mut self, host: &impl Host, cmd: u64, arg: u64) -> Result<u64, Error> {
+        match cmd {
+            // PHYSDEVOP_set_iopl. The level is only shown: ports are nobody's.
+            6 => {
+                let [level] = self.halves(host, arg)?;
+                self.iopl = u8::try_from(level).ok().filter(|level| *level < 4).ok_or(Error::Invalid)?;
+                Ok(0)
+            }
+            // PHYSDEVOP_set_iobitmap.
+            7 => Ok(0),
+            _ => Err(Error::NoCall),
+        }
+    }
+}
+
+/// HYPERVISOR_vm_assist: page tables that look writable, and the flag of updates, are always there.
+fn vm_assist(cmd: u64, kind: u64) -> Result<u64, Error> {
+    match (cmd, kind) {
+        (0 | 1, 2 | 3 | 5) => Ok(0),
+        _ => Err(Error::Invalid),
+    }
+}
+
+const _: () = assert!(GDT >= M2P_END);

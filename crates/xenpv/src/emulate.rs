@@ -1,0 +1,351 @@
+//! Instructions that a kernel executes as if it had the privilege, and writes to page tables as if they were writable.
+
+use crate::abi::Error;
+use crate::bounce::PAGE_FAULT;
+use crate::guest::gpr;
+use crate::memory::leaf;
+use crate::{After, Guest, Host, Registers};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
+use sluice_insn::operand::{Fault, Segment};
+use sluice_insn::walk::Kind;
+use sluice_pagetypes::{Entry, Mfn};
+
+/// Invalid opcode.
+const UD: u8 = 6;
+/// Device not available.
+const NM: u8 = 7;
+/// General protection.
+const GP: u8 = 13;
+/// Longest instruction.
+const LONGEST: usize = 15;
+/// UD2, "xen", CPUID (Linux: XEN_CPUID).
+const XEN_CPUID: [u8; 7] = [0x0f, 0x0b, b'x', b'e', b'n', 0x0f, 0xa2];
+
+/// CR0 as a guest reads it: PE, MP, ET, NE, WP, AM, PG.
+const CR0: u64 = 0x8005_0033;
+const CR0_TS: u64 = 1 << 3;
+/// CR4 as a guest reads it: PAE, OSFXSR, OSXMMEXCPT.
+const CR4: u64 = 0x620;
+
+mod msr {
+    pub const APIC_BASE: u32 = 0x1b;
+    pub const MISC_ENABLE: u32 = 0x1a0;
+    pub const PAT: u32 = 0x277;
+    pub const EFER: u32 = 0xc000_0080;
+    pub const FS_BASE: u32 = 0xc000_0100;
+    pub const GS_BASE: u32 = 0xc000_0101;
+    pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
+    /// Of the processors' identification: what stands for no update of their microcode.
+    pub const PATCH_LEVEL: u32 = 0x8b;
+}
+
+/// The page attribute table: write-back, write-through, uncached-, uncached, write-combining, write-protected.
+pub const PAT: u64 = 0x0000_0501_0007_0406;
+/// EFER as a guest reads it: SCE, LME, LMA, NXE.
+const EFER: u64 = 0xd01;
+
+impl Guest {
+    /// #UD: a CPUID that was meant for the hypervisor, or the kernel's matter.
+    pub fn invalid_opcode(&mut self, host: &mut impl Host, registers: &mut Registers) -> After {
+        let (code, length) = self.fetch(host, registers.rip);
+        if code.get(..length).is_some_and(|code| code.starts_with(&XEN_CPUID)) {
+            self.counters.emulated += 1;
+            self.cpuid(host, registers);
+            registers.rip = registers.rip.wrapping_add(XEN_CPUID.len() as u64);
+            return After::Enter;
+        }
+        self.exception(host, registers, UD, None, 0)
+    }
+
+    /// #NM: the kernel had the next floating-point instruction be one.
+    pub fn device_not_available(&mut self, host: &mut impl Host, registers: &mut Registers) -> After {
+        self.task_switched = false;
+        self.exception(host, registers, NM, None, 0)
+    }
+
+    /// #GP: an instruction of the kernel's that needs a privilege which it has not, or its matter.
+    pub fn general_protection(
+        &mut self,
+        host: &mut impl Host,
+        registers: &mut Registers,
+        error: u32,
+    ) -> After {
+        if self.kernel && error == 0 && self.privileged(host, registers) {
+            self.counters.emulated += 1;
+            return After::Enter;
+        }
+        self.exception(host, registers, GP, Some(error), 0)
+    }
+
+    /// #PF: a write of the kernel's to a page table, or its matter.
+    pub fn page_fault(
+        &mut self,
+        host: &mut impl Host,
+        registers: &mut Registers,
+        error: u32,
+        address: u64,
+    ) -> After {
+        /// The page is present, and was to be written.
+        const PROTECTED_WRITE: u32 = 3;
+        if self.kernel && error & 0xb == PROTECTED_WRITE {
+            let table = leaf(host, self.root, address).map(|leaf| leaf.entry);
+            let table = table.filter(|entry| entry.contains(Entry::PRESENT)).map(Entry::frame);
+            let table = table.filter(|frame| {
+                self.types.counts(*frame).is_some_and(|counts| counts.uses > 0 && counts.kind.is_table())
+            });
+            if let Some(table) = table
+                && self.write_table(host, registers, address, table)
+            {
+                self.counters.emulated += 1;
+                return After::Enter;
+            }
+        }
+        self.exception(host, registers, PAGE_FAULT, Some(error), address)
+    }
+
+    /// The vector that the instruction at an address asks for, and its bytes. `None`: it asks for none.
+    pub fn software_vector(&self, host: &impl Host, address: u64) -> Option<(u8, u64)> {
+        match self.fetch(host, address) {
+            ([0xcc, ..], 1..) => Some((3, 1)),
+            ([0xcd, vector, ..], 2..) => Some((vector, 2)),
+            _ => None,
+        }
+    }
+
+    /// The bytes at an address of the kernel's, and how many of them there are.
+    fn fetch(&self, host: &impl Host, address: u64) -> ([u8; LONGEST], usize) {
+        let mut code = [0; LONGEST];
+        let here = (LONGEST).min(4096 - (address % 4096) as usize);
+        let (first, second) = code.split_at_mut(here);
+        if self.copy_code(host, address, first).is_err() {
+            return (code, 0);
+        }
+        let beyond = self.copy_code(host, address.wrapping_add(here as u64), second).is_ok();
+        (code, if beyond { LONGEST } else { here })
+    }
+
+    /// Reads what runs, which may be a program's.
+    fn copy_code(&self, host: &impl Host, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let leaf = leaf(host, self.active_root(), address).ok_or(Error::Fault)?;
+        if !leaf.entry.contains(Entry::PRESENT) {
+            return Err(Error::Fault);
+        }
+        host.read(leaf.entry.frame(), (address % 4096) as usize, buffer);
+        Ok(())
+    }
+
+    /// Executes a privileged instruction. Returns false if it is none that a kernel may execute.
+    fn privileged(&mut self, host: &mut impl Host, registers: &mut Registers) -> bool {
+        let (code, length) = self.fetch(host, registers.rip);
+        let mut decoder = Decoder::new(64, code.get(..length).unwrap_or_default(), DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        if instruction.is_invalid() {
+            return false;
+        }
+        let done = match instruction.mnemonic() {
+            Mnemonic::Rdmsr => self.read_msr(registers),
+            Mnemonic::Wrmsr => self.write_msr(registers),
+            // The kernel means its own interrupts, which are not these.
+            Mnemonic::Cli | Mnemonic::Sti | Mnemonic::Wbinvd | Mnemonic::Hlt => true,
+            Mnemonic::Clts => {
+                self.task_switched = false;
+                true
+            }
+            Mnemonic::Mov => self.control_register(registers, &instruction),
+            Mnemonic::In => {
+                let bits = match instruction.op0_register() {
+                    Register::AL => 0xff,
+                    Register::AX => 0xffff,
+                    _ => 0xffff_ffff,
+                };
+                // Nothing answers there. A half of the register is cleared where 32 bits are read.
+                let old = if bits == 0xffff_ffff { 0 } else { registers.gpr[gpr::RAX] };
+                registers.gpr[gpr::RAX] = old | bits;
+                true
+            }
+            Mnemonic::Out => true,
+            _ => false,
+        };
+        if done {
+            registers.rip = registers.rip.wrapping_add(instruction.len() as u64);
+        }
+        done
+    }
+
+    fn read_msr(&self, registers: &mut Registers) -> bool {
+        let value = match registers.gpr[gpr::RCX] as u32 {
+            msr::EFER => EFER,
+            msr::PAT => PAT,
+            msr::FS_BASE => registers.fs_base,
+            msr::GS_BASE => registers.gs_base,
+            msr::KERNEL_GS_BASE => self.other_gs,
+            msr::APIC_BASE | msr::MISC_ENABLE | msr::PATCH_LEVEL => 0,
+            _ => return false,
+        };
+        registers.gpr[gpr::RAX] = value & 0xffff_ffff;
+        registers.gpr[gpr::RDX] = value >> 32;
+        true
+    }
+
+    fn write_msr(&mut self, registers: &mut Registers) -> bool {
+        let value = registers.gpr[gpr::RDX] << 32 | registers.gpr[gpr::RAX] & 0xffff_ffff;
+        let to = match registers.gpr[gpr::RCX] as u32 {
+            msr::FS_BASE => &mut registers.fs_base,
+            msr::GS_BASE => &mut registers.gs_base,
+            msr::KERNEL_GS_BASE => &mut self.other_gs,
+            // What a kernel writes there is as the interface has it, or is nothing.
+            msr::EFER | msr::PAT | msr::MISC_ENABLE | msr::APIC_BASE => return true,
+            _ => return false,
+        };
+        if !crate::bounce::is_canonical(value) {
+            return false;
+        }
+        *to = value;
+        true
+    }
+
+    fn control_register(&mut self, registers: &mut Registers, instruction: &Instruction) -> bool {
+        let (to, from) = (instruction.op0_register(), instruction.op1_register());
+        let number = |register: Register| register.is_gpr().then(|| register.full_register().number());
+        if let Some(slot) = number(to).and_then(|number| registers.gpr.get_mut(number)) {
+            *slot = match from {
+                Register::CR0 => CR0 | if self.task_switched { CR0_TS } else { 0 },
+                Register::CR3 => self.root.0 << 12,
+                Register::CR4 => CR4,
+                Register::DR6 => 0xffff_0ff0,
+                Register::DR7 => 0x400,
+                _ => return false,
+            };
+            return true;
+        }
+        let Some(value) = number(from).and_then(|number| registers.gpr.get(number)) else { return false };
+        match to {
+            Register::CR0 => self.task_switched = value & CR0_TS != 0,
+            Register::CR4 => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// Executes a write to a page table at `address`, which is in `table`.
+    fn write_table(
+        &mut self,
+        host: &mut impl Host,
+        registers: &mut Registers,
+        address: u64,
+        table: Mfn,
+    ) -> bool {
+        let (code, length) = self.fetch(host, registers.rip);
+        let mut step = TableWrite { guest: self, host, registers, address, table };
+        let done = sluice_insn::step(&mut step, code.get(..length).unwrap_or_default());
+        done.is_ok()
+    }
+}
+
+/// An instruction whose one operand in memory is a word of a page table.
+struct TableWrite<'a, H> {
+    guest: &'a mut Guest,
+    host: &'a mut H,
+    registers: &'a mut Registers,
+    address: u64,
+    table: Mfn,
+}
+
+/// It is no such instruction, or the update was refused.
+struct Not;
+
+impl From<Fault> for Not {
+    fn from(_: Fault) -> Self {
+        Self
+    }
+}
+
+impl<H: Host> TableWrite<'_, H> {
+    /// Place of the word, of the operand in it, and whether the operand lies in it.
+    fn word(&self, linear: u64, len: usize) -> Result<(usize, usize), Not> {
+        let within = (linear % 8) as usize;
+        if linear >> 12 != self.address >> 12 || within + len > 8 {
+            return Err(Not);
+        }
+        Ok(((linear % 4096) as usize / 8, within))
+    }
+
+    fn current(&self, index: usize) -> [u8; 8] {
+        crate::memory::entry(self.host, self.table, index).bits().to_le_bytes()
+    }
+}
+
+impl<H: Host> sluice_insn::Machine for TableWrite<'_, H> {
+    type Fault = Not;
+
+    fn gpr(&self, index: usize) -> u64 {
+        self.registers.gpr.get(index).copied().unwrap_or_default()
+    }
+
+    fn set_gpr(&mut self, index: usize, value: u64) {
+        if let Some(register) = self.registers.gpr.get_mut(index) {
+            *register = value;
+        }
+    }
+
+    fn rflags(&self) -> u64 {
+        self.registers.rflags
+    }
+
+    fn set_rflags(&mut self, value: u64) {
+        self.registers.rflags = crate::bounce::sane(value);
+    }
+
+    fn rip(&self) -> u64 {
+        self.registers.rip
+    }
+
+    fn retire(&mut self, length: u64) {
+        self.registers.rip = self.registers.rip.wrapping_add(length);
+    }
+
+    fn xmm(&self, _: usize) -> u128 {
+        0
+    }
+
+    fn set_xmm(&mut self, _: usize, _: u128) {}
+
+    fn bitness(&self) -> u32 {
+        64
+    }
+
+    fn stack_bits(&self) -> u32 {
+        64
+    }
+
+    fn linear(&self, segment: Segment, offset: u64, _: usize, _: Kind) -> Result<u64, Not> {
+        let base = match segment {
+            Segment::Fs => self.registers.fs_base,
+            Segment::Gs => self.registers.gs_base,
+            _ => 0,
+        };
+        Ok(base.wrapping_add(offset))
+    }
+
+    fn probe(&mut self, linear: u64, len: usize, _: Kind) -> Result<(), Not> {
+        self.word(linear, len).map(drop)
+    }
+
+    fn read(&mut self, linear: u64, buffer: &mut [u8]) -> Result<(), Not> {
+        let (index, within) = self.word(linear, buffer.len())?;
+        let word = self.current(index);
+        buffer.copy_from_slice(word.get(within..within + buffer.len()).ok_or(Not)?);
+        Ok(())
+    }
+
+    fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), Not> {
+        let (index, within) = self.word(linear, bytes.len())?;
+        let mut word = self.current(index);
+        word.get_mut(within..within + bytes.len()).ok_or(Not)?.copy_from_slice(bytes);
+        let updated = self.guest.types.update(self.host, self.table, index, u64::from_le_bytes(word), false);
+        self.guest.note(updated).map(drop).map_err(|_| Not)
+    }
+}

@@ -1,0 +1,249 @@
+//! What the interface keeps of a domain and of its processor.
+
+use crate::events::Channels;
+use crate::{Built, Host};
+use sluice_pagetypes::{Mfn, Refused, Types};
+
+/// Registers of the processor that the interface reads and changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// General registers by hardware number.
+    pub gpr: [u64; 16],
+    /// RIP.
+    pub rip: u64,
+    /// RFLAGS.
+    pub rflags: u64,
+    /// CS.
+    pub cs: u16,
+    /// SS.
+    pub ss: u16,
+    /// Base of FS.
+    pub fs_base: u64,
+    /// Base of GS.
+    pub gs_base: u64,
+}
+
+/// Hardware numbers of general registers.
+pub mod gpr {
+    /// RAX.
+    pub const RAX: usize = 0;
+    /// RCX.
+    pub const RCX: usize = 1;
+    /// RDX.
+    pub const RDX: usize = 2;
+    /// RBX.
+    pub const RBX: usize = 3;
+    /// RSP.
+    pub const RSP: usize = 4;
+    /// RSI.
+    pub const RSI: usize = 6;
+    /// R11.
+    pub const R11: usize = 11;
+}
+
+/// Why a guest ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It powered off.
+    PowerOff,
+    /// It wants to be started again.
+    Reboot,
+    /// Its kernel says that it crashed.
+    Crash,
+    /// Its kernel cannot be told of an exception, or does not know where to go on.
+    Lost,
+}
+
+/// What follows an exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// The guest goes on.
+    Enter,
+    /// It waits for an event.
+    Block,
+    /// It lets others run.
+    Yield,
+    /// It ends.
+    End(End),
+}
+
+/// Where a kernel wants to be called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Callback {
+    /// Address; 0: nowhere.
+    pub address: u64,
+    /// No events are delivered from there on.
+    pub mask_events: bool,
+}
+
+/// Numbers of callbacks that a guest registers (callback.h).
+pub(crate) const CALLBACKS: usize = 8;
+
+/// An entry of the guest's trap table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trap {
+    /// Address; 0: nowhere.
+    pub address: u64,
+    /// Bits 1:0 who may come here by an instruction, bit 2 no events are delivered from there on.
+    pub flags: u8,
+}
+
+/// What was asked of the interface, and what it refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Hypercalls, those in batches too.
+    pub calls: u64,
+    /// Of these, answered by an error.
+    pub errors: u64,
+    /// Page-table updates.
+    pub updates: u64,
+    /// Operations on page types that were refused: the guest tried what would have been wrong.
+    pub refused: u64,
+    /// Instructions that were emulated.
+    pub emulated: u64,
+    /// Exceptions that went to the kernel.
+    pub exceptions: u64,
+    /// Events that went to the kernel.
+    pub upcalls: u64,
+}
+
+/// A paravirtual domain of one processor.
+pub struct Guest {
+    /// What its frames are used as.
+    pub types: Types,
+    /// What was asked.
+    pub counters: Counters,
+    /// The last operation on page types that was refused, for the log.
+    pub last_refused: Option<Refused>,
+    pub(crate) layout: Built,
+    /// The kernel's page tables.
+    pub(crate) root: Mfn,
+    /// The programs' page tables.
+    pub(crate) user_root: Option<Mfn>,
+    /// The kernel runs, and not one of its programs.
+    pub(crate) kernel: bool,
+    /// CR0.TS: the next floating-point instruction is an exception.
+    pub(crate) task_switched: bool,
+    /// Base of GS in the mode that does not run.
+    pub(crate) other_gs: u64,
+    pub(crate) kernel_sp: u64,
+    pub(crate) traps: [Trap; 256],
+    pub(crate) callbacks: [Callback; CALLBACKS],
+    pub(crate) gdt: [Option<Mfn>; crate::abi::RESERVED_GDT_PAGE],
+    /// Where `struct vcpu_info` is: frame, offset.
+    pub(crate) info: (Mfn, usize),
+    /// It was moved, which holds the frame.
+    pub(crate) info_moved: bool,
+    pub(crate) channels: Channels,
+    /// When the timer's event is due.
+    pub(crate) deadline: Option<u64>,
+    pub(crate) debug: [u64; 8],
+    pub(crate) iopl: u8,
+}
+
+impl Guest {
+    /// The guest whose memory was built so. Its page tables are validated here, as any that it makes later.
+    ///
+    /// # Errors
+    /// The page tables that were built are not right: a defect of the hypervisor.
+    pub fn new(host: &mut impl Host, built: Built, mut types: Types) -> Result<Self, Refused> {
+        // The hypervisor writes both for as long as the guest lives.
+        types.hold_writable(host, built.shared_info)?;
+        types.hold_writable(host, built.console)?;
+        types.pin(host, built.root, sluice_pagetypes::Kind::L4)?;
+        types.hold_root(host, built.root)?;
+        let mut guest = Self {
+            types,
+            counters: Counters::default(),
+            last_refused: None,
+            root: built.root,
+            user_root: None,
+            kernel: true,
+            task_switched: false,
+            other_gs: 0,
+            kernel_sp: 0,
+            traps: [Trap::default(); 256],
+            callbacks: [Callback::default(); CALLBACKS],
+            gdt: [None; crate::abi::RESERVED_GDT_PAGE],
+            info: (built.shared_info, 0),
+            info_moved: false,
+            channels: Channels::new(),
+            deadline: None,
+            debug: [0; 8],
+            iopl: 0,
+            layout: built,
+        };
+        guest.set_upcall_mask(host, true);
+        Ok(guest)
+    }
+
+    /// Writes the relation of its time-stamp counter to time, 32 bytes as `struct vcpu_time_info` has them.
+    pub fn set_time(&mut self, host: &mut impl Host, time: &[u8; 32]) {
+        host.write(self.info.0, self.info.1 + crate::abi::vcpu_info::TIME, time);
+    }
+
+    /// Root of the page tables that the processor walks now.
+    pub fn active_root(&self) -> Mfn {
+        match self.user_root {
+            Some(user) if !self.kernel => user,
+            _ => self.root,
+        }
+    }
+
+    /// Whether a floating-point instruction is to be an exception.
+    pub fn is_task_switched(&self) -> bool {
+        self.task_switched
+    }
+
+    /// Whether the kernel runs.
+    pub fn in_kernel(&self) -> bool {
+        self.kernel
+    }
+
+    /// When the guest wants to be woken, in nanoseconds since it was built.
+    pub fn deadline(&self) -> Option<u64> {
+        self.deadline
+    }
+
+    /// Registers with which its kernel starts.
+    pub fn start(&self) -> Registers {
+        let mut registers = Registers {
+            rip: self.layout.entry,
+            rflags: crate::abi::rflags::ONE | crate::abi::rflags::IF,
+            cs: crate::abi::CS64,
+            ss: crate::abi::SS,
+            ..Registers::default()
+        };
+        registers.gpr[gpr::RSI] = self.layout.start_info;
+        registers.gpr[gpr::RSP] = self.layout.stack;
+        registers
+    }
+
+    /// The descriptor of a selector, and whether there is one that code at privilege level 3 may have.
+    pub fn descriptor(&self, host: &impl Host, selector: u16) -> Option<u64> {
+        let index = usize::from(selector >> 3);
+        if selector & 4 != 0 {
+            return None;
+        }
+        let frame = match index / 512 {
+            crate::abi::RESERVED_GDT_PAGE => Some(self.layout.reserved_gdt),
+            page => self.gdt.get(page).copied().flatten(),
+        };
+        let descriptor = crate::memory::entry(host, frame?, index % 512).bits();
+        (descriptor & 1 << 47 != 0).then_some(descriptor)
+    }
+
+    pub(crate) fn upcall_mask(&self, host: &impl Host) -> bool {
+        crate::memory::byte(host, self.info.0, self.info.1 + crate::abi::vcpu_info::MASK) != 0
+    }
+
+    pub(crate) fn set_upcall_mask(&mut self, host: &mut impl Host, mask: bool) {
+        host.write(self.info.0, self.info.1 + crate::abi::vcpu_info::MASK, &[u8::from(mask)]);
+    }
+
+    /// Changes between the kernel and its programs.
+    pub(crate) fn toggle(&mut self, registers: &mut Registers) {
+        self.kernel = !self.kernel;
+        core::mem::swap(&mut registers.gs_base, &mut self.other_gs);
+    }
+}

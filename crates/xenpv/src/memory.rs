@@ -1,0 +1,114 @@
+//! A guest's memory by the addresses that its kernel names.
+
+use crate::abi::{Error, PAGE};
+use crate::{Guest, Host};
+use sluice_pagetypes::{ENTRIES, Entry, HOLE, LINE, Mfn};
+
+/// Where an address leads: the table of the lowest level, the place in it, and its entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf {
+    /// The table.
+    pub table: Mfn,
+    /// Place in it.
+    pub index: usize,
+    /// The entry.
+    pub entry: Entry,
+}
+
+/// The lowest table for an address, by the page tables from `root` on. They have been validated: what they refer to is the domain's. `None`: there is none,
+/// or the address is the hypervisor's, or none at all.
+pub fn leaf(host: &impl Host, root: Mfn, address: u64) -> Option<Leaf> {
+    let canonical = address as i64 >> 47;
+    if canonical != 0 && canonical != -1 || HOLE.contains(&(address as usize >> 39 & 511)) {
+        return None;
+    }
+    let mut table = root;
+    for shift in [39, 30, 21] {
+        let entry = entry(host, table, address as usize >> shift & 511);
+        if !entry.contains(Entry::PRESENT) {
+            return None;
+        }
+        table = entry.frame();
+    }
+    let index = address as usize >> 12 & 511;
+    Some(Leaf { table, index, entry: entry(host, table, index) })
+}
+
+/// An entry of a table.
+pub fn entry(host: &impl Host, table: Mfn, index: usize) -> Entry {
+    let index = index % ENTRIES;
+    let word = host.line(table, index / LINE).get(index % LINE).copied();
+    Entry::from_bits_retain(word.unwrap_or_default())
+}
+
+impl Guest {
+    /// Where an address of the kernel's is, for reading or for writing.
+    pub(crate) fn place(&self, host: &impl Host, address: u64, write: bool) -> Result<(Mfn, usize), Error> {
+        let needed = if write { Entry::PRESENT | Entry::WRITE } else { Entry::PRESENT };
+        let leaf = leaf(host, self.root, address).filter(|leaf| leaf.entry.contains(needed));
+        let frame = leaf.ok_or(Error::Fault)?.entry.frame();
+        Ok((frame, (address % PAGE) as usize))
+    }
+
+    /// Reads memory by an address of the kernel's.
+    pub(crate) fn copy_in(&self, host: &impl Host, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let mut at = address;
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            let (frame, offset) = self.place(host, at, false)?;
+            let here = rest.len().min(PAGE as usize - offset);
+            let (part, after) = rest.split_at_mut(here);
+            host.read(frame, offset, part);
+            at = at.checked_add(here as u64).ok_or(Error::Fault)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Writes memory by an address of the kernel's. On an error a part may be written.
+    pub(crate) fn copy_out(&self, host: &mut impl Host, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut at = address;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (frame, offset) = self.place(host, at, true)?;
+            let here = rest.len().min(PAGE as usize - offset);
+            let (part, after) = rest.split_at(here);
+            host.write(frame, offset, part);
+            at = at.checked_add(here as u64).ok_or(Error::Fault)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Reads consecutive words.
+    pub(crate) fn words<const N: usize>(&self, host: &impl Host, address: u64) -> Result<[u64; N], Error> {
+        let mut words = [0; N];
+        let mut bytes = [[0; 8]; N];
+        self.copy_in(host, address, bytes.as_flattened_mut())?;
+        words.iter_mut().zip(bytes).for_each(|(word, bytes)| *word = u64::from_le_bytes(bytes));
+        Ok(words)
+    }
+
+    /// Reads consecutive halves of words.
+    pub(crate) fn halves<const N: usize>(&self, host: &impl Host, address: u64) -> Result<[u32; N], Error> {
+        let mut halves = [0; N];
+        let mut bytes = [[0; 4]; N];
+        self.copy_in(host, address, bytes.as_flattened_mut())?;
+        halves.iter_mut().zip(bytes).for_each(|(half, bytes)| *half = u32::from_le_bytes(bytes));
+        Ok(halves)
+    }
+}
+
+/// Reads a word of a frame; `offset` leaves room for it.
+pub fn word(host: &impl Host, frame: Mfn, offset: usize) -> u64 {
+    let mut bytes = [0; 8];
+    host.read(frame, offset, &mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+/// Reads a byte of a frame.
+pub fn byte(host: &impl Host, frame: Mfn, offset: usize) -> u8 {
+    let mut bytes = [0];
+    host.read(frame, offset, &mut bytes);
+    bytes[0]
+}

@@ -1,0 +1,175 @@
+//! Hypercalls on page tables.
+
+use crate::abi::{Error, MAX_BATCH};
+use crate::memory::leaf;
+use crate::{Guest, Host};
+use sluice_pagetypes::{Kind, Mfn, Refused};
+
+/// DOMID_SELF; a batch may name it, and nobody else.
+const SELF: u64 = 0x7ff0;
+
+mod update {
+    pub const NORMAL: u64 = 0;
+    pub const MACHPHYS: u64 = 1;
+    pub const PRESERVE_AD: u64 = 2;
+    pub const NO_TRANSLATE: u64 = 3;
+}
+
+mod ext {
+    pub const PIN_L1: u32 = 0;
+    pub const PIN_L4: u32 = 3;
+    pub const UNPIN: u32 = 4;
+    pub const NEW_BASEPTR: u32 = 5;
+    pub const TLB_FLUSH_LOCAL: u32 = 6;
+    pub const INVLPG_ALL: u32 = 11;
+    pub const FLUSH_CACHE: u32 = 12;
+    pub const SET_LDT: u32 = 13;
+    pub const NEW_USER_BASEPTR: u32 = 15;
+    pub const FLUSH_CACHE_GLOBAL: u32 = 18;
+}
+
+impl Guest {
+    /// Remembers what was refused.
+    pub(crate) fn note<T>(&mut self, result: Result<T, Refused>) -> Result<T, Error> {
+        result.map_err(|refused| {
+            self.counters.refused += 1;
+            self.last_refused = Some(refused);
+            refused.into()
+        })
+    }
+
+    /// HYPERVISOR_mmu_update: `count` pairs of an address and a value. Those before one that is refused are done.
+    pub(crate) fn mmu_update(
+        &mut self,
+        host: &mut impl Host,
+        requests: u64,
+        count: u64,
+        done_at: u64,
+        whose: u64,
+    ) -> Result<u64, Error> {
+        if whose != SELF || count > MAX_BATCH {
+            return Err(if count > MAX_BATCH { Error::TooBig } else { Error::NotPermitted });
+        }
+        let mut done = 0;
+        let mut result = Ok(0);
+        while done < count {
+            let request = self.words::<2>(host, requests.wrapping_add(done * 16));
+            result = request.and_then(|[at, value]| self.update_one(host, at, value));
+            if result.is_err() {
+                break;
+            }
+            done += 1;
+        }
+        if done_at != 0 {
+            self.copy_out(host, done_at, &(done as u32).to_le_bytes())?;
+        }
+        result
+    }
+
+    fn update_one(&mut self, host: &mut impl Host, at: u64, value: u64) -> Result<u64, Error> {
+        self.counters.updates += 1;
+        let (frame, index) = (Mfn(at >> 12), (at >> 3 & 511) as usize);
+        match at & 3 {
+            kind @ (update::NORMAL | update::NO_TRANSLATE | update::PRESERVE_AD) if at & 4 == 0 => {
+                let keep = kind == update::PRESERVE_AD;
+                let updated = self.types.update(host, frame, index, value, keep);
+                self.note(updated)?;
+            }
+            update::MACHPHYS => {
+                if !self.types.owns(frame) {
+                    return self.note(Err(Refused::NotOwn(frame)));
+                }
+                self.layout.set_m2p(host, frame, value);
+            }
+            _ => return Err(Error::Invalid),
+        }
+        Ok(0)
+    }
+
+    /// HYPERVISOR_update_va_mapping: the entry of an address in the kernel's page tables.
+    pub(crate) fn update_va_mapping(
+        &mut self,
+        host: &mut impl Host,
+        address: u64,
+        value: u64,
+        flags: u64,
+    ) -> Result<u64, Error> {
+        self.counters.updates += 1;
+        let leaf = leaf(host, self.root, address).ok_or(Error::Invalid)?;
+        let updated = self.types.update(host, leaf.table, leaf.index, value, false);
+        self.note(updated)?;
+        // Whichever processors it names: there is one.
+        if flags & 3 != 0 {
+            host.invalidate();
+        }
+        Ok(0)
+    }
+
+    /// HYPERVISOR_mmuext_op: `count` operations of 24 bytes.
+    pub(crate) fn mmuext_op(
+        &mut self,
+        host: &mut impl Host,
+        operations: u64,
+        count: u64,
+        done_at: u64,
+        whose: u64,
+    ) -> Result<u64, Error> {
+        if whose != SELF || count > MAX_BATCH {
+            return Err(if count > MAX_BATCH { Error::TooBig } else { Error::NotPermitted });
+        }
+        let mut done = 0;
+        let mut result = Ok(0);
+        while done < count {
+            let operation = self.words::<3>(host, operations.wrapping_add(done * 24));
+            result =
+                operation.and_then(|[cmd, first, second]| self.extended(host, cmd as u32, first, second));
+            if result.is_err() {
+                break;
+            }
+            done += 1;
+        }
+        if done_at != 0 {
+            self.copy_out(host, done_at, &(done as u32).to_le_bytes())?;
+        }
+        result
+    }
+
+    fn extended(&mut self, host: &mut impl Host, cmd: u32, first: u64, second: u64) -> Result<u64, Error> {
+        let frame = Mfn(first);
+        match cmd {
+            ext::PIN_L1..=ext::PIN_L4 => {
+                let kinds = [Kind::L1, Kind::L2, Kind::L3, Kind::L4];
+                let kind = kinds.get(cmd as usize).copied().ok_or(Error::Invalid)?;
+                let pinned = self.types.pin(host, frame, kind);
+                self.note(pinned)?;
+            }
+            ext::UNPIN => {
+                let unpinned = self.types.unpin(host, frame);
+                self.note(unpinned)?;
+            }
+            ext::NEW_BASEPTR => {
+                let held = self.types.hold_root(host, frame);
+                self.note(held)?;
+                let old = core::mem::replace(&mut self.root, frame);
+                host.invalidate();
+                self.types.release(host, old);
+            }
+            ext::NEW_USER_BASEPTR => {
+                let new = (first != 0).then_some(frame);
+                if let Some(frame) = new {
+                    let held = self.types.hold_root(host, frame);
+                    self.note(held)?;
+                }
+                if let Some(old) = core::mem::replace(&mut self.user_root, new) {
+                    self.types.release(host, old);
+                }
+            }
+            ext::TLB_FLUSH_LOCAL..=ext::INVLPG_ALL => host.invalidate(),
+            ext::FLUSH_CACHE | ext::FLUSH_CACHE_GLOBAL => {}
+            // Half of the second word is a count.
+            ext::SET_LDT if second as u32 == 0 => {}
+            _ => return Err(Error::NoCall),
+        }
+        Ok(0)
+    }
+}

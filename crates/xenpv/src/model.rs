@@ -1,0 +1,271 @@
+//! A machine in memory with a small guest in it, for tests and for fuzzing.
+#![allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "it is for tests")]
+
+use crate::abi::{self, PAGE};
+use crate::build::Memory;
+use crate::{Guest, Host, Image, Layout, Registers};
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+use sluice_pagetypes::{ENTRIES, Entry, HOLE, Kind, LINE, Machine, Mfn, Types};
+
+/// Number of the first frame.
+pub const FIRST: u64 = 0x3_0300;
+/// Frames of the domain.
+pub const FRAMES: u64 = 4096;
+/// Where the kernel is mapped.
+pub const BASE: u64 = 0xffff_ffff_8000_0000;
+/// Its list of frames.
+pub const LIST: u64 = 0x80_0000_0000;
+
+/// Memory of the domain, and what was asked of the machine.
+pub struct Machinery {
+    pub first: u64,
+    pub memory: Vec<u8>,
+    pub hole: [(usize, u64); 2],
+    pub now: u64,
+    pub flushes: u32,
+    pub output: Vec<u8>,
+    pub input: Vec<u8>,
+    /// Frames that devices reach.
+    pub shown: BTreeSet<Mfn>,
+}
+
+impl Machinery {
+    fn at(&self, frame: Mfn, offset: usize) -> usize {
+        assert!(offset <= PAGE as usize);
+        let index = frame.0.checked_sub(self.first).expect("a frame of the domain's");
+        index as usize * PAGE as usize + offset
+    }
+
+    pub fn word(&self, frame: Mfn, index: usize) -> u64 {
+        let at = self.at(frame, index * 8);
+        u64::from_le_bytes(self.memory[at..at + 8].try_into().unwrap())
+    }
+
+    pub fn set_word(&mut self, frame: Mfn, index: usize, value: u64) {
+        let at = self.at(frame, index * 8);
+        self.memory[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+impl Memory for Machinery {
+    fn write(&mut self, frame: Mfn, offset: u64, bytes: &[u8]) {
+        let at = self.at(frame, 0) + offset as usize;
+        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl Machine for Machinery {
+    fn line(&self, frame: Mfn, line: usize) -> [u64; LINE] {
+        core::array::from_fn(|at| self.word(frame, line * LINE + at))
+    }
+
+    fn replace(&mut self, frame: Mfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
+        let found = self.word(frame, index);
+        if found == old {
+            self.set_word(frame, index, new);
+        }
+        if found == old { Ok(()) } else { Err(found) }
+    }
+
+    fn fill_hole(&mut self, frame: Mfn) {
+        for index in HOLE {
+            let entry = self.hole.iter().find(|(place, _)| *place == index).map_or(0, |(_, entry)| *entry);
+            self.set_word(frame, index, entry);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.flushes += 1;
+    }
+
+    fn hide(&mut self, frames: &[Mfn]) {
+        for frame in frames {
+            self.shown.remove(frame);
+        }
+    }
+
+    fn show(&mut self, frames: &[Mfn]) {
+        self.shown.extend(frames);
+    }
+}
+
+impl Host for Machinery {
+    fn read(&self, frame: Mfn, offset: usize, buffer: &mut [u8]) {
+        assert!(offset + buffer.len() <= PAGE as usize, "one frame at a time");
+        let at = self.at(frame, offset);
+        buffer.copy_from_slice(&self.memory[at..at + buffer.len()]);
+    }
+
+    fn write(&mut self, frame: Mfn, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= PAGE as usize, "one frame at a time");
+        let at = self.at(frame, offset);
+        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn invalidate(&mut self) {
+        self.flushes += 1;
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn console_output(&mut self, bytes: &[u8]) -> usize {
+        self.output.extend(bytes);
+        bytes.len()
+    }
+
+    fn console_input(&mut self, buffer: &mut [u8]) -> usize {
+        let len = buffer.len().min(self.input.len());
+        buffer[..len].copy_from_slice(&self.input[..len]);
+        self.input.drain(..len);
+        len
+    }
+
+    fn cpuid(&self, leaf: u32, _: u32) -> [u32; 4] {
+        [leaf, u32::MAX, u32::MAX, u32::MAX]
+    }
+}
+
+/// A kernel file of two pages at 1 MiB, with Xen's notes.
+pub fn kernel() -> Vec<u8> {
+    let mut file = vec![0; 64 + 2 * 56];
+    file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    file[18] = 62;
+    file[32] = 64;
+    file[54] = 56;
+    file[56] = 2;
+    let mut notes = Vec::new();
+    for (kind, value) in [(1u32, BASE + (1 << 20)), (3, BASE), (15, LIST), (16, 1)] {
+        for word in [4, 8, kind] {
+            notes.extend(word.to_le_bytes());
+        }
+        notes.extend(b"Xen\0");
+        notes.extend(value.to_le_bytes());
+    }
+    let code: Vec<u8> = (0..0x1800u32).map(|at| at as u8).collect();
+    let mut segment = |header: usize, kind: u64, bytes: &[u8], memory: u64| {
+        let offset = file.len() as u64;
+        let words = [
+            (0, kind),
+            (8, offset),
+            (16, BASE + (1 << 20)),
+            (24, 1 << 20),
+            (32, bytes.len() as u64),
+            (40, memory),
+        ];
+        for (at, word) in words {
+            file[header + at..header + at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        file.extend(bytes);
+    };
+    segment(64, 1, &code, 0x2000);
+    segment(64 + 56, 4, &notes, notes.len() as u64);
+    file
+}
+
+/// A small guest that is about to start.
+pub fn guest() -> (Guest, Machinery, Registers) {
+    guest_of(FIRST, FRAMES, &kernel(), "console=hvc0", b"ramdisk")
+}
+
+/// A guest of this kernel file.
+pub fn guest_of(
+    first: u64,
+    frames: u64,
+    kernel: &[u8],
+    cmdline: &str,
+    ramdisk: &[u8],
+) -> (Guest, Machinery, Registers) {
+    let layout = Layout::new(Mfn(first), frames).unwrap();
+    let mut machine = Machinery {
+        first,
+        memory: vec![0; (frames * PAGE) as usize],
+        hole: [(0, 0); 2],
+        now: 1000,
+        flushes: 0,
+        output: Vec::new(),
+        input: Vec::new(),
+        shown: (first..first + frames).map(Mfn).collect(),
+    };
+    let image = Image::parse(kernel).unwrap();
+    let built = layout.build(&mut machine, &image, cmdline, ramdisk, &[0; 12]).unwrap();
+    machine.hole = built.hole();
+    let mut types = Types::new(Mfn(first), frames as usize).unwrap();
+    for frame in layout.hidden() {
+        types.reserve(Mfn(frame)).unwrap();
+        machine.shown.remove(&Mfn(frame));
+    }
+    let guest = Guest::new(&mut machine, built, types).unwrap();
+    let registers = guest.start();
+    (guest, machine, registers)
+}
+
+/// Builds memory of any kernel.
+///
+/// # Errors
+/// It cannot be started.
+pub fn build(image: &Image<'_>) -> Result<(), crate::build::BuildError> {
+    struct Nothing;
+    impl Memory for Nothing {
+        fn write(&mut self, frame: Mfn, offset: u64, bytes: &[u8]) {
+            let end = frame.0 * PAGE + offset + bytes.len() as u64;
+            assert!(frame.0 >= FIRST && end <= (FIRST + FRAMES) * PAGE, "within the domain");
+        }
+    }
+    Layout::new(Mfn(FIRST), FRAMES).unwrap().build(&mut Nothing, image, "", &[], &[0; 12]).map(drop)
+}
+
+/// What the hardware makes of the page tables: no table, no descriptor table and no frame of the hypervisor's can be written by a guest at privilege
+/// level 3 or by its devices, and none of the hypervisor's is read but the table of page numbers.
+pub fn check(guest: &Guest, machine: &Machinery) {
+    let mut open = vec![(guest.root, Kind::L4)];
+    open.extend(guest.user_root.map(|root| (root, Kind::L4)));
+    let mut seen = BTreeSet::new();
+    while let Some((table, kind)) = open.pop() {
+        if !seen.insert(table) {
+            continue;
+        }
+        for index in 0..ENTRIES {
+            let entry = Entry::from_bits_retain(machine.word(table, index));
+            if !entry.contains(Entry::PRESENT) {
+                continue;
+            }
+            let target = guest.types.counts(entry.frame()).expect("of the domain's");
+            if kind == Kind::L4 && HOLE.contains(&index) {
+                let known = machine.hole.contains(&(index, entry.bits()));
+                assert!(known, "the hypervisor's entry {index} is {entry:?}");
+                continue;
+            }
+            match kind.below() {
+                Some(below) => {
+                    assert_eq!(target.kind, below, "{entry:?} in a table of {kind:?}");
+                    assert!(!entry.contains(Entry::LARGE));
+                    open.push((entry.frame(), below));
+                }
+                None => {
+                    assert!(target.kind != Kind::Hypervisor, "{entry:?} shows the hypervisor's memory");
+                    assert!(!entry.is_writable() || target.kind == Kind::Writable, "{entry:?} is writable");
+                }
+            }
+        }
+    }
+    for (frame, counts) in guest.types.frames() {
+        assert_eq!(machine.shown.contains(&frame), counts.kind.is_for_devices(counts.semi), "{frame}");
+    }
+    for frame in guest.gdt.iter().flatten() {
+        let counts = guest.types.counts(*frame).expect("of the domain's");
+        assert_eq!(counts.kind, Kind::Descriptors);
+        for index in 0..ENTRIES {
+            let descriptor = machine.word(*frame, index);
+            let adjusted = sluice_pagetypes::Descriptor(descriptor).adjusted();
+            assert_eq!(adjusted.map(|seen| seen.0), Some(descriptor), "a descriptor that code must not have");
+        }
+    }
+    let constant = abi::RESERVED_DESCRIPTORS;
+    for (index, descriptor) in constant {
+        assert_eq!(machine.word(guest.layout.reserved_gdt, index), descriptor);
+    }
+}

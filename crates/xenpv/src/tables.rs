@@ -1,0 +1,118 @@
+//! Hypercalls on descriptors, exceptions and callbacks.
+
+use crate::abi::{Error, GDT_ENTRIES, PAGE};
+use crate::bounce::is_canonical;
+use crate::guest::{Callback, Trap};
+use crate::{Guest, Host, Registers};
+use sluice_pagetypes::Mfn;
+
+impl Guest {
+    /// HYPERVISOR_set_trap_table: entries of 16 bytes up to one without an address.
+    pub(crate) fn set_trap_table(&mut self, host: &impl Host, table: u64) -> Result<u64, Error> {
+        if table == 0 {
+            self.traps = [Trap::default(); 256];
+            return Ok(0);
+        }
+        for index in 0..=256 {
+            let [what, address] = self.words::<2>(host, table.wrapping_add(index * 16))?;
+            if address == 0 {
+                return Ok(0);
+            }
+            if !is_canonical(address) {
+                return Err(Error::Invalid);
+            }
+            if let Some(trap) = self.traps.get_mut(usize::from(what as u8)) {
+                *trap = Trap { address, flags: (what >> 8) as u8 };
+            }
+        }
+        Err(Error::Invalid)
+    }
+
+    /// HYPERVISOR_set_gdt: frames of descriptors. The old table stays if a frame of the new one is refused.
+    pub(crate) fn set_gdt(&mut self, host: &mut impl Host, list: u64, entries: u64) -> Result<u64, Error> {
+        if entries > GDT_ENTRIES {
+            return Err(Error::Invalid);
+        }
+        let mut new = [None; crate::abi::RESERVED_GDT_PAGE];
+        let mut result = Ok(0);
+        for (at, slot) in (0..entries.div_ceil(512)).zip(&mut new) {
+            let frame = self.words::<1>(host, list.wrapping_add(at * 8)).map(|[frame]| Mfn(frame));
+            result = frame.and_then(|frame| {
+                let held = self.types.hold_descriptors(host, frame);
+                self.note(held)?;
+                *slot = Some(frame);
+                Ok(0)
+            });
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_ok() {
+            core::mem::swap(&mut self.gdt, &mut new);
+            for (page, frame) in self.gdt.iter().enumerate() {
+                self.layout.show_gdt(host, page, *frame);
+            }
+            // The table is mapped at a place that processors may have translated.
+            self.types.forget(host);
+        }
+        for frame in new.into_iter().flatten() {
+            self.types.release(host, frame);
+        }
+        result
+    }
+
+    /// HYPERVISOR_update_descriptor.
+    pub(crate) fn update_descriptor(
+        &mut self,
+        host: &mut impl Host,
+        at: u64,
+        value: u64,
+    ) -> Result<u64, Error> {
+        if !at.is_multiple_of(8) {
+            return Err(Error::Invalid);
+        }
+        let index = (at % PAGE / 8) as usize;
+        let written = self.types.write_descriptor(host, Mfn(at / PAGE), index, value);
+        self.note(written)?;
+        Ok(0)
+    }
+
+    /// HYPERVISOR_callback_op.
+    pub(crate) fn callback_op(&mut self, host: &impl Host, cmd: u64, arg: u64) -> Result<u64, Error> {
+        let [what, address] = match cmd {
+            0 => self.words::<2>(host, arg)?,
+            1 => [u64::from(self.halves::<1>(host, arg)?[0] as u16), 0],
+            _ => return Err(Error::NoCall),
+        };
+        if !is_canonical(address) {
+            return Err(Error::Invalid);
+        }
+        let callback = self.callbacks.get_mut(usize::from(what as u16)).ok_or(Error::NoCall)?;
+        *callback = Callback { address, mask_events: what >> 16 & 1 != 0 };
+        Ok(0)
+    }
+
+    /// HYPERVISOR_set_segment_base.
+    pub(crate) fn set_segment_base(
+        &mut self,
+        host: &impl Host,
+        registers: &mut Registers,
+        which: u64,
+        base: u64,
+    ) -> Result<u64, Error> {
+        if which < 3 && !is_canonical(base) {
+            return Err(Error::Invalid);
+        }
+        match which {
+            0 => registers.fs_base = base,
+            1 => self.other_gs = base,
+            2 => registers.gs_base = base,
+            3 => {
+                let descriptor = self.descriptor(host, base as u16).unwrap_or(0);
+                self.other_gs = descriptor >> 16 & 0xff_ffff | descriptor >> 32 & 0xff00_0000;
+            }
+            _ => return Err(Error::Invalid),
+        }
+        Ok(0)
+    }
+}

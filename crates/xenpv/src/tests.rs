@@ -1,0 +1,338 @@
+//! The interface as a guest uses it, and as it abuses it.
+
+use crate::abi::{self, CS64, Error, SS, call, shared_info, vcpu_info};
+use crate::guest::gpr;
+use crate::memory::{leaf, word};
+use crate::model::{self, BASE, FIRST, FRAMES, LIST, Machinery};
+use crate::{After, End, Guest, Host, Registers};
+use alloc::vec::Vec;
+use proptest::prelude::*;
+use sluice_pagetypes::{Entry, Kind, Mfn};
+
+const SELF: u64 = 0x7ff0;
+
+/// Makes a hypercall as the kernel does: by SYSCALL.
+fn ask(
+    guest: &mut Guest,
+    machine: &mut Machinery,
+    registers: &mut Registers,
+    number: u64,
+    arguments: [u64; 4],
+) -> u64 {
+    let [rdi, rsi, rdx, r10] = arguments;
+    registers.gpr[gpr::RAX] = number;
+    (registers.gpr[7], registers.gpr[gpr::RSI], registers.gpr[gpr::RDX], registers.gpr[10]) =
+        (rdi, rsi, rdx, r10);
+    registers.gpr[gpr::RCX] = registers.rip;
+    registers.gpr[gpr::R11] = registers.rflags;
+    assert_eq!(guest.syscall(machine, registers, true), After::Enter);
+    registers.gpr[gpr::RAX]
+}
+
+/// A page of the guest's that nobody uses, its frame and its address.
+fn spare(page: u64) -> (Mfn, u64) {
+    (Mfn(FIRST + page), BASE + page * 4096)
+}
+
+/// Writes words where the kernel can.
+fn poke(guest: &Guest, machine: &mut Machinery, address: u64, words: &[u64]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    guest.copy_out(machine, address, &bytes).expect("the kernel can write it");
+}
+
+#[test]
+fn a_kernel_finds_memory_as_the_interface_says() {
+    let (guest, machine, registers) = model::guest();
+    model::check(&guest, &machine);
+    assert_eq!(registers.rip, BASE + (1 << 20));
+    let info = |at: u64| guest.words::<1>(&machine, registers.gpr[gpr::RSI] + at).unwrap()[0];
+    let pages = info(32);
+    assert!(pages < FRAMES);
+    // Its code, its list of frames, the table of page numbers.
+    let code = leaf(&machine, guest.root, registers.rip).unwrap();
+    assert_eq!(code.entry.frame(), Mfn(FIRST + 256));
+    assert_eq!(machine.word(code.entry.frame(), 1), 0x0f0e_0d0c_0b0a_0908);
+    for page in [0, 1, 511, 512, pages - 1] {
+        assert_eq!(guest.words::<1>(&machine, LIST + page * 8).unwrap(), [FIRST + page]);
+    }
+    assert_eq!(info(40), guest.layout.shared_info.0 * 4096);
+    let ramdisk = Mfn(FIRST + info(112));
+    assert_eq!((info(120), &word(&machine, ramdisk, 0).to_le_bytes()[..7]), (7, &b"ramdisk"[..]));
+    // Its page tables are where it is told, and it can only read them.
+    for table in 0..info(96) {
+        let at = leaf(&machine, guest.root, info(88) + table * 4096).unwrap();
+        assert!(at.entry.contains(Entry::PRESENT) && !at.entry.is_writable());
+    }
+    let stack = leaf(&machine, guest.root, registers.gpr[gpr::RSP] - 8).unwrap();
+    assert!(stack.entry.is_writable());
+}
+
+/// What the processor does with an address in the hypervisor's part: the entry that it finds.
+fn in_hole(guest: &Guest, machine: &Machinery, address: u64) -> Entry {
+    let mut table = guest.root;
+    let mut found = Entry::empty();
+    let mut rights = Entry::USER | Entry::WRITE;
+    for shift in [39, 30, 21, 12] {
+        found = Entry::from_bits_retain(machine.word(table, (address >> shift & 511) as usize));
+        if !found.contains(Entry::PRESENT) {
+            return Entry::empty();
+        }
+        rights &= found;
+        table = found.frame();
+    }
+    Entry::new(found.frame(), rights | Entry::PRESENT | found & Entry::from_bits_retain(1 << 63))
+}
+
+#[test]
+fn the_hypervisors_part_of_addresses_can_be_read_where_the_interface_says_and_never_written() {
+    let (guest, machine, _) = model::guest();
+    for page in [0, 1, 700, guest.layout.pages - 1] {
+        let address = abi::M2P + (FIRST + page) * 8;
+        let entry = in_hole(&guest, &machine, address);
+        assert!(entry.contains(Entry::PRESENT | Entry::USER) && !entry.contains(Entry::WRITE));
+        assert_eq!(word(&machine, entry.frame(), (address % 4096) as usize), page);
+    }
+    let foreign = abi::M2P + (FIRST + FRAMES - 1) * 8;
+    let entry = in_hole(&guest, &machine, foreign);
+    assert_eq!(word(&machine, entry.frame(), (foreign % 4096) as usize), abi::INVALID_PFN);
+    let stub = in_hole(&guest, &machine, abi::STUB);
+    assert!(stub.contains(Entry::PRESENT) && !stub.intersects(Entry::USER | Entry::WRITE));
+    let gdt = in_hole(&guest, &machine, abi::GDT + 14 * 4096);
+    assert!(gdt.contains(Entry::PRESENT) && !gdt.intersects(Entry::USER | Entry::WRITE));
+    assert_eq!(guest.descriptor(&machine, CS64), Some(0x00af_fb00_0000_ffff));
+    assert_eq!(guest.descriptor(&machine, SS), Some(0x00cf_f300_0000_ffff));
+    for address in [abi::M2P, abi::GDT, abi::STUB, 0x0000_8000_0000_0000] {
+        assert!(leaf(&machine, guest.root, address).is_none(), "{address:#x} is no argument of a hypercall");
+    }
+}
+
+#[test]
+fn an_exception_is_a_frame_on_the_kernels_stack_and_iret_takes_it_away() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let (_, table) = spare(700);
+    poke(&guest, &mut machine, table, &[14 | 4 << 8, BASE + 0x2000, 0, 0]);
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::SET_TRAP_TABLE, [table, 0, 0, 0]), 0);
+    guest.set_upcall_mask(&mut machine, false);
+    let before = Registers { rflags: 0x10246, ..registers };
+    registers = before;
+    assert_eq!(guest.page_fault(&mut machine, &mut registers, 6, 0x1234), After::Enter);
+    assert_eq!((registers.rip, registers.cs, registers.ss), (BASE + 0x2000, CS64, SS));
+    assert!(guest.upcall_mask(&machine), "the trap was registered so");
+    assert_eq!(word(&machine, guest.info.0, guest.info.1 + vcpu_info::CR2), 0x1234);
+    let frame = guest.words::<8>(&machine, registers.gpr[gpr::RSP]).unwrap();
+    let kernel_cs = u64::from(CS64 & !3);
+    // Privilege level 3 is the user's to the hardware; to the kernel it is not.
+    let expected =
+        [before.gpr[1], before.gpr[11], 2, before.rip, kernel_cs, before.rflags, before.gpr[4], SS.into()];
+    assert_eq!(frame, expected);
+    // Linux puts RAX, R11, RCX and flags in place of RCX, R11 and the error code.
+    let sp = registers.gpr[gpr::RSP] - 8;
+    poke(&guest, &mut machine, sp, &[77, before.gpr[11], before.gpr[1], 0]);
+    poke(&guest, &mut machine, sp + 40, &[kernel_cs | 1]);
+    registers.gpr[gpr::RSP] = sp;
+    ask(&mut guest, &mut machine, &mut registers, call::IRET, [0; 4]);
+    assert_eq!((registers.rip, registers.gpr[gpr::RSP], registers.gpr[0]), (before.rip, before.gpr[4], 77));
+    assert!(!guest.upcall_mask(&machine));
+}
+
+#[test]
+fn an_event_is_told_once_and_not_while_it_is_masked() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let (_, page) = spare(700);
+    poke(&guest, &mut machine, page, &[0, BASE + 0x3000]);
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::CALLBACK_OP, [0, page, 0, 0]), 0);
+    poke(&guest, &mut machine, page, &[0, 0]);
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::EVENT_CHANNEL_OP, [1, page, 0, 0]), 0);
+    let [port] = guest.words::<1>(&machine, page + 8).unwrap();
+    assert!(port > 1);
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::SET_TIMER_OP, [2000, 0, 0, 0]), 0);
+    assert_eq!(guest.deadline(), Some(2000));
+    guest.tick(&mut machine);
+    assert!(!guest.is_pending(&machine));
+    machine.now = 2000;
+    guest.tick(&mut machine);
+    assert!(guest.is_pending(&machine) && guest.deadline().is_none());
+    assert_eq!(word(&machine, guest.layout.shared_info, shared_info::PENDING), 1 << port);
+    // It starts with events masked.
+    let rip = registers.rip;
+    assert_eq!(guest.deliver(&mut machine, &mut registers), After::Enter);
+    assert_eq!(registers.rip, rip);
+    guest.set_upcall_mask(&mut machine, false);
+    assert_eq!(guest.deliver(&mut machine, &mut registers), After::Enter);
+    assert_eq!(registers.rip, BASE + 0x3000);
+    assert!(guest.upcall_mask(&machine));
+}
+
+#[test]
+fn a_page_table_is_never_writable_however_it_is_asked_for() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let root = guest.root;
+    let (frame, address) = spare(700);
+    let writable = |frame| Entry::new(frame, Entry::PRESENT | Entry::WRITE).bits();
+    let invalid = Error::Invalid.code();
+    // A mapping of a table, of a frame of the hypervisor's, of somebody else's.
+    for target in [root, guest.layout.reserved_gdt, Mfn(FIRST - 1), Mfn(FIRST + FRAMES), Mfn(0)] {
+        let answer = ask(
+            &mut guest,
+            &mut machine,
+            &mut registers,
+            call::UPDATE_VA_MAPPING,
+            [address, writable(target), 0, 0],
+        );
+        assert_eq!(answer, invalid, "{target}");
+    }
+    // A table of what is writable.
+    poke(&guest, &mut machine, address + 4096, &[0, frame.0, 0]);
+    let answer = ask(&mut guest, &mut machine, &mut registers, call::MMUEXT_OP, [address + 4096, 1, 0, SELF]);
+    assert_eq!(answer, invalid);
+    // Made read-only it can be one, and then no other mapping of it can be writable.
+    let entry = Entry::new(frame, Entry::PRESENT).bits();
+    assert_eq!(
+        ask(&mut guest, &mut machine, &mut registers, call::UPDATE_VA_MAPPING, [address, entry, 2, 0]),
+        0
+    );
+    assert_eq!(
+        ask(&mut guest, &mut machine, &mut registers, call::MMUEXT_OP, [address + 4096, 1, 0, SELF]),
+        0
+    );
+    assert_eq!(guest.types.counts(frame).map(|counts| counts.kind), Some(Kind::L1));
+    let alias = address + 2 * 4096;
+    let answer = ask(
+        &mut guest,
+        &mut machine,
+        &mut registers,
+        call::UPDATE_VA_MAPPING,
+        [alias, writable(frame), 0, 0],
+    );
+    assert_eq!(answer, invalid);
+    // The hypervisor's entries, by an update of the root.
+    poke(&guest, &mut machine, alias, &[root.0 * 4096 + 256 * 8, 0]);
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::MMU_UPDATE, [alias, 1, 0, SELF]), invalid);
+    assert!(guest.counters.refused >= 8);
+    model::check(&guest, &machine);
+}
+
+#[test]
+fn a_write_of_the_kernels_to_a_page_table_is_an_update() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let (frame, address) = spare(700);
+    let place = leaf(&machine, guest.root, address).unwrap();
+    let table = guest.layout.pages;
+    assert!(table > 0);
+    // The address of the entry: page tables are mapped behind the kernel, read-only.
+    let page = place.table.0 - FIRST;
+    let entry_at = BASE + page * 4096 + place.index as u64 * 8;
+    // xchg rax, [rbx]
+    let (_, code) = spare(701);
+    guest.copy_out(&mut machine, code, &[0x48, 0x87, 0x03]).unwrap();
+    registers.rip = code;
+    registers.gpr[gpr::RBX] = entry_at;
+    registers.gpr[gpr::RAX] = 0;
+    assert_eq!(guest.page_fault(&mut machine, &mut registers, 7, entry_at), After::Enter);
+    assert_eq!(registers.rip, code + 3);
+    assert_eq!(Entry::from_bits_retain(registers.gpr[gpr::RAX]).frame(), frame);
+    assert_eq!(machine.word(place.table, place.index), 0);
+    assert_eq!(guest.types.counts(frame).map(|counts| counts.references), Some(0));
+    // What an update would not take is a page fault of the kernel's, which has no handler here.
+    registers.rip = code;
+    registers.gpr[gpr::RAX] = Entry::new(guest.root, Entry::PRESENT | Entry::WRITE).bits();
+    assert_eq!(guest.page_fault(&mut machine, &mut registers, 7, entry_at), After::End(End::Lost));
+    model::check(&guest, &machine);
+}
+
+#[test]
+fn the_consoles_ring_moves_bytes_both_ways_and_more_than_fits_is_nothing() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let ring = guest.layout.console;
+    let (_, page) = spare(700);
+    Host::write(&mut machine, ring, 1024, b"hello");
+    Host::write(&mut machine, ring, 3084, &5u32.to_le_bytes());
+    poke(&guest, &mut machine, page, &[1]);
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::EVENT_CHANNEL_OP, [4, page, 0, 0]), 0);
+    assert_eq!(machine.output, b"hello");
+    Host::write(&mut machine, ring, 3084, &u32::MAX.to_le_bytes());
+    guest.serve_console(&mut machine);
+    assert_eq!(machine.output, b"hello");
+    machine.input.extend(b"typed");
+    guest.serve_console(&mut machine);
+    let mut typed = [0; 5];
+    machine.read(ring, 0, &mut typed);
+    assert_eq!(&typed, b"typed");
+    assert!(guest.is_pending(&machine));
+}
+
+#[test]
+fn nobody_gets_privilege_by_a_return() {
+    // To an address that is none, and to a program where there are no page tables for one.
+    for (cs, rip) in [(0xe030u64, 0x8000_0000_0000), (0xe033, 0x8000_0000_0000), (0x33, BASE)] {
+        let (mut guest, mut machine, mut registers) = model::guest();
+        let sp = registers.gpr[gpr::RSP] - 128;
+        poke(&guest, &mut machine, sp, &[0, 0, 0, 0, rip, cs, 0x3000, 0, 0]);
+        registers.gpr[gpr::RSP] = sp;
+        registers.gpr[gpr::RAX] = call::IRET;
+        assert_eq!(
+            guest.syscall(&mut machine, &mut registers, true),
+            After::End(End::Lost),
+            "{cs:#x} {rip:#x}"
+        );
+    }
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let sp = registers.gpr[gpr::RSP] - 128;
+    poke(&guest, &mut machine, sp, &[0, 0, 0, 0, BASE, 0xe031, 0x2_7002, 0, 1]);
+    registers.gpr[gpr::RSP] = sp;
+    registers.gpr[gpr::RAX] = call::IRET;
+    assert_eq!(guest.syscall(&mut machine, &mut registers, true), After::Enter);
+    assert_eq!((registers.cs & 3, registers.ss & 3), (3, 3));
+    let forbidden = abi::rflags::IOPL | abi::rflags::VM | abi::rflags::NT;
+    assert_eq!(registers.rflags & (forbidden | abi::rflags::IF), abi::rflags::IF, "{:#x}", registers.rflags);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is asked: nothing panics, and nothing that must not be can be written.
+    #[test]
+    fn nothing_comes_of_hostile_calls(
+        calls in prop::collection::vec((0..48u64, prop::array::uniform4(argument()), prop::array::uniform8(argument())), 1..40),
+    ) {
+        let (mut guest, mut machine, mut registers) = model::guest();
+        let (_, page) = spare(700);
+        for (number, arguments, words) in calls {
+            let _ = guest.copy_out(&mut machine, page, words.map(u64::to_le_bytes).as_flattened());
+            registers.gpr[gpr::RAX] = number;
+            let [rdi, rsi, rdx, r10] = arguments;
+            (registers.gpr[7], registers.gpr[6], registers.gpr[2], registers.gpr[10]) = (rdi, rsi, rdx, r10);
+            if let After::End(_) = guest.syscall(&mut machine, &mut registers, true) {
+                break;
+            }
+            guest.deliver(&mut machine, &mut registers);
+            model::check(&guest, &machine);
+        }
+    }
+}
+
+/// An argument that may mean something.
+fn argument() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        3 => 0..16u64,
+        3 => Just(spare(700).1),
+        1 => Just(SELF),
+        3 => (FIRST..FIRST + FRAMES).prop_map(|frame| frame),
+        3 => (FIRST..FIRST + FRAMES, 0..512u64).prop_map(|(frame, at)| frame * 4096 + at * 8),
+        2 => (FIRST..FIRST + FRAMES, 0..8u64).prop_map(|(frame, flags)| frame << 12 | flags),
+        2 => (0..FRAMES).prop_map(|page| BASE + page * 4096),
+        1 => any::<u64>(),
+    ]
+}
+
+#[test]
+fn a_kernel_that_does_not_fit_is_refused_before_anything_is_written() {
+    // Where its segment goes, and how long that is in memory.
+    for (field, value) in [(24, FRAMES * 4096 - 0x1000), (24, 1 << 39), (40, FRAMES * 4096), (40, u64::MAX)] {
+        let mut file = model::kernel();
+        file[64 + field..64 + field + 8].copy_from_slice(&u64::to_le_bytes(value));
+        let built = crate::Image::parse(&file).and_then(|image| model::build(&image));
+        assert_eq!(built, Err(crate::build::BuildError::TooLarge), "{field} {value:#x}");
+    }
+    assert_eq!(model::build(&crate::Image::parse(&model::kernel()).unwrap()), Ok(()));
+}

@@ -1,0 +1,396 @@
+//! A paravirtual guest's processor: a guest of SVM at privilege level 3, all of whose exceptions exit.
+//!
+//! Its page tables are walked by the hardware as [`sluice_pagetypes`] has validated them. Nested page tables stand behind
+//! them all the same: they show the domain's own frames where they physically are, so that an error of the validation would be a nested page fault
+//! and not another domain's memory. SYSCALL leads to a page of the hypervisor's with a VMMCALL, the only code at privilege level 0.
+//!
+//! Source: Xen's public interface ([`sluice_xenpv`]); APM vol 2, 15.12 (exceptions), 15.14 (VMMCALL), 6.1 (SYSCALL).
+
+use super::crash;
+use super::flow::Flow;
+use crate::domain::counters::Exit;
+use crate::domain::vcpu::{BlockReason, Context, Paravirtual, RunState, Vcpu};
+use crate::domain::{Domain, EndReason};
+use crate::mm::Direct;
+use crate::svm::vmcb::{Intercept3, Segment, exit_code};
+use crate::x86::{self, tsc};
+use crate::{mm, svm};
+use alloc::boxed::Box;
+use core::sync::atomic::Ordering;
+use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
+use sluice_pagetypes::{ENTRIES, HOLE, LINE, Machine, Mfn, Refused, Types};
+use sluice_platform::clock::{Scale, TimeInfo};
+use sluice_platform::cpuid::{CpuInfo, filter};
+use sluice_xenpv::{After, Built, End, Guest, Host, Layout, Registers, abi};
+
+/// INTn: a software interrupt.
+const INTERCEPT_INTN: u32 = 1 << 21;
+/// The exit for it.
+const SOFTWARE_INTERRUPT: u32 = 0x75;
+/// The first exit for an exception.
+const EXCEPTION: u32 = 0x40;
+/// The exceptions, by the exit for them.
+const LAST_EXCEPTION: u32 = 0x5f;
+/// Exceptions with an error code.
+const WITH_ERROR: u32 = 1 << 8 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 17;
+
+mod vector {
+    pub const BP: u8 = 3;
+    pub const UD: u8 = 6;
+    pub const NM: u8 = 7;
+    pub const GP: u8 = 13;
+    pub const PF: u8 = 14;
+    pub const MC: u8 = 18;
+}
+
+/// PE, MP, ET, NE, WP, AM, PG.
+const CR0: u64 = 0x8005_0033;
+const CR0_TS: u64 = 1 << 3;
+/// PAE, OSFXSR, OSXMMEXCPT. QEMU 7.2 takes an IRET at privilege level 3 for one of the kernel's if SMAP is on.
+const CR4: u64 = 0x620;
+/// SCE, LME, LMA, NXE, SVME.
+const EFER: u64 = svm::EFER_SVME | 0xd01;
+/// Where SYSCALL gets CS and SS: their contents are fixed, and no descriptor is read.
+const STAR: u64 = 0xe008 << 32;
+/// RFLAGS that SYSCALL clears: TF, IF, DF, NT, AC.
+const SFMASK: u64 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 14 | 1 << 18;
+
+/// The machine behind a guest's interface.
+struct Hands<'a> {
+    domain: &'a Domain,
+    hole: [(usize, u64); 2],
+    /// Translations are to be forgotten before the guest goes on.
+    flush: bool,
+}
+
+impl<'a> Hands<'a> {
+    fn new(domain: &'a Domain, hole: [(usize, u64); 2]) -> Self {
+        Self { domain, hole, flush: false }
+    }
+
+    /// The address of a byte of a frame, which is checked against the domain's memory whatever the types say of it.
+    fn at(&self, frame: Mfn, offset: usize, len: usize) -> Hpa {
+        let start = frame.0.checked_mul(PAGE_SIZE).map(Hpa::new);
+        let own = start.filter(|start| self.domain.extents().iter().any(|extent| extent.contains(*start)));
+        assert!(
+            offset + len <= PAGE_SIZE as usize,
+            "fault of the hypervisor: {len} bytes at {offset} of a frame"
+        );
+        match own {
+            Some(start) => Hpa::new(start.as_u64() + offset as u64),
+            None => panic!("fault of the hypervisor: {frame} is not of domain {}", self.domain.name()),
+        }
+    }
+}
+
+impl Machine for Hands<'_> {
+    fn line(&self, frame: Mfn, line: usize) -> [u64; LINE] {
+        let at = self.at(frame, line % (ENTRIES / LINE) * LINE * 8, LINE * 8).as_u64();
+        core::array::from_fn(|index| Direct.read_u64(Hpa::new(at + index as u64 * 8)))
+    }
+
+    fn replace(&mut self, frame: Mfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
+        let at = self.at(frame, index % ENTRIES * 8, 8);
+        if Direct.replace_u64(at, old, new) { Ok(()) } else { Err(Direct.read_u64(at)) }
+    }
+
+    fn fill_hole(&mut self, frame: Mfn) {
+        for index in HOLE {
+            let entry = self.hole.iter().find(|(place, _)| *place == index);
+            Direct.write_u64(self.at(frame, index * 8, 8), entry.map_or(0, |(_, entry)| *entry));
+        }
+    }
+
+    fn forget(&mut self) {
+        // The guest's one processor is not in the guest now, and forgets before it is again.
+        self.flush = true;
+    }
+
+    // No device is given to a paravirtual domain yet: `manage::build` refuses it.
+    fn hide(&mut self, _: &[Mfn]) {}
+
+    fn show(&mut self, _: &[Mfn]) {}
+}
+
+impl Host for Hands<'_> {
+    fn read(&self, frame: Mfn, offset: usize, buffer: &mut [u8]) {
+        Direct.read(self.at(frame, offset, buffer.len()), buffer);
+    }
+
+    fn write(&mut self, frame: Mfn, offset: usize, bytes: &[u8]) {
+        Direct.write(self.at(frame, offset, bytes.len()), bytes);
+    }
+
+    fn invalidate(&mut self) {
+        self.flush = true;
+    }
+
+    fn now(&self) -> u64 {
+        tsc::uptime_ns()
+    }
+
+    fn console_output(&mut self, bytes: &[u8]) -> usize {
+        self.domain.console_write(bytes)
+    }
+
+    fn console_input(&mut self, buffer: &mut [u8]) -> usize {
+        self.domain.take_typed(buffer)
+    }
+
+    fn cpuid(&self, leaf: u32, subleaf: u32) -> [u32; 4] {
+        let host = x86::cpuid(leaf, subleaf);
+        let guest =
+            CpuInfo { vcpu_id: 0, vcpus: 1, tsc_khz: tsc::khz() as u32, apic_id: 0, apic_base: 0, cr4: CR4 };
+        filter(leaf, subleaf, [host.eax, host.ebx, host.ecx, host.edx], &guest)
+    }
+}
+
+/// Makes a processor that of a paravirtual guest, whose memory was built so.
+///
+/// # Errors
+/// The page tables that were built are refused: a defect of the hypervisor.
+pub fn start(ctx: &mut Context, domain: &Domain, layout: &Layout, built: Built) -> Result<(), Refused> {
+    let first = Mfn(layout.first());
+    // There is memory for the account, or there is none for the domain.
+    let mut types = Types::new(first, layout.frames() as usize).ok_or(Refused::NoTable)?;
+    for frame in layout.hidden() {
+        types.reserve(Mfn(frame))?;
+    }
+    let hole = built.hole();
+    let mut hands = Hands::new(domain, hole);
+    let mut guest = Guest::new(&mut hands, built, types)?;
+    publish_time(&mut guest, &mut hands);
+    let registers = guest.start();
+    let control = &mut ctx.vmcb.control;
+    control.intercept3 |= INTERCEPT_INTN;
+    control.intercept3 &= !Intercept3::IRET.bits();
+    control.intercept_exceptions = u32::MAX;
+    let save = &mut ctx.vmcb.save;
+    let data = Segment { selector: 0, attributes: 0xc93, limit: u32::MAX, base: 0 };
+    (save.ds, save.es, save.fs, save.gs) = (data, data, data, data);
+    save.gdtr = Segment { base: abi::GDT, limit: abi::GDT_LIMIT, ..Segment::default() };
+    save.idtr = Segment::default();
+    save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
+    // Too short for a map of ports: they are nobody's at privilege level 3.
+    save.tr = Segment { attributes: 0x8b, ..Segment::default() };
+    (save.cr4, save.efer, save.star, save.sfmask) = (CR4, EFER, STAR, SFMASK);
+    (save.lstar, save.cstar) = (abi::STUB, abi::STUB_32);
+    save.g_pat = sluice_xenpv::PAT;
+    ctx.paravirtual = Some(Box::new(Paravirtual { guest, hole }));
+    let Some(mut state) = ctx.paravirtual.take() else { return Ok(()) };
+    put(ctx, &state.guest, &hands, &registers);
+    state.hole = hole;
+    ctx.paravirtual = Some(state);
+    Ok(())
+}
+
+fn publish_time(guest: &mut Guest, hands: &mut Hands<'_>) {
+    let now = tsc::now();
+    let info = TimeInfo {
+        version: 2,
+        tsc_timestamp: now,
+        system_time: tsc::uptime_ns_at(now),
+        scale: Scale::from_khz(u32::try_from(tsc::khz()).unwrap_or(u32::MAX)),
+        stable: true,
+        stopped: false,
+    };
+    guest.set_time(hands, &info.to_bytes());
+}
+
+/// The processor's registers.
+fn take(ctx: &Context) -> Registers {
+    let save = &ctx.vmcb.save;
+    let mut registers = Registers {
+        gpr: ctx.regs,
+        rip: save.rip,
+        rflags: save.rflags,
+        cs: save.cs.selector,
+        ss: save.ss.selector,
+        fs_base: save.fs.base,
+        gs_base: save.gs.base,
+    };
+    (registers.gpr[0], registers.gpr[4]) = (save.rax, save.rsp);
+    registers
+}
+
+/// Gives the registers back to the processor. Returns false if a selector has no descriptor that code may have.
+fn put(ctx: &mut Context, guest: &Guest, hands: &Hands<'_>, registers: &Registers) -> bool {
+    ctx.regs = registers.gpr;
+    let segments = (ctx.vmcb.save.cs.selector, ctx.vmcb.save.ss.selector, ctx.vmcb.save.cpl);
+    let root = guest.active_root().0 * PAGE_SIZE;
+    if hands.flush || ctx.vmcb.save.cr3 != root {
+        ctx.vmcb.control.tlb_control = 1;
+    }
+    let save = &mut ctx.vmcb.save;
+    (save.rax, save.rsp) = (registers.gpr[0], registers.gpr[4]);
+    (save.rip, save.rflags) = (registers.rip, registers.rflags);
+    (save.fs.base, save.gs.base) = (registers.fs_base, registers.gs_base);
+    save.cr3 = root;
+    save.cr0 = CR0 | if guest.is_task_switched() { CR0_TS } else { 0 };
+    save.cpl = 3;
+    ctx.vmcb.control.interrupt_shadow = 0;
+    if segments == (registers.cs, registers.ss, 3) {
+        return true;
+    }
+    let code = guest.descriptor(hands, registers.cs).map(|word| segment(registers.cs, word));
+    let stack = guest.descriptor(hands, registers.ss).map(|word| segment(registers.ss, word));
+    let (Some(code), Some(stack)) = (code, stack) else { return false };
+    // Bit 3 of the type: code; bit 1 of data: writable.
+    if code.attributes & 8 == 0 || stack.attributes & 0xa != 2 {
+        return false;
+    }
+    (ctx.vmcb.save.cs, ctx.vmcb.save.ss) = (code, stack);
+    true
+}
+
+/// A descriptor as the control block has it (APM vol 2, 15.5.1).
+fn segment(selector: u16, descriptor: u64) -> Segment {
+    let limit = (descriptor & 0xffff | descriptor >> 32 & 0xf_0000) as u32;
+    let granular = descriptor >> 55 & 1 != 0;
+    Segment {
+        selector,
+        attributes: (descriptor >> 40 & 0xff | descriptor >> 44 & 0xf00) as u16,
+        limit: if granular { limit << 12 | 0xfff } else { limit },
+        base: descriptor >> 16 & 0xff_ffff | descriptor >> 32 & 0xff00_0000,
+    }
+}
+
+/// Looks at the guest's timer and console, and tells it of events.
+pub fn attend(domain: &Domain, ctx: &mut Context) {
+    let Some(mut state) = ctx.paravirtual.take() else { return };
+    let mut hands = Hands::new(domain, state.hole);
+    state.guest.tick(&mut hands);
+    state.guest.serve_console(&mut hands);
+    let mut registers = take(ctx);
+    let after = state.guest.deliver(&mut hands, &mut registers);
+    let put = put(ctx, &state.guest, &hands, &registers);
+    ctx.paravirtual = Some(state);
+    if let After::End(end) = after {
+        domain.end(reason(end));
+    } else if !put {
+        domain.end(EndReason::InvalidState);
+    }
+}
+
+/// Handles one exit.
+pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
+    let Some(mut state) = ctx.paravirtual.take() else { return Flow::Leave };
+    ctx.vmcb.control.tlb_control = 0;
+    let mut hands = Hands::new(domain, state.hole);
+    let mut registers = take(ctx);
+    let after = handle(vcpu, ctx, &mut state.guest, &mut hands, &mut registers);
+    let after = match after {
+        Some(After::Enter) => Some(state.guest.deliver(&mut hands, &mut registers)),
+        after => after,
+    };
+    let valid = put(ctx, &state.guest, &hands, &registers);
+    ctx.paravirtual = Some(state);
+    match after {
+        None => crash::end(domain, vcpu, ctx, EndReason::UnexpectedExit(ctx.vmcb.control.exit_code as u32)),
+        Some(_) if !valid => crash::end(domain, vcpu, ctx, EndReason::InvalidState),
+        Some(After::Enter) => Flow::Enter,
+        Some(After::Yield) => Flow::Attend,
+        Some(After::Block) => block(vcpu, ctx),
+        Some(After::End(end @ (End::Lost | End::Crash))) => crash::end(domain, vcpu, ctx, reason(end)),
+        Some(After::End(end)) => {
+            domain.end(reason(end));
+            Flow::Leave
+        }
+    }
+}
+
+fn reason(end: End) -> EndReason {
+    match end {
+        End::PowerOff => EndReason::PowerOff,
+        End::Reboot => EndReason::Reset,
+        End::Crash => EndReason::Panic,
+        End::Lost => EndReason::TripleFault,
+    }
+}
+
+/// What an exit asks for. `None`: it is none that there should be.
+fn handle(
+    vcpu: &Vcpu,
+    ctx: &Context,
+    guest: &mut Guest,
+    hands: &mut Hands<'_>,
+    registers: &mut Registers,
+) -> Option<After> {
+    let control = &ctx.vmcb.control;
+    let code = control.exit_code as u32;
+    Some(match code {
+        exit_code::VMMCALL if ctx.vmcb.save.cpl == 0 => {
+            vcpu.exits.count(Exit::Hypercall as usize);
+            guest.syscall(hands, registers, ctx.vmcb.save.rip == abi::STUB)
+        }
+        exit_code::CPUID => {
+            vcpu.exits.count(Exit::Cpuid as usize);
+            guest.cpuid(hands, registers);
+            registers.rip = registers.rip.wrapping_add(2);
+            After::Enter
+        }
+        SOFTWARE_INTERRUPT => {
+            vcpu.exits.count(Exit::Exception as usize);
+            // QEMU's TCG comes here for the breakpoint of one byte, too.
+            match guest.software_vector(hands, registers.rip) {
+                Some((vector, length)) => guest.software_interrupt(hands, registers, vector, length),
+                None => guest.exception(hands, registers, vector::GP, Some(0), 0),
+            }
+        }
+        EXCEPTION..=LAST_EXCEPTION => {
+            vcpu.exits.count(Exit::Exception as usize);
+            let error = control.exit_info1 as u32;
+            match (code - EXCEPTION) as u8 {
+                vector::BP => guest.software_interrupt(hands, registers, vector::BP, 1),
+                vector::UD => guest.invalid_opcode(hands, registers),
+                vector::NM => guest.device_not_available(hands, registers),
+                vector::GP => guest.general_protection(hands, registers, error),
+                vector::PF => guest.page_fault(hands, registers, error, control.exit_info2),
+                vector::MC => return None,
+                vector => {
+                    let error = (WITH_ERROR >> vector & 1 != 0).then_some(error);
+                    guest.exception(hands, registers, vector, error, 0)
+                }
+            }
+        }
+        // Instructions that a program of the guest's may not, and that exit before the processor says so.
+        exit_code::RDPMC => {
+            vcpu.exits.count(Exit::Instruction as usize);
+            guest.exception(hands, registers, vector::GP, Some(0), 0)
+        }
+        exit_code::VMRUN..=exit_code::SKINIT
+        | exit_code::INVLPGA
+        | exit_code::MONITOR
+        | exit_code::MWAIT
+        | exit_code::MWAIT_CONDITIONAL
+        | exit_code::XSETBV
+        | exit_code::RDPRU => {
+            vcpu.exits.count(Exit::Instruction as usize);
+            guest.exception(hands, registers, vector::UD, None, 0)
+        }
+        _ => return None,
+    })
+}
+
+/// Waits for an event.
+fn block(vcpu: &Vcpu, ctx: &Context) -> Flow {
+    let now = tsc::now();
+    vcpu.exits.count(Exit::Hlt as usize);
+    vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
+    vcpu.set_state(RunState::Blocked(BlockReason::Halt));
+    // What was typed before the state changed found nobody to wake.
+    if vcpu.events.load(Ordering::SeqCst) != 0 {
+        vcpu.set_state(RunState::Ready);
+        return Flow::Attend;
+    }
+    Flow::Leave
+}
+
+/// Memory of a domain while it is built.
+pub struct Frames;
+
+impl sluice_xenpv::build::Memory for Frames {
+    fn write(&mut self, frame: Mfn, offset: u64, bytes: &[u8]) {
+        mm::Direct.write(Hpa::new(frame.0 * PAGE_SIZE + offset), bytes);
+    }
+}

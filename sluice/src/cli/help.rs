@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(shown.iter().copied().collect::<BTreeSet<_>>(), known);
         assert_eq!(shown.len(), known.len());
         let help = named("sluice").render_help().to_string();
-        assert!(help.contains("\nSteer:\n  start"), "{help}");
+        assert!(help.contains("\nSteer:\n  create"), "{help}");
     }
 
     #[test]

@@ -57,6 +57,9 @@ struct Frame {
     released: u32,
 }
 
+/// Lines of a table.
+const TABLE: u32 = (ENTRIES / LINE) as u32;
+
 /// The use of every frame of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Types {
@@ -64,6 +67,10 @@ pub struct Types {
     frames: Vec<Frame>,
     /// How often processors have forgotten their translations. At the highest value it stays, and every change has them forget.
     epoch: u32,
+    /// Tables whose last use has ended, and what they refer to is counted still: their own count is 1 until it is not.
+    dying: Vec<Mfn>,
+    /// How many lines of tables may be looked at before [`Self::settle`] and [`Self::prepare`] leave the rest for later.
+    lines: u32,
 }
 
 impl Types {
@@ -73,7 +80,7 @@ impl Types {
         let mut frames = Vec::new();
         frames.try_reserve_exact(count).ok()?;
         frames.resize(count, Frame { counts, released: 0 });
-        Some(Self { first: first.0, frames, epoch: 1 })
+        Some(Self { first: first.0, frames, epoch: 1, dying: Vec::new(), lines: u32::MAX })
     }
 
     /// Takes a frame that nobody uses for the hypervisor. Devices must not reach it.
@@ -131,6 +138,7 @@ impl Types {
             return Err(Refused::Pinned(frame));
         }
         self.put(machine, frame);
+        self.settle(machine);
         Ok(())
     }
 
@@ -161,6 +169,75 @@ impl Types {
     /// Ends one of the holds. The caller has one on the frame.
     pub fn release(&mut self, machine: &mut impl Machine, frame: Mfn) {
         self.put(machine, frame);
+        self.settle(machine);
+    }
+
+    /// From now on so many lines of tables are looked at before the rest waits: until then there is no bound. A table has
+    /// [`ENTRIES`] / [`LINE`] of them.
+    pub fn allow(&mut self, lines: u32) {
+        self.lines = lines;
+    }
+
+    /// Goes on with tables whose last use has ended. Until this returns true, they and what they refer to are in use as they were; nothing else
+    /// waits for them.
+    pub fn settle(&mut self, machine: &mut impl Machine) -> bool {
+        while let Some(frame) = self.dying.last().copied() {
+            if !self.spend(TABLE) {
+                return false;
+            }
+            self.dying.pop();
+            // It may have found another use meanwhile.
+            if let Some(Counts { kind, uses: 1, .. }) = self.counts(frame) {
+                self.put_entries(machine, frame, kind, ENTRIES);
+            }
+            self.end_use(frame);
+        }
+        true
+    }
+
+    /// Validates what is below a table that is to become one, from the lowest level up, and holds it: what is in `held` is to be released when the
+    /// table has been validated, which then looks at that one table only. Returns false if there is more to do than is allowed now. What
+    /// is wrong is left for the validation to say.
+    pub fn prepare(
+        &mut self,
+        machine: &mut impl Machine,
+        frame: Mfn,
+        kind: Kind,
+        held: &mut Vec<Mfn>,
+    ) -> bool {
+        if !kind.is_table() || self.counts(frame).is_none_or(|counts| counts.uses > 0) {
+            return true;
+        }
+        if let Some(below) = kind.below() {
+            for line in 0..ENTRIES / LINE {
+                if !self.spend(1) {
+                    return false;
+                }
+                for (index, word) in (line * LINE..).zip(machine.line(frame, line)) {
+                    let entry = Entry::from_bits_retain(word);
+                    let counts =
+                        entry.contains(Entry::PRESENT) && !(kind == Kind::L4 && HOLE.contains(&index));
+                    if counts && !self.prepare(machine, entry.frame(), below, held) {
+                        return false;
+                    }
+                }
+            }
+        }
+        if !self.spend(TABLE) {
+            return false;
+        }
+        if held.try_reserve(1).is_ok() && self.get(machine, frame, kind).is_ok() {
+            held.push(frame);
+        }
+        true
+    }
+
+    /// Takes lines from what is allowed; false if there are not enough.
+    fn spend(&mut self, lines: u32) -> bool {
+        let left = self.lines.checked_sub(lines);
+        // Without a bound there is none, however much is done.
+        self.lines = if self.lines == u32::MAX { u32::MAX } else { left.unwrap_or(self.lines) };
+        left.is_some()
     }
 
     /// Writes an entry of a page table, or a word of memory that is none. With `keep` the entry keeps what the hardware has noted in it.
@@ -196,12 +273,14 @@ impl Types {
                 Ok(()) => {
                     if replaces {
                         self.put_entry(machine, kind, old);
+                        self.settle(machine);
                     }
                     return Ok(());
                 }
                 Err(found) => {
                     if replaces {
                         self.put_entry(machine, kind, new);
+                        self.settle(machine);
                     }
                     old = Entry::from_bits_retain(found);
                 }
@@ -307,13 +386,20 @@ impl Types {
             Kind::Descriptors => validate_descriptors(machine, frame),
             _ => self.validate_table(machine, frame, kind),
         };
-        validated.inspect_err(|_| self.end_use(frame))
+        validated.inspect_err(|_| {
+            self.end_use(frame);
+            self.settle(machine);
+        })
     }
 
-    /// Counts one less; the last invalidates a table.
+    /// Counts one less; the last invalidates a table, now or in [`Self::settle`].
     fn put(&mut self, machine: &mut impl Machine, frame: Mfn) {
         let Some(Counts { kind, uses, .. }) = self.counts(frame) else { return };
         if uses == 1 && kind.is_table() {
+            if self.dying.try_reserve(1).is_ok() {
+                self.dying.push(frame);
+                return;
+            }
             self.put_entries(machine, frame, kind, ENTRIES);
         }
         self.end_use(frame);
@@ -494,6 +580,108 @@ mod tests {
         }
         fn hide(&mut self, _: &[Mfn]) {}
         fn show(&mut self, _: &[Mfn]) {}
+    }
+
+    /// Memory whose reads are counted.
+    #[derive(Default)]
+    struct Counting {
+        words: alloc::collections::BTreeMap<(Mfn, usize), u64>,
+        lines: core::cell::Cell<u32>,
+    }
+
+    impl Machine for Counting {
+        fn line(&self, frame: Mfn, line: usize) -> [u64; LINE] {
+            self.lines.set(self.lines.get() + 1);
+            core::array::from_fn(|at| self.words.get(&(frame, line * LINE + at)).copied().unwrap_or_default())
+        }
+        fn replace(&mut self, frame: Mfn, index: usize, _: u64, new: u64) -> Result<(), u64> {
+            self.words.insert((frame, index), new);
+            Ok(())
+        }
+        fn fill_hole(&mut self, _: Mfn) {}
+        fn forget(&mut self) {}
+        fn hide(&mut self, _: &[Mfn]) {}
+        fn show(&mut self, _: &[Mfn]) {}
+    }
+
+    /// A tree of one table of each upper level, and `leaves` of the lowest, each of which shows a frame.
+    fn tree(leaves: u64) -> (Types, Counting) {
+        let mut machine = Counting::default();
+        let mut refer = |table: u64, index: u64, to: u64| {
+            let entry = Entry::new(Mfn(to), Entry::PRESENT | Entry::WRITE).bits();
+            machine.words.insert((Mfn(table), index as usize), entry);
+        };
+        refer(1, 0, 2);
+        refer(2, 5, 3);
+        for leaf in 0..leaves {
+            refer(3, leaf, 10 + leaf);
+            refer(10 + leaf, 511, 10 + leaves);
+        }
+        (Types::new(Mfn(1), 10 + leaves as usize).unwrap(), machine)
+    }
+
+    #[test]
+    fn a_tree_is_validated_and_forgotten_in_pieces() {
+        const LEAVES: u64 = 20;
+        /// A piece goes down the three upper tables again, and finishes at least one more.
+        const PIECE: u32 = 4 * TABLE;
+        let (mut types, mut machine) = tree(LEAVES);
+        let (mut held, mut pieces) = (Vec::new(), 0);
+        loop {
+            types.allow(PIECE);
+            machine.lines.set(0);
+            let done = types.prepare(&mut machine, Mfn(1), Kind::L4, &mut held);
+            assert!(machine.lines.get() <= PIECE, "{} lines in one piece", machine.lines.get());
+            if done {
+                break;
+            }
+            pieces += 1;
+        }
+        assert!((5..100).contains(&pieces), "{pieces} pieces");
+        machine.lines.set(0);
+        types.pin(&mut machine, Mfn(1), Kind::L4).unwrap();
+        assert!(machine.lines.get() <= TABLE, "what is below is known already");
+        for frame in held {
+            types.release(&mut machine, frame);
+        }
+        let (mut once, mut same) = tree(LEAVES);
+        once.pin(&mut same, Mfn(1), Kind::L4).unwrap();
+        let counts = |types: &Types| types.frames().collect::<Vec<_>>();
+        assert_eq!(counts(&types), counts(&once), "in pieces or at once");
+
+        types.allow(0);
+        types.unpin(&mut machine, Mfn(1)).unwrap();
+        assert_eq!(
+            types.pin(&mut machine, Mfn(10), Kind::L4),
+            Err(Refused::InUse(Mfn(10), Kind::L1)),
+            "still in use"
+        );
+        let mut pieces = 0;
+        loop {
+            types.allow(PIECE);
+            machine.lines.set(0);
+            let done = types.settle(&mut machine);
+            assert!(machine.lines.get() <= PIECE);
+            if done {
+                break;
+            }
+            pieces += 1;
+        }
+        assert!((5..100).contains(&pieces), "{pieces} pieces");
+        assert!(types.frames().all(|(_, counts)| counts.uses == 0 && counts.references == 0));
+    }
+
+    #[test]
+    fn a_table_that_is_used_again_before_it_is_forgotten_stays() {
+        let (mut types, mut machine) = tree(1);
+        types.pin(&mut machine, Mfn(1), Kind::L4).unwrap();
+        let before = types.frames().collect::<Vec<_>>();
+        types.allow(0);
+        types.unpin(&mut machine, Mfn(1)).unwrap();
+        types.pin(&mut machine, Mfn(1), Kind::L4).unwrap();
+        types.allow(u32::MAX);
+        assert!(types.settle(&mut machine));
+        assert_eq!(types.frames().collect::<Vec<_>>(), before);
     }
 
     #[test]

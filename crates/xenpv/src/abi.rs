@@ -74,6 +74,8 @@ pub enum Error {
     NoCall = 38,
     /// ETIME.
     Past = 62,
+    /// ERESTART: the call is made again for the rest. The guest never sees it.
+    Restart = 85,
 }
 
 impl Error {
@@ -97,8 +99,14 @@ impl From<Refused> for Error {
     }
 }
 
-/// Requests that one hypercall may hold: so many are done without looking at anything else.
+/// Requests that one hypercall may hold.
 pub const MAX_BATCH: u64 = 4096;
+
+/// Lines of page tables that one exit looks at, of eight entries each; then others have a turn. Trees of a process take less.
+pub const MAX_LINES: u32 = 4096;
+
+/// In the count of a batch: a part of it is done, and so many are noted already (MMU_UPDATE_PREEMPTED).
+pub const PREEMPTED: u64 = 1 << 31;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

@@ -1,12 +1,15 @@
 //! Hypercalls by their numbers, and those that are neither about memory nor about events.
 
-use crate::abi::{Error, GDT, M2P, M2P_END, MAX_BATCH, PAGE, call, vcpu_info};
+use crate::abi::{Error, GDT, M2P, M2P_END, MAX_BATCH, MAX_LINES, PAGE, call, vcpu_info};
 use crate::guest::gpr;
 use crate::{After, End, Guest, Host, Registers};
 use sluice_pagetypes::Mfn;
 
 /// What a call answers, and what follows it.
 type Answer = Result<(u64, After), Error>;
+
+/// Bytes of the instruction.
+const SYSCALL: u64 = 2;
 
 /// The version that is said to be Xen's: 4.17.
 const VERSION: u64 = 4 << 16 | 17;
@@ -64,12 +67,28 @@ impl Guest {
             let result = self.iret(host, registers);
             return result.unwrap_or(After::End(End::Lost));
         }
-        let (answer, after) = match self.call(host, registers, number, [rdi, rsi, rdx, r10, r8]) {
+        self.types.allow(MAX_LINES);
+        let result = match self.types.settle(host) {
+            true => self.call(host, registers, number, [rdi, rsi, rdx, r10, r8]),
+            false => self.restart(rdi, rsi),
+        };
+        let (answer, after) = match result {
+            Err(Error::Restart) => {
+                registers.rip = registers.rip.wrapping_sub(SYSCALL);
+                (registers.gpr[gpr::RDI], registers.gpr[gpr::RSI]) = self.rest;
+                return After::Yield;
+            }
             Ok(answer) => answer,
             Err(error) => (error.code(), After::Enter),
         };
         registers.gpr[gpr::RAX] = answer;
         after
+    }
+
+    /// Others have a turn, and then the call goes on with these as its first arguments.
+    pub(crate) fn restart<T>(&mut self, first: u64, second: u64) -> Result<T, Error> {
+        self.rest = (first, second);
+        Err(Error::Restart)
     }
 
     /// One call, which may be of a batch.
@@ -117,7 +136,7 @@ impl Guest {
             call::PHYSDEV_OP => self.physdev_op(host, first, second),
             _ => Err(Error::NoCall),
         };
-        if result.is_err() {
+        if result.is_err_and(|error| error != Error::Restart) {
             self.counters.errors += 1;
         }
         result.map(|answer| (answer, After::Enter))
@@ -136,11 +155,19 @@ impl Guest {
         }
         for index in 0..count {
             let entry = list.wrapping_add(index * 64);
+            if !self.types.settle(host) {
+                return self.restart(entry, count - index);
+            }
             let [number, _, first, second, third, fourth, fifth, _] = self.words::<8>(host, entry)?;
             let (answer, after) = match number {
                 // A batch in a batch would be a recursion, and who waits or returns does not come back for the rest.
                 call::MULTICALL | call::IRET | call::SCHED_OP => (Error::NoCall.code(), After::Enter),
                 _ => match self.call(host, registers, number, [first, second, third, fourth, fifth]) {
+                    Err(Error::Restart) => {
+                        let rest = [self.rest.0, self.rest.1].map(u64::to_le_bytes);
+                        self.copy_out(host, entry.wrapping_add(16), rest.as_flattened())?;
+                        return self.restart(entry, count - index);
+                    }
                     Ok(answer) => answer,
                     Err(error) => (error.code(), After::Enter),
                 },

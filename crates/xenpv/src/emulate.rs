@@ -1,6 +1,6 @@
 //! Instructions that a kernel executes as if it had the privilege, and writes to page tables as if they were writable.
 
-use crate::abi::Error;
+use crate::abi::{Error, MAX_LINES};
 use crate::bounce::PAGE_FAULT;
 use crate::guest::gpr;
 use crate::memory::leaf;
@@ -93,11 +93,19 @@ impl Guest {
             let table = table.filter(|frame| {
                 self.types.counts(*frame).is_some_and(|counts| counts.uses > 0 && counts.kind.is_table())
             });
-            if let Some(table) = table
-                && self.write_table(host, registers, address, table)
-            {
-                self.counters.emulated += 1;
-                return After::Enter;
+            self.types.allow(MAX_LINES);
+            match table.map(|table| (self.types.settle(host), table)) {
+                // The instruction is executed again, when others have had a turn.
+                Some((false, _)) => return After::Yield,
+                Some((true, table)) => match self.write_table(host, registers, address, table) {
+                    Written::Done => {
+                        self.counters.emulated += 1;
+                        return After::Enter;
+                    }
+                    Written::Later => return After::Yield,
+                    Written::Refused => {}
+                },
+                None => {}
             }
         }
         self.exception(host, registers, PAGE_FAULT, Some(error), address)
@@ -237,12 +245,24 @@ impl Guest {
         registers: &mut Registers,
         address: u64,
         table: Mfn,
-    ) -> bool {
+    ) -> Written {
         let (code, length) = self.fetch(host, registers.rip);
-        let mut step = TableWrite { guest: self, host, registers, address, table };
+        let mut step = TableWrite { guest: self, host, registers, address, table, later: false };
         let done = sluice_insn::step(&mut step, code.get(..length).unwrap_or_default());
-        done.is_ok()
+        match done {
+            Ok(_) => Written::Done,
+            Err(_) if step.later => Written::Later,
+            Err(_) => Written::Refused,
+        }
     }
+}
+
+/// What became of a write to a page table.
+enum Written {
+    Done,
+    /// There is more to validate than one exit may.
+    Later,
+    Refused,
 }
 
 /// An instruction whose one operand in memory is a word of a page table.
@@ -252,6 +272,7 @@ struct TableWrite<'a, H> {
     registers: &'a mut Registers,
     address: u64,
     table: Mfn,
+    later: bool,
 }
 
 /// It is no such instruction, or the update was refused.
@@ -345,7 +366,8 @@ impl<H: Host> sluice_insn::Machine for TableWrite<'_, H> {
         let (index, within) = self.word(linear, bytes.len())?;
         let mut word = self.current(index);
         word.get_mut(within..within + bytes.len()).ok_or(Not)?.copy_from_slice(bytes);
-        let updated = self.guest.types.update(self.host, self.table, index, u64::from_le_bytes(word), false);
-        self.guest.note(updated).map(drop).map_err(|_| Not)
+        let written = self.guest.write_entry(self.host, self.table, index, u64::from_le_bytes(word), false);
+        self.later |= written == Err(Error::Restart);
+        written.map_err(|_| Not)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::events::Channels;
 use crate::{Built, Host};
+use alloc::vec::Vec;
 use sluice_pagetypes::{Mfn, Refused, Types};
 
 /// Registers of the processor that the interface reads and changes.
@@ -37,6 +38,8 @@ pub mod gpr {
     pub const RSP: usize = 4;
     /// RSI.
     pub const RSI: usize = 6;
+    /// RDI.
+    pub const RDI: usize = 7;
     /// R11.
     pub const R11: usize = 11;
 }
@@ -139,6 +142,10 @@ pub struct Guest {
     pub(crate) deadline: Option<u64>,
     pub(crate) debug: [u64; 8],
     pub(crate) iopl: u8,
+    /// Tables that are held until the one above them is validated.
+    pub(crate) staged: Vec<Mfn>,
+    /// The first two arguments for the rest of a call, where it answers [`crate::abi::Error::Restart`].
+    pub(crate) rest: (u64, u64),
 }
 
 impl Guest {
@@ -171,6 +178,8 @@ impl Guest {
             deadline: None,
             debug: [0; 8],
             iopl: 0,
+            staged: Vec::new(),
+            rest: (0, 0),
             layout: built,
         };
         guest.set_upcall_mask(host, true);

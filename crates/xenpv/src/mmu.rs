@@ -1,9 +1,9 @@
 //! Hypercalls on page tables.
 
-use crate::abi::{Error, MAX_BATCH};
+use crate::abi::{Error, MAX_BATCH, PREEMPTED};
 use crate::memory::leaf;
 use crate::{Guest, Host};
-use sluice_pagetypes::{Kind, Mfn, Refused};
+use sluice_pagetypes::{Entry, Kind, Mfn, Refused};
 
 /// DOMID_SELF; a batch may name it, and nobody else.
 const SELF: u64 = 0x7ff0;
@@ -47,23 +47,83 @@ impl Guest {
         done_at: u64,
         whose: u64,
     ) -> Result<u64, Error> {
+        self.batch(host, (requests, 16), count, done_at, whose, |guest, host, request| {
+            let [at, value] = guest.words::<2>(host, request)?;
+            guest.update_one(host, at, value)
+        })
+    }
+
+    /// A batch of requests of so many bytes each. `done_at` gets how many were done.
+    fn batch<H: Host>(
+        &mut self,
+        host: &mut H,
+        (requests, size): (u64, u64),
+        count: u64,
+        done_at: u64,
+        whose: u64,
+        mut make: impl FnMut(&mut Self, &mut H, u64) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
+        let (preempted, count) = (count & PREEMPTED, count & !PREEMPTED);
         if whose != SELF || count > MAX_BATCH {
             return Err(if count > MAX_BATCH { Error::TooBig } else { Error::NotPermitted });
         }
+        let before = if preempted != 0 && done_at != 0 { self.halves::<1>(host, done_at)?[0] } else { 0 };
         let mut done = 0;
         let mut result = Ok(0);
         while done < count {
-            let request = self.words::<2>(host, requests.wrapping_add(done * 16));
-            result = request.and_then(|[at, value]| self.update_one(host, at, value));
+            // What the last one ended may be what the next one needs.
+            result = match self.types.settle(host) {
+                true => make(self, host, requests.wrapping_add(done * size)),
+                false => Err(Error::Restart),
+            };
             if result.is_err() {
                 break;
             }
             done += 1;
         }
         if done_at != 0 {
-            self.copy_out(host, done_at, &(done as u32).to_le_bytes())?;
+            self.copy_out(host, done_at, &before.wrapping_add(done as u32).to_le_bytes())?;
         }
-        result
+        match result {
+            Err(Error::Restart) => {
+                self.restart(requests.wrapping_add(done * size), (count - done) | PREEMPTED)
+            }
+            result => result,
+        }
+    }
+
+    /// Validates what is below a table that is to become one, as far as one exit may.
+    fn ready(&mut self, host: &mut impl Host, frame: Mfn, kind: Kind) -> Result<(), Error> {
+        let ready = self.types.prepare(host, frame, kind, &mut self.staged);
+        if ready { Ok(()) } else { Err(Error::Restart) }
+    }
+
+    /// What was held for an operation that has been done, or refused.
+    fn unstage(&mut self, host: &mut impl Host) {
+        for frame in core::mem::take(&mut self.staged) {
+            self.types.release(host, frame);
+        }
+    }
+
+    /// Writes an entry of a page table, or memory.
+    pub(crate) fn write_entry(
+        &mut self,
+        host: &mut impl Host,
+        table: Mfn,
+        index: usize,
+        value: u64,
+        keep: bool,
+    ) -> Result<(), Error> {
+        let counts = self.types.counts(table).filter(|counts| counts.uses > 0);
+        let entry = Entry::from_bits_retain(value);
+        if let Some(below) = counts.and_then(|counts| counts.kind.below())
+            && entry.contains(Entry::PRESENT)
+        {
+            self.ready(host, entry.frame(), below)?;
+        }
+        let updated = self.types.update(host, table, index, value, keep);
+        self.unstage(host);
+        self.note(updated)
     }
 
     fn update_one(&mut self, host: &mut impl Host, at: u64, value: u64) -> Result<u64, Error> {
@@ -72,8 +132,7 @@ impl Guest {
         match at & 3 {
             kind @ (update::NORMAL | update::NO_TRANSLATE | update::PRESERVE_AD) if at & 4 == 0 => {
                 let keep = kind == update::PRESERVE_AD;
-                let updated = self.types.update(host, frame, index, value, keep);
-                self.note(updated)?;
+                self.write_entry(host, frame, index, value, keep)?;
             }
             update::MACHPHYS => {
                 if !self.types.owns(frame) {
@@ -96,8 +155,10 @@ impl Guest {
     ) -> Result<u64, Error> {
         self.counters.updates += 1;
         let leaf = leaf(host, self.root, address).ok_or(Error::Invalid)?;
-        let updated = self.types.update(host, leaf.table, leaf.index, value, false);
-        self.note(updated)?;
+        match self.write_entry(host, leaf.table, leaf.index, value, false) {
+            Err(Error::Restart) => return self.restart(address, value),
+            done => done?,
+        }
         // Whichever processors it names: there is one.
         if flags & 3 != 0 {
             host.invalidate();
@@ -114,24 +175,17 @@ impl Guest {
         done_at: u64,
         whose: u64,
     ) -> Result<u64, Error> {
-        if whose != SELF || count > MAX_BATCH {
-            return Err(if count > MAX_BATCH { Error::TooBig } else { Error::NotPermitted });
-        }
-        let mut done = 0;
-        let mut result = Ok(0);
-        while done < count {
-            let operation = self.words::<3>(host, operations.wrapping_add(done * 24));
-            result =
-                operation.and_then(|[cmd, first, second]| self.extended(host, cmd as u32, first, second));
-            if result.is_err() {
-                break;
-            }
-            done += 1;
-        }
-        if done_at != 0 {
-            self.copy_out(host, done_at, &(done as u32).to_le_bytes())?;
-        }
-        result
+        self.batch(host, (operations, 24), count, done_at, whose, |guest, host, operation| {
+            let [cmd, first, second] = guest.words::<3>(host, operation)?;
+            guest.extended(host, cmd as u32, first, second)
+        })
+    }
+
+    fn hold_root(&mut self, host: &mut impl Host, frame: Mfn) -> Result<(), Error> {
+        self.ready(host, frame, Kind::L4)?;
+        let held = self.types.hold_root(host, frame);
+        self.unstage(host);
+        self.note(held)
     }
 
     fn extended(&mut self, host: &mut impl Host, cmd: u32, first: u64, second: u64) -> Result<u64, Error> {
@@ -140,7 +194,9 @@ impl Guest {
             ext::PIN_L1..=ext::PIN_L4 => {
                 let kinds = [Kind::L1, Kind::L2, Kind::L3, Kind::L4];
                 let kind = kinds.get(cmd as usize).copied().ok_or(Error::Invalid)?;
+                self.ready(host, frame, kind)?;
                 let pinned = self.types.pin(host, frame, kind);
+                self.unstage(host);
                 self.note(pinned)?;
             }
             ext::UNPIN => {
@@ -148,8 +204,7 @@ impl Guest {
                 self.note(unpinned)?;
             }
             ext::NEW_BASEPTR => {
-                let held = self.types.hold_root(host, frame);
-                self.note(held)?;
+                self.hold_root(host, frame)?;
                 let old = core::mem::replace(&mut self.root, frame);
                 host.invalidate();
                 self.types.release(host, old);
@@ -157,8 +212,7 @@ impl Guest {
             ext::NEW_USER_BASEPTR => {
                 let new = (first != 0).then_some(frame);
                 if let Some(frame) = new {
-                    let held = self.types.hold_root(host, frame);
-                    self.note(held)?;
+                    self.hold_root(host, frame)?;
                 }
                 if let Some(old) = core::mem::replace(&mut self.user_root, new) {
                     self.types.release(host, old);

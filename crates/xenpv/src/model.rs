@@ -29,6 +29,8 @@ pub struct Machinery {
     pub input: Vec<u8>,
     /// Frames that devices reach.
     pub shown: BTreeSet<Mfn>,
+    /// Lines that were read.
+    pub lines: core::cell::Cell<u32>,
 }
 
 impl Machinery {
@@ -58,6 +60,7 @@ impl Memory for Machinery {
 
 impl Machine for Machinery {
     fn line(&self, frame: Mfn, line: usize) -> [u64; LINE] {
+        self.lines.set(self.lines.get() + 1);
         core::array::from_fn(|at| self.word(frame, line * LINE + at))
     }
 
@@ -189,6 +192,7 @@ pub fn guest_of(
         output: Vec::new(),
         input: Vec::new(),
         shown: (first..first + frames).map(Mfn).collect(),
+        lines: core::cell::Cell::new(0),
     };
     let image = Image::parse(kernel).unwrap();
     let built = layout.build(&mut machine, &image, cmdline, ramdisk, &[0; 12]).unwrap();

@@ -19,14 +19,37 @@ fn ask(
     number: u64,
     arguments: [u64; 4],
 ) -> u64 {
+    let (answer, pieces) = ask_in_pieces(guest, machine, registers, number, arguments);
+    assert_eq!(pieces, 1);
+    answer
+}
+
+/// The same, with how often others had a turn, and once more.
+fn ask_in_pieces(
+    guest: &mut Guest,
+    machine: &mut Machinery,
+    registers: &mut Registers,
+    number: u64,
+    arguments: [u64; 4],
+) -> (u64, u32) {
     let [rdi, rsi, rdx, r10] = arguments;
     registers.gpr[gpr::RAX] = number;
-    (registers.gpr[7], registers.gpr[gpr::RSI], registers.gpr[gpr::RDX], registers.gpr[10]) =
+    (registers.gpr[gpr::RDI], registers.gpr[gpr::RSI], registers.gpr[gpr::RDX], registers.gpr[10]) =
         (rdi, rsi, rdx, r10);
-    registers.gpr[gpr::RCX] = registers.rip;
-    registers.gpr[gpr::R11] = registers.rflags;
-    assert_eq!(guest.syscall(machine, registers, true), After::Enter);
-    registers.gpr[gpr::RAX]
+    let next = registers.rip;
+    for pieces in 1.. {
+        registers.gpr[gpr::RCX] = next;
+        registers.gpr[gpr::R11] = registers.rflags;
+        machine.lines.set(0);
+        let after = guest.syscall(machine, registers, true);
+        assert!(machine.lines.get() <= abi::MAX_LINES + 1024, "{} lines in one exit", machine.lines.get());
+        if after == After::Enter {
+            return (registers.gpr[gpr::RAX], pieces);
+        }
+        assert_eq!((after, registers.rip), (After::Yield, next - 2), "the instruction is executed again");
+        assert_eq!(registers.gpr[gpr::RAX], number);
+    }
+    unreachable!()
 }
 
 /// A page of the guest's that nobody uses, its frame and its address.
@@ -209,6 +232,85 @@ fn a_page_table_is_never_writable_however_it_is_asked_for() {
     poke(&guest, &mut machine, alias, &[root.0 * 4096 + 256 * 8, 0]);
     assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::MMU_UPDATE, [alias, 1, 0, SELF]), invalid);
     assert!(guest.counters.refused >= 8);
+    model::check(&guest, &machine);
+}
+
+/// Tables that nobody can write: a tree with so many of the lowest level, from page 700 on. Returns its root.
+fn tree(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers, leaves: u64) -> Mfn {
+    let refer = |machine: &mut Machinery, table: u64, index: u64, to: u64| {
+        let entry = Entry::new(Mfn(FIRST + to), Entry::PRESENT | Entry::WRITE | Entry::USER).bits();
+        machine.set_word(Mfn(FIRST + table), index as usize, entry);
+    };
+    refer(machine, 700, 0, 701);
+    refer(machine, 701, 0, 702);
+    for leaf in 0..leaves {
+        refer(machine, 702, leaf, 703 + leaf);
+        refer(machine, 703 + leaf, 9, 703 + leaves);
+    }
+    for page in 700..703 + leaves {
+        let (frame, address) = spare(page);
+        let entry = Entry::new(frame, Entry::PRESENT).bits();
+        assert_eq!(ask(guest, machine, registers, call::UPDATE_VA_MAPPING, [address, entry, 2, 0]), 0);
+    }
+    Mfn(FIRST + 700)
+}
+
+#[test]
+fn a_large_tree_is_pinned_and_unpinned_in_turns_with_others() {
+    const LEAVES: u64 = 200;
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let root = tree(&mut guest, &mut machine, &mut registers, LEAVES);
+    let (_, list) = spare(1000);
+    let kind = |guest: &Guest, page: u64| {
+        guest.types.counts(Mfn(FIRST + page)).map(|counts| (counts.kind, counts.uses))
+    };
+    // A pin, an unpin and a pin in one batch, and how many of them were done.
+    poke(&guest, &mut machine, list, &[3, root.0, 0, 4, root.0, 0, 3, root.0, 0]);
+    let arguments = [list, 3, list + 512, SELF];
+    let (answer, pieces) =
+        ask_in_pieces(&mut guest, &mut machine, &mut registers, call::MMUEXT_OP, arguments);
+    assert_eq!(answer, 0);
+    assert!((9..40).contains(&pieces), "{pieces} pieces");
+    assert_eq!(guest.halves::<1>(&machine, list + 512).unwrap(), [3]);
+    assert_eq!([kind(&guest, 700), kind(&guest, 702 + LEAVES)], [Some((Kind::L4, 1)), Some((Kind::L1, 1))]);
+    model::check(&guest, &machine);
+    // The same in a multicall, whose entry says what is left: an unpin, then a call that needs all of it to be over.
+    let (frame, address) = spare(703);
+    let entry = Entry::new(frame, Entry::PRESENT | Entry::WRITE).bits();
+    poke(&guest, &mut machine, list, &[4, root.0, 0]);
+    let calls = [
+        [call::MMUEXT_OP, 9, list, 1, 0, SELF, 0, 0],
+        [call::UPDATE_VA_MAPPING, 9, address, entry, 2, 0, 0, 0],
+        [call::FPU_TASKSWITCH, 9, 1, 0, 0, 0, 0, 0],
+    ];
+    poke(&guest, &mut machine, list + 1024, calls.as_flattened());
+    let arguments = [list + 1024, 3, 0, 0];
+    let (answer, _) = ask_in_pieces(&mut guest, &mut machine, &mut registers, call::MULTICALL, arguments);
+    let answers = [0, 1, 2].map(|call| guest.words::<1>(&machine, list + 1024 + call * 64 + 8).unwrap()[0]);
+    assert_eq!((answer, answers), (0, [0; 3]));
+    assert_eq!(kind(&guest, 703), Some((Kind::Writable, 1)), "the kernel can write it again");
+    assert!(guest.task_switched);
+    model::check(&guest, &machine);
+    // In a batch of updates: the tree loses all below its root, and one of its tables is memory again.
+    let read_only = Entry::new(frame, Entry::PRESENT).bits();
+    assert_eq!(
+        ask(&mut guest, &mut machine, &mut registers, call::UPDATE_VA_MAPPING, [address, read_only, 2, 0]),
+        0
+    );
+    poke(&guest, &mut machine, list, &[3, root.0, 0]);
+    ask_in_pieces(&mut guest, &mut machine, &mut registers, call::MMUEXT_OP, [list, 1, 0, SELF]);
+    let place = leaf(&machine, guest.root, address).unwrap();
+    let updates = [root.0 * 4096, 0, place.table.0 * 4096 + place.index as u64 * 8, entry];
+    poke(&guest, &mut machine, list, &updates);
+    let (answer, pieces) = ask_in_pieces(
+        &mut guest,
+        &mut machine,
+        &mut registers,
+        call::MMU_UPDATE,
+        [list, 2, list + 512, SELF],
+    );
+    assert_eq!((answer, guest.halves::<1>(&machine, list + 512).unwrap()), (0, [2]));
+    assert!(pieces > 2, "{pieces} pieces");
     model::check(&guest, &machine);
 }
 

@@ -1,8 +1,8 @@
 //! The ACPI tables of a guest: RSDP, XSDT, FADT, MADT, MCFG and a DSDT.
 //!
 //! The platform is hardware-reduced: no PM timer, no SCI, no fixed events; sleep control and reset are two
-//! ports ([`crate::power`]), and the power button is a device whose press arrives as a global interrupt
-//! ([`POWER_BUTTON_GSI`]) that a generic event device turns into a notification.
+//! ports ([`crate::power`]), and events are global interrupts that a generic event device turns into notifications: the press of the
+//! power button ([`POWER_BUTTON_GSI`]), and devices that come or are to leave ([`crate::hotplug`]).
 //!
 //! [`build`] lays the tables out from an address on; the loader copies the blocks and hands the RSDP's address to
 //! the kernel.
@@ -41,6 +41,8 @@ pub struct Description<'a> {
     pub vcpus: u32,
     /// Interrupt routes of bus 0.
     pub routes: &'a [IrqRoute],
+    /// Slots of bus 0 (1-31) that devices come to and leave while the guest runs ([`crate::hotplug`]).
+    pub sockets: &'a [u8],
     /// Ports that BARs may have, below 64 Ki. May be empty.
     pub io_window: Range<u64>,
     /// Guest-physical memory that BARs may have, below 4 GiB. May be empty.

@@ -13,6 +13,7 @@
 //! | [`console`] | what was sent and nobody has taken yet | behind the 16550A |
 //! | [`pci`], [`msix`], [`storm`] | PCI bus 0, its functions, MSI-X tables | ports 0xCF8-0xCFF, ECAM |
 //! | [`power`] | power-off and reset | the ports that the FADT names |
+//! | [`hotplug`] | what comes to the bus and is to leave it | ports 0x620-0x62B, interrupt 10 |
 //! | [`rtc`] | the real-time clock, without an interrupt | ports 0x70, 0x71 |
 //! | [`pvpanic`] | how a kernel says that it panics | port 0x505 |
 //! | [`acpi`] | the tables that describe all this | where the loader puts them |
@@ -35,6 +36,7 @@ pub mod acpi;
 pub mod clock;
 pub mod console;
 pub mod cpuid;
+pub mod hotplug;
 pub mod ioapic;
 pub mod lapic;
 pub mod machine_check;

@@ -81,6 +81,13 @@ impl PciBus {
         }
     }
 
+    /// Takes the function out of a slot, if there is one: nobody answers there any more.
+    pub fn remove(&mut self, slot: u8) {
+        if let Some(place) = self.slots.get_mut(usize::from(slot)).filter(|_| slot != 0) {
+            *place = None;
+        }
+    }
+
     /// The function in a slot.
     pub fn function(&self, slot: u8) -> Option<&Function> {
         self.slots.get(usize::from(slot))?.as_deref()

@@ -18,6 +18,7 @@ fn iasl_reads_the_tables_back() {
     let description = Description {
         vcpus: 4,
         routes: &routes,
+        sockets: &[8, 9, 31],
         io_window: 0xC000..0x1_0000,
         mmio_window: 0xC000_0000..0xE000_0000,
         high_window: 0x40_0000_0000..0x80_0000_0000,
@@ -35,7 +36,8 @@ fn iasl_reads_the_tables_back() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() && !said.contains("Invalid"), "{name}: {said}");
         if name == "dsdt" {
-            let output = iasl(&folder, &["-p", "again", "dsdt.dsl"]).unwrap();
+            // Names stay as long as they are written.
+            let output = iasl(&folder, &["-on", "-p", "again", "dsdt.dsl"]).unwrap();
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(said.contains("0 Errors, 0 Warnings"), "{said}");
             let again = std::fs::read(folder.join("again.aml")).unwrap();

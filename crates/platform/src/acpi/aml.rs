@@ -8,6 +8,9 @@ use core::ops::Range;
 /// A name: four characters, padded by underscores.
 pub type Name = [u8; 4];
 
+/// Local variable 0 (20.2.6.2).
+const LOCAL: u8 = 0x60;
+
 /// AML under construction.
 #[derive(Default)]
 pub struct Aml(Vec<u8>);
@@ -51,11 +54,76 @@ impl Aml {
         value(self);
     }
 
-    /// `Notify (object, value)`.
-    pub fn notify(&mut self, object: Name, value: u64) {
+    /// An absolute name: `\A.B.C`.
+    pub fn path(&mut self, names: &[Name]) {
+        self.0.push(b'\\');
+        match names.len() {
+            0 | 1 => {}
+            2 => self.0.push(0x2E),
+            count => self.0.extend([0x2F, count as u8]),
+        }
+        self.0.extend(names.as_flattened());
+    }
+
+    /// `Notify (object, value)`, of an object by its absolute name.
+    pub fn notify(&mut self, object: &[Name], value: u64) {
         self.0.push(0x86);
-        self.0.extend(object);
+        self.path(object);
         self.integer(value);
+    }
+
+    /// `OperationRegion (name, SystemIO, first, ...)`, and a field of 32 bits with each of these names in it, from `first` up.
+    pub fn ports(&mut self, name: Name, first: u16, fields: &[Name]) {
+        const SYSTEM_IO: u8 = 1;
+        /// Accesses of 32 bits; a method has the field to itself.
+        const DWORD_LOCK: u8 = 3 | 1 << 4;
+        self.0.extend([0x5B, 0x80]);
+        self.0.extend(name);
+        self.0.push(SYSTEM_IO);
+        self.integer(first.into());
+        self.integer(fields.len() as u64 * 4);
+        self.package_of(&[0x5B, 0x81], |aml| {
+            aml.0.extend(name);
+            aml.0.push(DWORD_LOCK);
+            for field in fields {
+                aml.0.extend(field);
+                aml.0.push(u32::BITS as u8);
+            }
+        });
+    }
+
+    /// `Store (value, field)`.
+    pub fn store(&mut self, value: u64, field: Name) {
+        self.0.push(0x70);
+        self.integer(value);
+        self.0.extend(field);
+    }
+
+    /// `Store (field, LocalN)`, where N is 0-7.
+    pub fn load(&mut self, field: Name, local: u8) {
+        self.0.push(0x70);
+        self.0.extend(field);
+        self.0.push(LOCAL | local & 7);
+    }
+
+    /// `If (And (LocalN, bits)) { body }`.
+    pub fn if_any(&mut self, local: u8, bits: u64, body: impl FnOnce(&mut Self)) {
+        self.package_of(&[0xA0], |aml| {
+            aml.0.extend([0x7B, LOCAL | local & 7]);
+            aml.integer(bits);
+            // The result goes nowhere else.
+            aml.0.push(0);
+            body(aml);
+        });
+    }
+
+    /// `If (LEqual (Arg0, value)) { body }`.
+    pub fn if_argument(&mut self, value: u64, body: impl FnOnce(&mut Self)) {
+        self.package_of(&[0xA0], |aml| {
+            aml.0.extend([0x93, 0x68]);
+            aml.integer(value);
+            body(aml);
+        });
     }
 
     /// `Package () { ... }` of `count` elements, which `body` writes.

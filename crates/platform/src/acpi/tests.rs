@@ -9,6 +9,7 @@ fn description(routes: &[IrqRoute]) -> Description<'_> {
     Description {
         vcpus: 2,
         routes,
+        sockets: &[3, 31],
         io_window: 0xC000..0x1_0000,
         mmio_window: 0xC000_0000..0xE000_0000,
         high_window: 0x40_0000_0000..0x80_0000_0000,
@@ -75,7 +76,7 @@ fn acpi_5_2_9_fixed_description() {
     assert_eq!((fadt[108], fadt[109] & 1 << 5), (0x32, 0), "a real-time clock, with the century");
     assert_eq!(u64_at(fadt, 248), power::SLEEP_CONTROL_PORT.into());
     assert_eq!(u64_at(fadt, 260), power::SLEEP_STATUS_PORT.into());
-    assert!(find(&tables, u64_at(fadt, 140)).starts_with(b"DSDT"));
+    assert!(dsdt(&tables).starts_with(b"DSDT"));
 }
 
 #[test]
@@ -113,11 +114,54 @@ fn pci_firmware_4_1_2_ecam() {
     assert_eq!(mcfg[52..], [0; 8], "segment 0, buses 0 to 0");
 }
 
+/// The differentiated description, which the fixed one names.
+fn dsdt(tables: &Tables) -> &[u8] {
+    find(tables, u64_at(named(tables, b"FACP"), 140))
+}
+
+/// The body of what is called `name`, of opcode `kind`: what follows its length and name.
+fn body<'a>(aml: &'a [u8], kind: &[u8], name: &[u8; 4]) -> &'a [u8] {
+    let heads = aml.windows(kind.len()).enumerate().filter(|(_, window)| *window == kind);
+    let bodies = heads.filter_map(|(at, _)| {
+        let inside = &aml[at + kind.len()..];
+        let more = usize::from(inside[0] >> 6);
+        let low = usize::from(inside[0] & if more == 0 { 0x3F } else { 0xF });
+        let length = inside[1..=more].iter().rev().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        inside.get(..length << 4 | low)?.get(1 + more..)?.strip_prefix(name)
+    });
+    bodies.last().expect("it is there")
+}
+
+#[test]
+fn acpi_6_3_3_every_socket_can_be_ejected_and_is_notified() {
+    let tables = build(&description(&ROUTES), Gpa::new(0xE_0000));
+    let dsdt = dsdt(&tables);
+    let notices = body(dsdt, &[0x14], b"_EVT");
+    for (name, slot) in [(b"S03_", 3u32), (b"S31_", 31)] {
+        let device = body(dsdt, &[0x5B, 0x82], name);
+        assert!(device.windows(4).any(|address| address == (slot << 16).to_le_bytes()), "its address");
+        let eject = body(device, &[0x14], b"_EJ0");
+        let mut store = vec![0x70];
+        store.extend(if slot == 3 { vec![0x0A, 8] } else { vec![0x0C, 0, 0, 0, 0x80] });
+        store.extend(b"EJCT");
+        assert_eq!(eject[1..], store);
+        for event in [1, 3] {
+            let mut notify = b"\x86\\\x2F\x03_SB_PCI0".to_vec();
+            notify.extend(name);
+            notify.extend(if event == 1 { &[1][..] } else { &[0x0A, 3] });
+            assert!(notices.windows(notify.len()).any(|window| window == notify), "{slot}: {event}");
+        }
+    }
+    let none = build(&Description { sockets: &[], ..description(&ROUTES) }, Gpa::new(0xE_0000));
+    assert!(!self::dsdt(&none).windows(4).any(|window| window == b"_EJ0"));
+}
+
 proptest! {
     #[test]
     fn any_description_builds(
         vcpus in 0u32..300,
         routes in proptest::collection::vec((0u8..32, 0u8..8, 0u8..24), 0..300),
+        sockets in proptest::collection::vec(any::<u8>(), 0..40),
         io_window: Range<u64>,
         mmio_window: Range<u64>,
         high_window: Range<u64>,
@@ -125,7 +169,9 @@ proptest! {
     ) {
         let routes: Vec<_> =
             routes.into_iter().map(|(slot, pin, gsi)| IrqRoute { slot, pin, gsi }).collect();
-        let description = Description { vcpus, routes: &routes, io_window, mmio_window, high_window, ecam };
+        let sockets = &sockets;
+        let description =
+            Description { vcpus, routes: &routes, sockets, io_window, mmio_window, high_window, ecam };
         for (_, bytes) in &build(&description, Gpa::new(0xE_0000)).blocks {
             prop_assert_eq!(sum(bytes), 0);
         }

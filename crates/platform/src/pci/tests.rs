@@ -185,6 +185,19 @@ fn a_builder_refuses_what_cannot_be() {
     assert_eq!(bus().insert(3, new().build().unwrap()), Err(BuildError::Slot(3)));
 }
 
+#[test]
+fn nobody_answers_in_a_slot_that_was_left() {
+    let mut bus = bus();
+    bus.remove(3);
+    assert_eq!((bus.ecam_read(3 << 15, 4), bus.bar(3, 0)), (u32::MAX, None));
+    assert_eq!(bus.ecam_write(3 << 15 | 4, 2, 7), ConfigEffect::None);
+    bus.remove(0);
+    assert_ne!(bus.ecam_read(0, 4), u32::MAX, "the host bridge stays");
+    bus.remove(32);
+    bus.insert(3, Builder::new(NE2000).build().unwrap()).unwrap();
+    assert_ne!(bus.ecam_read(3 << 15, 4), u32::MAX);
+}
+
 proptest! {
     #[test]
     fn any_access_yields_a_value(

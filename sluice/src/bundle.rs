@@ -88,6 +88,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
     let config = abi::Config {
         version: abi::VERSION,
         domains,
+        neighbours: virtio::neighbours(setup).into_iter().map(str::to_owned).collect(),
         devices,
         at_end: setup.machine.at_end.unwrap_or(at_end),
     };

@@ -363,9 +363,17 @@ pub const fn explain(error: CommandError) -> &'static str {
             "the hypervisor does not take this configuration: is it of another version?"
         }
         CommandError::NoSuchDevice => {
-            "the machine was not started with a device of this name, and this selection"
+            "the domain has no virtual device of this name, or the machine was not started with a device of this name, and this selection (see: cargo sluice devices)"
         }
-        CommandError::NameTaken => "there is a domain of this name: destroy it first, or choose another name",
+        CommandError::NameTaken => {
+            "there is a domain of this name, or the domain has a virtual device of it: choose another"
+        }
+        CommandError::NothingLent => {
+            "the domain lends no memory, without which a virtual device does not work: it needs grants = \"all\" in its configuration"
+        }
+        CommandError::NoSlot => {
+            "there is no free slot on the bus of the domain, or of the one that is to serve the device"
+        }
         CommandError::TooManyDomains => "there are as many domains as there can be",
     }
 }

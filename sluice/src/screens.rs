@@ -74,7 +74,12 @@ const SHOTS: [Shot; 6] = [
         ],
         ..PC
     },
-    Shot { name: "no-svm", cpu: "EPYC,-svm", shows: &["^ Sluice cannot run guests here", "no AMD SVM"], ..PC },
+    Shot {
+        name: "no-svm",
+        cpu: "EPYC,-svm",
+        shows: &["^ Sluice cannot run guests here", "no AMD SVM"],
+        ..PC
+    },
     Shot {
         name: "missing-device",
         has_card: false,

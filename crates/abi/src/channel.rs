@@ -5,13 +5,14 @@
 //! resynchronize after a lost byte by skipping to the next zero.
 
 use crate::DomainId;
+use crate::config::Virtio;
 use crate::report::{DomainState, Report};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
 /// fits, with all their counters.
@@ -102,6 +103,17 @@ pub enum Command {
     /// Add the domains of the bundle that was uploaded. [`Event::Hello`] names all domains again, and their states follow; none of the
     /// new ones runs before [`Command::Start`]. Their devices are those of the configuration, by name.
     Create,
+    /// Give a domain a virtual device, now and in its lives to come; [`Virtio::by`] is who serves it, a domain of this machine.
+    Attach(DomainId, Virtio),
+    /// Ask a domain for a virtual device; it has left when no report names it any more. One that does not run is not asked.
+    Detach {
+        /// The domain.
+        domain: DomainId,
+        /// Name of the device.
+        device: String,
+        /// Take it at once, whatever the guest does with it.
+        force: bool,
+    },
     /// Destroy all domains and switch the machine off.
     Shutdown,
     /// Note what is in memory that nobody may change, or compare with what was noted; a difference stops the machine.
@@ -128,10 +140,14 @@ pub enum CommandError {
     NotAllowed,
     /// The bundle holds no configuration of this version, or one that contradicts itself.
     BadConfiguration,
-    /// A domain that is made wants a device that the machine's configuration does not have.
+    /// A domain that is made wants a device that the machine's configuration does not have, or a domain has no virtual device of this name.
     NoSuchDevice,
-    /// There is a domain of this name.
+    /// There is a domain of this name, or the domain has a device of it.
     NameTaken,
+    /// The domain lends nothing of its memory: a virtual device would not work.
+    NothingLent,
+    /// The bus of the guest, or of the domain that is to serve its device, is full.
+    NoSlot,
     /// There are as many domains as there can be.
     TooManyDomains,
 }

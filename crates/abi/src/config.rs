@@ -1,12 +1,11 @@
 //! The validated configuration: what the host command writes into the bundle.
 
-use crate::DomainId;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -19,6 +18,8 @@ pub struct Config {
     pub version: u32,
     /// The guests, in the order of the file.
     pub domains: Vec<Domain>,
+    /// Names of domains that run already and serve devices of these, where the configuration is one of domains to be made.
+    pub neighbours: Vec<String>,
     /// The physical devices that guests share.
     pub devices: Vec<Device>,
     /// What the machine does when all guests have ended.
@@ -110,10 +111,17 @@ pub struct Virtio {
     pub name: String,
     /// What it is.
     pub kind: VirtioKind,
-    /// Index into [`Config::domains`]: who serves it.
+    /// Who serves it: an index into [`Config::domains`], and after those into [`Config::neighbours`].
     pub by: u16,
     /// What is behind it, as the domain that serves it understands it; at most [`MAX_SOURCE`] bytes.
     pub source: String,
+}
+
+impl Virtio {
+    /// Whether its texts are what they may be.
+    pub fn is_sound(&self) -> bool {
+        is_name(&self.name) && self.source.len() <= MAX_SOURCE
+    }
 }
 
 /// Longest [`Virtio::source`] in bytes.
@@ -433,7 +441,8 @@ pub enum Fault {
     Device(usize),
     /// It names a device twice.
     DeviceTwice(usize),
-    /// One of its virtual devices is served by itself, or by a domain that there is not, or says too much of its source.
+    /// One of its virtual devices is served by itself, or by a domain that there is not, or is called as another or what is no name, or
+    /// says too much of its source.
     Virtio(usize),
     /// It has, or serves, more devices than a PCI bus takes ([`MAX_FUNCTIONS`]).
     Functions(usize),
@@ -445,14 +454,10 @@ pub enum Fault {
 pub const MAX_FUNCTIONS: usize = 28;
 
 impl Config {
-    /// The virtual devices that a domain serves: whose, and which of its list.
-    pub fn served_by(&self, server: DomainId) -> impl Iterator<Item = (DomainId, usize)> + '_ {
-        let domains = self.domains.iter().enumerate();
-        let all = domains.flat_map(|(id, domain)| {
-            domain.virtio.iter().enumerate().map(move |(at, device)| (id, at, device))
-        });
-        all.filter(move |(_, _, device)| device.by == server.0)
-            .filter_map(|(id, at, _)| Some((DomainId::at(id)?, at)))
+    /// How many virtual devices the domain at a place serves.
+    fn served_by(&self, server: usize) -> usize {
+        let devices = self.domains.iter().flat_map(|domain| &domain.virtio);
+        devices.filter(|device| usize::from(device.by) == server).count()
     }
 
     /// Checks what the types leave open.
@@ -483,13 +488,15 @@ impl Config {
                     return Err(Fault::DeviceTwice(index));
                 }
             }
-            for device in &domain.virtio {
+            let servers = self.domains.len() + self.neighbours.len();
+            for (at, device) in domain.virtio.iter().enumerate() {
                 let server = usize::from(device.by);
-                if server >= self.domains.len() || server == index || device.source.len() > MAX_SOURCE {
+                let is_taken = domain.virtio.iter().take(at).any(|other| other.name == device.name);
+                if server >= servers || server == index || is_taken || !device.is_sound() {
                     return Err(Fault::Virtio(index));
                 }
             }
-            let serves = DomainId::at(index).map_or(0, |id| self.served_by(id).count());
+            let serves = self.served_by(index);
             let own = domain.devices.len() + domain.virtio.len() + usize::from(domain.control);
             if own + serves > MAX_FUNCTIONS {
                 return Err(Fault::Functions(index));
@@ -526,6 +533,7 @@ mod tests {
         Config {
             version: VERSION,
             domains: vec![domain],
+            neighbours: Vec::new(),
             devices: vec![Device { name: "nic0".into(), select }],
             at_end: AtEnd::Off,
         }
@@ -556,9 +564,10 @@ mod tests {
         let served = |by: u16, count: usize, source: &str| {
             let mut config = config();
             config.domains.push(Domain { name: "b".into(), ..config.domains[0].clone() });
-            config.domains[0].virtio = vec![Virtio { by, source: source.into(), ..virtio.clone() }; count];
-            let served: Vec<_> = config.served_by(DomainId(1)).collect();
-            assert_eq!(served.len(), if by == 1 { count } else { 0 });
+            let device =
+                |at| Virtio { name: format!("disk{at}"), by, source: source.into(), ..virtio.clone() };
+            config.domains[0].virtio = (0..count).map(device).collect();
+            assert_eq!(config.served_by(1), if by == 1 { count } else { 0 });
             config.check()
         };
         assert_eq!(served(1, 27, &"a".repeat(MAX_SOURCE)), Ok(()));
@@ -566,6 +575,16 @@ mod tests {
         assert_eq!(served(2, 1, ""), Err(Fault::Virtio(0)), "by nobody");
         assert_eq!(served(1, 1, &"a".repeat(MAX_SOURCE + 1)), Err(Fault::Virtio(0)));
         assert_eq!(served(1, 28, ""), Err(Fault::Functions(0)));
+        let called = |name: &str, by: u16| {
+            let mut config = Config { neighbours: vec!["driver".into()], ..config() };
+            let device = |name: &str| Virtio { name: name.into(), by, ..virtio.clone() };
+            config.domains[0].virtio = vec![device("disk"), device(name)];
+            config.check()
+        };
+        assert_eq!(called("other", 1), Ok(()), "by a neighbour");
+        assert_eq!(called("other", 2), Err(Fault::Virtio(0)), "by nobody");
+        assert_eq!(called("disk", 1), Err(Fault::Virtio(0)), "twice");
+        assert_eq!(called("../disk", 1), Err(Fault::Virtio(0)), "no name");
         let domain = |number: usize| Domain { name: format!("d{number}"), ..config().domains[0].clone() };
         let of = |count: usize| Config { domains: (0..count).map(domain).collect(), ..config() };
         assert_eq!(of(MAX_DOMAINS).check(), Ok(()));

@@ -33,6 +33,17 @@ pub struct DomainSet(u64);
 const _: () = assert!(crate::config::MAX_DOMAINS <= 64);
 
 impl DomainSet {
+    /// None.
+    pub const fn new() -> Self {
+        Self(0)
+    }
+
+    /// The same without `id`.
+    #[must_use]
+    pub const fn without(self, id: DomainId) -> Self {
+        Self(self.0 & !Self::bit(id))
+    }
+
     /// The same, and `id`.
     #[must_use]
     pub const fn with(self, id: DomainId) -> Self {
@@ -69,6 +80,7 @@ mod tests {
         let has: [bool; 5] = [0, 1, 63, 64, 127].map(|id| set.contains(DomainId(id)));
         assert_eq!(has, [true, false, true, false, false]);
         assert!(set.iter().eq([0, 63].map(DomainId)));
-        assert!(DomainSet::default().is_empty() && !set.is_empty());
+        assert!(DomainSet::new().is_empty() && !set.is_empty());
+        assert_eq!(set.without(DomainId(63)).without(DomainId(7)), DomainSet::new().with(DomainId(0)));
     }
 }

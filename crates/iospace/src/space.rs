@@ -101,6 +101,16 @@ impl<V: View, L: Ledger> Space<V, L> {
         Self { pieces: Pieces::new(), ledger, views: Vec::new(), retired: Vec::new() }
     }
 
+    /// What says what may be shown.
+    pub const fn ledger(&self) -> &L {
+        &self.ledger
+    }
+
+    /// The same, to change: what is shown stays.
+    pub const fn ledger_mut(&mut self) -> &mut L {
+        &mut self.ledger
+    }
+
     /// Lets somebody else see the space.
     ///
     /// # Errors

@@ -104,7 +104,11 @@ mod tests {
         assert_eq!(hotplug.write(EJECT_PORT, 1 << 4 | 1 << 5), 1 << 4);
         assert_eq!(hotplug.write(EJECT_PORT, 1 << 4), 0, "twice");
         assert_eq!((hotplug.take_ejected(), hotplug.take_ejected()), (Some(4), None));
-        assert_eq!(hotplug.write(EJECT_PORT, u32::MAX), 1 << 9, "what was asked for before can be given back later");
+        assert_eq!(
+            hotplug.write(EJECT_PORT, u32::MAX),
+            1 << 9,
+            "what was asked for before can be given back later"
+        );
         assert_eq!(hotplug.take_ejected(), Some(9));
     }
 

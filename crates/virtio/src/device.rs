@@ -61,15 +61,6 @@ impl Kind {
             Self::Port => 3,
         }
     }
-
-    /// Its word in configurations and reports.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Net => "net",
-            Self::Block => "blk",
-            Self::Port => "port",
-        }
-    }
 }
 
 /// How the guest learns of used buffers.

@@ -79,7 +79,6 @@ pub fn function(kind: Kind, line: u8, at: &Addresses) -> Result<Function, BuildE
         .bar(REGISTERS_BAR, BarKind::Mem32 { prefetchable: false }, REGISTERS_SIZE, at.registers)
         .bar(MSIX_BAR, BarKind::Mem32 { prefetchable: false }, MSIX_SIZE, at.msix)
         .bar(NOTIFY_BAR, BarKind::Io, NOTIFY_SIZE, at.notify)
-        .fixed_ports()
         .msix(VECTORS, (MSIX_BAR, MSIX_TABLE), (MSIX_BAR, MSIX_PENDING))
         .capability(VENDOR_SPECIFIC, &structure(CFG_COMMON, REGISTERS_BAR, COMMON, COMMON_SIZE))
         .capability(VENDOR_SPECIFIC, &structure(CFG_ISR, REGISTERS_BAR, ISR, 1))

@@ -31,7 +31,6 @@ pub fn run(info: &'static BootInfo) -> ! {
         power::fail(power::code::CONFIGURATION);
     }
     devices::init(&config.devices, info);
-    devices::virtio::init(&config);
     manage::init(config, bundle, info);
     run::run_cpu(cpu::this())
 }

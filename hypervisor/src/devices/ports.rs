@@ -8,7 +8,7 @@ use sluice_vpio::RawDevice;
 /// Ports per slot, more than any card has.
 const PORTS_PER_SLOT: u64 = 0x100;
 /// The ports of all slots lie together in such a stretch.
-const STRETCH: u64 = 0x1000;
+const STRETCH: u64 = 32 * PORTS_PER_SLOT;
 
 /// Ports from `base` up.
 pub struct PortDevice {
@@ -70,7 +70,7 @@ pub fn free_ports(slot: u8) -> Option<u64> {
         let mut bars = devices().flat_map(|device| device.function.bars.iter()).filter(|bar| bar.io);
         bars.any(|bar| bar.address < range.end && range.start < bar.address + bar.size)
     };
-    (1..16)
-        .map(|stretch| stretch * STRETCH + u64::from(slot & 15) * PORTS_PER_SLOT)
+    (1..0x1_0000 / STRETCH)
+        .map(|stretch| stretch * STRETCH + u64::from(slot & 31) * PORTS_PER_SLOT)
         .find(|start| !physical(&(*start..start + PORTS_PER_SLOT)))
 }

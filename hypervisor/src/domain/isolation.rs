@@ -7,6 +7,7 @@
 use super::memory::View;
 use super::{Domain, layout};
 use crate::mm::{self, FrameUse};
+use sluice_abi::DomainSet;
 use sluice_memory::{Access, Gpa, Hpa};
 
 impl Domain {
@@ -16,7 +17,9 @@ impl Domain {
     /// A page is neither the domain's own memory nor, for its processors, registers of a device or what stands in for
     /// them.
     pub fn check_isolation(&self) {
-        for view in self.space.lock().views() {
+        let space = self.space.lock();
+        let serves = space.ledger().serves();
+        for view in space.views() {
             let (mut pages, mut bytes) = (0u64, 0u64);
             view.visit(&mut |gpa, hpa, len, access| {
                 if access.contains(Access::UNCACHED) {
@@ -24,7 +27,7 @@ impl Domain {
                     return;
                 }
                 if gpa >= layout::WINDOWS {
-                    self.check_window(gpa, hpa, len);
+                    self.check_window(serves, gpa, hpa, len);
                     return;
                 }
                 self.check_memory(Gpa::new(gpa), hpa, len);
@@ -55,8 +58,8 @@ impl Domain {
         assert!(own.is_ok(), "domain {}: {gpa} leads to {hpa}, which is not its own: {own:x?}", self.name());
     }
 
-    fn check_window(&self, gpa: u64, hpa: Hpa, len: u64) {
-        let lent = self.serves.iter().any(|guest| mm::check(hpa, len, FrameUse::Guest(guest.0)).is_ok());
+    fn check_window(&self, serves: DomainSet, gpa: u64, hpa: Hpa, len: u64) {
+        let lent = serves.iter().any(|guest| mm::check(hpa, len, FrameUse::Guest(guest.0)).is_ok());
         let own = lent || mm::check(hpa, len, FrameUse::Sink(self.id.0)).is_ok();
         assert!(own, "domain {}: its window at {gpa:#x} leads to {hpa}, which nobody lends it", self.name());
     }

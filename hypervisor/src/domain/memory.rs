@@ -6,15 +6,14 @@
 //! [`GuestMemory`] is the way to RAM for everything else: it is read from the map once, since RAM stays where it is for as long
 //! as the domain lives.
 
-use super::sink::Sink;
 use super::{Domain, EndReason, PageHandler, layout, vcpu};
 use crate::iommu::{Counted, DeviceView, Devices, DmaEndpoint};
 use crate::mm;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use sluice_abi::DomainId;
 use sluice_abi::report::SpaceReport;
-use sluice_abi::{DomainId, DomainSet};
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Audience, IssueError, Rights, Space, Stale, TableView};
 use sluice_loader::{GuestWrite, RamRange};
@@ -130,20 +129,16 @@ impl sluice_iospace::View for View {
 /// Guest memory under construction: gives everything back unless it becomes a domain.
 pub struct Memory {
     id: DomainId,
-    serves: DomainSet,
     space: Map,
     /// What the map says of RAM.
     guest: GuestMemory,
-    /// Where the domain serves others.
-    sink: Option<Sink>,
 }
 
 impl Memory {
     /// Cleared memory as the configuration wants it, seen by processors, and by devices where an IOMMU stands before one
-    /// that masters the bus. The domain serves devices of `serves`.
+    /// that masters the bus.
     pub fn new(
         id: DomainId,
-        serves: DomainSet,
         bytes: u64,
         endpoints: &[DmaEndpoint],
         identity: bool,
@@ -151,10 +146,7 @@ impl Memory {
     ) -> Result<Self, MemoryError> {
         let processors = TableView::new(LongMode, mm::TableFrames::COHERENT, Processors)
             .ok_or(MemoryError::OutOfMemory)?;
-        let sink =
-            if serves.is_empty() { None } else { Some(Sink::new(id).ok_or(MemoryError::OutOfMemory)?) };
-        let space = Space::new(mm::Ledger::Domain { id, serves });
-        let mut memory = Self { id, serves, space, guest: GuestMemory::new(), sink };
+        let mut memory = Self { id, space: Space::new(mm::Ledger::of(id)), guest: GuestMemory::new() };
         memory.see(View::Processors(processors))?;
         if let Some(endpoint) = endpoints.first() {
             memory.see(View::Devices(devices_view(id, endpoint, endpoints)?))?;
@@ -179,15 +171,9 @@ impl Memory {
     }
 
     /// What becomes part of the domain.
-    pub fn take(&mut self) -> (GuestMemory, Map, Option<Sink>) {
-        let ledger = mm::Ledger::Domain { id: self.id, serves: self.serves };
-        let space = core::mem::replace(&mut self.space, Space::new(ledger));
-        (core::mem::take(&mut self.guest), space, self.sink.take())
-    }
-
-    /// Whose devices the domain serves.
-    pub fn serves(&self) -> DomainSet {
-        self.serves
+    pub fn take(&mut self) -> (GuestMemory, Map) {
+        let space = core::mem::replace(&mut self.space, Space::new(mm::Ledger::of(self.id)));
+        (core::mem::take(&mut self.guest), space)
     }
 
     /// Memory whose guest-physical addresses are the physical ones, for a guest whose devices reach memory past

@@ -10,6 +10,7 @@ mod isolation;
 pub mod layout;
 mod memory;
 mod sink;
+mod socket;
 pub mod vcpu;
 mod window;
 
@@ -19,7 +20,7 @@ pub use window::Loan;
 
 use crate::firmware::rtc as clock;
 use crate::mm;
-use crate::sync::{Rank, SpinLock};
+use crate::sync::{Once, Rank, SpinLock};
 use crate::x86::tsc;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -28,22 +29,24 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, Refusal};
 use sluice_abi::config::Action;
 use sluice_abi::report::DomainState;
-use sluice_abi::{DomainId, DomainSet, config};
+use sluice_abi::{DomainId, config};
 use sluice_memory::{Extent, Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
 use sluice_platform::acpi;
 use sluice_platform::console::Console;
+use sluice_platform::hotplug::{self, Hotplug};
 use sluice_platform::ioapic::IoApic;
 use sluice_platform::ioapic::WriteEffect;
 use sluice_platform::lapic::{DeliveryMode, Ipi, Shorthand};
 use sluice_platform::message::Message;
-use sluice_platform::pci::{ConfigEffect, PciBus};
+use sluice_platform::pci::{self, ConfigEffect, PciBus};
 use sluice_platform::power::{self, PowerEvent};
 use sluice_platform::pvpanic::{self, Panic};
 use sluice_platform::rtc::{self, Rtc};
 use sluice_platform::uart::Uart;
 use sluice_traps::Direction;
 use sluice_traps::pages::PageTable;
-use sluice_traps::ports::{MAP_BYTES, PortTable};
+use sluice_traps::ports::{Disposition, MAP_BYTES, PortTable};
+use socket::Socket;
 use vcpu::{RunState, Vcpu, event};
 
 /// Bytes of a line of console output for whose end is not waited.
@@ -136,8 +139,12 @@ pub enum PortHandler {
     Panic,
     /// The real-time clock.
     Rtc,
+    /// What comes to its bus, and is to leave it.
+    Hotplug,
     /// A function, by its index in [`Domain::functions`].
     Device(u8),
+    /// What is in the socket of a slot.
+    Socket(u8),
 }
 
 impl PortHandler {
@@ -146,15 +153,15 @@ impl PortHandler {
         match self {
             Self::Uart => Exit::IoUart,
             Self::PciConfig => Exit::IoPci,
-            Self::Device(_) => Exit::IoDevice,
-            Self::Power | Self::Panic | Self::Rtc | Self::None => Exit::IoOther,
+            Self::Device(_) | Self::Socket(_) => Exit::IoDevice,
+            Self::Power | Self::Panic | Self::Rtc | Self::Hotplug | Self::None => Exit::IoOther,
         }
     }
 
     /// Under which kind its refusals are counted.
     pub fn refusal(self) -> Refusal {
         match self {
-            Self::Device(_) => Refusal::Device,
+            Self::Device(_) | Self::Socket(_) => Refusal::Device,
             _ => Refusal::Port,
         }
     }
@@ -173,6 +180,13 @@ pub enum PageHandler {
     Device {
         /// Index in [`Domain::functions`].
         function: u8,
+        /// BAR, 0-5.
+        bar: u8,
+    },
+    /// Memory of what is in a socket.
+    Socket {
+        /// Its slot.
+        slot: u8,
         /// BAR, 0-5.
         bar: u8,
     },
@@ -230,6 +244,7 @@ pub struct Platform {
     /// What was typed and the serial port has no room for.
     typed: VecDeque<u8>,
     rtc: Rtc,
+    hotplug: Hotplug,
     /// The virtual PCI bus.
     pub pci: PciBus,
 }
@@ -253,8 +268,10 @@ pub struct Domain {
     pub config: config::Domain,
     /// Its processors.
     pub vcpus: Vec<Vcpu>,
-    /// The functions on its PCI bus.
+    /// The functions that stay on its PCI bus.
     pub functions: Vec<Arc<dyn VirtualFunction>>,
+    /// Those that come and go, by slot.
+    sockets: [Socket; pci::SLOTS],
     /// Its hooked ports.
     pub ports: SpinLock<PortTable<PortHandler>>,
     /// Its hooked memory.
@@ -264,9 +281,8 @@ pub struct Domain {
     memory: GuestMemory,
     /// The one map of its memory, and who sees it.
     space: SpinLock<memory::Map>,
-    /// Whose devices it serves.
-    serves: DomainSet,
-    sink: Option<sink::Sink>,
+    /// What its windows show where nothing is lent, once it has any.
+    sink: Once<sink::Sink>,
     permission_map: Hpa,
     state: AtomicU8,
     end: SpinLock<Option<EndReason>>,
@@ -291,8 +307,8 @@ impl Drop for Domain {
 }
 
 impl Domain {
-    /// A domain without processors, of what it was configured as, its functions and their bus, its clock, and its memory. `None` if there is
-    /// no memory for its permission map.
+    /// A domain without processors, of what it was configured as, its functions that stay and their bus, its clock, and its memory. `None` if
+    /// there is no memory for its permission map.
     pub fn new(
         id: DomainId,
         config: &config::Domain,
@@ -302,13 +318,13 @@ impl Domain {
         mut memory: Memory,
     ) -> Option<Self> {
         let permission_map = mm::allocate_zeroed(PERMISSION_MAP)?;
-        let serves = memory.serves();
-        let (ram, space, sink) = memory.take();
+        let (ram, space) = memory.take();
         let domain = Self {
             id,
             config: config.clone(),
             vcpus: Vec::new(),
             functions,
+            sockets: core::array::from_fn(|_| Socket::new()),
             ports: SpinLock::new(Rank::Ports, port_table()),
             pages: SpinLock::new(Rank::Pages, page_table()),
             platform: SpinLock::new(
@@ -318,13 +334,13 @@ impl Domain {
                     uart: Uart::new(),
                     typed: VecDeque::new(),
                     rtc,
+                    hotplug: Hotplug::default(),
                     pci: bus,
                 },
             ),
             memory: ram,
             space: SpinLock::new(Rank::Space, space),
-            serves,
-            sink,
+            sink: Once::new(),
             permission_map,
             state: AtomicU8::new(0),
             end: SpinLock::new(Rank::End, None),
@@ -342,6 +358,7 @@ impl Domain {
     /// Takes its devices back.
     pub fn detach(&self) {
         self.functions.iter().for_each(|function| function.detach());
+        self.unplug_all();
     }
 
     /// All its processors have halted.
@@ -647,6 +664,31 @@ impl Domain {
         self.derive_ports(base..=last);
     }
 
+    /// Has accesses to ports that nobody answers for go to a handler. False if somebody does; nothing has changed then.
+    pub fn claim_ports(&self, base: u16, count: u16, handler: PortHandler) -> bool {
+        let Some(last) = base.checked_add(count.saturating_sub(1)) else { return false };
+        let mut table = self.ports.lock();
+        let is_free = |port| {
+            let answer = [Direction::READ, Direction::WRITE].map(|direction| table.lookup(port, direction));
+            answer.iter().all(|answer| {
+                matches!(answer, Disposition::Refused | Disposition::Handler(PortHandler::None))
+            })
+        };
+        let free = (base..=last).all(is_free);
+        if free {
+            // They exited before, and go on to: the permission map stays as it is.
+            table.hook(base..=last, Direction::all(), handler);
+        }
+        free
+    }
+
+    /// Nobody answers for ports any more that were claimed.
+    pub fn release_ports(&self, base: u16, count: u16) {
+        let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
+        self.ports.lock().remove(base..=last);
+        self.derive_ports(base..=last);
+    }
+
     // --- virtual devices --------------------------------------------------------------------
 
     /// An access to a hooked port. Part of the run loop: a call would cost a tenth of the exit.
@@ -657,6 +699,11 @@ impl Domain {
                 Some(function) => function.port(self, port, width, transfer),
                 None => refuse(transfer),
             },
+            PortHandler::Socket(slot) => match self.plugged(slot) {
+                Some(function) => function.port(self, port, width, transfer),
+                None => refuse(transfer),
+            },
+            PortHandler::Hotplug => self.hotplug_port(port, width, transfer),
             PortHandler::Uart => self.uart(port, transfer),
             PortHandler::PciConfig => self.pci_port(port, width, transfer),
             PortHandler::Power => {
@@ -804,9 +851,13 @@ impl Domain {
 
     /// Presses the ACPI power button.
     pub fn press_power_button(&self) {
-        // Edge-triggered: up and down again is one interrupt.
-        self.set_line(acpi::POWER_BUTTON_GSI, true);
-        self.set_line(acpi::POWER_BUTTON_GSI, false);
+        self.pulse(acpi::POWER_BUTTON_GSI);
+    }
+
+    /// Raises an edge-triggered pin once: up and down again is one interrupt.
+    fn pulse(&self, pin: u8) {
+        self.set_line(pin, true);
+        self.set_line(pin, false);
     }
 
     /// Bytes typed on the console.
@@ -889,6 +940,9 @@ impl Domain {
         for (index, function) in self.functions.iter().enumerate().filter(of_slot) {
             function.configured(self, index, effect);
         }
+        if let Some(function) = self.plugged(slot) {
+            function.configured(self, slot.into(), effect);
+        }
     }
 
     fn handler(&self, gpa: Gpa) -> Option<PageHandler> {
@@ -901,7 +955,7 @@ impl Domain {
             Some(PageHandler::IoApic) => Exit::MmioIoApic,
             Some(PageHandler::LocalApic) => Exit::ApicOther,
             Some(PageHandler::Ecam) => Exit::MmioEcam,
-            Some(PageHandler::Device { .. }) => Exit::MmioDevice,
+            Some(PageHandler::Device { .. } | PageHandler::Socket { .. }) => Exit::MmioDevice,
             None => Exit::MmioOther,
         }
     }
@@ -912,6 +966,10 @@ impl Domain {
             Some(PageHandler::IoApic) => self.io_apic(gpa, transfer),
             Some(PageHandler::Ecam) => self.ecam(gpa, transfer),
             Some(PageHandler::Device { function, bar }) => match self.functions.get(usize::from(function)) {
+                Some(function) => function.memory(self, bar, gpa, transfer),
+                None => refuse(transfer),
+            },
+            Some(PageHandler::Socket { slot, bar }) => match self.plugged(slot) {
                 Some(function) => function.memory(self, bar, gpa, transfer),
                 None => refuse(transfer),
             },
@@ -1000,6 +1058,7 @@ fn port_table() -> PortTable<PortHandler> {
         PortHandler::PciConfig,
     );
     ports.hook(power::SLEEP_CONTROL_PORT..=power::RESET_PORT, both, PortHandler::Power);
+    ports.hook(hotplug::CAME_PORT..=hotplug::CAME_PORT + hotplug::PORTS - 1, both, PortHandler::Hotplug);
     ports.hook(pvpanic::PORT..=pvpanic::PORT, both, PortHandler::Panic);
     ports.hook(rtc::INDEX_PORT..=rtc::DATA_PORT, both, PortHandler::Rtc);
     ports

@@ -25,11 +25,26 @@ fn is_window(base: u64, size: u64) -> bool {
 }
 
 impl Domain {
+    /// From now on the domain serves devices of a guest, and its windows may show what that lends. False for want of memory.
+    pub fn serve(&self, guest: DomainId) -> bool {
+        if self.sink.get().is_none() {
+            let Some(sink) = Sink::new(self.id) else { return false };
+            self.sink.call_once(|| sink);
+        }
+        self.space.lock().ledger_mut().serve(guest, true);
+        true
+    }
+
+    /// The domain serves no device of a guest any more, and no window shows anything of it.
+    pub fn stop_serving(&self, guest: DomainId) {
+        self.space.lock().ledger_mut().serve(guest, false);
+    }
+
     /// Shows in the window of `size` bytes at `base` what a guest lends, and nothing else any more: when this returns, none of the
     /// domain's processors and devices reaches what was shown before. Its processors stand still meanwhile, and so never find
     /// nothing there. Returns whether it could be done.
     pub fn show_window(&self, base: u64, size: u64, loan: Option<Loan<'_>>) -> bool {
-        let Some(sink) = self.sink.as_ref().filter(|_| is_window(base, size)) else { return false };
+        let Some(sink) = self.sink.get().filter(|_| is_window(base, size)) else { return false };
         self.freeze();
         let mut space = self.space.lock();
         let shown = space.revoke(base, size).and_then(|()| {

@@ -43,7 +43,7 @@ fn poll_interrupts(_: &Domain, _: &Hypercall) -> Answer {
 /// Another domain's device has used buffers.
 fn notify(domain: &Domain, asked: &Hypercall) -> Answer {
     let [slot, queue, ..] = asked.arguments;
-    let function = domain.functions.iter().find(|function| u64::from(function.slot()) == slot);
+    let function = u8::try_from(slot).ok().and_then(|slot| domain.plugged(slot));
     match function.is_some_and(|function| function.used(queue)) {
         true => Ok((0, Flow::Enter)),
         false => Err(Error::BadArgument),

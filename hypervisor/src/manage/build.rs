@@ -1,18 +1,20 @@
 //! Building a domain: memory, nested page tables, virtual platform, kernel, processors.
 
+use super::seats::{Seat, Seats};
 use crate::devices::{self, AttachError, Guest, virtio};
 use crate::domain::vcpu::{Context, RunState, Vcpu};
 use crate::domain::{Domain, Memory, MemoryError, VirtualFunction, layout};
 use crate::sched;
 use crate::{exit, svm};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
+use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::CommandError;
 use sluice_abi::config;
-use sluice_abi::{DomainId, DomainSet};
 use sluice_iospace::IssueError;
 use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
 use sluice_memory::PAGE_SIZE;
@@ -21,15 +23,13 @@ use sluice_platform::pci;
 use sluice_platform::pci::{BarAddresses, ConfigEffect, PciBus};
 use sluice_platform::rtc::Rtc;
 
-/// First slot of the virtual PCI bus that holds a shared device.
-const FIRST_SLOT: u8 = 3;
 /// Guest-physical addresses for memory BARs.
 const PCI_WINDOW: Range<u64> = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
-/// The same above 4 GiB, for a domain that serves others.
+/// The same above 4 GiB, for windows of a domain that serves others.
 const HIGH_WINDOW: Range<u64> = layout::WINDOWS..layout::WINDOWS + layout::WINDOWS_SIZE;
 
 /// Why a domain cannot be built.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum BuildError {
     /// Not enough memory.
     OutOfMemory,
@@ -39,10 +39,8 @@ pub enum BuildError {
     Kernel(LoadError),
     /// The device at this place of its list cannot be given to it.
     Device(usize, AttachError),
-    /// The virtual device at this place of its list, or of those that it serves, cannot be given to it.
-    Virtual(usize, AttachError),
-    /// There is no room for its stream to the management channel.
-    Control(AttachError),
+    /// The virtual device of this name, its own or one that it serves, cannot be given to it.
+    Virtual(String, AttachError),
     /// One of its devices reaches all memory, by physical addresses: what is virtual of other domains is not where it looks.
     Unprotected,
     /// It has so much memory that there is no room for windows.
@@ -70,10 +68,7 @@ impl fmt::Display for BuildError {
             Self::Device(index, error) => {
                 write!(out, "it cannot have device {} of its list: {error}", index + 1)
             }
-            Self::Virtual(index, error) => {
-                write!(out, "it cannot have virtual device {} of those that it has and serves: {error}", index + 1)
-            }
-            Self::Control(error) => write!(out, "it cannot be a control domain: {error}"),
+            Self::Virtual(name, error) => write!(out, "it can neither have nor serve the device {name}: {error}"),
             Self::Unprotected => out.write_str(
                 "it has a device with dma = \"unprotected\", which reaches memory by other addresses than it does; a domain that serves \
                  virtio devices, or has any, needs an IOMMU before its devices",
@@ -105,7 +100,7 @@ impl From<MemoryError> for BuildError {
 
 impl BuildError {
     /// As the management channel says it.
-    pub fn as_command_error(self) -> CommandError {
+    pub fn as_command_error(&self) -> CommandError {
         match self {
             Self::OutOfMemory | Self::Map(_) | Self::TooLarge => CommandError::OutOfMemory,
             Self::Missing | Self::Kernel(_) | Self::Paravirtual(_) | Self::Tables(_) => {
@@ -113,7 +108,6 @@ impl BuildError {
             }
             Self::Device(..)
             | Self::Virtual(..)
-            | Self::Control(_)
             | Self::Unprotected
             | Self::Iommu
             | Self::TooMuch
@@ -122,15 +116,19 @@ impl BuildError {
     }
 }
 
-/// Builds the domain of a configuration, with the clock of its last life; it does not run yet. `served` are the virtual devices that it
-/// serves.
+/// Whether a domain has a device that reaches memory by physical addresses.
+pub fn reaches_everything(config: &config::Domain) -> bool {
+    config.devices.iter().any(devices::reaches_everything)
+}
+
+/// Builds the domain of a configuration, with the clock of its last life; it does not run yet. Its slots have what `seats` says.
 ///
 /// # Errors
 /// Says what is missing; nothing is kept.
 pub fn build(
     id: DomainId,
     config: &config::Domain,
-    served: &[(DomainId, usize)],
+    seats: &Seats,
     bundle: &Bundle<'_>,
     rtc: Rtc,
 ) -> Result<Arc<Domain>, BuildError> {
@@ -140,30 +138,25 @@ pub fn build(
         None => None,
     };
     let endpoints: Vec<_> = config.devices.iter().filter_map(devices::dma_endpoint).collect();
-    let identity = config.devices.iter().any(devices::reaches_everything);
-    if identity && !(served.is_empty() && config.virtio.is_empty()) {
+    let identity = reaches_everything(config);
+    let has_sockets = seats.iter().any(|(_, seat)| !matches!(seat, Seat::Device(_)));
+    if identity && has_sockets {
         return Err(BuildError::Unprotected);
     }
     let paravirtual = config.kind == config::Kind::Paravirtual;
-    let plain =
-        config.devices.is_empty() && config.virtio.is_empty() && served.is_empty() && config.vcpus == 1;
-    if paravirtual && !plain {
+    if paravirtual && (seats.iter().next().is_some() || config.vcpus != 1) {
         return Err(BuildError::TooMuch);
     }
-    if !served.is_empty() && !Domain::has_room_for_windows(config.memory) {
-        return Err(BuildError::TooLarge);
-    }
-    let serves = served.iter().fold(DomainSet::default(), |set, (guest, _)| set.with(*guest));
-    let mut memory = Memory::new(id, serves, config.memory, &endpoints, identity, paravirtual)?;
+    let mut memory = Memory::new(id, config.memory, &endpoints, identity, paravirtual)?;
     let mut attached = Attached(Vec::new());
-    attached.attach(id, config, served)?;
+    let mut addresses = [BarAddresses::new(PCI_WINDOW), BarAddresses::new(HIGH_WINDOW)];
+    attached.attach(id, config, seats, &mut addresses[0])?;
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
-    let high = if served.is_empty() { 0..0 } else { HIGH_WINDOW };
     let start = if paravirtual {
         let (layout, built) = load_paravirtual(config, kernel, initrd, &memory)?;
         Start::Paravirtual(layout, built)
     } else {
-        let entry = load(config, kernel, initrd, &attached.0, high, &mut memory);
+        let entry = load(config, kernel, initrd, seats, &mut memory);
         Start::Full(entry.map_err(BuildError::Kernel)?)
     };
     let mut domain =
@@ -184,7 +177,43 @@ pub fn build(
     for (index, function) in domain.functions.iter().enumerate() {
         function.configured(&domain, index, ConfigEffect::None);
     }
+    for (slot, seat) in seats.iter() {
+        if let Err(error) = plug(&domain, slot, seat, &mut addresses) {
+            domain.detach();
+            return Err(error);
+        }
+    }
     Ok(domain)
+}
+
+/// Where the function of a slot finds itself.
+fn guest_at(id: DomainId, name: &str, slot: u8) -> Guest {
+    Guest::new(id, name, slot, layout::slot_gsi(slot))
+}
+
+/// Puts what a slot has into its socket; devices have none. Its BARs are at addresses below and above 4 GiB.
+///
+/// # Errors
+/// Says why it cannot be there.
+pub fn plug(
+    domain: &Arc<Domain>,
+    slot: u8,
+    seat: &Seat,
+    [low, high]: &mut [BarAddresses; 2],
+) -> Result<(), BuildError> {
+    let guest = guest_at(domain.id, domain.name(), slot);
+    let (name, function) = match seat {
+        Seat::Device(_) => return Ok(()),
+        Seat::Virtual(name) => (&**name, virtio::front(Some(name), guest, low)),
+        Seat::Channel => (virtio::channel::NAME, virtio::front(None, guest, low)),
+        Seat::BackEnd(..) if !Domain::has_room_for_windows(domain.config.memory) => {
+            return Err(BuildError::TooLarge);
+        }
+        Seat::BackEnd(of, _) if !domain.serve(*of) => return Err(BuildError::OutOfMemory),
+        Seat::BackEnd(of, name) => (&**name, virtio::back((*of, name), guest, low, high)),
+    };
+    let function = function.map_err(|error| BuildError::Virtual(name.into(), error))?;
+    domain.plug(function).map_err(BuildError::Function)
 }
 
 /// Functions of a domain under construction: they leave their devices unless it becomes one.
@@ -195,29 +224,14 @@ impl Attached {
         &mut self,
         domain: DomainId,
         config: &config::Domain,
-        served: &[(DomainId, usize)],
+        seats: &Seats,
+        addresses: &mut BarAddresses,
     ) -> Result<(), BuildError> {
-        let (mut addresses, mut high) = (BarAddresses::new(PCI_WINDOW), BarAddresses::new(HIGH_WINDOW));
-        let mut slots = FIRST_SLOT..;
-        let mut guest = || {
-            let slot = slots.next().unwrap_or(u8::MAX);
-            Guest::new(domain, &config.name, slot, layout::slot_gsi(slot))
-        };
-        for (index, share) in config.devices.iter().enumerate() {
-            let function = devices::attach(share, guest(), &mut addresses);
+        for (slot, seat) in seats.iter() {
+            let Seat::Device(index) = *seat else { continue };
+            let Some(share) = config.devices.get(index) else { continue };
+            let function = devices::attach(share, guest_at(domain, &config.name, slot), addresses);
             self.0.push(function.map_err(|error| BuildError::Device(index, error))?);
-        }
-        for index in 0..config.virtio.len() {
-            let function = virtio::attach_front(Some(index), guest(), &mut addresses);
-            self.0.push(function.map_err(|error| BuildError::Virtual(index, error))?);
-        }
-        if config.control {
-            let function = virtio::attach_front(None, guest(), &mut addresses);
-            self.0.push(function.map_err(BuildError::Control)?);
-        }
-        for (index, of) in served.iter().enumerate() {
-            let function = virtio::attach_back(*of, guest(), &mut addresses, &mut high);
-            self.0.push(function.map_err(|error| BuildError::Virtual(config.virtio.len() + index, error))?);
         }
         Ok(())
     }
@@ -241,22 +255,20 @@ fn load(
     config: &config::Domain,
     kernel: &[u8],
     initrd: Option<&[u8]>,
-    functions: &[Arc<dyn VirtualFunction>],
-    high_window: Range<u64>,
+    seats: &Seats,
     memory: &mut Memory,
 ) -> Result<Entry, LoadError> {
-    let route = |function: &Arc<dyn VirtualFunction>| acpi::IrqRoute {
-        slot: function.slot(),
-        pin: 0,
-        gsi: function.pin(),
-    };
-    let routes: Vec<acpi::IrqRoute> = functions.iter().map(route).collect();
+    let route = |slot| acpi::IrqRoute { slot, pin: 0, gsi: layout::slot_gsi(slot) };
+    let routes: Vec<acpi::IrqRoute> = Seats::slots().map(route).collect();
+    let sockets: Vec<u8> = seats.sockets().collect();
+    let has_windows = Domain::has_room_for_windows(config.memory);
     let tables = acpi::build(
         &acpi::Description {
             vcpus: u32::from(config.vcpus),
             routes: &routes,
+            sockets: &sockets,
             mmio_window: PCI_WINDOW,
-            high_window,
+            high_window: if has_windows { HIGH_WINDOW } else { 0..0 },
             io_window: 0x1000..0x1_0000,
             ecam: layout::ECAM,
         },

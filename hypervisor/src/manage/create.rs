@@ -7,8 +7,10 @@
 use super::{Entry, Manager, Source};
 use crate::devices;
 use crate::mm::Buffer;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use sluice_abi::DomainId;
 use sluice_abi::bundle::{self, Bundle};
 use sluice_abi::channel::CommandError;
 use sluice_abi::config::{self, Attachment, Config, MAX_DOMAINS};
@@ -48,7 +50,7 @@ impl Manager {
         let config = decoded.as_mut().ok_or(CommandError::BadConfiguration)?;
         let mut places = Vec::new();
         for domain in &config.domains {
-            if domain.control || !domain.virtio.is_empty() || !domain.devices.iter().all(is_protected) {
+            if domain.control || !domain.devices.iter().all(is_protected) {
                 return Err(CommandError::NotAllowed);
             }
             let place = self.place(&domain.name, &places)?;
@@ -58,20 +60,56 @@ impl Manager {
             let wanted = config.devices.get(usize::from(share.device));
             share.device = wanted.and_then(devices::index_of).ok_or(CommandError::NoSuchDevice)?;
         }
+        let servers = self.servers(config, &places)?;
         let source = Arc::new(buffer);
-        for (domain, place) in core::mem::take(&mut config.domains).into_iter().zip(places) {
+        let mut wanted = Vec::new();
+        for (mut domain, place) in core::mem::take(&mut config.domains).into_iter().zip(places) {
             log::info!("domain {}: made by a command", domain.name);
-            let entry =
-                Entry::new(domain, Vec::new(), Some(Source::Made(source.clone())), self.keeps_consoles);
+            wanted.push((place, core::mem::take(&mut domain.virtio)));
+            let entry = Entry::new(domain, Some(Source::Made(source.clone())), self.keeps_consoles);
             match self.entries.get_mut(place) {
                 Some(old) => *old = entry,
                 None => self.entries.push(entry),
+            }
+        }
+        let made = self.attach_all(&wanted, &servers);
+        if made.is_err() {
+            for (place, _) in &wanted {
+                self.entries[*place].source = None;
+                DomainId::at(*place).into_iter().for_each(|id| self.settle_slots(id));
             }
         }
         let hello = self.hello();
         self.send(&hello);
         for state in self.states() {
             self.send(&state);
+        }
+        made
+    }
+
+    /// Who serves devices of domains that are made, in the order in which [`Virtio::by`](config::Virtio::by) counts: those that are made, at
+    /// their places, and those that the configuration calls its neighbours.
+    fn servers(&self, config: &Config, places: &[usize]) -> Result<Vec<u16>, CommandError> {
+        let neighbour = |name: &String| {
+            let place = self.entries.iter().position(|entry| entry.config.name == *name && !entry.is_over());
+            place.ok_or(CommandError::NoSuchDomain)
+        };
+        let places = places.iter().copied().map(Ok).chain(config.neighbours.iter().map(neighbour));
+        places.map(|place| Ok(DomainId::at(place?).ok_or(CommandError::TooManyDomains)?.0)).collect()
+    }
+
+    /// Gives domains their virtual devices; `servers` are those that [`Virtio::by`](config::Virtio::by) counts.
+    fn attach_all(
+        &mut self,
+        wanted: &[(usize, Vec<config::Virtio>)],
+        servers: &[u16],
+    ) -> Result<(), CommandError> {
+        for (place, devices) in wanted {
+            let id = DomainId::at(*place).ok_or(CommandError::TooManyDomains)?;
+            for device in devices {
+                let by = servers.get(usize::from(device.by)).ok_or(CommandError::NoSuchDomain)?;
+                self.attach(id, config::Virtio { by: *by, ..device.clone() })?;
+            }
         }
         Ok(())
     }

@@ -7,15 +7,18 @@
 //! [`SENDING_NS`] in every [`OUTPUT_NS`] while a guest wants the processor, and all the time while none does. So a flood of console
 //! output slows down the guest that makes it, and its neighbours by no more than that.
 
+mod attach;
 mod build;
 mod channel;
 mod create;
 mod keyboard;
 mod operator;
 mod report;
+mod seats;
 mod verify;
 
 use crate::cpu::{apic, idt};
+use crate::devices::virtio;
 use crate::domain::{Domain, EndReason, attention};
 use crate::handover::BootInfo;
 use crate::irq::ioapic;
@@ -33,6 +36,7 @@ use channel::{Channel, Peer};
 use core::sync::atomic::{AtomicU64, Ordering};
 use keyboard::Key;
 use operator::Operator;
+use seats::{Seat, Seats};
 use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::{Command, CommandError, Event, Request, VERSION};
@@ -77,8 +81,8 @@ struct Entry {
     config: config::Domain,
     /// `None`: a command destroyed it, and it was not in the configuration.
     source: Option<Source>,
-    /// The virtual devices that it serves: whose, and which of its list.
-    served: Vec<(DomainId, usize)>,
+    /// What is in which slot of its bus.
+    seats: Seats,
     live: Option<Arc<Domain>>,
     /// How its last life ended, and the counters of all that are over.
     last: Option<DomainReport>,
@@ -179,11 +183,22 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
     }
     let operator = Operator::sit_down();
     let keeps_consoles = operator.is_some() || !present;
-    let mut entries = Vec::new();
-    let ids = (0..config.domains.len()).map_while(DomainId::at);
-    let served: Vec<Vec<_>> = ids.map(|id| config.served_by(id).collect()).collect();
-    for (domain, served) in config.domains.into_iter().zip(served) {
-        entries.push(Entry::new(domain, served, Some(Source::Loaded), keeps_consoles));
+    let mut entries: Vec<Entry> = Vec::new();
+    let names: Vec<String> = config.domains.iter().map(|domain| domain.name.clone()).collect();
+    for domain in config.domains {
+        entries.push(Entry::new(domain, Some(Source::Loaded), keeps_consoles));
+    }
+    for id in (0..entries.len()).map_while(DomainId::at) {
+        let config = entries[id.index()].config.clone();
+        if config.control {
+            virtio::add_channel(id, &config);
+        }
+        for device in &config.virtio {
+            let server = usize::from(device.by);
+            virtio::add(id, &config, device, names.get(server).map_or("", String::as_str));
+            let seats = entries.get_mut(server).map(|entry| &mut entry.seats);
+            let _ = seats.and_then(|seats| seats.take(Seat::BackEnd(id, device.name.clone())));
+        }
     }
     let streams = (0..).map_while(DomainId::at).zip(&entries).filter(|(_, entry)| entry.config.control);
     let streams = streams.map(|(id, _)| Channel::of_domain(id));
@@ -346,7 +361,7 @@ impl Manager {
             Source::Loaded => self.bundle,
             Source::Made(buffer) => Bundle::new(buffer.bytes()),
         };
-        let domain = build::build(id, &entry.config, &entry.served, &bundle, entry.rtc.clone())?;
+        let domain = build::build(id, &entry.config, &entry.seats, &bundle, entry.rtc.clone())?;
         domain.check_isolation();
         sched::admit(&domain);
         entry.live = Some(domain);
@@ -376,6 +391,7 @@ impl Manager {
         for id in self.ids() {
             self.announce(id);
         }
+        self.take_ejected();
         self.reap();
         self.note_next_start();
         if self.entries.iter().all(|entry| entry.live.is_none() && entry.due.is_none()) {
@@ -512,6 +528,7 @@ impl Manager {
             entry.rtc = domain.rtc();
             entry.live = None;
             drop(domain);
+            self.settle_slots(id);
             if action == Action::Restart {
                 self.follow(id, by_command);
             }
@@ -639,10 +656,22 @@ impl Manager {
             }
             // Nothing has finished.
             Command::Acknowledge => return,
-            command if !may(peer, &command) => Err(CommandError::NotAllowed),
+            command if !self.may(peer, &command) => Err(CommandError::NotAllowed),
             command => self.act(command),
         };
         self.send_to(peer, &Event::Reply { seq: request.seq, result });
+    }
+
+    /// What a peer may ask for: the host all; a domain neither what takes the machine's free memory, nor to stand still itself, since nobody
+    /// might be there to let it go on, nor to give away memory that is not its own.
+    fn may(&self, peer: Peer, command: &Command) -> bool {
+        match (peer, command) {
+            (Peer::Host, _) => true,
+            (Peer::Domain(_), Command::Verify) => false,
+            (Peer::Domain(own), Command::Pause(id)) => own != *id,
+            (Peer::Domain(_), Command::Attach(id, virtio)) => self.may_attach(peer, *id, virtio),
+            (Peer::Domain(_), _) => true,
+        }
     }
 
     fn act(&mut self, command: Command) -> Result<(), CommandError> {
@@ -655,6 +684,8 @@ impl Manager {
             Command::Restart(id) => self.restart(id),
             Command::Upload { offset, total, bytes } => self.upload(offset, total, &bytes),
             Command::Create => self.create(),
+            Command::Attach(id, virtio) => self.attach(id, virtio),
+            Command::Detach { domain, device, force } => self.detach(domain, &device, force),
             Command::ConsoleInput(id, bytes) => self.with(id, |domain| domain.console_input(&bytes)),
             Command::Verify => {
                 let live = self.entries.iter().filter_map(|entry| entry.live.as_ref());
@@ -707,6 +738,7 @@ impl Manager {
             let last = entry.last.get_or_insert_default();
             last.name.clone_from(&entry.config.name);
             (last.state, last.end_reason) = (DomainState::Destroyed, EndReason::Command.text().into());
+            self.settle_slots(id);
             self.announce(id);
             return Ok(());
         };
@@ -723,7 +755,7 @@ impl Manager {
             Some(_) => return Err(CommandError::WrongState),
             None => {
                 let lived = entry.last.is_some();
-                self.build(id).map_err(build::BuildError::as_command_error)?;
+                self.build(id).map_err(|error| error.as_command_error())?;
                 self.entries[id.index()].restarts += u32::from(lived);
                 self.run(id);
             }
@@ -746,28 +778,12 @@ impl Manager {
     }
 }
 
-/// What a peer may ask for: the host all; a domain neither what takes the machine's free memory, nor to stand still itself, since nobody
-/// might be there to let it go on.
-fn may(peer: Peer, command: &Command) -> bool {
-    match (peer, command) {
-        (Peer::Host, _) => true,
-        (Peer::Domain(_), Command::Verify) => false,
-        (Peer::Domain(own), Command::Pause(id)) => own != *id,
-        (Peer::Domain(_), _) => true,
-    }
-}
-
 impl Entry {
-    fn new(
-        config: config::Domain,
-        served: Vec<(DomainId, usize)>,
-        source: Option<Source>,
-        keeps_console: bool,
-    ) -> Self {
+    fn new(config: config::Domain, source: Option<Source>, keeps_console: bool) -> Self {
         Self {
+            seats: Seats::of(&config),
             config,
             source,
-            served,
             live: None,
             last: None,
             restarts: 0,

@@ -22,6 +22,28 @@ pub enum Ledger {
     Driver,
 }
 
+impl Ledger {
+    /// That of a domain that serves nobody yet.
+    pub const fn of(id: DomainId) -> Self {
+        Self::Domain { id, serves: DomainSet::new() }
+    }
+
+    /// The domain's devices are served by this one from now on, or no longer: its windows may show their memory as long.
+    pub fn serve(&mut self, guest: DomainId, served: bool) {
+        if let Self::Domain { serves, .. } = self {
+            *serves = if served { serves.with(guest) } else { serves.without(guest) };
+        }
+    }
+
+    /// Whose devices it serves.
+    pub fn serves(&self) -> DomainSet {
+        match self {
+            Self::Domain { serves, .. } => *serves,
+            Self::Driver => DomainSet::new(),
+        }
+    }
+}
+
 impl sluice_iospace::Ledger for Ledger {
     fn pin(&self, piece: &Piece) -> Result<(), Foreign> {
         let used_as = match (*self, piece.rights.contents) {

@@ -20,6 +20,10 @@ ranks! {
     Context,
     /// `MANAGER`.
     Manager,
+    /// What is in a slot: `Socket`.
+    Socket,
+    /// `virtio::LINKS`.
+    Links,
     /// Who uses a device: `devices::Entry::usage`.
     Device,
     /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`.

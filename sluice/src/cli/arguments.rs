@@ -4,6 +4,7 @@ use crate::config;
 use crate::name::Name;
 use crate::qemu::{Accel, Boot};
 use clap::Args;
+use sluice_abi::config::MAX_SOURCE;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -60,6 +61,62 @@ pub struct StopArguments {
     #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true)]
     pub wait: Option<Duration>,
     /// Destroy those that are not off by then (without --wait: after 10 seconds)
+    #[arg(long)]
+    pub force: bool,
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+}
+
+/// A station address.
+#[derive(Clone, Copy, Debug)]
+pub struct Mac(pub [u8; 6]);
+
+fn mac(text: &str) -> Result<Mac, String> {
+    config::parse_mac(text).map(Mac).ok_or_else(|| "write six bytes: 52:54:00:00:00:0a".to_owned())
+}
+
+fn behind(text: &str) -> Result<String, String> {
+    let fits = (1..=MAX_SOURCE).contains(&text.len()) && !text.chars().any(char::is_control);
+    fits.then(|| text.to_owned())
+        .ok_or_else(|| format!("write 1 to {MAX_SOURCE} bytes: a disk, a file or a bridge"))
+}
+
+/// Arguments of `attach-device`.
+#[derive(Debug, Args)]
+pub struct AttachDevice {
+    /// Domain that gets it
+    pub domain: Name,
+    /// What it is called; no other of the domain's is
+    pub device: Name,
+    /// What it is: a disk or a network card
+    #[arg(long = "type", value_parser = ["blk", "net"])]
+    pub kind: String,
+    /// Domain that serves it
+    #[arg(long, value_name = "DOMAIN")]
+    pub by: Name,
+    /// What is behind it: a disk, a file or a bridge of the domain that serves it
+    #[arg(long, value_parser = behind)]
+    pub source: String,
+    /// Station address of a network card
+    #[arg(long, value_parser = mac)]
+    pub mac: Option<Mac>,
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+}
+
+/// Arguments of `detach-device`.
+#[derive(Debug, Args)]
+pub struct DetachDevice {
+    /// Domain that has it
+    pub domain: Name,
+    /// What it is called
+    pub device: Name,
+    /// Wait at most so long
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "30")]
+    pub wait: Duration,
+    /// Take it at once, whatever the guest does with it
     #[arg(long)]
     pub force: bool,
     /// Instance, if several run or it is another checkout's

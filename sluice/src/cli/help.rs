@@ -8,7 +8,22 @@ use std::fmt::Write;
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["run", "attach", "check", "shutdown", "control"]),
     ("Look", &["ps", "info", "top", "logs", "devices", "report", "metrics"]),
-    ("Steer", &["create", "start", "stop", "pause", "resume", "restart", "destroy", "console", "ssh"]),
+    (
+        "Steer",
+        &[
+            "create",
+            "start",
+            "stop",
+            "pause",
+            "resume",
+            "restart",
+            "destroy",
+            "attach-device",
+            "detach-device",
+            "console",
+            "ssh",
+        ],
+    ),
     (
         "Build and test",
         &[

@@ -4,7 +4,8 @@ mod arguments;
 mod help;
 
 pub use arguments::{
-    RootfsArguments, RunArguments, SshArguments, StopArguments, Target, TestArguments, TopArguments, Which,
+    AttachDevice, DetachDevice, RootfsArguments, RunArguments, SshArguments, StopArguments, Target,
+    TestArguments, TopArguments, Which,
 };
 pub use help::{command, parse};
 
@@ -206,6 +207,16 @@ pub enum Command {
         #[arg(long)]
         instance: Option<Name>,
     },
+    /// Give a domain a virtual device, while it runs, that another domain serves
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice attach-device web data --type blk --by driver --source /dev/sdb\n",
+        "  cargo sluice attach-device web lan --type net --by driver --source br0 --mac 52:54:00:00:00:0b\n\n",
+        "It stays the domain's when that is started again. Words are those of a configuration's virtual devices."))]
+    AttachDevice(AttachDevice),
+    /// Ask a domain for a virtual device, and wait until it has let go of it
+    #[command(after_help = "Example:\n  cargo sluice detach-device web data")]
+    DetachDevice(DetachDevice),
     /// Start a domain that waits, or that has ended
     #[command(after_help = "Example:\n  cargo sluice start alice")]
     Start(Target),

@@ -15,6 +15,7 @@ mod walk;
 
 pub use diagnostic::ConfigError;
 pub use parse::parse_size;
+pub use values::parse_mac;
 
 use crate::disks::Disk;
 use crate::name::Name;
@@ -40,6 +41,8 @@ pub struct Setup {
     pub devices: Vec<Device>,
     /// Guests, in the order of the file.
     pub domains: Vec<Domain>,
+    /// Names of domains that run already and may serve devices of these.
+    pub running: Vec<String>,
 }
 
 /// The machine that `run` emulates; a real machine has what it has.
@@ -303,7 +306,15 @@ pub struct Override {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Setup, ConfigError> {
-    load_for(path, Override::default())
+    load_changed(path, |_| ())
+}
+
+/// As [`load`], for domains that are made on a machine where these run already.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn load_beside(path: &Path, running: Vec<String>) -> Result<Setup, ConfigError> {
+    load_changed(path, |setup| setup.running = running)
 }
 
 /// As [`load`], for a machine that the command line changes.
@@ -311,15 +322,21 @@ pub fn load(path: &Path) -> Result<Setup, ConfigError> {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load_for(path: &Path, machine: Override) -> Result<Setup, ConfigError> {
+    load_changed(path, |setup| {
+        if let Some(memory) = machine.memory {
+            setup.machine.memory = Spanned::new(0..0, memory);
+        }
+        if let Some(cpus) = machine.cpus {
+            setup.machine.cpus = Spanned::new(0..0, cpus);
+        }
+    })
+}
+
+fn load_changed(path: &Path, change: impl FnOnce(&mut Setup)) -> Result<Setup, ConfigError> {
     let text = read(path)?;
     let mut source = Source::new(path, &text);
     let mut setup = parse::parse(&mut source);
-    if let Some(memory) = machine.memory {
-        setup.machine.memory = Spanned::new(0..0, memory);
-    }
-    if let Some(cpus) = machine.cpus {
-        setup.machine.cpus = Spanned::new(0..0, cpus);
-    }
+    change(&mut setup);
     if source.is_clean() {
         check::check(&setup, &mut source);
         files::check(&setup, &mut source);

@@ -40,6 +40,7 @@ pub fn parse(source: &mut Source) -> Setup {
         },
         devices: Vec::new(),
         domains: Vec::new(),
+        running: Vec::new(),
     };
     let document = match DeTable::parse(source.text) {
         Ok(document) => document,

@@ -30,7 +30,8 @@ pub fn mac(walk: &mut Walk, source: &mut Source) -> Option<Spanned<[u8; 6]>> {
     mac.map(|mac| Spanned::new(text.span(), mac))
 }
 
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
+/// Six bytes, as `52:54:00:00:00:0a`.
+pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let bytes: Vec<u8> = text
         .split([':', '-'])
         .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })

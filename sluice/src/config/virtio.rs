@@ -180,7 +180,20 @@ pub fn leases(setup: &Setup, server: &Domain) -> String {
 fn server(setup: &Setup, domain: &Domain, device: &Virtio, source: &mut Source) {
     let wanted = device.by.get_ref().as_str();
     let Some(server) = setup.domains.iter().find(|domain| &**domain.name.get_ref() == wanted) else {
-        let names: Vec<&str> = setup.domains.iter().map(|domain| &**domain.name.get_ref()).collect();
+        if setup.running.iter().any(|running| running == wanted) {
+            if let Some(address) = &device.address {
+                let message =
+                    format!("'{wanted}' runs already, and gives away the addresses that it was told of");
+                source.complain(
+                    address.span(),
+                    message,
+                    "leave address out: it has others to give".to_owned(),
+                );
+            }
+            return;
+        }
+        let here = setup.domains.iter().map(|domain| &**domain.name.get_ref());
+        let names: Vec<&str> = here.chain(setup.running.iter().map(String::as_str)).collect();
         let message = format!("no domain is called '{wanted}'");
         return source.complain(device.by.span(), message, suggestion(wanted, &names));
     };
@@ -232,10 +245,26 @@ fn functions(setup: &Setup, domain: &Domain, source: &mut Source) {
     }
 }
 
+/// Domains that run already and are to serve devices of the setup, once each.
+pub fn neighbours(setup: &Setup) -> Vec<&str> {
+    let is_here = |name: &str| setup.domains.iter().any(|domain| &**domain.name.get_ref() == name);
+    let servers =
+        setup.domains.iter().flat_map(|domain| &domain.virtio).map(|device| device.by.get_ref().as_str());
+    let mut found = Vec::new();
+    for server in servers.filter(|server| !is_here(server)) {
+        if !found.contains(&server) {
+            found.push(server);
+        }
+    }
+    found
+}
+
 /// The devices of a guest, as the hypervisor is told of them.
 pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Virtio> {
+    let here = setup.domains.iter().map(|domain| &**domain.name.get_ref());
+    let servers: Vec<&str> = here.chain(neighbours(setup)).collect();
     let compile = |device: &Virtio| {
-        let server = setup.domains.iter().position(|domain| &**domain.name.get_ref() == device.by.get_ref());
+        let server = servers.iter().position(|server| *server == device.by.get_ref());
         Some(abi::Virtio {
             name: device.name.get_ref().to_string(),
             kind: device.kind,

@@ -13,9 +13,10 @@ use std::path::Path;
 
 /// Makes the domains of a file, and starts those that do not wait for a command.
 pub fn create(file: &Path, instance: Option<&Name>) -> Result<()> {
-    let setup = config::load(file)?;
     let instance = choose(instance)?;
     let mut client = Client::connect(&instance)?;
+    let running = client.domains.iter().filter(|(_, state)| !state.is_ended()).map(|(name, _)| name.clone());
+    let setup = config::load_beside(file, running.collect())?;
     for domain in &setup.domains {
         let name = domain.name.get_ref();
         if client.domains.iter().any(|(known, state)| **known == **name && !state.is_ended()) {

@@ -2,6 +2,7 @@
 
 mod console;
 mod create;
+mod devices;
 mod logs;
 mod look;
 mod metrics;
@@ -11,6 +12,7 @@ mod top;
 
 pub use console::console;
 pub use create::create;
+pub use devices::{attach as attach_device, detach as detach_device};
 pub use logs::logs;
 pub use look::{devices, info, ps, report};
 pub use metrics::metrics;

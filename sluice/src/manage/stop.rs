@@ -8,7 +8,7 @@ use crate::progress::{Position, Step};
 use anyhow::{Result, bail};
 use sluice_abi::DomainId;
 use sluice_abi::channel::{Command, CommandError, Event};
-use sluice_abi::report::DomainState;
+use sluice_abi::report::{DomainState, Report};
 use std::time::{Duration, Instant};
 
 /// How long `--force` waits where nothing is said.
@@ -95,6 +95,12 @@ impl Stop {
     }
 }
 
+/// Who serves whom now.
+fn serves(report: &Report) -> Vec<Serves> {
+    let id = |name: &str| report.domains.iter().position(|domain| domain.name == name).and_then(DomainId::at);
+    report.links.iter().filter_map(|link| Some((id(&link.server)?, id(&link.guest)?))).collect()
+}
+
 /// Ends those that still run.
 fn force(stop: &mut Stop) -> Result<()> {
     for name in stop.running().into_iter().map(str::to_owned).collect::<Vec<_>>() {
@@ -111,13 +117,13 @@ fn force(stop: &mut Stop) -> Result<()> {
 /// Stops some domains, or all, and waits.
 pub fn stop(arguments: &StopArguments) -> Result<()> {
     let instance = choose(arguments.instance.as_ref())?;
-    let client = Client::connect(&instance)?;
+    let mut client = Client::connect(&instance)?;
     let meant = if arguments.all {
         (0..client.domains.len()).map_while(DomainId::at).collect()
     } else {
         arguments.domains.iter().map(|name| client.domain(name)).collect::<Result<_>>()?
     };
-    let serves = instance.info().serves();
+    let serves = serves(&client.report()?);
     let mut stop = Stop { client, meant, restarting: Vec::new(), serves };
     if arguments.wait.is_some_and(|wait| wait.is_zero()) {
         // Whoever asks only does not wait until one is not needed any more.

@@ -5,21 +5,33 @@ use core::ops::Range;
 /// Addresses for memory BARs, handed out upward.
 #[derive(Clone, Debug)]
 pub struct BarAddresses {
-    free: Range<u64>,
+    /// `None`: the guest's system runs, and decides itself.
+    free: Option<Range<u64>>,
 }
 
 impl BarAddresses {
     /// All addresses of a bus's memory window.
     pub fn new(window: Range<u64>) -> Self {
-        Self { free: window }
+        Self { free: Some(window) }
+    }
+
+    /// For a function that comes to a system that runs: each BAR is at 0, and so answers nowhere until the system finds it a place.
+    pub fn nowhere() -> Self {
+        Self { free: None }
+    }
+
+    /// Whether the guest's system decides.
+    pub fn is_nowhere(&self) -> bool {
+        self.free.is_none()
     }
 
     /// Addresses for a BAR of so many bytes, a power of two: its first one, a multiple of the size. `None` if there is no room,
     /// and then nothing is taken.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
-        let start = self.free.start.checked_next_multiple_of(bytes)?;
-        let end = start.checked_add(bytes).filter(|end| *end <= self.free.end)?;
-        self.free.start = end;
+        let Some(free) = &mut self.free else { return Some(0) };
+        let start = free.start.checked_next_multiple_of(bytes)?;
+        let end = start.checked_add(bytes).filter(|end| *end <= free.end)?;
+        free.start = end;
         Some(start)
     }
 }
@@ -45,6 +57,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_system_that_runs_decides_itself() {
+        let mut addresses = BarAddresses::nowhere();
+        assert!(addresses.is_nowhere() && !BarAddresses::new(0..0).is_nowhere());
+        assert_eq!([0x1000, 1 << 40].map(|bytes| addresses.take(bytes)), [Some(0); 2]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use sluice_abi::DomainId;
 use sluice_hypercall::backend as reg;
 use sluice_memory::{Extent, Gpa};
 use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
+use sluice_virtio::Changes;
 
 /// Where the BARs answer, and what is in the window.
 struct Bars {
@@ -78,7 +79,7 @@ impl BackFunction {
             Transfer::Read(buffer) => {
                 let value = state.device.backend_read(self.server.slot, offset, width).to_le_bytes();
                 buffer.iter_mut().zip(value).for_each(|(to, from)| *to = from);
-                ((), sluice_virtio::Changes::empty())
+                ((), Changes::empty())
             }
             Transfer::Write(bytes) => {
                 let mut word = [0; 4];
@@ -125,7 +126,7 @@ impl VirtualFunction for BackFunction {
         self.show(None);
     }
 
-    fn configured(&self, domain: &Domain, index: usize, _: ConfigEffect) {
+    fn configured(&self, domain: &Domain, _: usize, _: ConfigEffect) {
         let slot = self.server.slot;
         let mut bars = self.bars.lock();
         let platform = domain.platform.lock();
@@ -134,7 +135,7 @@ impl VirtualFunction for BackFunction {
         let [registers, window] = [reg::REGISTERS_BAR, reg::WINDOW_BAR].map(enabled);
         drop(platform);
         bars.registers.leave(domain, registers);
-        bars.registers.settle(domain, index as u8, registers);
+        bars.registers.settle(domain, slot, registers);
         if bars.window != window {
             if let Some(at) = bars.window.take() {
                 domain.hide_window(at, self.link.window);

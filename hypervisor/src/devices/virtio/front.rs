@@ -1,24 +1,23 @@
 //! What a guest sees of a virtual device: a virtio function.
 
 use super::Link;
-use super::bar::HookedBar;
+use super::bar::{HookedBar, HookedPorts};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
-use crate::devices::ports::free_ports;
-use crate::domain::{Answer, Domain, PortHandler, Transfer, VirtualFunction};
+use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
 use sluice_hypercall::backend::MAX_QUEUES;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarAddresses, BuildError, ConfigEffect, Function};
-use sluice_virtio::pci;
+use sluice_virtio::{Changes, pci};
 
 /// Where the BARs answer.
 struct Bars {
     registers: HookedBar,
     msix: HookedBar,
-    /// Whether the port answers.
-    notify: bool,
+    /// The port by which the device is notified.
+    notify: HookedPorts,
 }
 
 /// A guest's virtio function.
@@ -27,9 +26,6 @@ pub struct FrontFunction {
     guest: Guest,
     /// Itself, for the link.
     this: Weak<Self>,
-    /// The port by which the device is notified.
-    notify: u16,
-    addresses: pci::Addresses,
     /// The lock is held until the domain's tables say the same.
     bars: SpinLock<Bars>,
 }
@@ -46,18 +42,10 @@ impl FrontFunction {
     ) -> Result<Arc<Self>, AttachError> {
         let registers = HookedBar::new(pci::REGISTERS_BAR, pci::REGISTERS_SIZE, addresses);
         let msix = HookedBar::new(pci::MSIX_BAR, pci::MSIX_SIZE, addresses);
-        let (registers, msix) = registers.zip(msix).ok_or(AttachError::NoRoom)?;
-        let notify = free_ports(guest.slot).ok_or(AttachError::NoRoom)?;
-        let addresses = pci::Addresses { registers: registers.initial(), msix: msix.initial(), notify };
-        let bars = SpinLock::new(Rank::Function, Bars { registers, msix, notify: false });
-        Ok(Arc::new_cyclic(|this| Self {
-            link,
-            guest,
-            this: this.clone(),
-            notify: notify as u16,
-            addresses,
-            bars,
-        }))
+        let notify = HookedPorts::new(pci::NOTIFY_SIZE as u16, guest.slot, addresses);
+        let ((registers, msix), notify) = registers.zip(msix).zip(notify).ok_or(AttachError::NoRoom)?;
+        let bars = SpinLock::new(Rank::Function, Bars { registers, msix, notify });
+        Ok(Arc::new_cyclic(|this| Self { link, guest, this: this.clone(), bars }))
     }
 
     /// Whose it is.
@@ -69,7 +57,7 @@ impl FrontFunction {
         let width = transfer.len() as u8;
         self.link.change(|state| {
             if !state.device.is_offered() {
-                return (Answer::Wait, sluice_virtio::Changes::empty());
+                return (Answer::Wait, Changes::empty());
             }
             match transfer {
                 Transfer::Read(buffer) => {
@@ -97,7 +85,14 @@ impl VirtualFunction for FrontFunction {
     }
 
     fn describe(&self) -> Result<Function, BuildError> {
-        pci::function(self.link.with(|state| state.device.kind()), self.guest.pin, &self.addresses)
+        let bars = self.bars.lock();
+        let at = pci::Addresses {
+            registers: bars.registers.initial(),
+            msix: bars.msix.initial(),
+            notify: bars.notify.initial(),
+        };
+        drop(bars);
+        pci::function(self.link.with(|state| state.device.kind()), self.guest.pin, &at)
     }
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {
@@ -111,7 +106,7 @@ impl VirtualFunction for FrontFunction {
         self.link.guest_goes();
     }
 
-    fn configured(&self, domain: &Domain, index: usize, _: ConfigEffect) {
+    fn configured(&self, domain: &Domain, _: usize, _: ConfigEffect) {
         let slot = self.guest.slot;
         let mut bars = self.bars.lock();
         let platform = domain.platform.lock();
@@ -122,12 +117,10 @@ impl VirtualFunction for FrontFunction {
         // First away with what moves, so that two BARs can change places.
         bars.registers.leave(domain, registers);
         bars.msix.leave(domain, msix);
-        bars.registers.settle(domain, index as u8, registers);
-        bars.msix.settle(domain, index as u8, msix);
-        if core::mem::replace(&mut bars.notify, notify.is_some()) != notify.is_some() {
-            let handler = if notify.is_some() { PortHandler::Device(index as u8) } else { PortHandler::None };
-            domain.set_ports(self.notify, pci::NOTIFY_SIZE as u16, handler, |_| false);
-        }
+        bars.notify.leave(domain, notify);
+        bars.registers.settle(domain, slot, registers);
+        bars.msix.settle(domain, slot, msix);
+        bars.notify.settle(domain, slot, notify);
         drop(bars);
         self.link.with(|state| {
             // Read here, so that what the guest wrote last is what holds.
@@ -143,7 +136,10 @@ impl VirtualFunction for FrontFunction {
         let numbers = bytes.chunks(width.max(1).into()).take(MAX_QUEUES as usize);
         let queue =
             |bytes: &[u8]| bytes.iter().take(2).rev().fold(0, |queue, byte| queue << 8 | u16::from(*byte));
-        self.link.with(|state| numbers.for_each(|number| state.kick(queue(number))));
+        self.link.change(|state| {
+            let changes = numbers.map(|number| state.kick(queue(number)));
+            ((), changes.fold(Changes::empty(), Changes::union))
+        });
         Answer::Done
     }
 

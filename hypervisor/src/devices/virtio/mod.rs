@@ -2,7 +2,8 @@
 //!
 //! Key types: [`Link`] (a device of the configuration, alive or not), [`FrontFunction`] (what its guest sees, and drives with its stock
 //! virtio driver), [`BackFunction`] (what the domain that serves it sees). `sluice_virtio` decides what an access means; this module
-//! brings it guests, interrupts and the window. Either side may come and go while the other lives on.
+//! brings it guests, interrupts and the window. Either side may come and go while the other lives on, and so
+//! may the device while both run.
 //!
 //! Source: Virtual I/O Device (VIRTIO) 1.2; Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and Efficient
 //! I/O Virtualization", 2.1 (driver domains).
@@ -16,7 +17,7 @@ mod messages;
 use super::error::AttachError;
 use super::guest::Guest;
 use crate::domain::{Domain, Loan, VirtualFunction, layout};
-use crate::sync::{Once, Rank, SpinLock};
+use crate::sync::{Rank, SpinLock};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
@@ -25,24 +26,24 @@ use back::BackFunction;
 use front::FrontFunction;
 use messages::Messages;
 use sluice_abi::DomainId;
-use sluice_abi::config::{self, Config, Grants, VirtioKind};
+use sluice_abi::config::{self, Grants, VirtioKind};
 use sluice_abi::report::LinkReport;
 use sluice_hypercall::backend;
 use sluice_memory::{Extent, LARGE_PAGE};
 use sluice_platform::pci::BarAddresses;
 use sluice_virtio::{Changes, Device, Kind, Port, Signal, pci};
 
-/// A virtual device of the configuration: where the guest that has it and the domain that serves it meet.
+/// A virtual device: where the guest that has it and the domain that serves it meet.
 pub struct Link {
     guest: DomainId,
-    /// Its place in the guest's list; `None`: it is the guest's stream to the management channel.
-    index: Option<usize>,
-    /// Who serves it; `None`: the hypervisor.
-    server: Option<DomainId>,
+    /// Its name in the guest's list; `None`: it is the guest's stream to the management channel, which the hypervisor serves.
+    device: Option<String>,
     /// "guest.device".
     name: String,
     /// Names of both domains.
     between: (String, String),
+    /// What it is, for a report.
+    kind: &'static str,
     /// Bytes of the window.
     window: u64,
     state: SpinLock<State>,
@@ -65,10 +66,13 @@ struct State {
     used: u64,
 }
 
-static LINKS: Once<Vec<Arc<Link>>> = Once::new();
+/// All that there are now.
+static LINKS: SpinLock<Vec<Arc<Link>>> = SpinLock::new(Rank::Links, Vec::new());
 
-fn links() -> &'static [Arc<Link>] {
-    LINKS.get().map_or(&[], Vec::as_slice)
+fn link(guest: DomainId, device: Option<&str>) -> Result<Arc<Link>, AttachError> {
+    let links = LINKS.lock();
+    let link = links.iter().find(|link| link.guest == guest && link.device.as_deref() == device);
+    link.cloned().ok_or(AttachError::NoSuchDevice)
 }
 
 /// Bytes of a window onto a guest with so much memory.
@@ -80,67 +84,55 @@ fn window_of(memory: u64) -> u64 {
     end.max(LARGE_PAGE).next_power_of_two()
 }
 
-/// Notes the virtual devices of the configuration.
-pub fn init(config: &Config) {
-    let mut all = Vec::new();
-    for (at, domain) in config.domains.iter().enumerate() {
-        let Some(guest) = DomainId::at(at) else { continue };
-        if domain.control {
-            all.push(Arc::new(Link::of_channel(guest, domain)));
-        }
-        for (index, virtio) in domain.virtio.iter().enumerate() {
-            let server = config.domains.get(usize::from(virtio.by)).map_or("", |server| &server.name);
-            let link = Link::new(guest, domain, index, virtio, server);
-            all.push(Arc::new(link));
-        }
-    }
-    LINKS.call_once(|| all);
+/// Notes a virtual device of a guest, which the domain called `server` serves. Neither has it yet.
+pub fn add(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio, server: &str) {
+    let link = Arc::new(Link::new(guest, domain, virtio, server));
+    LINKS.lock().push(link);
 }
 
-/// Gives a guest the virtio device at a place of its list, or, without one, its stream to the management channel, before its domain
-/// exists.
+/// Notes the stream by which a guest reaches the management channel.
+pub fn add_channel(guest: DomainId, domain: &config::Domain) {
+    let link = Arc::new(Link::of_channel(guest, domain));
+    LINKS.lock().push(link);
+}
+
+/// Forgets a virtual device, which its guest no longer has. What still serves it serves nobody.
+pub fn remove(guest: DomainId, device: &str) {
+    LINKS.lock().retain(|link| link.guest != guest || link.device.as_deref() != Some(device));
+}
+
+/// A guest's function of its virtual device of this name, or, without one, of its stream to the management channel.
 ///
 /// # Errors
-/// There is no room for it.
-pub fn attach_front(
-    index: Option<usize>,
+/// There is no such device, or no room for it.
+pub fn front(
+    device: Option<&str>,
     guest: Guest,
     addresses: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    let link = links().iter().find(|link| (link.guest, link.index) == (guest.id, index));
-    let link = link.ok_or(AttachError::NoSuchDevice)?;
-    Ok(FrontFunction::new(link.clone(), guest, addresses)?)
+    Ok(FrontFunction::new(link(guest.id, device)?, guest, addresses)?)
 }
 
-/// Gives a domain the back end of the virtio device at a place of a guest's list. `high` has addresses above 4 GiB.
+/// The back end of a guest's virtual device, for the domain that serves it. `high` has addresses above 4 GiB.
 ///
 /// # Errors
-/// There is no room for it.
-pub fn attach_back(
-    of: (DomainId, usize),
+/// There is no such device, or no room for it.
+pub fn back(
+    (guest, device): (DomainId, &str),
     server: Guest,
     addresses: &mut BarAddresses,
     high: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    let of = (of.0, Some(of.1));
-    let link = links().iter().find(|link| (link.guest, link.index) == of && link.server == Some(server.id));
-    let link = link.ok_or(AttachError::NoSuchDevice)?;
-    Ok(BackFunction::new(link.clone(), server, addresses, high)?)
+    Ok(BackFunction::new(link(guest, Some(device))?, server, addresses, high)?)
 }
 
 /// All virtual devices, for a report.
 pub fn reports() -> Vec<LinkReport> {
-    links().iter().map(|link| link.report()).collect()
+    LINKS.lock().iter().map(|link| link.report()).collect()
 }
 
 impl Link {
-    fn new(
-        guest: DomainId,
-        domain: &config::Domain,
-        index: usize,
-        virtio: &config::Virtio,
-        server: &str,
-    ) -> Self {
+    fn new(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio, server: &str) -> Self {
         let name = format!("{}.{}", domain.name, virtio.name);
         let (kind, mac) = match virtio.kind {
             VirtioKind::Net { mac } => (Kind::Net, mac),
@@ -149,10 +141,10 @@ impl Link {
         let device = Device::new(kind, &name, &virtio.source, &mac);
         Self {
             guest,
-            index: Some(index),
-            server: Some(DomainId(virtio.by)),
+            device: Some(virtio.name.clone()),
             name,
             between: (domain.name.clone(), server.into()),
+            kind: virtio.kind.word(),
             window: window_of(domain.memory),
             state: SpinLock::new(Rank::Card, State::new(device, None)),
         }
@@ -163,10 +155,10 @@ impl Link {
         let state = State::new(Device::of_port(), Some(Port::new(channel::NAME)));
         Self {
             guest,
-            index: None,
-            server: None,
+            device: None,
             name: format!("{}.{}", domain.name, channel::NAME),
             between: (domain.name.clone(), "the hypervisor".into()),
+            kind: "port",
             window: 0,
             state: SpinLock::new(Rank::Card, state),
         }
@@ -244,7 +236,7 @@ impl Link {
     fn report(&self) -> LinkReport {
         self.with(|state| LinkReport {
             name: self.name.clone(),
-            kind: state.device.kind().word().into(),
+            kind: self.kind.into(),
             guest: self.between.0.clone(),
             server: self.between.1.clone(),
             offered: state.device.is_offered(),
@@ -280,6 +272,9 @@ impl State {
     }
 
     fn tell(&mut self, link: &Link, changes: Changes) {
+        if changes.is_empty() {
+            return;
+        }
         if changes.contains(Changes::BACKEND) {
             match &mut self.port {
                 Some(port) if !self.device.is_live() => port.reset(),
@@ -333,11 +328,16 @@ impl State {
     }
 
     /// The guest made buffers of a queue available.
-    fn kick(&mut self, queue: u16) {
-        if self.device.is_kick(queue) {
-            self.kicks += 1;
-            if self.port.is_some() { self.serve_port() } else { self.tell_back(backend::KICK_VECTOR + queue) }
+    fn kick(&mut self, queue: u16) -> Changes {
+        if !self.device.is_kick(queue) {
+            return Changes::empty();
         }
+        self.kicks += 1;
+        if self.port.is_some() {
+            return self.serve_port();
+        }
+        self.tell_back(backend::KICK_VECTOR + queue);
+        Changes::empty()
     }
 
     /// The back end has used buffers of a queue.

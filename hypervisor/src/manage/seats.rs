@@ -1,0 +1,95 @@
+//! Which slot of a domain's bus has what.
+//!
+//! A slot keeps what it has through all lives of the domain, so that its system finds devices where they were.
+
+use alloc::string::String;
+use sluice_abi::DomainId;
+use sluice_abi::config::{self, MAX_FUNCTIONS};
+
+/// First slot of the virtual PCI bus that has something.
+const FIRST_SLOT: usize = 3;
+
+/// What a slot has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// The device at this place of the domain's list.
+    Device(usize),
+    /// Its virtual device of this name.
+    Virtual(String),
+    /// Its stream to the management channel.
+    Channel,
+    /// The back end of a guest's virtual device of this name.
+    BackEnd(DomainId, String),
+}
+
+/// The slots of a domain's bus.
+#[derive(Clone, Debug, Default)]
+pub struct Seats {
+    seats: [Option<Seat>; MAX_FUNCTIONS],
+    /// Slots whose function the domain is asked for.
+    leaving: u32,
+}
+
+impl Seats {
+    /// Those of what a domain has from the start. There is room for them in a configuration that was checked.
+    pub fn of(domain: &config::Domain) -> Self {
+        let mut seats = Self::default();
+        let devices = (0..domain.devices.len()).map(Seat::Device);
+        let virtio = domain.virtio.iter().map(|device| Seat::Virtual(device.name.clone()));
+        let channel = domain.control.then_some(Seat::Channel);
+        for seat in devices.chain(virtio).chain(channel) {
+            let _ = seats.take(seat);
+        }
+        seats
+    }
+
+    /// Gives something the first slot that is free; `None` if none is.
+    pub fn take(&mut self, seat: Seat) -> Option<u8> {
+        let place = self.seats.iter().position(Option::is_none)?;
+        self.seats[place] = Some(seat);
+        Some((FIRST_SLOT + place) as u8)
+    }
+
+    /// Whether there is a slot for one thing more.
+    pub fn has_room(&self) -> bool {
+        self.seats.contains(&None)
+    }
+
+    /// Slots, and what they have.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, &Seat)> {
+        let slots = (FIRST_SLOT as u8..).zip(&self.seats);
+        slots.filter_map(|(slot, seat)| Some((slot, seat.as_ref()?)))
+    }
+
+    /// The slot that has this.
+    pub fn find(&self, wanted: &Seat) -> Option<u8> {
+        self.iter().find(|(_, seat)| *seat == wanted).map(|(slot, _)| slot)
+    }
+
+    /// Slots of what comes and goes: all but those of devices.
+    pub fn sockets(&self) -> impl Iterator<Item = u8> {
+        let slots = (FIRST_SLOT as u8..).zip(&self.seats);
+        slots.filter(|(_, seat)| !matches!(seat, Some(Seat::Device(_)))).map(|(slot, _)| slot)
+    }
+
+    /// All slots that can have something.
+    pub fn slots() -> impl Iterator<Item = u8> {
+        (FIRST_SLOT as u8..).take(MAX_FUNCTIONS)
+    }
+
+    /// Empties a slot, and returns what it had.
+    pub fn leave(&mut self, slot: u8) -> Option<Seat> {
+        self.leaving &= !(1 << (slot & 31));
+        self.seats.get_mut(usize::from(slot).checked_sub(FIRST_SLOT)?)?.take()
+    }
+
+    /// The domain is asked for what is in a slot.
+    pub fn ask_for(&mut self, slot: u8) {
+        self.leaving |= 1 << (slot & 31);
+    }
+
+    /// Whether the domain is asked for what is in a slot.
+    pub fn is_leaving(&self, slot: u8) -> bool {
+        self.leaving & 1 << (slot & 31) != 0
+    }
+}

@@ -25,7 +25,8 @@ pub trait VirtualFunction: Send + Sync {
     /// The domain exists: from here on it gets interrupts.
     fn attached(&self, domain: &Arc<Domain>, index: usize);
 
-    /// The domain has ended, or did not come about: nothing of it stays in the device.
+    /// The domain has ended, or did not come about, or what is behind the function is taken from it: nothing of the domain stays in the
+    /// device. A function that is still on a bus then answers as one that was reset and does nothing.
     fn detach(&self);
 
     /// The guest changed the function's configuration, or has not yet ([`ConfigEffect::None`]).

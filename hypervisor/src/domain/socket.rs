@@ -46,6 +46,19 @@ impl Domain {
         Ok(())
     }
 
+    /// Takes what is behind the function in a socket: the function stays until the guest lets go of it, and does nothing any more.
+    pub fn deaden(&self, slot: u8) {
+        if let Some(function) = self.plugged(slot) {
+            function.detach();
+            self.wake_waiting();
+        }
+    }
+
+    /// Lets processors look again that wait for an answer of a function.
+    fn wake_waiting(&self) {
+        self.vcpus.iter().for_each(|vcpu| vcpu.device_is_here());
+    }
+
     /// Takes away what is in a socket, whether the guest has let go of it or not: when this returns, nobody answers there any more.
     pub fn unplug(&self, slot: u8) {
         let mut platform = self.platform.lock();
@@ -55,8 +68,7 @@ impl Domain {
         let Some(function) = self.sockets.get(usize::from(slot)).and_then(Socket::take) else { return };
         function.configured(self, slot.into(), ConfigEffect::BarsChanged(slot));
         function.detach();
-        // A processor may wait for an answer of it.
-        self.vcpus.iter().for_each(|vcpu| vcpu.device_is_here());
+        self.wake_waiting();
     }
 
     /// Empties all sockets, as the domain has ended.

@@ -2,7 +2,8 @@
 //!
 //! Attaching fills a slot of the guest's bus, and one of the bus of the domain that is to serve the device; either may be running or not.
 //! Detaching asks the guest for the device, as an operator does who wants to pull a card, and then the other for its back end: who
-//! has let go of it says so, and its slot is free from then on. A guest that does not answer keeps the device, unless it is taken by force.
+//! has let go of it says so, and its slot is free from then on. A guest that does not answer keeps the device, unless it is taken by force:
+//! then nothing is behind its function any more, and the slot is free when the guest lets go of that.
 
 use super::build;
 use super::channel::Peer;
@@ -58,10 +59,13 @@ impl Manager {
         log::info!("domain {to}: gets device {name}, which {of} serves");
         self.entries[id.index()].config.virtio.push(virtio);
         // First who serves it, so that the guest finds somebody.
-        let seated = self.seat(server, back).and_then(|()| self.seat(id, front));
+        let seated = self.seat(server, back).and_then(|()| self.seat(id, front.clone()));
         if let Err(error) = &seated {
             log::error!("domain {to}: the device cannot be attached: {error}");
-            self.drop_device(id, &name);
+            match self.entries[id.index()].seats.find(&front) {
+                Some(slot) => self.vacate(id, slot),
+                None => self.drop_device(id, &name),
+            }
         }
         seated.map_err(|error| error.as_command_error())
     }
@@ -71,10 +75,12 @@ impl Manager {
         let entry = self.entries.get(id.index()).ok_or(CommandError::NoSuchDomain)?;
         let slot = entry.seats.find(&Seat::Virtual(device.into())).ok_or(CommandError::NoSuchDevice)?;
         if force {
-            self.vacate(id, slot)
-        } else {
-            self.withdraw(id, slot)
+            if let Some(domain) = &entry.live {
+                domain.deaden(slot);
+            }
+            self.drop_device(id, device);
         }
+        self.withdraw(id, slot);
         Ok(())
     }
 
@@ -125,12 +131,9 @@ impl Manager {
         }
     }
 
-    /// Forgets a device that its guest does not have in a slot any more, or not yet. Who serves it is asked for its part.
+    /// Forgets a device that is behind no slot of its guest any more, or not yet. Who serves it is asked for its part.
     fn drop_device(&mut self, id: DomainId, device: &str) {
         let Some(entry) = self.entries.get_mut(id.index()) else { return };
-        if let Some(slot) = entry.seats.find(&Seat::Virtual(device.into())) {
-            let _ = entry.seats.leave(slot);
-        }
         entry.config.virtio.retain(|virtio| virtio.name != device);
         virtio::remove(id, device);
         let back = Seat::BackEnd(id, device.into());

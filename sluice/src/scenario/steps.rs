@@ -1,7 +1,7 @@
 //! The steps of a scenario, taken while its run goes on.
 
 use super::format::{Scenario, Step};
-use crate::config::Setup;
+use crate::config::{Setup, parse_mac};
 use crate::name::Name;
 use crate::observer::{Observer, Steer};
 use crate::outcome::has_stopped;
@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
+use sluice_abi::config::{Virtio, VirtioKind};
 use sluice_abi::report::DomainState;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -188,13 +189,36 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
         "resume" => Command::Resume(domain),
         "destroy" => Command::Destroy(domain),
         "restart" => Command::Restart(domain),
+        "attach" => {
+            let device = words.next().and_then(|device| device_of(device, names));
+            let device =
+                device.with_context(|| format!("'{text}' does not say: NAME blk|MAC SERVER SOURCE"))?;
+            Command::Attach(domain, device)
+        }
+        "detach" | "take" => {
+            let device = words.next().with_context(|| format!("'{text}' does not say which device"))?;
+            Command::Detach { domain, device: device.to_owned(), force: verb == "take" }
+        }
         "type" => Command::ConsoleInput(domain, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
         other => {
             bail!(
-                "a step can start, stop, pause, resume, destroy, restart, type, verify, shutdown, key or screen, not '{other}'"
+                "a step can start, stop, pause, resume, destroy, restart, attach, detach, take, type, verify, shutdown, key or screen, \
+                 not '{other}'"
             )
         }
     }))
+}
+
+/// "data blk driver /dev/sda" as a device, or the same with a station address instead of "blk".
+fn device_of(text: &str, names: &[String]) -> Option<Virtio> {
+    let mut words = text.split(' ');
+    let (name, kind, server, source) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let kind = match kind {
+        "blk" => VirtioKind::Block,
+        mac => VirtioKind::Net { mac: parse_mac(mac)? },
+    };
+    let by = u16::try_from(names.iter().position(|known| known == server)?).ok()?;
+    Some(Virtio { name: name.to_owned(), kind, by, source: source.to_owned() })
 }
 
 #[cfg(test)]
@@ -211,7 +235,23 @@ mod tests {
         assert_eq!(order("key f1").unwrap(), Action::Act(Act::Key("f1".to_owned())));
         let file = PathBuf::from("run/screen-end.ppm");
         assert_eq!(order("screen end").unwrap(), Action::Act(Act::Screen(file)));
-        for wrong in ["destroy carol", "kick bob", "screen", "screen ../x"] {
+        let disk =
+            Virtio { name: "data".to_owned(), kind: VirtioKind::Block, by: 1, source: "/dev/sda".to_owned() };
+        assert_eq!(
+            order("attach alice data blk bob /dev/sda").unwrap(),
+            Action::Order(Command::Attach(DomainId(0), disk))
+        );
+        let take = Command::Detach { domain: DomainId(0), device: "data".to_owned(), force: true };
+        assert_eq!(order("take alice data").unwrap(), Action::Order(take));
+        for wrong in [
+            "attach alice data blk carol /dev/sda",
+            "attach alice data tap bob br0",
+            "detach alice",
+            "destroy carol",
+            "kick bob",
+            "screen",
+            "screen ../x",
+        ] {
             assert!(order(wrong).is_err(), "{wrong}");
         }
     }

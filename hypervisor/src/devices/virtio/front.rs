@@ -7,6 +7,7 @@ use crate::devices::guest::Guest;
 use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_hypercall::backend::MAX_QUEUES;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarAddresses, BuildError, ConfigEffect, Function};
@@ -26,6 +27,8 @@ pub struct FrontFunction {
     guest: Guest,
     /// Itself, for the link.
     this: Weak<Self>,
+    /// Nothing is behind it any more.
+    dead: AtomicBool,
     /// The lock is held until the domain's tables say the same.
     bars: SpinLock<Bars>,
 }
@@ -45,12 +48,22 @@ impl FrontFunction {
         let notify = HookedPorts::new(pci::NOTIFY_SIZE as u16, guest.slot, addresses);
         let ((registers, msix), notify) = registers.zip(msix).zip(notify).ok_or(AttachError::NoRoom)?;
         let bars = SpinLock::new(Rank::Function, Bars { registers, msix, notify });
-        Ok(Arc::new_cyclic(|this| Self { link, guest, this: this.clone(), bars }))
+        Ok(Arc::new_cyclic(|this| Self {
+            link,
+            guest,
+            this: this.clone(),
+            dead: AtomicBool::new(false),
+            bars,
+        }))
     }
 
     /// Whose it is.
     pub fn guest(&self) -> &Guest {
         &self.guest
+    }
+
+    fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
     }
 
     fn registers(&self, offset: u32, transfer: Transfer<'_>) -> Answer {
@@ -103,6 +116,7 @@ impl VirtualFunction for FrontFunction {
     }
 
     fn detach(&self) {
+        self.dead.store(true, Ordering::SeqCst);
         self.link.guest_goes();
     }
 
@@ -133,6 +147,9 @@ impl VirtualFunction for FrontFunction {
     /// The guest tells of buffers in a queue. It need not wait for anything: it is the other domain's turn.
     fn port(&self, _: &Domain, _: u16, width: u8, transfer: Transfer<'_>) -> Answer {
         let Transfer::Write(bytes) = transfer else { return Answer::Refused };
+        if self.is_dead() {
+            return Answer::Done;
+        }
         let numbers = bytes.chunks(width.max(1).into()).take(MAX_QUEUES as usize);
         let queue =
             |bytes: &[u8]| bytes.iter().take(2).rev().fold(0, |queue, byte| queue << 8 | u16::from(*byte));
@@ -148,6 +165,13 @@ impl VirtualFunction for FrontFunction {
         let offset = if bar == pci::MSIX_BAR { bars.msix.offset(gpa) } else { bars.registers.offset(gpa) };
         drop(bars);
         let Some(offset) = offset else { return Answer::Refused };
+        if self.is_dead() {
+            // A driver that resets the device waits until its status is zero.
+            if let Transfer::Read(buffer) = transfer {
+                buffer.fill(0);
+            }
+            return Answer::Done;
+        }
         if bar == pci::MSIX_BAR {
             self.link.with(|state| state.front_messages.access(domain, offset, pci::MSIX_PENDING, transfer));
             return Answer::Attend;

@@ -73,7 +73,9 @@ fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     if !recipe.guests.is_empty() {
         archive.directory("guests");
         archive.file("guests/vmlinuz", 0o644, &read(&kernel.image)?);
-        archive.file("guests/guest.toml", 0o644, &read(&scripts.join("guest.toml"))?);
+        for guest in ["guest.toml", "guest-with-disk.toml"] {
+            archive.file(&format!("guests/{guest}"), 0o644, &read(&scripts.join(guest))?);
+        }
     }
     for name in &recipe.guests {
         archive.file(&format!("guests/{name}.cpio"), 0o644, &read(&get(name, kernel)?)?);

@@ -3,7 +3,8 @@
 use crate::machine::{Machine, ask, ended, sluice};
 use sluice_abi::DomainId;
 use sluice_abi::channel::{Command as Order, CommandError, Event};
-use sluice_abi::report::{DomainReport, DomainState, Report};
+use sluice_abi::config::{Virtio, VirtioKind};
+use sluice_abi::report::{DomainReport, DomainState, LinkReport, Report};
 use std::io::Read;
 use std::process::Stdio;
 
@@ -11,6 +12,21 @@ fn agree(machine: &mut Machine, order: Order) {
     let request = machine.hear();
     assert_eq!(request.command, order);
     machine.say(&Event::Reply { seq: request.seq, result: Ok(()) });
+}
+
+/// Answers who asks for the counters: these virtual devices are there, "guest.device" by whom.
+fn report(machine: &mut Machine, links: &[(&str, &str)]) {
+    let request = machine.hear();
+    assert_eq!(request.command, Order::Report);
+    let domain = |name: &str| DomainReport { name: name.into(), ..DomainReport::default() };
+    let link = |(name, server): &(&str, &str)| LinkReport {
+        name: (*name).into(),
+        guest: name.split('.').next().unwrap_or_default().into(),
+        server: (*server).into(),
+        ..LinkReport::default()
+    };
+    let (domains, links) = (["alice", "bob"].map(domain).into(), links.iter().map(link).collect());
+    machine.say(&Event::Report { seq: request.seq, report: Report { domains, links, ..Report::default() } });
 }
 
 fn running(name: &str, arguments: &[&str]) -> Machine {
@@ -158,14 +174,17 @@ fn ctrl_c_before_there_are_guests_ends_at_once() {
 fn stop_waits_until_the_guest_is_off() {
     let mut machine = running("stopped", &[]);
     let mut stop = ask(&machine, &["stop", "alice"]);
+    report(&mut machine, &[]);
     agree(&mut machine, Order::Stop(DomainId(0)));
     std::thread::sleep(std::time::Duration::from_millis(400));
     assert!(stop.try_wait().unwrap().is_none(), "it waits");
     machine.state(0, DomainState::PoweredOff, "");
     assert_eq!(ended(stop), ("alice: powered-off\n".to_owned(), Some(0)));
-    let again = ended(ask(&machine, &["stop", "alice"]));
-    assert_eq!(again, ("alice: powered-off\n".to_owned(), Some(0)), "it is off already");
+    let again = ask(&machine, &["stop", "alice"]);
+    report(&mut machine, &[]);
+    assert_eq!(ended(again), ("alice: powered-off\n".to_owned(), Some(0)), "it is off already");
     let only_asked = ask(&machine, &["stop", "bob", "--wait", "0"]);
+    report(&mut machine, &[]);
     agree(&mut machine, Order::Stop(DomainId(1)));
     assert_eq!(ended(only_asked), (String::new(), Some(0)));
     machine.state(1, DomainState::PoweredOff, "");
@@ -177,6 +196,7 @@ fn stop_waits_until_the_guest_is_off() {
 fn a_guest_that_does_not_stop_is_named_or_destroyed() {
     let mut machine = running("stubborn", &[]);
     let patient = ask(&machine, &["stop", "--all", "--wait", "0.5"]);
+    report(&mut machine, &[]);
     agree(&mut machine, Order::Stop(DomainId(0)));
     agree(&mut machine, Order::Stop(DomainId(1)));
     machine.state(1, DomainState::PoweredOff, "");
@@ -187,6 +207,7 @@ fn a_guest_that_does_not_stop_is_named_or_destroyed() {
         "{said}"
     );
     let forced = ask(&machine, &["stop", "alice", "--wait", "0.3", "--force"]);
+    report(&mut machine, &[]);
     agree(&mut machine, Order::Stop(DomainId(0)));
     let request = machine.hear();
     assert_eq!(request.command, Order::Destroy(DomainId(0)));
@@ -206,6 +227,7 @@ fn a_guest_that_waits_to_be_started_again_is_not() {
     machine.state(0, DomainState::Restarting, "its kernel panicked");
     machine.settle();
     let stop = ask(&machine, &["stop", "alice"]);
+    report(&mut machine, &[]);
     agree(&mut machine, Order::Stop(DomainId(0)));
     machine.state(0, DomainState::Crashed, "its kernel panicked");
     assert_eq!(ended(stop), ("alice: crashed; it is not started again\n".to_owned(), Some(0)));
@@ -220,6 +242,7 @@ fn a_guest_that_waits_to_be_started_again_is_not() {
 fn a_shutdown_that_every_guest_followed_is_success() {
     let mut machine = running("shut", &[]);
     let shutdown = ask(&machine, &["shutdown"]);
+    report(&mut machine, &[]);
     agree(&mut machine, Order::Stop(DomainId(0)));
     agree(&mut machine, Order::Stop(DomainId(1)));
     machine.state(0, DomainState::PoweredOff, "");
@@ -242,4 +265,71 @@ fn a_guest_that_reboots_is_said_to_reboot() {
     let (said, status, _) = machine.end(0);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("alice: rebooting\n") && !said.contains("alice: destroyed"), "{said}");
+}
+
+#[test]
+fn who_serves_a_device_is_stopped_when_it_is_not_needed_any_more() {
+    let mut machine = running("server", &[]);
+    let stop = ask(&machine, &["stop", "--all"]);
+    report(&mut machine, &[("alice.data", "bob")]);
+    agree(&mut machine, Order::Stop(DomainId(0)));
+    machine.state(0, DomainState::PoweredOff, "");
+    agree(&mut machine, Order::Stop(DomainId(1)));
+    machine.state(1, DomainState::PoweredOff, "");
+    assert_eq!(ended(stop).1, Some(0));
+    machine.finish();
+    assert_eq!(machine.end(0).1, Some(0));
+}
+
+#[test]
+fn devices_come_and_go_while_a_guest_runs() {
+    let mut machine = running("plugged", &[]);
+    let disk = ["attach-device", "alice", "data", "--type", "blk", "--by", "bob", "--source", "/dev/sda"];
+    let attach = ask(&machine, &disk);
+    let device = |kind| Virtio { name: "data".into(), kind, by: 1, source: "/dev/sda".into() };
+    agree(&mut machine, Order::Attach(DomainId(0), device(VirtioKind::Block)));
+    assert_eq!(ended(attach), ("alice: has data, served by bob\n".to_owned(), Some(0)));
+
+    let card = ask(&machine, &[&disk[..4], &["net"], &disk[5..], &["--mac", "52:54:00:00:00:0b"]].concat());
+    let mac = [0x52, 0x54, 0, 0, 0, 0xb];
+    let request = machine.hear();
+    assert_eq!(request.command, Order::Attach(DomainId(0), device(VirtioKind::Net { mac })));
+    machine.say(&Event::Reply { seq: request.seq, result: Err(CommandError::NameTaken) });
+    let (said, status) = ended(card);
+    assert!(said.contains("has a virtual device of it: choose another") && status == Some(1), "{said}");
+    for (more, why) in [
+        (&["--mac", "52:54:00:00:00:0b"][..], "a disk has no station address"),
+        (&["--mac", "52:54"], "write six bytes"),
+        (&["--source", ""], "write 1 to 127 bytes"),
+        (&["--by", "alice"], "cannot serve its own"),
+        (&["--by", "carol"], "no domain 'carol'"),
+        (&["--type", "net"], "a network card needs an address: --mac"),
+    ] {
+        let mut words = disk.to_vec();
+        match words.iter().position(|word| *word == more[0]) {
+            Some(at) => words[at + 1] = more[1],
+            None => words.extend(more),
+        }
+        let (said, status) = ended(ask(&machine, &words));
+        assert!(said.contains(why) && status != Some(0), "{words:?}: {said}");
+    }
+
+    let detach = ask(&machine, &["detach-device", "alice", "data"]);
+    let asked = |force| Order::Detach { domain: DomainId(0), device: "data".into(), force };
+    agree(&mut machine, asked(false));
+    report(&mut machine, &[("alice.data", "bob")]);
+    report(&mut machine, &[]);
+    assert_eq!(ended(detach), ("alice: has data no more\n".to_owned(), Some(0)));
+
+    let kept = ask(&machine, &["detach-device", "alice", "data", "--wait", "0.01", "--force"]);
+    agree(&mut machine, asked(true));
+    // The time is over when the answer comes.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    report(&mut machine, &[("alice.data", "bob")]);
+    let (said, status) = ended(kept);
+    assert!(said.contains("alice still has data after 0 s") && status == Some(1), "{said}");
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    assert_eq!(machine.end(0).1, Some(0));
 }

@@ -261,7 +261,7 @@ impl Types {
             return Err(Refused::Reserved(table));
         }
         let wanted = Entry::from_bits_retain(value).adjusted(kind).ok_or(Refused::Bad(table, index))?;
-        let mut old = Entry::from_bits_retain(word(machine, table, index));
+        let mut old = Entry::from_bits_retain(machine.word(table, index));
         // The hardware sets two bits of an entry and clears none.
         for _ in 0..4 {
             let new = if keep { wanted | old & Entry::HARDWARE } else { wanted };
@@ -420,7 +420,7 @@ impl Types {
     fn validate_table(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind) -> Result<(), Refused> {
         for line in 0..ENTRIES / LINE {
             let words = machine.line(table, line);
-            if words == [0; LINE] {
+            if is_empty(words) {
                 continue;
             }
             for (index, found) in (line * LINE..).zip(words) {
@@ -463,7 +463,7 @@ impl Types {
     fn put_entries(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind, end: usize) {
         for line in 0..end.div_ceil(LINE) {
             let words = machine.line(table, line);
-            if words == [0; LINE] {
+            if is_empty(words) {
                 continue;
             }
             for (index, word) in (line * LINE..end).zip(words) {
@@ -543,13 +543,14 @@ fn validate_descriptors(machine: &mut impl Machine, frame: Mfn) -> Result<(), Re
     Ok(())
 }
 
-fn word(machine: &impl Machine, frame: Mfn, index: usize) -> u64 {
-    machine.line(frame, index / LINE).get(index % LINE).copied().unwrap_or_default()
+/// Whether a line of entries holds nothing. A comparison of arrays would be a call.
+fn is_empty(words: [u64; LINE]) -> bool {
+    words.into_iter().fold(0, |all, word| all | word) == 0
 }
 
 /// Writes a word that software or hardware may change meanwhile.
 fn store(machine: &mut impl Machine, frame: Mfn, index: usize, value: u64) -> Result<(), Refused> {
-    let mut old = word(machine, frame, index);
+    let mut old = machine.word(frame, index);
     for _ in 0..64 {
         match machine.replace(frame, index, old, value) {
             Ok(()) => return Ok(()),

@@ -2,7 +2,7 @@
 
 use crate::abi::{Error, PAGE};
 use crate::{Guest, Host};
-use sluice_pagetypes::{ENTRIES, Entry, HOLE, LINE, Mfn};
+use sluice_pagetypes::{ENTRIES, Entry, HOLE, Mfn};
 
 /// Where an address leads: the table of the lowest level, the place in it, and its entry.
 #[derive(Clone, Copy, Debug)]
@@ -36,9 +36,7 @@ pub fn leaf(host: &impl Host, root: Mfn, address: u64) -> Option<Leaf> {
 
 /// An entry of a table.
 pub fn entry(host: &impl Host, table: Mfn, index: usize) -> Entry {
-    let index = index % ENTRIES;
-    let word = host.line(table, index / LINE).get(index % LINE).copied();
-    Entry::from_bits_retain(word.unwrap_or_default())
+    Entry::from_bits_retain(host.word(table, index % ENTRIES))
 }
 
 impl Guest {
@@ -83,6 +81,11 @@ impl Guest {
     /// Reads consecutive words.
     pub(crate) fn words<const N: usize>(&self, host: &impl Host, address: u64) -> Result<[u64; N], Error> {
         let mut words = [0; N];
+        if address.is_multiple_of(8) && address % PAGE + 8 * N as u64 <= PAGE {
+            let (frame, offset) = self.place(host, address, false)?;
+            (offset / 8..).zip(&mut words).for_each(|(index, word)| *word = host.word(frame, index));
+            return Ok(words);
+        }
         let mut bytes = [[0; 8]; N];
         self.copy_in(host, address, bytes.as_flattened_mut())?;
         words.iter_mut().zip(bytes).for_each(|(word, bytes)| *word = u64::from_le_bytes(bytes));
@@ -108,7 +111,5 @@ pub fn word(host: &impl Host, frame: Mfn, offset: usize) -> u64 {
 
 /// Reads a byte of a frame.
 pub fn byte(host: &impl Host, frame: Mfn, offset: usize) -> u8 {
-    let mut bytes = [0];
-    host.read(frame, offset, &mut bytes);
-    bytes[0]
+    host.word(frame, offset / 8).to_le_bytes().get(offset % 8).copied().unwrap_or_default()
 }

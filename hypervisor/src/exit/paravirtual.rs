@@ -58,6 +58,8 @@ const SFMASK: u64 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 14 | 1 << 18;
 /// The machine behind a guest's interface.
 struct Hands<'a> {
     domain: &'a Domain,
+    /// The domain's frames: the first one, and how many.
+    run: (u64, u64),
     hole: [(usize, u64); 2],
     /// Translations are to be forgotten before the guest goes on.
     flush: bool,
@@ -65,21 +67,28 @@ struct Hands<'a> {
 
 impl<'a> Hands<'a> {
     fn new(domain: &'a Domain, hole: [(usize, u64); 2]) -> Self {
-        Self { domain, hole, flush: false }
+        // Its memory is one run; of anything else nothing is its own.
+        let run = match domain.extents() {
+            [extent] => (extent.hpa.as_u64() / PAGE_SIZE, extent.len / PAGE_SIZE),
+            _ => (0, 0),
+        };
+        Self { domain, run, hole, flush: false }
+    }
+
+    #[cold]
+    fn fail(&self, frame: Mfn, offset: usize, len: usize) -> ! {
+        let name = self.domain.name();
+        panic!("fault of the hypervisor: {len} bytes at {offset} of {frame} are not of domain {name}");
     }
 
     /// The address of a byte of a frame, which is checked against the domain's memory whatever the types say of it.
+    #[inline]
     fn at(&self, frame: Mfn, offset: usize, len: usize) -> Hpa {
-        let start = frame.0.checked_mul(PAGE_SIZE).map(Hpa::new);
-        let own = start.filter(|start| self.domain.extents().iter().any(|extent| extent.contains(*start)));
-        assert!(
-            offset + len <= PAGE_SIZE as usize,
-            "fault of the hypervisor: {len} bytes at {offset} of a frame"
-        );
-        match own {
-            Some(start) => Hpa::new(start.as_u64() + offset as u64),
-            None => panic!("fault of the hypervisor: {frame} is not of domain {}", self.domain.name()),
+        let own = frame.0.wrapping_sub(self.run.0) < self.run.1;
+        if !own || offset + len > PAGE_SIZE as usize {
+            self.fail(frame, offset, len);
         }
+        Hpa::new(frame.0 * PAGE_SIZE + offset as u64)
     }
 }
 
@@ -87,6 +96,10 @@ impl Machine for Hands<'_> {
     fn line(&self, frame: Mfn, line: usize) -> [u64; LINE] {
         let at = self.at(frame, line % (ENTRIES / LINE) * LINE * 8, LINE * 8).as_u64();
         core::array::from_fn(|index| Direct.read_u64(Hpa::new(at + index as u64 * 8)))
+    }
+
+    fn word(&self, frame: Mfn, index: usize) -> u64 {
+        Direct.read_u64(self.at(frame, index % ENTRIES * 8, 8))
     }
 
     fn replace(&mut self, frame: Mfn, index: usize, old: u64, new: u64) -> Result<(), u64> {

@@ -1,8 +1,10 @@
 //! What the interface keeps of a domain and of its processor.
 
 use crate::events::Channels;
+use crate::memory::Found;
 use crate::{Built, Host};
 use alloc::vec::Vec;
+use core::cell::Cell;
 use sluice_pagetypes::{Mfn, Refused, Types};
 
 /// Registers of the processor that the interface reads and changes.
@@ -133,6 +135,10 @@ pub struct Guest {
     pub(crate) traps: [Trap; 256],
     pub(crate) callbacks: [Callback; CALLBACKS],
     pub(crate) gdt: [Option<Mfn>; crate::abi::RESERVED_GDT_PAGE],
+    /// How often its descriptors may have changed, and 1.
+    pub(crate) descriptor_changes: u64,
+    /// Where the kernel's address was found last, until its page tables may have changed.
+    pub(crate) found: Cell<Option<Found>>,
     /// Where `struct vcpu_info` is: frame, offset.
     pub(crate) info: (Mfn, usize),
     /// It was moved, which holds the frame.
@@ -172,6 +178,8 @@ impl Guest {
             traps: [Trap::default(); 256],
             callbacks: [Callback::default(); CALLBACKS],
             gdt: [None; crate::abi::RESERVED_GDT_PAGE],
+            descriptor_changes: 1,
+            found: Cell::new(None),
             info: (built.shared_info, 0),
             info_moved: false,
             channels: Channels::new(),
@@ -202,6 +210,11 @@ impl Guest {
     /// Whether a floating-point instruction is to be an exception.
     pub fn is_task_switched(&self) -> bool {
         self.task_switched
+    }
+
+    /// A number that is another one, and never 0, when descriptors may have changed.
+    pub fn descriptor_changes(&self) -> u64 {
+        self.descriptor_changes
     }
 
     /// Whether the kernel runs.

@@ -15,6 +15,15 @@ pub struct Leaf {
     pub entry: Entry,
 }
 
+/// What an address of the kernel's led to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// The address in pages.
+    page: u64,
+    /// The entry of the lowest level.
+    entry: Entry,
+}
+
 /// The lowest table for an address, by the page tables from `root` on. They have been validated: what they refer to is the domain's. `None`: there is none,
 /// or the address is the hypervisor's, or none at all.
 pub fn leaf(host: &impl Host, root: Mfn, address: u64) -> Option<Leaf> {
@@ -43,9 +52,23 @@ impl Guest {
     /// Where an address of the kernel's is, for reading or for writing.
     pub(crate) fn place(&self, host: &impl Host, address: u64, write: bool) -> Result<(Mfn, usize), Error> {
         let needed = if write { Entry::PRESENT | Entry::WRITE } else { Entry::PRESENT };
-        let leaf = leaf(host, self.root, address).filter(|leaf| leaf.entry.contains(needed));
-        let frame = leaf.ok_or(Error::Fault)?.entry.frame();
-        Ok((frame, (address % PAGE) as usize))
+        let entry = match self.found.get() {
+            Some(found) if found.page == address / PAGE => found.entry,
+            _ => {
+                let entry = leaf(host, self.root, address).ok_or(Error::Fault)?.entry;
+                self.found.set(Some(Found { page: address / PAGE, entry }));
+                entry
+            }
+        };
+        if !entry.contains(needed) {
+            return Err(Error::Fault);
+        }
+        Ok((entry.frame(), (address % PAGE) as usize))
+    }
+
+    /// The kernel's page tables may be others from now on.
+    pub(crate) fn lose(&mut self) {
+        self.found.set(None);
     }
 
     /// Reads memory by an address of the kernel's.

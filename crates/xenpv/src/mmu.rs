@@ -121,6 +121,7 @@ impl Guest {
         {
             self.ready(host, entry.frame(), below)?;
         }
+        self.lose();
         let updated = self.types.update(host, table, index, value, keep);
         self.unstage(host);
         self.note(updated)
@@ -206,6 +207,7 @@ impl Guest {
             ext::NEW_BASEPTR => {
                 self.hold_root(host, frame)?;
                 let old = core::mem::replace(&mut self.root, frame);
+                self.lose();
                 host.invalidate();
                 self.types.release(host, old);
             }

@@ -115,8 +115,12 @@ bitflags! {
 pub struct Paravirtual {
     /// The interface.
     pub guest: sluice_xenpv::Guest,
-    /// Entries of the hypervisor's in its page tables of the highest level.
-    pub hole: [(usize, u64); 2],
+    /// Its registers: the general ones are where the processor's are put at an exit, the others are as of the last one.
+    pub registers: sluice_xenpv::Registers,
+    /// What its page tables are looked at with.
+    pub memory: crate::exit::paravirtual::Memory,
+    /// Code and stack segments of the kernel and of its programs, as they were loaded last.
+    pub segments: [crate::exit::paravirtual::Segments; 2],
 }
 
 /// What the run loop needs of a virtual processor, private to the processor that runs it.

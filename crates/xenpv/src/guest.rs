@@ -3,7 +3,6 @@
 use crate::events::Channels;
 use crate::memory::Found;
 use crate::{Built, Host};
-use alloc::vec::Vec;
 use core::cell::Cell;
 use sluice_pagetypes::{Mfn, Refused, Types};
 
@@ -148,8 +147,6 @@ pub struct Guest {
     pub(crate) deadline: Option<u64>,
     pub(crate) debug: [u64; 8],
     pub(crate) iopl: u8,
-    /// Tables that are held until the one above them is validated.
-    pub(crate) staged: Vec<Mfn>,
     /// The first two arguments for the rest of a call, where it answers [`crate::abi::Error::Restart`].
     pub(crate) rest: (u64, u64),
 }
@@ -186,7 +183,6 @@ impl Guest {
             deadline: None,
             debug: [0; 8],
             iopl: 0,
-            staged: Vec::new(),
             rest: (0, 0),
             layout: built,
         };

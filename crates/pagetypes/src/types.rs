@@ -205,14 +205,20 @@ impl Types {
     }
 
     /// An operation that uses tables has been done or refused, or is to be repeated: unless it is, what was held for it needs no holding any more.
-    fn finish<T>(&mut self, machine: &mut impl Machine, result: Result<T, Refused>) -> Result<T, Refused> {
+    #[inline]
+    fn finish(&mut self, machine: &mut impl Machine, result: Result<(), Refused>) -> Result<(), Refused> {
         if !self.held.is_empty() && !matches!(result, Err(Refused::Later)) {
-            for frame in core::mem::take(&mut self.held) {
-                self.put(machine, frame);
-            }
-            self.settle(machine);
+            self.let_go(machine);
         }
         result
+    }
+
+    #[cold]
+    fn let_go(&mut self, machine: &mut impl Machine) {
+        for frame in core::mem::take(&mut self.held) {
+            self.put(machine, frame);
+        }
+        self.settle(machine);
     }
 
     /// Takes lines from what is allowed; false if there are not enough.
@@ -239,6 +245,7 @@ impl Types {
         self.finish(machine, updated)
     }
 
+    #[inline]
     fn update_entry(
         &mut self,
         machine: &mut impl Machine,

@@ -2,7 +2,7 @@
 
 use crate::abi::{Error, PAGE};
 use crate::{Guest, Host};
-use sluice_pagetypes::{ENTRIES, Entry, HOLE, Mfn};
+use sluice_pagetypes::{ENTRIES, Entry, HOLE, Kind, Mfn};
 
 /// Where an address leads: the table of the lowest level, the place in it, and its entry.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +20,8 @@ pub struct Leaf {
 pub(crate) struct Found {
     /// The address in pages.
     page: u64,
-    /// The entry of the lowest level.
-    entry: Entry,
+    /// Where it is in the lowest table, and what is there.
+    leaf: Leaf,
 }
 
 /// The lowest table for an address, by the page tables from `root` on. They have been validated: what they refer to is the domain's. `None`: there is none,
@@ -53,11 +53,11 @@ impl Guest {
     pub(crate) fn place(&self, host: &impl Host, address: u64, write: bool) -> Result<(Mfn, usize), Error> {
         let needed = if write { Entry::PRESENT | Entry::WRITE } else { Entry::PRESENT };
         let entry = match self.found.get() {
-            Some(found) if found.page == address / PAGE => found.entry,
+            Some(found) if found.page == address / PAGE => found.leaf.entry,
             _ => {
-                let entry = leaf(host, self.root, address).ok_or(Error::Fault)?.entry;
-                self.found.set(Some(Found { page: address / PAGE, entry }));
-                entry
+                let leaf = leaf(host, self.root, address).ok_or(Error::Fault)?;
+                self.found.set(Some(Found { page: address / PAGE, leaf }));
+                leaf.entry
             }
         };
         if !entry.contains(needed) {
@@ -66,9 +66,18 @@ impl Guest {
         Ok((entry.frame(), (address % PAGE) as usize))
     }
 
-    /// The kernel's page tables may be others from now on.
+    /// The kernel's page tables are others from now on.
     pub(crate) fn lose(&mut self) {
         self.found.set(None);
+    }
+
+    /// An entry of a table is another one from now on. One of the lowest level is that of its own addresses only.
+    pub(crate) fn lose_entry(&mut self, table: Mfn, index: usize) {
+        let Some(Found { leaf, .. }) = self.found.get() else { return };
+        let lowest = self.types.counts(table).is_some_and(|counts| counts.kind == Kind::L1);
+        if !lowest || (leaf.table, leaf.index) == (table, index) {
+            self.lose();
+        }
     }
 
     /// Reads memory by an address of the kernel's.

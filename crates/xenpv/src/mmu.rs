@@ -104,7 +104,7 @@ impl Guest {
         value: u64,
         keep: bool,
     ) -> Result<(), Error> {
-        self.lose();
+        self.lose_entry(table, index);
         let updated = self.types.update(host, table, index, value, keep);
         self.note(updated)
     }

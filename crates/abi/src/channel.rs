@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
 /// fits, with all their counters.
@@ -194,8 +194,13 @@ mod tests {
             ShareReport { domain: name.clone(), hooked_by_register: counters(32), ..ShareReport::default() };
         let device =
             DeviceReport { name: name.clone(), shares: vec![share; MAX_DOMAINS], ..DeviceReport::default() };
-        let domain =
-            DomainReport { name, exits: counters(32), refused: counters(16), ..DomainReport::default() };
+        let domain = DomainReport {
+            name,
+            exits: counters(32),
+            refused: counters(16),
+            paravirtual: counters(48),
+            ..DomainReport::default()
+        };
         let report =
             Report { domains: vec![domain; MAX_DOMAINS], devices: vec![device; 4], ..Report::default() };
         let event = Event::Report { seq: 1, report };

@@ -1,5 +1,6 @@
 //! What the interface keeps of a domain and of its processor.
 
+use crate::counters::Counters;
 use crate::events::Channels;
 use crate::memory::Found;
 use crate::{Built, Host};
@@ -90,25 +91,6 @@ pub(crate) struct Trap {
     pub address: u64,
     /// Bits 1:0 who may come here by an instruction, bit 2 no events are delivered from there on.
     pub flags: u8,
-}
-
-/// What was asked of the interface, and what it refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Hypercalls, those in batches too.
-    pub calls: u64,
-    /// Of these, answered by an error.
-    pub errors: u64,
-    /// Page-table updates.
-    pub updates: u64,
-    /// Operations on page types that were refused: the guest tried what would have been wrong.
-    pub refused: u64,
-    /// Instructions that were emulated.
-    pub emulated: u64,
-    /// Exceptions that went to the kernel.
-    pub exceptions: u64,
-    /// Events that went to the kernel.
-    pub upcalls: u64,
 }
 
 /// A paravirtual domain of one processor.

@@ -171,6 +171,7 @@ impl Guest {
 
     fn extended(&mut self, host: &mut impl Host, cmd: u32, first: u64, second: u64) -> Result<u64, Error> {
         let frame = Mfn(first);
+        self.counters.operation(cmd);
         match cmd {
             ext::PIN_L1..=ext::PIN_L4 => {
                 let kinds = [Kind::L1, Kind::L2, Kind::L3, Kind::L4];

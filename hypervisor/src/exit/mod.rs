@@ -168,7 +168,7 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
     }
     let now = tsc::now();
     if ctx.paravirtual.is_some() {
-        paravirtual::attend(domain, ctx);
+        paravirtual::attend(domain, vcpu, ctx);
         return domain.may_run() && processor.prepare_timer(ctx.timer_deadline(now), now);
     }
     inject::sync_local_apic(domain, ctx);

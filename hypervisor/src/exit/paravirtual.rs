@@ -296,8 +296,9 @@ fn segment(selector: u16, descriptor: u64) -> Segment {
 }
 
 /// Looks at the guest's timer and console, and tells it of events.
-pub fn attend(domain: &Domain, ctx: &mut Context) {
+pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     let Some(mut state) = ctx.paravirtual.take() else { return };
+    publish(vcpu, &state.guest);
     let mut hands = Hands::new(domain, state.memory);
     let Paravirtual { guest, registers, .. } = &mut *state;
     guest.tick(&mut hands);
@@ -311,6 +312,11 @@ pub fn attend(domain: &Domain, ctx: &mut Context) {
     } else if !put {
         domain.end(EndReason::InvalidState);
     }
+}
+
+/// Reports are made without asking the guest's processor.
+fn publish(vcpu: &Vcpu, guest: &Guest) {
+    vcpu.paravirtual.publish(guest.counters.named().map(|(_, count)| count));
 }
 
 /// Handles one exit.
@@ -329,6 +335,9 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     if !valid || matches!(after, None | Some(After::End(_))) {
         // For who says what it was like at its end.
         ctx.regs = state.registers.gpr;
+    }
+    if after != Some(After::Enter) {
+        publish(vcpu, &state.guest);
     }
     ctx.paravirtual = Some(state);
     match after {

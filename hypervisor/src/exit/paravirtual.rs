@@ -336,7 +336,7 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         // For who says what it was like at its end.
         ctx.regs = state.registers.gpr;
     }
-    if after != Some(After::Enter) {
+    if !valid || after != Some(After::Enter) {
         publish(vcpu, &state.guest);
     }
     ctx.paravirtual = Some(state);

@@ -9,7 +9,7 @@
 //! - `init`: the marker was executed, the first instruction of the benchmark's own `init`
 //!   (sluice/src/bench/boot.rs).
 //!
-//! and, at the end of the machine, `end`.
+//! and, each time that a program executes another marker (daemons/sluice-processes), `mark`; at the end of the machine, `end`.
 //!
 //! Each is one line `count NAME INSTRUCTIONS VMRUNS` in QEMU's log (`-d plugin`). Instructions of the guest
 //! and of everything below it are counted alike; time that passes while the processor is halted is not.
@@ -21,7 +21,8 @@
 //! - `out`: on a machine that never executed a `VMRUN`, an `out dx, al` is about to be executed (the guest
 //!   sets its marks with it);
 //!
-//! With `within=FIRST+SIZE` (hexadecimal) every line ends with one number more: instructions at these addresses, a guest's included.
+//! With `within=FIRST+SIZE` (hexadecimal) every line ends with two numbers more: instructions at these addresses, a guest's included, and how many of
+//! them were an `iretq` or a `sysretq`: how often a hypervisor there that does without `VMRUN` let somebody go on.
 //!
 //! With any other `NAME=FIRST+SIZE` it says `fn NAME INSTRUCTIONS` each time the hypervisor's function at
 //! that address returns: what it and what it called executed.
@@ -42,6 +43,10 @@ const KERNEL: &[&[u8]] = &[&[0xfc], &[0xfa], &[0x31, 0xc0], &[0x8e, 0xd8]];
 const UNPACKED: &[&[u8]] = &[&[0x48, 0x8d, 0x25], &[0x48, 0x8d, 0x3d], &[0xb9, 0x01, 0x01, 0x00, 0xc0]];
 /// A `NOP` with "SLUI" as its displacement, which no compiler emits.
 const INIT: &[u8] = b"\x0f\x1f\x80SLUI";
+/// The same with "MARK".
+const MARK: &[u8] = b"\x0f\x1f\x80MARK";
+/// `iretq`, `sysretq`.
+const RETURNS: [&[u8]; 2] = [&[0x48, 0xcf], &[0x48, 0x0f, 0x07]];
 
 /// `out dx, al`.
 const OUT: &[u8] = &[0xee];
@@ -91,6 +96,8 @@ pub static qemu_plugin_version: c_int = 1;
 static INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
 /// Instructions at addresses within [`RANGE`].
 static WITHIN: AtomicU64 = AtomicU64::new(0);
+/// Those of them that are [`RETURNS`].
+static RETURNED: AtomicU64 = AtomicU64::new(0);
 static RANGE: OnceLock<Function> = OnceLock::new();
 static VMRUNS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_SEEN: AtomicBool = AtomicBool::new(false);
@@ -172,8 +179,12 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
         };
         let address = unsafe { qemu_plugin_insn_vaddr(instruction(index)) };
         if RANGE.get().is_some_and(|range| address.wrapping_sub(range.first) < range.size) {
-            let target = WITHIN.as_ptr().cast();
-            unsafe { qemu_plugin_register_vcpu_insn_exec_inline(instruction(index), ADD, target, 1) };
+            let mut targets = vec![&WITHIN];
+            targets.extend(RETURNS.contains(&found).then_some(&RETURNED));
+            for target in targets {
+                let target = target.as_ptr().cast();
+                unsafe { qemu_plugin_register_vcpu_insn_exec_inline(instruction(index), ADD, target, 1) };
+            }
         }
         if exits && BEHIND.iter().any(|behind| behind.load(Ordering::Relaxed) == address) {
             call(exit);
@@ -193,6 +204,8 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
             call(out);
         } else if found == INIT {
             call(init);
+        } else if found == MARK {
+            call(mark);
         } else if begins(KERNEL) {
             call(kernel);
         } else if begins(UNPACKED) {
@@ -276,6 +289,10 @@ extern "C" fn init(_: c_uint, _: *mut c_void) {
     say("init");
 }
 
+extern "C" fn mark(_: c_uint, _: *mut c_void) {
+    say("mark");
+}
+
 fn say(what: &str) {
     let instructions = INSTRUCTIONS.load(Ordering::Relaxed);
     let vmruns = VMRUNS.load(Ordering::Relaxed);
@@ -283,7 +300,8 @@ fn say(what: &str) {
         None => print(&format!("count {what} {instructions} {vmruns}\n")),
         Some(_) => {
             let within = WITHIN.load(Ordering::Relaxed);
-            print(&format!("count {what} {instructions} {vmruns} {within}\n"));
+            let returned = RETURNED.load(Ordering::Relaxed);
+            print(&format!("count {what} {instructions} {vmruns} {within} {returned}\n"));
         }
     }
 }

@@ -14,7 +14,13 @@ fn main() {
         println!("cargo::rustc-link-arg-bins={argument}");
     }
     // The hypervisor puts what a kernel is started with below 0x30000.
-    for (binary, base) in [("sluice-bare", 0x100_0000), ("sluice-bare-low", 0x3_0000)] {
+    for (binary, base, offset) in [
+        ("sluice-bare", 0x100_0000_u64, 0),
+        ("sluice-bare-low", 0x3_0000, 0),
+        // Page 0 of a paravirtual kernel is where its ELF notes say.
+        ("sluice-bare-paravirtual", 0xffff_ffff_8010_0000, 0xffff_ffff_8000_0000_u64),
+    ] {
         println!("cargo::rustc-link-arg-bin={binary}=--defsym=base={base:#x}");
+        println!("cargo::rustc-link-arg-bin={binary}=--defsym=offset={offset:#x}");
     }
 }

@@ -12,6 +12,7 @@ mod driver;
 mod iommu;
 mod kernel;
 mod null;
+mod paravirtual;
 mod partner;
 mod peer;
 mod plot;
@@ -46,7 +47,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 5] = [
+static ALL: [Benchmark; 6] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -78,6 +79,12 @@ static ALL: [Benchmark; 5] = [
                 exits, restarts, beside KVM with vhost and Xen",
         parts: &driver::PARTS,
         measure: driver::measure,
+    },
+    Benchmark {
+        name: "paravirtual",
+        about: "processes, page faults and system calls of a paravirtual guest: instructions and exits, beside native Linux and Xen",
+        parts: &paravirtual::PARTS,
+        measure: paravirtual::measure,
     },
 ];
 

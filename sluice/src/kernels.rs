@@ -34,7 +34,7 @@ pub struct Kernel {
 }
 
 /// The test kernel, linked at 16 MiB, and below 1 MiB for guests whose RAM is where it physically is.
-const BARE: [&str; 2] = ["bare", "bare-low"];
+const BARE: [&str; 3] = ["bare", "bare-low", "bare-paravirtual"];
 
 /// The names of Debian's kernels.
 pub fn debian() -> Vec<String> {

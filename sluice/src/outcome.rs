@@ -321,6 +321,7 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
         "exits_total": counted.exits.iter().map(|count| count.value).sum::<u64>(),
         "exits": counts(&counted.exits),
         "refused": counts(&counted.refused),
+        "paravirtual": counts(&counted.paravirtual),
         "interrupts": counted.interrupts,
         "io_space": crate::iommu::space_json(counted.space.as_ref()),
         "downloaded_bytes": guest.sum("download_bytes"),

@@ -17,7 +17,8 @@ pub fn summary(outcome: &Outcome) -> String {
     let empty = Report::default();
     let report = outcome.report.as_ref().unwrap_or(&empty);
     text += &guests(outcome, report);
-    text += &exits(&report.domains);
+    text += &by_name("exits by reason", &report.domains, |domain| &domain.exits);
+    text += &by_name("paravirtual", &report.domains, |domain| &domain.paravirtual);
     text += &devices(outcome, report);
     text += &iommu::summary(report);
     text += &refusals(report);
@@ -64,9 +65,12 @@ fn guests(outcome: &Outcome, report: &Report) -> String {
     format!("\n{}", table.render())
 }
 
-fn exits(domains: &[DomainReport]) -> String {
+/// The commonest of the domains' counts, and the sum of the others; of those domains that have any.
+fn by_name(heading: &str, domains: &[DomainReport], counts: fn(&DomainReport) -> &Vec<Count>) -> String {
+    let domains: Vec<&DomainReport> =
+        domains.iter().filter(|domain| counts(domain).iter().any(|count| count.value != 0)).collect();
     let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
-    for count in domains.iter().flat_map(|domain| &domain.exits) {
+    for count in domains.iter().flat_map(|domain| counts(domain)) {
         *totals.entry(&count.name).or_default() += count.value;
     }
     if totals.is_empty() {
@@ -74,12 +78,12 @@ fn exits(domains: &[DomainReport]) -> String {
     }
     let mut reasons: Vec<(&str, u64)> = totals.into_iter().collect();
     reasons.sort_by_key(|(_, total)| std::cmp::Reverse(*total));
-    let mut headings = vec!["exits by reason"];
+    let mut headings = vec![heading];
     headings.extend(domains.iter().map(|domain| domain.name.as_str()));
     let mut table = Table::new(&headings);
     for (reason, _) in reasons.iter().take(REASONS_SHOWN) {
         let mut row = vec![(*reason).to_owned()];
-        row.extend(domains.iter().map(|domain| grouped(value_of(&domain.exits, reason))));
+        row.extend(domains.iter().map(|domain| grouped(value_of(counts(domain), reason))));
         table.row(row);
     }
     let rest = &reasons[reasons.len().min(REASONS_SHOWN)..];
@@ -88,7 +92,7 @@ fn exits(domains: &[DomainReport]) -> String {
         row.extend(
             domains
                 .iter()
-                .map(|domain| grouped(rest.iter().map(|(reason, _)| value_of(&domain.exits, reason)).sum())),
+                .map(|domain| grouped(rest.iter().map(|(reason, _)| value_of(counts(domain), reason)).sum())),
         );
         table.row(row);
     }

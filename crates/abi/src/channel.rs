@@ -210,8 +210,13 @@ mod tests {
             ShareReport { domain: name.clone(), hooked_by_register: counters(32), ..ShareReport::default() };
         let device =
             DeviceReport { name: name.clone(), shares: vec![share; MAX_DOMAINS], ..DeviceReport::default() };
-        let domain =
-            DomainReport { name, exits: counters(32), refused: counters(16), ..DomainReport::default() };
+        let domain = DomainReport {
+            name,
+            exits: counters(32),
+            refused: counters(16),
+            paravirtual: counters(48),
+            ..DomainReport::default()
+        };
         let report =
             Report { domains: vec![domain; MAX_DOMAINS], devices: vec![device; 4], ..Report::default() };
         let event = Event::Report { seq: 1, report };

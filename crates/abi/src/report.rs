@@ -169,6 +169,9 @@ pub struct DomainReport {
     pub interrupts: u64,
     /// What it lends to its devices, if an IOMMU stands before one.
     pub space: Option<SpaceReport>,
+    /// What a paravirtual one asked for, as of its processor's last slice: hypercalls by name (`call.NAME`), operations on page tables (`tables.NAME`), `errors`,
+    /// `updates` of entries, `refused` operations, `emulated` instructions, `exceptions` and `upcalls` that went to its kernel.
+    pub paravirtual: Vec<Count>,
 }
 
 impl DomainReport {
@@ -178,6 +181,7 @@ impl DomainReport {
         self.interrupts = self.interrupts.saturating_add(earlier.interrupts);
         add_counts(&mut self.exits, &earlier.exits);
         add_counts(&mut self.refused, &earlier.refused);
+        add_counts(&mut self.paravirtual, &earlier.paravirtual);
     }
 }
 
@@ -330,6 +334,7 @@ mod tests {
             interrupts: 7,
             exits: vec![count("cpuid", 5), count("hlt", 1)],
             refused: vec![count("msr", u64::MAX)],
+            paravirtual: vec![count("call.iret", 4)],
             ..DomainReport::default()
         };
         let mut now = DomainReport {
@@ -344,5 +349,6 @@ mod tests {
         assert_eq!((now.state, now.run_ns, now.interrupts), (DomainState::Running, 120, 8));
         assert_eq!(now.exits, [count("io.device", 2), count("cpuid", 8), count("hlt", 1)]);
         assert_eq!(now.refused, [count("msr", u64::MAX)], "no counter begins anew");
+        assert_eq!(now.paravirtual, [count("call.iret", 4)]);
     }
 }

@@ -7,6 +7,11 @@ pub trait Machine {
     /// Reads the entries `8 * line` and following of a frame, each at once.
     fn line(&self, frame: Mfn, line: usize) -> [u64; LINE];
 
+    /// Reads one entry of a frame, at once.
+    fn word(&self, frame: Mfn, index: usize) -> u64 {
+        self.line(frame, index / LINE).get(index % LINE).copied().unwrap_or_default()
+    }
+
     /// Replaces an entry in one locked access if it is `old` still. The hardware sets bits by itself: the answer is what was found.
     ///
     /// # Errors

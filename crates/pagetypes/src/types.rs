@@ -33,6 +33,8 @@ pub enum Refused {
     NoTable,
     /// The hardware changed the entry again and again.
     Changed(Mfn),
+    /// There is more to look at than [`Types::allow`] said. What has been validated is kept for when the same is asked for again.
+    Later,
 }
 
 /// What the types say of a frame.
@@ -55,6 +57,8 @@ struct Frame {
     counts: Counts,
     /// [`Types::epoch`] when its last use ended: processors may translate by that use until the next one.
     released: u32,
+    /// Of a table: the lines that may hold present entries, a bit each. There are none in the others.
+    lines: u64,
 }
 
 /// Lines of a table.
@@ -69,7 +73,9 @@ pub struct Types {
     epoch: u32,
     /// Tables whose last use has ended, and what they refer to is counted still: their own count is 1 until it is not.
     dying: Vec<Mfn>,
-    /// How many lines of tables may be looked at before [`Self::settle`] and [`Self::prepare`] leave the rest for later.
+    /// Tables that were validated below one that is not yet, each used by that once.
+    held: Vec<Mfn>,
+    /// How many lines of tables may be looked at before the rest is left for later.
     lines: u32,
 }
 
@@ -79,8 +85,9 @@ impl Types {
         let counts = Counts { kind: Kind::Writable, uses: 0, references: 0, pinned: false, semi: false };
         let mut frames = Vec::new();
         frames.try_reserve_exact(count).ok()?;
-        frames.resize(count, Frame { counts, released: 0 });
-        Some(Self { first: first.0, frames, epoch: 1, dying: Vec::new(), lines: u32::MAX })
+        frames.resize(count, Frame { counts, released: 0, lines: 0 });
+        let (dying, held) = (Vec::new(), Vec::new());
+        Some(Self { first: first.0, frames, epoch: 1, dying, held, lines: u32::MAX })
     }
 
     /// Takes a frame that nobody uses for the hypervisor. Devices must not reach it.
@@ -123,7 +130,8 @@ impl Types {
         if self.own(frame)?.counts.pinned {
             return Err(Refused::Pinned(frame));
         }
-        self.get(machine, frame, kind)?;
+        let used = self.get(machine, frame, kind);
+        self.finish(machine, used)?;
         self.own(frame)?.counts.pinned = true;
         Ok(())
     }
@@ -147,7 +155,8 @@ impl Types {
     /// # Errors
     /// Says what is wrong.
     pub fn hold_root(&mut self, machine: &mut impl Machine, frame: Mfn) -> Result<(), Refused> {
-        self.get(machine, frame, Kind::L4)
+        let used = self.get(machine, frame, Kind::L4);
+        self.finish(machine, used)
     }
 
     /// A processor is about to use a frame as a part of its descriptor table. It stays one until [`Self::release`].
@@ -172,8 +181,8 @@ impl Types {
         self.settle(machine);
     }
 
-    /// From now on so many lines of tables are looked at before the rest waits: until then there is no bound. A table has
-    /// [`ENTRIES`] / [`LINE`] of them.
+    /// From now on so many lines of tables are looked at before the rest waits ([`Refused::Later`]): until then there is no bound. A table has
+    /// [`ENTRIES`] / [`LINE`] of them. With those of four tables every piece gets further.
     pub fn allow(&mut self, lines: u32) {
         self.lines = lines;
     }
@@ -195,41 +204,21 @@ impl Types {
         true
     }
 
-    /// Validates what is below a table that is to become one, from the lowest level up, and holds it: what is in `held` is to be released when the
-    /// table has been validated, which then looks at that one table only. Returns false if there is more to do than is allowed now. What
-    /// is wrong is left for the validation to say.
-    pub fn prepare(
-        &mut self,
-        machine: &mut impl Machine,
-        frame: Mfn,
-        kind: Kind,
-        held: &mut Vec<Mfn>,
-    ) -> bool {
-        if !kind.is_table() || self.counts(frame).is_none_or(|counts| counts.uses > 0) {
-            return true;
+    /// An operation that uses tables has been done or refused, or is to be repeated: unless it is, what was held for it needs no holding any more.
+    #[inline]
+    fn finish(&mut self, machine: &mut impl Machine, result: Result<(), Refused>) -> Result<(), Refused> {
+        if !self.held.is_empty() && !matches!(result, Err(Refused::Later)) {
+            self.let_go(machine);
         }
-        if let Some(below) = kind.below() {
-            for line in 0..ENTRIES / LINE {
-                if !self.spend(1) {
-                    return false;
-                }
-                for (index, word) in (line * LINE..).zip(machine.line(frame, line)) {
-                    let entry = Entry::from_bits_retain(word);
-                    let counts =
-                        entry.contains(Entry::PRESENT) && !(kind == Kind::L4 && HOLE.contains(&index));
-                    if counts && !self.prepare(machine, entry.frame(), below, held) {
-                        return false;
-                    }
-                }
-            }
+        result
+    }
+
+    #[cold]
+    fn let_go(&mut self, machine: &mut impl Machine) {
+        for frame in core::mem::take(&mut self.held) {
+            self.put(machine, frame);
         }
-        if !self.spend(TABLE) {
-            return false;
-        }
-        if held.try_reserve(1).is_ok() && self.get(machine, frame, kind).is_ok() {
-            held.push(frame);
-        }
-        true
+        self.settle(machine);
     }
 
     /// Takes lines from what is allowed; false if there are not enough.
@@ -252,6 +241,19 @@ impl Types {
         value: u64,
         keep: bool,
     ) -> Result<(), Refused> {
+        let updated = self.update_entry(machine, table, index, value, keep);
+        self.finish(machine, updated)
+    }
+
+    #[inline]
+    fn update_entry(
+        &mut self,
+        machine: &mut impl Machine,
+        table: Mfn,
+        index: usize,
+        value: u64,
+        keep: bool,
+    ) -> Result<(), Refused> {
         let index = index % ENTRIES;
         let Counts { kind, uses, .. } = self.own(table)?.counts;
         if !kind.is_table() || uses == 0 {
@@ -261,13 +263,16 @@ impl Types {
             return Err(Refused::Reserved(table));
         }
         let wanted = Entry::from_bits_retain(value).adjusted(kind).ok_or(Refused::Bad(table, index))?;
-        let mut old = Entry::from_bits_retain(word(machine, table, index));
+        let mut old = Entry::from_bits_retain(machine.word(table, index));
         // The hardware sets two bits of an entry and clears none.
         for _ in 0..4 {
             let new = if keep { wanted | old & Entry::HARDWARE } else { wanted };
             let replaces = !same_target(kind, old, new);
             if replaces {
                 self.get_entry(machine, kind, new)?;
+                if new.contains(Entry::PRESENT) {
+                    self.own(table)?.lines |= 1 << (index / LINE);
+                }
             }
             match machine.replace(table, index, old.bits(), new.bits()) {
                 Ok(()) => {
@@ -363,6 +368,10 @@ impl Types {
             return Err(Refused::InUse(frame, from));
         }
         let change = from.change(kind, state.counts.semi).ok_or(Refused::NotOwn(frame))?;
+        if state.counts.uses == 0 && kind.is_table() && !self.spend(TABLE) {
+            return Err(Refused::Later);
+        }
+        let state = self.own(frame)?;
         state.count(frame)?;
         state.counts.uses += 1;
         if state.counts.uses > 1 {
@@ -386,9 +395,11 @@ impl Types {
             Kind::Descriptors => validate_descriptors(machine, frame),
             _ => self.validate_table(machine, frame, kind),
         };
-        validated.inspect_err(|_| {
+        validated.inspect_err(|refused| {
             self.end_use(frame);
-            self.settle(machine);
+            if *refused != Refused::Later {
+                self.settle(machine);
+            }
         })
     }
 
@@ -418,18 +429,23 @@ impl Types {
 
     /// Validates every entry of a table, and counts what it refers to. Lines without entries cost one look.
     fn validate_table(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind) -> Result<(), Refused> {
+        self.own(table)?.lines = 0;
         for line in 0..ENTRIES / LINE {
             let words = machine.line(table, line);
-            if words == [0; LINE] {
+            if is_empty(words) {
                 continue;
             }
+            self.own(table)?.lines |= 1 << line;
             for (index, found) in (line * LINE..).zip(words) {
                 if kind == Kind::L4 && HOLE.contains(&index) {
                     continue;
                 }
                 let admitted = self.admit(machine, table, kind, index, found);
                 if let Err(refused) = admitted {
-                    self.put_entries(machine, table, kind, index);
+                    match refused {
+                        Refused::Later => self.hold_entries(machine, table, kind, index),
+                        _ => self.put_entries(machine, table, kind, index),
+                    }
                     return Err(refused);
                 }
             }
@@ -461,15 +477,30 @@ impl Types {
 
     /// Ends what the first entries of a table count.
     fn put_entries(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind, end: usize) {
-        for line in 0..end.div_ceil(LINE) {
-            let words = machine.line(table, line);
-            if words == [0; LINE] {
-                continue;
-            }
-            for (index, word) in (line * LINE..end).zip(words) {
+        let Ok(mut lines) = self.own(table).map(|state| state.lines) else { return };
+        while lines != 0 {
+            let line = lines.trailing_zeros() as usize;
+            lines &= lines - 1;
+            for (index, word) in (line * LINE..end).zip(machine.line(table, line)) {
                 if kind != Kind::L4 || !HOLE.contains(&index) {
                     self.put_entry(machine, kind, Entry::from_bits_retain(word));
                 }
+            }
+        }
+    }
+
+    /// Ends what the first entries of a table count, but keeps tables that are used by nothing else.
+    fn hold_entries(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind, end: usize) {
+        for index in 0..end {
+            let entry = Entry::from_bits_retain(machine.word(table, index));
+            if !entry.contains(Entry::PRESENT) || kind == Kind::L4 && HOLE.contains(&index) {
+                continue;
+            }
+            let last = self.counts(entry.frame()).is_some_and(|counts| counts.uses == 1);
+            if last && self.held.try_reserve(1).is_ok() {
+                self.held.push(entry.frame());
+            } else {
+                self.put_entry(machine, kind, entry);
             }
         }
     }
@@ -543,13 +574,14 @@ fn validate_descriptors(machine: &mut impl Machine, frame: Mfn) -> Result<(), Re
     Ok(())
 }
 
-fn word(machine: &impl Machine, frame: Mfn, index: usize) -> u64 {
-    machine.line(frame, index / LINE).get(index % LINE).copied().unwrap_or_default()
+/// Whether a line of entries holds nothing. A comparison of arrays would be a call.
+fn is_empty(words: [u64; LINE]) -> bool {
+    words.into_iter().fold(0, |all, word| all | word) == 0
 }
 
 /// Writes a word that software or hardware may change meanwhile.
 fn store(machine: &mut impl Machine, frame: Mfn, index: usize, value: u64) -> Result<(), Refused> {
-    let mut old = word(machine, frame, index);
+    let mut old = machine.word(frame, index);
     for _ in 0..64 {
         match machine.replace(frame, index, old, value) {
             Ok(()) => return Ok(()),
@@ -623,27 +655,29 @@ mod tests {
     #[test]
     fn a_tree_is_validated_and_forgotten_in_pieces() {
         const LEAVES: u64 = 20;
-        /// A piece goes down the three upper tables again, and finishes at least one more.
+        /// A piece goes down the three upper tables again, and finishes one more at least.
         const PIECE: u32 = 4 * TABLE;
         let (mut types, mut machine) = tree(LEAVES);
-        let (mut held, mut pieces) = (Vec::new(), 0);
+        let mut pieces = 0;
         loop {
             types.allow(PIECE);
             machine.lines.set(0);
-            let done = types.prepare(&mut machine, Mfn(1), Kind::L4, &mut held);
-            assert!(machine.lines.get() <= PIECE, "{} lines in one piece", machine.lines.get());
-            if done {
+            let pinned = types.pin(&mut machine, Mfn(1), Kind::L4);
+            // What is left for later is looked at once more, down to where it was left.
+            assert!(
+                machine.lines.get() <= PIECE + 3 * ENTRIES as u32,
+                "{} lines in one piece",
+                machine.lines.get()
+            );
+            if pinned.is_ok() {
                 break;
             }
+            assert_eq!(pinned, Err(Refused::Later));
+            assert!(types.held.len() > pieces, "every piece gets further");
             pieces += 1;
         }
         assert!((5..100).contains(&pieces), "{pieces} pieces");
-        machine.lines.set(0);
-        types.pin(&mut machine, Mfn(1), Kind::L4).unwrap();
-        assert!(machine.lines.get() <= TABLE, "what is below is known already");
-        for frame in held {
-            types.release(&mut machine, frame);
-        }
+        assert!(types.held.is_empty());
         let (mut once, mut same) = tree(LEAVES);
         once.pin(&mut same, Mfn(1), Kind::L4).unwrap();
         let counts = |types: &Types| types.frames().collect::<Vec<_>>();

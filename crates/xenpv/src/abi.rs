@@ -89,6 +89,7 @@ impl From<Refused> for Error {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Changed(_) | Refused::TooMany(_) => Self::Busy,
+            Refused::Later => Self::Restart,
             Refused::NotOwn(_)
             | Refused::InUse(..)
             | Refused::Bad(..)

@@ -63,7 +63,7 @@ impl Guest {
         let number = registers.gpr[gpr::RAX];
         let [_, _, rdx, _, _, _, rsi, rdi, r8, _, r10, ..] = registers.gpr;
         if number == call::IRET {
-            self.counters.calls += 1;
+            self.counters.call(number);
             let result = self.iret(host, registers);
             return result.unwrap_or(After::End(End::Lost));
         }
@@ -99,7 +99,7 @@ impl Guest {
         number: u64,
         arguments: [u64; 5],
     ) -> Answer {
-        self.counters.calls += 1;
+        self.counters.call(number);
         let [first, second, third, fourth, _] = arguments;
         let result = match number {
             call::SET_TRAP_TABLE => self.set_trap_table(host, first),

@@ -1,8 +1,10 @@
 //! What the interface keeps of a domain and of its processor.
 
+use crate::counters::Counters;
 use crate::events::Channels;
+use crate::memory::Found;
 use crate::{Built, Host};
-use alloc::vec::Vec;
+use core::cell::Cell;
 use sluice_pagetypes::{Mfn, Refused, Types};
 
 /// Registers of the processor that the interface reads and changes.
@@ -91,25 +93,6 @@ pub(crate) struct Trap {
     pub flags: u8,
 }
 
-/// What was asked of the interface, and what it refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Hypercalls, those in batches too.
-    pub calls: u64,
-    /// Of these, answered by an error.
-    pub errors: u64,
-    /// Page-table updates.
-    pub updates: u64,
-    /// Operations on page types that were refused: the guest tried what would have been wrong.
-    pub refused: u64,
-    /// Instructions that were emulated.
-    pub emulated: u64,
-    /// Exceptions that went to the kernel.
-    pub exceptions: u64,
-    /// Events that went to the kernel.
-    pub upcalls: u64,
-}
-
 /// A paravirtual domain of one processor.
 pub struct Guest {
     /// What its frames are used as.
@@ -133,6 +116,10 @@ pub struct Guest {
     pub(crate) traps: [Trap; 256],
     pub(crate) callbacks: [Callback; CALLBACKS],
     pub(crate) gdt: [Option<Mfn>; crate::abi::RESERVED_GDT_PAGE],
+    /// How often its descriptors may have changed, and 1.
+    pub(crate) descriptor_changes: u64,
+    /// Where the kernel's address was found last, until its page tables may have changed.
+    pub(crate) found: Cell<Option<Found>>,
     /// Where `struct vcpu_info` is: frame, offset.
     pub(crate) info: (Mfn, usize),
     /// It was moved, which holds the frame.
@@ -142,8 +129,6 @@ pub struct Guest {
     pub(crate) deadline: Option<u64>,
     pub(crate) debug: [u64; 8],
     pub(crate) iopl: u8,
-    /// Tables that are held until the one above them is validated.
-    pub(crate) staged: Vec<Mfn>,
     /// The first two arguments for the rest of a call, where it answers [`crate::abi::Error::Restart`].
     pub(crate) rest: (u64, u64),
 }
@@ -172,13 +157,14 @@ impl Guest {
             traps: [Trap::default(); 256],
             callbacks: [Callback::default(); CALLBACKS],
             gdt: [None; crate::abi::RESERVED_GDT_PAGE],
+            descriptor_changes: 1,
+            found: Cell::new(None),
             info: (built.shared_info, 0),
             info_moved: false,
             channels: Channels::new(),
             deadline: None,
             debug: [0; 8],
             iopl: 0,
-            staged: Vec::new(),
             rest: (0, 0),
             layout: built,
         };
@@ -202,6 +188,11 @@ impl Guest {
     /// Whether a floating-point instruction is to be an exception.
     pub fn is_task_switched(&self) -> bool {
         self.task_switched
+    }
+
+    /// A number that is another one, and never 0, when descriptors may have changed.
+    pub fn descriptor_changes(&self) -> u64 {
+        self.descriptor_changes
     }
 
     /// Whether the kernel runs.

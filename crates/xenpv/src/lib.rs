@@ -26,6 +26,7 @@ mod bounce;
 pub mod build;
 mod calls;
 mod console;
+mod counters;
 mod cpuid;
 mod emulate;
 mod events;
@@ -40,6 +41,7 @@ mod tables;
 mod tests;
 
 pub use build::{Built, Image, Layout};
+pub use counters::{COUNTS, Counters};
 pub use emulate::PAT;
-pub use guest::{After, Counters, End, Guest, Registers};
+pub use guest::{After, End, Guest, Registers};
 pub use host::Host;

@@ -2,7 +2,7 @@
 
 use crate::abi::{Error, PAGE};
 use crate::{Guest, Host};
-use sluice_pagetypes::{ENTRIES, Entry, HOLE, LINE, Mfn};
+use sluice_pagetypes::{ENTRIES, Entry, HOLE, Kind, Mfn};
 
 /// Where an address leads: the table of the lowest level, the place in it, and its entry.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,15 @@ pub struct Leaf {
     pub index: usize,
     /// The entry.
     pub entry: Entry,
+}
+
+/// What an address of the kernel's led to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// The address in pages.
+    page: u64,
+    /// Where it is in the lowest table, and what is there.
+    leaf: Leaf,
 }
 
 /// The lowest table for an address, by the page tables from `root` on. They have been validated: what they refer to is the domain's. `None`: there is none,
@@ -36,18 +45,39 @@ pub fn leaf(host: &impl Host, root: Mfn, address: u64) -> Option<Leaf> {
 
 /// An entry of a table.
 pub fn entry(host: &impl Host, table: Mfn, index: usize) -> Entry {
-    let index = index % ENTRIES;
-    let word = host.line(table, index / LINE).get(index % LINE).copied();
-    Entry::from_bits_retain(word.unwrap_or_default())
+    Entry::from_bits_retain(host.word(table, index % ENTRIES))
 }
 
 impl Guest {
     /// Where an address of the kernel's is, for reading or for writing.
     pub(crate) fn place(&self, host: &impl Host, address: u64, write: bool) -> Result<(Mfn, usize), Error> {
         let needed = if write { Entry::PRESENT | Entry::WRITE } else { Entry::PRESENT };
-        let leaf = leaf(host, self.root, address).filter(|leaf| leaf.entry.contains(needed));
-        let frame = leaf.ok_or(Error::Fault)?.entry.frame();
-        Ok((frame, (address % PAGE) as usize))
+        let entry = match self.found.get() {
+            Some(found) if found.page == address / PAGE => found.leaf.entry,
+            _ => {
+                let leaf = leaf(host, self.root, address).ok_or(Error::Fault)?;
+                self.found.set(Some(Found { page: address / PAGE, leaf }));
+                leaf.entry
+            }
+        };
+        if !entry.contains(needed) {
+            return Err(Error::Fault);
+        }
+        Ok((entry.frame(), (address % PAGE) as usize))
+    }
+
+    /// The kernel's page tables are others from now on.
+    pub(crate) fn lose(&mut self) {
+        self.found.set(None);
+    }
+
+    /// An entry of a table is another one from now on. One of the lowest level is that of its own addresses only.
+    pub(crate) fn lose_entry(&mut self, table: Mfn, index: usize) {
+        let Some(Found { leaf, .. }) = self.found.get() else { return };
+        let lowest = self.types.counts(table).is_some_and(|counts| counts.kind == Kind::L1);
+        if !lowest || (leaf.table, leaf.index) == (table, index) {
+            self.lose();
+        }
     }
 
     /// Reads memory by an address of the kernel's.
@@ -83,6 +113,11 @@ impl Guest {
     /// Reads consecutive words.
     pub(crate) fn words<const N: usize>(&self, host: &impl Host, address: u64) -> Result<[u64; N], Error> {
         let mut words = [0; N];
+        if address.is_multiple_of(8) && address % PAGE + 8 * N as u64 <= PAGE {
+            let (frame, offset) = self.place(host, address, false)?;
+            (offset / 8..).zip(&mut words).for_each(|(index, word)| *word = host.word(frame, index));
+            return Ok(words);
+        }
         let mut bytes = [[0; 8]; N];
         self.copy_in(host, address, bytes.as_flattened_mut())?;
         words.iter_mut().zip(bytes).for_each(|(word, bytes)| *word = u64::from_le_bytes(bytes));
@@ -108,7 +143,5 @@ pub fn word(host: &impl Host, frame: Mfn, offset: usize) -> u64 {
 
 /// Reads a byte of a frame.
 pub fn byte(host: &impl Host, frame: Mfn, offset: usize) -> u8 {
-    let mut bytes = [0];
-    host.read(frame, offset, &mut bytes);
-    bytes[0]
+    host.word(frame, offset / 8).to_le_bytes().get(offset % 8).copied().unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 use crate::abi::{Error, MAX_BATCH, PREEMPTED};
 use crate::memory::leaf;
 use crate::{Guest, Host};
-use sluice_pagetypes::{Entry, Kind, Mfn, Refused};
+use sluice_pagetypes::{Kind, Mfn, Refused};
 
 /// DOMID_SELF; a batch may name it, and nobody else.
 const SELF: u64 = 0x7ff0;
@@ -32,6 +32,9 @@ impl Guest {
     /// Remembers what was refused.
     pub(crate) fn note<T>(&mut self, result: Result<T, Refused>) -> Result<T, Error> {
         result.map_err(|refused| {
+            if refused == Refused::Later {
+                return Error::Restart;
+            }
             self.counters.refused += 1;
             self.last_refused = Some(refused);
             refused.into()
@@ -92,19 +95,6 @@ impl Guest {
         }
     }
 
-    /// Validates what is below a table that is to become one, as far as one exit may.
-    fn ready(&mut self, host: &mut impl Host, frame: Mfn, kind: Kind) -> Result<(), Error> {
-        let ready = self.types.prepare(host, frame, kind, &mut self.staged);
-        if ready { Ok(()) } else { Err(Error::Restart) }
-    }
-
-    /// What was held for an operation that has been done, or refused.
-    fn unstage(&mut self, host: &mut impl Host) {
-        for frame in core::mem::take(&mut self.staged) {
-            self.types.release(host, frame);
-        }
-    }
-
     /// Writes an entry of a page table, or memory.
     pub(crate) fn write_entry(
         &mut self,
@@ -114,15 +104,8 @@ impl Guest {
         value: u64,
         keep: bool,
     ) -> Result<(), Error> {
-        let counts = self.types.counts(table).filter(|counts| counts.uses > 0);
-        let entry = Entry::from_bits_retain(value);
-        if let Some(below) = counts.and_then(|counts| counts.kind.below())
-            && entry.contains(Entry::PRESENT)
-        {
-            self.ready(host, entry.frame(), below)?;
-        }
+        self.lose_entry(table, index);
         let updated = self.types.update(host, table, index, value, keep);
-        self.unstage(host);
         self.note(updated)
     }
 
@@ -182,21 +165,18 @@ impl Guest {
     }
 
     fn hold_root(&mut self, host: &mut impl Host, frame: Mfn) -> Result<(), Error> {
-        self.ready(host, frame, Kind::L4)?;
         let held = self.types.hold_root(host, frame);
-        self.unstage(host);
         self.note(held)
     }
 
     fn extended(&mut self, host: &mut impl Host, cmd: u32, first: u64, second: u64) -> Result<u64, Error> {
         let frame = Mfn(first);
+        self.counters.operation(cmd);
         match cmd {
             ext::PIN_L1..=ext::PIN_L4 => {
                 let kinds = [Kind::L1, Kind::L2, Kind::L3, Kind::L4];
                 let kind = kinds.get(cmd as usize).copied().ok_or(Error::Invalid)?;
-                self.ready(host, frame, kind)?;
                 let pinned = self.types.pin(host, frame, kind);
-                self.unstage(host);
                 self.note(pinned)?;
             }
             ext::UNPIN => {
@@ -206,6 +186,7 @@ impl Guest {
             ext::NEW_BASEPTR => {
                 self.hold_root(host, frame)?;
                 let old = core::mem::replace(&mut self.root, frame);
+                self.lose();
                 host.invalidate();
                 self.types.release(host, old);
             }

@@ -49,6 +49,7 @@ impl Guest {
         }
         if result.is_ok() {
             core::mem::swap(&mut self.gdt, &mut new);
+            self.descriptor_changes += 1;
             for (page, frame) in self.gdt.iter().enumerate() {
                 self.layout.show_gdt(host, page, *frame);
             }
@@ -73,6 +74,7 @@ impl Guest {
         }
         let index = (at % PAGE / 8) as usize;
         let written = self.types.write_descriptor(host, Mfn(at / PAGE), index, value);
+        self.descriptor_changes += 1;
         self.note(written)?;
         Ok(0)
     }

@@ -235,6 +235,77 @@ fn a_page_table_is_never_writable_however_it_is_asked_for() {
     model::check(&guest, &machine);
 }
 
+#[test]
+fn an_address_leads_where_the_page_tables_say_now() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let (first, address) = spare(700);
+    let (second, other) = spare(701);
+    let (_, list) = spare(702);
+    let word = |guest: &Guest, machine: &Machinery| guest.words::<1>(machine, address).map(|[word]| word);
+    poke(&guest, &mut machine, address, &[1]);
+    poke(&guest, &mut machine, other, &[2]);
+    assert_eq!(word(&guest, &machine), Ok(1));
+    // By an update of an entry.
+    let entry = Entry::new(second, Entry::PRESENT).bits();
+    assert_eq!(
+        ask(&mut guest, &mut machine, &mut registers, call::UPDATE_VA_MAPPING, [address, entry, 2, 0]),
+        0
+    );
+    assert_eq!(word(&guest, &machine), Ok(2));
+    assert!(guest.copy_out(&mut machine, address, &[0]).is_err(), "it is not writable any more");
+    // Of one above it.
+    let directory = [39, 30].iter().fold(guest.root, |table, shift| {
+        crate::memory::entry(&machine, table, address as usize >> shift & 511).frame()
+    });
+    let index = address >> 21 & 511;
+    let old = machine.word(directory, index as usize);
+    poke(&guest, &mut machine, list, &[directory.0 * 4096 + index * 8, 0]);
+    assert_eq!(word(&guest, &machine), Ok(2));
+    // The list is below the same entry: it is not found for the next call.
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::MMU_UPDATE, [list, 1, 0, SELF]), 0);
+    assert_eq!(word(&guest, &machine), Err(Error::Fault));
+    assert_ne!(old, 0);
+    assert_eq!(machine.word(first, 0), 1);
+    model::check(&guest, &machine);
+}
+
+#[test]
+fn another_root_is_another_place_for_the_same_address() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    // A root that has nothing but its list of frames in common with the first one.
+    let (root, address) = spare(700);
+    let (_, list) = spare(701);
+    let entry = Entry::new(root, Entry::PRESENT).bits();
+    assert_eq!(
+        ask(&mut guest, &mut machine, &mut registers, call::UPDATE_VA_MAPPING, [address, entry, 2, 0]),
+        0
+    );
+    poke(&guest, &mut machine, list, &[5, root.0, 0]);
+    assert!(guest.words::<1>(&machine, list).is_ok());
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::MMUEXT_OP, [list, 1, 0, SELF]), 0);
+    assert_eq!(guest.words::<1>(&machine, list), Err(Error::Fault));
+}
+
+#[test]
+fn who_keeps_segments_is_told_when_descriptors_may_be_others() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let (frame, address) = spare(700);
+    let (_, list) = spare(701);
+    let before = guest.descriptor_changes();
+    assert_ne!(before, 0);
+    let entry = Entry::new(frame, Entry::PRESENT).bits();
+    ask(&mut guest, &mut machine, &mut registers, call::UPDATE_VA_MAPPING, [address, entry, 2, 0]);
+    assert_eq!(guest.descriptor_changes(), before);
+    poke(&guest, &mut machine, list, &[frame.0]);
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::SET_GDT, [list, 512, 0, 0]), 0);
+    let table = guest.descriptor_changes();
+    let at = frame.0 * 4096 + 8;
+    let code = 0x00af_fb00_0000_ffff;
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::UPDATE_DESCRIPTOR, [at, code, 0, 0]), 0);
+    assert_eq!(guest.descriptor(&machine, 8), Some(code));
+    assert!(before < table && table < guest.descriptor_changes());
+}
+
 /// Tables that nobody can write: a tree with so many of the lowest level, from page 700 on. Returns its root.
 fn tree(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers, leaves: u64) -> Mfn {
     let refer = |machine: &mut Machinery, table: u64, index: u64, to: u64| {

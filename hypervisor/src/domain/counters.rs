@@ -95,6 +95,8 @@ pub struct Counters<const N: usize>([AtomicU64; N]);
 
 /// One per virtual processor.
 pub type ExitCounters = Counters<{ Exit::NAMES.len() }>;
+/// One per virtual processor: what a paravirtual guest asked for.
+pub type ParavirtualCounters = Counters<{ sluice_xenpv::COUNTS }>;
 /// One per virtual processor.
 pub type RefusalCounters = Counters<{ Refusal::NAMES.len() }>;
 
@@ -110,6 +112,11 @@ impl<const N: usize> Counters<N> {
         if let Some(counter) = self.0.get(which) {
             counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
+    }
+
+    /// Takes over what was counted elsewhere. Only the processor that runs the owner may call it.
+    pub fn publish(&self, values: impl IntoIterator<Item = u64>) {
+        self.0.iter().zip(values).for_each(|(counter, value)| counter.store(value, Ordering::Relaxed));
     }
 
     /// Adds these counters to `sums`.

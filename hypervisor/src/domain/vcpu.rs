@@ -3,7 +3,7 @@
 //! What other processors may touch is in [`Vcpu`] (atomics only); what only the physical processor
 //! that runs it touches is in [`Context`], behind a lock that is held for a whole slice.
 
-use super::counters::{ExitCounters, Refusal, RefusalCounters};
+use super::counters::{ExitCounters, ParavirtualCounters, Refusal, RefusalCounters};
 use crate::cpu::fpu::FpuState;
 use crate::svm::VmcbPage;
 use crate::sync::{Rank, SpinLock};
@@ -115,8 +115,12 @@ bitflags! {
 pub struct Paravirtual {
     /// The interface.
     pub guest: sluice_xenpv::Guest,
-    /// Entries of the hypervisor's in its page tables of the highest level.
-    pub hole: [(usize, u64); 2],
+    /// Its registers: the general ones are where the processor's are put at an exit, the others are as of the last one.
+    pub registers: sluice_xenpv::Registers,
+    /// What its page tables are looked at with.
+    pub memory: crate::exit::paravirtual::Memory,
+    /// Code and stack segments of the kernel and of its programs, as they were loaded last.
+    pub segments: [crate::exit::paravirtual::Segments; 2],
 }
 
 /// What the run loop needs of a virtual processor, private to the processor that runs it.
@@ -242,6 +246,8 @@ pub struct Vcpu {
     pub exits: ExitCounters,
     /// Refusals by kind.
     pub refusals: RefusalCounters,
+    /// What a paravirtual guest asked for, as of the last time that it was published.
+    pub paravirtual: ParavirtualCounters,
     /// Interrupts injected.
     pub interrupts: AtomicU64,
     /// TSC ticks spent in slices: a [`Stopwatch`], which its home alone writes.
@@ -271,6 +277,7 @@ impl Vcpu {
             context: SpinLock::new(Rank::Context, context),
             exits: ExitCounters::new(),
             refusals: RefusalCounters::new(),
+            paravirtual: ParavirtualCounters::new(),
             interrupts: AtomicU64::new(0),
             ran: AtomicU64::new(0),
             events: AtomicU32::new(0),

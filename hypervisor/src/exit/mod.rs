@@ -102,9 +102,14 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
         }
         #[cfg(feature = "check-flushes")]
         flushes::check(processor.translations(), domain, vcpu, ctx);
+        let at = ctx.vmcb.address();
+        let registers = match &mut ctx.paravirtual {
+            Some(state) => &mut state.registers.gpr,
+            None => &mut ctx.regs,
+        };
         // SAFETY: `initialize` pointed the block at this domain's nested tables and permission maps,
         // which live as long as the domain; SVM is enabled on every processor that runs guests.
-        unsafe { svm::enter(processor.host(), &mut ctx.regs, ctx.vmcb.address()) };
+        unsafe { svm::enter(processor.host(), registers, at) };
         vcpu.in_guest.store(false, Ordering::Release);
         flow = dispatch(domain, vcpu, ctx, processor);
         if flow == Flow::Leave {
@@ -163,7 +168,7 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
     }
     let now = tsc::now();
     if ctx.paravirtual.is_some() {
-        paravirtual::attend(domain, ctx);
+        paravirtual::attend(domain, vcpu, ctx);
         return domain.may_run() && processor.prepare_timer(ctx.timer_deadline(now), now);
     }
     inject::sync_local_apic(domain, ctx);

@@ -55,31 +55,63 @@ const STAR: u64 = 0xe008 << 32;
 /// RFLAGS that SYSCALL clears: TF, IF, DF, NT, AC.
 const SFMASK: u64 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 14 | 1 << 18;
 
+/// A domain's memory, and what the hypervisor has in its page tables.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    /// The domain's frames, which are one run: the first one, and how many.
+    run: (u64, u64),
+    /// Entries of the hypervisor's in page tables of the highest level.
+    hole: [(usize, u64); 2],
+}
+
+impl Memory {
+    fn new(domain: &Domain, hole: [(usize, u64); 2]) -> Self {
+        let run = match domain.extents() {
+            [extent] => (extent.hpa.as_u64() / PAGE_SIZE, extent.len / PAGE_SIZE),
+            // None of it is the domain's.
+            _ => (0, 0),
+        };
+        Self { run, hole }
+    }
+}
+
+/// Segments that were found for selectors. The guest changes its descriptors by hypercalls only.
+#[derive(Clone, Copy, Default)]
+pub struct Segments {
+    /// [`Guest::descriptor_changes`] when they were found. 0: none were.
+    changes: u64,
+    code: Segment,
+    stack: Segment,
+}
+
 /// The machine behind a guest's interface.
 struct Hands<'a> {
     domain: &'a Domain,
-    hole: [(usize, u64); 2],
+    memory: Memory,
     /// Translations are to be forgotten before the guest goes on.
     flush: bool,
 }
 
 impl<'a> Hands<'a> {
-    fn new(domain: &'a Domain, hole: [(usize, u64); 2]) -> Self {
-        Self { domain, hole, flush: false }
+    fn new(domain: &'a Domain, memory: Memory) -> Self {
+        Self { domain, memory, flush: false }
+    }
+
+    #[cold]
+    fn fail(&self, frame: Mfn, offset: usize, len: usize) -> ! {
+        let name = self.domain.name();
+        panic!("fault of the hypervisor: {len} bytes at {offset} of {frame} are not of domain {name}");
     }
 
     /// The address of a byte of a frame, which is checked against the domain's memory whatever the types say of it.
+    #[inline]
     fn at(&self, frame: Mfn, offset: usize, len: usize) -> Hpa {
-        let start = frame.0.checked_mul(PAGE_SIZE).map(Hpa::new);
-        let own = start.filter(|start| self.domain.extents().iter().any(|extent| extent.contains(*start)));
-        assert!(
-            offset + len <= PAGE_SIZE as usize,
-            "fault of the hypervisor: {len} bytes at {offset} of a frame"
-        );
-        match own {
-            Some(start) => Hpa::new(start.as_u64() + offset as u64),
-            None => panic!("fault of the hypervisor: {frame} is not of domain {}", self.domain.name()),
+        let (first, count) = self.memory.run;
+        let own = frame.0.wrapping_sub(first) < count;
+        if !own || offset + len > PAGE_SIZE as usize {
+            self.fail(frame, offset, len);
         }
+        Hpa::new(frame.0 * PAGE_SIZE + offset as u64)
     }
 }
 
@@ -89,6 +121,10 @@ impl Machine for Hands<'_> {
         core::array::from_fn(|index| Direct.read_u64(Hpa::new(at + index as u64 * 8)))
     }
 
+    fn word(&self, frame: Mfn, index: usize) -> u64 {
+        Direct.read_u64(self.at(frame, index % ENTRIES * 8, 8))
+    }
+
     fn replace(&mut self, frame: Mfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
         let at = self.at(frame, index % ENTRIES * 8, 8);
         if Direct.replace_u64(at, old, new) { Ok(()) } else { Err(Direct.read_u64(at)) }
@@ -96,7 +132,7 @@ impl Machine for Hands<'_> {
 
     fn fill_hole(&mut self, frame: Mfn) {
         for index in HOLE {
-            let entry = self.hole.iter().find(|(place, _)| *place == index);
+            let entry = self.memory.hole.iter().find(|(place, _)| *place == index);
             Direct.write_u64(self.at(frame, index * 8, 8), entry.map_or(0, |(_, entry)| *entry));
         }
     }
@@ -118,7 +154,12 @@ impl Host for Hands<'_> {
     }
 
     fn write(&mut self, frame: Mfn, offset: usize, bytes: &[u8]) {
-        Direct.write(self.at(frame, offset, bytes.len()), bytes);
+        let at = self.at(frame, offset, bytes.len());
+        // Most of what is written are answers of one word.
+        match bytes.try_into() {
+            Ok(word) if at.is_aligned(8) => Direct.write_u64(at, u64::from_le_bytes(word)),
+            _ => Direct.write(at, bytes),
+        }
     }
 
     fn invalidate(&mut self) {
@@ -157,7 +198,8 @@ pub fn start(ctx: &mut Context, domain: &Domain, layout: &Layout, built: Built) 
         types.reserve(Mfn(frame))?;
     }
     let hole = built.hole();
-    let mut hands = Hands::new(domain, hole);
+    let memory = Memory::new(domain, hole);
+    let mut hands = Hands::new(domain, memory);
     let mut guest = Guest::new(&mut hands, built, types)?;
     publish_time(&mut guest, &mut hands);
     let registers = guest.start();
@@ -176,10 +218,8 @@ pub fn start(ctx: &mut Context, domain: &Domain, layout: &Layout, built: Built) 
     (save.cr4, save.efer, save.star, save.sfmask) = (CR4, EFER, STAR, SFMASK);
     (save.lstar, save.cstar) = (abi::STUB, abi::STUB_32);
     save.g_pat = sluice_xenpv::PAT;
-    ctx.paravirtual = Some(Box::new(Paravirtual { guest, hole }));
-    let Some(mut state) = ctx.paravirtual.take() else { return Ok(()) };
-    put(ctx, &state.guest, &hands, &registers);
-    state.hole = hole;
+    let mut state = Box::new(Paravirtual { guest, registers, memory, segments: Default::default() });
+    put(ctx, &mut state, &hands);
     ctx.paravirtual = Some(state);
     Ok(())
 }
@@ -197,25 +237,18 @@ fn publish_time(guest: &mut Guest, hands: &mut Hands<'_>) {
     guest.set_time(hands, &info.to_bytes());
 }
 
-/// The processor's registers.
-fn take(ctx: &Context) -> Registers {
+/// Takes the registers that the control block has.
+fn take(ctx: &Context, registers: &mut Registers) {
     let save = &ctx.vmcb.save;
-    let mut registers = Registers {
-        gpr: ctx.regs,
-        rip: save.rip,
-        rflags: save.rflags,
-        cs: save.cs.selector,
-        ss: save.ss.selector,
-        fs_base: save.fs.base,
-        gs_base: save.gs.base,
-    };
     (registers.gpr[0], registers.gpr[4]) = (save.rax, save.rsp);
-    registers
+    (registers.rip, registers.rflags) = (save.rip, save.rflags);
+    (registers.cs, registers.ss) = (save.cs.selector, save.ss.selector);
+    (registers.fs_base, registers.gs_base) = (save.fs.base, save.gs.base);
 }
 
 /// Gives the registers back to the processor. Returns false if a selector has no descriptor that code may have.
-fn put(ctx: &mut Context, guest: &Guest, hands: &Hands<'_>, registers: &Registers) -> bool {
-    ctx.regs = registers.gpr;
+fn put(ctx: &mut Context, state: &mut Paravirtual, hands: &Hands<'_>) -> bool {
+    let Paravirtual { guest, registers, segments: known, .. } = state;
     let segments = (ctx.vmcb.save.cs.selector, ctx.vmcb.save.ss.selector, ctx.vmcb.save.cpl);
     let root = guest.active_root().0 * PAGE_SIZE;
     if hands.flush || ctx.vmcb.save.cr3 != root {
@@ -232,6 +265,12 @@ fn put(ctx: &mut Context, guest: &Guest, hands: &Hands<'_>, registers: &Register
     if segments == (registers.cs, registers.ss, 3) {
         return true;
     }
+    let Some(known) = known.get_mut(usize::from(guest.in_kernel())) else { return false };
+    let current = known.changes == guest.descriptor_changes();
+    if current && (known.code.selector, known.stack.selector) == (registers.cs, registers.ss) {
+        (ctx.vmcb.save.cs, ctx.vmcb.save.ss) = (known.code, known.stack);
+        return true;
+    }
     let code = guest.descriptor(hands, registers.cs).map(|word| segment(registers.cs, word));
     let stack = guest.descriptor(hands, registers.ss).map(|word| segment(registers.ss, word));
     let (Some(code), Some(stack)) = (code, stack) else { return false };
@@ -239,6 +278,7 @@ fn put(ctx: &mut Context, guest: &Guest, hands: &Hands<'_>, registers: &Register
     if code.attributes & 8 == 0 || stack.attributes & 0xa != 2 {
         return false;
     }
+    *known = Segments { changes: guest.descriptor_changes(), code, stack };
     (ctx.vmcb.save.cs, ctx.vmcb.save.ss) = (code, stack);
     true
 }
@@ -256,14 +296,16 @@ fn segment(selector: u16, descriptor: u64) -> Segment {
 }
 
 /// Looks at the guest's timer and console, and tells it of events.
-pub fn attend(domain: &Domain, ctx: &mut Context) {
+pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     let Some(mut state) = ctx.paravirtual.take() else { return };
-    let mut hands = Hands::new(domain, state.hole);
-    state.guest.tick(&mut hands);
-    state.guest.serve_console(&mut hands);
-    let mut registers = take(ctx);
-    let after = state.guest.deliver(&mut hands, &mut registers);
-    let put = put(ctx, &state.guest, &hands, &registers);
+    publish(vcpu, &state.guest);
+    let mut hands = Hands::new(domain, state.memory);
+    let Paravirtual { guest, registers, .. } = &mut *state;
+    guest.tick(&mut hands);
+    guest.serve_console(&mut hands);
+    take(ctx, registers);
+    let after = guest.deliver(&mut hands, registers);
+    let put = put(ctx, &mut state, &hands);
     ctx.paravirtual = Some(state);
     if let After::End(end) = after {
         domain.end(reason(end));
@@ -272,18 +314,31 @@ pub fn attend(domain: &Domain, ctx: &mut Context) {
     }
 }
 
+/// Reports are made without asking the guest's processor.
+fn publish(vcpu: &Vcpu, guest: &Guest) {
+    vcpu.paravirtual.publish(guest.counters.named().map(|(_, count)| count));
+}
+
 /// Handles one exit.
 pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let Some(mut state) = ctx.paravirtual.take() else { return Flow::Leave };
     ctx.vmcb.control.tlb_control = 0;
-    let mut hands = Hands::new(domain, state.hole);
-    let mut registers = take(ctx);
-    let after = handle(vcpu, ctx, &mut state.guest, &mut hands, &mut registers);
+    let mut hands = Hands::new(domain, state.memory);
+    let Paravirtual { guest, registers, .. } = &mut *state;
+    take(ctx, registers);
+    let after = handle(vcpu, ctx, guest, &mut hands, registers);
     let after = match after {
-        Some(After::Enter) => Some(state.guest.deliver(&mut hands, &mut registers)),
+        Some(After::Enter) => Some(guest.deliver(&mut hands, registers)),
         after => after,
     };
-    let valid = put(ctx, &state.guest, &hands, &registers);
+    let valid = put(ctx, &mut state, &hands);
+    if !valid || matches!(after, None | Some(After::End(_))) {
+        // For who says what it was like at its end.
+        ctx.regs = state.registers.gpr;
+    }
+    if !valid || after != Some(After::Enter) {
+        publish(vcpu, &state.guest);
+    }
     ctx.paravirtual = Some(state);
     match after {
         None => crash::end(domain, vcpu, ctx, EndReason::UnexpectedExit(ctx.vmcb.control.exit_code as u32)),

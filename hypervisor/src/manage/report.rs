@@ -34,10 +34,12 @@ pub fn all(now: u64, domains: impl Iterator<Item = DomainReport>) -> Report {
 pub fn domain(domain: &Domain, restarts: u32, now: u64) -> DomainReport {
     let mut exits = [0; Exit::NAMES.len()];
     let mut refusals = [0; Refusal::NAMES.len()];
+    let mut paravirtual = [0; sluice_xenpv::COUNTS];
     let (mut interrupts, mut ticks) = (0, 0);
     for vcpu in &domain.vcpus {
         vcpu.exits.add_to(&mut exits);
         vcpu.refusals.add_to(&mut refusals);
+        vcpu.paravirtual.add_to(&mut paravirtual);
         interrupts += vcpu.interrupts.load(Ordering::Relaxed);
         ticks += vcpu.ran(now);
     }
@@ -59,5 +61,6 @@ pub fn domain(domain: &Domain, restarts: u32, now: u64) -> DomainReport {
         refused,
         interrupts,
         space: domain.space_report(),
+        paravirtual: named(&sluice_xenpv::Counters::default().named().map(|(name, _)| name), &paravirtual),
     }
 }

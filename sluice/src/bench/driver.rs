@@ -8,7 +8,7 @@ mod kvm;
 mod restarts;
 mod rows;
 mod sluice;
-mod xen;
+pub mod xen;
 
 use super::record::Record;
 use super::split::Split;

@@ -40,7 +40,12 @@ pub fn build() -> Result<PathBuf> {
 
 /// What QEMU's `-plugin` takes to have it count at each exit, and in these functions of the hypervisor.
 pub fn exits(library: &Path, functions: &[(String, u64, u64)]) -> String {
-    let mut text = format!("{},exits=on", library.display());
+    with_functions(Path::new(&format!("{},exits=on", library.display())), functions)
+}
+
+/// What QEMU's `-plugin` takes to have it count in these functions.
+pub fn with_functions(library: &Path, functions: &[(String, u64, u64)]) -> String {
+    let mut text = library.display().to_string();
     for (name, first, size) in functions {
         text += &format!(",{name}={first:x}+{size:x}");
     }

@@ -74,7 +74,8 @@ fn paravirtual(domain: &Domain, setup: &Setup, source: &mut Source) {
     if served.into_iter().any(|device| device.by.get_ref() == &**name) {
         complain("serves devices of others", "let another domain serve them: its own has no devices");
     }
-    if matches!(domain.kernel.get_ref(), Image::Named(kernel) if !kernel.starts_with("debian-")) {
+    let fits = |kernel: &str| kernel.starts_with("debian-") || kernel == "bare-paravirtual";
+    if matches!(domain.kernel.get_ref(), Image::Named(kernel) if !fits(kernel)) {
         complain(
             "has a kernel that is none for it",
             "name one of Debian's, or give an ELF file with Xen's notes by path",

@@ -81,6 +81,11 @@ impl Page {
             let help = "Accesses refused, by kind.";
             self.add("sluice_domain_refused_total", "counter", help, &labels, count.value as f64);
         }
+        for count in &domain.paravirtual {
+            let labels = with("what", &count.name);
+            let help = "What a paravirtual guest asked for: hypercalls, operations on page tables, and more.";
+            self.add("sluice_domain_paravirtual_total", "counter", help, &labels, count.value as f64);
+        }
         let interrupts = domain.interrupts as f64;
         self.add("sluice_domain_interrupts_total", "counter", "Interrupts injected.", &labels, interrupts);
         let restarts = f64::from(domain.restarts);

@@ -65,14 +65,14 @@ const MODULES: [&str; 9] = [
     "xenfs",
 ];
 /// QEMU's faults with a paravirtual kernel's IRET and with MONITOR; a PVH guest's RDTSCP is refused by Xen there.
-const CPU: &str = "EPYC,+svm,+npt,-smap,-monitor,-rdtscp";
+pub const CPU: &str = "EPYC,+svm,+npt,-smap,-monitor,-rdtscp";
 /// Memory of the machine in MiB.
 const MACHINE: u32 = 1536;
 /// Xen's text and its neighbourhood (xen/arch/x86/include/asm/config.h, `XEN_VIRT_START`).
-const TEXT: (u64, u64) = (0xffff_82d0_0000_0000, 0x8000_0000);
+pub const TEXT: (u64, u64) = (0xffff_82d0_0000_0000, 0x8000_0000);
 
 /// Runs a load.
-pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
+pub(super) fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
     let packages = Packages::unpack()?;
     record.version("xen", &format!("package {}", packages.version()?));
     record.version("xen_dom0", &format!("{}, package {}", bench.kernel.release, bench.kernel.version));
@@ -111,12 +111,13 @@ pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
 }
 
 /// Debian's packages in the cache.
-struct Packages {
+pub struct Packages {
     folder: PathBuf,
 }
 
 impl Packages {
-    fn unpack() -> Result<Self> {
+    /// Unpacks those that are missing.
+    pub fn unpack() -> Result<Self> {
         let folder = cache().join("packages");
         let is_there = |name: &&str| folder.join(name).join("version").exists();
         if !PACKAGES.iter().all(is_there) {
@@ -129,12 +130,13 @@ impl Packages {
         Ok(Self { folder })
     }
 
-    fn version(&self) -> Result<String> {
+    /// The hypervisor's version.
+    pub fn version(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.folder.join(PACKAGES[0]).join("version"))?)
     }
 
     /// The hypervisor as an ELF file.
-    fn hypervisor(&self) -> Result<Vec<u8>> {
+    pub fn hypervisor(&self) -> Result<Vec<u8>> {
         let packed = self.folder.join(PACKAGES[0]).join("boot/xen-4.17-amd64.gz");
         Ok(execute(Command::new("gzip").arg("-dc").arg(packed))?.stdout)
     }

@@ -1,0 +1,59 @@
+//! The load of the benchmark `paravirtual`: the `init` of a system that has nothing else, the same program under every hypervisor. It makes
+//! processes, page faults and system calls, each some times and then more times, so that whatever is not the operation drops out of the difference.
+//!
+//! Whoever counts instructions from outside (bench/instructions.rs) is told by an instruction that does nothing else ([`mark`]) and that no
+//! hypervisor sees: before the few, between them and the many, and after these.
+
+mod work;
+
+use anyhow::{Result, bail};
+use std::process::ExitCode;
+use work::{MARKS, Work};
+
+/// What a process does that is started in order to end.
+const NOTHING: &str = "nothing";
+
+/// Tells the counter that this point was reached.
+fn mark() {
+    // SAFETY: the instruction is a NOP with a displacement, and touches neither registers nor memory.
+    unsafe {
+        std::arch::asm!(".byte 0x0f, 0x1f, 0x80, 0x4d, 0x41, 0x52, 0x4b", options(nostack, preserves_flags))
+    };
+}
+
+fn all() -> Result<()> {
+    for work in Work::ALL {
+        // The first ones fill caches.
+        work.run(2)?;
+        mark();
+        work.run(work.few())?;
+        mark();
+        work.run(work.many())?;
+        mark();
+        println!("SLUICE-RESULT at={} few={} many={} marks={MARKS}", work.name(), work.few(), work.many());
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    if std::env::args().next().is_some_and(|name| name.ends_with(NOTHING)) {
+        return ExitCode::SUCCESS;
+    }
+    let result = all();
+    if let Err(error) = &result {
+        println!("sluice-processes: {error:#}");
+    }
+    println!("SLUICE-RESULT done={}", if result.is_ok() { "ok" } else { "failed" });
+    if std::process::id() == 1 {
+        work::power_off();
+    }
+    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Checks what a call of the system returned.
+fn check(what: &str, returned: i64) -> Result<i64> {
+    if returned < 0 {
+        bail!("{what} failed: {}", std::io::Error::last_os_error());
+    }
+    Ok(returned)
+}

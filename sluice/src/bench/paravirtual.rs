@@ -1,0 +1,320 @@
+//! What processes, page faults and system calls cost a paravirtual guest, beside the same kernel alone on the machine, and as Xen's paravirtual
+//! dom0: instructions and exits per operation, as the difference of two counts.
+//!
+//! One program is the whole system in each (daemons/sluice-processes); its marks are instructions that no hypervisor sees, which the plugin
+//! (bench/instructions.rs) counts at.
+
+use super::driver::xen;
+use super::peer::Machine;
+use super::plot::{self, Panel};
+use super::record::{Aim, Record};
+use super::{Clock, good, kernel, plugin, quoted, scratch, scratch_file};
+use crate::kernels::{self, Kernel};
+use crate::outcome::Finding;
+use crate::rootfs;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+/// Its parts.
+pub const PARTS: [&str; 3] = ["native", "sluice", "xen"];
+
+/// The operations, in the order of their marks.
+const WORKS: [&str; 5] = ["fork_exit", "execve", "sh", "fault", "syscall"];
+
+/// Where the hypervisor's image is linked (hypervisor/link.ld), up to where a Linux kernel begins in its guest.
+const IMAGE: (u64, u64) = (0xffff_ffff_8020_0000, 0x00e0_0000);
+
+/// Memory of the guest in MiB.
+const MEMORY: u32 = 256;
+
+/// What the kernel is told under every hypervisor: without large pages for programs, since a paravirtual guest has none.
+const CMDLINE: &str = "quiet panic=-1 transparent_hugepage=never";
+
+/// QEMU takes a paravirtual guest's IRET for one of its kernel's if SMAP is on, so that Xen runs without; the others have what Xen has.
+const NATIVE_CPU: &str = "EPYC,-smap,-monitor";
+
+/// What the counter had counted at a mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Mark {
+    /// Instructions of the machine.
+    instructions: u64,
+    /// Entries into a guest.
+    entries: u64,
+    /// Instructions of the hypervisor.
+    hypervisor: u64,
+}
+
+/// What one operation costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cost {
+    instructions: f64,
+    exits: f64,
+    hypervisor: f64,
+    /// Operations between the two counts.
+    operations: f64,
+}
+
+/// What all runs have in common.
+struct Bench {
+    plugin: PathBuf,
+    kernel: Kernel,
+    /// The kernel after it has unpacked itself.
+    unpacked: PathBuf,
+    initrd: PathBuf,
+}
+
+/// Measures what is wanted.
+pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
+    let kernel = kernels::get("debian-6.1")?;
+    let bench = Bench {
+        plugin: plugin::build()?,
+        unpacked: kernel::unpacked(&kernel)?,
+        initrd: scratch_file("paravirtual.cpio", &archive(&kernel)?)?,
+        kernel,
+    };
+    type Run = fn(&Bench, &mut Record, &Path) -> Result<Vec<Finding>>;
+    let systems: [(&str, &str, Entries, Run); 3] = [
+        ("native", "native", Entries::None, native),
+        ("sluice", "pv", Entries::Vmruns, sluice),
+        ("xen", "peer.xen.default", Entries::Returns, xen),
+    ];
+    for (part, prefix, entries, run) in systems {
+        if !only.is_empty() && !only.iter().any(|wanted| wanted == part) {
+            continue;
+        }
+        super::say(part);
+        let log = scratch()?.join(format!("paravirtual-{part}.count"));
+        let measured = run(&bench, record, &log).and_then(|found| {
+            let text = std::fs::read_to_string(&log)
+                .with_context(|| format!("QEMU did not write {}", log.display()))?;
+            rows(record, prefix, entries, &found, &marks(&text, entries))
+        });
+        record.solved(part);
+        if let Err(error) = measured.and_then(|()| record.write().map(drop)) {
+            record.problem(part, &format!("{error:#}"));
+        }
+    }
+    figures(record)
+}
+
+/// The system: busybox as its shell, and the program as `init` and as the one that ends at once.
+fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
+    let program = crate::image::guest_program("sluice-processes")?;
+    let program = std::fs::read(&program).with_context(|| format!("could not read {}", program.display()))?;
+    let mut archive = rootfs::base(&program, &[], kernel)?;
+    archive.file("bin/nothing", 0o755, &program);
+    Ok(archive.finish())
+}
+
+fn within((first, size): (u64, u64)) -> [(String, u64, u64); 1] {
+    [("within".to_owned(), first, size)]
+}
+
+/// QEMU's arguments that make it count, and say so in `log`.
+fn counting(bench: &Bench, range: Option<(u64, u64)>, log: &Path) -> Vec<String> {
+    let functions = range.map(within);
+    let library = plugin::with_functions(&bench.plugin, functions.as_ref().map_or(&[], |one| one.as_slice()));
+    ["-plugin", &library, "-d", "plugin", "-D", &log.display().to_string()].map(str::to_owned).to_vec()
+}
+
+fn native(bench: &Bench, _: &mut Record, log: &Path) -> Result<Vec<Finding>> {
+    let arguments = counting(bench, None, log);
+    let cmdline = format!("console=ttyS0 {CMDLINE}");
+    let machine = Machine {
+        name: "paravirtual-native",
+        clock: Clock::Instructions,
+        cpu: NATIVE_CPU,
+        memory: MEMORY,
+        kernel: &bench.unpacked,
+        initrd: bench.initrd.display().to_string(),
+        cmdline: &cmdline,
+        devices: Vec::new(),
+        qemu_args: &arguments,
+    };
+    machine.run("done")
+}
+
+fn sluice(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
+    let [kernel, initrd] = [&bench.unpacked, &bench.initrd].map(|path| quoted(path));
+    let text = format!(
+        "[machine]\nmemory = \"768MiB\"\n[domain.guest]\nkind = \"paravirtual\"\nkernel = {kernel}\ninitrd = {initrd}\n\
+         cmdline = \"console=hvc0 {CMDLINE}\"\nmemory = \"{MEMORY}MiB\"\n"
+    );
+    let arguments = counting(bench, Some(IMAGE), log);
+    let (_, outcome) = good("paravirtual-sluice", &text, Clock::Instructions, arguments)?;
+    record.kernels(&outcome.kernels);
+    Ok(outcome.guests.into_iter().next().map(|guest| guest.findings).unwrap_or_default())
+}
+
+fn xen(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
+    let packages = xen::Packages::unpack()?;
+    record.version("xen", &format!("package {}", packages.version()?));
+    record.version("xen_dom0", &format!("{}, package {}", bench.kernel.release, bench.kernel.version));
+    let hypervisor = scratch_file("xen", &packages.hypervisor()?)?;
+    let arguments = counting(bench, Some(xen::TEXT), log);
+    let cmdline = format!(
+        "console=com1 com1=115200,8n1 dom0_mem={MEMORY}M,max:{MEMORY}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none"
+    );
+    let machine = Machine {
+        name: "paravirtual-xen",
+        clock: Clock::Instructions,
+        cpu: xen::CPU,
+        memory: 768,
+        kernel: &hypervisor,
+        initrd: format!("{} console=hvc0 {CMDLINE},{}", bench.unpacked.display(), bench.initrd.display()),
+        cmdline: &cmdline,
+        devices: Vec::new(),
+        qemu_args: &arguments,
+    };
+    machine.run("done")
+}
+
+/// What is an entry into the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entries {
+    /// There is no hypervisor.
+    None,
+    /// A VMRUN.
+    Vmruns,
+    /// An instruction of the hypervisor's that returns to who was interrupted.
+    Returns,
+}
+
+/// Lines `count mark INSTRUCTIONS VMRUNS [WITHIN RETURNS]`.
+fn marks(text: &str, entries: Entries) -> Vec<Mark> {
+    let numbers = |line: &str| {
+        let words = line.strip_prefix("count mark ")?.split_whitespace();
+        Some(words.filter_map(|word| word.parse().ok()).collect::<Vec<u64>>())
+    };
+    let mark = |numbers: Vec<u64>| {
+        let number = |at: usize| numbers.get(at).copied().unwrap_or(0);
+        let entries = match entries {
+            Entries::None => 0,
+            Entries::Vmruns => number(1),
+            Entries::Returns => number(3),
+        };
+        Mark { instructions: number(0), entries, hypervisor: number(2) }
+    };
+    text.lines().filter_map(numbers).map(mark).collect()
+}
+
+/// What an operation costs that was done `few` times between the first two marks, and `many` times between the last two.
+fn cost(marks: [Mark; 3], few: f64, many: f64) -> Cost {
+    let operations = many - few;
+    let per = |count: fn(Mark) -> u64| {
+        let [first, second, third] = marks.map(|mark| count(mark) as f64);
+        ((third - second) - (second - first)) / operations
+    };
+    Cost {
+        instructions: per(|mark| mark.instructions),
+        exits: per(|mark| mark.entries),
+        hypervisor: per(|mark| mark.hypervisor),
+        operations,
+    }
+}
+
+fn rows(
+    record: &mut Record,
+    prefix: &str,
+    entries: Entries,
+    found: &[Finding],
+    marks: &[Mark],
+) -> Result<()> {
+    for (number, work) in WORKS.into_iter().enumerate() {
+        let said = |key: &str| {
+            let finding =
+                found.iter().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == work));
+            finding?.iter().find(|pair| pair.0 == key)?.1.raw().parse::<f64>().ok()
+        };
+        let (few, many) =
+            said("few").zip(said("many")).with_context(|| format!("the guest did not report {work}"))?;
+        let marks = marks.get(3 * number..3 * number + 3).and_then(|marks| marks.try_into().ok());
+        let cost = cost(marks.with_context(|| format!("the guest did not mark {work}"))?, few, many);
+        let note = format!("per operation, difference of {few} and {many}");
+        record.row(format!("{prefix}.{work}.instructions"), cost.instructions, "instructions", note);
+        if entries == Entries::None {
+            continue;
+        }
+        let note = format!("of these the hypervisor's; {} operations", cost.operations);
+        let limit = match (prefix, work) {
+            ("pv", "fork_exit") => Some(Aim::AtMost(166_000.0)),
+            ("pv", "execve") => Some(Aim::AtMost(563_000.0)),
+            _ => None,
+        };
+        let id = format!("{prefix}.{work}.hypervisor.instructions");
+        record.aimed(id, cost.hypervisor, "instructions", limit, note);
+        let note = match entries {
+            Entries::Returns => "entries into the guest: iretq and sysretq of the hypervisor's",
+            _ => "entries into the guest: VMRUN",
+        };
+        record.row(format!("{prefix}.{work}.exits"), cost.exits, "exits", note);
+    }
+    Ok(())
+}
+
+/// Ratios with their aims, and the picture.
+fn figures(record: &mut Record) -> Result<()> {
+    let mut panels = Vec::new();
+    for work in WORKS {
+        let value = |prefix: &str| record.value(&format!("{prefix}.{work}.instructions"));
+        let (ours, native, xen) = (value("pv"), value("native"), value("peer.xen.default"));
+        if let Some((ours, native)) = ours.zip(native) {
+            let aim = (work == "fork_exit").then_some(Aim::AtMost(2.5));
+            let note = "instructions, Sluice's to those of the kernel alone on the machine";
+            record.aimed(format!("pv.{work}.ratio_to_native"), ours / native, "ratio", aim, note);
+        }
+        if let Some((ours, xen)) = ours.zip(xen) {
+            let aim = match work {
+                "execve" => Some(Aim::AtMost(0.7)),
+                "fault" | "syscall" => Some(Aim::AtMost(1.0)),
+                _ => None,
+            };
+            record.aimed(
+                format!("pv.{work}.ratio_to_xen"),
+                ours / xen,
+                "ratio",
+                aim,
+                "instructions, Sluice's to Xen's",
+            );
+        }
+        let mut bars = Vec::new();
+        for (system, prefix) in [("native", "native"), ("sluice", "pv"), ("xen", "peer.xen.default")] {
+            let total = record.value(&format!("{prefix}.{work}.instructions"));
+            let hypervisor = record.value(&format!("{prefix}.{work}.hypervisor.instructions"));
+            bars.extend(total.map(|total| (format!("{system} total"), total)));
+            bars.extend(hypervisor.map(|hypervisor| (format!("{system} hypervisor"), hypervisor)));
+        }
+        if !bars.is_empty() {
+            panels.push(Panel { title: format!("{work}, instructions"), bars });
+        }
+    }
+    plot::write("paravirtual", "Processes, faults and system calls of a paravirtual guest", &panels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_once_drops_out_of_a_cost() {
+        let text = "noise\ncount mark 1000 10 100 7\ncount init 5 5 5 5\ncount mark 2300 22 160 9\ncount mark 8500 80 430 17\n";
+        let counted = marks(text, Entries::Vmruns);
+        let cost_of = |counted: &[Mark]| cost(counted.try_into().unwrap(), 10.0, 60.0);
+        // Each costs 98 instructions, of which 4.2 are the hypervisor's, and 0.92 exits; beginning and end cost 320.
+        let expected = Cost { instructions: 98.0, exits: 0.92, hypervisor: 4.2, operations: 50.0 };
+        assert_eq!(cost_of(&counted), expected);
+        assert_eq!(cost_of(&marks(text, Entries::Returns)).exits, 0.12);
+        assert_eq!(cost_of(&marks(text, Entries::None)).exits, 0.0);
+    }
+
+    #[test]
+    fn a_guest_that_did_not_finish_has_no_rows() {
+        let found =
+            [crate::outcome::parse_finding("SLUICE-RESULT at=fork_exit few=1 many=5 marks=3").unwrap()];
+        let mut record = Record::new("paravirtual-test");
+        let three = [Mark::default(); 3];
+        assert!(rows(&mut record, "pv", Entries::Vmruns, &found, &three).is_err(), "no execve");
+        assert!(record.value("pv.fork_exit.exits").is_some());
+        assert!(rows(&mut record, "pv", Entries::Vmruns, &found, &three[1..]).is_err(), "no marks");
+    }
+}

@@ -9,6 +9,7 @@
 
 mod boot;
 mod driver;
+mod grants;
 mod iommu;
 mod kernel;
 mod null;
@@ -46,7 +47,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 5] = [
+static ALL: [Benchmark; 6] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -78,6 +79,12 @@ static ALL: [Benchmark; 5] = [
                 exits, restarts, beside KVM with vhost and Xen",
         parts: &driver::PARTS,
         measure: driver::measure,
+    },
+    Benchmark {
+        name: "grants",
+        about: "instructions of issuing and revoking pages, with 10^3 to 10^6 granted",
+        parts: &[],
+        measure: |record, _| grants::measure(record),
     },
 ];
 

@@ -1,6 +1,6 @@
 //! What calls cost, in ticks of the time-stamp counter, at so many references that are granted already.
 
-use super::{call, hc, issue, query, revoke, write};
+use super::{WINDOW, call, hc, issue, query, revoke, write};
 use crate::console::println;
 use crate::dma::memory::Own;
 use crate::entry::BootInfo;
@@ -25,6 +25,19 @@ fn average(free: u64, act: impl Fn(u64) -> i64, expected: i64) -> u64 {
         println!("grants: {wrong} of {ROUNDS} calls have another answer");
     }
     ticks
+}
+
+/// Accepts the space, and sleeps until it is over.
+pub fn idle(boot: &BootInfo) {
+    let words = Own::new(boot).take(SIZE * 8);
+    wait_for(60_000_000_000, || {
+        sleep(1_000_000);
+        call(hc::GRANT_ACCEPT, [0, 0, WINDOW, words]) == SIZE as i64
+    });
+    wait_for(400_000_000_000, || {
+        sleep(100_000_000);
+        call(hc::GRANT_ACCEPT, [0, 0, WINDOW, words]) == super::NO_PEER
+    });
 }
 
 /// Measures and prints.

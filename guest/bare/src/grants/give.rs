@@ -206,7 +206,7 @@ impl Giver {
             (0..SIZE).step_by(512).for_each(|first| {
                 (first..first + 512)
                     .filter(|reference| *reference != 0 && query(space, *reference) & 2 == 2)
-                    .for_each(|reference| drop(revoke(space, reference, 1, true)));
+                    .for_each(|reference| _ = revoke(space, reference, 1, true));
             });
             if space != self.space {
                 call(hc::GRANT_DESTROY, [space, 0, 0, 0]);

@@ -116,6 +116,7 @@ pub fn run(side: &str, boot: &BootInfo) {
         "give" => give::run(boot),
         "take" => take::run(boot),
         "cost" => cost::run(boot),
+        "idle" => cost::idle(boot),
         _ => println!("no such side: {side}"),
     }
 }

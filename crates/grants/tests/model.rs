@@ -11,17 +11,25 @@ use std::rc::Rc;
 
 /// Memory for tables: how many frames are out, and how many may be.
 #[derive(Clone, Default)]
-struct Tables(Rc<RefCell<(BTreeMap<u64, u64>, BTreeSet<u64>, u64, usize)>>);
+struct Tables(Rc<RefCell<Words>>);
+
+#[derive(Default)]
+struct Words {
+    words: BTreeMap<u64, u64>,
+    used: BTreeSet<u64>,
+    next: u64,
+    limit: usize,
+}
 
 impl Tables {
     fn new(limit: usize) -> Self {
         let tables = Self::default();
-        tables.0.borrow_mut().3 = limit;
+        tables.0.borrow_mut().limit = limit;
         tables
     }
 
     fn out(&self) -> usize {
-        self.0.borrow().1.len()
+        self.0.borrow().used.len()
     }
 }
 
@@ -36,29 +44,29 @@ impl PhysicalMemory for Tables {
         unreachable!("tables come cleared");
     }
     fn read_u64(&self, at: Hpa) -> u64 {
-        assert!(self.0.borrow().1.contains(&(at.as_u64() & !0xfff)), "{at} is no table in use");
-        self.0.borrow().0.get(&at.as_u64()).copied().unwrap_or(0)
+        assert!(self.0.borrow().used.contains(&(at.as_u64() & !0xfff)), "{at} is no table in use");
+        self.0.borrow().words.get(&at.as_u64()).copied().unwrap_or(0)
     }
     fn write_u64(&self, at: Hpa, value: u64) {
-        self.0.borrow_mut().0.insert(at.as_u64(), value);
+        self.0.borrow_mut().words.insert(at.as_u64(), value);
     }
 }
 
 impl TableFrames for Tables {
     fn allocate_table(&mut self) -> Option<Hpa> {
         let mut tables = self.0.borrow_mut();
-        if tables.1.len() >= tables.3 {
+        if tables.used.len() >= tables.limit {
             return None;
         }
-        tables.2 += PAGE_SIZE;
-        let frame = tables.2;
-        tables.1.insert(frame);
+        tables.next += PAGE_SIZE;
+        let frame = tables.next;
+        tables.used.insert(frame);
         Some(Hpa::new(frame))
     }
     fn free_table(&mut self, frame: Hpa) {
         let mut tables = self.0.borrow_mut();
-        assert!(tables.1.remove(&frame.as_u64()), "{frame} is given back twice");
-        tables.0.retain(|at, _| at & !0xfff != frame.as_u64());
+        assert!(tables.used.remove(&frame.as_u64()), "{frame} is given back twice");
+        tables.words.retain(|at, _| at & !0xfff != frame.as_u64());
     }
 }
 

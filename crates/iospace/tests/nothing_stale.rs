@@ -501,7 +501,7 @@ proptest! {
 }
 
 #[derive(Clone, Debug)]
-enum Cover {
+enum Layer {
     Cover { page: u64, frame: u64, rights: usize },
     Uncover(u64),
     Touch(Vec<u64>),
@@ -509,21 +509,21 @@ enum Cover {
     Starve(u32),
 }
 
-fn covers() -> impl Strategy<Value = Vec<Cover>> {
+fn covers() -> impl Strategy<Value = Vec<Layer>> {
     let page = || prop_oneof![0u64..8, 508u64..516, 0u64..1030];
     let frame = prop_oneof![9 => 100u64..104, 1 => FOREIGN..FOREIGN + 2];
     let step = prop_oneof![
-        4 => (page(), frame, 0..2usize).prop_map(|(page, frame, rights)| Cover::Cover { page, frame, rights }),
-        4 => page().prop_map(Cover::Uncover),
-        4 => prop::collection::vec(page(), 1..40).prop_map(Cover::Touch),
-        3 => Just(Cover::Settle),
-        1 => (0u32..6).prop_map(Cover::Starve),
+        4 => (page(), frame, 0..2usize).prop_map(|(page, frame, rights)| Layer::Cover { page, frame, rights }),
+        4 => page().prop_map(Layer::Uncover),
+        4 => prop::collection::vec(page(), 1..40).prop_map(Layer::Touch),
+        3 => Just(Layer::Settle),
+        1 => (0u32..6).prop_map(Layer::Starve),
     ];
     prop::collection::vec(step, 1..60)
 }
 
 /// Pages come over a sink of two large pages, and go.
-fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Cover>) -> Result<(), TestCaseError> {
+fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Layer>) -> Result<(), TestCaseError> {
     const SINK: u64 = 512;
     const PAGES: u64 = 1024;
     let data = Access::READ | Access::WRITE;
@@ -549,7 +549,7 @@ fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Cover>) -> 
     let mut retired: Vec<u64> = Vec::new();
     for step in steps {
         match step {
-            Cover::Cover { page, frame, rights: which } => {
+            Layer::Cover { page, frame, rights: which } => {
                 if model.contains_key(&page) {
                     continue;
                 }
@@ -566,16 +566,16 @@ fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Cover>) -> 
                     }
                 }
             }
-            Cover::Uncover(page) => {
+            Layer::Uncover(page) => {
                 if let Some((frame, _)) = model.remove(&page) {
                     space.uncover(page * PAGE_SIZE, Hpa::new(frame * PAGE_SIZE)).unwrap();
                     retired.push(frame);
                 }
             }
-            Cover::Touch(pages) => {
+            Layer::Touch(pages) => {
                 pages.iter().for_each(|page| cache.borrow_mut().fill(&memory, page * PAGE_SIZE))
             }
-            Cover::Settle => {
+            Layer::Settle => {
                 space.settle(&(), |_, _| ());
                 retired.clear();
                 for (at, len, hpa, access) in cache.borrow().pages() {
@@ -589,7 +589,7 @@ fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Cover>) -> 
                     }
                 }
             }
-            Cover::Starve(left) => memory.0.borrow_mut().left = left,
+            Layer::Starve(left) => memory.0.borrow_mut().left = left,
         }
         // There is no moment at which nothing is there.
         let mut shown = BTreeMap::new();
@@ -634,4 +634,21 @@ proptest! {
     fn of_vtd_over_a_sink(steps in covers(), levels in 3u8..=5, largest_leaf in 1u8..=3, snoop: bool) {
         nothing_stale_over_a_sink::<Vtd>(vtd::page::SecondLevel { levels, largest_leaf, snoop }, steps)?;
     }
+}
+
+#[test]
+fn only_a_sink_is_covered() {
+    let cache = Rc::new(RefCell::new(Processor::new(LongMode)));
+    let memory = Memory::default();
+    memory.0.borrow_mut().left = 20;
+    let frames = Frames { memory, cache: cache.clone() };
+    let mut space = Space::new(Pins::default());
+    space.add_view(TableView::new(LongMode, frames, User(cache.clone())).unwrap()).unwrap();
+    let (lent, page) = (Rights::window(Contents::Lent(1)), Hpa::new(100 * PAGE_SIZE));
+    for (at, rights) in [(0, Rights::MEMORY), (PAGE_SIZE, Rights::DEVICE), (2 * PAGE_SIZE, lent)] {
+        space.issue(at, Hpa::new(50 * PAGE_SIZE), PAGE_SIZE, rights).unwrap();
+        assert_eq!(space.cover(at, page, lent), Err(IssueError::Absent));
+        assert_eq!(space.uncover(at, page), Err(IssueError::Absent));
+    }
+    assert_eq!(space.cover(1, page, lent), Err(IssueError::BadRange));
 }

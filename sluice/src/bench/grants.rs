@@ -27,7 +27,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
     let all: Vec<&(GuestText, GuestText)> = findings.iter().flatten().collect();
     let value = |key: &str| all.iter().find(|pair| pair.0 == *key)?.1.raw().parse::<f64>().ok();
     for (name, about) in MEASURED {
-        let mut first = None;
+        let mut first: Option<f64> = None;
         for live in LIVE {
             let Some(found) = value(&format!("grants.{name}.{live}")) else {
                 bail!("the guest did not say what grants.{name}.{live} costs");
@@ -36,7 +36,9 @@ pub fn measure(record: &mut Record) -> Result<()> {
             let note = format!("{about}; average of 64, with {live} references granted");
             match first {
                 None => record.row(id, found, "instructions", note),
-                Some(first) => record.aimed(id, found, "instructions", Some(Aim::AtMost((first * SAME).round())), note),
+                Some(first) => {
+                    record.aimed(id, found, "instructions", Some(Aim::AtMost((first * SAME).round())), note)
+                }
             }
             first.get_or_insert(found);
         }

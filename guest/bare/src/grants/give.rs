@@ -186,6 +186,10 @@ impl Giver {
         for _ in 0..20_000u32 {
             let which = hc::GRANT_CREATE + random.below(9);
             let arguments = [random.below(9), number(random), number(random), number(random)];
+            if which == hc::GRANT_CREATE && arguments[0] == 1 {
+                // That would be a space for the other peer, which is to find none.
+                continue;
+            }
             if arguments[0] == self.space && matches!(which, hc::GRANT_DESTROY | hc::GRANT_REVOKE) {
                 // The control page is needed.
                 continue;

@@ -115,6 +115,7 @@ pub fn run(side: &str, boot: &BootInfo) {
     match side {
         "give" => give::run(boot),
         "take" => take::run(boot),
+        "steal" => take::steal(boot),
         "cost" => cost::run(boot),
         "idle" => cost::idle(boot),
         _ => println!("no such side: {side}"),

@@ -1,6 +1,9 @@
 //! The side that sees the pages.
 
-use super::{Attempts, DAMAGE, MAGIC, SECRET, SIZE, WINDOW, call, command, hc, number, read, word, write};
+use super::{
+    ABSENT, Attempts, DAMAGE, MAGIC, NO_PEER, SECRET, SIZE, WINDOW, call, command, hc, number, read, word,
+    write,
+};
 use crate::console::println;
 use crate::dma::memory::Own;
 use crate::entry::BootInfo;
@@ -70,6 +73,18 @@ fn wild(random: &mut Random, attempts: &mut Attempts) {
         let answer = call(which, arguments);
         attempts.count("a wild call", answer >= 0);
     }
+}
+
+/// A peer of the giver's that no space is for: whatever it asks for, there is none.
+pub fn steal(boot: &BootInfo) {
+    let words = Own::new(boot).take(SIZE * 8);
+    let mut attempts = Attempts::default();
+    for round in 0..2_000u64 {
+        sleep(1_000_000);
+        let answer = call(hc::GRANT_ACCEPT, [0, round % 9, WINDOW, words]);
+        attempts.count("accepting what is for another", !matches!(answer, ABSENT | NO_PEER));
+    }
+    println!("SLUICE-RESULT tried={} succeeded={} done=ok", attempts.tried, attempts.succeeded);
 }
 
 /// Runs the taker, until the giver has ended.

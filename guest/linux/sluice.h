@@ -176,4 +176,60 @@
  * slot of the back-end function on its bus (crate::backend::SLOT) and the number of the queue. Answered with 0. */
 #define SLUICE_NOTIFY 0x534c0001ULL
 
+/* Makes a space: peer, number of references. Answered with the number of the space. */
+#define SLUICE_GRANT_CREATE 0x534c0010ULL
+
+/* Ends a space in which nothing is granted: number. */
+#define SLUICE_GRANT_DESTROY 0x534c0011ULL
+
+/* Accepts a space: granter (a peer of the caller), number of the space, guest-physical address of the window, guest-physical address of the status words,
+ * of eight bytes each, or GRANT_NO_STATUS. Answered with the number of references. */
+#define SLUICE_GRANT_ACCEPT 0x534c0012ULL
+
+/* Gives a window up: its address. What is granted there is taken back at once. */
+#define SLUICE_GRANT_LEAVE 0x534c0013ULL
+
+/* Lets the peer reach pages: space, first reference, guest-physical address of the first page and GRANT_READ_ONLY, number of pages. */
+#define SLUICE_GRANT_ISSUE 0x534c0014ULL
+
+/* Takes pages back: space, first reference, number, 0 or GRANT_FORCED. */
+#define SLUICE_GRANT_REVOKE 0x534c0015ULL
+
+/* Does a list of both: space, guest-physical address of the list, number of entries. An entry is two words of eight bytes: the reference with
+ * GRANT_LIST_REVOKE and GRANT_FORCED, then the page as for GRANT_ISSUE. */
+#define SLUICE_GRANT_BATCH 0x534c0016ULL
+
+/* Asks for a reference: space, reference. Answered with GRANT_IS_ bits. */
+#define SLUICE_GRANT_QUERY 0x534c0017ULL
+
+/* Most references that one call moves. */
+#define SLUICE_GRANT_MAX_BATCH 512ULL
+
+/* Most references of a space. */
+#define SLUICE_GRANT_MAX_SIZE 0x100000ULL
+
+/* The peer keeps no status words: no revoke is ever answered with EBUSY. */
+#define SLUICE_GRANT_NO_STATUS 0xffffffffffffffffULL
+
+/* The peer may not write the pages. */
+#define SLUICE_GRANT_READ_ONLY (1ULL << 0ULL)
+
+/* Whatever the status word says. */
+#define SLUICE_GRANT_FORCED (1ULL << 32ULL)
+
+/* An entry of a list takes its reference back. */
+#define SLUICE_GRANT_LIST_REVOKE (1ULL << 33ULL)
+
+/* The peer has accepted the space, and lives. */
+#define SLUICE_GRANT_IS_ACCEPTED (1ULL << 0ULL)
+
+/* The reference is granted. */
+#define SLUICE_GRANT_IS_ISSUED (1ULL << 1ULL)
+
+/* The peer may write the page. */
+#define SLUICE_GRANT_IS_WRITABLE (1ULL << 2ULL)
+
+/* In a status word: the reference is granted. The other bits below 32 count the uses that the peer has under way. */
+#define SLUICE_GRANT_STATUS_GRANTED (1ULL << 63ULL)
+
 #endif

@@ -9,6 +9,7 @@
 
 mod boot;
 mod driver;
+mod grants;
 mod iommu;
 mod kernel;
 mod null;
@@ -47,7 +48,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 6] = [
+static ALL: [Benchmark; 7] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -85,6 +86,12 @@ static ALL: [Benchmark; 6] = [
         about: "processes, page faults and system calls of a paravirtual guest: instructions and exits, beside native Linux and Xen",
         parts: &paravirtual::PARTS,
         measure: paravirtual::measure,
+    },
+    Benchmark {
+        name: "grants",
+        about: "instructions of issuing and revoking pages, with 10^3 to 10^6 granted",
+        parts: &[],
+        measure: |record, _| grants::measure(record),
     },
 ];
 

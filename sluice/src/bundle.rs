@@ -77,6 +77,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
             virtio: virtio::compile(setup, domain),
             kind: *domain.kind.get_ref(),
             grants: domain.grants.as_ref().map_or(abi::Grants::None, |grants| *grants.get_ref()),
+            peers: domain.peers.iter().map(|peer| peer.get_ref().clone()).collect(),
             control: domain.control,
         });
     }

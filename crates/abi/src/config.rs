@@ -68,6 +68,8 @@ pub struct Domain {
     pub virtio: Vec<Virtio>,
     /// What of its memory those domains, and their devices, reach.
     pub grants: Grants,
+    /// Names of the domains with which it may share single pages; they must name it, too. Calls name them by their place here.
+    pub peers: Vec<String>,
     /// It reaches the management channel: it reports and steers all domains, as the host does.
     pub control: bool,
     /// How its kernel runs.
@@ -123,6 +125,9 @@ impl Virtio {
         is_name(&self.name) && self.source.len() <= MAX_SOURCE
     }
 }
+
+/// The most names in [`Domain::peers`].
+pub const MAX_PEERS: usize = 16;
 
 /// Longest [`Virtio::source`] in bytes.
 pub const MAX_SOURCE: usize = 127;
@@ -448,6 +453,8 @@ pub enum Fault {
     Functions(usize),
     /// More than [`MAX_DOMAINS`].
     TooManyDomains,
+    /// This domain has more than [`MAX_PEERS`].
+    Peers(usize),
 }
 
 /// The most functions on a guest's PCI bus: its devices, and those that it serves.
@@ -488,6 +495,9 @@ impl Config {
                     return Err(Fault::DeviceTwice(index));
                 }
             }
+            if domain.peers.len() > MAX_PEERS {
+                return Err(Fault::Peers(index));
+            }
             let servers = self.domains.len() + self.neighbours.len();
             for (at, device) in domain.virtio.iter().enumerate() {
                 let server = usize::from(device.by);
@@ -527,6 +537,7 @@ mod tests {
             devices: vec![share],
             virtio: Vec::new(),
             grants: Grants::None,
+            peers: Vec::new(),
             control: false,
             kind: Kind::Full,
         };
@@ -560,6 +571,10 @@ mod tests {
             config.domains[0].devices.push(share);
         };
         assert_eq!(with(twice), Err(Fault::DeviceTwice(0)));
+        assert_eq!(
+            with(|config| config.domains[0].peers = vec!["b".into(); MAX_PEERS + 1]),
+            Err(Fault::Peers(0))
+        );
         let virtio = Virtio { name: "disk".into(), kind: VirtioKind::Block, by: 1, source: String::new() };
         let served = |by: u16, count: usize, source: &str| {
             let mut config = config();

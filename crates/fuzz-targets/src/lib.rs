@@ -11,6 +11,7 @@
 pub mod boot;
 pub mod dmar;
 pub mod emulated;
+pub mod grants;
 mod input;
 pub mod insn;
 pub mod ivrs;
@@ -61,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     ("uplink_cards", emulated::uplink),
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
+    ("grant_calls", grants::calls),
     ("paravirtual_calls", paravirtual::calls),
     ("paravirtual_image", paravirtual::image),
 ];

@@ -56,15 +56,30 @@ pub enum Error {
     NotPermitted,
     /// An argument names nothing that the caller has.
     BadArgument,
+    /// What is asked for is done already.
+    Exists,
+    /// There is nothing to undo.
+    Absent,
+    /// Somebody uses it.
+    Busy,
+    /// There is no memory for it, or the caller has had its share.
+    NoMemory,
+    /// There is nobody on the other side.
+    NoPeer,
 }
 
 impl Error {
-    /// As the guest knows it: KVM_ENOSYS, KVM_EPERM, KVM_EINVAL.
+    /// As the guest knows it: KVM_ENOSYS, KVM_EPERM, KVM_EINVAL, and Linux' numbers of the others.
     const fn number(self) -> u64 {
         match self {
             Self::NoSuchCall => 1000,
             Self::NotPermitted => 1,
             Self::BadArgument => 22,
+            Self::Exists => 17,
+            Self::Absent => 2,
+            Self::Busy => 16,
+            Self::NoMemory => 12,
+            Self::NoPeer => 107,
         }
     }
 }

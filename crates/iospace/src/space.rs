@@ -4,7 +4,7 @@ use crate::pieces::{self, Pieces};
 use crate::{Contents, Foreign, Ledger, Piece, Rights, Stale};
 use alloc::vec::Vec;
 use core::ops::Range;
-use sluice_memory::{AddError, Gpa, GuestMemory, Hpa, MapError};
+use sluice_memory::{AddError, Gpa, GuestMemory, Hpa, MapError, PAGE_SIZE};
 
 /// Someone who sees a space.
 pub trait View {
@@ -200,6 +200,47 @@ impl<V: View, L: Ledger> Space<V, L> {
             }
         }
         failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Shows a page over one of a piece of [`Contents::Sink`], which stays issued: [`Space::uncover`] shows the sink's again. There is no moment at
+    /// which nothing is shown. Which pages are covered is the caller's to know.
+    ///
+    /// # Errors
+    /// See [`IssueError`]: [`IssueError::Absent`] where no sink is. The sink's page is shown then, and the frame counts as covered and uncovered.
+    pub fn cover(&mut self, at: u64, hpa: Hpa, rights: Rights) -> Result<(), IssueError> {
+        let sink = self.sink_at(at)?;
+        let piece = Piece { at, hpa, len: PAGE_SIZE, rights };
+        self.ledger.pin(&piece)?;
+        if let Err(error) = self.show(&piece) {
+            // Where the page is shown already, its table is there: the way back takes no memory.
+            let _ = self.show(&sink);
+            self.retired.push((hpa, PAGE_SIZE));
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Shows the sink's page again where `hpa` was shown by [`Space::cover`]. The next [`Space::settle`] unpins it.
+    ///
+    /// # Errors
+    /// See [`IssueError`]; a page that is covered never fails.
+    pub fn uncover(&mut self, at: u64, hpa: Hpa) -> Result<(), IssueError> {
+        let sink = self.sink_at(at)?;
+        self.show(&sink)?;
+        self.retired.push((hpa, PAGE_SIZE));
+        Ok(())
+    }
+
+    /// A page that was covered is to be unpinned: its whole piece was taken back meanwhile, and that is settled.
+    pub fn unpin_covered(&self, hpa: Hpa) {
+        self.ledger.unpin(hpa, PAGE_SIZE);
+    }
+
+    /// The sink's page at an address.
+    fn sink_at(&self, at: u64) -> Result<Piece, IssueError> {
+        let range = pieces::range(at, PAGE_SIZE).ok_or(IssueError::BadRange)?;
+        let found = self.pieces.overlapping(range).next();
+        found.filter(|piece| piece.rights.contents == Contents::Sink).ok_or(IssueError::Absent)
     }
 
     /// Takes pages back: the views do not show them any more. What is not issued is left out. The next

@@ -499,3 +499,156 @@ proptest! {
         nothing_stale::<Vtd>(vtd::page::SecondLevel { levels, largest_leaf, snoop }, steps)?;
     }
 }
+
+#[derive(Clone, Debug)]
+enum Layer {
+    Cover { page: u64, frame: u64, rights: usize },
+    Uncover(u64),
+    Touch(Vec<u64>),
+    Settle,
+    Starve(u32),
+}
+
+fn covers() -> impl Strategy<Value = Vec<Layer>> {
+    let page = || prop_oneof![0u64..8, 508u64..516, 0u64..1030];
+    let frame = prop_oneof![9 => 100u64..104, 1 => FOREIGN..FOREIGN + 2];
+    let step = prop_oneof![
+        4 => (page(), frame, 0..2usize).prop_map(|(page, frame, rights)| Layer::Cover { page, frame, rights }),
+        4 => page().prop_map(Layer::Uncover),
+        4 => prop::collection::vec(page(), 1..40).prop_map(Layer::Touch),
+        3 => Just(Layer::Settle),
+        1 => (0u32..6).prop_map(Layer::Starve),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// Pages come over a sink of two large pages, and go.
+fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Layer>) -> Result<(), TestCaseError> {
+    const SINK: u64 = 512;
+    const PAGES: u64 = 1024;
+    let data = Access::READ | Access::WRITE;
+    let rights = [
+        Rights::window(Contents::Lent(1)),
+        Rights { owner: Access::READ, party: Access::READ, contents: Contents::Lent(1) },
+    ];
+    let cache = Rc::new(RefCell::new(C::new(format)));
+    let memory = Memory::default();
+    memory.0.borrow_mut().left = 20;
+    let frames = Frames { memory: memory.clone(), cache: cache.clone() };
+    let view = TableView::new(format, frames, User(cache.clone())).unwrap();
+    cache.borrow_mut().attach(&memory, view.root());
+    let pins = Pins::default();
+    let mut space = Space::new(pins.clone());
+    space.add_view(view).unwrap();
+    for large in 0..2 {
+        let (at, len) = (large * 512 * PAGE_SIZE, 512 * PAGE_SIZE);
+        space.issue(at, Hpa::new(SINK * PAGE_SIZE), len, Rights::window(Contents::Sink)).unwrap();
+    }
+    space.settle(&(), |_, _| ());
+    let mut model: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
+    let mut retired: Vec<u64> = Vec::new();
+    for step in steps {
+        match step {
+            Layer::Cover { page, frame, rights: which } => {
+                if model.contains_key(&page) {
+                    continue;
+                }
+                match space.cover(page * PAGE_SIZE, Hpa::new(frame * PAGE_SIZE), rights[which]) {
+                    Ok(()) => {
+                        prop_assert!(frame < FOREIGN && page < PAGES);
+                        model.insert(page, (frame, which));
+                    }
+                    Err(IssueError::Absent) => prop_assert!(page >= PAGES),
+                    Err(IssueError::Foreign) => prop_assert!(frame >= FOREIGN),
+                    Err(error) => {
+                        prop_assert_eq!(error, IssueError::OutOfMemory);
+                        retired.push(frame);
+                    }
+                }
+            }
+            Layer::Uncover(page) => {
+                if let Some((frame, _)) = model.remove(&page) {
+                    space.uncover(page * PAGE_SIZE, Hpa::new(frame * PAGE_SIZE)).unwrap();
+                    retired.push(frame);
+                }
+            }
+            Layer::Touch(pages) => {
+                pages.iter().for_each(|page| cache.borrow_mut().fill(&memory, page * PAGE_SIZE))
+            }
+            Layer::Settle => {
+                space.settle(&(), |_, _| ());
+                retired.clear();
+                for (at, len, hpa, access) in cache.borrow().pages() {
+                    for n in 0..len / PAGE_SIZE {
+                        let page = at / PAGE_SIZE + n;
+                        let is = (hpa.as_u64() / PAGE_SIZE + n, access & data);
+                        let sink = (SINK + page % 512, data);
+                        let wanted =
+                            model.get(&page).map(|(frame, which)| (*frame, C::access(rights[*which])));
+                        prop_assert_eq!(is, wanted.unwrap_or(sink));
+                    }
+                }
+            }
+            Layer::Starve(left) => memory.0.borrow_mut().left = left,
+        }
+        // There is no moment at which nothing is there.
+        let mut shown = BTreeMap::new();
+        space.views().for_each(|view| {
+            view.visit(&mut |at, hpa, len, _| {
+                (0..len / PAGE_SIZE)
+                    .for_each(|n| _ = shown.insert(at / PAGE_SIZE + n, hpa.as_u64() / PAGE_SIZE + n));
+            });
+        });
+        for page in 0..PAGES {
+            let wanted = model.get(&page).map_or(SINK + page % 512, |(frame, _)| *frame);
+            prop_assert_eq!(shown.get(&page), Some(&wanted));
+        }
+        // What may still be reached stays pinned, and so often.
+        for frame in 100..104 {
+            let covered = model.values().filter(|(shown, _)| *shown == frame).count();
+            let waiting = retired.iter().filter(|waiting| **waiting == frame).count();
+            prop_assert_eq!(pins.0.borrow().get(&frame).copied().unwrap_or(0) as usize, covered + waiting);
+        }
+    }
+    // An owner that is gone walks no more.
+    *cache.borrow_mut() = C::new(format);
+    drop(space);
+    prop_assert!(memory.0.borrow().used.is_empty(), "tables are left over");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn of_processors_over_a_sink(steps in covers()) {
+        nothing_stale_over_a_sink::<Processor>(LongMode, steps)?;
+    }
+
+    #[test]
+    fn of_amdvi_over_a_sink(steps in covers(), levels in 3u8..=6) {
+        nothing_stale_over_a_sink::<AmdVi>(amdvi::page::HostFormat { levels }, steps)?;
+    }
+
+    #[test]
+    fn of_vtd_over_a_sink(steps in covers(), levels in 3u8..=5, largest_leaf in 1u8..=3, snoop: bool) {
+        nothing_stale_over_a_sink::<Vtd>(vtd::page::SecondLevel { levels, largest_leaf, snoop }, steps)?;
+    }
+}
+
+#[test]
+fn only_a_sink_is_covered() {
+    let cache = Rc::new(RefCell::new(Processor::new(LongMode)));
+    let memory = Memory::default();
+    memory.0.borrow_mut().left = 20;
+    let frames = Frames { memory, cache: cache.clone() };
+    let mut space = Space::new(Pins::default());
+    space.add_view(TableView::new(LongMode, frames, User(cache.clone())).unwrap()).unwrap();
+    let (lent, page) = (Rights::window(Contents::Lent(1)), Hpa::new(100 * PAGE_SIZE));
+    for (at, rights) in [(0, Rights::MEMORY), (PAGE_SIZE, Rights::DEVICE), (2 * PAGE_SIZE, lent)] {
+        space.issue(at, Hpa::new(50 * PAGE_SIZE), PAGE_SIZE, rights).unwrap();
+        assert_eq!(space.cover(at, page, lent), Err(IssueError::Absent));
+        assert_eq!(space.uncover(at, page), Err(IssueError::Absent));
+    }
+    assert_eq!(space.cover(1, page, lent), Err(IssueError::BadRange));
+}

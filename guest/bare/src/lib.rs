@@ -2,7 +2,7 @@
 //! hypervisor that a guest must not get away with.
 //!
 //! `job=` on the command line says what to do: [`null`] measures, [`hostile`] attacks, [`dma`] attacks by a
-//! device, [`conform`] compares the processor with the manual, [`instructions`] checks what the hypervisor executes in the
+//! device, [`grants`] shares pages with another such kernel, [`conform`] compares the processor with the manual, [`instructions`] checks what the hypervisor executes in the
 //! processor's stead, [`isolation`] looks for memory of others, [`witness`] notices what others do to its own, [`loops`]
 //! what they leave it of its processor. It ends by powering off, unless the attack ends it before.
 //!
@@ -15,6 +15,7 @@ mod conform;
 mod console;
 mod dma;
 mod entry;
+mod grants;
 mod hostile;
 mod instructions;
 mod isolation;
@@ -39,6 +40,7 @@ extern "C" fn bare_main(start_info: u64) -> ! {
         "null" => null::run(),
         "hostile" => hostile::run(detail, &boot),
         "conform" => conform::run(detail, &boot),
+        "grants" => grants::run(detail, &boot),
         "dma" => dma::run(detail, &boot),
         "instructions" => instructions::run(),
         "witness" => witness::run(&boot),

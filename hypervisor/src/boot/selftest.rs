@@ -69,7 +69,7 @@ fn lock_order() {
 /// A map that nobody looks at, of the memory of the domain with this index.
 fn map_of(index: u16) -> Space<iommu::DeviceView<()>, Ledger> {
     let serves = DomainSet::default().with(DomainId(2));
-    Space::new(Ledger::Domain { id: DomainId(index), serves })
+    Space::new(Ledger::Domain { id: DomainId(index), serves, shares: DomainSet::new() })
 }
 
 /// No map shows what is not its domain's, whatever it is told, and frames that are shown can be given back once nobody

@@ -17,6 +17,7 @@ impl Domain {
     /// A page is neither the domain's own memory nor, for its processors, registers of a device or what stands in for
     /// them.
     pub fn check_isolation(&self) {
+        self.check_grants();
         let space = self.space.lock();
         let serves = space.ledger().serves();
         for view in space.views() {
@@ -24,6 +25,10 @@ impl Domain {
             view.visit(&mut |gpa, hpa, len, access| {
                 if access.contains(Access::UNCACHED) {
                     self.check_registers(view, gpa, hpa, len);
+                    return;
+                }
+                if gpa >= layout::GRANTS {
+                    // See `check_grants`.
                     return;
                 }
                 if gpa >= layout::WINDOWS {

@@ -27,10 +27,14 @@ pub const IO_APIC: u64 = 0xfec0_0000;
 pub const LOCAL_APIC: u64 = 0xfee0_0000;
 /// RAM that does not fit below [`PCI_MEMORY`] goes on here.
 pub const ABOVE_4G: u64 = 0x1_0000_0000;
-/// PCI memory above 4 GiB, of a domain that serves others: their windows. It ends where an IOMMU of 39 bits does.
+/// PCI memory above 4 GiB, of a domain that serves others: their windows. With what follows it ends where an IOMMU of 39 bits does.
 pub const WINDOWS: u64 = 1 << 38;
 /// Bytes of [`WINDOWS`].
-pub const WINDOWS_SIZE: u64 = 1 << 38;
+pub const WINDOWS_SIZE: u64 = 3 << 36;
+/// Where a domain has the windows of grant spaces that it accepts: after [`WINDOWS`], where no BAR can be.
+pub const GRANTS: u64 = WINDOWS + WINDOWS_SIZE;
+/// Bytes of [`GRANTS`].
+pub const GRANTS_SIZE: u64 = 1 << 36;
 /// First port of the serial console.
 pub const UART_PORT: u16 = 0x3f8;
 /// I/O APIC pin of the serial console.

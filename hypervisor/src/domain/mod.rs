@@ -6,6 +6,7 @@
 pub mod attention;
 pub mod counters;
 mod function;
+pub mod grants;
 mod isolation;
 pub mod layout;
 mod memory;
@@ -281,6 +282,8 @@ pub struct Domain {
     memory: GuestMemory,
     /// The one map of its memory, and who sees it.
     space: SpinLock<memory::Map>,
+    /// What it lets others reach.
+    grants: SpinLock<grants::Spaces>,
     /// What its windows show where nothing is lent, once it has any.
     sink: Once<sink::Sink>,
     permission_map: Hpa,
@@ -340,6 +343,7 @@ impl Domain {
             ),
             memory: ram,
             space: SpinLock::new(Rank::Space, space),
+            grants: SpinLock::new(Rank::Grants, grants::Spaces::default()),
             sink: Once::new(),
             permission_map,
             state: AtomicU8::new(0),
@@ -357,6 +361,7 @@ impl Domain {
 
     /// Takes its devices back.
     pub fn detach(&self) {
+        grants::leave(self);
         self.functions.iter().for_each(|function| function.detach());
         self.unplug_all();
     }

@@ -27,12 +27,20 @@ fn is_window(base: u64, size: u64) -> bool {
 impl Domain {
     /// From now on the domain serves devices of a guest, and its windows may show what that lends. False for want of memory.
     pub fn serve(&self, guest: DomainId) -> bool {
-        if self.sink.get().is_none() {
-            let Some(sink) = Sink::new(self.id) else { return false };
-            self.sink.call_once(|| sink);
+        if self.need_sink().is_none() {
+            return false;
         }
         self.space.lock().ledger_mut().serve(guest, true);
         true
+    }
+
+    /// What its windows show where nothing is lent; `None` for want of memory.
+    pub(super) fn need_sink(&self) -> Option<&Sink> {
+        if self.sink.get().is_none() {
+            let sink = Sink::new(self.id)?;
+            self.sink.call_once(|| sink);
+        }
+        self.sink.get()
     }
 
     /// The domain serves no device of a guest any more, and no window shows anything of it.
@@ -91,7 +99,11 @@ impl Domain {
 }
 
 /// Shows the sink in a range of whole large pages.
-fn fill(space: &mut super::memory::Map, range: core::ops::Range<u64>, sink: &Sink) -> Result<(), IssueError> {
+pub(super) fn fill(
+    space: &mut super::memory::Map,
+    range: core::ops::Range<u64>,
+    sink: &Sink,
+) -> Result<(), IssueError> {
     range
         .step_by(Sink::SIZE as usize)
         .try_for_each(|at| space.issue(at, sink.hpa(), Sink::SIZE, Rights::window(Contents::Sink)))

@@ -2,9 +2,10 @@
 
 use super::flow::{Flow, skip};
 use super::guest;
-use crate::domain::Domain;
 use crate::domain::vcpu::Context;
+use crate::domain::{Domain, grants};
 use sluice_hypercall::call::{self, Error, Hypercall, Width};
+use sluice_hypercall::grant;
 
 /// The answer of a call, and what follows it.
 type Answer = Result<(u64, Flow), Error>;
@@ -27,7 +28,10 @@ pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
     let asked = Hypercall::decode(ctx.vmcb.save.rax, [rbx, rcx, rdx, rsi], width);
     let outcome = match CALLS.iter().find(|known| known.number == asked.number) {
         _ if ctx.vmcb.save.cpl != 0 => Err(Error::NotPermitted),
-        None => Err(Error::NoSuchCall),
+        None => match grant::Call::decode(asked.number, asked.arguments) {
+            Some(asked) => asked.and_then(|asked| Ok((grants::call(domain, &asked)?, Flow::Attend))),
+            None => Err(Error::NoSuchCall),
+        },
         Some(known) => (known.carry_out)(domain, &asked),
     };
     ctx.vmcb.save.rax = call::answer(outcome.map(|(value, _)| value), width);

@@ -3,7 +3,7 @@
 use super::seats::{Seat, Seats};
 use crate::devices::{self, AttachError, Guest, virtio};
 use crate::domain::vcpu::{Context, RunState, Vcpu};
-use crate::domain::{Domain, Memory, MemoryError, VirtualFunction, layout};
+use crate::domain::{Domain, Memory, MemoryError, VirtualFunction, grants, layout};
 use crate::sched;
 use crate::{exit, svm};
 use alloc::string::String;
@@ -183,6 +183,7 @@ pub fn build(
             return Err(error);
         }
     }
+    grants::enter(&domain);
     Ok(domain)
 }
 

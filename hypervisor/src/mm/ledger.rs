@@ -11,12 +11,15 @@ use sluice_memory::{FrameUse, Hpa};
 /// Whose memory a map may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ledger {
-    /// That of the domain, registers of devices, and what stands in for them; and in its windows that of the guests that it serves.
+    /// That of the domain, registers of devices, and what stands in for them; and in its windows that of the guests that it serves,
+    /// or that grant it pages.
     Domain {
         /// The domain.
         id: DomainId,
         /// Whose devices it serves.
         serves: DomainSet,
+        /// Who grants it pages.
+        shares: DomainSet,
     },
     /// Buffers of the hypervisor's own drivers.
     Driver,
@@ -25,13 +28,20 @@ pub enum Ledger {
 impl Ledger {
     /// That of a domain that serves nobody yet.
     pub const fn of(id: DomainId) -> Self {
-        Self::Domain { id, serves: DomainSet::new() }
+        Self::Domain { id, serves: DomainSet::new(), shares: DomainSet::new() }
     }
 
     /// The domain's devices are served by this one from now on, or no longer: its windows may show their memory as long.
     pub fn serve(&mut self, guest: DomainId, served: bool) {
         if let Self::Domain { serves, .. } = self {
             *serves = if served { serves.with(guest) } else { serves.without(guest) };
+        }
+    }
+
+    /// That one has a grant space for the domain from now on, or none any more.
+    pub fn share(&mut self, granter: DomainId, shared: bool) {
+        if let Self::Domain { shares, .. } = self {
+            *shares = if shared { shares.with(granter) } else { shares.without(granter) };
         }
     }
 
@@ -53,7 +63,9 @@ impl sluice_iospace::Ledger for Ledger {
                 return Ok(());
             }
             (Self::Domain { id, .. }, Contents::Registers) => FrameUse::Mirror(id.0),
-            (Self::Domain { serves, .. }, Contents::Lent(by)) if serves.contains(DomainId(by)) => {
+            (Self::Domain { serves, shares, .. }, Contents::Lent(by))
+                if serves.contains(DomainId(by)) || shares.contains(DomainId(by)) =>
+            {
                 FrameUse::Guest(by)
             }
             (Self::Domain { id, .. }, Contents::Sink) => FrameUse::Sink(id.0),

@@ -30,6 +30,10 @@ ranks! {
     Card,
     /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::mapping`.
     Function,
+    /// Domains that may share pages: `grants::DOMAINS`.
+    Domains,
+    /// `Domain::grants`.
+    Grants,
     /// `Domain::space`.
     Space,
     /// `Domain::pages`.

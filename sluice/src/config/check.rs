@@ -3,7 +3,9 @@
 
 use super::diagnostic::Source;
 use super::walk::suggestion;
-use super::{Domain, Image, Iommu, Setup, Share, format_mac, human_size, refusals, server_words, virtio};
+use super::{
+    Domain, Image, Iommu, Setup, Share, format_mac, human_size, peers, refusals, server_words, virtio,
+};
 use crate::disks::Disk;
 use sluice_abi::config::{Kind, MAX_DOMAINS, Mode, NicModel, Select};
 
@@ -47,6 +49,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
     station_addresses(setup, source);
     disks(setup, source);
     virtio::check(setup, source);
+    peers::check(setup, source);
     qemu_devices(setup, source);
     forwarded(setup, source);
 }

@@ -8,6 +8,7 @@ pub mod check;
 pub mod diagnostic;
 mod files;
 mod parse;
+mod peers;
 pub mod refusals;
 mod values;
 pub mod virtio;
@@ -217,6 +218,8 @@ pub struct Domain {
     pub virtio: Vec<virtio::Virtio>,
     /// What it lends to those, if the file says.
     pub grants: Option<Spanned<Grants>>,
+    /// With whom it may share single pages.
+    pub peers: Vec<Spanned<String>>,
     /// It steers the machine.
     pub control: bool,
     /// How its kernel runs.

@@ -2,6 +2,7 @@
 //! is checked in [`super::check`].
 
 use super::diagnostic::Source;
+use super::peers;
 use super::values::{self, NAME_HELP};
 use super::virtio;
 use super::walk::{Walk, kind, suggestion};
@@ -213,6 +214,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         }
     }
     let grants = virtio::grants(&mut walk, source);
+    let peers = peers::parse(&mut walk, source);
     let kind = domain_kind(&mut walk, source);
     walk.finish(source);
     Some(Domain {
@@ -229,6 +231,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         shares,
         virtio: virtual_devices,
         grants,
+        peers,
         control,
         kind,
     })

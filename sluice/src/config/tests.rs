@@ -489,3 +489,24 @@ fn addresses_that_cannot_be_are_refused() {
     assert!(error.contains("10.0.2.130 is the address of 'web' already"), "{error}");
     servers_refused(", address = \"10.0.2.130\"", "", "no port can be forwarded to 'web'");
 }
+
+#[test]
+fn both_sides_name_each_other_as_peers() {
+    let with = |zoe: &str, alice: &str| {
+        let text = GOOD.replace("vcpus = 2", &format!("vcpus = 2\n{zoe}"));
+        try_load(&text.replace("paused = true", &format!("paused = true\n{alice}")))
+    };
+    let setup = with("peers = [\"alice\"]", "peers = [\"zoe\"]").unwrap();
+    assert_eq!(setup.domains.iter().filter(|domain| domain.peers.len() == 1).count(), 2);
+    let refused = |zoe: &str, alice: &str, expect: &str| {
+        let error = with(zoe, alice).expect_err("it should be refused").to_string();
+        assert!(error.contains(expect), "expected {expect:?} in {error}");
+    };
+    refused("peers = [\"alice\"]", "", "'alice' does not name 'zoe' as its peer");
+    refused("peers = [\"zoe\"]", "", "a domain is not its own peer");
+    refused("peers = [\"alica\"]", "", "did you mean 'alice'?");
+    refused("peers = [1]", "", "a peer is the name of a domain");
+    let many = format!("peers = [{}]", "\"alice\", ".repeat(17));
+    refused(&many, "peers = [\"zoe\"]", "'zoe' has more than 16 peers");
+    refused("peers = [\"alice\"]", "kind = \"paravirtual\"\npeers = [\"zoe\"]", "such domains have no peers");
+}

@@ -1,0 +1,24 @@
+//! Grant spaces: which pages one domain (the granter) lets another (its peer) reach, by reference.
+//!
+//! Key types: [`Space`] (the table, and what each call does to it), [`Grant`], [`Peer`] (how the pages are shown), [`status`] (the word
+//! by which the peer says that it uses a page now). Issuing and revoking are the granter's alone: no call waits for the peer.
+//!
+//! The table is a tree of page tables that no hardware walks, by reference in place of an address: an operation costs the same however many
+//! references there are, and parts that were never used take no memory.
+//!
+//! Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and Efficient I/O Virtualization", 3.1.
+//!
+//! Deviations: the status is a word of its own, in the peer's memory, and says whether the page is granted too; there are no machine addresses,
+//! since devices reach pages through an IOMMU (3.4.2).
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod space;
+pub mod status;
+
+pub use space::{Batch, Error, Grant, Operation, Peer, Space};
+
+/// Most references of one space.
+pub const MAX_SIZE: u32 = 1 << 20;
+/// Most references that one call moves.
+pub const MAX_BATCH: u64 = 512;

@@ -1,0 +1,234 @@
+//! A grant space and what calls do to it.
+
+use crate::status::{self, Word};
+use crate::{MAX_BATCH, MAX_SIZE};
+use sluice_memory::{Access, Hpa, LongMode, MapError, PAGE_SIZE, TableFrames, Tables};
+
+/// Why a call failed. Of several references, those before the one that failed are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The space has no such reference.
+    NoReference,
+    /// The granter has no such page.
+    NoPage,
+    /// The reference is granted already.
+    Taken,
+    /// The reference is not granted.
+    Absent,
+    /// The peer uses the page.
+    Busy,
+    /// There is no memory for tables.
+    OutOfMemory,
+}
+
+/// What a reference gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// A page of the granter.
+    pub frame: Hpa,
+    /// The peer may write it, too.
+    pub writable: bool,
+}
+
+/// Where a peer sees the pages.
+pub trait Peer {
+    /// Its status words.
+    type Word: Word;
+
+    /// Pins the page and shows it. Where it was shown last, others may be remembered until [`Peer::forget`].
+    ///
+    /// # Errors
+    /// [`Error::NoPage`] or [`Error::OutOfMemory`]. Nothing is shown then.
+    fn show(&mut self, reference: u32, grant: Grant) -> Result<(), Error>;
+
+    /// Shows it no more. It stays pinned until [`Peer::forget`].
+    fn hide(&mut self, reference: u32, grant: Grant);
+
+    /// Has everyone who could reach a page forget what was changed, and unpins what was hidden. Returns only then.
+    fn forget(&mut self);
+
+    /// The status word of a reference, if the peer keeps any.
+    fn word(&self, reference: u32) -> Option<Self::Word>;
+}
+
+/// One step of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Lets the peer reach a page; `None`: the granter has no such page.
+    Issue(u32, Option<Grant>),
+    /// Takes one back, whether the peer uses it or not if `forced`.
+    Revoke {
+        /// Which.
+        reference: u32,
+        /// Whatever the status word says.
+        forced: bool,
+    },
+}
+
+/// Operations that are carried out by one call: a range, or a list in the granter's memory.
+pub trait Batch {
+    /// Operation number `index`. It may be asked for twice, and need not be the same then.
+    fn operation(&self, index: u64) -> Option<Operation>;
+}
+
+impl<F: Fn(u64) -> Option<Operation>> Batch for F {
+    fn operation(&self, index: u64) -> Option<Operation> {
+        self(index)
+    }
+}
+
+/// The table of references.
+#[derive(Debug)]
+pub struct Space<F: TableFrames> {
+    /// `None` once it has been given back.
+    tables: Option<Tables<LongMode>>,
+    frames: F,
+    size: u32,
+    live: u32,
+}
+
+/// Where a reference is in the tree.
+fn place(reference: u32) -> u64 {
+    u64::from(reference) * PAGE_SIZE
+}
+
+impl<F: TableFrames> Space<F> {
+    /// An empty space of so many references, 1 to [`MAX_SIZE`]; `None` for any other number, and without memory.
+    pub fn new(mut frames: F, size: u32) -> Option<Self> {
+        if !(1..=MAX_SIZE).contains(&size) {
+            return None;
+        }
+        let tables = Some(Tables::with_format(LongMode, &mut frames)?);
+        Some(Self { tables, frames, size, live: 0 })
+    }
+
+    /// References that it has.
+    pub const fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// References that are granted.
+    pub const fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// What a reference gives.
+    ///
+    /// # Errors
+    /// [`Error::NoReference`].
+    pub fn lookup(&self, reference: u32) -> Result<Option<Grant>, Error> {
+        if reference >= self.size {
+            return Err(Error::NoReference);
+        }
+        let found = self.tables.as_ref().and_then(|tables| tables.lookup(&self.frames, place(reference)));
+        Ok(found.map(|(frame, access, _)| Grant { frame, writable: access.contains(Access::WRITE) }))
+    }
+
+    /// Shows all grants, in order.
+    pub fn visit(&self, mut show: impl FnMut(u32, Grant)) {
+        if let Some(tables) = &self.tables {
+            tables.visit(&self.frames, &mut |at, frame, _, access| {
+                show((at / PAGE_SIZE) as u32, Grant { frame, writable: access.contains(Access::WRITE) });
+            });
+        }
+    }
+
+    /// Carries out `count` operations, up to [`MAX_BATCH`], in order and until one fails; then has everyone forget, once. Returns how many
+    /// were carried out.
+    ///
+    /// # Errors
+    /// What the first one failed by.
+    pub fn carry_out<P: Peer>(&mut self, peer: &mut P, batch: &impl Batch, count: u64) -> Result<u64, Error> {
+        let mut done = 0;
+        let mut failed = None;
+        // One that is issued is told of once it can be reached; a batch may name it again, so that the table has the last word.
+        let mut issued = [0u32; MAX_BATCH as usize];
+        let mut news = 0;
+        while done < count.min(MAX_BATCH) {
+            let operation = batch.operation(done).ok_or(Error::NoPage);
+            let result = operation.and_then(|operation| match operation {
+                Operation::Issue(reference, grant) => {
+                    self.issue(peer, reference, grant)?;
+                    if let Some(place) = issued.get_mut(news) {
+                        (*place, news) = (reference, news + 1);
+                    }
+                    Ok(())
+                }
+                Operation::Revoke { reference, forced } => self.revoke(peer, reference, forced),
+            });
+            if let Err(error) = result {
+                failed = Some(error);
+                break;
+            }
+            done += 1;
+        }
+        peer.forget();
+        for reference in issued.iter().take(news).copied() {
+            if let (Ok(Some(_)), Some(word)) = (self.lookup(reference), peer.word(reference)) {
+                status::open(&word);
+            }
+        }
+        match failed {
+            Some(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    fn issue(&mut self, peer: &mut impl Peer, reference: u32, grant: Option<Grant>) -> Result<(), Error> {
+        if self.lookup(reference)?.is_some() {
+            return Err(Error::Taken);
+        }
+        let grant = grant.ok_or(Error::NoPage)?;
+        let tables = self.tables.as_mut().ok_or(Error::OutOfMemory)?;
+        let mut access = Access::READ;
+        access.set(Access::WRITE, grant.writable);
+        match tables.map(&mut self.frames, place(reference), grant.frame, PAGE_SIZE, access) {
+            Ok(_) => {}
+            Err(MapError::BadRange) => return Err(Error::NoPage),
+            Err(MapError::OutOfMemory) => return Err(Error::OutOfMemory),
+        }
+        self.live += 1;
+        peer.show(reference, grant).inspect_err(|_| self.remove(reference))
+    }
+
+    fn revoke(&mut self, peer: &mut impl Peer, reference: u32, forced: bool) -> Result<(), Error> {
+        let grant = self.lookup(reference)?.ok_or(Error::Absent)?;
+        if let Some(word) = peer.word(reference)
+            && !status::close(&word, forced)
+        {
+            return Err(Error::Busy);
+        }
+        self.remove(reference);
+        peer.hide(reference, grant);
+        Ok(())
+    }
+
+    /// A page that is there is taken out of tables that exist: that takes no memory.
+    fn remove(&mut self, reference: u32) {
+        let tables = self.tables.as_mut();
+        let removed = tables.map(|tables| tables.unmap(&mut self.frames, place(reference), PAGE_SIZE));
+        if removed == Some(Ok(true)) {
+            self.live -= 1;
+        }
+    }
+
+    /// Forgets all grants: the peer, or what it saw them by, is gone. `each` gets what there was. False for want of memory; the space
+    /// has no references then, but everything was handed to `each` all the same.
+    pub fn clear(&mut self, each: impl FnMut(u32, Grant)) -> bool {
+        self.visit(each);
+        self.live = 0;
+        if let Some(tables) = self.tables.take() {
+            tables.release(&mut self.frames);
+        }
+        self.tables = Tables::with_format(LongMode, &mut self.frames);
+        self.tables.is_some()
+    }
+}
+
+impl<F: TableFrames> Drop for Space<F> {
+    fn drop(&mut self) {
+        if let Some(tables) = self.tables.take() {
+            tables.release(&mut self.frames);
+        }
+    }
+}

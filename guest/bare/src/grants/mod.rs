@@ -1,0 +1,123 @@
+//! Grant spaces between two of these kernels: one gives pages ([`give`]), the other takes them ([`take`]), and both try what they may not.
+//!
+//! They talk by the first page that is granted: the giver writes a command and its number, the taker answers with the number. What is tried against
+//! the rules is counted; what of it succeeded must be 0.
+
+mod cost;
+mod give;
+mod take;
+
+use crate::console::println;
+use crate::entry::BootInfo;
+use crate::random::Random;
+use core::arch::asm;
+use sluice_hypercall::grant as hc;
+
+/// Where the taker has its window: the first address that may have one.
+const WINDOW: u64 = 448 << 30;
+/// References of the space.
+const SIZE: u64 = 2048;
+/// What the giver's pages hold that nobody else must see.
+const SECRET: u64 = 0x5ec2_e75e_c2e7_5ec2;
+/// What a taker writes where it may not.
+const DAMAGE: u64 = 0xdada_dada_dada_dada;
+/// The control page begins with this.
+const MAGIC: u64 = 0x6772_616e_7473_2121;
+
+/// Answers, as [`call`] gives them.
+const NO_SUCH_CALL: i64 = -1000;
+const ABSENT: i64 = -2;
+const BUSY: i64 = -16;
+const EXISTS: i64 = -17;
+const BAD: i64 = -22;
+const NO_PEER: i64 = -107;
+
+/// What the giver asks the taker for.
+mod command {
+    pub const READ: u64 = 1;
+    pub const WRITE: u64 = 2;
+    pub const BEGIN_USE: u64 = 3;
+    pub const END_USE: u64 = 4;
+    pub const REPLAY: u64 = 5;
+    pub const LIE: u64 = 6;
+}
+
+/// Words of the control page.
+mod word {
+    pub const MAGIC: u64 = 0;
+    pub const NUMBER: u64 = 8;
+    pub const COMMAND: u64 = 16;
+    pub const REFERENCE: u64 = 24;
+    pub const VALUE: u64 = 32;
+    pub const DONE: u64 = 64;
+    pub const RESULT: u64 = 72;
+}
+
+fn read(at: u64) -> u64 {
+    unsafe { (at as *const u64).read_volatile() }
+}
+
+fn write(at: u64, value: u64) {
+    unsafe { (at as *mut u64).write_volatile(value) };
+}
+
+/// A hypercall with four arguments.
+fn call(number: u64, [first, second, third, fourth]: [u64; 4]) -> i64 {
+    let answer: i64;
+    unsafe {
+        asm!("xchg rbx, {first}", "vmmcall", "xchg rbx, {first}", first = inout(reg) first => _,
+            inout("rax") number as i64 => answer, in("rcx") second, in("rdx") third, in("rsi") fourth);
+    }
+    answer
+}
+
+fn issue(space: u64, reference: u64, page: u64, count: u64) -> i64 {
+    call(hc::GRANT_ISSUE, [space, reference, page, count])
+}
+
+fn revoke(space: u64, reference: u64, count: u64, forced: bool) -> i64 {
+    call(hc::GRANT_REVOKE, [space, reference, count, if forced { hc::GRANT_FORCED } else { 0 }])
+}
+
+fn query(space: u64, reference: u64) -> i64 {
+    call(hc::GRANT_QUERY, [space, reference, 0, 0])
+}
+
+/// What must not succeed.
+#[derive(Default)]
+struct Attempts {
+    tried: u64,
+    succeeded: u64,
+}
+
+impl Attempts {
+    fn count(&mut self, what: &str, succeeded: bool) {
+        self.tried += 1;
+        if succeeded {
+            self.succeeded += 1;
+            println!("grants: {what} succeeded");
+        }
+    }
+}
+
+/// Something between right and wrong.
+fn number(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => random.wild(),
+        1 => random.below(4),
+        2 => random.below(SIZE + 2),
+        _ => random.below(1 << 36) & !0xfff,
+    }
+}
+
+/// Runs one side.
+pub fn run(side: &str, boot: &BootInfo) {
+    match side {
+        "give" => give::run(boot),
+        "take" => take::run(boot),
+        "steal" => take::steal(boot),
+        "cost" => cost::run(boot),
+        "idle" => cost::idle(boot),
+        _ => println!("no such side: {side}"),
+    }
+}

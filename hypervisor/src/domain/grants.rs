@@ -1,0 +1,496 @@
+//! Grant spaces between domains: who may, where the peer sees the pages, and what becomes of them when either side ends.
+//!
+//! Key types: [`Spaces`] (what one domain lets others reach, and the windows that it has accepted), [`View`] (a peer's window, as
+//! [`sluice_grants`] uses it). A space is its granter's; its lock is held during a whole call, and the peer's map is locked inside it. Calls
+//! go through [`call`]; [`enter`] and [`leave`] are the life of a domain.
+//!
+//! Nobody waits for a peer: to have it forget pages, its processors are interrupted, and its IOMMU is told. docs/grants.md has the rules.
+
+use super::window::fill;
+use super::{Domain, layout, memory};
+use crate::mm::{self, FrameUse};
+use crate::sync::{Rank, SpinLock, SpinLockGuard};
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use arrayvec::ArrayVec;
+use sluice_abi::DomainId;
+use sluice_abi::config::Kind;
+use sluice_grants::status::Word;
+use sluice_grants::{Batch, Grant, Operation, Peer, Space};
+use sluice_hypercall::call::Error;
+use sluice_hypercall::grant::{
+    Call, Entry, GRANT_IS_ACCEPTED, GRANT_IS_ISSUED, GRANT_IS_WRITABLE, GRANT_MAX_BATCH, GRANT_MAX_SIZE,
+    GRANT_STATUS_GRANTED, Page,
+};
+use sluice_iospace::{Contents, IssueError, Rights};
+use sluice_memory::{Access, Gpa, Hpa, LARGE_PAGE, PAGE_SIZE};
+
+const _: () = {
+    assert!(GRANT_MAX_BATCH == sluice_grants::MAX_BATCH && GRANT_MAX_SIZE == sluice_grants::MAX_SIZE as u64);
+    assert!(GRANT_STATUS_GRANTED == sluice_grants::status::GRANTED);
+};
+
+/// Most spaces of one granter.
+const MAX_SPACES: usize = 8;
+/// Most windows of one peer.
+const MAX_WINDOWS: usize = 16;
+/// Most references in all spaces of a granter, and in all windows of a peer.
+const MAX_REFERENCES: u64 = 2 * GRANT_MAX_SIZE;
+
+/// Every domain that may have spaces or windows.
+static DOMAINS: SpinLock<Vec<Weak<Domain>>> = SpinLock::new(Rank::Domains, Vec::new());
+
+/// What one domain lets others reach, and where it reaches what others let it.
+#[derive(Default)]
+pub struct Spaces {
+    own: [Option<Shared>; MAX_SPACES],
+    windows: ArrayVec<Window, MAX_WINDOWS>,
+}
+
+/// A space, and who sees it.
+struct Shared {
+    space: Space<mm::TableFrames>,
+    /// Place of the peer in the granter's list.
+    peer: u8,
+    accepted: Option<Accepted>,
+}
+
+/// Where a peer sees a space.
+struct Accepted {
+    peer: Weak<Domain>,
+    at: u64,
+    status: Option<u64>,
+}
+
+/// A part of a domain's window addresses that is taken.
+struct Window {
+    at: u64,
+    len: u64,
+    /// It is shown; else it comes or goes.
+    ready: bool,
+}
+
+/// Bytes of the window of a space.
+fn window_len(size: u32) -> u64 {
+    (u64::from(size) * PAGE_SIZE).next_multiple_of(LARGE_PAGE)
+}
+
+impl Accepted {
+    fn is_by(&self, domain: &Domain) -> bool {
+        core::ptr::eq(self.peer.as_ptr(), domain)
+    }
+}
+
+/// All domains that live.
+fn domains() -> Vec<Arc<Domain>> {
+    DOMAINS.lock().iter().filter_map(Weak::upgrade).collect()
+}
+
+/// The domain may share pages from now on.
+pub fn enter(domain: &Arc<Domain>) {
+    if domain.config.kind == Kind::Paravirtual || domain.config.peers.is_empty() {
+        return;
+    }
+    let mut domains = DOMAINS.lock();
+    domains.retain(|known| known.strong_count() != 0);
+    domains.push(Arc::downgrade(domain));
+}
+
+/// The domain has ended: when this returns, nobody reaches its pages by a grant, and it has none of others.
+pub fn leave(domain: &Domain) {
+    DOMAINS.lock().retain(|known| !core::ptr::eq(known.as_ptr(), domain));
+    let mut spaces = domain.grants.lock();
+    spaces.take_back(domain.id, |_| true);
+    spaces.own.iter_mut().for_each(|shared| *shared = None);
+    drop(spaces);
+    for granter in domains() {
+        granter.grants.lock().take_back(granter.id, |accepted| accepted.is_by(domain));
+    }
+}
+
+/// Carries out a call of a guest.
+///
+/// # Errors
+/// Says what is wrong.
+pub fn call(caller: &Domain, call: &Call) -> Result<u64, Error> {
+    match *call {
+        Call::Create { peer, size } => create(caller, peer, size),
+        Call::Destroy(space) => destroy(caller, space),
+        Call::Accept { granter, space, at, status } => accept(caller, granter, space, at, status),
+        Call::Leave(at) => give_up(caller, at),
+        Call::Issue { space, reference, page, count } => {
+            let operation = |index: u64| {
+                let page = Page { gpa: page.gpa.checked_add(index * PAGE_SIZE)?, ..page };
+                Some(Operation::Issue(u32::try_from(u64::from(reference) + index).ok()?, grant(caller, page)))
+            };
+            carry_out(caller, space, &operation, count)
+        }
+        Call::Revoke { space, reference, count, forced } => {
+            let operation = |index: u64| {
+                let reference = u32::try_from(u64::from(reference) + index).ok()?;
+                Some(Operation::Revoke { reference, forced })
+            };
+            carry_out(caller, space, &operation, count)
+        }
+        Call::Batch { space, list, count } => {
+            let operation = |index: u64| {
+                let at = list.checked_add(index * Entry::SIZE)?;
+                let words = [caller.read_u64(Gpa::new(at))?, caller.read_u64(Gpa::new(at.checked_add(8)?))?];
+                Some(match Entry::decode(words)? {
+                    Entry::Issue(reference, page) => Operation::Issue(reference, grant(caller, page)),
+                    Entry::Revoke(reference, forced) => Operation::Revoke { reference, forced },
+                })
+            };
+            carry_out(caller, space, &operation, count)
+        }
+        Call::Query { space, reference } => query(caller, space, reference),
+    }
+}
+
+/// The domain at a place in another's list, if it lives and names that one, too.
+fn peer_of(domain: &Domain, place: u8) -> Result<Arc<Domain>, Error> {
+    let name = domain.config.peers.get(usize::from(place)).ok_or(Error::BadArgument)?;
+    let found = domains().into_iter().find(|other| other.config.name == *name);
+    found.filter(|other| other.config.peers.contains(&domain.config.name)).ok_or(Error::NoPeer)
+}
+
+/// A page that a guest wants to lend: only memory of its own. The ledger of the peer's map says so once more.
+fn grant(caller: &Domain, page: Page) -> Option<Grant> {
+    let (frame, _) = caller.memory.translate(Gpa::new(page.gpa), PAGE_SIZE).ok()?.next()?;
+    Some(Grant { frame, writable: page.writable })
+}
+
+fn create(caller: &Domain, peer: u8, size: u32) -> Result<u64, Error> {
+    if usize::from(peer) >= caller.config.peers.len() {
+        return Err(Error::BadArgument);
+    }
+    let mut spaces = caller.grants.lock();
+    let taken: u64 = spaces.own.iter().flatten().map(|shared| u64::from(shared.space.size())).sum();
+    let free = spaces.own.iter_mut().enumerate().find(|(_, place)| place.is_none());
+    let (number, place) =
+        free.filter(|_| taken + u64::from(size) <= MAX_REFERENCES).ok_or(Error::NoMemory)?;
+    let space = Space::new(mm::TableFrames::COHERENT, size).ok_or(Error::NoMemory)?;
+    *place = Some(Shared { space, peer, accepted: None });
+    Ok(number as u64)
+}
+
+fn destroy(caller: &Domain, space: u8) -> Result<u64, Error> {
+    let mut spaces = caller.grants.lock();
+    let place = spaces.own.get_mut(usize::from(space)).ok_or(Error::BadArgument)?;
+    if place.as_ref().ok_or(Error::Absent)?.space.live() != 0 {
+        return Err(Error::Busy);
+    }
+    *place = None;
+    Ok(0)
+}
+
+fn accept(caller: &Domain, granter: u8, space: u8, at: u64, status: Option<u64>) -> Result<u64, Error> {
+    let granter = peer_of(caller, granter)?;
+    let this = domains().into_iter().find(|known| core::ptr::eq(&raw const **known, caller));
+    let this = Arc::downgrade(&this.ok_or(Error::NoPeer)?);
+    if !Domain::has_room_for_windows(caller.config.memory) {
+        return Err(Error::NoMemory);
+    }
+    let find = |shared: &Shared| {
+        let named = granter.config.peers.get(usize::from(shared.peer));
+        named.is_some_and(|name| *name == caller.config.name)
+    };
+    let size = {
+        let spaces = granter.grants.lock();
+        let shared =
+            spaces.own.get(usize::from(space)).and_then(Option::as_ref).filter(|shared| find(shared));
+        shared.ok_or(Error::Absent)?.space.size()
+    };
+    let len = window_len(size);
+    if let Some(status) = status {
+        caller.memory.translate(Gpa::new(status), u64::from(size) * 8).map_err(|_| Error::BadArgument)?;
+    }
+    caller.take_window(at, len)?;
+    let result = caller.show_sink(at, len).and_then(|()| {
+        let mut spaces = granter.grants.lock();
+        let shared = spaces.own.get_mut(usize::from(space)).and_then(Option::as_mut);
+        let shared = shared.filter(|shared| find(shared) && shared.space.size() == size);
+        let shared = shared.ok_or(Error::Absent)?;
+        if shared.accepted.is_some() {
+            return Err(Error::Exists);
+        }
+        caller.space.lock().ledger_mut().share(granter.id, true);
+        shared.accepted = Some(Accepted { peer: this, at, status });
+        Ok(size.into())
+    });
+    caller.window_is(at, len, result.is_ok());
+    result
+}
+
+/// Gives a window up that the caller has accepted.
+fn give_up(caller: &Domain, at: u64) -> Result<u64, Error> {
+    let mut spaces = caller.grants.lock();
+    let window = spaces.windows.iter_mut().find(|window| window.at == at && window.ready);
+    let window = window.ok_or(Error::Absent)?;
+    window.ready = false;
+    let len = window.len;
+    drop(spaces);
+    for granter in domains() {
+        let is_it = |accepted: &Accepted| accepted.is_by(caller) && accepted.at == at;
+        granter.grants.lock().take_back(granter.id, is_it);
+    }
+    caller.window_is(at, len, false);
+    Ok(0)
+}
+
+fn query(caller: &Domain, space: u8, reference: u32) -> Result<u64, Error> {
+    let spaces = caller.grants.lock();
+    let shared = spaces.own.get(usize::from(space)).ok_or(Error::BadArgument)?;
+    let shared = shared.as_ref().ok_or(Error::Absent)?;
+    let found = shared.space.lookup(reference).map_err(as_error)?;
+    let mut answer = 0;
+    if shared.accepted.is_some() {
+        answer |= GRANT_IS_ACCEPTED;
+    }
+    if let Some(grant) = found {
+        answer |= GRANT_IS_ISSUED;
+        if grant.writable {
+            answer |= GRANT_IS_WRITABLE;
+        }
+    }
+    Ok(answer)
+}
+
+fn carry_out(caller: &Domain, space: u8, batch: &impl Batch, count: u64) -> Result<u64, Error> {
+    let mut spaces = caller.grants.lock();
+    let shared = spaces.own.get_mut(usize::from(space)).ok_or(Error::BadArgument)?;
+    let Shared { space, accepted, .. } = shared.as_mut().ok_or(Error::Absent)?;
+    let accepted = accepted.as_ref().ok_or(Error::NoPeer)?;
+    let peer = accepted.peer.upgrade().ok_or(Error::NoPeer)?;
+    let mut view = View { peer: &peer, map: peer.space.lock(), by: caller.id, accepted };
+    space.carry_out(&mut view, batch, count).map_err(as_error)
+}
+
+fn as_error(error: sluice_grants::Error) -> Error {
+    use sluice_grants::Error as Grants;
+    match error {
+        Grants::NoReference | Grants::NoPage => Error::BadArgument,
+        Grants::Taken => Error::Exists,
+        Grants::Absent => Error::Absent,
+        Grants::Busy => Error::Busy,
+        Grants::OutOfMemory => Error::NoMemory,
+    }
+}
+
+impl Spaces {
+    /// Takes everything back that peers see by these windows.
+    fn take_back(&mut self, by: DomainId, is_it: impl Fn(&Accepted) -> bool) {
+        for index in 0..MAX_SPACES {
+            let shared = self.own.get_mut(index).and_then(Option::as_mut);
+            let shared = shared.filter(|shared| shared.accepted.as_ref().is_some_and(&is_it));
+            let Some(peer) = shared.and_then(|shared| shared.take_back(by)) else { continue };
+            let mut others = self.own.iter().flatten().filter_map(|shared| shared.accepted.as_ref());
+            if !others.any(|accepted| accepted.is_by(&peer)) {
+                peer.space.lock().ledger_mut().share(by, false);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Takes everything back at once: when this returns, the peer reaches nothing of it, and nothing is pinned for it. The window shows
+    /// the sink. Returns the peer, if there was one.
+    fn take_back(&mut self, by: DomainId) -> Option<Arc<Domain>> {
+        let accepted = self.accepted.take()?;
+        // One that has ended took everything back itself.
+        let peer = accepted.peer.upgrade()?;
+        let len = window_len(self.space.size());
+        let shown = peer.show_sink(accepted.at, len).is_ok();
+        let map = peer.space.lock();
+        self.space.clear(|_, grant| map.unpin_covered(grant.frame));
+        drop(map);
+        if !shown {
+            log::warn!(
+                "domain {}: its window at {:#x} is gone, for want of memory",
+                peer.name(),
+                accepted.at
+            );
+        }
+        log::debug!("domain {}: what domain {by} granted is taken back", peer.name());
+        Some(peer)
+    }
+}
+
+impl Domain {
+    /// Takes addresses for a window.
+    fn take_window(&self, at: u64, len: u64) -> Result<(), Error> {
+        let all = layout::GRANTS..layout::GRANTS + layout::GRANTS_SIZE;
+        if !at.is_multiple_of(LARGE_PAGE) || !all.contains(&at) || len > all.end - at {
+            return Err(Error::BadArgument);
+        }
+        let mut spaces = self.grants.lock();
+        if spaces.windows.iter().any(|other| at < other.at + other.len && other.at < at + len) {
+            return Err(Error::Exists);
+        }
+        let taken: u64 = spaces.windows.iter().map(|window| window.len).sum();
+        if taken + len > MAX_REFERENCES * PAGE_SIZE {
+            return Err(Error::NoMemory);
+        }
+        let window = Window { at, len, ready: false };
+        spaces.windows.try_push(window).map_err(|_| Error::NoMemory)
+    }
+
+    /// A window that came is there now, or has gone: its addresses are free again.
+    fn window_is(&self, at: u64, len: u64, there: bool) {
+        if !there {
+            let mut map = self.space.lock();
+            let hidden = map.revoke(at, len);
+            map.settle(self, |_, _| ());
+            drop(map);
+            assert!(hidden.is_ok(), "domain {}: the window at {at:#x} stays mapped", self.name());
+        }
+        let mut spaces = self.grants.lock();
+        match spaces.windows.iter_mut().find(|window| window.at == at) {
+            Some(window) if there => window.ready = true,
+            _ => spaces.windows.retain(|window| window.at != at),
+        }
+    }
+
+    /// Shows nothing but the sink in a window. The domain's processors stand still meanwhile, and so never find nothing there.
+    fn show_sink(&self, at: u64, len: u64) -> Result<(), Error> {
+        let sink = self.need_sink().ok_or(Error::NoMemory)?;
+        self.freeze();
+        let mut map = self.space.lock();
+        let shown = map.revoke(at, len).and_then(|()| fill(&mut map, at..at + len, sink));
+        if shown.is_err() {
+            // Whole pieces can always be taken back.
+            let _ = map.revoke(at, len);
+        }
+        map.settle(self, |_, _| ());
+        drop(map);
+        self.thaw();
+        shown.map_err(|_| Error::NoMemory)
+    }
+
+    /// Checks that its windows show what is granted, and nothing else.
+    ///
+    /// # Panics
+    /// A page of a window is neither the sink's nor granted so.
+    pub(super) fn check_grants(&self) {
+        let mut checked: Vec<(u64, u64)> = Vec::new();
+        for granter in domains() {
+            let spaces = granter.grants.lock();
+            for shared in spaces.own.iter().flatten() {
+                let Some(accepted) = shared.accepted.as_ref().filter(|accepted| accepted.is_by(self)) else {
+                    continue;
+                };
+                let len = window_len(shared.space.size());
+                checked.push((accepted.at, len));
+                self.check_granted(&granter, shared, accepted.at, len);
+            }
+        }
+        let map = self.space.lock();
+        for view in map.views() {
+            view.visit(&mut |at, hpa, bytes, _| {
+                let is_known = checked.iter().any(|(start, len)| (*start..start + len).contains(&at));
+                if at >= layout::GRANTS && !is_known {
+                    let sink = mm::check(hpa, bytes, FrameUse::Sink(self.id.0));
+                    assert!(
+                        sink.is_ok(),
+                        "domain {}: {at:#x} leads to {hpa}, which nobody grants",
+                        self.name()
+                    );
+                }
+            });
+        }
+    }
+
+    fn check_granted(&self, granter: &Domain, shared: &Shared, start: u64, len: u64) {
+        let map = self.space.lock();
+        for view in map.views() {
+            let mut live = 0;
+            view.visit(&mut |at, hpa, bytes, access| {
+                if !(start..start + len).contains(&at)
+                    || mm::check(hpa, bytes, FrameUse::Sink(self.id.0)).is_ok()
+                {
+                    return;
+                }
+                let reference = ((at - start) / PAGE_SIZE) as u32;
+                let granted = shared.space.lookup(reference).ok().flatten();
+                let as_granted = granted.is_some_and(|grant| {
+                    grant.frame == hpa && (grant.writable || !access.contains(Access::WRITE))
+                });
+                let own = mm::check(hpa, bytes, FrameUse::Guest(granter.id.0)).is_ok();
+                assert!(
+                    as_granted && own && bytes == PAGE_SIZE && !access.contains(Access::EXECUTE),
+                    "domain {}: {at:#x} leads to {hpa}, as reference {reference} of domain {} does not say",
+                    self.name(),
+                    granter.name()
+                );
+                live += 1;
+            });
+            assert!(live == shared.space.live(), "domain {}: {live} pages are shown", self.name());
+        }
+    }
+}
+
+/// A peer's window, during one call.
+struct View<'a> {
+    peer: &'a Domain,
+    map: SpinLockGuard<'a, memory::Map>,
+    by: DomainId,
+    accepted: &'a Accepted,
+}
+
+impl View<'_> {
+    fn at(&self, reference: u32) -> u64 {
+        self.accepted.at + u64::from(reference) * PAGE_SIZE
+    }
+}
+
+/// A status word in the memory of the peer.
+struct StatusWord<'a> {
+    peer: &'a Domain,
+    at: Gpa,
+}
+
+impl Word for StatusWord<'_> {
+    fn load(&self) -> Option<u64> {
+        self.peer.read_u64(self.at)
+    }
+
+    fn replace(&self, old: u64, new: u64) -> bool {
+        self.peer.replace_u64(self.at, old, new)
+    }
+}
+
+impl<'a> Peer for View<'a> {
+    type Word = StatusWord<'a>;
+
+    fn show(&mut self, reference: u32, grant: Grant) -> Result<(), sluice_grants::Error> {
+        let mut rights = Rights::window(Contents::Lent(self.by.0));
+        if !grant.writable {
+            (rights.owner, rights.party) = (Access::READ, Access::READ);
+        }
+        let at = self.at(reference);
+        self.map.cover(at, grant.frame, rights).map_err(|error| match error {
+            IssueError::OutOfMemory | IssueError::Absent => sluice_grants::Error::OutOfMemory,
+            IssueError::BadRange | IssueError::Taken | IssueError::Foreign => sluice_grants::Error::NoPage,
+        })
+    }
+
+    fn hide(&mut self, reference: u32, grant: Grant) {
+        let at = self.at(reference);
+        let hidden = self.map.uncover(at, grant.frame);
+        assert!(
+            hidden.is_ok(),
+            "domain {}: reference {reference} of domain {} stays shown: {hidden:?}",
+            self.peer.name(),
+            self.by
+        );
+    }
+
+    fn forget(&mut self) {
+        self.map.settle(self.peer, |_: Hpa, _| ());
+    }
+
+    fn word(&self, reference: u32) -> Option<StatusWord<'a>> {
+        let at = Gpa::new(self.accepted.status? + u64::from(reference) * 8);
+        Some(StatusWord { peer: self.peer, at })
+    }
+}

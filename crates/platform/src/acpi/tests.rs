@@ -122,14 +122,14 @@ fn dsdt(tables: &Tables) -> &[u8] {
 /// The body of what is called `name`, of opcode `kind`: what follows its length and name.
 fn body<'a>(aml: &'a [u8], kind: &[u8], name: &[u8; 4]) -> &'a [u8] {
     let heads = aml.windows(kind.len()).enumerate().filter(|(_, window)| *window == kind);
-    let bodies = heads.filter_map(|(at, _)| {
+    let mut bodies = heads.filter_map(|(at, _)| {
         let inside = &aml[at + kind.len()..];
         let more = usize::from(inside[0] >> 6);
         let low = usize::from(inside[0] & if more == 0 { 0x3F } else { 0xF });
         let length = inside[1..=more].iter().rev().fold(0, |length, byte| length << 8 | usize::from(*byte));
         inside.get(..length << 4 | low)?.get(1 + more..)?.strip_prefix(name)
     });
-    bodies.last().expect("it is there")
+    bodies.next_back().expect("it is there")
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub fn run(boot: &BootInfo) {
         let forced = average(free, |reference| revoke(space, reference, 1, true), 1);
         let batch = |flags: u64| {
             for index in 0..ROUNDS {
-                write(list + index * 16, free + index * 67 | flags);
+                write(list + index * 16, (free + index * 67) | flags);
                 write(list + index * 16 + 8, if flags == 0 { pages } else { 0 });
             }
             let before = rdtsc();

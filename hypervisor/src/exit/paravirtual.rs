@@ -303,6 +303,11 @@ pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     let Paravirtual { guest, registers, .. } = &mut *state;
     guest.tick(&mut hands);
     guest.serve_console(&mut hands);
+    if ctx.vmcb.save.cpl == 0 {
+        // Interrupted where SYSCALL leads: the exit that comes next is the one to tell of events, with the guest's own registers.
+        ctx.paravirtual = Some(state);
+        return;
+    }
     take(ctx, registers);
     let after = guest.deliver(&mut hands, registers);
     let put = put(ctx, &mut state, &hands);

@@ -9,6 +9,7 @@ mod function;
 mod isolation;
 pub mod layout;
 mod memory;
+pub mod paravirtual;
 mod sink;
 pub mod vcpu;
 mod window;

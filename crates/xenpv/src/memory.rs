@@ -66,6 +66,12 @@ impl Guest {
         Ok((entry.frame(), (address % PAGE) as usize))
     }
 
+    /// The address that was found last, and what is remembered of it.
+    #[cfg(any(test, feature = "model"))]
+    pub(crate) fn remembered(&self) -> Option<(u64, Entry)> {
+        self.found.get().map(|found| (found.page * PAGE, found.leaf.entry))
+    }
+
     /// The kernel's page tables are others from now on.
     pub(crate) fn lose(&mut self) {
         self.found.set(None);

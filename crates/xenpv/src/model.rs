@@ -223,8 +223,12 @@ pub fn build(image: &Image<'_>) -> Result<(), crate::build::BuildError> {
 }
 
 /// What the hardware makes of the page tables: no table, no descriptor table and no frame of the hypervisor's can be written by a guest at privilege
-/// level 3 or by its devices, and none of the hypervisor's is read but the table of page numbers.
+/// level 3 or by its devices, and none of the hypervisor's is read but the table of page numbers. What is remembered of an address is what they say.
 pub fn check(guest: &Guest, machine: &Machinery) {
+    if let Some((address, entry)) = guest.remembered() {
+        let now = crate::memory::leaf(machine, guest.root, address).map(|leaf| leaf.entry);
+        assert_eq!(now, Some(entry), "{address:#x} was remembered");
+    }
     let mut open = vec![(guest.root, Kind::L4)];
     open.extend(guest.user_root.map(|root| (root, Kind::L4)));
     let mut seen = BTreeSet::new();

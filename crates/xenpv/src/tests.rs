@@ -203,6 +203,10 @@ fn a_page_table_is_never_writable_however_it_is_asked_for() {
             [address, writable(target), 0, 0],
         );
         assert_eq!(answer, invalid, "{target}");
+        let readable = Entry::new(target, Entry::PRESENT).bits();
+        let arguments = [spare(710).1, readable, 0, 0];
+        let answer = ask(&mut guest, &mut machine, &mut registers, call::UPDATE_VA_MAPPING, arguments);
+        assert_eq!(answer == 0, target == root, "{target} can be read");
     }
     // A table of what is writable.
     poke(&guest, &mut machine, address + 4096, &[0, frame.0, 0]);
@@ -263,6 +267,7 @@ fn an_address_leads_where_the_page_tables_say_now() {
     assert_eq!(word(&guest, &machine), Ok(2));
     // The list is below the same entry: it is not found for the next call.
     assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::MMU_UPDATE, [list, 1, 0, SELF]), 0);
+    assert_eq!(guest.words::<1>(&machine, list), Err(Error::Fault), "what was found last");
     assert_eq!(word(&guest, &machine), Err(Error::Fault));
     assert_ne!(old, 0);
     assert_eq!(machine.word(first, 0), 1);

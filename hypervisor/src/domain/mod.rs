@@ -10,6 +10,7 @@ pub mod grants;
 mod isolation;
 pub mod layout;
 mod memory;
+pub mod paravirtual;
 mod sink;
 mod socket;
 pub mod vcpu;

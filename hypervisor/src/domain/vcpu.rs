@@ -4,6 +4,7 @@
 //! that runs it touches is in [`Context`], behind a lock that is held for a whole slice.
 
 use super::counters::{ExitCounters, ParavirtualCounters, Refusal, RefusalCounters};
+use super::paravirtual::Paravirtual;
 use crate::cpu::fpu::FpuState;
 use crate::svm::VmcbPage;
 use crate::sync::{Rank, SpinLock};
@@ -109,18 +110,6 @@ bitflags! {
         /// One instruction was executed.
         const STEP = 1 << 1;
     }
-}
-
-/// What a paravirtual domain's processor has in place of a virtual platform.
-pub struct Paravirtual {
-    /// The interface.
-    pub guest: sluice_xenpv::Guest,
-    /// Its registers: the general ones are where the processor's are put at an exit, the others are as of the last one.
-    pub registers: sluice_xenpv::Registers,
-    /// What its page tables are looked at with.
-    pub memory: crate::exit::paravirtual::Memory,
-    /// Code and stack segments of the kernel and of its programs, as they were loaded last.
-    pub segments: [crate::exit::paravirtual::Segments; 2],
 }
 
 /// What the run loop needs of a virtual processor, private to the processor that runs it.

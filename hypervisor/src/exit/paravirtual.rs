@@ -9,7 +9,8 @@
 use super::crash;
 use super::flow::Flow;
 use crate::domain::counters::Exit;
-use crate::domain::vcpu::{BlockReason, Context, Paravirtual, RunState, Vcpu};
+use crate::domain::paravirtual::{Memory, Paravirtual, Segments};
+use crate::domain::vcpu::{BlockReason, Context, RunState, Vcpu};
 use crate::domain::{Domain, EndReason};
 use crate::mm::Direct;
 use crate::svm::vmcb::{Intercept3, Segment, exit_code};
@@ -54,35 +55,6 @@ const EFER: u64 = svm::EFER_SVME | 0xd01;
 const STAR: u64 = 0xe008 << 32;
 /// RFLAGS that SYSCALL clears: TF, IF, DF, NT, AC.
 const SFMASK: u64 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 14 | 1 << 18;
-
-/// A domain's memory, and what the hypervisor has in its page tables.
-#[derive(Clone, Copy)]
-pub struct Memory {
-    /// The domain's frames, which are one run: the first one, and how many.
-    run: (u64, u64),
-    /// Entries of the hypervisor's in page tables of the highest level.
-    hole: [(usize, u64); 2],
-}
-
-impl Memory {
-    fn new(domain: &Domain, hole: [(usize, u64); 2]) -> Self {
-        let run = match domain.extents() {
-            [extent] => (extent.hpa.as_u64() / PAGE_SIZE, extent.len / PAGE_SIZE),
-            // None of it is the domain's.
-            _ => (0, 0),
-        };
-        Self { run, hole }
-    }
-}
-
-/// Segments that were found for selectors. The guest changes its descriptors by hypercalls only.
-#[derive(Clone, Copy, Default)]
-pub struct Segments {
-    /// [`Guest::descriptor_changes`] when they were found. 0: none were.
-    changes: u64,
-    code: Segment,
-    stack: Segment,
-}
 
 /// The machine behind a guest's interface.
 struct Hands<'a> {
@@ -303,6 +275,11 @@ pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     let Paravirtual { guest, registers, .. } = &mut *state;
     guest.tick(&mut hands);
     guest.serve_console(&mut hands);
+    if ctx.vmcb.save.cpl == 0 {
+        // Interrupted where SYSCALL leads: the exit that comes next is the one to tell of events, with the guest's own registers.
+        ctx.paravirtual = Some(state);
+        return;
+    }
     take(ctx, registers);
     let after = guest.deliver(&mut hands, registers);
     let put = put(ctx, &mut state, &hands);

@@ -12,14 +12,17 @@ use super::{Clock, good, kernel, plugin, quoted, scratch, scratch_file};
 use crate::kernels::{self, Kernel};
 use crate::outcome::Finding;
 use crate::rootfs;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
 /// Its parts.
-pub const PARTS: [&str; 3] = ["native", "sluice", "xen"];
+pub const PARTS: [&str; 4] = ["native", "sluice", "xen", "attacks"];
 
 /// The operations, in the order of their marks.
 const WORKS: [&str; 5] = ["fork_exit", "execve", "sh", "fault", "syscall"];
+
+/// The scenario with the hostile kernel, and what it prints before its counts.
+const ATTACKS: (&str, &str) = ("hostile-paravirtual-many", "paravirtual.");
 
 /// Where the hypervisor's image is linked (hypervisor/link.ld), up to where a Linux kernel begins in its guest.
 const IMAGE: (u64, u64) = (0xffff_ffff_8020_0000, 0x00e0_0000);
@@ -94,7 +97,30 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
             record.problem(part, &format!("{error:#}"));
         }
     }
+    if only.is_empty() || only.iter().any(|wanted| wanted == "attacks") {
+        super::say(&format!("the scenario {}", ATTACKS.0));
+        record.solved("attacks");
+        if let Err(error) = attacks(record).and_then(|()| record.write().map(drop)) {
+            record.problem("attacks", &format!("{error:#}"));
+        }
+    }
     figures(record)
+}
+
+/// What a hostile kernel tried, and what it achieved. The scenario judges whether its neighbour was left alone.
+fn attacks(record: &mut Record) -> Result<()> {
+    let (scenario, prefix) = ATTACKS;
+    let outcome = crate::scenario::outcome(scenario)?;
+    let sum = |what: &str| {
+        let key = format!("{prefix}{what}");
+        outcome.guests.iter().filter_map(|guest| guest.sum(&key)).sum::<u64>() as f64
+    };
+    ensure!(sum("tried") > 0.0, "nobody attacked");
+    let about = format!("by the kernel of the scenario {scenario}, one by one and at random");
+    record.row("attacks.paravirtual.tried", sum("tried"), "attempts", about);
+    let note = "of these: a mapping, a table, a descriptor or a privilege that it must not have, or one that it found in its page tables";
+    record.aimed("attacks.paravirtual.succeeded", sum("succeeded"), "attempts", Some(Aim::AtMost(0.0)), note);
+    Ok(())
 }
 
 /// The system: busybox as its shell, and the program as `init` and as the one that ends at once.

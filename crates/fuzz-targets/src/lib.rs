@@ -43,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     ("platform_lapic", platform::lapic),
     ("platform_ioapic", platform::ioapic),
     ("platform_uart", platform::uart),
+    ("platform_hotplug", platform::hotplug),
     ("platform_rtc", platform::rtc),
     ("platform_pci", platform::pci),
     ("platform_msix", platform::msix),

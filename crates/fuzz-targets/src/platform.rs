@@ -2,6 +2,7 @@
 
 use crate::Input;
 use sluice_platform::cpuid::{CpuInfo, filter};
+use sluice_platform::hotplug::{self, Hotplug};
 use sluice_platform::ioapic::{IoApic, WriteEffect};
 use sluice_platform::lapic::{Effect, LocalApic, Rates};
 use sluice_platform::message::Message;
@@ -201,6 +202,56 @@ fn bus() -> PciBus {
         .msix(17, (2, 0), (2, 0x2000));
     bus.insert(4, memory.build().expect("a valid function")).expect("a free slot");
     bus
+}
+
+/// The registers of hot-plug, while devices come and are asked for. Asserts that a guest gives back only what it is asked for, once each, and
+/// that what it is told is true.
+pub fn hotplug(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut hotplug = Hotplug::default();
+    let (mut came, mut asked, mut leaving, mut ejected) = (0u32, 0u32, 0u32, 0u32);
+    while !input.is_empty() {
+        let (what, slot) = (input.u8(), input.u8() & 31);
+        let bit = 1 << slot;
+        match what % 6 {
+            0 => {
+                hotplug.come(slot);
+                came |= bit;
+            }
+            1 => {
+                hotplug.ask(slot);
+                (asked, leaving) = (asked | bit, leaving | bit);
+            }
+            2 => {
+                hotplug.forget(slot);
+                for word in [&mut came, &mut asked, &mut leaving, &mut ejected] {
+                    *word &= !bit;
+                }
+            }
+            3 => {
+                let (port, value) = (hotplug::CAME_PORT + u16::from(what >> 4), input.u32());
+                let gone = hotplug.write(port, value);
+                assert_eq!(gone, if port == hotplug::EJECT_PORT { value & leaving } else { 0 });
+                (leaving, ejected) = (leaving & !gone, ejected | gone);
+            }
+            4 => match hotplug.take_ejected() {
+                Some(slot) => {
+                    assert_ne!(ejected & 1 << slot, 0);
+                    ejected &= !(1 << slot);
+                }
+                None => assert_eq!(ejected, 0),
+            },
+            _ => {
+                let port = hotplug::CAME_PORT + u16::from(what >> 4);
+                let told = match port {
+                    hotplug::CAME_PORT => core::mem::take(&mut came),
+                    hotplug::ASKED_PORT => core::mem::take(&mut asked),
+                    _ => 0,
+                };
+                assert_eq!(hotplug.read(port), told);
+            }
+        }
+    }
 }
 
 /// PCI configuration by both mechanisms. Asserts that identities and sizes never change, that base addresses are

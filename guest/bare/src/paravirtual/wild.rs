@@ -125,7 +125,8 @@ fn one(machine: &Machine, random: &mut Random, first: u64) {
         7 => {
             // A store into what may be a table by now, or a descriptor table; but for its own tables, of which it would be an update.
             let (leaf, index) = machine.leaf(page);
-            if machine.is_table(machine.entry(leaf, index) >> 12 & 0xff_ffff_ffff) {
+            let entry = machine.entry(leaf, index);
+            if entry & PRESENT != 0 && machine.is_table(entry >> 12 & 0xff_ffff_ffff) {
                 return;
             }
             writes(page + random.below(512) * 8, arguments[0]);

@@ -83,6 +83,7 @@ impl Default for Counters {
 
 impl Counters {
     /// Counts a hypercall.
+    #[inline]
     pub(crate) fn call(&mut self, number: u64) {
         let index = number.min(call::END - 1) as usize;
         self.calls.get_mut(index).into_iter().for_each(|count| *count += 1);

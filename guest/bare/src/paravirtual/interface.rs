@@ -52,14 +52,26 @@ global_asm!(
     "ud2",
     // An exception ends the attempt that made it.
     "bare_fault:",
+    "xor ecx, ecx",
+    "xchg rcx, [rip + bare_recover_at]",
+    "test rcx, rcx",
+    "jz 3f",
     "mov rsp, [rip + bare_recover_sp]",
-    "jmp [rip + bare_recover_at]",
+    "jmp rcx",
+    // One that no attempt made is its own fault: SCHEDOP_shutdown, as a crash.
+    "3:",
+    "lea rsi, [rip + bare_crash]",
+    "mov edi, 2",
+    "mov eax, 29",
+    "syscall",
+    "ud2",
     ".pushsection .data",
     ".balign 8",
     ".global bare_recover_sp",
     "bare_recover_sp: .quad 0",
     ".global bare_recover_at",
     "bare_recover_at: .quad 0",
+    "bare_crash: .quad 3",
     ".popsection",
     ".pushsection .bss",
     ".balign 4096",
@@ -106,6 +118,7 @@ macro_rules! survives {
                 $($code,)+
                 "mov r15d, 1",
                 "77:",
+                "mov qword ptr [rip + bare_recover_at], 0",
                 "pop rbp", "pop rbx",
                 out("r15") done, out("rcx") _, out("r11") _, $($($operands)*)?
             );

@@ -123,7 +123,12 @@ fn one(machine: &Machine, random: &mut Random, first: u64) {
             call::SET_GDT
         }
         7 => {
-            // A store into what may be a table by now, or a descriptor table.
+            // A store into what may be a table by now, or a descriptor table; but for its own tables, of which it would be an update.
+            let (leaf, index) = machine.leaf(page);
+            let entry = machine.entry(leaf, index);
+            if entry & PRESENT != 0 && machine.is_table(entry >> 12 & 0xff_ffff_ffff) {
+                return;
+            }
             writes(page + random.below(512) * 8, arguments[0]);
             return;
         }

@@ -1,8 +1,9 @@
 //! What a domain that serves devices can do to others with all rights in its own system, but without the memory that was lent to it: its
 //! back-end functions' registers, the window beyond what is lent, addresses of BARs, and its own card told to reach memory that it has not
-//! got. For the scenario `hostile-driver-domain`; who lends it memory may suffer, nobody else.
+//! got. For the scenario `hostile-server`; who lends it memory may suffer, nobody else.
 //!
-//! It counts what it tries, and what gave it something: memory of the window that is neither zero nor its own.
+//! It counts attacks whose outcome it sees, and those that gave it something: memory of a window that is neither zero nor its own, registers
+//! where none are. What it does to the registers and by DMA only others can judge: those are provocations.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -21,6 +22,9 @@ struct Hostile {
     /// MiB of each window that are lent, and left alone.
     #[arg(long, default_value_t = 256)]
     lent: u64,
+    /// What is done at random follows from this.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 /// Vendor of back-end functions (`sluice_hypercall::backend`).
@@ -48,10 +52,12 @@ const ELSEWHERE: [u64; 10] = [
 struct Count {
     tried: u64,
     succeeded: u64,
+    provocations: u64,
 }
 
 fn main() -> Result<()> {
-    let Hostile { rounds, lent } = Hostile::parse();
+    let Hostile { rounds, lent, seed } = Hostile::parse();
+    fastrand::seed(seed);
     let mut count = Count::default();
     let functions = functions("vendor", BACK_END)?;
     anyhow::ensure!(!functions.is_empty(), "this domain serves nothing");
@@ -67,7 +73,8 @@ fn main() -> Result<()> {
         let_go(&card)?;
         dma(&card, &mut count).context("DMA")?;
     }
-    println!("SLUICE-RESULT attacks={} succeeded={}", count.tried, count.succeeded);
+    let Count { tried, succeeded, provocations } = count;
+    println!("SLUICE-RESULT attacks={tried} succeeded={succeeded} provocations={provocations}");
     Ok(())
 }
 
@@ -127,7 +134,7 @@ fn registers(function: &Path, rounds: u32, count: &mut Count) -> Result<()> {
             _ if write => registers.store(value, at & !7, Relaxed)?,
             _ => drop(registers.load::<u64>(at & !7, Relaxed)?),
         }
-        count.tried += 1;
+        count.provocations += 1;
     }
     Ok(())
 }
@@ -150,9 +157,11 @@ fn beyond(function: &Path, lent: u64, rounds: u32, count: &mut Count) -> Result<
     Ok(())
 }
 
-/// BARs at addresses where they cannot be, all of them at each.
+/// BARs at addresses where they cannot be, all of them at each. Where the registers were nobody answers then.
 fn bars(function: &Path, count: &mut Count) -> Result<()> {
     let configuration = configuration(function)?;
+    let region = map(function, 0)?;
+    let registers = region.as_volatile_slice();
     let mut old = [0; 24];
     configuration.read_exact_at(&mut old, 0x10)?;
     for address in ELSEWHERE {
@@ -162,6 +171,9 @@ fn bars(function: &Path, count: &mut Count) -> Result<()> {
                 configuration.write_all_at(&((address >> 32) as u32).to_le_bytes(), 0x1c)?;
             }
             count.tried += 1;
+            if registers.load::<u32>(0, Relaxed)? != u32::MAX {
+                count.succeeded += 1;
+            }
         }
     }
     for (register, value) in (0x10..).step_by(4).zip(old.as_chunks::<4>().0) {
@@ -196,7 +208,7 @@ fn dma(card: &Path, count: &mut Count) -> Result<()> {
         registers.store(0u32, RING[1] + 0x18, Relaxed)?;
         registers.store(200u32, RING[1] + 0x18, Relaxed)?;
         std::thread::sleep(std::time::Duration::from_millis(20));
-        count.tried += 1;
+        count.provocations += 1;
     }
     Ok(())
 }

@@ -14,11 +14,14 @@ use std::process::Command;
 /// The power button's driver, and what tells a script that it was pressed.
 const POWER_BUTTON: [&str; 2] = ["button", "evdev"];
 
-#[derive(serde::Deserialize)]
+#[derive(Clone, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recipe {
     about: String,
+    /// The recipe of which it has everything, too.
+    like: Option<String>,
     /// Modules of the kernel.
+    #[serde(default)]
     modules: Vec<String>,
     /// Modules of ours, in `guest/linux`.
     #[serde(default)]
@@ -33,7 +36,23 @@ struct Recipe {
 
 fn recipes() -> BTreeMap<String, Recipe> {
     let text = std::fs::read_to_string(root().join("guest/rootfs/rootfs.toml")).unwrap_or_default();
-    toml::from_str(&text).unwrap_or_else(|error| panic!("guest/rootfs/rootfs.toml: {error}"))
+    let written: BTreeMap<String, Recipe> =
+        toml::from_str(&text).unwrap_or_else(|error| panic!("guest/rootfs/rootfs.toml: {error}"));
+    written.iter().map(|(name, recipe)| (name.clone(), recipe.with(&written))).collect()
+}
+
+impl Recipe {
+    /// The recipe with what that has which it is like.
+    fn with(&self, written: &BTreeMap<String, Self>) -> Self {
+        let mut whole = self.clone();
+        if let Some(like) = &self.like {
+            let base = written.get(like).unwrap_or_else(|| panic!("guest/rootfs/rootfs.toml: no '{like}'"));
+            whole.modules.splice(0..0, base.modules.iter().cloned());
+            whole.own_modules.splice(0..0, base.own_modules.iter().cloned());
+            whole.programs.splice(0..0, base.programs.iter().cloned());
+        }
+        whole
+    }
 }
 
 /// All names that [`get`] knows.

@@ -21,9 +21,8 @@ impl Manager {
     /// Whether a peer may have a domain serve a device of a guest. By `grants = "all"` the server reaches the guest's memory. A control domain
     /// may give that away of domains that a command made, and to whom it is lent already.
     pub(super) fn may_attach(&self, peer: Peer, id: DomainId, virtio: &Virtio) -> bool {
-        let is_back = |seat: &Seat| matches!(seat, Seat::BackEnd(guest, _) if *guest == id);
         let server = self.entries.get(usize::from(virtio.by));
-        let is_lent = server.is_some_and(|server| server.seats.iter().any(|(_, seat)| is_back(seat)));
+        let is_lent = server.is_some_and(|server| server.seats.serve(id));
         let guest = self.entries.get(id.index());
         let is_made = guest.is_some_and(|guest| matches!(guest.source, Some(Source::Made(_))));
         peer == Peer::Host || is_made || is_lent
@@ -121,8 +120,7 @@ impl Manager {
                 self.drop_device(id, &device);
             }
             Some(Seat::BackEnd(guest, _)) => {
-                let is_back = |seat: &Seat| matches!(seat, Seat::BackEnd(other, _) if *other == guest);
-                let still = entry.seats.iter().any(|(_, seat)| is_back(seat));
+                let still = entry.seats.serve(guest);
                 if let Some(domain) = entry.live.as_ref().filter(|_| !still) {
                     domain.stop_serving(guest);
                 }

@@ -183,21 +183,18 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
     }
     let operator = Operator::sit_down();
     let keeps_consoles = operator.is_some() || !present;
-    let mut entries: Vec<Entry> = Vec::new();
-    let names: Vec<String> = config.domains.iter().map(|domain| domain.name.clone()).collect();
-    for domain in config.domains {
-        entries.push(Entry::new(domain, Some(Source::Loaded), keeps_consoles));
-    }
-    for id in (0..entries.len()).map_while(DomainId::at) {
-        let config = entries[id.index()].config.clone();
-        if config.control {
-            virtio::add_channel(id, &config);
+    let entry = |domain: &config::Domain| Entry::new(domain.clone(), Some(Source::Loaded), keeps_consoles);
+    let mut entries: Vec<Entry> = config.domains.iter().map(entry).collect();
+    for (id, domain) in (0..).map_while(DomainId::at).zip(&config.domains) {
+        if domain.control {
+            virtio::add_channel(id, domain);
         }
-        for device in &config.virtio {
-            let server = usize::from(device.by);
-            virtio::add(id, &config, device, names.get(server).map_or("", String::as_str));
-            let seats = entries.get_mut(server).map(|entry| &mut entry.seats);
-            let _ = seats.and_then(|seats| seats.take(Seat::BackEnd(id, device.name.clone())));
+        for device in &domain.virtio {
+            let server = entries.get_mut(usize::from(device.by));
+            virtio::add(id, domain, device, server.as_ref().map_or("", |server| &server.config.name));
+            if let Some(server) = server {
+                let _ = server.seats.take(Seat::BackEnd(id, device.name.clone()));
+            }
         }
     }
     let streams = (0..).map_while(DomainId::at).zip(&entries).filter(|(_, entry)| entry.config.control);

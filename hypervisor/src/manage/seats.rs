@@ -66,6 +66,11 @@ impl Seats {
         self.iter().find(|(_, seat)| *seat == wanted).map(|(slot, _)| slot)
     }
 
+    /// Whether one of them has the back end of a device of this guest.
+    pub fn serve(&self, guest: DomainId) -> bool {
+        self.iter().any(|(_, seat)| matches!(seat, Seat::BackEnd(of, _) if *of == guest))
+    }
+
     /// Slots of what comes and goes: all but those of devices.
     pub fn sockets(&self) -> impl Iterator<Item = u8> {
         let slots = (FIRST_SLOT as u8..).zip(&self.seats);

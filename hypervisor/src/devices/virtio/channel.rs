@@ -3,7 +3,7 @@
 //! The guest's stock virtio-console driver shows it as `/dev/virtio-ports/sluice`. What it writes is taken out of its memory in its own time,
 //! when it tells of it; a bounded amount is kept for [`read`], and the rest waits in its queue.
 
-use super::{LINKS, Link, State};
+use super::{Link, State};
 use crate::devices::virtio::front::FrontFunction;
 use crate::domain::{Domain, attention};
 use alloc::sync::Arc;
@@ -29,7 +29,7 @@ impl Memory for Ram<'_> {
 }
 
 fn link(of: DomainId) -> Option<Arc<Link>> {
-    LINKS.lock().iter().find(|link| link.guest == of && link.device.is_none()).cloned()
+    super::link(of, None).ok()
 }
 
 /// Whether a program of the guest's has its stream open.

@@ -189,7 +189,7 @@
 /* Gives a window up: its address. What is granted there is taken back at once. */
 #define SLUICE_GRANT_LEAVE 0x534c0013ULL
 
-/* Lets the peer reach pages: space, first reference, guest-physical address of the first page and GRANT_READ_ONLY, number of pages. */
+/* Lets the peer reach pages, or write such as it may only read so far: space, first reference, guest-physical address of the first page and GRANT_READ_ONLY, number of pages. */
 #define SLUICE_GRANT_ISSUE 0x534c0014ULL
 
 /* Takes pages back: space, first reference, number, 0 or GRANT_FORCED. */
@@ -201,6 +201,15 @@
 
 /* Asks for a reference: space, reference. Answered with GRANT_IS_ bits. */
 #define SLUICE_GRANT_QUERY 0x534c0017ULL
+
+/* From now on a virtual device reaches what is granted in its space, GRANT_DEVICE, and nothing else: its driver is refused before. Number of
+ * the space. Answered with the number of references. There is one in a guest with grants = "pages", and grants in it need no accepting: whoever
+ * serves the device now sees them. */
+#define SLUICE_GRANT_OPEN 0x534c0018ULL
+
+/* Space of the virtual device in slot n of the caller's PCI bus: GRANT_DEVICE + n. It has at least as many references as the caller has pages, also
+ * in holes; the device finds reference n at address n << 12. */
+#define SLUICE_GRANT_DEVICE 0x80ULL
 
 /* Most references that one call moves. */
 #define SLUICE_GRANT_MAX_BATCH 512ULL

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -97,13 +97,16 @@ pub enum Grants {
     /// Nothing: its virtio devices do not work.
     #[default]
     None,
+    /// Single pages, which the guest issues to each device by a module, and takes back.
+    Pages,
     /// All of it, always.
     All,
 }
 
 impl Grants {
     /// All of them, by their words in the configuration file.
-    pub const ALL: [(&'static str, Self); 2] = [("none", Self::None), ("all", Self::All)];
+    pub const ALL: [(&'static str, Self); 3] =
+        [("none", Self::None), ("pages", Self::Pages), ("all", Self::All)];
 }
 
 /// A virtual device, which a guest drives with its stock virtio driver, and another domain serves.

@@ -2,7 +2,7 @@
 
 use crate::Input;
 use sluice_hypercall::backend as back;
-use sluice_virtio::{Device, Fault, Kind, Memory, Port, Signal, Status, pci};
+use sluice_virtio::{Device, Fault, Issues, Kind, Memory, Port, Signal, Status, pci};
 
 /// Both sides' registers, in any order, while guests and back ends come and go. Asserts that a driver never has features that nobody offers,
 /// that queues which are live stay where they are until a reset, that only such are shown to the back end and signalled, and that a
@@ -40,11 +40,13 @@ pub fn device(data: &[u8]) {
             13 => {
                 guest = input.flag();
                 let _ = if guest {
-                    device.attach_guest([(0, 1 << 20)].into_iter())
+                    let issues = input.choose(&[Issues::All, Issues::Pages, Issues::Nothing]);
+                    device.attach_guest(issues, [(0, 1 << 20)].into_iter())
                 } else {
                     device.detach_guest()
                 };
             }
+            14 if input.flag() => drop(device.issue_pages()),
             14 => device.attach_backend(),
             _ => drop(device.detach_backend()),
         }
@@ -109,7 +111,7 @@ pub fn port(data: &[u8]) {
     let mut input = Input::new(data);
     let ram = Ram(core::cell::RefCell::new(vec![0; 16 * 1024]));
     let mut device = Device::of_port();
-    let _ = device.attach_guest([].into_iter());
+    let _ = device.attach_guest(Issues::Nothing, [].into_iter());
     let mut port = Port::new("stream");
     // Set up as a driver does; what it does from then on is its own affair.
     for (at, width, value) in [(0x08, 4, 1), (0x0c, 4, 1), (0x14, 1, 11)] {

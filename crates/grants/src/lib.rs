@@ -18,7 +18,7 @@ pub mod status;
 
 pub use space::{Batch, Error, Grant, Operation, Peer, Space};
 
-/// Most references of one space.
-pub const MAX_SIZE: u32 = 1 << 20;
+/// Most references of one space: 64 GiB of pages.
+pub const MAX_SIZE: u32 = 1 << 24;
 /// Most references that one call moves.
 pub const MAX_BATCH: u64 = 512;

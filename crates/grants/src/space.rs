@@ -11,7 +11,7 @@ pub enum Error {
     NoReference,
     /// The granter has no such page.
     NoPage,
-    /// The reference is granted already.
+    /// The reference is granted already: another page, or with no fewer rights.
     Taken,
     /// The reference is not granted.
     Absent,
@@ -41,6 +41,12 @@ pub trait Peer {
     /// [`Error::NoPage`] or [`Error::OutOfMemory`]. Nothing is shown then.
     fn show(&mut self, reference: u32, grant: Grant) -> Result<(), Error>;
 
+    /// Lets a page that is shown be written, too. There is no moment at which it is not shown, and it is pinned as often as before.
+    ///
+    /// # Errors
+    /// As [`Peer::show`]. It is shown as before then.
+    fn widen(&mut self, reference: u32, grant: Grant) -> Result<(), Error>;
+
     /// Shows it no more. It stays pinned until [`Peer::forget`].
     fn hide(&mut self, reference: u32, grant: Grant);
 
@@ -54,7 +60,7 @@ pub trait Peer {
 /// One step of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Lets the peer reach a page; `None`: the granter has no such page.
+    /// Lets the peer reach a page, or write one that it may only read so far; `None`: the granter has no such page.
     Issue(u32, Option<Grant>),
     /// Takes one back, whether the peer uses it or not if `forced`.
     Revoke {
@@ -133,6 +139,34 @@ impl<F: TableFrames> Space<F> {
         }
     }
 
+    /// Shows a peer everything that is granted, which it does not see yet; then has everyone forget.
+    ///
+    /// # Errors
+    /// As [`Peer::show`]. Nothing is shown then.
+    pub fn show<P: Peer>(&self, peer: &mut P) -> Result<(), Error> {
+        let (mut shown, mut failed) = (0, None);
+        self.visit(|reference, grant| {
+            if failed.is_none() {
+                match peer.show(reference, grant) {
+                    Ok(()) => shown += 1,
+                    Err(error) => failed = Some(error),
+                }
+            }
+        });
+        let Some(error) = failed else {
+            peer.forget();
+            return Ok(());
+        };
+        self.visit(|reference, grant| {
+            if shown > 0 {
+                shown -= 1;
+                peer.hide(reference, grant);
+            }
+        });
+        peer.forget();
+        Err(error)
+    }
+
     /// Carries out `count` operations, up to [`MAX_BATCH`], in order and until one fails; then has everyone forget, once. Returns how many
     /// were carried out.
     ///
@@ -175,20 +209,34 @@ impl<F: TableFrames> Space<F> {
     }
 
     fn issue(&mut self, peer: &mut impl Peer, reference: u32, grant: Option<Grant>) -> Result<(), Error> {
-        if self.lookup(reference)?.is_some() {
+        let old = self.lookup(reference)?;
+        if let Some(Grant { writable: true, .. }) = old {
             return Err(Error::Taken);
         }
         let grant = grant.ok_or(Error::NoPage)?;
+        if old.is_some_and(|old| old.frame != grant.frame || !grant.writable) {
+            return Err(Error::Taken);
+        }
+        self.note(reference, grant)?;
+        if old.is_some() {
+            return peer.widen(reference, grant).inspect_err(|_| {
+                // The tables are there: this takes no memory.
+                let _ = self.note(reference, Grant { writable: false, ..grant });
+            });
+        }
+        self.live += 1;
+        peer.show(reference, grant).inspect_err(|_| self.remove(reference))
+    }
+
+    fn note(&mut self, reference: u32, grant: Grant) -> Result<(), Error> {
         let tables = self.tables.as_mut().ok_or(Error::OutOfMemory)?;
         let mut access = Access::READ;
         access.set(Access::WRITE, grant.writable);
         match tables.map(&mut self.frames, place(reference), grant.frame, PAGE_SIZE, access) {
-            Ok(_) => {}
-            Err(MapError::BadRange) => return Err(Error::NoPage),
-            Err(MapError::OutOfMemory) => return Err(Error::OutOfMemory),
+            Ok(_) => Ok(()),
+            Err(MapError::BadRange) => Err(Error::NoPage),
+            Err(MapError::OutOfMemory) => Err(Error::OutOfMemory),
         }
-        self.live += 1;
-        peer.show(reference, grant).inspect_err(|_| self.remove(reference))
     }
 
     fn revoke(&mut self, peer: &mut impl Peer, reference: u32, forced: bool) -> Result<(), Error> {

@@ -111,6 +111,12 @@ impl Peer for Window {
         Ok(())
     }
 
+    fn widen(&mut self, reference: u32, grant: Grant) -> Result<(), Error> {
+        self.room = self.room.checked_sub(1).ok_or(Error::OutOfMemory)?;
+        assert_eq!(self.shown.insert(reference, grant), Some(Grant { writable: false, ..grant }));
+        Ok(())
+    }
+
     fn hide(&mut self, reference: u32, grant: Grant) {
         assert_eq!(self.shown.remove(&reference), Some(grant));
         self.hidden.push(grant.frame.as_u64());
@@ -178,8 +184,13 @@ fn expect(
         return Err(Error::NoReference);
     }
     match operation {
-        Operation::Issue(..) if table.contains_key(&reference) => Err(Error::Taken),
+        Operation::Issue(..) if table.get(&reference).is_some_and(|old| old.writable) => Err(Error::Taken),
         Operation::Issue(_, grant) => {
+            if let (Some(old), Some(grant)) = (table.get(&reference), grant)
+                && (old.frame != grant.frame || !grant.writable)
+            {
+                return Err(Error::Taken);
+            }
             let grant = grant.filter(|grant| grant.frame.is_aligned(PAGE_SIZE)).ok_or(Error::NoPage)?;
             *room = room.checked_sub(1).ok_or(Error::OutOfMemory)?;
             table.insert(reference, grant);

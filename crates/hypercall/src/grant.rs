@@ -15,7 +15,7 @@ pub const GRANT_DESTROY: u64 = 0x534c_0011;
 pub const GRANT_ACCEPT: u64 = 0x534c_0012;
 /// Gives a window up: its address. What is granted there is taken back at once.
 pub const GRANT_LEAVE: u64 = 0x534c_0013;
-/// Lets the peer reach pages: space, first reference, guest-physical address of the first page and [`GRANT_READ_ONLY`], number of pages.
+/// Lets the peer reach pages, or write such as it may only read so far: space, first reference, guest-physical address of the first page and [`GRANT_READ_ONLY`], number of pages.
 pub const GRANT_ISSUE: u64 = 0x534c_0014;
 /// Takes pages back: space, first reference, number, 0 or [`GRANT_FORCED`].
 pub const GRANT_REVOKE: u64 = 0x534c_0015;
@@ -24,7 +24,14 @@ pub const GRANT_REVOKE: u64 = 0x534c_0015;
 pub const GRANT_BATCH: u64 = 0x534c_0016;
 /// Asks for a reference: space, reference. Answered with `GRANT_IS_` bits.
 pub const GRANT_QUERY: u64 = 0x534c_0017;
+/// From now on a virtual device reaches what is granted in its space, [`GRANT_DEVICE`], and nothing else: its driver is refused before. Number of
+/// the space. Answered with the number of references. There is one in a guest with `grants = "pages"`, and grants in it need no accepting: whoever
+/// serves the device now sees them.
+pub const GRANT_OPEN: u64 = 0x534c_0018;
 
+/// Space of the virtual device in slot `n` of the caller's PCI bus: `GRANT_DEVICE + n`. It has at least as many references as the caller has pages, also
+/// in holes; the device finds reference `n` at address `n << 12`.
+pub const GRANT_DEVICE: u64 = 0x80;
 /// Most references that one call moves.
 pub const GRANT_MAX_BATCH: u64 = 512;
 /// Most references of a space.
@@ -155,6 +162,8 @@ pub enum Call {
         /// Which.
         reference: u32,
     },
+    /// [`GRANT_OPEN`].
+    Open(u8),
 }
 
 impl Call {
@@ -172,6 +181,7 @@ impl Call {
             GRANT_REVOKE => Self::revoke(arguments),
             GRANT_BATCH => Self::batch(arguments),
             GRANT_QUERY => Self::query(arguments),
+            GRANT_OPEN => small(arguments[0]).map(Self::Open),
             _ => return None,
         };
         Some(decoded.ok_or(Error::BadArgument))
@@ -243,6 +253,7 @@ mod tests {
             (GRANT_REVOKE, [0, 0, 1, 1]),
             (GRANT_BATCH, [0, 4, 1, 0]),
             (GRANT_QUERY, [0, 1 << 32, 0, 0]),
+            (GRANT_OPEN, [1 << 8, 0, 0, 0]),
         ] {
             assert_eq!(asks(number, arguments), bad, "{number:#x} {arguments:x?}");
         }
@@ -251,7 +262,7 @@ mod tests {
         assert_eq!(asks(GRANT_ISSUE, [1, 2, 0x3001, u64::MAX]), Ok(issue));
         let revoke = Call::Revoke { space: 1, reference: 2, count: 3, forced: true };
         assert_eq!(asks(GRANT_REVOKE, [1, 2, 3, GRANT_FORCED]), Ok(revoke));
-        assert_eq!(Call::decode(GRANT_QUERY + 1, [0; 4]), None);
+        assert_eq!(Call::decode(GRANT_OPEN + 1, [0; 4]), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Registers that a back end sees: [`sluice_hypercall::backend`] says what each is.
 
 use crate::device::{Changes, Device, Offer, Status};
+use crate::features;
 use crate::queue::Queue;
 use crate::words::{half, number, set_half, which};
 use sluice_hypercall::backend as reg;
@@ -44,11 +45,16 @@ impl Device {
             _ => match offset & !4 {
                 reg::DEVICE_FEATURES => half(self.staged.features, which(offset)),
                 reg::DRIVER_FEATURES if self.status.contains(Status::FEATURES_OK) => {
-                    half(self.accepted, which(offset))
+                    half(self.agreed(), which(offset))
                 }
                 _ => 0,
             },
         }
+    }
+
+    /// What the driver has accepted of what a back end can offer, and of the standard.
+    fn agreed(&self) -> u64 {
+        self.accepted & !features::ACCESS_PLATFORM
     }
 
     fn range(&self, offset: u32) -> u32 {
@@ -131,11 +137,11 @@ impl Device {
         if self.status.is_empty() {
             return Ok(());
         }
-        let agreed = if self.status.contains(Status::FEATURES_OK) { self.accepted } else { 0 };
+        let agreed = if self.status.contains(Status::FEATURES_OK) { self.agreed() } else { 0 };
         let same = self.offer.is_none_or(|old| {
             (old.queues, old.queue_size, old.config_len) == (offer.queues, offer.queue_size, offer.config_len)
         });
-        let features = offer.features & crate::features::OFFERABLE | crate::features::VERSION_1;
+        let features = offer.features & features::OFFERABLE | features::VERSION_1;
         if same && agreed & !features == 0 { Ok(()) } else { Err(REFUSED_FEATURES) }
     }
 

@@ -4,7 +4,6 @@
 //! zero and write nothing.
 
 use crate::device::{Changes, Device, ISR_CONFIG, ISR_QUEUE, Offer, Status};
-use crate::features;
 use crate::pci;
 use crate::queue::{NO_VECTOR, Queue};
 use crate::words::{half, number, set_half, which};
@@ -122,7 +121,8 @@ impl Device {
         let mut changes = Changes::empty();
         if added.contains(Status::FEATURES_OK) {
             let known = self.accepted & !self.offered_features() == 0;
-            if !known || self.accepted & features::VERSION_1 == 0 {
+            let required = self.required_features();
+            if !known || self.accepted & required != required {
                 added -= Status::FEATURES_OK;
             } else if !self.issues {
                 added -= Status::FEATURES_OK;

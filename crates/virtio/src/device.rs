@@ -63,6 +63,17 @@ impl Kind {
     }
 }
 
+/// What of its memory a guest issues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issues {
+    /// Nothing: its driver will be refused.
+    Nothing,
+    /// All of it, always.
+    All,
+    /// Single pages, once it has said so: [`Device::issue_pages`]. Its driver has to know that addresses are the platform's.
+    Pages,
+}
+
 /// How the guest learns of used buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
@@ -108,6 +119,8 @@ pub struct Device {
     served_here: bool,
     /// The guest issues memory.
     pub(crate) issues: bool,
+    /// It issues single pages.
+    pub(crate) by_page: bool,
     /// Offsets and bytes.
     pub(crate) ranges: [(u64, u64); MAX_RANGES as usize],
     pub(crate) range_count: u32,
@@ -154,6 +167,7 @@ impl Device {
             has_backend: false,
             served_here: false,
             issues: false,
+            by_page: false,
             ranges: [(0, 0); MAX_RANGES as usize],
             range_count: 0,
             status: Status::empty(),
@@ -199,21 +213,28 @@ impl Device {
         self.status
     }
 
-    /// A guest has come. `ranges` of the window, offsets and bytes, are what it issues; none: it issues no memory, and its driver will be refused.
-    pub fn attach_guest(&mut self, ranges: impl Iterator<Item = (u64, u64)>) -> Changes {
+    /// A guest has come. `ranges` of the window, offsets and bytes, are where what it issues can be.
+    pub fn attach_guest(&mut self, issues: Issues, ranges: impl Iterator<Item = (u64, u64)>) -> Changes {
         self.range_count = 0;
         for (to, from) in self.ranges.iter_mut().zip(ranges) {
             *to = from;
             self.range_count += 1;
         }
-        self.issues = self.served_here || self.range_count != 0;
+        self.issues = self.served_here || issues == Issues::All;
+        self.by_page = !self.served_here && issues == Issues::Pages;
         self.has_guest = true;
         Changes::BACKEND
     }
 
+    /// The guest issues pages to the device from now on. Returns false if that is not its way.
+    pub fn issue_pages(&mut self) -> bool {
+        self.issues |= self.by_page;
+        self.by_page
+    }
+
     /// The guest has gone, with all that it issued.
     pub fn detach_guest(&mut self) -> Changes {
-        (self.range_count, self.issues, self.has_guest) = (0, false, false);
+        (self.range_count, self.issues, self.by_page, self.has_guest) = (0, false, false, false);
         self.reset() | Changes::BACKEND
     }
 
@@ -252,7 +273,12 @@ impl Device {
 
     /// Features that the driver may accept.
     pub(crate) fn offered_features(&self) -> u64 {
-        self.offer.map_or(0, |offer| offer.features & features::OFFERABLE | features::VERSION_1)
+        self.offer.map_or(0, |offer| offer.features & features::OFFERABLE | self.required_features())
+    }
+
+    /// What the driver has to accept.
+    pub(crate) fn required_features(&self) -> u64 {
+        features::VERSION_1 | if self.by_page { features::ACCESS_PLATFORM } else { 0 }
     }
 
     /// How many queues there are.

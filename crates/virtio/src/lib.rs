@@ -28,7 +28,7 @@ mod ring;
 mod tests;
 mod words;
 
-pub use device::{Changes, Device, Kind, Signal, Status};
+pub use device::{Changes, Device, Issues, Kind, Signal, Status};
 pub use port::{Port, Signals};
 pub use queue::Queue;
 pub use ring::{Buffer, Fault, Memory, Ring, buffers};

@@ -1,6 +1,6 @@
 //! A driver of a stream, as Linux's is, and one that breaks the rules.
 
-use sluice_virtio::{Changes, Device, Fault, Memory, Port, Status, features};
+use sluice_virtio::{Changes, Device, Fault, Issues, Memory, Port, Status, features};
 use std::cell::RefCell;
 
 /// The guest's memory begins here.
@@ -50,7 +50,7 @@ impl Guest {
     fn new() -> Self {
         let ram = Ram(RefCell::new(vec![0; 4 * STRIDE as usize]));
         let mut device = Device::of_port();
-        device.attach_guest([].into_iter());
+        device.attach_guest(Issues::Nothing, [].into_iter());
         for status in [1, 3] {
             device.write(0x14, 1, status);
         }

@@ -46,6 +46,11 @@ pub trait VirtualFunction: Send + Sync {
         false
     }
 
+    /// The domain issues single pages to whoever serves the function from now on. Returns false if the function reaches no such pages.
+    fn reaches_grants(&self) -> bool {
+        false
+    }
+
     /// All processors of the domain have halted: its drivers are between operations.
     fn halted(&self, _domain: &Domain) {}
 

@@ -1,8 +1,9 @@
 //! Grant spaces between domains: who may, where the peer sees the pages, and what becomes of them when either side ends.
 //!
 //! Key types: [`Spaces`] (what one domain lets others reach, and the windows that it has accepted), [`View`] (a peer's window, as
-//! [`sluice_grants`] uses it). A space is its granter's; its lock is held during a whole call, and the peer's map is locked inside it. Calls
-//! go through [`call`]; [`enter`] and [`leave`] are the life of a domain.
+//! [`sluice_grants`] uses it). A space is for a peer, which accepts it, or for a virtual device, whose back end shows it to the domain
+//! that serves the device. It is its granter's; its lock is held during a whole call, and the peer's map is locked inside it. Calls
+//! go through [`call`]; [`enter`] and [`leave`] are the life of a domain, [`Domain::lend_to_device`] and [`Domain::withdraw_from_device`] that of a device's space.
 //!
 //! Nobody waits for a peer: to have it forget pages, its processors are interrupted, and its IOMMU is told. docs/grants.md has the rules.
 
@@ -13,20 +14,21 @@ use crate::sync::{Rank, SpinLock, SpinLockGuard};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
-use sluice_abi::DomainId;
-use sluice_abi::config::Kind;
+use core::ops::Range;
+use sluice_abi::config::{Grants, Kind};
+use sluice_abi::{DomainId, DomainSet};
 use sluice_grants::status::Word;
 use sluice_grants::{Batch, Grant, Operation, Peer, Space};
 use sluice_hypercall::call::Error;
 use sluice_hypercall::grant::{
-    Call, Entry, GRANT_IS_ACCEPTED, GRANT_IS_ISSUED, GRANT_IS_WRITABLE, GRANT_MAX_BATCH, GRANT_MAX_SIZE,
-    GRANT_STATUS_GRANTED, Page,
+    Call, Entry, GRANT_DEVICE, GRANT_IS_ACCEPTED, GRANT_IS_ISSUED, GRANT_IS_WRITABLE, GRANT_MAX_BATCH,
+    GRANT_MAX_SIZE, GRANT_STATUS_GRANTED, Page,
 };
 use sluice_iospace::{Contents, IssueError, Rights};
 use sluice_memory::{Access, Gpa, Hpa, LARGE_PAGE, PAGE_SIZE};
 
 const _: () = {
-    assert!(GRANT_MAX_BATCH == sluice_grants::MAX_BATCH && GRANT_MAX_SIZE == sluice_grants::MAX_SIZE as u64);
+    assert!(GRANT_MAX_BATCH == sluice_grants::MAX_BATCH && GRANT_MAX_SIZE <= sluice_grants::MAX_SIZE as u64);
     assert!(GRANT_STATUS_GRANTED == sluice_grants::status::GRANTED);
 };
 
@@ -43,15 +45,22 @@ static DOMAINS: SpinLock<Vec<Weak<Domain>>> = SpinLock::new(Rank::Domains, Vec::
 /// What one domain lets others reach, and where it reaches what others let it.
 #[derive(Default)]
 pub struct Spaces {
-    own: [Option<Shared>; MAX_SPACES],
+    own: [Option<Own>; MAX_SPACES],
+    /// Those of virtual devices, and their slots.
+    devices: Vec<(u8, Shared)>,
     windows: ArrayVec<Window, MAX_WINDOWS>,
+}
+
+/// A space for a peer.
+struct Own {
+    shared: Shared,
+    /// Place of the peer in the granter's list.
+    peer: u8,
 }
 
 /// A space, and who sees it.
 struct Shared {
     space: Space<mm::TableFrames>,
-    /// Place of the peer in the granter's list.
-    peer: u8,
     accepted: Option<Accepted>,
 }
 
@@ -88,7 +97,8 @@ fn domains() -> Vec<Arc<Domain>> {
 
 /// The domain may share pages from now on.
 pub fn enter(domain: &Arc<Domain>) {
-    if domain.config.kind == Kind::Paravirtual || domain.config.peers.is_empty() {
+    let grants = !domain.config.peers.is_empty() || domain.config.grants == Grants::Pages;
+    if domain.config.kind == Kind::Paravirtual || !grants {
         return;
     }
     let mut domains = DOMAINS.lock();
@@ -101,11 +111,18 @@ pub fn leave(domain: &Domain) {
     DOMAINS.lock().retain(|known| !core::ptr::eq(known.as_ptr(), domain));
     let mut spaces = domain.grants.lock();
     spaces.take_back(domain.id, |_| true);
-    spaces.own.iter_mut().for_each(|shared| *shared = None);
+    spaces.own.iter_mut().for_each(|own| *own = None);
+    spaces.devices.clear();
     drop(spaces);
     for granter in domains() {
         granter.grants.lock().take_back(granter.id, |accepted| accepted.is_by(domain));
     }
+}
+
+/// Those of a set that do not issue single pages to their devices: what else a window shows of them is all lent.
+pub fn without_granters(domains: DomainSet) -> DomainSet {
+    let granters = self::domains().into_iter().filter(|domain| domain.config.grants == Grants::Pages);
+    granters.fold(domains, |domains, granter| domains.without(granter.id))
 }
 
 /// Carries out a call of a guest.
@@ -144,6 +161,7 @@ pub fn call(caller: &Domain, call: &Call) -> Result<u64, Error> {
             carry_out(caller, space, &operation, count)
         }
         Call::Query { space, reference } => query(caller, space, reference),
+        Call::Open(space) => open(caller, space),
     }
 }
 
@@ -165,19 +183,19 @@ fn create(caller: &Domain, peer: u8, size: u32) -> Result<u64, Error> {
         return Err(Error::BadArgument);
     }
     let mut spaces = caller.grants.lock();
-    let taken: u64 = spaces.own.iter().flatten().map(|shared| u64::from(shared.space.size())).sum();
+    let taken: u64 = spaces.own.iter().flatten().map(|own| u64::from(own.shared.space.size())).sum();
     let free = spaces.own.iter_mut().enumerate().find(|(_, place)| place.is_none());
     let (number, place) =
         free.filter(|_| taken + u64::from(size) <= MAX_REFERENCES).ok_or(Error::NoMemory)?;
     let space = Space::new(mm::TableFrames::COHERENT, size).ok_or(Error::NoMemory)?;
-    *place = Some(Shared { space, peer, accepted: None });
+    *place = Some(Own { shared: Shared { space, accepted: None }, peer });
     Ok(number as u64)
 }
 
 fn destroy(caller: &Domain, space: u8) -> Result<u64, Error> {
     let mut spaces = caller.grants.lock();
     let place = spaces.own.get_mut(usize::from(space)).ok_or(Error::BadArgument)?;
-    if place.as_ref().ok_or(Error::Absent)?.space.live() != 0 {
+    if place.as_ref().ok_or(Error::Absent)?.shared.space.live() != 0 {
         return Err(Error::Busy);
     }
     *place = None;
@@ -191,15 +209,14 @@ fn accept(caller: &Domain, granter: u8, space: u8, at: u64, status: Option<u64>)
     if !Domain::has_room_for_windows(caller.config.memory) {
         return Err(Error::NoMemory);
     }
-    let find = |shared: &Shared| {
-        let named = granter.config.peers.get(usize::from(shared.peer));
+    let find = |own: &Own| {
+        let named = granter.config.peers.get(usize::from(own.peer));
         named.is_some_and(|name| *name == caller.config.name)
     };
     let size = {
         let spaces = granter.grants.lock();
-        let shared =
-            spaces.own.get(usize::from(space)).and_then(Option::as_ref).filter(|shared| find(shared));
-        shared.ok_or(Error::Absent)?.space.size()
+        let own = spaces.own.get(usize::from(space)).and_then(Option::as_ref).filter(|own| find(own));
+        own.ok_or(Error::Absent)?.shared.space.size()
     };
     let len = window_len(size);
     if let Some(status) = status {
@@ -208,9 +225,9 @@ fn accept(caller: &Domain, granter: u8, space: u8, at: u64, status: Option<u64>)
     caller.take_window(at, len)?;
     let result = caller.show_sink(at, len).and_then(|()| {
         let mut spaces = granter.grants.lock();
-        let shared = spaces.own.get_mut(usize::from(space)).and_then(Option::as_mut);
-        let shared = shared.filter(|shared| find(shared) && shared.space.size() == size);
-        let shared = shared.ok_or(Error::Absent)?;
+        let own = spaces.own.get_mut(usize::from(space)).and_then(Option::as_mut);
+        let own = own.filter(|own| find(own) && own.shared.space.size() == size);
+        let shared = &mut own.ok_or(Error::Absent)?.shared;
         if shared.accepted.is_some() {
             return Err(Error::Exists);
         }
@@ -239,9 +256,8 @@ fn give_up(caller: &Domain, at: u64) -> Result<u64, Error> {
 }
 
 fn query(caller: &Domain, space: u8, reference: u32) -> Result<u64, Error> {
-    let spaces = caller.grants.lock();
-    let shared = spaces.own.get(usize::from(space)).ok_or(Error::BadArgument)?;
-    let shared = shared.as_ref().ok_or(Error::Absent)?;
+    let mut spaces = caller.grants.lock();
+    let shared = spaces.get(space)?;
     let found = shared.space.lookup(reference).map_err(as_error)?;
     let mut answer = 0;
     if shared.accepted.is_some() {
@@ -256,14 +272,33 @@ fn query(caller: &Domain, space: u8, reference: u32) -> Result<u64, Error> {
     Ok(answer)
 }
 
+/// A virtual device reaches what its space grants from now on.
+fn open(caller: &Domain, space: u8) -> Result<u64, Error> {
+    let slot = device_of(space).ok_or(Error::BadArgument)?;
+    let size = caller.grants.lock().get(space)?.space.size();
+    let function = caller.plugged(slot).filter(|function| function.reaches_grants());
+    function.map(|_| size.into()).ok_or(Error::Absent)
+}
+
 fn carry_out(caller: &Domain, space: u8, batch: &impl Batch, count: u64) -> Result<u64, Error> {
     let mut spaces = caller.grants.lock();
-    let shared = spaces.own.get_mut(usize::from(space)).ok_or(Error::BadArgument)?;
-    let Shared { space, accepted, .. } = shared.as_mut().ok_or(Error::Absent)?;
-    let accepted = accepted.as_ref().ok_or(Error::NoPeer)?;
-    let peer = accepted.peer.upgrade().ok_or(Error::NoPeer)?;
-    let mut view = View { peer: &peer, map: peer.space.lock(), by: caller.id, accepted };
-    space.carry_out(&mut view, batch, count).map_err(as_error)
+    let shared = spaces.get(space)?;
+    let peer = shared.accepted.as_ref().and_then(|accepted| accepted.peer.upgrade());
+    let done = match (&shared.accepted, &peer) {
+        (Some(accepted), Some(peer)) => {
+            let mut view = View { peer, map: peer.space.lock(), by: caller.id, accepted };
+            shared.space.carry_out(&mut view, batch, count)
+        }
+        // Whoever comes to serve the device finds what is granted then.
+        _ if device_of(space).is_some() => shared.space.carry_out(&mut Nobody, batch, count),
+        _ => return Err(Error::NoPeer),
+    };
+    done.map_err(as_error)
+}
+
+/// The slot of the device whose space has this number.
+fn device_of(space: u8) -> Option<u8> {
+    space.checked_sub(GRANT_DEVICE as u8)
 }
 
 fn as_error(error: sluice_grants::Error) -> Error {
@@ -278,31 +313,56 @@ fn as_error(error: sluice_grants::Error) -> Error {
 }
 
 impl Spaces {
-    /// Takes everything back that peers see by these windows.
+    /// The space of a number.
+    fn get(&mut self, number: u8) -> Result<&mut Shared, Error> {
+        if let Some(slot) = device_of(number) {
+            let device = self.devices.iter_mut().find(|(of, _)| *of == slot);
+            return device.map(|(_, shared)| shared).ok_or(Error::Absent);
+        }
+        let own = self.own.get_mut(usize::from(number)).ok_or(Error::BadArgument)?;
+        own.as_mut().map(|own| &mut own.shared).ok_or(Error::Absent)
+    }
+
+    /// All of them.
+    fn all(&self) -> impl Iterator<Item = &Shared> {
+        let devices = self.devices.iter().map(|(_, shared)| shared);
+        self.own.iter().flatten().map(|own| &own.shared).chain(devices)
+    }
+
+    /// Takes everything back that peers see by these windows. What is granted to a device stays granted: another domain may come to serve it.
     fn take_back(&mut self, by: DomainId, is_it: impl Fn(&Accepted) -> bool) {
-        for index in 0..MAX_SPACES {
-            let shared = self.own.get_mut(index).and_then(Option::as_mut);
-            let shared = shared.filter(|shared| shared.accepted.as_ref().is_some_and(&is_it));
-            let Some(peer) = shared.and_then(|shared| shared.take_back(by)) else { continue };
-            let mut others = self.own.iter().flatten().filter_map(|shared| shared.accepted.as_ref());
-            if !others.any(|accepted| accepted.is_by(&peer)) {
-                peer.space.lock().ledger_mut().share(by, false);
-            }
+        let is_it = |shared: &Shared| shared.accepted.as_ref().is_some_and(&is_it);
+        let mut peers = Vec::new();
+        for Own { shared, .. } in self.own.iter_mut().flatten().filter(|own| is_it(&own.shared)) {
+            peers.extend(shared.hide(by));
+            shared.forget();
+        }
+        for (_, shared) in self.devices.iter_mut().filter(|(_, shared)| is_it(shared)) {
+            peers.extend(shared.hide(by));
+        }
+        peers.iter().for_each(|peer| self.unshare(by, peer));
+    }
+
+    /// A peer sees a space less.
+    fn unshare(&self, by: DomainId, peer: &Domain) {
+        let mut accepted = self.all().filter_map(|shared| shared.accepted.as_ref());
+        if !accepted.any(|accepted| accepted.is_by(peer)) {
+            peer.space.lock().ledger_mut().share(by, false);
         }
     }
 }
 
 impl Shared {
-    /// Takes everything back at once: when this returns, the peer reaches nothing of it, and nothing is pinned for it. The window shows
+    /// The peer loses its view: when this returns, it reaches nothing of the space, and nothing is pinned for it. The window shows
     /// the sink. Returns the peer, if there was one.
-    fn take_back(&mut self, by: DomainId) -> Option<Arc<Domain>> {
+    fn hide(&mut self, by: DomainId) -> Option<Arc<Domain>> {
         let accepted = self.accepted.take()?;
         // One that has ended took everything back itself.
         let peer = accepted.peer.upgrade()?;
         let len = window_len(self.space.size());
         let shown = peer.show_sink(accepted.at, len).is_ok();
         let map = peer.space.lock();
-        self.space.clear(|_, grant| map.unpin_covered(grant.frame));
+        self.space.visit(|_, grant| map.unpin_covered(grant.frame));
         drop(map);
         if !shown {
             log::warn!(
@@ -314,9 +374,68 @@ impl Shared {
         log::debug!("domain {}: what domain {by} granted is taken back", peer.name());
         Some(peer)
     }
+
+    /// Nothing is granted any more.
+    fn forget(&mut self) {
+        self.space.clear(|_, _| ());
+    }
 }
 
 impl Domain {
+    /// The virtual device in a slot gets a space, which shows pages of the domain in a window of `bytes`. Without memory for it, nothing can be
+    /// granted to the device.
+    pub fn lend_to_device(&self, slot: u8, bytes: u64) {
+        let size = u32::try_from(bytes / PAGE_SIZE).ok();
+        let Some(space) = size.and_then(|size| Space::new(mm::TableFrames::COHERENT, size)) else {
+            log::error!("domain {}: nothing can be granted to the device in slot {slot}", self.name());
+            return;
+        };
+        self.grants.lock().devices.push((slot, Shared { space, accepted: None }));
+    }
+
+    /// A virtual device is gone, or is somebody else's: when this returns, nobody reaches anything by its space.
+    pub fn withdraw_from_device(&self, slot: u8) {
+        self.hide_from_server(slot);
+        self.grants.lock().devices.retain(|(of, _)| *of != slot);
+    }
+
+    /// Shows what is granted to a device, now and from now on, to the domain that serves the device, in a window that shows the sink.
+    pub fn show_to_server(&self, slot: u8, server: &Arc<Domain>, at: u64) {
+        let mut spaces = self.grants.lock();
+        let Some((_, shared)) = spaces.devices.iter_mut().find(|(of, _)| *of == slot) else { return };
+        if shared.accepted.is_some() {
+            return;
+        }
+        let accepted = Accepted { peer: Arc::downgrade(server), at, status: None };
+        let mut map = server.space.lock();
+        map.ledger_mut().share(self.id, true);
+        let mut view = View { peer: server, map, by: self.id, accepted: &accepted };
+        let shown = shared.space.show(&mut view);
+        drop(view);
+        if let Err(error) = shown {
+            log::error!("domain {}: the window at {at:#x} shows nothing: {error:?}", server.name());
+            spaces.unshare(self.id, server);
+            return;
+        }
+        shared.accepted = Some(accepted);
+    }
+
+    /// Whoever serves a device does not see any more what is granted to it: when this returns, the window shows the sink.
+    pub fn hide_from_server(&self, slot: u8) {
+        let mut spaces = self.grants.lock();
+        let device = spaces.devices.iter_mut().find(|(of, _)| *of == slot);
+        if let Some(peer) = device.and_then(|(_, shared)| shared.hide(self.id)) {
+            spaces.unshare(self.id, &peer);
+        }
+    }
+
+    /// Bytes that are granted to a device.
+    pub fn granted_to_device(&self, slot: u8) -> u64 {
+        let spaces = self.grants.lock();
+        let device = spaces.devices.iter().find(|(of, _)| *of == slot);
+        device.map_or(0, |(_, shared)| u64::from(shared.space.live()) * PAGE_SIZE)
+    }
+
     /// Takes addresses for a window.
     fn take_window(&self, at: u64, len: u64) -> Result<(), Error> {
         let all = layout::GRANTS..layout::GRANTS + layout::GRANTS_SIZE;
@@ -367,27 +486,27 @@ impl Domain {
         shown.map_err(|_| Error::NoMemory)
     }
 
-    /// Checks that its windows show what is granted, and nothing else.
+    /// Checks that its windows show what is granted, and nothing else. Returns where pages are granted to it.
     ///
     /// # Panics
     /// A page of a window is neither the sink's nor granted so.
-    pub(super) fn check_grants(&self) {
-        let mut checked: Vec<(u64, u64)> = Vec::new();
+    pub(super) fn check_grants(&self) -> Vec<Range<u64>> {
+        let mut checked: Vec<Range<u64>> = Vec::new();
         for granter in domains() {
             let spaces = granter.grants.lock();
-            for shared in spaces.own.iter().flatten() {
+            for shared in spaces.all() {
                 let Some(accepted) = shared.accepted.as_ref().filter(|accepted| accepted.is_by(self)) else {
                     continue;
                 };
                 let len = window_len(shared.space.size());
-                checked.push((accepted.at, len));
+                checked.push(accepted.at..accepted.at + len);
                 self.check_granted(&granter, shared, accepted.at, len);
             }
         }
         let map = self.space.lock();
         for view in map.views() {
             view.visit(&mut |at, hpa, bytes, _| {
-                let is_known = checked.iter().any(|(start, len)| (*start..start + len).contains(&at));
+                let is_known = checked.iter().any(|window| window.contains(&at));
                 if at >= layout::GRANTS && !is_known {
                     let sink = mm::check(hpa, bytes, FrameUse::Sink(self.id.0));
                     assert!(
@@ -398,6 +517,7 @@ impl Domain {
                 }
             });
         }
+        checked
     }
 
     fn check_granted(&self, granter: &Domain, shared: &Shared, start: u64, len: u64) {
@@ -474,6 +594,13 @@ impl<'a> Peer for View<'a> {
         })
     }
 
+    fn widen(&mut self, reference: u32, grant: Grant) -> Result<(), sluice_grants::Error> {
+        self.show(reference, grant)?;
+        // It is pinned twice now.
+        self.map.unpin_covered(grant.frame);
+        Ok(())
+    }
+
     fn hide(&mut self, reference: u32, grant: Grant) {
         let at = self.at(reference);
         let hidden = self.map.uncover(at, grant.frame);
@@ -492,5 +619,41 @@ impl<'a> Peer for View<'a> {
     fn word(&self, reference: u32) -> Option<StatusWord<'a>> {
         let at = Gpa::new(self.accepted.status? + u64::from(reference) * 8);
         Some(StatusWord { peer: self.peer, at })
+    }
+}
+
+/// Nobody serves the device: what is granted to it is noted.
+struct Nobody;
+
+/// There are no status words.
+enum NoWord {}
+
+impl Word for NoWord {
+    fn load(&self) -> Option<u64> {
+        match *self {}
+    }
+
+    fn replace(&self, _: u64, _: u64) -> bool {
+        match *self {}
+    }
+}
+
+impl Peer for Nobody {
+    type Word = NoWord;
+
+    fn show(&mut self, _: u32, _: Grant) -> Result<(), sluice_grants::Error> {
+        Ok(())
+    }
+
+    fn widen(&mut self, _: u32, _: Grant) -> Result<(), sluice_grants::Error> {
+        Ok(())
+    }
+
+    fn hide(&mut self, _: u32, _: Grant) {}
+
+    fn forget(&mut self) {}
+
+    fn word(&self, _: u32) -> Option<NoWord> {
+        None
     }
 }

@@ -5,7 +5,7 @@
 //! only differ by a defect of Sluice; then the machine stops rather than go on without isolation.
 
 use super::memory::View;
-use super::{Domain, layout};
+use super::{Domain, grants, layout};
 use crate::mm::{self, FrameUse};
 use sluice_abi::DomainSet;
 use sluice_memory::{Access, Gpa, Hpa};
@@ -17,9 +17,10 @@ impl Domain {
     /// A page is neither the domain's own memory nor, for its processors, registers of a device or what stands in for
     /// them.
     pub fn check_isolation(&self) {
-        self.check_grants();
+        let by_page = self.check_grants();
+        let serves = self.space.lock().ledger().serves();
+        let lend_all = grants::without_granters(serves);
         let space = self.space.lock();
-        let serves = space.ledger().serves();
         for view in space.views() {
             let (mut pages, mut bytes) = (0u64, 0u64);
             view.visit(&mut |gpa, hpa, len, access| {
@@ -27,12 +28,12 @@ impl Domain {
                     self.check_registers(view, gpa, hpa, len);
                     return;
                 }
-                if gpa >= layout::GRANTS {
+                if gpa >= layout::GRANTS || by_page.iter().any(|window| window.contains(&gpa)) {
                     // See `check_grants`.
                     return;
                 }
                 if gpa >= layout::WINDOWS {
-                    self.check_window(serves, gpa, hpa, len);
+                    self.check_window(lend_all, gpa, hpa, len);
                     return;
                 }
                 self.check_memory(Gpa::new(gpa), hpa, len);
@@ -63,8 +64,8 @@ impl Domain {
         assert!(own.is_ok(), "domain {}: {gpa} leads to {hpa}, which is not its own: {own:x?}", self.name());
     }
 
-    fn check_window(&self, serves: DomainSet, gpa: u64, hpa: Hpa, len: u64) {
-        let lent = serves.iter().any(|guest| mm::check(hpa, len, FrameUse::Guest(guest.0)).is_ok());
+    fn check_window(&self, lend_all: DomainSet, gpa: u64, hpa: Hpa, len: u64) {
+        let lent = lend_all.iter().any(|guest| mm::check(hpa, len, FrameUse::Guest(guest.0)).is_ok());
         let own = lent || mm::check(hpa, len, FrameUse::Sink(self.id.0)).is_ok();
         assert!(own, "domain {}: its window at {gpa:#x} leads to {hpa}, which nobody lends it", self.name());
     }

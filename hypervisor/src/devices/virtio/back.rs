@@ -2,17 +2,15 @@
 //!
 //! [`sluice_hypercall::backend`] says what is where.
 
-use super::Link;
 use super::bar::HookedBar;
+use super::{Lent, Link};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
-use crate::domain::{Answer, Domain, Loan, Transfer, VirtualFunction};
+use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use sluice_abi::DomainId;
 use sluice_hypercall::backend as reg;
-use sluice_memory::{Extent, Gpa};
+use sluice_memory::Gpa;
 use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
 use sluice_virtio::Changes;
 
@@ -20,12 +18,25 @@ use sluice_virtio::Changes;
 struct Bars {
     registers: HookedBar,
     window: Option<u64>,
-    lent: Option<(DomainId, Vec<Extent>)>,
+    lent: Option<Lent>,
 }
 
 impl Bars {
-    fn loan(&self) -> Option<Loan<'_>> {
-        self.lent.as_ref().map(|(by, extents)| Loan { by: *by, extents })
+    /// Shows in the window what the guest lends now. Returns whether it could be done.
+    fn show(&self, domain: &Arc<Domain>, at: u64, size: u64) -> bool {
+        let loan = self.lent.as_ref().and_then(Lent::loan);
+        let shown = domain.show_window(at, size, loan);
+        if let Some((guest, slot)) = self.lent.as_ref().and_then(Lent::pages).filter(|_| shown) {
+            guest.show_to_server(slot, domain, at);
+        }
+        shown
+    }
+
+    /// Shows the guest's single pages no more: the window is about to change.
+    fn hide(&self) {
+        if let Some((guest, slot)) = self.lent.as_ref().and_then(Lent::pages) {
+            guest.hide_from_server(slot);
+        }
     }
 }
 
@@ -64,12 +75,13 @@ impl BackFunction {
     }
 
     /// From now on the window shows this, and nothing of what it showed before can be reached by it when this returns.
-    pub fn show(&self, loan: Option<Loan<'_>>) {
+    pub fn show(&self, lent: Option<Lent>) {
         let mut bars = self.bars.lock();
-        bars.lent = loan.map(|loan| (loan.by, loan.extents.to_vec()));
+        bars.hide();
+        bars.lent = lent;
         // A domain that is no more has no windows.
         if let (Some(at), Some((domain, _))) = (bars.window, self.server.domain()) {
-            domain.show_window(at, self.link.window, bars.loan());
+            bars.show(&domain, at, self.link.window);
         }
     }
 
@@ -137,10 +149,15 @@ impl VirtualFunction for BackFunction {
         bars.registers.leave(domain, registers);
         bars.registers.settle(domain, slot, registers);
         if bars.window != window {
+            bars.hide();
             if let Some(at) = bars.window.take() {
                 domain.hide_window(at, self.link.window);
             }
-            bars.window = window.filter(|at| domain.show_window(*at, self.link.window, bars.loan()));
+            let domain = self.server.domain();
+            bars.window = window
+                .zip(domain)
+                .filter(|(at, (domain, _))| bars.show(domain, *at, self.link.window))
+                .map(|(at, _)| at);
         }
         drop(bars);
         self.link.with(|state| {

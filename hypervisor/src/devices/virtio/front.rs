@@ -185,6 +185,10 @@ impl VirtualFunction for FrontFunction {
         answer
     }
 
+    fn reaches_grants(&self) -> bool {
+        !self.is_dead() && self.link.with(|state| state.device.issue_pages())
+    }
+
     /// The line shows at all times what the device says.
     fn end_of_interrupt(&self, _: &Domain) {}
 }

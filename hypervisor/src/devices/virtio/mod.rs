@@ -31,7 +31,7 @@ use sluice_abi::report::LinkReport;
 use sluice_hypercall::backend;
 use sluice_memory::{Extent, LARGE_PAGE};
 use sluice_platform::pci::BarAddresses;
-use sluice_virtio::{Changes, Device, Kind, Port, Signal, pci};
+use sluice_virtio::{Changes, Device, Issues, Kind, Port, Signal, pci};
 
 /// A virtual device: where the guest that has it and the domain that serves it meet.
 pub struct Link {
@@ -59,11 +59,62 @@ struct State {
     front_messages: Messages,
     back_messages: Messages,
     /// What the guest lends.
-    loan: Vec<Extent>,
+    lent: Option<Lent>,
     /// A refusal was logged.
     refused: bool,
     kicks: u64,
     used: u64,
+}
+
+/// What a guest lends to whom serves a device of its.
+#[derive(Clone)]
+pub enum Lent {
+    /// All of its memory.
+    All(DomainId, Vec<Extent>),
+    /// The pages that it issues to the device in this slot of its bus.
+    Pages(Weak<Domain>, u8),
+}
+
+impl Lent {
+    fn by(domain: &Arc<Domain>, slot: u8) -> Option<Self> {
+        match domain.config.grants {
+            Grants::None => None,
+            Grants::All => Some(Self::All(domain.id, domain.extents().to_vec())),
+            Grants::Pages => Some(Self::Pages(Arc::downgrade(domain), slot)),
+        }
+    }
+
+    fn issues(lent: Option<&Self>) -> Issues {
+        match lent {
+            None => Issues::Nothing,
+            Some(Self::All(..)) => Issues::All,
+            Some(Self::Pages(..)) => Issues::Pages,
+        }
+    }
+
+    /// What is lent as a whole.
+    fn loan(&self) -> Option<Loan<'_>> {
+        match self {
+            Self::All(by, extents) => Some(Loan { by: *by, extents }),
+            Self::Pages(..) => None,
+        }
+    }
+
+    /// Whose single pages are lent, while that domain is there, and the slot of its device.
+    fn pages(&self) -> Option<(Arc<Domain>, u8)> {
+        match self {
+            Self::All(..) => None,
+            Self::Pages(domain, slot) => Some((domain.upgrade()?, *slot)),
+        }
+    }
+
+    /// Bytes that can be reached now.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::All(_, extents) => extents.iter().map(|extent| extent.len).sum(),
+            Self::Pages(domain, slot) => domain.upgrade().map_or(0, |domain| domain.granted_to_device(*slot)),
+        }
+    }
 }
 
 /// All that there are now.
@@ -165,47 +216,54 @@ impl Link {
     }
 
     /// The guest exists: from here on its memory is in the window, as far as it lends any.
-    fn guest_comes(&self, front: &Arc<FrontFunction>, domain: &Domain) {
-        let lends = domain.config.grants == Grants::All;
-        let loan = if lends { domain.extents() } else { &[] };
+    fn guest_comes(&self, front: &Arc<FrontFunction>, domain: &Arc<Domain>) {
+        let slot = front.guest().slot;
+        let lent = Lent::by(domain, slot);
+        if self.device.is_some() && domain.config.grants == Grants::Pages {
+            domain.lend_to_device(slot, self.window);
+        }
         let back = self.with(|state| {
             state.front = Some(Arc::downgrade(front));
-            state.loan = loan.to_vec();
+            state.lent = lent.clone();
             (state.refused, state.front_messages) = (false, Messages::new(pci::VECTORS));
             state.back.as_ref().and_then(Weak::upgrade)
         });
         if let Some(back) = back {
-            back.show(self.loan(loan));
+            back.show(lent.clone());
         }
         // Only now: the back end finds memory where it is told of some.
         self.with(|state| {
-            let ranges = loan.iter().map(|extent| (extent.gpa.as_u64(), extent.len));
-            let changes = state.device.attach_guest(ranges);
+            let ranges = domain.extents().iter().map(|extent| (extent.gpa.as_u64(), extent.len));
+            let ranges = ranges.filter(|_| lent.is_some());
+            let changes = state.device.attach_guest(Lent::issues(lent.as_ref()), ranges);
             state.tell(self, changes);
         });
     }
 
     /// The guest is no more: when this returns, nobody reaches its memory by the window.
     fn guest_goes(&self) {
-        let back = self.with(|state| {
+        let (lent, back) = self.with(|state| {
             let changes = state.device.detach_guest();
             state.tell(self, changes);
-            (state.front, state.loan) = (None, Vec::new());
-            state.back.as_ref().and_then(Weak::upgrade)
+            state.front = None;
+            (state.lent.take(), state.back.as_ref().and_then(Weak::upgrade))
         });
+        if let Some((domain, slot)) = lent.and_then(|lent| lent.pages()) {
+            domain.withdraw_from_device(slot);
+        }
         if let Some(back) = back {
             back.show(None);
         }
     }
 
     fn server_comes(&self, back: &Arc<BackFunction>) {
-        let loan = self.with(|state| {
+        let lent = self.with(|state| {
             state.back = Some(Arc::downgrade(back));
             state.back_messages = Messages::new(backend::VECTORS);
             state.device.attach_backend();
-            state.loan.clone()
+            state.lent.clone()
         });
-        back.show(self.loan(&loan));
+        back.show(lent);
     }
 
     fn server_goes(&self) {
@@ -214,10 +272,6 @@ impl Link {
             let changes = state.device.detach_backend();
             state.tell(self, changes);
         });
-    }
-
-    fn loan<'a>(&self, extents: &'a [Extent]) -> Option<Loan<'a>> {
-        (!extents.is_empty()).then_some(Loan { by: self.guest, extents })
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
@@ -242,7 +296,7 @@ impl Link {
             offered: state.device.is_offered(),
             status: state.device.status().bits(),
             window: self.window,
-            lent: state.loan.iter().map(|extent| extent.len).sum(),
+            lent: state.lent.as_ref().map_or(0, Lent::bytes),
             kicks: state.kicks,
             used: state.used,
         })
@@ -258,7 +312,7 @@ impl State {
             back: None,
             front_messages: Messages::new(pci::VECTORS),
             back_messages: Messages::new(backend::VECTORS),
-            loan: Vec::new(),
+            lent: None,
             refused: false,
             kicks: 0,
             used: 0,
@@ -283,8 +337,12 @@ impl State {
             }
         }
         if changes.contains(Changes::REFUSED) && !core::mem::replace(&mut self.refused, true) {
+            let remedy = match &self.lent {
+                Some(_) => "load the module sluice-dma before the device's driver",
+                None => "add grants to its configuration",
+            };
             log::warn!(
-                "device {}: its driver is refused, since the guest lends no memory: add grants = \"all\" to [domain.{}]",
+                "device {}: its driver is refused, since domain {} issues no memory: {remedy}",
                 link.name,
                 link.between.0
             );

@@ -1,0 +1,720 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * DMA operations of virtio devices that reach only what this guest issues to
+ * them (`grants = "pages"` of the Sluice hypervisor).
+ *
+ * Each device has a space of grants, in which reference n is address n << 12 of
+ * the device's. The reference of a page is its frame number here, so that a DMA
+ * address is a physical address.
+ *
+ * A page is issued when it is mapped for DMA, and stays issued: the next mapping
+ * takes a look into a table and no hypercall. As long as it is issued the module
+ * holds a reference to it, so that it cannot be freed and become something else.
+ * What has not been mapped for longest is revoked when more than `pages` pages are
+ * issued, or memory is short: many pages by one call, which let go of only then.
+ *
+ * Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for
+ * Safe and Efficient I/O Virtualization", 3.2 and 3.3.
+ *
+ * Locks: spaces_lock (the list), then space->lock (all else of a space).
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/dma-map-ops.h>
+#include <linux/kvm_para.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/scatterlist.h>
+#include <linux/shrinker.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/sysfs.h>
+#include <linux/version.h>
+#include <linux/vmalloc.h>
+
+#include "sluice.h"
+
+/* Vendor of virtio functions. */
+#define VIRTIO_VENDOR 0x1af4
+/* Largest compound page that is issued as a whole. */
+#define WHOLE_ORDER 3
+/* Pages that are revoked together, at least, when there are too many. */
+#define REVOKE_BATCH 64
+
+static unsigned long pages;
+module_param(pages, ulong, 0444);
+MODULE_PARM_DESC(pages, "Pages that stay issued to a device (default: a sixteenth of memory)");
+
+static bool reuse = true;
+module_param(reuse, bool, 0444);
+MODULE_PARM_DESC(reuse, "Leave pages issued when they are unmapped (default: yes)");
+
+/* Neighbouring pages that are issued together. */
+struct grant {
+	struct page *head; /* whose reference is held; NULL: of pages without any, which are revoked when unmapped */
+	unsigned long first; /* frame number */
+	u32 active; /* mappings */
+	u16 count; /* pages; 0: the entry is free */
+	bool writable;
+	bool recent; /* mapped since the hand was here */
+	u32 changed; /* number of the operation that issued it, or made it writable */
+	u32 next; /* free entry */
+};
+
+/* An entry of a list for SLUICE_GRANT_BATCH. */
+struct step {
+	u64 reference;
+	u64 page;
+};
+
+struct space {
+	struct dma_map_ops operations; /* of its device, which finds it by them */
+	struct list_head entry; /* in spaces */
+	struct pci_dev *pdev;
+	u64 number;
+	unsigned long frames; /* references */
+	unsigned long limit; /* pages */
+
+	spinlock_t lock;
+	u32 *owner; /* by frame number: 1 + index of the grant; 0: none */
+	struct grant *grants;
+	u32 capacity;
+	u32 free; /* first free grant; capacity: none */
+	u32 hand;
+	unsigned long issued; /* pages */
+
+	struct step *steps; /* what the next call does */
+	u32 step_count;
+	struct page *released[SLUICE_GRANT_MAX_BATCH]; /* to let go of after it */
+	u32 released_count;
+	u32 operation; /* number of the mapping that is under way */
+	int error; /* of it */
+	bool broken; /* a page is issued that should not be: none is let go of any more */
+
+	u64 maps;
+	u64 calls;
+	u64 issues;
+	u64 revokes;
+	u64 failures;
+};
+
+static LIST_HEAD(spaces);
+static DEFINE_MUTEX(spaces_lock);
+
+/*
+ * Does what is listed, all of it: what comes after a page that cannot be issued may be
+ * the end of another one. What the hypervisor says is so already is done.
+ */
+static void do_steps(struct space *space)
+{
+	u32 done = 0, i;
+
+	while (done < space->step_count) {
+		struct step *step = space->steps + done;
+		long result = kvm_hypercall3(SLUICE_GRANT_BATCH, space->number,
+					     virt_to_phys(step), space->step_count - done);
+
+		space->calls++;
+		if (result > 0) {
+			done += result;
+			continue;
+		}
+		done++;
+		if (result == -EEXIST || result == -ENOENT)
+			continue;
+		if (step->reference & SLUICE_GRANT_LIST_REVOKE)
+			space->broken = true;
+		else
+			space->error = -ENOMEM;
+	}
+	space->step_count = 0;
+	WARN_ONCE(space->broken, "a page cannot be revoked\n");
+	for (i = 0; i < space->released_count && !space->broken; i++)
+		put_page(space->released[i]);
+	space->released_count = 0;
+}
+
+static struct step *more_steps(struct space *space, u32 count)
+{
+	struct step *step;
+
+	if (space->step_count + count > SLUICE_GRANT_MAX_BATCH)
+		do_steps(space);
+	step = space->steps + space->step_count;
+	space->step_count += count;
+	return step;
+}
+
+/* Issues pages, or lets them be written that the device may only read so far. */
+static void issue(struct space *space, struct grant *grant)
+{
+	struct step *step = more_steps(space, grant->count);
+	u64 rights = grant->writable ? 0 : SLUICE_GRANT_READ_ONLY;
+	u16 i;
+
+	for (i = 0; i < grant->count; i++) {
+		u64 frame = grant->first + i;
+
+		step[i] = (struct step){ frame, frame << PAGE_SHIFT | rights };
+	}
+	grant->changed = space->operation;
+	space->issues += grant->count;
+}
+
+/* Revokes pages that nothing is mapped in. Their reference is let go of when that is done. */
+static void revoke(struct space *space, struct grant *grant)
+{
+	struct step *step = more_steps(space, grant->count);
+	u16 i;
+
+	for (i = 0; i < grant->count; i++) {
+		/* No count of uses keeps it: back ends of devices have none. */
+		step[i] = (struct step){ (grant->first + i) | SLUICE_GRANT_LIST_REVOKE, 0 };
+		space->owner[grant->first + i] = 0;
+	}
+	if (grant->head)
+		space->released[space->released_count++] = grant->head;
+	space->revokes += grant->count;
+	space->issued -= grant->count;
+	grant->count = 0;
+	grant->next = space->free;
+	space->free = grant - space->grants;
+}
+
+/*
+ * Revokes what has not been mapped for longest, until no more than `wanted` pages are
+ * issued, or one call can do no more.
+ */
+static void revoke_oldest(struct space *space, unsigned long wanted)
+{
+	u32 looked;
+
+	for (looked = 0; looked < 2 * space->capacity && space->issued > wanted; looked++) {
+		struct grant *grant = space->grants + space->hand;
+
+		if (grant->count && !grant->active && !grant->recent) {
+			if (space->step_count + grant->count > SLUICE_GRANT_MAX_BATCH)
+				break;
+			revoke(space, grant);
+		}
+		grant->recent = false;
+		if (++space->hand == space->capacity)
+			space->hand = 0;
+	}
+}
+
+/* What is issued together with a page. */
+static struct grant extent_of(struct space *space, unsigned long frame)
+{
+	struct grant grant = { .first = frame, .count = 1 };
+	struct folio *folio = page_folio(pfn_to_page(frame));
+	unsigned long first = folio_pfn(folio);
+	unsigned int order = folio_order(folio);
+	u16 i;
+
+	if (!folio_try_get(folio))
+		return grant;
+	grant.head = &folio->page;
+	/* Other objects of a slab are nothing to the device. */
+	if (order > WHOLE_ORDER || folio_test_slab(folio))
+		return grant;
+	for (i = 0; i < 1 << order; i++)
+		if (first + i >= space->frames || space->owner[first + i])
+			return grant;
+	grant.first = first;
+	grant.count = 1 << order;
+	return grant;
+}
+
+static struct grant *new_grant(struct space *space, unsigned long frame, bool writable)
+{
+	struct grant grant = extent_of(space, frame), *place;
+	unsigned long spare = grant.count + REVOKE_BATCH;
+	u16 i;
+
+	if (space->issued + grant.count > space->limit)
+		revoke_oldest(space, space->limit - min(space->limit, spare));
+	if (space->free == space->capacity) {
+		if (grant.head)
+			put_page(grant.head);
+		return NULL;
+	}
+	place = space->grants + space->free;
+	space->free = place->next;
+	grant.writable = writable;
+	*place = grant;
+	for (i = 0; i < grant.count; i++)
+		space->owner[grant.first + i] = place - space->grants + 1;
+	space->issued += grant.count;
+	issue(space, place);
+	return place;
+}
+
+static struct grant *grant_of(struct space *space, unsigned long frame)
+{
+	u32 owner = space->owner[frame];
+
+	return owner ? space->grants + owner - 1 : NULL;
+}
+
+/* Begins a mapping. Returns the bytes of it that have begun. */
+static size_t enter(struct space *space, phys_addr_t at, size_t len, bool writable)
+{
+	unsigned long frame = at >> PAGE_SHIFT, last = (at + len - 1) >> PAGE_SHIFT;
+
+	while (frame <= last) {
+		struct grant *grant;
+
+		if (frame >= space->frames)
+			goto out;
+		grant = grant_of(space, frame);
+		if (!grant)
+			grant = new_grant(space, frame, writable);
+		if (!grant)
+			goto out;
+		if (writable && !grant->writable) {
+			grant->writable = true;
+			issue(space, grant);
+		}
+		grant->active++;
+		grant->recent = true;
+		frame = grant->first + grant->count;
+	}
+	return len;
+out:
+	space->error = -ENOMEM;
+	return frame == at >> PAGE_SHIFT ? 0 : (frame << PAGE_SHIFT) - at;
+}
+
+/* A mapping is over. */
+static void leave(struct space *space, phys_addr_t at, size_t len)
+{
+	unsigned long frame = at >> PAGE_SHIFT, last = (at + len - 1) >> PAGE_SHIFT;
+
+	while (len && frame <= last) {
+		struct grant *grant = grant_of(space, frame);
+
+		if (WARN_ON_ONCE(!grant || !grant->active))
+			return;
+		frame = grant->first + grant->count;
+		if (!--grant->active && !(grant->head && reuse))
+			revoke(space, grant);
+	}
+}
+
+/* What the operation that failed has changed is as it was. */
+static void undo(struct space *space)
+{
+	u32 i;
+
+	for (i = 0; i < space->capacity; i++) {
+		struct grant *grant = space->grants + i;
+
+		if (!grant->count || grant->changed != space->operation)
+			continue;
+		/* Some of its pages may be writable now, which is no news to whoever makes it so again. */
+		grant->writable = false;
+		if (!grant->active)
+			revoke(space, grant);
+	}
+	do_steps(space);
+	space->failures++;
+}
+
+static void begin(struct space *space)
+{
+	space->operation++;
+	space->error = 0;
+	space->maps++;
+}
+
+/* What was begun has been issued when this returns 0. */
+static int settle(struct space *space)
+{
+	if (space->step_count)
+		do_steps(space);
+	return space->error;
+}
+
+static int map_range(struct space *space, phys_addr_t at, size_t len, bool writable)
+{
+	unsigned long flags;
+	size_t begun;
+	int error;
+
+	spin_lock_irqsave(&space->lock, flags);
+	begin(space);
+	begun = enter(space, at, len, writable);
+	error = settle(space);
+	if (error) {
+		leave(space, at, begun);
+		undo(space);
+	}
+	spin_unlock_irqrestore(&space->lock, flags);
+	return error;
+}
+
+static void unmap_range(struct space *space, phys_addr_t at, size_t len)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&space->lock, flags);
+	leave(space, at, len);
+	settle(space);
+	spin_unlock_irqrestore(&space->lock, flags);
+}
+
+/* The space of a device that has our operations. */
+static struct space *space_of(struct device *dev)
+{
+	return container_of(get_dma_ops(dev), struct space, operations);
+}
+
+static dma_addr_t dma_map_page_op(struct device *dev, struct page *page, unsigned long offset,
+				  size_t len, enum dma_data_direction direction,
+				  unsigned long attributes)
+{
+	phys_addr_t at = page_to_phys(page) + offset;
+
+	if (map_range(space_of(dev), at, len, direction != DMA_TO_DEVICE))
+		return DMA_MAPPING_ERROR;
+	return at;
+}
+
+static void dma_unmap_page_op(struct device *dev, dma_addr_t at, size_t len,
+			      enum dma_data_direction direction, unsigned long attributes)
+{
+	unmap_range(space_of(dev), at, len);
+}
+
+static int dma_map_sg_op(struct device *dev, struct scatterlist *list, int count,
+			 enum dma_data_direction direction, unsigned long attributes)
+{
+	struct space *space = space_of(dev);
+	struct scatterlist *part;
+	unsigned long flags;
+	int i, error;
+
+	spin_lock_irqsave(&space->lock, flags);
+	begin(space);
+	for_each_sg(list, part, count, i) {
+		part->dma_address = sg_phys(part);
+		sg_dma_len(part) = enter(space, sg_phys(part), part->length,
+					 direction != DMA_TO_DEVICE);
+		if (sg_dma_len(part) != part->length) {
+			count = i + 1;
+			break;
+		}
+	}
+	error = settle(space);
+	if (error) {
+		for_each_sg(list, part, count, i)
+			leave(space, sg_phys(part), sg_dma_len(part));
+		undo(space);
+	}
+	spin_unlock_irqrestore(&space->lock, flags);
+	return error ?: count;
+}
+
+static void dma_unmap_sg_op(struct device *dev, struct scatterlist *list, int count,
+			    enum dma_data_direction direction, unsigned long attributes)
+{
+	struct space *space = space_of(dev);
+	struct scatterlist *part;
+	unsigned long flags;
+	int i;
+
+	spin_lock_irqsave(&space->lock, flags);
+	for_each_sg(list, part, count, i)
+		leave(space, sg_phys(part), part->length);
+	settle(space);
+	spin_unlock_irqrestore(&space->lock, flags);
+}
+
+static void *dma_alloc_op(struct device *dev, size_t len, dma_addr_t *at, gfp_t flags,
+			  unsigned long attributes)
+{
+	struct page *page = alloc_pages(flags | __GFP_ZERO | __GFP_COMP, get_order(len));
+
+	if (!page)
+		return NULL;
+	*at = page_to_phys(page);
+	if (map_range(space_of(dev), *at, PAGE_ALIGN(len), true)) {
+		__free_pages(page, get_order(len));
+		return NULL;
+	}
+	return page_address(page);
+}
+
+static void dma_free_op(struct device *dev, size_t len, void *memory, dma_addr_t at,
+			unsigned long attributes)
+{
+	unmap_range(space_of(dev), at, PAGE_ALIGN(len));
+	__free_pages(virt_to_page(memory), get_order(len));
+}
+
+/* A device that reaches addresses of fewer bits than there are pages is told when it maps one. */
+static int dma_supported_op(struct device *dev, u64 mask)
+{
+	return 1;
+}
+
+static const struct dma_map_ops operations = {
+	.alloc = dma_alloc_op,
+	.free = dma_free_op,
+	.map_page = dma_map_page_op,
+	.unmap_page = dma_unmap_page_op,
+	.map_sg = dma_map_sg_op,
+	.unmap_sg = dma_unmap_sg_op,
+	.dma_supported = dma_supported_op,
+};
+
+/* Numbers of a device's space, in its folder of sysfs. */
+#define COUNTER(name, value)                                                                     \
+	static ssize_t name##_show(struct device *dev, struct device_attribute *attr, char *to) \
+	{                                                                                        \
+		struct space *space = space_of(dev);                                             \
+                                                                                                 \
+		return sysfs_emit(to, "%llu\n", (u64)(value));                                   \
+	}                                                                                        \
+	static DEVICE_ATTR_RO(name)
+
+COUNTER(pages_limit, space->limit);
+COUNTER(pages_issued, space->issued);
+COUNTER(mappings, space->maps);
+COUNTER(mappings_failed, space->failures);
+COUNTER(hypercalls, space->calls);
+COUNTER(issues, space->issues);
+COUNTER(revokes, space->revokes);
+
+static struct attribute *counters[] = {
+	&dev_attr_pages_limit.attr,
+	&dev_attr_pages_issued.attr,
+	&dev_attr_mappings.attr,
+	&dev_attr_mappings_failed.attr,
+	&dev_attr_hypercalls.attr,
+	&dev_attr_issues.attr,
+	&dev_attr_revokes.attr,
+	NULL,
+};
+
+static const struct attribute_group counter_group = { .name = "grants", .attrs = counters };
+
+static void space_free(struct space *space)
+{
+	kvfree(space->owner);
+	kvfree(space->grants);
+	kfree(space->steps);
+	kfree(space);
+}
+
+static struct space *space_new(struct pci_dev *pdev, u64 number, unsigned long frames)
+{
+	struct space *space = kzalloc(sizeof(*space), GFP_KERNEL);
+	u32 i;
+
+	if (!space)
+		return NULL;
+	spin_lock_init(&space->lock);
+	space->operations = operations;
+	space->pdev = pdev;
+	space->number = number;
+	space->frames = frames;
+	space->limit = pages ?: max(totalram_pages() / 16, 1024ul);
+	/* What is mapped is issued, however much that is. */
+	space->capacity = 2 * space->limit + 4096;
+	space->owner = kvcalloc(frames, sizeof(*space->owner), GFP_KERNEL);
+	space->grants = kvcalloc(space->capacity, sizeof(*space->grants), GFP_KERNEL);
+	space->steps = kcalloc(SLUICE_GRANT_MAX_BATCH, sizeof(*space->steps), GFP_KERNEL);
+	if (!space->owner || !space->grants || !space->steps) {
+		space_free(space);
+		return NULL;
+	}
+	for (i = 0; i < space->capacity; i++)
+		space->grants[i].next = i + 1;
+	return space;
+}
+
+/* Gives a device our operations, if this guest issues single pages to it. */
+static void take_device(struct pci_dev *pdev)
+{
+	u64 number = SLUICE_GRANT_DEVICE + PCI_SLOT(pdev->devfn);
+	struct space *space;
+	long frames;
+
+	if (pdev->vendor != VIRTIO_VENDOR || pci_domain_nr(pdev->bus) || pdev->bus->number ||
+	    pdev->dev.dma_ops)
+		return;
+	frames = kvm_hypercall1(SLUICE_GRANT_OPEN, number);
+	if (frames <= 0)
+		return;
+	space = space_new(pdev, number, frames);
+	if (!space) {
+		pci_err(pdev, "no memory to issue pages\n");
+		return;
+	}
+	if (sysfs_create_group(&pdev->dev.kobj, &counter_group))
+		pci_warn(pdev, "its counters are not in sysfs\n");
+	__module_get(THIS_MODULE);
+	set_dma_ops(&pdev->dev, &space->operations);
+	mutex_lock(&spaces_lock);
+	list_add(&space->entry, &spaces);
+	mutex_unlock(&spaces_lock);
+	pci_info(pdev, "reaches only pages that are issued to it, up to %lu at rest\n", space->limit);
+}
+
+/* A device is gone, with all that was issued to it. */
+static void lose_device(struct pci_dev *pdev)
+{
+	struct space *space = NULL, *each;
+	u32 i;
+
+	mutex_lock(&spaces_lock);
+	list_for_each_entry(each, &spaces, entry)
+		if (each->pdev == pdev)
+			space = each;
+	if (space)
+		list_del(&space->entry);
+	mutex_unlock(&spaces_lock);
+	if (!space)
+		return;
+	sysfs_remove_group(&pdev->dev.kobj, &counter_group);
+	set_dma_ops(&pdev->dev, NULL);
+	spin_lock_irq(&space->lock);
+	for (i = 0; i < space->capacity; i++)
+		if (space->grants[i].count)
+			revoke(space, space->grants + i);
+	do_steps(space);
+	spin_unlock_irq(&space->lock);
+	space_free(space);
+	module_put(THIS_MODULE);
+}
+
+static int device_event(struct notifier_block *block, unsigned long event, void *device)
+{
+	struct pci_dev *pdev = to_pci_dev(device);
+
+	if (event == BUS_NOTIFY_ADD_DEVICE)
+		take_device(pdev);
+	else if (event == BUS_NOTIFY_REMOVED_DEVICE)
+		lose_device(pdev);
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block device_events = { .notifier_call = device_event };
+
+static unsigned long shrink_count(struct shrinker *shrinker, struct shrink_control *control)
+{
+	unsigned long count = 0;
+	struct space *space;
+
+	if (!mutex_trylock(&spaces_lock))
+		return 0;
+	list_for_each_entry(space, &spaces, entry)
+		count += READ_ONCE(space->issued);
+	mutex_unlock(&spaces_lock);
+	return count ?: SHRINK_EMPTY;
+}
+
+static unsigned long shrink_scan(struct shrinker *shrinker, struct shrink_control *control)
+{
+	unsigned long freed = 0, left = control->nr_to_scan;
+	struct space *space;
+
+	if (!mutex_trylock(&spaces_lock))
+		return SHRINK_STOP;
+	list_for_each_entry(space, &spaces, entry) {
+		unsigned long before, flags;
+
+		if (freed >= left)
+			break;
+		spin_lock_irqsave(&space->lock, flags);
+		before = space->issued;
+		revoke_oldest(space, before - min(before, left - freed));
+		settle(space);
+		freed += before - space->issued;
+		spin_unlock_irqrestore(&space->lock, flags);
+	}
+	mutex_unlock(&spaces_lock);
+	return freed ?: SHRINK_STOP;
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 7, 0)
+static struct shrinker *shrinker;
+
+static int shrinker_begin(void)
+{
+	shrinker = shrinker_alloc(0, KBUILD_MODNAME);
+	if (!shrinker)
+		return -ENOMEM;
+	shrinker->count_objects = shrink_count;
+	shrinker->scan_objects = shrink_scan;
+	shrinker_register(shrinker);
+	return 0;
+}
+
+static void shrinker_end(void)
+{
+	shrinker_free(shrinker);
+}
+#else
+static struct shrinker shrinker = {
+	.count_objects = shrink_count,
+	.scan_objects = shrink_scan,
+	.seeks = DEFAULT_SEEKS,
+};
+
+static int shrinker_begin(void)
+{
+	return register_shrinker(&shrinker, KBUILD_MODNAME);
+}
+
+static void shrinker_end(void)
+{
+	unregister_shrinker(&shrinker);
+}
+#endif
+
+/* A driver that was refused, as nothing was issued, tries again. */
+static int try_again(struct device *dev, void *unused)
+{
+	return device_attach(dev) < 0;
+}
+
+static int __init dma_init(void)
+{
+	struct pci_dev *pdev = NULL;
+	struct space *space;
+	int error;
+
+	error = shrinker_begin();
+	if (error)
+		return error;
+	error = bus_register_notifier(&pci_bus_type, &device_events);
+	if (error) {
+		shrinker_end();
+		return error;
+	}
+	for_each_pci_dev(pdev)
+		take_device(pdev);
+	mutex_lock(&spaces_lock);
+	list_for_each_entry(space, &spaces, entry)
+		device_for_each_child(&space->pdev->dev, NULL, try_again);
+	mutex_unlock(&spaces_lock);
+	return 0;
+}
+
+/* No device is ours any more: each holds the module. */
+static void __exit dma_exit(void)
+{
+	bus_unregister_notifier(&pci_bus_type, &device_events);
+	shrinker_end();
+}
+
+module_init(dma_init);
+module_exit(dma_exit);
+MODULE_DESCRIPTION("Issues pages to the virtio devices of a Sluice guest");
+MODULE_LICENSE("GPL");

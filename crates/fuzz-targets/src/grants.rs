@@ -64,6 +64,11 @@ impl Peer for Window {
         assert!(self.shown.insert(reference, grant).is_none(), "a reference is shown twice");
         Ok(())
     }
+    fn widen(&mut self, reference: u32, grant: Grant) -> Result<(), Error> {
+        let before = self.shown.insert(reference, grant);
+        assert_eq!((before, grant.writable), (Some(Grant { writable: false, ..grant }), true));
+        Ok(())
+    }
     fn hide(&mut self, reference: u32, grant: Grant) {
         assert_eq!(self.shown.remove(&reference), Some(grant));
     }
@@ -86,7 +91,7 @@ pub fn calls(data: &[u8]) {
     let mut window = Window { shown: BTreeMap::new(), word: 0 };
     while !input.is_empty() {
         window.word = if input.flag() { 0 } else { input.u64() };
-        let number = hc::GRANT_CREATE + u64::from(input.u8() % 10);
+        let number = hc::GRANT_CREATE + u64::from(input.u8() % 11);
         let mut argument = || match input.u8() % 4 {
             0 => input.u64(),
             1 => u64::from(input.u8()) * PAGE_SIZE,
@@ -94,7 +99,7 @@ pub fn calls(data: &[u8]) {
             _ => u64::from(input.u8() % 8),
         };
         let arguments = [argument(), argument(), argument(), argument()];
-        let known = (hc::GRANT_CREATE..=hc::GRANT_QUERY).contains(&number);
+        let known = (hc::GRANT_CREATE..=hc::GRANT_OPEN).contains(&number);
         let call = Call::decode(number, arguments);
         assert_eq!(call.is_some(), known);
         let before = window.shown.clone();
@@ -137,7 +142,9 @@ pub fn calls(data: &[u8]) {
         };
         assert!(result.is_err() || result.is_ok_and(|done| done <= count.min(MAX_BATCH)));
         assert_eq!(space.live() as usize, window.shown.len());
-        let kept = before.iter().all(|(reference, grant)| window.shown.get(reference) == Some(grant));
+        let kept = before.iter().all(|(reference, grant)| {
+            window.shown.get(reference).is_some_and(|now| now.frame == grant.frame)
+        });
         assert!(kept || forced || !used, "a page in use is taken back");
     }
 }

@@ -16,16 +16,16 @@
  * Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for
  * Safe and Efficient I/O Virtualization", 3.2 and 3.3.
  *
- * Locks: spaces_lock (the list), then space->lock (all else of a space).
+ * Locks: pools_lock; spaces_lock (the list), then space->lock (all else of a space).
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/dma-map-ops.h>
 #include <linux/kvm_para.h>
 #include <linux/list.h>
+#include <linux/livepatch.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/scatterlist.h>
 #include <linux/shrinker.h>
@@ -34,6 +34,7 @@
 #include <linux/sysfs.h>
 #include <linux/version.h>
 #include <linux/vmalloc.h>
+#include <net/sock.h>
 
 #include "sluice.h"
 
@@ -41,6 +42,10 @@
 #define VIRTIO_VENDOR 0x1af4
 /* Largest compound page that is issued as a whole. */
 #define WHOLE_ORDER 3
+/* Pools, pages that one has at most, and how many of them are looked at for one that is idle. */
+#define POOLS 16
+#define POOL_MOST 256
+#define POOL_LOOK 8
 /* Pages that are revoked together, at least, when there are too many. */
 #define REVOKE_BATCH 64
 
@@ -48,13 +53,25 @@ static unsigned long pages;
 module_param(pages, ulong, 0444);
 MODULE_PARM_DESC(pages, "Pages that stay issued to a device (default: a sixteenth of memory)");
 
+static unsigned int pooled = 128;
+module_param(pooled, uint, 0444);
+MODULE_PARM_DESC(pooled, "Pages of 32 KiB from which buffers of a receive queue, or for sending, are taken again and again (default: 128, at most 256; 0: none)");
+
 static bool reuse = true;
 module_param(reuse, bool, 0444);
 MODULE_PARM_DESC(reuse, "Leave pages issued when they are unmapped (default: yes)");
 
+/* How long pages stay issued that nothing is mapped in. */
+enum keep {
+	KEEP_NOT, /* they have no references, and are somebody else's as soon as they are unmapped */
+	KEEP_HELD, /* while a reference to them is held */
+	KEEP_POOLED, /* while they are in the pool of fragments */
+};
+
 /* Neighbouring pages that are issued together. */
 struct grant {
-	struct page *head; /* whose reference is held; NULL: of pages without any, which are revoked when unmapped */
+	enum keep keep;
+	struct page *head;
 	unsigned long first; /* frame number */
 	u32 active; /* mappings */
 	u16 count; /* pages; 0: the entry is free */
@@ -102,7 +119,36 @@ struct space {
 };
 
 static LIST_HEAD(spaces);
-static DEFINE_MUTEX(spaces_lock);
+static DEFINE_SPINLOCK(spaces_lock);
+
+/*
+ * Pages from which network buffers are taken, and to which they come back: else each
+ * would be new to the device, and issued. There is a pool for each receive queue, and
+ * one for what sockets send by each device, so that nothing else is ever in a page that
+ * stays issued. The pool has a reference to each page; one that has no other is idle,
+ * and nothing is mapped in it.
+ */
+struct pool {
+	const void *user; /* NULL: nobody uses it */
+	struct page *pages[POOL_MOST];
+	u32 count;
+	u32 hand;
+};
+
+static struct pool pools[POOLS];
+static DEFINE_SPINLOCK(pools_lock);
+
+/*
+ * The pool that a page is in: its index says so, which means something in a file only.
+ * (What is private of a page is virtio_net's here.)
+ */
+static struct pool *pool_with(struct page *head)
+{
+	unsigned long mark = head->index;
+
+	return mark >= (unsigned long)pools && mark < (unsigned long)(pools + POOLS) ?
+		       (struct pool *)mark : NULL;
+}
 
 /*
  * Does what is listed, all of it: what comes after a page that cannot be issued may be
@@ -175,7 +221,7 @@ static void revoke(struct space *space, struct grant *grant)
 		step[i] = (struct step){ (grant->first + i) | SLUICE_GRANT_LIST_REVOKE, 0 };
 		space->owner[grant->first + i] = 0;
 	}
-	if (grant->head)
+	if (grant->keep == KEEP_HELD)
 		space->released[space->released_count++] = grant->head;
 	space->revokes += grant->count;
 	space->issued -= grant->count;
@@ -215,9 +261,13 @@ static struct grant extent_of(struct space *space, unsigned long frame)
 	unsigned int order = folio_order(folio);
 	u16 i;
 
-	if (!folio_try_get(folio))
-		return grant;
 	grant.head = &folio->page;
+	if (pool_with(grant.head))
+		grant.keep = KEEP_POOLED;
+	else if (folio_try_get(folio))
+		grant.keep = KEEP_HELD;
+	else
+		return grant;
 	/* Other objects of a slab are nothing to the device. */
 	if (order > WHOLE_ORDER || folio_test_slab(folio))
 		return grant;
@@ -238,7 +288,7 @@ static struct grant *new_grant(struct space *space, unsigned long frame, bool wr
 	if (space->issued + grant.count > space->limit)
 		revoke_oldest(space, space->limit - min(space->limit, spare));
 	if (space->free == space->capacity) {
-		if (grant.head)
+		if (grant.keep == KEEP_HELD)
 			put_page(grant.head);
 		return NULL;
 	}
@@ -300,7 +350,7 @@ static void leave(struct space *space, phys_addr_t at, size_t len)
 		if (WARN_ON_ONCE(!grant || !grant->active))
 			return;
 		frame = grant->first + grant->count;
-		if (!--grant->active && !(grant->head && reuse))
+		if (!--grant->active && (grant->keep == KEEP_NOT || !reuse))
 			revoke(space, grant);
 	}
 }
@@ -560,9 +610,9 @@ static void take_device(struct pci_dev *pdev)
 		pci_warn(pdev, "its counters are not in sysfs\n");
 	__module_get(THIS_MODULE);
 	set_dma_ops(&pdev->dev, &space->operations);
-	mutex_lock(&spaces_lock);
+	spin_lock(&spaces_lock);
 	list_add(&space->entry, &spaces);
-	mutex_unlock(&spaces_lock);
+	spin_unlock(&spaces_lock);
 	pci_info(pdev, "reaches only pages that are issued to it, up to %lu at rest\n", space->limit);
 }
 
@@ -572,13 +622,13 @@ static void lose_device(struct pci_dev *pdev)
 	struct space *space = NULL, *each;
 	u32 i;
 
-	mutex_lock(&spaces_lock);
+	spin_lock(&spaces_lock);
 	list_for_each_entry(each, &spaces, entry)
 		if (each->pdev == pdev)
 			space = each;
 	if (space)
 		list_del(&space->entry);
-	mutex_unlock(&spaces_lock);
+	spin_unlock(&spaces_lock);
 	if (!space)
 		return;
 	sysfs_remove_group(&pdev->dev.kobj, &counter_group);
@@ -592,6 +642,214 @@ static void lose_device(struct pci_dev *pdev)
 	space_free(space);
 	module_put(THIS_MODULE);
 }
+
+static bool is_taken(struct device *dev)
+{
+	return dev->dma_ops && dev->dma_ops->map_page == dma_map_page_op;
+}
+
+static struct pool *pool_of(const void *user)
+{
+	u32 i;
+
+	for (i = 0; i < POOLS; i++)
+		if (pools[i].user == user)
+			return pools + i;
+	return NULL;
+}
+
+/* A page of the user's that is idle; NULL: there is none. */
+static struct page *pool_take(const void *user)
+{
+	struct page *page = NULL;
+	struct pool *pool;
+	unsigned long flags;
+	u32 looked;
+
+	spin_lock_irqsave(&pools_lock, flags);
+	pool = pool_of(user);
+	for (looked = 0; pool && looked < min_t(u32, POOL_LOOK, pool->count) && !page; looked++) {
+		if (++pool->hand >= pool->count)
+			pool->hand = 0;
+		if (page_ref_count(pool->pages[pool->hand]) == 1) {
+			page = pool->pages[pool->hand];
+			get_page(page);
+		}
+	}
+	spin_unlock_irqrestore(&pools_lock, flags);
+	return page;
+}
+
+/* Whoever has a page to himself shares it with his pool, if that is not full. */
+static void pool_add(const void *user, struct page *page)
+{
+	struct pool *pool;
+	unsigned long flags;
+
+	spin_lock_irqsave(&pools_lock, flags);
+	pool = pool_of(user) ?: pool_of(NULL);
+	if (pool && pool->count < min_t(u32, pooled, POOL_MOST) && !page_is_pfmemalloc(page)) {
+		pool->user = user;
+		get_page(page);
+		page->index = (unsigned long)pool;
+		pool->pages[pool->count++] = page;
+	}
+	spin_unlock_irqrestore(&pools_lock, flags);
+}
+
+/* A user that begins is none that was there before at the same address. */
+static void pool_abandon(const void *user)
+{
+	struct pool *pool;
+	unsigned long flags;
+
+	spin_lock_irqsave(&pools_lock, flags);
+	pool = pool_of(user);
+	if (pool)
+		pool->user = pool;
+	spin_unlock_irqrestore(&pools_lock, flags);
+}
+
+/* Takes a page out of a pool. */
+static struct page *pool_remove(struct pool *pool, u32 index)
+{
+	struct page *page = pool->pages[index];
+
+	pool->pages[index] = pool->pages[--pool->count];
+	if (!pool->count)
+		pool->user = NULL;
+	return page;
+}
+
+/* Lets go of an idle page that was in a pool, when no device reaches it any more. */
+static void pool_release(struct page *page)
+{
+	struct space *space;
+	unsigned long flags;
+
+	spin_lock(&spaces_lock);
+	list_for_each_entry(space, &spaces, entry) {
+		struct grant *grant;
+
+		spin_lock_irqsave(&space->lock, flags);
+		grant = grant_of(space, page_to_pfn(page));
+		if (grant)
+			revoke(space, grant);
+		settle(space);
+		spin_unlock_irqrestore(&space->lock, flags);
+	}
+	spin_unlock(&spaces_lock);
+	page->index = 0;
+	page_ref_unfreeze(page, 1);
+	put_page(page);
+}
+
+/* Has pools let go of idle pages until so many frames are free, or there are no more. Returns their number. */
+static unsigned long pools_shrink(unsigned long wanted)
+{
+	unsigned long freed = 0;
+	struct page *page;
+
+	do {
+		unsigned long flags;
+		u32 i, k;
+
+		page = NULL;
+		spin_lock_irqsave(&pools_lock, flags);
+		for (i = 0; i < POOLS && !page; i++)
+			for (k = 0; k < pools[i].count && !page; k++)
+				if (page_ref_freeze(pools[i].pages[k], 1))
+					page = pool_remove(pools + i, k);
+		spin_unlock_irqrestore(&pools_lock, flags);
+		if (page) {
+			pool_release(page);
+			freed += 1 << WHOLE_ORDER;
+		}
+	} while (page && freed < wanted);
+	return freed;
+}
+
+/* A page for fragments, of the user's pool or for it; without a user, of no pool. */
+static bool refill(unsigned int len, struct page_frag *fragment, gfp_t flags, const void *user)
+{
+	struct page *page = fragment->page;
+
+	if (page) {
+		struct pool *pool = pool_with(page);
+
+		if (page_ref_count(page) == 1 + !!pool)
+			fragment->offset = 0;
+		/* What is not for a device is in no page of its pool. */
+		if (fragment->offset + len <= fragment->size && (!pool || pool->user == user))
+			return true;
+		put_page(page);
+	}
+	fragment->offset = 0;
+	fragment->size = PAGE_SIZE << WHOLE_ORDER;
+	page = user ? pool_take(user) : NULL;
+	if (!page) {
+		page = alloc_pages((flags & ~__GFP_DIRECT_RECLAIM) | __GFP_COMP | __GFP_NOWARN |
+				   __GFP_NORETRY, WHOLE_ORDER);
+		if (page && user)
+			pool_add(user, page);
+	}
+	if (!page) {
+		fragment->size = PAGE_SIZE;
+		page = alloc_page(flags);
+	}
+	fragment->page = page;
+	return page && len <= fragment->size;
+}
+
+/* The space of the device by which a socket's packets leave, if it has one. */
+static const void *space_of_socket(struct sock *sk)
+{
+	const void *space = NULL;
+	struct dst_entry *dst;
+
+	rcu_read_lock();
+	dst = rcu_dereference(sk->sk_dst_cache);
+	if (dst) {
+		struct device *dev = READ_ONCE(dst->dev)->dev.parent;
+
+		/* The card is a virtio device, which is a device of a PCI function. */
+		if (dev && dev->parent && is_taken(dev->parent))
+			space = space_of(dev->parent);
+	}
+	rcu_read_unlock();
+	return space;
+}
+
+/* In place of the kernel's functions (net/core/sock.c): they see to it that a fragment has room. */
+static bool refill_receive(unsigned int len, struct page_frag *fragment, gfp_t flags)
+{
+	if (!fragment->page)
+		pool_abandon(fragment);
+	return refill(len, fragment, flags, fragment);
+}
+
+static bool refill_socket(struct sock *sk, struct page_frag *fragment)
+{
+	if (refill(32, fragment, sk->sk_allocation, space_of_socket(sk)))
+		return true;
+	if (sk->sk_prot->enter_memory_pressure)
+		sk->sk_prot->enter_memory_pressure(sk);
+	sk_stream_moderate_sndbuf(sk);
+	return false;
+}
+
+static struct klp_func replaced[] = {
+	{ .old_name = "skb_page_frag_refill", .new_func = refill_receive },
+	{ .old_name = "sk_page_frag_refill", .new_func = refill_socket },
+	{ }
+};
+
+static struct klp_object objects[] = {
+	{ .funcs = replaced }, /* of the kernel itself */
+	{ }
+};
+
+static struct klp_patch patch = { .mod = THIS_MODULE, .objs = objects };
 
 static int device_event(struct notifier_block *block, unsigned long event, void *device)
 {
@@ -611,11 +869,11 @@ static unsigned long shrink_count(struct shrinker *shrinker, struct shrink_contr
 	unsigned long count = 0;
 	struct space *space;
 
-	if (!mutex_trylock(&spaces_lock))
+	if (!spin_trylock(&spaces_lock))
 		return 0;
 	list_for_each_entry(space, &spaces, entry)
 		count += READ_ONCE(space->issued);
-	mutex_unlock(&spaces_lock);
+	spin_unlock(&spaces_lock);
 	return count ?: SHRINK_EMPTY;
 }
 
@@ -624,7 +882,7 @@ static unsigned long shrink_scan(struct shrinker *shrinker, struct shrink_contro
 	unsigned long freed = 0, left = control->nr_to_scan;
 	struct space *space;
 
-	if (!mutex_trylock(&spaces_lock))
+	if (!spin_trylock(&spaces_lock))
 		return SHRINK_STOP;
 	list_for_each_entry(space, &spaces, entry) {
 		unsigned long before, flags;
@@ -638,7 +896,9 @@ static unsigned long shrink_scan(struct shrinker *shrinker, struct shrink_contro
 		freed += before - space->issued;
 		spin_unlock_irqrestore(&space->lock, flags);
 	}
-	mutex_unlock(&spaces_lock);
+	spin_unlock(&spaces_lock);
+	if (freed < left)
+		freed += pools_shrink(left - freed);
 	return freed ?: SHRINK_STOP;
 }
 
@@ -687,8 +947,10 @@ static int try_again(struct device *dev, void *unused)
 static int __init dma_init(void)
 {
 	struct pci_dev *pdev = NULL;
-	struct space *space;
 	int error;
+
+	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
+		return -ENODEV;
 
 	error = shrinker_begin();
 	if (error)
@@ -698,12 +960,13 @@ static int __init dma_init(void)
 		shrinker_end();
 		return error;
 	}
-	for_each_pci_dev(pdev)
+	for_each_pci_dev(pdev) {
 		take_device(pdev);
-	mutex_lock(&spaces_lock);
-	list_for_each_entry(space, &spaces, entry)
-		device_for_each_child(&space->pdev->dev, NULL, try_again);
-	mutex_unlock(&spaces_lock);
+		if (is_taken(&pdev->dev))
+			device_for_each_child(&pdev->dev, NULL, try_again);
+	}
+	if (pooled && reuse && !list_empty(&spaces) && klp_enable_patch(&patch))
+		pr_warn("network buffers come from new pages all the time\n");
 	return 0;
 }
 
@@ -718,3 +981,4 @@ module_init(dma_init);
 module_exit(dma_exit);
 MODULE_DESCRIPTION("Issues pages to the virtio devices of a Sluice guest");
 MODULE_LICENSE("GPL");
+MODULE_INFO(livepatch, "Y");

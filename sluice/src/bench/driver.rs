@@ -1,9 +1,10 @@
 //! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
 //! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
 //!
-//! [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
+//! [`granted`] compares ways to lend memory to whom serves. [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
 //! daemon and the driver domain under load, again and again.
 
+mod granted;
 mod kvm;
 mod restarts;
 mod rows;
@@ -36,6 +37,43 @@ enum Load {
 }
 
 const LOADS: [Load; 3] = [Load::Net, Load::Disk, Load::Inter];
+
+/// How guests lend memory to whom serves their devices.
+#[derive(Clone, Copy, Debug)]
+struct Lends {
+    /// Its name in rows.
+    name: &'static str,
+    /// As the configuration has it.
+    grants: &'static str,
+    /// Of the module that issues pages, on the command line of the guests.
+    options: &'static str,
+    about: &'static str,
+}
+
+/// As in all but the comparison of grants.
+const ALL: Lends = Lends { name: "all", grants: "all", options: "", about: "all memory is lent" };
+
+/// Ways to issue single pages, from the dearest to the cheapest.
+const BY_PAGE: [Lends; 3] = [
+    Lends {
+        name: "each",
+        grants: "pages",
+        options: "sluice_dma.reuse=0 ",
+        about: "pages are issued when they are mapped and revoked when they are unmapped",
+    },
+    Lends {
+        name: "held",
+        grants: "pages",
+        options: "sluice_dma.pooled=0 ",
+        about: "pages stay issued, and are revoked when others need their place",
+    },
+    Lends {
+        name: "new",
+        grants: "pages",
+        options: "",
+        about: "the same, and network buffers come from pools of issued pages",
+    },
+];
 
 /// Memory of each guest in bytes.
 const MEMORY: u64 = 192 << 20;
@@ -96,11 +134,42 @@ struct Bench {
 }
 
 impl Bench {
+    fn new(only: &[String]) -> Result<Self> {
+        let kernel = kernels::get("debian-6.1")?;
+        Ok(Self {
+            started: Instant::now(),
+            only: only.to_vec(),
+            plugin: plugin::build()?,
+            unpacked: kernel::unpacked(&kernel)?,
+            initrd: rootfs::get("virtio-load", &kernel)?,
+            serving: rootfs::get("driver-domain", &kernel)?,
+            kernel,
+        })
+    }
+
     fn wants(&self, part: &str, load: Option<Load>) -> bool {
         let named = |only: &String| {
             only == part || load.is_some_and(|load| *only == format!("{part}.{}", load.name()))
         };
         self.only.is_empty() || self.only.iter().any(named)
+    }
+
+    /// Runs the loads that are wanted of a system.
+    fn system(&self, record: &mut Record, name: &str, run: &dyn Fn(Load, &mut Record) -> Result<()>) {
+        for load in LOADS.into_iter().filter(|load| self.wants(name, Some(*load))) {
+            let what = format!("{name}, {}", load.name());
+            self.say(&what);
+            // As with the scenarios: QEMU's emulation has faults that come once in many runs.
+            let again = |error: anyhow::Error| {
+                crate::output::note(format_args!(
+                    "  again, because: {}",
+                    format!("{error:#}").lines().next().unwrap_or_default()
+                ));
+            };
+            let first = run(load, record).map_err(again);
+            let result = first.or_else(|()| run(load, record));
+            note(record, &what, result);
+        }
     }
 
     fn say(&self, what: &str) {
@@ -119,40 +188,36 @@ struct Measured {
 
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
-    let kernel = kernels::get("debian-6.1")?;
-    let bench = Bench {
-        started: Instant::now(),
-        only: only.to_vec(),
-        plugin: plugin::build()?,
-        unpacked: kernel::unpacked(&kernel)?,
-        initrd: rootfs::get("virtio-load", &kernel)?,
-        serving: rootfs::get("driver-domain", &kernel)?,
-        kernel,
-    };
-    let system =
-        |record: &mut Record, name: &str, who: &str, run: &dyn Fn(Load, &mut Record) -> Result<Measured>| {
-            for load in LOADS.into_iter().filter(|load| bench.wants(name, Some(*load))) {
-                let what = format!("{name}, {}", load.name());
-                bench.say(&what);
-                // As with the scenarios: QEMU's emulation has faults that come once in many runs.
-                let again = |error: anyhow::Error| {
-                    crate::output::note(format_args!(
-                        "  again, because: {}",
-                        format!("{error:#}").lines().next().unwrap_or_default()
-                    ));
-                };
-                let first = run(load, record).map_err(again);
-                let result = first
-                    .or_else(|()| run(load, record))
-                    .and_then(|measured| rows::shares(record, who, load, &measured));
-                note(record, &what, result);
-            }
-        };
-    system(record, "sluice", "driver_domain", &|load, record| sluice::run(&bench, load, record));
-    system(record, "kvm", "peer.kvm", &|load, record| kvm::run(&bench, load, record));
-    system(record, "xen", "peer.xen", &|load, record| xen::run(&bench, load, record));
+    let bench = Bench::new(only)?;
+    bench.system(record, "sluice", &|load, record| {
+        let measured = sluice::run(&bench, load, ALL, record)?;
+        rows::shares(record, "driver_domain", load, &measured)
+    });
+    bench.system(record, "kvm", &|load, record| {
+        let measured = kvm::run(&bench, load, record)?;
+        rows::shares(record, "peer.kvm", load, &measured)
+    });
+    bench.system(record, "xen", &|load, record| {
+        let measured = xen::run(&bench, load, record)?;
+        rows::shares(record, "peer.xen", load, &measured)
+    });
     restarts::measure(&bench, record);
     rows::figures(record)
+}
+
+/// Parts of the comparison of grants.
+pub const LENT: [&str; 4] = [ALL.name, BY_PAGE[0].name, BY_PAGE[1].name, BY_PAGE[2].name];
+
+/// Measures what it costs that guests lend their memory page by page.
+pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
+    let bench = Bench::new(only)?;
+    for lends in [ALL].into_iter().chain(BY_PAGE) {
+        bench.system(record, lends.name, &|load, record| {
+            let measured = sluice::run(&bench, load, lends, record)?;
+            granted::shares(record, lends, load, &measured)
+        });
+    }
+    granted::figures(record)
 }
 
 /// Notes that a run failed, if it did; the others go on.

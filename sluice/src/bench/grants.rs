@@ -1,8 +1,8 @@
-//! What grants cost: guest/bare counts the instructions of the whole machine with the time-stamp counter, at so many references that are granted
+//! What grants cost. Calls: guest/bare counts the instructions of the whole machine with the time-stamp counter, at so many references that are granted
 //! already.
 
 use super::record::{Aim, Record};
-use super::{Clock, sluice};
+use super::{Clock, driver, sluice};
 use crate::outcome::Finding;
 use crate::printable::GuestText;
 use anyhow::{Result, bail};
@@ -20,8 +20,21 @@ const LIVE: [&str; 3] = ["1e3", "1e5", "1e6"];
 /// How much more than at 10^3 is still the same: the time-stamp counter's calls are part of it.
 const SAME: f64 = 1.1;
 
-/// Measures all.
-pub fn measure(record: &mut Record) -> Result<()> {
+/// Its parts: the calls, and each way to lend memory to virtual devices.
+pub const PARTS: [&str; 5] = {
+    let [all, each, held, new] = driver::LENT;
+    ["calls", all, each, held, new]
+};
+
+/// Measures what is wanted.
+pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
+    if only.is_empty() || only.iter().any(|part| part == "calls") {
+        calls(record)?;
+    }
+    driver::measure_grants(record, only)
+}
+
+fn calls(record: &mut Record) -> Result<()> {
     let (_, outcome) = sluice("grants", Clock::Instructions, Vec::new())?;
     let findings: Vec<Finding> = outcome.guests.into_iter().flat_map(|guest| guest.findings).collect();
     let all: Vec<&(GuestText, GuestText)> = findings.iter().flatten().collect();

@@ -5,7 +5,7 @@
 //! a processor.
 
 use super::sluice::{StopDriver, configuration};
-use super::{Bench, note};
+use super::{ALL, Bench, note};
 use crate::bench::record::{Aim, Record};
 use crate::bench::{Clock, run_watched};
 use crate::observer::{Observer, Steer};
@@ -73,7 +73,7 @@ fn one(bench: &Bench, record: &mut Record, victim: Victim) -> Result<()> {
         ("net", job("soak-listen,at=10.9.0.1")),
         ("net", job("soak-talk,at=10.9.0.2,to=10.9.0.1")),
     ];
-    let text = configuration(bench, &guests, ",kill=typed");
+    let text = configuration(bench, &guests, ALL.grants, ",kill=typed");
     let text = text.replacen("memory = \"1GiB\"", "memory = \"1280MiB\"\ncpus = 2", 1);
     // QEMU's network answers for everybody: while the bridge has forgotten who is where, it would end the guests' connection.
     let text = text.replacen("net = \"user\"", "net = \"none\"", 1);

@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 
 /// A part of a load: its name in rows, the number of its marks, and how its guests call it. A disk's `read` and `write` are 4 KiB at random
 /// places, 32 at once.
-type Named = (&'static str, u16, &'static str);
+pub type Named = (&'static str, u16, &'static str);
 
-const fn parts(load: Load) -> &'static [Named] {
+pub const fn parts(load: Load) -> &'static [Named] {
     match load {
         Load::Net => &[("rx", 0, "rx"), ("tx", 1, "tx")],
         Load::Disk => &[
@@ -25,13 +25,15 @@ const fn parts(load: Load) -> &'static [Named] {
 }
 
 /// What was moved in a part, as the guest that marked it reported.
-struct Moved {
-    bytes: u64,
+pub struct Moved {
+    /// Bytes of data.
+    pub bytes: u64,
     /// In so many TCP segments, those of acknowledgements included, or requests.
-    operations: u64,
+    pub operations: u64,
 }
 
-fn moved(name: &str, measured: &Measured) -> Result<Moved> {
+/// Finds it.
+pub fn moved(name: &str, measured: &Measured) -> Result<Moved> {
     let is_said = |finding: &&Finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == name);
     let said = measured.guests.iter().flat_map(|guest| &guest.findings).find(is_said);
     let number = |key: &str| {
@@ -89,7 +91,7 @@ pub fn shares(record: &mut Record, who: &str, load: Load, measured: &Measured) -
 }
 
 /// Of the guests that are served: instructions and exits. Of those that serve: instructions.
-fn sums(part: &Part, measured: &Measured) -> (u64, u64, u64) {
+pub fn sums(part: &Part, measured: &Measured) -> (u64, u64, u64) {
     let (mut guest, mut exits, mut served) = (0, 0, 0);
     for (vmcb, own) in &part.guests {
         if measured.servers.contains(vmcb) {
@@ -133,8 +135,10 @@ fn cause(code: u32) -> String {
 
 /// Systems as they are compared: as columns, and how their rows begin.
 const SYSTEMS: [(&str, &str); 3] = [("sluice", "driver_domain"), ("kvm", "peer.kvm"), ("xen", "peer.xen")];
-const NAMES: [&str; 7] = ["rx", "tx", "inter", "read", "write", "read_1m", "write_1m"];
-const WHOSE: [&str; 4] = ["guest", "driver", "hypervisor", "total"];
+/// Parts of loads, as they are compared.
+pub const NAMES: [&str; 7] = ["rx", "tx", "inter", "read", "write", "read_1m", "write_1m"];
+/// Whose instructions are told apart.
+pub const WHOSE: [&str; 4] = ["guest", "driver", "hypervisor", "total"];
 
 /// Ratios with their aims, and the picture.
 pub fn figures(record: &mut Record) -> Result<()> {

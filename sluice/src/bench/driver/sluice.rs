@@ -1,6 +1,6 @@
 //! Guests whose devices a driver domain serves.
 
-use super::{Bench, DRIVE, Load, MEMORY, Measured};
+use super::{Bench, DRIVE, Lends, Load, MEMORY, Measured};
 use crate::bench::record::Record;
 use crate::bench::split::Split;
 use crate::bench::tally::Reader;
@@ -15,17 +15,17 @@ use sluice_abi::report::DomainState;
 use std::fmt::Write;
 
 /// Runs a load.
-pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
+pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Result<Measured> {
     let reader = Reader::start(&scratch()?, Split::new(false))?;
     let guests: Vec<(&str, String)> = match load {
-        Load::Net => vec![("net", load.cmdline(0, ""))],
-        Load::Disk => vec![("blk", load.cmdline(0, ""))],
-        Load::Inter => vec![("net", load.cmdline(0, "")), ("net", load.cmdline(1, ""))],
+        Load::Net => vec![("net", load.cmdline(0, lends.options))],
+        Load::Disk => vec![("blk", load.cmdline(0, lends.options))],
+        Load::Inter => vec![("net", load.cmdline(0, lends.options)), ("net", load.cmdline(1, lends.options))],
     };
-    let text = configuration(bench, &guests, "");
+    let text = configuration(bench, &guests, lends.grants, "");
     let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &[])));
     let ran = run_watched(
-        &format!("driver-sluice-{}", load.name()),
+        &format!("driver-{}-{}", lends.name, load.name()),
         &text,
         Clock::Mixed,
         arguments,
@@ -39,8 +39,8 @@ pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
     Ok(Measured { guests: outcome.guests, split, servers: [server].into() })
 }
 
-/// A machine with a driver domain, and guests: types of their devices and command lines.
-pub fn configuration(bench: &Bench, guests: &[(&str, String)], options: &str) -> String {
+/// A machine with a driver domain, and guests: types of their devices and command lines, and what they lend.
+pub fn configuration(bench: &Bench, guests: &[(&str, String)], grants: &str, options: &str) -> String {
     let [kernel, initrd, serving] = [&bench.unpacked, &bench.initrd, &bench.serving].map(|path| quoted(path));
     let mut text = format!(
         "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\nqemu_args = [\"-drive\", \"{DRIVE}\"]\n\
@@ -59,7 +59,7 @@ pub fn configuration(bench: &Bench, guests: &[(&str, String)], options: &str) ->
         let _ = write!(
             text,
             "[domain.guest{number}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncmdline = \"{cmdline}\"\n\
-             grants = \"all\"\ndevices = [{{ mode = \"virtio\", type = \"{kind}\", by = \"driver\", {source} }}]\n",
+             grants = \"{grants}\"\ndevices = [{{ mode = \"virtio\", type = \"{kind}\", by = \"driver\", {source} }}]\n",
             MEMORY >> 20
         );
     }

@@ -223,5 +223,10 @@ fn dma(card: &Path, count: &mut Count) -> Result<()> {
         std::thread::sleep(std::time::Duration::from_millis(20));
         count.provocations += 1;
     }
+    for control in [RCTL, TCTL] {
+        registers.store(0u32, control, Relaxed)?;
+    }
+    // A fault that is looked at when the card is nobody's any more counts as nobody's.
+    std::thread::sleep(std::time::Duration::from_millis(500));
     Ok(())
 }

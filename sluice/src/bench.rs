@@ -9,6 +9,7 @@
 
 mod boot;
 mod driver;
+mod first_ssh;
 mod grants;
 mod iommu;
 mod kernel;
@@ -48,7 +49,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 7] = [
+static ALL: [Benchmark; 8] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -92,6 +93,12 @@ static ALL: [Benchmark; 7] = [
         about: "instructions of issuing and revoking pages, with 10^3 to 10^6 granted; virtio devices that reach single pages, beside all memory",
         parts: &grants::PARTS,
         measure: grants::measure,
+    },
+    Benchmark {
+        name: "first-ssh",
+        about: "from power-on to the sshd of a fresh Debian: commands and seconds, beside QEMU alone and Xen",
+        parts: &first_ssh::PARTS,
+        measure: first_ssh::measure,
     },
 ];
 

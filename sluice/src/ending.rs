@@ -3,7 +3,7 @@
 
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
-use sluice_abi::report::DomainState;
+use sluice_abi::report::{DomainState, Report};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,12 @@ pub struct Ending {
 
 /// A domain, and one that it serves.
 pub type Serves = (DomainId, DomainId);
+
+/// Who serves whom now: devices come and go while the machine runs.
+pub fn serves(report: &Report) -> Vec<Serves> {
+    let id = |name: &str| report.domains.iter().position(|domain| domain.name == name).and_then(DomainId::at);
+    report.links.iter().filter_map(|link| Some((id(&link.server)?, id(&link.guest)?))).collect()
+}
 
 /// Something of it may still run, or will.
 const fn is_awake(state: DomainState) -> bool {

@@ -5,7 +5,6 @@
 
 use crate::config::{self, Image, Setup, format_mac};
 use serde::{Deserialize, Serialize};
-use sluice_abi::DomainId;
 use std::path::{Path, PathBuf};
 
 /// An instance.
@@ -102,18 +101,6 @@ impl Info {
             consoles: consoles.canonicalize().unwrap_or_else(|_| consoles.to_owned()),
             domains: setup.domains.iter().map(domain).collect(),
         }
-    }
-
-    /// Who serves whom, by index.
-    pub fn serves(&self) -> Vec<(DomainId, DomainId)> {
-        let index =
-            |name: &str| self.domains.iter().position(|domain| domain.name == name).and_then(DomainId::at);
-        let mut found = Vec::new();
-        for domain in &self.domains {
-            let servers = domain.devices.iter().filter_map(|device| index(device.by.as_deref()?));
-            found.extend(servers.filter_map(|server| Some((server, index(&domain.name)?))));
-        }
-        found
     }
 
     /// What is known of a domain.

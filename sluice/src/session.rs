@@ -8,7 +8,7 @@ use crate::claim::{Claim, Member};
 use crate::config::{Setup, server_words};
 use crate::console::{BoundedFile, LineBuffer};
 use crate::control::Instance;
-use crate::ending::{Ending, Serves};
+use crate::ending::{self, Ending};
 use crate::image;
 use crate::info::Info;
 use crate::interrupt;
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 /// How often the machine is looked at when nothing arrives.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a hypervisor that is out of time gets for its last report.
+/// How long a hypervisor gets for its last report, and for the one that says who serves whom.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// A command that the machine does not take for this long is lost, because the machine may itself be waiting for us to
 /// read.
@@ -150,7 +150,6 @@ pub fn run(setup: &Setup, options: &Options, observer: &mut dyn Observer) -> Res
     if options.screen {
         session.monitor = Some(Monitor::connect(&instance.monitor())?);
     }
-    session.serves = info.serves();
     let mut watch = Watch::new(observer, &instance, info);
     let ended = session.follow(&inputs, &mut child, powered_on, &mut watch)?;
     let complaints = complaints.join().unwrap_or_default();
@@ -258,9 +257,9 @@ struct Session {
     report: Option<Report>,
     said_hello: bool,
     finished: bool,
-    /// Who serves whom.
-    serves: Vec<Serves>,
-    /// The user wants it to end.
+    /// When the user wanted it to end, and the hypervisor was asked who serves whom by now.
+    wish: Option<Instant>,
+    /// That is known, and guests are asked.
     ending: Option<Ending>,
     /// The machine was told to go off.
     switched_off: bool,
@@ -287,7 +286,7 @@ impl Session {
             report: None,
             said_hello: false,
             finished: false,
-            serves: Vec::new(),
+            wish: None,
             ending: None,
             switched_off: false,
         }
@@ -355,10 +354,16 @@ impl Session {
 
     /// Asks all guests to power off; what was never started goes with the machine.
     fn end_in_order(&mut self, observer: &mut dyn Observer, steer: &mut Steer) {
-        let ending = self.ending.get_or_insert_with(|| {
+        let wish = *self.wish.get_or_insert_with(|| {
             observer.warning("the guests are asked to power off; Ctrl-C again ends them at once");
-            Ending::begin(self.serves.clone())
+            steer.send(Command::Report);
+            Instant::now()
         });
+        if self.ending.is_none() && wish.elapsed() > LAST_WORDS {
+            // It does not answer: better in any order than not at all.
+            self.ending = Some(Ending::begin(Vec::new()));
+        }
+        let Some(ending) = &mut self.ending else { return };
         let states: Vec<(DomainId, DomainState)> =
             (0..).map(DomainId).zip(&self.guests).map(|(id, live)| (id, live.guest.state)).collect();
         if Ending::is_over(&states) {
@@ -406,7 +411,12 @@ impl Session {
                 }
             }
             Event::Reply { .. } => {}
-            Event::Report { report, .. } => self.report = Some(report.clone()),
+            Event::Report { report, .. } => {
+                if self.wish.is_some() {
+                    self.ending.get_or_insert_with(|| Ending::begin(ending::serves(report)));
+                }
+                self.report = Some(report.clone());
+            }
             Event::Finished => {
                 self.finished = true;
                 // What QEMU has not passed on when the machine goes off is lost.

@@ -2,10 +2,10 @@
 
 use crate::device::Device;
 use crate::disk::{AT_ONCE, Disk, SECTOR};
-use crate::function::{Function, Info, Offer, QueueSetup, Window};
 use crate::request::{Broken, MAX_SEGMENTS, Request, take};
-use crate::sys::{Part, Way};
 use anyhow::{Context, Result, bail};
+use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
+use sluice_backend::sys::{Part, Way};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! What kinds of devices have in common.
 
-use crate::function::{Function, Info, Offer, Window};
 use anyhow::Result;
+use sluice_backend::function::{Function, Info, Offer, Window};
 use std::os::fd::RawFd;
 
 /// What is served: a disk, a network card.

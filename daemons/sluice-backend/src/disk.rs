@@ -1,7 +1,7 @@
 //! What is behind a virtual disk: a file or a block device, past the page cache where that can be.
 
-use crate::sys::{self, Call, Part, Ring, Way};
 use anyhow::{Context, Result, bail};
+use sluice_backend::sys::{self, Call, Part, Ring, Way};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;

@@ -48,21 +48,37 @@ pub struct QueueSetup {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Info {
+    /// Virtio device type.
     pub kind: u32,
+    /// The guest's device status.
     pub status: u32,
+    /// `STATE_` bits.
     pub state: u32,
+    /// Slot of the function on its bus.
     pub slot: u32,
+    /// What is offered.
     pub device_features: u64,
+    /// What the guest accepted.
     pub driver_features: u64,
+    /// Bytes of the window.
     pub window: u64,
+    /// Queues that are offered.
     pub queue_count: u32,
+    /// Most entries of one.
     pub queue_size: u32,
+    /// Bytes of the configuration.
     pub config_len: u32,
+    /// Ranges in which memory is issued.
     pub range_count: u32,
+    /// "guest.device", ended by zeros.
     pub name: [u8; backend::NAME_SIZE as usize],
+    /// What the configuration says is behind it, ended by zeros.
     pub source: [u8; backend::SOURCE_SIZE as usize],
+    /// The configuration as the guest sees it.
     pub config: [u8; backend::CONFIG_SIZE as usize],
+    /// Where memory is issued.
     pub ranges: [Range; backend::MAX_RANGES as usize],
+    /// Queues as the guest set them up.
     pub queues: [QueueSetup; backend::MAX_QUEUES as usize],
 }
 

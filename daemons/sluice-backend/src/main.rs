@@ -14,11 +14,9 @@
 mod blk;
 mod device;
 mod disk;
-mod function;
 mod net;
 mod request;
 mod serve;
-mod sys;
 mod tap;
 
 use clap::Parser;

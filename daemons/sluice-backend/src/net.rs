@@ -1,9 +1,9 @@
 //! A virtio network card (Virtio 1.2, 5.1): the kernel's vhost-net between the guest's queues and a tap.
 
 use crate::device::Device;
-use crate::function::{Function, Info, Offer, Window};
 use crate::tap::Tap;
 use anyhow::{Context, Result, bail};
+use sluice_backend::function::{Function, Info, Offer, Window};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

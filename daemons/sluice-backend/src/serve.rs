@@ -2,9 +2,9 @@
 
 use crate::blk::Blk;
 use crate::device::Device;
-use crate::function::{Function, Window};
 use crate::net::Net;
 use anyhow::{Context, Result, bail};
+use sluice_backend::function::{Function, Window};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A tap on a bridge of this domain: the other end of a guest's network card.
 
-use crate::sys::{self, Call, Order, Plain};
 use anyhow::{Context, Result};
+use sluice_backend::sys::{self, Call, Order, Plain};
 use std::fs::{File, OpenOptions};
 
 /// `struct ifreq`: the name of an interface and what is said of it.

@@ -1,9 +1,12 @@
 //! What a domain that serves devices can do to others with all rights in its own system, but without the memory that was lent to it: its
 //! back-end functions' registers, the window beyond what is lent, addresses of BARs, and its own card told to reach memory that it has not
-//! got. For the scenario `hostile-server`; who lends it memory may suffer, nobody else.
+//! got; before that, what a daemon can do that has device files only ([`queues`]). For the scenario `hostile-server`; who lends it memory
+//! may suffer, nobody else.
 //!
 //! It counts attacks whose outcome it sees, and those that gave it something: memory of a window that is neither zero nor its own, registers
-//! where none are. What it does to the registers and by DMA only others can judge: those are provocations.
+//! where none are. What it does to the registers, to used rings, by notifications and by DMA only others can judge: those are provocations.
+
+mod queues;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -19,6 +22,9 @@ struct Hostile {
     /// Accesses of each kind.
     #[arg(long, default_value_t = 20_000)]
     rounds: u32,
+    /// Notifications for each device, and a tenth as many used rings for each of its queues.
+    #[arg(long, default_value_t = 20_000)]
+    notifications: u32,
     /// MiB of each window that are lent, and left alone.
     #[arg(long, default_value_t = 256)]
     lent: u64,
@@ -53,12 +59,19 @@ struct Count {
     tried: u64,
     succeeded: u64,
     provocations: u64,
+    notifications: u64,
+    rings: u64,
 }
 
 fn main() -> Result<()> {
-    let Hostile { rounds, lent, seed } = Hostile::parse();
+    let Hostile { rounds, notifications, lent, seed } = Hostile::parse();
     fastrand::seed(seed);
     let mut count = Count::default();
+    for file in queues::files()? {
+        queues::attack(&file, notifications, &mut count)
+            .with_context(|| format!("queues of {}", file.display()))?;
+    }
+    println!("SLUICE-RESULT notifications={} rings={}", count.notifications, count.rings);
     let functions = functions("vendor", BACK_END)?;
     anyhow::ensure!(!functions.is_empty(), "this domain serves nothing");
     for function in &functions {
@@ -73,7 +86,7 @@ fn main() -> Result<()> {
         let_go(&card)?;
         dma(&card, &mut count).context("DMA")?;
     }
-    let Count { tried, succeeded, provocations } = count;
+    let Count { tried, succeeded, provocations, .. } = count;
     println!("SLUICE-RESULT attacks={tried} succeeded={succeeded} provocations={provocations}");
     Ok(())
 }
@@ -210,5 +223,10 @@ fn dma(card: &Path, count: &mut Count) -> Result<()> {
         std::thread::sleep(std::time::Duration::from_millis(20));
         count.provocations += 1;
     }
+    for control in [RCTL, TCTL] {
+        registers.store(0u32, control, Relaxed)?;
+    }
+    // A fault that is looked at when the card is nobody's any more counts as nobody's.
+    std::thread::sleep(std::time::Duration::from_millis(500));
     Ok(())
 }

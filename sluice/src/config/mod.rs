@@ -7,6 +7,7 @@
 pub mod check;
 pub mod diagnostic;
 mod files;
+mod network;
 mod parse;
 mod peers;
 pub mod refusals;

@@ -417,6 +417,7 @@ disks = ["web", "files"]
 [domain.driver]
 kernel = "debian-6.1"
 initrd = "driver-domain"
+cmdline = "quiet sluice.job=serve:bridge=br0,uplink=eth0,network=10.0.2.129/25,pool=10.0.2.192-10.0.2.254"
 memory = "64MiB"
 devices = [{ use = "nic0", mode = "passthrough" }, { use = "nvme0", mode = "passthrough" }]
 
@@ -488,6 +489,21 @@ fn addresses_that_cannot_be_are_refused() {
     let error = try_load(&format!("{}{second}", &SERVERS[..at])).unwrap_err().to_string();
     assert!(error.contains("10.0.2.130 is the address of 'web' already"), "{error}");
     servers_refused(", address = \"10.0.2.130\"", "", "no port can be forwarded to 'web'");
+    for address in ["10.0.2.127", "10.0.2.128", "10.0.2.255", "10.0.3.130", "192.168.0.1"] {
+        let expect = format!("{address} is no address of the network that 'driver' gives to guests");
+        servers_refused("10.0.2.130", address, &expect);
+        servers_refused("10.0.2.130", address, "use one of 10.0.2.129 to 10.0.2.254");
+    }
+    servers_refused("10.0.2.130", "10.0.2.129", "10.0.2.129 is the address of 'driver' already");
+    servers_refused(
+        "network=10.0.2.129/25",
+        "network=10.0.2.129",
+        "'10.0.2.129' is no network that 'driver' could give to guests",
+    );
+    servers_refused("network=10.0.2.129/25", "net=10.0.2.129/25", "'driver' gives no addresses to guests");
+    let other_job =
+        SERVERS.replacen("sluice.job=serve", "sluice.job=other", 1).replacen("10.0.2.130", "10.9.0.1", 1);
+    assert!(try_load(&other_job).is_ok(), "nothing is known of its network");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::diagnostic::Source;
 use super::walk::{Walk, suggestion};
-use super::{Domain, Setup, format_mac, values};
+use super::{Domain, Setup, format_mac, network, values};
 use crate::name::Name;
 use sluice_abi::config::{self as abi, Grants, MAX_SOURCE, VirtioKind};
 use std::net::Ipv4Addr;
@@ -145,6 +145,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
             source.complain(device.by.span(), message, help);
         }
         functions(setup, domain, source);
+        network::check(setup, domain, source);
     }
     addresses(setup, source);
 }

@@ -135,6 +135,22 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// Writes a GUID partition table: where entries are in it, and which bytes are whose.
+    fn table(file: &std::fs::File, partitions: &[(u64, std::ops::Range<u64>)]) {
+        let mut header = [0; 92];
+        header[..8].copy_from_slice(b"EFI PART");
+        header[72..80].copy_from_slice(&2_u64.to_le_bytes());
+        header[80..84].copy_from_slice(&128_u32.to_le_bytes());
+        header[84..88].copy_from_slice(&128_u32.to_le_bytes());
+        file.write_all_at(&header, 512).unwrap();
+        for (index, bytes) in partitions {
+            let mut entry = [0xff; 48];
+            entry[32..40].copy_from_slice(&(bytes.start / 512).to_le_bytes());
+            entry[40..48].copy_from_slice(&(bytes.end / 512 - 1).to_le_bytes());
+            file.write_all_at(&entry, 1024 + 128 * index).unwrap();
+        }
+    }
+
     /// A folder with what is in a guest's file system.
     struct Guest {
         folder: tempfile::TempDir,
@@ -183,16 +199,7 @@ mod tests {
             let file = std::fs::File::options().read(true).write(true).open(&image).unwrap();
             file.set_len(start + 4 * MIB).unwrap();
             if start > 0 {
-                let mut header = [0; 92];
-                header[..8].copy_from_slice(b"EFI PART");
-                header[72..80].copy_from_slice(&2_u64.to_le_bytes());
-                header[80..84].copy_from_slice(&4_u32.to_le_bytes());
-                header[84..88].copy_from_slice(&128_u32.to_le_bytes());
-                let mut entry = [0xff; 48];
-                entry[32..40].copy_from_slice(&(start / 512).to_le_bytes());
-                entry[40..48].copy_from_slice(&((start + 4 * MIB) / 512 - 1).to_le_bytes());
-                file.write_all_at(&header, 512).unwrap();
-                file.write_all_at(&entry, 1024 + 128).unwrap();
+                table(&file, &[(1, start..start + 4 * MIB)]);
             }
             image
         }
@@ -241,6 +248,33 @@ mod tests {
     fn a_partition_is_found() {
         let guest = Guest::new().kernel("6.1");
         assert_eq!(read(&guest.image(MIB)).unwrap().release, "6.1");
+    }
+
+    #[test]
+    fn a_stock_image_has_its_root_behind_the_partitions_of_loaders() {
+        let guest = Guest::new().kernel("6.1");
+        let image = guest.image(8 * MIB);
+        let file = std::fs::File::options().write(true).open(&image).unwrap();
+        // As Debian's cloud images: the first partition stands last, the fourteenth is GRUB's, the fifteenth is the EFI system's.
+        file.write_all_at(&[0; 128], 1024 + 128).unwrap();
+        table(&file, &[(0, 8 * MIB..12 * MIB), (13, MIB..4 * MIB), (14, 4 * MIB..8 * MIB)]);
+        // The boot sector of a FAT has no magic number where ext4 has one.
+        file.write_all_at(b"\xeb\x58\x90mkfs.fat", 4 * MIB).unwrap();
+        assert_eq!(read(&image).unwrap().release, "6.1");
+        // A partition before it that only looks like a file system does not hide it.
+        file.write_all_at(&[0x53, 0xef], 4 * MIB + 1024 + 0x38).unwrap();
+        assert_eq!(read(&image).unwrap().release, "6.1");
+    }
+
+    #[test]
+    fn a_table_of_overlapping_partitions_is_read_to_its_end() {
+        let guest = Guest::new().kernel("6.1");
+        let image = guest.image(MIB);
+        let file = std::fs::File::options().write(true).open(&image).unwrap();
+        // All that a table has room for, each with another beginning in the same file system; the last is right.
+        let all: Vec<_> = (0..128).map(|index| (index, MIB + (127 - index) * 512..5 * MIB)).collect();
+        table(&file, &all);
+        assert_eq!(read(&image).unwrap().release, "6.1");
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod devices;
 mod logs;
 mod look;
 mod metrics;
-mod ssh;
+pub mod ssh;
 mod stop;
 mod top;
 

@@ -68,7 +68,8 @@ fn wait(name: &str, port: u16, patience: Duration) -> Result<()> {
     )
 }
 
-fn greets(port: u16) -> bool {
+/// An sshd answers behind this port of this machine's.
+pub fn greets(port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { return false };
     let mut greeting = [0; GREETING.len()];
     stream.set_read_timeout(Some(PATIENCE)).is_ok()

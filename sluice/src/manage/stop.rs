@@ -2,13 +2,13 @@
 
 use crate::cli::StopArguments;
 use crate::control::{Client, choose};
-use crate::ending::{Ending, Serves};
+use crate::ending::{Ending, Serves, serves};
 use crate::output;
 use crate::progress::{Position, Step};
 use anyhow::{Result, bail};
 use sluice_abi::DomainId;
 use sluice_abi::channel::{Command, CommandError, Event};
-use sluice_abi::report::{DomainState, Report};
+use sluice_abi::report::DomainState;
 use std::time::{Duration, Instant};
 
 /// How long `--force` waits where nothing is said.
@@ -95,10 +95,22 @@ impl Stop {
     }
 }
 
-/// Who serves whom now.
-fn serves(report: &Report) -> Vec<Serves> {
-    let id = |name: &str| report.domains.iter().position(|domain| domain.name == name).and_then(DomainId::at);
-    report.links.iter().filter_map(|link| Some((id(&link.server)?, id(&link.guest)?))).collect()
+/// Asks those that no other needs, and waits for nobody. A domain that serves others which still run would take their disks from under
+/// them, so it is not asked.
+fn ask_only(stop: &mut Stop) -> Result<()> {
+    let states = stop.states();
+    let mut ending = Ending::begin(stop.serves.clone());
+    for command in ending.commands(&states) {
+        stop.client.command(command)?;
+    }
+    let left = stop.running_if(|id| !ending.has_asked(id));
+    if !left.is_empty() {
+        bail!(
+            "not asked, since guests that they serve still run: {}\n  help: without --wait 0 they are asked when those are off",
+            left.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Ends those that still run.
@@ -126,11 +138,7 @@ pub fn stop(arguments: &StopArguments) -> Result<()> {
     let serves = serves(&client.report()?);
     let mut stop = Stop { client, meant, restarting: Vec::new(), serves };
     if arguments.wait.is_some_and(|wait| wait.is_zero()) {
-        // Whoever asks only does not wait until one is not needed any more.
-        for command in Ending::begin(Vec::new()).commands(&stop.states()) {
-            stop.client.command(command)?;
-        }
-        return Ok(());
+        return ask_only(&mut stop);
     }
     let wait = arguments.wait.or(arguments.force.then_some(FORCED_AFTER));
     let off = stop.follow(wait)?;

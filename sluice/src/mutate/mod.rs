@@ -251,6 +251,7 @@ fn cargo(tree: &Path, arguments: &str) -> Result<Ran> {
         .args(arguments.split_whitespace())
         .current_dir(tree)
         .env("SLUICE_CACHE", cache())
+        .env_remove("SLUICE_HOME")
         .env_remove("SLUICE_HYPERVISOR")
         .env_remove("CARGO_TARGET_DIR")
         .stdin(Stdio::null())

@@ -114,6 +114,7 @@ fn instances_of_another_checkout_are_asked_only_by_name() {
 fn ctrl_c_stops_the_guests_in_order() {
     let mut machine = running("orderly", &[]);
     machine.interrupt();
+    report(&mut machine, &[]);
     agree(&mut machine, Order::Stop(DomainId(0)));
     machine.state(0, DomainState::PoweredOff, "");
     agree(&mut machine, Order::Stop(DomainId(1)));
@@ -127,11 +128,39 @@ fn ctrl_c_stops_the_guests_in_order() {
 }
 
 #[test]
+fn ctrl_c_asks_who_serves_a_device_by_now() {
+    let mut machine = running("orderly-server", &[]);
+    machine.interrupt();
+    // The configuration has no such device: it came while they ran.
+    report(&mut machine, &[("bob.data", "alice")]);
+    agree(&mut machine, Order::Stop(DomainId(1)));
+    machine.state(1, DomainState::PoweredOff, "");
+    agree(&mut machine, Order::Stop(DomainId(0)));
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.finish();
+    assert_eq!(machine.end(0).1, Some(0));
+}
+
+#[test]
+fn ctrl_c_ends_guests_of_a_hypervisor_that_does_not_answer() {
+    let mut machine = running("speechless", &[]);
+    machine.interrupt();
+    assert_eq!(machine.hear().command, Order::Report);
+    agree(&mut machine, Order::Stop(DomainId(0)));
+    agree(&mut machine, Order::Stop(DomainId(1)));
+    machine.state(0, DomainState::PoweredOff, "");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.finish();
+    assert_eq!(machine.end(0).1, Some(0));
+}
+
+#[test]
 fn a_guest_that_was_never_started_goes_with_the_machine() {
     let mut machine = Machine::start("waiting", &[]);
     machine.state(0, DomainState::Paused, "");
     machine.settle();
     machine.interrupt();
+    report(&mut machine, &[]);
     agree(&mut machine, Order::Resume(DomainId(0)));
     agree(&mut machine, Order::Stop(DomainId(0)));
     machine.state(0, DomainState::PoweredOff, "");
@@ -146,7 +175,7 @@ fn a_guest_that_was_never_started_goes_with_the_machine() {
 fn a_second_ctrl_c_kills() {
     let mut machine = running("deaf", &[]);
     machine.interrupt();
-    assert_eq!(machine.hear().command, Order::Stop(DomainId(0)));
+    assert_eq!(machine.hear().command, Order::Report);
     machine.interrupt();
     // The machine is killed; it never sees how it should end.
     let mut rest = Vec::new();
@@ -277,6 +306,27 @@ fn who_serves_a_device_is_stopped_when_it_is_not_needed_any_more() {
     agree(&mut machine, Order::Stop(DomainId(1)));
     machine.state(1, DomainState::PoweredOff, "");
     assert_eq!(ended(stop).1, Some(0));
+    machine.finish();
+    assert_eq!(machine.end(0).1, Some(0));
+}
+
+#[test]
+fn who_is_needed_is_not_asked_by_a_stop_that_does_not_wait() {
+    let mut machine = running("hasty", &[]);
+    let stop = ask(&machine, &["stop", "--all", "--wait", "0"]);
+    report(&mut machine, &[("bob.data", "alice")]);
+    agree(&mut machine, Order::Stop(DomainId(1)));
+    let (said, status) = ended(stop);
+    assert!(
+        said.contains("not asked, since guests that they serve still run: alice\n") && status == Some(1),
+        "{said}"
+    );
+    let alone = ask(&machine, &["stop", "alice", "--wait", "0"]);
+    report(&mut machine, &[("bob.data", "alice")]);
+    agree(&mut machine, Order::Stop(DomainId(0)));
+    assert_eq!(ended(alone), (String::new(), Some(0)), "who is meant alone is");
+    machine.state(1, DomainState::PoweredOff, "");
+    machine.state(0, DomainState::PoweredOff, "");
     machine.finish();
     assert_eq!(machine.end(0).1, Some(0));
 }

@@ -12,13 +12,14 @@ use crate::bench::split::Split;
 use crate::bench::tally::Reader;
 use crate::bench::{Clock, plugin, scratch, scratch_file, transfer};
 use crate::cpio::Archive;
+use crate::kernels::Kernel;
 use crate::packages::{Apt, PackageName};
 use crate::rootfs;
 use crate::server::Server;
 use crate::workspace::{cache, run as execute};
 use anyhow::{Context, Result};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Xen, its tools, and the libraries that only they need.
@@ -66,6 +67,8 @@ const MODULES: [&str; 9] = [
 ];
 /// QEMU's faults with a paravirtual kernel's IRET and with MONITOR; a PVH guest's RDTSCP is refused by Xen there.
 pub const CPU: &str = "EPYC,+svm,+npt,-smap,-monitor,-rdtscp";
+/// Xen's command line.
+pub const CMDLINE: &str = "console=com1 com1=115200,8n1 dom0_mem=1024M,max:1024M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none";
 /// Memory of the machine in MiB.
 const MACHINE: u32 = 1536;
 /// Xen's text and its neighbourhood (xen/arch/x86/include/asm/config.h, `XEN_VIRT_START`).
@@ -91,7 +94,7 @@ pub(super) fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Meas
         memory: MACHINE,
         kernel: &xen,
         initrd: format!("{} console=hvc0 quiet panic=-1,{}", bench.unpacked.display(), initramfs.display()),
-        cmdline: "console=com1 com1=115200,8n1 dom0_mem=1024M,max:1024M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none",
+        cmdline: CMDLINE,
         devices: vec![
             "-netdev",
             "user,id=net0",
@@ -169,8 +172,24 @@ impl Packages {
 }
 
 fn archive(bench: &Bench, packages: &Packages, load: Load, words: &str) -> Result<Vec<u8>> {
-    let modules = MODULES.map(str::to_owned);
-    let mut archive = rootfs::base(script(load).as_bytes(), &modules, &bench.kernel)?;
+    let configurations: Vec<(String, String)> = (0..load.jobs().len())
+        .rev()
+        .map(|number| (format!("guest{number}"), configuration(load, number, words)))
+        .collect();
+    let read =
+        |file: &Path| std::fs::read(file).with_context(|| format!("could not read {}", file.display()));
+    dom0(packages, &bench.kernel, (&read(&bench.unpacked)?, &read(&bench.initrd)?), &configurations)
+}
+
+/// The root file system of a dom0 of this kernel, which starts guests with that kernel and ramdisk: names and configurations, in that order.
+pub fn dom0(
+    packages: &Packages,
+    kernel: &Kernel,
+    (guest, initrd): (&[u8], &[u8]),
+    configurations: &[(String, String)],
+) -> Result<Vec<u8>> {
+    let names: Vec<&str> = configurations.iter().map(|(name, _)| name.as_str()).collect();
+    let mut archive = rootfs::base(script(&names).as_bytes(), &MODULES.map(str::to_owned), kernel)?;
     for folder in
         ["guest", "etc/xen", "etc/xen/scripts", "var", "var/lib", "var/lib/xen", "var/log", "var/log/xen"]
     {
@@ -179,10 +198,10 @@ fn archive(bench: &Bench, packages: &Packages, load: Load, words: &str) -> Resul
     archive.link("var/run", "/run");
     archive.link("var/lock", "/run");
     packages.take(&mut archive)?;
-    peer::take(&mut archive, &bench.unpacked, "guest/kernel", 0o644)?;
-    peer::take(&mut archive, &bench.initrd, "guest/initrd", 0o644)?;
-    for (number, _) in load.jobs().iter().enumerate() {
-        archive.file(&format!("guest/{number}.cfg"), 0o644, configuration(load, number, words).as_bytes());
+    archive.file("guest/kernel", 0o644, guest);
+    archive.file("guest/initrd", 0o644, initrd);
+    for (name, configuration) in configurations {
+        archive.file(&format!("guest/{name}.cfg"), 0o644, configuration.as_bytes());
     }
     archive.file("etc/xen/scripts/block", 0o755, BLOCK.as_bytes());
     archive.file("etc/xen/scripts/vif-bridge", 0o755, VIF.as_bytes());
@@ -220,7 +239,7 @@ fn configuration(load: Load, number: usize, words: &str) -> String {
 }
 
 /// The `init` of dom0.
-fn script(load: Load) -> String {
+fn script(guests: &[&str]) -> String {
     let mut text = format!(
         "#!/bin/sh\n\
          export PATH=/bin\n\
@@ -242,12 +261,12 @@ fn script(load: Load) -> String {
          xenconsoled --log=guest --log-dir=/tmp\n",
         MODULES.join(" ")
     );
-    for number in (0..load.jobs().len()).rev() {
+    for name in guests {
         let _ = write!(
             text,
-            "xl create /guest/{number}.cfg || echo SLUICE-RESULT done=failed sent=no\n\
-             touch /tmp/guest-guest{number}.log\n\
-             tail -f /tmp/guest-guest{number}.log | sed 's/^/guest{number}: /' &\n"
+            "xl create /guest/{name}.cfg || echo SLUICE-RESULT done=failed sent=no\n\
+             touch /tmp/guest-{name}.log\n\
+             tail -f /tmp/guest-{name}.log | sed 's/^/{name}: /' &\n"
         );
     }
     // Nothing of it runs on while guests are measured.

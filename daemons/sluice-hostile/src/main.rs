@@ -1,12 +1,14 @@
 //! What a domain that serves devices can do to others with all rights in its own system, but without the memory that was lent to it: its
 //! back-end functions' registers, the window beyond what is lent, addresses of BARs, and its own card told to reach memory that it has not
-//! got; before that, what a daemon can do that has device files only ([`queues`]). For the scenario `hostile-server`; who lends it memory
+//! got; before that, what a daemon can do that has device files only ([`queues`]). Or, instead of
+//! all that, what it finds in the memory that is lent ([`secrets`]). For the scenario `hostile-server`; who lends it memory
 //! may suffer, nobody else.
 //!
 //! It counts attacks whose outcome it sees, and those that gave it something: memory of a window that is neither zero nor its own, registers
 //! where none are. What it does to the registers, to used rings, by notifications and by DMA only others can judge: those are provocations.
 
 mod queues;
+mod secrets;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -28,6 +30,9 @@ struct Hostile {
     /// MiB of each window that are lent, and left alone.
     #[arg(long, default_value_t = 256)]
     lent: u64,
+    /// Nothing of this: the windows are looked through for what a guest keeps to itself.
+    #[arg(long)]
+    look: bool,
     /// What is done at random follows from this.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -64,8 +69,11 @@ struct Count {
 }
 
 fn main() -> Result<()> {
-    let Hostile { rounds, notifications, lent, seed } = Hostile::parse();
+    let Hostile { rounds, notifications, lent, look, seed } = Hostile::parse();
     fastrand::seed(seed);
+    if look {
+        return secrets::look(&functions("vendor", BACK_END)?);
+    }
     let mut count = Count::default();
     for file in queues::files()? {
         queues::attack(&file, notifications, &mut count)

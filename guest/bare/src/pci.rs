@@ -22,6 +22,11 @@ pub struct Function {
 }
 
 impl Function {
+    /// Its slot on the bus.
+    pub fn slot(self) -> u32 {
+        self.slot
+    }
+
     fn select(self, register: u32) {
         outl(0xcf8, 1 << 31 | self.slot << 11 | register & 0xfc);
     }

@@ -184,7 +184,7 @@ impl Giver {
     /// Calls that mean nothing. What counts as success is a page that is not the caller's.
     fn wild(&mut self, own: &Own, random: &mut Random) {
         for _ in 0..20_000u32 {
-            let which = hc::GRANT_CREATE + random.below(9);
+            let which = hc::GRANT_CREATE + random.below(10);
             let arguments = [random.below(9), number(random), number(random), number(random)];
             if which == hc::GRANT_CREATE && arguments[0] == 1 {
                 // That would be a space for the other peer, which is to find none.
@@ -200,7 +200,9 @@ impl Giver {
                 hc::GRANT_ISSUE => answer > 0 && (arguments[1] >= SIZE || foreign),
                 hc::GRANT_ACCEPT => answer >= 0,
                 hc::GRANT_QUERY => answer >= 0 && arguments[1] >= SIZE,
-                number if number > hc::GRANT_QUERY => answer != NO_SUCH_CALL,
+                // It has no virtual device.
+                hc::GRANT_OPEN => answer >= 0,
+                number if number > hc::GRANT_OPEN => answer != NO_SUCH_CALL,
                 _ => false,
             };
             self.attempts.count("a wild call", wrong);

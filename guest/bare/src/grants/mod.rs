@@ -62,7 +62,7 @@ fn write(at: u64, value: u64) {
 }
 
 /// A hypercall with four arguments.
-fn call(number: u64, [first, second, third, fourth]: [u64; 4]) -> i64 {
+pub fn call(number: u64, [first, second, third, fourth]: [u64; 4]) -> i64 {
     let answer: i64;
     unsafe {
         asm!("xchg rbx, {first}", "vmmcall", "xchg rbx, {first}", first = inout(reg) first => _,

@@ -1,20 +1,24 @@
 //! A virtio disk that another domain serves, driven as no driver would: any value in any register, at any width; queues whose
 //! descriptors lead anywhere, in circles and through tables of their own, and change while the back end reads them; doorbells without end.
+//! Where the guest issues single pages to the disk, it issues and revokes any, at any time, also those of the queue, and what is not its own.
 //! In between, a plain request must be answered: who is attacked has to stay in order, for this guest, too, once it has reset the device.
 
 use super::Tally;
 use crate::console::println;
 use crate::dma::memory::{Own, get, put, put64};
 use crate::entry::BootInfo;
+use crate::grants::call;
 use crate::machine::{outb, outl, outw, sleep, wait_for};
 use crate::pci::{self, Function};
 use crate::random::Random;
+use sluice_hypercall::grant as hc;
 
 /// How long an answer is waited for, in ticks of the time-stamp counter: a back end may be busy with others.
 const PATIENCE: u64 = 40_000_000_000;
 /// Entries of the queue.
 const SIZE: u64 = 64;
 const DRIVER_OK: u32 = 15;
+const PAGE: u64 = 4096;
 
 /// Offsets in the memory for the queue.
 const AVAILABLE: u64 = 0x1000;
@@ -32,6 +36,8 @@ struct Disk {
     at: u64,
     /// First address that is not the guest's.
     end: u64,
+    /// The space in which pages are issued to it, if single pages are.
+    space: Option<u64>,
 }
 
 /// Writes `width` bytes of memory that is a register.
@@ -64,7 +70,47 @@ impl Disk {
         let mut own = Own::new(boot);
         let at = own.take(MEMORY);
         let [registers, messages] = [0, 1].map(|bar| function.memory(bar));
-        Some(Self { function, registers, messages, doorbell: function.ports(2), at, end: own.end() })
+        let space = hc::GRANT_DEVICE + u64::from(function.slot());
+        let space = (call(hc::GRANT_OPEN, [space, 0, 0, 0]) > 0).then_some(space);
+        Some(Self { function, registers, messages, doorbell: function.ports(2), at, end: own.end(), space })
+    }
+
+    /// Issues the memory for the queue, whatever was issued in its place.
+    fn lend(&self) {
+        let Some(space) = self.space else { return };
+        for page in (self.at..self.at + MEMORY).step_by(PAGE as usize) {
+            call(hc::GRANT_REVOKE, [space, page / PAGE, 1, hc::GRANT_FORCED]);
+            call(hc::GRANT_ISSUE, [space, page / PAGE, page, 1]);
+        }
+    }
+
+    /// Any call in the disk's space. Returns whether it gave something away that is not the guest's.
+    fn wild_call(&self, space: u64, random: &mut Random) -> bool {
+        let mine = random.below(self.end / PAGE) * PAGE;
+        let page = match random.below(4) {
+            0 => random.wild(),
+            1 => self.end + random.below(1 << 20) * PAGE,
+            2 => self.at + random.below(MEMORY / PAGE) * PAGE,
+            _ => mine,
+        };
+        let reference = if random.below(8) == 0 { random.wild() } else { random.below(self.end / PAGE + 64) };
+        let count = if random.below(8) == 0 { random.wild() } else { 1 + random.below(16) };
+        let first = if random.below(8) == 0 { random.below(256) } else { space };
+        match random.below(4) {
+            0 | 1 => {
+                let done = call(hc::GRANT_ISSUE, [first, reference, page | random.below(2), count]);
+                done > 0 && (page & !(PAGE - 1)).saturating_add(done as u64 * PAGE) > self.end
+            }
+            2 => {
+                call(hc::GRANT_REVOKE, [first, reference, count, random.below(2) * hc::GRANT_FORCED]);
+                false
+            }
+            _ => {
+                let which = hc::GRANT_CREATE + random.below(4);
+                // It has no peers, and the device's space lives as long as the device.
+                call(which, [first, reference, page, random.wild()]) >= 0
+            }
+        }
     }
 
     fn set(&self, register: u64, width: u64, value: u64) {
@@ -92,7 +138,8 @@ impl Disk {
         for status in [1, 3] {
             self.set(0x14, 1, status);
         }
-        for (half, features) in [(0, u64::from(indirect) << 28), (1, 1)] {
+        let platform = u64::from(self.space.is_some()) << 1;
+        for (half, features) in [(0, u64::from(indirect) << 28), (1, 1 | platform)] {
             self.set(0x08, 4, half);
             self.set(0x0c, 4, features);
         }
@@ -123,6 +170,7 @@ impl Disk {
 
     /// Whether a read of the first sector is answered.
     fn is_served(&self) -> bool {
+        self.lend();
         if !self.reset() || !self.start(false) {
             return false;
         }
@@ -213,6 +261,21 @@ fn registers(disk: &Disk, random: &mut Random, tally: &mut Tally) {
     }
 }
 
+/// Calls between requests, and while they are under way.
+fn calls(disk: &Disk, space: u64, random: &mut Random, tally: &mut Tally) {
+    let (mut tried, mut succeeded) = (0u32, 0u32);
+    for round in 0..400 {
+        if round % 40 == 0 && disk.reset() && disk.start(round % 80 == 0) {
+            tally.attempt(|| disk.attack(random));
+        }
+        for _ in 0..50 {
+            tried += 1;
+            succeeded += u32::from(disk.wild_call(space, random));
+        }
+    }
+    println!("SLUICE-RESULT grants_tried={tried} grants_succeeded={succeeded}");
+}
+
 /// Runs the attack.
 pub fn run(random: &mut Random, boot: &BootInfo) {
     let Some(disk) = Disk::find(boot) else {
@@ -242,5 +305,11 @@ pub fn run(random: &mut Random, boot: &BootInfo) {
         tally.attempt(|| outw(disk.doorbell, 0));
     }
     ask(&disk);
+    if let Some(space) = disk.space {
+        calls(&disk, space, random, &mut tally);
+        ask(&disk);
+    } else {
+        println!("SLUICE-RESULT grants_tried=0 grants_succeeded=0");
+    }
     tally.report("virtio");
 }

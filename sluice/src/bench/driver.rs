@@ -75,6 +75,14 @@ const BY_PAGE: [Lends; 3] = [
     },
 ];
 
+/// The last, where it does not help: a program has more buffers than pages stay issued.
+const BEYOND: Lends = Lends {
+    name: "beyond",
+    grants: "pages",
+    options: "sluice_dma.pages=2048 ",
+    about: "as new, with half as many pages that stay issued as the program has in its buffers",
+};
+
 /// Memory of each guest in bytes.
 const MEMORY: u64 = 192 << 20;
 
@@ -155,8 +163,14 @@ impl Bench {
     }
 
     /// Runs the loads that are wanted of a system.
-    fn system(&self, record: &mut Record, name: &str, run: &dyn Fn(Load, &mut Record) -> Result<()>) {
-        for load in LOADS.into_iter().filter(|load| self.wants(name, Some(*load))) {
+    fn system(
+        &self,
+        record: &mut Record,
+        name: &str,
+        loads: &[Load],
+        run: &dyn Fn(Load, &mut Record) -> Result<()>,
+    ) {
+        for load in loads.iter().copied().filter(|load| self.wants(name, Some(*load))) {
             let what = format!("{name}, {}", load.name());
             self.say(&what);
             // As with the scenarios: QEMU's emulation has faults that come once in many runs.
@@ -189,15 +203,15 @@ struct Measured {
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
-    bench.system(record, "sluice", &|load, record| {
+    bench.system(record, "sluice", &LOADS, &|load, record| {
         let measured = sluice::run(&bench, load, ALL, record)?;
         rows::shares(record, "driver_domain", load, &measured)
     });
-    bench.system(record, "kvm", &|load, record| {
+    bench.system(record, "kvm", &LOADS, &|load, record| {
         let measured = kvm::run(&bench, load, record)?;
         rows::shares(record, "peer.kvm", load, &measured)
     });
-    bench.system(record, "xen", &|load, record| {
+    bench.system(record, "xen", &LOADS, &|load, record| {
         let measured = xen::run(&bench, load, record)?;
         rows::shares(record, "peer.xen", load, &measured)
     });
@@ -206,13 +220,14 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of grants.
-pub const LENT: [&str; 4] = [ALL.name, BY_PAGE[0].name, BY_PAGE[1].name, BY_PAGE[2].name];
+pub const LENT: [&str; 5] = [ALL.name, BY_PAGE[0].name, BY_PAGE[1].name, BY_PAGE[2].name, BEYOND.name];
 
 /// Measures what it costs that guests lend their memory page by page.
 pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
-    for lends in [ALL].into_iter().chain(BY_PAGE) {
-        bench.system(record, lends.name, &|load, record| {
+    for lends in [ALL].into_iter().chain(BY_PAGE).chain([BEYOND]) {
+        let loads = if lends.name == BEYOND.name { &[Load::Disk][..] } else { &LOADS };
+        bench.system(record, lends.name, loads, &|load, record| {
             let measured = sluice::run(&bench, load, lends, record)?;
             granted::shares(record, lends, load, &measured)
         });

@@ -21,9 +21,9 @@ const LIVE: [&str; 3] = ["1e3", "1e5", "1e6"];
 const SAME: f64 = 1.1;
 
 /// Its parts: the calls, and each way to lend memory to virtual devices.
-pub const PARTS: [&str; 5] = {
-    let [all, each, held, new] = driver::LENT;
-    ["calls", all, each, held, new]
+pub const PARTS: [&str; 6] = {
+    let [all, each, held, new, beyond] = driver::LENT;
+    ["calls", all, each, held, new, beyond]
 };
 
 /// Measures what is wanted.

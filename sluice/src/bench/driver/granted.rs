@@ -1,7 +1,7 @@
 //! Rows of guests that lend their memory page by page, and what that costs them and others beside a guest that lends all of it.
 
 use super::rows::{NAMES, WHOSE, moved, parts, sums};
-use super::{ALL, BY_PAGE, Lends, Load, Measured};
+use super::{ALL, BEYOND, BY_PAGE, Lends, Load, Measured};
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::{Aim, Record};
 use anyhow::{Context, Result};
@@ -57,7 +57,7 @@ pub fn figures(record: &mut Record) -> Result<()> {
     for name in NAMES {
         let total = |record: &Record, lends| record.value(&id(name, lends, "total.instructions_per_kb"));
         let mut of_each = None;
-        for lends in BY_PAGE {
+        for lends in BY_PAGE.into_iter().chain([BEYOND]) {
             let Some((own, all)) = total(record, lends).zip(total(record, ALL)) else { continue };
             let note = "total beyond that of a guest that lends all its memory";
             record.row(id(name, lends, "grant.instructions_per_kb"), own - all, "instructions/KB", note);
@@ -74,7 +74,7 @@ pub fn figures(record: &mut Record) -> Result<()> {
             }
         }
         let mut bars = Vec::new();
-        for lends in [ALL].into_iter().chain(BY_PAGE) {
+        for lends in [ALL].into_iter().chain(BY_PAGE).chain([BEYOND]) {
             let row = |whose: &&str| {
                 let value = record.value(&id(name, lends, &format!("{whose}.instructions_per_kb")))?;
                 Some((format!("{} {whose}", lends.name), value))

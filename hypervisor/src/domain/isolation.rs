@@ -19,6 +19,8 @@ impl Domain {
     pub fn check_isolation(&self) {
         self.check_grants();
         let space = self.space.lock();
+        // Nobody takes pages away without having them forgotten before the map is anybody else's.
+        assert!(space.is_settled(), "domain {}: pages that were taken away are not forgotten", self.name());
         let serves = space.ledger().serves();
         for view in space.views() {
             let (mut pages, mut bytes) = (0u64, 0u64);

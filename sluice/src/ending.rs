@@ -16,8 +16,8 @@ const LONG: Duration = Duration::from_secs(10);
 /// Asks domains to power off.
 pub struct Ending {
     began: Instant,
-    /// When each was asked last.
-    asked: BTreeMap<DomainId, Instant>,
+    /// When each was asked first, and last.
+    asked: BTreeMap<DomainId, [Instant; 2]>,
     serves: Vec<Serves>,
     said: bool,
 }
@@ -52,11 +52,12 @@ impl Ending {
     pub fn commands(&mut self, domains: &[(DomainId, DomainState)]) -> Vec<Command> {
         let mut commands = Vec::new();
         for (index, state) in domains.iter().filter(|(_, state)| is_awake(*state)) {
-            let is_recent = self.asked.get(index).is_some_and(|asked| asked.elapsed() < AGAIN);
+            let is_recent = self.asked.get(index).is_some_and(|[_, last]| last.elapsed() < AGAIN);
             if is_recent || self.is_needed(*index, domains) {
                 continue;
             }
-            self.asked.insert(*index, Instant::now());
+            let now = Instant::now();
+            self.asked.entry(*index).or_insert([now; 2])[1] = now;
             if *state == DomainState::Paused {
                 commands.push(Command::Resume(*index));
             }
@@ -77,21 +78,26 @@ impl Ending {
         self.asked.contains_key(&domain)
     }
 
+    /// It was asked long ago. One that serves others is asked later than they are.
+    pub fn is_late(&self, domain: DomainId) -> bool {
+        self.asked.get(&domain).is_some_and(|[first, _]| first.elapsed() >= LONG)
+    }
+
     /// None of these runs.
     pub fn is_over(domains: &[(DomainId, DomainState)]) -> bool {
         !domains.iter().any(|(_, state)| is_awake(*state))
     }
 
-    /// Once, when it has taken long: what to say of those that still run.
-    pub fn complaint(&mut self, running: &[&str]) -> Option<String> {
-        if self.said || running.is_empty() || self.took() < LONG {
+    /// Once: what to say of those that still run and are [late](Self::is_late).
+    pub fn complaint(&mut self, late: &[&str]) -> Option<String> {
+        if self.said || late.is_empty() {
             return None;
         }
         self.said = true;
-        let (names, verb) = (running.join(", "), if running.len() == 1 { "does" } else { "do" });
+        let (names, verb) = (late.join(", "), if late.len() == 1 { "does" } else { "do" });
         Some(format!(
             "{names} {verb} not react to the power button after {} s; a guest needs a driver for it (Linux: the module button)",
-            self.took().as_secs()
+            LONG.as_secs()
         ))
     }
 }
@@ -120,7 +126,7 @@ mod tests {
         ];
         assert_eq!(ending.commands(&domains), asked);
         assert_eq!(ending.commands(&domains), []);
-        ending.asked.values_mut().for_each(|asked| *asked = asked.checked_sub(AGAIN).unwrap());
+        ending.asked.values_mut().for_each(|[_, last]| *last = last.checked_sub(AGAIN).unwrap());
         assert_eq!(ending.commands(&domains), asked);
         assert!(Ending::is_over(&domains[1..2]) && Ending::is_over(&domains[3..4]));
         assert!(!Ending::is_over(&domains[4..]), "it would be started again");
@@ -145,9 +151,17 @@ mod tests {
 
     #[test]
     fn one_that_does_not_react_is_named_once() {
-        let mut ending = Ending::begin(Vec::new());
-        assert_eq!(ending.complaint(&["alice"]), None);
-        ending.began = ending.began.checked_sub(LONG).unwrap();
+        let (driver, web) = (DomainId(0), DomainId(1));
+        let mut ending = Ending::begin(vec![(driver, web)]);
+        let mut domains = [(driver, Running), (web, Running)];
+        ending.commands(&domains);
+        assert!(!ending.is_late(web) && !ending.is_late(driver));
+        ending.asked.values_mut().for_each(|[first, _]| *first = first.checked_sub(LONG).unwrap());
+        assert!(ending.is_late(web) && !ending.is_late(driver), "it was not asked");
+        domains[1].1 = PoweredOff;
+        ending.commands(&domains);
+        assert!(!ending.is_late(driver), "it was asked just now");
+        assert_eq!(ending.complaint(&[]), None);
         assert!(ending.complaint(&["alice"]).unwrap().starts_with("alice does not react"));
         assert_eq!(ending.complaint(&["alice"]), None);
     }

@@ -6,7 +6,9 @@
 use crate::claim::{Claim, Exclusive, Member};
 use crate::name::Name;
 use crate::progress::{self, Step, Stream};
-use crate::workspace::{check_sources, installed_hypervisor, root, run, scratch, write_whole};
+use crate::workspace::{
+    check_sources, installed_hypervisor, installed_program, root, run, scratch, write_whole,
+};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -93,6 +95,10 @@ fn cargo(action: &str, package: &str, directory: &Path, features: &[Name], more:
 
 /// Builds a program of ours for Linux guests and returns its file. It brings its libraries along: a root file system of ours has none.
 pub fn guest_program(package: &str) -> Result<PathBuf> {
+    if let Some(program) = installed_program(package) {
+        return Ok(program);
+    }
+    check_sources()?;
     let directory = root().join("target/guest-programs");
     let mut cargo = Command::new("cargo");
     cargo

@@ -10,7 +10,6 @@ use crate::workspace::{cache, write_whole};
 use anyhow::{Context, Result};
 use sluice_abi::config::Kind;
 use std::path::PathBuf;
-pub use vmlinux::unpack;
 
 /// Series of kernels that can be named.
 const SERIES: [&str; 2] = ["6.1", "6.12"];

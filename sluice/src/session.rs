@@ -374,7 +374,7 @@ impl Session {
         }
         ending.commands(&states).into_iter().for_each(|command| steer.send(command));
         let running = (0..).map(DomainId).zip(&self.guests);
-        let running = running.filter(|(id, live)| !live.guest.state.is_ended() && ending.has_asked(*id));
+        let running = running.filter(|(id, live)| !live.guest.state.is_ended() && ending.is_late(*id));
         let running: Vec<&str> = running.map(|(_, live)| live.guest.name.as_str()).collect();
         if let Some(complaint) = ending.complaint(&running) {
             observer.warning(&complaint);

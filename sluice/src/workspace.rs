@@ -38,6 +38,12 @@ pub fn installed_hypervisor() -> Option<PathBuf> {
     Some(prefix.join("lib/sluice/hypervisor"))
 }
 
+/// A program for Linux guests that came with the package, if this program did, uses what is there, and has it.
+pub fn installed_program(name: &str) -> Option<PathBuf> {
+    let program = installed_hypervisor()?.with_file_name("programs").join(name);
+    program.is_file().then_some(program)
+}
+
 /// A folder of this user's: what `$variable` names, or this one in the home directory.
 fn own(variable: &str, otherwise: &str) -> PathBuf {
     let named = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -21,6 +21,8 @@ impl Domain {
         let serves = self.space.lock().ledger().serves();
         let lend_all = grants::without_granters(serves);
         let space = self.space.lock();
+        // Nobody takes pages away without having them forgotten before the map is anybody else's.
+        assert!(space.is_settled(), "domain {}: pages that were taken away are not forgotten", self.name());
         for view in space.views() {
             let (mut pages, mut bytes) = (0u64, 0u64);
             view.visit(&mut |gpa, hpa, len, access| {

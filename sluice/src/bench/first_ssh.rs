@@ -6,16 +6,16 @@
 
 use super::driver::xen;
 use super::record::Record;
-use super::{Clock, run_watched, scratch, scratch_file};
+use super::{Clock, kernel, run_watched, scratch, scratch_file};
 use crate::disks::{self, Disk, Recipe};
-use crate::kernels;
+use crate::kernels::{self, Kernel};
 use crate::manage::ssh::greets;
 use crate::observer::{Observer, Steer};
 use crate::workspace::{not_found, qemu};
 use anyhow::{Context, Result, bail};
 use sluice_abi::channel::Command as Order;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -175,7 +175,7 @@ fn alone() -> Result<f64> {
         port,
         "EPYC",
         GUEST,
-        &kernel,
+        &kernel.image,
         &initrd.display().to_string(),
         "console=ttyS0 quiet root=/dev/vda",
         &[
@@ -192,10 +192,11 @@ fn alone() -> Result<f64> {
 /// Debian's kernel as dom0 with a small root file system, which begins sooner than a Debian would.
 fn xen(record: &mut Record) -> Result<f64> {
     let disk = disk()?;
-    let (kernel, initrd) = boot_files(&disk)?;
-    let unpacked = kernels::unpack(&std::fs::read(&kernel)?)?;
+    let (guest, initrd) = boot_files(&disk)?;
     let port = free_port()?;
-    let dom0 = kernels::get("debian-6.1-vmlinux")?;
+    let dom0 = kernels::get("debian-6.1")?;
+    // Xen takes no bzImage for dom0 that is compressed by xz within.
+    let (unpacked, guest) = (kernel::unpacked(&dom0)?, kernel::unpacked(&guest)?);
     let packages = xen::Packages::unpack()?;
     record.version("xen", &format!("package {}", packages.version()?));
     let configuration = format!(
@@ -206,13 +207,13 @@ fn xen(record: &mut Record) -> Result<f64> {
     let archive = xen::dom0(
         &packages,
         &dom0,
-        (&unpacked, &std::fs::read(&initrd)?),
+        (&std::fs::read(&guest)?, &std::fs::read(&initrd)?),
         &[("web".to_owned(), configuration)],
     )?;
     let initramfs = scratch_file("first-ssh-xen.cpio", &archive)?;
     let hypervisor = scratch_file("xen", &packages.hypervisor()?)?;
     let drive = format!("if=none,id=disk0,format=raw,file={}", disk.image().display());
-    let modules = format!("{} console=hvc0 quiet panic=-1,{}", dom0.image.display(), initramfs.display());
+    let modules = format!("{} console=hvc0 quiet panic=-1,{}", unpacked.display(), initramfs.display());
     let result = machine(
         "xen",
         port,
@@ -235,10 +236,12 @@ fn xen(record: &mut Record) -> Result<f64> {
 }
 
 /// The kernel and the ramdisk of the disk, as files.
-fn boot_files(disk: &Disk) -> Result<(std::path::PathBuf, std::path::PathBuf)> {
+fn boot_files(disk: &Disk) -> Result<(Kernel, PathBuf)> {
     let found = disks::read_boot(&disk.image())?;
     let ramdisk = found.ramdisk.context("the fresh disk has no ramdisk")?;
-    Ok((scratch_file("first-ssh-vmlinuz", &found.kernel)?, scratch_file("first-ssh-initrd", &ramdisk)?))
+    let image = scratch_file("first-ssh-vmlinuz", &found.kernel)?;
+    let kernel = Kernel { release: found.release, version: String::new(), image, modules: PathBuf::new() };
+    Ok((kernel, scratch_file("first-ssh-initrd", &ramdisk)?))
 }
 
 /// Starts a machine, waits for the greeting, and ends it.

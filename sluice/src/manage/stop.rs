@@ -75,9 +75,8 @@ impl Stop {
             }
             let running = self.running();
             step.at(Position::Note(format!("{} still run", running.join(", "))));
-            let asked: Vec<DomainId> =
-                self.meant.iter().copied().filter(|id| ending.has_asked(*id)).collect();
-            if let Some(complaint) = ending.complaint(&self.running_if(|id| asked.contains(&id))) {
+            let late: Vec<DomainId> = self.meant.iter().copied().filter(|id| ending.is_late(*id)).collect();
+            if let Some(complaint) = ending.complaint(&self.running_if(|id| late.contains(&id))) {
                 step.aside(format!(
                     "sluice: {complaint}\n  help: --force ends it at once, and so does: cargo sluice destroy"
                 ));

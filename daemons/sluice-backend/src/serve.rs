@@ -1,9 +1,10 @@
 //! The life of one device: offered, taken by a guest's driver, reset, taken again.
 
 use crate::blk::Blk;
-use crate::device::Device;
+use crate::device::{Device, Gone};
 use crate::function::{Function, Window};
 use crate::net::Net;
+use crate::vhost_user::{self, VhostUser};
 use anyhow::{Context, Result, bail};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
@@ -22,7 +23,10 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
     let function = Function::open(path)?;
     let info = function.info()?;
     let mut device: Box<dyn Device> = match info.kind {
-        VIRTIO_ID_BLOCK => Box::new(Blk::open(&info, poll)?),
+        VIRTIO_ID_BLOCK => match info.source().and_then(|source| source.strip_prefix(vhost_user::PREFIX)) {
+            Some(path) => Box::new(VhostUser::open(&info, path)?),
+            None => Box::new(Blk::open(&info, poll)?),
+        },
         VIRTIO_ID_NET => Box::new(Net::open(&info)?),
         kind => bail!("virtio devices of type {kind} are not known, only network cards (1) and disks (2)"),
     };
@@ -54,7 +58,7 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
             } else if state == State::Running
                 && let Err(error) = device.work(event.data() as usize)
             {
-                state = give_up(&mut *device, &function, &error)?;
+                state = give_up(&mut *device, &function, error)?;
             }
         }
     }
@@ -95,11 +99,15 @@ fn follow(
             }
             Ok(State::Running)
         }
-        Err(error) => give_up(device, function, &error),
+        Err(error) => give_up(device, function, error),
     }
 }
 
-fn give_up(device: &mut dyn Device, function: &Function, error: &anyhow::Error) -> Result<State> {
+/// Tells the guest that its device cannot go on, unless what serves it may come again.
+fn give_up(device: &mut dyn Device, function: &Function, error: anyhow::Error) -> Result<State> {
+    if error.is::<Gone>() {
+        return Err(error);
+    }
     let info = function.info()?;
     eprintln!("sluice-backend: {}: stopped: {error:#}", String::from_utf8_lossy(info.name()));
     device.stop();

@@ -18,6 +18,9 @@ const CHANGES: u64 = u64::MAX;
 /// How often what is behind a device is looked at: a disk may have grown.
 const CHECK: Duration = Duration::from_secs(2);
 
+/// How soon a back end that is not there is looked for again.
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
 pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
     let function = Function::open(path)?;
@@ -46,11 +49,15 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
                 function.change_configuration(&configuration)?;
             }
         }
-        let count = match epoll.wait(CHECK.as_millis() as i32, &mut events) {
+        let patience = if state == State::Waiting { AGAIN } else { CHECK };
+        let count = match epoll.wait(patience.as_millis() as i32, &mut events) {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error).context("could not wait for events"),
         };
+        if state == State::Waiting {
+            state = follow(state, &mut *device, &function, &window, &epoll)?;
+        }
         for event in &events[..count] {
             if event.data() == CHANGES {
                 let _ = changes.read();
@@ -68,6 +75,8 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
 enum State {
     Idle,
     Running,
+    /// What serves the device is waited for; the guest notices nothing but that.
+    Waiting,
     /// Something is wrong, and the guest has been told; its reset is waited for.
     Broken,
 }
@@ -89,7 +98,7 @@ fn follow(
         function.reset_done()?;
         info = function.info()?;
     }
-    if !info.is_live() || state != State::Idle {
+    if !info.is_live() || !matches!(state, State::Idle | State::Waiting) {
         return Ok(state);
     }
     match device.start(function, window, &info) {
@@ -105,10 +114,10 @@ fn follow(
 
 /// Tells the guest that its device cannot go on, unless what serves it may come again.
 fn give_up(device: &mut dyn Device, function: &Function, error: anyhow::Error) -> Result<State> {
-    if error.is::<Gone>() {
-        return Err(error);
-    }
     let info = function.info()?;
+    if error.is::<Gone>() {
+        return Ok(State::Waiting);
+    }
     eprintln!("sluice-backend: {}: stopped: {error:#}", String::from_utf8_lossy(info.name()));
     device.stop();
     function.needs_reset()?;

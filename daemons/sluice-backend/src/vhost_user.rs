@@ -4,9 +4,9 @@
 //! configuration are the program's, as far as the transport carries them.
 //!
 //! # When the program dies
-//! It may have answered requests out of order, and the used index says only how many are answered. So a queue is taken up from a lost
-//! program if all its requests are answered, and given up if not. A program that merely loses its front end finishes what it has, and the
-//! device file is not to be had before that, because its mapping keeps it open. [`VhostUser::stop`] waits for the same.
+//! It may have answered requests out of order, and the used index says only how many are answered. So the next program goes on if all
+//! requests were answered when the last was lost; what the guest asked for later waits. If some were not, the guest is told that the device
+//! needs a reset. A program that merely loses its front end finishes what it has: [`VhostUser::leave`] waits for that.
 //!
 //! Source: vhost-user protocol (QEMU, docs/interop/vhost-user.rst).
 
@@ -64,7 +64,7 @@ pub struct VhostUser {
     features: u64,
     queues: usize,
     config: Vec<u8>,
-    /// The guest had its queues set up before this daemon came: a program may have been at work on them.
+    /// A program that is lost may have been at work on the queues: those of a guest that had set them up before this daemon came.
     taken_up: bool,
     live: Option<Live>,
 }
@@ -72,7 +72,8 @@ pub struct VhostUser {
 /// What ends with the use by the guest.
 struct Live {
     errors: EventFd,
-    queues: Vec<usize>,
+    window: Window,
+    queues: Vec<(usize, QueueSetup)>,
     /// Kicks and calls: the module and the program have them, and they are kept until both are done.
     _events: Vec<EventFd>,
 }
@@ -163,16 +164,25 @@ fn beginning(setup: &QueueSetup, taken_up: bool, window: &GuestMemoryMmap) -> Re
     if !entries.is_power_of_two() || entries > u64::from(QUEUE_SIZE) || !rings.into_iter().all(holds) {
         bail!(wrong);
     }
-    let index = |ring: u64| -> Result<u16> {
-        Ok(u16::from_le(window.load(GuestAddress(ring + 2), Ordering::Acquire).context(wrong)?))
-    };
-    let used = index(setup.device)?;
-    if taken_up && index(setup.driver)? != used {
-        bail!(
-            "the back end was lost with requests under way, of which nobody knows whether they are done: restart the guest"
-        );
+    if taken_up && !is_answered(setup, window)? {
+        bail!(LOST);
     }
-    Ok(used)
+    index(setup.device, window)
+}
+
+const LOST: &str =
+    "the back end was lost with requests under way, and nobody knows which are done: restart the guest";
+
+/// The index of an available or used ring.
+fn index(ring: u64, window: &GuestMemoryMmap) -> Result<u16> {
+    let wrong = "the guest's queue is not set up as it must be";
+    let address = GuestAddress(ring.checked_add(2).context(wrong)?);
+    Ok(u16::from_le(window.load(address, Ordering::Acquire).context(wrong)?))
+}
+
+/// All requests that the guest has made are answered.
+fn is_answered(setup: &QueueSetup, window: &GuestMemoryMmap) -> Result<bool> {
+    Ok(index(setup.driver, window)? == index(setup.device, window)?)
 }
 
 impl VhostUser {
@@ -183,6 +193,17 @@ impl VhostUser {
         let config = peer.config.clone();
         let taken_up = info.is_live();
         Ok(Self { path: path.into(), peer: Some(peer), features, queues, config, taken_up, live: None })
+    }
+
+    /// The program that comes after a lost one.
+    fn find_again(&self, info: &Info) -> Result<Peer> {
+        let peer =
+            Peer::connect(&self.path).map_err(|error| anyhow::Error::new(Gone(format!("{error:#}"))))?;
+        let (features, queues) = offered(peer.features, &peer.config, peer.queues);
+        if info.driver_features & self.features & !features != 0 || queues < self.queues {
+            bail!("the back end that is there now can do less than the last: restart the guest");
+        }
+        Ok(peer)
     }
 
     /// Leaves the program, and returns when it touches no queue any more: it takes the next front end when it has finished the requests of the
@@ -263,10 +284,10 @@ fn set_up(
         front.set_vring_enable(place, true).map_err(wrong)?;
         // What a former life answered may not have been told.
         calls.write(1).context("could not notify the guest")?;
-        queues.push(place);
+        queues.push((place, *setup));
         events.extend([kicks, calls]);
     }
-    Ok(Live { errors, queues, _events: events })
+    Ok(Live { errors, window: Window::clone(window), queues, _events: events })
 }
 
 impl Device for VhostUser {
@@ -284,6 +305,9 @@ impl Device for VhostUser {
                 _ => beginning(setup, self.taken_up, window).map(Some),
             })
             .collect::<Result<_>>()?;
+        if self.peer.is_none() {
+            self.peer = Some(self.find_again(info)?);
+        }
         let Some(peer) = &mut self.peer else { bail!(Gone("the back end has ended".to_owned())) };
         match set_up(peer, &begin, function, window, info) {
             Ok(live) => {
@@ -292,6 +316,7 @@ impl Device for VhostUser {
                 Ok(waited)
             }
             Err(error) => {
+                self.taken_up = true;
                 self.leave();
                 Err(error)
             }
@@ -299,16 +324,29 @@ impl Device for VhostUser {
     }
 
     fn work(&mut self, which: usize) -> Result<()> {
-        match which {
-            // The program sends nothing unasked, so what there is to read is the end.
-            0 => bail!(Gone("the back end has ended".to_owned())),
-            _ => bail!("the back end finds a queue of the guest broken"),
+        if which != 0 {
+            bail!("the back end finds a queue of the guest broken");
         }
+        // The program sends nothing unasked, so what there is to read is its end.
+        self.peer = None;
+        let Some(live) = self.live.take() else { return Ok(()) };
+        for (_, setup) in &live.queues {
+            if !is_answered(setup, &live.window)? {
+                bail!(LOST);
+            }
+        }
+        self.taken_up = false;
+        bail!(Gone("the back end has ended".to_owned()))
     }
 
     fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
-        let Some(peer) = &mut self.peer else { bail!(Gone("the back end has ended".to_owned())) };
-        let config = read_config(&mut peer.front).context("the back end is lost")?;
+        let Some(peer) = &mut self.peer else { return Ok(None) };
+        let config = match read_config(&mut peer.front) {
+            Ok(config) => config,
+            // Its end is an event of its own.
+            Err(_) if self.live.is_some() => return Ok(None),
+            Err(error) => return Err(error.context("the back end is lost")),
+        };
         let old = std::mem::replace(&mut self.config, config);
         Ok((old != self.config).then(|| self.config.clone()))
     }
@@ -317,7 +355,7 @@ impl Device for VhostUser {
         let Some(live) = self.live.take() else { return };
         self.taken_up = false;
         if let Some(peer) = &self.peer {
-            for place in live.queues {
+            for (place, _) in live.queues {
                 let _ = peer.front.get_vring_base(place);
             }
         }

@@ -336,6 +336,7 @@ impl Device for VhostUser {
             }
         }
         self.taken_up = false;
+        eprintln!("sluice-backend: the back end at {} has ended; its guest waits", self.path.display());
         bail!(Gone("the back end has ended".to_owned()))
     }
 
@@ -374,3 +375,6 @@ fn regions(window: &Window) -> Result<Vec<VhostUserMemoryRegionInfo>> {
     };
     window.iter().map(region).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,12 @@ struct Recipe {
     /// Programs of ours, in `daemons`.
     #[serde(default)]
     programs: Vec<String>,
+    /// Programs of Debian packages: paths in them, without the first slash.
+    #[serde(default)]
+    debian_programs: Vec<String>,
+    /// The packages of those programs, and of all libraries that they need.
+    #[serde(default)]
+    debian_packages: Vec<String>,
     /// Root file systems of guests that a control domain can make, with their kernel, in /guests.
     #[serde(default)]
     guests: Vec<String>,
@@ -50,6 +56,8 @@ impl Recipe {
             whole.modules.splice(0..0, base.modules.iter().cloned());
             whole.own_modules.splice(0..0, base.own_modules.iter().cloned());
             whole.programs.splice(0..0, base.programs.iter().cloned());
+            whole.debian_programs.splice(0..0, base.debian_programs.iter().cloned());
+            whole.debian_packages.splice(0..0, base.debian_packages.iter().cloned());
         }
         whole
     }
@@ -89,6 +97,7 @@ fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     for name in &recipe.programs {
         archive.file(&format!("bin/{name}"), 0o755, &read(&crate::image::guest_program(name)?)?);
     }
+    add_debian(&mut archive, &recipe.debian_packages, &recipe.debian_programs)?;
     if !recipe.guests.is_empty() {
         archive.directory("guests");
         archive.file("guests/vmlinuz", 0o644, &read(&kernel.image)?);
@@ -238,6 +247,64 @@ fn information(module: &[u8]) -> Vec<(&str, &str)> {
         .filter_map(|text| std::str::from_utf8(text).ok()?.split_once('='))
         .filter(|(key, _)| matches!(*key, "depends" | "alias"))
         .collect()
+}
+
+/// Where Debian has libraries; the dynamic linker looks here without being told.
+const LIBRARIES: &str = "lib/x86_64-linux-gnu";
+
+/// Adds programs of Debian packages, and all libraries of these packages.
+fn add_debian(archive: &mut Archive, packages: &[String], programs: &[String]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    for directory in [LIBRARIES, "lib64"] {
+        archive.directory(directory);
+    }
+    archive.link("lib64/ld-linux-x86-64.so.2", &format!("/{LIBRARIES}/ld-linux-x86-64.so.2"));
+    let mut missing: Vec<&String> = programs.iter().collect();
+    for name in packages {
+        let package = PackageName::parse(name).with_context(|| format!("'{name}' is no package's name"))?;
+        let directory = cache().join("packages").join(name);
+        if !directory.join("version").exists() {
+            Apt::open()?.unpack(&package, &directory)?;
+        }
+        for (path, program) in programs.iter().map(|program| (directory.join(program), program)) {
+            if path.is_file() {
+                missing.retain(|other| *other != program);
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                archive.file(&format!("bin/{name}"), 0o755, &read(&path)?);
+            }
+        }
+        for place in [LIBRARIES.to_owned(), format!("usr/{LIBRARIES}")] {
+            add_libraries(archive, &directory.join(place))?;
+        }
+    }
+    if let Some(program) = missing.first() {
+        bail!("no package of the recipe has {program}");
+    }
+    Ok(())
+}
+
+/// Adds the libraries in a directory of a package, if it has that, in the order of their names.
+fn add_libraries(archive: &mut Archive, directory: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let paths: BTreeSet<PathBuf> = entries.map(|entry| entry.path()).collect();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let member = format!("{LIBRARIES}/{name}");
+        if !name.contains(".so") {
+            continue;
+        } else if path.is_symlink() {
+            let target = std::fs::read_link(&path)?;
+            // What is installed for compilers may point elsewhere, which no program asks for.
+            if let Some(target) = target.to_str().filter(|target| !target.contains('/')) {
+                archive.link(&member, target);
+            }
+        } else if path.is_file() {
+            archive.file(&member, 0o755, &read(&path)?);
+        }
+    }
+    Ok(())
 }
 
 /// Debian's static busybox, downloaded once.

@@ -4,6 +4,18 @@ use anyhow::Result;
 use sluice_backend::function::{Function, Info, Offer, Window};
 use std::os::fd::RawFd;
 
+/// What serves the device is not there any more, but may come again: nothing is wrong with the guest.
+#[derive(Debug)]
+pub struct Gone(pub String);
+
+impl std::fmt::Display for Gone {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Gone {}
+
 /// What is served: a disk, a network card.
 pub trait Device {
     /// What the guest is offered.
@@ -16,7 +28,7 @@ pub trait Device {
     /// Something that was waited for has happened.
     ///
     /// # Errors
-    /// The guest broke a rule, so that the device cannot go on.
+    /// The guest broke a rule, so that the device cannot go on; or [`Gone`].
     fn work(&mut self, which: usize) -> Result<()>;
 
     /// The configuration, if it is not what it was: called now and then.

@@ -2,7 +2,7 @@
 //! that come later.
 //!
 //! A disk is a file or block device ([`disk`], [`blk`]); a network card is the kernel's vhost-net between the guest's queues
-//! and a tap on a bridge ([`net`]). [`function`] is the device file, [`serve`] the life of a device.
+//! and a tap on a bridge ([`net`]). A disk can also be another program's ([`vhost_user`]). [`function`] is the device file, [`serve`] the life of a device.
 //!
 //! # After a crash
 //! What the daemon knows of a queue is in the guest's memory: all requests up to the used index are answered, none after it
@@ -18,6 +18,7 @@ mod net;
 mod request;
 mod serve;
 mod tap;
+mod vhost_user;
 
 use clap::Parser;
 use std::collections::BTreeSet;

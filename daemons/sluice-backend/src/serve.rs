@@ -1,8 +1,9 @@
 //! The life of one device: offered, taken by a guest's driver, reset, taken again.
 
 use crate::blk::Blk;
-use crate::device::Device;
+use crate::device::{Device, Gone};
 use crate::net::Net;
+use crate::vhost_user::{self, VhostUser};
 use anyhow::{Context, Result, bail};
 use sluice_backend::function::{Function, Window};
 use std::os::fd::{AsRawFd, RawFd};
@@ -17,12 +18,18 @@ const CHANGES: u64 = u64::MAX;
 /// How often what is behind a device is looked at: a disk may have grown.
 const CHECK: Duration = Duration::from_secs(2);
 
+/// How soon a back end that is not there is looked for again.
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
 pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
     let function = Function::open(path)?;
     let info = function.info()?;
     let mut device: Box<dyn Device> = match info.kind {
-        VIRTIO_ID_BLOCK => Box::new(Blk::open(&info, poll)?),
+        VIRTIO_ID_BLOCK => match info.source().and_then(|source| source.strip_prefix(vhost_user::PREFIX)) {
+            Some(path) => Box::new(VhostUser::open(&info, path)?),
+            None => Box::new(Blk::open(&info, poll)?),
+        },
         VIRTIO_ID_NET => Box::new(Net::open(&info)?),
         kind => bail!("virtio devices of type {kind} are not known, only network cards (1) and disks (2)"),
     };
@@ -42,11 +49,15 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
                 function.change_configuration(&configuration)?;
             }
         }
-        let count = match epoll.wait(CHECK.as_millis() as i32, &mut events) {
+        let patience = if state == State::Waiting { AGAIN } else { CHECK };
+        let count = match epoll.wait(patience.as_millis() as i32, &mut events) {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error).context("could not wait for events"),
         };
+        if state == State::Waiting {
+            state = follow(state, &mut *device, &function, &window, &epoll)?;
+        }
         for event in &events[..count] {
             if event.data() == CHANGES {
                 let _ = changes.read();
@@ -54,7 +65,7 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
             } else if state == State::Running
                 && let Err(error) = device.work(event.data() as usize)
             {
-                state = give_up(&mut *device, &function, &error)?;
+                state = give_up(&mut *device, &function, error)?;
             }
         }
     }
@@ -64,6 +75,8 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
 enum State {
     Idle,
     Running,
+    /// What serves the device is waited for; the guest notices nothing but that.
+    Waiting,
     /// Something is wrong, and the guest has been told; its reset is waited for.
     Broken,
 }
@@ -85,7 +98,7 @@ fn follow(
         function.reset_done()?;
         info = function.info()?;
     }
-    if !info.is_live() || state != State::Idle {
+    if !info.is_live() || !matches!(state, State::Idle | State::Waiting) {
         return Ok(state);
     }
     match device.start(function, window, &info) {
@@ -95,12 +108,16 @@ fn follow(
             }
             Ok(State::Running)
         }
-        Err(error) => give_up(device, function, &error),
+        Err(error) => give_up(device, function, error),
     }
 }
 
-fn give_up(device: &mut dyn Device, function: &Function, error: &anyhow::Error) -> Result<State> {
+/// Tells the guest that its device cannot go on, unless what serves it may come again.
+fn give_up(device: &mut dyn Device, function: &Function, error: anyhow::Error) -> Result<State> {
     let info = function.info()?;
+    if error.is::<Gone>() {
+        return Ok(State::Waiting);
+    }
     eprintln!("sluice-backend: {}: stopped: {error:#}", String::from_utf8_lossy(info.name()));
     device.stop();
     function.needs_reset()?;

@@ -51,7 +51,7 @@
 
 static unsigned long pages;
 module_param(pages, ulong, 0444);
-MODULE_PARM_DESC(pages, "Pages that stay issued to a device (default: an eighth of memory)");
+MODULE_PARM_DESC(pages, "Pages that stay issued to a device (default: a quarter of memory)");
 
 static unsigned int pooled = 128;
 module_param(pooled, uint, 0444);
@@ -573,7 +573,7 @@ static struct space *space_new(struct pci_dev *pdev, u64 number, unsigned long f
 	space->pdev = pdev;
 	space->number = number;
 	space->frames = frames;
-	space->limit = pages ?: max(totalram_pages() / 8, 1024ul);
+	space->limit = pages ?: max(totalram_pages() / 4, 1024ul);
 	/* What is mapped is issued, however much that is. */
 	space->capacity = 2 * space->limit + 4096;
 	space->owner = kvcalloc(frames, sizeof(*space->owner), GFP_KERNEL);

@@ -476,6 +476,16 @@ fn disks_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn a_disk_can_be_behind_a_socket() {
+    assert!(try_load(&SERVERS.replacen("/dev/nvme0n1", "vhost-user:/run/disk.sock", 1)).is_ok());
+    for socket in ["", "run/disk.sock", "/run/"] {
+        let message = format!("'{socket}' is no path of a vhost-user back end's socket");
+        servers_refused("/dev/nvme0n1", &format!("vhost-user:{socket}"), &message);
+    }
+    servers_refused("br0", "vhost-user:/run/net.sock", "only disks can be served by a vhost-user back end");
+}
+
+#[test]
 fn addresses_that_cannot_be_are_refused() {
     for address in
         ["10.0.2", "10.0.2.256", "224.0.0.1", "0.0.0.0", "255.255.255.255", "127.0.0.1", "::1", "web"]

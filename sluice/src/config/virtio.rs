@@ -12,6 +12,9 @@ use toml::de::DeValue;
 /// The word of the mode.
 pub const MODE: &str = "virtio";
 
+/// What the source of a disk begins with that another program serves; the rest is the path of its socket (`daemons/sluice-backend`).
+const VHOST_USER: &str = "vhost-user:";
+
 /// A virtual device of a guest.
 #[derive(Clone, Debug)]
 pub struct Virtio {
@@ -226,6 +229,15 @@ fn behind(device: &Virtio, source: &mut Source) {
     if text.is_empty() || text.len() > MAX_SOURCE || text.chars().any(char::is_control) {
         let message = format!("this cannot be what is behind '{}'", device.name.get_ref());
         let help = format!("name {what} of '{}', in 1 to {MAX_SOURCE} bytes", device.by.get_ref());
+        source.complain(device.source.span(), message, help);
+    }
+    let Some(socket) = text.strip_prefix(VHOST_USER) else { return };
+    if device.kind != VirtioKind::Block {
+        let message = "only disks can be served by a vhost-user back end";
+        source.complain(device.source.span(), message, "name a bridge: source = \"br0\"".to_owned());
+    } else if !socket.starts_with('/') || socket.ends_with('/') {
+        let message = format!("'{socket}' is no path of a vhost-user back end's socket");
+        let help = "name the whole path: source = \"vhost-user:/run/disk.sock\"".to_owned();
         source.complain(device.source.span(), message, help);
     }
 }

@@ -1,0 +1,380 @@
+//! A disk that another program serves: a vhost-user back end behind a socket, such as Debian's `qemu-storage-daemon`.
+//!
+//! The program gets the window as the guest's memory, and the eventfds of the queues. No request passes through this daemon. Features and the
+//! configuration are the program's, as far as the transport carries them.
+//!
+//! # When the program dies
+//! It may have answered requests out of order, and the used index says only how many are answered. So the next program goes on if all
+//! requests were answered when the last was lost; what the guest asked for later waits. If some were not, the guest is told that the device
+//! needs a reset. A program that merely loses its front end finishes what it has: [`VhostUser::leave`] waits for that.
+//!
+//! Source: vhost-user protocol (QEMU, docs/interop/vhost-user.rst).
+
+use crate::device::{Device, Gone};
+use anyhow::{Context, Result, bail};
+use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
+use sluice_hypercall::backend::MAX_QUEUES;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
+};
+use vhost::vhost_user::{Error as UserError, Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_MQ};
+use virtio_bindings::virtio_config::{VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_RING_PACKED};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+/// What the source of such a device begins with; the rest is the path of a socket.
+pub const PREFIX: &str = "vhost-user:";
+
+/// Entries of a queue.
+const QUEUE_SIZE: u16 = 256;
+
+/// Bytes of a disk's configuration (Virtio 1.2, 5.2.4), up to and with what VIRTIO_BLK_F_WRITE_ZEROES says.
+const CONFIG_LEN: usize = 60;
+
+/// Where the number of queues is in it.
+const NUM_QUEUES: usize = 34;
+
+/// How long the program may take to answer a message. It takes that long to finish requests of a former front end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What of the protocol is used where the program knows it. With REPLY_ACK a message that it refuses is known to be refused.
+const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::CONFIG
+    .union(VhostUserProtocolFeatures::MQ)
+    .union(VhostUserProtocolFeatures::REPLY_ACK);
+
+/// Features that are not the program's to offer: it knows the window's addresses only, the transport has no packed queues, and the guest
+/// cannot write the configuration.
+const WITHHELD: u64 =
+    1 << VIRTIO_F_ACCESS_PLATFORM | 1 << VIRTIO_F_RING_PACKED | 1 << VIRTIO_BLK_F_CONFIG_WCE;
+
+/// A disk behind a socket.
+pub struct VhostUser {
+    path: PathBuf,
+    /// `None` when the program has gone.
+    peer: Option<Peer>,
+    /// What was offered, without what the transport adds.
+    features: u64,
+    queues: usize,
+    config: Vec<u8>,
+    /// A program that is lost may have been at work on the queues: those of a guest that had set them up before this daemon came.
+    taken_up: bool,
+    live: Option<Live>,
+}
+
+/// What ends with the use by the guest.
+struct Live {
+    errors: EventFd,
+    window: Window,
+    queues: Vec<(usize, QueueSetup)>,
+    /// Kicks and calls: the module and the program have them, and they are kept until both are done.
+    _events: Vec<EventFd>,
+}
+
+/// A connection, and what the program said on it.
+struct Peer {
+    front: Frontend,
+    features: u64,
+    config: Vec<u8>,
+    queues: u64,
+}
+
+impl Peer {
+    /// Connects, and asks what there is. The answer to the first question comes when a former front end's requests are done.
+    fn connect(path: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(path).with_context(|| {
+            format!("nothing listens at {}: start the vhost-user back end", path.display())
+        })?;
+        stream.set_read_timeout(Some(PATIENCE)).context("could not limit the time of an answer")?;
+        stream.set_write_timeout(Some(PATIENCE)).context("could not limit the time of a message")?;
+        Self::ask(Frontend::from_stream(stream, u64::from(MAX_QUEUES)))
+            .with_context(|| format!("the back end at {} does not answer as it must", path.display()))
+    }
+
+    fn ask(mut front: Frontend) -> Result<Self> {
+        front.set_owner()?;
+        let features = front.get_features()?;
+        if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
+            bail!("it knows no protocol features, so that it has no configuration");
+        }
+        let known = front.get_protocol_features()? & PROTOCOL;
+        if !known.contains(VhostUserProtocolFeatures::CONFIG) {
+            bail!("it does not tell its configuration (VHOST_USER_PROTOCOL_F_CONFIG)");
+        }
+        front.set_protocol_features(known)?;
+        if known.contains(VhostUserProtocolFeatures::REPLY_ACK) {
+            front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+        }
+        let queues = match known.contains(VhostUserProtocolFeatures::MQ) {
+            true => front.get_queue_num()?,
+            false => 1,
+        };
+        let config = read_config(&mut front)?;
+        Ok(Self { front, features, config, queues })
+    }
+}
+
+fn read_config(front: &mut Frontend) -> Result<Vec<u8>> {
+    let empty = [0; CONFIG_LEN];
+    let (_, config) = front.get_config(0, CONFIG_LEN as u32, VhostUserConfigFlags::empty(), &empty)?;
+    Ok(config)
+}
+
+/// The features that the guest is offered, and the number of queues: what the configuration says with VIRTIO_BLK_F_MQ, if there can be so many.
+fn offered(features: u64, config: &[u8], most: u64) -> (u64, usize) {
+    let features = features & !(WITHHELD | VhostUserVirtioFeatures::all().bits());
+    let said =
+        config.get(NUM_QUEUES..NUM_QUEUES + 2).map_or(1, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+    let possible = most.min(u64::from(MAX_QUEUES));
+    match features & 1 << VIRTIO_BLK_F_MQ != 0 && (1..=possible).contains(&u64::from(said)) {
+        true => (features, usize::from(said)),
+        false => (features & !(1 << VIRTIO_BLK_F_MQ), 1),
+    }
+}
+
+/// What the program is told of the features that the guest accepted.
+fn accepted(by_guest: u64, of_program: u64) -> u64 {
+    by_guest & of_program & !WITHHELD | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
+}
+
+/// The used index, from which a queue is taken up.
+///
+/// # Errors
+/// A program may have been at work on the queue, and not all requests are answered: which of them, nobody knows.
+fn beginning(setup: &QueueSetup, taken_up: bool, window: &GuestMemoryMmap) -> Result<u16> {
+    let wrong = "the guest's queue is not set up as it must be";
+    let entries = u64::from(setup.entries);
+    let rings = [
+        (setup.descriptors, 16, 16 * entries),
+        (setup.driver, 2, 6 + 2 * entries),
+        (setup.device, 4, 6 + 8 * entries),
+    ];
+    // The program would end at a queue beyond its memory.
+    let holds = |(start, align, len): (u64, u64, u64)| {
+        start.is_multiple_of(align)
+            && usize::try_from(len).is_ok_and(|len| window.check_range(GuestAddress(start), len))
+    };
+    if !entries.is_power_of_two() || entries > u64::from(QUEUE_SIZE) || !rings.into_iter().all(holds) {
+        bail!(wrong);
+    }
+    if taken_up && !is_answered(setup, window)? {
+        bail!(LOST);
+    }
+    index(setup.device, window)
+}
+
+const LOST: &str =
+    "the back end was lost with requests under way, and nobody knows which are done: restart the guest";
+
+/// The index of an available or used ring.
+fn index(ring: u64, window: &GuestMemoryMmap) -> Result<u16> {
+    let wrong = "the guest's queue is not set up as it must be";
+    let address = GuestAddress(ring.checked_add(2).context(wrong)?);
+    Ok(u16::from_le(window.load(address, Ordering::Acquire).context(wrong)?))
+}
+
+/// All requests that the guest has made are answered.
+fn is_answered(setup: &QueueSetup, window: &GuestMemoryMmap) -> Result<bool> {
+    Ok(index(setup.driver, window)? == index(setup.device, window)?)
+}
+
+impl VhostUser {
+    /// Connects to the program at this socket.
+    pub fn open(info: &Info, path: &str) -> Result<Self> {
+        let peer = Peer::connect(Path::new(path))?;
+        let (features, queues) = offered(peer.features, &peer.config, peer.queues);
+        let config = peer.config.clone();
+        let taken_up = info.is_live();
+        Ok(Self { path: path.into(), peer: Some(peer), features, queues, config, taken_up, live: None })
+    }
+
+    /// The program that comes after a lost one.
+    fn find_again(&self, info: &Info) -> Result<Peer> {
+        let peer =
+            Peer::connect(&self.path).map_err(|error| anyhow::Error::new(Gone(format!("{error:#}"))))?;
+        let (features, queues) = offered(peer.features, &peer.config, peer.queues);
+        if info.driver_features & self.features & !features != 0 || queues < self.queues {
+            bail!("the back end that is there now can do less than the last: restart the guest");
+        }
+        Ok(peer)
+    }
+
+    /// Leaves the program, and returns when it touches no queue any more: it takes the next front end when it has finished the requests of the
+    /// last, or it has ended. A program that does neither keeps the guest's reset waiting.
+    fn leave(&mut self) {
+        let mut said = false;
+        self.peer = None;
+        while self.peer.is_none() {
+            match Peer::connect(&self.path) {
+                Ok(peer) => self.peer = Some(peer),
+                Err(error) if is_late(&error) => {
+                    if !std::mem::replace(&mut said, true) {
+                        eprintln!("sluice-backend: the back end at {} does not let go", self.path.display());
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// A message was not answered in time.
+fn is_late(error: &anyhow::Error) -> bool {
+    let kind =
+        |error: &io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+    match error.downcast_ref::<vhost::Error>() {
+        Some(vhost::Error::VhostUserProtocol(
+            UserError::SocketRetry(error) | UserError::SocketError(error) | UserError::SocketBroken(error),
+        )) => kind(error),
+        _ => false,
+    }
+}
+
+/// What is wrong if a message came to nothing: the program refuses it, or is not there any more.
+fn failed(error: vhost::Error, what: &str) -> anyhow::Error {
+    match error {
+        vhost::Error::VhostUserProtocol(UserError::BackendInternalError | UserError::InvalidParam) => {
+            anyhow::anyhow!("the back end refuses {what}")
+        }
+        error => anyhow::Error::new(Gone(format!("the back end is lost: {error}"))),
+    }
+}
+
+/// Sets the queues up that the guest uses, from these places on, and lets the program begin.
+fn set_up(
+    peer: &mut Peer,
+    begin: &[Option<u16>],
+    function: &Function,
+    window: &Window,
+    info: &Info,
+) -> Result<Live> {
+    let features = accepted(info.driver_features, peer.features);
+    let front = &mut peer.front;
+    front.set_features(features).map_err(|error| failed(error, "the guest's features"))?;
+    front.set_mem_table(&regions(window)?).map_err(|error| failed(error, "the window"))?;
+    let errors = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).context("could not make an event")?;
+    let (mut queues, mut events) = (Vec::new(), Vec::new());
+    for (place, (setup, begin)) in info.queues.iter().zip(begin).enumerate() {
+        let Some(begin) = begin else { continue };
+        let wrong = |error| failed(error, "the guest's queue");
+        let size = setup.entries.try_into().context("the guest's queue is too long")?;
+        let rings = VringConfigData {
+            queue_max_size: QUEUE_SIZE,
+            queue_size: size,
+            flags: 0,
+            desc_table_addr: setup.descriptors,
+            used_ring_addr: setup.device,
+            avail_ring_addr: setup.driver,
+            log_addr: None,
+        };
+        front.set_vring_num(place, size).map_err(wrong)?;
+        front.set_vring_base(place, *begin).map_err(wrong)?;
+        front.set_vring_addr(place, &rings).map_err(wrong)?;
+        let (kicks, calls) = (function.kicks(place as u32)?, function.calls(place as u32)?);
+        front.set_vring_err(place, &errors).map_err(wrong)?;
+        front.set_vring_call(place, &calls).map_err(wrong)?;
+        front.set_vring_kick(place, &kicks).map_err(wrong)?;
+        front.set_vring_enable(place, true).map_err(wrong)?;
+        // What a former life answered may not have been told.
+        calls.write(1).context("could not notify the guest")?;
+        queues.push((place, *setup));
+        events.extend([kicks, calls]);
+    }
+    Ok(Live { errors, window: Window::clone(window), queues, _events: events })
+}
+
+impl Device for VhostUser {
+    fn offer(&self) -> Offer {
+        Offer::new(self.features, self.queues as u32, u32::from(QUEUE_SIZE), &self.config)
+    }
+
+    fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
+        let begin: Vec<Option<u16>> = info
+            .queues
+            .iter()
+            .take(self.queues)
+            .map(|setup| match setup.enabled {
+                0 => Ok(None),
+                _ => beginning(setup, self.taken_up, window).map(Some),
+            })
+            .collect::<Result<_>>()?;
+        if self.peer.is_none() {
+            self.peer = Some(self.find_again(info)?);
+        }
+        let Some(peer) = &mut self.peer else { bail!(Gone("the back end has ended".to_owned())) };
+        match set_up(peer, &begin, function, window, info) {
+            Ok(live) => {
+                let waited = vec![peer.front.as_raw_fd(), live.errors.as_raw_fd()];
+                self.live = Some(live);
+                Ok(waited)
+            }
+            Err(error) => {
+                self.taken_up = true;
+                self.leave();
+                Err(error)
+            }
+        }
+    }
+
+    fn work(&mut self, which: usize) -> Result<()> {
+        if which != 0 {
+            bail!("the back end finds a queue of the guest broken");
+        }
+        // The program sends nothing unasked, so what there is to read is its end.
+        self.peer = None;
+        let Some(live) = self.live.take() else { return Ok(()) };
+        for (_, setup) in &live.queues {
+            if !is_answered(setup, &live.window)? {
+                bail!(LOST);
+            }
+        }
+        self.taken_up = false;
+        eprintln!("sluice-backend: the back end at {} has ended; its guest waits", self.path.display());
+        bail!(Gone("the back end has ended".to_owned()))
+    }
+
+    fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
+        let Some(peer) = &mut self.peer else { return Ok(None) };
+        let config = match read_config(&mut peer.front) {
+            Ok(config) => config,
+            // Its end is an event of its own.
+            Err(_) if self.live.is_some() => return Ok(None),
+            Err(error) => return Err(error.context("the back end is lost")),
+        };
+        let old = std::mem::replace(&mut self.config, config);
+        Ok((old != self.config).then(|| self.config.clone()))
+    }
+
+    fn stop(&mut self) {
+        let Some(live) = self.live.take() else { return };
+        self.taken_up = false;
+        if let Some(peer) = &self.peer {
+            for (place, _) in live.queues {
+                let _ = peer.front.get_vring_base(place);
+            }
+        }
+        self.leave();
+    }
+}
+
+/// The window as the program's memory. Addresses of this process mean nothing to it, so those of the guest stand for them: queues need no
+/// translation then.
+fn regions(window: &Window) -> Result<Vec<VhostUserMemoryRegionInfo>> {
+    let region = |region| {
+        let mut info =
+            VhostUserMemoryRegionInfo::from_guest_region(region).context("the window is no file")?;
+        info.userspace_addr = info.guest_phys_addr;
+        Ok(info)
+    };
+    window.iter().map(region).collect()
+}
+
+#[cfg(test)]
+mod tests;

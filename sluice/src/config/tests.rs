@@ -482,7 +482,8 @@ fn a_disk_can_be_behind_a_socket() {
         let message = format!("'{socket}' is no path of a vhost-user back end's socket");
         servers_refused("/dev/nvme0n1", &format!("vhost-user:{socket}"), &message);
     }
-    servers_refused("br0", "vhost-user:/run/net.sock", "only disks can be served by a vhost-user back end");
+    let net = "source = \"vhost-user:/run/net.sock\"";
+    servers_refused("source = \"br0\"", net, "only disks can be served by a vhost-user back end");
 }
 
 #[test]

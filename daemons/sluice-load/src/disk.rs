@@ -62,7 +62,7 @@ pub fn load(disk: &Disk, amounts: &Amounts) -> Result<()> {
 
     let large: Vec<usize> = (0..amounts.bytes / LARGE).collect();
     pattern::fill(memory.bytes(), 0, 1);
-    // Whoever serves the disk has seen this memory once, as in all that lasts.
+    // Whoever serves the disk has seen this memory once, and filled it once, as in all that lasts.
     disk.transfer(Way::Write, &mut memory, LARGE, &large, amounts.large_depth)?;
     measured(
         Part::WriteLarge,
@@ -70,6 +70,7 @@ pub fn load(disk: &Disk, amounts: &Amounts) -> Result<()> {
         || large.len(),
         || disk.transfer(Way::Write, &mut memory, LARGE, &large, amounts.large_depth),
     )?;
+    disk.transfer(Way::Read, &mut memory, LARGE, &large, amounts.large_depth)?;
     memory.bytes().fill(0);
     measured(
         Part::ReadLarge,

@@ -10,7 +10,8 @@
  * A page is issued when it is mapped for DMA, and stays issued: the next mapping
  * takes a look into a table and no hypercall. As long as it is issued the module
  * holds a reference to it, so that it cannot be freed and become something else.
- * What has not been mapped for longest is revoked when more than `pages` pages are
+ * (A page inside a block that was allocated as a whole has none of its own: the kernel
+ * tells when that is freed.) What has not been mapped for longest is revoked when more than `pages` pages are
  * issued, or memory is short: many pages by one call, which let go of only then.
  *
  * Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for
@@ -27,11 +28,13 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pci.h>
+#include <linux/percpu.h>
 #include <linux/scatterlist.h>
 #include <linux/shrinker.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/sysfs.h>
+#include <linux/tracepoint.h>
 #include <linux/version.h>
 #include <linux/vmalloc.h>
 #include <net/sock.h>
@@ -63,7 +66,7 @@ MODULE_PARM_DESC(reuse, "Leave pages issued when they are unmapped (default: yes
 
 /* How long pages stay issued that nothing is mapped in. */
 enum keep {
-	KEEP_NOT, /* they have no references, and are somebody else's as soon as they are unmapped */
+	KEEP_ALLOCATED, /* until they are freed: they have no references of their own */
 	KEEP_HELD, /* while a reference to them is held */
 	KEEP_POOLED, /* while they are in the pool of fragments */
 };
@@ -102,6 +105,7 @@ struct space {
 	u32 free; /* first free grant; capacity: none */
 	u32 hand;
 	unsigned long issued; /* pages */
+	unsigned long unreferenced; /* those of KEEP_ALLOCATED */
 
 	struct step *steps; /* what the next call does */
 	u32 step_count;
@@ -117,6 +121,9 @@ struct space {
 	u64 revokes;
 	u64 failures;
 };
+
+/* Pages are let go of that had references of ours: no other grants are in what is freed. */
+static DEFINE_PER_CPU(bool, releasing);
 
 static LIST_HEAD(spaces);
 static DEFINE_SPINLOCK(spaces_lock);
@@ -178,8 +185,11 @@ static void do_steps(struct space *space)
 	}
 	space->step_count = 0;
 	WARN_ONCE(space->broken, "a page cannot be revoked\n");
+	/* Interrupts are off, so that nothing else is freed here meanwhile. */
+	__this_cpu_write(releasing, true);
 	for (i = 0; i < space->released_count && !space->broken; i++)
 		put_page(space->released[i]);
+	__this_cpu_write(releasing, false);
 	space->released_count = 0;
 }
 
@@ -221,6 +231,8 @@ static void revoke(struct space *space, struct grant *grant)
 		step[i] = (struct step){ (grant->first + i) | SLUICE_GRANT_LIST_REVOKE, 0 };
 		space->owner[grant->first + i] = 0;
 	}
+	if (grant->keep == KEEP_ALLOCATED)
+		space->unreferenced--;
 	if (grant->keep == KEEP_HELD)
 		space->released[space->released_count++] = grant->head;
 	space->revokes += grant->count;
@@ -299,6 +311,8 @@ static struct grant *new_grant(struct space *space, unsigned long frame, bool wr
 	for (i = 0; i < grant.count; i++)
 		space->owner[grant.first + i] = place - space->grants + 1;
 	space->issued += grant.count;
+	if (grant.keep == KEEP_ALLOCATED)
+		space->unreferenced++;
 	issue(space, place);
 	return place;
 }
@@ -350,7 +364,7 @@ static void leave(struct space *space, phys_addr_t at, size_t len)
 		if (WARN_ON_ONCE(!grant || !grant->active))
 			return;
 		frame = grant->first + grant->count;
-		if (!--grant->active && (grant->keep == KEEP_NOT || !reuse))
+		if (!--grant->active && !reuse)
 			revoke(space, grant);
 	}
 }
@@ -611,7 +625,7 @@ static void take_device(struct pci_dev *pdev)
 	__module_get(THIS_MODULE);
 	set_dma_ops(&pdev->dev, &space->operations);
 	spin_lock(&spaces_lock);
-	list_add(&space->entry, &spaces);
+	list_add_rcu(&space->entry, &spaces);
 	spin_unlock(&spaces_lock);
 	pci_info(pdev, "reaches only pages that are issued to it, up to %lu at rest\n", space->limit);
 }
@@ -627,10 +641,11 @@ static void lose_device(struct pci_dev *pdev)
 		if (each->pdev == pdev)
 			space = each;
 	if (space)
-		list_del(&space->entry);
+		list_del_rcu(&space->entry);
 	spin_unlock(&spaces_lock);
 	if (!space)
 		return;
+	synchronize_rcu();
 	sysfs_remove_group(&pdev->dev.kobj, &counter_group);
 	set_dma_ops(&pdev->dev, NULL);
 	spin_lock_irq(&space->lock);
@@ -851,6 +866,55 @@ static struct klp_object objects[] = {
 
 static struct klp_patch patch = { .mod = THIS_MODULE, .objs = objects };
 
+/*
+ * A block of pages is about to be free (tracepoint mm_page_free). Those that have references
+ * of ours are not free before they are revoked; others are revoked here.
+ */
+static void page_freed(void *unused, struct page *page, unsigned int order)
+{
+	unsigned long first = page_to_pfn(page), frame;
+	struct space *space;
+	unsigned long flags;
+
+	if (this_cpu_read(releasing))
+		return;
+	rcu_read_lock();
+	list_for_each_entry_rcu(space, &spaces, entry) {
+		if (!READ_ONCE(space->unreferenced))
+			continue;
+		spin_lock_irqsave(&space->lock, flags);
+		for (frame = first; frame < first + (1UL << order) && frame < space->frames; frame++) {
+			struct grant *grant = grant_of(space, frame);
+
+			if (grant && grant->keep == KEEP_ALLOCATED && !WARN_ON_ONCE(grant->active))
+				revoke(space, grant);
+		}
+		settle(space);
+		spin_unlock_irqrestore(&space->lock, flags);
+	}
+	rcu_read_unlock();
+}
+
+static void find_page_free(struct tracepoint *tracepoint, void *found)
+{
+	if (!strcmp(tracepoint->name, "mm_page_free"))
+		*(struct tracepoint **)found = tracepoint;
+}
+
+static struct tracepoint *page_free;
+
+static int watch_frees(void)
+{
+	for_each_kernel_tracepoint(find_page_free, &page_free);
+	return page_free ? tracepoint_probe_register(page_free, page_freed, NULL) : -ENOENT;
+}
+
+static void watch_frees_no_more(void)
+{
+	tracepoint_probe_unregister(page_free, page_freed, NULL);
+	tracepoint_synchronize_unregister();
+}
+
 static int device_event(struct notifier_block *block, unsigned long event, void *device)
 {
 	struct pci_dev *pdev = to_pci_dev(device);
@@ -952,14 +1016,15 @@ static int __init dma_init(void)
 	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
 		return -ENODEV;
 
-	error = shrinker_begin();
+	error = watch_frees();
 	if (error)
 		return error;
+	error = shrinker_begin();
+	if (error)
+		goto no_shrinker;
 	error = bus_register_notifier(&pci_bus_type, &device_events);
-	if (error) {
-		shrinker_end();
-		return error;
-	}
+	if (error)
+		goto no_notifier;
 	for_each_pci_dev(pdev) {
 		take_device(pdev);
 		if (is_taken(&pdev->dev))
@@ -968,6 +1033,12 @@ static int __init dma_init(void)
 	if (pooled && reuse && !list_empty(&spaces) && klp_enable_patch(&patch))
 		pr_warn("network buffers come from new pages all the time\n");
 	return 0;
+
+no_notifier:
+	shrinker_end();
+no_shrinker:
+	watch_frees_no_more();
+	return error;
 }
 
 /* No device is ours any more: each holds the module. */
@@ -975,6 +1046,7 @@ static void __exit dma_exit(void)
 {
 	bus_unregister_notifier(&pci_bus_type, &device_events);
 	shrinker_end();
+	watch_frees_no_more();
 }
 
 module_init(dma_init);

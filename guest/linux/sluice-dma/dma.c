@@ -11,8 +11,9 @@
  * takes a look into a table and no hypercall. As long as it is issued the module
  * holds a reference to it, so that it cannot be freed and become something else.
  * (A page inside a block that was allocated as a whole has none of its own: the kernel
- * tells when that is freed.) What has not been mapped for longest is revoked when more than `pages` pages are
- * issued, or memory is short: many pages by one call, which let go of only then.
+ * tells when the block is freed.) What has not been mapped for longest is revoked when
+ * more than `pages` pages are issued, or memory is short: many pages by one call, which
+ * are let go of only then.
  *
  * Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for
  * Safe and Efficient I/O Virtualization", 3.2 and 3.3.
@@ -49,8 +50,9 @@
 #define POOLS 16
 #define POOL_MOST 256
 #define POOL_LOOK 8
-/* Pages that are revoked together, at least, when there are too many. */
+/* Pages that are revoked together, if there are so many, and how many grants are looked at for them by one mapping. */
 #define REVOKE_BATCH 64
+#define REVOKE_LOOK 1024
 
 static unsigned long pages;
 module_param(pages, ulong, 0444);
@@ -244,13 +246,13 @@ static void revoke(struct space *space, struct grant *grant)
 
 /*
  * Revokes what has not been mapped for longest, until no more than `wanted` pages are
- * issued, or one call can do no more.
+ * issued, or enough was looked at, or one call can do no more.
  */
 static void revoke_oldest(struct space *space, unsigned long wanted)
 {
 	u32 looked;
 
-	for (looked = 0; looked < 2 * space->capacity && space->issued > wanted; looked++) {
+	for (looked = 0; looked < REVOKE_LOOK && space->issued > wanted; looked++) {
 		struct grant *grant = space->grants + space->hand;
 
 		if (grant->count && !grant->active && !grant->recent) {
@@ -587,7 +589,7 @@ static struct space *space_new(struct pci_dev *pdev, u64 number, unsigned long f
 	space->pdev = pdev;
 	space->number = number;
 	space->frames = frames;
-	space->limit = pages ?: max(totalram_pages() / 4, 1024ul);
+	space->limit = min(pages ?: max(totalram_pages() / 4, 1024ul), frames);
 	/* What is mapped is issued, however much that is. */
 	space->capacity = 2 * space->limit + 4096;
 	space->owner = kvcalloc(frames, sizeof(*space->owner), GFP_KERNEL);
@@ -628,34 +630,6 @@ static void take_device(struct pci_dev *pdev)
 	list_add_rcu(&space->entry, &spaces);
 	spin_unlock(&spaces_lock);
 	pci_info(pdev, "reaches only pages that are issued to it, up to %lu at rest\n", space->limit);
-}
-
-/* A device is gone, with all that was issued to it. */
-static void lose_device(struct pci_dev *pdev)
-{
-	struct space *space = NULL, *each;
-	u32 i;
-
-	spin_lock(&spaces_lock);
-	list_for_each_entry(each, &spaces, entry)
-		if (each->pdev == pdev)
-			space = each;
-	if (space)
-		list_del_rcu(&space->entry);
-	spin_unlock(&spaces_lock);
-	if (!space)
-		return;
-	synchronize_rcu();
-	sysfs_remove_group(&pdev->dev.kobj, &counter_group);
-	set_dma_ops(&pdev->dev, NULL);
-	spin_lock_irq(&space->lock);
-	for (i = 0; i < space->capacity; i++)
-		if (space->grants[i].count)
-			revoke(space, space->grants + i);
-	do_steps(space);
-	spin_unlock_irq(&space->lock);
-	space_free(space);
-	module_put(THIS_MODULE);
 }
 
 static bool is_taken(struct device *dev)
@@ -865,6 +839,35 @@ static struct klp_object objects[] = {
 };
 
 static struct klp_patch patch = { .mod = THIS_MODULE, .objs = objects };
+
+/* A device is gone, with all that was issued to it. */
+static void lose_device(struct pci_dev *pdev)
+{
+	struct space *space = NULL, *each;
+	u32 i;
+
+	spin_lock(&spaces_lock);
+	list_for_each_entry(each, &spaces, entry)
+		if (each->pdev == pdev)
+			space = each;
+	if (space)
+		list_del_rcu(&space->entry);
+	spin_unlock(&spaces_lock);
+	if (!space)
+		return;
+	synchronize_rcu();
+	pool_abandon(space);
+	sysfs_remove_group(&pdev->dev.kobj, &counter_group);
+	set_dma_ops(&pdev->dev, NULL);
+	spin_lock_irq(&space->lock);
+	for (i = 0; i < space->capacity; i++)
+		if (space->grants[i].count)
+			revoke(space, space->grants + i);
+	do_steps(space);
+	spin_unlock_irq(&space->lock);
+	space_free(space);
+	module_put(THIS_MODULE);
+}
 
 /*
  * A block of pages is about to be free (tracepoint mm_page_free). Those that have references

@@ -321,8 +321,9 @@ impl Session {
             }
             observer.tick(&mut steer);
             let interrupts = interrupt::count();
+            let waited = self.wish.map(|wish| wish.elapsed());
             // Where nothing runs yet, nobody has to be asked.
-            if interrupts > 1 || interrupts == 1 && !self.said_hello {
+            if interrupts > 0 && !self.said_hello || interrupt::is_enough(waited) {
                 let _ = child.kill();
                 child.wait()?;
                 return Ok(Ended::Interrupted);

@@ -188,11 +188,18 @@ impl Decoder {
         self.buffer.extend_from_slice(&piece[..piece.len().min(room)]);
         let Some(end) = end else { return (piece.len(), None) };
         self.buffer.push(DELIMITER);
-        let message = if self.overflow { None } else { postcard::from_bytes_cobs(&mut self.buffer).ok() };
+        let message = if self.overflow { None } else { decode(&mut self.buffer) };
         self.buffer.clear();
         self.overflow = false;
         (end + 1, message)
     }
+}
+
+/// The message of a whole frame, which has nothing else in it: of noise, most short frames begin with some message.
+fn decode<T: DeserializeOwned>(frame: &mut [u8]) -> Option<T> {
+    let len = cobs::decode_in_place(frame).ok()?;
+    let (message, rest) = postcard::take_from_bytes(frame.get(..len)?).ok()?;
+    rest.is_empty().then_some(message)
 }
 
 #[cfg(test)]
@@ -224,6 +231,24 @@ mod tests {
         let got: Vec<Event> =
             encode(&event).unwrap().into_iter().filter_map(|byte| decoder.push(byte)).collect();
         assert_eq!(got, [event]);
+    }
+
+    #[test]
+    fn a_message_with_something_behind_it_is_none() {
+        let request = Request { seq: 7, command: Command::Shutdown };
+        let mut bytes = postcard::to_allocvec(&request).unwrap();
+        let frame = |bytes: &[u8]| {
+            let mut frame = vec![0; cobs::max_encoding_length(bytes.len())];
+            let len = cobs::encode(bytes, &mut frame);
+            frame.truncate(len);
+            frame.push(DELIMITER);
+            frame
+        };
+        assert_eq!(frame(&bytes), encode(&request).unwrap());
+        let mut decoder = Decoder::default();
+        assert_eq!(decoder.take(&frame(&bytes)).1, Some(request));
+        bytes.push(9);
+        assert_eq!(decoder.take::<Request>(&frame(&bytes)).1, None);
     }
 
     #[test]

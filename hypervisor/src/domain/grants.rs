@@ -316,11 +316,15 @@ impl Spaces {
     /// The space of a number.
     fn get(&mut self, number: u8) -> Result<&mut Shared, Error> {
         if let Some(slot) = device_of(number) {
-            let device = self.devices.iter_mut().find(|(of, _)| *of == slot);
-            return device.map(|(_, shared)| shared).ok_or(Error::Absent);
+            return self.device(slot).ok_or(Error::Absent);
         }
         let own = self.own.get_mut(usize::from(number)).ok_or(Error::BadArgument)?;
         own.as_mut().map(|own| &mut own.shared).ok_or(Error::Absent)
+    }
+
+    /// That of the virtual device in a slot.
+    fn device(&mut self, slot: u8) -> Option<&mut Shared> {
+        self.devices.iter_mut().find(|(of, _)| *of == slot).map(|(_, shared)| shared)
     }
 
     /// All of them.
@@ -402,7 +406,7 @@ impl Domain {
     /// Shows what is granted to a device, now and from now on, to the domain that serves the device, in a window that shows the sink.
     pub fn show_to_server(&self, slot: u8, server: &Arc<Domain>, at: u64) {
         let mut spaces = self.grants.lock();
-        let Some((_, shared)) = spaces.devices.iter_mut().find(|(of, _)| *of == slot) else { return };
+        let Some(shared) = spaces.device(slot) else { return };
         if shared.accepted.is_some() {
             return;
         }
@@ -423,17 +427,15 @@ impl Domain {
     /// Whoever serves a device does not see any more what is granted to it: when this returns, the window shows the sink.
     pub fn hide_from_server(&self, slot: u8) {
         let mut spaces = self.grants.lock();
-        let device = spaces.devices.iter_mut().find(|(of, _)| *of == slot);
-        if let Some(peer) = device.and_then(|(_, shared)| shared.hide(self.id)) {
+        if let Some(peer) = spaces.device(slot).and_then(|shared| shared.hide(self.id)) {
             spaces.unshare(self.id, &peer);
         }
     }
 
     /// Bytes that are granted to a device.
     pub fn granted_to_device(&self, slot: u8) -> u64 {
-        let spaces = self.grants.lock();
-        let device = spaces.devices.iter().find(|(of, _)| *of == slot);
-        device.map_or(0, |(_, shared)| u64::from(shared.space.live()) * PAGE_SIZE)
+        let mut spaces = self.grants.lock();
+        spaces.device(slot).map_or(0, |shared| u64::from(shared.space.live()) * PAGE_SIZE)
     }
 
     /// Takes addresses for a window.

@@ -1,7 +1,7 @@
 //! Rows of guests that lend their memory page by page, and what that costs them and others beside a guest that lends all of it.
 
 use super::rows::{NAMES, WHOSE, moved, parts, sums};
-use super::{ALL, BEYOND, BY_PAGE, Lends, Load, Measured};
+use super::{ALL, BY_PAGE, Lends, Load, Measured};
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::{Aim, Record};
 use anyhow::{Context, Result};
@@ -30,14 +30,10 @@ pub fn shares(record: &mut Record, lends: Lends, load: Load, measured: &Measured
         }
         let of_guests = part.codes.iter().filter(|((vmcb, _), _)| !measured.servers.contains(vmcb));
         let calls: u64 = of_guests.filter(|((_, code), _)| *code == VMMCALL).map(|(_, count)| count).sum();
-        let operations = if load.has_disk() {
-            "requests of the program"
-        } else {
-            "segments of 1,448 bytes and acknowledgements"
-        };
         let note = format!(
-            "{calls} hypercalls of guests / {} {operations}; each is one flush of the driver domain's processors and IOMMU at most",
-            moved.operations
+            "{calls} hypercalls of guests / {} {}; each is one flush of the driver domain's processors and IOMMU at most",
+            moved.operations,
+            load.operations()
         );
         let aim = (lends.name == "new").then_some(Aim::AtMost(0.01));
         record.aimed(
@@ -57,7 +53,7 @@ pub fn figures(record: &mut Record) -> Result<()> {
     for name in NAMES {
         let total = |record: &Record, lends| record.value(&id(name, lends, "total.instructions_per_kb"));
         let mut of_each = None;
-        for lends in BY_PAGE.into_iter().chain([BEYOND]) {
+        for lends in BY_PAGE {
             let Some((own, all)) = total(record, lends).zip(total(record, ALL)) else { continue };
             let note = "total beyond that of a guest that lends all its memory";
             record.row(id(name, lends, "grant.instructions_per_kb"), own - all, "instructions/KB", note);
@@ -74,7 +70,7 @@ pub fn figures(record: &mut Record) -> Result<()> {
             }
         }
         let mut bars = Vec::new();
-        for lends in [ALL].into_iter().chain(BY_PAGE).chain([BEYOND]) {
+        for lends in [ALL].into_iter().chain(BY_PAGE) {
             let row = |whose: &&str| {
                 let value = record.value(&id(name, lends, &format!("{whose}.instructions_per_kb")))?;
                 Some((format!("{} {whose}", lends.name), value))

@@ -75,14 +75,10 @@ pub fn shares(record: &mut Record, who: &str, load: Load, measured: &Measured) -
         };
         // One request of 1 MiB is as long as many packets.
         let aim = (ours && matches!(*name, "rx" | "tx" | "read" | "write")).then_some(Aim::Under(0.1));
-        let operations = if load.has_disk() {
-            "requests of the program"
-        } else {
-            "segments of 1,448 bytes and acknowledgements"
-        };
         let note = format!(
-            "{exits} exits of the guest, all causes / {} {operations}; {}",
+            "{exits} exits of the guest, all causes / {} {}; {}",
             moved.operations,
+            load.operations(),
             codes(part, measured)
         );
         record.aimed(id, exits as f64 / moved.operations as f64, "exits/operation", aim, note);

@@ -1,8 +1,9 @@
 //! What kinds of devices have in common.
 
 use anyhow::Result;
-use sluice_backend::function::{Function, Info, Offer, Window};
+use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
 use std::os::fd::RawFd;
+use vhost::VringConfigData;
 
 /// What serves the device is not there any more, but may come again: nothing is wrong with the guest.
 #[derive(Debug)]
@@ -38,4 +39,17 @@ pub trait Device {
 
     /// Touches no queue any more.
     fn stop(&mut self);
+}
+
+/// Where the guest has the rings of a queue of `size` entries, `most` at most, for vhost.
+pub fn rings(setup: &QueueSetup, size: u16, most: u16) -> VringConfigData {
+    VringConfigData {
+        queue_max_size: most,
+        queue_size: size,
+        flags: 0,
+        desc_table_addr: setup.descriptors,
+        used_ring_addr: setup.device,
+        avail_ring_addr: setup.driver,
+        log_addr: None,
+    }
 }

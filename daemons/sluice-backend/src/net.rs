@@ -1,6 +1,6 @@
 //! A virtio network card (Virtio 1.2, 5.1): the kernel's vhost-net between the guest's queues and a tap.
 
-use crate::device::Device;
+use crate::device::{Device, rings};
 use crate::tap::Tap;
 use anyhow::{Context, Result, bail};
 use sluice_backend::function::{Function, Info, Offer, Window};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vhost::net::VhostNet;
 use vhost::vhost_kern::net::Net as Vhost;
-use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
@@ -119,15 +119,7 @@ impl Device for Net {
             }
             let size = setup.entries.try_into().context(wrong)?;
             vhost.set_vring_num(place, size).context(wrong)?;
-            let rings = VringConfigData {
-                queue_max_size: QUEUE_SIZE,
-                queue_size: size,
-                flags: 0,
-                desc_table_addr: setup.descriptors,
-                used_ring_addr: setup.device,
-                avail_ring_addr: setup.driver,
-                log_addr: None,
-            };
+            let rings = rings(setup, size, QUEUE_SIZE);
             vhost.set_vring_addr(place, &rings).context(wrong)?;
             // Buffers after the used index have not been answered.
             let index = setup.device.checked_add(2).context(wrong)?;

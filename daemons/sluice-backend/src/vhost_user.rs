@@ -10,7 +10,7 @@
 //!
 //! Source: vhost-user protocol (QEMU, docs/interop/vhost-user.rst).
 
-use crate::device::{Device, Gone};
+use crate::device::{Device, Gone, rings};
 use anyhow::{Context, Result, bail};
 use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
 use sluice_hypercall::backend::MAX_QUEUES;
@@ -24,7 +24,7 @@ use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
 };
 use vhost::vhost_user::{Error as UserError, Frontend, VhostUserFrontend};
-use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_MQ};
 use virtio_bindings::virtio_config::{VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_RING_PACKED};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -265,15 +265,7 @@ fn set_up(
         let Some(begin) = begin else { continue };
         let wrong = |error| failed(error, "the guest's queue");
         let size = setup.entries.try_into().context("the guest's queue is too long")?;
-        let rings = VringConfigData {
-            queue_max_size: QUEUE_SIZE,
-            queue_size: size,
-            flags: 0,
-            desc_table_addr: setup.descriptors,
-            used_ring_addr: setup.device,
-            avail_ring_addr: setup.driver,
-            log_addr: None,
-        };
+        let rings = rings(setup, size, QUEUE_SIZE);
         front.set_vring_num(place, size).map_err(wrong)?;
         front.set_vring_base(place, *begin).map_err(wrong)?;
         front.set_vring_addr(place, &rings).map_err(wrong)?;

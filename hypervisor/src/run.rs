@@ -4,7 +4,7 @@
 //! ([`Domain::resume`](crate::domain::Domain::resume)) is done within its slices. For a virtual processor that does not run it is
 //! a turn of its own, of one call: the others of the home have at least a slice each for one such call.
 
-use crate::cpu::{self, Cpu, timer};
+use crate::cpu::{self, Cpu, Role, timer};
 use crate::domain::vcpu::BlockReason;
 use crate::exit::{self, Slice};
 use crate::sched::{self, Home, Slot, Turn};
@@ -54,6 +54,9 @@ pub fn run_cpu(cpu: &'static Cpu) -> ! {
         translations: Default::default(),
     };
     loop {
+        if cpu.role() == Role::Engine {
+            devices::vif::run(cpu);
+        }
         processor.service();
         let now = tsc::now();
         // The home is unlocked again before anybody runs.

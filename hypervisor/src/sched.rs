@@ -78,14 +78,18 @@ pub fn dismiss(domain: &Arc<Domain>) {
     }
 }
 
-/// The home of virtual processor `id` of a domain that asks for `wanted`, which counts the processors that run guests.
-/// Where that says nothing: the home with the fewest virtual processors for the first, the next ones for the others.
+/// The home of virtual processor `id` of a domain that asks for `wanted`, which counts the processors as [`cpu::counted`] does.
+/// Where that says nothing, or names one that runs no guests: the home with the fewest virtual processors for the first, the next ones for the others.
 pub fn home(wanted: Option<u8>, id: u32) -> u32 {
     let guests: Vec<u32> = cpu::in_role(Role::Guests).map(|cpu| cpu.index).collect();
     let load = |at: &usize| HOMES[guests[*at] as usize].lock().len();
     let least = || (0..guests.len()).min_by_key(load).unwrap_or(0);
-    let wanted = wanted.map(usize::from).filter(|nth| *nth < guests.len());
-    let nth = wanted.unwrap_or_else(|| (least() + id as usize) % guests.len().max(1));
+    let wanted =
+        wanted.and_then(|nth| cpu::counted().nth(nth.into())).filter(|cpu| cpu.role() == Role::Guests);
+    if let Some(cpu) = wanted {
+        return cpu.index;
+    }
+    let nth = (least() + id as usize) % guests.len().max(1);
     guests.get(nth).copied().unwrap_or(cpu::BOOT)
 }
 

@@ -1,7 +1,7 @@
 //! The bundle: one newc cpio archive with the binary configuration and every kernel and initrd it names,
 //! each stored once.
 
-use crate::config::{Domain, Image, Setup, virtio};
+use crate::config::{Domain, Image, Setup, vif, virtio};
 use crate::cpio::Archive;
 use crate::disks::{self, BootFiles, Disk};
 use crate::kernels::{self, Kernel};
@@ -75,6 +75,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
             actions: domain.actions,
             devices: domain.shares.iter().map(|share| self::share(setup, share)).collect::<Result<_>>()?,
             virtio: virtio::compile(setup, domain),
+            vifs: vif::compile(setup, domain),
             kind: *domain.kind.get_ref(),
             grants: domain.grants.as_ref().map_or(abi::Grants::None, |grants| *grants.get_ref()),
             peers: domain.peers.iter().map(|peer| peer.get_ref().clone()).collect(),
@@ -91,6 +92,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
         domains,
         neighbours: virtio::neighbours(setup).into_iter().map(str::to_owned).collect(),
         devices,
+        networks: vif::compile_networks(setup),
         at_end: setup.machine.at_end.unwrap_or(at_end),
     };
 

@@ -70,6 +70,12 @@ impl Info {
             mac: device.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
             by: Some(device.by.get_ref().clone()),
         };
+        let vif = |vif: &config::vif::Vif| ShareInfo {
+            device: vif.name.get_ref().to_string(),
+            mode: config::vif::MODE.to_owned(),
+            mac: Some(format_mac(*vif.mac.get_ref())),
+            by: Some(format!("network {}", vif.network.get_ref())),
+        };
         let domain = |domain: &config::Domain| DomainInfo {
             name: domain.name.get_ref().to_string(),
             kernel: match domain.kernel.get_ref() {
@@ -94,6 +100,7 @@ impl Info {
                 .iter()
                 .map(share)
                 .chain(domain.virtio.iter().map(virtual_device))
+                .chain(domain.vifs.iter().map(vif))
                 .collect(),
         };
         Self {

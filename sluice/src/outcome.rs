@@ -5,7 +5,9 @@
 use crate::config::{Setup, format_mac, human_size};
 use crate::printable::GuestText;
 use serde_json::{Map, Value, json};
-use sluice_abi::report::{Count, DeviceReport, DomainReport, DomainState, LinkReport, Report, ShareReport};
+use sluice_abi::report::{
+    Count, DeviceReport, DomainReport, DomainState, LinkReport, NetworkReport, Report, ShareReport,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -230,6 +232,7 @@ impl Outcome {
             "domains": domains,
             "devices": devices,
             "links": links_json(&report.links),
+            "networks": networks_json(&report.networks),
             "iommu": crate::iommu::json(&report.iommu),
         })
     }
@@ -270,9 +273,16 @@ pub fn links_json(links: &[LinkReport]) -> Value {
             "lent": link.lent,
             "kicks": link.kicks,
             "used": link.used,
+            "vif": counts(&link.vif),
         })
     };
     Value::Object(links.iter().map(|link| (link.name.clone(), one(link))).collect())
+}
+
+/// The networks that engines serve, by name.
+pub fn networks_json(networks: &[NetworkReport]) -> Value {
+    let one = |network: &NetworkReport| json!({ "core": network.core, "counts": counts(&network.counts) });
+    Value::Object(networks.iter().map(|network| (network.name.clone(), one(network))).collect())
 }
 
 fn counts(list: &[Count]) -> Value {
@@ -306,6 +316,13 @@ fn guest_json(guest: &Guest, counted: Option<&DomainReport>, domain: &crate::con
                 "device": &**device.name.get_ref(),
                 "mode": crate::config::virtio::MODE,
                 "mac": device.mac.as_ref().map(|mac| format_mac(*mac.get_ref())),
+            })
+        }))
+        .chain(domain.vifs.iter().map(|vif| {
+            json!({
+                "device": &**vif.name.get_ref(),
+                "mode": crate::config::vif::MODE,
+                "mac": format_mac(*vif.mac.get_ref()),
             })
         }))
         .collect();

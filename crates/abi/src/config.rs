@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -22,6 +22,8 @@ pub struct Config {
     pub neighbours: Vec<String>,
     /// The physical devices that guests share.
     pub devices: Vec<Device>,
+    /// Networks of virtual interfaces.
+    pub networks: Vec<Network>,
     /// What the machine does when all guests have ended.
     pub at_end: AtEnd,
 }
@@ -66,6 +68,8 @@ pub struct Domain {
     pub devices: Vec<Share>,
     /// Virtual devices that other domains serve for it.
     pub virtio: Vec<Virtio>,
+    /// Its virtual interfaces, which engines serve.
+    pub vifs: Vec<Vif>,
     /// What of its memory those domains, and their devices, reach.
     pub grants: Grants,
     /// Names of the domains with which it may share single pages; they must name it, too. Calls name them by their place here.
@@ -126,6 +130,58 @@ impl Virtio {
     /// Whether its texts are what they may be.
     pub fn is_sound(&self) -> bool {
         is_name(&self.name) && self.source.len() <= MAX_SOURCE
+    }
+}
+
+/// A network of virtual interfaces (VIFs), which an engine serves on a processor that runs no guest (Raj and Schwan, "High Performance and
+/// Scalable I/O Virtualization via Self-Virtualized Devices").
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Unique, 1-31 characters of `[a-z0-9-]`.
+    pub name: String,
+    /// The processor, which counts those that are not for service only.
+    pub core: u8,
+    /// The physical card behind it, an index into [`Config::devices`]; without one, the network is between guests only.
+    pub nic: Option<u16>,
+}
+
+/// A virtual interface of a guest, which it drives with its stock virtio driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vif {
+    /// Name, unique among the guest's virtual devices; 1-31 characters of `[a-z0-9-]`.
+    pub name: String,
+    /// An index into [`Config::networks`].
+    pub network: u16,
+    /// Its station address.
+    pub mac: [u8; 6],
+    /// How many times as much as one of share 1 it may send when several want to, 1-100.
+    pub share: u8,
+    /// Most bits per second that it sends.
+    pub limit: Option<u64>,
+    /// The VLAN that it is in, 1-4094.
+    pub vlan: Option<u16>,
+    /// Most bytes of a frame after its header: [`MTU`].
+    pub mtu: u16,
+}
+
+/// What [`Vif::mtu`] can be: what IPv4 asks for, and what a card without jumbo frames takes.
+pub const MTU: core::ops::RangeInclusive<u16> = 576..=1500;
+
+/// What [`Vif::share`] can be.
+pub const SHARES: core::ops::RangeInclusive<u8> = 1..=100;
+
+/// What [`Vif::vlan`] can be.
+pub const VLANS: core::ops::RangeInclusive<u16> = 1..=4094;
+
+impl Vif {
+    /// Whether its values are what they may be.
+    pub fn is_sound(&self) -> bool {
+        is_name(&self.name)
+            && self.mac[0] & 1 == 0
+            && SHARES.contains(&self.share)
+            && MTU.contains(&self.mtu)
+            && self.vlan.is_none_or(|vlan| VLANS.contains(&vlan))
+            && self.limit != Some(0)
     }
 }
 
@@ -452,12 +508,22 @@ pub enum Fault {
     /// One of its virtual devices is served by itself, or by a domain that there is not, or is called as another or what is no name, or
     /// says too much of its source.
     Virtio(usize),
+    /// The network at this place is called as another or what is no name, or its card is no device, or one that a guest has.
+    Network(usize),
+    /// One of its virtual interfaces is on no network, or is called as another virtual device or what is no name, or has a value that it cannot
+    /// have.
+    Vif(usize),
     /// It has, or serves, more devices than a PCI bus takes ([`MAX_FUNCTIONS`]).
     Functions(usize),
     /// More than [`MAX_DOMAINS`].
     TooManyDomains,
     /// This domain has more than [`MAX_PEERS`].
     Peers(usize),
+}
+
+/// Whether two networks have one card.
+fn same_nic(one: &Network, other: &Network) -> bool {
+    one.nic.is_some() && one.nic == other.nic
 }
 
 /// The most functions on a guest's PCI bus: its devices, and those that it serves.
@@ -478,6 +544,17 @@ impl Config {
         const GRAIN: u64 = 2 << 20;
         if self.domains.len() > MAX_DOMAINS {
             return Err(Fault::TooManyDomains);
+        }
+        for (index, network) in self.networks.iter().enumerate() {
+            let mut before = self.networks.iter().take(index);
+            let is_taken = before.any(|other| other.name == network.name || same_nic(other, network));
+            let shares = self.domains.iter().flat_map(|domain| &domain.devices);
+            let is_shared =
+                network.nic.is_some_and(|nic| shares.into_iter().any(|share| share.device == nic));
+            let exists = network.nic.is_none_or(|nic| usize::from(nic) < self.devices.len());
+            if !is_name(&network.name) || is_taken || is_shared || !exists {
+                return Err(Fault::Network(index));
+            }
         }
         for (index, domain) in self.domains.iter().enumerate() {
             let mut before = self.domains.iter().take(index);
@@ -509,8 +586,18 @@ impl Config {
                     return Err(Fault::Virtio(index));
                 }
             }
+            for (at, vif) in domain.vifs.iter().enumerate() {
+                let before = domain.vifs.iter().take(at).map(|other| &other.name);
+                let is_taken = before
+                    .chain(domain.virtio.iter().map(|device| &device.name))
+                    .any(|name| *name == vif.name);
+                if usize::from(vif.network) >= self.networks.len() || is_taken || !vif.is_sound() {
+                    return Err(Fault::Vif(index));
+                }
+            }
             let serves = self.served_by(index);
-            let own = domain.devices.len() + domain.virtio.len() + usize::from(domain.control);
+            let own =
+                domain.devices.len() + domain.virtio.len() + domain.vifs.len() + usize::from(domain.control);
             if own + serves > MAX_FUNCTIONS {
                 return Err(Fault::Functions(index));
             }
@@ -539,6 +626,7 @@ mod tests {
             actions: Actions::default(),
             devices: vec![share],
             virtio: Vec::new(),
+            vifs: Vec::new(),
             grants: Grants::None,
             peers: Vec::new(),
             control: false,
@@ -549,6 +637,7 @@ mod tests {
             domains: vec![domain],
             neighbours: Vec::new(),
             devices: vec![Device { name: "nic0".into(), select }],
+            networks: Vec::new(),
             at_end: AtEnd::Off,
         }
     }
@@ -603,6 +692,37 @@ mod tests {
         assert_eq!(called("other", 2), Err(Fault::Virtio(0)), "by nobody");
         assert_eq!(called("disk", 1), Err(Fault::Virtio(0)), "twice");
         assert_eq!(called("../disk", 1), Err(Fault::Virtio(0)), "no name");
+        let network = Network { name: "lan".into(), core: 1, nic: None };
+        let vif = Vif {
+            name: "net0".into(),
+            network: 0,
+            mac: [2, 0, 0, 0, 0, 1],
+            share: 1,
+            limit: None,
+            vlan: None,
+            mtu: 1500,
+        };
+        let on = |networks: Vec<Network>, vif: Vif| {
+            let mut config = Config { networks, ..config() };
+            config.domains[0].vifs = vec![vif];
+            config.check()
+        };
+        assert_eq!(on(vec![network.clone()], vif.clone()), Ok(()));
+        assert_eq!(on(Vec::new(), vif.clone()), Err(Fault::Vif(0)), "on no network");
+        assert_eq!(on(vec![network.clone(), network.clone()], vif.clone()), Err(Fault::Network(1)));
+        let card = |nic: u16| vec![Network { nic: Some(nic), ..network.clone() }];
+        assert_eq!(on(card(0), vif.clone()), Err(Fault::Network(0)), "a guest has the card");
+        assert_eq!(on(card(1), vif.clone()), Err(Fault::Network(0)), "no such card");
+        for vif in [
+            Vif { mac: [1, 0, 0, 0, 0, 1], ..vif.clone() },
+            Vif { share: 0, ..vif.clone() },
+            Vif { vlan: Some(4095), ..vif.clone() },
+            Vif { limit: Some(0), ..vif.clone() },
+            Vif { mtu: 9000, ..vif.clone() },
+            Vif { name: "Net".into(), ..vif.clone() },
+        ] {
+            assert_eq!(on(vec![network.clone()], vif), Err(Fault::Vif(0)));
+        }
         let domain = |number: usize| Domain { name: format!("d{number}"), ..config().domains[0].clone() };
         let of = |count: usize| Config { domains: (0..count).map(domain).collect(), ..config() };
         assert_eq!(of(MAX_DOMAINS).check(), Ok(()));

@@ -25,6 +25,8 @@ pub struct Report {
     pub devices: Vec<DeviceReport>,
     /// The virtual devices that domains serve for others, in configuration order.
     pub links: Vec<LinkReport>,
+    /// The networks that engines serve, in configuration order.
+    pub networks: Vec<NetworkReport>,
     /// What stands between devices and memory.
     pub iommu: IommuReport,
 }
@@ -263,6 +265,19 @@ pub struct LinkReport {
     pub kicks: u64,
     /// Times that the server told of used ones: a hypercall of its each.
     pub used: u64,
+    /// What an engine counted at it, if one serves it.
+    pub vif: Vec<Count>,
+}
+
+/// A network that an engine serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkReport {
+    /// Its name.
+    pub name: String,
+    /// Index of the engine's processor.
+    pub core: u16,
+    /// What the engine did, and what came of frames that are no VIF's.
+    pub counts: Vec<Count>,
 }
 
 /// One guest's use of one device.

@@ -139,6 +139,59 @@ impl GuestMemory {
         Ok(())
     }
 
+    /// Copies into the memory of another guest, or elsewhere in this one's.
+    ///
+    /// # Errors
+    /// A part of a range is not memory of its guest; nothing was copied.
+    pub fn copy(
+        &self,
+        memory: &impl PhysicalMemory,
+        from: Gpa,
+        (other, to): (&Self, Gpa),
+        len: u64,
+    ) -> Result<(), OutOfRange> {
+        if let (Some(from), Some(to)) = (self.within(from, len)?, other.within(to, len)?) {
+            memory.copy(from, to, len);
+            return Ok(());
+        }
+        let (mut sources, mut targets) = (self.translate(from, len)?, other.translate(to, len)?);
+        let (mut source, mut target) = (sources.next(), targets.next());
+        while let (Some((from, readable)), Some((to, writable))) = (source, target) {
+            let part = readable.min(writable);
+            memory.copy(from, to, part);
+            let rest =
+                |at: Hpa, left: u64| (left > part).then(|| (Hpa::new(at.as_u64() + part), left - part));
+            source = rest(from, readable).or_else(|| sources.next());
+            target = rest(to, writable).or_else(|| targets.next());
+        }
+        Ok(())
+    }
+
+    /// Reads an aligned quarter of a word in one access.
+    ///
+    /// # Errors
+    /// It is not memory of this guest, or not aligned.
+    pub fn read_u16(&self, memory: &impl PhysicalMemory, gpa: Gpa) -> Result<u16, OutOfRange> {
+        match self.locate(gpa) {
+            Some((hpa, left)) if left >= 2 && gpa.is_aligned(2) => Ok(memory.read_u16(hpa)),
+            _ => Err(OutOfRange),
+        }
+    }
+
+    /// Writes an aligned quarter of a word in one access.
+    ///
+    /// # Errors
+    /// It is not memory of this guest, or not aligned.
+    pub fn write_u16(&self, memory: &impl PhysicalMemory, gpa: Gpa, value: u16) -> Result<(), OutOfRange> {
+        match self.locate(gpa) {
+            Some((hpa, left)) if left >= 2 && gpa.is_aligned(2) => {
+                memory.write_u16(hpa, value);
+                Ok(())
+            }
+            _ => Err(OutOfRange),
+        }
+    }
+
     /// Reads an aligned word in one access.
     ///
     /// # Errors
@@ -200,6 +253,45 @@ mod tests {
             assert!(memory().translate(Gpa::new(gpa), len).is_err(), "{gpa:#x}+{len:#x}");
         }
         assert!(memory().translate(Gpa::new(0x2000), 0).is_ok());
+    }
+
+    /// 16 MiB, by physical address.
+    struct Ram(core::cell::RefCell<alloc::vec::Vec<u8>>);
+
+    impl PhysicalMemory for Ram {
+        fn read(&self, at: Hpa, buffer: &mut [u8]) {
+            let at = at.as_u64() as usize;
+            buffer.copy_from_slice(&self.0.borrow()[at..at + buffer.len()]);
+        }
+        fn write(&self, at: Hpa, bytes: &[u8]) {
+            let at = at.as_u64() as usize;
+            self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        fn fill(&self, _: Hpa, _: u64, _: u8) {}
+        fn read_u64(&self, _: Hpa) -> u64 {
+            0
+        }
+        fn write_u64(&self, _: Hpa, _: u64) {}
+    }
+
+    #[test]
+    fn a_copy_spans_extents_on_both_sides() {
+        let ram = Ram(core::cell::RefCell::new(alloc::vec![0; 16 << 20]));
+        let mut other = GuestMemory::new();
+        other.add(Gpa::new(0), Hpa::new(0x70_0000), 0x800).unwrap();
+        other.add(Gpa::new(0x800), Hpa::new(0x90_0000), 0x800).unwrap();
+        let bytes: alloc::vec::Vec<u8> = (0..0x700).map(|n| (n % 251) as u8).collect();
+        memory().write(&ram, Gpa::new(0xd00), &bytes).unwrap();
+        memory().copy(&ram, Gpa::new(0xd00), (&other, Gpa::new(0x400)), 0x700).unwrap();
+        let mut copied = alloc::vec![0; 0x700];
+        other.read(&ram, Gpa::new(0x400), &mut copied).unwrap();
+        assert_eq!(copied, bytes);
+        assert_eq!(memory().copy(&ram, Gpa::new(0x1d00), (&other, Gpa::new(0)), 0x700), Err(OutOfRange));
+        assert_eq!(memory().copy(&ram, Gpa::new(0xd00), (&other, Gpa::new(0xf00)), 0x700), Err(OutOfRange));
+        assert_eq!(memory().write_u16(&ram, Gpa::new(1), 0), Err(OutOfRange), "not aligned");
+        memory().write_u16(&ram, Gpa::new(0x1ffe), 0x1234).unwrap();
+        assert_eq!(memory().read_u16(&ram, Gpa::new(0x1ffe)), Ok(0x1234));
+        assert_eq!(memory().read_u16(&ram, Gpa::new(0x2000)), Err(OutOfRange));
     }
 
     #[test]

@@ -39,4 +39,29 @@ pub trait PhysicalMemory {
     fn read_u64(&self, at: Hpa) -> u64;
     /// Writes an aligned word in one access.
     fn write_u64(&self, at: Hpa, value: u64);
+
+    /// Reads an aligned half of a half word. One access, where somebody else may write it meanwhile.
+    fn read_u16(&self, at: Hpa) -> u16 {
+        let mut bytes = [0; 2];
+        self.read(at, &mut bytes);
+        u16::from_le_bytes(bytes)
+    }
+
+    /// Writes an aligned half of a half word. One access, where somebody else may read it meanwhile.
+    fn write_u16(&self, at: Hpa, value: u16) {
+        self.write(at, &value.to_le_bytes());
+    }
+
+    /// Copies from one place to another, which do not overlap.
+    fn copy(&self, from: Hpa, to: Hpa, len: u64) {
+        let mut buffer = [0; 256];
+        let mut done = 0;
+        while done < len {
+            let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(buffer.len());
+            let Some(part) = buffer.get_mut(..part) else { return };
+            self.read(Hpa::new(from.as_u64().wrapping_add(done)), part);
+            self.write(Hpa::new(to.as_u64().wrapping_add(done)), part);
+            done += part.len() as u64;
+        }
+    }
 }

@@ -151,18 +151,19 @@ fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
     Some((*to, *rest.first_chunk::<6>()?))
 }
 
-/// Compares without a call.
-const fn is_same([a0, a1, a2, a3, a4, a5]: Mac, [b0, b1, b2, b3, b4, b5]: Mac) -> bool {
+/// Whether two addresses are the same, without a call.
+pub const fn is_same([a0, a1, a2, a3, a4, a5]: Mac, [b0, b1, b2, b3, b4, b5]: Mac) -> bool {
     u32::from_ne_bytes([a0, a1, a2, a3]) == u32::from_ne_bytes([b0, b1, b2, b3])
         && u16::from_ne_bytes([a4, a5]) == u16::from_ne_bytes([b4, b5])
 }
 
-const fn is_group(mac: Mac) -> bool {
+/// Whether an address is a group's.
+pub const fn is_group(mac: Mac) -> bool {
     mac[0] & 1 != 0
 }
 
 /// The frame stays on its link: to 01-80-C2-00-00-00 to 0F, which no bridge forwards, or MAC control, such as a PAUSE.
-fn is_for_the_link(frame: &[u8], to: Mac) -> bool {
+pub fn is_for_the_link(frame: &[u8], to: Mac) -> bool {
     const MAC_CONTROL: [u8; 2] = [0x88, 0x08];
     matches!(to, [0x01, 0x80, 0xc2, 0, 0, last] if last < 0x10) || frame.get(12..14) == Some(&MAC_CONTROL)
 }

@@ -184,13 +184,7 @@ impl Device {
     }
 
     /// A device that the hypervisor serves itself: it is offered from the beginning.
-    pub(crate) fn served_here(
-        kind: Kind,
-        features: u64,
-        queues: u32,
-        queue_size: u32,
-        config: &[u8],
-    ) -> Self {
+    pub fn served_here(kind: Kind, features: u64, queues: u32, queue_size: u32, config: &[u8]) -> Self {
         let mut device = Self::new(kind, "", "", config);
         let offer = Offer { features, queues, queue_size, config_len: config.len() as u32, ..device.initial };
         (device.offer, device.served_here) = (Some(offer), true);
@@ -333,5 +327,16 @@ impl Device {
     pub fn is_kick(&self, queue: u16) -> bool {
         let queue = self.queues.get(usize::from(queue));
         queue.is_some_and(|queue| queue.enabled) && self.is_live()
+    }
+
+    /// A queue that the driver uses, if the device is in use and the driver has broken no rule.
+    pub fn live_queue(&self, number: u16) -> Option<&Queue> {
+        let works = self.is_live() && !self.status.contains(Status::NEEDS_RESET);
+        self.queues.get(usize::from(number)).filter(|queue| works && queue.enabled && queue.size != 0)
+    }
+
+    /// Features that the driver accepted, once it is at work.
+    pub fn accepted(&self) -> u64 {
+        if self.is_live() { self.accepted } else { 0 }
     }
 }

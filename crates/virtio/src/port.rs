@@ -4,7 +4,7 @@
 //! 5.3.6.2): the device says that there is a port, the driver that it is ready, the device what its name is and that somebody is at
 //! the other end, and the driver when a program opens and closes it.
 
-use crate::device::{Device, Kind, Status};
+use crate::device::{Device, Kind};
 use crate::ring::{Buffer, Fault, Memory, Ring, buffers};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -255,11 +255,5 @@ impl Device {
     /// The device of a stream: it is there at once, since the hypervisor serves it.
     pub fn of_port() -> Self {
         Self::served_here(Kind::Port, MULTIPORT, QUEUES, QUEUE_SIZE, &CONFIG)
-    }
-
-    /// A queue that the driver uses, if the device is in use and the driver has broken no rule.
-    fn live_queue(&self, number: u16) -> Option<&crate::Queue> {
-        let works = self.is_live() && !self.status.contains(Status::NEEDS_RESET);
-        self.queues.get(usize::from(number)).filter(|queue| works && queue.enabled && queue.size != 0)
     }
 }

@@ -4,6 +4,7 @@
 //! makes no sense is a [`Fault`], and no chain is followed further than the queue has entries.
 
 use crate::queue::Queue;
+use core::sync::atomic::{Ordering, fence};
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: u64 = 16;
@@ -13,6 +14,8 @@ const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 /// The driver wants no signal (2.7.7).
 const NO_INTERRUPT: u16 = 1;
+/// The device wants none (2.7.10).
+const NO_NOTIFY: u16 = 1;
 /// Offset of the entries in the available ring, and in the used ring.
 const ENTRIES: u64 = 4;
 
@@ -33,6 +36,24 @@ pub trait Memory {
     /// # Errors
     /// It is not all memory of the guest's.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Reads two bytes at once, which the driver may write meanwhile; `address` is even.
+    ///
+    /// # Errors
+    /// They are not memory of the guest's.
+    fn read_u16(&self, address: u64) -> Result<u16, Fault> {
+        let mut bytes = [0; 2];
+        self.read(address, &mut bytes)?;
+        Ok(u16::from_le_bytes(bytes))
+    }
+
+    /// Writes two bytes at once, which the driver may read meanwhile; `address` is even.
+    ///
+    /// # Errors
+    /// They are not memory of the guest's.
+    fn write_u16(&self, address: u64, value: u16) -> Result<(), Fault> {
+        self.write(address, &value.to_le_bytes())
+    }
 }
 
 /// A piece of memory that a chain names.
@@ -49,31 +70,86 @@ pub struct Buffer {
 /// How far the device has come with a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
-    /// Chains taken.
+    /// Chains taken, and given back.
     taken: u16,
-    /// Chains given back.
-    used: u16,
+    /// Chains that the driver knows to be given back.
+    published: u16,
+    /// Both sides say by event indices what they want to hear of (2.7.10), not by flags.
+    events: bool,
 }
 
 impl Ring {
+    /// Of a queue that was just enabled, by a driver that accepted event indices or did not.
+    pub const fn new(events: bool) -> Self {
+        Self { taken: 0, published: 0, events }
+    }
+
+    /// Chains that the driver has made available and that are not given back.
+    ///
+    /// # Errors
+    /// The driver claims to have made more available than there are.
+    pub fn waiting(&self, queue: &Queue, memory: &dyn Memory) -> Result<u16, Fault> {
+        let waiting = read_u16(memory, queue.driver, 2)?.wrapping_sub(self.taken);
+        // What the driver wrote before is read after.
+        fence(Ordering::Acquire);
+        if waiting > queue.size { Err(Fault) } else { Ok(waiting) }
+    }
+
+    /// Head of the chain that so many others are given back before. It must be one of those that wait.
+    ///
+    /// # Errors
+    /// There is no such descriptor.
+    pub fn head(&self, queue: &Queue, memory: &dyn Memory, after: u16) -> Result<u16, Fault> {
+        let slot = u64::from(self.taken.wrapping_add(after) % queue.size);
+        let head = read_u16(memory, queue.driver, ENTRIES + slot * 2)?;
+        if head < queue.size { Ok(head) } else { Err(Fault) }
+    }
+
     /// Head of the next chain, which stays the next one until it is given back; `None` if the driver has made none available.
     ///
     /// # Errors
     /// The driver claims to have made more available than there are.
     pub fn next(&self, queue: &Queue, memory: &dyn Memory) -> Result<Option<u16>, Fault> {
-        let available = read_u16(memory, queue.driver, 2)?;
-        match available.wrapping_sub(self.taken) {
+        match self.waiting(queue, memory)? {
             0 => Ok(None),
-            waiting if waiting > queue.size => Err(Fault),
-            _ => {
-                let slot = u64::from(self.taken % queue.size);
-                let head = read_u16(memory, queue.driver, ENTRIES + slot * 2)?;
-                if head < queue.size { Ok(Some(head)) } else { Err(Fault) }
-            }
+            _ => self.head(queue, memory, 0).map(Some),
         }
     }
 
-    /// Gives the next chain back, with so many bytes written into it. Returns whether the driver wants to hear of it.
+    /// Gives the next chain back, with so many bytes written into it. The driver sees it once that is published.
+    ///
+    /// # Errors
+    /// The rings are not in memory of the guest's.
+    pub fn give(&mut self, queue: &Queue, memory: &dyn Memory, head: u16, written: u32) -> Result<(), Fault> {
+        let slot = u64::from(self.taken % queue.size);
+        let entry = u64::from(head) | u64::from(written) << 32;
+        memory.write(at(queue.device, ENTRIES + slot * 8)?, &entry.to_le_bytes())?;
+        self.taken = self.taken.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Shows the driver all chains that were given back. Returns whether it wants to hear of them.
+    ///
+    /// # Errors
+    /// The rings are not in memory of the guest's.
+    pub fn publish(&mut self, queue: &Queue, memory: &dyn Memory) -> Result<bool, Fault> {
+        let (before, now) = (self.published, self.taken);
+        if before == now {
+            return Ok(false);
+        }
+        fence(Ordering::Release);
+        memory.write_u16(at(queue.device, 2)?, now)?;
+        self.published = now;
+        // The driver says what it wants to hear of, and then looks whether there is something; here it is the other way round.
+        fence(Ordering::SeqCst);
+        if !self.events {
+            return Ok(read_u16(memory, queue.driver, 0)? & NO_INTERRUPT == 0);
+        }
+        let wanted = read_u16(memory, queue.driver, ENTRIES + u64::from(queue.size) * 2)?;
+        Ok(now.wrapping_sub(wanted).wrapping_sub(1) < now.wrapping_sub(before))
+    }
+
+    /// Gives the next chain back and publishes it. Returns whether the driver wants to hear of it.
     ///
     /// # Errors
     /// The rings are not in memory of the guest's.
@@ -84,15 +160,25 @@ impl Ring {
         head: u16,
         written: u32,
     ) -> Result<bool, Fault> {
-        let slot = u64::from(self.used % queue.size);
-        let mut entry = [0; 8];
-        entry[..2].copy_from_slice(&head.to_le_bytes());
-        entry[4..].copy_from_slice(&written.to_le_bytes());
-        memory.write(at(queue.device, ENTRIES + slot * 8)?, &entry)?;
-        let used = self.used.wrapping_add(1);
-        memory.write(at(queue.device, 2)?, &used.to_le_bytes())?;
-        (self.taken, self.used) = (self.taken.wrapping_add(1), used);
-        Ok(read_u16(memory, queue.driver, 0)? & NO_INTERRUPT == 0)
+        self.give(queue, memory, head, written)?;
+        self.publish(queue, memory)
+    }
+
+    /// Says whether the driver is to tell of chains that it makes available. After it was asked to, the caller looks once more.
+    ///
+    /// # Errors
+    /// The rings are not in memory of the guest's.
+    pub fn listen(&self, queue: &Queue, memory: &dyn Memory, wanted: bool) -> Result<(), Fault> {
+        if self.events {
+            // An index that lies behind is not come to for a while, and then once.
+            let event = if wanted { self.taken } else { self.taken.wrapping_sub(1) };
+            memory.write_u16(at(queue.device, ENTRIES + u64::from(queue.size) * 8)?, event)?;
+        } else {
+            let flags = if wanted { 0 } else { NO_NOTIFY };
+            memory.write_u16(queue.device, flags)?;
+        }
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 }
 
@@ -143,7 +229,5 @@ fn at(base: u64, offset: u64) -> Result<u64, Fault> {
 }
 
 fn read_u16(memory: &dyn Memory, base: u64, offset: u64) -> Result<u16, Fault> {
-    let mut bytes = [0; 2];
-    memory.read(at(base, offset)?, &mut bytes)?;
-    Ok(u16::from_le_bytes(bytes))
+    memory.read_u16(at(base, offset)?)
 }

@@ -31,6 +31,7 @@ pub fn run(info: &'static BootInfo) -> ! {
         power::fail(power::code::CONFIGURATION);
     }
     devices::init(&config.devices, info);
+    devices::vif::init(&config.networks);
     manage::init(config, bundle, info);
     run::run_cpu(cpu::this())
 }

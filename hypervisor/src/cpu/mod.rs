@@ -29,6 +29,8 @@ pub enum Role {
     Guests,
     /// It runs none: it only does what is the hypervisor's.
     Service,
+    /// It runs none: it serves networks ([`dedicate`]).
+    Engine,
 }
 
 /// One physical processor.
@@ -102,8 +104,11 @@ pub fn all() -> impl Iterator<Item = &'static Cpu> {
 impl Cpu {
     /// What it is for, once that is decided ([`smp::assign_roles`]).
     pub fn role(&self) -> Role {
-        let service = self.role.load(Ordering::Relaxed) == Role::Service as u8;
-        if service { Role::Service } else { Role::Guests }
+        match self.role.load(Ordering::Relaxed) {
+            role if role == Role::Service as u8 => Role::Service,
+            role if role == Role::Engine as u8 => Role::Engine,
+            _ => Role::Guests,
+        }
     }
 }
 
@@ -125,6 +130,22 @@ fn set_role(cpu: &Cpu, role: Role) {
     cpu.role.store(role as u8, Ordering::Relaxed);
     let first = in_role(Role::Guests).next().map_or(BOOT, |cpu| cpu.index);
     DEVICE_SERVER.store(first, Ordering::Relaxed);
+}
+
+/// The processors that a configuration counts, in the order of their index: all but those for service.
+pub fn counted() -> impl Iterator<Item = &'static Cpu> {
+    all().filter(|cpu| cpu.role() != Role::Service)
+}
+
+/// Takes a processor, which the configuration counts so, for engines. `None`: there is none, or no other would be left for guests, or it is the
+/// boot processor, which has other things to do. It is to be [kicked](kick) when there is something to serve.
+pub fn dedicate(nth: u8) -> Option<u32> {
+    let cpu = counted().nth(nth.into()).filter(|cpu| cpu.index != BOOT)?;
+    if !in_role(Role::Guests).any(|other| other.index != cpu.index) {
+        return None;
+    }
+    set_role(cpu, Role::Engine);
+    Some(cpu.index)
 }
 
 /// Makes the state of a processor; its tables and stacks are ready, it is not yet running on them.

@@ -3,7 +3,7 @@
 //! Key types: [`Device`] (a physical function), [`usage::Usage`] (who uses it now), and a [`VirtualFunction`] for each way in which a
 //! guest has a device: [`passthrough`] (one guest owns it), [`ne2000`] (guests have it in turn), [`nic`] (guests have software
 //! cards, and the hypervisor drives it). A new way is a new folder, and a variant of `usage::User`. Devices that are not physical, since another
-//! domain serves them, are in [`virtio`].
+//! domain serves them, are in [`virtio`], and the networks of those that a processor of the hypervisor's serves in [`vif`].
 //!
 //! Here is the list of all devices: their interrupts and polls go to who uses them.
 
@@ -15,7 +15,9 @@ mod ne2000;
 mod nic;
 mod passthrough;
 mod ports;
+mod ram;
 mod usage;
+pub mod vif;
 pub mod virtio;
 
 pub use error::AttachError;

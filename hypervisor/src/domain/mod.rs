@@ -495,6 +495,35 @@ impl Domain {
         self.memory.write(&mm::Direct, gpa, bytes)
     }
 
+    /// Reads two bytes at once, which the guest may write meanwhile.
+    ///
+    /// # Errors
+    /// They are not RAM of this guest, or not aligned.
+    pub fn read_u16(&self, gpa: Gpa) -> Result<u16, OutOfRange> {
+        self.memory.read_u16(&mm::Direct, gpa)
+    }
+
+    /// Writes two bytes at once, which the guest may read meanwhile.
+    ///
+    /// # Errors
+    /// They are not RAM of this guest, or not aligned.
+    pub fn write_u16(&self, gpa: Gpa, value: u16) -> Result<(), OutOfRange> {
+        self.memory.write_u16(&mm::Direct, gpa, value)
+    }
+
+    /// Copies from this guest's memory to that of another.
+    ///
+    /// # Errors
+    /// A range is not wholly RAM of its guest; nothing was copied.
+    pub fn copy(&self, from: Gpa, (other, to): (&Self, Gpa), len: u64) -> Result<(), OutOfRange> {
+        self.memory.copy(&mm::Direct, from, (&other.memory, to), len)
+    }
+
+    /// Whether a range is wholly RAM of this guest.
+    pub fn holds(&self, gpa: Gpa, len: u64) -> bool {
+        self.memory.translate(gpa, len).is_ok()
+    }
+
     /// Reads an aligned word, for walks of the guest's page tables.
     pub fn read_u64(&self, gpa: Gpa) -> Option<u64> {
         self.memory.read_u64(&mm::Direct, gpa).ok()

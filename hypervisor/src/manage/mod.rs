@@ -189,6 +189,7 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
         if domain.control {
             virtio::add_channel(id, domain);
         }
+        domain.vifs.iter().for_each(|vif| virtio::add_vif(id, domain, vif));
         for device in &domain.virtio {
             let server = entries.get_mut(usize::from(device.by));
             virtio::add(id, domain, device, server.as_ref().map_or("", |server| &server.config.name));

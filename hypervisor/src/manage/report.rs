@@ -26,6 +26,7 @@ pub fn all(now: u64, domains: impl Iterator<Item = DomainReport>) -> Report {
         free_memory,
         devices: devices::reports(),
         links: devices::virtio::reports(),
+        networks: devices::vif::reports(),
         domains,
     }
 }

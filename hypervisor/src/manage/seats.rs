@@ -35,9 +35,11 @@ impl Seats {
     pub fn of(domain: &config::Domain) -> Self {
         let mut seats = Self::default();
         let devices = (0..domain.devices.len()).map(Seat::Device);
-        let virtio = domain.virtio.iter().map(|device| Seat::Virtual(device.name.clone()));
+        let virtio = domain.virtio.iter().map(|device| &device.name);
+        let virtual_devices =
+            virtio.chain(domain.vifs.iter().map(|vif| &vif.name)).cloned().map(Seat::Virtual);
         let channel = domain.control.then_some(Seat::Channel);
-        for seat in devices.chain(virtio).chain(channel) {
+        for seat in devices.chain(virtual_devices).chain(channel) {
             let _ = seats.take(seat);
         }
         seats

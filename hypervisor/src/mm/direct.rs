@@ -40,6 +40,24 @@ impl PhysicalMemory for Direct {
         // SAFETY: mapped physical memory that the caller may write, aligned.
         unsafe { virt(at).cast::<u64>().write_volatile(value) };
     }
+
+    fn read_u16(&self, at: Hpa) -> u16 {
+        debug_assert!(at.is_aligned(2));
+        // SAFETY: as for `read_u64`.
+        unsafe { virt(at).cast::<u16>().read_volatile() }
+    }
+
+    fn write_u16(&self, at: Hpa, value: u16) {
+        debug_assert!(at.is_aligned(2));
+        // SAFETY: as for `write_u64`.
+        unsafe { virt(at).cast::<u16>().write_volatile(value) };
+    }
+
+    fn copy(&self, from: Hpa, to: Hpa, len: u64) {
+        // SAFETY: mapped physical memory that the caller may read and write; ranges that overlap, which two buffers of one guest
+        // may, leave bytes that only that guest sees.
+        unsafe { copy(virt(to), virt(from), len as usize) };
+    }
 }
 
 impl Direct {
@@ -73,7 +91,7 @@ impl Direct {
 /// Copies upward: words, then the bytes that are left.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `bytes`, and they do not overlap.
+/// `from` is readable and `to` writable for `bytes`. Where they overlap, what is there afterwards is some of the bytes.
 #[inline]
 unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: the caller's; DF is clear by the ABI.

@@ -26,6 +26,8 @@ ranks! {
     Links,
     /// Who uses a device: `devices::Entry::usage`.
     Device,
+    /// The VIFs of a network: `vif::Network::state`.
+    Network,
     /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`.
     Card,
     /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::mapping`.

@@ -4,7 +4,7 @@
 use super::diagnostic::Source;
 use super::walk::suggestion;
 use super::{
-    Domain, Image, Iommu, Setup, Share, format_mac, human_size, peers, refusals, server_words, virtio,
+    Domain, Image, Iommu, Setup, Share, format_mac, human_size, peers, refusals, server_words, vif, virtio,
 };
 use crate::disks::Disk;
 use sluice_abi::config::{Kind, MAX_DOMAINS, Mode, NicModel, Select};
@@ -49,6 +49,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
     station_addresses(setup, source);
     disks(setup, source);
     virtio::check(setup, source);
+    vif::check(setup, source);
     peers::check(setup, source);
     qemu_devices(setup, source);
     forwarded(setup, source);
@@ -64,7 +65,7 @@ fn paravirtual(domain: &Domain, setup: &Setup, source: &mut Source) {
         let message = format!("'{name}' is paravirtual and {what}");
         source.complain(domain.kind.span(), message, help.to_owned());
     };
-    if !domain.shares.is_empty() || !domain.virtio.is_empty() {
+    if !domain.shares.is_empty() || !domain.virtio.is_empty() || !domain.vifs.is_empty() {
         complain(
             "has devices",
             "a paravirtual domain has a console and nothing else yet: take its devices away",
@@ -391,7 +392,8 @@ fn station_addresses(setup: &Setup, source: &mut Source) {
     let mut seen: Vec<([u8; 6], &str, usize)> = Vec::new();
     for domain in &setup.domains {
         let shared = domain.shares.iter().filter_map(|share| share.mac.as_ref());
-        for mac in shared.chain(domain.virtio.iter().filter_map(|device| device.mac.as_ref())) {
+        let virtio = domain.virtio.iter().filter_map(|device| device.mac.as_ref());
+        for mac in shared.chain(virtio).chain(domain.vifs.iter().map(|vif| &vif.mac)) {
             let (address, text) = (*mac.get_ref(), format_mac(*mac.get_ref()));
             if address[0] & 1 != 0 {
                 let message = format!("{text} is a group (multicast) address");

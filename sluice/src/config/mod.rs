@@ -12,6 +12,7 @@ mod parse;
 mod peers;
 pub mod refusals;
 mod values;
+pub mod vif;
 pub mod virtio;
 mod walk;
 
@@ -41,6 +42,8 @@ pub struct Setup {
     pub machine: Machine,
     /// Physical devices, in the order of the file.
     pub devices: Vec<Device>,
+    /// Networks that the hypervisor serves, in the order of the file.
+    pub networks: Vec<vif::Network>,
     /// Guests, in the order of the file.
     pub domains: Vec<Domain>,
     /// Names of domains that run already and may serve devices of these.
@@ -217,6 +220,8 @@ pub struct Domain {
     pub shares: Vec<Share>,
     /// Its virtual devices, which other domains serve.
     pub virtio: Vec<virtio::Virtio>,
+    /// Its interfaces on the hypervisor's networks.
+    pub vifs: Vec<vif::Vif>,
     /// What it lends to those, if the file says.
     pub grants: Option<Spanned<Grants>>,
     /// With whom it may share single pages.
@@ -391,14 +396,18 @@ pub fn describe(path: &Path, setup: &Setup) -> String {
         iommu => text += &format!(", {} IOMMU{remapping}", iommu.word()),
     }
     for domain in &setup.domains {
-        let shares: Vec<String> = domain
-            .shares
-            .iter()
-            .map(|share| format!(", {} ({})", share.device.get_ref(), share.mode.word()))
-            .chain(domain.virtio.iter().map(|device| {
-                format!(", {} ({} by {})", device.name.get_ref(), virtio::MODE, device.by.get_ref())
-            }))
-            .collect();
+        let shares: Vec<String> =
+            domain
+                .shares
+                .iter()
+                .map(|share| format!(", {} ({})", share.device.get_ref(), share.mode.word()))
+                .chain(domain.virtio.iter().map(|device| {
+                    format!(", {} ({} by {})", device.name.get_ref(), virtio::MODE, device.by.get_ref())
+                }))
+                .chain(domain.vifs.iter().map(|vif| {
+                    format!(", {} ({} on {})", vif.name.get_ref(), vif::MODE, vif.network.get_ref())
+                }))
+                .collect();
         text += &format!(
             "\n  {}: {}, {} vcpu(s){}",
             domain.name.get_ref(),

@@ -4,9 +4,9 @@
 use super::diagnostic::Source;
 use super::peers;
 use super::values::{self, NAME_HELP};
-use super::virtio;
 use super::walk::{Walk, kind, suggestion};
 use super::{Device, Domain, Forward, Image, Iommu, Machine, Net, Setup, Share};
+use super::{vif, virtio};
 use crate::disks::Disk;
 use crate::name::Name;
 use crate::{kernels, rootfs};
@@ -40,6 +40,7 @@ pub fn parse(source: &mut Source) -> Setup {
             qemu_args: Vec::new(),
         },
         devices: Vec::new(),
+        networks: Vec::new(),
         domains: Vec::new(),
         running: Vec::new(),
     };
@@ -50,7 +51,9 @@ pub fn parse(source: &mut Source) -> Setup {
             let line =
                 source.text.get(..span.end).unwrap_or_default().rsplit('\n').next().unwrap_or_default();
             // A table's name with something in it that no name has is the most common reason.
-            let is_name = ["[domain.", "[device."].iter().any(|start| line.trim_start().starts_with(start));
+            let is_name = ["[domain.", "[device.", "[network."]
+                .iter()
+                .any(|start| line.trim_start().starts_with(start));
             let help = is_name.then(|| NAME_HELP.to_owned());
             source.complain(span, format!("not TOML: {}", error.message()), help);
             return setup;
@@ -63,6 +66,10 @@ pub fn parse(source: &mut Source) -> Setup {
     for (name, walk) in top.named_tables("device", source) {
         values::name(&name, "device", source);
         setup.devices.extend(device(name, walk, source));
+    }
+    for (name, walk) in top.named_tables("network", source) {
+        let name = values::name(&name, "network", source);
+        setup.networks.extend(vif::network(name, walk, source));
     }
     for (name, walk) in top.named_tables("domain", source) {
         let name = values::name(&name, "domain", source);
@@ -205,10 +212,12 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
     let actions = actions(&mut walk, source);
     let forward =
         walk.list("forward", source).into_iter().filter_map(|value| forward(value, source)).collect();
-    let (mut shares, mut virtual_devices) = (Vec::new(), Vec::new());
+    let (mut shares, mut virtual_devices, mut vifs) = (Vec::new(), Vec::new(), Vec::new());
     for value in walk.list("devices", source) {
         if virtio::is_one(value) {
             virtual_devices.extend(virtio::parse(value, &virtual_devices, source));
+        } else if vif::is_one(value) {
+            vifs.extend(vif::parse(value, vifs.len(), source));
         } else {
             shares.extend(share(value, source));
         }
@@ -230,6 +239,7 @@ fn domain(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> O
         forward,
         shares,
         virtio: virtual_devices,
+        vifs,
         grants,
         peers,
         control,
@@ -320,7 +330,7 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
     }
     let mode_text = walk.string("mode", source);
     if mode_text.is_none() && walk.value("mode").is_none() {
-        walk.missing(source, "mode", "mode = \"vpio\", \"emulated\", \"passthrough\" or \"virtio\"");
+        walk.missing(source, "mode", "mode = \"vpio\", \"emulated\", \"passthrough\", \"virtio\" or \"vif\"");
     }
     let mode = mode_text.and_then(|text| mode(&text, source));
     let mac = values::mac(&mut walk, source);
@@ -374,9 +384,9 @@ fn mode(text: &Spanned<String>, source: &mut Source) -> Option<Mode> {
         "passthrough" => Some(Mode::Passthrough),
         "vpio" => Some(Mode::Vpio),
         "emulated" => Some(Mode::Emulated),
-        planned @ ("vif" | "devfile") => {
+        planned @ "devfile" => {
             let message = format!("mode '{planned}' is not built yet");
-            let help = "use \"vpio\", \"emulated\", \"passthrough\" or \"virtio\"".to_owned();
+            let help = "use \"vpio\", \"emulated\", \"passthrough\", \"virtio\" or \"vif\"".to_owned();
             source.complain(text.span(), message, help);
             None
         }
@@ -385,7 +395,7 @@ fn mode(text: &Spanned<String>, source: &mut Source) -> Option<Mode> {
             source.complain(
                 text.span(),
                 message,
-                suggestion(other, &["vpio", "emulated", "passthrough", virtio::MODE]),
+                suggestion(other, &["vpio", "emulated", "passthrough", virtio::MODE, vif::MODE]),
             );
             None
         }

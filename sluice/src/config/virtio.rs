@@ -247,7 +247,7 @@ fn functions(setup: &Setup, domain: &Domain, source: &mut Source) {
     let name = &**domain.name.get_ref();
     let all = setup.domains.iter().flat_map(|other| &other.virtio);
     let serves = all.filter(|device| device.by.get_ref() == name).count();
-    let count = domain.shares.len() + domain.virtio.len() + serves;
+    let count = domain.shares.len() + domain.virtio.len() + domain.vifs.len() + serves;
     if count > abi::MAX_FUNCTIONS {
         let message = format!(
             "'{name}' has and serves {count} devices, more than the {} that fit its bus",

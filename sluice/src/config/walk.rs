@@ -1,9 +1,16 @@
 //! Typed access to a parsed TOML table: each key is taken once, what is left over is unknown.
 
 use super::diagnostic::Source;
-use std::ops::Range;
+use std::fmt::Display;
+use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// What a whole number can be read as.
+pub trait Number: TryFrom<u64> + PartialOrd + Display {}
+
+impl Number for u8 {}
+impl Number for u16 {}
 
 /// A table whose keys are taken one by one.
 pub struct Walk<'a, 't> {
@@ -46,12 +53,12 @@ impl<'a, 't> Walk<'a, 't> {
     }
 
     /// A whole number in a range.
-    pub fn number(
+    pub fn number<T: Number>(
         &mut self,
         key: &'static str,
-        range: std::ops::RangeInclusive<u8>,
+        range: RangeInclusive<T>,
         source: &mut Source,
-    ) -> Option<Spanned<u8>> {
+    ) -> Option<Spanned<T>> {
         let value = self.value(key)?;
         self.as_number(key, value, range, source)
     }
@@ -60,7 +67,7 @@ impl<'a, 't> Walk<'a, 't> {
     pub fn numbers(
         &mut self,
         key: &'static str,
-        range: std::ops::RangeInclusive<u8>,
+        range: RangeInclusive<u8>,
         source: &mut Source,
     ) -> Vec<Spanned<u8>> {
         self.list(key, source)
@@ -148,18 +155,18 @@ impl<'a, 't> Walk<'a, 't> {
         }
     }
 
-    fn as_number(
+    fn as_number<T: Number>(
         &self,
         key: &str,
         value: &Spanned<DeValue>,
-        range: std::ops::RangeInclusive<u8>,
+        range: RangeInclusive<T>,
         source: &mut Source,
-    ) -> Option<Spanned<u8>> {
+    ) -> Option<Spanned<T>> {
         let DeValue::Integer(integer) = value.get_ref() else {
             return self.wrong_type(source, key, value.span(), "a whole number", value.get_ref());
         };
         let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
-        match number.and_then(|number| u8::try_from(number).ok()).filter(|number| range.contains(number)) {
+        match number.and_then(|number| T::try_from(number).ok()).filter(|number| range.contains(number)) {
             Some(number) => Some(Spanned::new(value.span(), number)),
             None => {
                 let message = format!("'{key}' is {integer}, out of range");

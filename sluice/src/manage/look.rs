@@ -6,7 +6,7 @@ use crate::config::human_size;
 use crate::control::{Client, Running, choose, running};
 use crate::info::{DomainInfo, Info};
 use crate::name::Name;
-use crate::outcome::links_json;
+use crate::outcome::{links_json, networks_json};
 use crate::table::{Table, duration, grouped};
 use crate::{iommu, output, printable};
 use anyhow::{Context, Result};
@@ -163,7 +163,7 @@ pub fn report(instance: Option<&Name>) -> Result<()> {
 pub fn devices(which: &Which) -> Result<()> {
     let report = Client::connect(&choose(which.instance.as_ref())?)?.report()?;
     if which.json {
-        let document = json!({ "devices": report.devices, "links": links_json(&report.links), "iommu": iommu::json(&report.iommu) });
+        let document = json!({ "devices": report.devices, "links": links_json(&report.links), "networks": networks_json(&report.networks), "iommu": iommu::json(&report.iommu) });
         return output::print(printable::json(&document)?);
     }
     output::print(device_table(&report) + "\n" + &link_table(&report.links) + &iommu::details(&report))

@@ -4,29 +4,16 @@
 //! when it tells of it; a bounded amount is kept for [`read`], and the rest waits in its queue.
 
 use super::{Link, State};
+use crate::devices::ram::Ram;
 use crate::devices::virtio::front::FrontFunction;
 use crate::domain::{Domain, attention};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use sluice_abi::DomainId;
-use sluice_memory::Gpa;
-use sluice_virtio::{Changes, Fault, Memory, Signals};
+use sluice_virtio::{Changes, Fault, Signals};
 
 /// Its name.
 pub const NAME: &str = "sluice";
-
-/// A guest's memory, by guest-physical addresses.
-struct Ram<'a>(&'a Domain);
-
-impl Memory for Ram<'_> {
-    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Fault> {
-        self.0.read(Gpa::new(address), buffer).map_err(|_| Fault)
-    }
-
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        self.0.write(Gpa::new(address), bytes).map_err(|_| Fault)
-    }
-}
 
 fn link(of: DomainId) -> Option<Arc<Link>> {
     super::link(of, None).ok()
@@ -56,7 +43,7 @@ pub fn write(of: DomainId, bytes: &[u8]) -> usize {
         let nothing = (0, Changes::empty());
         let Some((front, domain)) = state.front() else { return nothing };
         let Some(port) = &mut state.port else { return nothing };
-        let (taken, done) = match port.write(&state.device, &Ram(&domain), bytes) {
+        let (taken, done) = match port.write(&state.device, &Ram(domain.clone()), bytes) {
             Ok((taken, signals)) => (taken, Ok(signals)),
             Err(fault) => (0, Err(fault)),
         };
@@ -69,7 +56,7 @@ impl State {
     pub(super) fn serve_port(&mut self) -> Changes {
         let Some((front, domain)) = self.front() else { return Changes::empty() };
         let Some(port) = &mut self.port else { return Changes::empty() };
-        let done = port.serve(&self.device, &Ram(&domain));
+        let done = port.serve(&self.device, &Ram(domain.clone()));
         // Somebody else looks: here other locks may not be taken.
         attention::ask();
         self.port_served(&front, &domain, done)

@@ -153,10 +153,7 @@ impl VirtualFunction for FrontFunction {
         let numbers = bytes.chunks(width.max(1).into()).take(MAX_QUEUES as usize);
         let queue =
             |bytes: &[u8]| bytes.iter().take(2).rev().fold(0, |queue, byte| queue << 8 | u16::from(*byte));
-        self.link.change(|state| {
-            let changes = numbers.map(|number| state.kick(queue(number)));
-            ((), changes.fold(Changes::empty(), Changes::union))
-        });
+        self.link.kick(numbers.map(queue));
         Answer::Done
     }
 

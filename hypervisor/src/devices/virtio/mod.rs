@@ -13,6 +13,7 @@ mod bar;
 pub mod channel;
 mod front;
 mod messages;
+mod vif;
 
 use super::error::AttachError;
 use super::guest::Guest;
@@ -46,6 +47,8 @@ pub struct Link {
     kind: &'static str,
     /// Bytes of the window.
     window: u64,
+    /// The interface that an engine serves, in place of a domain.
+    vif: Option<vif::Vif>,
     state: SpinLock<State>,
 }
 
@@ -54,6 +57,8 @@ struct State {
     device: Device,
     /// What the hypervisor serves it by.
     port: Option<Port>,
+    /// And if that is an engine.
+    seat: vif::Seat,
     front: Option<Weak<FrontFunction>>,
     back: Option<Weak<BackFunction>>,
     front_messages: Messages,
@@ -141,6 +146,14 @@ pub fn add(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio, se
     LINKS.lock().push(link);
 }
 
+/// Notes a network card of a guest, which an engine serves. One on a network without an engine is not there: its guest cannot be built.
+pub fn add_vif(guest: DomainId, domain: &config::Domain, vif: &config::Vif) {
+    if let Some(network) = super::vif::network(vif.network) {
+        let link = Arc::new(Link::of_vif(guest, domain, vif, network));
+        LINKS.lock().push(link);
+    }
+}
+
 /// Notes the stream by which a guest reaches the management channel.
 pub fn add_channel(guest: DomainId, domain: &config::Domain) {
     let link = Arc::new(Link::of_channel(guest, domain));
@@ -197,6 +210,7 @@ impl Link {
             between: (domain.name.clone(), server.into()),
             kind: virtio.kind.word(),
             window: window_of(domain.memory),
+            vif: None,
             state: SpinLock::new(Rank::Card, State::new(device, None)),
         }
     }
@@ -211,15 +225,46 @@ impl Link {
             between: (domain.name.clone(), "the hypervisor".into()),
             kind: "port",
             window: 0,
+            vif: None,
             state: SpinLock::new(Rank::Card, state),
         }
     }
 
+    /// A guest's interface on a network of ours.
+    fn of_vif(
+        guest: DomainId,
+        domain: &config::Domain,
+        vif: &config::Vif,
+        network: Arc<super::vif::Network>,
+    ) -> Self {
+        let kind = VirtioKind::Net { mac: vif.mac };
+        let served = vif::Vif::new(network, vif);
+        let state = State::new(served.device(), None);
+        Self {
+            guest,
+            device: Some(vif.name.clone()),
+            name: format!("{}.{}", domain.name, vif.name),
+            between: (domain.name.clone(), format!("network {}", served.network())),
+            kind: kind.word(),
+            window: 0,
+            vif: Some(served),
+            state: SpinLock::new(Rank::Card, state),
+        }
+    }
+
+    /// Whether another domain serves it, to which its guest lends memory.
+    fn is_lent_to(&self) -> bool {
+        self.device.is_some() && self.vif.is_none()
+    }
+
     /// The guest exists: from here on its memory is in the window, as far as it lends any.
-    fn guest_comes(&self, front: &Arc<FrontFunction>, domain: &Arc<Domain>) {
+    fn guest_comes(self: &Arc<Self>, front: &Arc<FrontFunction>, domain: &Arc<Domain>) {
         let slot = front.guest().slot;
-        let lent = Lent::by(domain, slot);
-        if self.device.is_some() && domain.config.grants == Grants::Pages {
+        if let Some(vif) = &self.vif {
+            vif.comes(self, domain);
+        }
+        let lent = Lent::by(domain, slot).filter(|_| self.vif.is_none());
+        if self.is_lent_to() && domain.config.grants == Grants::Pages {
             domain.lend_to_device(slot, self.window);
         }
         let back = self.with(|state| {
@@ -242,6 +287,9 @@ impl Link {
 
     /// The guest is no more: when this returns, nobody reaches its memory by the window.
     fn guest_goes(&self) {
+        if let Some(vif) = &self.vif {
+            vif.goes(self);
+        }
         let (lent, back) = self.with(|state| {
             let changes = state.device.detach_guest();
             state.tell(self, changes);
@@ -280,15 +328,34 @@ impl Link {
 
     /// Does what one side does, and tells whom it concerns.
     fn change<R>(&self, act: impl FnOnce(&mut State) -> (R, Changes)) -> R {
+        let mut engine = self.vif.as_ref().map(vif::Vif::lock);
         self.with(|state| {
-            let (result, changes) = act(state);
+            let (result, mut changes) = act(state);
+            if let Some(engine) = engine.as_mut().filter(|_| changes.contains(Changes::BACKEND)) {
+                changes |= state.activate(engine);
+            }
             state.tell(self, changes);
             result
         })
     }
 
+    /// The guest tells of buffers in queues. An engine looks itself, if it is awake.
+    fn kick(&self, mut queues: impl Iterator<Item = u16>) {
+        let Some(vif) = &self.vif else {
+            return self.change(|state| {
+                let changes = queues.map(|queue| state.kick(queue));
+                ((), changes.fold(Changes::empty(), Changes::union))
+            });
+        };
+        if self.with(|state| queues.any(|queue| state.count_kick(queue))) {
+            vif.wake();
+        }
+    }
+
     fn report(&self) -> LinkReport {
+        let engine = self.vif.as_ref().map(|vif| (vif, vif.lock()));
         self.with(|state| LinkReport {
+            vif: engine.as_ref().map_or(Vec::new(), |(vif, engine)| vif.counts(engine, &state.seat)),
             name: self.name.clone(),
             kind: self.kind.into(),
             guest: self.between.0.clone(),
@@ -308,6 +375,7 @@ impl State {
         Self {
             device,
             port,
+            seat: vif::Seat::default(),
             front: None,
             back: None,
             front_messages: Messages::new(pci::VECTORS),
@@ -385,12 +453,18 @@ impl State {
         }
     }
 
+    /// Whether the guest's word of a queue is worth passing on; it is counted then.
+    fn count_kick(&mut self, queue: u16) -> bool {
+        let is_kick = self.device.is_kick(queue);
+        self.kicks += u64::from(is_kick);
+        is_kick
+    }
+
     /// The guest made buffers of a queue available.
     fn kick(&mut self, queue: u16) -> Changes {
-        if !self.device.is_kick(queue) {
+        if !self.count_kick(queue) {
             return Changes::empty();
         }
-        self.kicks += 1;
         if self.port.is_some() {
             return self.serve_port();
         }

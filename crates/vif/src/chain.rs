@@ -1,0 +1,99 @@
+//! Chains of buffers, as far as a frame needs them.
+
+use crate::vif::HEADER;
+use arrayvec::ArrayVec;
+use sluice_virtio::{Buffer, Fault, Queue, buffers};
+
+/// Most pieces of a frame that is sent: Linux sends none of more than 19.
+const MAX_PIECES: usize = 32;
+
+/// Memory of a guest, by the addresses that its driver uses.
+pub trait Memory: sluice_virtio::Memory {
+    /// Copies from here to another guest's memory, or elsewhere in this one's.
+    ///
+    /// # Errors
+    /// It is not all memory of the guests'.
+    fn copy(&self, from: u64, other: &Self, to: u64, len: u32) -> Result<(), Fault>;
+
+    /// Whether a range is all memory of the guest's. It stays so for as long as the VIF is there.
+    fn holds(&self, address: u64, len: u32) -> bool;
+}
+
+/// A chain from a send queue: a header and a frame.
+pub(crate) struct Chain {
+    pieces: ArrayVec<(u64, u32), MAX_PIECES>,
+    /// Bytes of the frame.
+    len: u32,
+}
+
+impl Chain {
+    /// Reads the chain at `head`. `None`: no such frame can be sent. All of it is memory of the sender's, so that an error on its way to
+    /// somebody is not the sender's.
+    pub fn read<M: Memory>(queue: &Queue, memory: &M, head: u16) -> Result<Option<Self>, Fault> {
+        let mut pieces = ArrayVec::new();
+        let mut len = 0u32;
+        for buffer in buffers(queue, memory, head) {
+            let Buffer { address, len: bytes, writable } = buffer?;
+            if writable || !memory.holds(address, bytes) {
+                return Err(Fault);
+            }
+            let Some(sum) = len.checked_add(bytes) else { return Ok(None) };
+            if pieces.try_push((address, bytes)).is_err() {
+                return Ok(None);
+            }
+            len = sum;
+        }
+        Ok(len.checked_sub(HEADER as u32).map(|len| Self { pieces, len }))
+    }
+
+    /// Bytes of the frame.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Calls `each` with address and length of the pieces of a range of the frame.
+    fn walk(
+        &self,
+        from: u32,
+        len: u32,
+        mut each: impl FnMut(u64, u32) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let (mut skip, mut left) = (u64::from(from) + HEADER as u64, len);
+        for &(address, bytes) in &self.pieces {
+            let Some(there) = u64::from(bytes).checked_sub(skip) else {
+                skip -= u64::from(bytes);
+                continue;
+            };
+            let part = u32::try_from(there).unwrap_or(u32::MAX).min(left);
+            if part != 0 {
+                each(address.checked_add(skip).ok_or(Fault)?, part)?;
+            }
+            (skip, left) = (0, left - part);
+            if left == 0 {
+                return Ok(());
+            }
+        }
+        if left == 0 { Ok(()) } else { Err(Fault) }
+    }
+
+    /// Reads the beginning of the frame.
+    pub fn start<M: Memory>(&self, memory: &M, into: &mut [u8]) -> Result<(), Fault> {
+        let mut rest = into;
+        self.walk(0, rest.len() as u32, |address, bytes| {
+            let (part, after) =
+                core::mem::take(&mut rest).split_at_mut_checked(bytes as usize).ok_or(Fault)?;
+            rest = after;
+            memory.read(address, part)
+        })
+    }
+
+    /// Copies a range of the frame to another guest.
+    pub fn copy<M: Memory>(&self, memory: &M, from: u32, other: &M, to: u64, len: u32) -> Result<(), Fault> {
+        let mut done = 0;
+        self.walk(from, len, |address, bytes| {
+            memory.copy(address, other, to.checked_add(done).ok_or(Fault)?, bytes)?;
+            done += u64::from(bytes);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! Virtual interfaces (VIFs) of a network card, and the engine that serves them.
+//!
+//! Key types: [`Network`] (all VIFs of a network, and what the engine does in a round), [`Attributes`] of one VIF, [`Wire`] (the physical
+//! card, if there is one). A VIF has a queue of frames to send, a queue of buffers to receive into, and a signal for each, which its
+//! driver can switch off apart (Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2.2). Here these are the two
+//! queues of a virtio network card, so that a guest's stock driver is the driver of a VIF.
+//!
+//! Nothing waits in the engine: a frame stays in its sender's queue until there is room on the wire, and goes from there straight into
+//! the buffers of whom it is for. A VIF that has no buffers loses its own frames. Nothing is allocated but when a VIF is made.
+//!
+//! As in `sluice_switch`, stations are known and not learned: a frame with another source address than its sender's is dropped and counted.
+//! Frames reach the VIFs of their sender's VLAN, and the wire with its tag.
+//!
+//! Everything that a queue holds is its guest's word. What makes no sense breaks that VIF, until its driver resets it, and nobody else.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod bucket;
+mod chain;
+mod frame;
+mod network;
+#[cfg(test)]
+mod tests;
+mod vif;
+
+pub use chain::Memory;
+pub use network::{Network, Next, Outcome, Wire};
+pub use sluice_switch::Mac;
+pub use vif::{Active, Attributes, Counters};
+
+/// Most VIFs of a network.
+pub const MAX_VIFS: usize = 64;
+
+/// A VIF of one network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VifId(u8);
+
+impl VifId {
+    /// Its number, below [`MAX_VIFS`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    const fn bit(self) -> u64 {
+        1 << (self.0 & 63)
+    }
+}
+
+/// VIFs of one network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VifSet(u64);
+
+impl VifSet {
+    /// They, in the order of their numbers.
+    pub fn iter(self) -> impl Iterator<Item = VifId> {
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let next = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            (next < 64).then_some(VifId(next as u8))
+        })
+    }
+
+    /// Whether it is one of them.
+    pub const fn contains(self, vif: VifId) -> bool {
+        self.0 & vif.bit() != 0
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn insert(&mut self, vif: VifId) {
+        self.0 |= vif.bit();
+    }
+
+    fn remove(&mut self, vif: VifId) {
+        self.0 &= !vif.bit();
+    }
+}
+
+/// Features that a VIF's virtio network card offers (Virtio 1.2, 5.1.3 and 6): address, MTU, buffers that one frame may take several of,
+/// link status, and event indices.
+pub const FEATURES: u64 =
+    feature::MTU | feature::MAC | feature::MERGEABLE | feature::STATUS | feature::EVENT_INDICES;
+
+/// Feature bits (Virtio 1.2, 5.1.3 and 6).
+mod feature {
+    pub const MTU: u64 = 1 << 3;
+    pub const MAC: u64 = 1 << 5;
+    pub const MERGEABLE: u64 = 1 << 15;
+    pub const STATUS: u64 = 1 << 16;
+    pub const EVENT_INDICES: u64 = 1 << 29;
+}
+
+/// Queue of buffers to receive into.
+pub const RECEIVE: u16 = 0;
+/// Queue of frames to send.
+pub const SEND: u16 = 1;
+/// Queues of a VIF.
+pub const QUEUES: u32 = 2;
+/// Most entries of each.
+pub const QUEUE_SIZE: u32 = 256;

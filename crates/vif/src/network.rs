@@ -1,0 +1,439 @@
+//! All VIFs of a network, and what the engine does for them.
+
+use crate::chain::{Chain, Memory};
+use crate::frame::{Addresses, Frame};
+use crate::vif::{Active, Attributes, Counters, Vif};
+use crate::{MAX_VIFS, Mac, VifId, VifSet};
+use alloc::boxed::Box;
+use core::array;
+use sluice_switch::{is_for_the_link, is_group};
+use sluice_virtio::{Fault, Queue, Ring};
+
+/// Bytes that a VIF of share 1 may send in a turn.
+const QUANTUM: i64 = 16 * 1024;
+/// Frames that a VIF may send in a turn, and that come from the wire between two turns.
+const TURN: u16 = 32;
+/// Bytes that the work for a frame counts for, beside its own.
+const OVERHEAD: u32 = 256;
+/// Bytes of the longest frame of the wire, with a tag.
+const LONGEST: usize = 1518;
+/// Offset of a VLAN tag, and its first half.
+const TAG: usize = 12;
+const TAGGED: [u8; 2] = [0x81, 0x00];
+
+/// The physical card.
+pub trait Wire {
+    /// Whether a frame can be sent.
+    fn has_room(&mut self) -> bool;
+
+    /// Sends a frame without CRC. It is asked before whether there is room.
+    fn send(&mut self, frame: &[u8]);
+
+    /// Gives at most so many frames that have come, without CRC and in order, to `take`. Returns how many.
+    fn receive(&mut self, most: u16, take: &mut dyn FnMut(&[u8])) -> u16;
+
+    /// Lets the card go on with what was sent and taken.
+    fn flush(&mut self);
+}
+
+/// When there is something to do again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Next {
+    /// At once.
+    Now,
+    /// At this time, in nanoseconds, or when somebody has something new.
+    At(u64),
+    /// When somebody has something new.
+    Idle,
+}
+
+/// What came of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// VIFs whose drivers are to be signalled that frames were sent.
+    pub sent: VifSet,
+    /// And that frames were received.
+    pub received: VifSet,
+    /// VIFs whose drivers broke the rules, just now.
+    pub broken: VifSet,
+    /// When to go on.
+    pub next: Next,
+}
+
+/// What became of the frame at the head of a send queue.
+enum Sent {
+    /// It is where it is to be, or nowhere.
+    Done,
+    /// It has to wait for the wire.
+    Full,
+}
+
+/// The VIFs of a network.
+pub struct Network<M> {
+    vifs: [Option<Box<Vif<M>>>; MAX_VIFS],
+    /// VIFs whose drivers are at work.
+    live: VifSet,
+    /// VIFs that received something that is not published.
+    fresh: VifSet,
+    broken: VifSet,
+    /// The VIF whose turn it is first.
+    turn: u8,
+    /// A frame on its way to the wire, or from it; out of its place while it is in use.
+    scratch: Option<Box<[u8; LONGEST]>>,
+    /// Frames from the wire that are for nobody, claim to be a VIF's, or are none.
+    unclaimed: u64,
+}
+
+impl<M: Memory> Default for Network<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Memory> Network<M> {
+    /// Without VIFs.
+    pub fn new() -> Self {
+        Self {
+            vifs: array::from_fn(|_| None),
+            live: VifSet::default(),
+            fresh: VifSet::default(),
+            broken: VifSet::default(),
+            turn: 0,
+            scratch: Some(Box::new([0; LONGEST])),
+            unclaimed: 0,
+        }
+    }
+
+    /// Makes a VIF of a guest with this memory. `None`: there are [`MAX_VIFS`], or the address is a group's or another's.
+    pub fn join(&mut self, attributes: Attributes, memory: M, now: u64) -> Option<VifId> {
+        if is_group(attributes.mac) || self.vifs.iter().flatten().any(|vif| vif.has(attributes.mac)) {
+            return None;
+        }
+        let index = self.vifs.iter().position(Option::is_none)?;
+        self.vifs[index] = Some(Box::new(Vif::new(attributes, memory, now)));
+        Some(VifId(index as u8))
+    }
+
+    /// Ends a VIF. When this returns, nothing of its guest's memory is reached any more.
+    pub fn leave(&mut self, id: VifId) -> Option<Counters> {
+        self.live.remove(id);
+        self.fresh.remove(id);
+        self.broken.remove(id);
+        Some(self.vifs.get_mut(id.index())?.take()?.counters)
+    }
+
+    /// The driver of a VIF has set its queues up, or has let go of them. What was under way is gone. Returns false if it broke the rules.
+    pub fn activate(&mut self, id: VifId, active: Option<Active>) -> bool {
+        let Some(vif) = self.vifs.get_mut(id.index()).and_then(Option::as_mut) else { return true };
+        let sound = vif.activate(active).is_ok();
+        self.live.remove(id);
+        self.fresh.remove(id);
+        if active.is_some() && sound {
+            self.live.insert(id);
+        }
+        sound
+    }
+
+    /// Sets what is set of a VIF from outside. False: the address is a group's or another's.
+    pub fn set(&mut self, id: VifId, attributes: Attributes, now: u64) -> bool {
+        let taken = |(index, vif): (usize, &Option<Box<Vif<M>>>)| {
+            index != id.index() && vif.as_ref().is_some_and(|vif| vif.has(attributes.mac))
+        };
+        if is_group(attributes.mac) || self.vifs.iter().enumerate().any(taken) {
+            return false;
+        }
+        let Some(vif) = self.vifs.get_mut(id.index()).and_then(Option::as_mut) else { return false };
+        if vif.attributes.limit != attributes.limit {
+            vif.bucket = attributes.limit.map(|rate| crate::bucket::Bucket::new(rate, now));
+        }
+        vif.attributes = attributes;
+        true
+    }
+
+    /// What happened at a VIF.
+    pub fn counters(&self, id: VifId) -> Option<Counters> {
+        Some(self.vifs.get(id.index())?.as_ref()?.counters)
+    }
+
+    /// Frames from the wire that went nowhere.
+    pub fn unclaimed(&self) -> u64 {
+        self.unclaimed
+    }
+
+    /// Serves every VIF for one turn, and takes from the wire what has come. It is bounded: by [`TURN`] frames each.
+    pub fn round(&mut self, mut wire: Option<&mut (dyn Wire + '_)>, now: u64) -> Outcome {
+        let mut next = Next::Idle;
+        if let Some(wire) = wire.as_deref_mut()
+            && self.take_from(wire) == TURN
+        {
+            next = Next::Now;
+        }
+        let mut sent = VifSet::default();
+        let order = self.live.0.rotate_right(self.turn.into());
+        for id in VifSet(order).iter() {
+            let id = VifId((id.0 + self.turn) % MAX_VIFS as u8);
+            let Some(mut vif) = self.vifs.get_mut(id.index()).and_then(Option::take) else { continue };
+            match self.serve(&mut vif, &mut wire, now) {
+                Ok((wanted, after)) => {
+                    if wanted {
+                        sent.insert(id);
+                    }
+                    next = next.min(after);
+                }
+                Err(Fault) => self.break_down(id, &mut vif),
+            }
+            self.vifs[id.index()] = Some(vif);
+        }
+        self.turn = (self.turn + 1) % MAX_VIFS as u8;
+        if let Some(wire) = wire {
+            wire.flush();
+        }
+        let received = self.publish();
+        Outcome { sent, received, broken: core::mem::take(&mut self.broken), next }
+    }
+
+    /// Asks all drivers to tell of frames, since nobody will look. Returns whether there is one already: then they need not.
+    pub fn doze(&mut self) -> bool {
+        self.listen(true) || {
+            let waits = |vif: &Vif<M>, queue: &Queue, ring: &Ring| ring.waiting(queue, &vif.memory) != Ok(0);
+            let found = self.live.iter().any(|id| {
+                let vif = self.vifs.get(id.index()).and_then(Option::as_ref);
+                vif.is_some_and(|vif| vif.active.is_some_and(|active| waits(vif, &active.send, &vif.send)))
+            });
+            if found {
+                self.listen(false);
+            }
+            found
+        }
+    }
+
+    /// Somebody looks again: drivers need not tell.
+    pub fn wake(&mut self) {
+        self.listen(false);
+    }
+
+    /// Returns whether a driver broke the rules: the next round says so.
+    fn listen(&mut self, wanted: bool) -> bool {
+        let mut faults = false;
+        for id in self.live.iter() {
+            let Some(mut vif) = self.vifs.get_mut(id.index()).and_then(Option::take) else { continue };
+            let active = vif.active;
+            let done = active.map_or(Ok(()), |active| vif.send.listen(&active.send, &vif.memory, wanted));
+            if done.is_err() {
+                faults = true;
+                self.break_down(id, &mut vif);
+            }
+            self.vifs[id.index()] = Some(vif);
+        }
+        faults
+    }
+
+    /// A driver broke the rules: nothing more is done for it before it resets its device.
+    fn break_down(&mut self, id: VifId, vif: &mut Vif<M>) {
+        vif.counters.faults += 1;
+        vif.active = None;
+        self.live.remove(id);
+        self.fresh.remove(id);
+        self.broken.insert(id);
+    }
+
+    /// One turn of a VIF. Returns whether its driver wants to hear of what was sent, and when there is more to do.
+    fn serve(
+        &mut self,
+        vif: &mut Vif<M>,
+        wire: &mut Option<&mut (dyn Wire + '_)>,
+        now: u64,
+    ) -> Result<(bool, Next), Fault> {
+        let Some(Active { send: queue, .. }) = vif.active else { return Ok((false, Next::Idle)) };
+        let waiting = vif.send.waiting(&queue, &vif.memory)?;
+        if waiting == 0 {
+            vif.credit = vif.credit.min(0);
+            return Ok((false, Next::Idle));
+        }
+        let quantum = QUANTUM * i64::from(vif.attributes.share.max(1));
+        vif.credit = (vif.credit + quantum).min(quantum);
+        let (mut taken, mut next) = (0, Next::Now);
+        while taken < waiting.min(TURN) && vif.credit > 0 {
+            let ready_at = vif.bucket.as_mut().map_or(now, |bucket| bucket.ready_at(now));
+            if ready_at > now {
+                next = Next::At(ready_at);
+                break;
+            }
+            let head = vif.send.head(&queue, &vif.memory, 0)?;
+            let mut len = 0;
+            match Chain::read(&queue, &vif.memory, head)? {
+                Some(chain) if vif.may_send(chain.len()) => {
+                    len = chain.len();
+                    if let Sent::Full = self.forward(vif, &chain, wire)? {
+                        // The card says when it has room again.
+                        next = Next::Idle;
+                        break;
+                    }
+                }
+                _ => vif.counters.refused += 1,
+            }
+            vif.send.give(&queue, &vif.memory, head, 0)?;
+            vif.credit -= i64::from(len + OVERHEAD);
+            if let Some(bucket) = &mut vif.bucket {
+                bucket.spend(len);
+            }
+            taken += 1;
+        }
+        Ok((vif.send.publish(&queue, &vif.memory)?, next))
+    }
+
+    /// Brings a frame where it is to be.
+    fn forward(
+        &mut self,
+        vif: &mut Vif<M>,
+        chain: &Chain,
+        wire: &mut Option<&mut (dyn Wire + '_)>,
+    ) -> Result<Sent, Fault> {
+        let mut start = [0; Addresses::BYTES];
+        chain.start(&vif.memory, &mut start)?;
+        let Addresses { to, from } = Addresses::of(&start);
+        if is_for_the_link(&start, to) {
+            vif.counters.refused += 1;
+            return Ok(Sent::Done);
+        }
+        if !vif.has(from) {
+            vif.counters.forged += 1;
+            return Ok(Sent::Done);
+        }
+        let vlan = vif.attributes.vlan;
+        let target = if is_group(to) { None } else { self.owner(to, vlan) };
+        if target.is_none()
+            && let Some(wire) = wire
+        {
+            if !wire.has_room() {
+                return Ok(Sent::Full);
+            }
+            self.put_on(*wire, vif, chain, &start)?;
+        }
+        let frame = Frame { start: &start, rest: Some((&vif.memory, chain)) };
+        if let Some(target) = target {
+            self.deliver(target, &frame);
+        } else if is_group(to) {
+            self.deliver_all(vlan, &frame);
+        }
+        vif.counters.sent += 1;
+        vif.counters.sent_bytes += u64::from(chain.len());
+        Ok(Sent::Done)
+    }
+
+    /// Puts a frame on the wire, with the tag of its VLAN.
+    fn put_on(
+        &mut self,
+        wire: &mut dyn Wire,
+        vif: &mut Vif<M>,
+        chain: &Chain,
+        start: &[u8; Addresses::BYTES],
+    ) -> Result<(), Fault> {
+        let tag = if vif.attributes.vlan.is_some() { 4 } else { 0 };
+        let len = chain.len() as usize;
+        let Some(frame) = self.scratch.as_deref_mut().and_then(|scratch| scratch.get_mut(..len + tag)) else {
+            vif.counters.refused += 1;
+            return Ok(());
+        };
+        chain.start(&vif.memory, &mut frame[tag..])?;
+        frame[tag..tag + Addresses::BYTES].copy_from_slice(start);
+        if let Some(vlan) = vif.attributes.vlan {
+            frame.copy_within(tag..tag + TAG, 0);
+            frame[TAG..TAG + 2].copy_from_slice(&TAGGED);
+            frame[TAG + 2..TAG + 4].copy_from_slice(&vlan.to_be_bytes());
+        }
+        wire.send(frame);
+        Ok(())
+    }
+
+    /// Takes what has come from the wire, up to [`TURN`] frames. Returns how many.
+    fn take_from(&mut self, wire: &mut dyn Wire) -> u16 {
+        wire.receive(TURN, &mut |frame| {
+            if !self.from_wire(frame) {
+                self.unclaimed += 1;
+            }
+        })
+    }
+
+    /// A frame from the wire. Returns whether it is for anybody.
+    fn from_wire(&mut self, frame: &[u8]) -> bool {
+        let Some(start) = frame.first_chunk::<{ Addresses::BYTES }>() else { return false };
+        let Addresses { to, from } = Addresses::of(start);
+        if is_for_the_link(frame, to) || frame.len() > LONGEST || self.has(from) {
+            return false;
+        }
+        if start[TAG..] != TAGGED {
+            return self.put(to, None, &Frame { start: frame, rest: None });
+        }
+        let Some(&[high, low]) = frame.get(TAG + 2..TAG + 4) else { return false };
+        let vlan = u16::from_be_bytes([high, low]) & 0xfff;
+        // The VIF sees no tag.
+        let Some(mut scratch) = self.scratch.take() else { return false };
+        let len = frame.len() - 4;
+        scratch[..TAG].copy_from_slice(&frame[..TAG]);
+        scratch[TAG..len].copy_from_slice(&frame[TAG + 4..]);
+        let claimed =
+            self.put(to, Some(vlan).filter(|vlan| *vlan != 0), &Frame { start: &scratch[..len], rest: None });
+        self.scratch = Some(scratch);
+        claimed
+    }
+
+    fn put(&mut self, to: Mac, vlan: Option<u16>, frame: &Frame<'_, M>) -> bool {
+        if is_group(to) {
+            self.deliver_all(vlan, frame);
+            return true;
+        }
+        let target = self.owner(to, vlan);
+        target.is_some_and(|target| {
+            self.deliver(target, frame);
+            true
+        })
+    }
+
+    /// To every VIF of a VLAN. The sender's place is empty meanwhile.
+    fn deliver_all(&mut self, vlan: Option<u16>, frame: &Frame<'_, M>) {
+        for id in self.live.iter() {
+            let vif = self.vifs.get(id.index()).and_then(Option::as_ref);
+            if vif.is_some_and(|vif| vif.attributes.vlan == vlan) {
+                self.deliver(id, frame);
+            }
+        }
+    }
+
+    fn deliver(&mut self, id: VifId, frame: &Frame<'_, M>) {
+        let Some(mut vif) = self.vifs.get_mut(id.index()).and_then(Option::take) else { return };
+        match vif.take(frame) {
+            Ok(true) => self.fresh.insert(id),
+            Ok(false) => {}
+            Err(Fault) => self.break_down(id, &mut vif),
+        }
+        self.vifs[id.index()] = Some(vif);
+    }
+
+    /// Shows drivers what they received. Returns those that want to hear of it.
+    fn publish(&mut self) -> VifSet {
+        let mut wanted = VifSet::default();
+        for id in core::mem::take(&mut self.fresh).iter() {
+            let Some(mut vif) = self.vifs.get_mut(id.index()).and_then(Option::take) else { continue };
+            match vif.publish_received() {
+                Ok(true) => wanted.insert(id),
+                Ok(false) => {}
+                Err(Fault) => self.break_down(id, &mut vif),
+            }
+            self.vifs[id.index()] = Some(vif);
+        }
+        wanted
+    }
+
+    /// The VIF of a VLAN with this address. The sender's place is empty meanwhile.
+    fn owner(&self, mac: Mac, vlan: Option<u16>) -> Option<VifId> {
+        let has = |vif: &Option<Box<Vif<M>>>| {
+            vif.as_ref().is_some_and(|vif| vif.has(mac) && vif.attributes.vlan == vlan)
+        };
+        self.vifs.iter().position(has).map(|index| VifId(index as u8))
+    }
+
+    fn has(&self, mac: Mac) -> bool {
+        self.vifs.iter().flatten().any(|vif| vif.has(mac))
+    }
+}

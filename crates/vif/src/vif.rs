@@ -1,0 +1,197 @@
+//! One virtual interface.
+
+use crate::bucket::Bucket;
+use crate::chain::Memory;
+use crate::frame::Frame;
+use crate::{Mac, feature};
+use arrayvec::ArrayVec;
+use sluice_virtio::{Buffer, Fault, Queue, Ring, buffers};
+
+/// Bytes before a frame: `struct virtio_net_hdr` (Virtio 1.2, 5.1.6).
+pub(crate) const HEADER: usize = 12;
+/// Offset in it of the number of buffers that the frame takes.
+const BUFFERS: u64 = 10;
+/// Most buffers that a frame is spread over.
+const MAX_BUFFERS: usize = 64;
+
+/// What is set of a VIF from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Its station address, the only one that it may send from.
+    pub mac: Mac,
+    /// How many times as much as one of share 1 it may send when several want to; at least 1.
+    pub share: u8,
+    /// Most bits per second that it sends.
+    pub limit: Option<u64>,
+    /// The VLAN that it is in, 1-4094: it sees no tags.
+    pub vlan: Option<u16>,
+    /// Most bytes of a frame after its header.
+    pub mtu: u16,
+}
+
+/// What the driver of a VIF has set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Active {
+    /// Where its queues are: [`crate::RECEIVE`] and [`crate::SEND`].
+    pub receive: Queue,
+    /// See [`Self::receive`].
+    pub send: Queue,
+    /// What it accepted of [`crate::FEATURES`].
+    pub features: u64,
+}
+
+/// What happened at a VIF.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that it sent, and that went on.
+    pub sent: u64,
+    /// Bytes of them.
+    pub sent_bytes: u64,
+    /// Frames that were put into its memory.
+    pub received: u64,
+    /// Bytes of them.
+    pub received_bytes: u64,
+    /// Frames for it that found no buffers.
+    pub missed: u64,
+    /// Frames that it sent with another's source address.
+    pub forged: u64,
+    /// Chains that it sent and that are no such frames as a station may send.
+    pub refused: u64,
+    /// Times its driver broke the rules of a queue.
+    pub faults: u64,
+}
+
+impl Counters {
+    /// All of them, and how reports call them.
+    pub const fn named(&self) -> [(&'static str, u64); 8] {
+        [
+            ("tx_packets", self.sent),
+            ("tx_bytes", self.sent_bytes),
+            ("rx_packets", self.received),
+            ("rx_bytes", self.received_bytes),
+            ("rx_dropped", self.missed),
+            ("forged", self.forged),
+            ("refused", self.refused),
+            ("faults", self.faults),
+        ]
+    }
+}
+
+impl core::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.sent_bytes += other.sent_bytes;
+        self.received += other.received;
+        self.received_bytes += other.received_bytes;
+        self.missed += other.missed;
+        self.forged += other.forged;
+        self.refused += other.refused;
+        self.faults += other.faults;
+    }
+}
+
+/// A VIF.
+pub(crate) struct Vif<M> {
+    pub attributes: Attributes,
+    pub memory: M,
+    /// Its driver is at work.
+    pub active: Option<Active>,
+    pub send: Ring,
+    pub receive: Ring,
+    /// Bytes that it may still send in this turn; below zero, what it sent too much in its last.
+    pub credit: i64,
+    pub bucket: Option<Bucket>,
+    pub counters: Counters,
+}
+
+impl<M: Memory> Vif<M> {
+    /// One whose driver is not at work yet.
+    pub fn new(attributes: Attributes, memory: M, now: u64) -> Self {
+        let bucket = attributes.limit.map(|rate| Bucket::new(rate, now));
+        let (active, counters) = (None, Counters::default());
+        let (send, receive) = (Ring::default(), Ring::default());
+        Self { attributes, memory, active, send, receive, credit: 0, bucket, counters }
+    }
+
+    /// The driver has set its queues up, or they are gone.
+    pub fn activate(&mut self, active: Option<Active>) -> Result<(), Fault> {
+        if self.active == active {
+            return Ok(());
+        }
+        self.active = active;
+        let events = active.is_some_and(|active| active.features & feature::EVENT_INDICES != 0);
+        (self.send, self.receive, self.credit) = (Ring::new(events), Ring::new(events), 0);
+        // Buffers to receive into are looked for when there is a frame.
+        active.map_or(Ok(()), |active| self.receive.listen(&active.receive, &self.memory, false))
+    }
+
+    /// Puts a frame into its memory. Returns whether there were buffers for it; the driver sees it once that is published.
+    pub fn take(&mut self, frame: &Frame<'_, M>) -> Result<bool, Fault> {
+        let Some(active) = self.active else { return Ok(false) };
+        let queue = &active.receive;
+        let waiting = self.receive.waiting(queue, &self.memory)?;
+        let most = if active.features & feature::MERGEABLE != 0 { MAX_BUFFERS } else { 1 };
+        // What is given back for the frame: nothing, before it is known to fit.
+        let mut used = ArrayVec::<(u16, u32), MAX_BUFFERS>::new();
+        let mut header_at = None;
+        let mut done = 0;
+        for after in 0..waiting.min(most as u16) {
+            let head = self.receive.head(queue, &self.memory, after)?;
+            let mut written = 0;
+            for buffer in buffers(queue, &self.memory, head) {
+                let Buffer { mut address, mut len, writable } = buffer?;
+                if !writable {
+                    return Err(Fault);
+                }
+                if header_at.is_none() {
+                    len = len.checked_sub(HEADER as u32).ok_or(Fault)?;
+                    header_at = Some(address);
+                    address = address.checked_add(HEADER as u64).ok_or(Fault)?;
+                    written = HEADER as u32;
+                }
+                let part = len.min(frame.len() - done);
+                frame.copy(done, &self.memory, address, part)?;
+                (done, written) = (done + part, written + part);
+                if done == frame.len() {
+                    break;
+                }
+            }
+            // A buffer without room would be taken for ever.
+            if written == 0 {
+                return Err(Fault);
+            }
+            let _ = used.try_push((head, written));
+            if done == frame.len() {
+                break;
+            }
+        }
+        let Some(header_at) = header_at.filter(|_| done == frame.len()) else {
+            self.counters.missed += 1;
+            return Ok(false);
+        };
+        let mut header = [0; HEADER];
+        header[BUFFERS as usize..].copy_from_slice(&(used.len() as u16).to_le_bytes());
+        sluice_virtio::Memory::write(&self.memory, header_at, &header)?;
+        for (head, written) in used {
+            self.receive.give(queue, &self.memory, head, written)?;
+        }
+        self.counters.received += 1;
+        self.counters.received_bytes += u64::from(frame.len());
+        Ok(true)
+    }
+
+    /// Shows the driver what was received. Returns whether it wants to hear of it.
+    pub fn publish_received(&mut self) -> Result<bool, Fault> {
+        self.active.map_or(Ok(false), |active| self.receive.publish(&active.receive, &self.memory))
+    }
+
+    /// Whether the frame could be its own to send: it may be longer than the MTU by a header, and a tag of the guest's.
+    pub fn may_send(&self, len: u32) -> bool {
+        (crate::frame::Addresses::BYTES as u32..=u32::from(self.attributes.mtu) + 18).contains(&len)
+    }
+
+    /// Whether frames for this address are its.
+    pub fn has(&self, mac: Mac) -> bool {
+        sluice_switch::is_same(self.attributes.mac, mac)
+    }
+}

@@ -1,0 +1,287 @@
+//! Networks that the hypervisor serves on processors of their own, `[network.name]`, and guests' interfaces on them: `mode = "vif"`.
+
+use super::diagnostic::Source;
+use super::walk::{Walk, suggestion};
+use super::{Domain, Setup, values};
+use crate::name::Name;
+use sluice_abi::config::{self as abi, MTU, NicModel, SHARES, Select, VLANS};
+use toml::Spanned;
+use toml::de::DeValue;
+
+/// The word of the mode.
+pub const MODE: &str = "vif";
+
+/// Bytes that a frame carries, and the share of a network's time, where the file does not say.
+const DEFAULT_MTU: u16 = 1500;
+const DEFAULT_SHARE: u8 = 1;
+
+/// Cards that an engine drives.
+const CARDS: [NicModel; 1] = [NicModel::E1000];
+
+/// A network.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Unique name.
+    pub name: Spanned<Name>,
+    /// The processor that serves it.
+    pub core: Spanned<u8>,
+    /// Name of the card by which it reaches others, if one.
+    pub nic: Option<Spanned<String>>,
+}
+
+/// A guest's interface.
+#[derive(Clone, Debug)]
+pub struct Vif {
+    /// Unique among the guest's virtual devices.
+    pub name: Spanned<Name>,
+    /// Name of its network.
+    pub network: Spanned<String>,
+    /// Its station address.
+    pub mac: Spanned<[u8; 6]>,
+    /// How much it may send when others want to.
+    pub share: u8,
+    /// Most bits per second that it sends.
+    pub limit: Option<u64>,
+    /// The VLAN that it is in.
+    pub vlan: Option<u16>,
+    /// Most bytes of a frame after its header.
+    pub mtu: u16,
+}
+
+/// Reads a network.
+pub fn network(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> Option<Network> {
+    let cores = walk.numbers("cores", 0..=63, source);
+    let mut complain = |message: String| {
+        let help = "write one: cores = [1]".to_owned();
+        source.complain(walk.span.clone(), message, help);
+    };
+    match cores.len() {
+        0 => complain(format!("{} names no processor that serves it", walk.what)),
+        1 => {}
+        _ => complain(format!("{} names several processors, and is served by one yet", walk.what)),
+    }
+    let nic = walk.string("nic", source);
+    walk.finish(source);
+    Some(Network { name: name?, core: cores.into_iter().next()?, nic })
+}
+
+/// Whether an entry of a guest's `devices` is for [`parse`].
+pub fn is_one(value: &Spanned<DeValue>) -> bool {
+    let DeValue::Table(table) = value.get_ref() else { return false };
+    matches!(table.get("mode").map(Spanned::get_ref), Some(DeValue::String(mode)) if mode == MODE)
+}
+
+/// Reads an entry. It is called `vif` and a number if it does not say: so many stand before it.
+pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> Option<Vif> {
+    let DeValue::Table(table) = value.get_ref() else { return None };
+    let mut walk = Walk::new(table, value.span(), "this entry of 'devices'");
+    let _ = walk.value("mode");
+    let network = walk.string("network", source);
+    if network.is_none() && walk.value("network").is_none() {
+        walk.missing(source, "network", "network = \"lan\", the name of a [network.lan]");
+    }
+    let mac = values::mac(&mut walk, source);
+    if mac.is_none() && walk.value("mac").is_none() {
+        walk.missing(source, "mac", "mac = \"52:54:00:00:00:0a\": a network card needs an address");
+    }
+    let share = walk.number("share", SHARES, source).map_or(DEFAULT_SHARE, Spanned::into_inner);
+    let vlan = walk.number("vlan", VLANS, source).map(Spanned::into_inner);
+    let mtu = walk.number("mtu", MTU, source).map_or(DEFAULT_MTU, Spanned::into_inner);
+    let limit = walk.string("limit", source).and_then(|text| {
+        let rate = parse_rate(text.get_ref());
+        if rate.is_none() {
+            let message = format!("'{}' is no rate", text.get_ref());
+            let help =
+                "write a number and a unit: \"100Mbit\", \"1Gbit\" or \"500kbit\" (per second)".to_owned();
+            source.complain(text.span(), message, help);
+        }
+        rate
+    });
+    let name = walk.string("name", source);
+    walk.finish(source);
+    let name = match name {
+        Some(name) => values::name(&name, "virtual device", source)?,
+        None => Spanned::new(value.span(), format!("{MODE}{earlier}").parse().ok()?),
+    };
+    Some(Vif { name, network: network?, mac: mac?, share, limit, vlan, mtu })
+}
+
+/// `100Mbit`, `2 Gbit`, `500kbit`: decimal units of bits per second.
+fn parse_rate(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let unit = match text[digits..].trim() {
+        "kbit" => 1_000,
+        "Mbit" => 1_000_000,
+        "Gbit" => 1_000_000_000,
+        _ => return None,
+    };
+    number.checked_mul(unit).filter(|rate| *rate > 0)
+}
+
+/// Checks what concerns several values at once.
+pub fn check(setup: &Setup, source: &mut Source) {
+    for (index, network) in setup.networks.iter().enumerate() {
+        core(setup, network, source);
+        nic(setup, &setup.networks[..index], network, source);
+    }
+    for domain in &setup.domains {
+        for (index, vif) in domain.vifs.iter().enumerate() {
+            on_a_network(setup, vif, source);
+            let (name, owner) = (vif.name.get_ref(), domain.name.get_ref());
+            let others = domain.vifs.iter().take(index).map(|other| other.name.get_ref());
+            if others.chain(domain.virtio.iter().map(|other| other.name.get_ref())).any(|other| other == name)
+            {
+                let message = format!("'{owner}' has two virtual devices called '{name}'");
+                source.complain(vif.name.span(), message, "give each its own: name = \"...\"".to_owned());
+            }
+            if let Some(share) = domain.shares.iter().find(|share| share.dma_unprotected) {
+                let message = format!(
+                    "'{owner}' has '{}' without an IOMMU, and so cannot have virtual devices",
+                    share.device.get_ref()
+                );
+                let help =
+                    "leave out dma = \"unprotected\": the machine that `run` emulates has an IOMMU then"
+                        .to_owned();
+                source.complain(share.device.span(), message, help);
+            }
+        }
+        for cpu in &domain.cpus {
+            if let Some(network) =
+                setup.networks.iter().find(|network| network.core.get_ref() == cpu.get_ref())
+            {
+                let message = format!(
+                    "processor {} serves the network '{}', and runs no guests",
+                    cpu.get_ref(),
+                    network.name.get_ref()
+                );
+                source.complain(cpu.span(), message, "pin to another, or leave 'cpus' out".to_owned());
+            }
+        }
+    }
+}
+
+/// The processor is there, and another is left for guests.
+fn core(setup: &Setup, network: &Network, source: &mut Source) {
+    let (core, cpus) = (*network.core.get_ref(), *setup.machine.cpus.get_ref());
+    if core == 0 {
+        let message =
+            "processor 0 cannot serve a network: it runs guests, and the hypervisor's own work is done there"
+                .to_owned();
+        source.complain(network.core.span(), message, "name another: cores = [1]".to_owned());
+    } else if core >= cpus {
+        let message = format!("there is no physical processor {core}: the machine has {cpus}");
+        let help = format!("processors count from 0; write in [machine]: cpus = {}", core.saturating_add(1));
+        source.complain(network.core.span(), message, help);
+    }
+}
+
+/// The card is there, nobody else has it, and an engine can drive it.
+fn nic(setup: &Setup, earlier: &[Network], network: &Network, source: &mut Source) {
+    let Some(nic) = &network.nic else { return };
+    let wanted = nic.get_ref().as_str();
+    let Some(device) = setup.devices.iter().find(|device| device.name.get_ref() == wanted) else {
+        let names: Vec<&String> = setup.devices.iter().map(|device| device.name.get_ref()).collect();
+        let help = if names.is_empty() {
+            format!("declare it: [device.{wanted}] with qemu = \"e1000\"")
+        } else {
+            suggestion(wanted, &names)
+        };
+        return source.complain(nic.span(), format!("no device is called '{wanted}'"), help);
+    };
+    let has = |domain: &&Domain| domain.shares.iter().any(|share| share.device.get_ref() == wanted);
+    if let Some(domain) = setup.domains.iter().find(has) {
+        let message = format!("'{wanted}' is the card of '{}' already", domain.name.get_ref());
+        source.complain(nic.span(), message, "a network needs a card of its own".to_owned());
+    }
+    let is_its = |other: &&Network| other.nic.as_ref().is_some_and(|nic| nic.get_ref() == wanted);
+    if let Some(other) = earlier.iter().find(is_its) {
+        let message = format!("'{wanted}' is the card of the network '{}' already", other.name.get_ref());
+        source.complain(nic.span(), message, "a network needs a card of its own".to_owned());
+    }
+    let drives = match *device.select.get_ref() {
+        Select::Id { vendor, device, .. } => {
+            NicModel::of(vendor, device).is_some_and(|model| CARDS.contains(&model))
+        }
+        // What the hypervisor finds is for it to say.
+        Select::Address { .. } => true,
+    };
+    if !drives {
+        let message = format!("'{wanted}' is no card that an engine drives");
+        source.complain(
+            nic.span(),
+            message,
+            "use an Intel 82540EM: qemu = \"e1000\", or leave nic out".to_owned(),
+        );
+    }
+}
+
+fn on_a_network(setup: &Setup, vif: &Vif, source: &mut Source) {
+    let wanted = vif.network.get_ref().as_str();
+    let names: Vec<&str> = setup.networks.iter().map(|network| &**network.name.get_ref()).collect();
+    if !names.contains(&wanted) {
+        let help = if names.is_empty() {
+            format!("declare it: [network.{wanted}] with cores = [1]")
+        } else {
+            suggestion(wanted, &names)
+        };
+        source.complain(vif.network.span(), format!("no network is called '{wanted}'"), help);
+    }
+}
+
+/// The networks, as the hypervisor is told of them.
+pub fn compile_networks(setup: &Setup) -> Vec<abi::Network> {
+    let device = |name: &Spanned<String>| {
+        let place = setup.devices.iter().position(|device| device.name.get_ref() == name.get_ref());
+        place.and_then(|place| u16::try_from(place).ok())
+    };
+    let compile = |network: &Network| abi::Network {
+        name: network.name.get_ref().to_string(),
+        core: *network.core.get_ref(),
+        nic: network.nic.as_ref().and_then(device),
+    };
+    setup.networks.iter().map(compile).collect()
+}
+
+/// The interfaces of a guest, as the hypervisor is told of them.
+pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Vif> {
+    let compile = |vif: &Vif| {
+        let network =
+            setup.networks.iter().position(|network| &**network.name.get_ref() == vif.network.get_ref());
+        Some(abi::Vif {
+            name: vif.name.get_ref().to_string(),
+            network: u16::try_from(network?).ok()?,
+            mac: *vif.mac.get_ref(),
+            share: vif.share,
+            limit: vif.limit,
+            vlan: vif.vlan,
+            mtu: vif.mtu,
+        })
+    };
+    domain.vifs.iter().filter_map(compile).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_rate;
+
+    #[test]
+    fn rates_are_read() {
+        assert_eq!(parse_rate("100Mbit"), Some(100_000_000));
+        assert_eq!(parse_rate("2 Gbit"), Some(2_000_000_000));
+        assert_eq!(parse_rate("500kbit"), Some(500_000));
+        for text in [
+            "",
+            "100",
+            "Mbit",
+            "0Mbit",
+            "1.5Gbit",
+            "-1Mbit",
+            "100MB",
+            "99999999999999999999Gbit",
+            "18446744073709551Gbit",
+        ] {
+            assert_eq!(parse_rate(text), None, "{text}");
+        }
+    }
+}

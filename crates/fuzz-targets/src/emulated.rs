@@ -33,7 +33,7 @@ impl Uplink for Uplinked {
     fn start(&mut self, _: &mut Card<'_>) -> bool {
         true
     }
-    fn send(&mut self, _: &mut Card<'_>, frame: &[u8]) -> Sent {
+    fn enqueue(&mut self, _: &mut Card<'_>, frame: &[u8]) -> Sent {
         assert!((14..=MAX_FRAME).contains(&frame.len()));
         assert!(frame[6..12] == MALLORY || frame[6..12] == BOB, "a frame from {:x?}", &frame[6..12]);
         assert!(frame[..5] != [1, 0x80, 0xc2, 0, 0] && frame[12..14] != [0x88, 0x08], "for the link");

@@ -22,6 +22,7 @@ pub mod nic_rtl8139;
 pub mod paravirtual;
 pub mod platform;
 pub mod tables;
+pub mod vif;
 pub mod virtio;
 pub mod vpio;
 
@@ -63,6 +64,7 @@ pub const TARGETS: &[Target] = &[
     ("uplink_cards", emulated::uplink),
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
+    ("vif_network", vif::network),
     ("grant_calls", grants::calls),
     ("paravirtual_calls", paravirtual::calls),
     ("paravirtual_image", paravirtual::image),

@@ -77,6 +77,8 @@ pub struct E1000 {
     /// The descriptor to send from next, and the oldest not seen to be done.
     tail: usize,
     oldest: usize,
+    /// There are frames before the tail that the card has not been told of.
+    queued: bool,
     /// Somebody waits for a descriptor, and transmit interrupts are on.
     awaited: bool,
     scratch: Box<[u8]>,
@@ -93,7 +95,15 @@ impl E1000 {
     /// A driver for a card that it has not touched yet.
     pub fn new() -> Self {
         let scratch = vec![0; MAX_FRAME].into_boxed_slice();
-        Self { next: 0, tail: 0, oldest: 0, awaited: false, scratch, counters: Counters::default() }
+        Self {
+            next: 0,
+            tail: 0,
+            oldest: 0,
+            queued: false,
+            awaited: false,
+            scratch,
+            counters: Counters::default(),
+        }
     }
 
     /// Gives the card a descriptor to receive into.
@@ -124,15 +134,12 @@ impl E1000 {
         Ok(sound.then_some(length))
     }
 
-    /// Up to a ring of frames; true if there may be more.
-    fn drain(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
-        for done in 0..RECEIVERS {
-            let Ok(filled) = self.filled(card.memory) else {
-                if done > 0 {
-                    self.give_back(card.registers);
-                }
-                return false;
-            };
+    /// Up to so many frames; how many descriptors the card had filled.
+    fn drain(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+        let mut done = 0;
+        while done < most
+            && let Ok(filled) = self.filled(card.memory)
+        {
             match filled.and_then(|length| self.scratch.get_mut(..length)) {
                 Some(frame) => {
                     card.memory.read(RECEIVE_BUFFERS + self.next * BUFFER, frame);
@@ -143,9 +150,12 @@ impl E1000 {
             }
             Self::offer(card.memory, self.next);
             self.next = (self.next + 1) % RECEIVERS;
+            done += 1;
         }
-        self.give_back(card.registers);
-        true
+        if done > 0 {
+            self.give_back(card.registers);
+        }
+        done
     }
 
     /// The card gets all descriptors but one, which tells a full ring from an empty one.
@@ -202,7 +212,8 @@ impl Uplink for E1000 {
         if !Self::reset(raw) {
             return false;
         }
-        (self.next, self.tail, self.oldest, self.awaited) = (0, 0, 0, false);
+        (self.next, self.tail, self.oldest) = (0, 0, 0);
+        (self.queued, self.awaited) = (false, false);
         let control = raw.read(reg::CTRL, 4);
         raw.write(reg::CTRL, 4, control | LINK);
         for row in 0..128 {
@@ -222,7 +233,7 @@ impl Uplink for E1000 {
         true
     }
 
-    fn send(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
         if !is_frame(frame) {
             return Sent::Refused;
         }
@@ -232,6 +243,7 @@ impl Uplink for E1000 {
         }
         if after == self.oldest {
             self.awaited = true;
+            self.flush(card);
             card.registers.write(reg::IMS, 4, SENT);
             return Sent::Full;
         }
@@ -240,10 +252,19 @@ impl Uplink for E1000 {
         let address = u64::from(card.memory.bus()) + at as u64;
         let words = u128::from(address) | u128::from(length) << 64 | u128::from(COMMAND) << 88;
         card.memory.write(SEND_RING + self.tail * DESCRIPTOR, &words.to_le_bytes());
-        self.tail = after;
-        card.registers.write(reg::SEND_RING + reg::TAIL, 4, after as u32);
+        (self.tail, self.queued) = (after, true);
         self.counters.sent += 1;
         Sent::Done
+    }
+
+    fn flush(&mut self, card: &mut Card<'_>) {
+        if core::mem::take(&mut self.queued) {
+            card.registers.write(reg::SEND_RING + reg::TAIL, 4, self.tail as u32);
+        }
+    }
+
+    fn take(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+        self.drain(card, most.min(RECEIVERS), take)
     }
 
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
@@ -259,7 +280,7 @@ impl Uplink for E1000 {
         if causes & OVERRUN != 0 {
             self.counters.overruns += 1;
         }
-        self.drain(card, take)
+        self.drain(card, RECEIVERS, take) == RECEIVERS
     }
 
     fn stop(&mut self, card: &mut Card<'_>) {

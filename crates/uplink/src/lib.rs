@@ -127,7 +127,28 @@ pub trait Uplink: Send {
     fn start(&mut self, card: &mut Card<'_>) -> bool;
 
     /// Sends a frame without CRC.
-    fn send(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent;
+    fn send(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+        let sent = self.enqueue(card, frame);
+        self.flush(card);
+        sent
+    }
+
+    /// As [`Self::send`], but the card may not begin with it before [`Self::flush`].
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent;
+
+    /// Lets the card go on with what was queued.
+    fn flush(&mut self, _: &mut Card<'_>) {}
+
+    /// Gives frames as [`Self::poll`] does, of which it may be cheaper, but acknowledges nothing: for who looks without being
+    /// interrupted. Returns how many; about as many as are wanted at most.
+    fn take(&mut self, card: &mut Card<'_>, _most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        self.poll(card, &mut |frame| {
+            count += 1;
+            take(frame);
+        });
+        count
+    }
 
     /// Acknowledges what the card interrupts for, and gives the frames it has received, without CRC and in order, to
     /// `take`. True if it may have more: call again, for the card will not interrupt for them.

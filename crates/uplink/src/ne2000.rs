@@ -93,7 +93,7 @@ impl Uplink for Ne2000 {
         true
     }
 
-    fn send(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
         let raw = &mut *card.registers;
         if !is_frame(frame) {
             return Sent::Refused;

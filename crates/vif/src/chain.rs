@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use sluice_virtio::{Buffer, Fault, Queue, buffers};
 
 /// Most pieces of a frame that is sent: Linux sends none of more than 19.
-const MAX_PIECES: usize = 32;
+pub(crate) const MAX_PIECES: usize = 32;
 
 /// Memory of a guest, by the addresses that its driver uses.
 pub trait Memory: sluice_virtio::Memory {
@@ -44,6 +44,11 @@ impl Chain {
             len = sum;
         }
         Ok(len.checked_sub(HEADER as u32).map(|len| Self { pieces, len }))
+    }
+
+    /// Pieces of memory that it is in.
+    pub fn pieces(&self) -> u32 {
+        self.pieces.len() as u32
     }
 
     /// Bytes of the frame.

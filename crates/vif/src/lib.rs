@@ -16,6 +16,9 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+#[macro_use]
+extern crate std;
 
 mod bucket;
 mod chain;

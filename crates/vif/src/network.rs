@@ -1,20 +1,25 @@
 //! All VIFs of a network, and what the engine does for them.
 
-use crate::chain::{Chain, Memory};
+use crate::chain::{Chain, MAX_PIECES, Memory};
 use crate::frame::{Addresses, Frame};
 use crate::vif::{Active, Attributes, Counters, Vif};
 use crate::{MAX_VIFS, Mac, VifId, VifSet};
 use alloc::boxed::Box;
 use core::array;
 use sluice_switch::{is_for_the_link, is_group};
-use sluice_virtio::{Fault, Queue, Ring};
+use sluice_virtio::Fault;
 
-/// Bytes that a VIF of share 1 may send in a turn.
+/// Bytes that the VIF with the greatest share may put on the wire in a turn; the others less, as their shares say.
 const QUANTUM: i64 = 16 * 1024;
-/// Frames that a VIF may send in a turn, and that come from the wire between two turns.
-const TURN: u16 = 32;
-/// Bytes that the work for a frame counts for, beside its own.
+/// And what the engine does for it in a round, in bytes: for a turn of long frames.
+const WORK: i64 = 2 * QUANTUM;
+/// Bytes that the wire is busy with a frame, beside its own: preamble, CRC and gap.
+const FRAMING: u32 = 24;
+/// Frames that come from the wire between two turns.
+const TURN: usize = 32;
+/// Bytes that the work for a frame counts for, beside its own, and that for a piece of memory that it is in.
 const OVERHEAD: u32 = 256;
+const PER_PIECE: u32 = 32;
 /// Bytes of the longest frame of the wire, with a tag.
 const LONGEST: usize = 1518;
 /// Offset of a VLAN tag, and its first half.
@@ -23,14 +28,11 @@ const TAGGED: [u8; 2] = [0x81, 0x00];
 
 /// The physical card.
 pub trait Wire {
-    /// Whether a frame can be sent.
-    fn has_room(&mut self) -> bool;
+    /// Sends a frame without CRC, 14 to 1518 bytes. False: the card is busy, and tells when it is not.
+    fn send(&mut self, frame: &[u8]) -> bool;
 
-    /// Sends a frame without CRC. It is asked before whether there is room.
-    fn send(&mut self, frame: &[u8]);
-
-    /// Gives at most so many frames that have come, without CRC and in order, to `take`. Returns how many.
-    fn receive(&mut self, most: u16, take: &mut dyn FnMut(&[u8])) -> u16;
+    /// Gives frames that have come, without CRC and in order, to `take`: about as many as are wanted at most. Returns how many.
+    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize;
 
     /// Lets the card go on with what was sent and taken.
     fn flush(&mut self);
@@ -62,10 +64,12 @@ pub struct Outcome {
 
 /// What became of the frame at the head of a send queue.
 enum Sent {
-    /// It is where it is to be, or nowhere.
-    Done,
+    /// It is where it is to be, or nowhere, for so much work, in bytes.
+    Done(u32),
     /// It has to wait for the wire.
     Full,
+    /// It has to wait for its sender's next turn on the wire.
+    Over,
 }
 
 /// The VIFs of a network.
@@ -78,6 +82,11 @@ pub struct Network<M> {
     broken: VifSet,
     /// The VIF whose turn it is first.
     turn: u8,
+    /// In this round, nobody else's turn on the wire begins.
+    full: bool,
+    /// Greatest share of those that wanted to send in the last round, and in this.
+    heaviest: u8,
+    heaviest_now: u8,
     /// A frame on its way to the wire, or from it; out of its place while it is in use.
     scratch: Option<Box<[u8; LONGEST]>>,
     /// Frames from the wire that are for nobody, claim to be a VIF's, or are none.
@@ -99,6 +108,9 @@ impl<M: Memory> Network<M> {
             fresh: VifSet::default(),
             broken: VifSet::default(),
             turn: 0,
+            full: false,
+            heaviest: 1,
+            heaviest_now: 1,
             scratch: Some(Box::new([0; LONGEST])),
             unclaimed: 0,
         }
@@ -164,14 +176,18 @@ impl<M: Memory> Network<M> {
     pub fn round(&mut self, mut wire: Option<&mut (dyn Wire + '_)>, now: u64) -> Outcome {
         let mut next = Next::Idle;
         if let Some(wire) = wire.as_deref_mut()
-            && self.take_from(wire) == TURN
+            && self.take_from(wire) >= TURN
         {
             next = Next::Now;
         }
         let mut sent = VifSet::default();
-        let order = self.live.0.rotate_right(self.turn.into());
+        self.full = false;
+        self.heaviest = core::mem::replace(&mut self.heaviest_now, 1);
+        let first = self.turn;
+        let order = self.live.0.rotate_right(first.into());
         for id in VifSet(order).iter() {
-            let id = VifId((id.0 + self.turn) % MAX_VIFS as u8);
+            let id = VifId((id.0 + first) % MAX_VIFS as u8);
+            let was_full = self.full;
             let Some(mut vif) = self.vifs.get_mut(id.index()).and_then(Option::take) else { continue };
             match self.serve(&mut vif, &mut wire, now) {
                 Ok((wanted, after)) => {
@@ -183,8 +199,11 @@ impl<M: Memory> Network<M> {
                 Err(Fault) => self.break_down(id, &mut vif),
             }
             self.vifs[id.index()] = Some(vif);
+            if self.full && !was_full {
+                // Who waits for the wire has it first when it is free.
+                self.turn = id.0;
+            }
         }
-        self.turn = (self.turn + 1) % MAX_VIFS as u8;
         if let Some(wire) = wire {
             wire.flush();
         }
@@ -192,19 +211,9 @@ impl<M: Memory> Network<M> {
         Outcome { sent, received, broken: core::mem::take(&mut self.broken), next }
     }
 
-    /// Asks all drivers to tell of frames, since nobody will look. Returns whether there is one already: then they need not.
-    pub fn doze(&mut self) -> bool {
-        self.listen(true) || {
-            let waits = |vif: &Vif<M>, queue: &Queue, ring: &Ring| ring.waiting(queue, &vif.memory) != Ok(0);
-            let found = self.live.iter().any(|id| {
-                let vif = self.vifs.get(id.index()).and_then(Option::as_ref);
-                vif.is_some_and(|vif| vif.active.is_some_and(|active| waits(vif, &active.send, &vif.send)))
-            });
-            if found {
-                self.listen(false);
-            }
-            found
-        }
+    /// Asks all drivers to tell of frames, since nobody will look after the next [round](Self::round), unless that finds some.
+    pub fn doze(&mut self) {
+        self.listen(true);
     }
 
     /// Somebody looks again: drivers need not tell.
@@ -212,20 +221,16 @@ impl<M: Memory> Network<M> {
         self.listen(false);
     }
 
-    /// Returns whether a driver broke the rules: the next round says so.
-    fn listen(&mut self, wanted: bool) -> bool {
-        let mut faults = false;
+    fn listen(&mut self, wanted: bool) {
         for id in self.live.iter() {
             let Some(mut vif) = self.vifs.get_mut(id.index()).and_then(Option::take) else { continue };
             let active = vif.active;
             let done = active.map_or(Ok(()), |active| vif.send.listen(&active.send, &vif.memory, wanted));
             if done.is_err() {
-                faults = true;
                 self.break_down(id, &mut vif);
             }
             self.vifs[id.index()] = Some(vif);
         }
-        faults
     }
 
     /// A driver broke the rules: nothing more is done for it before it resets its device.
@@ -247,37 +252,59 @@ impl<M: Memory> Network<M> {
         let Some(Active { send: queue, .. }) = vif.active else { return Ok((false, Next::Idle)) };
         let waiting = vif.send.waiting(&queue, &vif.memory)?;
         if waiting == 0 {
-            vif.credit = vif.credit.min(0);
+            (vif.credit, vif.wire_credit) = (vif.credit.min(0), vif.wire_credit.min(0));
             return Ok((false, Next::Idle));
         }
-        let quantum = QUANTUM * i64::from(vif.attributes.share.max(1));
-        vif.credit = (vif.credit + quantum).min(quantum);
-        let (mut taken, mut next) = (0, Next::Now);
-        while taken < waiting.min(TURN) && vif.credit > 0 {
+        let share = vif.attributes.share.max(1);
+        self.heaviest_now = self.heaviest_now.max(share);
+        let part = |of: i64| (of * i64::from(share) / i64::from(self.heaviest)).clamp(1, of);
+        vif.credit = (vif.credit + part(WORK)).min(part(WORK));
+        // Its turn on the wire does not begin while another's goes on.
+        if !self.full && !core::mem::take(&mut vif.is_waiting) {
+            vif.wire_credit = (vif.wire_credit + part(QUANTUM)).min(part(QUANTUM));
+        }
+        let mut next = Next::Now;
+        // Work for frames that went out by the wire, and for others.
+        let (mut outside, mut inside) = (0, 0);
+        for _ in 0..waiting {
+            if vif.credit <= 0 {
+                // The wire is what it uses most: its turn there goes on in the next round, so that who sends small frames has as much of
+                // it as others.
+                if !self.full && vif.wire_credit > 0 && outside >= inside {
+                    (vif.is_waiting, self.full) = (true, true);
+                }
+                break;
+            }
             let ready_at = vif.bucket.as_mut().map_or(now, |bucket| bucket.ready_at(now));
             if ready_at > now {
                 next = Next::At(ready_at);
                 break;
             }
             let head = vif.send.head(&queue, &vif.memory, 0)?;
-            let mut len = 0;
+            let (mut len, mut work) = (0, OVERHEAD);
+            let wire_credit = vif.wire_credit;
             match Chain::read(&queue, &vif.memory, head)? {
-                Some(chain) if vif.may_send(chain.len()) => {
-                    len = chain.len();
-                    if let Sent::Full = self.forward(vif, &chain, wire)? {
-                        // The card says when it has room again.
+                Some(chain) if vif.may_send(chain.len()) => match self.forward(vif, &chain, wire)? {
+                    Sent::Done(more) => (len, work) = (chain.len(), work + more),
+                    Sent::Full => {
+                        // The card says when it has room again, and a turn that has begun goes on.
+                        vif.is_waiting |= vif.wire_credit > 0;
                         next = Next::Idle;
                         break;
                     }
+                    Sent::Over => break,
+                },
+                _ => {
+                    (vif.counters.refused, work) =
+                        (vif.counters.refused + 1, OVERHEAD + PER_PIECE * MAX_PIECES as u32)
                 }
-                _ => vif.counters.refused += 1,
             }
             vif.send.give(&queue, &vif.memory, head, 0)?;
-            vif.credit -= i64::from(len + OVERHEAD);
+            vif.credit -= i64::from(work);
+            *(if vif.wire_credit < wire_credit { &mut outside } else { &mut inside }) += work;
             if let Some(bucket) = &mut vif.bucket {
                 bucket.spend(len);
             }
-            taken += 1;
         }
         Ok((vif.send.publish(&queue, &vif.memory)?, next))
     }
@@ -294,46 +321,60 @@ impl<M: Memory> Network<M> {
         let Addresses { to, from } = Addresses::of(&start);
         if is_for_the_link(&start, to) {
             vif.counters.refused += 1;
-            return Ok(Sent::Done);
+            return Ok(Sent::Done(0));
         }
         if !vif.has(from) {
             vif.counters.forged += 1;
-            return Ok(Sent::Done);
+            return Ok(Sent::Done(0));
+        }
+        // As at a bridge, what goes back where it came from goes nowhere.
+        if vif.has(to) {
+            vif.counters.refused += 1;
+            return Ok(Sent::Done(0));
         }
         let vlan = vif.attributes.vlan;
         let target = if is_group(to) { None } else { self.owner(to, vlan) };
+        let mut work = PER_PIECE * chain.pieces();
         if target.is_none()
             && let Some(wire) = wire
         {
-            if !wire.has_room() {
+            if self.full {
                 return Ok(Sent::Full);
             }
-            self.put_on(*wire, vif, chain, &start)?;
+            if vif.wire_credit <= 0 {
+                return Ok(Sent::Over);
+            }
+            if !self.put_on(*wire, vif, chain, &start)? {
+                self.full = true;
+                return Ok(Sent::Full);
+            }
+            vif.wire_credit -= i64::from(chain.len() + FRAMING);
+            work += chain.len();
         }
         let frame = Frame { start: &start, rest: Some((&vif.memory, chain)) };
-        if let Some(target) = target {
-            self.deliver(target, &frame);
-        } else if is_group(to) {
-            self.deliver_all(vlan, &frame);
-        }
+        work += match target {
+            Some(target) => self.deliver(target, &frame),
+            None if is_group(to) => self.deliver_all(vlan, &frame),
+            None => 0,
+        };
         vif.counters.sent += 1;
         vif.counters.sent_bytes += u64::from(chain.len());
-        Ok(Sent::Done)
+        Ok(Sent::Done(work))
     }
 
-    /// Puts a frame on the wire, with the tag of its VLAN.
+    /// Puts a frame on the wire, with the tag of its VLAN. False: it has to wait.
     fn put_on(
         &mut self,
         wire: &mut dyn Wire,
         vif: &mut Vif<M>,
         chain: &Chain,
         start: &[u8; Addresses::BYTES],
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         let tag = if vif.attributes.vlan.is_some() { 4 } else { 0 };
         let len = chain.len() as usize;
         let Some(frame) = self.scratch.as_deref_mut().and_then(|scratch| scratch.get_mut(..len + tag)) else {
             vif.counters.refused += 1;
-            return Ok(());
+            return Ok(true);
         };
         chain.start(&vif.memory, &mut frame[tag..])?;
         frame[tag..tag + Addresses::BYTES].copy_from_slice(start);
@@ -342,12 +383,11 @@ impl<M: Memory> Network<M> {
             frame[TAG..TAG + 2].copy_from_slice(&TAGGED);
             frame[TAG + 2..TAG + 4].copy_from_slice(&vlan.to_be_bytes());
         }
-        wire.send(frame);
-        Ok(())
+        Ok(wire.send(frame))
     }
 
     /// Takes what has come from the wire, up to [`TURN`] frames. Returns how many.
-    fn take_from(&mut self, wire: &mut dyn Wire) -> u16 {
+    fn take_from(&mut self, wire: &mut dyn Wire) -> usize {
         wire.receive(TURN, &mut |frame| {
             if !self.from_wire(frame) {
                 self.unclaimed += 1;
@@ -390,24 +430,35 @@ impl<M: Memory> Network<M> {
         })
     }
 
-    /// To every VIF of a VLAN. The sender's place is empty meanwhile.
-    fn deliver_all(&mut self, vlan: Option<u16>, frame: &Frame<'_, M>) {
+    /// To every VIF of a VLAN. The sender's place is empty meanwhile. Returns how much work it was, in bytes.
+    fn deliver_all(&mut self, vlan: Option<u16>, frame: &Frame<'_, M>) -> u32 {
+        let mut work = 0u32;
         for id in self.live.iter() {
             let vif = self.vifs.get(id.index()).and_then(Option::as_ref);
             if vif.is_some_and(|vif| vif.attributes.vlan == vlan) {
-                self.deliver(id, frame);
+                work = work.saturating_add(self.deliver(id, frame));
             }
         }
+        work
     }
 
-    fn deliver(&mut self, id: VifId, frame: &Frame<'_, M>) {
-        let Some(mut vif) = self.vifs.get_mut(id.index()).and_then(Option::take) else { return };
-        match vif.take(frame) {
-            Ok(true) => self.fresh.insert(id),
-            Ok(false) => {}
-            Err(Fault) => self.break_down(id, &mut vif),
-        }
+    /// To one VIF. Returns how much work it was, in bytes.
+    fn deliver(&mut self, id: VifId, frame: &Frame<'_, M>) -> u32 {
+        let Some(mut vif) = self.vifs.get_mut(id.index()).and_then(Option::take) else { return 0 };
+        let work = match vif.take(frame) {
+            Ok((placed, pieces)) => {
+                if placed {
+                    self.fresh.insert(id);
+                }
+                PER_PIECE * pieces
+            }
+            Err(Fault) => {
+                self.break_down(id, &mut vif);
+                0
+            }
+        };
         self.vifs[id.index()] = Some(vif);
+        frame.len() + work
     }
 
     /// Shows drivers what they received. Returns those that want to hear of it.

@@ -11,8 +11,8 @@ use sluice_virtio::{Buffer, Fault, Queue, Ring, buffers};
 pub(crate) const HEADER: usize = 12;
 /// Offset in it of the number of buffers that the frame takes.
 const BUFFERS: u64 = 10;
-/// Most buffers that a frame is spread over.
-const MAX_BUFFERS: usize = 64;
+/// Most pieces of memory that a frame is spread over: a driver that offers smaller ones would have others wait.
+const MAX_PIECES: usize = 64;
 
 /// What is set of a VIF from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +98,12 @@ pub(crate) struct Vif<M> {
     pub active: Option<Active>,
     pub send: Ring,
     pub receive: Ring,
-    /// Bytes that it may still send in this turn; below zero, what it sent too much in its last.
+    /// Work that the engine may still do for it in this round, in bytes; below zero, what it did too much in the last.
     pub credit: i64,
+    /// Bytes that it may still put on the wire in this turn, likewise.
+    pub wire_credit: i64,
+    /// It waits for the wire in the middle of its turn.
+    pub is_waiting: bool,
     pub bucket: Option<Bucket>,
     pub counters: Counters,
 }
@@ -110,7 +114,18 @@ impl<M: Memory> Vif<M> {
         let bucket = attributes.limit.map(|rate| Bucket::new(rate, now));
         let (active, counters) = (None, Counters::default());
         let (send, receive) = (Ring::default(), Ring::default());
-        Self { attributes, memory, active, send, receive, credit: 0, bucket, counters }
+        Self {
+            attributes,
+            memory,
+            active,
+            send,
+            receive,
+            credit: 0,
+            wire_credit: 0,
+            is_waiting: false,
+            bucket,
+            counters,
+        }
     }
 
     /// The driver has set its queues up, or they are gone.
@@ -120,22 +135,24 @@ impl<M: Memory> Vif<M> {
         }
         self.active = active;
         let events = active.is_some_and(|active| active.features & feature::EVENT_INDICES != 0);
-        (self.send, self.receive, self.credit) = (Ring::new(events), Ring::new(events), 0);
+        (self.send, self.receive) = (Ring::new(events), Ring::new(events));
+        (self.credit, self.wire_credit, self.is_waiting) = (0, 0, false);
         // Buffers to receive into are looked for when there is a frame.
         active.map_or(Ok(()), |active| self.receive.listen(&active.receive, &self.memory, false))
     }
 
-    /// Puts a frame into its memory. Returns whether there were buffers for it; the driver sees it once that is published.
-    pub fn take(&mut self, frame: &Frame<'_, M>) -> Result<bool, Fault> {
-        let Some(active) = self.active else { return Ok(false) };
+    /// Puts a frame into its memory. Returns whether there were buffers for it, and how many pieces of memory were looked at; the driver sees
+    /// the frame once that is published.
+    pub fn take(&mut self, frame: &Frame<'_, M>) -> Result<(bool, u32), Fault> {
+        let Some(active) = self.active else { return Ok((false, 0)) };
         let queue = &active.receive;
         let waiting = self.receive.waiting(queue, &self.memory)?;
-        let most = if active.features & feature::MERGEABLE != 0 { MAX_BUFFERS } else { 1 };
+        let most = if active.features & feature::MERGEABLE != 0 { MAX_PIECES } else { 1 };
         // What is given back for the frame: nothing, before it is known to fit.
-        let mut used = ArrayVec::<(u16, u32), MAX_BUFFERS>::new();
+        let mut used = ArrayVec::<(u16, u32), MAX_PIECES>::new();
         let mut header_at = None;
-        let mut done = 0;
-        for after in 0..waiting.min(most as u16) {
+        let (mut done, mut pieces) = (0, 0);
+        'buffers: for after in 0..waiting.min(most as u16) {
             let head = self.receive.head(queue, &self.memory, after)?;
             let mut written = 0;
             for buffer in buffers(queue, &self.memory, head) {
@@ -143,6 +160,10 @@ impl<M: Memory> Vif<M> {
                 if !writable {
                     return Err(Fault);
                 }
+                if pieces == MAX_PIECES as u32 {
+                    break 'buffers;
+                }
+                pieces += 1;
                 if header_at.is_none() {
                     len = len.checked_sub(HEADER as u32).ok_or(Fault)?;
                     header_at = Some(address);
@@ -167,7 +188,7 @@ impl<M: Memory> Vif<M> {
         }
         let Some(header_at) = header_at.filter(|_| done == frame.len()) else {
             self.counters.missed += 1;
-            return Ok(false);
+            return Ok((false, pieces));
         };
         let mut header = [0; HEADER];
         header[BUFFERS as usize..].copy_from_slice(&(used.len() as u16).to_le_bytes());
@@ -177,7 +198,7 @@ impl<M: Memory> Vif<M> {
         }
         self.counters.received += 1;
         self.counters.received_bytes += u64::from(frame.len());
-        Ok(true)
+        Ok((true, pieces))
     }
 
     /// Shows the driver what was received. Returns whether it wants to hear of it.

@@ -10,6 +10,7 @@
 mod device;
 mod error;
 mod guest;
+mod hardware;
 mod intx;
 mod ne2000;
 mod nic;
@@ -178,6 +179,15 @@ fn leave(device: &Device, end: impl FnOnce() -> Option<ShareReport>) {
     let mut usage = entry.usage.lock();
     let report = end();
     usage.left(device, report);
+}
+
+/// Gives a device to the engine of a network, for as long as the machine runs.
+///
+/// # Errors
+/// Says why it cannot have it.
+fn dedicate(index: u16, network: &Arc<vif::Network>) -> Result<(), AttachError> {
+    let entry = entry(index.into()).ok_or(AttachError::NoSuchDevice)?;
+    entry.usage.lock().dedicate(&entry.device, network)
 }
 
 /// Name of the configured device that makes requests as `requester`.

@@ -6,6 +6,7 @@ use super::guest::Guest;
 use super::ne2000::{self, Ne2000Function};
 use super::nic::{self, CardChoice, NicFunction};
 use super::passthrough::PassthroughFunction;
+use super::vif;
 use crate::domain::VirtualFunction;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,6 +24,8 @@ enum User {
     Turns(Arc<ne2000::Card>),
     /// The hypervisor's driver, and the guests' software cards behind it.
     Driver(Arc<nic::Card>),
+    /// The engine of a network, for good.
+    Engine(Arc<vif::Network>),
 }
 
 /// The use of a device: who uses it now, and what reports say of earlier users.
@@ -94,7 +97,7 @@ impl Usage {
         let card = match &self.user {
             User::Nobody => ne2000::Card::new(device).ok_or(AttachError::NoModel)?,
             User::Turns(card) => card.clone(),
-            User::Owner(_) | User::Driver(_) => return Err(AttachError::Busy),
+            User::Owner(_) | User::Driver(_) | User::Engine(_) => return Err(AttachError::Busy),
         };
         let function = card.attach(options, guest)?;
         self.model = card.model();
@@ -113,7 +116,9 @@ impl Usage {
         let card = match &self.user {
             User::Nobody => nic::Card::start(device, mode)?,
             User::Driver(card) if card.mode() == mode => card.clone(),
-            User::Owner(_) | User::Turns(_) | User::Driver(_) => return Err(AttachError::Busy),
+            User::Owner(_) | User::Turns(_) | User::Driver(_) | User::Engine(_) => {
+                return Err(AttachError::Busy);
+            }
         };
         self.model = card.model();
         self.user = User::Driver(card.clone());
@@ -122,6 +127,17 @@ impl Usage {
             self.end_if_unused(device);
         }
         function
+    }
+
+    /// Gives the device to the engine of a network.
+    ///
+    /// # Errors
+    /// Says why it cannot have it.
+    pub fn dedicate(&mut self, device: &Arc<Device>, network: &Arc<vif::Network>) -> Result<(), AttachError> {
+        let User::Nobody = self.user else { return Err(AttachError::Busy) };
+        self.model = network.connect(device)?;
+        self.user = User::Engine(network.clone());
+        Ok(())
     }
 
     /// A guest has left, and `report` says what it did.
@@ -135,7 +151,7 @@ impl Usage {
     /// If nobody has the device any more, it is silent, and free for any use.
     fn end_if_unused(&mut self, device: &Device) {
         let in_use = match &self.user {
-            User::Nobody => true,
+            User::Nobody | User::Engine(_) => true,
             User::Owner(_) => false,
             User::Turns(card) => card.has_guests(),
             User::Driver(card) => card.has_guests(),
@@ -145,7 +161,7 @@ impl Usage {
         }
         device.close_line();
         let Handoffs { all, forced } = match core::mem::replace(&mut self.user, User::Nobody) {
-            User::Nobody | User::Owner(_) => Handoffs::default(),
+            User::Nobody | User::Owner(_) | User::Engine(_) => Handoffs::default(),
             User::Turns(card) => card.handoffs(),
             User::Driver(card) => card.stop(),
         };
@@ -160,6 +176,7 @@ impl Usage {
             User::Owner(function) => function.interrupt(),
             User::Turns(card) => card.interrupt(),
             User::Driver(card) => card.interrupt(),
+            User::Engine(network) => network.wake(),
         }
     }
 
@@ -177,6 +194,7 @@ impl Usage {
             User::Owner(function) => function.poll(),
             User::Turns(card) => card.poll(),
             User::Driver(card) => card.poll(),
+            User::Engine(_) => {}
         }
     }
 
@@ -192,7 +210,7 @@ impl Usage {
             ..DeviceReport::default()
         };
         match &self.user {
-            User::Nobody | User::Owner(_) => {}
+            User::Nobody | User::Owner(_) | User::Engine(_) => {}
             User::Turns(card) => card.add_to(&mut report),
             User::Driver(card) => card.add_to(&mut report),
         }

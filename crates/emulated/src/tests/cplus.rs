@@ -76,7 +76,7 @@ impl Uplink for Cplus {
         true
     }
 
-    fn send(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
         let at = SEND_RING + 16 * self.send;
         if status(card, at) & OWN != 0 {
             return Sent::Full;

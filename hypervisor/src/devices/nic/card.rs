@@ -3,9 +3,9 @@
 use super::super::device::Device;
 use super::super::error::AttachError;
 use super::super::guest::Guest;
+use super::super::hardware::Hardware;
 use super::NicFunction;
 use super::bars::Bars;
-use super::hardware::Hardware;
 use super::mirror::Mirror;
 use crate::domain::Domain;
 use crate::iommu::{DmaEndpoint, Owner};

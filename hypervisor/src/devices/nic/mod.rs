@@ -7,7 +7,6 @@
 
 mod bars;
 mod card;
-mod hardware;
 mod mirror;
 
 pub use card::{Card, CardChoice};

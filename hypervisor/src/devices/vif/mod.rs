@@ -8,6 +8,11 @@
 //!
 //! Source: Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2 (design) and 3.2 (cores).
 
+mod patience;
+mod wire;
+
+use super::device::Device;
+use super::error::AttachError;
 use super::ram::Ram;
 use crate::cpu::{self, Cpu, timer};
 use crate::domain::Domain;
@@ -17,9 +22,11 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use patience::Patience;
 use sluice_abi::config;
 use sluice_abi::report::{Count, NetworkReport};
 use sluice_vif::{Active, Attributes, Counters, MAX_VIFS, Next, Outcome, RECEIVE, SEND, VifId};
+use wire::Wire;
 
 /// Who drives a VIF. It is called with the lock of the network held.
 pub trait Member: Send + Sync {
@@ -44,6 +51,8 @@ pub struct Network {
 
 struct State {
     vifs: sluice_vif::Network<Ram>,
+    /// The physical card, if the network reaches others.
+    wire: Option<Wire>,
     members: [Option<Weak<dyn Member>>; MAX_VIFS],
 }
 
@@ -69,8 +78,15 @@ pub fn init(configured: &[config::Network]) {
             return None;
         };
         taken.push((network.core, core));
+        let made = Arc::new(Network::new(&network.name, core));
+        if let Some(nic) = network.nic
+            && let Err(error) = super::dedicate(nic, &made)
+        {
+            log::error!("network {}: cannot have its card: {error}", network.name);
+            return None;
+        }
         log::info!("network {}: served by an engine on processor {core}", network.name);
-        Some(Arc::new(Network::new(&network.name, core)))
+        Some(made)
     };
     NETWORKS.call_once(|| configured.iter().map(&mut start).collect());
     // Only now: an engine that finds no network never looks again.
@@ -91,29 +107,43 @@ pub fn reports() -> Vec<NetworkReport> {
 pub fn run(cpu: &'static Cpu) -> ! {
     log::debug!("processor {}: an engine's from now on", cpu.index);
     let own = || networks().filter(|network| network.core == cpu.index);
+    let serve = || own().map(|network| network.serve()).min().unwrap_or(Next::Idle);
+    let mut patience = Patience::new(tsc::now());
     loop {
-        let next = own().map(|network| network.serve()).min().unwrap_or(Next::Idle);
-        if next == Next::Now || own().any(|network| network.doze()) {
-            own().for_each(|network| network.wake_up());
-            cpu::with_interrupts_window();
-            continue;
-        }
-        match next {
-            Next::At(ns) => {
-                let wait = ns.saturating_sub(tsc::uptime_ns());
-                timer::set_deadline(tsc::now().saturating_add(tsc::ticks_from_ns(wait)));
+        if serve() == Next::Now {
+            patience.found(tsc::now());
+        } else if !patience.is_over(tsc::now()) {
+            core::hint::spin_loop();
+        } else {
+            own().for_each(|network| network.doze());
+            let next = serve();
+            if next != Next::Now {
+                sleep(own(), next);
+                patience.slept(tsc::now());
             }
-            _ => timer::disarm(),
+            own().for_each(|network| network.wake_up());
         }
-        // Who wakes it does so by an interrupt, which is taken here at the earliest.
-        cpu::idle();
-        own().for_each(|network| network.wake_up());
+        cpu::with_interrupts_window();
     }
+}
+
+/// Until somebody has something new, or until it is time. Who has says so by an interrupt, which is taken here at the earliest.
+fn sleep(networks: impl Iterator<Item = &'static Arc<Network>>, next: Next) {
+    networks.for_each(|network| network.sleep());
+    match next {
+        Next::At(ns) => {
+            let wait = ns.saturating_sub(tsc::uptime_ns());
+            timer::set_deadline(tsc::now().saturating_add(tsc::ticks_from_ns(wait)));
+        }
+        _ => timer::disarm(),
+    }
+    cpu::idle();
 }
 
 impl Network {
     fn new(name: &str, core: u32) -> Self {
-        let state = State { vifs: sluice_vif::Network::new(), members: [const { None }; MAX_VIFS] };
+        let state =
+            State { vifs: sluice_vif::Network::new(), wire: None, members: [const { None }; MAX_VIFS] };
         Self {
             name: name.into(),
             core,
@@ -143,28 +173,46 @@ impl Network {
         }
     }
 
+    /// Puts a physical card behind the network. Returns what its driver is called.
+    ///
+    /// # Errors
+    /// The card cannot be driven.
+    pub fn connect(&self, device: &Arc<Device>) -> Result<&'static str, AttachError> {
+        let wire = Wire::connect(device)?;
+        Ok(self.state.lock().wire.insert(wire).driver())
+    }
+
     /// A round of the engine.
     fn serve(&self) -> Next {
         let mut state = self.state.lock();
-        let State { vifs, members } = &mut *state;
-        let Outcome { sent, received, broken, next } = vifs.round(None, tsc::uptime_ns());
+        let State { vifs, wire, members } = &mut *state;
+        let wire = wire.as_mut().map(|wire| wire as &mut dyn sluice_vif::Wire);
+        let Outcome { sent, received, broken, next } = vifs.round(wire, tsc::uptime_ns());
         let member = |vif: VifId| members.get(vif.index())?.as_ref()?.upgrade();
         for (set, queue) in [(received, RECEIVE), (sent, SEND)] {
             set.iter().filter_map(member).for_each(|member| member.used(queue));
         }
         broken.iter().filter_map(member).for_each(|member| member.broke());
-        self.rounds.fetch_add(1, Ordering::Relaxed);
+        count(&self.rounds);
         next
     }
 
-    /// Nobody looks from now on, unless there is something to do already, which it returns.
-    fn doze(&self) -> bool {
+    /// Nobody looks after the next round, unless that finds something: who has something new is to say so.
+    fn doze(&self) {
         self.asleep.store(true, Ordering::SeqCst);
-        let found = self.state.lock().vifs.doze();
-        if !found {
-            self.sleeps.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.vifs.doze();
+        if let Some(wire) = &mut state.wire {
+            wire.doze();
         }
-        found
+    }
+
+    /// That round found nothing.
+    fn sleep(&self) {
+        count(&self.sleeps);
+        if let Some(wire) = &self.state.lock().wire {
+            wire.sleep();
+        }
     }
 
     /// The engine looks again.
@@ -174,16 +222,26 @@ impl Network {
     }
 
     fn report(&self) -> NetworkReport {
-        let count = |name: &str, value: u64| Count { name: name.into(), value };
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let own = [("rounds", &self.rounds), ("sleeps", &self.sleeps), ("wakes", &self.wakes)];
+        let own = own.map(|(name, counter)| (name, counter.load(Ordering::Relaxed)));
+        let state = self.state.lock();
+        let wire = state.wire.as_ref().map(Wire::counters);
+        let wire = wire.map(|sluice_uplink::Counters { sent, received, overruns, restarts }| {
+            [("tx_packets", sent), ("rx_packets", received), ("overruns", overruns), ("restarts", restarts)]
+        });
+        let all =
+            own.into_iter().chain(wire.into_iter().flatten()).chain([("unclaimed", state.vifs.unclaimed())]);
         NetworkReport {
             name: self.name.clone(),
             core: self.core as u16,
-            counts: [("rounds", &self.rounds), ("sleeps", &self.sleeps), ("wakes", &self.wakes)]
-                .map(|(name, counter)| count(name, load(counter)))
-                .into(),
+            counts: all.map(|(name, value)| Count { name: name.into(), value }).collect(),
         }
     }
+}
+
+/// Counts one more. Only the engine does.
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// The VIFs of a network, in the hands of who makes, changes or ends them.

@@ -3,9 +3,9 @@
 //! Behind an IOMMU the card reaches that memory and nothing else, in a space of its own; without one it reaches
 //! everything, as any device of the hypervisor's does, and its driver is trusted with that.
 
-use super::super::device::Device;
-use super::super::error::AttachError;
-use super::super::ports::PortDevice;
+use super::device::Device;
+use super::error::AttachError;
+use super::ports::PortDevice;
 use crate::iommu::{self, DeviceView, Devices, DmaEndpoint, Owner};
 use crate::mm::{self, Direct, FrameUse};
 use crate::pci;
@@ -113,7 +113,7 @@ enum Interface {
 }
 
 /// The way to a physical card.
-pub(super) struct Hardware {
+pub struct Hardware {
     interface: Interface,
     buffers: Option<Buffers>,
     nothing: NoMemory,

@@ -15,9 +15,6 @@ pub const MODE: &str = "vif";
 const DEFAULT_MTU: u16 = 1500;
 const DEFAULT_SHARE: u8 = 1;
 
-/// Cards that an engine drives.
-const CARDS: [NicModel; 1] = [NicModel::E1000];
-
 /// A network.
 #[derive(Clone, Debug)]
 pub struct Network {
@@ -200,19 +197,14 @@ fn nic(setup: &Setup, earlier: &[Network], network: &Network, source: &mut Sourc
         source.complain(nic.span(), message, "a network needs a card of its own".to_owned());
     }
     let drives = match *device.select.get_ref() {
-        Select::Id { vendor, device, .. } => {
-            NicModel::of(vendor, device).is_some_and(|model| CARDS.contains(&model))
-        }
+        Select::Id { vendor, device, .. } => NicModel::of(vendor, device).is_some(),
         // What the hypervisor finds is for it to say.
         Select::Address { .. } => true,
     };
     if !drives {
         let message = format!("'{wanted}' is no card that an engine drives");
-        source.complain(
-            nic.span(),
-            message,
-            "use an Intel 82540EM: qemu = \"e1000\", or leave nic out".to_owned(),
-        );
+        let help = "use an 82540EM, RTL8139 or RTL8029: qemu = \"e1000\", \"rtl8139\" or \"ne2k_pci\"; or leave nic out";
+        source.complain(nic.span(), message, help.to_owned());
     }
 }
 

@@ -1,7 +1,7 @@
-//! A virtio disk that another domain serves, driven as no driver would: any value in any register, at any width; queues whose
+//! A virtual device, driven as no driver would: a virtio disk that another domain serves, or a network card that an engine serves; any value in any register, at any width; queues whose
 //! descriptors lead anywhere, in circles and through tables of their own, and change while the back end reads them; doorbells without end.
 //! Where the guest issues single pages to the disk, it issues and revokes any, at any time, also those of the queue, and what is not its own.
-//! In between, a plain request must be answered: who is attacked has to stay in order, for this guest, too, once it has reset the device.
+//! In between, a plain request must be answered, or a plain frame sent: who is attacked has to stay in order, for this guest, too, once it has reset the device.
 
 use super::Tally;
 use crate::console::println;
@@ -20,19 +20,48 @@ const SIZE: u64 = 64;
 const DRIVER_OK: u32 = 15;
 const PAGE: u64 = 4096;
 
-/// Offsets in the memory for the queue.
+/// Offset of the configuration in the registers.
+const CONFIGURATION: u64 = 0x2000;
+
+/// Offsets in the memory for a queue.
 const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
 const TABLE: u64 = 0x3000;
 const BUFFERS: u64 = 0x4000;
 const MEMORY: u64 = 0x1_0000;
+/// Where the frame begins in a buffer.
+const HEADER: u64 = 12;
 
-struct Disk {
+/// What the device is.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    Disk,
+    Net,
+}
+
+impl Kind {
+    fn identifiers(self) -> u32 {
+        match self {
+            Self::Disk => 0x1042_1af4,
+            Self::Net => 0x1041_1af4,
+        }
+    }
+
+    fn queues(self) -> u64 {
+        match self {
+            Self::Disk => 1,
+            Self::Net => 2,
+        }
+    }
+}
+
+struct Device {
+    kind: Kind,
     function: Function,
     registers: u64,
     messages: u64,
     doorbell: u16,
-    /// Memory for the queue.
+    /// Memory for the queues.
     at: u64,
     /// First address that is not the guest's.
     end: u64,
@@ -63,22 +92,36 @@ fn load(at: u64, width: u64) {
     }
 }
 
-impl Disk {
-    fn find(boot: &BootInfo) -> Option<Self> {
-        let function = pci::find(|function| function.read(0) == 0x1042_1af4)?;
+impl Device {
+    fn find(kind: Kind, boot: &BootInfo) -> Option<Self> {
+        let function = pci::find(|function| function.read(0) == kind.identifiers())?;
         function.enable();
         let mut own = Own::new(boot);
-        let at = own.take(MEMORY);
+        let at = own.take(kind.queues() * MEMORY);
         let [registers, messages] = [0, 1].map(|bar| function.memory(bar));
         let space = hc::GRANT_DEVICE + u64::from(function.slot());
         let space = (call(hc::GRANT_OPEN, [space, 0, 0, 0]) > 0).then_some(space);
-        Some(Self { function, registers, messages, doorbell: function.ports(2), at, end: own.end(), space })
+        Some(Self {
+            kind,
+            function,
+            registers,
+            messages,
+            doorbell: function.ports(2),
+            at,
+            end: own.end(),
+            space,
+        })
     }
 
-    /// Issues the memory for the queue, whatever was issued in its place.
+    /// Memory for a queue.
+    fn queue(&self, queue: u64) -> u64 {
+        self.at + queue * MEMORY
+    }
+
+    /// Issues the memory for the queues, whatever was issued in its place.
     fn lend(&self) {
         let Some(space) = self.space else { return };
-        for page in (self.at..self.at + MEMORY).step_by(PAGE as usize) {
+        for page in (self.at..self.queue(self.kind.queues())).step_by(PAGE as usize) {
             call(hc::GRANT_REVOKE, [space, page / PAGE, 1, hc::GRANT_FORCED]);
             call(hc::GRANT_ISSUE, [space, page / PAGE, page, 1]);
         }
@@ -130,9 +173,9 @@ impl Disk {
         })
     }
 
-    /// Sets the one queue up, empty. `indirect`: chains may have tables of their own.
+    /// Sets the queues up, empty. `indirect`: chains may have tables of their own.
     fn start(&self, indirect: bool) -> bool {
-        for word in (self.at..self.at + MEMORY).step_by(8) {
+        for word in (self.at..self.queue(self.kind.queues())).step_by(8) {
             put64(word, 0);
         }
         for status in [1, 3] {
@@ -144,57 +187,76 @@ impl Disk {
             self.set(0x0c, 4, features);
         }
         self.set(0x14, 1, 11);
-        self.set(0x16, 2, 0);
-        self.set(0x18, 2, SIZE);
-        for (register, part) in [(0x20, 0), (0x28, AVAILABLE), (0x30, USED)] {
-            self.set(register, 4, self.at + part);
-            self.set(register + 4, 4, 0);
+        for queue in 0..self.kind.queues() {
+            self.set(0x16, 2, queue);
+            self.set(0x18, 2, SIZE);
+            for (register, part) in [(0x20, 0), (0x28, AVAILABLE), (0x30, USED)] {
+                self.set(register, 4, self.queue(queue) + part);
+                self.set(register + 4, 4, 0);
+            }
+            self.set(0x1c, 2, 1);
         }
-        self.set(0x1c, 2, 1);
         self.set(0x14, 1, u64::from(DRIVER_OK));
         u32::from(self.status()) == DRIVER_OK
     }
 
     fn descriptor(&self, table: u64, index: u64, address: u64, len: u32, flags: u32, next: u32) {
-        let at = self.at + table + index * 16;
+        let at = table + index * 16;
         put64(at, address);
         put(at + 8, len);
         put(at + 12, flags | next << 16);
     }
 
     /// Makes what the ring has up to `index` available.
-    fn offer(&self, index: u32) {
-        put(self.at + AVAILABLE, index << 16);
-        outw(self.doorbell, 0);
+    fn offer(&self, queue: u64, index: u32) {
+        put(self.queue(queue) + AVAILABLE, index << 16);
+        outw(self.doorbell, queue as u16);
     }
 
-    /// Whether a read of the first sector is answered.
+    /// Whether a plain request is answered: a read of the first sector, or a frame to everybody.
     fn is_served(&self) -> bool {
         self.lend();
         if !self.reset() || !self.start(false) {
             return false;
         }
-        let (header, data, verdict) =
-            (self.at + BUFFERS, self.at + BUFFERS + 0x1000, self.at + BUFFERS + 0x2000);
-        self.descriptor(0, 0, header, 16, 1, 1);
-        self.descriptor(0, 1, data, 512, 3, 2);
-        self.descriptor(0, 2, verdict, 1, 2, 0);
-        put(verdict, 0xff);
-        self.offer(1);
+        let queue = self.kind.queues() - 1;
+        let at = self.queue(queue);
+        let verdict = at + BUFFERS + 0x2000;
+        match self.kind {
+            Kind::Disk => {
+                self.descriptor(at, 0, at + BUFFERS, 16, 1, 1);
+                self.descriptor(at, 1, at + BUFFERS + 0x1000, 512, 3, 2);
+                self.descriptor(at, 2, verdict, 1, 2, 0);
+                put(verdict, 0xff);
+            }
+            Kind::Net => {
+                let frame = at + BUFFERS + HEADER;
+                (0..6).for_each(|byte| store(frame + byte, 1, 0xff));
+                // Its own address, where the device's configuration has it.
+                for byte in 0..6 {
+                    let own =
+                        unsafe { ((self.registers + CONFIGURATION + byte) as *const u8).read_volatile() };
+                    store(frame + 6 + byte, 1, own.into());
+                }
+                self.descriptor(at, 0, at + BUFFERS, 12 + 60, 0, 0);
+                put(verdict, 0);
+            }
+        }
+        self.offer(queue, 1);
         wait_for(PATIENCE, || {
             sleep(1_000_000);
-            get(self.at + USED) >> 16 == 1
+            get(at + USED) >> 16 == 1
         }) && get(verdict) & 0xff == 0
     }
 
     /// A descriptor that leads anywhere.
-    fn wild_descriptor(&self, table: u64, index: u64, random: &mut Random) {
+    fn wild_descriptor(&self, at: u64, table: u64, index: u64, random: &mut Random) {
         let address = match random.below(8) {
             0 => random.wild(),
             1 => self.end.wrapping_sub(random.below(0x1000)),
-            2 => self.at + random.below(BUFFERS),
-            3 => self.at + TABLE,
-            _ => self.at + BUFFERS + random.below(0x8000),
+            2 => at + random.below(BUFFERS),
+            3 => at + TABLE,
+            _ => at + BUFFERS + random.below(0x8000),
         };
         let len = match random.below(6) {
             0 => random.wild() as u32,
@@ -204,30 +266,35 @@ impl Disk {
             _ => 512 * random.below(16) as u32,
         };
         let next = if random.below(8) == 0 { random.next() as u16 } else { random.below(SIZE) as u16 };
-        self.descriptor(table, index, address, len, random.below(8) as u32, next.into());
+        self.descriptor(at + table, index, address, len, random.below(8) as u32, next.into());
     }
 
     /// Requests that no driver makes, some of which change while they are read.
     fn attack(&self, random: &mut Random) {
+        (0..self.kind.queues()).for_each(|queue| self.attack_queue(queue, random));
+    }
+
+    fn attack_queue(&self, queue: u64, random: &mut Random) {
+        let own = self.queue(queue);
         // What looks like the header of a request is where chains may begin.
-        for at in (self.at + BUFFERS..self.at + BUFFERS + 0x8000).step_by(16) {
+        for at in (own + BUFFERS..own + BUFFERS + 0x8000).step_by(16) {
             put64(at, random.below(16));
             put64(at + 8, if random.below(4) == 0 { random.wild() } else { random.below(64) });
         }
         for table in [0, TABLE] {
-            (0..SIZE).for_each(|index| self.wild_descriptor(table, index, random));
+            (0..SIZE).for_each(|index| self.wild_descriptor(own, table, index, random));
         }
         for entry in 0..SIZE {
             let head = if random.below(16) == 0 { random.next() as u16 } else { random.below(SIZE) as u16 };
-            let at = self.at + AVAILABLE + 4 + entry * 2;
+            let at = own + AVAILABLE + 4 + entry * 2;
             unsafe { (at as *mut u16).write_volatile(head) };
         }
         let mut index = random.below(SIZE);
         for _ in 0..8 {
-            self.offer(index as u32 & 0xffff);
+            self.offer(queue, index as u32 & 0xffff);
             for _ in 0..random.below(200) {
                 let table = if random.below(4) == 0 { TABLE } else { 0 };
-                self.wild_descriptor(table, random.below(SIZE), random);
+                self.wild_descriptor(own, table, random.below(SIZE), random);
             }
             index = if random.below(8) == 0 { random.next() } else { index + random.below(SIZE) };
         }
@@ -235,81 +302,81 @@ impl Disk {
 }
 
 /// Any access to any register, and to the configuration of the function.
-fn registers(disk: &Disk, random: &mut Random, tally: &mut Tally) {
+fn registers(device: &Device, random: &mut Random, tally: &mut Tally) {
     for _ in 0..6_000u32 {
         let (value, width) = (random.wild(), 1 << random.below(4));
         let (kind, offset) = (random.below(8), random.below(0x40));
         let far = random.below(0x3ff8);
         tally.attempt(|| match kind {
-            0..3 => store(disk.registers + offset, width, value),
-            3 => store(disk.registers + far, width, value),
-            4 => load(disk.registers + far, width),
-            5 => store(disk.messages + (far & 0xff8), width, value),
-            6 => outw(disk.doorbell, value as u16),
+            0..3 => store(device.registers + offset, width, value),
+            3 => store(device.registers + far, width, value),
+            4 => load(device.registers + far, width),
+            5 => store(device.messages + (far & 0xff8), width, value),
+            6 => outw(device.doorbell, value as u16),
             _ => match width {
-                1 => outb(disk.doorbell, value as u8),
-                _ => outl(disk.doorbell, value as u32),
+                1 => outb(device.doorbell, value as u8),
+                _ => outl(device.doorbell, value as u32),
             },
         });
         if random.below(64) == 0 {
             // Where it answers, and whether; then where it was.
-            let bars = [0x10, 0x14, 0x18].map(|register| (register, disk.function.read(register)));
-            disk.function.write(4 * random.below(64) as u32, random.wild() as u32);
-            bars.iter().for_each(|(register, was)| disk.function.write(*register, *was));
-            disk.function.enable();
+            let bars = [0x10, 0x14, 0x18].map(|register| (register, device.function.read(register)));
+            device.function.write(4 * random.below(64) as u32, random.wild() as u32);
+            bars.iter().for_each(|(register, was)| device.function.write(*register, *was));
+            device.function.enable();
         }
     }
 }
 
 /// Calls between requests, and while they are under way.
-fn calls(disk: &Disk, space: u64, random: &mut Random, tally: &mut Tally) {
+fn calls(device: &Device, space: u64, random: &mut Random, tally: &mut Tally) {
     let (mut tried, mut succeeded) = (0u32, 0u32);
     for round in 0..400 {
-        if round % 40 == 0 && disk.reset() && disk.start(round % 80 == 0) {
-            tally.attempt(|| disk.attack(random));
+        if round % 40 == 0 && device.reset() && device.start(round % 80 == 0) {
+            tally.attempt(|| device.attack(random));
         }
         for _ in 0..50 {
             tried += 1;
-            succeeded += u32::from(disk.wild_call(space, random));
+            succeeded += u32::from(device.wild_call(space, random));
         }
     }
     println!("SLUICE-RESULT grants_tried={tried} grants_succeeded={succeeded}");
 }
 
 /// Runs the attack.
-pub fn run(random: &mut Random, boot: &BootInfo) {
-    let Some(disk) = Disk::find(boot) else {
-        println!("no disk");
+pub fn run(kind: Kind, random: &mut Random, boot: &BootInfo) {
+    let Some(device) = Device::find(kind, boot) else {
+        println!("no such device");
         return;
     };
     let mut tally = Tally::default();
     let (mut served, mut asked) = (0, 0);
-    let mut ask = |disk: &Disk| {
+    let mut ask = |device: &Device| {
         asked += 1;
-        served += u32::from(disk.is_served());
+        served += u32::from(device.is_served());
         println!("SLUICE-RESULT requests={asked} served={served}");
     };
-    ask(&disk);
-    registers(&disk, random, &mut tally);
-    ask(&disk);
+    ask(&device);
+    registers(&device, random, &mut tally);
+    ask(&device);
     for round in 1..=48u32 {
-        let started = disk.reset() && disk.start(round % 2 == 0);
+        let started = device.reset() && device.start(round % 2 == 0);
         if started {
-            tally.attempt(|| disk.attack(random));
+            tally.attempt(|| device.attack(random));
         }
         if round % 8 == 0 {
-            ask(&disk);
+            ask(&device);
         }
     }
     for _ in 0..20_000u32 {
-        tally.attempt(|| outw(disk.doorbell, 0));
+        tally.attempt(|| outw(device.doorbell, kind.queues() as u16 - 1));
     }
-    ask(&disk);
-    if let Some(space) = disk.space {
-        calls(&disk, space, random, &mut tally);
-        ask(&disk);
+    ask(&device);
+    if let Some(space) = device.space {
+        calls(&device, space, random, &mut tally);
+        ask(&device);
     } else {
         println!("SLUICE-RESULT grants_tried=0 grants_succeeded=0");
     }
-    tally.report("virtio");
+    tally.report(if kind == Kind::Net { "vif" } else { "virtio" });
 }

@@ -74,10 +74,12 @@ impl State {
                 Changes::empty()
             }
             Err(Fault) => {
-                log::warn!(
-                    "domain {}: its driver of the management channel breaks virtio's rules",
-                    domain.name()
-                );
+                if self.complains() {
+                    log::warn!(
+                        "domain {}: its driver of the management channel breaks virtio's rules",
+                        domain.name()
+                    );
+                }
                 self.device.break_down()
             }
         }

@@ -65,8 +65,8 @@ struct State {
     back_messages: Messages,
     /// What the guest lends.
     lent: Option<Lent>,
-    /// A refusal was logged.
-    refused: bool,
+    /// The log has a complaint about its driver: one for each life of the guest.
+    complained: bool,
     kicks: u64,
     used: u64,
 }
@@ -270,7 +270,7 @@ impl Link {
         let back = self.with(|state| {
             state.front = Some(Arc::downgrade(front));
             state.lent = lent.clone();
-            (state.refused, state.front_messages) = (false, Messages::new(pci::VECTORS));
+            (state.complained, state.front_messages) = (false, Messages::new(pci::VECTORS));
             state.back.as_ref().and_then(Weak::upgrade)
         });
         if let Some(back) = back {
@@ -381,7 +381,7 @@ impl State {
             front_messages: Messages::new(pci::VECTORS),
             back_messages: Messages::new(backend::VECTORS),
             lent: None,
-            refused: false,
+            complained: false,
             kicks: 0,
             used: 0,
         }
@@ -404,7 +404,7 @@ impl State {
                 None => self.tell_back(backend::CHANGED_VECTOR),
             }
         }
-        if changes.contains(Changes::REFUSED) && !core::mem::replace(&mut self.refused, true) {
+        if changes.contains(Changes::REFUSED) && self.complains() {
             let remedy = match &self.lent {
                 Some(_) => "load the module sluice-dma before the device's driver",
                 None => "add grants to its configuration",
@@ -426,6 +426,11 @@ impl State {
         if changes.contains(Changes::OFFERED) {
             domain.vcpus.iter().for_each(|vcpu| vcpu.device_is_here());
         }
+    }
+
+    /// Whether a complaint about its driver is worth the log: not if a guest could fill it with more.
+    fn complains(&mut self) -> bool {
+        !core::mem::replace(&mut self.complained, true)
     }
 
     /// Level of the guest's line: a function whose messages are enabled raises none.

@@ -116,11 +116,10 @@ impl Member for Link {
     }
 
     fn broke(&self) {
-        log::warn!(
-            "device {}: its driver breaks virtio's rules; it gets no frames before it resets the device",
-            self.name
-        );
         self.with(|state| {
+            if state.complains() {
+                log::warn!("device {}: its driver breaks virtio's rules, and gets no frames until it resets the device", self.name);
+            }
             let changes = state.device.break_down();
             state.tell(self, changes);
         });

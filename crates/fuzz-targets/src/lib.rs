@@ -22,6 +22,7 @@ pub mod nic_rtl8139;
 pub mod paravirtual;
 pub mod platform;
 pub mod tables;
+pub mod vif;
 pub mod virtio;
 pub mod vpio;
 
@@ -61,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     ("vpio_masters", masters::masters),
     ("shared_nic", emulated::shared_nic),
     ("uplink_cards", emulated::uplink),
+    ("vif_offload", vif::offload),
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
     ("grant_calls", grants::calls),

@@ -323,8 +323,8 @@ impl Tso {
             *flags &= !flag::CWR;
         }
         put(&mut header, tcp + TCP_CHECKSUM, [0; 2]);
-        sum.add(&[0, TCP]);
-        sum.add(&(bytes as u16).to_be_bytes());
+        sum.word(u16::from(TCP));
+        sum.word(bytes as u16);
         sum.add(&header[tcp..end]);
         put(&mut header, tcp + TCP_CHECKSUM, sum.folded());
         Segment { header, header_len: end, payload, field: (tcp + TCP_CHECKSUM) as u32 }
@@ -403,7 +403,7 @@ impl Segment {
     /// TCP's checksum, from the sum of the payload as it was copied.
     pub fn finish(&self, mut payload: Sum) -> Field {
         let at = self.field as usize;
-        payload.join(&self.header[at..at + 2]);
+        payload.word(u16::from_be_bytes([self.header[at], self.header[at + 1]]));
         Field { at: self.field, bytes: payload.checksum() }
     }
 }

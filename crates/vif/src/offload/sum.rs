@@ -30,19 +30,18 @@ impl Sum {
         for word in words {
             sum += u128::from(u64::from_le_bytes(*word));
         }
-        let mut last = [0; 8];
-        last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
-        sum += u128::from(u64::from_le_bytes(last));
+        if !tail.is_empty() {
+            let shifted = tail.iter().rev().fold(0, |last, byte| last << 8 | u64::from(*byte));
+            sum += u128::from(shifted);
+        }
         let piece = fold((sum as u64 & 0xffff_ffff) + (sum as u64 >> 32) + (sum >> 64) as u64);
         self.total += u64::from(if self.odd { piece.swap_bytes() } else { piece });
         self.odd ^= bytes.len() % 2 == 1;
     }
 
-    /// Adds bytes that stand before all others: an even number of them.
-    pub(crate) fn join(&mut self, bytes: &[u8]) {
-        let mut sum = Self::new();
-        sum.add(bytes);
-        self.total += sum.total;
+    /// Adds a word that stands before all other bytes, or behind an even number of them.
+    pub(crate) const fn word(&mut self, word: u16) {
+        self.total += word.swap_bytes() as u64;
     }
 
     /// The sum, in the order of the network.

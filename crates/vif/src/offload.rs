@@ -162,7 +162,13 @@ impl Checksum {
 /// A TCP frame that is to be segmented: copies of its headers, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tso {
+    /// With zeros where segments differ.
     header: [u8; MAX_HEADER],
+    id: u16,
+    sequence: u32,
+    flags: u8,
+    /// The sums of IPv4's header, and of TCP's with the pseudo header, without what differs.
+    sums: (u16, u16),
     ip: usize,
     tcp: usize,
     header_len: usize,
@@ -278,7 +284,28 @@ impl Tso {
             return Err(Refused::TooLong);
         }
         let count = payload.div_ceil(size).max(1);
-        Ok(Self { header: copy, ip: link, tcp, header_len, len, size, count, v6 })
+        let (ip, mut id) = (link, 0);
+        let mut sums = (Sum::new(), Sum::new());
+        if v6 {
+            put(&mut copy, ip + 4, [0; 2]);
+            sums.1.add(&copy[ip + 8..ip + IPV6]);
+        } else {
+            id = u16::from_be_bytes([copy[ip + 4], copy[ip + 5]]);
+            put(&mut copy, ip + 2, [0; 4]);
+            put(&mut copy, ip + 10, [0; 2]);
+            sums.0.add(&copy[ip..tcp]);
+            sums.1.add(&copy[ip + 12..ip + 20]);
+        }
+        let sequence = u32::from_be_bytes([4, 5, 6, 7].map(|at| copy[tcp + at]));
+        let flags = copy[tcp + 13];
+        put(&mut copy, tcp + 4, [0; 4]);
+        put(&mut copy, tcp + 13, [0]);
+        put(&mut copy, tcp + TCP_CHECKSUM, [0; 2]);
+        sums.1.word(u16::from(TCP));
+        sums.1.add(&copy[tcp..header_len]);
+        let [packet, segment] = [sums.0, sums.1].map(|sum| u16::from_be_bytes(sum.folded()));
+        let sums = (packet, segment);
+        Ok(Self { header: copy, id, sequence, flags, sums, ip, tcp, header_len, len, size, count, v6 })
     }
 
     /// Bytes of payload.
@@ -297,35 +324,26 @@ impl Tso {
         let payload = from..(from + self.size).min(self.len);
         let (ip, tcp, end) = (self.ip, self.tcp, self.header_len);
         let mut header = self.header;
-        let bytes = payload.end - payload.start + (end - tcp) as u32;
-        let mut sum = Sum::new();
+        let bytes = (payload.end - payload.start) as u16 + (end - tcp) as u16;
         if self.v6 {
-            put(&mut header, ip + 4, (bytes as u16).to_be_bytes());
-            sum.add(&header[ip + 8..ip + IPV6]);
+            put(&mut header, ip + 4, bytes.to_be_bytes());
         } else {
-            put(&mut header, ip + 2, (bytes as u16 + (tcp - ip) as u16).to_be_bytes());
-            let id = u16::from_be_bytes([header[ip + 4], header[ip + 5]]).wrapping_add(number as u16);
+            let (packet, id) = (bytes + (tcp - ip) as u16, self.id.wrapping_add(number as u16));
+            let mut sum = Sum::new();
+            [self.sums.0, packet, id].into_iter().for_each(|word| sum.word(word));
+            put(&mut header, ip + 2, packet.to_be_bytes());
             put(&mut header, ip + 4, id.to_be_bytes());
-            put(&mut header, ip + 10, [0; 2]);
-            let mut ipv4 = Sum::new();
-            ipv4.add(&header[ip..tcp]);
-            put(&mut header, ip + 10, ipv4.checksum());
-            sum.add(&header[ip + 12..ip + 20]);
+            put(&mut header, ip + 10, sum.checksum());
         }
-        let [q0, q1, q2, q3] = [4, 5, 6, 7].map(|at| header[tcp + at]);
-        let sequence = u32::from_be_bytes([q0, q1, q2, q3]).wrapping_add(number * self.size);
+        let sequence = self.sequence.wrapping_add(number * self.size);
+        let middle = if number + 1 < self.count { flag::FIN | flag::PSH } else { 0 };
+        let later = if number > 0 { flag::CWR } else { 0 };
+        let flags = self.flags & !(middle | later);
+        let mut sum = Sum::new();
+        let words = [self.sums.1, bytes, (sequence >> 16) as u16, sequence as u16, u16::from(flags)];
+        words.into_iter().for_each(|word| sum.word(word));
         put(&mut header, tcp + 4, sequence.to_be_bytes());
-        let flags = &mut header[tcp + 13];
-        if number + 1 < self.count {
-            *flags &= !(flag::FIN | flag::PSH);
-        }
-        if number > 0 {
-            *flags &= !flag::CWR;
-        }
-        put(&mut header, tcp + TCP_CHECKSUM, [0; 2]);
-        sum.word(u16::from(TCP));
-        sum.word(bytes as u16);
-        sum.add(&header[tcp..end]);
+        put(&mut header, tcp + 13, [flags]);
         put(&mut header, tcp + TCP_CHECKSUM, sum.folded());
         Segment { header, header_len: end, payload, field: (tcp + TCP_CHECKSUM) as u32 }
     }

@@ -41,7 +41,7 @@ impl Sum {
 
     /// Adds a word that stands before all other bytes, or behind an even number of them.
     pub(crate) const fn word(&mut self, word: u16) {
-        self.total += word.swap_bytes() as u64;
+        self.total += u16::from_le_bytes(word.to_be_bytes()) as u64;
     }
 
     /// The sum, in the order of the network.

@@ -18,6 +18,9 @@ pub fn offload(data: &[u8]) {
         let gso_size = if input.flag() { input.choose(&[1448, 1464, 536, 200]) } else { input.u16() };
         Header { flags: 1, gso_type, gso_size, csum_start: start, csum_offset: 16, ..Header::default() }
             .bytes()
+    } else if input.flag() {
+        let (csum_start, csum_offset) = (u16::from(input.u8() % 32), u16::from(input.u8() % 32));
+        Header { flags: 1, csum_start, csum_offset, ..Header::default() }.bytes()
     } else {
         core::array::from_fn(|_| input.u8())
     };
@@ -25,7 +28,7 @@ pub fn offload(data: &[u8]) {
         let at = usize::from(input.u8()) % header.len();
         header[at] = input.u8();
     }
-    let len = usize::from(input.u16()) + 66;
+    let len = usize::from(input.u16() >> (input.u8() % 8)) + 66;
     let mut frame: Vec<u8> = if v6 {
         let ip = [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 6, 64], &[3; 32]].concat();
         [&ip[..], &[4; 12], &[0x50]].concat()

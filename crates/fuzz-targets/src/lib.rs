@@ -23,6 +23,7 @@ pub mod paravirtual;
 pub mod platform;
 pub mod tables;
 pub mod vif;
+pub mod vif_offload;
 pub mod virtio;
 pub mod vpio;
 
@@ -62,6 +63,7 @@ pub const TARGETS: &[Target] = &[
     ("vpio_masters", masters::masters),
     ("shared_nic", emulated::shared_nic),
     ("uplink_cards", emulated::uplink),
+    ("vif_offload", vif_offload::offload),
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
     ("vif_network", vif::network),

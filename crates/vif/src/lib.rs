@@ -24,6 +24,7 @@ mod bucket;
 mod chain;
 mod frame;
 mod network;
+pub mod offload;
 #[cfg(test)]
 mod tests;
 mod vif;

@@ -1,6 +1,6 @@
 //! Chains of buffers, as far as a frame needs them.
 
-use crate::vif::HEADER;
+use crate::offload::Header;
 use arrayvec::ArrayVec;
 use sluice_virtio::{Buffer, Fault, Queue, buffers};
 
@@ -43,7 +43,7 @@ impl Chain {
             }
             len = sum;
         }
-        Ok(len.checked_sub(HEADER as u32).map(|len| Self { pieces, len }))
+        Ok(len.checked_sub(Header::BYTES as u32).map(|len| Self { pieces, len }))
     }
 
     /// Pieces of memory that it is in.
@@ -56,14 +56,14 @@ impl Chain {
         self.len
     }
 
-    /// Calls `each` with address and length of the pieces of a range of the frame.
+    /// Calls `each` with address and length of the pieces of a range of the chain.
     fn walk(
         &self,
-        from: u32,
+        from: u64,
         len: u32,
         mut each: impl FnMut(u64, u32) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let (mut skip, mut left) = (u64::from(from) + HEADER as u64, len);
+        let (mut skip, mut left) = (from, len);
         for &(address, bytes) in &self.pieces {
             let Some(there) = u64::from(bytes).checked_sub(skip) else {
                 skip -= u64::from(bytes);
@@ -81,10 +81,19 @@ impl Chain {
         if left == 0 { Ok(()) } else { Err(Fault) }
     }
 
-    /// Reads the beginning of the frame.
+    /// Reads what is before the frame, and its beginning.
     pub fn start<M: Memory>(&self, memory: &M, into: &mut [u8]) -> Result<(), Fault> {
+        self.read_from(memory, 0, into)
+    }
+
+    /// Reads a range of the frame.
+    pub fn read_at<M: Memory>(&self, memory: &M, from: u32, into: &mut [u8]) -> Result<(), Fault> {
+        self.read_from(memory, u64::from(from) + Header::BYTES as u64, into)
+    }
+
+    fn read_from<M: Memory>(&self, memory: &M, from: u64, into: &mut [u8]) -> Result<(), Fault> {
         let mut rest = into;
-        self.walk(0, rest.len() as u32, |address, bytes| {
+        self.walk(from, rest.len() as u32, |address, bytes| {
             let (part, after) =
                 core::mem::take(&mut rest).split_at_mut_checked(bytes as usize).ok_or(Fault)?;
             rest = after;
@@ -95,7 +104,7 @@ impl Chain {
     /// Copies a range of the frame to another guest.
     pub fn copy<M: Memory>(&self, memory: &M, from: u32, other: &M, to: u64, len: u32) -> Result<(), Fault> {
         let mut done = 0;
-        self.walk(from, len, |address, bytes| {
+        self.walk(u64::from(from) + Header::BYTES as u64, len, |address, bytes| {
             memory.copy(address, other, to.checked_add(done).ok_or(Fault)?, bytes)?;
             done += u64::from(bytes);
             Ok(())

@@ -2,6 +2,7 @@
 
 use crate::Mac;
 use crate::chain::{Chain, Memory};
+use crate::offload::Header;
 use sluice_virtio::Fault;
 
 /// A frame. What was looked at to decide where it goes is what arrives: a sender that changes it meanwhile changes nothing.
@@ -10,9 +11,16 @@ pub(crate) struct Frame<'a, M> {
     pub start: &'a [u8],
     /// Where the sender has all of it, if there is more.
     pub rest: Option<(&'a M, &'a Chain)>,
+    /// What is left for its receiver to do.
+    pub header: Header,
 }
 
-impl<M: Memory> Frame<'_, M> {
+impl<'a, M: Memory> Frame<'a, M> {
+    /// A frame with which nothing is left to do.
+    pub fn plain(bytes: &'a [u8]) -> Self {
+        Self { start: bytes, rest: None, header: Header::default() }
+    }
+
     /// Bytes.
     pub fn len(&self) -> u32 {
         self.rest.map_or(self.start.len() as u32, |(_, chain)| chain.len())
@@ -45,6 +53,7 @@ impl<M: Memory> Frame<'_, M> {
 pub(crate) struct Addresses {
     pub to: Mac,
     pub from: Mac,
+    kind: [u8; 2],
 }
 
 impl Addresses {
@@ -53,7 +62,12 @@ impl Addresses {
 
     /// Of a frame that begins so.
     pub fn of(start: &[u8; Self::BYTES]) -> Self {
-        let [t0, t1, t2, t3, t4, t5, f0, f1, f2, f3, f4, f5, _, _] = *start;
-        Self { to: [t0, t1, t2, t3, t4, t5], from: [f0, f1, f2, f3, f4, f5] }
+        let [t0, t1, t2, t3, t4, t5, f0, f1, f2, f3, f4, f5, k0, k1] = *start;
+        Self { to: [t0, t1, t2, t3, t4, t5], from: [f0, f1, f2, f3, f4, f5], kind: [k0, k1] }
+    }
+
+    /// Whether a VLAN's tag follows (IEEE 802.1Q, 9.6): of a provider's, too.
+    pub fn is_tagged(self) -> bool {
+        matches!(self.kind, [0x81, 0x00] | [0x88, 0xa8] | [0x91, 0x00])
     }
 }

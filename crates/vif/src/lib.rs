@@ -25,6 +25,8 @@ mod chain;
 mod frame;
 mod network;
 pub mod offload;
+mod outgoing;
+mod scratch;
 #[cfg(test)]
 mod tests;
 mod vif;
@@ -87,14 +89,29 @@ impl VifSet {
 }
 
 /// Features that a VIF's virtio network card offers (Virtio 1.2, 5.1.3 and 6): address, MTU, buffers that one frame may take several of,
-/// link status, and event indices.
-pub const FEATURES: u64 =
-    feature::MTU | feature::MAC | feature::MERGEABLE | feature::STATUS | feature::EVENT_INDICES;
+/// link status, and event indices; checksums and segmentation of TCP that are left to who receives, or to the engine.
+pub const FEATURES: u64 = feature::MTU
+    | feature::MAC
+    | feature::MERGEABLE
+    | feature::STATUS
+    | feature::EVENT_INDICES
+    | feature::CSUM
+    | feature::GUEST_CSUM
+    | feature::GUEST_TSO4
+    | feature::GUEST_TSO6
+    | feature::HOST_TSO4
+    | feature::HOST_TSO6;
 
 /// Feature bits (Virtio 1.2, 5.1.3 and 6).
 mod feature {
+    pub const CSUM: u64 = 1 << 0;
+    pub const GUEST_CSUM: u64 = 1 << 1;
     pub const MTU: u64 = 1 << 3;
     pub const MAC: u64 = 1 << 5;
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    pub const HOST_TSO4: u64 = 1 << 11;
+    pub const HOST_TSO6: u64 = 1 << 12;
     pub const MERGEABLE: u64 = 1 << 15;
     pub const STATUS: u64 = 1 << 16;
     pub const EVENT_INDICES: u64 = 1 << 29;

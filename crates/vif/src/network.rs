@@ -2,6 +2,8 @@
 
 use crate::chain::{Chain, MAX_PIECES, Memory};
 use crate::frame::{Addresses, Frame};
+use crate::outgoing::{Outgoing, Start};
+use crate::scratch::{LONGEST, Scratch, TAG, TAGGED};
 use crate::vif::{Active, Attributes, Counters, Vif};
 use crate::{MAX_VIFS, Mac, VifId, VifSet};
 use alloc::boxed::Box;
@@ -20,12 +22,8 @@ const TURN: usize = 32;
 /// Bytes that the work for a frame counts for, beside its own, and that for a piece of memory that it is in.
 const OVERHEAD: u32 = 256;
 const PER_PIECE: u32 = 32;
-/// Bytes of the longest frame of the wire, with a tag.
-const LONGEST: usize = 1518;
-/// Offset of a VLAN tag, and its first half.
-const TAG: usize = 12;
-const TAGGED: [u8; 2] = [0x81, 0x00];
-
+/// And that for a frame in place of a longer one.
+const PER_SEGMENT: u32 = 64;
 /// The physical card.
 pub trait Wire {
     /// Sends a frame without CRC, 14 to 1518 bytes. False: the card is busy, and tells when it is not.
@@ -64,12 +62,18 @@ pub struct Outcome {
 
 /// What became of the frame at the head of a send queue.
 enum Sent {
-    /// It is where it is to be, or nowhere, for so much work, in bytes.
-    Done(u32),
+    /// It is where it is to be, or nowhere.
+    Done,
     /// It has to wait for the wire.
     Full,
     /// It has to wait for its sender's next turn on the wire.
     Over,
+}
+
+/// Its sender may not send it.
+fn refuse<M>(vif: &mut Vif<M>) -> Sent {
+    vif.counters.refused += 1;
+    Sent::Done
 }
 
 /// The VIFs of a network.
@@ -88,7 +92,7 @@ pub struct Network<M> {
     heaviest: u8,
     heaviest_now: u8,
     /// A frame on its way to the wire, or from it; out of its place while it is in use.
-    scratch: Option<Box<[u8; LONGEST]>>,
+    scratch: Option<Scratch>,
     /// Frames from the wire that are for nobody, claim to be a VIF's, or are none.
     unclaimed: u64,
 }
@@ -111,7 +115,7 @@ impl<M: Memory> Network<M> {
             full: false,
             heaviest: 1,
             heaviest_now: 1,
-            scratch: Some(Box::new([0; LONGEST])),
+            scratch: Some(Scratch::new()),
             unclaimed: 0,
         }
     }
@@ -281,109 +285,146 @@ impl<M: Memory> Network<M> {
                 break;
             }
             let head = vif.send.head(&queue, &vif.memory, 0)?;
-            let (mut len, mut work) = (0, OVERHEAD);
-            let wire_credit = vif.wire_credit;
-            match Chain::read(&queue, &vif.memory, head)? {
-                Some(chain) if vif.may_send(chain.len()) => match self.forward(vif, &chain, wire)? {
-                    Sent::Done(more) => (len, work) = (chain.len(), work + more),
-                    Sent::Full => {
-                        // The card says when it has room again, and a turn that has begun goes on.
-                        vif.is_waiting |= vif.wire_credit > 0;
-                        next = Next::Idle;
-                        break;
-                    }
-                    Sent::Over => break,
-                },
-                _ => {
-                    (vif.counters.refused, work) =
-                        (vif.counters.refused + 1, OVERHEAD + PER_PIECE * MAX_PIECES as u32)
+            let before = (vif.credit, vif.wire_credit);
+            let chain = Chain::read(&queue, &vif.memory, head)?;
+            let sent = self.forward(vif, chain.as_ref(), wire)?;
+            let work = before.0 - vif.credit;
+            *(if vif.wire_credit < before.1 { &mut outside } else { &mut inside }) += work;
+            match sent {
+                Sent::Done => {}
+                Sent::Full => {
+                    // The card says when it has room again, and a turn that has begun goes on.
+                    vif.is_waiting |= vif.wire_credit > 0;
+                    next = Next::Idle;
+                    break;
                 }
+                Sent::Over => break,
             }
             vif.send.give(&queue, &vif.memory, head, 0)?;
-            vif.credit -= i64::from(work);
-            *(if vif.wire_credit < wire_credit { &mut outside } else { &mut inside }) += work;
-            if let Some(bucket) = &mut vif.bucket {
-                bucket.spend(len);
+            if let (Some(bucket), Some(chain)) = (&mut vif.bucket, chain) {
+                bucket.spend(chain.len());
             }
         }
         Ok((vif.send.publish(&queue, &vif.memory)?, next))
     }
 
-    /// Brings a frame where it is to be.
+    /// Brings a frame where it is to be, at its sender's expense.
     fn forward(
         &mut self,
         vif: &mut Vif<M>,
-        chain: &Chain,
+        chain: Option<&Chain>,
         wire: &mut Option<&mut (dyn Wire + '_)>,
     ) -> Result<Sent, Fault> {
-        let mut start = [0; Addresses::BYTES];
-        chain.start(&vif.memory, &mut start)?;
-        let Addresses { to, from } = Addresses::of(&start);
-        if is_for_the_link(&start, to) {
-            vif.counters.refused += 1;
-            return Ok(Sent::Done(0));
+        vif.charge(OVERHEAD + PER_PIECE * chain.map_or(MAX_PIECES as u32, Chain::pieces));
+        let Some(chain) = chain.filter(|chain| chain.len() >= Addresses::BYTES as u32) else {
+            return Ok(refuse(vif));
+        };
+        let mut start = Start::read(&vif.memory, chain)?;
+        let Addresses { to, from, .. } = start.addresses();
+        if is_for_the_link(start.frame(), to) || start.addresses().is_tagged() {
+            return Ok(refuse(vif));
         }
         if !vif.has(from) {
             vif.counters.forged += 1;
-            return Ok(Sent::Done(0));
+            return Ok(Sent::Done);
         }
         // As at a bridge, what goes back where it came from goes nowhere.
         if vif.has(to) {
-            vif.counters.refused += 1;
-            return Ok(Sent::Done(0));
+            return Ok(refuse(vif));
         }
+        let Some(plan) = start.plan(&vif.memory, chain, vif.longest())? else {
+            return Ok(refuse(vif));
+        };
         let vlan = vif.attributes.vlan;
         let target = if is_group(to) { None } else { self.owner(to, vlan) };
-        let mut work = PER_PIECE * chain.pieces();
-        if target.is_none()
-            && let Some(wire) = wire
-        {
+        let Some(mut scratch) = self.scratch.take() else { return Ok(Sent::Done) };
+        let outgoing = Outgoing { chain, start: start.frame(), plan };
+        let sent = match wire {
+            Some(wire) if target.is_none() => self.put_on(*wire, vif, &outgoing, &mut scratch),
+            _ => Ok(Sent::Done),
+        };
+        if let Ok(Sent::Done) = sent {
+            let work = match target {
+                Some(target) => self.hand_over(target, &vif.memory, &outgoing, &mut scratch),
+                None if is_group(to) => self.hand_to_all(vlan, &vif.memory, &outgoing, &mut scratch),
+                None => Ok(0),
+            };
+            vif.progress = 0;
+            vif.counters.sent += 1;
+            vif.counters.sent_bytes += u64::from(chain.len());
+            vif.counters.segments += u64::from(outgoing.count());
+            vif.charge(work?);
+        }
+        self.scratch = Some(scratch);
+        sent
+    }
+
+    /// Puts a frame on the wire, or what is left of it, with the tag of its VLAN.
+    fn put_on(
+        &mut self,
+        wire: &mut dyn Wire,
+        vif: &mut Vif<M>,
+        outgoing: &Outgoing<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<Sent, Fault> {
+        while vif.progress < outgoing.count() {
             if self.full {
                 return Ok(Sent::Full);
             }
             if vif.wire_credit <= 0 {
                 return Ok(Sent::Over);
             }
-            if !self.put_on(*wire, vif, chain, &start)? {
+            outgoing.put_together(&vif.memory, vif.progress, scratch)?;
+            let Some(frame) = scratch.tagged(vif.attributes.vlan) else { return Ok(refuse(vif)) };
+            let bytes = frame.len() as u32;
+            if !wire.send(frame) {
                 self.full = true;
                 return Ok(Sent::Full);
             }
-            vif.wire_credit -= i64::from(chain.len() + FRAMING);
-            work += chain.len();
+            vif.progress += 1;
+            vif.wire_credit -= i64::from(bytes + FRAMING);
+            vif.charge(bytes + PER_SEGMENT);
         }
-        let frame = Frame { start: &start, rest: Some((&vif.memory, chain)) };
-        work += match target {
-            Some(target) => self.deliver(target, &frame),
-            None if is_group(to) => self.deliver_all(vlan, &frame),
-            None => 0,
-        };
-        vif.counters.sent += 1;
-        vif.counters.sent_bytes += u64::from(chain.len());
-        Ok(Sent::Done(work))
+        Ok(Sent::Done)
     }
 
-    /// Puts a frame on the wire, with the tag of its VLAN. False: it has to wait.
-    fn put_on(
+    /// To one VIF, as its driver takes it. Returns how much work it was, in bytes.
+    fn hand_over(
         &mut self,
-        wire: &mut dyn Wire,
-        vif: &mut Vif<M>,
-        chain: &Chain,
-        start: &[u8; Addresses::BYTES],
-    ) -> Result<bool, Fault> {
-        let tag = if vif.attributes.vlan.is_some() { 4 } else { 0 };
-        let len = chain.len() as usize;
-        let Some(frame) = self.scratch.as_deref_mut().and_then(|scratch| scratch.get_mut(..len + tag)) else {
-            vif.counters.refused += 1;
-            return Ok(true);
-        };
-        chain.start(&vif.memory, &mut frame[tag..])?;
-        frame[tag..tag + Addresses::BYTES].copy_from_slice(start);
-        if let Some(vlan) = vif.attributes.vlan {
-            frame.copy_within(tag..tag + TAG, 0);
-            frame[TAG..TAG + 2].copy_from_slice(&TAGGED);
-            frame[TAG + 2..TAG + 4].copy_from_slice(&vlan.to_be_bytes());
+        target: VifId,
+        memory: &M,
+        outgoing: &Outgoing<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<u32, Fault> {
+        let receiver = self.vifs.get(target.index()).and_then(Option::as_ref);
+        let features = receiver.and_then(|vif| vif.active).map_or(0, |active| active.features);
+        if let Some(frame) = outgoing.as_it_is(memory, features) {
+            return Ok(self.deliver(target, &frame));
         }
-        Ok(wire.send(frame))
+        let mut work = 0;
+        for nth in 0..outgoing.count() {
+            outgoing.put_together(memory, nth, scratch)?;
+            work += PER_SEGMENT + 2 * self.deliver(target, &Frame::plain(scratch.plain()));
+        }
+        Ok(work)
+    }
+
+    /// To every VIF of a VLAN. The sender's place is empty meanwhile. Returns how much work it was, in bytes.
+    fn hand_to_all(
+        &mut self,
+        vlan: Option<u16>,
+        memory: &M,
+        outgoing: &Outgoing<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<u32, Fault> {
+        let mut work = 0u32;
+        for id in self.live.iter() {
+            if !self.is_in(id, vlan) {
+                continue;
+            }
+            work = work.saturating_add(self.hand_over(id, memory, outgoing, scratch)?);
+        }
+        Ok(work)
     }
 
     /// Takes what has come from the wire, up to [`TURN`] frames. Returns how many.
@@ -398,29 +439,30 @@ impl<M: Memory> Network<M> {
     /// A frame from the wire. Returns whether it is for anybody.
     fn from_wire(&mut self, frame: &[u8]) -> bool {
         let Some(start) = frame.first_chunk::<{ Addresses::BYTES }>() else { return false };
-        let Addresses { to, from } = Addresses::of(start);
+        let Addresses { to, from, .. } = Addresses::of(start);
         if is_for_the_link(frame, to) || frame.len() > LONGEST || self.has(from) {
             return false;
         }
         if start[TAG..] != TAGGED {
-            return self.put(to, None, &Frame { start: frame, rest: None });
+            return self.put(to, None, &Frame::plain(frame));
         }
         let Some(&[high, low]) = frame.get(TAG + 2..TAG + 4) else { return false };
         let vlan = u16::from_be_bytes([high, low]) & 0xfff;
         // The VIF sees no tag.
         let Some(mut scratch) = self.scratch.take() else { return false };
-        let len = frame.len() - 4;
-        scratch[..TAG].copy_from_slice(&frame[..TAG]);
-        scratch[TAG..len].copy_from_slice(&frame[TAG + 4..]);
-        let claimed =
-            self.put(to, Some(vlan).filter(|vlan| *vlan != 0), &Frame { start: &scratch[..len], rest: None });
+        scratch.untag(frame);
+        let claimed = self.put(to, Some(vlan).filter(|vlan| *vlan != 0), &Frame::plain(scratch.plain()));
         self.scratch = Some(scratch);
         claimed
     }
 
     fn put(&mut self, to: Mac, vlan: Option<u16>, frame: &Frame<'_, M>) -> bool {
         if is_group(to) {
-            self.deliver_all(vlan, frame);
+            for id in self.live.iter() {
+                if self.is_in(id, vlan) {
+                    self.deliver(id, frame);
+                }
+            }
             return true;
         }
         let target = self.owner(to, vlan);
@@ -430,16 +472,8 @@ impl<M: Memory> Network<M> {
         })
     }
 
-    /// To every VIF of a VLAN. The sender's place is empty meanwhile. Returns how much work it was, in bytes.
-    fn deliver_all(&mut self, vlan: Option<u16>, frame: &Frame<'_, M>) -> u32 {
-        let mut work = 0u32;
-        for id in self.live.iter() {
-            let vif = self.vifs.get(id.index()).and_then(Option::as_ref);
-            if vif.is_some_and(|vif| vif.attributes.vlan == vlan) {
-                work = work.saturating_add(self.deliver(id, frame));
-            }
-        }
-        work
+    fn is_in(&self, id: VifId, vlan: Option<u16>) -> bool {
+        self.vifs.get(id.index()).and_then(Option::as_ref).is_some_and(|vif| vif.attributes.vlan == vlan)
     }
 
     /// To one VIF. Returns how much work it was, in bytes.

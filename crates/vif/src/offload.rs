@@ -319,7 +319,7 @@ impl Tso {
     }
 
     /// One of them.
-    fn segment(&self, number: u32) -> Segment {
+    pub(crate) fn segment(&self, number: u32) -> Segment {
         let from = self.header_len as u32 + number * self.size;
         let payload = from..(from + self.size).min(self.len);
         let (ip, tcp, end) = (self.ip, self.tcp, self.header_len);

@@ -2,15 +2,12 @@
 
 use crate::bucket::Bucket;
 use crate::chain::Memory;
-use crate::frame::Frame;
+use crate::frame::{Addresses, Frame};
+use crate::offload::Header;
 use crate::{Mac, feature};
 use arrayvec::ArrayVec;
 use sluice_virtio::{Buffer, Fault, Queue, Ring, buffers};
 
-/// Bytes before a frame: `struct virtio_net_hdr` (Virtio 1.2, 5.1.6).
-pub(crate) const HEADER: usize = 12;
-/// Offset in it of the number of buffers that the frame takes.
-const BUFFERS: u64 = 10;
 /// Most pieces of memory that a frame is spread over: a driver that offers smaller ones would have others wait.
 const MAX_PIECES: usize = 64;
 
@@ -47,6 +44,8 @@ pub struct Counters {
     pub sent: u64,
     /// Bytes of them.
     pub sent_bytes: u64,
+    /// What they are on a wire: a frame that was to be segmented is several.
+    pub segments: u64,
     /// Frames that were put into its memory.
     pub received: u64,
     /// Bytes of them.
@@ -63,10 +62,11 @@ pub struct Counters {
 
 impl Counters {
     /// All of them, and how reports call them.
-    pub const fn named(&self) -> [(&'static str, u64); 8] {
+    pub const fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("tx_packets", self.sent),
             ("tx_bytes", self.sent_bytes),
+            ("tx_segments", self.segments),
             ("rx_packets", self.received),
             ("rx_bytes", self.received_bytes),
             ("rx_dropped", self.missed),
@@ -81,6 +81,7 @@ impl core::ops::AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
         self.sent += other.sent;
         self.sent_bytes += other.sent_bytes;
+        self.segments += other.segments;
         self.received += other.received;
         self.received_bytes += other.received_bytes;
         self.missed += other.missed;
@@ -105,6 +106,8 @@ pub(crate) struct Vif<M> {
     /// It waits for the wire in the middle of its turn.
     pub is_waiting: bool,
     pub bucket: Option<Bucket>,
+    /// Segments of the frame at the head of its queue that are on the wire already.
+    pub progress: u32,
     pub counters: Counters,
 }
 
@@ -124,6 +127,7 @@ impl<M: Memory> Vif<M> {
             wire_credit: 0,
             is_waiting: false,
             bucket,
+            progress: 0,
             counters,
         }
     }
@@ -136,7 +140,7 @@ impl<M: Memory> Vif<M> {
         self.active = active;
         let events = active.is_some_and(|active| active.features & feature::EVENT_INDICES != 0);
         (self.send, self.receive) = (Ring::new(events), Ring::new(events));
-        (self.credit, self.wire_credit, self.is_waiting) = (0, 0, false);
+        (self.credit, self.wire_credit, self.is_waiting, self.progress) = (0, 0, false, 0);
         // Buffers to receive into are looked for when there is a frame.
         active.map_or(Ok(()), |active| self.receive.listen(&active.receive, &self.memory, false))
     }
@@ -165,10 +169,10 @@ impl<M: Memory> Vif<M> {
                 }
                 pieces += 1;
                 if header_at.is_none() {
-                    len = len.checked_sub(HEADER as u32).ok_or(Fault)?;
+                    len = len.checked_sub(Header::BYTES as u32).ok_or(Fault)?;
                     header_at = Some(address);
-                    address = address.checked_add(HEADER as u64).ok_or(Fault)?;
-                    written = HEADER as u32;
+                    address = address.checked_add(Header::BYTES as u64).ok_or(Fault)?;
+                    written = Header::BYTES as u32;
                 }
                 let part = len.min(frame.len() - done);
                 frame.copy(done, &self.memory, address, part)?;
@@ -190,9 +194,8 @@ impl<M: Memory> Vif<M> {
             self.counters.missed += 1;
             return Ok((false, pieces));
         };
-        let mut header = [0; HEADER];
-        header[BUFFERS as usize..].copy_from_slice(&(used.len() as u16).to_le_bytes());
-        sluice_virtio::Memory::write(&self.memory, header_at, &header)?;
+        let header = Header { num_buffers: used.len() as u16, ..frame.header };
+        sluice_virtio::Memory::write(&self.memory, header_at, &header.bytes())?;
         for (head, written) in used {
             self.receive.give(queue, &self.memory, head, written)?;
         }
@@ -206,9 +209,14 @@ impl<M: Memory> Vif<M> {
         self.active.map_or(Ok(false), |active| self.receive.publish(&active.receive, &self.memory))
     }
 
-    /// Whether the frame could be its own to send: it may be longer than the MTU by a header, and a tag of the guest's.
-    pub fn may_send(&self, len: u32) -> bool {
-        (crate::frame::Addresses::BYTES as u32..=u32::from(self.attributes.mtu) + 18).contains(&len)
+    /// The engine did so much work for it, in bytes.
+    pub fn charge(&mut self, work: u32) {
+        self.credit -= i64::from(work);
+    }
+
+    /// Most bytes of a frame that it sends: a header, and the MTU.
+    pub fn longest(&self) -> u32 {
+        u32::from(self.attributes.mtu) + Addresses::BYTES as u32
     }
 
     /// Whether frames for this address are its.

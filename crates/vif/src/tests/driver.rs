@@ -1,5 +1,6 @@
 //! A driver of a VIF, and a card, as far as tests need them.
 
+use crate::offload::Header;
 use crate::{Active, Attributes, Mac, Network, VifId, feature};
 use sluice_virtio::{Fault, Queue};
 use std::cell::{Cell, RefCell};
@@ -17,7 +18,7 @@ const SEND_RING: u64 = 0x3000;
 const RECEIVE_BUFFERS: u64 = 0x1_0000;
 const SEND_BUFFERS: u64 = 0x4_0000;
 const BUFFER: u64 = 0x800;
-const HEADER: usize = 12;
+const HEADER: usize = Header::BYTES;
 
 /// A guest's memory.
 #[derive(Clone)]
@@ -160,8 +161,8 @@ impl Ring {
 pub struct Driver {
     pub ram: Ram,
     pub id: Option<VifId>,
-    /// How many buffers each frame took.
-    pub merged: Vec<u16>,
+    /// What was before each frame received.
+    pub headers: Vec<Header>,
     attributes: Attributes,
     features: u64,
     receive: Ring,
@@ -177,7 +178,7 @@ impl Driver {
         let mut driver = Self {
             ram: Ram::new(BYTES),
             id: None,
-            merged: Vec::new(),
+            headers: Vec::new(),
             attributes: attributes(mac),
             features,
             receive,
@@ -202,6 +203,13 @@ impl Driver {
     pub fn set(&mut self, network: &mut Network<Ram>, change: impl FnOnce(&mut Attributes)) {
         change(&mut self.attributes);
         assert!(network.set(self.id.unwrap(), self.attributes, 0));
+    }
+
+    /// Sets the device up anew, with these features.
+    pub fn accept(&mut self, network: &mut Network<Ram>, features: u64) {
+        self.features = features;
+        let id = self.id.unwrap();
+        assert!(network.activate(id, None) && network.activate(id, Some(self.active())));
     }
 
     fn events(&self) -> bool {
@@ -242,7 +250,16 @@ impl Driver {
 
     /// Sends a frame in pieces of these sizes, header included, and a last one. It is written where the descriptor's buffer is.
     pub fn send_in(&mut self, frame: &[u8], pieces: &[usize]) -> bool {
-        let bytes = [&[0; HEADER][..], frame].concat();
+        self.send_all(Header::default(), frame, pieces)
+    }
+
+    /// Sends a frame that asks for something.
+    pub fn send_asking(&mut self, header: Header, frame: &[u8]) {
+        self.send_all(header, frame, &[HEADER]);
+    }
+
+    fn send_all(&mut self, header: Header, frame: &[u8], pieces: &[usize]) -> bool {
+        let bytes = [&header.bytes()[..], frame].concat();
         let (head, start) = (self.next, SEND_BUFFERS + BUFFER * u64::from(self.next % SIZE));
         self.ram.put(start, &bytes);
         let rest = bytes.len() - pieces.iter().sum::<usize>();
@@ -291,9 +308,9 @@ impl Driver {
             let bytes = self.ram.get(at, written);
             if left == 0 {
                 let (header, frame) = bytes.split_at(HEADER);
-                assert_eq!(&header[..10], &[0; 10], "no offload was asked for");
-                left = u16::from_le_bytes([header[10], header[11]]);
-                self.merged.push(left);
+                let header = Header::parse(header.try_into().unwrap());
+                left = header.num_buffers;
+                self.headers.push(header);
                 frames.push(frame.to_vec());
             } else {
                 frames.last_mut().unwrap().extend(bytes);

@@ -137,7 +137,7 @@ fn what_was_checked_is_what_arrives() {
 #[test]
 fn frames_that_no_station_sends_are_dropped() {
     let mut lab = Lab::new(2, FEATURES);
-    lab.drivers[0].send(&frame(mac(1), mac(0), 1518 + 1));
+    lab.drivers[0].send(&frame(mac(1), mac(0), 1514 + 1));
     lab.drivers[0].send(&frame(mac(1), mac(0), 14)[..13]);
     lab.drivers[0].send_raw(&[(0x4_0000, 11, 0, 0)]);
     // In more pieces than a sender's frame ever is, or without an end.
@@ -150,8 +150,8 @@ fn frames_that_no_station_sends_are_dropped() {
     assert_eq!((lab.counters(0).refused, lab.drivers[0].sent()), (1, 1));
     assert!(lab.received()[1].is_empty());
     lab.drivers[0].set(&mut lab.network, |attributes| attributes.mtu = 600);
-    lab.drivers[0].send(&frame(mac(1), mac(0), 619));
-    lab.drivers[0].send(&frame(mac(1), mac(0), 618));
+    lab.drivers[0].send(&frame(mac(1), mac(0), 615));
+    lab.drivers[0].send(&frame(mac(1), mac(0), 614));
     lab.settle();
     assert_eq!(lab.received()[1].len(), 1);
 }

@@ -1,0 +1,100 @@
+//! A place where frames are put together that leave as another than they came.
+
+use crate::chain::{Chain, Memory};
+use crate::offload::{Field, Segment, Sum, Work};
+use alloc::boxed::Box;
+use core::ops::Range;
+use sluice_virtio::Fault;
+
+/// Bytes of the longest frame of the wire, with a tag.
+pub(crate) const LONGEST: usize = 1518;
+/// Offset of a VLAN tag, its bytes, and its first half.
+pub(crate) const TAG: usize = 12;
+const TAG_BYTES: usize = 4;
+pub(crate) const TAGGED: [u8; 2] = [0x81, 0x00];
+
+/// The place. The frame begins behind room for a tag.
+pub(crate) struct Scratch {
+    bytes: Box<[u8; TAG_BYTES + LONGEST]>,
+    len: usize,
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self { bytes: Box::new([0; TAG_BYTES + LONGEST]), len: 0 }
+    }
+
+    /// The frame, without a tag.
+    pub fn plain(&self) -> &[u8] {
+        &self.bytes[TAG_BYTES..TAG_BYTES + self.len]
+    }
+
+    /// The frame, with the tag of a VLAN. `None`: it is too long with it. What [`Self::plain`] says is lost.
+    pub fn tagged(&mut self, vlan: Option<u16>) -> Option<&[u8]> {
+        let Some(vlan) = vlan else { return Some(self.plain()) };
+        if self.len + TAG_BYTES > LONGEST {
+            return None;
+        }
+        self.bytes.copy_within(TAG_BYTES..TAG_BYTES + TAG, 0);
+        self.bytes[TAG..TAG + 2].copy_from_slice(&TAGGED);
+        self.bytes[TAG + 2..TAG + 4].copy_from_slice(&vlan.to_be_bytes());
+        Some(&self.bytes[..self.len + TAG_BYTES])
+    }
+
+    /// Takes a frame that has a tag. It has none from then on.
+    pub fn untag(&mut self, frame: &[u8]) {
+        let (addresses, rest) = frame.split_at(TAG);
+        let rest = &rest[TAG_BYTES..];
+        self.len = TAG + rest.len();
+        self.bytes[TAG_BYTES..TAG_BYTES + TAG].copy_from_slice(addresses);
+        self.bytes[TAG_BYTES + TAG..TAG_BYTES + self.len].copy_from_slice(rest);
+    }
+
+    fn range(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.bytes.get_mut(TAG_BYTES + range.start..TAG_BYTES + range.end).unwrap_or_default()
+    }
+
+    fn set(&mut self, Field { at, bytes }: Field) {
+        let at = at as usize;
+        self.range(at..at + 2).copy_from_slice(&bytes);
+    }
+
+    /// Takes a whole frame of at most [`LONGEST`] bytes that begins as was checked, and completes its checksum.
+    pub fn take_whole<M: Memory>(
+        &mut self,
+        memory: &M,
+        chain: &Chain,
+        start: &[u8],
+        work: Option<&Work>,
+    ) -> Result<(), Fault> {
+        self.len = (chain.len() as usize).min(LONGEST);
+        let (all, first) = (self.len, start.len().min(self.len));
+        chain.read_at(memory, first as u32, self.range(first..all))?;
+        self.range(0..first).copy_from_slice(&start[..first]);
+        if let Some(Work::Checksum(checksum)) = work {
+            let Range { start, end } = checksum.range();
+            let mut sum = Sum::new();
+            // It is summed up as it was copied.
+            sum.add(self.range(start as usize..end as usize));
+            self.set(checksum.finish(sum));
+        }
+        Ok(())
+    }
+
+    /// Takes a segment of a frame.
+    pub fn take_segment<M: Memory>(
+        &mut self,
+        memory: &M,
+        chain: &Chain,
+        segment: &Segment,
+    ) -> Result<(), Fault> {
+        self.len = (segment.bytes() as usize).min(LONGEST);
+        let (first, all) = (segment.header_len, self.len);
+        self.range(0..first).copy_from_slice(segment.headers());
+        chain.read_at(memory, segment.payload.start, self.range(first..all))?;
+        let mut sum = Sum::new();
+        sum.add(self.range(first..all));
+        self.set(segment.finish(sum));
+        Ok(())
+    }
+}

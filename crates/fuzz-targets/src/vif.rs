@@ -124,7 +124,7 @@ pub fn network(data: &[u8]) {
             0 if guest.id.is_none() => {
                 guest.id = network.join(attributes(nth, &mut input), guest.ram.clone(), now)
             }
-            0 if input.u8() % 4 == 0 => {
+            0 if input.u8().is_multiple_of(4) => {
                 let id = guest.id.take().expect("it has one");
                 assert!(network.leave(id).is_some());
                 guest.reachable = false;
@@ -174,7 +174,7 @@ pub fn network(data: &[u8]) {
             9 => network.wake(),
             _ => {
                 guests.iter_mut().for_each(|guest| guest.memory = guest.ram.0.borrow().clone());
-                let busy = input.u8() % 4 == 0;
+                let busy = input.u8().is_multiple_of(4);
                 let mut card = Card { input: &mut input, busy };
                 let outcome = if busy || card.input.flag() {
                     network.round(Some(&mut card), now)

@@ -430,14 +430,14 @@ impl<M: Memory> Network<M> {
     /// Takes what has come from the wire, up to [`TURN`] frames. Returns how many.
     fn take_from(&mut self, wire: &mut dyn Wire) -> usize {
         wire.receive(TURN, &mut |frame| {
-            if !self.from_wire(frame) {
+            if !self.take_in(frame) {
                 self.unclaimed += 1;
             }
         })
     }
 
     /// A frame from the wire. Returns whether it is for anybody.
-    fn from_wire(&mut self, frame: &[u8]) -> bool {
+    fn take_in(&mut self, frame: &[u8]) -> bool {
         let Some(start) = frame.first_chunk::<{ Addresses::BYTES }>() else { return false };
         let Addresses { to, from, .. } = Addresses::of(start);
         if is_for_the_link(frame, to) || frame.len() > LONGEST || self.has(from) {

@@ -171,7 +171,87 @@ fn devices_are_shared_in_one_way_only() {
     assert!(try_load(&weighed).is_ok());
     refused("mode = \"vpio\"", "mode = \"vpio\", weight = 0", "weight");
     refused("mode = \"vpio\"", "mode = \"passthrough\", weight = 2", "does not change hands");
-    refused("mode = \"vpio\"", "mode = \"vif\"", "mode 'vif' is not built yet");
+    refused("mode = \"vpio\"", "mode = \"devfile\"", "mode 'devfile' is not built yet");
+}
+
+#[test]
+fn interfaces_are_on_networks_that_a_processor_serves() {
+    const ALICE: &str = "devices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0b\" }]";
+    const ZOE: &str = "vcpus = 2\ncpus = [0, 1]\ndevices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0a\" }]";
+    const VIF: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0c\", share = 3, limit = \"20Mbit\", vlan = 4094, mtu = 576 }";
+    const OTHER: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0d\" }";
+    let network = "[network.lan]\ncores = [1]\nnic = \"nic0\"\n";
+    let with = |network: &str, zoe: &str, alice: &str| {
+        let text = GOOD.replace(ZOE, &format!("cpus = [0]\ndevices = [{zoe}]"));
+        text.replace(ALICE, &format!("devices = [{alice}]")) + network
+    };
+    let setup = try_load(&with(network, VIF, OTHER)).unwrap();
+    let networks = vif::compile_networks(&setup);
+    assert_eq!(
+        (networks.len(), &*networks[0].name, networks[0].core, networks[0].nic),
+        (1, "lan", 1, Some(0))
+    );
+    let compiled = vif::compile(&setup, &setup.domains[0]);
+    let expected = sluice_abi::config::Vif {
+        name: "vif0".into(),
+        network: 0,
+        mac: [0x52, 0x54, 0, 0, 0, 0x0c],
+        share: 3,
+        limit: Some(20_000_000),
+        vlan: Some(4094),
+        mtu: 576,
+    };
+    assert_eq!(compiled, [expected]);
+    assert!(describe(Path::new("x"), &setup).contains("vif0 (vif on lan)"));
+    let wrong = |network: &str, zoe: &str, alice: &str, expect: &str| {
+        let found = try_load(&with(network, zoe, alice)).unwrap_err().to_string();
+        assert!(found.contains(expect), "expected {expect:?} in {found}");
+    };
+    let change = |from: &str, to: &str| {
+        assert!(VIF.contains(from), "{from}");
+        VIF.replace(from, to)
+    };
+    for (from, to, expect) in [
+        ("network = \"lan\"", "network = \"wan\"", "no network is called 'wan'"),
+        ("network = \"lan\", ", "", "lacks 'network'"),
+        (", mac = \"52:54:00:00:00:0c\"", "", "lacks 'mac'"),
+        ("00:0c", "00:0d", "is the address of 'zoe' already"),
+        ("52:54:00:00:00:0c", "53:54:00:00:00:0c", "is a group (multicast) address"),
+        ("share = 3", "share = 0", "'share' is 0, out of range"),
+        ("20Mbit", "20MB", "'20MB' is no rate"),
+        ("vlan = 4094", "vlan = 4095", "'vlan' is 4095, out of range"),
+        ("mtu = 576", "mtu = 9000", "'mtu' is 9000, out of range"),
+        ("mtu = 576", "name = \"A\"", "'A' cannot be the name of a virtual device"),
+        ("mtu = 576", "source = \"br0\"", "unknown key 'source'"),
+    ] {
+        wrong(network, &change(from, to), OTHER, expect);
+    }
+    let twice = format!("{VIF}, {}", OTHER.replace("0d", "0e").replace(" }", ", name = \"vif0\" }"));
+    wrong(network, &twice, OTHER, "'zoe' has two virtual devices called 'vif0'");
+    for (text, expect) in [
+        ("[network.lan]\n", "names no processor that serves it"),
+        ("[network.lan]\ncores = [0]\n", "processor 0 cannot serve a network"),
+        ("[network.lan]\ncores = [2]\n", "there is no physical processor 2: the machine has 2"),
+        ("[network.lan]\ncores = [1, 1]\n", "is served by one yet"),
+        ("[network.lan]\ncores = [1]\nnic = \"nic1\"\n", "no device is called 'nic1'"),
+        (
+            "[network.lan]\ncores = [1]\nnic = \"nic0\"\n[network.two]\ncores = [1]\nnic = \"nic0\"\n",
+            "is the card of the network 'lan' already",
+        ),
+        ("[network.LAN]\ncores = [1]\n", "'LAN' cannot be the name of a network"),
+    ] {
+        wrong(text, VIF, OTHER, expect);
+    }
+    let pinned = with(network, VIF, OTHER).replace("cpus = [0]", "cpus = [1]");
+    let found = try_load(&pinned).unwrap_err().to_string();
+    assert!(found.contains("processor 1 serves the network 'lan', and runs no guests"), "{found}");
+    let taken = GOOD.replace(ZOE, &format!("devices = [{VIF}]")) + network;
+    assert!(try_load(&taken).unwrap_err().to_string().contains("'nic0' is the card of 'alice' already"));
+    let other_card =
+        with(network, VIF, OTHER).replace("10ec:8029", "8086:10d3").replace("ne2k_pci", "e1000e");
+    assert!(
+        try_load(&other_card).unwrap_err().to_string().contains("'nic0' is no card that an engine drives")
+    );
 }
 
 #[test]

@@ -375,6 +375,12 @@ pub const fn explain(error: CommandError) -> &'static str {
             "there is no free slot on the bus of the domain, or of the one that is to serve the device"
         }
         CommandError::TooManyDomains => "there are as many domains as there can be",
+        CommandError::NoSuchNetwork => {
+            "the machine was not started with a network of this name, or no processor serves it (see: cargo sluice vif ls)"
+        }
+        CommandError::AddressTaken => {
+            "another interface of the network has this address, or it has as many as there can be"
+        }
     }
 }
 

@@ -154,6 +154,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Create { file, instance } => manage::create(&file, instance.as_ref())?,
         Command::AttachDevice(arguments) => manage::attach_device(&arguments)?,
         Command::DetachDevice(arguments) => manage::detach_device(&arguments)?,
+        Command::Vif { what } => manage::vif(&what)?,
         Command::Start(target) => manage::command(&target, Order::Start)?,
         Command::Stop(arguments) => manage::stop(&arguments)?,
         Command::Pause(target) => manage::command(&target, Order::Pause)?,

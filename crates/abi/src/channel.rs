@@ -5,7 +5,7 @@
 //! resynchronize after a lost byte by skipping to the next zero.
 
 use crate::DomainId;
-use crate::config::Virtio;
+use crate::config::{Vif, Virtio};
 use crate::report::{DomainState, Report};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -105,6 +105,28 @@ pub enum Command {
     Create,
     /// Give a domain a virtual device, now and in its lives to come; [`Virtio::by`] is who serves it, a domain of this machine.
     Attach(DomainId, Virtio),
+    /// Give a domain an interface on a network, now and in its lives to come.
+    AttachVif {
+        /// The domain.
+        domain: DomainId,
+        /// Name of the network: what the interface says of it does not count.
+        network: String,
+        /// The interface.
+        vif: Vif,
+    },
+    /// Set what a domain's interface may send, and its VLAN, now and in its lives to come.
+    SetVif {
+        /// The domain.
+        domain: DomainId,
+        /// Name of the interface.
+        device: String,
+        /// [`Vif::share`].
+        share: u8,
+        /// [`Vif::limit`].
+        limit: Option<u64>,
+        /// [`Vif::vlan`].
+        vlan: Option<u16>,
+    },
     /// Ask a domain for a virtual device; it has left when no report names it any more. One that does not run is not asked.
     Detach {
         /// The domain.
@@ -150,6 +172,10 @@ pub enum CommandError {
     NoSlot,
     /// There are as many domains as there can be.
     TooManyDomains,
+    /// There is no network of this name, or nothing serves it.
+    NoSuchNetwork,
+    /// Another interface of the network has this address, or there are as many as there can be.
+    AddressTaken,
 }
 
 /// Longest piece of an upload in bytes: a frame holds it.

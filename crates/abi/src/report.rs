@@ -265,7 +265,7 @@ pub struct LinkReport {
     pub kicks: u64,
     /// Times that the server told of used ones: a hypercall of its each.
     pub used: u64,
-    /// What an engine counted at it, if one serves it.
+    /// Share, limit (bits per second) and VLAN of it, where 0 is none, and what was counted at it, if an engine serves it.
     pub vif: Vec<Count>,
 }
 

@@ -9,13 +9,14 @@ use super::build;
 use super::channel::Peer;
 use super::seats::Seat;
 use super::{Manager, Source};
-use crate::devices::virtio;
+use crate::devices::{self, virtio};
 use alloc::vec::Vec;
 use sluice_abi::DomainId;
 use sluice_abi::channel::CommandError;
-use sluice_abi::config::{Grants, Kind, Virtio};
+use sluice_abi::config::{Grants, Kind, Vif, Virtio};
 use sluice_abi::report::DomainState;
 use sluice_platform::pci::BarAddresses;
+use sluice_vif::MAX_VIFS;
 
 impl Manager {
     /// Whether a peer may have a domain serve a device of a guest. By `grants = "all"` the server reaches the guest's memory. A control domain
@@ -23,9 +24,65 @@ impl Manager {
     pub(super) fn may_attach(&self, peer: Peer, id: DomainId, virtio: &Virtio) -> bool {
         let server = self.entries.get(usize::from(virtio.by));
         let is_lent = server.is_some_and(|server| server.seats.serve(id));
-        let guest = self.entries.get(id.index());
-        let is_made = guest.is_some_and(|guest| matches!(guest.source, Some(Source::Made(_))));
-        peer == Peer::Host || is_made || is_lent
+        peer == Peer::Host || self.is_made(id) || is_lent
+    }
+
+    /// Whether a command made a domain.
+    pub(super) fn is_made(&self, id: DomainId) -> bool {
+        let entry = self.entries.get(id.index());
+        entry.is_some_and(|entry| matches!(entry.source, Some(Source::Made(_))))
+    }
+
+    /// Gives a domain an interface on a network, which it has from now on, in this life and those to come.
+    pub(super) fn attach_vif(&mut self, id: DomainId, network: &str, vif: Vif) -> Result<(), CommandError> {
+        let index = devices::vif::index_of(network).ok_or(CommandError::NoSuchNetwork)?;
+        let vif = Vif { network: index, ..vif };
+        let guest = self.entries.get(id.index()).ok_or(CommandError::NoSuchDomain)?;
+        if !vif.is_sound() {
+            return Err(CommandError::BadConfiguration);
+        }
+        let front = Seat::Virtual(vif.name.clone());
+        if guest.seats.find(&front).is_some() {
+            return Err(CommandError::NameTaken);
+        }
+        let others = self.entries.iter().filter(|entry| !entry.is_gone());
+        let mut others = others.flat_map(|entry| &entry.config.vifs).filter(|other| other.network == index);
+        if others.clone().count() >= MAX_VIFS || others.any(|other| other.mac == vif.mac) {
+            return Err(CommandError::AddressTaken);
+        }
+        if guest.config.kind == Kind::Paravirtual || build::reaches_everything(&guest.config) {
+            return Err(CommandError::NotAllowed);
+        }
+        if !guest.seats.has_room() {
+            return Err(CommandError::NoSlot);
+        }
+        virtio::add_vif(id, &guest.config, &vif);
+        log::info!("domain {}: gets interface {} on network {network}", guest.config.name, vif.name);
+        self.entries[id.index()].config.vifs.push(vif);
+        self.seat(id, front.clone()).map_err(|error| {
+            log::error!("the interface cannot be attached: {error}");
+            self.entries[id.index()].seats.find(&front).into_iter().for_each(|slot| self.vacate(id, slot));
+            error.as_command_error()
+        })
+    }
+
+    /// Sets share, limit and VLAN of a domain's interface.
+    pub(super) fn set_vif(
+        &mut self,
+        id: DomainId,
+        device: &str,
+        (share, limit, vlan): (u8, Option<u64>, Option<u16>),
+    ) -> Result<(), CommandError> {
+        let entry = self.entries.get_mut(id.index()).ok_or(CommandError::NoSuchDomain)?;
+        let vif = entry.config.vifs.iter_mut().find(|vif| vif.name == device);
+        let vif = vif.ok_or(CommandError::NoSuchDevice)?;
+        let wanted = Vif { share, limit, vlan, ..vif.clone() };
+        if !wanted.is_sound() {
+            return Err(CommandError::BadConfiguration);
+        }
+        virtio::set_vif(id, &wanted);
+        *vif = wanted;
+        Ok(())
     }
 
     /// Gives a domain a virtual device, which it has from now on, in this life and those to come.
@@ -133,6 +190,7 @@ impl Manager {
     fn drop_device(&mut self, id: DomainId, device: &str) {
         let Some(entry) = self.entries.get_mut(id.index()) else { return };
         entry.config.virtio.retain(|virtio| virtio.name != device);
+        entry.config.vifs.retain(|vif| vif.name != device);
         virtio::remove(id, device);
         let back = Seat::BackEnd(id, device.into());
         for server in self.ids() {

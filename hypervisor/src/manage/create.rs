@@ -61,20 +61,21 @@ impl Manager {
             share.device = wanted.and_then(devices::index_of).ok_or(CommandError::NoSuchDevice)?;
         }
         let servers = self.servers(config, &places)?;
+        let networks: Vec<String> = config.networks.iter().map(|network| network.name.clone()).collect();
         let source = Arc::new(buffer);
         let mut wanted = Vec::new();
         for (mut domain, place) in core::mem::take(&mut config.domains).into_iter().zip(places) {
             log::info!("domain {}: made by a command", domain.name);
-            wanted.push((place, core::mem::take(&mut domain.virtio)));
+            wanted.push((place, core::mem::take(&mut domain.virtio), core::mem::take(&mut domain.vifs)));
             let entry = Entry::new(domain, Some(Source::Made(source.clone())), self.keeps_consoles);
             match self.entries.get_mut(place) {
                 Some(old) => *old = entry,
                 None => self.entries.push(entry),
             }
         }
-        let made = self.attach_all(&wanted, &servers);
+        let made = self.attach_all(&wanted, &servers, &networks);
         if made.is_err() {
-            for (place, _) in &wanted {
+            for (place, ..) in &wanted {
                 self.entries[*place].source = None;
                 DomainId::at(*place).into_iter().for_each(|id| self.settle_slots(id));
             }
@@ -98,17 +99,22 @@ impl Manager {
         places.map(|place| Ok(DomainId::at(place?).ok_or(CommandError::TooManyDomains)?.0)).collect()
     }
 
-    /// Gives domains their virtual devices; `servers` are those that [`Virtio::by`](config::Virtio::by) counts.
+    /// Gives domains their virtual devices; `servers` are those that [`Virtio::by`](config::Virtio::by) counts, `networks` those of their interfaces.
     fn attach_all(
         &mut self,
-        wanted: &[(usize, Vec<config::Virtio>)],
+        wanted: &[(usize, Vec<config::Virtio>, Vec<config::Vif>)],
         servers: &[u16],
+        networks: &[String],
     ) -> Result<(), CommandError> {
-        for (place, devices) in wanted {
+        for (place, devices, vifs) in wanted {
             let id = DomainId::at(*place).ok_or(CommandError::TooManyDomains)?;
             for device in devices {
                 let by = servers.get(usize::from(device.by)).ok_or(CommandError::NoSuchDomain)?;
                 self.attach(id, config::Virtio { by: *by, ..device.clone() })?;
+            }
+            for vif in vifs {
+                let network = networks.get(usize::from(vif.network)).ok_or(CommandError::NoSuchNetwork)?;
+                self.attach_vif(id, network, vif.clone())?;
             }
         }
         Ok(())

@@ -668,6 +668,9 @@ impl Manager {
             (Peer::Domain(_), Command::Verify) => false,
             (Peer::Domain(own), Command::Pause(id)) => own != *id,
             (Peer::Domain(_), Command::Attach(id, virtio)) => self.may_attach(peer, *id, virtio),
+            (Peer::Domain(_), Command::AttachVif { domain, .. } | Command::SetVif { domain, .. }) => {
+                self.is_made(*domain)
+            }
             (Peer::Domain(_), _) => true,
         }
     }
@@ -683,6 +686,10 @@ impl Manager {
             Command::Upload { offset, total, bytes } => self.upload(offset, total, &bytes),
             Command::Create => self.create(),
             Command::Attach(id, virtio) => self.attach(id, virtio),
+            Command::AttachVif { domain, network, vif } => self.attach_vif(domain, &network, vif),
+            Command::SetVif { domain, device, share, limit, vlan } => {
+                self.set_vif(domain, &device, (share, limit, vlan))
+            }
             Command::Detach { domain, device, force } => self.detach(domain, &device, force),
             Command::ConsoleInput(id, bytes) => self.with(id, |domain| domain.console_input(&bytes)),
             Command::Verify => {

@@ -3,8 +3,8 @@
 use crate::config;
 use crate::name::Name;
 use crate::qemu::{Accel, Boot};
-use clap::Args;
-use sluice_abi::config::MAX_SOURCE;
+use clap::{Args, Subcommand};
+use sluice_abi::config::{MAX_SOURCE, VLANS};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -122,6 +122,78 @@ pub struct DetachDevice {
     /// Instance, if several run or it is another checkout's
     #[arg(long)]
     pub instance: Option<Name>,
+}
+
+/// A limit of what is sent, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit(pub Option<u64>);
+
+fn limit(text: &str) -> Result<Limit, String> {
+    let rate = config::vif::parse_rate(text).map(Some).or((text == "none").then_some(None));
+    rate.map(Limit).ok_or_else(|| "write a number and a unit, 100Mbit, or none".to_owned())
+}
+
+/// A VLAN, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Vlan(pub Option<u16>);
+
+fn vlan(text: &str) -> Result<Vlan, String> {
+    let number = text.parse().ok().filter(|number| VLANS.contains(number)).map(Some);
+    let number = number.or((text == "none").then_some(None));
+    number.map(Vlan).ok_or_else(|| "write a number from 1 to 4094, or none".to_owned())
+}
+
+/// What a domain's interface may send, and where it is.
+#[derive(Debug, Args)]
+pub struct VifOptions {
+    /// What it may send when others want to, too, beside one of share 1
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub share: Option<u8>,
+    /// Most that it sends in a second: 100Mbit, or none
+    #[arg(long, value_parser = limit)]
+    pub limit: Option<Limit>,
+    /// The VLAN that it is in: 1 to 4094, or none
+    #[arg(long, value_parser = vlan)]
+    pub vlan: Option<Vlan>,
+    /// Instance, if several run or it is another checkout's
+    #[arg(long)]
+    pub instance: Option<Name>,
+}
+
+/// What can be done with interfaces.
+#[derive(Debug, Subcommand)]
+pub enum VifCommand {
+    /// List the networks that engines serve, and the interfaces on them
+    Ls(Which),
+    /// Give a domain an interface on a network, while it runs
+    Add {
+        /// Domain that gets it
+        domain: Name,
+        /// What it is called; no other virtual device of the domain's is
+        device: Name,
+        /// Name of the network
+        #[arg(long)]
+        network: Name,
+        /// Station address
+        #[arg(long, value_parser = mac)]
+        mac: Mac,
+        /// Most bytes of a frame after its header
+        #[arg(long, default_value = "1500", value_parser = clap::value_parser!(u16).range(576..=1500))]
+        mtu: u16,
+        #[command(flatten)]
+        options: VifOptions,
+    },
+    /// Set what an interface may send, and its VLAN; what is not said stays
+    Set {
+        /// Domain that has it
+        domain: Name,
+        /// What it is called
+        device: Name,
+        #[command(flatten)]
+        options: VifOptions,
+    },
+    /// Ask a domain for an interface, and wait until it has let go of it
+    Rm(DetachDevice),
 }
 
 /// Arguments of `rootfs`.

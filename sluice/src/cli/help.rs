@@ -20,6 +20,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "destroy",
             "attach-device",
             "detach-device",
+            "vif",
             "console",
             "ssh",
         ],

@@ -5,7 +5,7 @@ mod help;
 
 pub use arguments::{
     AttachDevice, DetachDevice, RootfsArguments, RunArguments, SshArguments, StopArguments, Target,
-    TestArguments, TopArguments, Which,
+    TestArguments, TopArguments, VifCommand, VifOptions, Which,
 };
 pub use help::{command, parse};
 
@@ -217,6 +217,18 @@ pub enum Command {
     /// Ask a domain for a virtual device, and wait until it has let go of it
     #[command(after_help = "Example:\n  cargo sluice detach-device web data")]
     DetachDevice(DetachDevice),
+    /// List, give, change and take back guests' interfaces on the networks of engines
+    #[command(after_help = concat!(
+        "Examples:\n",
+        "  cargo sluice vif ls\n",
+        "  cargo sluice vif add web vif1 --network lan --mac 52:54:00:00:00:0c --limit 20Mbit\n",
+        "  cargo sluice vif set web vif1 --share 3 --limit none\n",
+        "  cargo sluice vif rm web vif1"))]
+    Vif {
+        /// What to do
+        #[command(subcommand)]
+        what: VifCommand,
+    },
     /// Start a domain that waits, or that has ended
     #[command(after_help = "Example:\n  cargo sluice start alice")]
     Start(Target),

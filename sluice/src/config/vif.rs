@@ -104,7 +104,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
 }
 
 /// `100Mbit`, `2 Gbit`, `500kbit`: decimal units of bits per second.
-fn parse_rate(text: &str) -> Option<u64> {
+pub fn parse_rate(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;
     let unit = match text[digits..].trim() {

@@ -9,6 +9,7 @@ mod metrics;
 pub mod ssh;
 mod stop;
 mod top;
+mod vif;
 
 pub use console::console;
 pub use create::create;
@@ -19,6 +20,7 @@ pub use metrics::metrics;
 pub use ssh::ssh;
 pub use stop::{shutdown, stop};
 pub use top::top;
+pub use vif::vif;
 
 use crate::cli::Target;
 use crate::control::{Client, choose};

@@ -1,6 +1,7 @@
 //! The steps of a scenario, taken while its run goes on.
 
 use super::format::{Scenario, Step};
+use crate::config::vif::parse_rate;
 use crate::config::{Setup, parse_mac};
 use crate::name::Name;
 use crate::observer::{Observer, Steer};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
-use sluice_abi::config::{Virtio, VirtioKind};
+use sluice_abi::config::{Vif, Virtio, VirtioKind};
 use sluice_abi::report::DomainState;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -195,6 +196,19 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
                 device.with_context(|| format!("'{text}' does not say: NAME blk|MAC SERVER SOURCE"))?;
             Command::Attach(domain, device)
         }
+        "plug" => {
+            let vif = words
+                .next()
+                .and_then(vif_of)
+                .with_context(|| format!("'{text}' does not say: NAME MAC NETWORK"))?;
+            Command::AttachVif { domain, network: vif.0, vif: vif.1 }
+        }
+        "limit" => {
+            let limit = words.next().and_then(|words| words.split_once(' '));
+            let (device, rate) = limit.with_context(|| format!("'{text}' does not say: NAME RATE"))?;
+            let limit = Some(parse_rate(rate).with_context(|| format!("'{rate}' is no rate"))?);
+            Command::SetVif { domain, device: device.to_owned(), share: 1, limit, vlan: None }
+        }
         "detach" | "take" => {
             let device = words.next().with_context(|| format!("'{text}' does not say which device"))?;
             Command::Detach { domain, device: device.to_owned(), force: verb == "take" }
@@ -202,7 +216,7 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
         "type" => Command::ConsoleInput(domain, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
         other => {
             bail!(
-                "a step can start, stop, pause, resume, destroy, restart, attach, detach, take, type, verify, shutdown, key or screen, \
+                "a step can start, stop, pause, resume, destroy, restart, attach, plug, limit, detach, take, type, verify, shutdown, key or screen, \
                  not '{other}'"
             )
         }
@@ -219,6 +233,14 @@ fn device_of(text: &str, names: &[String]) -> Option<Virtio> {
     };
     let by = u16::try_from(names.iter().position(|known| known == server)?).ok()?;
     Some(Virtio { name: name.to_owned(), kind, by, source: source.to_owned() })
+}
+
+/// "lan 52:54:00:00:00:0c NETWORK" as an interface, and the name of its network.
+fn vif_of(text: &str) -> Option<(String, Vif)> {
+    let mut words = text.split(' ');
+    let (name, mac, network) =
+        (words.next()?.to_owned(), parse_mac(words.next()?)?, words.next()?.to_owned());
+    Some((network, Vif { name, network: 0, mac, share: 1, limit: None, vlan: None, mtu: 1500 }))
 }
 
 #[cfg(test)]
@@ -241,12 +263,34 @@ mod tests {
             order("attach alice data blk bob /dev/sda").unwrap(),
             Action::Order(Command::Attach(DomainId(0), disk))
         );
+        let vif = Vif {
+            name: "lan".to_owned(),
+            network: 0,
+            mac: [0x52, 0x54, 0, 0, 0, 0x0c],
+            share: 1,
+            limit: None,
+            vlan: None,
+            mtu: 1500,
+        };
+        let plug = Command::AttachVif { domain: DomainId(0), network: "net".to_owned(), vif };
+        assert_eq!(order("plug alice lan 52:54:00:00:00:0c net").unwrap(), Action::Order(plug));
+        let limit = Command::SetVif {
+            domain: DomainId(1),
+            device: "lan".to_owned(),
+            share: 1,
+            limit: Some(50_000_000),
+            vlan: None,
+        };
+        assert_eq!(order("limit bob lan 50Mbit").unwrap(), Action::Order(limit));
         let take = Command::Detach { domain: DomainId(0), device: "data".to_owned(), force: true };
         assert_eq!(order("take alice data").unwrap(), Action::Order(take));
         for wrong in [
             "attach alice data blk carol /dev/sda",
             "attach alice data tap bob br0",
             "detach alice",
+            "plug alice lan net",
+            "limit bob lan",
+            "limit bob lan 50",
             "destroy carol",
             "kick bob",
             "screen",

@@ -20,12 +20,15 @@ const SEND_BUFFERS: u64 = 0x4_0000;
 const BUFFER: u64 = 0x800;
 const HEADER: usize = Header::BYTES;
 
+/// Where something is written, and what.
+type Tampering = (u64, [u8; 6]);
+
 /// A guest's memory.
 #[derive(Clone)]
 pub struct Ram {
     bytes: Rc<RefCell<Vec<u8>>>,
     /// What the guest writes where when something is first copied out of its memory.
-    pub tamper: Rc<Cell<Option<(u64, [u8; 6])>>>,
+    pub tamper: Rc<Cell<Option<Tampering>>>,
 }
 
 impl Ram {

@@ -98,6 +98,12 @@ pub fn network(index: u16) -> Option<Arc<Network>> {
     NETWORKS.get()?.get(usize::from(index))?.clone()
 }
 
+/// The place in the configuration of the network of this name, if a processor serves it.
+pub fn index_of(name: &str) -> Option<u16> {
+    let mut all = NETWORKS.get()?.iter();
+    all.position(|network| network.as_ref().is_some_and(|network| network.name == name))?.try_into().ok()
+}
+
 /// All networks, for a report.
 pub fn reports() -> Vec<NetworkReport> {
     networks().map(|network| network.report()).collect()
@@ -271,6 +277,11 @@ impl Control<'_> {
     /// The driver of a VIF has set its queues up, or let go of them. False: it broke the rules.
     pub fn activate(&mut self, vif: VifId, active: Option<Active>) -> bool {
         self.state.vifs.activate(vif, active)
+    }
+
+    /// Sets what is set of a VIF from outside.
+    pub fn set(&mut self, vif: VifId, attributes: Attributes) {
+        self.state.vifs.set(vif, attributes, tsc::uptime_ns());
     }
 
     /// What happened at a VIF.

@@ -58,7 +58,7 @@ struct State {
     /// What the hypervisor serves it by.
     port: Option<Port>,
     /// And if that is an engine.
-    seat: vif::Seat,
+    seat: Option<vif::Seat>,
     front: Option<Weak<FrontFunction>>,
     back: Option<Weak<BackFunction>>,
     front_messages: Messages,
@@ -154,6 +154,15 @@ pub fn add_vif(guest: DomainId, domain: &config::Domain, vif: &config::Vif) {
     }
 }
 
+/// Sets what an interface of a guest may send, and its VLAN.
+pub fn set_vif(guest: DomainId, vif: &config::Vif) {
+    if let Ok(link) = link(guest, Some(&vif.name))
+        && let Some(served) = &link.vif
+    {
+        served.set(&link, vif);
+    }
+}
+
 /// Notes the stream by which a guest reaches the management channel.
 pub fn add_channel(guest: DomainId, domain: &config::Domain) {
     let link = Arc::new(Link::of_channel(guest, domain));
@@ -238,8 +247,9 @@ impl Link {
         network: Arc<super::vif::Network>,
     ) -> Self {
         let kind = VirtioKind::Net { mac: vif.mac };
-        let served = vif::Vif::new(network, vif);
-        let state = State::new(served.device(), None);
+        let (served, seat) = (vif::Vif::new(network), vif::Seat::new(vif));
+        let device = seat.device();
+        let state = State { seat: Some(seat), ..State::new(device, None) };
         Self {
             guest,
             device: Some(vif.name.clone()),
@@ -355,7 +365,10 @@ impl Link {
     fn report(&self) -> LinkReport {
         let engine = self.vif.as_ref().map(|vif| (vif, vif.lock()));
         self.with(|state| LinkReport {
-            vif: engine.as_ref().map_or(Vec::new(), |(vif, engine)| vif.counts(engine, &state.seat)),
+            vif: engine
+                .as_ref()
+                .zip(state.seat.as_ref())
+                .map_or(Vec::new(), |((vif, engine), seat)| vif.counts(engine, seat)),
             name: self.name.clone(),
             kind: self.kind.into(),
             guest: self.between.0.clone(),
@@ -375,7 +388,7 @@ impl State {
         Self {
             device,
             port,
-            seat: vif::Seat::default(),
+            seat: None,
             front: None,
             back: None,
             front_messages: Messages::new(pci::VECTORS),

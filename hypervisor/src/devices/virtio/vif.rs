@@ -25,22 +25,25 @@ const LINK_UP: u16 = 1;
 /// What a link knows of its VIF.
 pub(super) struct Vif {
     network: Arc<Network>,
-    attributes: Attributes,
 }
 
-/// What happened at a VIF since the machine started, and where it is now.
-#[derive(Default)]
+/// A VIF as it is configured, where it is now, and what happened at it since the machine started.
 pub(super) struct Seat {
+    attributes: Attributes,
     /// It is there while its guest is.
     id: Option<VifId>,
     /// What happened in earlier lives of the guest.
     earlier: Counters,
 }
 
-impl Vif {
-    pub(super) fn new(network: Arc<Network>, vif: &config::Vif) -> Self {
-        let config::Vif { mac, share, limit, vlan, mtu, .. } = *vif;
-        Self { network, attributes: Attributes { mac, share, limit, vlan, mtu } }
+fn attributes(vif: &config::Vif) -> Attributes {
+    let config::Vif { mac, share, limit, vlan, mtu, .. } = *vif;
+    Attributes { mac, share, limit, vlan, mtu }
+}
+
+impl Seat {
+    pub(super) fn new(vif: &config::Vif) -> Self {
+        Self { attributes: attributes(vif), id: None, earlier: Counters::default() }
     }
 
     /// What its guest's driver finds.
@@ -50,6 +53,12 @@ impl Vif {
         config[offset::STATUS..offset::STATUS + 2].copy_from_slice(&LINK_UP.to_le_bytes());
         config[offset::MTU..].copy_from_slice(&self.attributes.mtu.to_le_bytes());
         Device::served_here(Kind::Net, FEATURES, QUEUES, QUEUE_SIZE, &config)
+    }
+}
+
+impl Vif {
+    pub(super) fn new(network: Arc<Network>) -> Self {
+        Self { network }
     }
 
     /// Name of the network.
@@ -71,7 +80,8 @@ impl Vif {
     pub(super) fn comes(&self, link: &Arc<Link>, domain: &Arc<Domain>) {
         let mut control = self.lock();
         let member: Weak<dyn Member> = Arc::<Link>::downgrade(link);
-        let id = control.join(self.attributes, domain, member);
+        let wanted = link.with(|state| state.seat.as_ref().map(|seat| seat.attributes));
+        let id = wanted.and_then(|attributes| control.join(attributes, domain, member));
         if id.is_none() {
             log::error!(
                 "device {}: network {} has too many interfaces, or another with this address: its driver will get no frames",
@@ -79,30 +89,51 @@ impl Vif {
                 self.network()
             );
         }
-        link.with(|state| state.seat.id = id);
+        link.with(|state| {
+            if let Some(seat) = &mut state.seat {
+                seat.id = id;
+            }
+        });
     }
 
     /// The guest is no more: when this returns, nothing of its memory is reached.
     pub(super) fn goes(&self, link: &Link) {
         let mut control = self.lock();
         link.with(|state| {
-            let counters = state.seat.id.take().and_then(|id| control.leave(id));
-            state.seat.earlier += counters.unwrap_or_default();
+            if let Some(seat) = &mut state.seat {
+                let counters = seat.id.take().and_then(|id| control.leave(id));
+                seat.earlier += counters.unwrap_or_default();
+            }
         });
     }
 
-    /// What happened at it.
+    /// Sets what it may send, and its VLAN.
+    pub(super) fn set(&self, link: &Link, vif: &config::Vif) {
+        let mut control = self.lock();
+        link.with(|state| {
+            if let Some(seat) = &mut state.seat {
+                seat.attributes = attributes(vif);
+                seat.id.into_iter().for_each(|id| control.set(id, seat.attributes));
+            }
+        });
+    }
+
+    /// What is set of it, and what happened at it.
     pub(super) fn counts(&self, control: &Control<'_>, seat: &Seat) -> Vec<Count> {
         let mut all = seat.earlier;
         all += seat.id.and_then(|id| control.counters(id)).unwrap_or_default();
-        all.named().map(|(name, value)| Count { name: name.into(), value }).into()
+        let Attributes { share, limit, vlan, .. } = seat.attributes;
+        let set =
+            [("share", share.into()), ("limit", limit.unwrap_or(0)), ("vlan", vlan.unwrap_or(0).into())];
+        let counts = set.into_iter().chain(all.named());
+        counts.map(|(name, value)| Count { name: name.into(), value }).collect()
     }
 }
 
 impl State {
     /// The driver has set its queues up, or let go of them: the engine learns of it.
     pub(super) fn activate(&mut self, control: &mut Control<'_>) -> Changes {
-        let Some(id) = self.seat.id else { return Changes::empty() };
+        let Some(id) = self.seat.as_ref().and_then(|seat| seat.id) else { return Changes::empty() };
         let queues = self.device.live_queue(RECEIVE).copied().zip(self.device.live_queue(SEND).copied());
         let features = self.device.accepted();
         let active = queues.map(|(receive, send)| Active { receive, send, features });

@@ -270,6 +270,8 @@ pub fn links_json(links: &[LinkReport]) -> Value {
             "lent": link.lent,
             "kicks": link.kicks,
             "used": link.used,
+            "copied": link.copied,
+            "refused": link.refused,
         })
     };
     Value::Object(links.iter().map(|link| (link.name.clone(), one(link))).collect())

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -135,6 +135,9 @@ pub const MAX_PEERS: usize = 16;
 /// Longest [`Virtio::source`] in bytes.
 pub const MAX_SOURCE: usize = 127;
 
+/// Longest path below `/dev` of a device file in bytes (`DEVFILE_NODE_SIZE` of the hypercalls, with its end).
+pub const MAX_NODE: usize = 63;
+
 /// What a virtual device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VirtioKind {
@@ -145,6 +148,8 @@ pub enum VirtioKind {
     },
     /// A disk.
     Block,
+    /// A device file of the domain that serves it, which the guest's front end mirrors.
+    DeviceFile,
 }
 
 impl VirtioKind {
@@ -153,6 +158,7 @@ impl VirtioKind {
         match self {
             Self::Net { .. } => "net",
             Self::Block => "blk",
+            Self::DeviceFile => "file",
         }
     }
 }

@@ -11,6 +11,7 @@
 mod back;
 mod bar;
 pub mod channel;
+mod files;
 mod front;
 mod messages;
 
@@ -23,6 +24,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use back::BackFunction;
+use files::Files;
 use front::FrontFunction;
 use messages::Messages;
 use sluice_abi::DomainId;
@@ -54,6 +56,8 @@ struct State {
     device: Device,
     /// What the hypervisor serves it by.
     port: Option<Port>,
+    /// It is a device file: what its operations reach.
+    files: Option<Files>,
     front: Option<Weak<FrontFunction>>,
     back: Option<Weak<BackFunction>>,
     front_messages: Messages,
@@ -188,6 +192,7 @@ impl Link {
         let (kind, mac) = match virtio.kind {
             VirtioKind::Net { mac } => (Kind::Net, mac),
             VirtioKind::Block => (Kind::Block, [0; 6]),
+            VirtioKind::DeviceFile => (Kind::DeviceFile, [0; 6]),
         };
         let device = Device::new(kind, &name, &virtio.source, &mac);
         Self {
@@ -246,6 +251,7 @@ impl Link {
             let changes = state.device.detach_guest();
             state.tell(self, changes);
             state.front = None;
+            state.forget_declarations();
             (state.lent.take(), state.back.as_ref().and_then(Weak::upgrade))
         });
         if let Some((domain, slot)) = lent.and_then(|lent| lent.pages()) {
@@ -269,7 +275,12 @@ impl Link {
     fn server_goes(&self) {
         self.with(|state| {
             state.back = None;
-            let changes = state.device.detach_backend();
+            state.forget_declarations();
+            let mut changes = state.device.detach_backend();
+            // The next server knows nothing of what is open: the guest is told at once that its operations have failed.
+            if state.files.is_some() && state.device.is_live() {
+                changes |= state.device.break_down();
+            }
             state.tell(self, changes);
         });
     }
@@ -282,6 +293,9 @@ impl Link {
     fn change<R>(&self, act: impl FnOnce(&mut State) -> (R, Changes)) -> R {
         self.with(|state| {
             let (result, changes) = act(state);
+            if !state.device.is_live() {
+                state.forget_declarations();
+            }
             state.tell(self, changes);
             result
         })
@@ -299,15 +313,19 @@ impl Link {
             lent: state.lent.as_ref().map_or(0, Lent::bytes),
             kicks: state.kicks,
             used: state.used,
+            copied: state.files.as_ref().map_or(0, |files| files.copied),
+            refused: state.files.as_ref().map_or(0, |files| files.refused),
         })
     }
 }
 
 impl State {
     fn new(device: Device, port: Option<Port>) -> Self {
+        let files = (device.kind() == Kind::DeviceFile).then(Files::default);
         Self {
             device,
             port,
+            files,
             front: None,
             back: None,
             front_messages: Messages::new(pci::VECTORS),

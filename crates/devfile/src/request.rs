@@ -3,8 +3,8 @@
 use crate::{Range, Ranges};
 use sluice_hypercall::devfile::{
     DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL, DEVFILE_MAX_BYTES,
-    DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS, DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN, DEVFILE_POLL,
-    DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_WRITE,
+    DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS, DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN,
+    DEVFILE_POLL, DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_WRITE,
 };
 
 /// What is to be done.
@@ -82,8 +82,12 @@ impl Request {
 
     /// The request in a buffer; `None` if something in it cannot be.
     pub fn decode(bytes: &[u8; Self::SIZE]) -> Option<Self> {
-        let word = |at: usize| bytes.get(at..at + 4).and_then(|word| Some(u32::from_le_bytes(word.try_into().ok()?)));
-        let long = |at: usize| bytes.get(at..at + 8).and_then(|long| Some(u64::from_le_bytes(long.try_into().ok()?)));
+        let word = |at: usize| {
+            bytes.get(at..at + 4).and_then(|word| Some(u32::from_le_bytes(word.try_into().ok()?)))
+        };
+        let long = |at: usize| {
+            bytes.get(at..at + 8).and_then(|long| Some(u64::from_le_bytes(long.try_into().ok()?)))
+        };
         let [first, second, third] = [long(24)?, long(32)?, long(40)?];
         let length = || u32::try_from(second).ok().filter(|length| *length <= DEVFILE_MAX_BYTES);
         let events = || u16::try_from(first).ok();

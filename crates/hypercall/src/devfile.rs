@@ -176,7 +176,10 @@ mod tests {
         assert!(declare(99, 16).is_some());
         assert!(declare(99, 17).is_none());
         assert!(declare(100, 16).is_none());
-        assert_eq!(Call::decode(DEVFILE_WITHDRAW, [4, 1, 9, 9]), Some(Some(Call::Withdraw { slot: 4, tag: 1 })));
+        assert_eq!(
+            Call::decode(DEVFILE_WITHDRAW, [4, 1, 9, 9]),
+            Some(Some(Call::Withdraw { slot: 4, tag: 1 }))
+        );
         assert_eq!(Call::decode(DEVFILE_COPY + 1, [0; 4]), None);
     }
 }

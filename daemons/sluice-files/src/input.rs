@@ -74,7 +74,8 @@ fn expected(nth: u32) -> (u16, u32) {
 /// Reads events, and checks that none is missing, double or out of order.
 pub fn events(path: &Path, count: u32) -> Result<()> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = file.as_mut().map_err(|error| anyhow::anyhow!("could not open {}: {error}", path.display()))?;
+    let file =
+        file.as_mut().map_err(|error| anyhow::anyhow!("could not open {}: {error}", path.display()))?;
     let name = GET_NAME.get(file).context("EVIOCGNAME failed")?;
     ensure!(name.0.starts_with(NAME), "the device is another one");
     let kinds = GET_KINDS.get(file).context("EVIOCGBIT failed")?;

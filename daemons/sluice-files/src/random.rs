@@ -63,7 +63,10 @@ fn runs(block: &[u8; BLOCK]) -> bool {
         longest = longest.max(length);
     }
     end(value, length);
-    longest < 26 && counts.iter().all(|counts| std::iter::zip(counts, &ALLOWED).all(|(count, all)| all.contains(count)))
+    longest < 26
+        && counts
+            .iter()
+            .all(|counts| std::iter::zip(counts, &ALLOWED).all(|(count, all)| all.contains(count)))
 }
 
 #[cfg(test)]

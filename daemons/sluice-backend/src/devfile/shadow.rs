@@ -73,7 +73,8 @@ struct Shadow {
 
 /// Serves as a shadow: by the socket that is standard input, with the function's file that is standard output.
 pub fn run() -> Result<()> {
-    let own = |stream: io::Result<std::os::fd::OwnedFd>| stream.context("a shadow is started by the daemon only");
+    let own =
+        |stream: io::Result<std::os::fd::OwnedFd>| stream.context("a shadow is started by the daemon only");
     let socket = UnixDatagram::from(own(io::stdin().as_fd().try_clone_to_owned())?);
     let function = Function::shared(File::from(own(io::stdout().as_fd().try_clone_to_owned())?));
     sys::heed_interruptions().context("could not heed interruptions")?;
@@ -134,9 +135,9 @@ impl Shadow {
         lock(&self.running).insert(request.tag, sys::thread());
         let result = match file {
             None => -i64::from(libc::EINVAL),
-            Some(file) => self.operate(request, file).unwrap_or_else(|error| {
-                -i64::from(error.raw_os_error().unwrap_or(libc::EIO))
-            }),
+            Some(file) => self
+                .operate(request, file)
+                .unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO))),
         };
         lock(&self.running).remove(&request.tag);
         let _ = self.socket.send(&Answer { tag: request.tag, result }.encode());
@@ -235,7 +236,8 @@ impl<'s> Mapped<'s> {
                 match pages.get_mut(&page) {
                     Some((_, users)) => *users += 1,
                     None => {
-                        let fresh = ShadowPage::map(page).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM));
+                        let fresh =
+                            ShadowPage::map(page).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM));
                         match fresh {
                             Ok(fresh) => pages.insert(page, (fresh, 1)),
                             Err(error) => {

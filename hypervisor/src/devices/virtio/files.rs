@@ -12,8 +12,8 @@ use crate::exit::guest::GuestTables;
 use sluice_devfile::{Declarations, Ranges, Refused};
 use sluice_hypercall::call::Error;
 use sluice_hypercall::devfile::Copy;
-use sluice_insn::walk::{Access, Kind, touch};
 use sluice_insn::PagingState;
+use sluice_insn::walk::{Access, Kind, touch};
 use sluice_memory::{Gpa, PAGE_SIZE};
 
 /// Bytes that are copied at once.
@@ -61,7 +61,10 @@ impl State {
                 files.refused += 1;
                 if files.refused == 1 {
                     let (guest, server) = &link.between;
-                    log::warn!("device {}: domain {server} is refused memory of {guest} that is not declared", link.name);
+                    log::warn!(
+                        "device {}: domain {server} is refused memory of {guest} that is not declared",
+                        link.name
+                    );
                 }
                 return Err(Error::NotPermitted);
             }

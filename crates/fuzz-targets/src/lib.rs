@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod boot;
+pub mod devfile;
 pub mod dmar;
 pub mod emulated;
 pub mod grants;
@@ -63,6 +64,8 @@ pub const TARGETS: &[Target] = &[
     ("uplink_cards", emulated::uplink),
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
+    ("devfile_request", devfile::request),
+    ("devfile_calls", devfile::calls),
     ("grant_calls", grants::calls),
     ("paravirtual_calls", paravirtual::calls),
     ("paravirtual_image", paravirtual::image),

@@ -1,5 +1,6 @@
 //! Uses device files as their stock programs do, and says what came of it in lines that a scenario can expect.
 
+mod endure;
 mod input;
 mod noop;
 mod random;
@@ -45,6 +46,22 @@ enum What {
         /// The device file.
         file: PathBuf,
     },
+    /// Uses a file until that has failed so often, and opens it anew each time.
+    Endure {
+        /// The device file.
+        file: PathBuf,
+        /// Failures.
+        #[arg(long, default_value_t = 1)]
+        failures: u32,
+        /// Waits in poll, and does not read.
+        #[arg(long)]
+        waits: bool,
+    },
+    /// Waits in a read, and looks at a line whether memory around its buffer has changed.
+    Canary {
+        /// The device file.
+        file: PathBuf,
+    },
     /// Counts how long operations take that do nothing.
     Noop {
         /// The device file.
@@ -61,6 +78,8 @@ fn main() -> anyhow::Result<()> {
         What::Events { file, count } => input::events(&file, count),
         What::Keys { count } => input::keys(count),
         What::Watchdog { file } => watchdog::run(&file),
+        What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
+        What::Canary { file } => endure::canary(&file),
         What::Noop { file, count } => noop::run(&file, count),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::result;
 use anyhow::{Context, Result, bail, ensure};
-use sluice_backend::sys;
+use sluice_backend::sys::{self, PAGE};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -78,20 +78,47 @@ fn name(error: &std::io::Error) -> Result<String> {
     }
 }
 
-/// Waits in a read with memory around its buffer, and looks for changes there when a line comes.
-pub fn canary(path: &Path) -> Result<()> {
+/// Waits in a read with memory around its buffer, and looks for changes there when a line comes. `protected`: the buffer may not be written once the
+/// operation is under way, and so may not change either.
+pub fn canary(path: &Path, protected: bool) -> Result<()> {
     let mut file = File::open(path).with_context(|| format!("could not open {}", path.display()))?;
-    let memory: &'static mut [u8] = vec![CANARY; 2 * AROUND + 96].leak();
-    let (before, rest) = memory.split_at_mut(AROUND);
-    let (buffer, after) = rest.split_at_mut(96);
+    // The buffer is a page of its own, with memory before and after it.
+    let memory: &'static mut [u8] = vec![CANARY; 2 * AROUND + 2 * PAGE].leak();
+    let first = AROUND + memory[AROUND..].as_ptr().align_offset(PAGE);
+    let (before, rest) = memory.split_at_mut(first);
+    let (buffer, after) = rest.split_at_mut(PAGE);
+    let address = buffer.as_ptr() as u64;
+    let (buffer, beyond) = buffer.split_at_mut(if protected { PAGE } else { 96 });
     std::thread::spawn(move || {
         let _ = file.read(buffer);
     });
     // It is in its system call soon.
     std::thread::sleep(Duration::from_secs(1));
+    if protected {
+        protect(address)?;
+    }
     result("canary=set");
     std::io::stdin().read_line(&mut String::new()).context("no line came")?;
-    let changed = before.iter().chain(&*after).filter(|byte| **byte != CANARY).count();
+    let around = before.iter().chain(&*beyond).chain(&*after);
+    let mut changed = around.filter(|byte| **byte != CANARY).count();
+    if protected {
+        changed += still(address)?;
+    }
     result(&format!("canary_changed={changed}"));
     Ok(())
+}
+
+/// Makes the page read-only.
+fn protect(address: u64) -> Result<()> {
+    // SAFETY: The page is the buffer's, whose only user is a system call, which gets EFAULT.
+    let answer = unsafe { libc::mprotect(address as *mut libc::c_void, PAGE, libc::PROT_READ) };
+    ensure!(answer == 0, "the buffer cannot be made read-only");
+    Ok(())
+}
+
+/// How many bytes of the page have changed, as the kernel sees them: the system call that has the buffer is still under way.
+fn still(address: u64) -> Result<usize> {
+    let mut bytes = [0; PAGE];
+    std::os::unix::fs::FileExt::read_exact_at(&File::open("/proc/self/mem")?, &mut bytes, address)?;
+    Ok(bytes.iter().filter(|byte| **byte != CANARY).count())
 }

@@ -1,5 +1,6 @@
 //! Uses device files as their stock programs do, and says what came of it in lines that a scenario can expect.
 
+mod camera;
 mod endure;
 mod input;
 mod noop;
@@ -61,6 +62,17 @@ enum What {
     Canary {
         /// The device file.
         file: PathBuf,
+        /// The buffer is made read-only once it is declared.
+        #[arg(long)]
+        protected: bool,
+    },
+    /// Reads frames of a camera that shows the same ones each time, and tells a digest of them.
+    Camera {
+        /// The device file.
+        file: PathBuf,
+        /// Frames.
+        #[arg(long, default_value_t = 3)]
+        frames: u32,
     },
     /// Counts how long operations take that do nothing.
     Noop {
@@ -79,7 +91,8 @@ fn main() -> anyhow::Result<()> {
         What::Keys { count } => input::keys(count),
         What::Watchdog { file } => watchdog::run(&file),
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
-        What::Canary { file } => endure::canary(&file),
+        What::Canary { file, protected } => endure::canary(&file, protected),
+        What::Camera { file, frames } => camera::run(&file, frames),
         What::Noop { file, count } => noop::run(&file, count),
     }
 }

@@ -56,7 +56,7 @@ pub fn attack(file: &Path, rounds: u32) -> Result<()> {
         range.output && copy(&function, *tag, range.address, range.bytes.min(PAGE as u32), DEVFILE_OUT)
     });
     let declared = declared.count();
-    ensure!(declared > 0, "no operation is under way");
+    ensure!(!ranges.is_empty(), "no operation is under way");
 
     let mut count = Count::default();
     let mut attempt = |tag: u32, address: u64, bytes: u32, way: u32| {

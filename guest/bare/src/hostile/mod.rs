@@ -6,6 +6,7 @@ mod clock;
 mod control;
 mod debug;
 mod decode;
+mod files;
 mod instructions;
 mod locks;
 mod memory;
@@ -52,6 +53,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "once" => locks::count_interrupts(5_000),
         "storm" => storm::run(),
         "virtio" => virtio::run(random, boot),
+        "files" => files::run(random, boot),
         "flood" => storm::flood(),
         "inits" => storm::inits(),
         "messages" => storm::messages(),

@@ -14,28 +14,30 @@ use crate::random::Random;
 use sluice_hypercall::grant as hc;
 
 /// How long an answer is waited for, in ticks of the time-stamp counter: a back end may be busy with others.
-const PATIENCE: u64 = 40_000_000_000;
+pub const PATIENCE: u64 = 40_000_000_000;
 /// Entries of the queue.
-const SIZE: u64 = 64;
+pub const SIZE: u64 = 64;
 const DRIVER_OK: u32 = 15;
+/// Type of disks.
+const BLOCK: u32 = 2;
 const PAGE: u64 = 4096;
 
 /// Offsets in the memory for the queue.
-const AVAILABLE: u64 = 0x1000;
-const USED: u64 = 0x2000;
+pub const AVAILABLE: u64 = 0x1000;
+pub const USED: u64 = 0x2000;
 const TABLE: u64 = 0x3000;
-const BUFFERS: u64 = 0x4000;
+pub const BUFFERS: u64 = 0x4000;
 const MEMORY: u64 = 0x1_0000;
 
-struct Disk {
-    function: Function,
+pub struct Disk {
+    pub function: Function,
     registers: u64,
     messages: u64,
-    doorbell: u16,
+    pub doorbell: u16,
     /// Memory for the queue.
-    at: u64,
+    pub at: u64,
     /// First address that is not the guest's.
-    end: u64,
+    pub end: u64,
     /// The space in which pages are issued to it, if single pages are.
     space: Option<u64>,
 }
@@ -64,8 +66,9 @@ fn load(at: u64, width: u64) {
 }
 
 impl Disk {
-    fn find(boot: &BootInfo) -> Option<Self> {
-        let function = pci::find(|function| function.read(0) == 0x1042_1af4)?;
+    /// The first virtio device of this type.
+    pub fn find(boot: &BootInfo, kind: u32) -> Option<Self> {
+        let function = pci::find(|function| function.read(0) == (0x1040 + kind) << 16 | 0x1af4)?;
         function.enable();
         let mut own = Own::new(boot);
         let at = own.take(MEMORY);
@@ -76,7 +79,7 @@ impl Disk {
     }
 
     /// Issues the memory for the queue, whatever was issued in its place.
-    fn lend(&self) {
+    pub fn lend(&self) {
         let Some(space) = self.space else { return };
         for page in (self.at..self.at + MEMORY).step_by(PAGE as usize) {
             call(hc::GRANT_REVOKE, [space, page / PAGE, 1, hc::GRANT_FORCED]);
@@ -122,7 +125,7 @@ impl Disk {
     }
 
     /// Whether the device has reset itself.
-    fn reset(&self) -> bool {
+    pub fn reset(&self) -> bool {
         self.set(0x14, 1, 0);
         wait_for(PATIENCE, || {
             sleep(1_000_000);
@@ -131,7 +134,7 @@ impl Disk {
     }
 
     /// Sets the one queue up, empty. `indirect`: chains may have tables of their own.
-    fn start(&self, indirect: bool) -> bool {
+    pub fn start(&self, indirect: bool) -> bool {
         for word in (self.at..self.at + MEMORY).step_by(8) {
             put64(word, 0);
         }
@@ -155,7 +158,7 @@ impl Disk {
         u32::from(self.status()) == DRIVER_OK
     }
 
-    fn descriptor(&self, table: u64, index: u64, address: u64, len: u32, flags: u32, next: u32) {
+    pub fn descriptor(&self, table: u64, index: u64, address: u64, len: u32, flags: u32, next: u32) {
         let at = self.at + table + index * 16;
         put64(at, address);
         put(at + 8, len);
@@ -163,7 +166,7 @@ impl Disk {
     }
 
     /// Makes what the ring has up to `index` available.
-    fn offer(&self, index: u32) {
+    pub fn offer(&self, index: u32) {
         put(self.at + AVAILABLE, index << 16);
         outw(self.doorbell, 0);
     }
@@ -188,7 +191,7 @@ impl Disk {
     }
 
     /// A descriptor that leads anywhere.
-    fn wild_descriptor(&self, table: u64, index: u64, random: &mut Random) {
+    pub fn wild_descriptor(&self, table: u64, index: u64, random: &mut Random) {
         let address = match random.below(8) {
             0 => random.wild(),
             1 => self.end.wrapping_sub(random.below(0x1000)),
@@ -278,7 +281,7 @@ fn calls(disk: &Disk, space: u64, random: &mut Random, tally: &mut Tally) {
 
 /// Runs the attack.
 pub fn run(random: &mut Random, boot: &BootInfo) {
-    let Some(disk) = Disk::find(boot) else {
+    let Some(disk) = Disk::find(boot, BLOCK) else {
         println!("no disk");
         return;
     };

@@ -54,7 +54,7 @@
 /* Of these registers. */
 #define SLUICE_VERSION_VALUE 1U
 
-/* Virtio device type (1: network, 2: block). Read only. */
+/* Virtio device type (1: network, 2: block, 63: device file). Read only. */
 #define SLUICE_KIND 0x008U
 
 /* The guest's device status (Virtio 1.2, 2.1). Read only. */
@@ -240,5 +240,102 @@
 
 /* In a status word: the reference is granted. The other bits below 32 count the uses that the peer has under way. */
 #define SLUICE_GRANT_STATUS_GRANTED (1ULL << 63ULL)
+
+/* Virtio device type: the last that has a PCI device identifier. Nobody has registered it. */
+#define SLUICE_DEVFILE_KIND 63U
+
+/* Declares what an operation may reach of the calling process: slot of the device on the caller's bus, tag of the operation, guest-physical address of
+ * the ranges, their number. The process is the one whose page tables the calling processor uses. What the tag had declared before is withdrawn. */
+#define SLUICE_DEVFILE_DECLARE 0x534c0020ULL
+
+/* Withdraws what an operation may reach: slot, tag. When it returns nobody reaches it any more. */
+#define SLUICE_DEVFILE_WITHDRAW 0x534c0021ULL
+
+/* Copies declared memory, by the domain that serves the device: its slot of the back-end function and, from bit 32 on, the tag; the address in the
+ * process; guest-physical address in the caller; bytes (up to DEVFILE_MAX_COPY) and, from bit 32 on, one DEVFILE_ way. Fails with EPERM if that is not declared, and with EFAULT if
+ * the process has no such page now: then it can be tried again. */
+#define SLUICE_DEVFILE_COPY 0x534c0022ULL
+
+/* A range may be read by the driver domain. */
+#define SLUICE_DEVFILE_IN 1U
+
+/* A range may be written by the driver domain. */
+#define SLUICE_DEVFILE_OUT 2U
+
+/* Most operations of a device that are under way at once. Tags are below it. */
+#define SLUICE_DEVFILE_MAX_OPERATIONS 100U
+
+/* Most ranges of an operation. */
+#define SLUICE_DEVFILE_MAX_RANGES 16U
+
+/* Most bytes of all ranges of an operation together. */
+#define SLUICE_DEVFILE_MAX_BYTES 0x40000U
+
+/* Most bytes that one call copies. */
+#define SLUICE_DEVFILE_MAX_COPY 0x4000U
+
+/* Bytes of a range: address (8), bytes (4), ways (4). */
+#define SLUICE_DEVFILE_RANGE_SIZE 0x10U
+
+/* Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (4), zero (4), then room for
+ * DEVFILE_MAX_RANGES ranges. */
+#define SLUICE_DEVFILE_REQUEST_SIZE (0x38U + 0x100U)
+
+/* Offset of the ranges in a request. */
+#define SLUICE_DEVFILE_REQUEST_RANGES 0x38U
+
+/* Bytes of an answer: result (8), negative if it is an error's number; zero (8). */
+#define SLUICE_DEVFILE_ANSWER_SIZE 0x10U
+
+/* Operation: the driver is there. Answered with the generation of the service. */
+#define SLUICE_DEVFILE_HELLO 1U
+
+/* Opens the file under a number that the guest chose. Flags: as open(2). */
+#define SLUICE_DEVFILE_OPEN 2U
+
+/* Closes a file. It waits for nothing. */
+#define SLUICE_DEVFILE_RELEASE 3U
+
+/* Reads: address, bytes, offset in the file. Flags: as open(2). */
+#define SLUICE_DEVFILE_READ 4U
+
+/* Writes: address, bytes, offset in the file. Flags: as open(2). */
+#define SLUICE_DEVFILE_WRITE 5U
+
+/* Ioctl: number, argument. Flags: as open(2). */
+#define SLUICE_DEVFILE_IOCTL 6U
+
+/* What the file is ready for now: events, as poll(2). */
+#define SLUICE_DEVFILE_POLL 7U
+
+/* Waits until the file is ready for one of these events, as poll(2). */
+#define SLUICE_DEVFILE_AWAIT 8U
+
+/* Interrupts the operation with this tag, as a signal does. It has no tag of its own. */
+#define SLUICE_DEVFILE_CANCEL 9U
+
+/* The address space is no more. It has no tag. */
+#define SLUICE_DEVFILE_FORGET 10U
+
+/* Answered with 0 by whoever serves the queue: what an operation costs at the least. */
+#define SLUICE_DEVFILE_NOTHING 11U
+
+/* Most address spaces of a guest that have a file of the device open. */
+#define SLUICE_DEVFILE_MAX_SPACES 32U
+
+/* Most files of a device that are open at once. */
+#define SLUICE_DEVFILE_MAX_FILES 64U
+
+/* Bytes of the device's configuration: version (4), mode of the node (4), its path below /dev (64), its class (32). */
+#define SLUICE_DEVFILE_CONFIG_SIZE 0x68U
+
+/* Version of the configuration and of the requests. */
+#define SLUICE_DEVFILE_VERSION 1U
+
+/* Bytes of the path. */
+#define SLUICE_DEVFILE_NODE_SIZE 0x40U
+
+/* Bytes of the class. */
+#define SLUICE_DEVFILE_CLASS_SIZE 0x20U
 
 #endif

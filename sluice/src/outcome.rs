@@ -274,6 +274,8 @@ pub fn links_json(links: &[LinkReport]) -> Value {
             "kicks": link.kicks,
             "used": link.used,
             "vif": counts(&link.vif),
+            "copied": link.copied,
+            "refused": link.refused,
         })
     };
     Value::Object(links.iter().map(|link| (link.name.clone(), one(link))).collect())

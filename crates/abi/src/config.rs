@@ -191,6 +191,9 @@ pub const MAX_PEERS: usize = 16;
 /// Longest [`Virtio::source`] in bytes.
 pub const MAX_SOURCE: usize = 127;
 
+/// Longest path below `/dev` of a device file in bytes (`DEVFILE_NODE_SIZE` of the hypercalls, with its end).
+pub const MAX_NODE: usize = 63;
+
 /// What a virtual device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VirtioKind {
@@ -201,6 +204,8 @@ pub enum VirtioKind {
     },
     /// A disk.
     Block,
+    /// A device file of the domain that serves it, which the guest's front end mirrors.
+    DeviceFile,
 }
 
 impl VirtioKind {
@@ -209,6 +214,7 @@ impl VirtioKind {
         match self {
             Self::Net { .. } => "net",
             Self::Block => "blk",
+            Self::DeviceFile => "file",
         }
     }
 }

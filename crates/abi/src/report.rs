@@ -247,7 +247,7 @@ pub struct DeviceReport {
 pub struct LinkReport {
     /// "guest.device".
     pub name: String,
-    /// "net" or "blk".
+    /// "net", "blk" or "file".
     pub kind: String,
     /// Whose device it is.
     pub guest: String,
@@ -265,6 +265,10 @@ pub struct LinkReport {
     pub kicks: u64,
     /// Times that the server told of used ones: a hypercall of its each.
     pub used: u64,
+    /// Of a device file: bytes that were copied between the server and processes of the guest.
+    pub copied: u64,
+    /// Of a device file: copies that were refused, since the guest had not declared them.
+    pub refused: u64,
     /// Share, limit (bits per second) and VLAN of it, where 0 is none, and what was counted at it, if an engine serves it.
     pub vif: Vec<Count>,
 }

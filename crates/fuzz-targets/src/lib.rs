@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod boot;
+pub mod devfile;
 pub mod dmar;
 pub mod emulated;
 pub mod grants;
@@ -67,6 +68,8 @@ pub const TARGETS: &[Target] = &[
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
     ("vif_network", vif::network),
+    ("devfile_request", devfile::request),
+    ("devfile_calls", devfile::calls),
     ("grant_calls", grants::calls),
     ("paravirtual_calls", paravirtual::calls),
     ("paravirtual_image", paravirtual::image),

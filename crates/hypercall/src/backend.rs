@@ -49,7 +49,7 @@ pub const MAGIC_VALUE: u32 = 0x4542_4c53;
 pub const VERSION: u32 = 0x004;
 /// Of these registers.
 pub const VERSION_VALUE: u32 = 1;
-/// Virtio device type (1: network, 2: block). Read only.
+/// Virtio device type (1: network, 2: block, 63: device file). Read only.
 pub const KIND: u32 = 0x008;
 /// The guest's device status (Virtio 1.2, 2.1). Read only.
 pub const STATUS: u32 = 0x00c;

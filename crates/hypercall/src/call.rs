@@ -66,6 +66,8 @@ pub enum Error {
     NoMemory,
     /// There is nobody on the other side.
     NoPeer,
+    /// A process has no such memory now.
+    Fault,
 }
 
 impl Error {
@@ -80,6 +82,7 @@ impl Error {
             Self::Busy => 16,
             Self::NoMemory => 12,
             Self::NoPeer => 107,
+            Self::Fault => 14,
         }
     }
 }

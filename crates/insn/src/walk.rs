@@ -133,6 +133,11 @@ impl PagingState {
         }
     }
 
+    /// Whether there are page tables.
+    pub fn is_enabled(&self) -> bool {
+        self.cr0 & CR0_PG != 0
+    }
+
     fn format(&self) -> Format {
         if self.efer & EFER_LMA != 0 {
             let levels = if self.cr4 & CR4_LA57 != 0 { 5 } else { 4 };

@@ -4,6 +4,7 @@ use crate::features;
 use crate::queue::{NO_VECTOR, Queue};
 use bitflags::bitflags;
 use sluice_hypercall::backend::{CONFIG_SIZE, MAX_QUEUES, MAX_RANGES, NAME_SIZE, SOURCE_SIZE};
+use sluice_hypercall::devfile::DEVFILE_KIND;
 
 bitflags! {
     /// Device status (Virtio 1.2, 2.1).
@@ -48,6 +49,8 @@ pub enum Kind {
     Net,
     /// A disk (5.2).
     Block,
+    /// A device file of another domain: [`sluice_hypercall::devfile`].
+    DeviceFile,
     /// A stream to the hypervisor: a console device (5.3), see [`crate::Port`].
     Port,
 }
@@ -59,6 +62,7 @@ impl Kind {
             Self::Net => 1,
             Self::Block => 2,
             Self::Port => 3,
+            Self::DeviceFile => DEVFILE_KIND as u16,
         }
     }
 }

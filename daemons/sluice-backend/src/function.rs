@@ -212,12 +212,35 @@ const CONFIG_CHANGED: Call<Configuration> =
     unsafe { Call::new(number(_IOC_WRITE, 3, size_of::<Configuration>())) };
 // SAFETY: It has no argument.
 const NEEDS_RESET: Order = unsafe { Order::new(number(_IOC_NONE, 4, 0)) };
+// SAFETY: The module reads `struct sluice_backend_copy`. What that leads to is what the caller of `copy` answers for.
+const COPY: Call<Copy> = unsafe { Call::new(number(_IOC_WRITE, 8, size_of::<Copy>())) };
 // SAFETY: The module reads `struct sluice_backend_event`.
 const SET_EVENT: Call<Event> = unsafe { Call::new(number(_IOC_WRITE, 5, size_of::<Event>())) };
 // SAFETY: As above.
 const SET_KICK: Call<Event> = unsafe { Call::new(number(_IOC_WRITE, 6, size_of::<Event>())) };
 // SAFETY: As above.
 const SET_CALL: Call<Event> = unsafe { Call::new(number(_IOC_WRITE, 7, size_of::<Event>())) };
+
+/// What is copied between a process of the guest and this one.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Copy {
+    /// Address in the guest's process.
+    pub address: u64,
+    /// Address here.
+    pub local: u64,
+    /// Tag of the operation.
+    pub tag: u32,
+    /// Bytes.
+    pub bytes: u32,
+    /// `DEVFILE_IN` or `DEVFILE_OUT`.
+    pub way: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: All of it is numbers; the address is one for the kernel, which checks it.
+unsafe impl Plain for Copy {}
 
 /// An open device file.
 pub struct Function {
@@ -276,6 +299,24 @@ impl Function {
     /// Tells the guest that the device cannot go on.
     pub fn needs_reset(&self) -> Result<()> {
         NEEDS_RESET.give(&self.file).context("could not ask for a reset")
+    }
+
+    /// The same open file for another process: it can copy, and what this one does it can do.
+    pub fn share(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// A file that [`Function::share`] gave to this process.
+    pub fn shared(file: File) -> Self {
+        Self { file }
+    }
+
+    /// Copies what the guest has declared for an operation, in the way that `copy` says.
+    ///
+    /// # Safety
+    /// `copy.local` leads to so many bytes of this process that are mapped for a guest's process, and which nothing in Rust refers to.
+    pub unsafe fn copy(&self, copy: &Copy) -> io::Result<()> {
+        COPY.set(&self.file, copy)
     }
 
     /// An event that says that the registers may have changed.

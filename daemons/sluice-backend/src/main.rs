@@ -2,16 +2,18 @@
 //! that come later.
 //!
 //! A disk is a file or block device ([`disk`], [`blk`]); a network card is the kernel's vhost-net between the guest's queues
-//! and a tap on a bridge ([`net`]). A disk can also be another program's ([`vhost_user`]). [`function`] is the device file, [`serve`] the life of a device.
+//! and a tap on a bridge ([`net`]). A disk can also be another program's ([`vhost_user`]). Device files of this domain are mirrored in guests
+//! ([`devfile`]). [`function`] is the device file, [`serve`] the life of a device.
 //!
 //! # After a crash
 //! What the daemon knows of a queue is in the guest's memory: all requests up to the used index are answered, none after it
 //! is. A daemon that comes up takes every queue up there, so that a request whose answer was not written yet is done again.
 //! This is right because requests are answered in order, a write is on its disk before it is answered, and doing a read or
 //! a write twice is doing it once: the guest does not touch its buffers before the answer. For a network card it means that
-//! a few packets may be sent twice.
+//! a few packets may be sent twice. A device file's operations cannot be done again: the guest is told that they have failed.
 
 mod blk;
+mod devfile;
 mod device;
 mod disk;
 mod net;
@@ -26,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Serves guests' virtio disks and network cards from a driver domain.
+/// Serves guests' virtio disks, network cards and device files from a driver domain.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -39,10 +41,16 @@ struct Arguments {
     /// How long a disk's queue is looked at for more requests before its guest has to notify again, in microseconds.
     #[arg(long, default_value_t = 50)]
     poll: u64,
+    /// Makes system calls for a process of a guest (the daemon starts itself with this).
+    #[arg(long, hide = true)]
+    shadow: bool,
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    if arguments.shadow {
+        return devfile::shadow::run();
+    }
     std::fs::create_dir_all(&arguments.state)?;
     for entry in std::fs::read_dir(&arguments.state)? {
         std::fs::remove_file(entry?.path())?;

@@ -1,11 +1,13 @@
 //! The life of one device: offered, taken by a guest's driver, reset, taken again.
 
 use crate::blk::Blk;
+use crate::devfile::DeviceFile;
 use crate::device::{Device, Gone};
 use crate::net::Net;
 use crate::vhost_user::{self, VhostUser};
 use anyhow::{Context, Result, bail};
 use sluice_backend::function::{Function, Window};
+use sluice_hypercall::devfile::DEVFILE_KIND;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,7 +33,10 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
             None => Box::new(Blk::open(&info, poll)?),
         },
         VIRTIO_ID_NET => Box::new(Net::open(&info)?),
-        kind => bail!("virtio devices of type {kind} are not known, only network cards (1) and disks (2)"),
+        DEVFILE_KIND => Box::new(DeviceFile::open(&info)?),
+        kind => bail!(
+            "virtio devices of type {kind} are not known, only network cards (1), disks (2) and device files ({DEVFILE_KIND})"
+        ),
     };
     let window = function.window(info.window)?;
     let changes = function.changes()?;

@@ -2,7 +2,8 @@
 
 use io_uring::{IoUring, opcode, types};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::net::UnixDatagram;
 use vm_memory::VolatileSlice;
 use vm_memory::volatile_memory::PtrGuardMut;
 use vmm_sys_util::ioctl::{ioctl, ioctl_with_mut_ref, ioctl_with_ref};
@@ -240,4 +241,135 @@ pub fn allocate(file: RawFd, mode: libc::c_int, offset: u64, bytes: u64) -> io::
 /// A datagram socket, which stands for the network in requests about interfaces.
 pub fn network() -> io::Result<std::os::fd::OwnedFd> {
     std::net::UdpSocket::bind(("127.0.0.1", 0)).map(Into::into)
+}
+
+/// A pair of sockets that keep messages apart, and of which one notices the other's end.
+pub fn socket_pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
+    let mut ends = [-1; 2];
+    // SAFETY: The call writes two descriptors to `ends`.
+    check(unsafe {
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr())
+    })?;
+    // SAFETY: Both descriptors are new, and nobody else's.
+    Ok(unsafe { (UnixDatagram::from_raw_fd(ends[0]), UnixDatagram::from_raw_fd(ends[1])) })
+}
+
+/// Gives up all that this process may do beyond using what it has open; it ends with the thread that started it.
+pub fn drop_privileges() -> io::Result<()> {
+    const NOBODY: libc::uid_t = 65534;
+    // SAFETY: No memory is touched: the list of groups is empty.
+    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    // SAFETY: No memory is touched.
+    check(unsafe { libc::setresgid(NOBODY, NOBODY, NOBODY) })?;
+    // SAFETY: As above.
+    check(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) })?;
+    // SAFETY: As above.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: As above. A change of the user would have undone it, so it comes last.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
+}
+
+/// Has SIGUSR1 interrupt system calls, and do nothing else.
+pub fn heed_interruptions() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: All zeros are a `sigaction` without flags and with an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as *const () as usize;
+    // SAFETY: `action` is whole, and its handler does nothing.
+    check(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) })
+}
+
+/// The calling thread, as [`interrupt`] knows it.
+pub fn thread() -> libc::pid_t {
+    // SAFETY: No memory is touched.
+    unsafe { libc::gettid() }
+}
+
+/// Interrupts the system call that a thread of this process is in.
+pub fn interrupt(thread: libc::pid_t) {
+    // SAFETY: No memory is touched. A thread that is no more is an error, which does not matter.
+    unsafe { libc::tgkill(libc::getpid(), thread, libc::SIGUSR1) };
+}
+
+/// Sets whether calls on an open file wait.
+pub fn set_waiting(file: &impl AsRawFd, waits: bool) -> io::Result<()> {
+    // SAFETY: No memory is touched.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    check(flags)?;
+    let flags = if waits { flags & !libc::O_NONBLOCK } else { flags | libc::O_NONBLOCK };
+    // SAFETY: As above.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) })
+}
+
+/// A page of this process that stands for the one of a guest's process at the same address.
+pub struct ShadowPage(u64);
+
+impl ShadowPage {
+    /// Maps an empty page at an address where nothing is.
+    pub fn map(address: u64) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: Nothing that is mapped already is replaced.
+        let at = unsafe { libc::mmap(address as *mut libc::c_void, PAGE, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let page = Self(at as u64);
+        if page.0 == address { Ok(page) } else { Err(io::ErrorKind::AlreadyExists.into()) }
+    }
+}
+
+impl Drop for ShadowPage {
+    fn drop(&mut self) {
+        // SAFETY: The page was mapped by `map`, and nothing in Rust refers to what is in it.
+        unsafe { libc::munmap(self.0 as *mut libc::c_void, PAGE) };
+    }
+}
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// What a system call answered: a number, or that of an error, negative.
+fn outcome(answer: i64) -> i64 {
+    match answer {
+        0.. => answer,
+        _ => -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+/// Reads from a file to an address that a guest's process named.
+///
+/// # Safety
+/// These bytes are in [`ShadowPage`]s.
+pub unsafe fn read_to(file: &impl AsRawFd, address: u64, bytes: u32) -> i64 {
+    // SAFETY: The bytes are in pages to which nothing in Rust refers.
+    outcome(unsafe { libc::read(file.as_raw_fd(), address as *mut libc::c_void, bytes as usize) } as i64)
+}
+
+/// Writes to a file from an address that a guest's process named.
+///
+/// # Safety
+/// As [`read_to`].
+pub unsafe fn write_from(file: &impl AsRawFd, address: u64, bytes: u32) -> i64 {
+    // SAFETY: The bytes are in pages to which nothing in Rust refers.
+    outcome(unsafe { libc::write(file.as_raw_fd(), address as *const libc::c_void, bytes as usize) } as i64)
+}
+
+/// Makes an ioctl with the argument that a guest's process gave.
+///
+/// # Safety
+/// Whatever the driver writes may be written: the process is a shadow, which holds nothing but what is its guest's, and may do nothing.
+pub unsafe fn ioctl_for_guest(file: &impl AsRawFd, number: u32, argument: u64) -> i64 {
+    // SAFETY: The caller answers for what is written.
+    outcome(unsafe { libc::ioctl(file.as_raw_fd(), number as Request, argument) }.into())
+}
+
+/// Which of these events a file is ready for, as poll(2); waits for one, if it is to.
+pub fn poll(file: &impl AsRawFd, events: u16, waits: bool) -> i64 {
+    let mut asked = libc::pollfd { fd: file.as_raw_fd(), events: events as i16, revents: 0 };
+    // SAFETY: There is one entry, which the call writes to.
+    match outcome(unsafe { libc::poll(&mut asked, 1, if waits { -1 } else { 0 }) }.into()) {
+        0.. => i64::from(asked.revents as u16),
+        error => error,
+    }
 }

@@ -7,6 +7,7 @@
 //! It counts attacks whose outcome it sees, and those that gave it something: memory of a window that is neither zero nor its own, registers
 //! where none are. What it does to the registers, to used rings, by notifications and by DMA only others can judge: those are provocations.
 
+mod files;
 mod queues;
 mod secrets;
 
@@ -33,6 +34,9 @@ struct Hostile {
     /// Nothing of this: the windows are looked through for what a guest keeps to itself.
     #[arg(long)]
     look: bool,
+    /// Nothing of this: memory of a guest's processes that use this device file, by its `/dev/sluice/GUEST.DEVICE`.
+    #[arg(long)]
+    files: Option<PathBuf>,
     /// What is done at random follows from this.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -69,8 +73,11 @@ struct Count {
 }
 
 fn main() -> Result<()> {
-    let Hostile { rounds, notifications, lent, look, seed } = Hostile::parse();
+    let Hostile { rounds, notifications, lent, look, files, seed } = Hostile::parse();
     fastrand::seed(seed);
+    if let Some(file) = files {
+        return self::files::attack(&file, rounds);
+    }
     if look {
         return secrets::look(&functions("vendor", BACK_END)?);
     }

@@ -50,7 +50,7 @@ pub fn attack(file: &Path, rounds: u32, count: &mut Count) -> Result<()> {
     Ok(())
 }
 
-fn open(file: &Path) -> Result<Function> {
+pub fn open(file: &Path) -> Result<Function> {
     let began = Instant::now();
     loop {
         match Function::open(file) {

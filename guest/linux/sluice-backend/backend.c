@@ -85,6 +85,7 @@ struct backend {
 	struct rw_semaphore window_lock;
 	bool window_gone;
 	struct page *sink; /* what the mapping shows then */
+	void *bounce; /* for copies; NULL: there has been none */
 	struct address_space *mapping; /* of the open file */
 	struct dev_pagemap pagemap;
 	u64 window_size;
@@ -99,6 +100,8 @@ static void backend_free(struct kref *users)
 
 	if (backend->sink)
 		__free_page(backend->sink);
+	if (backend->bounce)
+		free_pages_exact(backend->bounce, SLUICE_DEVFILE_MAX_COPY);
 	kfree(backend);
 }
 
@@ -435,6 +438,38 @@ static int config_changed(struct backend *backend, const void __user *from)
 	return command(backend, SLUICE_CONTROL_CONFIG_CHANGED);
 }
 
+/* The hypervisor checks what may be copied; here only the program's side is. */
+static int copy(struct backend *backend, const void __user *from)
+{
+	struct sluice_backend_copy copy;
+	void __user *local;
+	long error;
+
+	if (copy_from_user(&copy, from, sizeof(copy)))
+		return -EFAULT;
+	if (!copy.bytes || copy.bytes > SLUICE_DEVFILE_MAX_COPY)
+		return -ERANGE;
+	if (!backend->bounce)
+		backend->bounce = alloc_pages_exact(SLUICE_DEVFILE_MAX_COPY,
+						    GFP_KERNEL);
+	if (!backend->bounce)
+		return -ENOMEM;
+	local = u64_to_user_ptr(copy.local);
+	if (copy.way == SLUICE_DEVFILE_OUT &&
+	    copy_from_user(backend->bounce, local, copy.bytes))
+		return -EFAULT;
+	error = kvm_hypercall4(SLUICE_DEVFILE_COPY,
+			       backend->slot | (u64)copy.tag << 32,
+			       copy.address, virt_to_phys(backend->bounce),
+			       copy.bytes | (u64)copy.way << 32);
+	if (error)
+		return error;
+	if (copy.way == SLUICE_DEVFILE_IN &&
+	    copy_to_user(local, backend->bounce, copy.bytes))
+		return -EFAULT;
+	return 0;
+}
+
 static long call_of_program(struct backend *backend, unsigned int number,
 			    void __user *argument)
 {
@@ -451,6 +486,8 @@ static long call_of_program(struct backend *backend, unsigned int number,
 		return config_changed(backend, argument);
 	case SLUICE_BACKEND_NEEDS_RESET:
 		return command(backend, SLUICE_CONTROL_NEEDS_RESET);
+	case SLUICE_BACKEND_COPY:
+		return copy(backend, argument);
 	case SLUICE_BACKEND_SET_EVENT:
 	case SLUICE_BACKEND_SET_KICK:
 	case SLUICE_BACKEND_SET_CALL:

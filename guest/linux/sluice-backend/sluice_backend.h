@@ -79,6 +79,16 @@ struct sluice_backend_event {
 	__s32 fd; /* -1: none any more */
 };
 
+/* A copy between the program and a process of the guest (a device file's). */
+struct sluice_backend_copy {
+	__u64 address; /* in the process */
+	__u64 local; /* in the program */
+	__u32 tag; /* of the guest's operation */
+	__u32 bytes; /* up to SLUICE_DEVFILE_MAX_COPY */
+	__u32 way; /* SLUICE_DEVFILE_IN or SLUICE_DEVFILE_OUT */
+	__u32 reserved; /* zero */
+};
+
 #define SLUICE_BACKEND_INFO _IOR('L', 0x00, struct sluice_backend_info)
 /*
  * -ERANGE: number or size of queues, or the length of the configuration, is
@@ -107,5 +117,10 @@ struct sluice_backend_event {
  * module empties it and has the guest told.
  */
 #define SLUICE_BACKEND_SET_CALL _IOW('L', 0x07, struct sluice_backend_event)
+/*
+ * Copies what the guest declared that an operation may reach. -EPERM: it did
+ * not. -EFAULT: one side has no such memory now; the guest's may come again.
+ */
+#define SLUICE_BACKEND_COPY _IOW('L', 0x08, struct sluice_backend_copy)
 
 #endif

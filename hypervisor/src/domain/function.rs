@@ -2,6 +2,10 @@
 
 use super::{Answer, Domain, Transfer};
 use alloc::sync::Arc;
+use sluice_devfile::Ranges;
+use sluice_hypercall::call::Error;
+use sluice_hypercall::devfile::Copy;
+use sluice_insn::PagingState;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BuildError, ConfigEffect, Function};
 
@@ -49,6 +53,22 @@ pub trait VirtualFunction: Send + Sync {
     /// The domain issues single pages to whoever serves the function from now on. Returns false if the function reaches no such pages.
     fn reaches_grants(&self) -> bool {
         false
+    }
+
+    /// What an operation of the domain's on a device file may reach of a process, from now on; `None`: nothing any more.
+    ///
+    /// # Errors
+    /// The function is no device file that somebody serves, or nothing was declared.
+    fn declare(&self, _tag: u32, _reach: Option<(PagingState, Ranges)>) -> Result<(), Error> {
+        Err(Error::BadArgument)
+    }
+
+    /// Copies between the domain and a process of the guest whose device file the function is the back end of.
+    ///
+    /// # Errors
+    /// The guest has not declared it, a side has no such memory, or the function is no such back end.
+    fn copy(&self, _domain: &Domain, _copy: &Copy) -> Result<(), Error> {
+        Err(Error::BadArgument)
     }
 
     /// All processors of the domain have halted: its drivers are between operations.

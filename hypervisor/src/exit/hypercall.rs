@@ -4,8 +4,11 @@ use super::flow::{Flow, skip};
 use super::guest;
 use crate::domain::vcpu::Context;
 use crate::domain::{Domain, grants};
+use sluice_devfile::Range;
 use sluice_hypercall::call::{self, Error, Hypercall, Width};
+use sluice_hypercall::devfile::{self, DEVFILE_MAX_RANGES};
 use sluice_hypercall::grant;
+use sluice_memory::Gpa;
 
 /// The answer of a call, and what follows it.
 type Answer = Result<(u64, Flow), Error>;
@@ -30,7 +33,10 @@ pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
         _ if ctx.vmcb.save.cpl != 0 => Err(Error::NotPermitted),
         None => match grant::Call::decode(asked.number, asked.arguments) {
             Some(asked) => asked.and_then(|asked| Ok((grants::call(domain, &asked)?, Flow::Attend))),
-            None => Err(Error::NoSuchCall),
+            None => match devfile::Call::decode(asked.number, asked.arguments) {
+                Some(asked) => device_file(domain, ctx, asked),
+                None => Err(Error::NoSuchCall),
+            },
         },
         Some(known) => (known.carry_out)(domain, &asked),
     };
@@ -52,4 +58,27 @@ fn notify(domain: &Domain, asked: &Hypercall) -> Answer {
         true => Ok((0, Flow::Enter)),
         false => Err(Error::BadArgument),
     }
+}
+
+/// What an operation on a device file may reach, or a copy of that.
+fn device_file(domain: &Domain, ctx: &Context, asked: Option<devfile::Call>) -> Answer {
+    let asked = asked.ok_or(Error::BadArgument)?;
+    let function = |slot| domain.plugged(slot).ok_or(Error::BadArgument);
+    match asked {
+        devfile::Call::Declare { slot, tag, list, count } => {
+            let mut bytes = [0; DEVFILE_MAX_RANGES as usize * Range::SIZE];
+            let bytes = bytes.get_mut(..count as usize * Range::SIZE).ok_or(Error::BadArgument)?;
+            domain.read(Gpa::new(list), bytes).map_err(|_| Error::BadArgument)?;
+            let ranges = Range::decode_list(bytes).ok_or(Error::BadArgument)?;
+            let paging = guest::paging(ctx);
+            // Without page tables nothing says what is a process'.
+            if !paging.is_enabled() {
+                return Err(Error::BadArgument);
+            }
+            function(slot)?.declare(tag, Some((paging, ranges)))?;
+        }
+        devfile::Call::Withdraw { slot, tag } => function(slot)?.declare(tag, None)?,
+        devfile::Call::Copy { slot, copy } => function(slot)?.copy(domain, &copy)?,
+    }
+    Ok((0, Flow::Enter))
 }

@@ -10,7 +10,7 @@ mod crash;
 mod flow;
 #[cfg(feature = "check-flushes")]
 mod flushes;
-mod guest;
+pub mod guest;
 mod hypercall;
 pub mod inject;
 mod io;

@@ -1,16 +1,19 @@
-//! Virtual devices that one guest serves for another: `mode = "virtio"`.
+//! Virtual devices that one guest serves for another: `mode = "virtio"`, and device files of its: `mode = "devfile"`.
 
 use super::diagnostic::Source;
 use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, format_mac, network, values};
 use crate::name::Name;
-use sluice_abi::config::{self as abi, Grants, MAX_SOURCE, VirtioKind};
+use sluice_abi::config::{self as abi, Grants, MAX_NODE, MAX_SOURCE, VirtioKind};
 use std::net::Ipv4Addr;
 use toml::Spanned;
 use toml::de::DeValue;
 
 /// The word of the mode.
 pub const MODE: &str = "virtio";
+
+/// The word of the mode of device files.
+pub const FILE_MODE: &str = "devfile";
 
 /// What the source of a disk begins with that another program serves; the rest is the path of its socket (`daemons/sluice-backend`).
 const VHOST_USER: &str = "vhost-user:";
@@ -35,14 +38,18 @@ pub struct Virtio {
 /// Whether an entry of a guest's `devices` is for [`parse`].
 pub fn is_one(value: &Spanned<DeValue>) -> bool {
     let DeValue::Table(table) = value.get_ref() else { return false };
-    matches!(table.get("mode").map(Spanned::get_ref), Some(DeValue::String(mode)) if mode == MODE)
+    matches!(table.get("mode").map(Spanned::get_ref), Some(DeValue::String(mode)) if mode == MODE || mode == FILE_MODE)
 }
 
 /// Reads an entry. It is called `kind` and a number if it does not say: `earlier` entries stand before it.
 pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) -> Option<Virtio> {
     let DeValue::Table(table) = value.get_ref() else { return None };
     let mut walk = Walk::new(table, value.span(), "this entry of 'devices'");
-    let _ = walk.value("mode");
+    if let Some(DeValue::String(mode)) = walk.value("mode").map(Spanned::get_ref)
+        && mode == FILE_MODE
+    {
+        return parse_file(walk, value, earlier, source);
+    }
     let word = walk.string("type", source);
     if word.is_none() && walk.value("type").is_none() {
         walk.missing(source, "type", "type = \"blk\" or type = \"net\"");
@@ -97,6 +104,34 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
         }
     };
     Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac, address })
+}
+
+/// Reads an entry with `mode = "devfile"`.
+fn parse_file(
+    mut walk: Walk,
+    value: &Spanned<DeValue>,
+    earlier: &[Virtio],
+    source: &mut Source,
+) -> Option<Virtio> {
+    let by = walk.string("by", source);
+    if by.is_none() && walk.value("by").is_none() {
+        walk.missing(source, "by", "by = \"driver\", the name of the domain that has the device");
+    }
+    let behind = walk.string("source", source);
+    if behind.is_none() && walk.value("source").is_none() {
+        walk.missing(source, "source", "source = \"/dev/hwrng\": a device file of that domain");
+    }
+    let name = walk.string("name", source);
+    walk.finish(source);
+    let kind = VirtioKind::DeviceFile;
+    let name = match name {
+        Some(name) => values::name(&name, "device file", source)?,
+        None => {
+            let alike = earlier.iter().filter(|other| other.kind == kind);
+            Spanned::new(value.span(), format!("{}{}", kind.word(), alike.count()).parse().ok()?)
+        }
+    };
+    Some(Virtio { name, kind, by: by?, source: behind?, mac: None, address: None })
 }
 
 /// An address of one host.
@@ -225,11 +260,25 @@ fn behind(device: &Virtio, source: &mut Source) {
     let what = match device.kind {
         VirtioKind::Block => "a disk or a file",
         VirtioKind::Net { .. } => "a bridge",
+        VirtioKind::DeviceFile => "a device file",
     };
     if text.is_empty() || text.len() > MAX_SOURCE || text.chars().any(char::is_control) {
         let message = format!("this cannot be what is behind '{}'", device.name.get_ref());
         let help = format!("name {what} of '{}', in 1 to {MAX_SOURCE} bytes", device.by.get_ref());
         source.complain(device.source.span(), message, help);
+    }
+    if device.kind == VirtioKind::DeviceFile {
+        let path = text.strip_prefix("/dev/").unwrap_or_default();
+        let parts_are_names = path.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+        if !parts_are_names || path.len() > MAX_NODE {
+            let message = format!("'{text}' is no device file");
+            let help = format!(
+                "name one of '{}', with at most {MAX_NODE} bytes after /dev/: source = \"/dev/hwrng\"",
+                device.by.get_ref()
+            );
+            source.complain(device.source.span(), message, help);
+        }
+        return;
     }
     let Some(socket) = text.strip_prefix(VHOST_USER) else { return };
     if device.kind != VirtioKind::Block {

@@ -27,7 +27,7 @@ type Tampering = (u64, [u8; 6]);
 #[derive(Clone)]
 pub struct Ram {
     bytes: Rc<RefCell<Vec<u8>>>,
-    /// What the guest writes where when something is first copied out of its memory.
+    /// What the guest writes where it was just read.
     pub tamper: Rc<Cell<Option<Tampering>>>,
 }
 
@@ -62,7 +62,13 @@ fn range(address: u64, len: usize, all: usize) -> Result<std::ops::Range<usize>,
 impl sluice_virtio::Memory for Ram {
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Fault> {
         let bytes = self.bytes.borrow();
-        buffer.copy_from_slice(&bytes[range(address, buffer.len(), bytes.len())?]);
+        let range = range(address, buffer.len(), bytes.len())?;
+        buffer.copy_from_slice(&bytes[range.clone()]);
+        drop(bytes);
+        if let Some((at, other)) = self.tamper.get().filter(|(at, _)| range.contains(&(*at as usize))) {
+            self.tamper.set(None);
+            self.put(at, &other);
+        }
         Ok(())
     }
 
@@ -76,9 +82,6 @@ impl sluice_virtio::Memory for Ram {
 
 impl crate::Memory for Ram {
     fn copy(&self, from: u64, other: &Self, to: u64, len: u32) -> Result<(), Fault> {
-        if let Some((at, bytes)) = self.tamper.take() {
-            self.put(at, &bytes);
-        }
         let mut bytes = vec![0; len as usize];
         sluice_virtio::Memory::read(self, from, &mut bytes)?;
         sluice_virtio::Memory::write(other, to, &bytes)

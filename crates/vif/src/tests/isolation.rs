@@ -124,14 +124,18 @@ fn nobody_sends_as_another() {
 
 #[test]
 fn what_was_checked_is_what_arrives() {
-    let mut lab = Lab::new(2, FEATURES);
-    let (at, sent) = (lab.drivers[0].next_frame(), frame(mac(1), mac(0), 600));
-    // The source address becomes another's between the look and the copy.
-    lab.drivers[0].ram.tamper.set(Some((at + 6, mac(7))));
-    lab.drivers[0].send(&sent);
-    lab.settle();
-    assert_eq!(lab.received()[1], [sent]);
-    assert_eq!(lab.drivers[0].ram.get(at + 6, 6), mac(7), "it was tampered with");
+    let mut lab = Lab::wired(2, FEATURES, usize::MAX);
+    for to in [mac(1), STRANGER] {
+        let (at, sent) = (lab.drivers[0].next_frame(), frame(to, mac(0), 600));
+        // The source address becomes another's once it has been looked at.
+        lab.drivers[0].ram.tamper.set(Some((at + 6, mac(7))));
+        lab.drivers[0].send(&sent);
+        lab.settle();
+        let arrived =
+            [lab.received().swap_remove(1), std::mem::take(&mut lab.card.as_mut().unwrap().sent)].concat();
+        assert_eq!(arrived, [sent]);
+        assert_eq!(lab.drivers[0].ram.get(at + 6, 6), mac(7), "it was tampered with");
+    }
 }
 
 #[test]

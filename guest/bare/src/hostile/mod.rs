@@ -6,6 +6,7 @@ mod clock;
 mod control;
 mod debug;
 mod decode;
+mod files;
 mod instructions;
 mod locks;
 mod memory;
@@ -53,6 +54,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "storm" => storm::run(),
         "virtio" => virtio::run(virtio::Kind::Disk, random, boot),
         "vif" => virtio::run(virtio::Kind::Net, random, boot),
+        "files" => files::run(random, boot),
         "flood" => storm::flood(),
         "inits" => storm::inits(),
         "messages" => storm::messages(),

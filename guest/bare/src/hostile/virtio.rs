@@ -11,12 +11,13 @@ use crate::grants::call;
 use crate::machine::{outb, outl, outw, sleep, wait_for};
 use crate::pci::{self, Function};
 use crate::random::Random;
+use sluice_hypercall::devfile::DEVFILE_KIND;
 use sluice_hypercall::grant as hc;
 
 /// How long an answer is waited for, in ticks of the time-stamp counter: a back end may be busy with others.
-const PATIENCE: u64 = 40_000_000_000;
+pub const PATIENCE: u64 = 40_000_000_000;
 /// Entries of the queue.
-const SIZE: u64 = 64;
+pub const SIZE: u64 = 64;
 const DRIVER_OK: u32 = 15;
 const PAGE: u64 = 4096;
 
@@ -24,10 +25,10 @@ const PAGE: u64 = 4096;
 const CONFIGURATION: u64 = 0x2000;
 
 /// Offsets in the memory for a queue.
-const AVAILABLE: u64 = 0x1000;
-const USED: u64 = 0x2000;
+pub const AVAILABLE: u64 = 0x1000;
+pub const USED: u64 = 0x2000;
 const TABLE: u64 = 0x3000;
-const BUFFERS: u64 = 0x4000;
+pub const BUFFERS: u64 = 0x4000;
 const MEMORY: u64 = 0x1_0000;
 /// Where the frame begins in a buffer.
 const HEADER: u64 = 12;
@@ -37,6 +38,7 @@ const HEADER: u64 = 12;
 pub enum Kind {
     Disk,
     Net,
+    File,
 }
 
 impl Kind {
@@ -44,27 +46,28 @@ impl Kind {
         match self {
             Self::Disk => 0x1042_1af4,
             Self::Net => 0x1041_1af4,
+            Self::File => (0x1040 + DEVFILE_KIND) << 16 | 0x1af4,
         }
     }
 
     fn queues(self) -> u64 {
         match self {
-            Self::Disk => 1,
+            Self::Disk | Self::File => 1,
             Self::Net => 2,
         }
     }
 }
 
-struct Device {
+pub struct Device {
     kind: Kind,
-    function: Function,
+    pub function: Function,
     registers: u64,
     messages: u64,
-    doorbell: u16,
+    pub doorbell: u16,
     /// Memory for the queues.
-    at: u64,
+    pub at: u64,
     /// First address that is not the guest's.
-    end: u64,
+    pub end: u64,
     /// The space in which pages are issued to it, if single pages are.
     space: Option<u64>,
 }
@@ -93,7 +96,7 @@ fn load(at: u64, width: u64) {
 }
 
 impl Device {
-    fn find(kind: Kind, boot: &BootInfo) -> Option<Self> {
+    pub fn find(kind: Kind, boot: &BootInfo) -> Option<Self> {
         let function = pci::find(|function| function.read(0) == kind.identifiers())?;
         function.enable();
         let mut own = Own::new(boot);
@@ -119,7 +122,7 @@ impl Device {
     }
 
     /// Issues the memory for the queues, whatever was issued in its place.
-    fn lend(&self) {
+    pub fn lend(&self) {
         let Some(space) = self.space else { return };
         for page in (self.at..self.queue(self.kind.queues())).step_by(PAGE as usize) {
             call(hc::GRANT_REVOKE, [space, page / PAGE, 1, hc::GRANT_FORCED]);
@@ -165,7 +168,7 @@ impl Device {
     }
 
     /// Whether the device has reset itself.
-    fn reset(&self) -> bool {
+    pub fn reset(&self) -> bool {
         self.set(0x14, 1, 0);
         wait_for(PATIENCE, || {
             sleep(1_000_000);
@@ -174,7 +177,7 @@ impl Device {
     }
 
     /// Sets the queues up, empty. `indirect`: chains may have tables of their own.
-    fn start(&self, indirect: bool) -> bool {
+    pub fn start(&self, indirect: bool) -> bool {
         for word in (self.at..self.queue(self.kind.queues())).step_by(8) {
             put64(word, 0);
         }
@@ -200,7 +203,7 @@ impl Device {
         u32::from(self.status()) == DRIVER_OK
     }
 
-    fn descriptor(&self, table: u64, index: u64, address: u64, len: u32, flags: u32, next: u32) {
+    pub fn descriptor(&self, table: u64, index: u64, address: u64, len: u32, flags: u32, next: u32) {
         let at = table + index * 16;
         put64(at, address);
         put(at + 8, len);
@@ -208,7 +211,7 @@ impl Device {
     }
 
     /// Makes what the ring has up to `index` available.
-    fn offer(&self, queue: u64, index: u32) {
+    pub fn offer(&self, queue: u64, index: u32) {
         put(self.queue(queue) + AVAILABLE, index << 16);
         outw(self.doorbell, queue as u16);
     }
@@ -229,6 +232,8 @@ impl Device {
                 self.descriptor(at, 2, verdict, 1, 2, 0);
                 put(verdict, 0xff);
             }
+            // Who attacks one asks for itself.
+            Kind::File => return false,
             Kind::Net => {
                 let frame = at + BUFFERS + HEADER;
                 (0..6).for_each(|byte| store(frame + byte, 1, 0xff));
@@ -250,7 +255,7 @@ impl Device {
     }
 
     /// A descriptor that leads anywhere.
-    fn wild_descriptor(&self, at: u64, table: u64, index: u64, random: &mut Random) {
+    pub fn wild_descriptor(&self, at: u64, table: u64, index: u64, random: &mut Random) {
         let address = match random.below(8) {
             0 => random.wild(),
             1 => self.end.wrapping_sub(random.below(0x1000)),

@@ -10,6 +10,8 @@ use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
 use sluice_hypercall::backend as reg;
+use sluice_hypercall::call::Error;
+use sluice_hypercall::devfile::Copy;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
 use sluice_virtio::Changes;
@@ -193,5 +195,9 @@ impl VirtualFunction for BackFunction {
         let Ok(queue @ 0..reg::MAX_QUEUES) = u32::try_from(queue) else { return false };
         self.link.with(|state| state.use_buffers(queue as u16));
         true
+    }
+
+    fn copy(&self, domain: &Domain, copy: &Copy) -> Result<(), Error> {
+        self.link.with(|state| state.copy(&self.link, domain, copy))
     }
 }

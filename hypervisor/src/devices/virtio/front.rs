@@ -8,7 +8,10 @@ use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, Ordering};
+use sluice_devfile::Ranges;
 use sluice_hypercall::backend::MAX_QUEUES;
+use sluice_hypercall::call::Error;
+use sluice_insn::PagingState;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarAddresses, BuildError, ConfigEffect, Function};
 use sluice_virtio::{Changes, pci};
@@ -184,6 +187,13 @@ impl VirtualFunction for FrontFunction {
 
     fn reaches_grants(&self) -> bool {
         !self.is_dead() && self.link.with(|state| state.device.issue_pages())
+    }
+
+    fn declare(&self, tag: u32, reach: Option<(PagingState, Ranges)>) -> Result<(), Error> {
+        if self.is_dead() {
+            return Err(Error::NoPeer);
+        }
+        self.link.with(|state| state.declare(tag, reach))
     }
 
     /// The line shows at all times what the device says.

@@ -11,6 +11,7 @@
 mod back;
 mod bar;
 pub mod channel;
+mod files;
 mod front;
 mod messages;
 mod vif;
@@ -24,6 +25,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use back::BackFunction;
+use files::Files;
 use front::FrontFunction;
 use messages::Messages;
 use sluice_abi::DomainId;
@@ -59,6 +61,8 @@ struct State {
     port: Option<Port>,
     /// And if that is an engine.
     seat: Option<vif::Seat>,
+    /// It is a device file: what its operations reach.
+    files: Option<Files>,
     front: Option<Weak<FrontFunction>>,
     back: Option<Weak<BackFunction>>,
     front_messages: Messages,
@@ -210,6 +214,7 @@ impl Link {
         let (kind, mac) = match virtio.kind {
             VirtioKind::Net { mac } => (Kind::Net, mac),
             VirtioKind::Block => (Kind::Block, [0; 6]),
+            VirtioKind::DeviceFile => (Kind::DeviceFile, [0; 6]),
         };
         let device = Device::new(kind, &name, &virtio.source, &mac);
         Self {
@@ -304,6 +309,7 @@ impl Link {
             let changes = state.device.detach_guest();
             state.tell(self, changes);
             state.front = None;
+            state.forget_declarations();
             (state.lent.take(), state.back.as_ref().and_then(Weak::upgrade))
         });
         if let Some((domain, slot)) = lent.and_then(|lent| lent.pages()) {
@@ -327,7 +333,12 @@ impl Link {
     fn server_goes(&self) {
         self.with(|state| {
             state.back = None;
-            let changes = state.device.detach_backend();
+            state.forget_declarations();
+            let mut changes = state.device.detach_backend();
+            // The next server knows nothing of what is open: the guest is told at once that its operations have failed.
+            if state.files.is_some() && state.device.is_live() {
+                changes |= state.device.break_down();
+            }
             state.tell(self, changes);
         });
     }
@@ -343,6 +354,9 @@ impl Link {
             let (result, mut changes) = act(state);
             if let Some(engine) = engine.as_mut().filter(|_| changes.contains(Changes::BACKEND)) {
                 changes |= state.activate(engine);
+            }
+            if !state.device.is_live() {
+                state.forget_declarations();
             }
             state.tell(self, changes);
             result
@@ -379,16 +393,20 @@ impl Link {
             lent: state.lent.as_ref().map_or(0, Lent::bytes),
             kicks: state.kicks,
             used: state.used,
+            copied: state.files.as_ref().map_or(0, |files| files.copied),
+            refused: state.files.as_ref().map_or(0, |files| files.refused),
         })
     }
 }
 
 impl State {
     fn new(device: Device, port: Option<Port>) -> Self {
+        let files = (device.kind() == Kind::DeviceFile).then(Files::default);
         Self {
             device,
             port,
             seat: None,
+            files,
             front: None,
             back: None,
             front_messages: Messages::new(pci::VECTORS),

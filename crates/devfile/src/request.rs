@@ -1,0 +1,167 @@
+//! What a guest asks for, as it stands in a buffer of the queue.
+
+use crate::{Range, Ranges};
+use sluice_hypercall::devfile::{
+    DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL, DEVFILE_MAX_BYTES,
+    DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS, DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN,
+    DEVFILE_POLL, DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_WRITE,
+};
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// [`DEVFILE_HELLO`].
+    Hello,
+    /// [`DEVFILE_OPEN`].
+    Open,
+    /// [`DEVFILE_RELEASE`].
+    Release,
+    /// [`DEVFILE_READ`].
+    Read {
+        /// Where the bytes go.
+        address: u64,
+        /// How many.
+        bytes: u32,
+        /// From where in the file.
+        offset: u64,
+    },
+    /// [`DEVFILE_WRITE`].
+    Write {
+        /// Where the bytes are.
+        address: u64,
+        /// How many.
+        bytes: u32,
+        /// To where in the file.
+        offset: u64,
+    },
+    /// [`DEVFILE_IOCTL`].
+    Ioctl {
+        /// Its number.
+        number: u32,
+        /// Its argument.
+        argument: u64,
+    },
+    /// [`DEVFILE_POLL`].
+    Poll {
+        /// As poll(2).
+        events: u16,
+    },
+    /// [`DEVFILE_AWAIT`].
+    Await {
+        /// As poll(2).
+        events: u16,
+    },
+    /// [`DEVFILE_CANCEL`].
+    Cancel,
+    /// [`DEVFILE_FORGET`].
+    Forget,
+    /// [`DEVFILE_NOTHING`].
+    Nothing,
+}
+
+/// A request that could be one: its numbers are in range, and its ranges sound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is to be done.
+    pub operation: Operation,
+    /// Which of the operations that are under way it is, or concerns.
+    pub tag: u32,
+    /// The address space of the process, by the guest's number.
+    pub space: u64,
+    /// The open file, by the guest's number.
+    pub file: u32,
+    /// As open(2).
+    pub flags: u32,
+    /// What of the process it may reach.
+    pub ranges: Ranges,
+}
+
+impl Request {
+    /// Bytes of one.
+    pub const SIZE: usize = DEVFILE_REQUEST_SIZE as usize;
+
+    /// The request in a buffer; `None` if something in it cannot be.
+    pub fn decode(bytes: &[u8; Self::SIZE]) -> Option<Self> {
+        let word = |at: usize| {
+            bytes.get(at..at + 4).and_then(|word| Some(u32::from_le_bytes(word.try_into().ok()?)))
+        };
+        let long = |at: usize| {
+            bytes.get(at..at + 8).and_then(|long| Some(u64::from_le_bytes(long.try_into().ok()?)))
+        };
+        let [first, second, third] = [long(24)?, long(32)?, long(40)?];
+        let length = || u32::try_from(second).ok().filter(|length| *length <= DEVFILE_MAX_BYTES);
+        let events = || u16::try_from(first).ok();
+        let operation = match word(0)? {
+            DEVFILE_HELLO => Operation::Hello,
+            DEVFILE_OPEN => Operation::Open,
+            DEVFILE_RELEASE => Operation::Release,
+            DEVFILE_READ => Operation::Read { address: first, bytes: length()?, offset: third },
+            DEVFILE_WRITE => Operation::Write { address: first, bytes: length()?, offset: third },
+            DEVFILE_IOCTL => Operation::Ioctl { number: u32::try_from(first).ok()?, argument: second },
+            DEVFILE_POLL => Operation::Poll { events: events()? },
+            DEVFILE_AWAIT => Operation::Await { events: events()? },
+            DEVFILE_CANCEL => Operation::Cancel,
+            DEVFILE_FORGET => Operation::Forget,
+            DEVFILE_NOTHING => Operation::Nothing,
+            _ => return None,
+        };
+        let tag = word(4).filter(|tag| *tag < DEVFILE_MAX_OPERATIONS)?;
+        let file = word(16).filter(|file| *file < DEVFILE_MAX_FILES)?;
+        let count = word(48).filter(|count| *count <= DEVFILE_MAX_RANGES)? as usize;
+        let list = DEVFILE_REQUEST_RANGES as usize;
+        let ranges = Range::decode_list(bytes.get(list..list + count * Range::SIZE)?)?;
+        Some(Self { operation, tag, space: long(8)?, file, flags: word(20)?, ranges })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request(operation: u32, tag: u32, file: u32, arguments: [u64; 3], count: u32) -> Option<Request> {
+        let mut bytes = [0; Request::SIZE];
+        bytes[..4].copy_from_slice(&operation.to_le_bytes());
+        bytes[4..8].copy_from_slice(&tag.to_le_bytes());
+        bytes[16..20].copy_from_slice(&file.to_le_bytes());
+        for (at, argument) in [24, 32, 40].into_iter().zip(arguments) {
+            bytes[at..at + 8].copy_from_slice(&argument.to_le_bytes());
+        }
+        bytes[48..52].copy_from_slice(&count.to_le_bytes());
+        for at in (56..Request::SIZE).step_by(16) {
+            bytes[at + 8] = 1;
+            bytes[at + 12] = 1;
+        }
+        Request::decode(&bytes)
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_whole() {
+        let read = request(DEVFILE_READ, 99, 63, [0x7000, 64, 8], 16).unwrap();
+        assert_eq!(read.operation, Operation::Read { address: 0x7000, bytes: 64, offset: 8 });
+        assert_eq!((read.tag, read.file, read.ranges.len()), (99, 63, 16));
+        assert_eq!(request(DEVFILE_READ, 100, 63, [0x7000, 64, 8], 16), None, "no such tag");
+        assert_eq!(request(DEVFILE_READ, 99, 64, [0x7000, 64, 8], 16), None, "no such file");
+        assert_eq!(request(DEVFILE_READ, 99, 63, [0x7000, 64, 8], 17), None, "too many ranges");
+        assert_eq!(request(DEVFILE_READ, 99, 63, [0x7000, 0x4_0001, 8], 16), None, "too long");
+        assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1 << 32, 0, 0], 0), None, "no number of an ioctl");
+        assert_eq!(request(0, 0, 0, [0; 3], 0), None);
+        assert_eq!(request(DEVFILE_NOTHING + 1, 0, 0, [0; 3], 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_decodes_is_in_bounds(bytes in proptest::collection::vec(any::<u8>(), Request::SIZE), small: bool) {
+            let mut bytes: [u8; Request::SIZE] = bytes.try_into().unwrap();
+            if small {
+                for at in [1, 2, 3, 5, 6, 7, 17, 18, 19, 49, 50, 51] {
+                    bytes[at] = 0;
+                }
+                bytes[0] %= 12;
+            }
+            if let Some(request) = Request::decode(&bytes) {
+                prop_assert!(request.tag < 100 && request.file < 64 && request.ranges.len() <= 16);
+            }
+        }
+    }
+}

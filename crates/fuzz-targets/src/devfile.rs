@@ -1,0 +1,69 @@
+//! Device files: what a hostile guest asks for and declares, and what a hostile server asks to have copied.
+
+use crate::Input;
+use sluice_devfile::{Declarations, Range, Ranges, Request};
+use sluice_hypercall::devfile::{Call, DEVFILE_COPY, DEVFILE_DECLARE, DEVFILE_MAX_BYTES};
+
+/// Requests as they stand in a queue. Whatever is taken for one has a program's ranges only, in bounds.
+pub fn request(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut bytes = [0; Request::SIZE];
+    let given = input.rest();
+    bytes.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
+    let Some(request) = Request::decode(&bytes) else { return };
+    check(&request.ranges);
+}
+
+fn check(ranges: &Ranges) {
+    let mut all = 0;
+    for range in ranges {
+        assert!(range.bytes > 0 && (range.input || range.output));
+        assert!(range.address + u64::from(range.bytes) <= sluice_devfile::USER_END);
+        all += u64::from(range.bytes);
+    }
+    assert!(all <= DEVFILE_MAX_BYTES.into());
+}
+
+/// Calls in any order. What may be copied lies in one range that was declared last for its tag, in its way.
+pub fn calls(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut declarations = Declarations::new();
+    let mut declared: Vec<Option<Ranges>> = vec![None; 256];
+    while !input.is_empty() {
+        let number = DEVFILE_DECLARE + u64::from(input.u8() % 4);
+        let (slot, tag) = (u64::from(input.u8() & 31), u64::from(input.u8() & 127));
+        let first = if number == DEVFILE_COPY { slot | tag << 32 } else { slot };
+        let second = if number == DEVFILE_COPY { u64::from(input.u16()) } else { tag };
+        let fourth = if number == DEVFILE_COPY {
+            u64::from(input.u16() & 0x7fff) | u64::from(input.u8() & 3) << 32
+        } else {
+            u64::from(input.u8() & 31)
+        };
+        match Call::decode(number, [first, second, 0x1000, fourth]).flatten() {
+            None => {}
+            Some(Call::Declare { tag, count, .. }) => {
+                let mut list = Vec::new();
+                for _ in 0..count {
+                    list.extend(u64::from(input.u16()).to_le_bytes());
+                    list.extend((u32::from(input.u16())).to_le_bytes());
+                    list.extend((u32::from(input.u8() & 3)).to_le_bytes());
+                }
+                let Some(ranges) = Range::decode_list(&list) else { continue };
+                check(&ranges);
+                assert!(declarations.declare(tag, (), ranges.clone()));
+                declared[tag as usize] = Some(ranges);
+            }
+            Some(Call::Withdraw { tag, .. }) => {
+                assert_eq!(declarations.withdraw(tag), declared[tag as usize].take().is_some());
+            }
+            Some(Call::Copy { copy, .. }) => {
+                let (start, end) = (copy.address, copy.address + u64::from(copy.bytes));
+                let may = declared[copy.tag as usize].iter().flatten().any(|range| {
+                    let way = if copy.out { range.output } else { range.input };
+                    way && range.address <= start && end <= range.address + u64::from(range.bytes)
+                });
+                assert_eq!(declarations.check(&copy).is_ok(), may);
+            }
+        }
+    }
+}

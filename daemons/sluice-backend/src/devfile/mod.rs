@@ -1,0 +1,375 @@
+//! Device files: operations of a guest's processes on a file of this domain's.
+//!
+//! Each address space of the guest has a process here, its *shadow* ([`shadow`]), which makes the guest's system calls with the guest's
+//! addresses. This module takes requests from the queue, keeps the open files, and hands each request with its file to the shadow. Files are opened
+//! here, since a shadow may not.
+//!
+//! Source: Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the Device File Boundary", 3.1, 5.1. Deviation: processes make the real
+//! system calls, where the source runs drivers in threads of the kernel that are marked; so drivers find their callers' memory as they always do.
+
+pub mod shadow;
+
+use crate::device::Device;
+use anyhow::{Context, Result, bail};
+use shadow::Answer;
+use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
+use sluice_backend::sys;
+use sluice_devfile::{Operation, Request};
+use sluice_hypercall::devfile::{
+    DEVFILE_ANSWER_SIZE, DEVFILE_CLASS_SIZE, DEVFILE_CONFIG_SIZE, DEVFILE_MAX_SPACES, DEVFILE_NODE_SIZE,
+    DEVFILE_VERSION,
+};
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+/// Entries of the queue: two for each request.
+const QUEUE_SIZE: u16 = 256;
+
+/// What of the flags of open(2) a guest may choose.
+const FLAGS: i32 = libc::O_ACCMODE | libc::O_NONBLOCK | libc::O_APPEND | libc::O_DSYNC | libc::O_SYNC;
+
+/// A device file that is served.
+pub struct DeviceFile {
+    path: PathBuf,
+    configuration: Vec<u8>,
+    live: Option<Arc<Live>>,
+    kicks: Option<EventFd>,
+}
+
+/// What is under way between a start and a stop.
+struct Live {
+    window: Window,
+    /// `None`: the queue may not be touched any more.
+    queue: Mutex<Option<Queue>>,
+    calls: EventFd,
+    function: File,
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    under_way: HashMap<u32, UnderWay>,
+    files: HashMap<u32, Arc<OpenFile>>,
+    shadows: HashMap<u64, Shadow>,
+}
+
+/// A request that is to be answered.
+#[derive(Clone, Copy)]
+struct UnderWay {
+    place: Place,
+    space: u64,
+}
+
+/// Where an answer goes.
+#[derive(Clone, Copy)]
+struct Place {
+    head: u16,
+    address: GuestAddress,
+}
+
+struct OpenFile {
+    file: File,
+    /// Calls on it wait now.
+    waits: Mutex<bool>,
+}
+
+/// A process that stands for an address space of the guest.
+struct Shadow {
+    child: Child,
+    socket: UnixDatagram,
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl DeviceFile {
+    /// The device file that the configuration names.
+    pub fn open(info: &Info) -> Result<Self> {
+        let source = info.source().context("the configuration names no device file (source)")?;
+        let path = PathBuf::from(source);
+        let configuration = configuration(&path)?;
+        Ok(Self { path, configuration, live: None, kicks: None })
+    }
+}
+
+/// What the guest learns of a file: its node, mode and class.
+fn configuration(path: &Path) -> Result<Vec<u8>> {
+    let shown = path.display();
+    let found = std::fs::metadata(path).with_context(|| format!("there is no {shown}"))?;
+    if !found.file_type().is_char_device() {
+        bail!("{shown} is no device file of characters");
+    }
+    let node = path.strip_prefix("/dev").ok().and_then(Path::to_str);
+    let node = node.filter(|node| node.len() < DEVFILE_NODE_SIZE as usize);
+    let node = node.with_context(|| format!("{shown} has no name below /dev that is short enough"))?;
+    let number = found.rdev();
+    let device = format!("/sys/dev/char/{}:{}/subsystem", libc::major(number), libc::minor(number));
+    let class = std::fs::read_link(device).unwrap_or_default();
+    let class = class.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let class = class.get(..class.len().min(DEVFILE_CLASS_SIZE as usize - 1)).unwrap_or_default();
+    let mut bytes = vec![0; DEVFILE_CONFIG_SIZE as usize];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(0, &DEVFILE_VERSION.to_le_bytes());
+    put(4, &(found.mode() & 0o666).to_le_bytes());
+    put(8, node.as_bytes());
+    put(8 + DEVFILE_NODE_SIZE as usize, class.as_bytes());
+    Ok(bytes)
+}
+
+impl Device for DeviceFile {
+    fn offer(&self) -> Offer {
+        Offer::new(0, 1, u32::from(QUEUE_SIZE), &self.configuration)
+    }
+
+    fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
+        let queue = take_up(&info.queues[0], window)?;
+        let kicks = function.kicks(0)?;
+        let live = Live {
+            window: Window::clone(window),
+            queue: Mutex::new(Some(queue)),
+            calls: function.calls(0)?,
+            function: function.share().context("could not share the device file")?,
+            path: self.path.clone(),
+            state: Mutex::default(),
+        };
+        let waited = vec![kicks.as_raw_fd()];
+        (self.live, self.kicks) = (Some(Arc::new(live)), Some(kicks));
+        Ok(waited)
+    }
+
+    fn work(&mut self, _which: usize) -> Result<()> {
+        let (Some(live), Some(kicks)) = (&self.live, &self.kicks) else { return Ok(()) };
+        let _ = kicks.read();
+        while let Some((place, bytes)) = live.take()? {
+            live.request(place, &bytes);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.kicks = None;
+        if let Some(live) = self.live.take() {
+            *lock(&live.queue) = None;
+            let state = std::mem::take(&mut *lock(&live.state));
+            drop(state);
+        }
+    }
+}
+
+/// Nobody panics while holding one of these locks and leaves it half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The queue of a guest that has just set it up. What a former life of this daemon has answered cannot be told from what it has only begun.
+fn take_up(setup: &QueueSetup, window: &GuestMemoryMmap) -> Result<Queue> {
+    let wrong = "the guest's queue is not set up as it must be";
+    if setup.enabled == 0 {
+        bail!("the guest does not use the queue");
+    }
+    let mut queue = Queue::new(QUEUE_SIZE).context(wrong)?;
+    queue.try_set_size(setup.entries.try_into().context(wrong)?).context(wrong)?;
+    queue.try_set_desc_table_address(GuestAddress(setup.descriptors)).context(wrong)?;
+    queue.try_set_avail_ring_address(GuestAddress(setup.driver)).context(wrong)?;
+    queue.try_set_used_ring_address(GuestAddress(setup.device)).context(wrong)?;
+    queue.set_ready(true);
+    if !queue.is_valid(window) {
+        bail!(wrong);
+    }
+    if queue.used_idx(window, Ordering::Acquire).context(wrong)?.0 != 0 {
+        bail!("files that the guest opened were open in a process that is no more");
+    }
+    Ok(queue)
+}
+
+impl Live {
+    /// The next request, and where its answer goes.
+    fn take(&self) -> Result<Option<(Place, [u8; Request::SIZE])>> {
+        let mut queue = lock(&self.queue);
+        let Some(queue) = &mut *queue else { return Ok(None) };
+        let window = &*self.window;
+        let Some(chain) = queue.iter(window).context("the guest's queue is broken")?.next() else {
+            return Ok(None);
+        };
+        let head = chain.head_index();
+        let parts: Vec<_> = chain.take(3).collect();
+        let [request, answer] = &parts[..] else { bail!("a request of the guest has not two parts") };
+        let fits = !request.is_write_only()
+            && request.len() as usize >= Request::SIZE
+            && answer.is_write_only()
+            && answer.len() >= DEVFILE_ANSWER_SIZE;
+        if !fits {
+            bail!("a request of the guest has no room for itself or its answer");
+        }
+        let mut bytes = [0; Request::SIZE];
+        let wrong = "a request leads out of the guest's memory";
+        window.read_slice(&mut bytes, request.addr()).context(wrong)?;
+        Ok(Some((Place { head, address: answer.addr() }, bytes)))
+    }
+
+    fn answer(&self, place: Place, result: i64) {
+        let mut queue = lock(&self.queue);
+        let Some(queue) = &mut *queue else { return };
+        let mut answer = [0; DEVFILE_ANSWER_SIZE as usize];
+        answer[..8].copy_from_slice(&result.to_le_bytes());
+        // A guest that gave no memory for it gets no answer.
+        let _ = self.window.write_slice(&answer, place.address);
+        let _ = queue.add_used(&*self.window, place.head, DEVFILE_ANSWER_SIZE);
+        let _ = self.calls.write(1);
+    }
+
+    /// An operation is over.
+    fn finish(&self, tag: u32, result: i64) {
+        let under_way = lock(&self.state).under_way.remove(&tag);
+        if let Some(under_way) = under_way {
+            self.answer(under_way.place, result);
+        }
+    }
+
+    /// Begins what the guest asks for.
+    fn request(self: &Arc<Self>, place: Place, bytes: &[u8; Request::SIZE]) {
+        let Some(request) = Request::decode(bytes) else {
+            return self.answer(place, -i64::from(libc::EINVAL));
+        };
+        let mut state = lock(&self.state);
+        let result = match request.operation {
+            Operation::Hello | Operation::Nothing => 0,
+            Operation::Release => {
+                let file = state.files.remove(&request.file);
+                drop(state);
+                // It may be the last that has the file open, and closing may take its time.
+                drop(file);
+                return self.answer(place, 0);
+            }
+            Operation::Forget => {
+                let shadow = state.shadows.remove(&request.space);
+                drop(state);
+                drop(shadow);
+                return self.answer(place, 0);
+            }
+            Operation::Cancel => {
+                let space = state.under_way.get(&request.tag).map(|under_way| under_way.space);
+                if let Some(shadow) = space.and_then(|space| state.shadows.get(&space)) {
+                    let _ = shadow.socket.send(bytes);
+                }
+                0
+            }
+            _ if state.under_way.contains_key(&request.tag) => -i64::from(libc::EBUSY),
+            _ => {
+                state.under_way.insert(request.tag, UnderWay { place, space: request.space });
+                match self.begin(&mut state, &request, bytes) {
+                    Ok(()) => return,
+                    Err(error) => {
+                        state.under_way.remove(&request.tag);
+                        -i64::from(error.raw_os_error().unwrap_or(libc::EIO))
+                    }
+                }
+            }
+        };
+        drop(state);
+        self.answer(place, result);
+    }
+
+    /// Has an operation carried out, which tells when it is over.
+    fn begin(
+        self: &Arc<Self>,
+        state: &mut State,
+        request: &Request,
+        bytes: &[u8; Request::SIZE],
+    ) -> std::io::Result<()> {
+        let (tag, number, flags) = (request.tag, request.file, request.flags as i32);
+        if request.operation == Operation::Open {
+            let live = Arc::clone(self);
+            std::thread::Builder::new().spawn(move || {
+                let result = live.open(number, flags & FLAGS);
+                live.finish(tag, result);
+            })?;
+            return Ok(());
+        }
+        let no_device = std::io::Error::from_raw_os_error(libc::ENODEV);
+        let file = Arc::clone(state.files.get(&number).ok_or(no_device)?);
+        let waits = flags & libc::O_NONBLOCK == 0;
+        let moves = !matches!(request.operation, Operation::Poll { .. } | Operation::Await { .. });
+        if moves && std::mem::replace(&mut *lock(&file.waits), waits) != waits {
+            sys::set_waiting(&file.file, waits)?;
+        }
+        if !state.shadows.contains_key(&request.space) {
+            if state.shadows.len() >= DEVFILE_MAX_SPACES as usize {
+                return Err(std::io::Error::from_raw_os_error(libc::ENOMEM));
+            }
+            let shadow = self.spawn(request.space)?;
+            state.shadows.insert(request.space, shadow);
+        }
+        let Some(shadow) = state.shadows.get(&request.space) else { return Ok(()) };
+        shadow.socket.send_with_fd(&bytes[..], file.file.as_raw_fd()).map_err(std::io::Error::from)?;
+        Ok(())
+    }
+
+    fn open(&self, number: u32, flags: i32) -> i64 {
+        let access = flags & libc::O_ACCMODE;
+        let mut options = OpenOptions::new();
+        options.read(access != libc::O_WRONLY).write(access != libc::O_RDONLY);
+        options.custom_flags(flags & !libc::O_ACCMODE | libc::O_NOCTTY);
+        match options.open(&self.path) {
+            Ok(file) => {
+                let waits = Mutex::new(flags & libc::O_NONBLOCK == 0);
+                lock(&self.state).files.insert(number, Arc::new(OpenFile { file, waits }));
+                0
+            }
+            Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+
+    /// Starts the process for an address space, and listens to it.
+    fn spawn(self: &Arc<Self>, space: u64) -> std::io::Result<Shadow> {
+        let (ours, theirs) = sys::socket_pair()?;
+        let child = Command::new("/proc/self/exe")
+            .arg("--shadow")
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .stdout(Stdio::from(self.function.try_clone()?))
+            .spawn()?;
+        let (live, socket) = (Arc::clone(self), ours.try_clone()?);
+        std::thread::Builder::new().spawn(move || live.listen(space, &socket))?;
+        Ok(Shadow { child, socket: ours })
+    }
+
+    /// Answers what a shadow has done, until it ends.
+    fn listen(&self, space: u64, socket: &UnixDatagram) {
+        let mut bytes = [0; Answer::SIZE];
+        loop {
+            match socket.recv(&mut bytes) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Ok(Answer::SIZE) => {
+                    let answer = Answer::decode(&bytes);
+                    self.finish(answer.tag, answer.result);
+                }
+                _ => break,
+            }
+        }
+        let mut state = lock(&self.state);
+        let lost: Vec<u32> =
+            state.under_way.iter().filter(|(_, one)| one.space == space).map(|(tag, _)| *tag).collect();
+        let shadow = state.shadows.remove(&space);
+        drop(state);
+        drop(shadow);
+        for tag in lost {
+            self.finish(tag, -i64::from(libc::EIO));
+        }
+    }
+}

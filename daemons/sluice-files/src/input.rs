@@ -1,0 +1,146 @@
+//! Input devices, by the interfaces of include/uapi/linux/input.h and uinput.h.
+
+use crate::result;
+use anyhow::{Context, Result, ensure};
+use sluice_backend::sys::{self, Call, Order, Plain};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
+
+/// Bytes of `struct input_event`.
+const EVENT: usize = 24;
+const EV_SYN: u16 = 0;
+const EV_KEY: u16 = 1;
+/// Keys from `KEY_A` on are pressed in turn.
+const FIRST: u32 = 30;
+const KEYS: u32 = 8;
+const NAME: &[u8] = b"sluice keys";
+
+#[derive(Clone, Copy, Debug)]
+struct Text([u8; 64]);
+
+impl Default for Text {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+/// `struct uinput_setup`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Setup {
+    id: [u16; 4],
+    name: [u8; 80],
+    effects: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { id: [3, 0x534c, 1, 1], name: [0; 80], effects: 0 }
+    }
+}
+
+// SAFETY: It is numbers.
+unsafe impl Plain for Text {}
+// SAFETY: It is numbers.
+unsafe impl Plain for Setup {}
+
+const fn number(direction: u32, kind: u8, number: u32, size: usize) -> libc::c_ulong {
+    ioctl_expr(direction, kind as u32, number, size as u32) as libc::c_ulong
+}
+
+// SAFETY: The driver writes up to 64 bytes.
+const GET_NAME: Call<Text> = unsafe { Call::new(number(_IOC_READ, b'E', 6, 64)) };
+// SAFETY: The driver writes up to 8 bytes.
+const GET_KINDS: Call<u64> = unsafe { Call::new(number(_IOC_READ, b'E', 0x20, 8)) };
+// SAFETY: The argument is a number.
+const GRAB: Order = unsafe { Order::new(number(_IOC_WRITE, b'E', 0x90, 4)) };
+// SAFETY: The argument is a number.
+const SET_KIND: Order = unsafe { Order::new(number(_IOC_WRITE, b'U', 100, 4)) };
+// SAFETY: The argument is a number.
+const SET_KEY: Order = unsafe { Order::new(number(_IOC_WRITE, b'U', 101, 4)) };
+// SAFETY: The driver reads `struct uinput_setup`.
+const SETUP: Call<Setup> = unsafe { Call::new(number(_IOC_WRITE, b'U', 3, size_of::<Setup>())) };
+// SAFETY: It has no argument.
+const CREATE: Order = unsafe { Order::new(number(_IOC_NONE, b'U', 1, 0)) };
+
+/// What the nth event of a key is.
+fn expected(nth: u32) -> (u16, u32) {
+    ((FIRST + nth / 2 % KEYS) as u16, 1 - nth % 2)
+}
+
+/// Reads events, and checks that none is missing, double or out of order.
+pub fn events(path: &Path, count: u32) -> Result<()> {
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file =
+        file.as_mut().map_err(|error| anyhow::anyhow!("could not open {}: {error}", path.display()))?;
+    let name = GET_NAME.get(file).context("EVIOCGNAME failed")?;
+    ensure!(name.0.starts_with(NAME), "the device is another one");
+    let kinds = GET_KINDS.get(file).context("EVIOCGBIT failed")?;
+    ensure!(kinds & 0b11 == 0b11, "the device has no keys");
+    GRAB.give_number(file, 1).context("EVIOCGRAB failed")?;
+    GRAB.give_number(file, 0).context("EVIOCGRAB failed")?;
+    result("events=ready");
+    let (mut seen, mut wrong, mut waits) = (0, 0, 0u32);
+    let mut buffer = [0; 16 * EVENT];
+    while seen < count {
+        let length = match file.read(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                waits += 1;
+                let ready = sys::poll(file, libc::POLLIN as u16, true);
+                ensure!(ready == i64::from(libc::POLLIN), "poll answered {ready}");
+                continue;
+            }
+            Err(error) => return Err(error).context("could not read events"),
+        };
+        for event in buffer[..length].chunks_exact(EVENT) {
+            let half = |at: usize| u16::from_le_bytes([event[at], event[at + 1]]);
+            if half(16) == EV_KEY {
+                let value = u32::from_le_bytes([event[20], event[21], event[22], event[23]]);
+                wrong += u32::from((half(18), value) != expected(seen));
+                seen += 1;
+            }
+        }
+    }
+    result(&format!("events_seen={seen}"));
+    result(&format!("events_wrong={wrong}"));
+    result(&format!("events_waited={}", if waits > 0 { "yes" } else { "no" }));
+    Ok(())
+}
+
+/// Makes a device and presses its keys for each line that comes.
+pub fn keys(count: u32) -> Result<()> {
+    let mut file = OpenOptions::new().write(true).open("/dev/uinput").context("could not open uinput")?;
+    SET_KIND.give_number(&file, EV_KEY.into()).context("UI_SET_EVBIT failed")?;
+    for key in FIRST..FIRST + KEYS {
+        SET_KEY.give_number(&file, key.into()).context("UI_SET_KEYBIT failed")?;
+    }
+    let mut setup = Setup::default();
+    setup.name[..NAME.len()].copy_from_slice(NAME);
+    SETUP.set(&file, &setup).context("UI_DEV_SETUP failed")?;
+    CREATE.give(&file).context("UI_DEV_CREATE failed")?;
+    result("keys=ready");
+    let mut line = String::new();
+    while std::io::stdin().read_line(&mut line).context("no line came")? > 0 {
+        line.clear();
+        for nth in 0..count {
+            let (key, value) = expected(nth);
+            event(&mut file, EV_KEY, key, value)?;
+            event(&mut file, EV_SYN, 0, 0)?;
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        result(&format!("keys_pressed={count}"));
+    }
+    Ok(())
+}
+
+fn event(file: &mut File, kind: u16, code: u16, value: u32) -> Result<()> {
+    let mut bytes = [0; EVENT];
+    bytes[16..18].copy_from_slice(&kind.to_le_bytes());
+    bytes[18..20].copy_from_slice(&code.to_le_bytes());
+    bytes[20..].copy_from_slice(&value.to_le_bytes());
+    file.write_all(&bytes).context("could not press a key")
+}

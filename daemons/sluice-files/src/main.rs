@@ -1,0 +1,103 @@
+//! Uses device files as their stock programs do, and says what came of it in lines that a scenario can expect.
+
+mod camera;
+mod endure;
+mod input;
+mod noop;
+mod random;
+mod watchdog;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Uses device files.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Reads random numbers and puts them to the tests of FIPS 140-2.
+    Random {
+        /// The device file.
+        file: PathBuf,
+        /// Blocks of 20,000 bits.
+        #[arg(long, default_value_t = 16)]
+        blocks: u32,
+    },
+    /// Waits for events of an input device and reads them.
+    Events {
+        /// The device file.
+        file: PathBuf,
+        /// Key presses and releases to wait for.
+        #[arg(long, default_value_t = 100)]
+        count: u32,
+    },
+    /// Makes an input device, and has it press keys when a line comes.
+    Keys {
+        /// Presses and releases.
+        #[arg(long, default_value_t = 100)]
+        count: u32,
+    },
+    /// Asks a watchdog for what it can do, keeps it quiet, and closes it as it wants to be.
+    Watchdog {
+        /// The device file.
+        file: PathBuf,
+    },
+    /// Uses a file until that has failed so often, and opens it anew each time.
+    Endure {
+        /// The device file.
+        file: PathBuf,
+        /// Failures.
+        #[arg(long, default_value_t = 1)]
+        failures: u32,
+        /// Waits in poll, and does not read.
+        #[arg(long)]
+        waits: bool,
+    },
+    /// Waits in a read, and looks at a line whether memory around its buffer has changed.
+    Canary {
+        /// The device file.
+        file: PathBuf,
+        /// The buffer is made read-only once it is declared.
+        #[arg(long)]
+        protected: bool,
+    },
+    /// Reads frames of a camera that shows the same ones each time, and tells a digest of them.
+    Camera {
+        /// The device file.
+        file: PathBuf,
+        /// Frames.
+        #[arg(long, default_value_t = 3)]
+        frames: u32,
+    },
+    /// Counts how long operations take that do nothing.
+    Noop {
+        /// The device file.
+        file: PathBuf,
+        /// Operations.
+        #[arg(long, default_value_t = 1000)]
+        count: u32,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().what {
+        What::Random { file, blocks } => random::run(&file, blocks),
+        What::Events { file, count } => input::events(&file, count),
+        What::Keys { count } => input::keys(count),
+        What::Watchdog { file } => watchdog::run(&file),
+        What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
+        What::Canary { file, protected } => endure::canary(&file, protected),
+        What::Camera { file, frames } => camera::run(&file, frames),
+        What::Noop { file, count } => noop::run(&file, count),
+    }
+}
+
+/// Says what came of something.
+fn result(text: &str) {
+    println!("SLUICE-RESULT {text}");
+}

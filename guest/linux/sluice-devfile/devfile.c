@@ -1,0 +1,1129 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Device files of another domain, mirrored in this one: the front end.
+ *
+ * Each is a virtio device with one queue (crates/hypercall, devfile.rs). An
+ * operation on the file becomes a request, on which the caller sleeps. What of
+ * the caller's memory the operation may reach is faulted in, pinned and
+ * declared to the hypervisor before, and withdrawn after; the domain that has
+ * the device reaches nothing else. The node is there while a back end answers.
+ *
+ * A life of the device ends when it is reset: its requests fail with -EIO, and
+ * files that were opened in it with -ENODEV, until they are closed.
+ *
+ * Source: Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the
+ * Device File Boundary", 3.1, 5.1.
+ *
+ * Locks: mirrors_lock; mirror->spaces_lock; file->lock (each alone);
+ * mirror->lock (innermost, interrupts off).
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/cdev.h>
+#include <linux/completion.h>
+#include <linux/device.h>
+#include <linux/fs.h>
+#include <linux/kref.h>
+#include <linux/kvm_para.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/poll.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
+#include <linux/virtio.h>
+#include <linux/virtio_config.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+#include "sluice.h"
+
+#define MINORS 64
+/* Most bytes that one read or write moves: programs ask again. */
+#define MOST_BYTES 0x10000U
+/* Pages of all ranges of an operation: each range may begin and end in one. */
+#define MOST_PAGES \
+	(SLUICE_DEVFILE_MAX_BYTES / PAGE_SIZE + 2 * SLUICE_DEVFILE_MAX_RANGES)
+/* Requests that nobody waits for, which have no tag. */
+#define NOTICES 24
+#define SLOTS (SLUICE_DEVFILE_MAX_OPERATIONS + NOTICES)
+/* Bytes of a request and its answer, which so lie in one page. */
+#define SLOT_SIZE 512
+#define RANGES_SIZE \
+	(SLUICE_DEVFILE_MAX_RANGES * SLUICE_DEVFILE_RANGE_SIZE)
+
+/* What ought to be answered at once, and an operation that was interrupted. */
+static unsigned int patience_ms = 10000;
+module_param(patience_ms, uint, 0644);
+MODULE_PARM_DESC(patience_ms,
+		 "time after which an operation that cannot block, or that was interrupted, fails");
+
+struct devfile_range {
+	__le64 address;
+	__le32 bytes;
+	__le32 ways;
+};
+
+struct devfile_request {
+	__le32 operation;
+	__le32 tag;
+	__le64 space;
+	__le32 file;
+	__le32 flags;
+	__le64 arguments[3];
+	__le32 count;
+	__le32 zero;
+	struct devfile_range ranges[SLUICE_DEVFILE_MAX_RANGES];
+};
+
+struct devfile_answer {
+	__le64 result;
+	__le64 zero;
+};
+
+struct devfile_config {
+	__le32 version;
+	__le32 mode;
+	char node[SLUICE_DEVFILE_NODE_SIZE];
+	char class[SLUICE_DEVFILE_CLASS_SIZE];
+};
+
+static_assert(sizeof(struct devfile_range) == SLUICE_DEVFILE_RANGE_SIZE);
+static_assert(sizeof(struct devfile_request) == SLUICE_DEVFILE_REQUEST_SIZE);
+static_assert(sizeof(struct devfile_answer) == SLUICE_DEVFILE_ANSWER_SIZE);
+static_assert(sizeof(struct devfile_config) == SLUICE_DEVFILE_CONFIG_SIZE);
+static_assert(offsetof(struct devfile_request, ranges) ==
+	      SLUICE_DEVFILE_REQUEST_RANGES);
+static_assert(SLUICE_DEVFILE_REQUEST_SIZE + SLUICE_DEVFILE_ANSWER_SIZE <=
+	      SLOT_SIZE);
+
+enum slot_state {
+	SLOT_FREE,
+	SLOT_WAITED, /* somebody sleeps until it is answered */
+	SLOT_ANSWERED,
+	SLOT_ALONE, /* nobody does */
+	SLOT_AWAIT, /* a file is to be told */
+};
+
+/* A request that is under way, or room for one. Its tag is its place. */
+struct slot {
+	struct devfile_request *request;
+	struct devfile_answer *answer;
+	enum slot_state state; /* mirror->lock */
+	struct completion done;
+	s64 result;
+	struct open_file *file; /* of SLOT_AWAIT */
+	/* What is declared, where the back end cannot alter it. */
+	struct devfile_range *ranges;
+	unsigned int count;
+	unsigned int pages_of[SLUICE_DEVFILE_MAX_RANGES];
+	unsigned int page_count;
+	struct page *pages[MOST_PAGES];
+};
+
+/* An address space that has a file open. */
+struct space {
+	struct list_head entry; /* in mirror->spaces */
+	struct mm_struct *mm; /* its structure is held, not its memory */
+	u64 number;
+	unsigned int users;
+};
+
+/* A file's use of an address space. */
+struct use {
+	struct list_head entry; /* in file->uses */
+	struct space *space;
+};
+
+struct open_file {
+	struct kref users; /* the file, and requests that tell it */
+	struct mirror *mirror;
+	u32 number;
+	u64 life;
+	struct mutex lock; /* uses */
+	struct list_head uses;
+	wait_queue_head_t wait;
+	__poll_t awaited; /* mirror->lock */
+};
+
+/* A device. */
+struct mirror {
+	struct kref users; /* the driver, and open files */
+	unsigned int minor;
+	u32 slot; /* on the bus */
+	dev_t number;
+	char node[SLUICE_DEVFILE_NODE_SIZE];
+	umode_t mode;
+	struct device *device; /* NULL: there is no node */
+	struct work_struct publish, restart;
+
+	spinlock_t lock;
+	struct virtio_device *vdev;
+	struct virtqueue *queue; /* NULL: no request can be made */
+	u64 life;
+	void *memory, *ranges;
+	struct slot *slots;
+	DECLARE_BITMAP(files, SLUICE_DEVFILE_MAX_FILES);
+	wait_queue_head_t free; /* slots */
+
+	struct mutex spaces_lock;
+	struct list_head spaces;
+	u64 last_space;
+};
+
+static struct class *devfile_class;
+static dev_t first_number;
+static struct cdev devfile_cdev;
+static DEFINE_MUTEX(mirrors_lock); /* mirrors */
+static struct mirror *mirrors[MINORS];
+
+static void mirror_free(struct kref *users)
+{
+	struct mirror *mirror = container_of(users, struct mirror, users);
+
+	free_pages_exact(mirror->memory, SLOTS * SLOT_SIZE);
+	free_pages_exact(mirror->ranges, SLOTS * RANGES_SIZE);
+	kvfree(mirror->slots);
+	kfree(mirror);
+}
+
+static void file_free(struct kref *users)
+{
+	struct open_file *file = container_of(users, struct open_file, users);
+
+	kref_put(&file->mirror->users, mirror_free);
+	kfree(file);
+}
+
+static u32 tag_of(struct mirror *mirror, struct slot *slot)
+{
+	return slot - mirror->slots;
+}
+
+/* Requests. */
+
+/* A slot of the part that begins at first, or NULL. */
+static struct slot *take_slot(struct mirror *mirror, bool notice,
+			      enum slot_state state)
+{
+	u32 i = notice ? SLUICE_DEVFILE_MAX_OPERATIONS : 0;
+	u32 end = notice ? SLOTS : SLUICE_DEVFILE_MAX_OPERATIONS;
+	struct slot *found = NULL;
+	unsigned long flags;
+
+	spin_lock_irqsave(&mirror->lock, flags);
+	for (; i < end && !found; i++) {
+		struct slot *slot = &mirror->slots[i];
+
+		if (slot->state == SLOT_FREE) {
+			slot->state = state;
+			found = slot;
+		}
+	}
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	if (found) {
+		memset(found->request, 0, SLOT_SIZE);
+		reinit_completion(&found->done);
+		found->count = 0;
+		found->page_count = 0;
+		found->file = NULL;
+	}
+	return found;
+}
+
+static void free_slot(struct mirror *mirror, struct slot *slot)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&mirror->lock, flags);
+	slot->state = SLOT_FREE;
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	wake_up(&mirror->free);
+}
+
+/* With mirror->lock held. Returns the file to let go of, if there is one. */
+static struct open_file *answered(struct mirror *mirror, struct slot *slot,
+				  s64 result)
+{
+	struct open_file *file = NULL;
+
+	slot->result = result;
+	switch (slot->state) {
+	case SLOT_WAITED:
+		slot->state = SLOT_ANSWERED;
+		complete(&slot->done);
+		return NULL;
+	case SLOT_AWAIT:
+		file = slot->file;
+		file->awaited = 0;
+		wake_up_interruptible_all(&file->wait);
+		break;
+	default:
+		break;
+	}
+	slot->state = SLOT_FREE;
+	wake_up(&mirror->free);
+	return file;
+}
+
+static void queue_answered(struct virtqueue *queue)
+{
+	struct mirror *mirror = queue->vdev->priv;
+	unsigned long flags;
+	unsigned int len;
+	struct slot *slot;
+
+	do {
+		struct open_file *file = NULL;
+
+		spin_lock_irqsave(&mirror->lock, flags);
+		slot = mirror->queue ? virtqueue_get_buf(queue, &len) : NULL;
+		if (slot)
+			file = answered(mirror, slot,
+					len < sizeof(*slot->answer) ?
+						-EIO :
+						(s64)le64_to_cpu(READ_ONCE(
+							slot->answer->result)));
+		spin_unlock_irqrestore(&mirror->lock, flags);
+		if (file)
+			kref_put(&file->users, file_free);
+	} while (slot);
+}
+
+/* Hands a request over, if this is still the life that it is for. */
+static int submit(struct mirror *mirror, struct slot *slot, u64 life)
+{
+	struct scatterlist out, in, *parts[2] = { &out, &in };
+	unsigned long flags;
+	int error = -ENODEV;
+	bool notify = false;
+
+	sg_init_one(&out, slot->request, sizeof(*slot->request));
+	sg_init_one(&in, slot->answer, sizeof(*slot->answer));
+	spin_lock_irqsave(&mirror->lock, flags);
+	if (mirror->queue && mirror->life == life) {
+		error = virtqueue_add_sgs(mirror->queue, parts, 1, 1, slot,
+					  GFP_ATOMIC);
+		notify = !error && virtqueue_kick_prepare(mirror->queue);
+	}
+	if (notify)
+		virtqueue_notify(mirror->queue);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	return error;
+}
+
+/* Says something that nobody waits for the answer of. */
+static void notice(struct mirror *mirror, u32 operation, u32 tag, u64 space,
+		   u32 file, u64 life)
+{
+	struct slot *slot = NULL;
+
+	wait_event_timeout(mirror->free,
+			   (slot = take_slot(mirror, true, SLOT_ALONE)) ||
+				   !READ_ONCE(mirror->queue),
+			   msecs_to_jiffies(patience_ms));
+	if (!slot)
+		return;
+	slot->request->operation = cpu_to_le32(operation);
+	slot->request->tag = cpu_to_le32(tag);
+	slot->request->space = cpu_to_le64(space);
+	slot->request->file = cpu_to_le32(file);
+	if (submit(mirror, slot, life))
+		free_slot(mirror, slot);
+}
+
+static void unpin(struct slot *slot)
+{
+	struct page **pages = slot->pages;
+	unsigned int i;
+
+	for (i = 0; i < slot->count; i++) {
+		u32 ways = le32_to_cpu(slot->ranges[i].ways);
+
+		unpin_user_pages_dirty_lock(pages, slot->pages_of[i],
+					    ways & SLUICE_DEVFILE_OUT);
+		pages += slot->pages_of[i];
+	}
+	slot->count = 0;
+	slot->page_count = 0;
+}
+
+/* Adds memory of the caller to what the operation may reach. */
+static int reach(struct slot *slot, u64 address, u32 bytes, u32 ways)
+{
+	struct devfile_range *range;
+	unsigned int count;
+	int got;
+
+	if (!bytes)
+		return 0;
+	count = (offset_in_page(address) + bytes + PAGE_SIZE - 1) >> PAGE_SHIFT;
+	if (slot->count == SLUICE_DEVFILE_MAX_RANGES ||
+	    bytes > SLUICE_DEVFILE_MAX_BYTES ||
+	    count > MOST_PAGES - slot->page_count)
+		return -E2BIG;
+	got = pin_user_pages_fast(address & PAGE_MASK, count,
+				  ways & SLUICE_DEVFILE_OUT ? FOLL_WRITE : 0,
+				  slot->pages + slot->page_count);
+	if (got != count) {
+		if (got > 0)
+			unpin_user_pages(slot->pages + slot->page_count, got);
+		return -EFAULT;
+	}
+	range = &slot->ranges[slot->count];
+	range->address = cpu_to_le64(address);
+	range->bytes = cpu_to_le32(bytes);
+	range->ways = cpu_to_le32(ways);
+	slot->pages_of[slot->count++] = count;
+	slot->page_count += count;
+	return 0;
+}
+
+/*
+ * Sleeps until a request is answered: as long as that takes, or as is said. It
+ * may not have been when this returns.
+ */
+static s64 await(struct mirror *mirror, struct slot *slot, bool blocks,
+		 u64 life)
+{
+	unsigned long patience = msecs_to_jiffies(patience_ms);
+	unsigned long flags;
+	bool interrupted = false, answered;
+	long left;
+
+	if (blocks)
+		left = wait_for_completion_interruptible(&slot->done) ? -1 : 1;
+	else
+		left = wait_for_completion_killable_timeout(&slot->done,
+							    patience);
+	if (left <= 0) {
+		interrupted = left < 0;
+		notice(mirror, SLUICE_DEVFILE_CANCEL, tag_of(mirror, slot), 0,
+		       0, life);
+		wait_for_completion_timeout(&slot->done, patience);
+	}
+	spin_lock_irqsave(&mirror->lock, flags);
+	answered = slot->state == SLOT_ANSWERED;
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	if (!answered)
+		return interrupted ? -EINTR : -EIO;
+	if (slot->result == -EINTR && interrupted)
+		return -ERESTARTSYS;
+	return slot->result;
+}
+
+/* Makes a request for the caller, and waits. The slot is not the caller's any more. */
+static s64 operate(struct mirror *mirror, struct slot *slot, bool blocks,
+		   u64 life)
+{
+	u32 tag = tag_of(mirror, slot), count = slot->count;
+	struct devfile_request *request = slot->request;
+	unsigned long flags;
+	bool submitted = false;
+	s64 result;
+
+	request->tag = cpu_to_le32(tag);
+	request->count = cpu_to_le32(count);
+	memcpy(request->ranges, slot->ranges, count * sizeof(*slot->ranges));
+	if (count) {
+		result = kvm_hypercall4(SLUICE_DEVFILE_DECLARE, mirror->slot,
+					tag, virt_to_phys(slot->ranges),
+					count);
+		if (result) {
+			result = -EIO;
+			goto unpin;
+		}
+	}
+	result = submit(mirror, slot, life);
+	submitted = !result;
+	if (submitted)
+		result = await(mirror, slot, blocks, life);
+	if (count)
+		kvm_hypercall2(SLUICE_DEVFILE_WITHDRAW, mirror->slot, tag);
+unpin:
+	unpin(slot);
+	/* What is not answered keeps its tag until it is, or the device is reset. */
+	spin_lock_irqsave(&mirror->lock, flags);
+	slot->state = submitted && slot->state == SLOT_WAITED ? SLOT_ALONE :
+								SLOT_FREE;
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	wake_up(&mirror->free);
+	return result;
+}
+
+/* Address spaces. */
+
+static void leave_space(struct mirror *mirror, struct space *space, u64 life)
+{
+	bool last;
+
+	mutex_lock(&mirror->spaces_lock);
+	last = !--space->users;
+	if (last)
+		list_del(&space->entry);
+	mutex_unlock(&mirror->spaces_lock);
+	if (!last)
+		return;
+	notice(mirror, SLUICE_DEVFILE_FORGET, 0, space->number, 0, life);
+	mmdrop(space->mm);
+	kfree(space);
+}
+
+static struct space *enter_space(struct mirror *mirror)
+{
+	struct space *space;
+
+	mutex_lock(&mirror->spaces_lock);
+	list_for_each_entry(space, &mirror->spaces, entry)
+		if (space->mm == current->mm) {
+			space->users++;
+			goto out;
+		}
+	space = kzalloc(sizeof(*space), GFP_KERNEL);
+	if (!space)
+		goto out;
+	mmgrab(current->mm);
+	space->mm = current->mm;
+	space->number = ++mirror->last_space;
+	space->users = 1;
+	list_add(&space->entry, &mirror->spaces);
+out:
+	mutex_unlock(&mirror->spaces_lock);
+	return space;
+}
+
+/* The number of the caller's address space, which the file now uses; 0: no memory. */
+static u64 space_of(struct open_file *file)
+{
+	struct use *use;
+	u64 number = 0;
+
+	mutex_lock(&file->lock);
+	list_for_each_entry(use, &file->uses, entry)
+		if (use->space->mm == current->mm) {
+			number = use->space->number;
+			goto out;
+		}
+	use = kzalloc(sizeof(*use), GFP_KERNEL);
+	if (!use)
+		goto out;
+	use->space = enter_space(file->mirror);
+	if (!use->space) {
+		kfree(use);
+		goto out;
+	}
+	list_add(&use->entry, &file->uses);
+	number = use->space->number;
+out:
+	mutex_unlock(&file->lock);
+	return number;
+}
+
+/* Files. */
+
+/* A request of a file for the caller; an error, or NULL for none of them. */
+static struct slot *begin(struct open_file *file, u32 operation,
+			  unsigned int flags)
+{
+	struct mirror *mirror = file->mirror;
+	struct slot *slot = NULL;
+	u64 space;
+
+	if (!current->mm)
+		return ERR_PTR(-EINVAL);
+	if (wait_event_interruptible(
+		    mirror->free,
+		    (slot = take_slot(mirror, false, SLOT_WAITED)) ||
+			    READ_ONCE(mirror->life) != file->life))
+		return ERR_PTR(-ERESTARTSYS);
+	if (!slot)
+		return ERR_PTR(-ENODEV);
+	space = space_of(file);
+	if (!space) {
+		free_slot(mirror, slot);
+		return ERR_PTR(-ENOMEM);
+	}
+	slot->request->operation = cpu_to_le32(operation);
+	slot->request->space = cpu_to_le64(space);
+	slot->request->file = cpu_to_le32(file->number);
+	slot->request->flags = cpu_to_le32(flags);
+	return slot;
+}
+
+/* What a program may be told: an error's number, or up to `most`. */
+static s64 plausible(s64 result, s64 most)
+{
+	if (result < -MAX_ERRNO || result > most)
+		return -EIO;
+	return result;
+}
+
+static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
+		    loff_t offset, u32 operation)
+{
+	struct open_file *open = file->private_data;
+	u32 ways = operation == SLUICE_DEVFILE_READ ? SLUICE_DEVFILE_OUT :
+						      SLUICE_DEVFILE_IN;
+	struct slot *slot;
+	int error;
+
+	bytes = min_t(size_t, bytes, MOST_BYTES);
+	slot = begin(open, operation, file->f_flags);
+	if (IS_ERR(slot))
+		return PTR_ERR(slot);
+	slot->request->arguments[0] = cpu_to_le64((unsigned long)buffer);
+	slot->request->arguments[1] = cpu_to_le64(bytes);
+	slot->request->arguments[2] = cpu_to_le64(offset);
+	error = reach(slot, (unsigned long)buffer, bytes, ways);
+	if (error) {
+		unpin(slot);
+		free_slot(open->mirror, slot);
+		return error;
+	}
+	return plausible(operate(open->mirror, slot, true, open->life), bytes);
+}
+
+static ssize_t devfile_read(struct file *file, char __user *buffer,
+			    size_t bytes, loff_t *offset)
+{
+	return move(file, buffer, bytes, *offset, SLUICE_DEVFILE_READ);
+}
+
+static ssize_t devfile_write(struct file *file, const char __user *buffer,
+			     size_t bytes, loff_t *offset)
+{
+	return move(file, (char __user *)buffer, bytes, *offset,
+		    SLUICE_DEVFILE_WRITE);
+}
+
+/*
+ * The number says where the argument leads. What is written is read before, so
+ * that bytes which the driver leaves alone stay. An argument that leads nowhere
+ * may be a number: the driver will say.
+ */
+static long devfile_ioctl(struct file *file, unsigned int number,
+			  unsigned long argument)
+{
+	struct open_file *open = file->private_data;
+	struct slot *slot;
+	u32 ways = 0;
+
+	slot = begin(open, SLUICE_DEVFILE_IOCTL, file->f_flags);
+	if (IS_ERR(slot))
+		return PTR_ERR(slot);
+	slot->request->arguments[0] = cpu_to_le64(number);
+	slot->request->arguments[1] = cpu_to_le64(argument);
+	if (_IOC_DIR(number) & _IOC_WRITE)
+		ways |= SLUICE_DEVFILE_IN;
+	if (_IOC_DIR(number) & _IOC_READ)
+		ways |= SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT;
+	if (ways)
+		reach(slot, argument, _IOC_SIZE(number), ways);
+	return plausible(operate(open->mirror, slot, true, open->life),
+			 INT_MAX);
+}
+
+/* Has the file told when it is ready for one of these events. */
+static void arm(struct open_file *file, __poll_t events, u64 space)
+{
+	struct mirror *mirror = file->mirror;
+	unsigned long flags;
+	struct slot *slot;
+	bool needed;
+
+	spin_lock_irqsave(&mirror->lock, flags);
+	needed = events & ~file->awaited;
+	file->awaited |= events;
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	if (!needed)
+		return;
+	if (wait_event_killable(
+		    mirror->free,
+		    (slot = take_slot(mirror, false, SLOT_AWAIT)) ||
+			    READ_ONCE(mirror->life) != file->life) ||
+	    !slot)
+		return;
+	kref_get(&file->users);
+	slot->file = file;
+	slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_AWAIT);
+	slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
+	slot->request->space = cpu_to_le64(space);
+	slot->request->file = cpu_to_le32(file->number);
+	slot->request->arguments[0] = cpu_to_le64(mangle_poll(events));
+	if (submit(mirror, slot, file->life)) {
+		free_slot(mirror, slot);
+		wake_up_interruptible_all(&file->wait);
+		kref_put(&file->users, file_free);
+	}
+}
+
+static __poll_t devfile_poll(struct file *file, poll_table *table)
+{
+	struct open_file *open = file->private_data;
+	__poll_t events = poll_requested_events(table) &
+			  (EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDNORM |
+			   EPOLLWRNORM | EPOLLRDBAND | EPOLLWRBAND);
+	struct slot *slot;
+	s64 result;
+
+	poll_wait(file, &open->wait, table);
+	slot = begin(open, SLUICE_DEVFILE_POLL, file->f_flags);
+	if (IS_ERR(slot))
+		return slot == ERR_PTR(-ERESTARTSYS) ? 0 : EPOLLERR | EPOLLHUP;
+	slot->request->arguments[0] = cpu_to_le64(mangle_poll(events));
+	result = operate(open->mirror, slot, false, open->life);
+	if (result == -ERESTARTSYS || result == -EINTR)
+		return 0;
+	if (plausible(result, U16_MAX) < 0)
+		return EPOLLERR | EPOLLHUP;
+	if (!result && !poll_does_not_wait(table))
+		arm(open, events, space_of(open));
+	return demangle_poll(result);
+}
+
+static int devfile_open(struct inode *inode, struct file *file)
+{
+	struct open_file *open;
+	struct mirror *mirror;
+	unsigned long flags;
+	struct slot *slot;
+	u32 number;
+	int error;
+
+	open = kzalloc(sizeof(*open), GFP_KERNEL);
+	if (!open)
+		return -ENOMEM;
+	mutex_lock(&mirrors_lock);
+	mirror = mirrors[iminor(inode)];
+	if (mirror)
+		kref_get(&mirror->users);
+	mutex_unlock(&mirrors_lock);
+	if (!mirror) {
+		kfree(open);
+		return -ENODEV;
+	}
+	kref_init(&open->users);
+	open->mirror = mirror;
+	mutex_init(&open->lock);
+	INIT_LIST_HEAD(&open->uses);
+	init_waitqueue_head(&open->wait);
+	error = -EMFILE;
+	spin_lock_irqsave(&mirror->lock, flags);
+	open->life = mirror->life;
+	number = find_first_zero_bit(mirror->files, SLUICE_DEVFILE_MAX_FILES);
+	if (number < SLUICE_DEVFILE_MAX_FILES)
+		__set_bit(number, mirror->files);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	if (number == SLUICE_DEVFILE_MAX_FILES)
+		goto free;
+	open->number = number;
+	slot = begin(open, SLUICE_DEVFILE_OPEN, file->f_flags);
+	error = PTR_ERR_OR_ZERO(slot);
+	if (!error)
+		error = plausible(operate(mirror, slot, true, open->life), 0);
+	if (error)
+		goto forget;
+	file->private_data = open;
+	return nonseekable_open(inode, file);
+
+forget:
+	/* An open that was given up may succeed yet. */
+	notice(mirror, SLUICE_DEVFILE_RELEASE, 0, 0, number, open->life);
+	while (!list_empty(&open->uses)) {
+		struct use *use =
+			list_first_entry(&open->uses, struct use, entry);
+
+		list_del(&use->entry);
+		leave_space(mirror, use->space, open->life);
+		kfree(use);
+	}
+	spin_lock_irqsave(&mirror->lock, flags);
+	if (mirror->life == open->life)
+		__clear_bit(number, mirror->files);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+free:
+	kref_put(&open->users, file_free);
+	return error;
+}
+
+static int devfile_release(struct inode *inode, struct file *file)
+{
+	struct open_file *open = file->private_data;
+	struct mirror *mirror = open->mirror;
+	unsigned long flags;
+	unsigned int i;
+
+	for (i = 0; i < SLUICE_DEVFILE_MAX_OPERATIONS; i++) {
+		struct slot *slot = &mirror->slots[i];
+		bool ours;
+
+		spin_lock_irqsave(&mirror->lock, flags);
+		ours = slot->state == SLOT_AWAIT && slot->file == open;
+		spin_unlock_irqrestore(&mirror->lock, flags);
+		if (ours)
+			notice(mirror, SLUICE_DEVFILE_CANCEL, i, 0, 0,
+			       open->life);
+	}
+	notice(mirror, SLUICE_DEVFILE_RELEASE, 0, 0, open->number, open->life);
+	while (!list_empty(&open->uses)) {
+		struct use *use =
+			list_first_entry(&open->uses, struct use, entry);
+
+		list_del(&use->entry);
+		leave_space(mirror, use->space, open->life);
+		kfree(use);
+	}
+	spin_lock_irqsave(&mirror->lock, flags);
+	if (mirror->life == open->life)
+		__clear_bit(open->number, mirror->files);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	kref_put(&open->users, file_free);
+	return 0;
+}
+
+static const struct file_operations devfile_operations = {
+	.owner = THIS_MODULE,
+	.open = devfile_open,
+	.release = devfile_release,
+	.read = devfile_read,
+	.write = devfile_write,
+	.unlocked_ioctl = devfile_ioctl,
+	.poll = devfile_poll,
+};
+
+/* The node. */
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+static char *devfile_devnode(const struct device *device, umode_t *mode)
+#else
+static char *devfile_devnode(struct device *device, umode_t *mode)
+#endif
+{
+	struct mirror *mirror = dev_get_drvdata(device);
+
+	if (mode && mirror)
+		*mode = mirror->mode;
+	return NULL;
+}
+
+/* A path below /dev: letters, digits, '-', '_', ':', '.' and '/', and no parts that begin with a dot. */
+static bool node_is_plain(const char *node)
+{
+	size_t len = strnlen(node, SLUICE_DEVFILE_NODE_SIZE);
+	size_t i;
+
+	if (len == 0 || len == SLUICE_DEVFILE_NODE_SIZE || node[len - 1] == '/')
+		return false;
+	for (i = 0; i < len; i++) {
+		char c = node[i];
+		bool first = i == 0 || node[i - 1] == '/';
+
+		if (first && (c == '.' || c == '/'))
+			return false;
+		if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') &&
+		    !(c >= '0' && c <= '9') && !strchr("-_:./", c))
+			return false;
+	}
+	return true;
+}
+
+/* Waits until a back end answers, and makes the node. */
+static void publish(struct work_struct *work)
+{
+	struct mirror *mirror = container_of(work, struct mirror, publish);
+	struct devfile_config config;
+	u64 life = READ_ONCE(mirror->life);
+	struct device *device;
+	struct slot *slot;
+
+	slot = take_slot(mirror, false, SLOT_WAITED);
+	if (!slot)
+		return;
+	slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_HELLO);
+	slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
+	if (submit(mirror, slot, life)) {
+		free_slot(mirror, slot);
+		return;
+	}
+	/* Who serves it may be started in an hour. */
+	wait_for_completion(&slot->done);
+	if (slot->result < 0) {
+		free_slot(mirror, slot);
+		return;
+	}
+	free_slot(mirror, slot);
+
+	virtio_cread_bytes(mirror->vdev, 0, &config, sizeof(config));
+	if (le32_to_cpu(config.version) != SLUICE_DEVFILE_VERSION ||
+	    !node_is_plain(config.node)) {
+		dev_err(&mirror->vdev->dev,
+			"its configuration is not one that this driver knows\n");
+		return;
+	}
+	memcpy(mirror->node, config.node, sizeof(mirror->node));
+	mirror->mode = le32_to_cpu(config.mode) & 0666;
+	device = device_create(devfile_class, &mirror->vdev->dev,
+			       mirror->number, mirror, "%s", mirror->node);
+	if (IS_ERR(device)) {
+		dev_err(&mirror->vdev->dev, "no node %s: %ld\n", mirror->node,
+			PTR_ERR(device));
+		return;
+	}
+	mirror->device = device;
+}
+
+static void unpublish(struct mirror *mirror)
+{
+	flush_work(&mirror->publish);
+	if (mirror->device)
+		device_destroy(devfile_class, mirror->number);
+	mirror->device = NULL;
+}
+
+/* The device. */
+
+static int start(struct mirror *mirror)
+{
+	struct virtqueue *queue;
+
+	queue = virtio_find_single_vq(mirror->vdev, queue_answered, "requests");
+	if (IS_ERR(queue))
+		return PTR_ERR(queue);
+	spin_lock_irq(&mirror->lock);
+	mirror->queue = queue;
+	spin_unlock_irq(&mirror->lock);
+	return 0;
+}
+
+/* Ends a life: nothing of it is answered any more. */
+static void stop(struct mirror *mirror)
+{
+	struct virtio_device *vdev = mirror->vdev;
+	unsigned long flags;
+	unsigned int i;
+
+	spin_lock_irqsave(&mirror->lock, flags);
+	mirror->queue = NULL;
+	mirror->life++;
+	bitmap_zero(mirror->files, SLUICE_DEVFILE_MAX_FILES);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	virtio_reset_device(vdev);
+	vdev->config->del_vqs(vdev);
+	for (i = 0; i < SLOTS; i++) {
+		struct slot *slot = &mirror->slots[i];
+		struct open_file *file = NULL;
+
+		spin_lock_irqsave(&mirror->lock, flags);
+		if (slot->state != SLOT_FREE && slot->state != SLOT_ANSWERED)
+			file = answered(mirror, slot, -EIO);
+		spin_unlock_irqrestore(&mirror->lock, flags);
+		if (file)
+			kref_put(&file->users, file_free);
+	}
+	wake_up_all(&mirror->free);
+}
+
+static void restart(struct work_struct *work)
+{
+	struct mirror *mirror = container_of(work, struct mirror, restart);
+	struct virtio_device *vdev = mirror->vdev;
+
+	if (!(vdev->config->get_status(vdev) & VIRTIO_CONFIG_S_NEEDS_RESET))
+		return;
+	virtio_device_freeze(vdev);
+	unpublish(mirror);
+	if (virtio_device_restore(vdev))
+		dev_err(&vdev->dev, "it cannot be started again\n");
+}
+
+static int devfile_freeze(struct virtio_device *vdev)
+{
+	stop(vdev->priv);
+	return 0;
+}
+
+static int devfile_restore(struct virtio_device *vdev)
+{
+	struct mirror *mirror = vdev->priv;
+	int error = start(mirror);
+
+	if (error)
+		return error;
+	virtio_device_ready(vdev);
+	schedule_work(&mirror->publish);
+	return 0;
+}
+
+static void devfile_changed(struct virtio_device *vdev)
+{
+	struct mirror *mirror = vdev->priv;
+
+	schedule_work(&mirror->restart);
+}
+
+static int claim_minor(struct mirror *mirror)
+{
+	unsigned int minor;
+	int error = -ENOSPC;
+
+	mutex_lock(&mirrors_lock);
+	for (minor = 0; minor < MINORS && error; minor++)
+		if (!mirrors[minor]) {
+			mirrors[minor] = mirror;
+			mirror->minor = minor;
+			mirror->number = first_number + minor;
+			error = 0;
+		}
+	mutex_unlock(&mirrors_lock);
+	return error;
+}
+
+static void release_minor(struct mirror *mirror)
+{
+	mutex_lock(&mirrors_lock);
+	mirrors[mirror->minor] = NULL;
+	mutex_unlock(&mirrors_lock);
+}
+
+static int devfile_probe(struct virtio_device *vdev)
+{
+	struct mirror *mirror;
+	unsigned int i;
+	int error = -ENOMEM;
+
+	if (!vdev->dev.parent || !dev_is_pci(vdev->dev.parent))
+		return -ENODEV;
+	mirror = kzalloc(sizeof(*mirror), GFP_KERNEL);
+	if (!mirror)
+		return -ENOMEM;
+	kref_init(&mirror->users);
+	spin_lock_init(&mirror->lock);
+	init_waitqueue_head(&mirror->free);
+	mutex_init(&mirror->spaces_lock);
+	INIT_LIST_HEAD(&mirror->spaces);
+	INIT_WORK(&mirror->publish, publish);
+	INIT_WORK(&mirror->restart, restart);
+	mirror->vdev = vdev;
+	mirror->slot = PCI_SLOT(to_pci_dev(vdev->dev.parent)->devfn);
+	mirror->slots = kvcalloc(SLOTS, sizeof(*mirror->slots), GFP_KERNEL);
+	/* Pages of their own: they are what the back end reaches. */
+	mirror->memory = alloc_pages_exact(SLOTS * SLOT_SIZE,
+					   GFP_KERNEL | __GFP_ZERO);
+	mirror->ranges = alloc_pages_exact(SLOTS * RANGES_SIZE,
+					   GFP_KERNEL | __GFP_ZERO);
+	if (!mirror->slots || !mirror->memory || !mirror->ranges)
+		goto free;
+	for (i = 0; i < SLOTS; i++) {
+		struct slot *slot = &mirror->slots[i];
+
+		slot->request = mirror->memory + i * SLOT_SIZE;
+		slot->ranges = mirror->ranges + i * RANGES_SIZE;
+		slot->answer = (void *)(slot->request + 1);
+		init_completion(&slot->done);
+	}
+	vdev->priv = mirror;
+	error = claim_minor(mirror);
+	if (error)
+		goto free;
+	error = start(mirror);
+	if (error)
+		goto release;
+	virtio_device_ready(vdev);
+	schedule_work(&mirror->publish);
+	return 0;
+
+release:
+	release_minor(mirror);
+free:
+	if (mirror->memory)
+		free_pages_exact(mirror->memory, SLOTS * SLOT_SIZE);
+	if (mirror->ranges)
+		free_pages_exact(mirror->ranges, SLOTS * RANGES_SIZE);
+	kvfree(mirror->slots);
+	kfree(mirror);
+	return error;
+}
+
+static void devfile_remove(struct virtio_device *vdev)
+{
+	struct mirror *mirror = vdev->priv;
+
+	cancel_work_sync(&mirror->restart);
+	stop(mirror);
+	unpublish(mirror);
+	release_minor(mirror);
+	kref_put(&mirror->users, mirror_free);
+}
+
+static const struct virtio_device_id devfile_ids[] = {
+	{ SLUICE_DEVFILE_KIND, VIRTIO_DEV_ANY_ID },
+	{},
+};
+MODULE_DEVICE_TABLE(virtio, devfile_ids);
+
+static struct virtio_driver devfile_driver = {
+	.driver.name = KBUILD_MODNAME,
+	.driver.owner = THIS_MODULE,
+	.id_table = devfile_ids,
+	.probe = devfile_probe,
+	.remove = devfile_remove,
+	.config_changed = devfile_changed,
+	.freeze = devfile_freeze,
+	.restore = devfile_restore,
+};
+
+static int __init devfile_init(void)
+{
+	int error;
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+	devfile_class = class_create("sluice-devfile");
+#else
+	devfile_class = class_create(THIS_MODULE, "sluice-devfile");
+#endif
+	if (IS_ERR(devfile_class))
+		return PTR_ERR(devfile_class);
+	devfile_class->devnode = devfile_devnode;
+	error = alloc_chrdev_region(&first_number, 0, MINORS, "sluice-devfile");
+	if (error)
+		goto destroy;
+	cdev_init(&devfile_cdev, &devfile_operations);
+	devfile_cdev.owner = THIS_MODULE;
+	error = cdev_add(&devfile_cdev, first_number, MINORS);
+	if (error)
+		goto unregister;
+	error = register_virtio_driver(&devfile_driver);
+	if (error)
+		goto delete;
+	return 0;
+
+delete:
+	cdev_del(&devfile_cdev);
+unregister:
+	unregister_chrdev_region(first_number, MINORS);
+destroy:
+	class_destroy(devfile_class);
+	return error;
+}
+
+static void __exit devfile_exit(void)
+{
+	unregister_virtio_driver(&devfile_driver);
+	cdev_del(&devfile_cdev);
+	unregister_chrdev_region(first_number, MINORS);
+	class_destroy(devfile_class);
+}
+
+module_init(devfile_init);
+module_exit(devfile_exit);
+
+MODULE_DESCRIPTION("Device files of another domain of the Sluice hypervisor");
+MODULE_AUTHOR("The Sluice authors");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

@@ -384,18 +384,15 @@ fn mode(text: &Spanned<String>, source: &mut Source) -> Option<Mode> {
         "passthrough" => Some(Mode::Passthrough),
         "vpio" => Some(Mode::Vpio),
         "emulated" => Some(Mode::Emulated),
-        planned @ "devfile" => {
-            let message = format!("mode '{planned}' is not built yet");
-            let help = "use \"vpio\", \"emulated\", \"passthrough\", \"virtio\" or \"vif\"".to_owned();
-            source.complain(text.span(), message, help);
-            None
-        }
         other => {
             let message = format!("'{other}' is no mode");
             source.complain(
                 text.span(),
                 message,
-                suggestion(other, &["vpio", "emulated", "passthrough", virtio::MODE, vif::MODE]),
+                suggestion(
+                    other,
+                    &["vpio", "emulated", "passthrough", virtio::MODE, virtio::FILE_MODE, vif::MODE],
+                ),
             );
             None
         }

@@ -1,7 +1,7 @@
 //! What users get wrong, and what they are told.
 
 use super::*;
-use sluice_abi::config::{Action, Reaction};
+use sluice_abi::config::{Action, Reaction, VirtioKind};
 
 const GOOD: &str = r#"
 [machine]
@@ -171,7 +171,6 @@ fn devices_are_shared_in_one_way_only() {
     assert!(try_load(&weighed).is_ok());
     refused("mode = \"vpio\"", "mode = \"vpio\", weight = 0", "weight");
     refused("mode = \"vpio\"", "mode = \"passthrough\", weight = 2", "does not change hands");
-    refused("mode = \"vpio\"", "mode = \"devfile\"", "mode 'devfile' is not built yet");
 }
 
 #[test]
@@ -266,7 +265,7 @@ fn virtual_devices_are_served_by_another_domain() {
     let names: Vec<&str> = compiled.iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["blk0", "net0", "blk1"]);
     assert_eq!((compiled[0].by, compiled[0].source.as_str()), (0, "/dev/sda"));
-    let refused = |devices: String, expect| refused(WHOLE, &devices, expect);
+    let refused = |devices: String, expect: &str| refused(WHOLE, &devices, expect);
     refused(with(&disk.replace("zoe", "joe")), "no domain is called 'joe'");
     refused(with(&disk.replace("zoe", "alice")), "a guest cannot serve its own virtual device");
     refused(with(&disk.replace("blk", "disk")), "'disk' is no type of a virtual device");

@@ -38,8 +38,8 @@ pub fn endure(path: &Path, failures: u32, waits: bool) -> Result<()> {
                 errors.insert("POLLERR".to_owned());
                 break;
             }
-            match file.read(&mut buffer) {
-                Ok(_) => std::thread::sleep(Duration::from_millis(5)),
+            match file.read_exact(&mut buffer) {
+                Ok(()) => std::thread::sleep(Duration::from_millis(5)),
                 Err(error) => {
                     errors.insert(name(&error)?);
                     break;
@@ -50,6 +50,7 @@ pub fn endure(path: &Path, failures: u32, waits: bool) -> Result<()> {
             break;
         }
         failed += 1;
+        result(&format!("failed={failed}"));
     }
     let errors: Vec<String> = errors.into_iter().collect();
     result(&format!("endured={failed} errors={}", errors.join("+")));

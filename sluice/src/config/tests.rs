@@ -282,15 +282,15 @@ fn virtual_devices_are_served_by_another_domain() {
     let setup = try_load(&GOOD.replace(WHOLE, &with(&format!("{file}, {disk}, {file}")))).unwrap();
     let compiled = virtio::compile(&setup, &setup.domains[1]);
     let found: Vec<_> = compiled.iter().map(|device| (device.name.as_str(), device.kind)).collect();
-    let kind = VirtioKind::DeviceFile;
-    assert_eq!(found, [("file0", kind), ("blk0", VirtioKind::Block), ("file1", kind)]);
+    let kind = sluice_abi::config::VirtioKind::DeviceFile;
+    assert_eq!(found, [("file0", kind), ("blk0", sluice_abi::config::VirtioKind::Block), ("file1", kind)]);
     refused(with(&file.replace("by = \"zoe\", ", "")), "lacks 'by'");
     refused(with(&file.replace(", source = \"/dev/input/event1\"", "")), "lacks 'source'");
     refused(with(&file.replace("by", "type = \"blk\", by")), "'type'");
     let long = format!("/dev/{}", "a".repeat(64));
     for path in ["/etc/passwd", "/dev/", "/dev/../etc/passwd", "/dev//null", "/dev/./null", &long] {
         let message = format!("'{path}' is no device file");
-        refused(with(&file.replace("/dev/input/event1", path)), &message);
+        self::refused(WHOLE, &with(&file.replace("/dev/input/event1", path)), &message);
     }
     refused(format!("devices = [{disk}]"), "'alice' lends 'zoe' no memory");
     refused(with(disk).replace("\"all\"", "\"some\""), "'some' is nothing that a guest can lend");

@@ -20,7 +20,7 @@ const KERNEL: u64 = 1 << 47;
 
 /// Fills a request with what may be right or not.
 fn wild_request(at: u64, random: &mut Random) {
-    let mut mostly = |random: &mut Random, below: u64| match random.below(16) {
+    let mostly = |random: &mut Random, below: u64| match random.below(16) {
         0 => random.wild() as u32,
         _ => random.below(below) as u32,
     };
@@ -109,8 +109,10 @@ fn calls(file: &Device, random: &mut Random) -> u32 {
         match random.below(4) {
             0 | 1 => {
                 let count = if random.below(8) == 0 { random.wild() } else { random.below(4) };
-                let sound = (0..count.min(16))
-                    .fold(true, |sound, range| wild_range(list + range * 16, random) && sound);
+                let mut sound = true;
+                for range in 0..count.min(16) {
+                    sound &= wild_range(list + range * 16, random);
+                }
                 let at = match random.below(8) {
                     0 => file.end - random.below(16) * u64::from(count > 0),
                     1 => random.wild(),

@@ -1,7 +1,7 @@
 //! What users get wrong, and what they are told.
 
 use super::*;
-use sluice_abi::config::{Action, Reaction, VirtioKind};
+use sluice_abi::config::{Action, Reaction};
 
 const GOOD: &str = r#"
 [machine]

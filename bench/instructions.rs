@@ -24,6 +24,9 @@
 //! With `within=FIRST+SIZE` (hexadecimal) every line ends with two numbers more: instructions at these addresses, a guest's included, and how many of
 //! them were an `iretq` or a `sysretq`: how often a hypervisor there that does without `VMRUN` let somebody go on.
 //!
+//! With `apart=INDEX` instructions of the virtual processor of that index are not among INSTRUCTIONS, and every line ends with their number. For
+//! machines whose processors QEMU runs in turn (`-icount`), and not together with `within`.
+//!
 //! With any other `NAME=FIRST+SIZE` it says `fn NAME INSTRUCTIONS` each time the hypervisor's function at
 //! that address returns: what it and what it called executed.
 //!
@@ -63,6 +66,12 @@ enum Instruction {}
 
 unsafe extern "C" {
     fn qemu_plugin_register_vcpu_tb_trans_cb(id: u64, callback: extern "C" fn(u64, *mut Block));
+    fn qemu_plugin_register_vcpu_tb_exec_cb(
+        block: *mut Block,
+        callback: extern "C" fn(c_uint, *mut c_void),
+        flags: c_int,
+        data: *mut c_void,
+    );
     fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;
     fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const u8;
@@ -107,6 +116,11 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 /// Addresses behind a `VMRUN`; 0: free.
 static BEHIND: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
 static EXITS: AtomicBool = AtomicBool::new(false);
+/// The virtual processor that is counted apart; who runs, since which count; and what was counted apart before.
+static APART: OnceLock<u64> = OnceLock::new();
+static CURRENT: AtomicU64 = AtomicU64::new(0);
+static SINCE: AtomicU64 = AtomicU64::new(0);
+static EARLIER: AtomicU64 = AtomicU64::new(0);
 static FUNCTIONS: OnceLock<Vec<Function>> = OnceLock::new();
 
 /// A function of the hypervisor whose instructions are counted.
@@ -145,6 +159,10 @@ pub extern "C" fn qemu_plugin_install(
                 let _ = RANGE.set(range);
             }
             Some(function) => functions.push(function),
+            None if text.starts_with("apart=") => match text[6..].parse() {
+                Ok(index) => APART.set(index).unwrap_or(()),
+                Err(_) => return 1,
+            },
             None if text == "exits=on" => EXITS.store(true, Ordering::Relaxed),
             None => return 1,
         }
@@ -164,6 +182,9 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
         let instruction = instruction(index);
         std::slice::from_raw_parts(qemu_plugin_insn_data(instruction), qemu_plugin_insn_size(instruction))
     };
+    if APART.get().is_some() {
+        unsafe { qemu_plugin_register_vcpu_tb_exec_cb(block, run, NO_REGISTERS, std::ptr::null_mut()) };
+    }
     let exits = EXITS.load(Ordering::Relaxed);
     for index in 0..count {
         let target = INSTRUCTIONS.as_ptr().cast();
@@ -212,6 +233,22 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
             call(unpacked);
         }
     }
+}
+
+/// A processor executes a block: its instructions are counted after this.
+extern "C" fn run(index: c_uint, _: *mut c_void) {
+    let last = CURRENT.swap(index.into(), Ordering::Relaxed);
+    if last != u64::from(index) {
+        let apart = apart_of(last);
+        SINCE.store(INSTRUCTIONS.load(Ordering::Relaxed), Ordering::Relaxed);
+        EARLIER.store(apart, Ordering::Relaxed);
+    }
+}
+
+/// Instructions that were counted apart, while this processor runs.
+fn apart_of(current: u64) -> u64 {
+    let since = INSTRUCTIONS.load(Ordering::Relaxed) - SINCE.load(Ordering::Relaxed);
+    EARLIER.load(Ordering::Relaxed) + if APART.get() == Some(&current) { since } else { 0 }
 }
 
 fn remember(behind: u64) {
@@ -296,6 +333,10 @@ extern "C" fn mark(_: c_uint, _: *mut c_void) {
 fn say(what: &str) {
     let instructions = INSTRUCTIONS.load(Ordering::Relaxed);
     let vmruns = VMRUNS.load(Ordering::Relaxed);
+    if APART.get().is_some() {
+        let apart = apart_of(CURRENT.load(Ordering::Relaxed));
+        return print(&format!("count {what} {} {vmruns} {apart}\n", instructions - apart));
+    }
     match RANGE.get() {
         None => print(&format!("count {what} {instructions} {vmruns}\n")),
         Some(_) => {

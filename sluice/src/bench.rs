@@ -49,7 +49,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 8] = [
+static ALL: [Benchmark; 9] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -93,6 +93,12 @@ static ALL: [Benchmark; 8] = [
         about: "instructions of issuing and revoking pages, with 10^3 to 10^6 granted; virtio devices that reach single pages, beside all memory",
         parts: &grants::PARTS,
         measure: grants::measure,
+    },
+    Benchmark {
+        name: "vif",
+        about: "network cards that an engine serves: instructions of guest, engine and hypervisor, exits, beside a driver domain",
+        parts: &driver::SERVED,
+        measure: driver::measure_vif,
     },
     Benchmark {
         name: "first-ssh",

@@ -1,7 +1,7 @@
 //! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
 //! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
 //!
-//! [`granted`] compares ways to lend memory to whom serves. [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
+//! [`vif`] compares a driver domain with an engine, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
 //! daemon and the driver domain under load, again and again.
 
 mod granted;
@@ -9,6 +9,7 @@ mod kvm;
 mod restarts;
 mod rows;
 mod sluice;
+mod vif;
 pub mod xen;
 
 use super::record::Record;
@@ -246,6 +247,24 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
         });
     }
     granted::figures(record)
+}
+
+/// Parts of the comparison of engines with driver domains.
+pub const SERVED: [&str; 2] = ["vif", "domain"];
+
+/// Measures network cards that an engine serves, and beside them those of a driver domain.
+pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
+    let bench = Bench::new(only)?;
+    let loads = [Load::Net, Load::Inter];
+    bench.system(record, SERVED[0], &loads, &|load, record| {
+        let measured = vif::run(&bench, load, record)?;
+        vif::shares(record, vif::ENGINE, load, &measured)
+    });
+    bench.system(record, SERVED[1], &loads, &|load, record| {
+        let measured = sluice::run(&bench, load, ALL, record)?;
+        vif::shares(record, vif::DOMAIN, load, &measured)
+    });
+    vif::figures(record)
 }
 
 /// Notes that a run failed, if it did; the others go on.

@@ -3,7 +3,7 @@
 //!
 //! An instruction between an entry and the next exit is the guest's, which is known by the address of its VMCB. Of the others those within
 //! the range of addresses that the plugin was given are the hypervisor's; the rest, if there is a range, is the system beside it: the kernel
-//! of a KVM host with all its programs, Xen's dom0. Without a range all are the hypervisor's.
+//! of a KVM host with all its programs, Xen's dom0. Without a range all are the hypervisor's. A processor that runs no guest can be counted apart.
 
 use super::tally::{IOIO, Lines, MARKS, without_injection};
 use std::collections::BTreeMap;
@@ -28,12 +28,17 @@ pub struct Part {
     pub hypervisor: u64,
     /// Instructions of the system beside it.
     pub beside: u64,
+    /// Instructions of the processor that is counted apart.
+    pub apart: u64,
 }
 
 impl Part {
     /// Instructions of the whole machine.
     pub fn total(&self) -> u64 {
-        self.guests.values().map(|own| own.instructions).sum::<u64>() + self.hypervisor + self.beside
+        self.guests.values().map(|own| own.instructions).sum::<u64>()
+            + self.hypervisor
+            + self.beside
+            + self.apart
     }
 }
 
@@ -41,14 +46,26 @@ impl Part {
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     instructions: u64,
-    within: u64,
+    /// [`Third`].
+    third: u64,
+}
+
+/// What the plugin counts besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Third {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Instructions within a range: the hypervisor's.
+    Within,
+    /// Instructions of one processor, which are not among the others.
+    Apart,
 }
 
 /// The counts of a run.
 #[derive(Debug, Default)]
 pub struct Split {
-    /// There is a range of the hypervisor's.
-    ranged: bool,
+    third: Third,
     /// Parts by the numbers of their marks; what lies between them is under `None`.
     parts: BTreeMap<Option<u16>, Part>,
     part: Option<u16>,
@@ -62,9 +79,9 @@ pub struct Split {
 }
 
 impl Split {
-    /// Nothing counted yet; `ranged`: the plugin was given a range.
-    pub fn new(ranged: bool) -> Self {
-        Self { ranged, ..Self::default() }
+    /// Nothing counted yet.
+    pub fn new(third: Third) -> Self {
+        Self { third, ..Self::default() }
     }
 
     /// What happened between the two marks of a part.
@@ -99,7 +116,7 @@ impl Split {
         self.mark = (code == IOIO && MARKS.contains(&port)).then(|| port - MARKS.start());
     }
 
-    /// `run N VMRUNS [WITHIN]` before an entry, `exit ...` after an exit.
+    /// `run N VMRUNS [THIRD]` before an entry, `exit ...` after an exit.
     fn count(&mut self, rest: &str) {
         let mut words = rest.split(' ');
         let what = words.next().unwrap_or_default();
@@ -107,14 +124,17 @@ impl Split {
         let Some(instructions) = number() else { return };
         let clock = Clock {
             instructions,
-            within: {
+            third: {
                 number();
                 number().unwrap_or(0)
             },
         };
         let passed = instructions.saturating_sub(self.clock.instructions);
-        let within = clock.within.saturating_sub(self.clock.within);
-        let (guest, ranged) = (self.guest, self.ranged);
+        let besides = clock.third.saturating_sub(self.clock.third);
+        let (guest, third) = (self.guest, self.third);
+        if third == Third::Apart && matches!(what, "run" | "exit") {
+            self.now().apart += besides;
+        }
         match what {
             "exit" => {
                 self.now().guests.entry(guest).or_default().instructions += passed;
@@ -125,7 +145,7 @@ impl Split {
             }
             "run" => {
                 let part = self.now();
-                let hypervisor = if ranged { within } else { passed };
+                let hypervisor = if third == Third::Within { besides } else { passed };
                 part.hypervisor += hypervisor;
                 part.beside += passed.saturating_sub(hypervisor);
             }
@@ -159,8 +179,8 @@ mod tests {
 
     const INTERRUPT: &str = "vmexit(00000060, 0, 0, 0)!";
 
-    fn split(ranged: bool, lines: &[&str]) -> Split {
-        let mut split = Split::new(ranged);
+    fn split(third: Third, lines: &[&str]) -> Split {
+        let mut split = Split::new(third);
         lines.iter().for_each(|line| split.line(line));
         split
     }
@@ -191,7 +211,7 @@ mod tests {
             INTERRUPT,
             "count exit 9999 4 50",
         ];
-        let ranged = split(true, &lines);
+        let ranged = split(Third::Within, &lines);
         let part = ranged.part(1).unwrap();
         assert_eq!((part.hypervisor, part.beside, part.total()), (40, 70, 1410));
         assert_eq!(part.guests[&0xa000], Own { instructions: 300, exits: 1 });
@@ -199,8 +219,11 @@ mod tests {
         assert_eq!(part.codes[&(0xb000, 0x60)], 1);
         assert_eq!(ranged.exits(), BTreeMap::from([(0xa000, 3), (0xb000, 1)]));
         assert!(ranged.part(0).is_none() && !ranged.is_empty());
-        let whole = split(false, &lines);
+        let whole = split(Third::Nothing, &lines);
         assert_eq!((whole.part(1).unwrap().hypervisor, whole.part(1).unwrap().beside), (110, 0));
+        let apart = split(Third::Apart, &lines);
+        let part = apart.part(1).unwrap();
+        assert_eq!((part.hypervisor, part.beside, part.apart, part.total()), (110, 0, 45, 1455));
     }
 
     #[test]
@@ -208,7 +231,7 @@ mod tests {
         let begin = port(0x5a0);
         let lines =
             ["count run 0 1", "vmrun! a000", &begin, "count exit 5000 1", "count run 5010 2", "vmrun! a000"];
-        let part = split(false, &lines).part(0).cloned().unwrap();
+        let part = split(Third::Nothing, &lines).part(0).cloned().unwrap();
         assert_eq!((part.total(), part.hypervisor), (10, 10));
     }
 }

@@ -7,7 +7,7 @@
 use super::{Bench, DRIVE, Load, MEMORY, Measured};
 use crate::bench::peer::{self, Machine};
 use crate::bench::record::Record;
-use crate::bench::split::Split;
+use crate::bench::split::{Split, Third};
 use crate::bench::tally::Reader;
 use crate::bench::{Clock, plugin, scratch, transfer};
 use crate::outcome::Finding;
@@ -39,7 +39,7 @@ pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
 fn measured(bench: &Bench, load: Load, initramfs: &Path) -> Result<Measured> {
     let name = format!("driver-kvm-{}", load.name());
     let range = modules(&machine(bench, &name, initramfs, &[]).run("kvm_modules")?)?;
-    let reader = Reader::start(&scratch()?, Split::new(true))?;
+    let reader = Reader::start(&scratch()?, Split::new(Third::Within))?;
     let within = [("within".to_owned(), range.first, range.size)];
     let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &within)));
     let ran = machine(bench, &name, initramfs, &arguments).run(load.last());

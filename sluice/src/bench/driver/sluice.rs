@@ -2,7 +2,7 @@
 
 use super::{Bench, DRIVE, Lends, Load, MEMORY, Measured};
 use crate::bench::record::Record;
-use crate::bench::split::Split;
+use crate::bench::split::{Split, Third};
 use crate::bench::tally::Reader;
 use crate::bench::{Clock, plugin, quoted, run_watched, scratch};
 use crate::observer::{Observer, Steer};
@@ -16,7 +16,7 @@ use std::fmt::Write;
 
 /// Runs a load.
 pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Result<Measured> {
-    let reader = Reader::start(&scratch()?, Split::new(false))?;
+    let reader = Reader::start(&scratch()?, Split::new(Third::Nothing))?;
     let guests: Vec<(&str, String)> = match load {
         Load::Net => vec![("net", load.cmdline(0, lends.options))],
         Load::Disk => vec![("blk", load.cmdline(0, lends.options))],

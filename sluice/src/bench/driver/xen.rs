@@ -8,7 +8,7 @@
 use super::{Bench, DRIVE, Load, MEMORY, Measured};
 use crate::bench::peer::{self, Machine};
 use crate::bench::record::Record;
-use crate::bench::split::Split;
+use crate::bench::split::{Split, Third};
 use crate::bench::tally::Reader;
 use crate::bench::{Clock, plugin, scratch, scratch_file, transfer};
 use crate::cpio::Archive;
@@ -84,7 +84,7 @@ pub(super) fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Meas
     let name = format!("driver-xen-{}", load.name());
     let initramfs = scratch_file(&format!("{name}.cpio"), &archive(bench, &packages, load, &words)?)?;
     let xen = scratch_file("xen", &packages.hypervisor()?)?;
-    let reader = Reader::start(&scratch()?, Split::new(true))?;
+    let reader = Reader::start(&scratch()?, Split::new(Third::Within))?;
     let within = [("within".to_owned(), TEXT.0, TEXT.1)];
     let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &within)));
     let machine = Machine {

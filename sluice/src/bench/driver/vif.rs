@@ -1,0 +1,147 @@
+//! Guests whose network cards an engine serves, beside a driver domain.
+//!
+//! The engine's processor is counted apart. QEMU runs the processors in turn (`-icount`), so that how work comes in batches is the emulator's doing;
+//! what an engine executes while it looks for work is counted with the rest.
+
+use super::rows::{moved, parts, sums};
+use super::sluice::check;
+use super::{Bench, Load, MEMORY, Measured};
+use crate::bench::plot::{self, Panel};
+use crate::bench::record::{Aim, Record};
+use crate::bench::split::{Split, Third};
+use crate::bench::tally::Reader;
+use crate::bench::{Clock, good, plugin, quoted, scratch};
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// QEMU's index of the engine's processor: the first does the hypervisor's own work, the second runs guests.
+const APART: u32 = 2;
+
+/// A system: how its rows begin, what its part beside guest and hypervisor is called, and what is to be known of it.
+pub struct System {
+    prefix: &'static str,
+    server: &'static str,
+    note: &'static str,
+}
+
+/// Served by an engine.
+pub const ENGINE: System = System {
+    prefix: "vif.virtio",
+    server: "engine",
+    note: "two processors, run in turn by the emulator; the engine's looking for work is counted",
+};
+
+/// Served by a driver domain.
+pub const DOMAIN: System = System {
+    prefix: "base.driver_domain",
+    server: "driver",
+    note: "one processor, which spares it interrupts from one to another",
+};
+
+/// Parts of the loads.
+const NAMES: [&str; 3] = ["rx", "tx", "inter"];
+
+/// Runs a load.
+pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
+    let reader = Reader::start(&scratch()?, Split::new(Third::Apart))?;
+    let plugin = format!("{},apart={APART}", plugin::exits(&bench.plugin, &[]));
+    let ran = good(
+        &format!("vif-{}", load.name()),
+        &configuration(bench, load),
+        Clock::Mixed,
+        reader.arguments(false, Some(&plugin)),
+    );
+    let split = reader.finish();
+    let ((_, outcome), split) = (ran?, split?);
+    record.kernels(&outcome.kernels);
+    check(&outcome)?;
+    Ok(Measured { guests: outcome.guests, split, servers: BTreeSet::new() })
+}
+
+/// The machine of the driver domain, with an engine in its place.
+fn configuration(bench: &Bench, load: Load) -> String {
+    let [kernel, initrd] = [&bench.unpacked, &bench.initrd].map(|path| quoted(path));
+    let mut text = format!(
+        "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\ncpus = 2\n\
+         [device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\nnet = \"user\"\n\
+         [network.lan]\ncores = [1]\nnic = \"nic0\"\n"
+    );
+    for number in 0..load.jobs().len() {
+        let _ = write!(
+            text,
+            "[domain.guest{number}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\n\
+             cmdline = \"{}\"\ndevices = [{{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:{:02x}\" }}]\n",
+            MEMORY >> 20,
+            load.cmdline(number, ""),
+            0x0a + number
+        );
+    }
+    text
+}
+
+fn id(system: &System, name: &str, whose: &str) -> String {
+    format!("{}.{name}.{whose}.instructions_per_kb", system.prefix)
+}
+
+/// Rows of a load.
+pub fn shares(record: &mut Record, system: System, load: Load, measured: &Measured) -> Result<()> {
+    for (name, mark, reported) in parts(load) {
+        let part = measured.split.part(*mark).with_context(|| format!("no guest set the marks of {name}"))?;
+        let moved = moved(reported, measured)?;
+        let kb = moved.bytes as f64 / 1024.0;
+        let (guest, exits, served) = sums(part, measured);
+        let serving = served + part.beside + part.apart;
+        let counts = [
+            ("guest", guest),
+            (system.server, serving),
+            ("hypervisor", part.hypervisor),
+            ("total", part.total()),
+        ];
+        for (whose, instructions) in counts {
+            let note = format!("{instructions} instructions / {kb:.0} KB; {}", system.note);
+            record.row(id(&system, name, whose), instructions as f64 / kb, "instructions/KB", note);
+        }
+        let packets = moved.operations as f64;
+        let aim = (system.prefix == ENGINE.prefix).then_some(Aim::Under(0.05));
+        let note = format!("{exits} exits of guests, all causes / {packets} {}", load.operations());
+        let exits_id = format!("{}.{name}.exits_per_packet", system.prefix);
+        record.aimed(exits_id, exits as f64 / packets, "exits/packet", aim, note);
+        if system.prefix == ENGINE.prefix {
+            let note = format!("{serving} instructions / {packets} {}; {}", load.operations(), system.note);
+            let aim = Some(Aim::AtMost(1000.0));
+            let engine_id = format!("vif.engine.{name}.instructions_per_packet");
+            record.aimed(engine_id, serving as f64 / packets, "instructions/packet", aim, note);
+        }
+    }
+    Ok(())
+}
+
+/// Ratios with their aims, and the picture.
+pub fn figures(record: &mut Record) -> Result<()> {
+    let mut panels = Vec::new();
+    for name in NAMES {
+        let totals = [ENGINE, DOMAIN].map(|system| record.value(&id(&system, name, "total")));
+        if let [Some(ours), Some(theirs)] = totals {
+            let note =
+                "instructions of the whole machine per KB, the engine's machine to the driver domain's";
+            let ratio_id = format!("vif.{name}.ratio_to_driver_domain");
+            record.aimed(ratio_id, ours / theirs, "ratio", Some(Aim::AtMost(0.5)), note);
+        }
+        let mut bars = Vec::new();
+        for system in [ENGINE, DOMAIN] {
+            for whose in ["guest", system.server, "hypervisor", "total"] {
+                let value = record.value(&id(&system, name, whose));
+                bars.extend(value.map(|value| (format!("{} {whose}", system.prefix), value)));
+            }
+        }
+        if !bars.is_empty() {
+            panels.push(Panel { title: format!("{name}, instructions per KB"), bars });
+        }
+    }
+    plot::write(
+        "vif",
+        "Network cards that an engine serves, and a driver domain: who executes how much",
+        &panels,
+    )
+}

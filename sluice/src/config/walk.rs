@@ -30,7 +30,9 @@ impl<'a, 't> Walk<'a, 't> {
 
     /// Any value.
     pub fn value(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'t>>> {
-        self.known.push(key);
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
         self.table.get(key)
     }
 

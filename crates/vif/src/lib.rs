@@ -27,6 +27,7 @@ mod network;
 pub mod offload;
 mod outgoing;
 mod scratch;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod vif;

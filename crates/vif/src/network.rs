@@ -4,6 +4,7 @@ use crate::chain::{Chain, MAX_PIECES, Memory};
 use crate::frame::{Addresses, Frame};
 use crate::outgoing::{Outgoing, Start};
 use crate::scratch::{LONGEST, Scratch, TAG, TAGGED};
+use crate::stream::{Stream, WANTED};
 use crate::vif::{Active, Attributes, Counters, Vif};
 use crate::{MAX_VIFS, Mac, VifId, VifSet};
 use alloc::boxed::Box;
@@ -19,6 +20,8 @@ const WORK: i64 = 2 * QUANTUM;
 const FRAMING: u32 = 24;
 /// Frames that come from the wire between two turns.
 const TURN: usize = 32;
+/// Streams from the wire that are put together at once.
+const STREAMS: usize = 4;
 /// Bytes that the work for a frame counts for, beside its own, and that for a piece of memory that it is in.
 const OVERHEAD: u32 = 256;
 const PER_PIECE: u32 = 32;
@@ -79,7 +82,8 @@ fn refuse<M>(vif: &mut Vif<M>) -> Sent {
 /// The VIFs of a network.
 pub struct Network<M> {
     vifs: [Option<Box<Vif<M>>>; MAX_VIFS],
-    /// VIFs whose drivers are at work.
+    /// All of them, and those whose drivers are at work.
+    present: VifSet,
     live: VifSet,
     /// VIFs that received something that is not published.
     fresh: VifSet,
@@ -93,6 +97,8 @@ pub struct Network<M> {
     heaviest_now: u8,
     /// A frame on its way to the wire, or from it; out of its place while it is in use.
     scratch: Option<Scratch>,
+    /// Frames from the wire that are put together, by their receivers.
+    streams: [Stream; STREAMS],
     /// Frames from the wire that are for nobody, claim to be a VIF's, or are none.
     unclaimed: u64,
 }
@@ -108,6 +114,7 @@ impl<M: Memory> Network<M> {
     pub fn new() -> Self {
         Self {
             vifs: array::from_fn(|_| None),
+            present: VifSet::default(),
             live: VifSet::default(),
             fresh: VifSet::default(),
             broken: VifSet::default(),
@@ -116,6 +123,7 @@ impl<M: Memory> Network<M> {
             heaviest: 1,
             heaviest_now: 1,
             scratch: Some(Scratch::new()),
+            streams: array::from_fn(|_| Stream::new()),
             unclaimed: 0,
         }
     }
@@ -127,11 +135,13 @@ impl<M: Memory> Network<M> {
         }
         let index = self.vifs.iter().position(Option::is_none)?;
         self.vifs[index] = Some(Box::new(Vif::new(attributes, memory, now)));
+        self.present.insert(VifId(index as u8));
         Some(VifId(index as u8))
     }
 
     /// Ends a VIF. When this returns, nothing of its guest's memory is reached any more.
     pub fn leave(&mut self, id: VifId) -> Option<Counters> {
+        self.present.remove(id);
         self.live.remove(id);
         self.fresh.remove(id);
         self.broken.remove(id);
@@ -396,9 +406,7 @@ impl<M: Memory> Network<M> {
         outgoing: &Outgoing<'_>,
         scratch: &mut Scratch,
     ) -> Result<u32, Fault> {
-        let receiver = self.vifs.get(target.index()).and_then(Option::as_ref);
-        let features = receiver.and_then(|vif| vif.active).map_or(0, |active| active.features);
-        if let Some(frame) = outgoing.as_it_is(memory, features) {
+        if let Some(frame) = outgoing.as_it_is(memory, self.features(target)) {
             return Ok(self.deliver(target, &frame));
         }
         let mut work = 0;
@@ -429,11 +437,13 @@ impl<M: Memory> Network<M> {
 
     /// Takes what has come from the wire, up to [`TURN`] frames. Returns how many.
     fn take_from(&mut self, wire: &mut dyn Wire) -> usize {
-        wire.receive(TURN, &mut |frame| {
+        let count = wire.receive(TURN, &mut |frame| {
             if !self.take_in(frame) {
                 self.unclaimed += 1;
             }
-        })
+        });
+        (0..STREAMS).for_each(|slot| self.hand_stream(slot));
+        count
     }
 
     /// A frame from the wire. Returns whether it is for anybody.
@@ -444,32 +454,63 @@ impl<M: Memory> Network<M> {
             return false;
         }
         if start[TAG..] != TAGGED {
-            return self.put(to, None, &Frame::plain(frame));
+            return self.put(to, None, frame);
         }
         let Some(&[high, low]) = frame.get(TAG + 2..TAG + 4) else { return false };
         let vlan = u16::from_be_bytes([high, low]) & 0xfff;
         // The VIF sees no tag.
         let Some(mut scratch) = self.scratch.take() else { return false };
         scratch.untag(frame);
-        let claimed = self.put(to, Some(vlan).filter(|vlan| *vlan != 0), &Frame::plain(scratch.plain()));
+        let claimed = self.put(to, Some(vlan).filter(|vlan| *vlan != 0), scratch.plain());
         self.scratch = Some(scratch);
         claimed
     }
 
-    fn put(&mut self, to: Mac, vlan: Option<u16>, frame: &Frame<'_, M>) -> bool {
+    fn put(&mut self, to: Mac, vlan: Option<u16>, frame: &[u8]) -> bool {
         if is_group(to) {
             for id in self.live.iter() {
                 if self.is_in(id, vlan) {
-                    self.deliver(id, frame);
+                    self.hand_stream(id.index() % STREAMS);
+                    self.deliver(id, &Frame::plain(frame));
                 }
             }
             return true;
         }
         let target = self.owner(to, vlan);
         target.is_some_and(|target| {
-            self.deliver(target, frame);
+            self.put_together(target, frame);
             true
         })
+    }
+
+    /// To one VIF, together with what comes before and after it, if its driver takes that.
+    fn put_together(&mut self, target: VifId, frame: &[u8]) {
+        let slot = target.index() % STREAMS;
+        let takes = self.features(target) & WANTED == WANTED;
+        let add = |streams: &mut [Stream; STREAMS]| takes && streams[slot].add(frame, target);
+        if add(&mut self.streams) {
+            return;
+        }
+        // In the order in which they came.
+        self.hand_stream(slot);
+        if !add(&mut self.streams) {
+            self.deliver(target, &Frame::plain(frame));
+        }
+    }
+
+    /// Hands over what was put together.
+    fn hand_stream(&mut self, slot: usize) {
+        let mut stream = core::mem::take(&mut self.streams[slot]);
+        if let Some((target, frame)) = stream.take() {
+            self.deliver(target, &frame);
+        }
+        self.streams[slot] = stream;
+    }
+
+    /// What the driver of a VIF accepted.
+    fn features(&self, id: VifId) -> u64 {
+        let vif = self.vifs.get(id.index()).and_then(Option::as_ref);
+        vif.and_then(|vif| vif.active).map_or(0, |active| active.features)
     }
 
     fn is_in(&self, id: VifId, vlan: Option<u16>) -> bool {
@@ -512,13 +553,16 @@ impl<M: Memory> Network<M> {
 
     /// The VIF of a VLAN with this address. The sender's place is empty meanwhile.
     fn owner(&self, mac: Mac, vlan: Option<u16>) -> Option<VifId> {
-        let has = |vif: &Option<Box<Vif<M>>>| {
-            vif.as_ref().is_some_and(|vif| vif.has(mac) && vif.attributes.vlan == vlan)
-        };
-        self.vifs.iter().position(has).map(|index| VifId(index as u8))
+        self.with(mac).find(|(_, vif)| vif.attributes.vlan == vlan).map(|(id, _)| id)
     }
 
     fn has(&self, mac: Mac) -> bool {
-        self.vifs.iter().flatten().any(|vif| vif.has(mac))
+        self.with(mac).next().is_some()
+    }
+
+    /// VIFs with this address.
+    fn with(&self, mac: Mac) -> impl Iterator<Item = (VifId, &Vif<M>)> {
+        let vifs = self.present.iter().filter_map(|id| Some((id, self.vifs.get(id.index())?.as_deref()?)));
+        vifs.filter(move |(_, vif)| vif.has(mac))
     }
 }

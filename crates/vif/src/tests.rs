@@ -5,6 +5,7 @@ mod isolation;
 mod model;
 mod offloads;
 mod shares;
+mod streams;
 
 use crate::offload::Header;
 use crate::{Mac, Network, Next, VifId};

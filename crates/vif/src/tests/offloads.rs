@@ -11,7 +11,7 @@ const PLAIN: u64 = FEATURES & !(feature::GUEST_CSUM | feature::GUEST_TSO4 | feat
 const SIZE: u16 = 1400;
 
 /// A TCP frame over IPv4 without options, and the header that asks for its segmentation.
-fn long(to: Mac, from: Mac, payload: usize) -> (Header, Vec<u8>) {
+pub fn long(to: Mac, from: Mac, payload: usize) -> (Header, Vec<u8>) {
     let mut bytes = [&to[..], &from, &[8, 0, 0x45, 0, 0xee, 0xee, 0, 1, 0x40, 0, 64, 6, 0xee, 0xee]].concat();
     bytes.extend([
         10, 0, 0, 1, 10, 0, 0, 2, 0, 80, 0, 80, 0, 0, 0, 7, 0, 0, 0, 9, 0x50, 0x18, 1, 0, 0xee, 0xee, 0, 0,
@@ -28,7 +28,7 @@ fn long(to: Mac, from: Mac, payload: usize) -> (Header, Vec<u8>) {
     (asks, bytes)
 }
 
-fn sum(bytes: &[u8]) -> u16 {
+pub fn sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
         sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));

@@ -62,10 +62,10 @@ pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
 /// The machine of the driver domain, with an engine in its place.
 fn configuration(bench: &Bench, load: Load) -> String {
     let [kernel, initrd] = [&bench.unpacked, &bench.initrd].map(|path| quoted(path));
-    let mut text = format!(
+    let mut text = String::from(
         "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\ncpus = 2\n\
          [device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\nnet = \"user\"\n\
-         [network.lan]\ncores = [1]\nnic = \"nic0\"\n"
+         [network.lan]\ncores = [1]\nnic = \"nic0\"\n",
     );
     for number in 0..load.jobs().len() {
         let _ = write!(

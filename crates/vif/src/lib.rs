@@ -111,6 +111,7 @@ mod feature {
     pub const MAC: u64 = 1 << 5;
     pub const GUEST_TSO4: u64 = 1 << 7;
     pub const GUEST_TSO6: u64 = 1 << 8;
+    pub const GUEST_ECN: u64 = 1 << 9;
     pub const HOST_TSO4: u64 = 1 << 11;
     pub const HOST_TSO6: u64 = 1 << 12;
     pub const MERGEABLE: u64 = 1 << 15;

@@ -15,6 +15,7 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
+use crate::feature;
 use core::ops::Range;
 pub use sum::Sum;
 
@@ -31,14 +32,6 @@ const IPV6: usize = 40;
 /// Where TCP has its checksum.
 const TCP_CHECKSUM: usize = 16;
 const TCP: u8 = 6;
-
-/// Feature bits of a receiver (Virtio 1.2, 5.1.3).
-mod feature {
-    pub const GUEST_CSUM: u64 = 1 << 1;
-    pub const GUEST_TSO4: u64 = 1 << 7;
-    pub const GUEST_TSO6: u64 = 1 << 8;
-    pub const GUEST_ECN: u64 = 1 << 9;
-}
 
 /// `struct virtio_net_hdr` of a device that has VIRTIO_F_VERSION_1 (Virtio 1.2, 5.1.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

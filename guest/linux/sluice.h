@@ -320,6 +320,29 @@
 /* Answered with 0 by whoever serves the queue: what an operation costs at the least. */
 #define SLUICE_DEVFILE_NOTHING 11U
 
+/* Maps a part of the file into the device's memory of maps: offset in the file, bytes (whole pages), and the first page there that it takes with, from bit 32 on, DEVFILE_MAPS_ bits. The guest says which
+ * pages are free, and maps them for its process. Flags: as open(2). */
+#define SLUICE_DEVFILE_MAP 12U
+
+/* Takes away what DEVFILE_MAP mapped: first page. Once it is answered the pages are free. */
+#define SLUICE_DEVFILE_UNMAP 13U
+
+/* Bytes of the device's memory of maps: shared memory region DEVFILE_MAPS_REGION (Virtio 1.2, 2.10). Its page n is reference n of the grant space of
+ * the back-end function (crate::grant::GRANT_DEVICE), in which whoever serves the device issues pages of its own memory. */
+#define SLUICE_DEVFILE_MAPS_SIZE 0x10000000ULL
+
+/* Identifier of the region. */
+#define SLUICE_DEVFILE_MAPS_REGION 0U
+
+/* A map may be read. */
+#define SLUICE_DEVFILE_MAPS_READ 1U
+
+/* A map may be written. */
+#define SLUICE_DEVFILE_MAPS_WRITE 2U
+
+/* Most maps of a device at once. */
+#define SLUICE_DEVFILE_MAX_MAPS 256U
+
 /* Most address spaces of a guest that have a file of the device open. */
 #define SLUICE_DEVFILE_MAX_SPACES 32U
 

@@ -13,7 +13,7 @@ mod declarations;
 mod request;
 
 pub use declarations::{Declarations, Refused};
-pub use request::{Operation, Request};
+pub use request::{Map, Operation, Request};
 
 use arrayvec::ArrayVec;
 use sluice_hypercall::devfile::{
@@ -22,6 +22,9 @@ use sluice_hypercall::devfile::{
 
 /// First address that is no program's: the hypervisor copies for processes, never for their kernel.
 pub const USER_END: u64 = 1 << 47;
+
+/// Bytes of a page.
+pub const PAGE_SIZE: u64 = 0x1000;
 
 /// Ranges of an operation.
 pub type Ranges = ArrayVec<Range, { DEVFILE_MAX_RANGES as usize }>;

@@ -1,10 +1,11 @@
 //! What a guest asks for, as it stands in a buffer of the queue.
 
-use crate::{Range, Ranges};
+use crate::{PAGE_SIZE, Range, Ranges};
 use sluice_hypercall::devfile::{
-    DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL, DEVFILE_MAX_BYTES,
-    DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS, DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN,
-    DEVFILE_POLL, DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_WRITE,
+    DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL, DEVFILE_MAP,
+    DEVFILE_MAPS_READ, DEVFILE_MAPS_SIZE, DEVFILE_MAPS_WRITE, DEVFILE_MAX_BYTES, DEVFILE_MAX_FILES,
+    DEVFILE_MAX_OPERATIONS, DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN, DEVFILE_POLL, DEVFILE_READ,
+    DEVFILE_RELEASE, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_UNMAP, DEVFILE_WRITE,
 };
 
 /// What is to be done.
@@ -57,6 +58,49 @@ pub enum Operation {
     Forget,
     /// [`DEVFILE_NOTHING`].
     Nothing,
+    /// [`DEVFILE_MAP`].
+    Map(Map),
+    /// [`DEVFILE_UNMAP`].
+    Unmap {
+        /// First page.
+        first: u32,
+    },
+}
+
+/// A part of a file that is to be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// Where in the file, in whole pages.
+    pub offset: u64,
+    /// First page in the memory of maps.
+    pub first: u32,
+    /// Pages, at least one; all are there.
+    pub pages: u32,
+    /// It may be read.
+    pub read: bool,
+    /// It may be written.
+    pub write: bool,
+}
+
+impl Map {
+    /// Pages of the memory of maps.
+    const ROOM: u64 = DEVFILE_MAPS_SIZE / PAGE_SIZE;
+
+    fn decode([offset, bytes, third]: [u64; 3]) -> Option<Self> {
+        let (first, rights) = (third as u32, (third >> 32) as u32);
+        let pages = bytes / PAGE_SIZE;
+        let whole = (offset | bytes).is_multiple_of(PAGE_SIZE) && pages > 0;
+        let fits = u64::from(first).checked_add(pages).is_some_and(|end| end <= Self::ROOM);
+        let offset_fits = i64::try_from(offset.checked_add(bytes)?).is_ok();
+        let known = rights & !(DEVFILE_MAPS_READ | DEVFILE_MAPS_WRITE) == 0;
+        (whole && fits && offset_fits && known).then_some(Self {
+            offset,
+            first,
+            pages: pages as u32,
+            read: rights & DEVFILE_MAPS_READ != 0,
+            write: rights & DEVFILE_MAPS_WRITE != 0,
+        })
+    }
 }
 
 /// A request that could be one: its numbers are in range, and its ranges sound.
@@ -103,6 +147,8 @@ impl Request {
             DEVFILE_CANCEL => Operation::Cancel,
             DEVFILE_FORGET => Operation::Forget,
             DEVFILE_NOTHING => Operation::Nothing,
+            DEVFILE_MAP => Operation::Map(Map::decode([first, second, third])?),
+            DEVFILE_UNMAP => Operation::Unmap { first: u32::try_from(first).ok()? },
             _ => return None,
         };
         let tag = word(4).filter(|tag| *tag < DEVFILE_MAX_OPERATIONS)?;
@@ -146,7 +192,30 @@ mod tests {
         assert_eq!(request(DEVFILE_READ, 99, 63, [0x7000, 0x4_0001, 8], 16), None, "too long");
         assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1 << 32, 0, 0], 0), None, "no number of an ioctl");
         assert_eq!(request(0, 0, 0, [0; 3], 0), None);
-        assert_eq!(request(DEVFILE_NOTHING + 1, 0, 0, [0; 3], 0), None);
+        assert_eq!(request(DEVFILE_UNMAP + 1, 0, 0, [0; 3], 0), None);
+    }
+
+    #[test]
+    fn a_map_is_whole_pages_that_are_there() {
+        let map = |offset, bytes, first: u64, rights: u64| {
+            let asked = request(DEVFILE_MAP, 1, 2, [offset, bytes, first | rights << 32], 0)?;
+            match asked.operation {
+                Operation::Map(map) => Some(map),
+                other => panic!("{other:?}"),
+            }
+        };
+        let all = Map { offset: 0x3000, first: 0, pages: 0x1_0000, read: true, write: false };
+        assert_eq!(map(0x3000, DEVFILE_MAPS_SIZE, 0, 1), Some(all));
+        let last = Map { offset: 0, first: 0xffff, pages: 1, read: true, write: true };
+        assert_eq!(map(0, 0x1000, 0xffff, 3), Some(last));
+        assert_eq!(map(0, DEVFILE_MAPS_SIZE, 1, 1), None, "beyond the last page");
+        assert_eq!(map(0, 0x2000, 0xffff, 1), None);
+        assert_eq!(map(0, 0x1000, 0xffff_ffff, 1), None);
+        assert_eq!(map(0, 0, 0, 1), None, "nothing");
+        assert_eq!(map(0, 0x1800, 0, 1), None, "not a page");
+        assert_eq!(map(0x800, 0x1000, 0, 1), None);
+        assert_eq!(map(0, 0x1000, 0, 4), None, "no such right");
+        assert_eq!(map(i64::MAX as u64 & !0xfff, 0x1000, 0, 1), None, "beyond what a file can be");
     }
 
     proptest! {
@@ -157,7 +226,7 @@ mod tests {
                 for at in [1, 2, 3, 5, 6, 7, 17, 18, 19, 49, 50, 51] {
                     bytes[at] = 0;
                 }
-                bytes[0] %= 12;
+                bytes[0] %= 14;
             }
             if let Some(request) = Request::decode(&bytes) {
                 prop_assert!(request.tag < 100 && request.file < 64 && request.ranges.len() <= 16);

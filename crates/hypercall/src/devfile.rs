@@ -65,6 +65,24 @@ pub const DEVFILE_FORGET: u32 = 10;
 /// Answered with 0 by whoever serves the queue: what an operation costs at the least.
 pub const DEVFILE_NOTHING: u32 = 11;
 
+/// Maps a part of the file into the device's memory of maps: offset in the file, bytes (whole pages), and the first page there that it takes with, from bit 32 on, `DEVFILE_MAPS_` bits. The guest says which
+/// pages are free, and maps them for its process. Flags: as open(2).
+pub const DEVFILE_MAP: u32 = 12;
+/// Takes away what [`DEVFILE_MAP`] mapped: first page. Once it is answered the pages are free.
+pub const DEVFILE_UNMAP: u32 = 13;
+
+/// Bytes of the device's memory of maps: shared memory region [`DEVFILE_MAPS_REGION`] (Virtio 1.2, 2.10). Its page `n` is reference `n` of the grant space of
+/// the back-end function ([`crate::grant::GRANT_DEVICE`]), in which whoever serves the device issues pages of its own memory.
+pub const DEVFILE_MAPS_SIZE: u64 = 0x1000_0000;
+/// Identifier of the region.
+pub const DEVFILE_MAPS_REGION: u32 = 0;
+/// A map may be read.
+pub const DEVFILE_MAPS_READ: u32 = 1;
+/// A map may be written.
+pub const DEVFILE_MAPS_WRITE: u32 = 2;
+/// Most maps of a device at once.
+pub const DEVFILE_MAX_MAPS: u32 = 256;
+
 /// Most address spaces of a guest that have a file of the device open.
 pub const DEVFILE_MAX_SPACES: u32 = 32;
 /// Most files of a device that are open at once.

@@ -1,10 +1,11 @@
 //! How a virtio device looks on a PCI bus (Virtio 1.2, 4.1.2, 4.1.4).
 //!
 //! BAR 0 is memory with the registers, BAR 1 memory with the MSI-X table, BAR 2 one port by which the driver tells of available buffers: a
-//! port costs a tenth of what memory costs to intercept.
+//! port costs a tenth of what memory costs to intercept. A device file has memory that its server shows in BAR 4.
 
 use crate::Kind;
 use sluice_hypercall::backend::MAX_QUEUES;
+use sluice_hypercall::devfile::{DEVFILE_MAPS_REGION, DEVFILE_MAPS_SIZE};
 use sluice_platform::pci::{BarKind, BuildError, Builder, Function, Identity};
 
 /// BAR of the registers.
@@ -13,6 +14,8 @@ pub const REGISTERS_BAR: u8 = 0;
 pub const MSIX_BAR: u8 = 1;
 /// BAR of the port that is written to notify the device.
 pub const NOTIFY_BAR: u8 = 2;
+/// BAR of the memory in which whoever serves a device file shows what is mapped of it.
+pub const MAPS_BAR: u8 = 4;
 /// Offset of the common configuration in the registers.
 pub const COMMON: u32 = 0x0000;
 /// Offset of the ISR status.
@@ -44,6 +47,7 @@ const CFG_COMMON: u8 = 1;
 const CFG_NOTIFY: u8 = 2;
 const CFG_ISR: u8 = 3;
 const CFG_DEVICE: u8 = 4;
+const CFG_SHARED_MEMORY: u8 = 8;
 
 /// Where BARs are to begin with.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +58,8 @@ pub struct Addresses {
     pub msix: u64,
     /// Of the port.
     pub notify: u64,
+    /// Of what is mapped of a device file; others have none.
+    pub maps: u64,
 }
 
 /// The function as a guest sees it, with an interrupt line for drivers that use no messages.
@@ -75,7 +81,7 @@ pub fn function(kind: Kind, line: u8, at: &Addresses) -> Result<Function, BuildE
         subsystem_vendor: 0x1af4,
         subsystem: 0x1100,
     };
-    Builder::new(identity)
+    let builder = Builder::new(identity)
         .interrupt(1, line)
         .bar(REGISTERS_BAR, BarKind::Mem32 { prefetchable: false }, REGISTERS_SIZE, at.registers)
         .bar(MSIX_BAR, BarKind::Mem32 { prefetchable: false }, MSIX_SIZE, at.msix)
@@ -84,7 +90,13 @@ pub fn function(kind: Kind, line: u8, at: &Addresses) -> Result<Function, BuildE
         .capability(VENDOR_SPECIFIC, &structure(CFG_COMMON, REGISTERS_BAR, COMMON, COMMON_SIZE))
         .capability(VENDOR_SPECIFIC, &structure(CFG_ISR, REGISTERS_BAR, ISR, 1))
         .capability(VENDOR_SPECIFIC, &structure(CFG_DEVICE, REGISTERS_BAR, CONFIG, END - CONFIG))
-        .capability(VENDOR_SPECIFIC, &notify())
+        .capability(VENDOR_SPECIFIC, &notify());
+    if kind != Kind::DeviceFile {
+        return builder.build();
+    }
+    builder
+        .bar(MAPS_BAR, BarKind::Mem64 { prefetchable: true }, DEVFILE_MAPS_SIZE, at.maps)
+        .capability(VENDOR_SPECIFIC, &shared_memory())
         .build()
 }
 
@@ -104,5 +116,15 @@ fn notify() -> [u8; 18] {
     let mut body = [0; 18];
     body[..14].copy_from_slice(&structure(CFG_NOTIFY, NOTIFY_BAR, 0, NOTIFY_SIZE as u32));
     body[0] = 20;
+    body
+}
+
+/// That of shared memory, with the upper halves of offset and length (4.1.4.7).
+fn shared_memory() -> [u8; 22] {
+    let mut body = [0; 22];
+    body[..14].copy_from_slice(&structure(CFG_SHARED_MEMORY, MAPS_BAR, 0, DEVFILE_MAPS_SIZE as u32));
+    body[0] = 24;
+    body[3] = DEVFILE_MAPS_REGION as u8;
+    body[18..].copy_from_slice(&((DEVFILE_MAPS_SIZE >> 32) as u32).to_le_bytes());
     body
 }

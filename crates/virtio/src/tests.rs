@@ -275,11 +275,19 @@ fn a_device_that_needs_a_reset_says_so() {
 
 #[test]
 fn virtio_4_1_4_a_driver_finds_all_structures() {
-    let at = pci::Addresses { registers: 0xc000_0000, msix: 0xc000_4000, notify: 0x1000 };
+    let at = pci::Addresses { registers: 0xc000_0000, msix: 0xc000_4000, notify: 0x1000, maps: 1 << 38 };
+    let of_all = [(1, 16, 0, 0, 0x38), (2, 20, 2, 0, 4), (3, 16, 0, 0x1000, 1), (4, 16, 0, 0x2000, 0x1000)];
+    assert_eq!(structures(Kind::Net, &at), (0x1041_1af4, of_all.to_vec()));
+    let (id, of_a_file) = structures(Kind::DeviceFile, &at);
+    assert_eq!((id, &of_a_file[..4]), (0x107f_1af4, &of_all[..]));
+    assert_eq!(of_a_file[4..], [(8, 24, 4, 0, 0x1000_0000)]);
+}
+
+/// What a function is, and what its capabilities tell of: kind, length, BAR, offset, bytes.
+fn structures(kind: Kind, at: &pci::Addresses) -> (u32, Vec<(u32, u32, u32, u32, u32)>) {
     let mut bus = PciBus::new();
-    bus.insert(3, pci::function(Kind::Net, 19, &at).unwrap()).unwrap();
+    bus.insert(3, pci::function(kind, 19, at).unwrap()).unwrap();
     let read = |offset: u32, width| bus.ecam_read(3 << 15 | offset, width);
-    assert_eq!(read(0, 4), 0x1041_1af4);
     let (mut found, mut next) = (Vec::new(), read(0x34, 1));
     while next != 0 {
         let (id, cfg_type) = (read(next, 1), read(next + 3, 1));
@@ -292,16 +300,16 @@ fn virtio_4_1_4_a_driver_finds_all_structures() {
                 read(next + 12, 4),
             ));
         }
+        if (id, cfg_type) == (9, 8) {
+            assert_eq!((read(next + 5, 1), read(next + 20, 4)), (0, 0), "region 0, below 4 GiB");
+        }
         if (id, cfg_type) == (9, 2) {
             assert_eq!(read(next + 16, 4), 0, "all queues have one port");
         }
         next = read(next + 1, 1);
     }
     found.sort_unstable();
-    assert_eq!(
-        found,
-        [(1, 16, 0, 0, 0x38), (2, 20, 2, 0, 4), (3, 16, 0, 0x1000, 1), (4, 16, 0, 0x2000, 0x1000)]
-    );
+    (read(0, 4), found)
 }
 
 /// What either side can do.

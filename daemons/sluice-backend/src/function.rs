@@ -2,7 +2,7 @@
 //!
 //! Source: guest/linux/sluice-backend/sluice_backend.h, whose layouts are repeated here.
 
-use crate::sys::{Call, Order, Plain};
+use crate::sys::{Call, Mapping, Order, Plain};
 use anyhow::{Context, Result};
 use sluice_hypercall::backend;
 use std::fs::{File, OpenOptions};
@@ -242,6 +242,35 @@ pub struct Copy {
 // SAFETY: All of it is numbers; the address is one for the kernel, which checks it.
 unsafe impl Plain for Copy {}
 
+/// What the guest is to see as a map of a device file.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Shown {
+    local: u64,
+    first: u32,
+    pages: u32,
+    write: u32,
+    reserved: u32,
+}
+
+/// What it is to see no more.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Hidden {
+    first: u32,
+    reserved: u32,
+}
+
+// SAFETY: As above.
+unsafe impl Plain for Shown {}
+// SAFETY: As above.
+unsafe impl Plain for Hidden {}
+
+// SAFETY: The module reads `struct sluice_backend_map`. It reads the mapping that this names, too, but only to find the frames behind it.
+const MAP: Call<Shown> = unsafe { Call::new(number(_IOC_WRITE, 9, size_of::<Shown>())) };
+// SAFETY: The module reads `struct sluice_backend_unmap`.
+const UNMAP: Call<Hidden> = unsafe { Call::new(number(_IOC_WRITE, 10, 8)) };
+
 /// An open device file.
 pub struct Function {
     file: File,
@@ -317,6 +346,18 @@ impl Function {
     /// `copy.local` leads to so many bytes of this process that are mapped for a guest's process, and which nothing in Rust refers to.
     pub unsafe fn copy(&self, copy: &Copy) -> io::Result<()> {
         COPY.set(&self.file, copy)
+    }
+
+    /// Shows a mapping of a device file to the guest, from page `first` of the memory of maps on, for as long as it is there.
+    pub fn map(&self, mapping: &Mapping, first: u32) -> io::Result<()> {
+        let (pages, write) = (mapping.pages(), mapping.writable().into());
+        let shown = Shown { local: mapping.address(), first, pages, write, reserved: 0 };
+        MAP.set(&self.file, &shown)
+    }
+
+    /// Shows what begins at a page no more.
+    pub fn unmap(&self, first: u32) -> io::Result<()> {
+        UNMAP.set(&self.file, &Hidden { first, reserved: 0 })
     }
 
     /// An event that says that the registers may have changed.

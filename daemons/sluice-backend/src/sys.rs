@@ -326,6 +326,64 @@ impl Drop for ShadowPage {
     }
 }
 
+/// A part of a device file that is mapped somewhere in this process.
+pub struct Mapping {
+    at: *mut libc::c_void,
+    pages: u32,
+    writable: bool,
+}
+
+// SAFETY: The address is only given to the kernel, which knows it in all threads.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Maps a part of a file, shared with whoever has it mapped.
+    pub fn new(file: &impl AsRawFd, map: &sluice_devfile::Map) -> io::Result<Self> {
+        let right = |given, bit| if given { bit } else { 0 };
+        let protection = right(map.read, libc::PROT_READ) | right(map.write, libc::PROT_WRITE);
+        let offset = libc::off_t::try_from(map.offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let bytes = map.pages as usize * PAGE;
+        let (nowhere, file) = (std::ptr::null_mut(), file.as_raw_fd());
+        // SAFETY: The kernel finds a place where nothing is.
+        let at = unsafe { libc::mmap(nowhere, bytes, protection, libc::MAP_SHARED, file, offset) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { at, pages: map.pages, writable: map.write })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// Copies the bytes from the start of it, as many as fit. Whoever else has it mapped may change them meanwhile.
+    pub fn read(&self, to: &mut [u8]) {
+        let bytes = self.pages as usize * PAGE;
+        for (at, byte) in to.iter_mut().enumerate().take(bytes) {
+            // SAFETY: The byte is in the mapping, which stays, and nothing in Rust refers to it.
+            *byte = unsafe { self.at.cast::<u8>().add(at).read_volatile() };
+        }
+    }
+
+    /// Pages.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// It may be written.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: It was mapped by `new`, and nothing in Rust refers to what is in it.
+        unsafe { libc::munmap(self.at, self.pages as usize * PAGE) };
+    }
+}
+
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 

@@ -1,9 +1,10 @@
-//! A camera, by include/uapi/linux/videodev2.h, with frames that are read.
+//! A camera, by include/uapi/linux/videodev2.h, with frames that are read, or streamed into buffers that are mapped.
 
 use crate::result;
 use anyhow::{Context, Result, ensure};
-use sluice_backend::sys::{Call, Plain};
-use std::fs::OpenOptions;
+use sluice_backend::sys::{Call, Mapping, PAGE, Plain};
+use sluice_devfile::Map;
+use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::Path;
@@ -72,8 +73,106 @@ const SET_FORMAT: Call<Format> = unsafe { Call::new(number(_IOC_READ | _IOC_WRIT
 const SET_CONTROL: Call<Control> =
     unsafe { Call::new(number(_IOC_READ | _IOC_WRITE, 28, size_of::<Control>())) };
 
-/// Reads frames.
-pub fn run(path: &Path, frames: u32) -> Result<()> {
+/// `struct v4l2_requestbuffers`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Buffers {
+    count: u32,
+    kind: u32,
+    memory: u32,
+    rest: [u32; 2],
+}
+
+/// `struct v4l2_buffer`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Buffer {
+    index: u32,
+    kind: u32,
+    used: u32,
+    flags: u32,
+    field: u32,
+    padding: u32,
+    time: [u64; 4],
+    sequence: u32,
+    memory: u32,
+    offset: u64,
+    length: u32,
+    rest: [u32; 3],
+}
+
+/// `V4L2_MEMORY_MMAP`.
+const MAPPED: u32 = 1;
+
+// SAFETY: It is numbers.
+unsafe impl Plain for Buffers {}
+// SAFETY: It is numbers; what leads into memory is not used with `MAPPED`.
+unsafe impl Plain for Buffer {}
+
+const BOTH: u32 = _IOC_READ | _IOC_WRITE;
+// SAFETY: The driver reads and writes `struct v4l2_requestbuffers`.
+const REQUEST_BUFFERS: Call<Buffers> = unsafe { Call::new(number(BOTH, 8, size_of::<Buffers>())) };
+// SAFETY: The driver reads and writes `struct v4l2_buffer`.
+const QUERY_BUFFER: Call<Buffer> = unsafe { Call::new(number(BOTH, 9, size_of::<Buffer>())) };
+// SAFETY: As above.
+const QUEUE: Call<Buffer> = unsafe { Call::new(number(BOTH, 15, size_of::<Buffer>())) };
+// SAFETY: As above.
+const DEQUEUE: Call<Buffer> = unsafe { Call::new(number(BOTH, 17, size_of::<Buffer>())) };
+// SAFETY: The driver reads a number.
+const START: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 18, 4)) };
+// SAFETY: As above.
+const STOP: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 19, 4)) };
+
+/// Buffers of the driver that this program has mapped.
+struct Stream<'f> {
+    file: &'f File,
+    mappings: Vec<Mapping>,
+}
+
+impl<'f> Stream<'f> {
+    /// Has the driver fill buffers.
+    fn start(file: &'f File) -> Result<Self> {
+        let mut asked = Buffers { count: 4, kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
+        REQUEST_BUFFERS.update(file, &mut asked).context("VIDIOC_REQBUFS failed")?;
+        let mut stream = Self { file, mappings: Vec::new() };
+        for index in 0..asked.count {
+            let mut buffer = Self::buffer(index);
+            QUERY_BUFFER.update(file, &mut buffer).context("VIDIOC_QUERYBUF failed")?;
+            let pages = buffer.length.div_ceil(PAGE as u32);
+            let map = Map { offset: buffer.offset, first: 0, pages, read: true, write: true };
+            let mapping = Mapping::new(file, &map);
+            stream.mappings.push(mapping.with_context(|| format!("could not map buffer {index}"))?);
+            QUEUE.update(file, &mut Self::buffer(index)).context("VIDIOC_QBUF failed")?;
+        }
+        START.set(file, &CAPTURE).context("VIDIOC_STREAMON failed")?;
+        Ok(stream)
+    }
+
+    fn buffer(index: u32) -> Buffer {
+        Buffer { index, kind: CAPTURE, memory: MAPPED, ..Buffer::default() }
+    }
+
+    /// The next frame.
+    fn next(&self, frame: &mut [u8]) -> Result<()> {
+        let mut buffer = Self::buffer(0);
+        DEQUEUE.update(self.file, &mut buffer).context("VIDIOC_DQBUF failed")?;
+        ensure!(buffer.used as usize == frame.len(), "a frame has {} bytes", buffer.used);
+        let mapping = self.mappings.get(buffer.index as usize).context("there is no such buffer")?;
+        mapping.read(frame);
+        QUEUE.update(self.file, &mut Self::buffer(buffer.index)).context("VIDIOC_QBUF failed")
+    }
+
+    /// Gives the buffers back.
+    fn stop(self) -> Result<()> {
+        STOP.set(self.file, &CAPTURE).context("VIDIOC_STREAMOFF failed")?;
+        drop(self.mappings);
+        let mut none = Buffers { kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
+        REQUEST_BUFFERS.update(self.file, &mut none).context("VIDIOC_REQBUFS failed at the end")
+    }
+}
+
+/// Reads frames, or has them put into buffers that are mapped here.
+pub fn run(path: &Path, frames: u32, mapped: bool) -> Result<()> {
     let mut file =
         OpenOptions::new().read(true).write(true).open(path).context("could not open the camera")?;
     let capability = CAPABILITY.get(&file).context("VIDIOC_QUERYCAP failed")?;
@@ -87,15 +186,23 @@ pub fn run(path: &Path, frames: u32) -> Result<()> {
     let plain = SET_CONTROL.update(&file, &mut control);
     let mut digest = DefaultHasher::new();
     let mut frame = vec![0; size as usize];
-    for _ in 0..frames {
-        file.read_exact(&mut frame).context("could not read a frame")?;
-        frame.hash(&mut digest);
+    if mapped {
+        let stream = Stream::start(&file)?;
+        for _ in 0..frames {
+            stream.next(&mut frame)?;
+            frame.hash(&mut digest);
+        }
+        stream.stop()?;
+    } else {
+        for _ in 0..frames {
+            file.read_exact(&mut frame).context("could not read a frame")?;
+            frame.hash(&mut digest);
+        }
     }
     let driver = String::from_utf8_lossy(&capability.driver).trim_end_matches('\0').to_owned();
-    result(&format!(
-        "camera={driver} camera_frames={frames} camera_text={}",
-        if plain.is_ok() { "off" } else { "on" }
-    ));
-    result(&format!("camera_digest={:016x}", digest.finish()));
+    let way = if mapped { "stream" } else { "camera" };
+    let text = if plain.is_ok() { "off" } else { "on" };
+    result(&format!("{way}={driver} {way}_frames={frames} {way}_text={text}"));
+    result(&format!("{way}_digest={:016x}", digest.finish()));
     Ok(())
 }

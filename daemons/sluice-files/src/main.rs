@@ -73,6 +73,9 @@ enum What {
         /// Frames.
         #[arg(long, default_value_t = 3)]
         frames: u32,
+        /// Maps the driver's buffers, and does not read.
+        #[arg(long)]
+        mapped: bool,
     },
     /// Counts how long operations take that do nothing.
     Noop {
@@ -92,7 +95,7 @@ fn main() -> anyhow::Result<()> {
         What::Watchdog { file } => watchdog::run(&file),
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
         What::Canary { file, protected } => endure::canary(&file, protected),
-        What::Camera { file, frames } => camera::run(&file, frames),
+        What::Camera { file, frames, mapped } => camera::run(&file, frames, mapped),
         What::Noop { file, count } => noop::run(&file, count),
     }
 }

@@ -6,10 +6,12 @@
  * Each function becomes /dev/sluice/GUEST.DEVICE (sluice_backend.h). The window
  * on the guest's memory gets struct pages, so that O_DIRECT and vhost take it.
  * A queue's message signals an eventfd; an eventfd has the guest told by a
- * hypercall. No data pass through the module.
+ * hypercall. No data pass through the module. What is mapped of a device file is
+ * issued to the guest page by page, for as long as it is mapped here.
  *
  * Locks: names_lock; backend->lock (calls of the program, and removal), then
- * backend->window_lock (page faults against removal). What interrupts and wake-ups use
+ * backend->window_lock (page faults against removal) and backend->maps_lock
+ * (innermost: grants against mappings that change). What interrupts and wake-ups use
  * changes only while its interrupt is free, or its wait queue entry removed.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -27,12 +29,15 @@
 #include <linux/memremap.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/poll.h>
 #include <linux/rwsem.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
+#include <linux/spinlock.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
 
@@ -49,8 +54,13 @@ static_assert(SLUICE_BACKEND_QUEUE_COUNT == SLUICE_MAX_QUEUES);
 #define WINDOW_ALIGN (PAGES_PER_SUBSECTION * PAGE_SIZE)
 /* Pages that one fault maps: software reads neighbouring ones soon. */
 #define PAGES_PER_FAULT 16
+/* Pages of a map that are issued at once. */
+#define PAGES_PER_ISSUE 128
+/* How often that is tried while the mapping changes. */
+#define ISSUE_TRIES 100
 
 struct backend;
+static const struct file_operations backend_operations;
 
 /* A message, and the eventfd that it signals while its interrupt is requested. */
 struct message {
@@ -64,6 +74,23 @@ struct call {
 	u32 queue;
 	wait_queue_entry_t wait;
 	poll_table table;
+};
+
+/* Pages of a program that the guest sees as a map of a device file. */
+struct map {
+	struct list_head entry; /* in backend->maps */
+	struct mmu_interval_notifier notifier;
+	struct backend *backend;
+	u64 local;
+	u32 first, pages;
+	bool write;
+	bool released; /* its program has ended */
+	unsigned long *issued; /* backend->maps_lock */
+};
+
+/* An entry of a list of grants (crates/hypercall, grant.rs). */
+struct grant {
+	u64 what, page;
 };
 
 struct backend {
@@ -89,6 +116,11 @@ struct backend {
 	struct address_space *mapping; /* of the open file */
 	struct dev_pagemap pagemap;
 	u64 window_size;
+
+	struct list_head maps;
+	u32 map_count;
+	spinlock_t maps_lock;
+	bool maps_gone; /* nothing can be granted any more */
 };
 
 static LIST_HEAD(backends);
@@ -470,6 +502,274 @@ static int copy(struct backend *backend, const void __user *from)
 	return 0;
 }
 
+/* Maps of a device file. */
+
+static u64 space_of(struct backend *backend)
+{
+	return SLUICE_GRANT_DEVICE + backend->slot;
+}
+
+/* Takes back what is issued of some pages. With maps_lock held. */
+static void revoke(struct map *map, u32 start, u32 end)
+{
+	struct backend *backend = map->backend;
+	unsigned int from, to;
+
+	for_each_set_bitrange(from, to, map->issued, end) {
+		from = max(from, start);
+		while (from < to) {
+			u32 count = min_t(u32, to - from, SLUICE_GRANT_MAX_BATCH);
+
+			if (!backend->maps_gone)
+				kvm_hypercall4(SLUICE_GRANT_REVOKE,
+					       space_of(backend),
+					       map->first + from, count,
+					       SLUICE_GRANT_FORCED);
+			bitmap_clear(map->issued, from, count);
+			from += count;
+		}
+	}
+}
+
+/* The mapping changes: what is behind it is not the guest's to see any more. */
+static bool map_changes(struct mmu_interval_notifier *notifier,
+			const struct mmu_notifier_range *range,
+			unsigned long sequence)
+{
+	struct map *map = container_of(notifier, struct map, notifier);
+	unsigned long start = max_t(unsigned long, range->start, map->local);
+	unsigned long end = min_t(unsigned long, range->end,
+				  map->local + ((u64)map->pages << PAGE_SHIFT));
+
+	spin_lock(&map->backend->maps_lock);
+	mmu_interval_set_seq(notifier, sequence);
+	if (start < end)
+		revoke(map, (start - map->local) >> PAGE_SHIFT,
+		       (end - map->local + PAGE_SIZE - 1) >> PAGE_SHIFT);
+	if (range->event == MMU_NOTIFY_RELEASE)
+		map->released = true;
+	spin_unlock(&map->backend->maps_lock);
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops map_operations = {
+	.invalidate = map_changes,
+};
+
+static void map_free(struct map *map)
+{
+	mmu_interval_notifier_remove(&map->notifier);
+	spin_lock(&map->backend->maps_lock);
+	revoke(map, 0, map->pages);
+	spin_unlock(&map->backend->maps_lock);
+	list_del(&map->entry);
+	map->backend->map_count--;
+	bitmap_free(map->issued);
+	kfree(map);
+}
+
+/* Frees all maps, or those of programs that have ended. */
+static void free_maps(struct backend *backend, bool all)
+{
+	struct map *map, *next;
+
+	list_for_each_entry_safe(map, next, &backend->maps, entry)
+		if (all || READ_ONCE(map->released))
+			map_free(map);
+}
+
+/* The frame behind a page without struct page. -EAGAIN: the mapping changed. */
+static int special_frame(struct vm_area_struct *vma, unsigned long address,
+			 bool write, u64 *frame)
+{
+	unsigned int flags = write ? FAULT_FLAG_WRITE : 0;
+	bool unlocked = false;
+	int error, tries = 0;
+
+again:
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
+	struct follow_pfnmap_args args = { .vma = vma, .address = address };
+
+	error = follow_pfnmap_start(&args);
+	if (!error) {
+		bool may = args.writable || !write;
+
+		*frame = PFN_PHYS(args.pfn);
+		follow_pfnmap_end(&args);
+		return may ? 0 : -EINVAL;
+	}
+#else
+	spinlock_t *lock;
+	pte_t *pte;
+
+	error = follow_pte(vma->vm_mm, address, &pte, &lock);
+	if (!error) {
+		bool may = pte_write(*pte) || !write;
+
+		*frame = PFN_PHYS(pte_pfn(*pte));
+		pte_unmap_unlock(pte, lock);
+		return may ? 0 : -EINVAL;
+	}
+#endif
+	if (tries++)
+		return -EFAULT;
+	error = fixup_user_fault(vma->vm_mm, address, flags, &unlocked);
+	if (error)
+		return error;
+	if (unlocked)
+		return -EAGAIN;
+	goto again;
+}
+
+/* The frame behind a page of a shared mapping of a device file. */
+static int frame_of(unsigned long address, bool write, u64 *frame)
+{
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma;
+	bool special = false;
+	int error = -EINVAL;
+	struct page *page;
+
+	mmap_read_lock(mm);
+	vma = vma_lookup(mm, address);
+	if (vma && (vma->vm_flags & VM_SHARED) && vma->vm_file &&
+	    vma->vm_file->f_op != &backend_operations &&
+	    S_ISCHR(file_inode(vma->vm_file)->i_mode)) {
+		special = vma->vm_flags & (VM_IO | VM_PFNMAP);
+		error = special ? special_frame(vma, address, write, frame) : 0;
+	}
+	mmap_read_unlock(mm);
+	if (error || special)
+		return error;
+	if (get_user_pages_fast(address, 1, write ? FOLL_WRITE : 0, &page) != 1)
+		return -EFAULT;
+	*frame = page_to_phys(page);
+	/* What keeps it is the mapping, of whose changes we hear. */
+	put_page(page);
+	return 0;
+}
+
+/* Issues some pages of a map, as they are at one moment. Returns how many, at least one. */
+static long issue_some(struct map *map, u32 start, u32 count,
+		      struct grant *grants)
+{
+	struct backend *backend = map->backend;
+	unsigned long sequence;
+	int error, tries = 0;
+	long done = 0;
+	u64 frame;
+	u32 i;
+
+	do {
+		if (tries++ == ISSUE_TRIES || fatal_signal_pending(current))
+			return -EAGAIN;
+		sequence = mmu_interval_read_begin(&map->notifier);
+		for (i = 0; i < count; i++) {
+			error = frame_of(map->local +
+						 ((u64)(start + i) << PAGE_SHIFT),
+					 map->write, &frame);
+			if (error == -EAGAIN)
+				break;
+			if (error)
+				return error;
+			grants[i].what = map->first + start + i;
+			grants[i].page =
+				frame | (map->write ? 0 : SLUICE_GRANT_READ_ONLY);
+		}
+		if (i < count)
+			continue;
+		spin_lock(&backend->maps_lock);
+		if (!mmu_interval_read_retry(&map->notifier, sequence)) {
+			done = backend->maps_gone ?
+				       -ENODEV :
+				       kvm_hypercall3(SLUICE_GRANT_BATCH,
+						      space_of(backend),
+						      virt_to_phys(grants),
+						      count);
+			if (done > 0)
+				bitmap_set(map->issued, start, done);
+		}
+		spin_unlock(&backend->maps_lock);
+	} while (!done);
+	return done;
+}
+
+static int map_pages(struct backend *backend, const void __user *from)
+{
+	struct sluice_backend_map asked;
+	struct grant *grants = NULL;
+	struct map *map;
+	long done;
+	u32 start;
+	int error;
+
+	if (copy_from_user(&asked, from, sizeof(asked)))
+		return -EFAULT;
+	if (!asked.pages || asked.pages > SLUICE_DEVFILE_MAPS_SIZE >> PAGE_SHIFT ||
+	    !PAGE_ALIGNED(asked.local) || asked.local >= TASK_SIZE ||
+	    (u64)asked.pages << PAGE_SHIFT > TASK_SIZE - asked.local)
+		return -EINVAL;
+	free_maps(backend, false);
+	if (backend->map_count == SLUICE_DEVFILE_MAX_MAPS)
+		return -ENOMEM;
+	map = kzalloc(sizeof(*map), GFP_KERNEL);
+	if (!map)
+		return -ENOMEM;
+	map->backend = backend;
+	map->local = asked.local;
+	map->first = asked.first;
+	map->pages = asked.pages;
+	map->write = asked.write;
+	map->issued = bitmap_zalloc(asked.pages, GFP_KERNEL);
+	/* A list lies in one page. */
+	grants = (void *)get_zeroed_page(GFP_KERNEL);
+	error = -ENOMEM;
+	if (!map->issued || !grants)
+		goto free;
+	error = mmu_interval_notifier_insert(&map->notifier, current->mm,
+					     asked.local,
+					     (u64)asked.pages << PAGE_SHIFT,
+					     &map_operations);
+	if (error)
+		goto free;
+	list_add(&map->entry, &backend->maps);
+	backend->map_count++;
+	for (start = 0; start < asked.pages; start += done) {
+		done = issue_some(map, start,
+				  min_t(u32, PAGES_PER_ISSUE,
+					asked.pages - start),
+				  grants);
+		if (done < 0) {
+			error = done;
+			map_free(map);
+			break;
+		}
+	}
+	free_page((unsigned long)grants);
+	return error;
+
+free:
+	free_page((unsigned long)grants);
+	bitmap_free(map->issued);
+	kfree(map);
+	return error;
+}
+
+static int unmap_pages(struct backend *backend, const void __user *from)
+{
+	struct sluice_backend_unmap asked;
+	struct map *map;
+
+	if (copy_from_user(&asked, from, sizeof(asked)))
+		return -EFAULT;
+	list_for_each_entry(map, &backend->maps, entry)
+		if (map->first == asked.first) {
+			map_free(map);
+			return 0;
+		}
+	return -ENOENT;
+}
+
 static long call_of_program(struct backend *backend, unsigned int number,
 			    void __user *argument)
 {
@@ -488,6 +788,10 @@ static long call_of_program(struct backend *backend, unsigned int number,
 		return command(backend, SLUICE_CONTROL_NEEDS_RESET);
 	case SLUICE_BACKEND_COPY:
 		return copy(backend, argument);
+	case SLUICE_BACKEND_MAP:
+		return map_pages(backend, argument);
+	case SLUICE_BACKEND_UNMAP:
+		return unmap_pages(backend, argument);
 	case SLUICE_BACKEND_SET_EVENT:
 	case SLUICE_BACKEND_SET_KICK:
 	case SLUICE_BACKEND_SET_CALL:
@@ -559,6 +863,7 @@ static int backend_release(struct inode *inode, struct file *file)
 	mutex_lock(&backend->lock);
 	if (backend->pdev)
 		drop_events(backend);
+	free_maps(backend, true);
 	backend->mapping = NULL;
 	backend->open = false;
 	mutex_unlock(&backend->lock);
@@ -701,6 +1006,8 @@ static int backend_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	kref_init(&backend->users);
 	mutex_init(&backend->lock);
 	init_rwsem(&backend->window_lock);
+	INIT_LIST_HEAD(&backend->maps);
+	spin_lock_init(&backend->maps_lock);
 	backend->pdev = pdev;
 	for (i = 0; i < SLUICE_MAX_QUEUES; i++) {
 		backend->calls[i].backend = backend;
@@ -785,6 +1092,10 @@ static void backend_remove(struct pci_dev *pdev)
 	/* Nobody opens it from here on. */
 	misc_deregister(&backend->misc);
 	mutex_lock(&backend->lock);
+	/* Another function may come to the slot. */
+	spin_lock(&backend->maps_lock);
+	backend->maps_gone = true;
+	spin_unlock(&backend->maps_lock);
 	/* The program asks what is the matter, and is told that it is gone. */
 	for (i = 0; i < SLUICE_VECTORS; i++)
 		if (backend->messages[i].event)

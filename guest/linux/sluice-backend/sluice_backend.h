@@ -89,6 +89,25 @@ struct sluice_backend_copy {
 	__u32 reserved; /* zero */
 };
 
+/*
+ * Pages of the program's that the guest is to see as a map of a device file:
+ * those of a shared mapping of a device file here. What the driver takes out
+ * of that mapping, the guest sees no more.
+ */
+struct sluice_backend_map {
+	__u64 local; /* in the program */
+	__u32 first; /* page in the device's memory of maps */
+	__u32 pages;
+	__u32 write; /* 1: the guest may write them, too */
+	__u32 reserved; /* zero */
+};
+
+/* The end of such a map. */
+struct sluice_backend_unmap {
+	__u32 first;
+	__u32 reserved; /* zero */
+};
+
 #define SLUICE_BACKEND_INFO _IOR('L', 0x00, struct sluice_backend_info)
 /*
  * -ERANGE: number or size of queues, or the length of the configuration, is
@@ -122,5 +141,12 @@ struct sluice_backend_copy {
  * not. -EFAULT: one side has no such memory now; the guest's may come again.
  */
 #define SLUICE_BACKEND_COPY _IOW('L', 0x08, struct sluice_backend_copy)
+/*
+ * Shows pages to the guest. -EINVAL: they are not whole pages of such a mapping,
+ * or not memory (registers cannot be shown). -EEXIST: something is shown there.
+ */
+#define SLUICE_BACKEND_MAP _IOW('L', 0x09, struct sluice_backend_map)
+/* Shows them no more. -ENOENT: nothing is shown from this page on. */
+#define SLUICE_BACKEND_UNMAP _IOW('L', 0x0a, struct sluice_backend_unmap)
 
 #endif

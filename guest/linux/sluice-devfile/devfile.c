@@ -8,21 +8,28 @@
  * declared to the hypervisor before, and withdrawn after; the domain that has
  * the device reaches nothing else. The node is there while a back end answers.
  *
+ * What is mapped of a file are pages of the other domain, in memory of the device
+ * (virtio shared memory) of which this side says what is free.
+ *
  * A life of the device ends when it is reset: its requests fail with -EIO, and
- * files that were opened in it with -ENODEV, until they are closed.
+ * files that were opened in it with -ENODEV, until they are closed. What is
+ * mapped of them is gone: SIGBUS.
  *
  * Source: Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the
  * Device File Boundary", 3.1, 5.1.
  *
  * Locks: mirrors_lock; mirror->spaces_lock; file->lock (each alone);
+ * mirror->opens_lock; mirror->maps_lock (page faults against the end of a life);
  * mirror->lock (innermost, interrupts off).
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/cdev.h>
+#include <linux/bitmap.h>
 #include <linux/completion.h>
 #include <linux/device.h>
 #include <linux/fs.h>
+#include <linux/io.h>
 #include <linux/kref.h>
 #include <linux/kvm_para.h>
 #include <linux/list.h>
@@ -31,6 +38,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/poll.h>
+#include <linux/rwsem.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -57,6 +65,10 @@
 #define SLOT_SIZE 512
 #define RANGES_SIZE \
 	(SLUICE_DEVFILE_MAX_RANGES * SLUICE_DEVFILE_RANGE_SIZE)
+
+#define MAP_PAGES (SLUICE_DEVFILE_MAPS_SIZE >> PAGE_SHIFT)
+/* Pages that one fault maps: programs look at neighbouring ones soon. */
+#define PAGES_PER_FAULT 16
 
 /* What ought to be answered at once, and an operation that was interrupted. */
 static unsigned int patience_ms = 10000;
@@ -119,6 +131,7 @@ struct slot {
 	struct completion done;
 	s64 result;
 	struct open_file *file; /* of SLOT_AWAIT */
+	u32 first, freed; /* pages of maps that are free once it is answered */
 	/* What is declared, where the back end cannot alter it. */
 	struct devfile_range *ranges;
 	unsigned int count;
@@ -143,6 +156,8 @@ struct use {
 
 struct open_file {
 	struct kref users; /* the file, and requests that tell it */
+	struct list_head entry; /* in mirror->opens */
+	struct address_space *mapping;
 	struct mirror *mirror;
 	u32 number;
 	u64 life;
@@ -150,6 +165,15 @@ struct open_file {
 	struct list_head uses;
 	wait_queue_head_t wait;
 	__poll_t awaited; /* mirror->lock */
+};
+
+/* A part of a file that a process, and those that it forks, have mapped. */
+struct region {
+	struct kref users; /* areas of memory */
+	struct open_file *file; /* which such an area keeps open */
+	u64 space;
+	u64 start; /* of the file, in pages */
+	u32 first, pages; /* of the device's memory of maps */
 };
 
 /* A device. */
@@ -175,6 +199,13 @@ struct mirror {
 	struct mutex spaces_lock;
 	struct list_head spaces;
 	u64 last_space;
+
+	struct mutex opens_lock;
+	struct list_head opens;
+	struct rw_semaphore maps_lock;
+	struct virtio_shm_region maps; /* no length: there is none */
+	void *maps_memory; /* for the kind of memory only */
+	unsigned long *maps_used; /* mirror->lock */
 };
 
 static struct class *devfile_class;
@@ -190,6 +221,7 @@ static void mirror_free(struct kref *users)
 	free_pages_exact(mirror->memory, SLOTS * SLOT_SIZE);
 	free_pages_exact(mirror->ranges, SLOTS * RANGES_SIZE);
 	kvfree(mirror->slots);
+	bitmap_free(mirror->maps_used);
 	kfree(mirror);
 }
 
@@ -233,6 +265,7 @@ static struct slot *take_slot(struct mirror *mirror, bool notice,
 		found->count = 0;
 		found->page_count = 0;
 		found->file = NULL;
+		found->freed = 0;
 	}
 	return found;
 }
@@ -254,6 +287,8 @@ static struct open_file *answered(struct mirror *mirror, struct slot *slot,
 	struct open_file *file = NULL;
 
 	slot->result = result;
+	if (slot->freed)
+		bitmap_clear(mirror->maps_used, slot->first, slot->freed);
 	switch (slot->state) {
 	case SLOT_WAITED:
 		slot->state = SLOT_ANSWERED;
@@ -687,6 +722,176 @@ static __poll_t devfile_poll(struct file *file, poll_table *table)
 	return demangle_poll(result);
 }
 
+/* Maps. */
+
+static void region_free(struct kref *users)
+{
+	struct region *region = container_of(users, struct region, users);
+	struct mirror *mirror = region->file->mirror;
+	struct slot *slot = NULL;
+
+	/* Pages that cannot be given back now are until the device's next life. */
+	wait_event_timeout(mirror->free,
+			   (slot = take_slot(mirror, false, SLOT_ALONE)) ||
+				   READ_ONCE(mirror->life) !=
+					   region->file->life,
+			   msecs_to_jiffies(patience_ms));
+	if (slot) {
+		slot->first = region->first;
+		slot->freed = region->pages;
+		slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_UNMAP);
+		slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
+		slot->request->space = cpu_to_le64(region->space);
+		slot->request->file = cpu_to_le32(region->file->number);
+		slot->request->arguments[0] = cpu_to_le64(region->first);
+		if (submit(mirror, slot, region->file->life))
+			free_slot(mirror, slot);
+	}
+	kfree(region);
+}
+
+static void region_open(struct vm_area_struct *vma)
+{
+	struct region *region = vma->vm_private_data;
+
+	kref_get(&region->users);
+}
+
+static void region_close(struct vm_area_struct *vma)
+{
+	struct region *region = vma->vm_private_data;
+
+	kref_put(&region->users, region_free);
+}
+
+static vm_fault_t region_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct region *region = vma->vm_private_data;
+	struct mirror *mirror = region->file->mirror;
+	unsigned long address = vmf->address & PAGE_MASK;
+	u64 page = vmf->pgoff - region->start;
+	vm_fault_t result = VM_FAULT_SIGBUS;
+	u32 i;
+
+	down_read(&mirror->maps_lock);
+	for (i = 0; i < PAGES_PER_FAULT; i++) {
+		vm_fault_t inserted;
+
+		if (page + i >= region->pages || address >= vma->vm_end ||
+		    READ_ONCE(mirror->life) != region->file->life)
+			break;
+		inserted = vmf_insert_pfn(
+			vma, address,
+			PHYS_PFN(mirror->maps.addr) + region->first + page + i);
+		if (!i)
+			result = inserted;
+		if (inserted != VM_FAULT_NOPAGE)
+			break;
+		address += PAGE_SIZE;
+	}
+	up_read(&mirror->maps_lock);
+	return result;
+}
+
+static const struct vm_operations_struct region_operations = {
+	.open = region_open,
+	.close = region_close,
+	.fault = region_fault,
+};
+
+/* Takes pages of the device's memory of maps. */
+static bool take_pages(struct mirror *mirror, struct region *region)
+{
+	unsigned long first, flags;
+
+	spin_lock_irqsave(&mirror->lock, flags);
+	first = bitmap_find_next_zero_area(mirror->maps_used, MAP_PAGES, 0,
+					   region->pages, 0);
+	if (first < MAP_PAGES)
+		bitmap_set(mirror->maps_used, first, region->pages);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	region->first = first;
+	return first < MAP_PAGES;
+}
+
+static void give_pages(struct mirror *mirror, struct region *region)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&mirror->lock, flags);
+	if (mirror->life == region->file->life)
+		bitmap_clear(mirror->maps_used, region->first, region->pages);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+}
+
+/* The other domain maps the same, and shows it in these pages. */
+static int devfile_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct open_file *open = file->private_data;
+	struct mirror *mirror = open->mirror;
+	struct region *region;
+	struct slot *slot;
+	u32 rights = 0;
+	s64 result;
+
+	if (!mirror->maps.len)
+		return -ENODEV;
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	if (vma_pages(vma) > MAP_PAGES)
+		return -ENOMEM;
+	if (vma->vm_flags & VM_READ)
+		rights |= SLUICE_DEVFILE_MAPS_READ;
+	if (vma->vm_flags & VM_WRITE)
+		rights |= SLUICE_DEVFILE_MAPS_WRITE;
+	region = kzalloc(sizeof(*region), GFP_KERNEL);
+	if (!region)
+		return -ENOMEM;
+	kref_init(&region->users);
+	region->file = open;
+	region->start = vma->vm_pgoff;
+	region->pages = vma_pages(vma);
+	slot = begin(open, SLUICE_DEVFILE_MAP, file->f_flags);
+	if (IS_ERR(slot)) {
+		kfree(region);
+		return PTR_ERR(slot);
+	}
+	if (!take_pages(mirror, region)) {
+		free_slot(mirror, slot);
+		kfree(region);
+		return -ENOMEM;
+	}
+	region->space = le64_to_cpu(slot->request->space);
+	slot->request->arguments[0] =
+		cpu_to_le64((u64)vma->vm_pgoff << PAGE_SHIFT);
+	slot->request->arguments[1] =
+		cpu_to_le64((u64)region->pages << PAGE_SHIFT);
+	slot->request->arguments[2] =
+		cpu_to_le64(region->first | (u64)rights << 32);
+	result = plausible(operate(mirror, slot, false, open->life), 0);
+	if (result) {
+		/* Without an answer it may be mapped yet: the pages are not used again. */
+		if (result != -EIO && result != -EINTR &&
+		    result != -ERESTARTSYS)
+			give_pages(mirror, region);
+		kfree(region);
+		return result == -ERESTARTSYS ? -EINTR : result;
+	}
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	vm_flags_set(vma, VM_PFNMAP | VM_DONTDUMP | VM_DONTEXPAND);
+	if (!(vma->vm_flags & VM_WRITE))
+		vm_flags_clear(vma, VM_MAYWRITE);
+#else
+	vma->vm_flags |= VM_PFNMAP | VM_DONTDUMP | VM_DONTEXPAND;
+	if (!(vma->vm_flags & VM_WRITE))
+		vma->vm_flags &= ~VM_MAYWRITE;
+#endif
+	vma->vm_ops = &region_operations;
+	vma->vm_private_data = region;
+	return 0;
+}
+
 static int devfile_open(struct inode *inode, struct file *file)
 {
 	struct open_file *open;
@@ -713,6 +918,7 @@ static int devfile_open(struct inode *inode, struct file *file)
 	mutex_init(&open->lock);
 	INIT_LIST_HEAD(&open->uses);
 	init_waitqueue_head(&open->wait);
+	open->mapping = file->f_mapping;
 	error = -EMFILE;
 	spin_lock_irqsave(&mirror->lock, flags);
 	open->life = mirror->life;
@@ -730,6 +936,9 @@ static int devfile_open(struct inode *inode, struct file *file)
 	if (error)
 		goto forget;
 	file->private_data = open;
+	mutex_lock(&mirror->opens_lock);
+	list_add(&open->entry, &mirror->opens);
+	mutex_unlock(&mirror->opens_lock);
 	return nonseekable_open(inode, file);
 
 forget:
@@ -759,6 +968,9 @@ static int devfile_release(struct inode *inode, struct file *file)
 	unsigned long flags;
 	unsigned int i;
 
+	mutex_lock(&mirror->opens_lock);
+	list_del(&open->entry);
+	mutex_unlock(&mirror->opens_lock);
 	for (i = 0; i < SLUICE_DEVFILE_MAX_OPERATIONS; i++) {
 		struct slot *slot = &mirror->slots[i];
 		bool ours;
@@ -795,6 +1007,7 @@ static const struct file_operations devfile_operations = {
 	.write = devfile_write,
 	.unlocked_ioctl = devfile_ioctl,
 	.poll = devfile_poll,
+	.mmap = devfile_mmap,
 };
 
 /* The node. */
@@ -901,6 +1114,20 @@ static int start(struct mirror *mirror)
 	return 0;
 }
 
+/* No process has a page of the device's mapped any more, or maps one anew. */
+static void forget_maps(struct mirror *mirror)
+{
+	struct open_file *file;
+
+	/* Who has seen the life go on has inserted its pages when this is over. */
+	down_write(&mirror->maps_lock);
+	up_write(&mirror->maps_lock);
+	mutex_lock(&mirror->opens_lock);
+	list_for_each_entry(file, &mirror->opens, entry)
+		unmap_mapping_range(file->mapping, 0, 0, 1);
+	mutex_unlock(&mirror->opens_lock);
+}
+
 /* Ends a life: nothing of it is answered any more. */
 static void stop(struct mirror *mirror)
 {
@@ -913,6 +1140,7 @@ static void stop(struct mirror *mirror)
 	mirror->life++;
 	bitmap_zero(mirror->files, SLUICE_DEVFILE_MAX_FILES);
 	spin_unlock_irqrestore(&mirror->lock, flags);
+	forget_maps(mirror);
 	virtio_reset_device(vdev);
 	vdev->config->del_vqs(vdev);
 	for (i = 0; i < SLOTS; i++) {
@@ -926,6 +1154,9 @@ static void stop(struct mirror *mirror)
 		if (file)
 			kref_put(&file->users, file_free);
 	}
+	spin_lock_irqsave(&mirror->lock, flags);
+	bitmap_zero(mirror->maps_used, MAP_PAGES);
+	spin_unlock_irqrestore(&mirror->lock, flags);
 	wake_up_all(&mirror->free);
 }
 
@@ -1007,6 +1238,9 @@ static int devfile_probe(struct virtio_device *vdev)
 	init_waitqueue_head(&mirror->free);
 	mutex_init(&mirror->spaces_lock);
 	INIT_LIST_HEAD(&mirror->spaces);
+	mutex_init(&mirror->opens_lock);
+	INIT_LIST_HEAD(&mirror->opens);
+	init_rwsem(&mirror->maps_lock);
 	INIT_WORK(&mirror->publish, publish);
 	INIT_WORK(&mirror->restart, restart);
 	mirror->vdev = vdev;
@@ -1017,7 +1251,9 @@ static int devfile_probe(struct virtio_device *vdev)
 					   GFP_KERNEL | __GFP_ZERO);
 	mirror->ranges = alloc_pages_exact(SLOTS * RANGES_SIZE,
 					   GFP_KERNEL | __GFP_ZERO);
-	if (!mirror->slots || !mirror->memory || !mirror->ranges)
+	mirror->maps_used = bitmap_zalloc(MAP_PAGES, GFP_KERNEL);
+	if (!mirror->slots || !mirror->memory || !mirror->ranges ||
+	    !mirror->maps_used)
 		goto free;
 	for (i = 0; i < SLOTS; i++) {
 		struct slot *slot = &mirror->slots[i];
@@ -1028,6 +1264,17 @@ static int devfile_probe(struct virtio_device *vdev)
 		init_completion(&slot->done);
 	}
 	vdev->priv = mirror;
+	if (!virtio_get_shm_region(vdev, &mirror->maps,
+				   SLUICE_DEVFILE_MAPS_REGION) ||
+	    mirror->maps.len < SLUICE_DEVFILE_MAPS_SIZE)
+		mirror->maps.len = 0;
+	/* Pages that are mapped for programs get the kind of memory that this has. */
+	if (mirror->maps.len)
+		mirror->maps_memory = memremap(mirror->maps.addr,
+					       SLUICE_DEVFILE_MAPS_SIZE,
+					       MEMREMAP_WB);
+	if (!mirror->maps_memory)
+		mirror->maps.len = 0;
 	error = claim_minor(mirror);
 	if (error)
 		goto free;
@@ -1041,11 +1288,14 @@ static int devfile_probe(struct virtio_device *vdev)
 release:
 	release_minor(mirror);
 free:
+	if (mirror->maps_memory)
+		memunmap(mirror->maps_memory);
 	if (mirror->memory)
 		free_pages_exact(mirror->memory, SLOTS * SLOT_SIZE);
 	if (mirror->ranges)
 		free_pages_exact(mirror->ranges, SLOTS * RANGES_SIZE);
 	kvfree(mirror->slots);
+	bitmap_free(mirror->maps_used);
 	kfree(mirror);
 	return error;
 }
@@ -1058,6 +1308,8 @@ static void devfile_remove(struct virtio_device *vdev)
 	stop(mirror);
 	unpublish(mirror);
 	release_minor(mirror);
+	if (mirror->maps_memory)
+		memunmap(mirror->maps_memory);
 	kref_put(&mirror->users, mirror_free);
 }
 

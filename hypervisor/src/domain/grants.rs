@@ -39,7 +39,7 @@ const MAX_WINDOWS: usize = 16;
 /// Most references in all spaces of a granter, and in all windows of a peer.
 const MAX_REFERENCES: u64 = 2 * GRANT_MAX_SIZE;
 
-/// Every domain that may have spaces or windows.
+/// Every domain that may have spaces or windows: one that serves device files shows what is mapped of them.
 static DOMAINS: SpinLock<Vec<Weak<Domain>>> = SpinLock::new(Rank::Domains, Vec::new());
 
 /// What one domain lets others reach, and where it reaches what others let it.
@@ -97,8 +97,7 @@ fn domains() -> Vec<Arc<Domain>> {
 
 /// The domain may share pages from now on.
 pub fn enter(domain: &Arc<Domain>) {
-    let grants = !domain.config.peers.is_empty() || domain.config.grants == Grants::Pages;
-    if domain.config.kind == Kind::Paravirtual || !grants {
+    if domain.config.kind == Kind::Paravirtual {
         return;
     }
     let mut domains = DOMAINS.lock();
@@ -399,33 +398,33 @@ impl Domain {
 
     /// A virtual device is gone, or is somebody else's: when this returns, nobody reaches anything by its space.
     pub fn withdraw_from_device(&self, slot: u8) {
-        self.hide_from_server(slot);
+        self.hide_from_peer(slot);
         self.grants.lock().devices.retain(|(of, _)| *of != slot);
     }
 
-    /// Shows what is granted to a device, now and from now on, to the domain that serves the device, in a window that shows the sink.
-    pub fn show_to_server(&self, slot: u8, server: &Arc<Domain>, at: u64) {
+    /// Shows what is granted to a device, now and from now on, to the domain on its other side, in a window that shows the sink.
+    pub fn show_to_peer(&self, slot: u8, peer: &Arc<Domain>, at: u64) {
         let mut spaces = self.grants.lock();
         let Some(shared) = spaces.device(slot) else { return };
         if shared.accepted.is_some() {
             return;
         }
-        let accepted = Accepted { peer: Arc::downgrade(server), at, status: None };
-        let mut map = server.space.lock();
+        let accepted = Accepted { peer: Arc::downgrade(peer), at, status: None };
+        let mut map = peer.space.lock();
         map.ledger_mut().share(self.id, true);
-        let mut view = View { peer: server, map, by: self.id, accepted: &accepted };
+        let mut view = View { peer, map, by: self.id, accepted: &accepted };
         let shown = shared.space.show(&mut view);
         drop(view);
         if let Err(error) = shown {
-            log::error!("domain {}: the window at {at:#x} shows nothing: {error:?}", server.name());
-            spaces.unshare(self.id, server);
+            log::error!("domain {}: the window at {at:#x} shows nothing: {error:?}", peer.name());
+            spaces.unshare(self.id, peer);
             return;
         }
         shared.accepted = Some(accepted);
     }
 
-    /// Whoever serves a device does not see any more what is granted to it: when this returns, the window shows the sink.
-    pub fn hide_from_server(&self, slot: u8) {
+    /// The domain on the other side of a device does not see any more what is granted to it: when this returns, the window shows the sink.
+    pub fn hide_from_peer(&self, slot: u8) {
         let mut spaces = self.grants.lock();
         if let Some(peer) = spaces.device(slot).and_then(|shared| shared.hide(self.id)) {
             spaces.unshare(self.id, &peer);

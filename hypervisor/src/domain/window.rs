@@ -52,7 +52,7 @@ impl Domain {
     /// domain's processors and devices reaches what was shown before. Its processors stand still meanwhile, and so never find
     /// nothing there. Returns whether it could be done.
     pub fn show_window(&self, base: u64, size: u64, loan: Option<Loan<'_>>) -> bool {
-        let Some(sink) = self.sink.get().filter(|_| is_window(base, size)) else { return false };
+        let Some(sink) = self.need_sink().filter(|_| is_window(base, size)) else { return false };
         self.freeze();
         let mut space = self.space.lock();
         let shown = space.revoke(base, size).and_then(|()| {

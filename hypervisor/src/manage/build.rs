@@ -14,7 +14,7 @@ use core::ops::Range;
 use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::CommandError;
-use sluice_abi::config;
+use sluice_abi::config::{self, VirtioKind};
 use sluice_iospace::IssueError;
 use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
 use sluice_memory::PAGE_SIZE;
@@ -192,6 +192,18 @@ fn guest_at(id: DomainId, name: &str, slot: u8) -> Guest {
     Guest::new(id, name, slot, layout::slot_gsi(slot))
 }
 
+/// Whether there is a window in what a slot has: onto a guest's memory, or onto what a device file's server shows.
+fn has_window(config: &config::Domain, seat: &Seat) -> bool {
+    match seat {
+        Seat::BackEnd(..) => true,
+        Seat::Virtual(name) => {
+            let is_file = |virtio: &config::Virtio| virtio.kind == VirtioKind::DeviceFile;
+            config.virtio.iter().any(|virtio| virtio.name == *name && is_file(virtio))
+        }
+        Seat::Device(_) | Seat::Channel => false,
+    }
+}
+
 /// Puts what a slot has into its socket; devices have none. Its BARs are at addresses below and above 4 GiB.
 ///
 /// # Errors
@@ -205,11 +217,11 @@ pub fn plug(
     let guest = guest_at(domain.id, domain.name(), slot);
     let (name, function) = match seat {
         Seat::Device(_) => return Ok(()),
-        Seat::Virtual(name) => (&**name, virtio::front(Some(name), guest, low)),
-        Seat::Channel => (virtio::channel::NAME, virtio::front(None, guest, low)),
-        Seat::BackEnd(..) if !Domain::has_room_for_windows(domain.config.memory) => {
+        _ if !Domain::has_room_for_windows(domain.config.memory) && has_window(&domain.config, seat) => {
             return Err(BuildError::TooLarge);
         }
+        Seat::Virtual(name) => (&**name, virtio::front(Some(name), guest, low, high)),
+        Seat::Channel => (virtio::channel::NAME, virtio::front(None, guest, low, high)),
         Seat::BackEnd(of, _) if !domain.serve(*of) => return Err(BuildError::OutOfMemory),
         Seat::BackEnd(of, name) => (&**name, virtio::back((*of, name), guest, low, high)),
     };

@@ -305,7 +305,8 @@ impl Live {
         let no_device = std::io::Error::from_raw_os_error(libc::ENODEV);
         let file = Arc::clone(state.files.get(&number).ok_or(no_device)?);
         let waits = flags & libc::O_NONBLOCK == 0;
-        let moves = !matches!(request.operation, Operation::Poll { .. } | Operation::Await { .. });
+        use Operation::{Ioctl, Read, Write};
+        let moves = matches!(request.operation, Read { .. } | Write { .. } | Ioctl { .. });
         if moves && std::mem::replace(&mut *lock(&file.waits), waits) != waits {
             sys::set_waiting(&file.file, waits)?;
         }

@@ -10,8 +10,8 @@
 use super::lock;
 use anyhow::{Context, Result};
 use sluice_backend::function::{Copy, Function};
-use sluice_backend::sys::{self, PAGE, ShadowPage};
-use sluice_devfile::{Operation, Range, Request};
+use sluice_backend::sys::{self, Mapping, PAGE, ShadowPage};
+use sluice_devfile::{Map, Operation, Range, Request};
 use sluice_hypercall::devfile::{DEVFILE_IN, DEVFILE_MAX_COPY, DEVFILE_MAX_OPERATIONS, DEVFILE_OUT};
 use std::collections::HashMap;
 use std::fs::File;
@@ -67,6 +67,8 @@ struct Shadow {
     running: Mutex<HashMap<u32, libc::pid_t>>,
     /// Pages that operations reach, and how many.
     pages: Mutex<HashMap<u64, (ShadowPage, usize)>>,
+    /// What is mapped of device files, by the first page in the memory of maps.
+    mappings: Mutex<HashMap<u32, Mapping>>,
     listening: AtomicUsize,
     threads: AtomicUsize,
 }
@@ -84,6 +86,7 @@ pub fn run() -> Result<()> {
         function,
         running: Mutex::default(),
         pages: Mutex::default(),
+        mappings: Mutex::default(),
         listening: AtomicUsize::new(0),
         threads: AtomicUsize::new(1),
     });
@@ -191,8 +194,26 @@ impl Shadow {
             }
             Operation::Poll { events } => Ok(sys::poll(file, events, false)),
             Operation::Await { events } => Ok(sys::poll(file, events, true)),
+            Operation::Map(map) => self.map(file, &map).map(|()| 0),
+            Operation::Unmap { first } => self.unmap(first).map(|()| 0),
             _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
         }
+    }
+
+    /// Maps a part of a file, and shows it to the guest.
+    fn map(&self, file: &File, map: &Map) -> io::Result<()> {
+        let mapping = Mapping::new(file, map)?;
+        self.function.map(&mapping, map.first)?;
+        lock(&self.mappings).insert(map.first, mapping);
+        Ok(())
+    }
+
+    /// Takes away what was mapped.
+    fn unmap(&self, first: u32) -> io::Result<()> {
+        let mapping = lock(&self.mappings).remove(&first);
+        drop(mapping.ok_or(io::ErrorKind::NotFound)?);
+        // Nothing of it is shown any more: this only frees what the module knows of it.
+        self.function.unmap(first)
     }
 
     /// Copies between the guest's process and the pages that stand for its own.

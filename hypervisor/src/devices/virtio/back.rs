@@ -3,6 +3,7 @@
 //! [`sluice_hypercall::backend`] says what is where.
 
 use super::bar::HookedBar;
+use super::window::WindowBar;
 use super::{Lent, Link};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
@@ -11,35 +12,15 @@ use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
 use sluice_hypercall::backend as reg;
 use sluice_hypercall::call::Error;
-use sluice_hypercall::devfile::Copy;
+use sluice_hypercall::devfile::{Copy, DEVFILE_MAPS_SIZE};
 use sluice_memory::Gpa;
-use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
-use sluice_virtio::Changes;
+use sluice_platform::pci::{BarAddresses, BuildError, Builder, ConfigEffect, Function, Identity};
+use sluice_virtio::{Changes, Kind};
 
 /// Where the BARs answer, and what is in the window.
 struct Bars {
     registers: HookedBar,
-    window: Option<u64>,
-    lent: Option<Lent>,
-}
-
-impl Bars {
-    /// Shows in the window what the guest lends now. Returns whether it could be done.
-    fn show(&self, domain: &Arc<Domain>, at: u64, size: u64) -> bool {
-        let loan = self.lent.as_ref().and_then(Lent::loan);
-        let shown = domain.show_window(at, size, loan);
-        if let Some((guest, slot)) = self.lent.as_ref().and_then(Lent::pages).filter(|_| shown) {
-            guest.show_to_server(slot, domain, at);
-        }
-        shown
-    }
-
-    /// Shows the guest's single pages no more: the window is about to change.
-    fn hide(&self) {
-        if let Some((guest, slot)) = self.lent.as_ref().and_then(Lent::pages) {
-            guest.hide_from_server(slot);
-        }
-    }
+    window: WindowBar,
 }
 
 /// The back end of a virtual device.
@@ -48,8 +29,6 @@ pub struct BackFunction {
     server: Guest,
     /// Itself, for the link.
     this: Weak<Self>,
-    /// Address of the window to begin with.
-    window: u64,
     /// The lock is held until the domain's tables say the same.
     bars: SpinLock<Bars>,
 }
@@ -66,9 +45,10 @@ impl BackFunction {
         high: &mut BarAddresses,
     ) -> Result<Arc<Self>, AttachError> {
         let registers = HookedBar::new(reg::REGISTERS_BAR, reg::REGISTERS_SIZE, addresses);
-        let (registers, window) = registers.zip(high.take(link.window)).ok_or(AttachError::NoRoom)?;
-        let bars = SpinLock::new(Rank::Function, Bars { registers, window: None, lent: None });
-        Ok(Arc::new_cyclic(|this| Self { link, server, this: this.clone(), window, bars }))
+        let window = WindowBar::new(link.window, high);
+        let (registers, window) = registers.zip(window).ok_or(AttachError::NoRoom)?;
+        let bars = SpinLock::new(Rank::Function, Bars { registers, window });
+        Ok(Arc::new_cyclic(|this| Self { link, server, this: this.clone(), bars }))
     }
 
     /// Whose it is.
@@ -78,13 +58,32 @@ impl BackFunction {
 
     /// From now on the window shows this, and nothing of what it showed before can be reached by it when this returns.
     pub fn show(&self, lent: Option<Lent>) {
-        let mut bars = self.bars.lock();
-        bars.hide();
-        bars.lent = lent;
-        // A domain that is no more has no windows.
-        if let (Some(at), Some((domain, _))) = (bars.window, self.server.domain()) {
-            bars.show(&domain, at, self.link.window);
+        let domain = self.server.domain().map(|(domain, _)| domain);
+        self.bars.lock().window.lend(domain.as_ref(), lent);
+    }
+
+    /// Pages of the domain can be shown as what is mapped of a device file, from now on.
+    pub fn lend_maps(&self) {
+        if let Some((server, _)) = self.server.domain().filter(|_| self.shows_maps()) {
+            server.lend_to_device(self.server.slot, DEVFILE_MAPS_SIZE);
         }
+    }
+
+    /// Nothing is mapped any more.
+    pub fn withdraw_maps(&self) {
+        if let Some((server, _)) = self.server.domain().filter(|_| self.shows_maps()) {
+            server.withdraw_from_device(self.server.slot);
+        }
+    }
+
+    /// What the guest sees of what is mapped.
+    pub fn maps(&self) -> Option<Lent> {
+        let (server, _) = self.server.domain().filter(|_| self.shows_maps())?;
+        Some(Lent::Pages(Arc::downgrade(&server), self.server.slot))
+    }
+
+    fn shows_maps(&self) -> bool {
+        self.link.with(|state| state.device.kind()) == Kind::DeviceFile
     }
 
     fn register(&self, offset: u32, transfer: Transfer<'_>) {
@@ -117,9 +116,9 @@ impl VirtualFunction for BackFunction {
         let identity =
             Identity { vendor: reg::VENDOR, device: reg::DEVICE, class: reg::CLASS, ..Identity::default() };
         let bars = self.bars.lock();
-        bars.registers
-            .describe(Builder::new(identity))
-            .bar(reg::WINDOW_BAR, BarKind::Mem64 { prefetchable: true }, self.link.window, self.window)
+        let builder = bars.registers.describe(Builder::new(identity));
+        bars.window
+            .describe(builder, reg::WINDOW_BAR)
             .msix(
                 reg::VECTORS,
                 (reg::REGISTERS_BAR, reg::MSIX_TABLE),
@@ -150,17 +149,7 @@ impl VirtualFunction for BackFunction {
         drop(platform);
         bars.registers.leave(domain, registers);
         bars.registers.settle(domain, slot, registers);
-        if bars.window != window {
-            bars.hide();
-            if let Some(at) = bars.window.take() {
-                domain.hide_window(at, self.link.window);
-            }
-            let domain = self.server.domain();
-            bars.window = window
-                .zip(domain)
-                .filter(|(at, (domain, _))| bars.show(domain, *at, self.link.window))
-                .map(|(at, _)| at);
-        }
+        bars.window.settle(self.server.domain().map(|(domain, _)| domain).as_ref(), window);
         drop(bars);
         self.link.with(|state| {
             // Read here, so that what the guest wrote last is what holds.

@@ -1,7 +1,8 @@
 //! What a guest sees of a virtual device: a virtio function.
 
-use super::Link;
 use super::bar::{HookedBar, HookedPorts};
+use super::window::WindowBar;
+use super::{Lent, Link};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
 use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
@@ -11,10 +12,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_devfile::Ranges;
 use sluice_hypercall::backend::MAX_QUEUES;
 use sluice_hypercall::call::Error;
+use sluice_hypercall::devfile::DEVFILE_MAPS_SIZE;
 use sluice_insn::PagingState;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarAddresses, BuildError, ConfigEffect, Function};
-use sluice_virtio::{Changes, pci};
+use sluice_virtio::{Changes, Kind, pci};
 
 /// Where the BARs answer.
 struct Bars {
@@ -22,6 +24,8 @@ struct Bars {
     msix: HookedBar,
     /// The port by which the device is notified.
     notify: HookedPorts,
+    /// What is mapped of a device file; others have none.
+    maps: Option<WindowBar>,
 }
 
 /// A guest's virtio function.
@@ -45,12 +49,17 @@ impl FrontFunction {
         link: Arc<Link>,
         guest: Guest,
         addresses: &mut BarAddresses,
+        high: &mut BarAddresses,
     ) -> Result<Arc<Self>, AttachError> {
         let registers = HookedBar::new(pci::REGISTERS_BAR, pci::REGISTERS_SIZE, addresses);
         let msix = HookedBar::new(pci::MSIX_BAR, pci::MSIX_SIZE, addresses);
         let notify = HookedPorts::new(pci::NOTIFY_SIZE as u16, guest.slot, addresses);
         let ((registers, msix), notify) = registers.zip(msix).zip(notify).ok_or(AttachError::NoRoom)?;
-        let bars = SpinLock::new(Rank::Function, Bars { registers, msix, notify });
+        let maps = match link.with(|state| state.device.kind()) {
+            Kind::DeviceFile => Some(WindowBar::new(DEVFILE_MAPS_SIZE, high).ok_or(AttachError::NoRoom)?),
+            _ => None,
+        };
+        let bars = SpinLock::new(Rank::Function, Bars { registers, msix, notify, maps });
         Ok(Arc::new_cyclic(|this| Self {
             link,
             guest,
@@ -63,6 +72,14 @@ impl FrontFunction {
     /// Whose it is.
     pub fn guest(&self) -> &Guest {
         &self.guest
+    }
+
+    /// From now on this is what the guest sees of what is mapped of a device file, and nothing of what it saw before when this returns.
+    pub fn show_maps(&self, lent: Option<Lent>) {
+        let domain = self.guest.domain().map(|(domain, _)| domain);
+        if let Some(maps) = &mut self.bars.lock().maps {
+            maps.lend(domain.as_ref(), lent);
+        }
     }
 
     fn is_dead(&self) -> bool {
@@ -106,6 +123,7 @@ impl VirtualFunction for FrontFunction {
             registers: bars.registers.initial(),
             msix: bars.msix.initial(),
             notify: bars.notify.initial(),
+            maps: bars.maps.as_ref().map_or(0, WindowBar::initial),
         };
         drop(bars);
         pci::function(self.link.with(|state| state.device.kind()), self.guest.pin, &at)
@@ -121,6 +139,7 @@ impl VirtualFunction for FrontFunction {
     fn detach(&self) {
         self.dead.store(true, Ordering::SeqCst);
         self.link.guest_goes();
+        self.show_maps(None);
     }
 
     fn configured(&self, domain: &Domain, _: usize, _: ConfigEffect) {
@@ -129,7 +148,8 @@ impl VirtualFunction for FrontFunction {
         let platform = domain.platform.lock();
         let enabled =
             |index: u8| platform.pci.bar(slot, index).filter(|bar| bar.enabled).map(|bar| bar.address);
-        let [registers, msix, notify] = [pci::REGISTERS_BAR, pci::MSIX_BAR, pci::NOTIFY_BAR].map(enabled);
+        let wanted = [pci::REGISTERS_BAR, pci::MSIX_BAR, pci::NOTIFY_BAR, pci::MAPS_BAR];
+        let [registers, msix, notify, at] = wanted.map(enabled);
         drop(platform);
         // First away with what moves, so that two BARs can change places.
         bars.registers.leave(domain, registers);
@@ -138,6 +158,9 @@ impl VirtualFunction for FrontFunction {
         bars.registers.settle(domain, slot, registers);
         bars.msix.settle(domain, slot, msix);
         bars.notify.settle(domain, slot, notify);
+        if let Some(maps) = &mut bars.maps {
+            maps.settle(self.guest.domain().map(|(domain, _)| domain).as_ref(), at);
+        }
         drop(bars);
         self.link.with(|state| {
             // Read here, so that what the guest wrote last is what holds.

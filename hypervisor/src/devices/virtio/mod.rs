@@ -15,6 +15,7 @@ mod files;
 mod front;
 mod messages;
 mod vif;
+mod window;
 
 use super::error::AttachError;
 use super::guest::Guest;
@@ -178,7 +179,7 @@ pub fn remove(guest: DomainId, device: &str) {
     LINKS.lock().retain(|link| link.guest != guest || link.device.as_deref() != Some(device));
 }
 
-/// A guest's function of its virtual device of this name, or, without one, of its stream to the management channel.
+/// A guest's function of its virtual device of this name, or, without one, of its stream to the management channel. `high` has addresses above 4 GiB.
 ///
 /// # Errors
 /// There is no such device, or no room for it.
@@ -186,8 +187,9 @@ pub fn front(
     device: Option<&str>,
     guest: Guest,
     addresses: &mut BarAddresses,
+    high: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    Ok(FrontFunction::new(link(guest.id, device)?, guest, addresses)?)
+    Ok(FrontFunction::new(link(guest.id, device)?, guest, addresses, high)?)
 }
 
 /// The back end of a guest's virtual device, for the domain that serves it. `high` has addresses above 4 GiB.
@@ -290,6 +292,7 @@ impl Link {
         });
         if let Some(back) = back {
             back.show(lent.clone());
+            front.show_maps(back.maps());
         }
         // Only now: the back end finds memory where it is told of some.
         self.with(|state| {
@@ -321,18 +324,24 @@ impl Link {
     }
 
     fn server_comes(&self, back: &Arc<BackFunction>) {
-        let lent = self.with(|state| {
+        let (lent, front) = self.with(|state| {
             state.back = Some(Arc::downgrade(back));
             state.back_messages = Messages::new(backend::VECTORS);
             state.device.attach_backend();
-            state.lent.clone()
+            let front = state.front.as_ref().and_then(Weak::upgrade);
+            (state.lent.clone(), front.filter(|_| state.files.is_some()))
         });
         back.show(lent);
+        back.lend_maps();
+        if let Some(front) = front {
+            front.show_maps(back.maps());
+        }
     }
 
+    /// The domain that serves it is no more: when this returns, the guest reaches nothing of it by what is mapped.
     fn server_goes(&self) {
-        self.with(|state| {
-            state.back = None;
+        let (front, back) = self.with(|state| {
+            let back = state.back.take().and_then(|back| back.upgrade());
             state.forget_declarations();
             let mut changes = state.device.detach_backend();
             // The next server knows nothing of what is open: the guest is told at once that its operations have failed.
@@ -340,7 +349,14 @@ impl Link {
                 changes |= state.device.break_down();
             }
             state.tell(self, changes);
+            (state.front.as_ref().and_then(Weak::upgrade), back)
         });
+        if let Some(front) = front {
+            front.show_maps(None);
+        }
+        if let Some(back) = back {
+            back.withdraw_maps();
+        }
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {

@@ -347,7 +347,7 @@
 #define SLUICE_DEVFILE_MAX_SPACES 32U
 
 /* Most files of a device that are open at once. */
-#define SLUICE_DEVFILE_MAX_FILES 64U
+#define SLUICE_DEVFILE_MAX_FILES 256U
 
 /* Bytes of the device's configuration: version (4), mode of the node (4), its path below /dev (64), its class (32). */
 #define SLUICE_DEVFILE_CONFIG_SIZE 0x68U

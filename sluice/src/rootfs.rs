@@ -18,8 +18,9 @@ const POWER_BUTTON: [&str; 2] = ["button", "evdev"];
 #[serde(deny_unknown_fields)]
 struct Recipe {
     about: String,
-    /// The recipe of which it has everything, too.
-    like: Option<String>,
+    /// Recipes of which it has everything, too.
+    #[serde(default)]
+    like: Vec<String>,
     /// Modules of the kernel.
     #[serde(default)]
     modules: Vec<String>,
@@ -35,6 +36,9 @@ struct Recipe {
     /// The packages of those programs, and of all libraries that they need.
     #[serde(default)]
     debian_packages: Vec<String>,
+    /// Files and directories of these packages, at their own places.
+    #[serde(default)]
+    debian_files: Vec<String>,
     /// Root file systems of guests that a control domain can make, with their kernel, in /guests.
     #[serde(default)]
     guests: Vec<String>,
@@ -48,16 +52,18 @@ fn recipes() -> BTreeMap<String, Recipe> {
 }
 
 impl Recipe {
-    /// The recipe with what that has which it is like.
+    /// The recipe with what those have which it is like.
     fn with(&self, written: &BTreeMap<String, Self>) -> Self {
         let mut whole = self.clone();
-        if let Some(like) = &self.like {
+        for like in self.like.iter().rev() {
             let base = written.get(like).unwrap_or_else(|| panic!("guest/rootfs/rootfs.toml: no '{like}'"));
+            let base = base.with(written);
             whole.modules.splice(0..0, base.modules.iter().cloned());
             whole.own_modules.splice(0..0, base.own_modules.iter().cloned());
             whole.programs.splice(0..0, base.programs.iter().cloned());
             whole.debian_programs.splice(0..0, base.debian_programs.iter().cloned());
             whole.debian_packages.splice(0..0, base.debian_packages.iter().cloned());
+            whole.debian_files.splice(0..0, base.debian_files.iter().cloned());
         }
         whole
     }
@@ -97,7 +103,7 @@ fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     for name in &recipe.programs {
         archive.file(&format!("bin/{name}"), 0o755, &read(&crate::image::guest_program(name)?)?);
     }
-    add_debian(&mut archive, &recipe.debian_packages, &recipe.debian_programs)?;
+    add_debian(&mut archive, recipe)?;
     if !recipe.guests.is_empty() {
         archive.directory("guests");
         archive.file("guests/vmlinuz", 0o644, &read(&kernel.image)?);
@@ -253,7 +259,8 @@ fn information(module: &[u8]) -> Vec<(&str, &str)> {
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 
 /// Adds programs of Debian packages, and all libraries of these packages.
-fn add_debian(archive: &mut Archive, packages: &[String], programs: &[String]) -> Result<()> {
+fn add_debian(archive: &mut Archive, recipe: &Recipe) -> Result<()> {
+    let (packages, programs) = (&recipe.debian_packages, &recipe.debian_programs);
     if packages.is_empty() {
         return Ok(());
     }
@@ -261,7 +268,7 @@ fn add_debian(archive: &mut Archive, packages: &[String], programs: &[String]) -
         archive.directory(directory);
     }
     archive.link("lib64/ld-linux-x86-64.so.2", &format!("/{LIBRARIES}/ld-linux-x86-64.so.2"));
-    let mut missing: Vec<&String> = programs.iter().collect();
+    let mut missing: Vec<&String> = programs.iter().chain(&recipe.debian_files).collect();
     for name in packages {
         let package = PackageName::parse(name).with_context(|| format!("'{name}' is no package's name"))?;
         let directory = cache().join("packages").join(name);
@@ -275,12 +282,49 @@ fn add_debian(archive: &mut Archive, packages: &[String], programs: &[String]) -
                 archive.file(&format!("bin/{name}"), 0o755, &read(&path)?);
             }
         }
+        for wanted in &recipe.debian_files {
+            if directory.join(wanted).exists() {
+                missing.retain(|other| *other != wanted);
+                add_parents(archive, Path::new(wanted));
+                add_tree(archive, &directory, Path::new(wanted))?;
+            }
+        }
         for place in [LIBRARIES.to_owned(), format!("usr/{LIBRARIES}")] {
             add_libraries(archive, &directory.join(place))?;
         }
     }
     if let Some(program) = missing.first() {
         bail!("no package of the recipe has {program}");
+    }
+    Ok(())
+}
+
+/// Adds the directories that a place is in.
+fn add_parents(archive: &mut Archive, place: &Path) {
+    let parents: Vec<&Path> = place.ancestors().skip(1).collect();
+    parents
+        .iter()
+        .rev()
+        .filter_map(|parent| parent.to_str())
+        .filter(|parent| !parent.is_empty())
+        .for_each(|parent| archive.directory(parent));
+}
+
+/// Adds what is at a place of a package, in the order of the names.
+fn add_tree(archive: &mut Archive, package: &Path, place: &Path) -> Result<()> {
+    let (path, member) = (package.join(place), place.to_str().context("a package has a strange name")?);
+    if path.is_symlink() {
+        let target = std::fs::read_link(&path)?;
+        archive.link(member, target.to_str().context("a package has a strange name")?);
+    } else if path.is_dir() {
+        archive.directory(member);
+        let entries: BTreeSet<_> =
+            std::fs::read_dir(&path)?.flatten().map(|entry| entry.file_name()).collect();
+        for name in entries {
+            add_tree(archive, package, &place.join(name))?;
+        }
+    } else {
+        archive.file(member, 0o644, &read(&path)?);
     }
     Ok(())
 }

@@ -183,13 +183,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_whole() {
-        let read = request(DEVFILE_READ, 99, 63, [0x7000, 64, 8], 16).unwrap();
+        let read = request(DEVFILE_READ, 99, 255, [0x7000, 64, 8], 16).unwrap();
         assert_eq!(read.operation, Operation::Read { address: 0x7000, bytes: 64, offset: 8 });
-        assert_eq!((read.tag, read.file, read.ranges.len()), (99, 63, 16));
-        assert_eq!(request(DEVFILE_READ, 100, 63, [0x7000, 64, 8], 16), None, "no such tag");
-        assert_eq!(request(DEVFILE_READ, 99, 64, [0x7000, 64, 8], 16), None, "no such file");
-        assert_eq!(request(DEVFILE_READ, 99, 63, [0x7000, 64, 8], 17), None, "too many ranges");
-        assert_eq!(request(DEVFILE_READ, 99, 63, [0x7000, 0x4_0001, 8], 16), None, "too long");
+        assert_eq!((read.tag, read.file, read.ranges.len()), (99, 255, 16));
+        assert_eq!(request(DEVFILE_READ, 100, 255, [0x7000, 64, 8], 16), None, "no such tag");
+        assert_eq!(request(DEVFILE_READ, 99, 256, [0x7000, 64, 8], 16), None, "no such file");
+        assert_eq!(request(DEVFILE_READ, 99, 255, [0x7000, 64, 8], 17), None, "too many ranges");
+        assert_eq!(request(DEVFILE_READ, 99, 255, [0x7000, 0x4_0001, 8], 16), None, "too long");
         assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1 << 32, 0, 0], 0), None, "no number of an ioctl");
         assert_eq!(request(0, 0, 0, [0; 3], 0), None);
         assert_eq!(request(DEVFILE_UNMAP + 1, 0, 0, [0; 3], 0), None);
@@ -229,7 +229,7 @@ mod tests {
                 bytes[0] %= 14;
             }
             if let Some(request) = Request::decode(&bytes) {
-                prop_assert!(request.tag < 100 && request.file < 64 && request.ranges.len() <= 16);
+                prop_assert!(request.tag < 100 && request.file < 256 && request.ranges.len() <= 16);
             }
         }
     }

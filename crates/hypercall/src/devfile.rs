@@ -86,7 +86,7 @@ pub const DEVFILE_MAX_MAPS: u32 = 256;
 /// Most address spaces of a guest that have a file of the device open.
 pub const DEVFILE_MAX_SPACES: u32 = 32;
 /// Most files of a device that are open at once.
-pub const DEVFILE_MAX_FILES: u32 = 64;
+pub const DEVFILE_MAX_FILES: u32 = 256;
 
 /// Bytes of the device's configuration: version (4), mode of the node (4), its path below /dev (64), its class (32).
 pub const DEVFILE_CONFIG_SIZE: u32 = 0x68;

@@ -7,7 +7,9 @@ use sluice_devfile::Map;
 use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::ioctl::{_IOC_READ, _IOC_WRITE, ioctl_expr};
 
 const WIDTH: u32 = 320;
@@ -101,6 +103,8 @@ struct Buffer {
     rest: [u32; 3],
 }
 
+/// Longest time until a frame comes, in ms.
+const FRAME_TIME: i32 = 10_000;
 /// `V4L2_MEMORY_MMAP`.
 const MAPPED: u32 = 1;
 
@@ -127,6 +131,8 @@ const STOP: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 19, 4)) };
 struct Stream<'f> {
     file: &'f File,
     mappings: Vec<Mapping>,
+    /// Tells that a frame is there, so that nobody waits for one in the driver.
+    epoll: Epoll,
 }
 
 impl<'f> Stream<'f> {
@@ -134,7 +140,10 @@ impl<'f> Stream<'f> {
     fn start(file: &'f File) -> Result<Self> {
         let mut asked = Buffers { count: 4, kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
         REQUEST_BUFFERS.update(file, &mut asked).context("VIDIOC_REQBUFS failed")?;
-        let mut stream = Self { file, mappings: Vec::new() };
+        let epoll = Epoll::new()?;
+        let frames = EpollEvent::new(EventSet::IN | EventSet::PRIORITY, 0);
+        epoll.ctl(ControlOperation::Add, file.as_raw_fd(), frames)?;
+        let mut stream = Self { file, mappings: Vec::new(), epoll };
         for index in 0..asked.count {
             let mut buffer = Self::buffer(index);
             QUERY_BUFFER.update(file, &mut buffer).context("VIDIOC_QUERYBUF failed")?;
@@ -154,6 +163,8 @@ impl<'f> Stream<'f> {
 
     /// The next frame.
     fn next(&self, frame: &mut [u8]) -> Result<()> {
+        let ready = self.epoll.wait(FRAME_TIME, &mut [EpollEvent::default()])?;
+        ensure!(ready == 1, "epoll does not tell of a frame");
         let mut buffer = Self::buffer(0);
         DEQUEUE.update(self.file, &mut buffer).context("VIDIOC_DQBUF failed")?;
         ensure!(buffer.used as usize == frame.len(), "a frame has {} bytes", buffer.used);

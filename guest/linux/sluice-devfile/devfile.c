@@ -51,6 +51,7 @@
 #include <linux/workqueue.h>
 
 #include "sluice.h"
+#include "tables.h"
 
 #define MINORS 64
 /* Most bytes that one read or write moves: programs ask again. */
@@ -160,11 +161,13 @@ struct open_file {
 	struct address_space *mapping;
 	struct mirror *mirror;
 	u32 number;
+	u32 frame; /* bytes of one, for a sound card */
 	u64 life;
 	struct mutex lock; /* uses */
 	struct list_head uses;
 	wait_queue_head_t wait;
 	__poll_t awaited; /* mirror->lock */
+	__poll_t wanted; /* what was asked for last, by who may still listen */
 };
 
 /* A part of a file that a process, and those that it forks, have mapped. */
@@ -184,6 +187,7 @@ struct mirror {
 	dev_t number;
 	char node[SLUICE_DEVFILE_NODE_SIZE];
 	umode_t mode;
+	const struct lead *leads; /* of its class; NULL: none are known */
 	struct device *device; /* NULL: there is no node */
 	struct work_struct publish, restart;
 
@@ -599,71 +603,6 @@ static s64 plausible(s64 result, s64 most)
 	return result;
 }
 
-static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
-		    loff_t offset, u32 operation)
-{
-	struct open_file *open = file->private_data;
-	u32 ways = operation == SLUICE_DEVFILE_READ ? SLUICE_DEVFILE_OUT :
-						      SLUICE_DEVFILE_IN;
-	struct slot *slot;
-	int error;
-
-	bytes = min_t(size_t, bytes, MOST_BYTES);
-	slot = begin(open, operation, file->f_flags);
-	if (IS_ERR(slot))
-		return PTR_ERR(slot);
-	slot->request->arguments[0] = cpu_to_le64((unsigned long)buffer);
-	slot->request->arguments[1] = cpu_to_le64(bytes);
-	slot->request->arguments[2] = cpu_to_le64(offset);
-	error = reach(slot, (unsigned long)buffer, bytes, ways);
-	if (error) {
-		unpin(slot);
-		free_slot(open->mirror, slot);
-		return error;
-	}
-	return plausible(operate(open->mirror, slot, true, open->life), bytes);
-}
-
-static ssize_t devfile_read(struct file *file, char __user *buffer,
-			    size_t bytes, loff_t *offset)
-{
-	return move(file, buffer, bytes, *offset, SLUICE_DEVFILE_READ);
-}
-
-static ssize_t devfile_write(struct file *file, const char __user *buffer,
-			     size_t bytes, loff_t *offset)
-{
-	return move(file, (char __user *)buffer, bytes, *offset,
-		    SLUICE_DEVFILE_WRITE);
-}
-
-/*
- * The number says where the argument leads. What is written is read before, so
- * that bytes which the driver leaves alone stay. An argument that leads nowhere
- * may be a number: the driver will say.
- */
-static long devfile_ioctl(struct file *file, unsigned int number,
-			  unsigned long argument)
-{
-	struct open_file *open = file->private_data;
-	struct slot *slot;
-	u32 ways = 0;
-
-	slot = begin(open, SLUICE_DEVFILE_IOCTL, file->f_flags);
-	if (IS_ERR(slot))
-		return PTR_ERR(slot);
-	slot->request->arguments[0] = cpu_to_le64(number);
-	slot->request->arguments[1] = cpu_to_le64(argument);
-	if (_IOC_DIR(number) & _IOC_WRITE)
-		ways |= SLUICE_DEVFILE_IN;
-	if (_IOC_DIR(number) & _IOC_READ)
-		ways |= SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT;
-	if (ways)
-		reach(slot, argument, _IOC_SIZE(number), ways);
-	return plausible(operate(open->mirror, slot, true, open->life),
-			 INT_MAX);
-}
-
 /* Has the file told when it is ready for one of these events. */
 static void arm(struct open_file *file, __poll_t events, u64 space)
 {
@@ -698,6 +637,156 @@ static void arm(struct open_file *file, __poll_t events, u64 space)
 	}
 }
 
+/*
+ * Who waits by epoll asks once, and then only when woken; if it wants to hear of
+ * edges, not even then. It listens on, and so is told of what comes next.
+ */
+static void arm_listeners(struct open_file *file)
+{
+	__poll_t wanted = READ_ONCE(file->wanted);
+	u64 space;
+
+	if (!wanted || !wq_has_sleeper(&file->wait))
+		return;
+	space = space_of(file);
+	if (space)
+		arm(file, wanted, space);
+}
+
+static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
+		    loff_t offset, u32 operation)
+{
+	struct open_file *open = file->private_data;
+	u32 ways = operation == SLUICE_DEVFILE_READ ? SLUICE_DEVFILE_OUT :
+						      SLUICE_DEVFILE_IN;
+	struct slot *slot;
+	s64 result;
+	int error;
+
+	bytes = min_t(size_t, bytes, MOST_BYTES);
+	slot = begin(open, operation, file->f_flags);
+	if (IS_ERR(slot))
+		return PTR_ERR(slot);
+	slot->request->arguments[0] = cpu_to_le64((unsigned long)buffer);
+	slot->request->arguments[1] = cpu_to_le64(bytes);
+	slot->request->arguments[2] = cpu_to_le64(offset);
+	error = reach(slot, (unsigned long)buffer, bytes, ways);
+	if (error) {
+		unpin(slot);
+		free_slot(open->mirror, slot);
+		return error;
+	}
+	result = plausible(operate(open->mirror, slot, true, open->life),
+			   bytes);
+	if (result == -EAGAIN)
+		arm_listeners(open);
+	return result;
+}
+
+static ssize_t devfile_read(struct file *file, char __user *buffer,
+			    size_t bytes, loff_t *offset)
+{
+	return move(file, buffer, bytes, *offset, SLUICE_DEVFILE_READ);
+}
+
+static ssize_t devfile_write(struct file *file, const char __user *buffer,
+			     size_t bytes, loff_t *offset)
+{
+	return move(file, (char __user *)buffer, bytes, *offset,
+		    SLUICE_DEVFILE_WRITE);
+}
+
+/* A field of a structure of the caller's, of four or eight bytes. */
+static int get_field(unsigned long structure, u16 field, u16 bytes, u64 *value)
+{
+	*value = 0;
+	return copy_from_user(value, (void __user *)(structure + field),
+			      bytes) ?
+		       -EFAULT :
+		       0;
+}
+
+/* Adds what a structure leads to. Nothing there is believed: it only says what the driver may reach. */
+static int follow(struct open_file *open, struct slot *slot,
+		  const struct lead *lead, unsigned long structure)
+{
+	u64 address = structure + lead->follows, count = 1, kind;
+	u64 size = lead->size ?: open->frame;
+	const struct lead *inner;
+	int error = 0;
+	u64 i;
+
+	if (lead->kind != NOTHING) {
+		error = get_field(structure, lead->kind, 4, &kind);
+		if (error || kind >= 32 || !(lead->kinds & BIT(kind)))
+			return error;
+	}
+	if (lead->count != NOTHING)
+		error = get_field(structure, lead->count, lead->count_bytes,
+				  &count);
+	if (!error && lead->pointer != NOTHING)
+		error = get_field(structure, lead->pointer, 8, &address);
+	if (error || !count || !size)
+		return error;
+	if (count > SLUICE_DEVFILE_MAX_BYTES / size)
+		return -E2BIG;
+	error = reach(slot, address, count * size, lead->ways);
+	for (inner = lead->elements; inner && inner->number; inner++)
+		for (i = 0; i < count && !error; i++)
+			error = follow(open, slot, inner, address + i * size);
+	return error;
+}
+
+static const struct lead *lead_of(struct mirror *mirror, unsigned int number)
+{
+	const struct lead *lead = mirror->leads;
+
+	while (lead && lead->number && lead->number != number)
+		lead++;
+	return lead && lead->number ? lead : NULL;
+}
+
+/*
+ * The number says where the argument leads. What is written is read before, so
+ * that bytes which the driver leaves alone stay. An argument that leads nowhere
+ * may be a number: the driver will say. So it does of what cannot be declared.
+ */
+static long devfile_ioctl(struct file *file, unsigned int number,
+			  unsigned long argument)
+{
+	struct open_file *open = file->private_data;
+	const struct lead *lead = lead_of(open->mirror, number);
+	struct slot *slot;
+	u32 ways = 0;
+	s64 result;
+
+	slot = begin(open, SLUICE_DEVFILE_IOCTL, file->f_flags);
+	if (IS_ERR(slot))
+		return PTR_ERR(slot);
+	slot->request->arguments[0] = cpu_to_le64(number);
+	slot->request->arguments[1] = cpu_to_le64(argument);
+	if (_IOC_DIR(number) & _IOC_WRITE)
+		ways |= SLUICE_DEVFILE_IN;
+	/* Drivers write some structures back that they are said to read. */
+	if (_IOC_DIR(number) & _IOC_READ || lead)
+		ways |= SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT;
+	if (ways)
+		reach(slot, argument, _IOC_SIZE(number), ways);
+	if (lead && (lead->pointer != NOTHING || lead->follows != NOTHING))
+		follow(open, slot, lead, argument);
+	result = plausible(operate(open->mirror, slot, true, open->life),
+			   INT_MAX);
+	if (lead && lead->frame_bits != NOTHING && !result) {
+		u64 bits;
+
+		if (!get_field(argument, lead->frame_bits, 4, &bits))
+			open->frame = bits / 8;
+	}
+	if (result == -EAGAIN)
+		arm_listeners(open);
+	return result;
+}
+
 static __poll_t devfile_poll(struct file *file, poll_table *table)
 {
 	struct open_file *open = file->private_data;
@@ -708,6 +797,8 @@ static __poll_t devfile_poll(struct file *file, poll_table *table)
 	s64 result;
 
 	poll_wait(file, &open->wait, table);
+	if (!poll_does_not_wait(table))
+		WRITE_ONCE(open->wanted, READ_ONCE(open->wanted) | events);
 	slot = begin(open, SLUICE_DEVFILE_POLL, file->f_flags);
 	if (IS_ERR(slot))
 		return slot == ERR_PTR(-ERESTARTSYS) ? 0 : EPOLLERR | EPOLLHUP;
@@ -717,8 +808,8 @@ static __poll_t devfile_poll(struct file *file, poll_table *table)
 		return 0;
 	if (plausible(result, U16_MAX) < 0)
 		return EPOLLERR | EPOLLHUP;
-	if (!result && !poll_does_not_wait(table))
-		arm(open, events, space_of(open));
+	if (!result)
+		arm_listeners(open);
 	return demangle_poll(result);
 }
 
@@ -1054,6 +1145,7 @@ static void publish(struct work_struct *work)
 	u64 life = READ_ONCE(mirror->life);
 	struct device *device;
 	struct slot *slot;
+	unsigned int i;
 
 	slot = take_slot(mirror, false, SLOT_WAITED);
 	if (!slot)
@@ -1081,6 +1173,11 @@ static void publish(struct work_struct *work)
 	}
 	memcpy(mirror->node, config.node, sizeof(mirror->node));
 	mirror->mode = le32_to_cpu(config.mode) & 0666;
+	config.class[sizeof(config.class) - 1] = 0;
+	mirror->leads = NULL;
+	for (i = 0; i < ARRAY_SIZE(classes); i++)
+		if (!strcmp(config.class, classes[i].class))
+			mirror->leads = classes[i].leads;
 	device = device_create(devfile_class, &mirror->vdev->dev,
 			       mirror->number, mirror, "%s", mirror->node);
 	if (IS_ERR(device)) {

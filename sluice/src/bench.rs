@@ -8,11 +8,13 @@
 //! docs/benchmarks.md says how each number comes about.
 
 mod boot;
+mod devfile;
 mod driver;
 mod first_ssh;
 mod grants;
 mod iommu;
 mod kernel;
+mod marks;
 mod null;
 mod paravirtual;
 mod partner;
@@ -49,7 +51,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 9] = [
+static ALL: [Benchmark; 10] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -99,6 +101,13 @@ static ALL: [Benchmark; 9] = [
         about: "network cards that an engine serves: instructions of guest, engine and hypervisor, exits, beside a driver domain",
         parts: &driver::SERVED,
         measure: driver::measure_vif,
+    },
+    Benchmark {
+        name: "devfile",
+        about: "device files of another domain: instructions and exits of operations that do nothing, of random numbers and frames, beside the domain \
+                that has the devices",
+        parts: &[],
+        measure: |record, _| devfile::measure(record),
     },
     Benchmark {
         name: "first-ssh",

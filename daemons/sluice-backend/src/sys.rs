@@ -359,11 +359,9 @@ impl Mapping {
 
     /// Copies the bytes from the start of it, as many as fit. Whoever else has it mapped may change them meanwhile.
     pub fn read(&self, to: &mut [u8]) {
-        let bytes = self.pages as usize * PAGE;
-        for (at, byte) in to.iter_mut().enumerate().take(bytes) {
-            // SAFETY: The byte is in the mapping, which stays, and nothing in Rust refers to it.
-            *byte = unsafe { self.at.cast::<u8>().add(at).read_volatile() };
-        }
+        // SAFETY: It is the mapping, which stays, and nothing in Rust refers to it.
+        let bytes = unsafe { VolatileSlice::new(self.at.cast(), self.pages as usize * PAGE) };
+        bytes.copy_to(to);
     }
 
     /// Pages.

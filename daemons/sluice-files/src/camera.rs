@@ -128,7 +128,7 @@ const START: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 18, 4)) };
 const STOP: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 19, 4)) };
 
 /// Buffers of the driver that this program has mapped.
-struct Stream<'f> {
+pub struct Stream<'f> {
     file: &'f File,
     mappings: Vec<Mapping>,
     /// Tells that a frame is there, so that nobody waits for one in the driver.
@@ -141,8 +141,9 @@ impl<'f> Stream<'f> {
         let mut asked = Buffers { count: 4, kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
         REQUEST_BUFFERS.update(file, &mut asked).context("VIDIOC_REQBUFS failed")?;
         let epoll = Epoll::new()?;
-        let frames = EpollEvent::new(EventSet::IN | EventSet::PRIORITY, 0);
-        epoll.ctl(ControlOperation::Add, file.as_raw_fd(), frames)?;
+        // Whoever listens may say later what for.
+        epoll.ctl(ControlOperation::Add, file.as_raw_fd(), EpollEvent::new(EventSet::empty(), 0))?;
+        epoll.ctl(ControlOperation::Modify, file.as_raw_fd(), EpollEvent::new(EventSet::IN, 0))?;
         let mut stream = Self { file, mappings: Vec::new(), epoll };
         for index in 0..asked.count {
             let mut buffer = Self::buffer(index);
@@ -162,7 +163,7 @@ impl<'f> Stream<'f> {
     }
 
     /// The next frame.
-    fn next(&self, frame: &mut [u8]) -> Result<()> {
+    pub fn next(&self, frame: &mut [u8]) -> Result<()> {
         let ready = self.epoll.wait(FRAME_TIME, &mut [EpollEvent::default()])?;
         ensure!(ready == 1, "epoll does not tell of a frame");
         let mut buffer = Self::buffer(0);
@@ -174,7 +175,7 @@ impl<'f> Stream<'f> {
     }
 
     /// Gives the buffers back.
-    fn stop(self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
         STOP.set(self.file, &CAPTURE).context("VIDIOC_STREAMOFF failed")?;
         drop(self.mappings);
         let mut none = Buffers { kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
@@ -182,23 +183,50 @@ impl<'f> Stream<'f> {
     }
 }
 
+/// An open camera, and what it shows.
+pub struct Camera {
+    file: File,
+    driver: String,
+    /// Text could be left out of the frames.
+    plain: bool,
+    bytes: usize,
+}
+
+impl Camera {
+    /// Opens a camera, and has it make frames of this size.
+    pub fn open(path: &Path, width: u32, height: u32) -> Result<Self> {
+        let file =
+            OpenOptions::new().read(true).write(true).open(path).context("could not open the camera")?;
+        let capability = CAPABILITY.get(&file).context("VIDIOC_QUERYCAP failed")?;
+        let mut format = Format::default();
+        format.words[..4].copy_from_slice(&[width, height, YUYV, 1]);
+        SET_FORMAT.update(&file, &mut format).context("VIDIOC_S_FMT failed")?;
+        let [wide, high, pixels, _, line, size, ..] = format.words;
+        ensure!((wide, high, pixels) == (width, height, YUYV), "the format is {:x?}", &format.words[..6]);
+        ensure!(line == width * PIXEL && size == width * height * PIXEL, "a frame has {size} bytes");
+        let plain = SET_CONTROL.update(&file, &mut Control { number: TEXT, value: NO_TEXT }).is_ok();
+        let driver = String::from_utf8_lossy(&capability.driver).trim_end_matches('\0').to_owned();
+        Ok(Self { file, driver, plain, bytes: size as usize })
+    }
+
+    /// Bytes of a frame.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Has the driver fill buffers.
+    pub fn stream(&self) -> Result<Stream<'_>> {
+        Stream::start(&self.file)
+    }
+}
+
 /// Reads frames, or has them put into buffers that are mapped here.
 pub fn run(path: &Path, frames: u32, mapped: bool) -> Result<()> {
-    let mut file =
-        OpenOptions::new().read(true).write(true).open(path).context("could not open the camera")?;
-    let capability = CAPABILITY.get(&file).context("VIDIOC_QUERYCAP failed")?;
-    let mut format = Format::default();
-    format.words[..4].copy_from_slice(&[WIDTH, HEIGHT, YUYV, 1]);
-    SET_FORMAT.update(&file, &mut format).context("VIDIOC_S_FMT failed")?;
-    let [width, height, pixels, _, line, size, ..] = format.words;
-    ensure!((width, height, pixels) == (WIDTH, HEIGHT, YUYV), "the format is {:x?}", &format.words[..6]);
-    ensure!(line == WIDTH * PIXEL && size == WIDTH * HEIGHT * PIXEL, "a frame has {size} bytes");
-    let mut control = Control { number: TEXT, value: NO_TEXT };
-    let plain = SET_CONTROL.update(&file, &mut control);
+    let camera = Camera::open(path, WIDTH, HEIGHT)?;
     let mut digest = DefaultHasher::new();
-    let mut frame = vec![0; size as usize];
+    let mut frame = vec![0; camera.bytes()];
     if mapped {
-        let stream = Stream::start(&file)?;
+        let stream = camera.stream()?;
         for _ in 0..frames {
             stream.next(&mut frame)?;
             frame.hash(&mut digest);
@@ -206,13 +234,12 @@ pub fn run(path: &Path, frames: u32, mapped: bool) -> Result<()> {
         stream.stop()?;
     } else {
         for _ in 0..frames {
-            file.read_exact(&mut frame).context("could not read a frame")?;
+            (&camera.file).read_exact(&mut frame).context("could not read a frame")?;
             frame.hash(&mut digest);
         }
     }
-    let driver = String::from_utf8_lossy(&capability.driver).trim_end_matches('\0').to_owned();
     let way = if mapped { "stream" } else { "camera" };
-    let text = if plain.is_ok() { "off" } else { "on" };
+    let (driver, text) = (&camera.driver, if camera.plain { "off" } else { "on" });
     result(&format!("{way}={driver} {way}_frames={frames} {way}_text={text}"));
     result(&format!("{way}_digest={:016x}", digest.finish()));
     Ok(())

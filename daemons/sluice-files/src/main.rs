@@ -3,6 +3,7 @@
 mod camera;
 mod endure;
 mod input;
+mod measure;
 mod noop;
 mod random;
 mod watchdog;
@@ -77,6 +78,12 @@ enum What {
         #[arg(long)]
         mapped: bool,
     },
+    /// Does something some times and then more times, and marks where each begins and ends for who counts instructions from outside.
+    Measure {
+        /// What is done.
+        #[command(subcommand)]
+        work: measure::Work,
+    },
     /// Counts how long operations take that do nothing.
     Noop {
         /// The device file.
@@ -96,6 +103,7 @@ fn main() -> anyhow::Result<()> {
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
         What::Canary { file, protected } => endure::canary(&file, protected),
         What::Camera { file, frames, mapped } => camera::run(&file, frames, mapped),
+        What::Measure { work } => measure::run(&work),
         What::Noop { file, count } => noop::run(&file, count),
     }
 }

@@ -1,25 +1,18 @@
 //! The load of the benchmark `paravirtual`: the `init` of a system that has nothing else, the same program under every hypervisor. It makes
 //! processes, page faults and system calls, each some times and then more times, so that whatever is not the operation drops out of the difference.
 //!
-//! Whoever counts instructions from outside (bench/instructions.rs) is told by an instruction that does nothing else ([`mark`]) and that no
+//! Whoever counts instructions from outside (bench/instructions.rs) is told by an instruction that does nothing else ([`sluice_processes::mark`]) and that no
 //! hypervisor sees: before the few, between them and the many, and after these.
 
 mod work;
 
 use anyhow::{Result, bail};
+use sluice_processes::mark;
 use std::process::ExitCode;
 use work::{MARKS, Work};
 
 /// What a process does that is started in order to end.
 const NOTHING: &str = "nothing";
-
-/// Tells the counter that this point was reached.
-fn mark() {
-    // SAFETY: the instruction is a NOP with a displacement, and touches neither registers nor memory.
-    unsafe {
-        std::arch::asm!(".byte 0x0f, 0x1f, 0x80, 0x4d, 0x41, 0x52, 0x4b", options(nostack, preserves_flags))
-    };
-}
 
 fn all() -> Result<()> {
     for work in Work::ALL {

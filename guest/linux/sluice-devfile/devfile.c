@@ -797,7 +797,7 @@ static __poll_t devfile_poll(struct file *file, poll_table *table)
 	s64 result;
 
 	poll_wait(file, &open->wait, table);
-	if (!poll_does_not_wait(table))
+	if (wq_has_sleeper(&open->wait))
 		WRITE_ONCE(open->wanted, READ_ONCE(open->wanted) | events);
 	slot = begin(open, SLUICE_DEVFILE_POLL, file->f_flags);
 	if (IS_ERR(slot))

@@ -12,6 +12,8 @@ mod sluice;
 mod vif;
 pub mod xen;
 
+pub use sluice::{StopDriver, check};
+
 use super::record::Record;
 use super::split::Split;
 use super::{kernel, plugin};

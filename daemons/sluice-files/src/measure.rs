@@ -1,0 +1,74 @@
+//! Work that is counted from outside, in a guest as in the domain that has the device.
+
+use crate::camera::Camera;
+use crate::{noop, result};
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use sluice_processes::mark;
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+/// What is done again and again.
+#[derive(Debug, Subcommand)]
+pub enum Work {
+    /// An ioctl that no driver knows.
+    Noop {
+        /// The device file.
+        file: PathBuf,
+    },
+    /// A read of 4 KiB.
+    Random {
+        /// The device file.
+        file: PathBuf,
+    },
+    /// A frame that the driver puts into a buffer which is mapped here, and that is copied from there.
+    Camera {
+        /// The device file.
+        file: PathBuf,
+        /// Pixels of a line.
+        width: u32,
+        /// Lines.
+        height: u32,
+    },
+}
+
+/// Does it `few` times, then `many` times.
+pub fn run(work: &Work) -> Result<()> {
+    match work {
+        Work::Noop { file } => {
+            let file = File::open(file).context("could not open the file")?;
+            twice("noop", 200, 1200, || noop::nothing(&file))
+        }
+        Work::Random { file } => {
+            let mut file = File::open(file).context("could not open the file")?;
+            let mut bytes = [0; 4096];
+            twice("random", 20, 120, || file.read_exact(&mut bytes).context("could not read"))
+        }
+        Work::Camera { file, width, height } => {
+            let camera = Camera::open(file, *width, *height)?;
+            let stream = camera.stream()?;
+            let mut frame = vec![0; camera.bytes()];
+            twice(&format!("camera_{width}x{height}"), 5, 25, || stream.next(&mut frame))?;
+            stream.stop()
+        }
+    }
+}
+
+fn twice(name: &str, few: u32, many: u32, mut act: impl FnMut() -> Result<()>) -> Result<()> {
+    // The first ones fill caches.
+    for _ in 0..4 {
+        act()?;
+    }
+    mark();
+    for _ in 0..few {
+        act()?;
+    }
+    mark();
+    for _ in 0..many {
+        act()?;
+    }
+    mark();
+    result(&format!("at={name} few={few} many={many}"));
+    Ok(())
+}

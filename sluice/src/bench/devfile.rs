@@ -1,0 +1,112 @@
+//! What operations on a device file of another domain cost, beside the same program in the domain that has the device: instructions of the whole
+//! machine, which are those of both domains and the hypervisor, and entries into guests.
+//!
+//! The program (daemons/sluice-files) marks a few operations and then many, first in the driver domain and, when that serves, in the guest.
+
+use super::driver::{StopDriver, check};
+use super::marks::{Cost, Entries, cost, marks};
+use super::plot::{self, Panel};
+use super::record::{Aim, Record};
+use super::{Clock, kernel, plugin, quoted, run_watched, scratch};
+use crate::kernels;
+use crate::outcome::Guest;
+use crate::rootfs;
+use anyhow::{Context, Result, ensure};
+
+/// What is done, in this order, and what a row has it per.
+const WORKS: [(&str, &str); 5] = [
+    ("noop", "operation"),
+    ("random", "read of 4 KiB"),
+    ("camera_320x180", "frame"),
+    ("camera_640x360", "frame"),
+    ("camera_1280x720", "frame"),
+];
+
+/// Where it is done: the name in rows, and that of the domain.
+const PLACES: [(&str, &str); 2] = [("native", "driver"), ("interrupt", "guest")];
+
+/// Measures everything.
+pub fn measure(record: &mut Record) -> Result<()> {
+    let log = scratch()?.join("devfile.count");
+    let library = plugin::with_functions(&plugin::build()?, &[]);
+    let arguments =
+        ["-plugin", &library, "-d", "plugin", "-D", &log.display().to_string()].map(str::to_owned);
+    let text = configuration()?;
+    let (_, outcome) =
+        run_watched("devfile", &text, Clock::Instructions, arguments.to_vec(), &mut StopDriver::new(1))?;
+    check(&outcome)?;
+    record.kernels(&outcome.kernels);
+    let text =
+        std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+    let marks = marks(&text, Entries::Vmruns);
+    ensure!(marks.len() == 3 * WORKS.len() * PLACES.len(), "{} marks were set", marks.len());
+    let mut sets = marks.chunks_exact(3);
+    for (place, domain) in PLACES {
+        let guest = outcome.guests.iter().find(|guest| guest.name == domain);
+        let guest = guest.with_context(|| format!("there is no domain {domain}"))?;
+        for (work, per) in WORKS {
+            let (few, many) = said(guest, work).with_context(|| format!("{domain} did not report {work}"))?;
+            let set = sets.next().and_then(|set| set.try_into().ok()).context("a mark is missing")?;
+            row(record, (place, work, per), &cost(set, few, many));
+        }
+    }
+    figures(record)
+}
+
+/// How often a guest did something between its marks.
+fn said(guest: &Guest, work: &str) -> Option<(f64, f64)> {
+    let finding =
+        guest.findings.iter().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == work))?;
+    let number = |key: &str| finding.iter().find(|pair| pair.0 == key)?.1.raw().parse::<f64>().ok();
+    number("few").zip(number("many"))
+}
+
+fn row(record: &mut Record, (place, work, per): (&str, &str, &str), cost: &Cost) {
+    let note = format!("of the whole machine per {per}, {} more", cost.operations);
+    record.row(format!("devfile.{work}.{place}.instructions"), cost.instructions, "instructions", note);
+    let note = format!("entries into guests per {per}: VMRUN");
+    record.row(format!("devfile.{work}.{place}.exits"), cost.exits, "exits", note);
+}
+
+/// Ratios, and the picture.
+fn figures(record: &mut Record) -> Result<()> {
+    let mut panels = Vec::new();
+    for (work, per) in WORKS {
+        let value = |place: &str| record.value(&format!("devfile.{work}.{place}.instructions"));
+        let values: Vec<(String, f64)> =
+            PLACES.iter().filter_map(|(place, _)| Some(((*place).to_owned(), value(place)?))).collect();
+        if let Some((native, ours)) = value("native").zip(value("interrupt")) {
+            let aim = work.starts_with("camera").then_some(Aim::AtMost(1.2));
+            let note = "instructions of the whole machine, in the guest to in the driver domain";
+            record.aimed(
+                format!("devfile.{work}.interrupt.ratio_to_native"),
+                ours / native,
+                "ratio",
+                aim,
+                note,
+            );
+        }
+        panels.push(Panel { title: format!("{work}, instructions per {per}"), bars: values });
+    }
+    plot::write(
+        "devfile",
+        "Operations on device files, in the domain that has the device and in a guest",
+        &panels,
+    )
+}
+
+/// A driver domain, and a guest that waits until that has measured.
+fn configuration() -> Result<String> {
+    let kernel = kernels::get("debian-6.1")?;
+    let [server, guest] = ["file-server", "device-files"].map(|name| rootfs::get(name, &kernel));
+    let (server, guest, unpacked) = (quoted(&server?), quoted(&guest?), quoted(&kernel::unpacked(&kernel)?));
+    Ok(format!(
+        "[machine]\nmemory = \"1GiB\"\ncpus = 2\n\
+         [domain.driver]\nkernel = {unpacked}\ninitrd = {server}\nmemory = \"256MiB\"\ncpus = [0]\n\
+         cmdline = \"console=ttyS0 quiet sluice.job=serve:files=entropy+vivid,measure=20,quiet_keys=yes\"\n\
+         [domain.guest]\nkernel = {unpacked}\ninitrd = {guest}\nmemory = \"256MiB\"\ncpus = [1]\ngrants = \"pages\"\n\
+         cmdline = \"console=ttyS0 quiet sluice.job=files:random=0,measure=2\"\n\
+         devices = [{{ mode = \"devfile\", by = \"driver\", source = \"/dev/entropy\" }}, \
+         {{ mode = \"devfile\", by = \"driver\", source = \"/dev/video0\" }}]\n"
+    ))
+}

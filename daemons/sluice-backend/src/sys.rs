@@ -364,6 +364,18 @@ impl Mapping {
         bytes.copy_to(to);
     }
 
+    /// Whether there is memory at its start: a program that touched it otherwise would end by SIGBUS.
+    pub fn is_there(&self) -> io::Result<bool> {
+        let (_reader, mut writer) = std::io::pipe()?;
+        // SAFETY: The kernel reads a byte of the mapping, or finds that there is none.
+        let byte = unsafe { std::slice::from_raw_parts(self.at.cast::<u8>(), 1) };
+        match std::io::Write::write(&mut writer, byte) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Pages.
     pub fn pages(&self) -> u32 {
         self.pages

@@ -9,6 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::ioctl::{_IOC_READ, _IOC_WRITE, ioctl_expr};
 
@@ -103,6 +104,8 @@ struct Buffer {
     rest: [u32; 3],
 }
 
+/// How long buffers may be there when nothing else of the camera is.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest time until a frame comes, in ms.
 const FRAME_TIME: i32 = 10_000;
 /// `V4L2_MEMORY_MMAP`.
@@ -174,6 +177,20 @@ impl<'f> Stream<'f> {
         QUEUE.update(self.file, &mut Self::buffer(buffer.index)).context("VIDIOC_QBUF failed")
     }
 
+    /// Looks at a frame again and again until there is none any more, and says whether the buffers are gone then, too.
+    pub fn outlive(&self, frame: &mut [u8]) -> Result<bool> {
+        while self.next(frame).is_ok() {}
+        let mapping = self.mappings.first().context("the driver gave no buffer")?;
+        let began = Instant::now();
+        while mapping.is_there()? {
+            if began.elapsed() > PATIENCE {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(true)
+    }
+
     /// Gives the buffers back.
     pub fn stop(self) -> Result<()> {
         STOP.set(self.file, &CAPTURE).context("VIDIOC_STREAMOFF failed")?;
@@ -218,6 +235,18 @@ impl Camera {
     pub fn stream(&self) -> Result<Stream<'_>> {
         Stream::start(&self.file)
     }
+}
+
+/// Has frames put into buffers that are mapped here, until the camera is gone.
+pub fn outlive(path: &Path) -> Result<()> {
+    let camera = Camera::open(path, WIDTH, HEIGHT)?;
+    let mut frame = vec![0; camera.bytes()];
+    let stream = camera.stream()?;
+    stream.next(&mut frame)?;
+    result("streaming=yes");
+    let gone = stream.outlive(&mut frame)?;
+    result(&format!("buffers={}", if gone { "gone" } else { "there" }));
+    Ok(())
 }
 
 /// Reads frames, or has them put into buffers that are mapped here.

@@ -78,6 +78,11 @@ enum What {
         #[arg(long)]
         mapped: bool,
     },
+    /// Has a camera put frames into buffers that are mapped, until the camera is gone, and says whether they are, too.
+    Outlive {
+        /// The device file.
+        file: PathBuf,
+    },
     /// Does something some times and then more times, and marks where each begins and ends for who counts instructions from outside.
     Measure {
         /// What is done.
@@ -103,6 +108,7 @@ fn main() -> anyhow::Result<()> {
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
         What::Canary { file, protected } => endure::canary(&file, protected),
         What::Camera { file, frames, mapped } => camera::run(&file, frames, mapped),
+        What::Outlive { file } => camera::outlive(&file),
         What::Measure { work } => measure::run(&work),
         What::Noop { file, count } => noop::run(&file, count),
     }

@@ -106,8 +106,8 @@ static ALL: [Benchmark; 10] = [
         name: "devfile",
         about: "device files of another domain: instructions and exits of operations that do nothing, of random numbers and frames, beside the domain \
                 that has the devices",
-        parts: &[],
-        measure: |record, _| devfile::measure(record),
+        parts: &devfile::PARTS,
+        measure: devfile::measure,
     },
     Benchmark {
         name: "first-ssh",

@@ -350,9 +350,12 @@ impl Function {
 
     /// Shows a mapping of a device file to the guest, from page `first` of the memory of maps on, for as long as it is there.
     pub fn map(&self, mapping: &Mapping, first: u32) -> io::Result<()> {
-        let (pages, write) = (mapping.pages(), mapping.writable().into());
-        let shown = Shown { local: mapping.address(), first, pages, write, reserved: 0 };
-        MAP.set(&self.file, &shown)
+        self.show(mapping.address(), first, mapping.pages(), mapping.writable())
+    }
+
+    /// The same of whatever is at an address here: the module takes nothing but mappings of device files.
+    pub fn show(&self, local: u64, first: u32, pages: u32, writable: bool) -> io::Result<()> {
+        MAP.set(&self.file, &Shown { local, first, pages, write: writable.into(), reserved: 0 })
     }
 
     /// Shows what begins at a page no more.

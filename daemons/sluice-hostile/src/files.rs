@@ -1,4 +1,5 @@
-//! What a domain that serves a device file can do to the guest's processes that use it: have memory copied that they have not declared. The
+//! What a domain that serves a device file can do to the guest's processes that use it: have memory copied that they have not declared, or show
+//! them what no device file is. The
 //! requests tell it what is declared; it tries everything around that, in every process it can name.
 
 use crate::queues::open;
@@ -6,9 +7,9 @@ use anyhow::{Result, ensure};
 use sluice_backend::function::{Copy, Function};
 use sluice_backend::sys::{PAGE, ShadowPage};
 use sluice_devfile::{Range, Request};
-use sluice_hypercall::devfile::{DEVFILE_IN, DEVFILE_MAX_OPERATIONS, DEVFILE_OUT};
+use sluice_hypercall::devfile::{DEVFILE_IN, DEVFILE_MAPS_SIZE, DEVFILE_MAX_OPERATIONS, DEVFILE_OUT};
 use std::path::Path;
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 /// A page of ours for what is copied.
 const LOCAL: u64 = 0x1234_0000_0000;
@@ -99,11 +100,38 @@ pub fn attack(file: &Path, rounds: u32) -> Result<()> {
             attempt(fastrand::u32(..DEVFILE_MAX_OPERATIONS), address, fastrand::u32(1..64), way);
         }
     }
+    let maps = maps(&function, &window, rounds);
     println!(
         "SLUICE-RESULT files_declared={declared} files_tried={} files_succeeded={}",
         count.tried, count.succeeded
     );
+    println!("SLUICE-RESULT maps_tried={} maps_succeeded={}", maps.tried, maps.succeeded);
     Ok(())
+}
+
+/// Has the guest see what is no device file's: memory of this process, the guest's own in the window, a kernel's, nothing at all.
+fn maps(function: &Function, window: &GuestMemoryMmap, rounds: u32) -> Count {
+    let mut count = Count::default();
+    let own = window.get_host_address(GuestAddress(0)).map_or(0, |at| at as u64);
+    let last = (DEVFILE_MAPS_SIZE / PAGE as u64) as u32;
+    let mut attempt = |local: u64, first: u32, pages: u32| {
+        count.tried += 1;
+        count.succeeded += u64::from(function.show(local, first, pages, first & 1 == 0).is_ok());
+    };
+    for local in ELSEWHERE.into_iter().chain([LOCAL, own, !0xfff]) {
+        for (first, pages) in
+            [(0, 1), (1, 1), (last - 1, 2), (last, 1), (u32::MAX, 1), (0, 0), (0, last), (0, u32::MAX)]
+        {
+            attempt(local, first, pages);
+            attempt(local | 0x800, first, pages);
+        }
+    }
+    for _ in 0..rounds {
+        let local =
+            [LOCAL, own + u64::from(fastrand::u16(..)) * 0x1000, fastrand::u64(..)][fastrand::usize(..3)];
+        attempt(local, fastrand::u32(..), fastrand::u32(..64));
+    }
+    count
 }
 
 fn copy(function: &Function, tag: u32, address: u64, bytes: u32, way: u32) -> bool {

@@ -25,8 +25,55 @@ const WORKS: [(&str, &str); 5] = [
 /// Where it is done: the name in rows, and that of the domain.
 const PLACES: [(&str, &str); 2] = [("native", "driver"), ("interrupt", "guest")];
 
-/// Measures everything.
-pub fn measure(record: &mut Record) -> Result<()> {
+/// Its parts.
+pub const PARTS: [&str; 2] = ["operations", "attacks"];
+
+/// Who attacks, in which scenario, and how the attacker's counts of what it tried and what succeeded are called.
+const ATTACKS: [(&str, &str, &[&str], &[&str]); 2] = [
+    (
+        "driver",
+        "hostile-devfile-undeclared",
+        &["files_tried", "maps_tried"],
+        &["files_succeeded", "maps_succeeded"],
+    ),
+    ("guest", "hostile-files", &["files.tried"], &["calls_wrong"]),
+];
+
+/// Measures what is wanted.
+pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
+    let parts: [(&str, fn(&mut Record) -> Result<()>); 2] =
+        [("operations", operations), ("attacks", attacks)];
+    for (part, run) in parts {
+        if !only.is_empty() && !only.iter().any(|wanted| wanted == part) {
+            continue;
+        }
+        super::say(part);
+        record.solved(part);
+        if let Err(error) = run(record).and_then(|()| record.write().map(drop)) {
+            record.problem(part, &format!("{error:#}"));
+        }
+    }
+    figures(record)
+}
+
+/// What hostile domains tried, and what they achieved. The scenarios judge whether others were left alone.
+fn attacks(record: &mut Record) -> Result<()> {
+    for (who, scenario, tried, succeeded) in ATTACKS {
+        let outcome = crate::scenario::outcome(scenario)?;
+        let sum = |keys: &[&str]| {
+            let of = |guest: &Guest| keys.iter().filter_map(|key| guest.sum(key)).sum::<u64>();
+            outcome.guests.iter().map(of).sum::<u64>() as f64
+        };
+        ensure!(sum(tried) > 0.0, "nobody attacked in {scenario}");
+        let note = format!("by the scenario {scenario}");
+        record.row(format!("attacks.devfile.{who}.tried"), sum(tried), "attempts", note);
+        let (id, aim) = (format!("attacks.devfile.{who}.succeeded"), Some(Aim::AtMost(0.0)));
+        record.aimed(id, sum(succeeded), "attempts", aim, format!("of those of {scenario}"));
+    }
+    Ok(())
+}
+
+fn operations(record: &mut Record) -> Result<()> {
     let log = scratch()?.join("devfile.count");
     let library = plugin::with_functions(&plugin::build()?, &[]);
     let arguments =
@@ -50,7 +97,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
             row(record, (place, work, per), &cost(set, few, many));
         }
     }
-    figures(record)
+    Ok(())
 }
 
 /// How often a guest did something between its marks.

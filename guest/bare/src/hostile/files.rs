@@ -15,6 +15,8 @@ use sluice_hypercall::devfile as df;
 /// Bytes from a request to the next, of which the answer is the last.
 const STRIDE: u64 = 0x200;
 const ANSWER: u64 = STRIDE - df::DEVFILE_ANSWER_SIZE as u64;
+/// BAR of the memory of maps.
+const MAPS_BAR: u32 = 4;
 /// The first address that is a kernel's.
 const KERNEL: u64 = 1 << 47;
 
@@ -24,13 +26,19 @@ fn wild_request(at: u64, random: &mut Random) {
         0 => random.wild() as u32,
         _ => random.below(below) as u32,
     };
-    put(at, mostly(random, 13));
+    put(at, mostly(random, 15));
     put(at + 4, mostly(random, 102));
     put64(at + 8, random.below(40));
     put(at + 16, mostly(random, 66));
     put(at + 20, if random.below(2) == 0 { 0 } else { random.wild() as u32 });
     for argument in [24, 32, 40] {
-        put64(at + argument, if random.below(3) == 0 { random.wild() } else { random.below(0x2000) });
+        let value = match random.below(4) {
+            0 => random.wild(),
+            // Parts of a file, and where they are to be seen.
+            1 => random.below(0x40) << 12 | random.below(4) << 32,
+            _ => random.below(0x2000),
+        };
+        put64(at + argument, value);
     }
     put(at + 48, mostly(random, 18));
     for range in 0..16 {
@@ -136,6 +144,19 @@ fn calls(file: &Device, random: &mut Random) -> u32 {
     wrong
 }
 
+/// Moves the memory of maps about, over whatever is there. Its last place is the first.
+fn move_maps(file: &Device, random: &mut Random) {
+    let (low, high) = (0x10 + 4 * MAPS_BAR, 0x14 + 4 * MAPS_BAR);
+    let place = [low, high].map(|register| file.function.read(register));
+    for _ in 0..200u32 {
+        let high_part = if random.below(2) == 0 { random.below(0x80) } else { random.wild() };
+        file.function.write(high, high_part as u32);
+        file.function.write(low, random.wild() as u32);
+    }
+    file.function.write(low, place[0]);
+    file.function.write(high, place[1]);
+}
+
 /// Runs the attack.
 pub fn run(random: &mut Random, boot: &BootInfo) {
     let Some(file) = Device::find(Kind::File, boot) else {
@@ -155,6 +176,7 @@ pub fn run(random: &mut Random, boot: &BootInfo) {
         if file.reset() && file.start(false) {
             tally.attempt(|| attack(&file, random));
             wrong += calls(&file, random);
+            tally.attempt(|| move_maps(&file, random));
         }
         if round % 8 == 0 {
             ask(&file);

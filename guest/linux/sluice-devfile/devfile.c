@@ -760,6 +760,8 @@ static long devfile_ioctl(struct file *file, unsigned int number,
 	u32 ways = 0;
 	s64 result;
 
+	if (lead && lead->refused)
+		return -ENOTTY;
 	slot = begin(open, SLUICE_DEVFILE_IOCTL, file->f_flags);
 	if (IS_ERR(slot))
 		return PTR_ERR(slot);

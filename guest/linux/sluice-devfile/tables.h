@@ -20,6 +20,7 @@ struct lead {
 	u16 count, count_bytes; /* field with the number of elements; NOTHING: one */
 	u16 size; /* bytes of an element; 0: those of a frame, which frame_bits says */
 	u8 ways;
+	bool refused; /* it would answer with a descriptor of the other domain's */
 	u16 kind; /* field with a number below 32 that must be among `kinds`; NOTHING: any */
 	u32 kinds;
 	u16 frame_bits; /* field with the bits of a frame, after the ioctl; NOTHING: none */
@@ -74,7 +75,8 @@ static const struct lead video_leads[] = {
 	CONTROLS(VIDIOC_TRY_EXT_CTRLS), PLANES(VIDIOC_QUERYBUF),
 	PLANES(VIDIOC_QBUF), PLANES(VIDIOC_DQBUF), PLANES(VIDIOC_PREPARE_BUF),
 	OVERLAY(VIDIOC_G_FMT), OVERLAY(VIDIOC_S_FMT), OVERLAY(VIDIOC_TRY_FMT),
-	EDID(VIDIOC_G_EDID), EDID(VIDIOC_S_EDID), {}
+	EDID(VIDIOC_G_EDID), EDID(VIDIOC_S_EDID),
+	{ LEAD(VIDIOC_EXPBUF, 0), .refused = true }, {}
 };
 
 /* Sound. */

@@ -16,13 +16,17 @@ const SEGMENT: usize = 1448;
 /// What the listener says of whole data, and of others.
 const RIGHT: u8 = b'y';
 const WRONG: u8 = b'n';
+/// Bytes of a message that comes back, and how many are sent: before it is measured, and then.
+const MESSAGE: usize = 64;
+const WARM: usize = 50;
+const TRIPS: usize = 500;
 /// Seed of the data.
 const SEED: u64 = 4;
 /// How often, and how long apart, a talker tries to find who listens.
 const ATTEMPTS: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Takes data from one who connects, and answers twice: when all have come, and with the verdict.
+/// Takes data from one who connects, and answers twice: when all have come, and with the verdict. Then it sends messages back, until there are no more.
 pub fn listen(at: SocketAddrV4, bytes: usize) -> Result<()> {
     answer(&TcpListener::bind(at).with_context(|| format!("could not listen at {at}"))?, bytes)
 }
@@ -36,6 +40,11 @@ fn answer(listener: &TcpListener, bytes: usize) -> Result<()> {
     stream.write_all(&[if right { RIGHT } else { WRONG }])?;
     println!("SLUICE-RESULT taken_bytes={bytes} taken={}", if right { "ok" } else { "bad" });
     ensure!(right, "what came is not what was sent");
+    stream.set_nodelay(true)?;
+    let mut message = [0; MESSAGE];
+    while stream.read_exact(&mut message).is_ok() {
+        stream.write_all(&message)?;
+    }
     Ok(())
 }
 
@@ -60,8 +69,25 @@ pub fn talk(to: SocketAddr, bytes: usize) -> Result<()> {
     if said != [RIGHT] {
         bail!("what came there is not what was sent");
     }
+    trips(&mut stream)?;
     println!("SLUICE-RESULT sent=ok");
     Ok(())
+}
+
+/// Sends small messages, each when the one before it has come back.
+fn trips(stream: &mut TcpStream) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut trip = |number: usize| -> Result<()> {
+        let sent = [number as u8; MESSAGE];
+        let mut come = [0; MESSAGE];
+        stream.write_all(&sent)?;
+        stream.read_exact(&mut come).context("a message did not come back")?;
+        ensure!(come == sent, "another message came back");
+        Ok(())
+    };
+    // The first ones are slow, as after every pause.
+    (0..WARM).try_for_each(&mut trip)?;
+    measured(Part::Trips, 2 * TRIPS * MESSAGE, || TRIPS, || (0..TRIPS).try_for_each(&mut trip))
 }
 
 /// Connects as soon as somebody listens.

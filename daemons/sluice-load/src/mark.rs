@@ -20,6 +20,8 @@ pub enum Part {
     ReadSmall,
     /// Data from guest to guest.
     Talk,
+    /// Small messages to and fro, one at a time.
+    Trips,
     /// A download.
     Get,
     /// An upload.
@@ -30,7 +32,7 @@ impl Part {
     const fn number(self) -> u64 {
         match self {
             Self::WriteLarge | Self::Talk | Self::Get => 0,
-            Self::ReadLarge | Self::Put => 1,
+            Self::ReadLarge | Self::Put | Self::Trips => 1,
             Self::WriteSmall => 2,
             Self::ReadSmall => 3,
         }
@@ -43,6 +45,7 @@ impl Part {
             Self::WriteSmall => "write_4k",
             Self::ReadSmall => "read_4k",
             Self::Talk => "inter",
+            Self::Trips => "trips",
             Self::Get => "rx",
             Self::Put => "tx",
         }

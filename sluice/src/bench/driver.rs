@@ -260,11 +260,11 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     let loads = [Load::Net, Load::Inter];
     bench.system(record, SERVED[0], &loads, &|load, record| {
         let measured = vif::run(&bench, load, record)?;
-        vif::shares(record, vif::ENGINE, load, &measured)
+        vif::rows(record, vif::ENGINE, load, &measured)
     });
     bench.system(record, SERVED[1], &loads, &|load, record| {
         let measured = sluice::run(&bench, load, ALL, record)?;
-        vif::shares(record, vif::DOMAIN, load, &measured)
+        vif::rows(record, vif::DOMAIN, load, &measured)
     });
     vif::figures(record)
 }

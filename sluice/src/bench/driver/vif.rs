@@ -84,8 +84,13 @@ fn id(system: &System, name: &str, whose: &str) -> String {
     format!("{}.{name}.{whose}.instructions_per_kb", system.prefix)
 }
 
-/// Rows of a load.
-pub fn shares(record: &mut Record, system: System, load: Load, measured: &Measured) -> Result<()> {
+/// All rows of a load.
+pub fn rows(record: &mut Record, system: System, load: Load, measured: &Measured) -> Result<()> {
+    shares(record, &system, load, measured)?;
+    if load == Load::Inter { trips(record, &system, measured) } else { Ok(()) }
+}
+
+fn shares(record: &mut Record, system: &System, load: Load, measured: &Measured) -> Result<()> {
     for (name, mark, reported) in parts(load) {
         let part = measured.split.part(*mark).with_context(|| format!("no guest set the marks of {name}"))?;
         let moved = moved(reported, measured)?;
@@ -100,7 +105,7 @@ pub fn shares(record: &mut Record, system: System, load: Load, measured: &Measur
         ];
         for (whose, instructions) in counts {
             let note = format!("{instructions} instructions / {kb:.0} KB; {}", system.note);
-            record.row(id(&system, name, whose), instructions as f64 / kb, "instructions/KB", note);
+            record.row(id(system, name, whose), instructions as f64 / kb, "instructions/KB", note);
         }
         let packets = moved.operations as f64;
         let aim = (system.prefix == ENGINE.prefix).then_some(Aim::Under(0.05));
@@ -117,9 +122,41 @@ pub fn shares(record: &mut Record, system: System, load: Load, measured: &Measur
     Ok(())
 }
 
+/// Rows of messages between two guests, each of which waits for the one before.
+fn trips(record: &mut Record, system: &System, measured: &Measured) -> Result<()> {
+    let part = measured.split.part(1).context("no guest set the marks of its messages")?;
+    let trips = moved("trips", measured)?.operations as f64;
+    let (guest, exits, served) = sums(part, measured);
+    let serving = served + part.beside + part.apart;
+    let rest = guest + part.hypervisor;
+    for (whose, instructions) in [
+        ("guest", guest),
+        (system.server, serving),
+        ("hypervisor", part.hypervisor),
+        ("total", rest + serving),
+    ] {
+        let note = format!("{instructions} instructions / {trips} messages there and back; {}", system.note);
+        let id = trip_id(system, whose);
+        record.row(id, instructions as f64 / trips, "instructions/trip", note);
+    }
+    let id = format!("{}.2.rtt.exits", system.prefix);
+    record.row(id, exits as f64 / trips, "exits/trip", "exits of both guests, all causes");
+    Ok(())
+}
+
+fn trip_id(system: &System, whose: &str) -> String {
+    format!("{}.2.rtt.{whose}.instructions", system.prefix)
+}
+
 /// Ratios with their aims, and the picture.
 pub fn figures(record: &mut Record) -> Result<()> {
     let mut panels = Vec::new();
+    let totals = [ENGINE, DOMAIN].map(|system| record.value(&trip_id(&system, "total")));
+    if let [Some(ours), Some(theirs)] = totals {
+        let note = "instructions of the whole machine for a message there and back, the engine's machine to the driver domain's";
+        let id = "vif.latency_ratio_to_driver_domain.2";
+        record.aimed(id, ours / theirs, "ratio", Some(Aim::AtMost(0.4)), note);
+    }
     for name in NAMES {
         let totals = [ENGINE, DOMAIN].map(|system| record.value(&id(&system, name, "total")));
         if let [Some(ours), Some(theirs)] = totals {

@@ -1,10 +1,10 @@
 //! A virtio disk (Virtio 1.2, 5.2).
 
-use crate::device::Device;
 use crate::disk::{AT_ONCE, Disk, SECTOR};
-use crate::request::{Broken, MAX_SEGMENTS, Request, take};
 use anyhow::{Context, Result, bail};
+use sluice_backend::device::Device;
 use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
+use sluice_backend::request::{Broken, MAX_SEGMENTS, Request, take};
 use sluice_backend::sys::{Part, Way};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;

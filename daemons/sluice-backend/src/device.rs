@@ -1,7 +1,7 @@
 //! What kinds of devices have in common.
 
+use crate::function::{Function, Info, Offer, QueueSetup, Window};
 use anyhow::Result;
-use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
 use std::os::fd::RawFd;
 use vhost::VringConfigData;
 

@@ -1,8 +1,8 @@
 //! A virtio network card (Virtio 1.2, 5.1): the kernel's vhost-net between the guest's queues and a tap.
 
-use crate::device::{Device, rings};
 use crate::tap::Tap;
 use anyhow::{Context, Result, bail};
+use sluice_backend::device::{Device, rings};
 use sluice_backend::function::{Function, Info, Offer, Window};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;

@@ -2,11 +2,11 @@
 
 use crate::blk::Blk;
 use crate::devfile::DeviceFile;
-use crate::device::{Device, Gone};
 use crate::net::Net;
-use crate::vhost_user::{self, VhostUser};
 use anyhow::{Context, Result, bail};
+use sluice_backend::device::{Device, Gone};
 use sluice_backend::function::{Function, Window};
+use sluice_backend::vhost_user::{self, VhostUser};
 use sluice_hypercall::devfile::DEVFILE_KIND;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;

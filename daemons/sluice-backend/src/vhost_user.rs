@@ -11,8 +11,8 @@
 //! Source: vhost-user protocol (QEMU, docs/interop/vhost-user.rst).
 
 use crate::device::{Device, Gone, rings};
+use crate::function::{Function, Info, Offer, QueueSetup, Window};
 use anyhow::{Context, Result, bail};
-use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
 use sluice_hypercall::backend::MAX_QUEUES;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -188,11 +188,23 @@ fn is_answered(setup: &QueueSetup, window: &GuestMemoryMmap) -> Result<bool> {
 impl VhostUser {
     /// Connects to the program at this socket.
     pub fn open(info: &Info, path: &str) -> Result<Self> {
-        let peer = Peer::connect(Path::new(path))?;
+        Ok(Self::of(Peer::connect(Path::new(path))?, path, info))
+    }
+
+    fn of(peer: Peer, path: &str, info: &Info) -> Self {
         let (features, queues) = offered(peer.features, &peer.config, peer.queues);
         let config = peer.config.clone();
         let taken_up = info.is_live();
-        Ok(Self { path: path.into(), peer: Some(peer), features, queues, config, taken_up, live: None })
+        Self { path: path.into(), peer: Some(peer), features, queues, config, taken_up, live: None }
+    }
+
+    /// From where on each queue is taken up that the guest uses.
+    fn beginnings(&self, window: &Window, info: &Info) -> Result<Vec<Option<u16>>> {
+        let begin = |setup: &QueueSetup| match setup.enabled {
+            0 => Ok(None),
+            _ => beginning(setup, self.taken_up, window).map(Some),
+        };
+        info.queues.iter().take(self.queues).map(begin).collect()
     }
 
     /// The program that comes after a lost one.
@@ -247,13 +259,13 @@ fn failed(error: vhost::Error, what: &str) -> anyhow::Error {
     }
 }
 
-/// Sets the queues up that the guest uses, from these places on, and lets the program begin.
+/// Sets the queues up that the guest uses, from these places on, and lets the program begin. `events_of` gives kicks and calls of a queue.
 fn set_up(
     peer: &mut Peer,
     begin: &[Option<u16>],
-    function: &Function,
     window: &Window,
     info: &Info,
+    mut events_of: impl FnMut(u32) -> Result<(EventFd, EventFd)>,
 ) -> Result<Live> {
     let features = accepted(info.driver_features, peer.features);
     let front = &mut peer.front;
@@ -269,7 +281,7 @@ fn set_up(
         front.set_vring_num(place, size).map_err(wrong)?;
         front.set_vring_base(place, *begin).map_err(wrong)?;
         front.set_vring_addr(place, &rings).map_err(wrong)?;
-        let (kicks, calls) = (function.kicks(place as u32)?, function.calls(place as u32)?);
+        let (kicks, calls) = events_of(place as u32)?;
         front.set_vring_err(place, &errors).map_err(wrong)?;
         front.set_vring_call(place, &calls).map_err(wrong)?;
         front.set_vring_kick(place, &kicks).map_err(wrong)?;
@@ -288,20 +300,13 @@ impl Device for VhostUser {
     }
 
     fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
-        let begin: Vec<Option<u16>> = info
-            .queues
-            .iter()
-            .take(self.queues)
-            .map(|setup| match setup.enabled {
-                0 => Ok(None),
-                _ => beginning(setup, self.taken_up, window).map(Some),
-            })
-            .collect::<Result<_>>()?;
+        let begin = self.beginnings(window, info)?;
         if self.peer.is_none() {
             self.peer = Some(self.find_again(info)?);
         }
         let Some(peer) = &mut self.peer else { bail!(Gone("the back end has ended".to_owned())) };
-        match set_up(peer, &begin, function, window, info) {
+        let events_of = |queue| Ok((function.kicks(queue)?, function.calls(queue)?));
+        match set_up(peer, &begin, window, info, events_of) {
             Ok(live) => {
                 let waited = vec![peer.front.as_raw_fd(), live.errors.as_raw_fd()];
                 self.live = Some(live);
@@ -366,6 +371,23 @@ fn regions(window: &Window) -> Result<Vec<VhostUserMemoryRegionInfo>> {
         Ok(info)
     };
     window.iter().map(region).collect()
+}
+
+/// Does with a program what a guest with these registers brings about: asks it, sets the queues up, and looks at the configuration once more.
+/// For tests, which let the program say what they like.
+///
+/// # Errors
+/// What the daemon would say: the program's answers are not what they must be, or the guest's queues are not.
+pub fn handshake(program: UnixStream, window: &Window, info: &Info) -> Result<Offer> {
+    let peer = Peer::ask(Frontend::from_stream(program, u64::from(MAX_QUEUES)))?;
+    let mut device = VhostUser::of(peer, "", info);
+    let begin = device.beginnings(window, info)?;
+    let event = || EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).context("could not make an event");
+    if let Some(peer) = &mut device.peer {
+        device.live = Some(set_up(peer, &begin, window, info, |_| Ok((event()?, event()?)))?);
+    }
+    device.changed_configuration()?;
+    Ok(device.offer())
 }
 
 #[cfg(test)]

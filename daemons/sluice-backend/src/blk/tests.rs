@@ -1,6 +1,6 @@
 use super::*;
-use crate::request::Broken;
 use proptest::prelude::*;
+use sluice_backend::request::Broken;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

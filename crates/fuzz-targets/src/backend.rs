@@ -1,6 +1,7 @@
 //! The daemon of a driver domain: what other programs that serve disks answer it, and requests of guests.
 
 use crate::Input;
+use sluice_backend::command::{Command, Wish};
 use sluice_backend::function::{Info, QueueSetup, Window};
 use sluice_backend::request::{MAX_SEGMENTS, Request};
 use sluice_backend::vhost_user;
@@ -183,6 +184,17 @@ fn tidy(input: &mut Input<'_>, window: &GuestMemoryMmap) -> Option<(u64, u64)> {
     answer.filter(|_| is_request).map(|answer| (output - 16 + filled - 1, answer))
 }
 
+/// The queue that `wild` and `tidy` fill.
+fn queue(window: &GuestMemoryMmap) -> Queue {
+    let mut queue = Queue::new(ENTRIES).expect("a power of two");
+    queue.set_desc_table_address(Some(0), Some(0));
+    queue.set_avail_ring_address(Some(AVAILABLE as u32), Some(0));
+    queue.set_used_ring_address(Some(USED), Some(0));
+    queue.set_ready(true);
+    assert!(queue.is_valid(window));
+    queue
+}
+
 /// A queue of a disk that its guest has filled, with anything or as drivers do. Asserts that a chain which is taken for a request has no more
 /// parts than was agreed on, that reading it changes nothing, that the answer is a byte; and of a driver's chain that it is taken for a
 /// request if it is one, with its data and its answer where they are.
@@ -195,12 +207,7 @@ pub fn request(data: &[u8]) {
     }
     put(&window, input.rest(), DATA);
 
-    let mut queue = Queue::new(ENTRIES).expect("a power of two");
-    queue.set_desc_table_address(Some(0), Some(0));
-    queue.set_avail_ring_address(Some(AVAILABLE as u32), Some(0));
-    queue.set_used_ring_address(Some(USED), Some(0));
-    queue.set_ready(true);
-    assert!(queue.is_valid(&window));
+    let mut queue = queue(&window);
     let content = || {
         let mut bytes = vec![0; SIZE];
         window.read_slice(&mut bytes, GuestAddress(0)).expect("it is the window");
@@ -226,5 +233,42 @@ pub fn request(data: &[u8]) {
             }
             changed.iter().for_each(|at| put(&window, &[before[*at]], *at as u64));
         }
+    }
+}
+
+/// The control queue of a network card that its guest has filled, with anything or as drivers do. Asserts that the answer to a command is a
+/// byte, and that no number of pairs is read where there is none.
+pub fn command(data: &[u8]) {
+    let mut input = Input::new(data);
+    let window = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), SIZE)]).expect("memory of a guest");
+    let short = input.u8() % 8;
+    if input.flag() {
+        // The class, the command and its data lie behind each other; the answer is elsewhere.
+        put_descriptor(&window, 0, (DATA, short.into()), NEXT, 1);
+        put_descriptor(&window, 1, (DATA + 0x100, 1), WRITE, 0);
+        put(&window, &1u16.to_le_bytes(), AVAILABLE + 2);
+        put(&window, &[4, 0, input.u8(), input.u8()], DATA);
+    } else {
+        wild(&mut input, &window);
+        put(&window, input.rest(), DATA);
+    }
+    let mut content = vec![0; SIZE];
+    let mut queue = queue(&window);
+    let Ok(chains) = queue.iter(&window) else { return };
+    for chain in chains {
+        let has: u64 = chain
+            .clone()
+            .take(MAX_SEGMENTS as usize + 2)
+            .filter(|part| !part.is_write_only())
+            .map(|part| u64::from(part.len()))
+            .sum();
+        let Ok(command) = Command::parse(chain, &window) else { continue };
+        assert!(has >= 2, "a command without a header");
+        assert!(has >= 4 || command.wish == Wish::Unknown, "a number that nobody wrote");
+        window.read_slice(&mut content, GuestAddress(0)).expect("it is the window");
+        command.answer(0xff);
+        let mut after = vec![0; SIZE];
+        window.read_slice(&mut after, GuestAddress(0)).expect("it is the window");
+        assert!(content.iter().zip(&after).filter(|(old, new)| old != new).count() <= 1);
     }
 }

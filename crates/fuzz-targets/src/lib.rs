@@ -71,6 +71,7 @@ pub const TARGETS: &[Target] = &[
     ("vif_network", vif::network),
     ("backend_vhost_user", backend::vhost_user),
     ("backend_request", backend::request),
+    ("backend_command", backend::command),
     ("devfile_request", devfile::request),
     ("devfile_calls", devfile::calls),
     ("grant_calls", grants::calls),

@@ -273,6 +273,19 @@ fn virtual_devices_are_served_by_another_domain() {
     refused(with(&card.replace("mac", "model")), "lacks 'mac'");
     refused(with(&card.replace("0c", "0a")), "is the address of 'zoe' already");
     refused(with(&card.replace("net", "blk")), "a disk has no station address");
+    let queues = |device: &str, queues: u8| device.replace("source", &format!("queues = {queues}, source"));
+    let several =
+        try_load(&GOOD.replace(WHOLE, &with(&[card, &queues(&card.replace("0c", "0d"), 8)].join(", "))));
+    let pairs = |device: &sluice_abi::config::Virtio| match device.kind {
+        sluice_abi::config::VirtioKind::Net { pairs, .. } => pairs,
+        _ => 0,
+    };
+    let setup = several.unwrap();
+    let compiled = virtio::compile(&setup, &setup.domains[1]);
+    assert_eq!(compiled.iter().map(pairs).collect::<Vec<_>>(), [1, 8]);
+    refused(with(&queues(card, 0)), "queues");
+    refused(with(&queues(card, 9)), "queues");
+    refused(with(&queues(disk, 2)), "the queues of a disk are not chosen here");
     refused(
         with(&[disk.replace("\"zoe\"", "\"zoe\", name = \"a\"").as_str(); 2].join(", ")),
         "two virtual devices called 'a'",

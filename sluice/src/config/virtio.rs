@@ -55,9 +55,13 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
         walk.missing(source, "type", "type = \"blk\" or type = \"net\"");
     }
     let mac = values::mac(&mut walk, source);
+    let queues = walk.number("queues", 1..=abi::MAX_QUEUE_PAIRS, source);
     let kind = word.and_then(|word| match word.get_ref().as_str() {
         "blk" => Some(VirtioKind::Block),
-        "net" => Some(VirtioKind::Net { mac: mac.as_ref().map_or([0; 6], |mac| *mac.get_ref()) }),
+        "net" => Some(VirtioKind::Net {
+            mac: mac.as_ref().map_or([0; 6], |mac| *mac.get_ref()),
+            pairs: queues.as_ref().map_or(1, |queues| *queues.get_ref()),
+        }),
         other => {
             source.complain(
                 word.span(),
@@ -75,6 +79,10 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
             source.complain(mac.span(), "a disk has no station address", "leave mac out".to_owned());
         }
         _ => {}
+    }
+    if let (Some(VirtioKind::Block), Some(queues)) = (&kind, &queues) {
+        let help = "leave queues out: a vhost-user back end says how many it has".to_owned();
+        source.complain(queues.span(), "the queues of a disk are not chosen here", help);
     }
     let address = walk.string("address", source).and_then(|text| parse_address(&text, source));
     if let (Some(VirtioKind::Block), Some(address)) = (&kind, &address) {

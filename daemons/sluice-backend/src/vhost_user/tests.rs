@@ -94,7 +94,7 @@ fn what_the_transport_does_not_carry_is_offered_to_nobody() {
     assert_eq!(offered(all, &configuration(4), 8), (flush | 1 << VIRTIO_BLK_F_MQ, 4));
     // More queues than it serves, than there can be, or none.
     assert_eq!(offered(all, &configuration(9), 8), (flush, 1));
-    assert_eq!(offered(all, &configuration(17), 128), (flush, 1));
+    assert_eq!(offered(all, &configuration(MAX_QUEUES as u16 + 1), 128), (flush, 1));
     assert_eq!(offered(all, &configuration(0), 8), (flush, 1));
     assert_eq!(offered(flush, &configuration(4), 8), (flush, 1));
 }

@@ -131,7 +131,7 @@ impl Virtio {
     pub fn is_sound(&self) -> bool {
         let queues = match self.kind {
             VirtioKind::Net { pairs, .. } => (1..=MAX_QUEUE_PAIRS).contains(&pairs),
-            VirtioKind::Block | VirtioKind::DeviceFile => true,
+            VirtioKind::Block | VirtioKind::DeviceFile | VirtioKind::Files => true,
         };
         is_name(&self.name) && self.source.len() <= MAX_SOURCE && queues
     }
@@ -215,6 +215,8 @@ pub enum VirtioKind {
     Block,
     /// A device file of the domain that serves it, which the guest's front end mirrors.
     DeviceFile,
+    /// A file system, whose tag is the name of the device.
+    Files,
 }
 
 impl VirtioKind {
@@ -224,6 +226,7 @@ impl VirtioKind {
             Self::Net { .. } => "net",
             Self::Block => "blk",
             Self::DeviceFile => "file",
+            Self::Files => "fs",
         }
     }
 }

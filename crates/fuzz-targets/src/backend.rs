@@ -4,7 +4,7 @@ use crate::Input;
 use sluice_backend::command::{Command, Wish};
 use sluice_backend::function::{Info, QueueSetup, Window};
 use sluice_backend::request::{MAX_SEGMENTS, Request};
-use sluice_backend::vhost_user;
+use sluice_backend::vhost_user::{self, Service};
 use sluice_hypercall::backend::{CONFIG_SIZE, MAX_QUEUES, STATE_PEER};
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -93,6 +93,7 @@ pub fn vhost_user(data: &[u8]) {
             window().write_obj(index, GuestAddress(ring)).expect("it is in the window");
         }
     }
+    let service = if input.u8() < 64 { Service::files(&info) } else { Service::Disk };
     let features = input.u64();
     let mut config = [0; 60];
     config[34..36].copy_from_slice(&count.to_le_bytes());
@@ -103,7 +104,7 @@ pub fn vhost_user(data: &[u8]) {
     let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
     theirs.write_all(&said).expect("it is short");
     theirs.shutdown(Shutdown::Write).expect("it is open");
-    let offer = vhost_user::handshake(ours, window(), &info);
+    let offer = vhost_user::handshake(service, ours, window(), &info);
     if let Ok(offer) = offer {
         assert!((1..=MAX_QUEUES).contains(&offer.queue_count) && offer.config_len <= CONFIG_SIZE);
         assert_eq!(offer.features & WITHHELD, 0, "the guest is offered what the transport does not carry");

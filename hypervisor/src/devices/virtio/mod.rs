@@ -210,10 +210,21 @@ pub fn reports() -> Vec<LinkReport> {
     LINKS.lock().iter().map(|link| link.report()).collect()
 }
 
+/// The beginning of a configuration, of whatever is longest of what is known of one.
+type Known = [u8; 40];
+
+/// What is known of a file system's configuration (Virtio 1.2, 5.11.4): its tag, of 36 bytes, which a name is shorter than; one queue of requests.
+fn files_config(name: &str) -> Known {
+    let mut config = [0; _];
+    config[..36].iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+    config[36] = 1;
+    config
+}
+
 /// What is known of a network card's configuration before a back end is there (Virtio 1.2, 5.1.4): its station address, and after its status
 /// the most pairs of queues.
-fn net_config(mac: [u8; 6], pairs: u8) -> [u8; 10] {
-    let mut config = [0; 10];
+fn net_config(mac: [u8; 6], pairs: u8) -> Known {
+    let mut config = [0; _];
     config[..6].copy_from_slice(&mac);
     config[8] = pairs;
     config
@@ -226,6 +237,7 @@ impl Link {
             VirtioKind::Net { mac, pairs } => (Kind::Net, net_config(mac, pairs)),
             VirtioKind::Block => (Kind::Block, [0; _]),
             VirtioKind::DeviceFile => (Kind::DeviceFile, [0; _]),
+            VirtioKind::Files => (Kind::Files, files_config(&virtio.name)),
         };
         let device = Device::new(kind, &name, &virtio.source, &known);
         Self {

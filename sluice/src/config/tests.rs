@@ -603,7 +603,11 @@ fn a_disk_can_be_behind_a_socket() {
         servers_refused("/dev/nvme0n1", &format!("vhost-user:{socket}"), &message);
     }
     let net = "source = \"vhost-user:/run/net.sock\"";
-    servers_refused("source = \"br0\"", net, "only disks and file systems can be served by a vhost-user back end");
+    servers_refused(
+        "source = \"br0\"",
+        net,
+        "only disks and file systems can be served by a vhost-user back end",
+    );
 }
 
 #[test]

@@ -28,7 +28,7 @@
 #define SLUICE_WINDOW_BAR 2U
 
 /* Most queues of one device. */
-#define SLUICE_MAX_QUEUES 16U
+#define SLUICE_MAX_QUEUES 17U
 
 /* Most entries of one queue. */
 #define SLUICE_MAX_QUEUE_SIZE 1024U

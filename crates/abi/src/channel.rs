@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
 /// fits, with all their counters.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -127,9 +127,13 @@ pub struct Virtio {
 }
 
 impl Virtio {
-    /// Whether its texts are what they may be.
+    /// Whether its values are what they may be.
     pub fn is_sound(&self) -> bool {
-        is_name(&self.name) && self.source.len() <= MAX_SOURCE
+        let queues = match self.kind {
+            VirtioKind::Net { pairs, .. } => (1..=MAX_QUEUE_PAIRS).contains(&pairs),
+            VirtioKind::Block | VirtioKind::DeviceFile | VirtioKind::Files => true,
+        };
+        is_name(&self.name) && self.source.len() <= MAX_SOURCE && queues
     }
 }
 
@@ -191,6 +195,9 @@ pub const MAX_PEERS: usize = 16;
 /// Longest [`Virtio::source`] in bytes.
 pub const MAX_SOURCE: usize = 127;
 
+/// Most pairs of queues of a network card.
+pub const MAX_QUEUE_PAIRS: u8 = 8;
+
 /// Longest path below `/dev` of a device file in bytes (`DEVFILE_NODE_SIZE` of the hypercalls, with its end).
 pub const MAX_NODE: usize = 63;
 
@@ -201,11 +208,15 @@ pub enum VirtioKind {
     Net {
         /// Its station address.
         mac: [u8; 6],
+        /// Pairs of a receive and a transmit queue, 1-[`MAX_QUEUE_PAIRS`]. A driver uses as many as its guest has processors.
+        pairs: u8,
     },
     /// A disk.
     Block,
     /// A device file of the domain that serves it, which the guest's front end mirrors.
     DeviceFile,
+    /// A file system, whose tag is the name of the device.
+    Files,
 }
 
 impl VirtioKind {
@@ -215,6 +226,7 @@ impl VirtioKind {
             Self::Net { .. } => "net",
             Self::Block => "blk",
             Self::DeviceFile => "file",
+            Self::Files => "fs",
         }
     }
 }

@@ -8,6 +8,7 @@
 //! harnesses, so an overflow is a panic too.
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod boot;
 pub mod devfile;
 pub mod dmar;
@@ -68,6 +69,9 @@ pub const TARGETS: &[Target] = &[
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
     ("vif_network", vif::network),
+    ("backend_vhost_user", backend::vhost_user),
+    ("backend_request", backend::request),
+    ("backend_command", backend::command),
     ("devfile_request", devfile::request),
     ("devfile_calls", devfile::calls),
     ("grant_calls", grants::calls),

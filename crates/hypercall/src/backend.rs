@@ -31,7 +31,7 @@ pub const MSIX_PENDING: u32 = 0x1800;
 pub const WINDOW_BAR: u8 = 2;
 
 /// Most queues of one device.
-pub const MAX_QUEUES: u32 = 16;
+pub const MAX_QUEUES: u32 = 17;
 /// Most entries of one queue.
 pub const MAX_QUEUE_SIZE: u32 = 1024;
 /// Message that tells of a change of [`STATUS`] or [`STATE`].

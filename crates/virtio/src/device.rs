@@ -51,6 +51,8 @@ pub enum Kind {
     Block,
     /// A device file of another domain: [`sluice_hypercall::devfile`].
     DeviceFile,
+    /// A file system (5.11).
+    Files,
     /// A stream to the hypervisor: a console device (5.3), see [`crate::Port`].
     Port,
 }
@@ -62,6 +64,7 @@ impl Kind {
             Self::Net => 1,
             Self::Block => 2,
             Self::Port => 3,
+            Self::Files => 26,
             Self::DeviceFile => DEVFILE_KIND as u16,
         }
     }

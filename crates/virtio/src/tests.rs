@@ -278,13 +278,17 @@ fn virtio_4_1_4_a_driver_finds_all_structures() {
     let at = pci::Addresses { registers: 0xc000_0000, msix: 0xc000_4000, notify: 0x1000, maps: 1 << 38 };
     let of_all = [(1, 16, 0, 0, 0x38), (2, 20, 2, 0, 4), (3, 16, 0, 0x1000, 1), (4, 16, 0, 0x2000, 0x1000)];
     assert_eq!(structures(Kind::Net, &at), (0x1041_1af4, of_all.to_vec()));
+    assert_eq!(structures(Kind::Files, &at), (0x105a_1af4, of_all.to_vec()));
     let (id, of_a_file) = structures(Kind::DeviceFile, &at);
     assert_eq!((id, &of_a_file[..4]), (0x107f_1af4, &of_all[..]));
     assert_eq!(of_a_file[4..], [(8, 24, 4, 0, 0x1000_0000)]);
 }
 
-/// What a function is, and what its capabilities tell of: kind, length, BAR, offset, bytes.
-fn structures(kind: Kind, at: &pci::Addresses) -> (u32, Vec<(u32, u32, u32, u32, u32)>) {
+/// What a capability tells of: kind, length, BAR, offset, bytes.
+type Structure = (u32, u32, u32, u32, u32);
+
+/// What a function is, and its structures.
+fn structures(kind: Kind, at: &pci::Addresses) -> (u32, Vec<Structure>) {
     let mut bus = PciBus::new();
     bus.insert(3, pci::function(kind, 19, at).unwrap()).unwrap();
     let read = |offset: u32, width| bus.ecam_read(3 << 15 | offset, width);

@@ -1,10 +1,10 @@
 //! A virtio disk (Virtio 1.2, 5.2).
 
-use crate::device::Device;
 use crate::disk::{AT_ONCE, Disk, SECTOR};
-use crate::request::{Broken, MAX_SEGMENTS, Request, take};
-use anyhow::{Context, Result, bail};
-use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
+use anyhow::{Context, Result};
+use sluice_backend::device::{Device, take_up};
+use sluice_backend::function::{Function, Info, Offer, Window};
+use sluice_backend::request::{Broken, MAX_SEGMENTS, Request, take};
 use sluice_backend::sys::{Part, Way};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
@@ -18,7 +18,7 @@ use virtio_bindings::virtio_blk::{
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestMemoryMmap};
 use vmm_sys_util::eventfd::EventFd;
 
 /// Entries of the queue.
@@ -112,7 +112,7 @@ impl Device for Blk {
 
     fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
         let event_idx = info.driver_features & bits(&[VIRTIO_RING_F_EVENT_IDX]) != 0;
-        let queue = take_up(&info.queues[0], event_idx, window)?;
+        let queue = take_up(&info.queues[0], QUEUE_SIZE, event_idx, window)?;
         self.service.accepted = info.driver_features;
         let live = Live {
             queue,
@@ -147,28 +147,6 @@ impl Device for Blk {
     fn stop(&mut self) {
         self.queue = None;
     }
-}
-
-/// The queue of a guest, at the used index: all before it is answered, nothing after it is.
-fn take_up(setup: &QueueSetup, event_idx: bool, window: &GuestMemoryMmap) -> Result<Queue> {
-    let wrong = "the guest's queue is not set up as it must be";
-    if setup.enabled == 0 {
-        bail!("the guest does not use the queue");
-    }
-    let mut queue = Queue::new(QUEUE_SIZE).context(wrong)?;
-    queue.try_set_size(setup.entries.try_into().context(wrong)?).context(wrong)?;
-    queue.try_set_desc_table_address(GuestAddress(setup.descriptors)).context(wrong)?;
-    queue.try_set_avail_ring_address(GuestAddress(setup.driver)).context(wrong)?;
-    queue.try_set_used_ring_address(GuestAddress(setup.device)).context(wrong)?;
-    queue.set_event_idx(event_idx);
-    queue.set_ready(true);
-    if !queue.is_valid(window) {
-        bail!(wrong);
-    }
-    let used = queue.used_idx(window, Ordering::Acquire).context(wrong)?.0;
-    queue.set_next_avail(used);
-    queue.set_next_used(used);
-    Ok(queue)
 }
 
 /// How long to look for more requests after the last: as long as was allowed where that finds some, not at all where it does not, so that a

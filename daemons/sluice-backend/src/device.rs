@@ -1,9 +1,12 @@
 //! What kinds of devices have in common.
 
-use anyhow::Result;
-use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
+use crate::function::{Function, Info, Offer, QueueSetup, Window};
+use anyhow::{Context, Result, bail};
 use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
 use vhost::VringConfigData;
+use virtio_queue::{Queue, QueueT};
+use vm_memory::{GuestAddress, GuestMemoryMmap};
 
 /// What serves the device is not there any more, but may come again: nothing is wrong with the guest.
 #[derive(Debug)]
@@ -39,6 +42,31 @@ pub trait Device {
 
     /// Touches no queue any more.
     fn stop(&mut self);
+}
+
+/// The queue of a guest, of `most` entries at most, at the used index: all before it is answered, nothing after it is.
+///
+/// # Errors
+/// The guest does not use it, or has not set it up as it must be.
+pub fn take_up(setup: &QueueSetup, most: u16, event_idx: bool, window: &GuestMemoryMmap) -> Result<Queue> {
+    let wrong = "the guest's queue is not set up as it must be";
+    if setup.enabled == 0 {
+        bail!("the guest does not use the queue");
+    }
+    let mut queue = Queue::new(most).context(wrong)?;
+    queue.try_set_size(setup.entries.try_into().context(wrong)?).context(wrong)?;
+    queue.try_set_desc_table_address(GuestAddress(setup.descriptors)).context(wrong)?;
+    queue.try_set_avail_ring_address(GuestAddress(setup.driver)).context(wrong)?;
+    queue.try_set_used_ring_address(GuestAddress(setup.device)).context(wrong)?;
+    queue.set_event_idx(event_idx);
+    queue.set_ready(true);
+    if !queue.is_valid(window) {
+        bail!(wrong);
+    }
+    let used = queue.used_idx(window, Ordering::Acquire).context(wrong)?.0;
+    queue.set_next_avail(used);
+    queue.set_next_used(used);
+    Ok(queue)
 }
 
 /// Where the guest has the rings of a queue of `size` entries, `most` at most, for vhost.

@@ -82,7 +82,7 @@ pub struct Info {
     pub queues: [QueueSetup; backend::MAX_QUEUES as usize],
 }
 
-const _: () = assert!(size_of::<Info>() == 56 + 64 + 128 + 256 + 16 * 16 + 16 * 32);
+const _: () = assert!(size_of::<Info>() == 56 + 64 + 128 + 256 + 16 * 16 + 17 * 32);
 
 impl Default for Info {
     fn default() -> Self {

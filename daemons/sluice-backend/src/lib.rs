@@ -1,4 +1,9 @@
-//! The device files of the module `sluice-backend`, for the daemon and for the program that attacks by them.
+//! What the daemon and programs beside it have in common: the device files of the module `sluice-backend`, for the program that attacks by
+//! them too, and what reads the words of others (requests of guests, answers of vhost-user back ends), for the fuzz targets too.
 
+pub mod command;
+pub mod device;
 pub mod function;
+pub mod request;
 pub mod sys;
+pub mod vhost_user;

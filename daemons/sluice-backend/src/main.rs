@@ -2,7 +2,7 @@
 //! that come later.
 //!
 //! A disk is a file or block device ([`disk`], [`blk`]); a network card is the kernel's vhost-net between the guest's queues
-//! and a tap on a bridge ([`net`]). A disk can also be another program's ([`vhost_user`]). Device files of this domain are mirrored in guests
+//! and a tap on a bridge ([`net`]). A disk can also be another program's, and a file system always is ([`sluice_backend::vhost_user`]). Device files of this domain are mirrored in guests
 //! ([`devfile`]). [`function`] is the device file, [`serve`] the life of a device.
 //!
 //! # After a crash
@@ -14,13 +14,10 @@
 
 mod blk;
 mod devfile;
-mod device;
 mod disk;
 mod net;
-mod request;
 mod serve;
 mod tap;
-mod vhost_user;
 
 use clap::Parser;
 use std::collections::BTreeSet;

@@ -52,42 +52,60 @@ pub struct Request<'w> {
     answer: VolatileSlice<'w>,
 }
 
+/// What a chain has to be read, and what it has to be written.
+type Parts<'w> = (Vec<VolatileSlice<'w>>, Vec<VolatileSlice<'w>>);
+
+/// The parts of a chain.
+pub fn parts<'w>(
+    chain: DescriptorChain<&'w GuestMemoryMmap>,
+    window: &'w GuestMemoryMmap,
+) -> Result<Parts<'w>, Broken> {
+    let mut output = Vec::new();
+    let mut input: Vec<VolatileSlice<'w>> = Vec::new();
+    let mut count = 0;
+    // A walk that fails ends as one that is complete does, but in a descriptor that has a next one.
+    let mut whole = false;
+    for descriptor in chain {
+        count += 1;
+        if count > MAX_SEGMENTS + 2 {
+            return Err(Broken::Chain);
+        }
+        whole = !descriptor.has_next();
+        let slice = window.get_slice(descriptor.addr(), descriptor.len() as usize);
+        let slice = slice.map_err(|_| Broken::Address)?;
+        match descriptor.is_write_only() {
+            true => input.push(slice),
+            false if input.is_empty() => output.push(slice),
+            false => return Err(Broken::Order),
+        }
+    }
+    if !whole {
+        return Err(Broken::Chain);
+    }
+    Ok((output, input))
+}
+
+/// The last byte of what is to be written, which is the answer; it is not among the others any more.
+pub fn take_answer<'w>(input: &mut Vec<VolatileSlice<'w>>) -> Result<VolatileSlice<'w>, Broken> {
+    input.retain(|slice| !slice.is_empty());
+    let last = input.pop().ok_or(Broken::Answer)?;
+    let (rest, answer) = last.split_at(last.len() - 1).map_err(|_| Broken::Answer)?;
+    if !rest.is_empty() {
+        input.push(rest);
+    }
+    Ok(answer)
+}
+
 impl<'w> Request<'w> {
     /// The request in a chain.
     pub fn parse(
         chain: DescriptorChain<&'w GuestMemoryMmap>,
         window: &'w GuestMemoryMmap,
     ) -> Result<Self, Broken> {
-        let mut output = Vec::new();
-        let mut input: Vec<VolatileSlice<'w>> = Vec::new();
-        let mut count = 0;
-        // A walk that fails ends as one that is complete does, but in a descriptor that has a next one.
-        let mut whole = false;
-        for descriptor in chain {
-            count += 1;
-            if count > MAX_SEGMENTS + 2 {
-                return Err(Broken::Chain);
-            }
-            whole = !descriptor.has_next();
-            let slice = window.get_slice(descriptor.addr(), descriptor.len() as usize);
-            let slice = slice.map_err(|_| Broken::Address)?;
-            match descriptor.is_write_only() {
-                true => input.push(slice),
-                false if input.is_empty() => output.push(slice),
-                false => return Err(Broken::Order),
-            }
-        }
-        if !whole {
-            return Err(Broken::Chain);
-        }
+        let (mut output, mut input) = parts(chain, window)?;
         let mut header = [0; HEADER];
         take(&mut output, &mut header).ok_or(Broken::Header)?;
-        input.retain(|slice| !slice.is_empty());
-        let last = input.pop().ok_or(Broken::Answer)?;
-        let (rest, answer) = last.split_at(last.len() - 1).map_err(|_| Broken::Answer)?;
-        if !rest.is_empty() {
-            input.push(rest);
-        }
+        let answer = take_answer(&mut input)?;
         let [kind, _, low, high] = std::array::from_fn(|word| {
             u32::from_le_bytes(std::array::from_fn(|byte| header[word * 4 + byte]))
         });

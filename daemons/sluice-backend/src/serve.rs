@@ -2,16 +2,16 @@
 
 use crate::blk::Blk;
 use crate::devfile::DeviceFile;
-use crate::device::{Device, Gone};
 use crate::net::Net;
-use crate::vhost_user::{self, VhostUser};
 use anyhow::{Context, Result, bail};
+use sluice_backend::device::{Device, Gone};
 use sluice_backend::function::{Function, Window};
+use sluice_backend::vhost_user::{self, Service, VhostUser};
 use sluice_hypercall::devfile::DEVFILE_KIND;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use virtio_bindings::virtio_ids::{VIRTIO_ID_BLOCK, VIRTIO_ID_NET};
+use virtio_bindings::virtio_ids::{VIRTIO_ID_BLOCK, VIRTIO_ID_FS, VIRTIO_ID_NET};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 /// What an event is about: the registers, or a place in the list of the device.
@@ -29,13 +29,18 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
     let info = function.info()?;
     let mut device: Box<dyn Device> = match info.kind {
         VIRTIO_ID_BLOCK => match info.source().and_then(|source| source.strip_prefix(vhost_user::PREFIX)) {
-            Some(path) => Box::new(VhostUser::open(&info, path)?),
+            Some(path) => Box::new(VhostUser::open(Service::Disk, &info, path)?),
             None => Box::new(Blk::open(&info, poll)?),
         },
+        VIRTIO_ID_FS => {
+            let path = info.source().and_then(|source| source.strip_prefix(vhost_user::PREFIX));
+            let path = path.context("a file system is another program's: source must name its socket")?;
+            Box::new(VhostUser::open(Service::files(&info), &info, path)?)
+        }
         VIRTIO_ID_NET => Box::new(Net::open(&info)?),
         DEVFILE_KIND => Box::new(DeviceFile::open(&info)?),
         kind => bail!(
-            "virtio devices of type {kind} are not known, only network cards (1), disks (2) and device files ({DEVFILE_KIND})"
+            "virtio devices of type {kind} are not known, only network cards (1), disks (2), file systems (26) and device files ({DEVFILE_KIND})"
         ),
     };
     let window = function.window(info.window)?;

@@ -36,9 +36,14 @@ const SET_OFFLOAD: Order = unsafe { Order::new(libc::TUNSETOFFLOAD as sys::Reque
 /// Bytes before each packet (`struct virtio_net_hdr_v1`).
 const HEADER: i32 = 12;
 
-/// A tap. It is gone when it is dropped.
+// SAFETY: It reads a `struct ifreq`.
+const SET_QUEUE: Call<Interface> = unsafe { Call::new(libc::TUNSETQUEUE as sys::Request) };
+
+/// A tap, with a file for each of its queues. It is gone when it is dropped.
 pub struct Tap {
-    file: File,
+    files: Vec<File>,
+    /// So many of them get packets.
+    used: usize,
 }
 
 impl Interface {
@@ -52,17 +57,24 @@ impl Interface {
 }
 
 impl Tap {
-    /// Makes a tap on this bridge.
-    pub fn new(bridge: &str) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/net/tun")
-            .context("there is no /dev/net/tun: the driver domain's kernel needs the module tun")?;
+    /// Makes a tap on this bridge, with so many queues, of which the first is used.
+    pub fn new(bridge: &str, queues: usize) -> Result<Self> {
         let mut interface = Interface::named("sluice%d").context("a name is too long")?;
-        interface.first = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as u32;
-        SET_INTERFACE.update(&file, &mut interface).context("could not make a tap")?;
-        SET_HEADER.set(&file, &HEADER).context("the tap takes no headers of 12 bytes")?;
+        let several = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+        let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as u32;
+        let mut files = Vec::new();
+        for _ in 0..queues {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/net/tun")
+                .context("there is no /dev/net/tun: the driver domain's kernel needs the module tun")?;
+            // The first gets a name, by which the others join it.
+            interface.first = flags;
+            SET_INTERFACE.update(&file, &mut interface).context("could not make a tap")?;
+            SET_HEADER.set(&file, &HEADER).context("the tap takes no headers of 12 bytes")?;
+            files.push(file);
+        }
 
         let network = sys::network().context("could not ask for a socket")?;
         let tap = Interface { name: interface.name, ..Interface::default() };
@@ -78,16 +90,33 @@ impl Tap {
         GET_FLAGS.update(&network, &mut flags).context("could not find the tap")?;
         flags.first |= libc::IFF_UP as u32;
         SET_FLAGS.set(&network, &flags).context("could not start the tap")?;
-        Ok(Self { file })
+        let mut made = Self { used: files.len(), files };
+        made.set_used(1)?;
+        Ok(made)
+    }
+
+    /// Has the first `count` queues get packets, at least one.
+    pub fn set_used(&mut self, count: usize) -> Result<()> {
+        let count = count.clamp(1, self.files.len());
+        while self.used != count {
+            let (place, flag) = match self.used < count {
+                true => (self.used, libc::IFF_ATTACH_QUEUE),
+                false => (self.used - 1, libc::IFF_DETACH_QUEUE),
+            };
+            let asked = Interface { first: flag as u32, ..Interface::default() };
+            SET_QUEUE.set(&self.files[place], &asked).context("could not change the queues of the tap")?;
+            self.used = if self.used < count { self.used + 1 } else { self.used - 1 };
+        }
+        Ok(())
     }
 
     /// What the guest takes without checksums, or longer than a packet on the wire (`TUN_F_` bits).
     pub fn set_offload(&self, bits: u32) -> Result<()> {
-        SET_OFFLOAD.give_number(&self.file, bits.into()).context("the tap refuses offloads")
+        SET_OFFLOAD.give_number(&self.files[0], bits.into()).context("the tap refuses offloads")
     }
 
-    /// The open file.
-    pub fn file(&self) -> &File {
-        &self.file
+    /// The open files, one for each queue: at least one.
+    pub fn files(&self) -> &[File] {
+        &self.files
     }
 }

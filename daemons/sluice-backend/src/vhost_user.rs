@@ -1,7 +1,7 @@
-//! A disk that another program serves: a vhost-user back end behind a socket, such as Debian's `qemu-storage-daemon`.
+//! A disk or a file system that another program serves: a vhost-user back end behind a socket, such as Debian's `qemu-storage-daemon` and `virtiofsd`.
 //!
 //! The program gets the window as the guest's memory, and the eventfds of the queues. No request passes through this daemon. Features and the
-//! configuration are the program's, as far as the transport carries them.
+//! configuration are the program's, as far as the transport carries them; the tag of a file system is the configuration's.
 //!
 //! # When the program dies
 //! It may have answered requests out of order, and the used index says only how many are answered. So the next program goes on if all
@@ -11,8 +11,8 @@
 //! Source: vhost-user protocol (QEMU, docs/interop/vhost-user.rst).
 
 use crate::device::{Device, Gone, rings};
+use crate::function::{Function, Info, Offer, QueueSetup, Window};
 use anyhow::{Context, Result, bail};
-use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
 use sluice_hypercall::backend::MAX_QUEUES;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -55,9 +55,35 @@ const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::CONFIG
 const WITHHELD: u64 =
     1 << VIRTIO_F_ACCESS_PLATFORM | 1 << VIRTIO_F_RING_PACKED | 1 << VIRTIO_BLK_F_CONFIG_WCE;
 
-/// A disk behind a socket.
+/// Queues of a file system: of what must not wait, and of all other requests (Virtio 1.2, 5.11.2).
+const FILES_QUEUES: usize = 2;
+
+/// Bytes of a file system's configuration: its tag, and the number of queues of requests (5.11.4).
+const FILES_CONFIG_LEN: usize = 40;
+
+/// Features of a type of devices, bits 0-23 (2.2).
+const OF_TYPE: u64 = 0xff_ffff;
+
+/// What a program serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// A disk, whose configuration the program tells.
+    Disk,
+    /// A file system, whose configuration is this.
+    Files(Vec<u8>),
+}
+
+impl Service {
+    /// The file system of a guest whose registers these are.
+    pub fn files(info: &Info) -> Self {
+        Self::Files(info.config[..FILES_CONFIG_LEN].to_vec())
+    }
+}
+
+/// A device behind a socket.
 pub struct VhostUser {
     path: PathBuf,
+    service: Service,
     /// `None` when the program has gone.
     peer: Option<Peer>,
     /// What was offered, without what the transport adds.
@@ -88,24 +114,24 @@ struct Peer {
 
 impl Peer {
     /// Connects, and asks what there is. The answer to the first question comes when a former front end's requests are done.
-    fn connect(path: &Path) -> Result<Self> {
+    fn connect(path: &Path, service: &Service) -> Result<Self> {
         let stream = UnixStream::connect(path).with_context(|| {
             format!("nothing listens at {}: start the vhost-user back end", path.display())
         })?;
         stream.set_read_timeout(Some(PATIENCE)).context("could not limit the time of an answer")?;
         stream.set_write_timeout(Some(PATIENCE)).context("could not limit the time of a message")?;
-        Self::ask(Frontend::from_stream(stream, u64::from(MAX_QUEUES)))
+        Self::ask(Frontend::from_stream(stream, u64::from(MAX_QUEUES)), service)
             .with_context(|| format!("the back end at {} does not answer as it must", path.display()))
     }
 
-    fn ask(mut front: Frontend) -> Result<Self> {
+    fn ask(mut front: Frontend, service: &Service) -> Result<Self> {
         front.set_owner()?;
         let features = front.get_features()?;
         if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
-            bail!("it knows no protocol features, so that it has no configuration");
+            bail!("it knows no protocol features, without which there is no configuration and no beginning");
         }
         let known = front.get_protocol_features()? & PROTOCOL;
-        if !known.contains(VhostUserProtocolFeatures::CONFIG) {
+        if *service == Service::Disk && !known.contains(VhostUserProtocolFeatures::CONFIG) {
             bail!("it does not tell its configuration (VHOST_USER_PROTOCOL_F_CONFIG)");
         }
         front.set_protocol_features(known)?;
@@ -116,7 +142,13 @@ impl Peer {
             true => front.get_queue_num()?,
             false => 1,
         };
-        let config = read_config(&mut front)?;
+        let config = match service {
+            Service::Disk => read_config(&mut front)?,
+            Service::Files(_) if queues < FILES_QUEUES as u64 => {
+                bail!("it serves {queues} queues, but a file system has {FILES_QUEUES}")
+            }
+            Service::Files(config) => config.clone(),
+        };
         Ok(Self { front, features, config, queues })
     }
 }
@@ -127,9 +159,13 @@ fn read_config(front: &mut Frontend) -> Result<Vec<u8>> {
     Ok(config)
 }
 
-/// The features that the guest is offered, and the number of queues: what the configuration says with VIRTIO_BLK_F_MQ, if there can be so many.
-fn offered(features: u64, config: &[u8], most: u64) -> (u64, usize) {
+/// The features that the guest is offered, and the number of queues: of a disk what the configuration says with VIRTIO_BLK_F_MQ, if there can be
+/// so many.
+fn offered(service: &Service, features: u64, config: &[u8], most: u64) -> (u64, usize) {
     let features = features & !(WITHHELD | VhostUserVirtioFeatures::all().bits());
+    if *service != Service::Disk {
+        return (features & !OF_TYPE, FILES_QUEUES);
+    }
     let said =
         config.get(NUM_QUEUES..NUM_QUEUES + 2).map_or(1, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
     let possible = most.min(u64::from(MAX_QUEUES));
@@ -187,19 +223,31 @@ fn is_answered(setup: &QueueSetup, window: &GuestMemoryMmap) -> Result<bool> {
 
 impl VhostUser {
     /// Connects to the program at this socket.
-    pub fn open(info: &Info, path: &str) -> Result<Self> {
-        let peer = Peer::connect(Path::new(path))?;
-        let (features, queues) = offered(peer.features, &peer.config, peer.queues);
+    pub fn open(service: Service, info: &Info, path: &str) -> Result<Self> {
+        Ok(Self::of(Peer::connect(Path::new(path), &service)?, service, path, info))
+    }
+
+    fn of(peer: Peer, service: Service, path: &str, info: &Info) -> Self {
+        let (features, queues) = offered(&service, peer.features, &peer.config, peer.queues);
         let config = peer.config.clone();
         let taken_up = info.is_live();
-        Ok(Self { path: path.into(), peer: Some(peer), features, queues, config, taken_up, live: None })
+        Self { path: path.into(), service, peer: Some(peer), features, queues, config, taken_up, live: None }
+    }
+
+    /// From where on each queue is taken up that the guest uses.
+    fn beginnings(&self, window: &Window, info: &Info) -> Result<Vec<Option<u16>>> {
+        let begin = |setup: &QueueSetup| match setup.enabled {
+            0 => Ok(None),
+            _ => beginning(setup, self.taken_up, window).map(Some),
+        };
+        info.queues.iter().take(self.queues).map(begin).collect()
     }
 
     /// The program that comes after a lost one.
     fn find_again(&self, info: &Info) -> Result<Peer> {
-        let peer =
-            Peer::connect(&self.path).map_err(|error| anyhow::Error::new(Gone(format!("{error:#}"))))?;
-        let (features, queues) = offered(peer.features, &peer.config, peer.queues);
+        let peer = Peer::connect(&self.path, &self.service)
+            .map_err(|error| anyhow::Error::new(Gone(format!("{error:#}"))))?;
+        let (features, queues) = offered(&self.service, peer.features, &peer.config, peer.queues);
         if info.driver_features & self.features & !features != 0 || queues < self.queues {
             bail!("the back end that is there now can do less than the last: restart the guest");
         }
@@ -212,7 +260,7 @@ impl VhostUser {
         let mut said = false;
         self.peer = None;
         while self.peer.is_none() {
-            match Peer::connect(&self.path) {
+            match Peer::connect(&self.path, &self.service) {
                 Ok(peer) => self.peer = Some(peer),
                 Err(error) if is_late(&error) => {
                     if !std::mem::replace(&mut said, true) {
@@ -247,13 +295,13 @@ fn failed(error: vhost::Error, what: &str) -> anyhow::Error {
     }
 }
 
-/// Sets the queues up that the guest uses, from these places on, and lets the program begin.
+/// Sets the queues up that the guest uses, from these places on, and lets the program begin. `events_of` gives kicks and calls of a queue.
 fn set_up(
     peer: &mut Peer,
     begin: &[Option<u16>],
-    function: &Function,
     window: &Window,
     info: &Info,
+    mut events_of: impl FnMut(u32) -> Result<(EventFd, EventFd)>,
 ) -> Result<Live> {
     let features = accepted(info.driver_features, peer.features);
     let front = &mut peer.front;
@@ -269,7 +317,7 @@ fn set_up(
         front.set_vring_num(place, size).map_err(wrong)?;
         front.set_vring_base(place, *begin).map_err(wrong)?;
         front.set_vring_addr(place, &rings).map_err(wrong)?;
-        let (kicks, calls) = (function.kicks(place as u32)?, function.calls(place as u32)?);
+        let (kicks, calls) = events_of(place as u32)?;
         front.set_vring_err(place, &errors).map_err(wrong)?;
         front.set_vring_call(place, &calls).map_err(wrong)?;
         front.set_vring_kick(place, &kicks).map_err(wrong)?;
@@ -288,20 +336,13 @@ impl Device for VhostUser {
     }
 
     fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
-        let begin: Vec<Option<u16>> = info
-            .queues
-            .iter()
-            .take(self.queues)
-            .map(|setup| match setup.enabled {
-                0 => Ok(None),
-                _ => beginning(setup, self.taken_up, window).map(Some),
-            })
-            .collect::<Result<_>>()?;
+        let begin = self.beginnings(window, info)?;
         if self.peer.is_none() {
             self.peer = Some(self.find_again(info)?);
         }
         let Some(peer) = &mut self.peer else { bail!(Gone("the back end has ended".to_owned())) };
-        match set_up(peer, &begin, function, window, info) {
+        let events_of = |queue| Ok((function.kicks(queue)?, function.calls(queue)?));
+        match set_up(peer, &begin, window, info, events_of) {
             Ok(live) => {
                 let waited = vec![peer.front.as_raw_fd(), live.errors.as_raw_fd()];
                 self.live = Some(live);
@@ -333,7 +374,9 @@ impl Device for VhostUser {
     }
 
     fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
-        let Some(peer) = &mut self.peer else { return Ok(None) };
+        let Some(peer) = self.peer.as_mut().filter(|_| self.service == Service::Disk) else {
+            return Ok(None);
+        };
         let config = match read_config(&mut peer.front) {
             Ok(config) => config,
             // Its end is an event of its own.
@@ -366,6 +409,23 @@ fn regions(window: &Window) -> Result<Vec<VhostUserMemoryRegionInfo>> {
         Ok(info)
     };
     window.iter().map(region).collect()
+}
+
+/// Does with a program what a guest with these registers brings about: asks it, sets the queues up, and looks at the configuration once more.
+/// For tests, which let the program say what they like.
+///
+/// # Errors
+/// What the daemon would say: the program's answers are not what they must be, or the guest's queues are not.
+pub fn handshake(service: Service, program: UnixStream, window: &Window, info: &Info) -> Result<Offer> {
+    let peer = Peer::ask(Frontend::from_stream(program, u64::from(MAX_QUEUES)), &service)?;
+    let mut device = VhostUser::of(peer, service, "", info);
+    let begin = device.beginnings(window, info)?;
+    let event = || EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).context("could not make an event");
+    if let Some(peer) = &mut device.peer {
+        device.live = Some(set_up(peer, &begin, window, info, |_| Ok((event()?, event()?)))?);
+    }
+    device.changed_configuration()?;
+    Ok(device.offer())
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@
 #define SLUICE_BACKEND_SOURCE_SIZE 128
 #define SLUICE_BACKEND_CONFIG_SIZE 256
 #define SLUICE_BACKEND_RANGE_COUNT 16
-#define SLUICE_BACKEND_QUEUE_COUNT 16
+#define SLUICE_BACKEND_QUEUE_COUNT 17
 
 /* A part of the window in which the guest issued memory. */
 struct sluice_backend_range {

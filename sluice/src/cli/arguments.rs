@@ -4,7 +4,7 @@ use crate::config;
 use crate::name::Name;
 use crate::qemu::{Accel, Boot};
 use clap::{Args, Subcommand};
-use sluice_abi::config::{MAX_SOURCE, VLANS};
+use sluice_abi::config::{MAX_QUEUE_PAIRS, MAX_SOURCE, VLANS};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,6 +101,9 @@ pub struct AttachDevice {
     /// Station address of a network card
     #[arg(long, value_parser = mac)]
     pub mac: Option<Mac>,
+    /// Pairs of queues of a network card, of which its driver uses as many as the domain has processors [default: 1]
+    #[arg(long, value_name = "PAIRS", value_parser = clap::value_parser!(u8).range(1..=MAX_QUEUE_PAIRS as i64))]
+    pub queues: Option<u8>,
     /// Instance, if several run or it is another checkout's
     #[arg(long)]
     pub instance: Option<Name>,

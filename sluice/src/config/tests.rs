@@ -266,6 +266,20 @@ fn virtual_devices_are_served_by_another_domain() {
     assert_eq!(names, ["blk0", "net0", "blk1"]);
     assert_eq!((compiled[0].by, compiled[0].source.as_str()), (0, "/dev/sda"));
     let refused = |devices: String, expect: &str| refused(WHOLE, &devices, expect);
+    let files = disk.replace("blk", "fs");
+    refused(with(&files), "a file system is served by a vhost-user back end");
+    let files = files.replace("/dev/sda", "vhost-user:/run/files.sock");
+    let setup = try_load(&GOOD.replace(WHOLE, &with(&files))).unwrap();
+    let compiled = virtio::compile(&setup, &setup.domains[1]);
+    assert_eq!((&*compiled[0].name, compiled[0].kind), ("fs0", sluice_abi::config::VirtioKind::Files));
+    refused(
+        with(&files.replace("source", "queues = 2, source")),
+        "the queues of a file system are not chosen here",
+    );
+    refused(
+        with(&files.replace("source", "mac = \"52:54:00:00:00:0d\", source")),
+        "a file system has no station address",
+    );
     refused(with(&disk.replace("zoe", "joe")), "no domain is called 'joe'");
     refused(with(&disk.replace("zoe", "alice")), "a guest cannot serve its own virtual device");
     refused(with(&disk.replace("blk", "disk")), "'disk' is no type of a virtual device");
@@ -273,6 +287,19 @@ fn virtual_devices_are_served_by_another_domain() {
     refused(with(&card.replace("mac", "model")), "lacks 'mac'");
     refused(with(&card.replace("0c", "0a")), "is the address of 'zoe' already");
     refused(with(&card.replace("net", "blk")), "a disk has no station address");
+    let queues = |device: &str, queues: u8| device.replace("source", &format!("queues = {queues}, source"));
+    let several =
+        try_load(&GOOD.replace(WHOLE, &with(&[card, &queues(&card.replace("0c", "0d"), 8)].join(", "))));
+    let pairs = |device: &sluice_abi::config::Virtio| match device.kind {
+        sluice_abi::config::VirtioKind::Net { pairs, .. } => pairs,
+        _ => 0,
+    };
+    let setup = several.unwrap();
+    let compiled = virtio::compile(&setup, &setup.domains[1]);
+    assert_eq!(compiled.iter().map(pairs).collect::<Vec<_>>(), [1, 8]);
+    refused(with(&queues(card, 0)), "queues");
+    refused(with(&queues(card, 9)), "queues");
+    refused(with(&queues(disk, 2)), "the queues of a disk are not chosen here");
     refused(
         with(&[disk.replace("\"zoe\"", "\"zoe\", name = \"a\"").as_str(); 2].join(", ")),
         "two virtual devices called 'a'",
@@ -576,7 +603,11 @@ fn a_disk_can_be_behind_a_socket() {
         servers_refused("/dev/nvme0n1", &format!("vhost-user:{socket}"), &message);
     }
     let net = "source = \"vhost-user:/run/net.sock\"";
-    servers_refused("source = \"br0\"", net, "only disks can be served by a vhost-user back end");
+    servers_refused(
+        "source = \"br0\"",
+        net,
+        "only disks and file systems can be served by a vhost-user back end",
+    );
 }
 
 #[test]

@@ -52,17 +52,22 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
     }
     let word = walk.string("type", source);
     if word.is_none() && walk.value("type").is_none() {
-        walk.missing(source, "type", "type = \"blk\" or type = \"net\"");
+        walk.missing(source, "type", "type = \"blk\", type = \"net\" or type = \"fs\"");
     }
     let mac = values::mac(&mut walk, source);
+    let queues = walk.number("queues", 1..=abi::MAX_QUEUE_PAIRS, source);
     let kind = word.and_then(|word| match word.get_ref().as_str() {
         "blk" => Some(VirtioKind::Block),
-        "net" => Some(VirtioKind::Net { mac: mac.as_ref().map_or([0; 6], |mac| *mac.get_ref()) }),
+        "net" => Some(VirtioKind::Net {
+            mac: mac.as_ref().map_or([0; 6], |mac| *mac.get_ref()),
+            pairs: queues.as_ref().map_or(1, |queues| *queues.get_ref()),
+        }),
+        "fs" => Some(VirtioKind::Files),
         other => {
             source.complain(
                 word.span(),
                 format!("'{other}' is no type of a virtual device"),
-                suggestion(other, &["blk", "net"]),
+                suggestion(other, &["blk", "net", "fs"]),
             );
             None
         }
@@ -71,14 +76,20 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
         (Some(VirtioKind::Net { .. }), None) if walk.value("mac").is_none() => {
             walk.missing(source, "mac", "mac = \"52:54:00:00:00:0a\": a network card needs an address");
         }
-        (Some(VirtioKind::Block), Some(mac)) => {
-            source.complain(mac.span(), "a disk has no station address", "leave mac out".to_owned());
+        (Some(kind @ (VirtioKind::Block | VirtioKind::Files)), Some(mac)) => {
+            let message = format!("a {} has no station address", what(*kind));
+            source.complain(mac.span(), message, "leave mac out".to_owned());
         }
         _ => {}
     }
+    if let (Some(kind @ (VirtioKind::Block | VirtioKind::Files)), Some(queues)) = (&kind, &queues) {
+        let help = "leave queues out: a vhost-user back end says how many it has".to_owned();
+        source.complain(queues.span(), format!("the queues of a {} are not chosen here", what(*kind)), help);
+    }
     let address = walk.string("address", source).and_then(|text| parse_address(&text, source));
-    if let (Some(VirtioKind::Block), Some(address)) = (&kind, &address) {
-        source.complain(address.span(), "a disk has no address on a network", "leave address out".to_owned());
+    if let (Some(kind @ (VirtioKind::Block | VirtioKind::Files)), Some(address)) = (&kind, &address) {
+        let message = format!("a {} has no address on a network", what(*kind));
+        source.complain(address.span(), message, "leave address out".to_owned());
     }
     let by = walk.string("by", source);
     if by.is_none() && walk.value("by").is_none() {
@@ -104,6 +115,16 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
         }
     };
     Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac, address })
+}
+
+/// What messages call it.
+const fn what(kind: VirtioKind) -> &'static str {
+    match kind {
+        VirtioKind::Net { .. } => "network card",
+        VirtioKind::Block => "disk",
+        VirtioKind::DeviceFile => "device file",
+        VirtioKind::Files => "file system",
+    }
 }
 
 /// Reads an entry with `mode = "devfile"`.
@@ -261,6 +282,7 @@ fn behind(device: &Virtio, source: &mut Source) {
         VirtioKind::Block => "a disk or a file",
         VirtioKind::Net { .. } => "a bridge",
         VirtioKind::DeviceFile => "a device file",
+        VirtioKind::Files => "the socket of a vhost-user back end",
     };
     if text.is_empty() || text.len() > MAX_SOURCE || text.chars().any(char::is_control) {
         let message = format!("this cannot be what is behind '{}'", device.name.get_ref());
@@ -280,9 +302,16 @@ fn behind(device: &Virtio, source: &mut Source) {
         }
         return;
     }
-    let Some(socket) = text.strip_prefix(VHOST_USER) else { return };
-    if device.kind != VirtioKind::Block {
-        let message = "only disks can be served by a vhost-user back end";
+    let Some(socket) = text.strip_prefix(VHOST_USER) else {
+        if device.kind == VirtioKind::Files {
+            let message = "a file system is served by a vhost-user back end, such as virtiofsd";
+            let help = "name its socket: source = \"vhost-user:/run/files.sock\"".to_owned();
+            source.complain(device.source.span(), message, help);
+        }
+        return;
+    };
+    if !matches!(device.kind, VirtioKind::Block | VirtioKind::Files) {
+        let message = "only disks and file systems can be served by a vhost-user back end";
         source.complain(device.source.span(), message, "name a bridge: source = \"br0\"".to_owned());
     } else if !socket.starts_with('/') || socket.ends_with('/') {
         let message = format!("'{socket}' is no path of a vhost-user back end's socket");

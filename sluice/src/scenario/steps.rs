@@ -229,7 +229,7 @@ fn device_of(text: &str, names: &[String]) -> Option<Virtio> {
     let (name, kind, server, source) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let kind = match kind {
         "blk" => VirtioKind::Block,
-        mac => VirtioKind::Net { mac: parse_mac(mac)? },
+        mac => VirtioKind::Net { mac: parse_mac(mac)?, pairs: 1 },
     };
     let by = u16::try_from(names.iter().position(|known| known == server)?).ok()?;
     Some(Virtio { name: name.to_owned(), kind, by, source: source.to_owned() })

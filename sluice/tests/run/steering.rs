@@ -343,7 +343,7 @@ fn devices_come_and_go_while_a_guest_runs() {
     let card = ask(&machine, &[&disk[..4], &["net"], &disk[5..], &["--mac", "52:54:00:00:00:0b"]].concat());
     let mac = [0x52, 0x54, 0, 0, 0, 0xb];
     let request = machine.hear();
-    assert_eq!(request.command, Order::Attach(DomainId(0), device(VirtioKind::Net { mac })));
+    assert_eq!(request.command, Order::Attach(DomainId(0), device(VirtioKind::Net { mac, pairs: 1 })));
     machine.say(&Event::Reply { seq: request.seq, result: Err(CommandError::NameTaken) });
     let (said, status) = ended(card);
     assert!(said.contains("has a virtual device of it: choose another") && status == Some(1), "{said}");

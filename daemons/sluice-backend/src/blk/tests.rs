@@ -1,10 +1,12 @@
 use super::*;
-use crate::request::Broken;
 use proptest::prelude::*;
+use sluice_backend::function::QueueSetup;
+use sluice_backend::request::Broken;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
+use vm_memory::GuestAddress;
 
 const NEXT: u16 = VRING_DESC_F_NEXT as u16;
 const WRITE: u16 = VRING_DESC_F_WRITE as u16;
@@ -61,7 +63,7 @@ impl Bench {
         let window = Arc::new(GuestMemoryMmap::from_ranges(&[(GuestAddress(0), WINDOW)]).unwrap());
         Self {
             service: service(&path),
-            queue: take_up(&setup(), false, &window).unwrap(),
+            queue: take_up(&setup(), QUEUE_SIZE, false, &window).unwrap(),
             window,
             file: Scratch(path),
             told: 0,
@@ -244,7 +246,7 @@ fn a_daemon_goes_on_where_the_last_one_stopped() {
     bench.window.write_slice(&[0xa3; 512], GuestAddress(DATA)).unwrap();
     bench.header(VIRTIO_BLK_T_OUT, 3);
     bench.offer(0);
-    bench.queue = take_up(&setup(), false, &bench.window).unwrap();
+    bench.queue = take_up(&setup(), QUEUE_SIZE, false, &bench.window).unwrap();
     bench.serve().unwrap();
     assert_eq!((bench.used(), bench.answer().0), (3, OK));
     assert_eq!([1, 2, 3, 4].map(|sector| bench.on_disk(sector)[0]), [0xa1, 0xa2, 0xa3, 4]);
@@ -264,7 +266,7 @@ fn a_queue_that_leads_out_of_the_window_is_not_taken() {
         QueueSetup { driver: end - 2, ..setup() },
         QueueSetup { device: u64::MAX - 3, ..setup() },
     ] {
-        assert!(take_up(&wrong, false, &bench.window).is_err(), "{wrong:?}");
+        assert!(take_up(&wrong, QUEUE_SIZE, false, &bench.window).is_err(), "{wrong:?}");
     }
 }
 

@@ -9,9 +9,9 @@
 
 pub mod shadow;
 
-use crate::device::Device;
 use anyhow::{Context, Result, bail};
 use shadow::Answer;
+use sluice_backend::device::Device;
 use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
 use sluice_backend::sys;
 use sluice_devfile::{Operation, Request};

@@ -39,9 +39,13 @@ fn answer(mut stream: UnixStream, features: u64, protocol: u64) {
 }
 
 fn ask(features: u64, protocol: u64) -> Result<Peer> {
+    ask_of(&Service::Disk, features, protocol)
+}
+
+fn ask_of(service: &Service, features: u64, protocol: u64) -> Result<Peer> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::spawn(move || answer(theirs, features, protocol));
-    Peer::ask(Frontend::from_stream(ours, MAX_QUEUES.into()))
+    Peer::ask(Frontend::from_stream(ours, MAX_QUEUES.into()), service)
 }
 
 fn window() -> Window {
@@ -62,6 +66,7 @@ fn asked(requests: u16, answered: u16) -> Window {
 fn device(path: &Path, peer: Option<Peer>) -> VhostUser {
     VhostUser {
         path: path.into(),
+        service: Service::Disk,
         peer,
         features: 0,
         queues: 1,
@@ -88,15 +93,28 @@ fn a_back_end_without_a_configuration_is_refused() {
 }
 
 #[test]
+fn a_file_system_has_the_tag_of_the_configuration_and_two_queues() {
+    let mut info = Info::default();
+    info.config[..3].copy_from_slice(b"fs0");
+    let service = Service::files(&info);
+    let peer = ask_of(&service, PROTOCOL_FEATURES | 1 << 29 | 1, MQ).unwrap();
+    assert_eq!((peer.config.len(), &peer.config[..4]), (40, &b"fs0\0"[..]));
+    // What the device type would have of features needs more of a configuration.
+    assert_eq!(offered(&service, peer.features, &peer.config, peer.queues), (1 << 29, 2));
+    let error = ask_of(&service, PROTOCOL_FEATURES, CONFIG).err().unwrap().to_string();
+    assert!(error.contains("a file system has 2"), "{error}");
+}
+
+#[test]
 fn what_the_transport_does_not_carry_is_offered_to_nobody() {
     let flush = 1 << 9;
     let all = flush | WITHHELD | PROTOCOL_FEATURES | 1 << VIRTIO_BLK_F_MQ;
-    assert_eq!(offered(all, &configuration(4), 8), (flush | 1 << VIRTIO_BLK_F_MQ, 4));
+    assert_eq!(offered(&Service::Disk, all, &configuration(4), 8), (flush | 1 << VIRTIO_BLK_F_MQ, 4));
     // More queues than it serves, than there can be, or none.
-    assert_eq!(offered(all, &configuration(9), 8), (flush, 1));
-    assert_eq!(offered(all, &configuration(17), 128), (flush, 1));
-    assert_eq!(offered(all, &configuration(0), 8), (flush, 1));
-    assert_eq!(offered(flush, &configuration(4), 8), (flush, 1));
+    assert_eq!(offered(&Service::Disk, all, &configuration(9), 8), (flush, 1));
+    assert_eq!(offered(&Service::Disk, all, &configuration(MAX_QUEUES as u16 + 1), 128), (flush, 1));
+    assert_eq!(offered(&Service::Disk, all, &configuration(0), 8), (flush, 1));
+    assert_eq!(offered(&Service::Disk, flush, &configuration(4), 8), (flush, 1));
 }
 
 #[test]
@@ -168,7 +186,7 @@ fn a_reset_waits_until_the_back_end_has_finished_its_requests() {
             answer(listener.accept().unwrap().0, PROTOCOL_FEATURES, CONFIG);
         }
     });
-    let mut device = device(&path, Some(Peer::connect(&path).unwrap()));
+    let mut device = device(&path, Some(Peer::connect(&path, &Service::Disk).unwrap()));
     let errors = EventFd::new(EFD_NONBLOCK).unwrap();
     device.live = Some(Live { errors, window: window(), queues: Vec::new(), _events: Vec::new() });
     device.stop();

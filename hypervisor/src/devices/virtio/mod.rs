@@ -210,15 +210,36 @@ pub fn reports() -> Vec<LinkReport> {
     LINKS.lock().iter().map(|link| link.report()).collect()
 }
 
+/// The beginning of a configuration, of whatever is longest of what is known of one.
+type Known = [u8; 40];
+
+/// What is known of a file system's configuration (Virtio 1.2, 5.11.4): its tag, of 36 bytes, which a name is shorter than; one queue of requests.
+fn files_config(name: &str) -> Known {
+    let mut config = [0; _];
+    config[..36].iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+    config[36] = 1;
+    config
+}
+
+/// What is known of a network card's configuration before a back end is there (Virtio 1.2, 5.1.4): its station address, and after its status
+/// the most pairs of queues.
+fn net_config(mac: [u8; 6], pairs: u8) -> Known {
+    let mut config = [0; _];
+    config[..6].copy_from_slice(&mac);
+    config[8] = pairs;
+    config
+}
+
 impl Link {
     fn new(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio, server: &str) -> Self {
         let name = format!("{}.{}", domain.name, virtio.name);
-        let (kind, mac) = match virtio.kind {
-            VirtioKind::Net { mac } => (Kind::Net, mac),
-            VirtioKind::Block => (Kind::Block, [0; 6]),
-            VirtioKind::DeviceFile => (Kind::DeviceFile, [0; 6]),
+        let (kind, known) = match virtio.kind {
+            VirtioKind::Net { mac, pairs } => (Kind::Net, net_config(mac, pairs)),
+            VirtioKind::Block => (Kind::Block, [0; _]),
+            VirtioKind::DeviceFile => (Kind::DeviceFile, [0; _]),
+            VirtioKind::Files => (Kind::Files, files_config(&virtio.name)),
         };
-        let device = Device::new(kind, &name, &virtio.source, &mac);
+        let device = Device::new(kind, &name, &virtio.source, &known);
         Self {
             guest,
             device: Some(virtio.name.clone()),
@@ -253,7 +274,7 @@ impl Link {
         vif: &config::Vif,
         network: Arc<super::vif::Network>,
     ) -> Self {
-        let kind = VirtioKind::Net { mac: vif.mac };
+        let kind = VirtioKind::Net { mac: vif.mac, pairs: 1 };
         let (served, seat) = (vif::Vif::new(network), vif::Seat::new(vif));
         let device = seat.device();
         let state = State { seat: Some(seat), ..State::new(device, None) };

@@ -108,6 +108,21 @@ fn crumbs_are_not_looked_at_without_end() {
 }
 
 #[test]
+fn a_frame_is_put_into_so_many_pieces_and_no_more() {
+    // Of 64 pieces in chains of 16, each with room for a header first, 16 bytes are in the first chain and 28 in each other.
+    for (bytes, fits) in [(100, true), (101, false)] {
+        let mut lab = Lab::new(2, FEATURES);
+        lab.drivers[0].offer_only(&[]);
+        let chain: Vec<u32> = [13].into_iter().chain([1; 15]).collect();
+        (0..8).for_each(|_| lab.drivers[0].offer_chain(&chain));
+        lab.drivers[1].send(&frame(mac(0), mac(1), bytes));
+        lab.settle();
+        let expected = if fits { (0, 1) } else { (1, 0) };
+        assert_eq!((lab.counters(0).missed, lab.counters(0).received), expected, "{bytes} bytes");
+    }
+}
+
+#[test]
 fn nobody_sends_as_another() {
     let mut lab = Lab::wired(3, FEATURES, usize::MAX);
     lab.drivers[0].send(&frame(mac(1), mac(2), 60));

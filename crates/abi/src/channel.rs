@@ -1,14 +1,16 @@
 //! The management channel: framed messages over a byte stream: a second UART, for the host that QEMU runs on, and the stream of each
 //! control domain.
 //!
-//! A frame is a postcard message in COBS encoding, ended by a zero byte, so that either side can
-//! resynchronize after a lost byte by skipping to the next zero.
+//! A frame is a postcard message and its CRC-32 in COBS encoding, ended by a zero byte, so that either side can
+//! resynchronize after a lost byte by skipping to the next zero. The CRC is against lines that damage bytes, not against
+//! whoever writes to the channel.
 
 use crate::DomainId;
 use crate::config::{Vif, Virtio};
 use crate::report::{DomainState, Report};
 use alloc::string::String;
 use alloc::vec::Vec;
+use crc::{CRC_32_ISO_HDLC, Crc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
@@ -184,12 +186,25 @@ pub const MAX_PIECE: usize = 64 * 1024;
 /// Ends a frame, and whatever came before the first.
 pub const DELIMITER: u8 = 0;
 
+/// What tells a frame that a line has damaged from one that it has not: behind the message, its lowest byte first.
+static CHECK: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
+
 /// Encodes one frame, final [`DELIMITER`] included.
 ///
 /// # Errors
 /// Fails only when the allocator does.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, postcard::Error> {
-    postcard::to_allocvec_cobs(message)
+    Ok(frame(postcard::to_allocvec(message)?))
+}
+
+/// The frame of these bytes, whether they are a message or not.
+pub fn frame(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.extend(CHECK.checksum(&bytes).to_le_bytes());
+    let mut frame = alloc::vec![0; cobs::max_encoding_length(bytes.len())];
+    let len = cobs::encode(&bytes, &mut frame);
+    frame.truncate(len);
+    frame.push(DELIMITER);
+    frame
 }
 
 /// Collects bytes into frames and decodes them.
@@ -224,7 +239,11 @@ impl Decoder {
 /// The message of a whole frame, which has nothing else in it: of noise, most short frames begin with some message.
 fn decode<T: DeserializeOwned>(frame: &mut [u8]) -> Option<T> {
     let len = cobs::decode_in_place(frame).ok()?;
-    let (message, rest) = postcard::take_from_bytes(frame.get(..len)?).ok()?;
+    let (bytes, check) = frame.get(..len)?.split_last_chunk()?;
+    if CHECK.checksum(bytes) != u32::from_le_bytes(*check) {
+        return None;
+    }
+    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(message)
 }
 
@@ -263,18 +282,22 @@ mod tests {
     fn a_message_with_something_behind_it_is_none() {
         let request = Request { seq: 7, command: Command::Shutdown };
         let mut bytes = postcard::to_allocvec(&request).unwrap();
-        let frame = |bytes: &[u8]| {
-            let mut frame = vec![0; cobs::max_encoding_length(bytes.len())];
-            let len = cobs::encode(bytes, &mut frame);
-            frame.truncate(len);
-            frame.push(DELIMITER);
-            frame
-        };
-        assert_eq!(frame(&bytes), encode(&request).unwrap());
         let mut decoder = Decoder::default();
-        assert_eq!(decoder.take(&frame(&bytes)).1, Some(request));
+        assert_eq!(decoder.take(&frame(bytes.clone())).1, Some(request));
         bytes.push(9);
-        assert_eq!(decoder.take::<Request>(&frame(&bytes)).1, None);
+        assert_eq!(decoder.take::<Request>(&frame(bytes)).1, None);
+    }
+
+    #[test]
+    fn a_frame_that_the_line_has_damaged_is_dropped() {
+        let request = Request { seq: 7, command: Command::ConsoleInput(DomainId(1), b"reboot".to_vec()) };
+        let whole = encode(&request).unwrap();
+        for bit in 0..8 * (whole.len() - 1) {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let mut decoder = Decoder::default();
+            assert!(damaged.into_iter().all(|byte| decoder.push::<Request>(byte).is_none()), "bit {bit}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!
 //! docs/benchmarks.md says how each number comes about.
 
+mod attack;
 mod boot;
 mod devfile;
 mod driver;

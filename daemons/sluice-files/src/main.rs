@@ -3,6 +3,7 @@
 mod camera;
 mod endure;
 mod input;
+mod keep;
 mod measure;
 mod noop;
 mod random;
@@ -83,6 +84,11 @@ enum What {
         /// The device file.
         file: PathBuf,
     },
+    /// Looks at a camera's buffers past the front end, which this guest's own root can, while they are mapped and when they are not any more.
+    Keep {
+        /// The device file.
+        file: PathBuf,
+    },
     /// Does something some times and then more times, and marks where each begins and ends for who counts instructions from outside.
     Measure {
         /// What is done.
@@ -108,6 +114,7 @@ fn main() -> anyhow::Result<()> {
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
         What::Canary { file, protected } => endure::canary(&file, protected),
         What::Camera { file, frames, mapped } => camera::run(&file, frames, mapped),
+        What::Keep { file } => keep::run(&file),
         What::Outlive { file } => camera::outlive(&file),
         What::Measure { work } => measure::run(&work),
         What::Noop { file, count } => noop::run(&file, count),

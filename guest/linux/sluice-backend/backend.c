@@ -518,15 +518,18 @@ static void revoke(struct map *map, u32 start, u32 end)
 	for_each_set_bitrange(from, to, map->issued, end) {
 		from = max(from, start);
 		while (from < to) {
-			u32 count = min_t(u32, to - from, SLUICE_GRANT_MAX_BATCH);
+			long done = to - from;
 
 			if (!backend->maps_gone)
-				kvm_hypercall4(SLUICE_GRANT_REVOKE,
-					       space_of(backend),
-					       map->first + from, count,
-					       SLUICE_GRANT_FORCED);
-			bitmap_clear(map->issued, from, count);
-			from += count;
+				done = kvm_hypercall4(SLUICE_GRANT_REVOKE,
+						      space_of(backend),
+						      map->first + from, done,
+						      SLUICE_GRANT_FORCED);
+			/* What is not granted any more need not be taken back. */
+			if (done <= 0)
+				done = 1;
+			bitmap_clear(map->issued, from, done);
+			from += done;
 		}
 	}
 }

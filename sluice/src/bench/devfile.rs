@@ -3,6 +3,7 @@
 //!
 //! The program (daemons/sluice-files) marks a few operations and then many, first in the driver domain and, when that serves, in the guest.
 
+use super::attack::Attack;
 use super::driver::{StopDriver, check};
 use super::marks::{Cost, Entries, cost, marks};
 use super::plot::{self, Panel};
@@ -28,15 +29,20 @@ const PLACES: [(&str, &str); 2] = [("native", "driver"), ("interrupt", "guest")]
 /// Its parts.
 pub const PARTS: [&str; 2] = ["operations", "attacks"];
 
-/// Who attacks, in which scenario, and how the attacker's counts of what it tried and what succeeded are called.
-const ATTACKS: [(&str, &str, &[&str], &[&str]); 2] = [
-    (
-        "driver",
-        "hostile-devfile-undeclared",
-        &["files_tried", "maps_tried"],
-        &["files_succeeded", "maps_succeeded"],
-    ),
-    ("guest", "hostile-files", &["files.tried"], &["calls_wrong"]),
+/// A driver domain that was taken over, and a guest.
+const ATTACKS: [Attack; 2] = [
+    Attack {
+        id: "devfile.driver",
+        scenario: "hostile-devfile-undeclared",
+        tried: &["files_tried", "maps_tried"],
+        succeeded: &["files_succeeded", "maps_succeeded"],
+    },
+    Attack {
+        id: "devfile.guest",
+        scenario: "hostile-files",
+        tried: &["files.tried"],
+        succeeded: &["calls_wrong"],
+    },
 ];
 
 /// Measures what is wanted.
@@ -56,21 +62,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     figures(record)
 }
 
-/// What hostile domains tried, and what they achieved. The scenarios judge whether others were left alone.
 fn attacks(record: &mut Record) -> Result<()> {
-    for (who, scenario, tried, succeeded) in ATTACKS {
-        let outcome = crate::scenario::outcome(scenario)?;
-        let sum = |keys: &[&str]| {
-            let of = |guest: &Guest| keys.iter().filter_map(|key| guest.sum(key)).sum::<u64>();
-            outcome.guests.iter().map(of).sum::<u64>() as f64
-        };
-        ensure!(sum(tried) > 0.0, "nobody attacked in {scenario}");
-        let note = format!("by the scenario {scenario}");
-        record.row(format!("attacks.devfile.{who}.tried"), sum(tried), "attempts", note);
-        let (id, aim) = (format!("attacks.devfile.{who}.succeeded"), Some(Aim::AtMost(0.0)));
-        record.aimed(id, sum(succeeded), "attempts", aim, format!("of those of {scenario}"));
-    }
-    Ok(())
+    ATTACKS.iter().try_for_each(|attack| attack.measure(record))
 }
 
 fn operations(record: &mut Record) -> Result<()> {

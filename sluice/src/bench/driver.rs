@@ -14,6 +14,7 @@ pub mod xen;
 
 pub use sluice::{StopDriver, check};
 
+use super::attack::Attack;
 use super::record::Record;
 use super::split::Split;
 use super::{kernel, plugin};
@@ -252,7 +253,15 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 2] = ["vif", "domain"];
+pub const SERVED: [&str; 3] = ["vif", "domain", "attacks"];
+
+/// Of a guest on an engine that serves its neighbour, too.
+const ATTACK: Attack = Attack {
+    id: "vif.virtio",
+    scenario: "hostile-vif",
+    tried: &["vif.tried"],
+    succeeded: &["grants_succeeded"],
+};
 
 /// Measures network cards that an engine serves, and beside them those of a driver domain.
 pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
@@ -266,6 +275,11 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
         let measured = sluice::run(&bench, load, ALL, record)?;
         vif::rows(record, vif::DOMAIN, load, &measured)
     });
+    if bench.wants(SERVED[2], None) {
+        bench.say(ATTACK.scenario);
+        let result = ATTACK.measure(record);
+        note(record, SERVED[2], result);
+    }
     vif::figures(record)
 }
 

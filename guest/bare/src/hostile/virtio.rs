@@ -116,6 +116,11 @@ impl Device {
         })
     }
 
+    /// Whether the device says that it was used against the rules (Virtio 1.2, 2.1).
+    fn needs_reset(&self) -> bool {
+        self.status() & 64 != 0
+    }
+
     /// Memory for a queue.
     fn queue(&self, queue: u64) -> u64 {
         self.at + queue * MEMORY
@@ -355,7 +360,7 @@ pub fn run(kind: Kind, random: &mut Random, boot: &BootInfo) {
         return;
     };
     let mut tally = Tally::default();
-    let (mut served, mut asked) = (0, 0);
+    let (mut served, mut asked, mut told) = (0, 0, false);
     let mut ask = |device: &Device| {
         asked += 1;
         served += u32::from(device.is_served());
@@ -368,11 +373,13 @@ pub fn run(kind: Kind, random: &mut Random, boot: &BootInfo) {
         let started = device.reset() && device.start(round % 2 == 0);
         if started {
             tally.attempt(|| device.attack(random));
+            told |= device.needs_reset();
         }
         if round % 8 == 0 {
             ask(&device);
         }
     }
+    println!("SLUICE-RESULT told={}", if told { "yes" } else { "no" });
     for _ in 0..20_000u32 {
         tally.attempt(|| outw(device.doorbell, kind.queues() as u16 - 1));
     }

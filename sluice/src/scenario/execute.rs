@@ -1,7 +1,7 @@
 //! One scenario, run and judged.
 
 use super::format::Scenario;
-use super::judge::{self, Problem, Remains, Verdict};
+use super::judge::{self, Kind, Problem, Remains, Verdict};
 use super::load::Named;
 use super::signature::{self, Evidence, Match};
 use super::steps::{self, Script};
@@ -37,7 +37,7 @@ impl Run {
 /// Runs a scenario; that it cannot be run is a problem like others, of each of its tests.
 pub fn attempt(named: &Named) -> Run {
     run(named).unwrap_or_else(|error| {
-        let problem = Problem { domain: None, text: format!("{error:#}") };
+        let problem = Problem { domain: None, kind: Kind::Wrong, text: format!("{error:#}") };
         let verdict = || Verdict { checks: 1, problems: vec![problem.clone()] };
         Run { outcome: None, verdicts: named.tests().map(|_| verdict()).collect(), excuse: None }
     })
@@ -94,7 +94,7 @@ fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
         Remains { outcome: &outcome, document: &document, log: &log, consoles: &consoles, screens: &screens };
     let mut whole = judge::whole(&scenario.expect, &remains)?;
     if !scenario.step.is_empty() {
-        whole.check(None, script.left().is_none(), || script.left().unwrap_or_default());
+        whole.check(None, Kind::Missing, script.left().is_none(), || script.left().unwrap_or_default());
     }
     let cases = scenario.case.iter().map(|case| judge::case(&case.expect, &remains));
     let verdicts = std::iter::once(Ok(whole)).chain(cases).collect::<Result<Vec<_>>>()?;
@@ -111,12 +111,16 @@ fn screen(directory: &Path, name: &str) -> Result<String> {
     Ok(Picture::parse(&picture)?.text())
 }
 
-/// A fault of QEMU's explains what befell the domain that it struck, and what holds of the run as a whole; neither a
-/// failure of the hypervisor, nor anything that is wrong with another domain.
+/// A fault of QEMU's explains what befell the domain that it struck, and what did not come any more, also of others: the
+/// run ended before its steps, or a peer was gone. It explains neither a failure of the hypervisor, nor anything that
+/// another domain did wrong, nor what an IOMMU refused.
 fn excuses(found: &Match, outcome: &Outcome, problems: &[&Problem]) -> bool {
+    let explained = |problem: &Problem| {
+        problem.kind == Kind::Missing || problem.domain.as_ref().is_some_and(|domain| *domain == found.domain)
+    };
     !problems.is_empty()
         && outcome.status != Status::Hypervisor
-        && problems.iter().all(|problem| problem.domain.as_ref().is_none_or(|domain| *domain == found.domain))
+        && problems.iter().all(|problem| explained(problem))
 }
 
 /// Puts the logs of a run where those of the next do not overwrite them.
@@ -159,9 +163,11 @@ pub fn configuration(path: &Path, scenario: &Scenario) -> Result<(PathBuf, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::Guest;
+    use sluice_abi::report::DomainState;
     use std::collections::BTreeMap;
 
-    fn excused(status: Status, domains: &[Option<&str>]) -> bool {
+    fn excused(status: Status, problems: &[(Option<&str>, Kind)]) -> bool {
         let found = Match { name: "stale-int3", domain: "bob".to_owned(), line: String::new() };
         let outcome = Outcome {
             status,
@@ -173,9 +179,12 @@ mod tests {
             kernels: Vec::new(),
             machine: BTreeMap::new(),
         };
-        let problem =
-            |domain: &Option<&str>| Problem { domain: domain.map(str::to_owned), text: String::new() };
-        let problems: Vec<Problem> = domains.iter().map(problem).collect();
+        let problem = |(domain, kind): &(Option<&str>, Kind)| Problem {
+            domain: domain.map(str::to_owned),
+            kind: *kind,
+            text: String::new(),
+        };
+        let problems: Vec<Problem> = problems.iter().map(problem).collect();
         excuses(&found, &outcome, &problems.iter().collect::<Vec<_>>())
     }
 
@@ -188,10 +197,28 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_qemus_excuses_its_own_domain_only() {
-        assert!(excused(Status::TimeOut, &[Some("bob"), None]));
-        assert!(!excused(Status::TimeOut, &[Some("bob"), Some("alice")]));
-        assert!(!excused(Status::Hypervisor, &[Some("bob")]));
+    fn a_fault_of_qemus_excuses_its_own_domain_and_what_did_not_come() {
+        use Kind::{Missing, Wrong};
+        assert!(excused(Status::TimeOut, &[(Some("bob"), Wrong), (None, Missing)]));
+        assert!(excused(Status::Guest, &[(Some("bob"), Wrong), (Some("alice"), Missing)]));
+        assert!(!excused(Status::TimeOut, &[(Some("bob"), Wrong), (Some("alice"), Wrong)]));
+        assert!(!excused(Status::TimeOut, &[(Some("bob"), Wrong), (None, Wrong)]));
+        assert!(!excused(Status::Hypervisor, &[(Some("bob"), Wrong)]));
         assert!(!excused(Status::Ok, &[]));
+    }
+
+    /// Bob was to be started again when alice's kernel was struck, and nobody was left to wait for.
+    #[test]
+    fn a_run_that_ended_before_its_steps_lacks_things() {
+        let judged = |value: Option<&str>| {
+            let mut guest = Guest { name: "alice".into(), state: DomainState::Destroyed, ..Guest::default() };
+            guest.findings.extend(value.map(|value| vec![("done".into(), value.into())]));
+            let expect = toml::from_str("state = 'powered-off'\nresults = { done = 'ok' }").unwrap();
+            let mut verdict = Verdict::default();
+            judge::domain(&mut verdict, &guest, &expect).unwrap();
+            verdict.problems.iter().map(|problem| (Some("alice"), problem.kind)).collect::<Vec<_>>()
+        };
+        assert!(excused(Status::Guest, &judged(None)));
+        assert!(!excused(Status::Guest, &judged(Some("sha256-mismatch"))));
     }
 }

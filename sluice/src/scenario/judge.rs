@@ -6,6 +6,7 @@ use crate::outcome::{Guest, Outcome};
 use anyhow::Result;
 use regex_lite::Regex;
 use serde_json::Value;
+use sluice_abi::report::DomainState;
 
 /// What a run left behind.
 pub struct Remains<'a> {
@@ -21,11 +22,22 @@ pub struct Remains<'a> {
     pub screens: &'a [(String, String)],
 }
 
+/// How something is not as expected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// It did not come: a line, a result, an end. A run that was cut short lacks much.
+    Missing,
+    /// It came, and should not have, or is another.
+    Wrong,
+}
+
 /// Something that is not as expected.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// The domain it is about, if it is about one.
     pub domain: Option<String>,
+    /// How it is not.
+    pub kind: Kind,
     /// A sentence.
     pub text: String,
 }
@@ -41,10 +53,10 @@ pub struct Verdict {
 
 impl Verdict {
     /// Counts a check; `problem` is what is wrong if it fails.
-    pub fn check(&mut self, domain: Option<&str>, met: bool, problem: impl FnOnce() -> String) {
+    pub fn check(&mut self, domain: Option<&str>, kind: Kind, met: bool, problem: impl FnOnce() -> String) {
         self.checks += 1;
         if !met {
-            self.problems.push(Problem { domain: domain.map(str::to_owned), text: problem() });
+            self.problems.push(Problem { domain: domain.map(str::to_owned), kind, text: problem() });
         }
     }
 }
@@ -53,7 +65,7 @@ impl Verdict {
 pub fn whole(expect: &Expect, remains: &Remains) -> Result<Verdict> {
     let mut verdict = Verdict::default();
     let outcome = remains.outcome;
-    verdict.check(None, outcome.status as i32 == expect.status, || {
+    verdict.check(None, Kind::Missing, outcome.status as i32 == expect.status, || {
         let (status, word) = (outcome.status as i32, outcome.status.word());
         let mut lines = vec![format!("status {status} ({word}), expected {}", expect.status)];
         lines.extend(outcome.problems.iter().cloned());
@@ -86,12 +98,14 @@ fn these(verdict: &mut Verdict, expect: &Expectations, remains: &Remains) -> Res
         search(verdict, Some(name), &file, console, &wanted.not_console, false)?;
         match remains.outcome.guests.iter().find(|guest| guest.name == *name) {
             Some(guest) => domain(verdict, guest, wanted)?,
-            None => verdict.check(None, false, || format!("no domain is called '{name}'")),
+            None => verdict.check(None, Kind::Wrong, false, || format!("no domain is called '{name}'")),
         }
     }
     for (name, wanted) in &expect.screen {
         let screen = remains.screens.iter().find(|(known, _)| known == name);
-        verdict.check(None, screen.is_some(), || format!("no step takes a picture '{name}' of the screen"));
+        verdict.check(None, Kind::Missing, screen.is_some(), || {
+            format!("no step takes a picture '{name}' of the screen")
+        });
         let text = screen.map_or("", |(_, text)| text);
         search(verdict, None, &format!("the screen '{name}'"), text, wanted, true)?;
     }
@@ -111,30 +125,34 @@ fn search(
 ) -> Result<()> {
     for pattern in patterns {
         let found = Regex::new(&format!("(?m){pattern}"))?.is_match(text);
-        let verb = if wanted { "lacks" } else { "has" };
-        verdict.check(domain, found == wanted, || format!("{file} {verb} '{pattern}'"));
+        let (verb, kind) = if wanted { ("lacks", Kind::Missing) } else { ("has", Kind::Wrong) };
+        verdict.check(domain, kind, found == wanted, || format!("{file} {verb} '{pattern}'"));
     }
     Ok(())
 }
 
-fn domain(verdict: &mut Verdict, guest: &Guest, wanted: &ExpectDomain) -> Result<()> {
+pub(super) fn domain(verdict: &mut Verdict, guest: &Guest, wanted: &ExpectDomain) -> Result<()> {
     let name = &guest.name;
     if let Some(state) = &wanted.state {
         let is = guest.state.word();
-        verdict.check(Some(name), state == is, || {
+        // Another crash is of its own making; whoever runs yet, or was ended, did not get to its end.
+        let kind = if guest.state == DomainState::Crashed { Kind::Wrong } else { Kind::Missing };
+        verdict.check(Some(name), kind, state == is, || {
             format!("{name} is {is} ({}), expected {state}", guest.reason)
         });
     }
     if let Some(pattern) = &wanted.reason {
         let fits = Regex::new(pattern)?.is_match(guest.reason.raw());
-        verdict.check(Some(name), fits, || {
+        verdict.check(Some(name), Kind::Missing, fits, || {
             format!("{name} ended because of '{}', expected '{pattern}'", guest.reason)
         });
     }
     for (key, pattern) in &wanted.results {
+        let kind = if guest.value(key).is_some() { Kind::Wrong } else { Kind::Missing };
         let value = guest.value(key).cloned().unwrap_or_default();
         let fits = Regex::new(&format!("^({pattern})$"))?.is_match(value.raw());
-        verdict.check(Some(name), fits, || format!("{name} reported {key}={value}, expected {pattern}"));
+        verdict
+            .check(Some(name), kind, fits, || format!("{name} reported {key}={value}, expected {pattern}"));
     }
     Ok(())
 }
@@ -143,12 +161,14 @@ fn domain(verdict: &mut Verdict, guest: &Guest, wanted: &ExpectDomain) -> Result
 fn kernel_faults(verdict: &mut Verdict, domain: &str, console: &str, wanted: &[String]) -> Result<()> {
     let wanted = wanted.iter().map(|pattern| Regex::new(pattern)).collect::<Result<Vec<_>, _>>()?;
     let surprise = kernel::faults(console).find(|line| !wanted.iter().any(|pattern| pattern.is_match(line)));
-    verdict.check(Some(domain), surprise.is_none(), || {
+    verdict.check(Some(domain), Kind::Wrong, surprise.is_none(), || {
         format!("{domain}'s kernel went wrong: {}", surprise.unwrap_or_default().trim())
     });
     for pattern in &wanted {
         let found = kernel::faults(console).any(|line| pattern.is_match(line));
-        verdict.check(Some(domain), found, || format!("{domain}'s kernel did not report '{pattern}'"));
+        verdict.check(Some(domain), Kind::Missing, found, || {
+            format!("{domain}'s kernel did not report '{pattern}'")
+        });
     }
     Ok(())
 }
@@ -160,7 +180,7 @@ fn iommu_faults(verdict: &mut Verdict, expect: &Expect, outcome: &Outcome) {
         let lost = fault.domain.is_none() && fault.kind == "other" && !expect.faults.is_empty();
         !lost && !fault.domain.as_ref().is_some_and(|domain| expect.faults.contains(domain))
     });
-    verdict.check(None, surprise.is_none(), || {
+    verdict.check(None, Kind::Wrong, surprise.is_none(), || {
         let text = surprise.map(crate::iommu::fault_text).unwrap_or_default();
         format!("the IOMMU refused what nobody should ask: {text}")
     });
@@ -172,7 +192,8 @@ fn counter(verdict: &mut Verdict, counter: &ExpectCounter, document: &Value) {
     let limit = counter.at_most.as_ref().map(|other| number(other) * counter.times);
     let low = counter.min.is_some_and(|min| value < min);
     let high = counter.max.is_some_and(|max| value > max) || limit.is_some_and(|limit| value > limit);
-    verdict.check(None, !low && !high, || {
+    let kind = if high { Kind::Wrong } else { Kind::Missing };
+    verdict.check(None, kind, !low && !high, || {
         format!("{} is {value}, expected {}", counter.path, bounds(counter, limit))
     });
 }
@@ -192,7 +213,6 @@ mod tests {
     use crate::outcome::{Status, parse_finding};
     use crate::scenario::kernel::tests::{FINE, MACHINE_CHECK, STALE_INT3};
     use serde_json::json;
-    use sluice_abi::report::DomainState;
     use std::collections::BTreeMap;
     use std::time::Duration;
 

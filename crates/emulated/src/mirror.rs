@@ -117,6 +117,23 @@ fn show(nic: &Nic, offset: u32, mirror: &mut dyn Mirror) {
     mirror.show(offset, value);
 }
 
+/// Shows what a write to a register that only decides about interrupts ([`Nic::decides_interrupts_only`]) may have changed.
+pub(crate) fn show_interrupts(nic: &Nic, mirror: &mut dyn Mirror) {
+    match nic {
+        Nic::Ne2000(_) => {}
+        // The card knows the time now.
+        Nic::Rtl8139(_) => {
+            [rtl8139::IMR, rtl8139::TCTR].iter().for_each(|at| show(nic, (*at).into(), mirror))
+        }
+        Nic::E1000(_) => show(nic, e1000::IMS, mirror),
+    }
+}
+
+/// What a guest writes at this offset of its mirror is seen only when the card looks.
+pub(crate) fn is_posted(offset: u32) -> bool {
+    POSTED.iter().any(|posted| posted / PAGE == offset / PAGE)
+}
+
 /// Has the card look at what its guest wrote directly: a register that is not as it was shown.
 pub(crate) fn look(nic: &mut Nic, mirror: &mut dyn Mirror) {
     let Nic::E1000(card) = nic else { return };
@@ -129,19 +146,30 @@ pub(crate) fn look(nic: &mut Nic, mirror: &mut dyn Mirror) {
     }
 }
 
-/// What may be direct now, as the model says; `stuck`: frames wait for room in its ring.
-pub(crate) fn shown(nic: &Nic, model: &'static Model, tracker: &mut Tracker, stuck: bool) -> Shown {
-    if let Nic::E1000(card) = nic
-        && card.regs.get(e1000::ICR) != 0
-    {
-        tracker.step(model, Seen::Device(DeviceEvent::Caused));
+/// What decides which accesses may be direct.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    tracker: Tracker,
+    /// The ring takes what its guest writes there.
+    takes: bool,
+}
+
+/// What decides now; `stuck`: frames wait for room in its ring.
+pub(crate) fn key(nic: &Nic, model: &'static Model, tracker: &mut Tracker, stuck: bool) -> Key {
+    let mut takes = false;
+    if let Nic::E1000(card) = nic {
+        if card.regs.get(e1000::ICR) != 0 {
+            tracker.step(model, Seen::Device(DeviceEvent::Caused));
+        }
+        takes = !stuck && card.regs.receive().contains(Receive::ENABLE);
     }
-    let mut direct = unhooked(hook_set(model, tracker.states(), Questions::MIRROR));
-    if let Nic::E1000(card) = nic
-        && !stuck
-        && card.regs.receive().contains(Receive::ENABLE)
-        && let Some(page) = direct.get_mut((e1000::RDT / PAGE) as usize)
-    {
+    Key { tracker: *tracker, takes }
+}
+
+/// What may be direct, as the model says.
+pub(crate) fn shown(model: &'static Model, key: &Key) -> Shown {
+    let mut direct = unhooked(hook_set(model, key.tracker.states(), Questions::MIRROR));
+    if let Some(page) = direct.get_mut((e1000::RDT / PAGE) as usize).filter(|_| key.takes) {
         *page |= Direction::WRITE;
     }
     Shown { direct, hardware: false }

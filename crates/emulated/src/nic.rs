@@ -153,6 +153,24 @@ impl Nic {
         }
     }
 
+    /// A write to this register decides which causes interrupt, or takes causes away, and does nothing else: there is nothing to
+    /// send, to receive or to hand over after it.
+    pub(crate) fn decides_interrupts_only(&self, register: Register, width: u8) -> bool {
+        match self {
+            Self::Ne2000(_) => false,
+            Self::Rtl8139(_) => {
+                width == 2
+                    && [rtl8139::registers::reg::IMR, rtl8139::registers::reg::ISR]
+                        .map(u32::from)
+                        .contains(&register.offset)
+            }
+            Self::E1000(_) => {
+                let mask = [e1000::registers::reg::IMS, e1000::registers::reg::IMC];
+                !register.io && width == 4 && mask.contains(&register.offset)
+            }
+        }
+    }
+
     /// When it wants to be told again.
     pub fn deadline(&self) -> Option<u64> {
         match self {
@@ -250,8 +268,15 @@ impl Nic {
         }
     }
 
-    /// Offers a frame from the switch, which is stored whole or not at all, whatever is left of `budget`.
-    pub(crate) fn offer(&mut self, frame: &[u8], memory: &mut dyn Dma, budget: &mut Budget) -> Offer {
+    /// Offers a frame from the switch, which is stored whole or not at all, whatever is left of `budget`; `fcs`: its check
+    /// sequence, if that is known.
+    pub(crate) fn offer(
+        &mut self,
+        frame: &[u8],
+        fcs: Option<u32>,
+        memory: &mut dyn Dma,
+        budget: &mut Budget,
+    ) -> Offer {
         if !matches!(self, Self::E1000(_)) {
             // The 82540EM says itself how many descriptors a frame took.
             budget.step();
@@ -269,7 +294,7 @@ impl Nic {
                 }
             },
             Self::Rtl8139(card) if !card.has_room() => Offer::Later,
-            Self::Rtl8139(card) => match card.receive(frame, memory) {
+            Self::Rtl8139(card) => match card.receive_with_fcs(frame, fcs, memory) {
                 rtl8139::Reception::Stored => Offer::Stored,
                 rtl8139::Reception::Filtered | rtl8139::Reception::Stopped => Offer::Unwanted,
                 rtl8139::Reception::Full => Offer::Later,

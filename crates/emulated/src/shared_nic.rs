@@ -11,6 +11,7 @@ use core::array;
 use sluice_abi::config::NicModel;
 use sluice_model::Seen;
 use sluice_nic::Budget;
+use sluice_nic::dma::NoMemory;
 use sluice_switch::{AttachError, MAX_PORTS, PortId, Switch, Verdict};
 use sluice_uplink::{Card, Sent, Uplink};
 
@@ -174,7 +175,9 @@ impl SharedNic {
         }
         let Some(vnic) = self.vnic_mut(port) else { return into.fill(0xff) };
         vnic.nic.advance(env.now);
-        vnic.look();
+        if mirror::is_posted(register.offset) {
+            vnic.look();
+        }
         if into.len() == usize::from(width) {
             let value = vnic.nic.read(register, width);
             into.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
@@ -204,10 +207,19 @@ impl SharedNic {
         let Some(vnic) = self.vnics.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
+        let whole = from.len() == usize::from(width);
+        let quiet = whole && vnic.is_quiet_write(register, width, env.now, self.stuck & port.bit() != 0);
         vnic.nic.advance(env.now);
+        if quiet {
+            vnic.nic.write(register, width, value_of(from), &mut NoMemory);
+            if let Some(mirror) = &mut vnic.mirror {
+                mirror::show_interrupts(&vnic.nic, &mut **mirror);
+            }
+            return vnic.publish_line(port, &mut self.changes);
+        }
         vnic.look();
         let mut bus = vnic.bus(env.guests, port);
-        if from.len() == usize::from(width) {
+        if whole {
             vnic.nic.write(register, width, value_of(from), &mut bus);
         } else {
             vnic.nic.write_string(register, width, from, &mut bus);
@@ -252,8 +264,8 @@ impl SharedNic {
         }
         let Self { switch, vnics, uplink, owner, stuck, changes, .. } = self;
         let Environment { card, guests, .. } = env;
-        let more = uplink.poll(card, &mut |frame| {
-            if switch.receive(frame) {
+        let more = uplink.poll_with_fcs(card, &mut |frame, fcs| {
+            if switch.receive_with_fcs(frame, fcs) {
                 deliver(switch, vnics, *owner, stuck, changes, *guests);
             }
         });
@@ -477,8 +489,8 @@ fn deliver<G: Guests>(
         vnic.look();
         let mut bus = vnic.bus(guests, port);
         let mut budget = Budget::default();
-        while let Some(frame) = switch.inbox(port) {
-            match vnic.nic.offer(frame, &mut bus, &mut budget) {
+        while let Some((frame, fcs)) = switch.inbox_with_fcs(port) {
+            match vnic.nic.offer(frame, fcs, &mut bus, &mut budget) {
                 Offer::Stored => vnic.rx_packets += 1,
                 Offer::Unwanted => {}
                 Offer::Missed => vnic.rx_missed += 1,

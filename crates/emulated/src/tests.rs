@@ -122,7 +122,7 @@ impl Physical {
             }
         }
         if let Some(frame) = self.arriving.front()
-            && matches!(self.nic.offer(frame, &mut memory, &mut Budget::default()), Offer::Stored)
+            && matches!(self.nic.offer(frame, None, &mut memory, &mut Budget::default()), Offer::Stored)
         {
             self.arriving.pop_front();
         }

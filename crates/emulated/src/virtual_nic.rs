@@ -3,7 +3,7 @@
 //! Key types: [`VirtualNic`]; [`Changes`], what a guest has to be told of.
 
 use crate::environment::Guests;
-use crate::mirror::{self, Mirror, Shown};
+use crate::mirror::{self, Direction, Mirror, Shown};
 use crate::names;
 use crate::nic::{Description, Nic, Register, describe};
 use crate::owner::{self, CardOwner, DirectPolicy};
@@ -40,7 +40,15 @@ pub(crate) struct VirtualNic {
     pub(crate) rx_missed: u64,
     pub(crate) mirror: Option<Box<dyn Mirror>>,
     pub(crate) shown: Shown,
+    /// What decided what its mirror shows, and what that is.
+    decided: Option<(mirror::Key, Shown)>,
+    /// When there last was a cause that a read would have taken away.
+    caused_at: Option<u64>,
 }
+
+/// For how many nanoseconds after such a cause the page of causes goes on to exit. Where interrupts come often, a change of what
+/// is mapped, with its flush, costs more than the few reads that exit in between.
+const FREQUENT: u64 = 1_000_000;
 
 /// What changed for guests, by [`PortId::bit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +102,8 @@ impl VirtualNic {
             rx_missed: 0,
             mirror: None,
             shown: Shown::default(),
+            decided: None,
+            caused_at: None,
         }
     }
 
@@ -141,19 +151,51 @@ impl VirtualNic {
         }
     }
 
-    /// Brings what the guest sees up to date with its card.
-    pub(crate) fn publish(&mut self, port: PortId, owner: CardOwner, stuck: u16, changes: &mut Changes) {
+    /// A write of this register has no other effect than on its line, now: nothing waits for the guest to do something, and nothing
+    /// is due.
+    pub(crate) fn is_quiet_write(&self, register: Register, width: u8, now: u64, stuck: bool) -> bool {
+        self.nic.decides_interrupts_only(register, width)
+            && !stuck
+            && self.nic.deadline().is_none_or(|at| at > now)
+    }
+
+    /// Brings the line up to date with its card.
+    pub(crate) fn publish_line(&mut self, port: PortId, changes: &mut Changes) {
         let line = self.nic.interrupt() && !self.silent;
         if line != self.line {
             self.line = line;
             // Up and down again before anyone has looked is no change.
             changes.lines ^= port.bit();
         }
+    }
+
+    /// Brings what the guest sees up to date with its card.
+    pub(crate) fn publish(&mut self, port: PortId, owner: CardOwner, stuck: u16, changes: &mut Changes) {
+        self.publish_line(port, changes);
         let (Some(mirror), Some(model)) = (&mut self.mirror, self.device) else { return };
         mirror::show_moving(&self.nic, &mut **mirror);
         let shown = match owner.guest() {
             Some(guest) if guest == port => owner::shown(model, self.policy, owner),
-            _ => mirror::shown(&self.nic, model, &mut self.tracker, stuck & port.bit() != 0),
+            _ => {
+                let was_hooked =
+                    !self.shown.direct.first().is_some_and(|page| page.contains(Direction::READ));
+                let key = mirror::key(&self.nic, model, &mut self.tracker, stuck & port.bit() != 0);
+                let mut shown = match self.decided {
+                    Some((decided, shown)) if decided == key => shown,
+                    _ => mirror::shown(model, &key),
+                };
+                self.decided = Some((key, shown));
+                if let (Nic::E1000(card), Some(page)) = (&self.nic, shown.direct.first_mut()) {
+                    let now = card.now();
+                    if !page.contains(Direction::READ) {
+                        self.caused_at = Some(now);
+                    } else if was_hooked && self.caused_at.is_some_and(|at| now < at.saturating_add(FREQUENT))
+                    {
+                        page.remove(Direction::READ);
+                    }
+                }
+                shown
+            }
         };
         if shown != self.shown {
             self.shown = shown;

@@ -1,6 +1,7 @@
 //! The instruction emulator: bytes, registers and page tables are all the guest's.
 
 use crate::Input;
+use sluice_insn::plain::{Met, Moves, PlainMove};
 use sluice_insn::walk::{Access, Kind, WalkError};
 use sluice_insn::{
     Addressing, Error, Fault, Machine, PagingState, Segment, SegmentRegister, StringIo, Tables, touch,
@@ -271,6 +272,32 @@ pub fn step(data: &[u8]) {
 
 fn string_progress(before: &State, after: &State) -> bool {
     before.gpr[1] != after.gpr[1] && (before.gpr[6] != after.gpr[6] || before.gpr[7] != after.gpr[7])
+}
+
+/// Plain moves that are known again. Asserts that what is taken for one is an instruction of that length, and that one that is
+/// kept is found where all is as it was, and not where its code or the direction of the access is another.
+pub fn plain(data: &[u8]) {
+    let mut input = Input::new(data);
+    let (rip, cr3, base) = (input.u64(), input.u64() & !0xfff, input.u64());
+    let mut code = [0; 15];
+    code.iter_mut().for_each(|byte| *byte = input.u8());
+    let Some(plain) = PlainMove::decode(&code) else { return };
+    assert_eq!(sluice_insn::length(&code, 64), Some(plain.length.into()));
+    let gpr = |register: usize| base.rotate_left(register as u32);
+    let linear = plain.linear(rip, gpr);
+    let met = Met { rip, cr3, gpa: Gpa::new(linear & 0xfff), is_write: plain.is_store };
+    let mut moves = Moves::default();
+    moves.keep(&PagingState { cr3, ..PagingState::default() }, rip, &code, |_| None);
+    let kept = rip % 4096 + u64::from(plain.length) <= 4096;
+    let one_page = linear % 4096 + u64::from(plain.width) <= 4096;
+    let found = moves.find(&met, gpr, &code, |_| None);
+    assert_eq!(found, (kept && one_page).then_some(plain));
+    let other = Met { is_write: !met.is_write, ..met };
+    assert_eq!(moves.find(&other, gpr, &code, |_| None), None);
+    let changed = usize::from(input.u8()) % usize::from(plain.length);
+    code[changed] ^= input.u8() | 1;
+    assert_eq!(moves.find(&met, gpr, &code, |_| None), None);
+    assert_eq!(moves.find(&met, gpr, &[], |_| None), None, "nobody can read it");
 }
 
 /// INS and OUTS. Asserts that counts stay within the address size and that merging a register back changes only the

@@ -13,6 +13,8 @@ pub fn ports(data: &[u8]) {
     let mut table = PortTable::new();
     // 64 ports at either end of the space.
     let mut flat = [[Disposition::Refused; 2]; 128];
+    // What was left open of the ports of a handler: the entries of `flat` and, by offset, which of them.
+    let mut windows: Vec<(core::ops::RangeInclusive<usize>, u32)> = Vec::new();
     let port_of = |index: usize| if index < 64 { index as u16 } else { BASE + (index - 64) as u16 };
     for _ in 0..64 {
         if input.is_empty() {
@@ -24,12 +26,18 @@ pub fn ports(data: &[u8]) {
         let (from, to) = (half + from, half + (from + len).min(63));
         let range = port_of(from)..=port_of(to);
         let direction = input.choose(&[Direction::READ, Direction::WRITE, Direction::all()]);
-        let (both, value) = match what % 5 {
+        let (both, value) = match what % 6 {
             0 => (true, Disposition::Direct),
             1 => (true, Disposition::Refused),
-            handler => (false, Disposition::Handler(handler)),
+            handler => (handler == 5, Disposition::Handler(handler)),
         };
+        windows.retain(|(other, _)| to < *other.start() || *other.end() < from);
         match value {
+            Disposition::Handler(handler @ 5) => {
+                let open = u32::from(input.u8()) << 12 | u32::from(input.u8());
+                table.hook_but(range, handler, open);
+                windows.push((from..=to, open));
+            }
             Disposition::Handler(handler) => table.hook(range, direction, handler),
             Disposition::Direct => table.direct(range),
             Disposition::Refused => table.remove(range),
@@ -48,7 +56,10 @@ pub fn ports(data: &[u8]) {
         assert_eq!(table.lookup(port, Direction::READ), *read);
         assert_eq!(table.lookup(port, Direction::WRITE), *write);
         let exits = table.map_byte(port / 8) >> (port % 8) & 1 != 0;
-        assert_eq!(exits, [*read, *write] != [Disposition::Direct; 2]);
+        let open = |(window, open): &(core::ops::RangeInclusive<usize>, u32)| {
+            window.contains(&index) && open >> (index - window.start()) & 1 != 0
+        };
+        assert_eq!(exits, [*read, *write] != [Disposition::Direct; 2] && !windows.iter().any(open));
         for width in [1, 2, 4] {
             let all = table.lookup_access(port, width, Direction::WRITE);
             let part = flat.get(index..index + usize::from(width)).unwrap_or(&[]);

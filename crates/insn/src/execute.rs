@@ -109,6 +109,12 @@ pub fn step<M: Machine>(machine: &mut M, bytes: &[u8]) -> Result<(), Error<M::Fa
     Ok(())
 }
 
+/// Makes what the decoder needs and keeps: some millions of instructions, which the first guest to touch a device would wait for.
+pub fn prepare() {
+    const NOP: u8 = 0x90;
+    let _ = length(&[NOP], 64);
+}
+
 /// Bytes of the instruction at the start of `bytes`, all prefixes included; `None` if it is none.
 pub fn length(bytes: &[u8], bitness: u32) -> Option<u64> {
     let mut decoder = Decoder::try_new(bitness, bytes, DecoderOptions::NONE).ok()?;

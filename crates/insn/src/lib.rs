@@ -3,6 +3,7 @@
 //! - [`translate`], [`touch`]: a guest's linear address through its own page tables ([`walk`]).
 //! - [`Addressing`]: what a processor checks of an operand before it touches memory ([`operand`]).
 //! - [`step`]: one instruction, its operands going to a [`Machine`] ([`execute`]).
+//! - [`Moves`](plain::Moves): instructions that come again and again ([`plain`]).
 //! - [`StringIo`]: what an INS or OUTS moves ([`string_io`]).
 //!
 //! Everything a guest controls here (code bytes, page tables, registers) is hostile: whatever is
@@ -10,16 +11,16 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
 extern crate alloc;
 
 pub mod execute;
 pub mod operand;
 mod operation;
+pub mod plain;
 pub mod string_io;
 pub mod walk;
 
-pub use execute::{Error, Machine, cr8_write, length, step};
+pub use execute::{Error, Machine, cr8_write, length, prepare, step};
 pub use operand::{Addressing, Fault, Pieces, Segment, SegmentRegister};
 pub use string_io::StringIo;
 pub use walk::{PageFault, PagingState, Tables, touch, translate};

@@ -34,7 +34,7 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Walks that [`touch`] makes before it gives up.
 const ATTEMPTS: usize = 8;
 /// Most levels of a walk.
-const LEVELS: usize = 5;
+pub(crate) const LEVELS: usize = 5;
 
 /// The registers that say how a guest pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -135,6 +135,11 @@ impl E1000 {
         }
     }
 
+    /// The time it was told last.
+    pub const fn now(&self) -> u64 {
+        self.now
+    }
+
     /// When [`Self::advance`] should be called next: something is due.
     pub fn deadline(&self) -> Option<u64> {
         [self.receive_from, self.line.held_until, self.negotiated_at].into_iter().flatten().min()

@@ -81,7 +81,9 @@ struct Pair {
 impl Pair {
     fn new(peer: Peer) -> Self {
         let memory = VecMemory::new(MEMORY, MEMORY_LEN);
-        Self { peer, own: E1000::new(MAC), memory, log: Vec::new(), now: 0 }
+        let mut own = E1000::new(MAC);
+        own.follow_qemu();
+        Self { peer, own, memory, log: Vec::new(), now: 0 }
     }
 
     fn recent(&self) -> &[String] {

@@ -65,10 +65,6 @@ impl Entry {
         self.0 & Self::MASKED != 0
     }
 
-    fn waits(self) -> bool {
-        self.0 & Self::REMOTE_IRR != 0
-    }
-
     fn message(self) -> Option<Message> {
         let dest = widen((self.0 >> 56) as u8);
         Message::new(dest, self.0 & 1 << 11 != 0, (self.0 >> 8 & 7) as u8, self.vector(), self.is_level())
@@ -106,6 +102,8 @@ pub struct IoApic {
     select: u8,
     lines: u32,
     table: [Entry; PINS],
+    /// Pins whose level-triggered interrupt has not ended, by bit: the remote IRRs, which entries show where they are read.
+    in_service: u32,
     /// By pin: how often it was delivered again since its line went up.
     again: [u16; PINS],
     /// Pins that are held back, by bit.
@@ -120,6 +118,7 @@ impl IoApic {
             select: 0,
             lines: 0,
             table: [Entry(Entry::MASKED); PINS],
+            in_service: 0,
             again: [0; PINS],
             held: 0,
         }
@@ -130,6 +129,10 @@ impl IoApic {
     /// Registers are accessed by 32-bit loads and stores (82093AA, chapter 3). Of a read that begins elsewhere or is
     /// shorter or longer, each byte is the one that is there, zero where no register is.
     pub fn mmio_load(&self, offset: u32, buffer: &mut [u8]) {
+        if let (Ok(word), 0) = (<&mut [u8; 4]>::try_from(&mut *buffer), offset & 3) {
+            *word = self.mmio_read(offset).to_le_bytes();
+            return;
+        }
         for (index, byte) in (0..).zip(buffer) {
             let at = offset.wrapping_add(index);
             let word = self.mmio_read(at & !3).to_le_bytes();
@@ -200,12 +203,8 @@ impl IoApic {
     /// A local APIC ended a level-triggered interrupt of `vector`.
     pub fn eoi(&mut self, vector: u8) -> Eois {
         let mut eois = Eois::default();
-        for pin in 0..PINS as u8 {
-            let Some(entry) = self.table.get_mut(usize::from(pin)) else { break };
-            if entry.vector() != vector || !entry.is_level() || !entry.waits() {
-                continue;
-            }
-            entry.0 &= !Entry::REMOTE_IRR;
+        for pin in pins(self.serving(vector)) {
+            self.in_service &= !(1 << pin);
             eois.pins |= 1 << pin;
             let again = self.again.get_mut(usize::from(pin)).filter(|_| self.lines & 1 << pin != 0);
             if let Some(again) = again {
@@ -224,10 +223,16 @@ impl IoApic {
         eois
     }
 
+    /// Pins, by bit, whose level-triggered interrupt of `vector` has not ended. There is hardly ever more than one in service.
+    pub fn serving(&self, vector: u8) -> u32 {
+        let has = |pin: &u8| self.table.get(usize::from(*pin)).is_some_and(|entry| entry.vector() == vector);
+        pins(self.in_service).filter(has).fold(0, |serving, pin| serving | 1 << pin)
+    }
+
     /// Delivers what was held back; what is to be delivered now.
     pub fn release(&mut self) -> ArrayVec<Message, PINS> {
         let held = core::mem::take(&mut self.held);
-        (0..PINS as u8).filter(|pin| held & 1 << pin != 0).filter_map(|pin| self.service(pin)).collect()
+        pins(held).filter_map(|pin| self.service(pin)).collect()
     }
 
     /// Is `pin` masked? (A pin that does not exist is.)
@@ -242,7 +247,7 @@ impl IoApic {
 
     /// Has `pin` delivered a level-triggered interrupt that has not ended yet?
     pub fn is_in_service(&self, pin: u8) -> bool {
-        self.table.get(usize::from(pin)).is_some_and(|entry| entry.waits())
+        self.in_service.checked_shr(pin.into()).is_some_and(|pins| pins & 1 != 0)
     }
 
     /// The lines asserted, by bit.
@@ -252,13 +257,13 @@ impl IoApic {
 
     /// Delivers a level-triggered pin that is asserted, unmasked and not waiting for an EOI.
     fn service(&mut self, pin: u8) -> Option<Message> {
-        let entry = self.table.get_mut(usize::from(pin))?;
-        if !entry.is_level() || entry.is_masked() || entry.waits() || self.lines & !self.held & 1 << pin == 0
-        {
+        let entry = self.table.get(usize::from(pin))?;
+        let ready = self.lines & !self.held & !self.in_service & 1 << pin != 0;
+        if !ready || !entry.is_level() || entry.is_masked() {
             return None;
         }
         let message = entry.message()?;
-        entry.0 |= Entry::REMOTE_IRR;
+        self.in_service |= 1 << pin;
         Some(message)
     }
 
@@ -268,7 +273,8 @@ impl IoApic {
             indirect::VERSION => VERSION,
             indirect::TABLE..=indirect::TABLE_LAST => {
                 let (pin, shift) = Self::slot(self.select);
-                self.table.get(pin).map_or(0, |entry| (entry.0 >> shift) as u32)
+                let remote_irr = if self.is_in_service(pin as u8) { Entry::REMOTE_IRR } else { 0 };
+                self.table.get(pin).map_or(0, |entry| ((entry.0 | remote_irr) >> shift) as u32)
             }
             _ => 0,
         }
@@ -284,7 +290,7 @@ impl IoApic {
                 entry.0 = entry.0 & !writable | u64::from(value) << shift & writable;
                 if !entry.is_level() {
                     // Going through edge mode is how software forgets an interrupt that nobody will end.
-                    entry.0 &= !Entry::REMOTE_IRR;
+                    self.in_service &= !(1 << pin);
                 }
                 return self.service(pin as u8).map_or(WriteEffect::None, WriteEffect::Deliver);
             }
@@ -298,6 +304,15 @@ impl IoApic {
         let index = select.saturating_sub(indirect::TABLE);
         (usize::from(index >> 1), u32::from(index & 1) * 32)
     }
+}
+
+/// The pins of a mask, lowest first.
+fn pins(mut mask: u32) -> impl Iterator<Item = u8> {
+    core::iter::from_fn(move || {
+        let pin = (mask != 0).then(|| mask.trailing_zeros() as u8)?;
+        mask &= mask - 1;
+        Some(pin)
+    })
 }
 
 #[cfg(test)]

@@ -246,12 +246,17 @@ impl Switch {
         if is_group(to) || target.is_none() {
             self.put_outbox(from, frame);
         }
-        self.put_inboxes(Some(from), to, target, frame);
+        self.put_inboxes(Some(from), to, target, (frame, None));
         Verdict::Forwarded
     }
 
     /// A frame from the wire. Returns whether it is for anybody.
     pub fn receive(&mut self, frame: &[u8]) -> bool {
+        self.receive_with_fcs(frame, None)
+    }
+
+    /// The same, with its check sequence if the card told.
+    pub fn receive_with_fcs(&mut self, frame: &[u8], fcs: Option<u32>) -> bool {
         let (to, source) = addresses(frame).unwrap_or_default();
         if !is_sound(frame, to) {
             self.uplink.refused += 1;
@@ -266,12 +271,17 @@ impl Switch {
             self.uplink.unclaimed += 1;
             return false;
         }
-        self.put_inboxes(None, to, target, frame);
+        self.put_inboxes(None, to, target, (frame, fcs));
         true
     }
 
     /// The next frame for the guest at a port.
     pub fn inbox(&self, port: PortId) -> Option<&[u8]> {
+        self.inbox_with_fcs(port).map(|(frame, _)| frame)
+    }
+
+    /// The same, with its check sequence if that is known: a guest's frame has none yet.
+    pub fn inbox_with_fcs(&self, port: PortId) -> Option<(&[u8], Option<u32>)> {
         self.port(port)?.inbox.first()
     }
 
@@ -296,7 +306,7 @@ impl Switch {
 
     /// The next frame for the wire.
     pub fn outbox(&self) -> Option<&[u8]> {
-        self.port(self.next_turn()?)?.outbox.first()
+        self.port(self.next_turn()?)?.outbox.first().map(|(frame, _)| frame)
     }
 
     /// The wire has taken it.
@@ -307,7 +317,7 @@ impl Switch {
         if begins {
             port.credit += MAX_FRAME as isize * isize::from(port.weight);
         }
-        port.credit -= port.outbox.first().map_or(0, <[u8]>::len) as isize;
+        port.credit -= port.outbox.first().map_or(0, |(frame, _)| frame.len()) as isize;
         port.outbox.pop();
         if port.outbox.is_empty() {
             // What was not used is not kept.
@@ -348,7 +358,7 @@ impl Switch {
 
     fn put_outbox(&mut self, from: PortId, frame: &[u8]) {
         let Some(port) = self.port_mut(from) else { return };
-        if port.outbox.push(frame) {
+        if port.outbox.push(frame, None) {
             self.sending |= from.bit();
         } else {
             port.counters.dropped_out += 1;
@@ -356,7 +366,13 @@ impl Switch {
     }
 
     /// A frame to `target`, or to all but `from` if it is for a group.
-    fn put_inboxes(&mut self, from: Option<PortId>, to: Mac, target: Option<PortId>, frame: &[u8]) {
+    fn put_inboxes(
+        &mut self,
+        from: Option<PortId>,
+        to: Mac,
+        target: Option<PortId>,
+        (frame, fcs): (&[u8], Option<u32>),
+    ) {
         for index in 0..MAX_PORTS {
             let Some(id) = PortId::from_index(index) else { break };
             let wanted = is_group(to) || target == Some(id);
@@ -364,7 +380,7 @@ impl Switch {
                 continue;
             }
             let Some(port) = self.ports.get_mut(index).and_then(Option::as_deref_mut) else { continue };
-            if port.inbox.push(frame) {
+            if port.inbox.push(frame, fcs) {
                 self.waiting |= id.bit();
             } else {
                 port.counters.dropped_in += 1;

@@ -160,3 +160,18 @@ fn busy_ports_have_shares_of_the_wire() {
     assert!((heavy / light - 3.0).abs() < 0.01, "{bytes:?}");
     assert!((third / light - 1.0).abs() < 0.01, "{bytes:?}");
 }
+
+/// A check sequence that a card told of stays with its frame, and no other frame gets one.
+#[test]
+fn a_check_sequence_stays_with_its_frame() {
+    let (mut switch, alice, bob) = pair();
+    for (mark, fcs) in [(1, Some(0)), (2, None), (3, Some(u32::MAX))] {
+        assert!(switch.receive_with_fcs(&frame(ALICE, OUTSIDE, mark), fcs));
+    }
+    switch.send(bob, &frame(ALICE, BOB, 4));
+    for (mark, fcs) in [(1, Some(0)), (2, None), (3, Some(u32::MAX)), (4, None)] {
+        let source = if mark == 4 { BOB } else { OUTSIDE };
+        assert_eq!(switch.inbox_with_fcs(alice), Some((&*frame(ALICE, source, mark), fcs)));
+        switch.pop_inbox(alice);
+    }
+}

@@ -30,22 +30,69 @@ struct Range<H> {
     write: Disposition<H>,
 }
 
+impl<H: Copy + PartialEq> Range<H> {
+    fn is_direct(&self) -> bool {
+        self.read == Disposition::Direct && self.write == Disposition::Direct
+    }
+}
+
+/// Ports of one handler of which some do not exit.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    first: u16,
+    last: u16,
+    /// By offset from `first`: does not exit.
+    open: u32,
+}
+
+impl Window {
+    /// The open ones of the eight ports from `port` on.
+    fn open_from(&self, port: u16) -> u8 {
+        match i32::from(port) - i32::from(self.first) {
+            shift @ 0..=31 => (self.open >> shift) as u8,
+            shift @ -7..=-1 => (self.open << -shift) as u8,
+            _ => 0,
+        }
+    }
+}
+
 /// The hooked ports of one domain. Ports that nobody mentioned are refused.
 #[derive(Clone, Debug, Default)]
 pub struct PortTable<H> {
     /// Sorted and disjoint.
     ranges: Vec<Range<H>>,
+    /// Disjoint, each within a range that has one handler. Any other change of these ports ends one.
+    windows: Vec<Window>,
 }
 
 impl<H: Copy + PartialEq> PortTable<H> {
     /// Everything is refused.
     pub const fn new() -> Self {
-        Self { ranges: Vec::new() }
+        Self { ranges: Vec::new(), windows: Vec::new() }
     }
 
     /// Sends accesses in these directions to a handler.
     pub fn hook(&mut self, ports: RangeInclusive<u16>, direction: Direction, handler: H) {
         self.set(ports, direction, Disposition::Handler(handler));
+    }
+
+    /// Sends accesses to a handler, but has those of `open` not exit, by offset from the first port, of 32 at most. The handler
+    /// answers for them all the same if they exited before. Where the handler has the ports already, as at nearly every change
+    /// of hands, this writes a word and allocates nothing.
+    pub fn hook_but(&mut self, ports: RangeInclusive<u16>, handler: H, open: u32) {
+        let (first, last) = (*ports.start(), *ports.end());
+        let Some(count) = last.checked_sub(first) else { return };
+        let open = open & u32::MAX.checked_shr(31u32.saturating_sub(count.into())).unwrap_or(u32::MAX);
+        let to = Disposition::Handler(handler);
+        let is_there = self.covering(first, last).is_some_and(|range| range.read == to && range.write == to);
+        let window = self.windows.iter_mut().find(|window| (window.first, window.last) == (first, last));
+        match window {
+            Some(window) if is_there => window.open = open,
+            _ => {
+                self.set(ports, Direction::all(), to);
+                self.windows.push(Window { first, last, open });
+            }
+        }
     }
 
     /// Lets accesses in both directions go to the hardware.
@@ -58,7 +105,13 @@ impl<H: Copy + PartialEq> PortTable<H> {
         self.set(ports, Direction::all(), Disposition::Refused);
     }
 
-    /// What becomes of a one-byte access.
+    /// The range that has all of these ports.
+    fn covering(&self, first: u16, last: u16) -> Option<&Range<H>> {
+        let at = self.ranges.partition_point(|range| range.last < first);
+        self.ranges.get(at).filter(|range| range.first <= first && last <= range.last)
+    }
+
+    /// What becomes of a one-byte access that exited.
     pub fn lookup(&self, port: u16, direction: Direction) -> Disposition<H> {
         let at = self.ranges.partition_point(|range| range.last < port);
         match self.ranges.get(at) {
@@ -102,13 +155,17 @@ impl<H: Copy + PartialEq> PortTable<H> {
 
     /// Byte `index` of the permission map: eight ports, a bit set where an access exits.
     pub fn map_byte(&self, index: u16) -> u8 {
-        (0..8).fold(0, |byte, bit| {
-            let port = index.wrapping_mul(8) | bit;
-            let direct = [Direction::READ, Direction::WRITE]
-                .into_iter()
-                .all(|direction| self.lookup(port, direction) == Disposition::Direct);
-            byte | u8::from(!direct) << bit
-        })
+        let first = index.wrapping_mul(8);
+        let exits = match self.covering(first, first | 7) {
+            Some(range) if range.is_direct() => 0,
+            Some(_) => u8::MAX,
+            None => (0..8).fold(0, |byte, bit| {
+                let port = first | bit;
+                let is_direct = self.covering(port, port).is_some_and(Range::is_direct);
+                byte | u8::from(!is_direct) << bit
+            }),
+        };
+        self.windows.iter().fold(exits, |exits, window| exits & !window.open_from(first))
     }
 
     fn set(&mut self, ports: RangeInclusive<u16>, direction: Direction, to: Disposition<H>) {
@@ -116,6 +173,7 @@ impl<H: Copy + PartialEq> PortTable<H> {
         if first > last {
             return;
         }
+        self.windows.retain(|window| last < window.first || window.last < first);
         let mut next = Vec::with_capacity(self.ranges.len() + 3);
         // Where the last piece of the new range that is not yet covered begins; `None` past its end.
         let mut open = Some(first);
@@ -197,15 +255,58 @@ mod tests {
         assert_eq!([0, 1, 2].map(|index| table.map_byte(index)), [0xff, 0b10, 0xff]);
     }
 
+    #[test]
+    fn a_change_of_open_ports_leaves_the_ranges_alone() {
+        let mut table = PortTable::new();
+        table.hook_but(0xc000..=0xc01f, 'a', 0);
+        let (ranges, windows) = (table.ranges.as_ptr(), table.windows.as_ptr());
+        for open in [0x0000_00f1, u32::MAX, 0, 1 << 31] {
+            table.hook_but(0xc000..=0xc01f, 'a', open);
+            let bytes = [0, 1, 2, 3].map(|byte| table.map_byte(0xc000 / 8 + byte));
+            assert_eq!(u32::from_le_bytes(bytes), !open);
+            assert_eq!(table.lookup_access(0xc000, 4, Direction::READ), Disposition::Handler('a'));
+            assert_eq!((table.ranges.as_ptr(), table.windows.as_ptr()), (ranges, windows));
+        }
+    }
+
+    #[test]
+    fn open_ports_close_with_any_other_change_of_theirs() {
+        let changes: [fn(&mut PortTable<char>); 4] = [
+            |table| table.hook(0x10f..=0x110, Direction::READ, 'a'),
+            |table| table.remove(0x11f..=0x11f),
+            |table| table.hook_but(0x100..=0x11f, 'b', 0),
+            |table| table.hook_but(0x100..=0x10f, 'a', 0),
+        ];
+        for change in changes {
+            let mut table = PortTable::new();
+            table.hook_but(0x100..=0x11f, 'a', u32::MAX);
+            assert_eq!(table.map_byte(0x100 / 8), 0);
+            change(&mut table);
+            assert_eq!([0, 1, 2, 3].map(|byte| table.map_byte(0x100 / 8 + byte)), [0xff; 4]);
+        }
+    }
+
+    #[test]
+    fn what_is_open_ends_with_the_range() {
+        let mut table = PortTable::new();
+        table.hook_but(0x104..=0x107, 'a', u32::MAX);
+        table.hook(0x108..=0x10f, Direction::all(), 'b');
+        assert_eq!([0x1f, 0x20, 0x21].map(|index| table.map_byte(index)), [0xff, 0x0f, 0xff]);
+        table.hook_but(0xffff..=0xffff, 'a', u32::MAX);
+        assert_eq!(table.map_byte(0x1fff), 0x7f);
+    }
+
     proptest! {
         /// Against one entry per port and direction, for a small space and its far end.
         #[test]
         fn agrees_with_a_flat_table(
-            steps in prop::collection::vec((0u16..64, 0u16..20, 0u8..6, any::<bool>()), 1..60)
+            steps in prop::collection::vec((0u16..64, 0u16..20, 0u8..8, any::<bool>(), any::<u32>()), 1..60)
         ) {
             let mut table = PortTable::new();
             let mut flat = [[Disposition::Refused; 2]; 64];
-            for (from, len, what, high) in steps {
+            // The ports that are open, and by which step.
+            let mut opened = [None; 64];
+            for (step, (from, len, what, high, open)) in steps.into_iter().enumerate() {
                 // The same steps at the top of the port space must not overflow.
                 let base = if high { 0xffc0 } else { 0 };
                 let to = (from + len).min(63);
@@ -214,9 +315,24 @@ mod tests {
                     1 => (Direction::WRITE, Disposition::Handler(2)),
                     2 => (Direction::all(), Disposition::Handler(3)),
                     3 => (Direction::all(), Disposition::Direct),
+                    4 | 5 => (Direction::all(), Disposition::Handler(u16::from(what))),
                     _ => (Direction::all(), Disposition::Refused),
                 };
+                if !high {
+                    // What is open of others that overlap ends as a whole.
+                    let ended: Vec<_> = (from..=to).filter_map(|port| opened[port as usize]).collect();
+                    opened.iter_mut().filter(|by| by.is_some_and(|(by, _)| ended.iter().any(|(one, _)| *one == by)))
+                        .for_each(|by| *by = None);
+                }
                 match value {
+                    Disposition::Handler(handler @ 4..=5) => {
+                        table.hook_but(base + from..=base + to, handler, open);
+                        if !high {
+                            for port in from..=to {
+                                opened[port as usize] = Some((step, open >> (port - from) & 1 != 0));
+                            }
+                        }
+                    }
                     Disposition::Handler(handler) => table.hook(base + from..=base + to, direction, handler),
                     Disposition::Direct => table.direct(base + from..=base + to),
                     Disposition::Refused => table.remove(base + from..=base + to),
@@ -233,7 +349,8 @@ mod tests {
                 prop_assert_eq!(table.lookup(port, Direction::READ), read);
                 prop_assert_eq!(table.lookup(port, Direction::WRITE), write);
                 let exits = table.map_byte(port / 8) >> (port % 8) & 1 != 0;
-                prop_assert_eq!(exits, read != Disposition::Direct || write != Disposition::Direct);
+                let open = opened[usize::from(port)].is_some_and(|(_, open)| open);
+                prop_assert_eq!(exits, !open && (read != Disposition::Direct || write != Disposition::Direct));
             }
         }
     }

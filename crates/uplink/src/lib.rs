@@ -154,6 +154,11 @@ pub trait Uplink: Send {
     /// `take`. True if it may have more: call again, for the card will not interrupt for them.
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool;
 
+    /// As [`Self::poll`], with each frame's check sequence if the card delivers it.
+    fn poll_with_fcs(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8], Option<u32>)) -> bool {
+        self.poll(card, &mut |frame| take(frame, None))
+    }
+
     /// Takes the card off the wire. It interrupts no more, writes no memory, and keeps no frames that its next owner
     /// could read.
     fn stop(&mut self, card: &mut Card<'_>);

@@ -102,8 +102,8 @@ impl Rtl8139 {
         raw.write(reg::CAPR, 2, LAG.wrapping_neg().into());
     }
 
-    /// The next frame in the ring, in `scratch`: its length. `None` if there is something else.
-    fn fetch(&mut self, memory: &dyn DmaMemory) -> Option<usize> {
+    /// The next frame in the ring, in `scratch`: its length and check sequence. `None` if there is something else.
+    fn fetch(&mut self, memory: &dyn DmaMemory) -> Option<(usize, u32)> {
         let mut header = [0; HEADER];
         memory.read(self.read, &mut header);
         let [s0, s1, l0, l1] = header;
@@ -116,25 +116,30 @@ impl Rtl8139 {
         let (first, rest) = self.scratch.get_mut(..frame)?.split_at_mut(frame.min(RING - start));
         memory.read(start, first);
         memory.read(0, rest);
+        let end = (start + frame) % RING;
+        let mut fcs = [0; CRC];
+        let (first, rest) = fcs.split_at_mut(CRC.min(RING - end));
+        memory.read(end, first);
+        memory.read(0, rest);
         self.read = (self.read + HEADER + length).next_multiple_of(4) % RING;
-        Some(frame)
+        Some((frame, u32::from_le_bytes(fcs)))
     }
 
     /// Up to [`FRAMES`] frames of the ring; true if there may be more.
-    fn drain(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
+    fn drain(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8], Option<u32>)) -> bool {
         let raw = &mut *card.registers;
         for _ in 0..FRAMES {
             if raw.read(reg::CR, 1) & u32::from(Command::EMPTY.bits()) != 0 {
                 return false;
             }
-            let Some(length) = self.fetch(card.memory) else {
+            let Some((length, fcs)) = self.fetch(card.memory) else {
                 self.counters.restarts += 1;
                 self.open(raw);
                 return false;
             };
             raw.write(reg::CAPR, 2, (self.read as u16).wrapping_sub(LAG).into());
             self.counters.received += 1;
-            take(self.scratch.get(..length).unwrap_or(&[]));
+            take(self.scratch.get(..length).unwrap_or(&[]), Some(fcs));
         }
         true
     }
@@ -200,6 +205,10 @@ impl Uplink for Rtl8139 {
     }
 
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
+        self.poll_with_fcs(card, &mut |frame, _| take(frame))
+    }
+
+    fn poll_with_fcs(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8], Option<u32>)) -> bool {
         let status = card.registers.read(reg::ISR, 2) as u16;
         let seen = Interrupt::from_bits_retain(status);
         if status == u16::MAX {

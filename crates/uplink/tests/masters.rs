@@ -205,6 +205,25 @@ fn frame(len: usize, mark: u8) -> Vec<u8> {
     (0..len).map(|at| if at < 6 { 0xff } else { mark.wrapping_add(at as u8) }).collect()
 }
 
+/// The RTL8139 puts the check sequence behind each frame, also where its ring begins anew.
+#[test]
+fn an_rtl8139_s_check_sequences_come_with_its_frames() {
+    let mut bench = Bench::<Rtl8139>::new();
+    let crc = |frame: &[u8]| {
+        let bits = frame.iter().flat_map(|byte| (0..8).map(move |bit| u32::from(*byte) >> bit & 1));
+        !bits.fold(u32::MAX, |crc, bit| crc >> 1 ^ if (crc ^ bit) & 1 != 0 { 0xedb8_8320 } else { 0 })
+    };
+    for mark in 0..100 {
+        let frame = frame(1000 + usize::from(mark), mark);
+        bench.hardware.arriving.push_back(frame.clone());
+        bench.hardware.after();
+        let mut got = vec![];
+        let mut card = Card { registers: &mut bench.hardware, memory: &mut bench.memory };
+        bench.driver.poll_with_fcs(&mut card, &mut |frame, fcs| got.push((frame.to_vec(), fcs)));
+        assert_eq!(got, [(frame.clone(), Some(crc(&frame)))]);
+    }
+}
+
 fn frames_go_out_padded_and_whole<M: Model>() {
     let mut bench = Bench::<M>::new();
     for len in [13, 14, 59, 60, 61, 1514, MAX_FRAME, MAX_FRAME + 1] {

@@ -156,6 +156,10 @@ pub struct Monitor {
     /// Since when the device has one user or none.
     alone: Option<u64>,
     next_watch: u64,
+    /// Time alone moves no handoff along before this: what [`Self::poll`] said last, unless something has changed since.
+    due: u64,
+    /// What decides all hooks now: whose are not those of a client that has nothing.
+    decided: Option<(ClientId, HookKey)>,
     lines: u8,
     changes: Changes,
 }
@@ -175,6 +179,8 @@ impl Monitor {
             last: None,
             alone: None,
             next_watch: 0,
+            due: 0,
+            decided: None,
             lines: 0,
             changes: Changes::default(),
         })
@@ -227,6 +233,9 @@ impl Monitor {
     /// Removes a client (its guest is gone): quiesces, scrubs, passes the device on.
     pub fn detach(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
         self.withdraw(raw, client, now);
+        if let (Some(last), Some(slot)) = (self.counters(client), self.slots.get_mut(client.index())) {
+            slot.counters = last;
+        }
         self.device.forget(client);
         self.attached &= !client.bit();
         if self.device.users() == 0 && self.device.regime() != Regime::Unused {
@@ -285,8 +294,11 @@ impl Monitor {
             Some(Ok(value)) => Outcome::Done(value),
             Some(Err((value, cause))) => Outcome::Refused(self.refuse(client, register, value, cause)),
         };
-        // Who is off-line moves no handoff along: it could have the holder stopped as often as it likes.
-        if (concerned || self.device.online(client)) && (self.following.is_some() || !self.queue.is_empty()) {
+        // Who is off-line moves no handoff along: it could have the holder stopped as often as it likes. Of who is on-line, an
+        // access does so while it is followed, or when it is time.
+        let online = self.device.online(client);
+        let wanted = self.following.is_some() || !self.queue.is_empty() && (!online || self.is_due(now));
+        if (concerned || online) && wanted {
             self.progress(&mut raw, now);
         }
         let named = usize::from(register.0);
@@ -393,6 +405,11 @@ impl Monitor {
         self.slots.get(client.index()).is_none_or(|slot| slot.waiting.is_none())
     }
 
+    /// It is time for [`Self::poll`], whoever calls and why.
+    pub const fn is_due(&self, now: u64) -> bool {
+        self.due <= now
+    }
+
     /// Takes what changed since the last call.
     pub fn changes(&mut self) -> Changes {
         core::mem::take(&mut self.changes)
@@ -404,13 +421,22 @@ impl Monitor {
     }
 
     /// One client's counters; kept after it detaches, until the slot is used again.
-    pub fn counters(&self, client: ClientId) -> Option<&ClientCounters> {
-        self.slots.get(client.index()).map(|slot| &slot.counters)
+    pub fn counters(&self, client: ClientId) -> Option<ClientCounters> {
+        let counters = self.slots.get(client.index())?.counters.clone();
+        Some(match self.device.context(client) {
+            Some(context) => ClientCounters {
+                tx_packets: context.tx_packets,
+                rx_packets: context.rx_packets,
+                rx_dropped: context.rx_dropped,
+                ..counters
+            },
+            None => counters,
+        })
     }
 
     /// Nanoseconds that a client has held the device until `now`, also if it still does.
     pub fn held_ns(&self, client: ClientId, now: u64) -> u64 {
-        let so_far = self.counters(client).map_or(0, |counters| counters.held_ns);
+        let so_far = self.slots.get(client.index()).map_or(0, |slot| slot.counters.held_ns);
         let since = self.held.filter(|(holder, _)| *holder == client).map_or(now, |(_, since)| since);
         so_far + now.saturating_sub(since)
     }
@@ -432,25 +458,30 @@ impl Monitor {
             self.held = holder.map(|client| (client, now));
             self.following = None;
         }
-        for client in self.clients() {
-            let key = self.questions(client);
-            let Some(slot) = self.slots.get_mut(client.index()) else { continue };
-            if let Some(context) = self.device.context(client) {
-                slot.counters.tx_packets = context.tx_packets;
-                slot.counters.rx_packets = context.rx_packets;
-                slot.counters.rx_dropped = context.rx_dropped;
-            }
-            if slot.key != key {
-                slot.key = key;
-                let hooks = hook_set(self.model, key.1.as_ref().map_or(&[], |t| t.states()), key.0)
-                    .union(HookSet::of_ports(key.2));
-                if hooks != slot.hooks {
-                    slot.hooks = hooks;
-                    self.changes.hooks |= client.bit();
-                }
-            }
+        let decides = holder.map(|client| (client, self.questions(client)));
+        if decides != self.decided {
+            self.decided = decides;
+            self.due = 0;
+            self.refresh_hooks();
         }
         self.refresh_lines();
+    }
+
+    /// Finds out whose hooks are others now.
+    fn refresh_hooks(&mut self) {
+        for client in self.clients() {
+            let key = self.questions(client);
+            let Some(slot) = self.slots.get_mut(client.index()).filter(|slot| slot.key != key) else {
+                continue;
+            };
+            slot.key = key;
+            let hooks = hook_set(self.model, key.1.as_ref().map_or(&[], |t| t.states()), key.0)
+                .union(HookSet::of_ports(key.2));
+            if hooks != slot.hooks {
+                slot.hooks = hooks;
+                self.changes.hooks |= client.bit();
+            }
+        }
     }
 
     fn refresh_lines(&mut self) {

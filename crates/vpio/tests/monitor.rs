@@ -337,3 +337,32 @@ fn a_frame_that_finds_no_room_interrupts_all_the_same() {
     assert_eq!(received(), 8, "there is no room");
     assert!(world.borrow().lines[1], "nobody would look again");
 }
+
+/// While one works and another waits, most accesses are not the time to look whether the device can change hands.
+#[test]
+fn the_time_to_look_comes_by_what_changed_or_by_the_clock() {
+    let timing = Timing { min_hold: 100_000, grace: 200_000, ..TIMING };
+    let world = World::new(2, 1, timing);
+    start(&world, 0);
+    start(&world, 1);
+    let due = || world.borrow().monitor.is_due(world.borrow().now);
+    // The second waits to go on; nobody is followed before the first has had its time.
+    assert_eq!(outb(&world, 1, 7, 0xff), None);
+    let (holder, began) = (world.borrow().monitor.holder(), world.borrow().now);
+    assert_eq!(holder.map(ClientId::index), Some(0));
+    let mut waits = 0;
+    while !due() && world.borrow().monitor.holder() == holder && world.borrow().now < began + 1_000_000 {
+        assert!(world.borrow().hooks[0].ports() & 1 == 0, "it is not followed yet");
+        world.borrow_mut().now += 1_000;
+        waits += 1;
+    }
+    assert!((50..=200).contains(&waits), "due after {waits} us");
+    // Somebody asks: it is time at once, whatever the clock says.
+    let client = world.borrow().clients[1];
+    let World { monitor, hw, now, .. } = &mut *world.borrow_mut();
+    monitor.poll(hw, *now);
+    assert!(!monitor.is_due(*now));
+    let access = RegisterAccess::Write { offset: 7, width: 1, value: 0xff };
+    assert_eq!(monitor.access(hw, client, *now, access), Outcome::Wait);
+    assert!(monitor.is_due(*now) && monitor.changes().poll);
+}

@@ -60,7 +60,12 @@ pub fn run() {
     let own = average!("wrmsr"; in("ecx") 0x83fu32, in("eax") 0x40u32, in("edx") 0u32);
     machine::cli();
     println!("SLUICE-RESULT null.self_ipi={own}");
+    let before = rdtsc();
+    unsafe { asm!("mov eax, [{at}]", at = in(reg) 0xfec0_0010u64, out("eax") _) };
+    let first = rdtsc() - before;
     let mmio = average!("mov eax, [{at}]"; at = in(reg) 0xfec0_0010u64, out("eax") _);
-    println!("SLUICE-RESULT null.mmio_read={mmio}");
+    // An instruction that is no plain move.
+    let decoded = average!("mov dword ptr [{at}], 1"; at = in(reg) 0xfec0_0000u64);
+    println!("SLUICE-RESULT null.mmio_read={mmio} null.mmio_first={first} null.mmio_decoded={decoded}");
     println!("SLUICE-RESULT done=ok");
 }

@@ -84,6 +84,7 @@ extern "C" fn late() -> ! {
         ::log::error!("this processor cannot run guests: {why}");
         power::fail(power::code::MACHINE);
     }
+    sluice_insn::prepare();
     smp::release(run::run_cpu);
     guests::run(info)
 }

@@ -9,11 +9,11 @@
 
 use super::flow::{Flow, exception, raise, raise_page_fault, retire, wait_for_device};
 use super::guest::{GuestTables, addressing, bitness, code, fetch, gpr, segment, set_gpr};
-use super::{crash, inject, msr};
+use super::{crash, inject, moves, msr};
 use crate::cpu::fpu;
-use crate::domain::counters::Refusal;
+use crate::domain::counters::{Exit, Refusal};
 use crate::domain::vcpu::{Context, Vcpu};
-use crate::domain::{Answer, Domain, EndReason, Transfer, layout};
+use crate::domain::{Answer, Domain, EndReason, PageHandler, Transfer, layout};
 use crate::svm::vmcb::event;
 use sluice_insn::walk::Kind;
 use sluice_insn::{Error, Machine, Pieces, Segment, step};
@@ -198,14 +198,19 @@ impl Machine for Emulation<'_> {
     }
 }
 
-/// Handles a nested page fault.
+/// Handles a nested page fault. Not a part of the run loop, whose other exits would pay for the registers it needs.
+#[inline(never)]
 pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let gpa = Gpa::new(ctx.vmcb.control.exit_info2);
-    vcpu.exits.count(domain.classify(gpa) as usize);
+    let handler = domain.page_handler(gpa);
+    vcpu.exits.count(handler.map_or(Exit::MmioOther, PageHandler::exit) as usize);
     if ctx.vmcb.control.exit_interrupt_info & event::VALID != 0 {
         // Its descriptor tables or its stack are where no RAM is. A processor that reads ones there
         // ends in a triple fault; the instruction at RIP has nothing to do with it.
         return crash::end(domain, vcpu, ctx, EndReason::TripleFault);
+    }
+    if let Some(flow) = handler.and_then(|handler| moves::repeat(domain, vcpu, ctx, gpa, handler)) {
+        return flow;
     }
     let code = match usize::from(ctx.vmcb.control.fetched & 15) {
         0 => match fetch(domain, ctx) {
@@ -220,6 +225,8 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
             if ctx.vmcb.save.rip == rip {
                 // It repeats: one that is stepped through traps after each element.
                 retire(ctx, rip);
+            } else if handler.is_some() {
+                moves::keep(domain, ctx, rip, &code);
             }
             Flow::Attend
         }

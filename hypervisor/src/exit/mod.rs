@@ -16,6 +16,7 @@ pub mod inject;
 mod io;
 mod machine_check;
 mod mmio;
+mod moves;
 mod msr;
 pub mod paravirtual;
 

@@ -3,7 +3,7 @@
 //! Every read that a mirror serves is compared with what an exit would have given (`GuestCard`).
 
 use super::*;
-use sluice_model::models;
+use sluice_model::{Seen, Tracker, models};
 
 /// A physical card and guests' cards that can be shared by vpio, and which of them are driven in C+ mode.
 type Pair = (NicModel, [NicModel; 2], [bool; 2]);
@@ -89,6 +89,45 @@ fn a_cause_is_seen_by_an_exit_and_only_once() {
     assert_ne!(icr(&mut machine) & 0x80, 0);
     assert_eq!(icr(&mut machine), 0);
     assert!(machine.mirrors[0].1.direct[0].contains(Direction::READ));
+}
+
+/// While causes come often, the page where they are read is left as it is, and is readable a while after the last.
+#[test]
+fn frequent_causes_do_not_change_what_is_mapped() {
+    let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Never);
+    let mut driver = machine.driver(0);
+    machine.check(0, &mut *driver, 1);
+    let port = machine.ports[0].0;
+    let readable = |machine: &Machine| machine.shared.shown(port).direct[0].contains(Direction::READ);
+    let icr = Register { io: false, offset: 0xc0 };
+    let read = |machine: &mut Machine, at: u64| {
+        machine.with(|shared, env| {
+            env.now = at;
+            let mut word = [0; 4];
+            shared.read(env, port, icr, 4, &mut word);
+            u32::from_le_bytes(word)
+        })
+    };
+    let start = machine.now + 10_000_000;
+    read(&mut machine, start);
+    read(&mut machine, start);
+    assert!(readable(&machine), "no cause for long");
+    machine.physical.arriving.push_back(frame(mac(0), ROUTER, 60, 2));
+    machine.settle();
+    assert!(!readable(&machine));
+    let start = machine.now + 20_000_000;
+    // An access with the cause still there says when that was.
+    machine.with(|shared, env| {
+        env.now = start;
+        let mut word = [0; 4];
+        shared.read(env, port, Register { offset: 0x8, ..icr }, 4, &mut word);
+    });
+    assert_ne!(read(&mut machine, start) & 0x80, 0);
+    assert!(!readable(&machine), "more may come at once");
+    assert_eq!(read(&mut machine, start + 999_999), 0);
+    assert!(!readable(&machine));
+    assert_eq!(read(&mut machine, start + 1_000_000), 0);
+    assert!(readable(&machine));
 }
 
 /// A driver may lay out its ring anew while the receiver is on, and no write of that exits.
@@ -334,5 +373,53 @@ proptest! {
         machine.wait();
         prop_assert_eq!(marks(&machine.physical.wire), marks(&wire));
         prop_assert!(machine.physical.wire == wire);
+    }
+}
+
+/// Registers whose writes only decide about interrupts move no machine of a model: nothing is to be followed there. And the
+/// line and the mirror are at once as they would be after the long way.
+#[test]
+fn masks_take_the_short_way_and_nothing_is_missed() {
+    for (physical, models, masks) in [
+        (NicModel::E1000, [NicModel::E1000; 2], &[("IMS", 0xd0, 4), ("IMC", 0xd8, 4)][..]),
+        (NicModel::Rtl8139, [NicModel::Rtl8139; 2], &[("IMR", 0x3c, 2), ("ISR", 0x3e, 2)]),
+    ] {
+        let description = describe(physical);
+        let model = models::find_master(description.vendor, description.device).unwrap();
+        for (name, offset, width) in masks {
+            let id = model.find(*offset, 0).unwrap();
+            assert_eq!(model.register(id).unwrap().name, *name);
+            for value in [0, 1, 0x80, 0xffff, u32::MAX] {
+                let mut tracker = Tracker::unseen(model);
+                assert!(!tracker.step(model, Seen::WriteWord(id, value)), "{name}");
+                let mut tracker = Tracker::new();
+                assert!(!tracker.step(model, Seen::WriteWord(id, value)), "{name}");
+            }
+            let nic = Nic::new(physical, mac(0));
+            let register = Register { io: false, offset: *offset };
+            assert!(nic.decides_interrupts_only(register, *width));
+            assert!(!nic.decides_interrupts_only(register, 1), "a part of it");
+            assert!(
+                !nic.decides_interrupts_only(Register { offset: offset & !3, ..register }, 4) || *width == 4
+            );
+        }
+        let mut machine = Machine::shared(physical, &models, DirectPolicy::Never);
+        let mut driver = machine.driver(0);
+        machine.check(0, &mut *driver, 1);
+        let (mask, unmask, width): ((u16, u32), (u16, u32), u8) = match physical {
+            NicModel::E1000 => ((0xd8, u32::MAX), (0xd0, 0x80), 4),
+            _ => ((0x3c, 0), (0x3c, 1), 2),
+        };
+        machine.drive(0, |card| card.registers.write(mask.0, width, mask.1));
+        machine.physical.arriving.push_back(frame(mac(0), ROUTER, 60, 2));
+        machine.wait();
+        let port = machine.ports[0].0;
+        assert!(!machine.shared.line(port));
+        machine.drive(0, |card| card.registers.write(unmask.0, width, unmask.1));
+        machine.wait();
+        assert!(machine.shared.line(port), "unmasked, it interrupts");
+        assert_eq!(machine.drive(0, |card| card.registers.read(unmask.0, width)), unmask.1);
+        machine.drive(0, |card| card.registers.write(mask.0, width, mask.1));
+        assert!(!machine.shared.line(port), "masked, it is silent at once");
     }
 }

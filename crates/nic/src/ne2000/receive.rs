@@ -1,8 +1,9 @@
 //! Receiving: the address filter and the ring in card memory.
 
 use super::registers::{Interrupt, RSR_GROUP, RSR_INTACT, Receive};
-use super::{MAX_FRAME, Ne2000};
+use super::{MAX_FRAME, MEMORY_START, Ne2000};
 use crate::hash::multicast_index;
+use core::ops::Range;
 
 /// Bytes the card puts before each frame: status, next page, length.
 const HEADER: usize = 4;
@@ -108,16 +109,37 @@ impl Ne2000 {
             self.set_byte(at.wrapping_add(index), byte);
         }
         at = at.wrapping_add(HEADER as u32);
-        for index in 0..size {
-            // With wild pointers the ring may be nowhere near memory: set_byte drops what misses.
-            self.set_byte(at, frame.get(index).copied().unwrap_or(0));
-            at = at.wrapping_add(1);
-            if at == stop {
-                at = start;
-            }
-        }
+        at = self.store(at, start..stop, frame);
+        self.store(at, start..stop, [0; MIN_FRAME].get(frame.len()..).unwrap_or_default());
         self.regs.curr = (next >> 8) as u8;
         self.regs.isr |= Interrupt::RECEIVED.bits();
         Reception::Stored
+    }
+
+    /// Stores bytes of a frame from `at` on, and says where the next go. The address wraps only where it hits the end of the ring
+    /// exactly; with wild pointers the ring may be nowhere near memory.
+    pub(super) fn store(&mut self, mut at: u32, ring: Range<u32>, bytes: &[u8]) -> u32 {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let before_end = match ring.end.wrapping_sub(at) {
+                0 => usize::MAX,
+                left => left as usize,
+            };
+            let (span, later) = rest.split_at(rest.len().min(before_end));
+            let memory = at.checked_sub(MEMORY_START).and_then(|from| self.ram.get_mut(from as usize..));
+            match memory.and_then(|memory| memory.get_mut(..span.len())) {
+                Some(to) => to.copy_from_slice(span),
+                // What misses memory is dropped.
+                None => {
+                    (0u32..).zip(span).for_each(|(index, byte)| self.set_byte(at.wrapping_add(index), *byte))
+                }
+            }
+            at = at.wrapping_add(span.len() as u32);
+            if at == ring.end {
+                at = ring.start;
+            }
+            rest = later;
+        }
+        at
     }
 }

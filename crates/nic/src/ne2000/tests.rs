@@ -160,6 +160,27 @@ fn reference_string(card: &mut Ne2000, width: u8, bytes: &mut [u8], write: bool)
 }
 
 proptest! {
+    /// Spans are the bytes one by one, wherever the ring is said to lie.
+    #[test]
+    fn frames_are_stored_as_single_bytes_are(
+        at in any::<u16>(), start in any::<u8>(), stop in any::<u8>(), below in prop::option::of(0u32..2000), len in 0usize..2000,
+    ) {
+        let (start, stop) = (u32::from(start) << 8, u32::from(stop) << 8);
+        let at = below.map_or(at.into(), |below| stop.wrapping_sub(below));
+        let bytes: alloc::vec::Vec<u8> = (0..len).map(|index| index as u8 | 1).collect();
+        let (mut spans, mut single) = (Ne2000::new(MAC), Ne2000::new(MAC));
+        let mut next = at;
+        for byte in &bytes {
+            single.set_byte(next, *byte);
+            next = next.wrapping_add(1);
+            if next == stop {
+                next = start;
+            }
+        }
+        prop_assert_eq!(spans.store(at, start..stop, &bytes), next);
+        prop_assert!(spans == single);
+    }
+
     #[test]
     fn strings_equal_single_accesses(
         address in any::<u16>(), count in 0u16..2000, dcr in 0u8..2, width in 0u8..3,

@@ -68,6 +68,11 @@ impl Rtl8139 {
 
     /// Offers a frame (without CRC) to the receiver.
     pub fn receive(&mut self, frame: &[u8], memory: &mut dyn Dma) -> Reception {
+        self.receive_with_fcs(frame, None, memory)
+    }
+
+    /// The same, where a card that took it from the wire said what its frame check sequence is: that need not be computed.
+    pub fn receive_with_fcs(&mut self, frame: &[u8], fcs: Option<u32>, memory: &mut dyn Dma) -> Reception {
         if !self.regs.running || !self.regs.receiving() || !self.regs.link() {
             return Reception::Stopped;
         }
@@ -83,11 +88,14 @@ impl Rtl8139 {
             *errors = errors.wrapping_add(1);
             return Reception::Filtered;
         };
+        // Whoever padded it here has another one.
+        let fcs = fcs.filter(|_| short.len() >= MIN_FRAME);
         let reception = if !self.regs.receives_by_descriptor() {
-            self.receive_to_ring(frame, kind, memory)
+            self.receive_to_ring(frame, fcs, kind, memory)
         } else if self.regs.rdsar != 0 {
             // In C+ mode the check is of the frame without padding.
-            self.receive_to_descriptor(frame, frame_check(short), kind, memory)
+            let check = fcs.unwrap_or_else(|| frame_check(short));
+            self.receive_to_descriptor(frame, check, kind, memory)
         } else {
             // Linux turns the receiver on before it gives it a ring.
             Reception::Stopped
@@ -132,7 +140,13 @@ impl Rtl8139 {
     }
 
     /// C mode: header, frame and CRC go into the ring, the next frame starts at a multiple of four.
-    fn receive_to_ring(&mut self, frame: &[u8], kind: u32, memory: &mut dyn Dma) -> Reception {
+    fn receive_to_ring(
+        &mut self,
+        frame: &[u8],
+        fcs: Option<u32>,
+        kind: u32,
+        memory: &mut dyn Dma,
+    ) -> Reception {
         let regs = &mut self.regs;
         let (ring, available) = (regs.ring_len(), regs.available());
         let needed = HEADER + frame.len() + CRC;
@@ -155,7 +169,7 @@ impl Rtl8139 {
         };
         ring.write(&header.to_le_bytes());
         ring.write(frame);
-        ring.write(&frame_check(frame).to_le_bytes());
+        ring.write(&fcs.unwrap_or_else(|| frame_check(frame)).to_le_bytes());
         let done = ring.done;
         regs.write_at = ring.at.next_multiple_of(4) & (ring.len - 1);
         self.check(done);

@@ -230,7 +230,10 @@ impl Rtl8139 {
             }
             Plan::Whole => {
                 let to = room_for_tag(&mut self.outgoing, tag);
-                to.iter_mut().zip(&*frame).for_each(|(to, from)| *to = *from);
+                let len = size.min(to.len());
+                if let (Some(to), Some(from)) = (to.get_mut(..len), frame.get(..len)) {
+                    to.copy_from_slice(from);
+                }
                 Step::Frame(insert_tag(&mut self.outgoing, size, tag))
             }
         }

@@ -144,8 +144,8 @@ proptest! {
             for (pin, entry) in ioapic.table.iter().enumerate() {
                 let asserted = ioapic.lines & 1 << pin != 0;
                 let deliverable = entry.is_level() && !entry.is_masked() && entry.message().is_some();
-                prop_assert!(!(asserted && deliverable) || entry.waits());
-                prop_assert!(entry.is_level() || !entry.waits());
+                prop_assert!(!(asserted && deliverable) || ioapic.is_in_service(pin as u8));
+                prop_assert!(entry.is_level() || !ioapic.is_in_service(pin as u8));
             }
         }
     }
@@ -208,4 +208,26 @@ fn chapter_3_widths() {
     assert!(!apic.is_masked(0));
     assert_eq!(apic.mmio_store(0x40, &[0x40]), WriteEffect::None);
     assert_eq!(apic.mmio_store(0x40, &[0x40, 0, 0, 0]), WriteEffect::Eoi(0x40));
+}
+
+/// An end of interrupt is of the pins that have this vector, and of no other that is in service.
+#[test]
+fn an_end_of_interrupt_finds_its_pins() {
+    let mut ioapic = IoApic::new(0);
+    for (pin, vector) in [(3, 0x51), (9, 0x52), (23, 0x51)] {
+        let _ = program(&mut ioapic, pin, vector | LEVEL, 0);
+        assert!(ioapic.set_line(pin, true).is_some());
+    }
+    assert_eq!([0x50, 0x51, 0x52].map(|vector| ioapic.serving(vector)), [0, 1 << 3 | 1 << 23, 1 << 9]);
+    assert_eq!(
+        [3, 8, 9, 23, 24, 200].map(|pin| ioapic.is_in_service(pin)),
+        [true, false, true, true, false, false]
+    );
+    assert_eq!(ioapic.set_line(3, false), None);
+    let eois = ioapic.eoi(0x51);
+    assert_eq!((eois.pins, eois.redeliver.len()), (1 << 3 | 1 << 23, 1), "pin 23 is still asserted");
+    assert_eq!([0x51, 0x52].map(|vector| ioapic.serving(vector)), [1 << 23, 1 << 9]);
+    // Forgotten by way of edge mode.
+    let _ = program(&mut ioapic, 9, 0x52, 0);
+    assert_eq!(ioapic.serving(0x52), 0);
 }

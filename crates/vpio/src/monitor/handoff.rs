@@ -69,7 +69,9 @@ impl Monitor {
         }
         self.progress(raw, now);
         self.refresh(now);
-        self.deadline(now)
+        let next = self.deadline(now);
+        self.due = next.unwrap_or(u64::MAX);
+        next
     }
 
     /// Hint: all processors of this client have halted, so its driver is in no register sequence.
@@ -92,6 +94,7 @@ impl Monitor {
     /// The client wants the hardware.
     pub(super) fn request(&mut self, raw: &mut dyn RawDevice, client: ClientId, now: u64) {
         self.queue.push(client, now);
+        self.due = 0;
         self.progress(raw, now);
         self.changes.poll |= !self.queue.is_empty();
     }

@@ -213,7 +213,8 @@ impl World {
                 assert_eq!(self.lines[index], self.monitor.line(*client), "unreported line");
             }
             self.masked &= !self.monitor.physical_unmask();
-            if !changes.is_empty() {
+            // As the hypervisor does: a line alone moves no handoff along.
+            if changes.hooks | changes.wake != 0 || changes.poll {
                 self.woken += 1;
             } else if !self.hw.nic.interrupt() || self.masked {
                 break;
@@ -248,8 +249,9 @@ impl World {
         let hooked = self.hooks[index].catches(offset, width);
         let result = if hooked {
             self.tallies[index].exits += 1;
-            self.woken += 1;
-            match self.monitor.access(&mut self.hw, client, self.now, access) {
+            let outcome = self.monitor.access(&mut self.hw, client, self.now, access);
+            self.woken += u64::from(self.monitor.is_due(self.now));
+            match outcome {
                 Outcome::Wait => None,
                 Outcome::Done(value) | Outcome::Refused(Refusal { value, .. }) => Some(value),
             }

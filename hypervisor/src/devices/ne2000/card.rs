@@ -135,13 +135,12 @@ impl Card {
         let now = tsc::uptime_ns();
         let mut raw = SharedPorts::new(self.device.ports.0, holder.map(|(domain, _)| domain));
         let result = act(monitor, &mut raw, now);
-        // Most accesses change nothing that others see, and nobody waits: no handoff to move along. Who neither has the
+        // Most accesses change nothing that others see, and it is not time: no handoff to move along. Who neither has the
         // device nor waits for it moves none along, or it could stop the holder as often as it likes.
-        let contended = clients.iter().any(|client| !monitor.may_run(client.id));
         let concerned = within.is_some_and(|(own, _)| monitor.holder() == Some(own) || !monitor.may_run(own));
         let changes = self.carry_out(monitor, clients, &mut raw);
         let others = changes.hooks | changes.wake != 0 || changes.poll;
-        if within.is_none() || others || concerned && (contended || !changes.is_empty()) {
+        if within.is_none() || others || concerned && monitor.is_due(now) {
             let wanted = monitor.poll(&mut raw, now);
             self.carry_out(monitor, clients, &mut raw);
             self.device.poll_next(wanted, now);

@@ -52,9 +52,7 @@ impl Ne2000Function {
         let (base, size) = self.card.ports();
         let Ports { hooks, decoded } = *ports;
         let handler = if decoded { PortHandler::Device(index) } else { PortHandler::None };
-        domain.set_ports(base, size, handler, |offset| {
-            decoded && hooks.checked_shr(u32::from(offset)).unwrap_or(1) & 1 == 0
-        });
+        domain.hook_ports(base, size, handler, if decoded { !hooks } else { 0 });
     }
 }
 

@@ -121,7 +121,7 @@ impl Mapper<'_> {
     /// Lets a BAR answer at an address. False if it cannot.
     fn add(&self, bar: &CardBar, at: u64, shown: Shown) -> bool {
         if bar.bar.io {
-            self.domain.set_ports(at as u16, bar.size as u16, PortHandler::Device(self.index), |_| false);
+            self.domain.hook_ports(at as u16, bar.size as u16, PortHandler::Device(self.index), 0);
             return true;
         }
         self.domain.map_device(self.handler(bar), self.behind(bar, shown), &pieces(bar, at, &shown.direct))
@@ -130,7 +130,7 @@ impl Mapper<'_> {
     /// Lets a BAR answer no more.
     fn remove(&self, bar: &CardBar, at: u64) {
         if bar.bar.io {
-            return self.domain.set_ports(at as u16, bar.size as u16, PortHandler::None, |_| false);
+            return self.domain.hook_ports(at as u16, bar.size as u16, PortHandler::None, 0);
         }
         self.domain.unmap_device(&pieces(bar, at, &Direct::default()));
     }

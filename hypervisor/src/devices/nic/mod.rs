@@ -161,17 +161,18 @@ impl VirtualFunction for NicFunction {
     fn memory(&self, _: &Domain, bar: u8, gpa: Gpa, mut transfer: Transfer<'_>) -> Answer {
         let offset = self.mapping.lock().offset(bar, gpa);
         let Some(offset) = offset else { return Answer::Refused };
-        let mut done = 0;
+        let (mut done, mut answer) = (0, Answer::Done);
         while done < transfer.len() {
             let left = transfer.len() - done;
             let width = [4, 2, 1].into_iter().find(|width| *width <= left).unwrap_or(1);
             let at = Register { io: false, offset: (offset as u32).wrapping_add(done as u32) };
-            if self.access(at, width as u8, transfer.part(done..done + width)) == Answer::Refused {
-                return Answer::Refused;
+            answer = self.access(at, width as u8, transfer.part(done..done + width));
+            if answer == Answer::Refused {
+                break;
             }
             done += width;
         }
-        Answer::Done
+        answer
     }
 
     /// A software card's line shows at all times what it says; the physical one's is up until now.

@@ -86,8 +86,11 @@ impl Bars {
         for bar in function.bars.iter().filter(|bar| bar.io) {
             let enabled = answers(bar.index).is_some();
             if core::mem::replace(&mut self.decoded[usize::from(bar.index)], enabled) != enabled {
-                let handler = if enabled { PortHandler::Device(index) } else { PortHandler::None };
-                domain.set_ports(bar.address as u16, bar.size as u16, handler, |_| enabled);
+                let (base, count) = (bar.address as u16, bar.size as u16);
+                match enabled {
+                    true => domain.open_ports(base, count),
+                    false => domain.hook_ports(base, count, PortHandler::None, 0),
+                }
             }
         }
         // First away with what moves, so that two BARs can change places.

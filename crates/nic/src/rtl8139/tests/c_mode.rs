@@ -263,3 +263,27 @@ fn refused_transfers_are_ones_and_count() {
     assert_eq!(bench.card.refused(), 4);
     assert_eq!(bench.at(RING, 80), [0; 80]);
 }
+
+/// What the card that took a frame from the wire says of its check sequence is passed on, in both modes; that of a frame which
+/// is padded here is not.
+#[test]
+fn a_known_check_sequence_is_not_computed_again() {
+    const FCS: u32 = 0x0bad_cafe;
+    let mut bench = Bench::c_mode(0);
+    let mut at = RING;
+    for (len, known) in [(100, true), (60, true), (59, false)] {
+        let frame = frame(MAC, len);
+        let reception = bench.card.receive_with_fcs(&frame, Some(FCS), &mut bench.memory);
+        assert_eq!(reception, Reception::Stored);
+        let stored = len.max(60) as u32;
+        assert_eq!(bench.word(at + 4 + stored) == FCS, known, "{len} bytes");
+        at += (4 + stored + 4).next_multiple_of(4);
+    }
+    let mut bench = Bench::cplus(0);
+    bench.descriptor(RECEIVE_RING, 1 << 31 | 0x600, 0, BUFFERS);
+    assert_eq!(
+        bench.card.receive_with_fcs(&frame(MAC, 100), Some(FCS), &mut bench.memory),
+        Reception::Stored
+    );
+    assert_eq!(bench.word(BUFFERS + 100), FCS);
+}

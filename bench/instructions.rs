@@ -27,6 +27,9 @@
 //! With `apart=INDEX` instructions of the virtual processor of that index are not among INSTRUCTIONS, and every line ends with their number. For
 //! machines whose processors QEMU runs in turn (`-icount`), and not together with `within`.
 //!
+//! With `spins=on` instructions of loops that wait are not among INSTRUCTIONS: those between two `PAUSE`s of a virtual processor that are at most
+//! [`SPIN`] instructions apart. On the same machines.
+//!
 //! With any other `NAME=FIRST+SIZE` it says `fn NAME INSTRUCTIONS` each time the hypervisor's function at
 //! that address returns: what it and what it called executed.
 //!
@@ -36,7 +39,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// `VMRUN` (AMD APM volume 3).
 const VMRUN: &[u8] = &[0x0f, 0x01, 0xd8];
@@ -50,6 +53,13 @@ const INIT: &[u8] = b"\x0f\x1f\x80SLUI";
 const MARK: &[u8] = b"\x0f\x1f\x80MARK";
 /// `iretq`, `sysretq`.
 const RETURNS: [&[u8]; 2] = [&[0x48, 0xcf], &[0x48, 0x0f, 0x07]];
+
+/// `pause`.
+const PAUSE: &[u8] = &[0xf3, 0x90];
+/// Most instructions from one `PAUSE` to the next in a loop that waits.
+const SPIN: u64 = 24;
+/// Most virtual processors.
+const PROCESSORS: usize = 16;
 
 /// `out dx, al`.
 const OUT: &[u8] = &[0xee];
@@ -116,11 +126,16 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 /// Addresses behind a `VMRUN`; 0: free.
 static BEHIND: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
 static EXITS: AtomicBool = AtomicBool::new(false);
-/// The virtual processor that is counted apart; who runs, since which count; and what was counted apart before.
-static APART: OnceLock<u64> = OnceLock::new();
-static CURRENT: AtomicU64 = AtomicU64::new(0);
+/// The virtual processor that is counted apart.
+static APART: OnceLock<usize> = OnceLock::new();
+/// Who runs, and since which count; what each executed before that.
+static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static SINCE: AtomicU64 = AtomicU64::new(0);
-static EARLIER: AtomicU64 = AtomicU64::new(0);
+static EARLIER: [AtomicU64; PROCESSORS] = [const { AtomicU64::new(0) }; PROCESSORS];
+/// Loops that wait are not counted; what they executed; and what each processor had executed at its last `PAUSE`.
+static SPINS: AtomicBool = AtomicBool::new(false);
+static SPUN: AtomicU64 = AtomicU64::new(0);
+static PAUSED: [AtomicU64; PROCESSORS] = [const { AtomicU64::new(0) }; PROCESSORS];
 static FUNCTIONS: OnceLock<Vec<Function>> = OnceLock::new();
 
 /// A function of the hypervisor whose instructions are counted.
@@ -160,9 +175,10 @@ pub extern "C" fn qemu_plugin_install(
             }
             Some(function) => functions.push(function),
             None if text.starts_with("apart=") => match text[6..].parse() {
-                Ok(index) => APART.set(index).unwrap_or(()),
-                Err(_) => return 1,
+                Ok(index) if index < PROCESSORS => APART.set(index).unwrap_or(()),
+                _ => return 1,
             },
+            None if text == "spins=on" => SPINS.store(true, Ordering::Relaxed),
             None if text == "exits=on" => EXITS.store(true, Ordering::Relaxed),
             None => return 1,
         }
@@ -182,7 +198,8 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
         let instruction = instruction(index);
         std::slice::from_raw_parts(qemu_plugin_insn_data(instruction), qemu_plugin_insn_size(instruction))
     };
-    if APART.get().is_some() {
+    let spins = SPINS.load(Ordering::Relaxed);
+    if spins || APART.get().is_some() {
         unsafe { qemu_plugin_register_vcpu_tb_exec_cb(block, run, NO_REGISTERS, std::ptr::null_mut()) };
     }
     let exits = EXITS.load(Ordering::Relaxed);
@@ -221,6 +238,8 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
         if found == VMRUN {
             remember(address + VMRUN.len() as u64);
             call(vmrun);
+        } else if spins && found == PAUSE {
+            call(pause);
         } else if exits && found == OUT {
             call(out);
         } else if found == INIT {
@@ -237,18 +256,29 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
 
 /// A processor executes a block: its instructions are counted after this.
 extern "C" fn run(index: c_uint, _: *mut c_void) {
-    let last = CURRENT.swap(index.into(), Ordering::Relaxed);
-    if last != u64::from(index) {
-        let apart = apart_of(last);
+    let index = index as usize;
+    let last = CURRENT.load(Ordering::Relaxed);
+    if last != index {
+        EARLIER[last].store(executed_by(last), Ordering::Relaxed);
         SINCE.store(INSTRUCTIONS.load(Ordering::Relaxed), Ordering::Relaxed);
-        EARLIER.store(apart, Ordering::Relaxed);
+        CURRENT.store(index, Ordering::Relaxed);
     }
 }
 
-/// Instructions that were counted apart, while this processor runs.
-fn apart_of(current: u64) -> u64 {
-    let since = INSTRUCTIONS.load(Ordering::Relaxed) - SINCE.load(Ordering::Relaxed);
-    EARLIER.load(Ordering::Relaxed) + if APART.get() == Some(&current) { since } else { 0 }
+/// Instructions that a processor has executed.
+fn executed_by(index: usize) -> u64 {
+    let now = INSTRUCTIONS.load(Ordering::Relaxed) - SINCE.load(Ordering::Relaxed);
+    EARLIER[index].load(Ordering::Relaxed) + if CURRENT.load(Ordering::Relaxed) == index { now } else { 0 }
+}
+
+/// A processor is about to wait a moment.
+extern "C" fn pause(index: c_uint, _: *mut c_void) {
+    let index = index as usize;
+    let now = executed_by(index);
+    let passed = now - PAUSED[index].swap(now, Ordering::Relaxed);
+    if passed <= SPIN {
+        SPUN.fetch_add(passed, Ordering::Relaxed);
+    }
 }
 
 fn remember(behind: u64) {
@@ -331,10 +361,10 @@ extern "C" fn mark(_: c_uint, _: *mut c_void) {
 }
 
 fn say(what: &str) {
-    let instructions = INSTRUCTIONS.load(Ordering::Relaxed);
+    let instructions = INSTRUCTIONS.load(Ordering::Relaxed) - SPUN.load(Ordering::Relaxed);
     let vmruns = VMRUNS.load(Ordering::Relaxed);
-    if APART.get().is_some() {
-        let apart = apart_of(CURRENT.load(Ordering::Relaxed));
+    if let Some(index) = APART.get() {
+        let apart = executed_by(*index);
         return print(&format!("count {what} {} {vmruns} {apart}\n", instructions - apart));
     }
     match RANGE.get() {

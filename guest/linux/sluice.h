@@ -277,7 +277,7 @@
 /* Bytes of a range: address (8), bytes (4), ways (4). */
 #define SLUICE_DEVFILE_RANGE_SIZE 0x10U
 
-/* Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (4), zero (4), then room for
+/* Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (4), page of the lane in the window (4), then room for
  * DEVFILE_MAX_RANGES ranges. */
 #define SLUICE_DEVFILE_REQUEST_SIZE (0x38U + 0x100U)
 
@@ -296,13 +296,13 @@
 /* Closes a file. It waits for nothing. */
 #define SLUICE_DEVFILE_RELEASE 3U
 
-/* Reads: address, bytes, offset in the file. Flags: as open(2). */
+/* Reads, from where the file is: address, bytes. Flags: as open(2). */
 #define SLUICE_DEVFILE_READ 4U
 
-/* Writes: address, bytes, offset in the file. Flags: as open(2). */
+/* Writes, to where the file is: address, bytes. Flags: as open(2). */
 #define SLUICE_DEVFILE_WRITE 5U
 
-/* Ioctl: number, argument. Flags: as open(2). */
+/* Ioctl: number, argument, and 1 if a program of 32 bits makes it. Flags: as open(2). */
 #define SLUICE_DEVFILE_IOCTL 6U
 
 /* What the file is ready for now: events, as poll(2). */
@@ -326,6 +326,36 @@
 
 /* Takes away what DEVFILE_MAP mapped: first page. Once it is answered the pages are free. */
 #define SLUICE_DEVFILE_UNMAP 13U
+
+/* Has the request of this number, which was posted in the lane, answered by the queue. */
+#define SLUICE_DEVFILE_ADOPT 14U
+
+/* Moves where the file is read and written next, as lseek(2): offset, whence. */
+#define SLUICE_DEVFILE_SEEK 15U
+
+/* State of a lane: nobody looks at it.
+ *
+ * A *lane* is a page that the guest issues for an address space, in which one request at a time is left for a shadow that looks for it. It is *posted* by a change of the state from
+ * open, and answered when the state is not posted any more. Who waits too long for that has it adopted (DEVFILE_ADOPT). */
+#define SLUICE_DEVFILE_LANE_CLOSED 0U
+
+/* State of a lane: the shadow looks for a request. */
+#define SLUICE_DEVFILE_LANE_OPEN 1U
+
+/* State of a lane: there is a request. */
+#define SLUICE_DEVFILE_LANE_POSTED 2U
+
+/* Offset of the state (4) in a lane, and of the number of the request that is posted (4). */
+#define SLUICE_DEVFILE_LANE_STATE 0U
+
+/* Offset of the result (8) in a lane, and of the number of the request that it answers (4). */
+#define SLUICE_DEVFILE_LANE_RESULT 0x40U
+
+/* Offset of the request in a lane. */
+#define SLUICE_DEVFILE_LANE_REQUEST 0x80U
+
+/* What is answered in a lane where the shadow has not been given the file: it is to be asked for by the queue. */
+#define SLUICE_DEVFILE_UNKNOWN_FILE 4096U
 
 /* Bytes of the device's memory of maps: shared memory region DEVFILE_MAPS_REGION (Virtio 1.2, 2.10). Its page n is reference n of the grant space of
  * the back-end function (crate::grant::GRANT_DEVICE), in which whoever serves the device issues pages of its own memory. */
@@ -353,7 +383,7 @@
 #define SLUICE_DEVFILE_CONFIG_SIZE 0x68U
 
 /* Version of the configuration and of the requests. */
-#define SLUICE_DEVFILE_VERSION 1U
+#define SLUICE_DEVFILE_VERSION 2U
 
 /* Bytes of the path. */
 #define SLUICE_DEVFILE_NODE_SIZE 0x40U

@@ -1,6 +1,6 @@
 //! Device files that another domain serves: what a guest asks for, and which of its memory that may reach.
 //!
-//! Key types: [`Declarations`] (kept by the hypervisor for each device), [`Request`] (read by whoever serves it). Numbers and layouts are in
+//! Key types: [`Declarations`] (kept by the hypervisor for each device), [`Request`] (read by whoever serves it), [`Lane`] (where both sides look). Numbers and layouts are in
 //! [`sluice_hypercall::devfile`]. Neither side is believed: what does not decode is refused whole.
 //!
 //! Source: Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the Device File Boundary", 3.1, 4.1.
@@ -10,9 +10,11 @@
 extern crate alloc;
 
 mod declarations;
+mod lane;
 mod request;
 
 pub use declarations::{Declarations, Refused};
+pub use lane::Lane;
 pub use request::{Map, Operation, Request};
 
 use arrayvec::ArrayVec;

@@ -1,11 +1,14 @@
 //! What a guest asks for, as it stands in a buffer of the queue.
 
-use crate::{PAGE_SIZE, Range, Ranges};
+use crate::{PAGE_SIZE, Range};
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
 use sluice_hypercall::devfile::{
-    DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL, DEVFILE_MAP,
+    DEVFILE_ADOPT, DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL, DEVFILE_MAP,
     DEVFILE_MAPS_READ, DEVFILE_MAPS_SIZE, DEVFILE_MAPS_WRITE, DEVFILE_MAX_BYTES, DEVFILE_MAX_FILES,
     DEVFILE_MAX_OPERATIONS, DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN, DEVFILE_POLL, DEVFILE_READ,
-    DEVFILE_RELEASE, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_UNMAP, DEVFILE_WRITE,
+    DEVFILE_RELEASE, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_SEEK, DEVFILE_UNMAP,
+    DEVFILE_WRITE,
 };
 
 /// What is to be done.
@@ -23,8 +26,6 @@ pub enum Operation {
         address: u64,
         /// How many.
         bytes: u32,
-        /// From where in the file.
-        offset: u64,
     },
     /// [`DEVFILE_WRITE`].
     Write {
@@ -32,8 +33,6 @@ pub enum Operation {
         address: u64,
         /// How many.
         bytes: u32,
-        /// To where in the file.
-        offset: u64,
     },
     /// [`DEVFILE_IOCTL`].
     Ioctl {
@@ -41,6 +40,8 @@ pub enum Operation {
         number: u32,
         /// Its argument.
         argument: u64,
+        /// A program of 32 bits makes it.
+        narrow: bool,
     },
     /// [`DEVFILE_POLL`].
     Poll {
@@ -64,6 +65,18 @@ pub enum Operation {
     Unmap {
         /// First page.
         first: u32,
+    },
+    /// [`DEVFILE_ADOPT`].
+    Adopt {
+        /// Number of the request in the lane.
+        number: u32,
+    },
+    /// [`DEVFILE_SEEK`].
+    Seek {
+        /// As lseek(2).
+        offset: i64,
+        /// As lseek(2).
+        whence: u32,
     },
 }
 
@@ -116,8 +129,10 @@ pub struct Request {
     pub file: u32,
     /// As open(2).
     pub flags: u32,
+    /// Page of the window with the lane of the address space, if it has one.
+    pub lane: Option<NonZeroU32>,
     /// What of the process it may reach.
-    pub ranges: Ranges,
+    pub ranges: Vec<Range>,
 }
 
 impl Request {
@@ -126,22 +141,35 @@ impl Request {
 
     /// The request in a buffer; `None` if something in it cannot be.
     pub fn decode(bytes: &[u8; Self::SIZE]) -> Option<Self> {
-        let word = |at: usize| {
-            bytes.get(at..at + 4).and_then(|word| Some(u32::from_le_bytes(word.try_into().ok()?)))
+        let (words, _) = bytes.as_chunks::<8>();
+        Self::read(|place| words.get(place).map_or(0, |word| u64::from_le_bytes(*word)))
+    }
+
+    /// The request in words of eight bytes, each of which is looked at once.
+    pub(crate) fn read(word: impl Fn(usize) -> u64) -> Option<Self> {
+        let halves = |place: usize| {
+            let both = word(place);
+            (both as u32, (both >> 32) as u32)
         };
-        let long = |at: usize| {
-            bytes.get(at..at + 8).and_then(|long| Some(u64::from_le_bytes(long.try_into().ok()?)))
-        };
-        let [first, second, third] = [long(24)?, long(32)?, long(40)?];
+        let ((number, tag), space) = (halves(0), word(1));
+        let ((file, flags), [first, second, third]) = (halves(2), [word(3), word(4), word(5)]);
+        let (count, lane) = halves(HEADER_WORDS - 1);
         let length = || u32::try_from(second).ok().filter(|length| *length <= DEVFILE_MAX_BYTES);
         let events = || u16::try_from(first).ok();
-        let operation = match word(0)? {
+        let operation = match number {
             DEVFILE_HELLO => Operation::Hello,
             DEVFILE_OPEN => Operation::Open,
             DEVFILE_RELEASE => Operation::Release,
-            DEVFILE_READ => Operation::Read { address: first, bytes: length()?, offset: third },
-            DEVFILE_WRITE => Operation::Write { address: first, bytes: length()?, offset: third },
-            DEVFILE_IOCTL => Operation::Ioctl { number: u32::try_from(first).ok()?, argument: second },
+            DEVFILE_READ => Operation::Read { address: first, bytes: length()? },
+            DEVFILE_WRITE => Operation::Write { address: first, bytes: length()? },
+            DEVFILE_IOCTL => {
+                let narrow = match third {
+                    0 => false,
+                    1 if second >> 32 == 0 => true,
+                    _ => return None,
+                };
+                Operation::Ioctl { number: u32::try_from(first).ok()?, argument: second, narrow }
+            }
             DEVFILE_POLL => Operation::Poll { events: events()? },
             DEVFILE_AWAIT => Operation::Await { events: events()? },
             DEVFILE_CANCEL => Operation::Cancel,
@@ -149,16 +177,29 @@ impl Request {
             DEVFILE_NOTHING => Operation::Nothing,
             DEVFILE_MAP => Operation::Map(Map::decode([first, second, third])?),
             DEVFILE_UNMAP => Operation::Unmap { first: u32::try_from(first).ok()? },
+            DEVFILE_ADOPT => Operation::Adopt { number: u32::try_from(first).ok()? },
+            DEVFILE_SEEK => Operation::Seek { offset: first as i64, whence: u32::try_from(second).ok()? },
             _ => return None,
         };
-        let tag = word(4).filter(|tag| *tag < DEVFILE_MAX_OPERATIONS)?;
-        let file = word(16).filter(|file| *file < DEVFILE_MAX_FILES)?;
-        let count = word(48).filter(|count| *count <= DEVFILE_MAX_RANGES)? as usize;
-        let list = DEVFILE_REQUEST_RANGES as usize;
-        let ranges = Range::decode_list(bytes.get(list..list + count * Range::SIZE)?)?;
-        Some(Self { operation, tag, space: long(8)?, file, flags: word(20)?, ranges })
+        if tag >= DEVFILE_MAX_OPERATIONS || file >= DEVFILE_MAX_FILES || count > DEVFILE_MAX_RANGES {
+            return None;
+        }
+        let mut ranges = Vec::new();
+        if count > 0 {
+            let mut list = [[0; Range::SIZE]; DEVFILE_MAX_RANGES as usize];
+            let list = list.get_mut(..count as usize)?;
+            let (places, _) = list.as_flattened_mut().as_chunks_mut::<8>();
+            for (place, bytes) in (HEADER_WORDS..).zip(places) {
+                *bytes = word(place).to_le_bytes();
+            }
+            ranges = Range::decode_list(list.as_flattened())?.to_vec();
+        }
+        Some(Self { operation, tag, space, file, flags, lane: NonZeroU32::new(lane), ranges })
     }
 }
+
+/// Words before the ranges.
+const HEADER_WORDS: usize = DEVFILE_REQUEST_RANGES as usize / 8;
 
 #[cfg(test)]
 mod tests {
@@ -184,7 +225,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_whole() {
         let read = request(DEVFILE_READ, 99, 255, [0x7000, 64, 8], 16).unwrap();
-        assert_eq!(read.operation, Operation::Read { address: 0x7000, bytes: 64, offset: 8 });
+        assert_eq!(read.operation, Operation::Read { address: 0x7000, bytes: 64 });
         assert_eq!((read.tag, read.file, read.ranges.len()), (99, 255, 16));
         assert_eq!(request(DEVFILE_READ, 100, 255, [0x7000, 64, 8], 16), None, "no such tag");
         assert_eq!(request(DEVFILE_READ, 99, 256, [0x7000, 64, 8], 16), None, "no such file");
@@ -192,7 +233,9 @@ mod tests {
         assert_eq!(request(DEVFILE_READ, 99, 255, [0x7000, 0x4_0001, 8], 16), None, "too long");
         assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1 << 32, 0, 0], 0), None, "no number of an ioctl");
         assert_eq!(request(0, 0, 0, [0; 3], 0), None);
-        assert_eq!(request(DEVFILE_UNMAP + 1, 0, 0, [0; 3], 0), None);
+        assert_eq!(request(DEVFILE_SEEK + 1, 0, 0, [0; 3], 0), None);
+        assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1, 1 << 32, 1], 0), None, "no argument of 32 bits");
+        assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1, 1, 2], 0), None, "no such width");
     }
 
     #[test]
@@ -226,7 +269,7 @@ mod tests {
                 for at in [1, 2, 3, 5, 6, 7, 17, 18, 19, 49, 50, 51] {
                     bytes[at] = 0;
                 }
-                bytes[0] %= 14;
+                bytes[0] %= 16;
             }
             if let Some(request) = Request::decode(&bytes) {
                 prop_assert!(request.tag < 100 && request.file < 256 && request.ranges.len() <= 16);

@@ -1,20 +1,24 @@
 //! Device files: what a hostile guest asks for and declares, and what a hostile server asks to have copied.
 
 use crate::Input;
-use sluice_devfile::{Declarations, Range, Ranges, Request};
+use sluice_devfile::{Declarations, Lane, Range, Ranges, Request};
 use sluice_hypercall::devfile::{Call, DEVFILE_COPY, DEVFILE_DECLARE, DEVFILE_MAX_BYTES};
 
-/// Requests as they stand in a queue. Whatever is taken for one has a program's ranges only, in bounds.
+/// Requests as they stand in a queue, or in a lane, where they are the same. Whatever is taken for one has a program's ranges only, in bounds.
 pub fn request(data: &[u8]) {
     let mut input = Input::new(data);
     let mut bytes = [0; Request::SIZE];
     let given = input.rest();
     bytes.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
-    let Some(request) = Request::decode(&bytes) else { return };
+    let (lane, decoded) = (Lane::default(), Request::decode(&bytes));
+    lane.open();
+    assert!(lane.post(1, &bytes));
+    assert_eq!(lane.request(), decoded);
+    let Some(request) = decoded else { return };
     check(&request.ranges);
 }
 
-fn check(ranges: &Ranges) {
+fn check(ranges: &[Range]) {
     let mut all = 0;
     for range in ranges {
         assert!(range.bytes > 0 && (range.input || range.output));

@@ -36,6 +36,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
+    ("insn_plain", insn::plain),
     ("insn_step", insn::step),
     ("insn_string_io", insn::string_io),
     ("insn_walk", insn::walk),

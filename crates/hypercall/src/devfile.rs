@@ -34,7 +34,7 @@ pub const DEVFILE_MAX_COPY: u32 = 0x4000;
 /// Bytes of a range: address (8), bytes (4), ways (4).
 pub const DEVFILE_RANGE_SIZE: u32 = 0x10;
 
-/// Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (4), zero (4), then room for
+/// Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (4), page of the lane in the window (4), then room for
 /// [`DEVFILE_MAX_RANGES`] ranges.
 pub const DEVFILE_REQUEST_SIZE: u32 = 0x38 + 0x100;
 /// Offset of the ranges in a request.
@@ -48,11 +48,11 @@ pub const DEVFILE_HELLO: u32 = 1;
 pub const DEVFILE_OPEN: u32 = 2;
 /// Closes a file. It waits for nothing.
 pub const DEVFILE_RELEASE: u32 = 3;
-/// Reads: address, bytes, offset in the file. Flags: as open(2).
+/// Reads, from where the file is: address, bytes. Flags: as open(2).
 pub const DEVFILE_READ: u32 = 4;
-/// Writes: address, bytes, offset in the file. Flags: as open(2).
+/// Writes, to where the file is: address, bytes. Flags: as open(2).
 pub const DEVFILE_WRITE: u32 = 5;
-/// Ioctl: number, argument. Flags: as open(2).
+/// Ioctl: number, argument, and 1 if a program of 32 bits makes it. Flags: as open(2).
 pub const DEVFILE_IOCTL: u32 = 6;
 /// What the file is ready for now: events, as poll(2).
 pub const DEVFILE_POLL: u32 = 7;
@@ -70,6 +70,30 @@ pub const DEVFILE_NOTHING: u32 = 11;
 pub const DEVFILE_MAP: u32 = 12;
 /// Takes away what [`DEVFILE_MAP`] mapped: first page. Once it is answered the pages are free.
 pub const DEVFILE_UNMAP: u32 = 13;
+
+/// Has the request of this number, which was posted in the lane, answered by the queue.
+pub const DEVFILE_ADOPT: u32 = 14;
+
+/// Moves where the file is read and written next, as lseek(2): offset, whence.
+pub const DEVFILE_SEEK: u32 = 15;
+
+/// State of a lane: nobody looks at it.
+///
+/// A *lane* is a page that the guest issues for an address space, in which one request at a time is left for a shadow that looks for it. It is *posted* by a change of the state from
+/// open, and answered when the state is not posted any more. Who waits too long for that has it adopted ([`DEVFILE_ADOPT`]).
+pub const DEVFILE_LANE_CLOSED: u32 = 0;
+/// State of a lane: the shadow looks for a request.
+pub const DEVFILE_LANE_OPEN: u32 = 1;
+/// State of a lane: there is a request.
+pub const DEVFILE_LANE_POSTED: u32 = 2;
+/// Offset of the state (4) in a lane, and of the number of the request that is posted (4).
+pub const DEVFILE_LANE_STATE: u32 = 0;
+/// Offset of the result (8) in a lane, and of the number of the request that it answers (4).
+pub const DEVFILE_LANE_RESULT: u32 = 0x40;
+/// Offset of the request in a lane.
+pub const DEVFILE_LANE_REQUEST: u32 = 0x80;
+/// What is answered in a lane where the shadow has not been given the file: it is to be asked for by the queue.
+pub const DEVFILE_UNKNOWN_FILE: u32 = 4096;
 
 /// Bytes of the device's memory of maps: shared memory region [`DEVFILE_MAPS_REGION`] (Virtio 1.2, 2.10). Its page `n` is reference `n` of the grant space of
 /// the back-end function ([`crate::grant::GRANT_DEVICE`]), in which whoever serves the device issues pages of its own memory.
@@ -91,7 +115,7 @@ pub const DEVFILE_MAX_FILES: u32 = 256;
 /// Bytes of the device's configuration: version (4), mode of the node (4), its path below /dev (64), its class (32).
 pub const DEVFILE_CONFIG_SIZE: u32 = 0x68;
 /// Version of the configuration and of the requests.
-pub const DEVFILE_VERSION: u32 = 1;
+pub const DEVFILE_VERSION: u32 = 2;
 /// Bytes of the path.
 pub const DEVFILE_NODE_SIZE: u32 = 0x40;
 /// Bytes of the class.

@@ -2,7 +2,7 @@
 //!
 //! Source: guest/linux/sluice-backend/sluice_backend.h, whose layouts are repeated here.
 
-use crate::sys::{Call, Mapping, Order, Plain};
+use crate::sys::{Call, LanePage, Mapping, Order, Plain};
 use anyhow::{Context, Result};
 use sluice_hypercall::backend;
 use std::fs::{File, OpenOptions};
@@ -346,6 +346,11 @@ impl Function {
     /// `copy.local` leads to so many bytes of this process that are mapped for a guest's process, and which nothing in Rust refers to.
     pub unsafe fn copy(&self, copy: &Copy) -> io::Result<()> {
         COPY.set(&self.file, copy)
+    }
+
+    /// A page of the window that is a lane.
+    pub fn lane(&self, page: std::num::NonZeroU32) -> io::Result<LanePage> {
+        LanePage::map(&self.file, page)
     }
 
     /// Shows a mapping of a device file to the guest, from page `first` of the memory of maps on, for as long as it is there.

@@ -20,6 +20,7 @@ mod serve;
 mod tap;
 
 use clap::Parser;
+use serve::Patience;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -38,6 +39,9 @@ struct Arguments {
     /// How long a disk's queue is looked at for more requests before its guest has to notify again, in microseconds.
     #[arg(long, default_value_t = 50)]
     poll: u64,
+    /// How long it is looked for the next operation on a device file before its guest has to notify again, in microseconds; 0: not at all.
+    #[arg(long, default_value_t = 200)]
+    poll_files: u64,
     /// Makes system calls for a process of a guest (the daemon starts itself with this).
     #[arg(long, hide = true)]
     shadow: bool,
@@ -46,7 +50,7 @@ struct Arguments {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     if arguments.shadow {
-        return devfile::shadow::run();
+        return devfile::shadow::run(Duration::from_micros(arguments.poll_files));
     }
     std::fs::create_dir_all(&arguments.state)?;
     for entry in std::fs::read_dir(&arguments.state)? {
@@ -80,7 +84,9 @@ fn keep_serving(path: &Path, arguments: &Arguments) {
     let mark = arguments.state.join(&name);
     let mut said = String::new();
     while path.exists() {
-        let end = serve::serve(path, Duration::from_micros(arguments.poll), || {
+        let (queue, files) = (arguments.poll, arguments.poll_files);
+        let patience = Patience { queue: Duration::from_micros(queue), files: Duration::from_micros(files) };
+        let end = serve::serve(path, patience, || {
             println!("sluice-backend: {name} is offered to its guest");
             std::fs::write(&mark, "")
         });

@@ -23,14 +23,23 @@ const CHECK: Duration = Duration::from_secs(2);
 /// How soon a back end that is not there is looked for again.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// How long it is looked for more requests before a guest has to notify again.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// In a disk's queue.
+    pub queue: Duration,
+    /// Of a process that uses a device file.
+    pub files: Duration,
+}
+
 /// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
-pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
+pub fn serve(path: &Path, patience: Patience, offered: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
     let function = Function::open(path)?;
     let info = function.info()?;
     let mut device: Box<dyn Device> = match info.kind {
         VIRTIO_ID_BLOCK => match info.source().and_then(|source| source.strip_prefix(vhost_user::PREFIX)) {
             Some(path) => Box::new(VhostUser::open(Service::Disk, &info, path)?),
-            None => Box::new(Blk::open(&info, poll)?),
+            None => Box::new(Blk::open(&info, patience.queue)?),
         },
         VIRTIO_ID_FS => {
             let path = info.source().and_then(|source| source.strip_prefix(vhost_user::PREFIX));
@@ -38,7 +47,7 @@ pub fn serve(path: &Path, poll: Duration, offered: impl FnOnce() -> std::io::Res
             Box::new(VhostUser::open(Service::files(&info), &info, path)?)
         }
         VIRTIO_ID_NET => Box::new(Net::open(&info)?),
-        DEVFILE_KIND => Box::new(DeviceFile::open(&info)?),
+        DEVFILE_KIND => Box::new(DeviceFile::open(&info, patience.files)?),
         kind => bail!(
             "virtio devices of type {kind} are not known, only network cards (1), disks (2), file systems (26) and device files ({DEVFILE_KIND})"
         ),

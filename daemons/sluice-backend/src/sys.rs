@@ -281,8 +281,11 @@ pub fn heed_interruptions() -> io::Result<()> {
 
 /// The calling thread, as [`interrupt`] knows it.
 pub fn thread() -> libc::pid_t {
-    // SAFETY: No memory is touched.
-    unsafe { libc::gettid() }
+    thread_local! {
+        // SAFETY: No memory is touched.
+        static THREAD: libc::pid_t = unsafe { libc::gettid() };
+    }
+    THREAD.with(|thread| *thread)
 }
 
 /// Interrupts the system call that a thread of this process is in.
@@ -316,6 +319,15 @@ impl ShadowPage {
         }
         let page = Self(at as u64);
         if page.0 == address { Ok(page) } else { Err(io::ErrorKind::AlreadyExists.into()) }
+    }
+
+    /// What is at its start.
+    pub fn first_word(&self) -> u32 {
+        // SAFETY: It is the page, which stays, and nothing in Rust refers to it.
+        let bytes = unsafe { VolatileSlice::new(self.0 as *mut u8, PAGE) };
+        let mut word = [0; 4];
+        bytes.copy_to(&mut word);
+        u32::from_le_bytes(word)
     }
 }
 
@@ -394,6 +406,44 @@ impl Drop for Mapping {
     }
 }
 
+/// A lane in a guest's memory, mapped here.
+pub struct LanePage(std::ptr::NonNull<sluice_devfile::Lane>);
+
+// SAFETY: A lane is shared between threads, and with the guest.
+unsafe impl Send for LanePage {}
+// SAFETY: As above.
+unsafe impl Sync for LanePage {}
+
+impl LanePage {
+    /// Maps a page of the window behind a function's file.
+    pub fn map(file: &impl AsRawFd, page: std::num::NonZeroU32) -> io::Result<Self> {
+        let offset = i64::from(page.get()) * PAGE as i64;
+        let (nowhere, protection) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: The kernel finds a place where nothing is.
+        let at = unsafe { libc::mmap(nowhere, PAGE, protection, libc::MAP_SHARED, file.as_raw_fd(), offset) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        std::ptr::NonNull::new(at.cast()).map(Self).ok_or(io::ErrorKind::InvalidData.into())
+    }
+}
+
+impl std::ops::Deref for LanePage {
+    type Target = sluice_devfile::Lane;
+
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: It is a whole page, as long as this is there. A lane is atomic numbers only, of which every pattern of bits is a value.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for LanePage {
+    fn drop(&mut self) {
+        // SAFETY: It was mapped by `map`, and nobody refers to it any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
+    }
+}
+
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
@@ -427,9 +477,78 @@ pub unsafe fn write_from(file: &impl AsRawFd, address: u64, bytes: u32) -> i64 {
 ///
 /// # Safety
 /// Whatever the driver writes may be written: the process is a shadow, which holds nothing but what is its guest's, and may do nothing.
-pub unsafe fn ioctl_for_guest(file: &impl AsRawFd, number: u32, argument: u64) -> i64 {
+pub unsafe fn ioctl_for_guest(file: &impl AsRawFd, number: u32, argument: u64, narrow: bool) -> i64 {
+    if narrow {
+        // SAFETY: As below.
+        return unsafe { narrow_ioctl(file, number, argument as u32) };
+    }
     // SAFETY: The caller answers for what is written.
     outcome(unsafe { libc::ioctl(file.as_raw_fd(), number as Request, argument) }.into())
+}
+
+/// Makes an ioctl as a program of 32 bits does: structures with addresses or long numbers in them are others for it.
+///
+/// # Safety
+/// What the driver writes at the argument may be written.
+pub unsafe fn narrow_ioctl(file: &impl AsRawFd, number: u32, argument: u32) -> i64 {
+    /// `ioctl` among the system calls of 32 bits.
+    const IOCTL: u32 = 54;
+    let result: u32;
+    // SAFETY: The caller answers for what is written. The compiler keeps a register for itself that the call takes its first argument in; the call
+    // may alter four that it does not know.
+    unsafe {
+        std::arch::asm!(
+            "xchg rbx, {file:r}",
+            "int 0x80",
+            "xchg rbx, {file:r}",
+            file = inout(reg) u64::from(file.as_raw_fd() as u32) => _,
+            inlateout("eax") IOCTL => result,
+            in("ecx") number,
+            in("edx") argument,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+        );
+    }
+    i64::from(result as i32)
+}
+
+/// Moves where a file is read and written next.
+pub fn seek(file: &impl AsRawFd, offset: i64, whence: u32) -> i64 {
+    // SAFETY: No memory is touched.
+    outcome(unsafe { libc::lseek(file.as_raw_fd(), offset, whence as libc::c_int) })
+}
+
+/// Has a file's driver say by SIGIO that it has something, which the calling thread then waits for by [`SignalWait::next`].
+pub struct SignalWait(libc::sigset_t);
+
+impl SignalWait {
+    /// From now on.
+    pub fn new(file: &impl AsRawFd) -> io::Result<Self> {
+        // SAFETY: All zeros are room for a set.
+        let mut set = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is one.
+        check(unsafe { libc::sigemptyset(&mut set) })?;
+        // SAFETY: As above.
+        check(unsafe { libc::sigaddset(&mut set, libc::SIGIO) })?;
+        // SAFETY: As above; nobody asks what was blocked before.
+        check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) })?;
+        // SAFETY: No memory is touched.
+        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETOWN, libc::getpid()) })?;
+        // SAFETY: As above.
+        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+        check(flags)?;
+        // SAFETY: As above.
+        check(unsafe {
+            libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_ASYNC | libc::O_NONBLOCK)
+        })?;
+        Ok(Self(set))
+    }
+
+    /// Waits for a signal, for so many seconds at most. Returns whether one came.
+    pub fn next(&self, seconds: i64) -> bool {
+        let time = libc::timespec { tv_sec: seconds, tv_nsec: 0 };
+        // SAFETY: Both are whole, and nobody asks what came with the signal.
+        unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &time) == libc::SIGIO }
+    }
 }
 
 /// Which of these events a file is ready for, as poll(2); waits for one, if it is to.

@@ -2,7 +2,7 @@
 
 use crate::result;
 use anyhow::{Context, Result, ensure};
-use sluice_backend::sys::{self, Call, Order, Plain};
+use sluice_backend::sys::{self, Call, Order, Plain, SignalWait};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -72,7 +72,10 @@ fn expected(nth: u32) -> (u16, u32) {
 }
 
 /// Reads events, and checks that none is missing, double or out of order.
-pub fn events(path: &Path, count: u32) -> Result<()> {
+///
+/// # Parameters
+/// - `signals`: it waits for SIGIO, and not in poll.
+pub fn events(path: &Path, count: u32, signals: bool) -> Result<()> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file =
         file.as_mut().map_err(|error| anyhow::anyhow!("could not open {}: {error}", path.display()))?;
@@ -82,6 +85,7 @@ pub fn events(path: &Path, count: u32) -> Result<()> {
     ensure!(kinds & 0b11 == 0b11, "the device has no keys");
     GRAB.give_number(file, 1).context("EVIOCGRAB failed")?;
     GRAB.give_number(file, 0).context("EVIOCGRAB failed")?;
+    let signals = signals.then(|| SignalWait::new(file)).transpose().context("could not ask for signals")?;
     result("events=ready");
     let (mut seen, mut wrong, mut waits) = (0, 0, 0u32);
     let mut buffer = [0; 16 * EVENT];
@@ -90,6 +94,10 @@ pub fn events(path: &Path, count: u32) -> Result<()> {
             Ok(length) => length,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 waits += 1;
+                if let Some(signals) = &signals {
+                    ensure!(signals.next(60), "no signal came");
+                    continue;
+                }
                 let ready = sys::poll(file, libc::POLLIN as u16, true);
                 ensure!(ready == i64::from(libc::POLLIN), "poll answered {ready}");
                 continue;

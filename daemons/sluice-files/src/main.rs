@@ -4,9 +4,11 @@ mod camera;
 mod endure;
 mod input;
 mod keep;
+mod lane;
 mod measure;
 mod noop;
 mod random;
+mod seek;
 mod watchdog;
 
 use clap::{Parser, Subcommand};
@@ -37,6 +39,9 @@ enum What {
         /// Key presses and releases to wait for.
         #[arg(long, default_value_t = 100)]
         count: u32,
+        /// Waits for signals, and does not poll.
+        #[arg(long)]
+        signals: bool,
     },
     /// Makes an input device, and has it press keys when a line comes.
     Keys {
@@ -95,6 +100,17 @@ enum What {
         #[command(subcommand)]
         work: measure::Work,
     },
+    /// Makes operations in a row, until the kernel says that some of them went without waking the other domain; then waits in reads that are interrupted, and that
+    /// are not to wait.
+    Lane {
+        /// The device file of an input device that is silent.
+        file: PathBuf,
+    },
+    /// Moves in a file that has places: a processor's CPUID leaves.
+    Seek {
+        /// The device file.
+        file: PathBuf,
+    },
     /// Counts how long operations take that do nothing.
     Noop {
         /// The device file.
@@ -108,7 +124,7 @@ enum What {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         What::Random { file, blocks } => random::run(&file, blocks),
-        What::Events { file, count } => input::events(&file, count),
+        What::Events { file, count, signals } => input::events(&file, count, signals),
         What::Keys { count } => input::keys(count),
         What::Watchdog { file } => watchdog::run(&file),
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
@@ -117,6 +133,8 @@ fn main() -> anyhow::Result<()> {
         What::Keep { file } => keep::run(&file),
         What::Outlive { file } => camera::outlive(&file),
         What::Measure { work } => measure::run(&work),
+        What::Seek { file } => seek::run(&file),
+        What::Lane { file } => lane::run(&file),
         What::Noop { file, count } => noop::run(&file, count),
     }
 }

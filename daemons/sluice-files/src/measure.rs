@@ -38,7 +38,7 @@ pub fn run(work: &Work) -> Result<()> {
     match work {
         Work::Noop { file } => {
             let file = File::open(file).context("could not open the file")?;
-            twice("noop", 200, 1200, || noop::nothing(&file))
+            twice("noop", 200, 3200, || noop::nothing(&file))
         }
         Work::Random { file } => {
             let mut file = File::open(file).context("could not open the file")?;

@@ -2,7 +2,7 @@
 
 use crate::result;
 use anyhow::{Context, Result, ensure};
-use sluice_backend::sys::{Call, Plain};
+use sluice_backend::sys::{self, Call, Plain, ShadowPage};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
@@ -33,6 +33,9 @@ const TIMEOUT: Call<i32> = unsafe { Call::new(number(_IOC_READ, 7, 4)) };
 // SAFETY: The driver touches no memory.
 const KEEP_ALIVE: Call<i32> = unsafe { Call::new(number(_IOC_READ, 5, 4)) };
 
+/// An address that programs of 32 bits have, too.
+const LOW: u64 = 0x1000_0000;
+
 /// Opens it, sets it, feeds it and closes it.
 pub fn run(path: &Path) -> Result<()> {
     let mut file = OpenOptions::new().write(true).open(path).context("could not open the watchdog")?;
@@ -43,13 +46,22 @@ pub fn run(path: &Path) -> Result<()> {
     let now = TIMEOUT.get(&file).context("WDIOC_GETTIMEOUT failed")?;
     ensure!(seconds == 37 && now == 37, "the time-out is {now} s");
     KEEP_ALIVE.get(&file).context("WDIOC_KEEPALIVE failed")?;
+    let low = ShadowPage::map(LOW).context("could not map a page at a low address")?;
+    // SAFETY: The driver writes an `int`, for which there is room.
+    let narrow = unsafe { sys::narrow_ioctl(&file, number(_IOC_READ, 7, 4) as u32, LOW as u32) };
+    ensure!(narrow == 0, "WDIOC_GETTIMEOUT of a program of 32 bits answered {narrow}");
+    let narrow = low.first_word();
     let second = OpenOptions::new().write(true).open(path);
     let busy = second.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
     // Closed after this it does not bark.
     file.write_all(b"V").context("could not write")?;
+    drop(file);
+    let again = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(b"V"));
     let identity = String::from_utf8_lossy(&support.identity[..end]).replace(' ', "_");
     result(&format!("watchdog={identity}"));
     result(&format!("watchdog_timeout={now}"));
     result(&format!("watchdog_exclusive={busy}"));
+    result(&format!("watchdog_narrow={narrow}"));
+    result(&format!("watchdog_again={}", again.is_ok()));
     Ok(())
 }

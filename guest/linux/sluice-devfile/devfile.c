@@ -15,6 +15,10 @@
  * files that were opened in it with -ENODEV, until they are closed. What is
  * mapped of them is gone: SIGBUS.
  *
+ * Each address space has a lane, a page in which the back end looks for the next
+ * request for a while after it has answered one: then neither side has to be
+ * woken (crates/devfile, lane.rs).
+ *
  * Source: Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the
  * Device File Boundary", 3.1, 5.1.
  *
@@ -28,6 +32,7 @@
 #include <linux/bitmap.h>
 #include <linux/completion.h>
 #include <linux/device.h>
+#include <linux/dma-mapping.h>
 #include <linux/fs.h>
 #include <linux/io.h>
 #include <linux/kref.h>
@@ -38,6 +43,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/poll.h>
+#include <linux/rculist.h>
 #include <linux/rwsem.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -67,6 +73,8 @@
 #define RANGES_SIZE \
 	(SLUICE_DEVFILE_MAX_RANGES * SLUICE_DEVFILE_RANGE_SIZE)
 
+#define LANES_SIZE (SLUICE_DEVFILE_MAX_SPACES * PAGE_SIZE)
+
 #define MAP_PAGES (SLUICE_DEVFILE_MAPS_SIZE >> PAGE_SHIFT)
 /* Pages that one fault maps: programs look at neighbouring ones soon. */
 #define PAGES_PER_FAULT 16
@@ -77,6 +85,15 @@ module_param(patience_ms, uint, 0644);
 MODULE_PARM_DESC(patience_ms,
 		 "time after which an operation that cannot block, or that was interrupted, fails");
 
+/*
+ * Who waits longer than a fresh answer takes is put to sleep. The other side
+ * looks for requests as long as it was told to.
+ */
+static unsigned int poll_us = 200;
+module_param(poll_us, uint, 0644);
+MODULE_PARM_DESC(poll_us,
+		 "time for which an operation looks for its answer; 0: it sleeps at once, and has the other domain woken");
+
 struct devfile_range {
 	__le64 address;
 	__le32 bytes;
@@ -84,20 +101,34 @@ struct devfile_range {
 };
 
 struct devfile_request {
-	__le32 operation;
-	__le32 tag;
-	__le64 space;
-	__le32 file;
-	__le32 flags;
-	__le64 arguments[3];
-	__le32 count;
-	__le32 zero;
+	struct_group(header,
+		__le32 operation;
+		__le32 tag;
+		__le64 space;
+		__le32 file;
+		__le32 flags;
+		__le64 arguments[3];
+		__le32 count;
+		__le32 lane;
+	);
 	struct devfile_range ranges[SLUICE_DEVFILE_MAX_RANGES];
 };
 
 struct devfile_answer {
 	__le64 result;
 	__le64 zero;
+};
+
+/* The other side may write all of it at any time. */
+struct devfile_lane {
+	u32 state;
+	__le32 posted;
+	__le64 apart[7];
+	__le64 result;
+	__le32 answered;
+	__le32 rest;
+	__le64 apart_too[6];
+	struct devfile_request request;
 };
 
 struct devfile_config {
@@ -111,6 +142,13 @@ static_assert(sizeof(struct devfile_range) == SLUICE_DEVFILE_RANGE_SIZE);
 static_assert(sizeof(struct devfile_request) == SLUICE_DEVFILE_REQUEST_SIZE);
 static_assert(sizeof(struct devfile_answer) == SLUICE_DEVFILE_ANSWER_SIZE);
 static_assert(sizeof(struct devfile_config) == SLUICE_DEVFILE_CONFIG_SIZE);
+static_assert(offsetof(struct devfile_lane, state) ==
+	      SLUICE_DEVFILE_LANE_STATE);
+static_assert(offsetof(struct devfile_lane, result) ==
+	      SLUICE_DEVFILE_LANE_RESULT);
+static_assert(offsetof(struct devfile_lane, request) ==
+	      SLUICE_DEVFILE_LANE_REQUEST);
+static_assert(sizeof(struct devfile_lane) <= PAGE_SIZE);
 static_assert(offsetof(struct devfile_request, ranges) ==
 	      SLUICE_DEVFILE_REQUEST_RANGES);
 static_assert(SLUICE_DEVFILE_REQUEST_SIZE + SLUICE_DEVFILE_ANSWER_SIZE <=
@@ -118,6 +156,7 @@ static_assert(SLUICE_DEVFILE_REQUEST_SIZE + SLUICE_DEVFILE_ANSWER_SIZE <=
 
 enum slot_state {
 	SLOT_FREE,
+	SLOT_TAKEN, /* somebody's, who has not handed it over */
 	SLOT_WAITED, /* somebody sleeps until it is answered */
 	SLOT_ANSWERED,
 	SLOT_ALONE, /* nobody does */
@@ -128,11 +167,13 @@ enum slot_state {
 struct slot {
 	struct devfile_request *request;
 	struct devfile_answer *answer;
-	enum slot_state state; /* mirror->lock */
+	u32 state; /* enum slot_state; mirror->lock, but for whose it is */
 	struct completion done;
 	s64 result;
 	struct open_file *file; /* of SLOT_AWAIT */
 	u32 first, freed; /* pages of maps that are free once it is answered */
+	struct devfile_lane *freed_lane; /* so is this */
+	struct space *space; /* the caller's */
 	/* What is declared, where the back end cannot alter it. */
 	struct devfile_range *ranges;
 	unsigned int count;
@@ -147,6 +188,11 @@ struct space {
 	struct mm_struct *mm; /* its structure is held, not its memory */
 	u64 number;
 	unsigned int users;
+	struct devfile_lane *lane; /* NULL: all are taken */
+	unsigned long posting; /* bit 0: the lane is in use */
+	u32 posted; /* number of the last request there */
+	/* Requests that go by the queue, since waiting was in vain; as many as last time. */
+	u32 rest, rested;
 };
 
 /* A file's use of an address space. */
@@ -162,12 +208,14 @@ struct open_file {
 	struct mirror *mirror;
 	u32 number;
 	u32 frame; /* bytes of one, for a sound card */
+	u32 told; /* flags that the other side has been told of */
 	u64 life;
 	struct mutex lock; /* uses */
 	struct list_head uses;
 	wait_queue_head_t wait;
 	__poll_t awaited; /* mirror->lock */
 	__poll_t wanted; /* what was asked for last, by who may still listen */
+	struct fasync_struct *signalled; /* who gets SIGIO */
 };
 
 /* A part of a file that a process, and those that it forks, have mapped. */
@@ -196,9 +244,14 @@ struct mirror {
 	struct virtqueue *queue; /* NULL: no request can be made */
 	u64 life;
 	void *memory, *ranges;
+	struct devfile_lane *lanes; /* a page each */
+	dma_addr_t lane_addresses[SLUICE_DEVFILE_MAX_SPACES]; /* 0: none */
+	DECLARE_BITMAP(lanes_used, SLUICE_DEVFILE_MAX_SPACES);
 	struct slot *slots;
 	DECLARE_BITMAP(files, SLUICE_DEVFILE_MAX_FILES);
 	wait_queue_head_t free; /* slots */
+	/* Requests that were posted, and how many of them went on to the queue. */
+	atomic_long_t posted, adopted;
 
 	struct mutex spaces_lock;
 	struct list_head spaces;
@@ -224,6 +277,7 @@ static void mirror_free(struct kref *users)
 
 	free_pages_exact(mirror->memory, SLOTS * SLOT_SIZE);
 	free_pages_exact(mirror->ranges, SLOTS * RANGES_SIZE);
+	free_pages_exact(mirror->lanes, LANES_SIZE);
 	kvfree(mirror->slots);
 	bitmap_free(mirror->maps_used);
 	kfree(mirror);
@@ -244,44 +298,49 @@ static u32 tag_of(struct mirror *mirror, struct slot *slot)
 
 /* Requests. */
 
-/* A slot of the part that begins at first, or NULL. */
-static struct slot *take_slot(struct mirror *mirror, bool notice,
-			      enum slot_state state)
+/* A slot of those for notices, or for operations; or NULL. */
+static struct slot *take_slot(struct mirror *mirror, bool notice)
 {
 	u32 i = notice ? SLUICE_DEVFILE_MAX_OPERATIONS : 0;
 	u32 end = notice ? SLOTS : SLUICE_DEVFILE_MAX_OPERATIONS;
 	struct slot *found = NULL;
-	unsigned long flags;
 
-	spin_lock_irqsave(&mirror->lock, flags);
 	for (; i < end && !found; i++) {
 		struct slot *slot = &mirror->slots[i];
 
-		if (slot->state == SLOT_FREE) {
-			slot->state = state;
+		if (READ_ONCE(slot->state) == SLOT_FREE &&
+		    cmpxchg(&slot->state, SLOT_FREE, SLOT_TAKEN) == SLOT_FREE)
 			found = slot;
-		}
 	}
-	spin_unlock_irqrestore(&mirror->lock, flags);
 	if (found) {
-		memset(found->request, 0, SLOT_SIZE);
-		reinit_completion(&found->done);
+		found->request->flags = 0;
+		found->request->count = 0;
+		found->request->lane = 0;
+		memset(found->request->arguments, 0,
+		       sizeof(found->request->arguments));
 		found->count = 0;
 		found->page_count = 0;
 		found->file = NULL;
 		found->freed = 0;
+		found->freed_lane = NULL;
 	}
 	return found;
 }
 
+/* One that has not been handed over, or is answered. */
 static void free_slot(struct mirror *mirror, struct slot *slot)
 {
-	unsigned long flags;
+	smp_store_release(&slot->state, SLOT_FREE);
+	if (wq_has_sleeper(&mirror->free))
+		wake_up(&mirror->free);
+}
 
-	spin_lock_irqsave(&mirror->lock, flags);
-	slot->state = SLOT_FREE;
-	spin_unlock_irqrestore(&mirror->lock, flags);
-	wake_up(&mirror->free);
+/* With mirror->lock held. */
+static void free_lane(struct mirror *mirror, struct devfile_lane *lane)
+{
+	if (lane)
+		__clear_bit(((void *)lane - (void *)mirror->lanes) / PAGE_SIZE,
+			    mirror->lanes_used);
 }
 
 /* With mirror->lock held. Returns the file to let go of, if there is one. */
@@ -293,6 +352,7 @@ static struct open_file *answered(struct mirror *mirror, struct slot *slot,
 	slot->result = result;
 	if (slot->freed)
 		bitmap_clear(mirror->maps_used, slot->first, slot->freed);
+	free_lane(mirror, slot->freed_lane);
 	switch (slot->state) {
 	case SLOT_WAITED:
 		slot->state = SLOT_ANSWERED;
@@ -302,6 +362,8 @@ static struct open_file *answered(struct mirror *mirror, struct slot *slot,
 		file = slot->file;
 		file->awaited = 0;
 		wake_up_interruptible_all(&file->wait);
+		kill_fasync(&file->signalled, SIGIO,
+			    result > 0 && result & POLLIN ? POLL_IN : POLL_OUT);
 		break;
 	default:
 		break;
@@ -336,13 +398,16 @@ static void queue_answered(struct virtqueue *queue)
 }
 
 /* Hands a request over, if this is still the life that it is for. */
-static int submit(struct mirror *mirror, struct slot *slot, u64 life)
+static int submit(struct mirror *mirror, struct slot *slot,
+		  enum slot_state state, u64 life)
 {
 	struct scatterlist out, in, *parts[2] = { &out, &in };
 	unsigned long flags;
 	int error = -ENODEV;
 	bool notify = false;
 
+	reinit_completion(&slot->done);
+	memset(slot->answer, 0, sizeof(*slot->answer));
 	sg_init_one(&out, slot->request, sizeof(*slot->request));
 	sg_init_one(&in, slot->answer, sizeof(*slot->answer));
 	spin_lock_irqsave(&mirror->lock, flags);
@@ -351,30 +416,49 @@ static int submit(struct mirror *mirror, struct slot *slot, u64 life)
 					  GFP_ATOMIC);
 		notify = !error && virtqueue_kick_prepare(mirror->queue);
 	}
+	if (!error)
+		slot->state = state;
 	if (notify)
 		virtqueue_notify(mirror->queue);
 	spin_unlock_irqrestore(&mirror->lock, flags);
 	return error;
 }
 
-/* Says something that nobody waits for the answer of. */
-static void notice(struct mirror *mirror, u32 operation, u32 tag, u64 space,
-		   u32 file, u64 life)
+/* Says something that nobody waits for the answer of, after which a lane may be free. */
+static void notice_with(struct mirror *mirror, u32 operation, u32 tag,
+			u64 space, u32 file, u64 life,
+			struct devfile_lane *freed)
 {
 	struct slot *slot = NULL;
+	unsigned long flags;
 
 	wait_event_timeout(mirror->free,
-			   (slot = take_slot(mirror, true, SLOT_ALONE)) ||
-				   !READ_ONCE(mirror->queue),
+			   (slot = take_slot(mirror, true)) ||
+				   READ_ONCE(mirror->life) != life,
 			   msecs_to_jiffies(patience_ms));
 	if (!slot)
-		return;
+		goto unsaid;
 	slot->request->operation = cpu_to_le32(operation);
 	slot->request->tag = cpu_to_le32(tag);
 	slot->request->space = cpu_to_le64(space);
 	slot->request->file = cpu_to_le32(file);
-	if (submit(mirror, slot, life))
-		free_slot(mirror, slot);
+	slot->freed_lane = freed;
+	if (!submit(mirror, slot, SLOT_ALONE, life))
+		return;
+	slot->freed_lane = NULL;
+	free_slot(mirror, slot);
+unsaid:
+	/* In another life nobody knows the lane. */
+	spin_lock_irqsave(&mirror->lock, flags);
+	if (mirror->life != life)
+		free_lane(mirror, freed);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+}
+
+static void notice(struct mirror *mirror, u32 operation, u32 tag, u64 space,
+		   u32 file, u64 life)
+{
+	notice_with(mirror, operation, tag, space, file, life, NULL);
 }
 
 static void unpin(struct slot *slot)
@@ -457,9 +541,123 @@ static s64 await(struct mirror *mirror, struct slot *slot, bool blocks,
 	return slot->result;
 }
 
+/* Lanes. */
+
+/* Where the lane of the caller's address space is, for who looks there; 0: it is not to. */
+static u32 lane_page(struct mirror *mirror, struct slot *slot)
+{
+	void *lane = slot->space->lane;
+	u64 page;
+
+	if (!lane || !READ_ONCE(poll_us))
+		return 0;
+	page = mirror->lane_addresses[(lane - (void *)mirror->lanes) / PAGE_SIZE] >>
+	       PAGE_SHIFT;
+	/* Beyond 16 TiB it has no number. */
+	return page <= U32_MAX ? page : 0;
+}
+
+/* Whether the other side has been told how calls on the file wait now. */
+static bool is_told(struct open_file *file, u32 flags)
+{
+	return READ_ONCE(file->told) == (O_CREAT | (flags & O_NONBLOCK));
+}
+
+static void tell(struct open_file *file, u32 flags)
+{
+	/* The other bit says that anything has been said. */
+	WRITE_ONCE(file->told, O_CREAT | (flags & O_NONBLOCK));
+}
+
+/* Leaves a request in the lane of the caller's address space, if the other side looks for one there. */
+static bool post(struct slot *slot)
+{
+	struct space *space = slot->space;
+	struct devfile_lane *lane = space->lane;
+	unsigned int i;
+
+	if (!lane || !READ_ONCE(poll_us) ||
+	    READ_ONCE(lane->state) != SLUICE_DEVFILE_LANE_OPEN)
+		return false;
+	if (READ_ONCE(space->rest)) {
+		WRITE_ONCE(space->rest, space->rest - 1);
+		return false;
+	}
+	if (test_and_set_bit_lock(0, &space->posting))
+		return false;
+	memcpy(&lane->request.header, &slot->request->header,
+	       sizeof(lane->request.header));
+	for (i = 0; i < slot->count; i++)
+		lane->request.ranges[i] = slot->request->ranges[i];
+	WRITE_ONCE(lane->posted, cpu_to_le32(++space->posted));
+	if (cmpxchg(&lane->state, SLUICE_DEVFILE_LANE_OPEN,
+		    SLUICE_DEVFILE_LANE_POSTED) == SLUICE_DEVFILE_LANE_OPEN)
+		return true;
+	clear_bit_unlock(0, &space->posting);
+	return false;
+}
+
+/* Looks for the answer to what was posted. It may not be there when this returns. */
+static bool look(struct space *space, s64 *result)
+{
+	struct devfile_lane *lane = space->lane;
+	u64 end = 0;
+	u32 i;
+
+	for (i = 1; smp_load_acquire(&lane->state) ==
+		    SLUICE_DEVFILE_LANE_POSTED;
+	     i++) {
+		u64 now;
+
+		cpu_relax();
+		if (i % 64)
+			continue;
+		if (signal_pending(current))
+			return false;
+		cond_resched();
+		now = ktime_get_ns();
+		if (end && now >= end) {
+			space->rested = min(2 * space->rested + 1, 63U);
+			WRITE_ONCE(space->rest, space->rested);
+			return false;
+		}
+		if (!end)
+			end = now + NSEC_PER_USEC * READ_ONCE(poll_us);
+	}
+	space->rested = 0;
+	*result = le64_to_cpu(READ_ONCE(lane->result));
+	/* Somebody else may look there by now, and have been asked nothing. */
+	if (le32_to_cpu(READ_ONCE(lane->answered)) != space->posted)
+		*result = -EIO;
+	return true;
+}
+
+/* Makes a request by the lane. Otherwise it is to be made by the queue. */
+static bool operate_at_once(struct mirror *mirror, struct slot *slot,
+			    s64 *result)
+{
+	struct devfile_request *request = slot->request;
+	struct space *space = slot->space;
+	bool done;
+
+	if (!post(slot))
+		return false;
+	atomic_long_inc(&mirror->posted);
+	done = look(space, result);
+	if (!done) {
+		atomic_long_inc(&mirror->adopted);
+		request->operation = cpu_to_le32(SLUICE_DEVFILE_ADOPT);
+		request->arguments[0] = cpu_to_le64(space->posted);
+	} else if (*result == -(s64)SLUICE_DEVFILE_UNKNOWN_FILE) {
+		done = false;
+	}
+	clear_bit_unlock(0, &space->posting);
+	return done;
+}
+
 /* Makes a request for the caller, and waits. The slot is not the caller's any more. */
 static s64 operate(struct mirror *mirror, struct slot *slot, bool blocks,
-		   u64 life)
+		   u64 life, bool at_once)
 {
 	u32 tag = tag_of(mirror, slot), count = slot->count;
 	struct devfile_request *request = slot->request;
@@ -479,20 +677,28 @@ static s64 operate(struct mirror *mirror, struct slot *slot, bool blocks,
 			goto unpin;
 		}
 	}
-	result = submit(mirror, slot, life);
-	submitted = !result;
-	if (submitted)
-		result = await(mirror, slot, blocks, life);
+	if (!at_once || !operate_at_once(mirror, slot, &result)) {
+		request->lane = cpu_to_le32(lane_page(mirror, slot));
+		result = submit(mirror, slot, SLOT_WAITED, life);
+		submitted = !result;
+		if (submitted)
+			result = await(mirror, slot, blocks, life);
+	}
 	if (count)
 		kvm_hypercall2(SLUICE_DEVFILE_WITHDRAW, mirror->slot, tag);
 unpin:
-	unpin(slot);
-	/* What is not answered keeps its tag until it is, or the device is reset. */
-	spin_lock_irqsave(&mirror->lock, flags);
-	slot->state = submitted && slot->state == SLOT_WAITED ? SLOT_ALONE :
-								SLOT_FREE;
-	spin_unlock_irqrestore(&mirror->lock, flags);
-	wake_up(&mirror->free);
+	if (count)
+		unpin(slot);
+	if (submitted) {
+		/* What is not answered keeps its tag until it is, or the device is reset. */
+		spin_lock_irqsave(&mirror->lock, flags);
+		submitted = slot->state == SLOT_WAITED;
+		if (submitted)
+			slot->state = SLOT_ALONE;
+		spin_unlock_irqrestore(&mirror->lock, flags);
+	}
+	if (!submitted)
+		free_slot(mirror, slot);
 	return result;
 }
 
@@ -509,9 +715,28 @@ static void leave_space(struct mirror *mirror, struct space *space, u64 life)
 	mutex_unlock(&mirror->spaces_lock);
 	if (!last)
 		return;
-	notice(mirror, SLUICE_DEVFILE_FORGET, 0, space->number, 0, life);
+	notice_with(mirror, SLUICE_DEVFILE_FORGET, 0, space->number, 0, life,
+		    space->lane);
 	mmdrop(space->mm);
 	kfree(space);
+}
+
+static struct devfile_lane *take_lane(struct mirror *mirror)
+{
+	struct devfile_lane *lane = NULL;
+	unsigned long flags;
+	u32 number;
+
+	spin_lock_irqsave(&mirror->lock, flags);
+	number = find_first_zero_bit(mirror->lanes_used,
+				     SLUICE_DEVFILE_MAX_SPACES);
+	if (number < SLUICE_DEVFILE_MAX_SPACES) {
+		__set_bit(number, mirror->lanes_used);
+		lane = (void *)mirror->lanes + number * PAGE_SIZE;
+		WRITE_ONCE(lane->state, SLUICE_DEVFILE_LANE_CLOSED);
+	}
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	return lane;
 }
 
 static struct space *enter_space(struct mirror *mirror)
@@ -531,22 +756,27 @@ static struct space *enter_space(struct mirror *mirror)
 	space->mm = current->mm;
 	space->number = ++mirror->last_space;
 	space->users = 1;
+	space->lane = take_lane(mirror);
 	list_add(&space->entry, &mirror->spaces);
 out:
 	mutex_unlock(&mirror->spaces_lock);
 	return space;
 }
 
-/* The number of the caller's address space, which the file now uses; 0: no memory. */
-static u64 space_of(struct open_file *file)
+/* The caller's address space, which the file now uses; NULL: no memory. */
+static struct space *space_of(struct open_file *file)
 {
+	struct space *space = NULL;
 	struct use *use;
-	u64 number = 0;
 
+	/* They come and stay until the file is closed. */
+	list_for_each_entry_lockless(use, &file->uses, entry)
+		if (use->space->mm == current->mm)
+			return use->space;
 	mutex_lock(&file->lock);
 	list_for_each_entry(use, &file->uses, entry)
 		if (use->space->mm == current->mm) {
-			number = use->space->number;
+			space = use->space;
 			goto out;
 		}
 	use = kzalloc(sizeof(*use), GFP_KERNEL);
@@ -557,11 +787,11 @@ static u64 space_of(struct open_file *file)
 		kfree(use);
 		goto out;
 	}
-	list_add(&use->entry, &file->uses);
-	number = use->space->number;
+	list_add_rcu(&use->entry, &file->uses);
+	space = use->space;
 out:
 	mutex_unlock(&file->lock);
-	return number;
+	return space;
 }
 
 /* Files. */
@@ -571,15 +801,16 @@ static struct slot *begin(struct open_file *file, u32 operation,
 			  unsigned int flags)
 {
 	struct mirror *mirror = file->mirror;
-	struct slot *slot = NULL;
-	u64 space;
+	struct slot *slot;
+	struct space *space;
 
 	if (!current->mm)
 		return ERR_PTR(-EINVAL);
-	if (wait_event_interruptible(
-		    mirror->free,
-		    (slot = take_slot(mirror, false, SLOT_WAITED)) ||
-			    READ_ONCE(mirror->life) != file->life))
+	slot = take_slot(mirror, false);
+	if (!slot && wait_event_interruptible(
+			     mirror->free,
+			     (slot = take_slot(mirror, false)) ||
+				     READ_ONCE(mirror->life) != file->life))
 		return ERR_PTR(-ERESTARTSYS);
 	if (!slot)
 		return ERR_PTR(-ENODEV);
@@ -589,10 +820,21 @@ static struct slot *begin(struct open_file *file, u32 operation,
 		return ERR_PTR(-ENOMEM);
 	}
 	slot->request->operation = cpu_to_le32(operation);
-	slot->request->space = cpu_to_le64(space);
+	slot->space = space;
+	slot->request->space = cpu_to_le64(space->number);
 	slot->request->file = cpu_to_le32(file->number);
 	slot->request->flags = cpu_to_le32(flags);
 	return slot;
+}
+
+/* Reads, writes or makes an ioctl, whose calls on the driver wait as the file does now. */
+static s64 operate_on(struct open_file *open, struct slot *slot, u32 flags)
+{
+	s64 result = operate(open->mirror, slot, true, open->life,
+			     is_told(open, flags));
+
+	tell(open, flags);
+	return result;
 }
 
 /* What a program may be told: an error's number, or up to `most`. */
@@ -619,7 +861,7 @@ static void arm(struct open_file *file, __poll_t events, u64 space)
 		return;
 	if (wait_event_killable(
 		    mirror->free,
-		    (slot = take_slot(mirror, false, SLOT_AWAIT)) ||
+		    (slot = take_slot(mirror, false)) ||
 			    READ_ONCE(mirror->life) != file->life) ||
 	    !slot)
 		return;
@@ -630,7 +872,7 @@ static void arm(struct open_file *file, __poll_t events, u64 space)
 	slot->request->space = cpu_to_le64(space);
 	slot->request->file = cpu_to_le32(file->number);
 	slot->request->arguments[0] = cpu_to_le64(mangle_poll(events));
-	if (submit(mirror, slot, file->life)) {
+	if (submit(mirror, slot, SLOT_AWAIT, file->life)) {
 		free_slot(mirror, slot);
 		wake_up_interruptible_all(&file->wait);
 		kref_put(&file->users, file_free);
@@ -639,22 +881,27 @@ static void arm(struct open_file *file, __poll_t events, u64 space)
 
 /*
  * Who waits by epoll asks once, and then only when woken; if it wants to hear of
- * edges, not even then. It listens on, and so is told of what comes next.
+ * edges, not even then. It listens on, and so is told of what comes next. So is
+ * who is told by signals.
  */
 static void arm_listeners(struct open_file *file)
 {
 	__poll_t wanted = READ_ONCE(file->wanted);
-	u64 space;
+	struct space *space;
 
-	if (!wanted || !wq_has_sleeper(&file->wait))
+	if (!wq_has_sleeper(&file->wait))
+		wanted = 0;
+	if (READ_ONCE(file->signalled))
+		wanted |= EPOLLIN | EPOLLRDNORM;
+	if (!wanted)
 		return;
 	space = space_of(file);
 	if (space)
-		arm(file, wanted, space);
+		arm(file, wanted, space->number);
 }
 
 static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
-		    loff_t offset, u32 operation)
+		    u32 operation)
 {
 	struct open_file *open = file->private_data;
 	u32 ways = operation == SLUICE_DEVFILE_READ ? SLUICE_DEVFILE_OUT :
@@ -669,16 +916,14 @@ static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
 		return PTR_ERR(slot);
 	slot->request->arguments[0] = cpu_to_le64((unsigned long)buffer);
 	slot->request->arguments[1] = cpu_to_le64(bytes);
-	slot->request->arguments[2] = cpu_to_le64(offset);
 	error = reach(slot, (unsigned long)buffer, bytes, ways);
 	if (error) {
 		unpin(slot);
 		free_slot(open->mirror, slot);
 		return error;
 	}
-	result = plausible(operate(open->mirror, slot, true, open->life),
-			   bytes);
-	if (result == -EAGAIN)
+	result = plausible(operate_on(open, slot, file->f_flags), bytes);
+	if (result == -EAGAIN || READ_ONCE(open->signalled))
 		arm_listeners(open);
 	return result;
 }
@@ -686,14 +931,13 @@ static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
 static ssize_t devfile_read(struct file *file, char __user *buffer,
 			    size_t bytes, loff_t *offset)
 {
-	return move(file, buffer, bytes, *offset, SLUICE_DEVFILE_READ);
+	return move(file, buffer, bytes, SLUICE_DEVFILE_READ);
 }
 
 static ssize_t devfile_write(struct file *file, const char __user *buffer,
 			     size_t bytes, loff_t *offset)
 {
-	return move(file, (char __user *)buffer, bytes, *offset,
-		    SLUICE_DEVFILE_WRITE);
+	return move(file, (char __user *)buffer, bytes, SLUICE_DEVFILE_WRITE);
 }
 
 /* A field of a structure of the caller's, of four or eight bytes. */
@@ -751,8 +995,8 @@ static const struct lead *lead_of(struct mirror *mirror, unsigned int number)
  * that bytes which the driver leaves alone stay. An argument that leads nowhere
  * may be a number: the driver will say. So it does of what cannot be declared.
  */
-static long devfile_ioctl(struct file *file, unsigned int number,
-			  unsigned long argument)
+static long make_ioctl(struct file *file, unsigned int number,
+		       unsigned long argument, bool narrow)
 {
 	struct open_file *open = file->private_data;
 	const struct lead *lead = lead_of(open->mirror, number);
@@ -767,6 +1011,7 @@ static long devfile_ioctl(struct file *file, unsigned int number,
 		return PTR_ERR(slot);
 	slot->request->arguments[0] = cpu_to_le64(number);
 	slot->request->arguments[1] = cpu_to_le64(argument);
+	slot->request->arguments[2] = cpu_to_le64(narrow);
 	if (_IOC_DIR(number) & _IOC_WRITE)
 		ways |= SLUICE_DEVFILE_IN;
 	/* Drivers write some structures back that they are said to read. */
@@ -776,8 +1021,7 @@ static long devfile_ioctl(struct file *file, unsigned int number,
 		reach(slot, argument, _IOC_SIZE(number), ways);
 	if (lead && (lead->pointer != NOTHING || lead->follows != NOTHING))
 		follow(open, slot, lead, argument);
-	result = plausible(operate(open->mirror, slot, true, open->life),
-			   INT_MAX);
+	result = plausible(operate_on(open, slot, file->f_flags), INT_MAX);
 	if (lead && lead->frame_bits != NOTHING && !result) {
 		u64 bits;
 
@@ -785,6 +1029,47 @@ static long devfile_ioctl(struct file *file, unsigned int number,
 			open->frame = bits / 8;
 	}
 	if (result == -EAGAIN)
+		arm_listeners(open);
+	return result;
+}
+
+static long devfile_ioctl(struct file *file, unsigned int number,
+			  unsigned long argument)
+{
+	return make_ioctl(file, number, argument, false);
+}
+
+#ifdef CONFIG_COMPAT
+/* Structures that lead on are others here, of which no class has a table. */
+static long devfile_narrow_ioctl(struct file *file, unsigned int number,
+				 unsigned long argument)
+{
+	return make_ioctl(file, number, argument, true);
+}
+#endif
+
+/* The other side knows where the file is, whoever moved it there. */
+static loff_t devfile_seek(struct file *file, loff_t offset, int whence)
+{
+	struct open_file *open = file->private_data;
+	struct slot *slot;
+	s64 result;
+
+	slot = begin(open, SLUICE_DEVFILE_SEEK, file->f_flags);
+	if (IS_ERR(slot))
+		return PTR_ERR(slot);
+	slot->request->arguments[0] = cpu_to_le64(offset);
+	slot->request->arguments[1] = cpu_to_le64(whence);
+	result = operate(open->mirror, slot, false, open->life, true);
+	return plausible(result, S64_MAX);
+}
+
+static int devfile_signal(int descriptor, struct file *file, int on)
+{
+	struct open_file *open = file->private_data;
+	int result = fasync_helper(descriptor, file, on, &open->signalled);
+
+	if (on && result >= 0)
 		arm_listeners(open);
 	return result;
 }
@@ -805,7 +1090,7 @@ static __poll_t devfile_poll(struct file *file, poll_table *table)
 	if (IS_ERR(slot))
 		return slot == ERR_PTR(-ERESTARTSYS) ? 0 : EPOLLERR | EPOLLHUP;
 	slot->request->arguments[0] = cpu_to_le64(mangle_poll(events));
-	result = operate(open->mirror, slot, false, open->life);
+	result = operate(open->mirror, slot, false, open->life, true);
 	if (result == -ERESTARTSYS || result == -EINTR)
 		return 0;
 	if (plausible(result, U16_MAX) < 0)
@@ -825,7 +1110,7 @@ static void region_free(struct kref *users)
 
 	/* Pages that cannot be given back now are until the device's next life. */
 	wait_event_timeout(mirror->free,
-			   (slot = take_slot(mirror, false, SLOT_ALONE)) ||
+			   (slot = take_slot(mirror, false)) ||
 				   READ_ONCE(mirror->life) !=
 					   region->file->life,
 			   msecs_to_jiffies(patience_ms));
@@ -837,7 +1122,7 @@ static void region_free(struct kref *users)
 		slot->request->space = cpu_to_le64(region->space);
 		slot->request->file = cpu_to_le32(region->file->number);
 		slot->request->arguments[0] = cpu_to_le64(region->first);
-		if (submit(mirror, slot, region->file->life))
+		if (submit(mirror, slot, SLOT_ALONE, region->file->life))
 			free_slot(mirror, slot);
 	}
 	kfree(region);
@@ -962,7 +1247,7 @@ static int devfile_mmap(struct file *file, struct vm_area_struct *vma)
 		cpu_to_le64((u64)region->pages << PAGE_SHIFT);
 	slot->request->arguments[2] =
 		cpu_to_le64(region->first | (u64)rights << 32);
-	result = plausible(operate(mirror, slot, false, open->life), 0);
+	result = plausible(operate(mirror, slot, false, open->life, false), 0);
 	if (result) {
 		/* Without an answer it may be mapped yet: the pages are not used again. */
 		if (result != -EIO && result != -EINTR &&
@@ -1025,14 +1310,19 @@ static int devfile_open(struct inode *inode, struct file *file)
 	slot = begin(open, SLUICE_DEVFILE_OPEN, file->f_flags);
 	error = PTR_ERR_OR_ZERO(slot);
 	if (!error)
-		error = plausible(operate(mirror, slot, true, open->life), 0);
+		error = plausible(operate(mirror, slot, true, open->life,
+					  false),
+				  0);
 	if (error)
 		goto forget;
 	file->private_data = open;
 	mutex_lock(&mirror->opens_lock);
 	list_add(&open->entry, &mirror->opens);
 	mutex_unlock(&mirror->opens_lock);
-	return nonseekable_open(inode, file);
+	stream_open(inode, file);
+	/* It has a place, which the other side keeps. */
+	file->f_mode |= FMODE_LSEEK;
+	return 0;
 
 forget:
 	/* An open that was given up may succeed yet. */
@@ -1099,6 +1389,11 @@ static const struct file_operations devfile_operations = {
 	.read = devfile_read,
 	.write = devfile_write,
 	.unlocked_ioctl = devfile_ioctl,
+#ifdef CONFIG_COMPAT
+	.compat_ioctl = devfile_narrow_ioctl,
+#endif
+	.llseek = devfile_seek,
+	.fasync = devfile_signal,
 	.poll = devfile_poll,
 	.mmap = devfile_mmap,
 };
@@ -1149,12 +1444,12 @@ static void publish(struct work_struct *work)
 	struct slot *slot;
 	unsigned int i;
 
-	slot = take_slot(mirror, false, SLOT_WAITED);
+	slot = take_slot(mirror, false);
 	if (!slot)
 		return;
 	slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_HELLO);
 	slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
-	if (submit(mirror, slot, life)) {
+	if (submit(mirror, slot, SLOT_WAITED, life)) {
 		free_slot(mirror, slot);
 		return;
 	}
@@ -1200,6 +1495,48 @@ static void unpublish(struct mirror *mirror)
 
 /* The device. */
 
+/* The back end reaches what is mapped for it only. Otherwise addresses are physical. */
+static bool by_grants(struct mirror *mirror)
+{
+	return virtio_has_feature(mirror->vdev, VIRTIO_F_ACCESS_PLATFORM);
+}
+
+/* Lets the back end reach the lanes. One that it cannot reach is not used. */
+static void show_lanes(struct mirror *mirror)
+{
+	struct device *dma = mirror->vdev->dev.parent;
+	u32 i;
+
+	for (i = 0; i < SLUICE_DEVFILE_MAX_SPACES; i++) {
+		void *lane = (void *)mirror->lanes + i * PAGE_SIZE;
+		dma_addr_t address;
+
+		WRITE_ONCE(((struct devfile_lane *)lane)->state,
+			   SLUICE_DEVFILE_LANE_CLOSED);
+		if (!by_grants(mirror)) {
+			mirror->lane_addresses[i] = virt_to_phys(lane);
+			continue;
+		}
+		address = dma_map_single(dma, lane, PAGE_SIZE,
+					 DMA_BIDIRECTIONAL);
+		if (!dma_mapping_error(dma, address))
+			mirror->lane_addresses[i] = address;
+	}
+}
+
+static void hide_lanes(struct mirror *mirror)
+{
+	struct device *dma = mirror->vdev->dev.parent;
+	u32 i;
+
+	for (i = 0; i < SLUICE_DEVFILE_MAX_SPACES; i++) {
+		if (mirror->lane_addresses[i] && by_grants(mirror))
+			dma_unmap_single(dma, mirror->lane_addresses[i],
+					 PAGE_SIZE, DMA_BIDIRECTIONAL);
+		mirror->lane_addresses[i] = 0;
+	}
+}
+
 static int start(struct mirror *mirror)
 {
 	struct virtqueue *queue;
@@ -1207,6 +1544,7 @@ static int start(struct mirror *mirror)
 	queue = virtio_find_single_vq(mirror->vdev, queue_answered, "requests");
 	if (IS_ERR(queue))
 		return PTR_ERR(queue);
+	show_lanes(mirror);
 	spin_lock_irq(&mirror->lock);
 	mirror->queue = queue;
 	spin_unlock_irq(&mirror->lock);
@@ -1242,12 +1580,13 @@ static void stop(struct mirror *mirror)
 	forget_maps(mirror);
 	virtio_reset_device(vdev);
 	vdev->config->del_vqs(vdev);
+	hide_lanes(mirror);
 	for (i = 0; i < SLOTS; i++) {
 		struct slot *slot = &mirror->slots[i];
 		struct open_file *file = NULL;
 
 		spin_lock_irqsave(&mirror->lock, flags);
-		if (slot->state != SLOT_FREE && slot->state != SLOT_ANSWERED)
+		if (slot->state >= SLOT_WAITED && slot->state != SLOT_ANSWERED)
 			file = answered(mirror, slot, -EIO);
 		spin_unlock_irqrestore(&mirror->lock, flags);
 		if (file)
@@ -1350,9 +1689,10 @@ static int devfile_probe(struct virtio_device *vdev)
 					   GFP_KERNEL | __GFP_ZERO);
 	mirror->ranges = alloc_pages_exact(SLOTS * RANGES_SIZE,
 					   GFP_KERNEL | __GFP_ZERO);
+	mirror->lanes = alloc_pages_exact(LANES_SIZE, GFP_KERNEL | __GFP_ZERO);
 	mirror->maps_used = bitmap_zalloc(MAP_PAGES, GFP_KERNEL);
 	if (!mirror->slots || !mirror->memory || !mirror->ranges ||
-	    !mirror->maps_used)
+	    !mirror->lanes || !mirror->maps_used)
 		goto free;
 	for (i = 0; i < SLOTS; i++) {
 		struct slot *slot = &mirror->slots[i];
@@ -1393,6 +1733,8 @@ free:
 		free_pages_exact(mirror->memory, SLOTS * SLOT_SIZE);
 	if (mirror->ranges)
 		free_pages_exact(mirror->ranges, SLOTS * RANGES_SIZE);
+	if (mirror->lanes)
+		free_pages_exact(mirror->lanes, LANES_SIZE);
 	kvfree(mirror->slots);
 	bitmap_free(mirror->maps_used);
 	kfree(mirror);
@@ -1418,8 +1760,35 @@ static const struct virtio_device_id devfile_ids[] = {
 };
 MODULE_DEVICE_TABLE(virtio, devfile_ids);
 
+static ssize_t posted_show(struct device *device,
+			   struct device_attribute *attribute, char *text)
+{
+	struct mirror *mirror = dev_to_virtio(device)->priv;
+
+	return sysfs_emit(text, "%ld\n", atomic_long_read(&mirror->posted));
+}
+
+static ssize_t adopted_show(struct device *device,
+			    struct device_attribute *attribute, char *text)
+{
+	struct mirror *mirror = dev_to_virtio(device)->priv;
+
+	return sysfs_emit(text, "%ld\n", atomic_long_read(&mirror->adopted));
+}
+
+static DEVICE_ATTR_RO(posted);
+static DEVICE_ATTR_RO(adopted);
+
+static struct attribute *devfile_attrs[] = {
+	&dev_attr_posted.attr,
+	&dev_attr_adopted.attr,
+	NULL,
+};
+ATTRIBUTE_GROUPS(devfile);
+
 static struct virtio_driver devfile_driver = {
 	.driver.name = KBUILD_MODNAME,
+	.driver.dev_groups = devfile_groups,
 	.driver.owner = THIS_MODULE,
 	.id_table = devfile_ids,
 	.probe = devfile_probe,

@@ -194,6 +194,18 @@ pub enum PageHandler {
     },
 }
 
+impl PageHandler {
+    /// Under which reason exits to it are counted.
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::IoApic => Exit::MmioIoApic,
+            Self::LocalApic => Exit::ApicOther,
+            Self::Ecam => Exit::MmioEcam,
+            Self::Device { .. } | Self::Socket { .. } => Exit::MmioDevice,
+        }
+    }
+}
+
 /// Why a domain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
@@ -642,8 +654,12 @@ impl Domain {
     pub fn end_of_interrupt(&self, vector: u8) {
         // A line that is passed through shows what the device says now before the I/O APIC looks at
         // it again, or every interrupt would come twice.
+        let serving = self.platform.lock().io_apic.serving(vector);
+        if serving == 0 {
+            return;
+        }
         for function in &self.functions {
-            if self.platform.lock().io_apic.is_in_service(function.pin()) {
+            if serving.checked_shr(function.pin().into()).is_some_and(|pins| pins & 1 != 0) {
                 function.end_of_interrupt(self);
             }
         }
@@ -671,11 +687,10 @@ impl Domain {
     /// Brings the whole permission map in line with the trap table.
     fn derive_permission_map(&self) {
         mm::Direct.fill(self.permission_map, MAP_BYTES as u64, 0xff);
-        self.derive_ports(0..=u16::MAX);
+        self.derive_ports(&self.ports.lock(), 0..=u16::MAX);
     }
 
-    fn derive_ports(&self, ports: core::ops::RangeInclusive<u16>) {
-        let table = self.ports.lock();
+    fn derive_ports(&self, table: &PortTable<PortHandler>, ports: core::ops::RangeInclusive<u16>) {
         // Whole bytes of the map, eight ports each.
         for byte in ports.start() / 8..=ports.end() / 8 {
             let at = Hpa::new(self.permission_map.as_u64() + u64::from(byte));
@@ -683,20 +698,21 @@ impl Domain {
         }
     }
 
-    /// Says for each port of a device whether it is direct; the others go to `handler`.
-    pub fn set_ports(&self, base: u16, count: u16, handler: PortHandler, direct: impl Fn(u16) -> bool) {
+    /// Sends the ports of a device to a handler, but has those of `open` not exit: 32 at most, by offset. The handler answers
+    /// for these, too, if they exited before.
+    pub fn hook_ports(&self, base: u16, count: u16, handler: PortHandler, open: u32) {
         let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
         let mut table = self.ports.lock();
-        for offset in 0..count {
-            let port = base + offset;
-            if direct(offset) {
-                table.direct(port..=port);
-            } else {
-                table.hook(port..=port, Direction::all(), handler);
-            }
-        }
-        drop(table);
-        self.derive_ports(base..=last);
+        table.hook_but(base..=last, handler, open);
+        self.derive_ports(&table, base..=last);
+    }
+
+    /// Lets accesses to the ports of a device go to the hardware.
+    pub fn open_ports(&self, base: u16, count: u16) {
+        let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
+        let mut table = self.ports.lock();
+        table.direct(base..=last);
+        self.derive_ports(&table, base..=last);
     }
 
     /// Has accesses to ports that nobody answers for go to a handler. False if somebody does; nothing has changed then.
@@ -720,8 +736,9 @@ impl Domain {
     /// Nobody answers for ports any more that were claimed.
     pub fn release_ports(&self, base: u16, count: u16) {
         let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
-        self.ports.lock().remove(base..=last);
-        self.derive_ports(base..=last);
+        let mut table = self.ports.lock();
+        table.remove(base..=last);
+        self.derive_ports(&table, base..=last);
     }
 
     // --- virtual devices --------------------------------------------------------------------
@@ -980,24 +997,25 @@ impl Domain {
         }
     }
 
-    fn handler(&self, gpa: Gpa) -> Option<PageHandler> {
+    /// Who handles accesses to what is at `gpa`, where that is not RAM.
+    pub fn page_handler(&self, gpa: Gpa) -> Option<PageHandler> {
         self.pages.lock().lookup(gpa)
-    }
-
-    /// Under which reason a nested page fault at `gpa` is counted.
-    pub fn classify(&self, gpa: Gpa) -> Exit {
-        match self.handler(gpa) {
-            Some(PageHandler::IoApic) => Exit::MmioIoApic,
-            Some(PageHandler::LocalApic) => Exit::ApicOther,
-            Some(PageHandler::Ecam) => Exit::MmioEcam,
-            Some(PageHandler::Device { .. } | PageHandler::Socket { .. }) => Exit::MmioDevice,
-            None => Exit::MmioOther,
-        }
     }
 
     /// An access to memory that is not RAM.
     pub fn mmio(&self, vcpu: &Vcpu, gpa: Gpa, transfer: Transfer<'_>) -> Answer {
-        match self.handler(gpa) {
+        self.serve_page(self.page_handler(gpa), vcpu, gpa, transfer)
+    }
+
+    /// The same where it is known who has `gpa`.
+    pub fn serve_page(
+        &self,
+        handler: Option<PageHandler>,
+        vcpu: &Vcpu,
+        gpa: Gpa,
+        transfer: Transfer<'_>,
+    ) -> Answer {
+        match handler {
             Some(PageHandler::IoApic) => self.io_apic(gpa, transfer),
             Some(PageHandler::Ecam) => self.ecam(gpa, transfer),
             Some(PageHandler::Device { function, bar }) => match self.functions.get(usize::from(function)) {

@@ -13,6 +13,7 @@ use alloc::boxed::Box;
 use bitflags::bitflags;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use sluice_insn::plain::Moves;
 use sluice_memory::Asid;
 use sluice_platform::clock;
 use sluice_platform::lapic::{LocalApic, Rates};
@@ -162,6 +163,8 @@ pub struct Context {
     pub machine_check: MachineCheck,
     /// The guest was not ready for a machine check, which was logged.
     pub machine_check_lost: bool,
+    /// What its driver does again and again.
+    pub moves: Moves,
     /// The domain is paravirtual.
     pub paravirtual: Option<Box<Paravirtual>>,
 }
@@ -195,6 +198,7 @@ impl Context {
             pv_eoi_armed: false,
             machine_check: MachineCheck::new(told),
             machine_check_lost: false,
+            moves: Moves::default(),
             paravirtual: None,
         })
     }

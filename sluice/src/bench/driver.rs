@@ -12,6 +12,7 @@ mod sluice;
 mod vif;
 pub mod xen;
 
+pub use restarts::{TIMES, Victim};
 pub use sluice::{StopDriver, check};
 
 use super::attack::Attack;

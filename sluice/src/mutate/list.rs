@@ -43,11 +43,13 @@ pub enum Ring {
     Host,
     /// `daemons/`.
     Daemon,
+    /// `guest/linux/`: modules.
+    Module,
 }
 
 impl Ring {
     /// All.
-    pub const ALL: [Self; 4] = [Self::Crate, Self::Hypervisor, Self::Host, Self::Daemon];
+    pub const ALL: [Self; 5] = [Self::Crate, Self::Hypervisor, Self::Host, Self::Daemon, Self::Module];
 
     /// Where its sources are.
     #[cfg(test)]
@@ -57,6 +59,7 @@ impl Ring {
             Self::Hypervisor => "hypervisor/",
             Self::Host => "sluice/",
             Self::Daemon => "daemons/",
+            Self::Module => "guest/linux/",
         }
     }
 }
@@ -68,6 +71,7 @@ impl Display for Ring {
             Self::Hypervisor => "hypervisor",
             Self::Host => "host",
             Self::Daemon => "daemon",
+            Self::Module => "module",
         })
     }
 }

@@ -10,7 +10,7 @@
 pub mod shadow;
 
 use anyhow::{Context, Result, bail};
-use shadow::Answer;
+use shadow::Told;
 use sluice_backend::device::Device;
 use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
 use sluice_backend::sys;
@@ -19,7 +19,7 @@ use sluice_hypercall::devfile::{
     DEVFILE_ANSWER_SIZE, DEVFILE_CLASS_SIZE, DEVFILE_CONFIG_SIZE, DEVFILE_MAX_SPACES, DEVFILE_NODE_SIZE,
     DEVFILE_VERSION,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -27,7 +27,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::EventFd;
@@ -36,6 +37,9 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 /// Entries of the queue: two for each request.
 const QUEUE_SIZE: u16 = 256;
 
+/// How long a file that is opened waits for others to be closed that should be.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// What of the flags of open(2) a guest may choose.
 const FLAGS: i32 = libc::O_ACCMODE | libc::O_NONBLOCK | libc::O_APPEND | libc::O_DSYNC | libc::O_SYNC;
 
@@ -43,6 +47,8 @@ const FLAGS: i32 = libc::O_ACCMODE | libc::O_NONBLOCK | libc::O_APPEND | libc::O
 pub struct DeviceFile {
     path: PathBuf,
     configuration: Vec<u8>,
+    /// How long shadows look for the next request.
+    patience: Duration,
     live: Option<Arc<Live>>,
     kicks: Option<EventFd>,
 }
@@ -55,7 +61,10 @@ struct Live {
     calls: EventFd,
     function: File,
     path: PathBuf,
+    patience: Duration,
     state: Mutex<State>,
+    /// A file is not open in a shadow any more.
+    closed: Condvar,
 }
 
 #[derive(Default)]
@@ -63,13 +72,16 @@ struct State {
     under_way: HashMap<u32, UnderWay>,
     files: HashMap<u32, Arc<OpenFile>>,
     shadows: HashMap<u64, Shadow>,
+    /// Files that shadows, by address space, have been told to close.
+    closing: HashSet<(u64, u32)>,
 }
 
 /// A request that is to be answered.
-#[derive(Clone, Copy)]
 struct UnderWay {
     place: Place,
     space: u64,
+    /// The file that it was passed with.
+    file: Option<Arc<OpenFile>>,
 }
 
 /// Where an answer goes.
@@ -83,6 +95,8 @@ struct OpenFile {
     file: File,
     /// Calls on it wait now.
     waits: Mutex<bool>,
+    /// Address spaces whose shadows it was passed to, and whether they have it for certain: they do once they have answered.
+    passed: Mutex<HashMap<u64, bool>>,
 }
 
 /// A process that stands for an address space of the guest.
@@ -100,11 +114,14 @@ impl Drop for Shadow {
 
 impl DeviceFile {
     /// The device file that the configuration names.
-    pub fn open(info: &Info) -> Result<Self> {
+    ///
+    /// # Parameters
+    /// - `patience`: how long it is looked for the next request where the guest posts them.
+    pub fn open(info: &Info, patience: Duration) -> Result<Self> {
         let source = info.source().context("the configuration names no device file (source)")?;
         let path = PathBuf::from(source);
         let configuration = configuration(&path)?;
-        Ok(Self { path, configuration, live: None, kicks: None })
+        Ok(Self { path, configuration, patience, live: None, kicks: None })
     }
 }
 
@@ -146,7 +163,9 @@ impl Device for DeviceFile {
             calls: function.calls(0)?,
             function: function.share().context("could not share the device file")?,
             path: self.path.clone(),
+            patience: self.patience,
             state: Mutex::default(),
+            closed: Condvar::new(),
         };
         let waited = vec![kicks.as_raw_fd()];
         (self.live, self.kicks) = (Some(Arc::new(live)), Some(kicks));
@@ -237,8 +256,11 @@ impl Live {
     /// An operation is over.
     fn finish(&self, tag: u32, result: i64) {
         let under_way = lock(&self.state).under_way.remove(&tag);
-        if let Some(under_way) = under_way {
-            self.answer(under_way.place, result);
+        if let Some(UnderWay { place, space, file }) = under_way {
+            if let Some(file) = file {
+                lock(&file.passed).insert(space, true);
+            }
+            self.answer(place, result);
         }
     }
 
@@ -252,6 +274,13 @@ impl Live {
             Operation::Hello | Operation::Nothing => 0,
             Operation::Release => {
                 let file = state.files.remove(&request.file);
+                let spaces = file.as_ref().map(|file| std::mem::take(&mut *lock(&file.passed)));
+                for space in spaces.unwrap_or_default().into_keys() {
+                    let told = state.shadows.get(&space).map(|shadow| shadow.socket.send(bytes));
+                    if let Some(Ok(_)) = told {
+                        state.closing.insert((space, request.file));
+                    }
+                }
                 drop(state);
                 // It may be the last that has the file open, and closing may take its time.
                 drop(file);
@@ -272,7 +301,8 @@ impl Live {
             }
             _ if state.under_way.contains_key(&request.tag) => -i64::from(libc::EBUSY),
             _ => {
-                state.under_way.insert(request.tag, UnderWay { place, space: request.space });
+                let file = state.files.get(&request.file).cloned();
+                state.under_way.insert(request.tag, UnderWay { place, space: request.space, file });
                 match self.begin(&mut state, &request, bytes) {
                     Ok(()) => return,
                     Err(error) => {
@@ -302,6 +332,11 @@ impl Live {
             })?;
             return Ok(());
         }
+        if let Operation::Adopt { .. } = request.operation {
+            let gone = std::io::Error::from_raw_os_error(libc::EIO);
+            state.shadows.get(&request.space).ok_or(gone)?.socket.send(bytes)?;
+            return Ok(());
+        }
         let no_device = std::io::Error::from_raw_os_error(libc::ENODEV);
         let file = Arc::clone(state.files.get(&number).ok_or(no_device)?);
         let waits = flags & libc::O_NONBLOCK == 0;
@@ -318,11 +353,20 @@ impl Live {
             state.shadows.insert(request.space, shadow);
         }
         let Some(shadow) = state.shadows.get(&request.space) else { return Ok(()) };
-        shadow.socket.send_with_fd(&bytes[..], file.file.as_raw_fd()).map_err(std::io::Error::from)?;
+        let mut passed = lock(&file.passed);
+        if passed.get(&request.space) == Some(&true) {
+            shadow.socket.send(bytes)?;
+        } else {
+            shadow.socket.send_with_fd(&bytes[..], file.file.as_raw_fd()).map_err(std::io::Error::from)?;
+            passed.insert(request.space, false);
+        }
         Ok(())
     }
 
     fn open(&self, number: u32, flags: i32) -> i64 {
+        // Some devices are one program's at a time: who has closed one may open it again.
+        let closing = |state: &mut State| !state.closing.is_empty();
+        drop(self.closed.wait_timeout_while(lock(&self.state), CLOSING, closing));
         let access = flags & libc::O_ACCMODE;
         let mut options = OpenOptions::new();
         options.read(access != libc::O_WRONLY).write(access != libc::O_RDONLY);
@@ -330,7 +374,8 @@ impl Live {
         match options.open(&self.path) {
             Ok(file) => {
                 let waits = Mutex::new(flags & libc::O_NONBLOCK == 0);
-                lock(&self.state).files.insert(number, Arc::new(OpenFile { file, waits }));
+                let open = OpenFile { file, waits, passed: Mutex::default() };
+                lock(&self.state).files.insert(number, Arc::new(open));
                 0
             }
             Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
@@ -341,7 +386,7 @@ impl Live {
     fn spawn(self: &Arc<Self>, space: u64) -> std::io::Result<Shadow> {
         let (ours, theirs) = sys::socket_pair()?;
         let child = Command::new("/proc/self/exe")
-            .arg("--shadow")
+            .args(["--shadow", "--poll-files", &self.patience.as_micros().to_string()])
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::from(self.function.try_clone()?))
             .spawn()?;
@@ -352,18 +397,26 @@ impl Live {
 
     /// Answers what a shadow has done, until it ends.
     fn listen(&self, space: u64, socket: &UnixDatagram) {
-        let mut bytes = [0; Answer::SIZE];
+        let mut bytes = [0; Told::SIZE];
         loop {
             match socket.recv(&mut bytes) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Ok(Answer::SIZE) => {
-                    let answer = Answer::decode(&bytes);
-                    self.finish(answer.tag, answer.result);
-                }
+                Ok(Told::SIZE) => match Told::decode(&bytes) {
+                    Some(Told::Done { tag, result }) => self.finish(tag, result),
+                    Some(Told::Closed { file }) => {
+                        lock(&self.state).closing.remove(&(space, file));
+                        self.closed.notify_all();
+                    }
+                    None => break,
+                },
                 _ => break,
             }
         }
         let mut state = lock(&self.state);
+        state.closing.retain(|(of, _)| *of != space);
+        for file in state.files.values() {
+            lock(&file.passed).remove(&space);
+        }
         let lost: Vec<u32> =
             state.under_way.iter().filter(|(_, one)| one.space == space).map(|(tag, _)| *tag).collect();
         let shadow = state.shadows.remove(&space);

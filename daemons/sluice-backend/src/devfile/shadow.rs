@@ -3,24 +3,30 @@
 //! What an operation may reach is mapped here at the guest's own addresses while it is under way, so that structures with pointers in them mean
 //! here what they mean there; the driver's access to anything else faults, as in a program that passed a bad pointer. The hypervisor copies
 //! what was declared, before and after. A guest can have a driver write to any address here: so a shadow has no rights, and nothing open but the
-//! file of the function. It gets the file of each operation with it.
+//! file of the function. It gets each file with the first operation on it.
+//!
+//! Requests come by a socket, and for a while after one also by the *lane* ([`Lane`]), where this process looks for them: then neither side has to be woken.
 //!
 //! Deviation: addresses that the shadow has its own memory at cannot be mapped. Both lay their memory out at random, and such an operation fails with ENOMEM.
 
 use super::lock;
 use anyhow::{Context, Result};
 use sluice_backend::function::{Copy, Function};
-use sluice_backend::sys::{self, Mapping, PAGE, ShadowPage};
-use sluice_devfile::{Map, Operation, Range, Request};
-use sluice_hypercall::devfile::{DEVFILE_IN, DEVFILE_MAX_COPY, DEVFILE_MAX_OPERATIONS, DEVFILE_OUT};
+use sluice_backend::sys::{self, LanePage, Mapping, PAGE, ShadowPage};
+use sluice_devfile::{Lane, Map, Operation, Range, Request};
+use sluice_hypercall::devfile::{
+    DEVFILE_IN, DEVFILE_MAX_COPY, DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS, DEVFILE_OUT,
+    DEVFILE_UNKNOWN_FILE,
+};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 /// Threads: one for each operation, and some that listen.
@@ -34,47 +40,173 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// How often an operation is interrupted that does not end: it may not have been in its system call yet.
 const INTERRUPTIONS: u32 = 500;
 
-/// What became of an operation, for who started the shadow.
-pub struct Answer {
-    /// Tag of the operation.
-    pub tag: u32,
-    /// As the guest gets it.
-    pub result: i64,
+/// What who started the shadow is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// An operation is over.
+    Done {
+        /// Its tag.
+        tag: u32,
+        /// As the guest gets it.
+        result: i64,
+    },
+    /// A file is not open here any more.
+    Closed {
+        /// By the guest's number.
+        file: u32,
+    },
 }
 
-impl Answer {
+impl Told {
     /// Bytes of one.
-    pub const SIZE: usize = 12;
+    pub const SIZE: usize = 16;
+    const DONE: u32 = 0;
+    const CLOSED: u32 = 1;
 
     fn encode(&self) -> [u8; Self::SIZE] {
+        let (kind, number, result) = match *self {
+            Self::Done { tag, result } => (Self::DONE, tag, result),
+            Self::Closed { file } => (Self::CLOSED, file, 0),
+        };
         let mut bytes = [0; Self::SIZE];
-        bytes[..4].copy_from_slice(&self.tag.to_le_bytes());
-        bytes[4..].copy_from_slice(&self.result.to_le_bytes());
+        bytes[..4].copy_from_slice(&kind.to_le_bytes());
+        bytes[4..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..].copy_from_slice(&result.to_le_bytes());
         bytes
     }
 
-    /// The answer in these bytes.
-    pub fn decode(bytes: &[u8; Self::SIZE]) -> Self {
-        let [a, b, c, d, result @ ..] = *bytes;
-        Self { tag: u32::from_le_bytes([a, b, c, d]), result: i64::from_le_bytes(result) }
+    /// What is said in these bytes; `None`: nothing that is known.
+    pub fn decode(bytes: &[u8; Self::SIZE]) -> Option<Self> {
+        let (head, result) = bytes.split_first_chunk::<8>()?;
+        let (kind, number) = head.split_first_chunk::<4>()?;
+        let number = u32::from_le_bytes(number.try_into().ok()?);
+        match u32::from_le_bytes(*kind) {
+            Self::DONE => {
+                Some(Self::Done { tag: number, result: i64::from_le_bytes(result.try_into().ok()?) })
+            }
+            Self::CLOSED => Some(Self::Closed { file: number }),
+            _ => None,
+        }
+    }
+}
+
+/// The request that was posted last: whether it is over, whether it is answered by the queue, and who does it.
+#[derive(Debug, Default)]
+struct Posted {
+    /// Its number, from bit 32 on; the tag under which it is adopted, from bit 8 on; bits.
+    state: AtomicU64,
+    result: AtomicI64,
+    thread: AtomicI32,
+    /// Threads that interrupt it, perhaps: it is not over as long as there are some.
+    interrupters: AtomicUsize,
+}
+
+impl Posted {
+    const OVER: u64 = 1;
+    const ADOPTED: u64 = 2;
+    const TAG: u32 = 8;
+
+    /// It is noticed. It may have been adopted before.
+    fn begin(&self, number: u32) {
+        self.turn_to(number);
+    }
+
+    /// The state, of this request.
+    fn turn_to(&self, number: u32) -> u64 {
+        let fresh = u64::from(number) << 32;
+        let state = self.state.load(Ordering::Acquire);
+        if state >> 32 == u64::from(number) {
+            return state;
+        }
+        match self.state.compare_exchange(state, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            // The other side has.
+            Err(state) => state,
+        }
+    }
+
+    /// It is over. Returns the tag under which it was adopted.
+    fn end(&self, number: u32, result: i64) -> Option<u32> {
+        self.result.store(result, Ordering::Relaxed);
+        let state = self.state.swap(u64::from(number) << 32 | Self::OVER, Ordering::SeqCst);
+        while self.interrupters.load(Ordering::SeqCst) != 0 {
+            std::hint::spin_loop();
+        }
+        (state & Self::ADOPTED != 0).then_some(state as u32 >> Self::TAG)
+    }
+
+    /// It is to be answered under this tag, with what is returned if it is over.
+    fn adopt(&self, tag: u32, number: u32) -> Option<i64> {
+        self.turn_to(number);
+        let state = self.state.fetch_or(Self::ADOPTED | u64::from(tag) << Self::TAG, Ordering::AcqRel);
+        (state & Self::OVER != 0).then(|| self.result.load(Ordering::Relaxed))
+    }
+
+    /// Interrupts it as a signal does, if it is under way under this tag. Returns whether it is.
+    fn interrupt(&self, tag: u32) -> bool {
+        self.interrupters.fetch_add(1, Ordering::SeqCst);
+        let state = self.state.load(Ordering::SeqCst);
+        let adopted =
+            state & (Self::ADOPTED | Self::OVER) == Self::ADOPTED && state as u32 >> Self::TAG == tag;
+        if adopted {
+            sys::interrupt(self.thread.load(Ordering::Relaxed));
+        }
+        self.interrupters.fetch_sub(1, Ordering::SeqCst);
+        adopted
+    }
+}
+
+/// How looking for requests in the lane pays: who looked in vain does so less often.
+#[derive(Debug, Default)]
+struct Prospects {
+    /// Occasions that are let pass now, and how many were last time.
+    left: u32,
+    last: u32,
+}
+
+impl Prospects {
+    const MOST: u32 = 63;
+
+    /// Whether to look this time.
+    fn look(&mut self) -> bool {
+        let look = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        look
+    }
+
+    fn looked(&mut self, in_vain: bool) {
+        self.last = if in_vain { (2 * self.last + 1).min(Self::MOST) } else { 0 };
+        self.left = self.last;
     }
 }
 
 struct Shadow {
     socket: UnixDatagram,
     function: Function,
+    /// Files that have been passed here, by the guest's numbers.
+    files: [Mutex<Option<Arc<File>>>; DEVFILE_MAX_FILES as usize],
     /// Threads in operations, by tag.
-    running: Mutex<HashMap<u32, libc::pid_t>>,
+    running: [Mutex<Option<libc::pid_t>>; DEVFILE_MAX_OPERATIONS as usize],
     /// Pages that operations reach, and how many.
     pages: Mutex<HashMap<u64, (ShadowPage, usize)>>,
     /// What is mapped of device files, by the first page in the memory of maps.
     mappings: Mutex<HashMap<u32, Mapping>>,
     listening: AtomicUsize,
     threads: AtomicUsize,
+    /// How long the lane is looked at.
+    patience: Duration,
+    lane: OnceLock<LanePage>,
+    /// A thread looks at the lane, or does what was posted there.
+    looking: AtomicBool,
+    prospects: Mutex<Prospects>,
+    posted: Posted,
 }
 
 /// Serves as a shadow: by the socket that is standard input, with the function's file that is standard output.
-pub fn run() -> Result<()> {
+///
+/// # Parameters
+/// - `patience`: how long it looks for the next request of a guest that posts them; zero: not at all.
+pub fn run(patience: Duration) -> Result<()> {
     let own =
         |stream: io::Result<std::os::fd::OwnedFd>| stream.context("a shadow is started by the daemon only");
     let socket = UnixDatagram::from(own(io::stdin().as_fd().try_clone_to_owned())?);
@@ -84,11 +216,17 @@ pub fn run() -> Result<()> {
     let shadow = Arc::new(Shadow {
         socket,
         function,
-        running: Mutex::default(),
+        files: [const { Mutex::new(None) }; _],
+        running: [const { Mutex::new(None) }; _],
         pages: Mutex::default(),
         mappings: Mutex::default(),
         listening: AtomicUsize::new(0),
         threads: AtomicUsize::new(1),
+        patience,
+        lane: OnceLock::new(),
+        looking: AtomicBool::new(false),
+        prospects: Mutex::default(),
+        posted: Posted::default(),
     });
     shadow.listen();
     Ok(())
@@ -112,7 +250,7 @@ impl Shadow {
             match received {
                 Ok((Request::SIZE, file)) => {
                     if let Some(request) = Request::decode(&bytes) {
-                        self.carry_out(&request, file.as_ref());
+                        self.heed(&request, file);
                     }
                 }
                 // Its end is the end of the process.
@@ -131,35 +269,124 @@ impl Shadow {
         let _ = std::thread::Builder::new().stack_size(STACK).spawn(move || shadow.listen());
     }
 
-    fn carry_out(&self, request: &Request, file: Option<&File>) {
-        if request.operation == Operation::Cancel {
-            return self.interrupt(request.tag);
+    fn tell(&self, told: Told) {
+        let _ = self.socket.send(&told.encode());
+    }
+
+    /// Does what the socket brought.
+    fn heed(&self, request: &Request, file: Option<File>) {
+        match request.operation {
+            Operation::Cancel => self.interrupt(request.tag),
+            Operation::Adopt { number } => self.adopt(request.tag, number),
+            Operation::Release => {
+                *lock(&self.files[request.file as usize]) = None;
+                self.tell(Told::Closed { file: request.file });
+            }
+            _ => {
+                if let Some(file) = file {
+                    *lock(&self.files[request.file as usize]) = Some(Arc::new(file));
+                }
+                // The lock is held when an operation is interrupted: so it is that one, and none after it.
+                let running = &self.running[request.tag as usize];
+                *lock(running) = Some(sys::thread());
+                let result = self.carry_out(request).unwrap_or(-i64::from(libc::EINVAL));
+                *lock(running) = None;
+                self.tell(Told::Done { tag: request.tag, result });
+                if let Some(page) = request.lane {
+                    self.look(page);
+                }
+            }
         }
-        lock(&self.running).insert(request.tag, sys::thread());
-        let result = match file {
+    }
+
+    /// Makes an operation; `None`: its file was never passed here.
+    fn carry_out(&self, request: &Request) -> Option<i64> {
+        let file = lock(&self.files[request.file as usize]).clone()?;
+        let result = self.operate(request, &file);
+        Some(result.unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO))))
+    }
+
+    /// Looks for requests in the lane, and does what they ask for, as long as there are some.
+    fn look(&self, page: NonZeroU32) {
+        if self.patience.is_zero() || self.looking.swap(true, Ordering::Acquire) {
+            return;
+        }
+        if lock(&self.prospects).look() {
+            let lane = match self.lane.get() {
+                Some(lane) => Some(lane),
+                None => self.function.lane(page).ok().map(|lane| self.lane.get_or_init(|| lane)),
+            };
+            let served = lane.map(|lane| self.serve(lane));
+            lock(&self.prospects).looked(served.is_none_or(|served| served == 0));
+        }
+        self.looking.store(false, Ordering::Release);
+    }
+
+    /// Serves the lane until nothing has been posted for a while. Returns how many requests were.
+    fn serve(&self, lane: &Lane) -> u32 {
+        /// Looks from one look at the clock to the next.
+        const LOOKS: u32 = 64;
+        let (mut served, mut looks) = (0_u32, 0_u32);
+        let mut since = Instant::now();
+        self.posted.thread.store(sys::thread(), Ordering::Relaxed);
+        lane.open();
+        // Who passes the last answer on may need this processor.
+        std::thread::yield_now();
+        loop {
+            if lane.is_posted() {
+                self.serve_posted(lane);
+                (served, looks) = (served.saturating_add(1), 0);
+                continue;
+            }
+            looks += 1;
+            if looks == LOOKS {
+                since = Instant::now();
+            } else if looks.is_multiple_of(LOOKS) && since.elapsed() >= self.patience && lane.close() {
+                return served;
+            }
+            if looks.is_multiple_of(LOOKS) {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn serve_posted(&self, lane: &Lane) {
+        let number = lane.number();
+        self.posted.begin(number);
+        let result = match lane.request() {
             None => -i64::from(libc::EINVAL),
-            Some(file) => self
-                .operate(request, file)
-                .unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO))),
+            Some(request) => self.carry_out(&request).unwrap_or(-i64::from(DEVFILE_UNKNOWN_FILE)),
         };
-        lock(&self.running).remove(&request.tag);
-        let _ = self.socket.send(&Answer { tag: request.tag, result }.encode());
+        if let Some(tag) = self.posted.end(number, result) {
+            self.tell(Told::Done { tag, result });
+        }
+        lane.answer(number, result);
+    }
+
+    /// Has a request that was posted answered by the queue. It may be over, and it may be that it has not been noticed yet.
+    fn adopt(&self, tag: u32, number: u32) {
+        if let Some(result) = self.posted.adopt(tag, number) {
+            self.tell(Told::Done { tag, result });
+        }
     }
 
     /// Interrupts an operation as a signal does.
     fn interrupt(&self, tag: u32) {
         for _ in 0..INTERRUPTIONS {
-            match lock(&self.running).get(&tag) {
-                // The lock is held, so that it is still in this operation.
-                Some(thread) => sys::interrupt(*thread),
-                None => return,
+            let running = lock(&self.running[tag as usize]);
+            running.iter().for_each(|thread| sys::interrupt(*thread));
+            if running.is_none() && !self.posted.interrupt(tag) {
+                return;
             }
+            drop(running);
             std::thread::sleep(PAUSE);
         }
     }
 
     fn operate(&self, request: &Request, file: &File) -> io::Result<i64> {
-        let _mapped = Mapped::new(self, &request.ranges)?;
+        let ranges = Some(&request.ranges).filter(|ranges| !ranges.is_empty());
+        let _mapped = ranges.map(|ranges| Mapped::new(self, ranges)).transpose()?;
         let inside = |address: u64, bytes: u32| {
             let covers = |range: &&Range| {
                 range.address <= address
@@ -172,26 +399,27 @@ impl Shadow {
             self.copy(request.tag, range.address, range.bytes, DEVFILE_IN)?;
         }
         match request.operation {
-            Operation::Read { address, bytes, .. } => {
+            Operation::Read { address, bytes } => {
                 inside(address, bytes)?;
                 // SAFETY: The bytes are in a range, and all ranges are mapped.
                 let result = unsafe { sys::read_to(file, address, bytes) };
                 self.copy(request.tag, address, u32::try_from(result).unwrap_or(0), DEVFILE_OUT)?;
                 Ok(result)
             }
-            Operation::Write { address, bytes, .. } => {
+            Operation::Write { address, bytes } => {
                 inside(address, bytes)?;
                 // SAFETY: As above.
                 Ok(unsafe { sys::write_from(file, address, bytes) })
             }
-            Operation::Ioctl { number, argument } => {
+            Operation::Ioctl { number, argument, narrow } => {
                 // SAFETY: This is a shadow.
-                let result = unsafe { sys::ioctl_for_guest(file, number, argument) };
+                let result = unsafe { sys::ioctl_for_guest(file, number, argument, narrow) };
                 for range in request.ranges.iter().filter(|range| range.output) {
                     self.copy(request.tag, range.address, range.bytes, DEVFILE_OUT)?;
                 }
                 Ok(result)
             }
+            Operation::Seek { offset, whence } => Ok(sys::seek(file, offset, whence)),
             Operation::Poll { events } => Ok(sys::poll(file, events, false)),
             Operation::Await { events } => Ok(sys::poll(file, events, true)),
             Operation::Map(map) => self.map(file, &map).map(|()| 0),
@@ -287,5 +515,71 @@ impl Drop for Mapped<'_> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_posted_is_answered_once() {
+        let posted = Posted::default();
+        posted.begin(1);
+        assert_eq!(posted.end(1, 5), None, "in the lane");
+        posted.begin(2);
+        assert_eq!(posted.adopt(99, 2), None, "it is under way");
+        assert_eq!(posted.end(2, 6), Some(99));
+        assert_eq!(posted.adopt(7, 3), None, "it has not been noticed");
+        posted.begin(3);
+        assert_eq!(posted.end(3, 8), Some(7));
+        posted.begin(4);
+        assert_eq!(posted.end(4, 9), None);
+        assert_eq!(posted.adopt(1, 4), Some(9), "it is over");
+        posted.begin(5);
+        assert_eq!(posted.end(5, -5), None, "nothing of a former one is left");
+    }
+
+    #[test]
+    fn adopted_at_any_moment_it_is_answered_once() {
+        let posted = Posted::default();
+        for number in 1..20_000 {
+            let answers = std::thread::scope(|scope| {
+                let other = (number % 10 == 0).then(|| scope.spawn(|| posted.adopt(number % 100, number)));
+                posted.begin(number);
+                let told = posted.end(number, i64::from(number));
+                let adopted = other.map(|other| other.join().unwrap());
+                (told, adopted)
+            });
+            match answers {
+                (told, None) => assert_eq!(told, None),
+                (Some(tag), Some(None)) => assert_eq!(tag, number % 100),
+                (None, Some(Some(result))) => assert_eq!(result, i64::from(number)),
+                other => panic!("{number}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn who_looks_in_vain_looks_less_often() {
+        let mut prospects = Prospects::default();
+        let mut passed = || {
+            let passed = (0..).take_while(|_| !prospects.look()).count();
+            prospects.looked(true);
+            passed
+        };
+        assert_eq!([0; 8].map(|_| passed()), [0, 1, 3, 7, 15, 31, 63, 63]);
+        prospects.left = 0;
+        assert!(prospects.look());
+        prospects.looked(false);
+        assert!(prospects.look(), "it pays");
+    }
+
+    #[test]
+    fn what_is_told_is_understood() {
+        for told in [Told::Done { tag: 99, result: -5 }, Told::Closed { file: 255 }] {
+            assert_eq!(Told::decode(&told.encode()), Some(told));
+        }
+        assert_eq!(Told::decode(&[7; Told::SIZE]), None);
     }
 }

@@ -16,9 +16,6 @@ use sluice_insn::PagingState;
 use sluice_insn::walk::{Access, Kind, touch};
 use sluice_memory::{Gpa, PAGE_SIZE};
 
-/// Bytes that are copied at once.
-const CHUNK: usize = 1024;
-
 /// What the operations of a device reach.
 #[derive(Default)]
 pub struct Files {
@@ -79,22 +76,19 @@ impl State {
 /// Copies between a process of `guest` and memory of `server`.
 fn transfer(guest: &Domain, paging: &PagingState, server: &Domain, copy: &Copy) -> Result<(), Error> {
     let access = Access { kind: if copy.out { Kind::Write } else { Kind::Read }, user: true, ac: false };
-    let mut buffer = [0; CHUNK];
+    server.holds(Gpa::new(copy.local), copy.bytes.into()).then_some(()).ok_or(Error::BadArgument)?;
     let mut done = 0;
     while done < u64::from(copy.bytes) {
         let address = copy.address.wrapping_add(done);
         let in_page = PAGE_SIZE - address % PAGE_SIZE;
-        let length = (u64::from(copy.bytes) - done).min(in_page).min(CHUNK as u64);
-        let chunk = buffer.get_mut(..length as usize).ok_or(Error::Fault)?;
-        let local = Gpa::new(copy.local.checked_add(done).ok_or(Error::BadArgument)?);
+        let length = (u64::from(copy.bytes) - done).min(in_page);
+        let local = Gpa::new(copy.local + done);
         let there = touch(paging, address, access, &GuestTables(guest)).map_err(|_| Error::Fault)?;
-        if copy.out {
-            server.read(local, chunk).map_err(|_| Error::BadArgument)?;
-            guest.write(there, chunk).map_err(|_| Error::Fault)?;
-        } else {
-            guest.read(there, chunk).map_err(|_| Error::Fault)?;
-            server.write(local, chunk).map_err(|_| Error::BadArgument)?;
-        }
+        let copied = match copy.out {
+            true => server.copy(local, (guest, there), length),
+            false => guest.copy(there, (server, local), length),
+        };
+        copied.map_err(|_| Error::Fault)?;
         done += length;
     }
     Ok(())

@@ -19,13 +19,15 @@ use std::time::{Duration, Instant};
 
 /// What is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Victim {
+pub enum Victim {
+    /// The daemon, by a line on its domain's console (its job has `kill=typed`).
     Daemon,
+    /// The driver domain.
     Domain,
 }
 
 /// How often.
-const TIMES: u32 = 20;
+pub const TIMES: u32 = 20;
 /// How long guests work between.
 const PAUSE: Duration = Duration::from_secs(3);
 /// The domains: who is ended, who writes and reads, who takes, who sends.
@@ -36,17 +38,27 @@ const TALKER: DomainId = DomainId(3);
 const WORKERS: usize = 3;
 
 impl Victim {
-    const fn name(self) -> &'static str {
+    /// As rows have it.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Daemon => "daemon",
             Self::Domain => "domain",
         }
     }
 
-    const fn about(self) -> &'static str {
+    /// What is done to it.
+    pub const fn about(self) -> &'static str {
         match self {
             Self::Daemon => "kill -9 of the daemon, which init starts again",
             Self::Domain => "the driver domain destroyed and started again",
+        }
+    }
+
+    /// Ends it. The driver domain is the first of the machine.
+    pub fn end(self) -> Command {
+        match self {
+            Self::Daemon => Command::ConsoleInput(DRIVER, b"\n".to_vec()),
+            Self::Domain => Command::Restart(DRIVER),
         }
     }
 }
@@ -159,10 +171,7 @@ impl Observer for Ends {
             return;
         }
         self.done += 1;
-        steer.send(match self.victim {
-            Victim::Daemon => Command::ConsoleInput(DRIVER, b"\n".to_vec()),
-            Victim::Domain => Command::Restart(DRIVER),
-        });
+        steer.send(self.victim.end());
     }
 }
 

@@ -302,8 +302,18 @@
 /* Writes, to where the file is: address, bytes. Flags: as open(2). */
 #define SLUICE_DEVFILE_WRITE 5U
 
-/* Ioctl: number, argument, and 1 if a program of 32 bits makes it. Flags: as open(2). */
+/* Ioctl: number, argument, and DEVFILE_IOCTL_ bits. Flags: as open(2). */
 #define SLUICE_DEVFILE_IOCTL 6U
+
+/* A program of 32 bits makes it. */
+#define SLUICE_DEVFILE_IOCTL_NARROW 1ULL
+
+/* From this bit on, 16 bits: one more than the offset of the descriptor that it answers with in its structure; 0: it answers with none. The descriptor's file becomes one of
+ * the device's, under a number that the guest chose. Such an ioctl is not posted in a lane. */
+#define SLUICE_DEVFILE_IOCTL_DESCRIPTOR 16U
+
+/* From this bit on: number of that file. */
+#define SLUICE_DEVFILE_IOCTL_FILE 32U
 
 /* What the file is ready for now: events, as poll(2). */
 #define SLUICE_DEVFILE_POLL 7U
@@ -383,7 +393,7 @@
 #define SLUICE_DEVFILE_CONFIG_SIZE 0x68U
 
 /* Version of the configuration and of the requests. */
-#define SLUICE_DEVFILE_VERSION 2U
+#define SLUICE_DEVFILE_VERSION 3U
 
 /* Bytes of the path. */
 #define SLUICE_DEVFILE_NODE_SIZE 0x40U

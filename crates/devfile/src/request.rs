@@ -4,11 +4,11 @@ use crate::{PAGE_SIZE, Range};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 use sluice_hypercall::devfile::{
-    DEVFILE_ADOPT, DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL, DEVFILE_MAP,
-    DEVFILE_MAPS_READ, DEVFILE_MAPS_SIZE, DEVFILE_MAPS_WRITE, DEVFILE_MAX_BYTES, DEVFILE_MAX_FILES,
-    DEVFILE_MAX_OPERATIONS, DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN, DEVFILE_POLL, DEVFILE_READ,
-    DEVFILE_RELEASE, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_SEEK, DEVFILE_UNMAP,
-    DEVFILE_WRITE,
+    DEVFILE_ADOPT, DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL,
+    DEVFILE_IOCTL_DESCRIPTOR, DEVFILE_IOCTL_FILE, DEVFILE_IOCTL_NARROW, DEVFILE_MAP, DEVFILE_MAPS_READ,
+    DEVFILE_MAPS_SIZE, DEVFILE_MAPS_WRITE, DEVFILE_MAX_BYTES, DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS,
+    DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN, DEVFILE_POLL, DEVFILE_READ, DEVFILE_RELEASE,
+    DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_SEEK, DEVFILE_UNMAP, DEVFILE_WRITE,
 };
 
 /// What is to be done.
@@ -42,6 +42,8 @@ pub enum Operation {
         argument: u64,
         /// A program of 32 bits makes it.
         narrow: bool,
+        /// It answers with a descriptor.
+        answer: Option<Descriptor>,
     },
     /// [`DEVFILE_POLL`].
     Poll {
@@ -78,6 +80,29 @@ pub enum Operation {
         /// As lseek(2).
         whence: u32,
     },
+}
+
+/// What becomes of a descriptor that an ioctl answers with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its offset in the structure that the ioctl reaches.
+    pub field: u16,
+    /// Number of its file, chosen by the guest.
+    pub file: u32,
+}
+
+impl Descriptor {
+    /// Bytes of one.
+    const SIZE: u32 = 4;
+
+    /// The descriptor that an ioctl with this number says it answers with. An inner `None`: with none; an outer one: that cannot be.
+    fn decode(number: u32, bits: u64) -> Option<Option<Self>> {
+        let (place, file) = ((bits >> DEVFILE_IOCTL_DESCRIPTOR) as u16, (bits >> DEVFILE_IOCTL_FILE) as u32);
+        let Some(field) = place.checked_sub(1) else { return (file == 0).then_some(None) };
+        // The ioctl's number says how large its structure is.
+        let fits = u32::from(field) + Self::SIZE <= number >> 16 & 0x3fff;
+        (fits && file < DEVFILE_MAX_FILES).then_some(Some(Self { field, file }))
+    }
 }
 
 /// A part of a file that is to be mapped.
@@ -139,6 +164,14 @@ impl Request {
     /// Bytes of one.
     pub const SIZE: usize = DEVFILE_REQUEST_SIZE as usize;
 
+    /// Number of the file that it makes, if it answers with a descriptor.
+    pub fn returns(&self) -> Option<u32> {
+        match self.operation {
+            Operation::Ioctl { answer, .. } => answer.map(|descriptor| descriptor.file),
+            _ => None,
+        }
+    }
+
     /// The request in a buffer; `None` if something in it cannot be.
     pub fn decode(bytes: &[u8; Self::SIZE]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<8>();
@@ -163,12 +196,14 @@ impl Request {
             DEVFILE_READ => Operation::Read { address: first, bytes: length()? },
             DEVFILE_WRITE => Operation::Write { address: first, bytes: length()? },
             DEVFILE_IOCTL => {
-                let narrow = match third {
+                let number = u32::try_from(first).ok()?;
+                let narrow = match third & ((1 << DEVFILE_IOCTL_DESCRIPTOR) - 1) {
                     0 => false,
-                    1 if second >> 32 == 0 => true,
+                    DEVFILE_IOCTL_NARROW if second >> 32 == 0 => true,
                     _ => return None,
                 };
-                Operation::Ioctl { number: u32::try_from(first).ok()?, argument: second, narrow }
+                let answer = Descriptor::decode(number, third)?;
+                Operation::Ioctl { number, argument: second, narrow, answer }
             }
             DEVFILE_POLL => Operation::Poll { events: events()? },
             DEVFILE_AWAIT => Operation::Await { events: events()? },
@@ -239,6 +274,23 @@ mod tests {
     }
 
     #[test]
+    fn a_descriptor_is_where_the_ioctl_reaches() {
+        let ask =
+            |size: u64, bits: u64| match request(DEVFILE_IOCTL, 1, 2, [size << 16 | 7, 0x1000, bits], 0)?
+                .operation
+            {
+                Operation::Ioctl { answer, narrow, .. } => Some((answer, narrow)),
+                other => panic!("{other:?}"),
+            };
+        assert_eq!(ask(8, 0), Some((None, false)));
+        let last = Descriptor { field: 4, file: 255 };
+        assert_eq!(ask(8, 255 << 32 | 5 << 16 | 1), Some((Some(last), true)));
+        assert_eq!(ask(8, 255 << 32 | 6 << 16), None, "it ends beyond");
+        assert_eq!(ask(8, 256 << 32 | 5 << 16), None, "no such file");
+        assert_eq!(ask(8, 1 << 32), None, "a file, and no descriptor");
+    }
+
+    #[test]
     fn a_map_is_whole_pages_that_are_there() {
         let map = |offset, bytes, first: u64, rights: u64| {
             let asked = request(DEVFILE_MAP, 1, 2, [offset, bytes, first | rights << 32], 0)?;
@@ -273,6 +325,9 @@ mod tests {
             }
             if let Some(request) = Request::decode(&bytes) {
                 prop_assert!(request.tag < 100 && request.file < 256 && request.ranges.len() <= 16);
+                if let Operation::Ioctl { answer: Some(answer), .. } = request.operation {
+                    prop_assert!(answer.file < 256);
+                }
             }
         }
     }

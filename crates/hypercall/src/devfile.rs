@@ -52,8 +52,15 @@ pub const DEVFILE_RELEASE: u32 = 3;
 pub const DEVFILE_READ: u32 = 4;
 /// Writes, to where the file is: address, bytes. Flags: as open(2).
 pub const DEVFILE_WRITE: u32 = 5;
-/// Ioctl: number, argument, and 1 if a program of 32 bits makes it. Flags: as open(2).
+/// Ioctl: number, argument, and `DEVFILE_IOCTL_` bits. Flags: as open(2).
 pub const DEVFILE_IOCTL: u32 = 6;
+/// A program of 32 bits makes it.
+pub const DEVFILE_IOCTL_NARROW: u64 = 1;
+/// From this bit on, 16 bits: one more than the offset of the descriptor that it answers with in its structure; 0: it answers with none. The descriptor's file becomes one of
+/// the device's, under a number that the guest chose. Such an ioctl is not posted in a lane.
+pub const DEVFILE_IOCTL_DESCRIPTOR: u32 = 16;
+/// From this bit on: number of that file.
+pub const DEVFILE_IOCTL_FILE: u32 = 32;
 /// What the file is ready for now: events, as poll(2).
 pub const DEVFILE_POLL: u32 = 7;
 /// Waits until the file is ready for one of these events, as poll(2).
@@ -115,7 +122,7 @@ pub const DEVFILE_MAX_FILES: u32 = 256;
 /// Bytes of the device's configuration: version (4), mode of the node (4), its path below /dev (64), its class (32).
 pub const DEVFILE_CONFIG_SIZE: u32 = 0x68;
 /// Version of the configuration and of the requests.
-pub const DEVFILE_VERSION: u32 = 2;
+pub const DEVFILE_VERSION: u32 = 3;
 /// Bytes of the path.
 pub const DEVFILE_NODE_SIZE: u32 = 0x40;
 /// Bytes of the class.

@@ -1,6 +1,7 @@
 //! System calls that no crate wraps. All unsafe code of the daemon is here.
 
 use io_uring::{IoUring, opcode, types};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
@@ -294,14 +295,41 @@ pub fn interrupt(thread: libc::pid_t) {
     unsafe { libc::tgkill(libc::getpid(), thread, libc::SIGUSR1) };
 }
 
-/// Sets whether calls on an open file wait.
+/// Whether calls on a file wait.
+pub fn waits(file: &impl AsRawFd) -> io::Result<bool> {
+    Ok(flags(file)? & libc::O_NONBLOCK == 0)
+}
+
+/// Has calls on a file wait or not.
 pub fn set_waiting(file: &impl AsRawFd, waits: bool) -> io::Result<()> {
+    let flags = flags(file)?;
+    let flags = if waits { flags & !libc::O_NONBLOCK } else { flags | libc::O_NONBLOCK };
+    // SAFETY: No memory is touched.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) })
+}
+
+fn flags(file: &impl AsRawFd) -> io::Result<libc::c_int> {
     // SAFETY: No memory is touched.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-    check(flags)?;
-    let flags = if waits { flags & !libc::O_NONBLOCK } else { flags | libc::O_NONBLOCK };
-    // SAFETY: As above.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) })
+    check(flags).map(|()| flags)
+}
+
+/// Takes over a descriptor that a driver has made for this process.
+///
+/// # Parameters
+/// - `number`: as the driver, or a guest that makes believe to be one, said.
+/// - `is_ours`: whether it was this program's before.
+///
+/// # Errors
+/// `EBADF`: there is no such descriptor, or it was.
+pub fn take_descriptor(number: RawFd, is_ours: impl Fn(RawFd) -> bool) -> io::Result<File> {
+    // SAFETY: No memory is touched.
+    check(unsafe { libc::fcntl(number, libc::F_GETFD) })?;
+    if is_ours(number) {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: It is open, and nothing in Rust owns it.
+    Ok(unsafe { File::from_raw_fd(number) })
 }
 
 /// A page of this process that stands for the one of a guest's process at the same address.
@@ -321,13 +349,13 @@ impl ShadowPage {
         if page.0 == address { Ok(page) } else { Err(io::ErrorKind::AlreadyExists.into()) }
     }
 
-    /// What is at its start.
-    pub fn first_word(&self) -> u32 {
+    /// The word at an offset; `None`: it does not lie wholly in the page.
+    pub fn word(&self, offset: usize) -> Option<u32> {
         // SAFETY: It is the page, which stays, and nothing in Rust refers to it.
         let bytes = unsafe { VolatileSlice::new(self.0 as *mut u8, PAGE) };
         let mut word = [0; 4];
-        bytes.copy_to(&mut word);
-        u32::from_le_bytes(word)
+        bytes.subslice(offset, word.len()).ok()?.copy_to(&mut word);
+        Some(u32::from_le_bytes(word))
     }
 }
 
@@ -558,5 +586,22 @@ pub fn poll(file: &impl AsRawFd, events: u16, waits: bool) -> i64 {
     match outcome(unsafe { libc::poll(&mut asked, 1, if waits { -1 } else { 0 }) }.into()) {
         0.. => i64::from(asked.revents as u16),
         error => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::IntoRawFd;
+
+    #[test]
+    fn a_descriptor_is_taken_over_by_one() {
+        let ours = File::open("/dev/null").unwrap();
+        let made = File::open("/dev/null").unwrap().into_raw_fd();
+        let is_ours = |number| number == ours.as_raw_fd();
+        let refused = |number| take_descriptor(number, is_ours).unwrap_err().raw_os_error();
+        assert_eq!(refused(ours.as_raw_fd()), Some(libc::EBADF));
+        assert_eq!(refused(-1), Some(libc::EBADF));
+        assert_eq!(take_descriptor(made, is_ours).unwrap().as_raw_fd(), made);
     }
 }

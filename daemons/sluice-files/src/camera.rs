@@ -1,14 +1,15 @@
 //! A camera, by include/uapi/linux/videodev2.h, with frames that are read, or streamed into buffers that are mapped.
 
 use crate::result;
-use anyhow::{Context, Result, ensure};
-use sluice_backend::sys::{Call, Mapping, PAGE, Plain};
+use anyhow::{Context, Result, bail, ensure};
+use sluice_backend::sys::{self, Call, Mapping, PAGE, Plain};
 use sluice_devfile::Map;
 use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
-use std::os::fd::AsRawFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::ioctl::{_IOC_READ, _IOC_WRITE, ioctl_expr};
@@ -104,6 +105,18 @@ struct Buffer {
     rest: [u32; 3],
 }
 
+/// `struct v4l2_exportbuffer`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Export {
+    kind: u32,
+    index: u32,
+    plane: u32,
+    flags: u32,
+    descriptor: i32,
+    rest: [u32; 11],
+}
+
 /// How long buffers may be there when nothing else of the camera is.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest time until a frame comes, in ms.
@@ -113,6 +126,8 @@ const MAPPED: u32 = 1;
 
 // SAFETY: It is numbers.
 unsafe impl Plain for Buffers {}
+// SAFETY: It is numbers.
+unsafe impl Plain for Export {}
 // SAFETY: It is numbers; what leads into memory is not used with `MAPPED`.
 unsafe impl Plain for Buffer {}
 
@@ -121,7 +136,9 @@ const BOTH: u32 = _IOC_READ | _IOC_WRITE;
 const REQUEST_BUFFERS: Call<Buffers> = unsafe { Call::new(number(BOTH, 8, size_of::<Buffers>())) };
 // SAFETY: The driver reads and writes `struct v4l2_buffer`.
 const QUERY_BUFFER: Call<Buffer> = unsafe { Call::new(number(BOTH, 9, size_of::<Buffer>())) };
-// SAFETY: As above.
+// SAFETY: The driver reads and writes `struct v4l2_exportbuffer`.
+const EXPORT: Call<Export> = unsafe { Call::new(number(BOTH, 16, size_of::<Export>())) };
+// SAFETY: The driver reads and writes `struct v4l2_buffer`.
 const QUEUE: Call<Buffer> = unsafe { Call::new(number(BOTH, 15, size_of::<Buffer>())) };
 // SAFETY: As above.
 const DEQUEUE: Call<Buffer> = unsafe { Call::new(number(BOTH, 17, size_of::<Buffer>())) };
@@ -130,35 +147,90 @@ const START: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 18, 4)) };
 // SAFETY: As above.
 const STOP: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 19, 4)) };
 
-/// Buffers of the driver that this program has mapped.
+/// How a program gets at frames.
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+pub enum Way {
+    /// It reads them.
+    Read,
+    /// It maps the driver's buffers.
+    Mapped,
+    /// It has the driver export its buffers, and has another program map what was exported.
+    Exported,
+}
+
+/// Where this program finds a frame.
+enum Place {
+    Here(Mapping),
+    /// In memory that this descriptor is of.
+    Elsewhere(OwnedFd),
+}
+
+impl Place {
+    fn read(&self, frame: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Here(mapping) => mapping.read(frame),
+            Self::Elsewhere(descriptor) => {
+                let mut other = Command::new("/proc/self/exe");
+                other.args(["frame", "--bytes", &frame.len().to_string()]).stdin(descriptor.try_clone()?);
+                let found = other.stderr(Stdio::inherit()).output().context("no other program")?.stdout;
+                ensure!(found.len() == frame.len(), "the other program found {} bytes", found.len());
+                frame.copy_from_slice(&found);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes what is in the exported buffer that is the standard input.
+pub fn frame(bytes: usize) -> Result<()> {
+    let pages = bytes.div_ceil(PAGE) as u32;
+    let map = Map { offset: 0, first: 0, pages, read: true, write: false };
+    let mapping = Mapping::new(&std::io::stdin(), &map).context("could not map what was exported")?;
+    let mut frame = vec![0; bytes];
+    mapping.read(&mut frame);
+    Ok(std::io::stdout().write_all(&frame)?)
+}
+
+/// Buffers of the driver that this program, or another, has mapped.
 pub struct Stream<'f> {
     file: &'f File,
-    mappings: Vec<Mapping>,
+    places: Vec<Place>,
     /// Tells that a frame is there, so that nobody waits for one in the driver.
     epoll: Epoll,
 }
 
 impl<'f> Stream<'f> {
     /// Has the driver fill buffers.
-    fn start(file: &'f File) -> Result<Self> {
+    fn start(file: &'f File, exported: bool) -> Result<Self> {
         let mut asked = Buffers { count: 4, kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
         REQUEST_BUFFERS.update(file, &mut asked).context("VIDIOC_REQBUFS failed")?;
         let epoll = Epoll::new()?;
         // Whoever listens may say later what for.
         epoll.ctl(ControlOperation::Add, file.as_raw_fd(), EpollEvent::new(EventSet::empty(), 0))?;
         epoll.ctl(ControlOperation::Modify, file.as_raw_fd(), EpollEvent::new(EventSet::IN, 0))?;
-        let mut stream = Self { file, mappings: Vec::new(), epoll };
+        let mut stream = Self { file, places: Vec::new(), epoll };
         for index in 0..asked.count {
             let mut buffer = Self::buffer(index);
             QUERY_BUFFER.update(file, &mut buffer).context("VIDIOC_QUERYBUF failed")?;
-            let pages = buffer.length.div_ceil(PAGE as u32);
-            let map = Map { offset: buffer.offset, first: 0, pages, read: true, write: true };
-            let mapping = Mapping::new(file, &map);
-            stream.mappings.push(mapping.with_context(|| format!("could not map buffer {index}"))?);
+            let place = if exported {
+                Self::export(file, index).map(Place::Elsewhere)
+            } else {
+                let pages = buffer.length.div_ceil(PAGE as u32);
+                let map = Map { offset: buffer.offset, first: 0, pages, read: true, write: true };
+                Mapping::new(file, &map).map(Place::Here)
+            };
+            stream.places.push(place.with_context(|| format!("could not get at buffer {index}"))?);
             QUEUE.update(file, &mut Self::buffer(index)).context("VIDIOC_QBUF failed")?;
         }
         START.set(file, &CAPTURE).context("VIDIOC_STREAMON failed")?;
         Ok(stream)
+    }
+
+    fn export(file: &File, index: u32) -> std::io::Result<OwnedFd> {
+        let flags = (libc::O_CLOEXEC | libc::O_RDONLY) as u32;
+        let mut asked = Export { kind: CAPTURE, index, flags, ..Export::default() };
+        EXPORT.update(file, &mut asked)?;
+        sys::take_descriptor(asked.descriptor, |number| number == file.as_raw_fd()).map(Into::into)
     }
 
     fn buffer(index: u32) -> Buffer {
@@ -172,15 +244,14 @@ impl<'f> Stream<'f> {
         let mut buffer = Self::buffer(0);
         DEQUEUE.update(self.file, &mut buffer).context("VIDIOC_DQBUF failed")?;
         ensure!(buffer.used as usize == frame.len(), "a frame has {} bytes", buffer.used);
-        let mapping = self.mappings.get(buffer.index as usize).context("there is no such buffer")?;
-        mapping.read(frame);
+        self.places.get(buffer.index as usize).context("there is no such buffer")?.read(frame)?;
         QUEUE.update(self.file, &mut Self::buffer(buffer.index)).context("VIDIOC_QBUF failed")
     }
 
     /// Looks at a frame again and again until there is none any more, and says whether the buffers are gone then, too.
     pub fn outlive(&self, frame: &mut [u8]) -> Result<bool> {
         while self.next(frame).is_ok() {}
-        let mapping = self.mappings.first().context("the driver gave no buffer")?;
+        let Some(Place::Here(mapping)) = self.places.first() else { bail!("no buffer is mapped here") };
         let began = Instant::now();
         while mapping.is_there()? {
             if began.elapsed() > PATIENCE {
@@ -194,7 +265,7 @@ impl<'f> Stream<'f> {
     /// Gives the buffers back.
     pub fn stop(self) -> Result<()> {
         STOP.set(self.file, &CAPTURE).context("VIDIOC_STREAMOFF failed")?;
-        drop(self.mappings);
+        drop(self.places);
         let mut none = Buffers { kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
         REQUEST_BUFFERS.update(self.file, &mut none).context("VIDIOC_REQBUFS failed at the end")
     }
@@ -233,7 +304,7 @@ impl Camera {
 
     /// Has the driver fill buffers.
     pub fn stream(&self) -> Result<Stream<'_>> {
-        Stream::start(&self.file)
+        Stream::start(&self.file, false)
     }
 }
 
@@ -249,13 +320,13 @@ pub fn outlive(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads frames, or has them put into buffers that are mapped here.
-pub fn run(path: &Path, frames: u32, mapped: bool) -> Result<()> {
+/// Gets at frames in one of the ways.
+pub fn run(path: &Path, frames: u32, way: Way) -> Result<()> {
     let camera = Camera::open(path, WIDTH, HEIGHT)?;
     let mut digest = DefaultHasher::new();
     let mut frame = vec![0; camera.bytes()];
-    if mapped {
-        let stream = camera.stream()?;
+    if way != Way::Read {
+        let stream = Stream::start(&camera.file, way == Way::Exported)?;
         for _ in 0..frames {
             stream.next(&mut frame)?;
             frame.hash(&mut digest);
@@ -267,7 +338,11 @@ pub fn run(path: &Path, frames: u32, mapped: bool) -> Result<()> {
             frame.hash(&mut digest);
         }
     }
-    let way = if mapped { "stream" } else { "camera" };
+    let way = match way {
+        Way::Read => "camera",
+        Way::Mapped => "stream",
+        Way::Exported => "exported",
+    };
     let (driver, text) = (&camera.driver, if camera.plain { "off" } else { "on" });
     result(&format!("{way}={driver} {way}_frames={frames} {way}_text={text}"));
     result(&format!("{way}_digest={:016x}", digest.finish()));

@@ -80,9 +80,15 @@ enum What {
         /// Frames.
         #[arg(long, default_value_t = 3)]
         frames: u32,
-        /// Maps the driver's buffers, and does not read.
+        /// How it gets at them.
+        #[arg(long, value_enum, default_value_t = camera::Way::Read)]
+        way: camera::Way,
+    },
+    /// Writes what is in a buffer that a driver has exported, by the descriptor that is the standard input.
+    Frame {
+        /// Bytes.
         #[arg(long)]
-        mapped: bool,
+        bytes: usize,
     },
     /// Has a camera put frames into buffers that are mapped, until the camera is gone, and says whether they are, too.
     Outlive {
@@ -129,7 +135,8 @@ fn main() -> anyhow::Result<()> {
         What::Watchdog { file } => watchdog::run(&file),
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
         What::Canary { file, protected } => endure::canary(&file, protected),
-        What::Camera { file, frames, mapped } => camera::run(&file, frames, mapped),
+        What::Camera { file, frames, way } => camera::run(&file, frames, way),
+        What::Frame { bytes } => camera::frame(bytes),
         What::Keep { file } => keep::run(&file),
         What::Outlive { file } => camera::outlive(&file),
         What::Measure { work } => measure::run(&work),

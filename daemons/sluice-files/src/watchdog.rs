@@ -50,7 +50,7 @@ pub fn run(path: &Path) -> Result<()> {
     // SAFETY: The driver writes an `int`, for which there is room.
     let narrow = unsafe { sys::narrow_ioctl(&file, number(_IOC_READ, 7, 4) as u32, LOW as u32) };
     ensure!(narrow == 0, "WDIOC_GETTIMEOUT of a program of 32 bits answered {narrow}");
-    let narrow = low.first_word();
+    let narrow = low.word(0).unwrap_or_default();
     let second = OpenOptions::new().write(true).open(path);
     let busy = second.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
     // Closed after this it does not bark.

@@ -25,6 +25,7 @@
 #include <linux/io.h>
 #include <linux/kref.h>
 #include <linux/kvm_para.h>
+#include <linux/magic.h>
 #include <linux/list.h>
 #include <linux/memremap.h>
 #include <linux/miscdevice.h>
@@ -624,6 +625,15 @@ again:
 	goto again;
 }
 
+/* A device's, or a buffer of one that drivers share (dma-buf). */
+static bool is_of_device(struct file *file)
+{
+	struct inode *inode = file_inode(file);
+
+	return file->f_op != &backend_operations &&
+	       (S_ISCHR(inode->i_mode) || inode->i_sb->s_magic == DMA_BUF_MAGIC);
+}
+
 /* The frame behind a page of a shared mapping of a device file. */
 static int frame_of(unsigned long address, bool write, u64 *frame)
 {
@@ -635,9 +645,8 @@ static int frame_of(unsigned long address, bool write, u64 *frame)
 
 	mmap_read_lock(mm);
 	vma = vma_lookup(mm, address);
-	if (vma && (vma->vm_flags & VM_SHARED) && vma->vm_file &&
-	    vma->vm_file->f_op != &backend_operations &&
-	    S_ISCHR(file_inode(vma->vm_file)->i_mode)) {
+	if (vma && (vma->vm_flags & VM_MAYSHARE) && vma->vm_file &&
+	    is_of_device(vma->vm_file)) {
 		special = vma->vm_flags & (VM_IO | VM_PFNMAP);
 		error = special ? special_frame(vma, address, write, frame) : 0;
 	}

@@ -28,11 +28,13 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/anon_inodes.h>
 #include <linux/cdev.h>
 #include <linux/bitmap.h>
 #include <linux/completion.h>
 #include <linux/device.h>
 #include <linux/dma-mapping.h>
+#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/io.h>
 #include <linux/kref.h>
@@ -216,6 +218,8 @@ struct open_file {
 	__poll_t awaited; /* mirror->lock */
 	__poll_t wanted; /* what was asked for last, by who may still listen */
 	struct fasync_struct *signalled; /* who gets SIGIO */
+	struct inode *of; /* held: that of the file it was made from, by an ioctl */
+	bool lost; /* the other side may have it, or make it yet */
 };
 
 /* A part of a file that a process, and those that it forks, have mapped. */
@@ -265,6 +269,7 @@ struct mirror {
 	unsigned long *maps_used; /* mirror->lock */
 };
 
+static const struct file_operations devfile_operations;
 static struct class *devfile_class;
 static dev_t first_number;
 static struct cdev devfile_cdev;
@@ -796,6 +801,70 @@ out:
 
 /* Files. */
 
+/* One under a number that is free. */
+static struct open_file *new_file(struct mirror *mirror,
+				  struct address_space *mapping)
+{
+	struct open_file *open = kzalloc(sizeof(*open), GFP_KERNEL);
+	unsigned long flags;
+
+	if (!open)
+		return ERR_PTR(-ENOMEM);
+	kref_init(&open->users);
+	mutex_init(&open->lock);
+	INIT_LIST_HEAD(&open->uses);
+	init_waitqueue_head(&open->wait);
+	open->mirror = mirror;
+	open->mapping = mapping;
+	spin_lock_irqsave(&mirror->lock, flags);
+	open->life = mirror->life;
+	open->number =
+		find_first_zero_bit(mirror->files, SLUICE_DEVFILE_MAX_FILES);
+	if (open->number < SLUICE_DEVFILE_MAX_FILES)
+		__set_bit(open->number, mirror->files);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	if (open->number == SLUICE_DEVFILE_MAX_FILES) {
+		kfree(open);
+		return ERR_PTR(-EMFILE);
+	}
+	kref_get(&mirror->users);
+	return open;
+}
+
+/* Its memory is found when the life ends. */
+static void add_open(struct open_file *open)
+{
+	struct mirror *mirror = open->mirror;
+
+	mutex_lock(&mirror->opens_lock);
+	list_add(&open->entry, &mirror->opens);
+	mutex_unlock(&mirror->opens_lock);
+}
+
+/* Nobody here uses it any more. */
+static void end_file(struct open_file *open)
+{
+	struct mirror *mirror = open->mirror;
+	unsigned long flags;
+
+	notice(mirror, SLUICE_DEVFILE_RELEASE, 0, 0, open->number, open->life);
+	while (!list_empty(&open->uses)) {
+		struct use *use =
+			list_first_entry(&open->uses, struct use, entry);
+
+		list_del(&use->entry);
+		leave_space(mirror, use->space, open->life);
+		kfree(use);
+	}
+	/* A number that is lost is so until the device's next life. */
+	spin_lock_irqsave(&mirror->lock, flags);
+	if (mirror->life == open->life && !open->lost)
+		__clear_bit(open->number, mirror->files);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	iput(open->of);
+	kref_put(&open->users, file_free);
+}
+
 /* A request of a file for the caller; an error, or NULL for none of them. */
 static struct slot *begin(struct open_file *file, u32 operation,
 			  unsigned int flags)
@@ -828,10 +897,11 @@ static struct slot *begin(struct open_file *file, u32 operation,
 }
 
 /* Reads, writes or makes an ioctl, whose calls on the driver wait as the file does now. */
-static s64 operate_on(struct open_file *open, struct slot *slot, u32 flags)
+static s64 operate_on(struct open_file *open, struct slot *slot, u32 flags,
+		      bool at_once)
 {
 	s64 result = operate(open->mirror, slot, true, open->life,
-			     is_told(open, flags));
+			     at_once && is_told(open, flags));
 
 	tell(open, flags);
 	return result;
@@ -922,7 +992,7 @@ static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
 		free_slot(open->mirror, slot);
 		return error;
 	}
-	result = plausible(operate_on(open, slot, file->f_flags), bytes);
+	result = plausible(operate_on(open, slot, file->f_flags, true), bytes);
 	if (result == -EAGAIN || READ_ONCE(open->signalled))
 		arm_listeners(open);
 	return result;
@@ -990,6 +1060,86 @@ static const struct lead *lead_of(struct mirror *mirror, unsigned int number)
 	return lead && lead->number ? lead : NULL;
 }
 
+/* Descriptors that ioctls answer with. */
+
+/* A file for one, and its descriptor, before either is anybody's. */
+struct made {
+	struct file *file; /* NULL: there is none */
+	struct open_file *open;
+	int descriptor;
+	u64 bits; /* that say so in the request */
+};
+
+/* Nobody gets it. The other side may have it all the same. */
+static void give_up(struct made *made, bool lost)
+{
+	if (!made->file)
+		return;
+	made->open->lost = lost;
+	put_unused_fd(made->descriptor);
+	fput(made->file);
+}
+
+static int prepare(struct file *from, const struct lead *lead,
+		   unsigned long structure, struct made *made)
+{
+	struct open_file *open = from->private_data;
+	u64 flags;
+	int error;
+
+	error = get_field(structure, lead->flags, 4, &flags);
+	if (error)
+		return error;
+	made->open = new_file(open->mirror, from->f_mapping);
+	if (IS_ERR(made->open))
+		return PTR_ERR(made->open);
+	made->descriptor = get_unused_fd_flags(flags & O_CLOEXEC);
+	error = made->descriptor;
+	if (error < 0)
+		goto end;
+	made->file = anon_inode_getfile("[sluice-devfile]", &devfile_operations,
+					made->open, flags & O_ACCMODE);
+	error = PTR_ERR_OR_ZERO(made->file);
+	if (error)
+		goto put;
+	stream_open(file_inode(made->file), made->file);
+	made->file->f_mode |= FMODE_LSEEK;
+	/* Its memory is found by this, and no other file's is. */
+	made->open->of = from->f_mapping->host;
+	ihold(made->open->of);
+	made->file->f_mapping = from->f_mapping;
+	add_open(made->open);
+	made->bits = (u64)lead->descriptor << SLUICE_DEVFILE_IOCTL_DESCRIPTOR |
+		     (u64)made->open->number << SLUICE_DEVFILE_IOCTL_FILE;
+	if (made->open->life == open->life)
+		return 0;
+	give_up(made, false);
+	return -ENODEV;
+
+put:
+	put_unused_fd(made->descriptor);
+end:
+	end_file(made->open);
+	made->file = NULL;
+	return error;
+}
+
+/* The caller gets it, if there is one. */
+static long hand_over(struct made *made, const struct lead *lead,
+		      unsigned long structure, s64 result)
+{
+	s32 __user *place = (void __user *)(structure + lead->descriptor - 1);
+
+	if (!result && put_user(made->descriptor, place))
+		result = -EFAULT;
+	if (result)
+		give_up(made, result == -EIO || result == -EINTR ||
+				      result == -ERESTARTSYS);
+	else
+		fd_install(made->descriptor, made->file);
+	return result;
+}
+
 /*
  * The number says where the argument leads. What is written is read before, so
  * that bytes which the driver leaves alone stay. An argument that leads nowhere
@@ -1001,17 +1151,26 @@ static long make_ioctl(struct file *file, unsigned int number,
 	struct open_file *open = file->private_data;
 	const struct lead *lead = lead_of(open->mirror, number);
 	struct slot *slot;
+	struct made made = {};
 	u32 ways = 0;
 	s64 result;
+	int error;
 
-	if (lead && lead->refused)
-		return -ENOTTY;
+	if (lead && lead->descriptor) {
+		error = prepare(file, lead, argument, &made);
+		if (error)
+			return error;
+	}
 	slot = begin(open, SLUICE_DEVFILE_IOCTL, file->f_flags);
-	if (IS_ERR(slot))
+	if (IS_ERR(slot)) {
+		give_up(&made, false);
 		return PTR_ERR(slot);
+	}
 	slot->request->arguments[0] = cpu_to_le64(number);
 	slot->request->arguments[1] = cpu_to_le64(argument);
-	slot->request->arguments[2] = cpu_to_le64(narrow);
+	slot->request->arguments[2] =
+		cpu_to_le64((narrow ? SLUICE_DEVFILE_IOCTL_NARROW : 0) |
+			    made.bits);
 	if (_IOC_DIR(number) & _IOC_WRITE)
 		ways |= SLUICE_DEVFILE_IN;
 	/* Drivers write some structures back that they are said to read. */
@@ -1021,7 +1180,11 @@ static long make_ioctl(struct file *file, unsigned int number,
 		reach(slot, argument, _IOC_SIZE(number), ways);
 	if (lead && (lead->pointer != NOTHING || lead->follows != NOTHING))
 		follow(open, slot, lead, argument);
-	result = plausible(operate_on(open, slot, file->f_flags), INT_MAX);
+	/* The other side's daemon has to know of a new file, which a lane passes by. */
+	result = plausible(operate_on(open, slot, file->f_flags, !made.file),
+			   made.file ? 0 : INT_MAX);
+	if (made.file)
+		return hand_over(&made, lead, argument, result);
 	if (lead && lead->frame_bits != NOTHING && !result) {
 		u64 bits;
 
@@ -1215,7 +1378,7 @@ static int devfile_mmap(struct file *file, struct vm_area_struct *vma)
 
 	if (!mirror->maps.len)
 		return -ENODEV;
-	if (!(vma->vm_flags & VM_SHARED))
+	if (!(vma->vm_flags & VM_MAYSHARE))
 		return -EINVAL;
 	if (vma_pages(vma) > MAP_PAGES)
 		return -ENOMEM;
@@ -1272,76 +1435,35 @@ static int devfile_mmap(struct file *file, struct vm_area_struct *vma)
 
 static int devfile_open(struct inode *inode, struct file *file)
 {
-	struct open_file *open;
+	struct open_file *open = ERR_PTR(-ENODEV);
 	struct mirror *mirror;
-	unsigned long flags;
 	struct slot *slot;
-	u32 number;
 	int error;
 
-	open = kzalloc(sizeof(*open), GFP_KERNEL);
-	if (!open)
-		return -ENOMEM;
 	mutex_lock(&mirrors_lock);
 	mirror = mirrors[iminor(inode)];
 	if (mirror)
-		kref_get(&mirror->users);
+		open = new_file(mirror, file->f_mapping);
 	mutex_unlock(&mirrors_lock);
-	if (!mirror) {
-		kfree(open);
-		return -ENODEV;
-	}
-	kref_init(&open->users);
-	open->mirror = mirror;
-	mutex_init(&open->lock);
-	INIT_LIST_HEAD(&open->uses);
-	init_waitqueue_head(&open->wait);
-	open->mapping = file->f_mapping;
-	error = -EMFILE;
-	spin_lock_irqsave(&mirror->lock, flags);
-	open->life = mirror->life;
-	number = find_first_zero_bit(mirror->files, SLUICE_DEVFILE_MAX_FILES);
-	if (number < SLUICE_DEVFILE_MAX_FILES)
-		__set_bit(number, mirror->files);
-	spin_unlock_irqrestore(&mirror->lock, flags);
-	if (number == SLUICE_DEVFILE_MAX_FILES)
-		goto free;
-	open->number = number;
+	if (IS_ERR(open))
+		return PTR_ERR(open);
 	slot = begin(open, SLUICE_DEVFILE_OPEN, file->f_flags);
 	error = PTR_ERR_OR_ZERO(slot);
 	if (!error)
 		error = plausible(operate(mirror, slot, true, open->life,
 					  false),
 				  0);
-	if (error)
-		goto forget;
+	if (error) {
+		/* It may succeed yet. */
+		end_file(open);
+		return error;
+	}
 	file->private_data = open;
-	mutex_lock(&mirror->opens_lock);
-	list_add(&open->entry, &mirror->opens);
-	mutex_unlock(&mirror->opens_lock);
+	add_open(open);
 	stream_open(inode, file);
 	/* It has a place, which the other side keeps. */
 	file->f_mode |= FMODE_LSEEK;
 	return 0;
-
-forget:
-	/* An open that was given up may succeed yet. */
-	notice(mirror, SLUICE_DEVFILE_RELEASE, 0, 0, number, open->life);
-	while (!list_empty(&open->uses)) {
-		struct use *use =
-			list_first_entry(&open->uses, struct use, entry);
-
-		list_del(&use->entry);
-		leave_space(mirror, use->space, open->life);
-		kfree(use);
-	}
-	spin_lock_irqsave(&mirror->lock, flags);
-	if (mirror->life == open->life)
-		__clear_bit(number, mirror->files);
-	spin_unlock_irqrestore(&mirror->lock, flags);
-free:
-	kref_put(&open->users, file_free);
-	return error;
 }
 
 static int devfile_release(struct inode *inode, struct file *file)
@@ -1365,20 +1487,7 @@ static int devfile_release(struct inode *inode, struct file *file)
 			notice(mirror, SLUICE_DEVFILE_CANCEL, i, 0, 0,
 			       open->life);
 	}
-	notice(mirror, SLUICE_DEVFILE_RELEASE, 0, 0, open->number, open->life);
-	while (!list_empty(&open->uses)) {
-		struct use *use =
-			list_first_entry(&open->uses, struct use, entry);
-
-		list_del(&use->entry);
-		leave_space(mirror, use->space, open->life);
-		kfree(use);
-	}
-	spin_lock_irqsave(&mirror->lock, flags);
-	if (mirror->life == open->life)
-		__clear_bit(open->number, mirror->files);
-	spin_unlock_irqrestore(&mirror->lock, flags);
-	kref_put(&open->users, file_free);
+	end_file(open);
 	return 0;
 }
 

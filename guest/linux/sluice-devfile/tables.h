@@ -20,7 +20,8 @@ struct lead {
 	u16 count, count_bytes; /* field with the number of elements; NOTHING: one */
 	u16 size; /* bytes of an element; 0: those of a frame, which frame_bits says */
 	u8 ways;
-	bool refused; /* it would answer with a descriptor of the other domain's */
+	u16 descriptor; /* one more than the offset of the one that the ioctl answers with; 0: none */
+	u16 flags; /* with that: offset of the flags that it is to have, as open(2) */
 	u16 kind; /* field with a number below 32 that must be among `kinds`; NOTHING: any */
 	u32 kinds;
 	u16 frame_bits; /* field with the bits of a frame, after the ioctl; NOTHING: none */
@@ -37,6 +38,10 @@ struct lead {
 	.pointer = offsetof(structure, field),                               \
 	.count = offsetof(structure, number_of),                             \
 	.count_bytes = sizeof_field(structure, number_of), .size = bytes
+/* A field that a descriptor is answered in. */
+#define DESCRIPTOR(structure, field, flags_of)                                \
+	.descriptor = 1 + offsetof(structure, field),                           \
+	.flags = offsetof(structure, flags_of)
 #define IN SLUICE_DEVFILE_IN
 #define BOTH (SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT)
 
@@ -76,7 +81,8 @@ static const struct lead video_leads[] = {
 	PLANES(VIDIOC_QBUF), PLANES(VIDIOC_DQBUF), PLANES(VIDIOC_PREPARE_BUF),
 	OVERLAY(VIDIOC_G_FMT), OVERLAY(VIDIOC_S_FMT), OVERLAY(VIDIOC_TRY_FMT),
 	EDID(VIDIOC_G_EDID), EDID(VIDIOC_S_EDID),
-	{ LEAD(VIDIOC_EXPBUF, 0), .refused = true }, {}
+	{ LEAD(VIDIOC_EXPBUF, 0), DESCRIPTOR(struct v4l2_exportbuffer, fd, flags) },
+	{}
 };
 
 /* Sound. */

@@ -19,6 +19,7 @@ use sluice_hypercall::devfile::{
     DEVFILE_ANSWER_SIZE, DEVFILE_CLASS_SIZE, DEVFILE_CONFIG_SIZE, DEVFILE_MAX_SPACES, DEVFILE_NODE_SIZE,
     DEVFILE_VERSION,
 };
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, RawFd};
@@ -82,6 +83,8 @@ struct UnderWay {
     space: u64,
     /// The file that it was passed with.
     file: Option<Arc<OpenFile>>,
+    /// Number of the file that it makes.
+    returns: Option<u32>,
 }
 
 /// Where an answer goes.
@@ -91,6 +94,7 @@ struct Place {
     address: GuestAddress,
 }
 
+/// A file that the guest has opened, or that a driver has made for it.
 struct OpenFile {
     file: File,
     /// Calls on it wait now.
@@ -217,6 +221,23 @@ fn take_up(setup: &QueueSetup, window: &GuestMemoryMmap) -> Result<Queue> {
     Ok(queue)
 }
 
+impl State {
+    /// Keeps a file that the shadow of an address space has. Returns what the guest is answered.
+    fn take_in(&mut self, number: u32, space: u64, made: Option<File>) -> i64 {
+        let Some((waits, file)) = made.and_then(|file| Some((sys::waits(&file).ok()?, file))) else {
+            return -i64::from(libc::EIO);
+        };
+        match self.files.entry(number) {
+            Entry::Occupied(_) => -i64::from(libc::EBADF),
+            Entry::Vacant(place) => {
+                let passed = Mutex::new(HashMap::from([(space, true)]));
+                place.insert(Arc::new(OpenFile { file, waits: Mutex::new(waits), passed }));
+                0
+            }
+        }
+    }
+}
+
 impl Live {
     /// The next request, and where its answer goes.
     fn take(&self) -> Result<Option<(Place, [u8; Request::SIZE])>> {
@@ -253,15 +274,19 @@ impl Live {
         let _ = self.calls.write(1);
     }
 
-    /// An operation is over.
-    fn finish(&self, tag: u32, result: i64) {
-        let under_way = lock(&self.state).under_way.remove(&tag);
-        if let Some(UnderWay { place, space, file }) = under_way {
-            if let Some(file) = file {
-                lock(&file.passed).insert(space, true);
-            }
-            self.answer(place, result);
+    /// An operation is over, and has perhaps made a file.
+    fn finish(&self, tag: u32, result: i64, made: Option<File>) {
+        let mut state = lock(&self.state);
+        let Some(UnderWay { place, space, file, returns }) = state.under_way.remove(&tag) else { return };
+        if let Some(file) = file {
+            lock(&file.passed).insert(space, true);
         }
+        let result = match returns.filter(|_| result >= 0) {
+            Some(number) => state.take_in(number, space, made),
+            None => result,
+        };
+        drop(state);
+        self.answer(place, result);
     }
 
     /// Begins what the guest asks for.
@@ -302,7 +327,8 @@ impl Live {
             _ if state.under_way.contains_key(&request.tag) => -i64::from(libc::EBUSY),
             _ => {
                 let file = state.files.get(&request.file).cloned();
-                state.under_way.insert(request.tag, UnderWay { place, space: request.space, file });
+                let returns = request.returns();
+                state.under_way.insert(request.tag, UnderWay { place, space: request.space, file, returns });
                 match self.begin(&mut state, &request, bytes) {
                     Ok(()) => return,
                     Err(error) => {
@@ -328,7 +354,7 @@ impl Live {
             let live = Arc::clone(self);
             std::thread::Builder::new().spawn(move || {
                 let result = live.open(number, flags & FLAGS);
-                live.finish(tag, result);
+                live.finish(tag, result, None);
             })?;
             return Ok(());
         }
@@ -399,10 +425,10 @@ impl Live {
     fn listen(&self, space: u64, socket: &UnixDatagram) {
         let mut bytes = [0; Told::SIZE];
         loop {
-            match socket.recv(&mut bytes) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Ok(Told::SIZE) => match Told::decode(&bytes) {
-                    Some(Told::Done { tag, result }) => self.finish(tag, result),
+            match socket.recv_with_fd(&mut bytes[..]) {
+                Err(error) if error.errno() == libc::EINTR => continue,
+                Ok((Told::SIZE, made)) => match Told::decode(&bytes) {
+                    Some(Told::Done { tag, result }) => self.finish(tag, result, made),
                     Some(Told::Closed { file }) => {
                         lock(&self.state).closing.remove(&(space, file));
                         self.closed.notify_all();
@@ -423,7 +449,24 @@ impl Live {
         drop(state);
         drop(shadow);
         for tag in lost {
-            self.finish(tag, -i64::from(libc::EIO));
+            self.finish(tag, -i64::from(libc::EIO), None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_made_comes_under_a_free_number() {
+        let mut state = State::default();
+        let file = || Some(File::open("/dev/null").unwrap());
+        assert_eq!(state.take_in(7, 1, None), -i64::from(libc::EIO), "there is none");
+        assert!(state.files.is_empty());
+        assert_eq!(state.take_in(7, 1, file()), 0);
+        assert_eq!(*lock(&state.files[&7].passed), HashMap::from([(1, true)]));
+        assert_eq!(state.take_in(7, 2, file()), -i64::from(libc::EBADF));
+        assert_eq!(*lock(&state.files[&7].passed), HashMap::from([(1, true)]));
     }
 }

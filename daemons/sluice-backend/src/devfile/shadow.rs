@@ -13,7 +13,7 @@ use super::lock;
 use anyhow::{Context, Result};
 use sluice_backend::function::{Copy, Function};
 use sluice_backend::sys::{self, LanePage, Mapping, PAGE, ShadowPage};
-use sluice_devfile::{Lane, Map, Operation, Range, Request};
+use sluice_devfile::{Descriptor, Lane, Map, Operation, Range, Request};
 use sluice_hypercall::devfile::{
     DEVFILE_IN, DEVFILE_MAX_COPY, DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS, DEVFILE_OUT,
     DEVFILE_UNKNOWN_FILE,
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -183,7 +183,9 @@ impl Prospects {
 struct Shadow {
     socket: UnixDatagram,
     function: Function,
-    /// Files that have been passed here, by the guest's numbers.
+    /// First descriptor that is none of the program's own.
+    bound: RawFd,
+    /// Files that have been passed here, or that drivers have made, by the guest's numbers.
     files: [Mutex<Option<Arc<File>>>; DEVFILE_MAX_FILES as usize],
     /// Threads in operations, by tag.
     running: [Mutex<Option<libc::pid_t>>; DEVFILE_MAX_OPERATIONS as usize],
@@ -210,12 +212,14 @@ pub fn run(patience: Duration) -> Result<()> {
     let own =
         |stream: io::Result<std::os::fd::OwnedFd>| stream.context("a shadow is started by the daemon only");
     let socket = UnixDatagram::from(own(io::stdin().as_fd().try_clone_to_owned())?);
-    let function = Function::shared(File::from(own(io::stdout().as_fd().try_clone_to_owned())?));
+    let file = File::from(own(io::stdout().as_fd().try_clone_to_owned())?);
     sys::heed_interruptions().context("could not heed interruptions")?;
     sys::drop_privileges().context("could not give up rights")?;
+    let bound = socket.as_raw_fd().max(file.as_raw_fd()) + 1;
     let shadow = Arc::new(Shadow {
         socket,
-        function,
+        function: Function::shared(file),
+        bound,
         files: [const { Mutex::new(None) }; _],
         running: [const { Mutex::new(None) }; _],
         pages: Mutex::default(),
@@ -273,6 +277,13 @@ impl Shadow {
         let _ = self.socket.send(&told.encode());
     }
 
+    /// Tells something, and passes the file with this number along.
+    fn tell_of(&self, told: Told, number: u32) {
+        if let Some(file) = &*lock(&self.files[number as usize]) {
+            let _ = self.socket.send_with_fd(&told.encode()[..], file.as_raw_fd());
+        }
+    }
+
     /// Does what the socket brought.
     fn heed(&self, request: &Request, file: Option<File>) {
         match request.operation {
@@ -291,7 +302,11 @@ impl Shadow {
                 *lock(running) = Some(sys::thread());
                 let result = self.carry_out(request).unwrap_or(-i64::from(libc::EINVAL));
                 *lock(running) = None;
-                self.tell(Told::Done { tag: request.tag, result });
+                let told = Told::Done { tag: request.tag, result };
+                match request.returns().filter(|_| result >= 0) {
+                    Some(number) => self.tell_of(told, number),
+                    None => self.tell(told),
+                }
                 if let Some(page) = request.lane {
                     self.look(page);
                 }
@@ -356,6 +371,8 @@ impl Shadow {
         self.posted.begin(number);
         let result = match lane.request() {
             None => -i64::from(libc::EINVAL),
+            // The daemon has to know of its file first.
+            Some(request) if request.returns().is_some() => -i64::from(libc::EINVAL),
             Some(request) => self.carry_out(&request).unwrap_or(-i64::from(DEVFILE_UNKNOWN_FILE)),
         };
         if let Some(tag) = self.posted.end(number, result) {
@@ -411,9 +428,13 @@ impl Shadow {
                 // SAFETY: As above.
                 Ok(unsafe { sys::write_from(file, address, bytes) })
             }
-            Operation::Ioctl { number, argument, narrow } => {
+            Operation::Ioctl { number, argument, narrow, answer } => {
                 // SAFETY: This is a shadow.
-                let result = unsafe { sys::ioctl_for_guest(file, number, argument, narrow) };
+                let mut result = unsafe { sys::ioctl_for_guest(file, number, argument, narrow) };
+                if let Some(descriptor) = answer.filter(|_| result >= 0) {
+                    self.keep(&descriptor, argument)?;
+                    result = 0;
+                }
                 for range in request.ranges.iter().filter(|range| range.output) {
                     self.copy(request.tag, range.address, range.bytes, DEVFILE_OUT)?;
                 }
@@ -426,6 +447,29 @@ impl Shadow {
             Operation::Unmap { first } => self.unmap(first).map(|()| 0),
             _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
         }
+    }
+
+    /// Keeps the file that a driver has made a descriptor for.
+    fn keep(&self, descriptor: &Descriptor, argument: u64) -> io::Result<()> {
+        let number = argument.checked_add(descriptor.field.into()).and_then(|at| self.word(at));
+        let number = number.ok_or(io::ErrorKind::InvalidInput)? as RawFd;
+        let passed = |number| {
+            let is_it = |file: &Mutex<Option<Arc<File>>>| {
+                lock(file).as_ref().is_some_and(|file| file.as_raw_fd() == number)
+            };
+            self.files.iter().any(is_it)
+        };
+        let file = sys::take_descriptor(number, |number| number < self.bound || passed(number))?;
+        *lock(&self.files[descriptor.file as usize]) = Some(Arc::new(file));
+        Ok(())
+    }
+
+    /// A word of what operations reach; `None`: none does, or it is not in one page.
+    fn word(&self, address: u64) -> Option<u32> {
+        let offset = address as usize % PAGE;
+        let pages = lock(&self.pages);
+        let (page, _) = pages.get(&(address - offset as u64))?;
+        page.word(offset)
     }
 
     /// Maps a part of a file, and shows it to the guest.

@@ -3,10 +3,12 @@
 use crate::result;
 use anyhow::{Context, Result, ensure};
 use sluice_backend::sys::{self, Call, Order, Plain, SignalWait};
+use sluice_processes::mark;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
 
 /// Bytes of `struct input_event`.
@@ -75,7 +77,8 @@ fn expected(nth: u32) -> (u16, u32) {
 ///
 /// # Parameters
 /// - `signals`: it waits for SIGIO, and not in poll.
-pub fn events(path: &Path, count: u32, signals: bool) -> Result<()> {
+/// - `marked`: each event is marked, once it is read.
+pub fn events(path: &Path, count: u32, signals: bool, marked: bool) -> Result<()> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file =
         file.as_mut().map_err(|error| anyhow::anyhow!("could not open {}: {error}", path.display()))?;
@@ -104,6 +107,9 @@ pub fn events(path: &Path, count: u32, signals: bool) -> Result<()> {
             }
             Err(error) => return Err(error).context("could not read events"),
         };
+        if marked {
+            mark();
+        }
         for event in buffer[..length].chunks_exact(EVENT) {
             let half = |at: usize| u16::from_le_bytes([event[at], event[at + 1]]);
             if half(16) == EV_KEY {
@@ -120,7 +126,11 @@ pub fn events(path: &Path, count: u32, signals: bool) -> Result<()> {
 }
 
 /// Makes a device and presses its keys for each line that comes.
-pub fn keys(count: u32) -> Result<()> {
+///
+/// # Parameters
+/// - `pace`: time from one event to the next.
+/// - `marked`: each is marked, before the device tells of it.
+pub fn keys(count: u32, pace: Duration, marked: bool) -> Result<()> {
     let mut file = OpenOptions::new().write(true).open("/dev/uinput").context("could not open uinput")?;
     SET_KIND.give_number(&file, EV_KEY.into()).context("UI_SET_EVBIT failed")?;
     for key in FIRST..FIRST + KEYS {
@@ -137,8 +147,11 @@ pub fn keys(count: u32) -> Result<()> {
         for nth in 0..count {
             let (key, value) = expected(nth);
             event(&mut file, EV_KEY, key, value)?;
+            if marked {
+                mark();
+            }
             event(&mut file, EV_SYN, 0, 0)?;
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(pace);
         }
         result(&format!("keys_pressed={count}"));
     }

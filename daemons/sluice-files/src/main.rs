@@ -13,6 +13,7 @@ mod watchdog;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Uses device files.
 #[derive(Debug, Parser)]
@@ -42,12 +43,21 @@ enum What {
         /// Waits for signals, and does not poll.
         #[arg(long)]
         signals: bool,
+        /// Marks each for who counts instructions from outside.
+        #[arg(long)]
+        marked: bool,
     },
     /// Makes an input device, and has it press keys when a line comes.
     Keys {
         /// Presses and releases.
         #[arg(long, default_value_t = 100)]
         count: u32,
+        /// Milliseconds from one to the next.
+        #[arg(long, default_value_t = 5)]
+        pace: u64,
+        /// Marks each for who counts instructions from outside.
+        #[arg(long)]
+        marked: bool,
     },
     /// Asks a watchdog for what it can do, keeps it quiet, and closes it as it wants to be.
     Watchdog {
@@ -130,8 +140,8 @@ enum What {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         What::Random { file, blocks } => random::run(&file, blocks),
-        What::Events { file, count, signals } => input::events(&file, count, signals),
-        What::Keys { count } => input::keys(count),
+        What::Events { file, count, signals, marked } => input::events(&file, count, signals, marked),
+        What::Keys { count, pace, marked } => input::keys(count, Duration::from_millis(pace), marked),
         What::Watchdog { file } => watchdog::run(&file),
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
         What::Canary { file, protected } => endure::canary(&file, protected),

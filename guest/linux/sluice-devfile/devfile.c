@@ -216,6 +216,7 @@ struct open_file {
 	struct list_head uses;
 	wait_queue_head_t wait;
 	__poll_t awaited; /* mirror->lock */
+	u32 ready; /* what it was told of, and nobody has heard yet */
 	__poll_t wanted; /* what was asked for last, by who may still listen */
 	struct fasync_struct *signalled; /* who gets SIGIO */
 	struct inode *of; /* held: that of the file it was made from, by an ioctl */
@@ -366,6 +367,8 @@ static struct open_file *answered(struct mirror *mirror, struct slot *slot,
 	case SLOT_AWAIT:
 		file = slot->file;
 		file->awaited = 0;
+		if (result > 0)
+			WRITE_ONCE(file->ready, result & U16_MAX);
 		wake_up_interruptible_all(&file->wait);
 		kill_fasync(&file->signalled, SIGIO,
 			    result > 0 && result & POLLIN ? POLL_IN : POLL_OUT);
@@ -900,8 +903,12 @@ static struct slot *begin(struct open_file *file, u32 operation,
 static s64 operate_on(struct open_file *open, struct slot *slot, u32 flags,
 		      bool at_once)
 {
-	s64 result = operate(open->mirror, slot, true, open->life,
-			     at_once && is_told(open, flags));
+	s64 result;
+
+	/* What it is ready for now is another question. */
+	WRITE_ONCE(open->ready, 0);
+	result = operate(open->mirror, slot, true, open->life,
+			 at_once && is_told(open, flags));
 
 	tell(open, flags);
 	return result;
@@ -1244,11 +1251,17 @@ static __poll_t devfile_poll(struct file *file, poll_table *table)
 			  (EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDNORM |
 			   EPOLLWRNORM | EPOLLRDBAND | EPOLLWRBAND);
 	struct slot *slot;
+	__poll_t ready;
 	s64 result;
 
 	poll_wait(file, &open->wait, table);
 	if (wq_has_sleeper(&open->wait))
 		WRITE_ONCE(open->wanted, READ_ONCE(open->wanted) | events);
+	/* Whoever was woken by an answer need not ask for it again. */
+	ready = demangle_poll(xchg(&open->ready, 0)) &
+		(events | EPOLLERR | EPOLLHUP);
+	if (ready && READ_ONCE(open->mirror->life) == open->life)
+		return ready;
 	slot = begin(open, SLUICE_DEVFILE_POLL, file->f_flags);
 	if (IS_ERR(slot))
 		return slot == ERR_PTR(-ERESTARTSYS) ? 0 : EPOLLERR | EPOLLHUP;

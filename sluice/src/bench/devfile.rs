@@ -3,6 +3,7 @@
 //!
 //! The program (daemons/sluice-files) marks a few operations and then many, first in the driver domain and, when that serves, in the guest.
 
+mod latency;
 mod restarts;
 
 use super::attack::Attack;
@@ -16,6 +17,7 @@ use crate::outcome::Guest;
 use crate::rootfs;
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 /// What is done, in this order, and what a row has it per.
 const WORKS: [(&str, &str); 5] = [
@@ -30,7 +32,7 @@ const WORKS: [(&str, &str); 5] = [
 const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0"), ("poll", "guest0")];
 
 /// Its parts.
-pub const PARTS: [&str; 3] = ["operations", "attacks", "restarts"];
+pub const PARTS: [&str; 4] = ["operations", "latency", "attacks", "restarts"];
 
 /// A driver domain that was taken over, and a guest.
 const ATTACKS: [Attack; 2] = [
@@ -51,7 +53,7 @@ const ATTACKS: [Attack; 2] = [
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
-    let runs: [Run; 3] = [operations, attacks, restarts::measure];
+    let runs: [Run; 4] = [operations, latency::measure, attacks, restarts::measure];
     for (part, run) in PARTS.into_iter().zip(runs) {
         if !only.is_empty() && !only.iter().any(|wanted| wanted == part) {
             continue;
@@ -69,21 +71,28 @@ fn attacks(record: &mut Record) -> Result<()> {
     ATTACKS.iter().try_for_each(|attack| attack.measure(record))
 }
 
-fn operations(record: &mut Record) -> Result<()> {
-    let log = scratch()?.join("devfile.count");
+/// Arguments for QEMU by which marks are counted, and the file that they come to be in.
+fn counted(name: &str) -> Result<(PathBuf, Vec<String>)> {
+    let log = scratch()?.join(format!("{name}.count"));
     let library = format!("{},spins=on", plugin::build()?.display());
-    let arguments =
-        ["-plugin", &library, "-d", "plugin", "-D", &log.display().to_string()].map(str::to_owned);
+    let arguments = ["-plugin", &library, "-d", "plugin", "-D", &log.display().to_string()];
+    Ok((log, arguments.map(str::to_owned).to_vec()))
+}
+
+fn read(log: &Path) -> Result<String> {
+    std::fs::read_to_string(log).with_context(|| format!("QEMU did not write {}", log.display()))
+}
+
+fn operations(record: &mut Record) -> Result<()> {
+    let (log, arguments) = counted("devfile")?;
     let files = vec!["/dev/entropy", "/dev/video0"];
     let guest = (files, "console=ttyS0 quiet sluice.job=files:random=0,measure=2".to_owned());
     let text = configuration("files=entropy+vivid,measure=20,quiet_keys=yes", &[guest])?;
     let (_, outcome) =
-        run_watched("devfile", &text, Clock::Instructions, arguments.to_vec(), &mut StopDriver::new(1))?;
+        run_watched("devfile", &text, Clock::Instructions, arguments, &mut StopDriver::new(1))?;
     check(&outcome)?;
     record.kernels(&outcome.kernels);
-    let text =
-        std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
-    let marks = marks(&text, Entries::Vmruns);
+    let marks = marks(&read(&log)?, Entries::Vmruns);
     ensure!(marks.len() == 3 * WORKS.len() * PLACES.len(), "{} marks were set", marks.len());
     let mut sets = marks.chunks_exact(3);
     for (place, domain) in PLACES {

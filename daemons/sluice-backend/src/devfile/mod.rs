@@ -109,6 +109,25 @@ struct Shadow {
     socket: UnixDatagram,
 }
 
+impl Shadow {
+    /// Has it carry out a request.
+    ///
+    /// # Errors
+    /// `EIO`: it is no more.
+    fn ask(&self, bytes: &[u8; Request::SIZE], file: Option<&File>) -> std::io::Result<()> {
+        let sent = match file {
+            Some(file) => self.socket.send_with_fd(&bytes[..], file.as_raw_fd()).is_ok(),
+            None => self.socket.send(bytes).is_ok(),
+        };
+        if sent { Ok(()) } else { Err(gone()) }
+    }
+}
+
+/// What befalls operations of who is no more.
+fn gone() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::EIO)
+}
+
 impl Drop for Shadow {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -359,9 +378,7 @@ impl Live {
             return Ok(());
         }
         if let Operation::Adopt { .. } = request.operation {
-            let gone = std::io::Error::from_raw_os_error(libc::EIO);
-            state.shadows.get(&request.space).ok_or(gone)?.socket.send(bytes)?;
-            return Ok(());
+            return state.shadows.get(&request.space).ok_or_else(gone)?.ask(bytes, None);
         }
         let no_device = std::io::Error::from_raw_os_error(libc::ENODEV);
         let file = Arc::clone(state.files.get(&number).ok_or(no_device)?);
@@ -380,12 +397,9 @@ impl Live {
         }
         let Some(shadow) = state.shadows.get(&request.space) else { return Ok(()) };
         let mut passed = lock(&file.passed);
-        if passed.get(&request.space) == Some(&true) {
-            shadow.socket.send(bytes)?;
-        } else {
-            shadow.socket.send_with_fd(&bytes[..], file.file.as_raw_fd()).map_err(std::io::Error::from)?;
-            passed.insert(request.space, false);
-        }
+        let is_there = passed.get(&request.space) == Some(&true);
+        shadow.ask(bytes, (!is_there).then_some(&file.file))?;
+        passed.entry(request.space).or_insert(false);
         Ok(())
     }
 
@@ -468,5 +482,18 @@ mod tests {
         assert_eq!(*lock(&state.files[&7].passed), HashMap::from([(1, true)]));
         assert_eq!(state.take_in(7, 2, file()), -i64::from(libc::EBADF));
         assert_eq!(*lock(&state.files[&7].passed), HashMap::from([(1, true)]));
+    }
+
+    #[test]
+    fn what_is_asked_of_a_shadow_that_was_killed_fails_as_any_operation_of_the_dead() {
+        let (ours, theirs) = sys::socket_pair().unwrap();
+        let child = Command::new("true").spawn().unwrap();
+        let (shadow, bytes) = (Shadow { child, socket: ours }, [0; Request::SIZE]);
+        assert!(shadow.ask(&bytes, None).is_ok());
+        drop(theirs);
+        let file = File::open("/dev/null").unwrap();
+        for file in [None, Some(&file)] {
+            assert_eq!(shadow.ask(&bytes, file).unwrap_err().raw_os_error(), Some(libc::EIO));
+        }
     }
 }

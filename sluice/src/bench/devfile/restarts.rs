@@ -53,6 +53,8 @@ struct Ends {
     stop: StopDriver,
     /// After how many ends each guest has its file open.
     using: [Option<u32>; USES.len()],
+    /// Guests that have ended, of which nothing is waited for.
+    ended: [bool; USES.len()],
     /// Since when all have.
     since: Option<Instant>,
     done: u32,
@@ -61,13 +63,26 @@ struct Ends {
 impl Ends {
     fn new(victim: Victim) -> Self {
         let stop = StopDriver::new(USES.len());
-        Self { victim, stop, using: [None; _], since: None, done: 0 }
+        Self { victim, stop, using: [None; _], ended: [false; _], since: None, done: 0 }
+    }
+}
+
+impl Ends {
+    /// Whether all guests that are left use their files.
+    fn look(&mut self) {
+        let ready = |(using, ended): (&Option<u32>, &bool)| *ended || *using == Some(self.done);
+        let all = self.using.iter().zip(&self.ended).all(ready) && self.ended.contains(&false);
+        self.since = all.then(|| self.since.unwrap_or_else(Instant::now));
     }
 }
 
 impl Observer for Ends {
     fn state(&mut self, domain: usize, state: DomainState, reason: &GuestText, steer: &mut Steer) {
         self.stop.state(domain, state, reason, steer);
+        if let Some(ended) = domain.checked_sub(1).and_then(|guest| self.ended.get_mut(guest)) {
+            *ended = state.is_ended();
+        }
+        self.look();
     }
 
     fn finding(&mut self, domain: usize, finding: &Finding) {
@@ -75,9 +90,7 @@ impl Observer for Ends {
         if let Some(using) = domain.checked_sub(1).and_then(|guest| self.using.get_mut(guest)) {
             *using = pair.1.raw().parse().ok();
         }
-        if self.using.iter().all(|using| *using == Some(self.done)) {
-            self.since = Some(Instant::now());
-        }
+        self.look();
     }
 
     fn tick(&mut self, steer: &mut Steer) {
@@ -108,5 +121,16 @@ mod tests {
             ends.tick(&mut steer);
             assert_eq!(steer.take().0, [Victim::Domain.end()]);
         }
+    }
+
+    #[test]
+    fn who_has_ended_is_not_waited_for() {
+        let mut ends = Ends::new(Victim::Daemon);
+        let using = parse_finding("SLUICE-RESULT using=0").unwrap();
+        ends.finding(1, &using);
+        ends.finding(2, &using);
+        assert_eq!(ends.since, None);
+        ends.state(3, DomainState::Crashed, &GuestText::default(), &mut Steer::default());
+        assert!(ends.since.is_some());
     }
 }

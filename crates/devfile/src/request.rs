@@ -82,13 +82,22 @@ pub enum Operation {
     },
 }
 
+/// Whether a program of 32 bits makes the ioctl, whose argument can then be one of its.
+fn narrow(bits: u64, argument: u64) -> Option<bool> {
+    match bits & ((1 << DEVFILE_IOCTL_DESCRIPTOR) - 1) {
+        0 => Some(false),
+        DEVFILE_IOCTL_NARROW if argument >> 32 == 0 => Some(true),
+        _ => None,
+    }
+}
+
 /// What becomes of a descriptor that an ioctl answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Its offset in the structure that the ioctl reaches.
     pub field: u16,
     /// Number of its file, chosen by the guest.
-    pub file: u32,
+    pub file: u16,
 }
 
 impl Descriptor {
@@ -101,7 +110,7 @@ impl Descriptor {
         let Some(field) = place.checked_sub(1) else { return (file == 0).then_some(None) };
         // The ioctl's number says how large its structure is.
         let fits = u32::from(field) + Self::SIZE <= number >> 16 & 0x3fff;
-        (fits && file < DEVFILE_MAX_FILES).then_some(Some(Self { field, file }))
+        (fits && file < DEVFILE_MAX_FILES).then_some(Some(Self { field, file: file as u16 }))
     }
 }
 
@@ -167,7 +176,7 @@ impl Request {
     /// Number of the file that it makes, if it answers with a descriptor.
     pub fn returns(&self) -> Option<u32> {
         match self.operation {
-            Operation::Ioctl { answer, .. } => answer.map(|descriptor| descriptor.file),
+            Operation::Ioctl { answer, .. } => answer.map(|descriptor| descriptor.file.into()),
             _ => None,
         }
     }
@@ -197,12 +206,10 @@ impl Request {
             DEVFILE_WRITE => Operation::Write { address: first, bytes: length()? },
             DEVFILE_IOCTL => {
                 let number = u32::try_from(first).ok()?;
-                let narrow = match third & ((1 << DEVFILE_IOCTL_DESCRIPTOR) - 1) {
-                    0 => false,
-                    DEVFILE_IOCTL_NARROW if second >> 32 == 0 => true,
-                    _ => return None,
+                let (narrow, answer) = match third {
+                    0 => (false, None),
+                    bits => (narrow(bits, second)?, Descriptor::decode(number, bits)?),
                 };
-                let answer = Descriptor::decode(number, third)?;
                 Operation::Ioctl { number, argument: second, narrow, answer }
             }
             DEVFILE_POLL => Operation::Poll { events: events()? },

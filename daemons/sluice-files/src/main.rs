@@ -9,6 +9,7 @@ mod measure;
 mod noop;
 mod random;
 mod seek;
+mod sound;
 mod watchdog;
 
 use clap::{Parser, Subcommand};

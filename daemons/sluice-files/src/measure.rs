@@ -1,6 +1,7 @@
 //! Work that is counted from outside, in a guest as in the domain that has the device.
 
 use crate::camera::Camera;
+use crate::sound::Sound;
 use crate::{noop, result};
 use anyhow::{Context, Result};
 use clap::Subcommand;
@@ -19,6 +20,11 @@ pub enum Work {
     },
     /// A read of 4 KiB.
     Random {
+        /// The device file.
+        file: PathBuf,
+    },
+    /// A hundredth of a second of sound, written when there is room for it.
+    Sound {
         /// The device file.
         file: PathBuf,
     },
@@ -44,6 +50,14 @@ pub fn run(work: &Work) -> Result<()> {
             let mut file = File::open(file).context("could not open the file")?;
             let mut bytes = [0; 4096];
             twice("random", 20, 120, || file.read_exact(&mut bytes).context("could not read"))
+        }
+        Work::Sound { file } => {
+            let mut sound = Sound::open(file)?;
+            // From then on there is room as one is played.
+            for _ in 0..Sound::ROOM {
+                sound.play()?;
+            }
+            twice("sound", 20, 120, || sound.play())
         }
         Work::Camera { file, width, height } => {
             let camera = Camera::open(file, *width, *height)?;

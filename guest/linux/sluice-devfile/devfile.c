@@ -675,8 +675,9 @@ static s64 operate(struct mirror *mirror, struct slot *slot, bool blocks,
 
 	request->tag = cpu_to_le32(tag);
 	request->count = cpu_to_le32(count);
-	memcpy(request->ranges, slot->ranges, count * sizeof(*slot->ranges));
 	if (count) {
+		memcpy(request->ranges, slot->ranges,
+		       count * sizeof(*slot->ranges));
 		result = kvm_hypercall4(SLUICE_DEVFILE_DECLARE, mirror->slot,
 					tag, virt_to_phys(slot->ranges),
 					count);
@@ -1067,11 +1068,45 @@ static const struct lead *lead_of(struct mirror *mirror, unsigned int number)
 	return lead && lead->number ? lead : NULL;
 }
 
+/*
+ * The number says where the argument leads. What is written is read before, so
+ * that bytes which the driver leaves alone stay. An argument that leads nowhere
+ * may be a number: the driver will say. So it does of what cannot be declared.
+ */
+static __always_inline s64 ask(struct file *file, const struct lead *lead,
+			       unsigned int number, unsigned long argument,
+			       u64 bits)
+{
+	struct open_file *open = file->private_data;
+	bool makes_file = bits >> SLUICE_DEVFILE_IOCTL_DESCRIPTOR;
+	struct slot *slot;
+	u32 ways = 0;
+
+	slot = begin(open, SLUICE_DEVFILE_IOCTL, file->f_flags);
+	if (IS_ERR(slot))
+		return PTR_ERR(slot);
+	slot->request->arguments[0] = cpu_to_le64(number);
+	slot->request->arguments[1] = cpu_to_le64(argument);
+	slot->request->arguments[2] = cpu_to_le64(bits);
+	if (_IOC_DIR(number) & _IOC_WRITE)
+		ways |= SLUICE_DEVFILE_IN;
+	/* Drivers write some structures back that they are said to read. */
+	if (_IOC_DIR(number) & _IOC_READ || lead)
+		ways |= SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT;
+	if (ways)
+		reach(slot, argument, _IOC_SIZE(number), ways);
+	if (lead && (lead->pointer != NOTHING || lead->follows != NOTHING))
+		follow(open, slot, lead, argument);
+	/* The other side's daemon has to know of a new file, which a lane passes by. */
+	return plausible(operate_on(open, slot, file->f_flags, !makes_file),
+			 INT_MAX);
+}
+
 /* Descriptors that ioctls answer with. */
 
 /* A file for one, and its descriptor, before either is anybody's. */
 struct made {
-	struct file *file; /* NULL: there is none */
+	struct file *file;
 	struct open_file *open;
 	int descriptor;
 	u64 bits; /* that say so in the request */
@@ -1080,8 +1115,6 @@ struct made {
 /* Nobody gets it. The other side may have it all the same. */
 static void give_up(struct made *made, bool lost)
 {
-	if (!made->file)
-		return;
 	made->open->lost = lost;
 	put_unused_fd(made->descriptor);
 	fput(made->file);
@@ -1127,76 +1160,47 @@ put:
 	put_unused_fd(made->descriptor);
 end:
 	end_file(made->open);
-	made->file = NULL;
 	return error;
 }
 
-/* The caller gets it, if there is one. */
-static long hand_over(struct made *made, const struct lead *lead,
-		      unsigned long structure, s64 result)
+/* An ioctl that answers with a descriptor. */
+static noinline long make_descriptor(struct file *file, const struct lead *lead,
+				     unsigned int number,
+				     unsigned long argument, u64 bits)
 {
-	s32 __user *place = (void __user *)(structure + lead->descriptor - 1);
+	s32 __user *place = (void __user *)(argument + lead->descriptor - 1);
+	struct made made;
+	s64 result;
 
-	if (!result && put_user(made->descriptor, place))
-		result = -EFAULT;
+	result = prepare(file, lead, argument, &made);
 	if (result)
-		give_up(made, result == -EIO || result == -EINTR ||
-				      result == -ERESTARTSYS);
+		return result;
+	result = ask(file, lead, number, argument, bits | made.bits);
+	if (!result && put_user(made.descriptor, place))
+		result = -EFAULT;
+	if (!result)
+		fd_install(made.descriptor, made.file);
 	else
-		fd_install(made->descriptor, made->file);
+		give_up(&made, result == -EIO || result == -EINTR ||
+				       result == -ERESTARTSYS);
 	return result;
 }
 
-/*
- * The number says where the argument leads. What is written is read before, so
- * that bytes which the driver leaves alone stay. An argument that leads nowhere
- * may be a number: the driver will say. So it does of what cannot be declared.
- */
 static long make_ioctl(struct file *file, unsigned int number,
-		       unsigned long argument, bool narrow)
+		       unsigned long argument, u64 bits)
 {
 	struct open_file *open = file->private_data;
 	const struct lead *lead = lead_of(open->mirror, number);
-	struct slot *slot;
-	struct made made = {};
-	u32 ways = 0;
 	s64 result;
-	int error;
 
-	if (lead && lead->descriptor) {
-		error = prepare(file, lead, argument, &made);
-		if (error)
-			return error;
-	}
-	slot = begin(open, SLUICE_DEVFILE_IOCTL, file->f_flags);
-	if (IS_ERR(slot)) {
-		give_up(&made, false);
-		return PTR_ERR(slot);
-	}
-	slot->request->arguments[0] = cpu_to_le64(number);
-	slot->request->arguments[1] = cpu_to_le64(argument);
-	slot->request->arguments[2] =
-		cpu_to_le64((narrow ? SLUICE_DEVFILE_IOCTL_NARROW : 0) |
-			    made.bits);
-	if (_IOC_DIR(number) & _IOC_WRITE)
-		ways |= SLUICE_DEVFILE_IN;
-	/* Drivers write some structures back that they are said to read. */
-	if (_IOC_DIR(number) & _IOC_READ || lead)
-		ways |= SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT;
-	if (ways)
-		reach(slot, argument, _IOC_SIZE(number), ways);
-	if (lead && (lead->pointer != NOTHING || lead->follows != NOTHING))
-		follow(open, slot, lead, argument);
-	/* The other side's daemon has to know of a new file, which a lane passes by. */
-	result = plausible(operate_on(open, slot, file->f_flags, !made.file),
-			   made.file ? 0 : INT_MAX);
-	if (made.file)
-		return hand_over(&made, lead, argument, result);
+	if (lead && lead->descriptor)
+		return make_descriptor(file, lead, number, argument, bits);
+	result = ask(file, lead, number, argument, bits);
 	if (lead && lead->frame_bits != NOTHING && !result) {
-		u64 bits;
+		u64 frame;
 
-		if (!get_field(argument, lead->frame_bits, 4, &bits))
-			open->frame = bits / 8;
+		if (!get_field(argument, lead->frame_bits, 4, &frame))
+			open->frame = frame / 8;
 	}
 	if (result == -EAGAIN)
 		arm_listeners(open);
@@ -1206,7 +1210,7 @@ static long make_ioctl(struct file *file, unsigned int number,
 static long devfile_ioctl(struct file *file, unsigned int number,
 			  unsigned long argument)
 {
-	return make_ioctl(file, number, argument, false);
+	return make_ioctl(file, number, argument, 0);
 }
 
 #ifdef CONFIG_COMPAT
@@ -1214,7 +1218,7 @@ static long devfile_ioctl(struct file *file, unsigned int number,
 static long devfile_narrow_ioctl(struct file *file, unsigned int number,
 				 unsigned long argument)
 {
-	return make_ioctl(file, number, argument, true);
+	return make_ioctl(file, number, argument, SLUICE_DEVFILE_IOCTL_NARROW);
 }
 #endif
 

@@ -4,6 +4,7 @@
 //! The program (daemons/sluice-files) marks a few operations and then many, first in the driver domain and, when that serves, in the guest.
 
 mod latency;
+mod lines;
 mod restarts;
 
 use super::attack::Attack;
@@ -20,9 +21,10 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// What is done, in this order, and what a row has it per.
-const WORKS: [(&str, &str); 5] = [
+const WORKS: [(&str, &str); 6] = [
     ("noop", "operation"),
     ("random", "read of 4 KiB"),
+    ("sound", "hundredth of a second that is written"),
     ("camera_320x180", "frame"),
     ("camera_640x360", "frame"),
     ("camera_1280x720", "frame"),
@@ -32,7 +34,7 @@ const WORKS: [(&str, &str); 5] = [
 const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0"), ("poll", "guest0")];
 
 /// Its parts.
-pub const PARTS: [&str; 4] = ["operations", "latency", "attacks", "restarts"];
+pub const PARTS: [&str; 5] = ["operations", "latency", "lines", "attacks", "restarts"];
 
 /// A driver domain that was taken over, and a guest.
 const ATTACKS: [Attack; 2] = [
@@ -53,7 +55,7 @@ const ATTACKS: [Attack; 2] = [
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
-    let runs: [Run; 4] = [operations, latency::measure, attacks, restarts::measure];
+    let runs: [Run; 5] = [operations, latency::measure, lines::measure, attacks, restarts::measure];
     for (part, run) in PARTS.into_iter().zip(runs) {
         if !only.is_empty() && !only.iter().any(|wanted| wanted == part) {
             continue;
@@ -85,9 +87,9 @@ fn read(log: &Path) -> Result<String> {
 
 fn operations(record: &mut Record) -> Result<()> {
     let (log, arguments) = counted("devfile")?;
-    let files = vec!["/dev/entropy", "/dev/video0"];
+    let files = vec!["/dev/entropy", "/dev/video0", "/dev/snd/pcmC0D0p"];
     let guest = (files, "console=ttyS0 quiet sluice.job=files:random=0,measure=2".to_owned());
-    let text = configuration("files=entropy+vivid,measure=20,quiet_keys=yes", &[guest])?;
+    let text = configuration("files=entropy+vivid+snd-aloop,measure=20,quiet_keys=yes", &[guest])?;
     let (_, outcome) =
         run_watched("devfile", &text, Clock::Instructions, arguments, &mut StopDriver::new(1))?;
     check(&outcome)?;

@@ -460,7 +460,7 @@ impl Shadow {
             self.files.iter().any(is_it)
         };
         let file = sys::take_descriptor(number, |number| number < self.bound || passed(number))?;
-        *lock(&self.files[descriptor.file as usize]) = Some(Arc::new(file));
+        *lock(&self.files[usize::from(descriptor.file)]) = Some(Arc::new(file));
         Ok(())
     }
 

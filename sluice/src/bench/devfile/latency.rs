@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn keys_are_pressed_once_for_who_waits() {
         let mut keys = Keys { stop: StopDriver::new(1), ready: false };
-        let mut pressed = |keys: &mut Keys| {
+        let pressed = |keys: &mut Keys| {
             let mut steer = Steer::default();
             keys.tick(&mut steer);
             steer.take().0.len()

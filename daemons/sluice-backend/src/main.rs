@@ -13,12 +13,14 @@
 //! a few packets may be sent twice. A device file's operations cannot be done again: the guest is told that they have failed.
 
 mod blk;
+mod charge;
 mod devfile;
 mod disk;
 mod net;
 mod serve;
 mod tap;
 
+use charge::{Charges, Weight};
 use clap::Parser;
 use serve::Patience;
 use std::collections::BTreeSet;
@@ -42,6 +44,9 @@ struct Arguments {
     /// How long it is looked for the next operation on a device file before its guest has to notify again, in microseconds; 0: not at all.
     #[arg(long, default_value_t = 200)]
     poll_files: u64,
+    /// How much of the processors a guest gets when others want more than is left, as in bob=300; 100 if it is not named, up to 10000.
+    #[arg(long, value_name = "GUEST=WEIGHT")]
+    weight: Vec<Weight>,
     /// Makes system calls for a process of a guest (the daemon starts itself with this).
     #[arg(long, hide = true)]
     shadow: bool,
@@ -56,13 +61,22 @@ fn main() -> anyhow::Result<()> {
     for entry in std::fs::read_dir(&arguments.state)? {
         std::fs::remove_file(entry?.path())?;
     }
+    let charges = match Charges::open(&arguments.weight) {
+        Ok(charges) => Some(Arc::new(charges)),
+        Err(error) if arguments.weight.is_empty() => {
+            eprintln!("sluice-backend: work for guests is not charged to them: {error:#}");
+            None
+        }
+        Err(error) => return Err(error.context("guests cannot be weighed")),
+    };
     let served = Arc::new(Mutex::new(BTreeSet::new()));
     loop {
         for path in device_files(&arguments.devices) {
             let fresh = served.lock().map(|mut served| served.insert(path.clone())).unwrap_or(false);
             if fresh {
-                let (arguments, served) = (arguments.clone(), Arc::clone(&served));
+                let (arguments, served, charges) = (arguments.clone(), Arc::clone(&served), charges.clone());
                 std::thread::spawn(move || {
+                    charge(&path, charges.as_deref());
                     keep_serving(&path, &arguments);
                     let _ = served.lock().map(|mut served| served.remove(&path));
                 });
@@ -76,6 +90,14 @@ fn main() -> anyhow::Result<()> {
 fn device_files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
+}
+
+/// Has what this thread does from now on charged to the guest.
+fn charge(path: &Path, charges: Option<&Charges>) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if let Some(Err(error)) = charges.map(|charges| charges.enter(&name)) {
+        eprintln!("sluice-backend: {name}: not charged to its guest: {error:#}");
+    }
 }
 
 /// Serves a device until its file is gone, again and again. What is wrong is said once, not each time.

@@ -2,6 +2,7 @@
 
 mod camera;
 mod endure;
+mod flood;
 mod input;
 mod keep;
 mod lane;
@@ -123,6 +124,17 @@ enum What {
         /// The device file of an input device that is silent.
         file: PathBuf,
     },
+    /// Reads as much as it gets for a while, in processes of their own, once a line has come.
+    Flood {
+        /// The device file.
+        file: PathBuf,
+        /// Processes.
+        #[arg(long, default_value_t = 1)]
+        processes: u32,
+        /// Seconds.
+        #[arg(long, default_value_t = 8)]
+        seconds: u64,
+    },
     /// Moves in a file that has places: a processor's CPUID leaves.
     Seek {
         /// The device file.
@@ -151,6 +163,7 @@ fn main() -> anyhow::Result<()> {
         What::Keep { file } => keep::run(&file),
         What::Outlive { file } => camera::outlive(&file),
         What::Measure { work } => measure::run(&work),
+        What::Flood { file, processes, seconds } => flood::run(&file, processes, seconds),
         What::Seek { file } => seek::run(&file),
         What::Lane { file } => lane::run(&file),
         What::Noop { file, count } => noop::run(&file, count),

@@ -1193,9 +1193,24 @@ static long make_ioctl(struct file *file, unsigned int number,
 	const struct lead *lead = lead_of(open->mirror, number);
 	s64 result;
 
+	if (lead && lead->refused) {
+		u64 choice;
+
+		if (!get_field(argument, lead->choice, 4, &choice) &&
+		    choice < 32 && lead->refused & BIT(choice))
+			return -EINVAL;
+	}
 	if (lead && lead->descriptor)
 		return make_descriptor(file, lead, number, argument, bits);
 	result = ask(file, lead, number, argument, bits);
+	if (lead && lead->not_offered && !result) {
+		u64 offer;
+
+		if (!get_field(argument, lead->offer, 4, &offer))
+			result = put_user((u32)offer & ~lead->not_offered,
+					  (u32 __user *)(argument +
+							 lead->offer));
+	}
 	if (lead && lead->frame_bits != NOTHING && !result) {
 		u64 frame;
 

@@ -22,6 +22,10 @@ struct lead {
 	u8 ways;
 	u16 descriptor; /* one more than the offset of the one that the ioctl answers with; 0: none */
 	u16 flags; /* with that: offset of the flags that it is to have, as open(2) */
+	u16 choice; /* field with a number below 32 that must not be among `refused` */
+	u32 refused;
+	u16 offer; /* field of the answer in which these bits are cleared */
+	u32 not_offered;
 	u16 kind; /* field with a number below 32 that must be among `kinds`; NOTHING: any */
 	u32 kinds;
 	u16 frame_bits; /* field with the bits of a frame, after the ioctl; NOTHING: none */
@@ -72,6 +76,14 @@ static const struct lead control_leads[] = {
 	  .kind = offsetof(struct v4l2_format, type),                         \
 	  .kinds = BIT(V4L2_BUF_TYPE_VIDEO_OVERLAY) |                         \
 		   BIT(V4L2_BUF_TYPE_VIDEO_OUTPUT_OVERLAY) }
+/* Memory of the program's, or behind a descriptor, that a driver goes on to use: not here. */
+#define BUFFERS(ioctl, structure)                                             \
+	{ LEAD(ioctl, BOTH), .choice = offsetof(structure, memory),           \
+	  .refused = BIT(V4L2_MEMORY_USERPTR) | BIT(V4L2_MEMORY_DMABUF),      \
+	  .offer = offsetof(structure, capabilities),                         \
+	  .not_offered = V4L2_BUF_CAP_SUPPORTS_USERPTR |                      \
+			 V4L2_BUF_CAP_SUPPORTS_DMABUF |                     \
+			 V4L2_BUF_CAP_SUPPORTS_REQUESTS }
 #define EDID(ioctl)                                                           \
 	{ LEAD(ioctl, BOTH), ARRAY(struct v4l2_edid, edid, blocks, 128) }
 
@@ -81,6 +93,8 @@ static const struct lead video_leads[] = {
 	PLANES(VIDIOC_QBUF), PLANES(VIDIOC_DQBUF), PLANES(VIDIOC_PREPARE_BUF),
 	OVERLAY(VIDIOC_G_FMT), OVERLAY(VIDIOC_S_FMT), OVERLAY(VIDIOC_TRY_FMT),
 	EDID(VIDIOC_G_EDID), EDID(VIDIOC_S_EDID),
+	BUFFERS(VIDIOC_REQBUFS, struct v4l2_requestbuffers),
+	BUFFERS(VIDIOC_CREATE_BUFS, struct v4l2_create_buffers),
 	{ LEAD(VIDIOC_EXPBUF, 0), DESCRIPTOR(struct v4l2_exportbuffer, fd, flags) },
 	{}
 };

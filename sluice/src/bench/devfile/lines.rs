@@ -25,8 +25,9 @@ pub fn measure(record: &mut Record) -> Result<()> {
 
 /// Lines under a heading, up to the next or to the list of classes.
 fn count(text: &str, heading: &str) -> usize {
-    let is_heading = |line: &str| line.starts_with("/* ") && line.ends_with(". */");
-    let part = text.lines().skip_while(|line| *line != format!("/* {heading}. */")).skip(1);
+    let is = |line: &str, heading: &str| line == format!("/* {heading}. */");
+    let is_heading = |line: &str| CLASSES.iter().any(|(heading, _)| is(line, heading));
+    let part = text.lines().skip_while(|line| !is(line, heading)).skip(1);
     let part = part.take_while(|line| !is_heading(line) && *line != "static const struct {");
     part.filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with("/*")).count()
 }
@@ -37,7 +38,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_class_are_those_under_its_heading() {
-        let text = "/* Sound. */\n\none\n\t/* not this */\ntwo\n\n/* Input. */\nthree\nstatic const struct {\nfour\n";
+        let text = "/* Sound. */\n\none\n\t/* not this */\n/* Nor this. */\ntwo\n\n/* Input. */\nthree\nstatic const struct {\nfour\n";
         assert_eq!((count(text, "Sound"), count(text, "Input"), count(text, "Cameras")), (2, 1, 0));
     }
 }

@@ -16,12 +16,14 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod channel;
 mod command;
 pub mod identify;
 pub mod prd;
 mod slice;
 mod task_file;
 
+pub use channel::Channel;
 pub use command::{Abort, Disk, Issue, Kind, Local, Verdict, vet};
 pub use slice::{OutOfSlice, Slice};
 pub use task_file::{Register, TaskFile};

@@ -69,7 +69,7 @@ pub fn translate<'a>(
     shadow: &'a mut [Region],
 ) -> Result<&'a [Region], Refusal> {
     let start = table.as_u64();
-    if start % 4 != 0 {
+    if !start.is_multiple_of(4) {
         return Err(Refusal::Table);
     }
     let room = shadow.len().min(LONGEST);

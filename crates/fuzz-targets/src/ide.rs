@@ -5,13 +5,15 @@ use sluice_ide::{Disk, Kind, Register, SECTOR, Slice, TaskFile, Verdict, prd, ve
 use sluice_memory::{Gpa, GuestMemory, Hpa, PhysicalMemory};
 
 /// Memory that holds what the input has left, over and over.
-struct Repeated<'a>(&'a [u8]);
+struct Repeated<'a>(&'a [u8], bool);
 
 impl PhysicalMemory for Repeated<'_> {
     fn read(&self, at: Hpa, buffer: &mut [u8]) {
         for (offset, byte) in buffer.iter_mut().enumerate() {
             let index = (at.as_u64() as usize + offset) % self.0.len().max(1);
-            *byte = self.0.get(index).copied().unwrap_or(0);
+            // Random descriptors would hardly ever be even, or near the guest's memory.
+            let mask = if self.1 { [0xfe, 0xff, 0x1f, 0, 0xfe, 0xff, 0xff, 0xff][offset % 8] } else { 0xff };
+            *byte = self.0.get(index).copied().unwrap_or(0) & mask;
         }
     }
     fn write(&self, _: Hpa, _: &[u8]) {}
@@ -39,7 +41,9 @@ pub fn command(data: &[u8]) {
         file.write(input.choose(&[Features, Count, Low, Mid, High]), input.u8());
     }
     file.select(input.u8());
-    let (code, table) = (input.u8(), input.u32());
+    let (dma, plausible) = (input.flag(), input.flag());
+    let code = if dma { input.choose(&[0xc8, 0xca, 0x25, 0x35]) } else { input.u8() };
+    let table = input.u32() & if plausible { 0x1f_fffc } else { u32::MAX };
     let Verdict::Issue(issue) = vet(code, &file, &slice, disk) else { return };
     let end = issue.lba + u64::from(issue.count);
     assert!(issue.count == 0 || slice.first() <= issue.lba && end <= slice.first() + sectors);
@@ -48,7 +52,7 @@ pub fn command(data: &[u8]) {
         return;
     }
     let mut shadow = vec![prd::Region::default(); prd::LONGEST];
-    let memory = Repeated(input.rest());
+    let memory = Repeated(input.rest(), plausible);
     if let Ok(regions) = prd::translate(&guest, &memory, Gpa::new(table.into()), issue.bytes(), &mut shadow) {
         let total: u64 = regions.iter().map(|region| u64::from(region.len)).sum();
         assert_eq!(total, u64::from(issue.count) * SECTOR);

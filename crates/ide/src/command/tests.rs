@@ -114,7 +114,7 @@ proptest! {
                 let (lba, count) = if issue.long { written.long() } else { written.short() };
                 prop_assert_eq!((lba, count), (issue.lba, issue.count));
                 prop_assert!(lba >= first && lba + u64::from(count) <= first + sectors);
-                prop_assert_eq!(transfer(issue.code).map(|(kind, long)| (kind, long)), Some((issue.kind, issue.long)));
+                prop_assert_eq!(transfer(issue.code), Some((issue.kind, issue.long)));
             }
         }
     }

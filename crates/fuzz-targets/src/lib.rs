@@ -14,6 +14,7 @@ pub mod devfile;
 pub mod dmar;
 pub mod emulated;
 pub mod grants;
+pub mod ide;
 mod input;
 pub mod insn;
 pub mod ivrs;
@@ -61,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     ("nic_rtl8139", nic_rtl8139::rtl8139),
     ("nic_e1000", nic_e1000::e1000),
     ("vpio_monitor", vpio::monitor),
+    ("ide_command", ide::command),
     ("model_rtl8139", models::rtl8139),
     ("model_e1000", models::e1000),
     ("vpio_masters", masters::masters),

@@ -215,28 +215,32 @@ pub fn run(patience: Duration) -> Result<()> {
     let file = File::from(own(io::stdout().as_fd().try_clone_to_owned())?);
     sys::heed_interruptions().context("could not heed interruptions")?;
     sys::drop_privileges().context("could not give up rights")?;
-    let bound = socket.as_raw_fd().max(file.as_raw_fd()) + 1;
-    let shadow = Arc::new(Shadow {
-        socket,
-        function: Function::shared(file),
-        bound,
-        files: [const { Mutex::new(None) }; _],
-        running: [const { Mutex::new(None) }; _],
-        pages: Mutex::default(),
-        mappings: Mutex::default(),
-        listening: AtomicUsize::new(0),
-        threads: AtomicUsize::new(1),
-        patience,
-        lane: OnceLock::new(),
-        looking: AtomicBool::new(false),
-        prospects: Mutex::default(),
-        posted: Posted::default(),
-    });
+    let shadow = Arc::new(Shadow::new(socket, file, patience));
     shadow.listen();
     Ok(())
 }
 
 impl Shadow {
+    fn new(socket: UnixDatagram, file: File, patience: Duration) -> Self {
+        let bound = socket.as_raw_fd().max(file.as_raw_fd()) + 1;
+        Self {
+            socket,
+            function: Function::shared(file),
+            bound,
+            files: [const { Mutex::new(None) }; _],
+            running: [const { Mutex::new(None) }; _],
+            pages: Mutex::default(),
+            mappings: Mutex::default(),
+            listening: AtomicUsize::new(0),
+            threads: AtomicUsize::new(1),
+            patience,
+            lane: OnceLock::new(),
+            looking: AtomicBool::new(false),
+            prospects: Mutex::default(),
+            posted: Posted::default(),
+        }
+    }
+
     /// Carries out what comes, until nobody asks any more.
     fn listen(self: &Arc<Self>) {
         let mut bytes = [0; Request::SIZE];
@@ -565,6 +569,7 @@ impl Drop for Mapped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_hypercall::devfile::DEVFILE_RELEASE;
 
     #[test]
     fn what_is_posted_is_answered_once() {
@@ -617,6 +622,22 @@ mod tests {
         assert!(prospects.look());
         prospects.looked(false);
         assert!(prospects.look(), "it pays");
+    }
+
+    #[test]
+    fn a_file_that_the_guest_closes_is_open_no_more() {
+        let (ours, theirs) = sys::socket_pair().unwrap();
+        let null = || File::open("/dev/null").unwrap();
+        let shadow = Arc::new(Shadow::new(ours, null(), Duration::ZERO));
+        *lock(&shadow.files[3]) = Some(Arc::new(null()));
+        let mut bytes = [0; Request::SIZE];
+        bytes[..4].copy_from_slice(&DEVFILE_RELEASE.to_le_bytes());
+        bytes[16] = 3;
+        shadow.heed(&Request::decode(&bytes).unwrap(), None);
+        assert!(lock(&shadow.files[3]).is_none());
+        let mut told = [0; Told::SIZE];
+        assert_eq!(theirs.recv(&mut told).unwrap(), Told::SIZE);
+        assert_eq!(Told::decode(&told), Some(Told::Closed { file: 3 }));
     }
 
     #[test]

@@ -24,8 +24,9 @@
 //! With `within=FIRST+SIZE` (hexadecimal) every line ends with two numbers more: instructions at these addresses, a guest's included, and how many of
 //! them were an `iretq` or a `sysretq`: how often a hypervisor there that does without `VMRUN` let somebody go on.
 //!
-//! With `apart=INDEX` instructions of the virtual processor of that index are not among INSTRUCTIONS, and every line ends with their number. For
-//! machines whose processors QEMU runs in turn (`-icount`), and not together with `within`.
+//! With `apart=INDEX+INDEX...` instructions of the virtual processors of these indices are not among INSTRUCTIONS, and every line ends with the number
+//! of each. For machines whose processors QEMU runs in turn (`-icount`), and not together with `within`. With `looks=NUMBER`, too, rounds of theirs
+//! that found nothing are not counted: what lies between two `PAUSE`s that are at most so many instructions apart.
 //!
 //! With `spins=on` instructions of loops that wait are not among INSTRUCTIONS: those between two `PAUSE`s of a virtual processor that are at most
 //! [`SPIN`] instructions apart. On the same machines.
@@ -126,15 +127,17 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 /// Addresses behind a `VMRUN`; 0: free.
 static BEHIND: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
 static EXITS: AtomicBool = AtomicBool::new(false);
-/// The virtual processor that is counted apart.
-static APART: OnceLock<usize> = OnceLock::new();
+/// The virtual processors that are counted apart.
+static APART: OnceLock<Vec<usize>> = OnceLock::new();
+/// Instructions of a round of theirs that found nothing, at most.
+static LOOKS: AtomicU64 = AtomicU64::new(0);
 /// Who runs, and since which count; what each executed before that.
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static SINCE: AtomicU64 = AtomicU64::new(0);
 static EARLIER: [AtomicU64; PROCESSORS] = [const { AtomicU64::new(0) }; PROCESSORS];
-/// Loops that wait are not counted; what they executed; and what each processor had executed at its last `PAUSE`.
+/// Loops that wait are not counted; what each processor executed in them; and what it had executed at its last `PAUSE`.
 static SPINS: AtomicBool = AtomicBool::new(false);
-static SPUN: AtomicU64 = AtomicU64::new(0);
+static SPUN: [AtomicU64; PROCESSORS] = [const { AtomicU64::new(0) }; PROCESSORS];
 static PAUSED: [AtomicU64; PROCESSORS] = [const { AtomicU64::new(0) }; PROCESSORS];
 static FUNCTIONS: OnceLock<Vec<Function>> = OnceLock::new();
 
@@ -174,9 +177,15 @@ pub extern "C" fn qemu_plugin_install(
                 let _ = RANGE.set(range);
             }
             Some(function) => functions.push(function),
-            None if text.starts_with("apart=") => match text[6..].parse() {
-                Ok(index) if index < PROCESSORS => APART.set(index).unwrap_or(()),
+            None if text.starts_with("apart=") => match text[6..].split('+').map(str::parse).collect() {
+                Ok(indices) if Vec::iter(&indices).all(|index| *index < PROCESSORS) => {
+                    APART.set(indices).unwrap_or(());
+                }
                 _ => return 1,
+            },
+            None if text.starts_with("looks=") => match text[6..].parse() {
+                Ok(most) => LOOKS.store(most, Ordering::Relaxed),
+                Err(_) => return 1,
             },
             None if text == "spins=on" => SPINS.store(true, Ordering::Relaxed),
             None if text == "exits=on" => EXITS.store(true, Ordering::Relaxed),
@@ -238,7 +247,7 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
         if found == VMRUN {
             remember(address + VMRUN.len() as u64);
             call(vmrun);
-        } else if spins && found == PAUSE {
+        } else if (spins || LOOKS.load(Ordering::Relaxed) > 0) && found == PAUSE {
             call(pause);
         } else if exits && found == OUT {
             call(out);
@@ -276,8 +285,13 @@ extern "C" fn pause(index: c_uint, _: *mut c_void) {
     let index = index as usize;
     let now = executed_by(index);
     let passed = now - PAUSED[index].swap(now, Ordering::Relaxed);
-    if passed <= SPIN {
-        SPUN.fetch_add(passed, Ordering::Relaxed);
+    let most = match APART.get() {
+        Some(apart) if apart.contains(&index) => LOOKS.load(Ordering::Relaxed),
+        _ if SPINS.load(Ordering::Relaxed) => SPIN,
+        _ => 0,
+    };
+    if passed <= most {
+        SPUN[index].fetch_add(passed, Ordering::Relaxed);
     }
 }
 
@@ -361,11 +375,13 @@ extern "C" fn mark(_: c_uint, _: *mut c_void) {
 }
 
 fn say(what: &str) {
-    let instructions = INSTRUCTIONS.load(Ordering::Relaxed) - SPUN.load(Ordering::Relaxed);
+    let spun = |index: usize| SPUN[index].load(Ordering::Relaxed);
+    let instructions = INSTRUCTIONS.load(Ordering::Relaxed) - (0..PROCESSORS).map(spun).sum::<u64>();
     let vmruns = VMRUNS.load(Ordering::Relaxed);
-    if let Some(index) = APART.get() {
-        let apart = executed_by(*index);
-        return print(&format!("count {what} {} {vmruns} {apart}\n", instructions - apart));
+    if let Some(indices) = APART.get() {
+        let apart: Vec<u64> = indices.iter().map(|index| executed_by(*index) - spun(*index)).collect();
+        let numbers: String = apart.iter().map(|number| format!(" {number}")).collect();
+        return print(&format!("count {what} {} {vmruns}{numbers}\n", instructions - apart.iter().sum::<u64>()));
     }
     match RANGE.get() {
         None => print(&format!("count {what} {instructions} {vmruns}\n")),

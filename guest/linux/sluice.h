@@ -72,6 +72,9 @@
 /* There is a guest now. */
 #define SLUICE_STATE_PEER (1U << 2U)
 
+/* Another guest is in the foreground: what the person at a device does is not meant for this one. */
+#define SLUICE_STATE_BACKGROUND (1U << 3U)
+
 /* One of the CONTROL_ commands. Reads as what came of the last: 0, or a REFUSED_ value. */
 #define SLUICE_CONTROL 0x014U
 
@@ -87,6 +90,9 @@
 
 /* The device cannot go on: the guest is told that it needs a reset. */
 #define SLUICE_CONTROL_NEEDS_RESET 4U
+
+/* Of a device file whose guest is in the foreground: the person at the device wants the next guest there that the same domain serves. */
+#define SLUICE_CONTROL_PASS_FOCUS 5U
 
 /* There is no such command, or it makes no sense now. */
 #define SLUICE_REFUSED_COMMAND 1U
@@ -400,5 +406,19 @@
 
 /* Bytes of the class. */
 #define SLUICE_DEVFILE_CLASS_SIZE 0x20U
+
+/* Makes frames semi-writable, or ends that: address of a list of frame numbers of eight bytes each, number of frames,
+ * SEMI_SET or SEMI_CLEAR. Devices never reach a semi-writable frame, whatever it is used as, so that its becoming a page table and memory again
+ * costs no flush of an IOMMU. Answered with 0; an error says that a frame is not the caller's, and frames before it in the list may be done. */
+#define SLUICE_SEMI_WRITABLE 63ULL
+
+/* They are what their use makes of them again: devices reach them as memory, and not as page tables. */
+#define SLUICE_SEMI_CLEAR 0ULL
+
+/* Out of the devices' reach from now on. */
+#define SLUICE_SEMI_SET 1ULL
+
+/* Most frames of one call. */
+#define SLUICE_SEMI_MAX_BATCH 512ULL
 
 #endif

@@ -63,7 +63,14 @@ pub fn run_cpu(cpu: &'static Cpu) -> ! {
         let turn = sched::home_of(processor.index).pick(&mut processor.next, now);
         match turn {
             Some((slot, Turn::Run)) => processor.run_slice(slot, now),
-            Some((slot, Turn::Cards)) => serve_cards(&slot, now),
+            Some((slot, Turn::Cards)) => {
+                serve_cards(&slot, now);
+                // What its cards did may be what it waited for.
+                let now = tsc::now();
+                if slot.wants(now) == Some(Turn::Run) {
+                    processor.run_slice(slot, now);
+                }
+            }
             None => processor.rest(now),
         }
     }

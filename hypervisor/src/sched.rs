@@ -34,7 +34,7 @@ impl Slot {
     }
 
     /// What it wants of its home at `now`.
-    fn wants(&self, now: u64) -> Option<Turn> {
+    pub fn wants(&self, now: u64) -> Option<Turn> {
         let vcpu = self.vcpu();
         if !self.domain.may_run() {
             return None;

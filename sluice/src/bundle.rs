@@ -1,11 +1,10 @@
 //! The bundle: one newc cpio archive with the binary configuration and every kernel and initrd it names,
 //! each stored once.
 
-use crate::config::{Domain, Image, Setup, vif, virtio};
+use crate::config::{Domain, Image, Setup, added_words, vif, virtio};
 use crate::cpio::Archive;
 use crate::disks::{self, BootFiles, Disk};
 use crate::kernels::{self, Kernel};
-use crate::name::Name;
 use crate::rootfs;
 use anyhow::{Context, Result, bail};
 use sluice_abi::config::{self as abi, AtEnd};
@@ -46,7 +45,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
                 store.member("kernel", &own_kernel.insert(kernel).image)?
             }
             Image::Disk(disk) => {
-                let files = boot_files(name, disk)?;
+                let files = boot_files(domain, disk)?;
                 own_ramdisk = files.ramdisk.map(|bytes| store.own(format!("initrd/of-{name}"), bytes));
                 own_releases.push((format!("of disk {disk}"), files.release, String::new()));
                 store.own(format!("kernel/of-{name}"), files.kernel)
@@ -94,6 +93,7 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
         devices,
         networks: vif::compile_networks(setup),
         at_end: setup.machine.at_end.unwrap_or(at_end),
+        focus: virtio::foreground(setup),
     };
 
     let mut archive = Archive::new();
@@ -123,17 +123,24 @@ fn make_missing_disks(setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-/// What a guest has in its own `/boot`.
-fn boot_files(name: &Name, disk: &Disk) -> Result<BootFiles> {
-    let files = disks::read_boot(&disk.image())?;
+/// What a guest has in its own `/boot`, with the module that it may need.
+fn boot_files(domain: &Domain, disk: &Disk) -> Result<BootFiles> {
+    let name = domain.name.get_ref();
+    let mut files = disks::read_boot(&disk.image())?;
     sluice_loader::check(&files.kernel)
         .map_err(|error| anyhow::anyhow!("{error}"))
         .with_context(|| format!("'{name}' cannot boot its own Linux {}", files.release))?;
+    if domain.is_given_module() {
+        let ramdisk = disks::with_module(&files).with_context(|| {
+            format!("'{name}' cannot have grants = \"pages\" with its own Linux {}", files.release)
+        })?;
+        files.ramdisk = Some(ramdisk);
+    }
     Ok(files)
 }
 
 fn command_line(setup: &Setup, domain: &Domain, extra: &str) -> String {
-    let words = format!("{extra} {}{}", domain.cmdline.get_ref(), virtio::leases(setup, domain));
+    let words = format!("{extra} {}{}", domain.cmdline.get_ref(), added_words(setup, domain));
     words.trim().to_owned()
 }
 

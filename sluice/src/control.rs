@@ -365,6 +365,9 @@ pub const fn explain(error: CommandError) -> &'static str {
         CommandError::NoSuchDevice => {
             "the domain has no virtual device of this name, or the machine was not started with a device of this name, and this selection (see: cargo sluice devices)"
         }
+        CommandError::NoDeviceFile => {
+            "the domain has no device file, and so nothing that the person at the machine could mean for it"
+        }
         CommandError::NameTaken => {
             "there is a domain of this name, or the domain has a virtual device of it: choose another"
         }

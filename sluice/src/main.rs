@@ -8,6 +8,7 @@
 //!   [`outcome`] what came of it; [`logs`] and [`document`] are what a run leaves behind.
 //! - [`name`] is what may become part of a path, [`claim`] a directory whose files are this process's to remove;
 //!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
+//! - [`analyze`] reads drivers' sources for what their ioctls copy.
 //! - [`output`] is where words go; [`mod@progress`] tells how far a build or a download is.
 //! - [`control`] and [`manage`] are the commands on running instances, [`broker`] what they reach the hypervisor by, [`control_domain`] the same in a
 //!   guest, [`ending`] and [`interrupt`] how guests are stopped in order; [`scenario`] the tests, [`mutate`]
@@ -17,6 +18,7 @@
 // They panic where there is a closed pipe or a full disk: `output` has what does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod analyze;
 mod bench;
 mod broker;
 mod bundle;
@@ -159,6 +161,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Stop(arguments) => manage::stop(&arguments)?,
         Command::Pause(target) => manage::command(&target, Order::Pause)?,
         Command::Resume(target) => manage::command(&target, Order::Resume)?,
+        Command::Focus(target) => manage::command(&target, Order::Focus)?,
         Command::Destroy(target) => manage::command(&target, Order::Destroy)?,
         Command::Restart(target) => manage::command(&target, Order::Restart)?,
         Command::Shutdown { wait, force, instance } => {
@@ -170,6 +173,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Report { instance } => manage::report(instance.as_ref())?,
         Command::Bench { names, only, list: true, json } => bench::list(&names, &only, json)?,
         Command::Bench { names, only, .. } => return bench::run(&names, &only),
+        Command::Analyze { names, kernel, details } => analyze::command(&names, &kernel, details)?,
         Command::Mutate { names, list: true, json } => mutate::list(&names, json)?,
         Command::Mutate { names, .. } => return mutate::run(&names),
         Command::Test(TestArguments { worker: Some(name), .. }) => return scenario::run_one(&name),

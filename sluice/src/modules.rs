@@ -1,7 +1,6 @@
 //! Kernel modules of ours (`guest/linux`), built for Debian's kernels with Debian's headers, which are unpacked in the cache and
 //! not installed.
 
-use crate::kernels::Kernel;
 use crate::packages::{Apt, PackageName};
 use crate::progress::Step;
 use crate::workspace::{cache, hex, is_installed, root, run, scratch, write_whole};
@@ -13,9 +12,8 @@ use std::process::Command;
 /// The compiler that Debian's kernels are built with, which the headers ask for by this name.
 const COMPILER: &str = "gcc-12";
 
-/// The file of a module of ours for a kernel, built if the cache does not have it as it should be.
-pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
-    let release = &kernel.release;
+/// The file of a module of ours for the kernel of this release, built if the cache does not have it as it should be.
+pub fn get(name: &str, release: &str) -> Result<PathBuf> {
     let sources = sources(name)?;
     let mut digest = Sha256::new();
     for (file, bytes) in &sources {
@@ -26,7 +24,7 @@ pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
     let digest = hex(&digest.finalize());
     let module = cache().join("modules").join(format!("{name}-{release}-{}.ko", &digest[..12]));
     if !module.exists() {
-        let bytes = build(name, &sources, kernel)
+        let bytes = build(name, &sources, release)
             .with_context(|| format!("could not build the module {name} for Linux {release}"))?;
         write_whole(&module, &bytes)?;
     }
@@ -51,14 +49,14 @@ fn sources(name: &str) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-fn build(name: &str, sources: &[(String, Vec<u8>)], kernel: &Kernel) -> Result<Vec<u8>> {
+fn build(name: &str, sources: &[(String, Vec<u8>)], release: &str) -> Result<Vec<u8>> {
     for program in [COMPILER, "make"] {
         if !is_installed(program.as_ref()) {
             bail!("{program} is missing; setup/packages.sh installs what Sluice needs");
         }
     }
-    let headers = headers(kernel)?;
-    let step = Step::begin(format!("building the module {name} for Linux {}", kernel.release));
+    let headers = headers(release)?;
+    let step = Step::begin(format!("building the module {name} for Linux {release}"));
     let directory = own_folder(&scratch()?)?;
     for (file, bytes) in sources {
         std::fs::write(directory.join(file), bytes).context("could not write to the scratch folder")?;
@@ -94,9 +92,9 @@ fn own_folder(base: &Path) -> Result<PathBuf> {
 }
 
 /// The folder of a kernel's headers in which modules are built. Debian has it in three packages.
-fn headers(kernel: &Kernel) -> Result<PathBuf> {
-    let packages = HeaderPackages::of(&kernel.release)
-        .with_context(|| format!("{} is no kernel of Debian's", kernel.release))?;
+pub fn headers(release: &str) -> Result<PathBuf> {
+    let packages =
+        HeaderPackages::of(release).with_context(|| format!("{release} is no kernel of Debian's"))?;
     let place = |package: &PackageName| cache().join("headers").join(package.as_str());
     let [own, common, tools] = packages.all().map(place);
     let build = own.join("usr/src").join(packages.own.as_str());
@@ -104,7 +102,7 @@ fn headers(kernel: &Kernel) -> Result<PathBuf> {
         let apt = Apt::open()?;
         for package in packages.all() {
             apt.unpack(package, &place(package)).with_context(|| {
-                format!("Debian may have a newer kernel than {} by now: cargo sluice fetch", kernel.release)
+                format!("Debian may have a newer kernel than {release} by now: cargo sluice fetch")
             })?;
         }
     }

@@ -271,6 +271,7 @@ pub fn links_json(links: &[LinkReport]) -> Value {
             "status": link.status,
             "window": link.window,
             "lent": link.lent,
+            "background": link.background,
             "kicks": link.kicks,
             "used": link.used,
             "vif": counts(&link.vif),
@@ -283,7 +284,7 @@ pub fn links_json(links: &[LinkReport]) -> Value {
 
 /// The networks that engines serve, by name.
 pub fn networks_json(networks: &[NetworkReport]) -> Value {
-    let one = |network: &NetworkReport| json!({ "core": network.core, "counts": counts(&network.counts) });
+    let one = |network: &NetworkReport| json!({ "cores": network.cores, "counts": counts(&network.counts) });
     Value::Object(networks.iter().map(|network| (network.name.clone(), one(network))).collect())
 }
 
@@ -366,6 +367,9 @@ fn share_json(share: &ShareReport, packets: u64) -> Value {
         "rx_packets": share.rx_packets,
         "rx_dropped": share.rx_dropped,
         "forged": share.forged,
+        "commands": share.commands,
+        "sectors_read": share.sectors_read,
+        "sectors_written": share.sectors_written,
         "refused": share.refused,
         "waits": share.waits,
         "wait_ns": share.wait_ns,

@@ -174,9 +174,13 @@ fn attach(
     let file = disk.image();
     let format = disk.format();
     add("-drive", format!("if=none,id={drive},file={},format={format},discard=unmap", text(&file)?));
-    let device = match driver.starts_with("nvme") {
-        true => format!("nvme-ns,bus=dev{controller},nsid={},drive={drive}", number + 1),
-        false => format!("ide-hd,bus=dev{controller}.{number},drive={drive}"),
+    let device = match driver.split(',').next() {
+        Some("nvme") => format!("nvme-ns,bus=dev{controller},nsid={},drive={drive}", number + 1),
+        // Two disks on each channel.
+        Some(driver) if driver.ends_with("-ide") => {
+            format!("ide-hd,bus=dev{controller}.{},unit={},drive={drive}", number / 2, number % 2)
+        }
+        _ => format!("ide-hd,bus=dev{controller}.{number},drive={drive}"),
     };
     add("-device", device);
     Ok(())

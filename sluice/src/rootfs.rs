@@ -96,7 +96,7 @@ fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     let modules = [&recipe.modules[..], &POWER_BUTTON.map(str::to_owned)].concat();
     let mut own = BTreeMap::new();
     for name in &recipe.own_modules {
-        own.insert(canonical(name), crate::modules::get(name, kernel)?);
+        own.insert(canonical(name), crate::modules::get(name, &kernel.release)?);
     }
     let mut archive = unfinished(&read(&scripts.join("init"))?, &modules, own, kernel)?;
     archive.file("etc/udhcpc.script", 0o755, &read(&scripts.join("udhcpc.script"))?);
@@ -107,7 +107,7 @@ fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
     if !recipe.guests.is_empty() {
         archive.directory("guests");
         archive.file("guests/vmlinuz", 0o644, &read(&kernel.image)?);
-        for guest in ["guest.toml", "guest-with-disk.toml"] {
+        for guest in ["guest.toml", "guest-with-disk.toml", "guest-with-sectors.toml"] {
             archive.file(&format!("guests/{guest}"), 0o644, &read(&scripts.join(guest))?);
         }
     }
@@ -352,7 +352,7 @@ fn add_libraries(archive: &mut Archive, directory: &Path) -> Result<()> {
 }
 
 /// Debian's static busybox, downloaded once.
-fn busybox() -> Result<PathBuf> {
+pub fn busybox() -> Result<PathBuf> {
     let directory = cache().join("busybox");
     let binary = directory.join("bin/busybox");
     if !directory.join("version").exists() {

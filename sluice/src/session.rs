@@ -29,6 +29,7 @@ use sluice_abi::report::{DomainState, Report};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -517,6 +518,10 @@ impl Session {
             Some(qemu::UNFIT) => (Status::Trouble, format!("this machine cannot run guests (log: {log})")),
             _ => {
                 let mut problems = vec![format!("QEMU did not run to its end: {status}")];
+                if status.signal() == Some(signal_hook::consts::SIGSEGV) {
+                    problems
+                        .push("a fault of QEMU's own, whoever brought it about (docs/debug.md)".to_owned());
+                }
                 problems.extend(complaints);
                 return (Status::Trouble, problems);
             }

@@ -4,7 +4,7 @@ use crate::config::human_size;
 use crate::iommu;
 use crate::outcome::{Guest, Outcome, Status, per_packet};
 use crate::table::{Table, duration, grouped};
-use sluice_abi::report::{Count, DomainReport, Report};
+use sluice_abi::report::{Count, DomainReport, Report, ShareReport};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -115,6 +115,10 @@ fn devices(outcome: &Outcome, report: &Report) -> String {
             grouped(device.forced),
             grouped(device.interrupts)
         );
+        if device.shares.iter().any(|share| share.commands > 0) {
+            text += &disk(&device.shares);
+            continue;
+        }
         let mut table = Table::new(&[
             "shared by",
             "mode",
@@ -146,6 +150,34 @@ fn devices(outcome: &Outcome, report: &Report) -> String {
         text += &table.render();
     }
     text
+}
+
+/// Who shares a disk.
+fn disk(shares: &[ShareReport]) -> String {
+    let mut table = Table::new(&[
+        "shared by",
+        "mode",
+        "hooked",
+        "per command",
+        "commands",
+        "sectors read",
+        "sectors written",
+        "refused",
+    ]);
+    for share in shares {
+        table.row(vec![
+            share.domain.clone(),
+            share.mode.clone(),
+            grouped(share.hooked_instructions),
+            per_packet(share.hooked_instructions, share.commands)
+                .map_or("-".into(), |ratio| format!("{ratio:.2}")),
+            grouped(share.commands),
+            grouped(share.sectors_read),
+            grouped(share.sectors_written),
+            grouped(share.refused),
+        ]);
+    }
+    table.render()
 }
 
 fn refusals(report: &Report) -> String {

@@ -149,6 +149,17 @@ pub fn remove_logs(directory: &Path) -> Result<()> {
     std::fs::remove_dir(directory).with_context(|| format!("could not remove {}", directory.display()))
 }
 
+/// The logs in a directory of consoles, by their names; none if it cannot be read.
+pub fn logs(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut logs: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|is| is == "log"))
+        .collect();
+    logs.sort();
+    logs
+}
+
 /// Runs a program to its end; its output is in the error if it fails.
 pub fn run(command: &mut Command) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();

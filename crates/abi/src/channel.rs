@@ -14,7 +14,7 @@ use crc::{CRC_32_ISO_HDLC, Crc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
 /// fits, with all their counters.
@@ -91,6 +91,8 @@ pub enum Command {
     Destroy(DomainId),
     /// [`Command::Destroy`], then [`Command::Start`].
     Restart(DomainId),
+    /// What the person at the machine's devices does is meant for this domain from now on, where device files are shared.
+    Focus(DomainId),
     /// Bytes typed on the domain's console.
     ConsoleInput(DomainId, Vec<u8>),
     /// A piece of a bundle, for [`Command::Create`]: the next one. What was there before goes when `offset` is 0.
@@ -172,6 +174,8 @@ pub enum CommandError {
     NothingLent,
     /// The bus of the guest, or of the domain that is to serve its device, is full.
     NoSlot,
+    /// The domain has no device file.
+    NoDeviceFile,
     /// There are as many domains as there can be.
     TooManyDomains,
     /// There is no network of this name, or nothing serves it.

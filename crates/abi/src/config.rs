@@ -1,11 +1,12 @@
 //! The validated configuration: what the host command writes into the bundle.
 
+use crate::DomainId;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 15;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -26,6 +27,8 @@ pub struct Config {
     pub networks: Vec<Network>,
     /// What the machine does when all guests have ended.
     pub at_end: AtEnd,
+    /// The domain that is in the foreground from the start; `None`: all are, until one is chosen.
+    pub focus: Option<DomainId>,
 }
 
 /// What the machine does when all guests have ended.
@@ -131,22 +134,45 @@ impl Virtio {
     pub fn is_sound(&self) -> bool {
         let queues = match self.kind {
             VirtioKind::Net { pairs, .. } => (1..=MAX_QUEUE_PAIRS).contains(&pairs),
-            VirtioKind::Block | VirtioKind::DeviceFile | VirtioKind::Files => true,
+            VirtioKind::Block | VirtioKind::DeviceFile | VirtioKind::Files | VirtioKind::Entropy => true,
         };
         is_name(&self.name) && self.source.len() <= MAX_SOURCE && queues
     }
 }
 
-/// A network of virtual interfaces (VIFs), which an engine serves on a processor that runs no guest (Raj and Schwan, "High Performance and
+/// How several engines of a network share its work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Layout {
+    /// The first takes what comes from the wire, the others send.
+    #[default]
+    Split,
+    /// All send, each for some VIFs; the first takes what comes from the wire, too.
+    Spread,
+}
+
+/// Most engines of a network.
+pub const MAX_ENGINES: usize = 4;
+
+/// A network of virtual interfaces (VIFs), which engines serve on processors that run no guest (Raj and Schwan, "High Performance and
 /// Scalable I/O Virtualization via Self-Virtualized Devices").
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// Unique, 1-31 characters of `[a-z0-9-]`.
     pub name: String,
-    /// The processor, which counts those that are not for service only.
-    pub core: u8,
+    /// The engines' processors, at least one and [`MAX_ENGINES`] at most; these count those that are not for service only.
+    pub cores: Vec<u8>,
+    /// How the engines share the work.
+    pub layout: Layout,
     /// The physical card behind it, an index into [`Config::devices`]; without one, the network is between guests only.
     pub nic: Option<u16>,
+}
+
+impl Network {
+    /// Whether it has engines, each on a processor of its own.
+    fn is_sound(&self) -> bool {
+        let twice = |(index, core): (usize, &u8)| self.cores.iter().take(index).any(|other| other == core);
+        (1..=MAX_ENGINES).contains(&self.cores.len()) && !self.cores.iter().enumerate().any(twice)
+    }
 }
 
 /// A virtual interface of a guest, which it drives with its stock virtio driver.
@@ -217,6 +243,8 @@ pub enum VirtioKind {
     DeviceFile,
     /// A file system, whose tag is the name of the device.
     Files,
+    /// A source of random numbers.
+    Entropy,
 }
 
 impl VirtioKind {
@@ -227,6 +255,7 @@ impl VirtioKind {
             Self::Block => "blk",
             Self::DeviceFile => "file",
             Self::Files => "fs",
+            Self::Entropy => "rng",
         }
     }
 }
@@ -281,15 +310,30 @@ pub enum Attachment {
     Passthrough(Passthrough),
     /// It has the device in turn with others, each with its native driver (Xia et al., "Investigating Virtual Passthrough I/O on Commodity Devices").
     Vpio(Vpio),
+    /// It has a range of a disk's sectors as its whole disk, with the native driver of the disk's controller.
+    Sectors(Sectors),
     /// It has a software card; the hypervisor drives the device.
     Emulated(Emulated),
 }
 
-/// Options of a guest that owns a device: what the user accepts of it.
+/// What a device that a guest owns reaches by DMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dma {
+    /// All memory of its guest, by an IOMMU.
+    #[default]
+    Guest,
+    /// The pages that its guest issues to it, by an IOMMU (Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and
+    /// Efficient I/O Virtualization", 3.4).
+    Fine,
+    /// All memory of the machine: the user accepts that.
+    Unprotected,
+}
+
+/// Options of a guest that owns a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passthrough {
-    /// This function can reach all memory by DMA.
-    pub dma_unprotected: bool,
+    /// What the function reaches by DMA.
+    pub dma: Dma,
     /// This function can forge interrupts, for want of interrupt remapping.
     pub interrupts_unprotected: bool,
 }
@@ -311,6 +355,15 @@ pub struct Vpio {
     pub registers_unprotected: bool,
 }
 
+/// The part of a disk that is one guest's whole disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sectors {
+    /// Its first sector, of 512 bytes.
+    pub first: u64,
+    /// How many sectors it has.
+    pub count: u64,
+}
+
 /// Options of a guest that has a software card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Emulated {
@@ -325,7 +378,7 @@ impl Attachment {
     pub fn mode(&self) -> Mode {
         match self {
             Self::Passthrough(_) => Mode::Passthrough,
-            Self::Vpio(_) => Mode::Vpio,
+            Self::Vpio(_) | Self::Sectors(_) => Mode::Vpio,
             Self::Emulated(_) => Mode::Emulated,
         }
     }
@@ -499,6 +552,14 @@ pub fn masters_bus(vendor: u16, device: u16) -> bool {
     !PORTS_ONLY.contains(&(vendor, device))
 }
 
+/// IDE controllers whose disk guests can share: Intel's PIIX3 and PIIX4, which Linux's `ata_piix` drives.
+const IDE: &[(u16, u16)] = &[(0x8086, 0x7010), (0x8086, 0x7111)];
+
+/// Whether a function with these identifiers is an IDE controller whose disk guests can share.
+pub fn is_ide(vendor: u16, device: u16) -> bool {
+    IDE.contains(&(vendor, device))
+}
+
 /// Longest name in bytes.
 pub const MAX_NAME: usize = 31;
 
@@ -526,7 +587,7 @@ pub enum Fault {
     /// One of its virtual devices is served by itself, or by a domain that there is not, or is called as another or what is no name, or
     /// says too much of its source.
     Virtio(usize),
-    /// The network at this place is called as another or what is no name, or its card is no device, or one that a guest has.
+    /// The network at this place is called as another or what is no name, or has no engines that can be, or its card is no device, or one that a guest has.
     Network(usize),
     /// One of its virtual interfaces is on no network, or is called as another virtual device or what is no name, or has a value that it cannot
     /// have.
@@ -570,7 +631,7 @@ impl Config {
             let is_shared =
                 network.nic.is_some_and(|nic| shares.into_iter().any(|share| share.device == nic));
             let exists = network.nic.is_none_or(|nic| usize::from(nic) < self.devices.len());
-            if !is_name(&network.name) || is_taken || is_shared || !exists {
+            if !is_name(&network.name) || is_taken || is_shared || !exists || !network.is_sound() {
                 return Err(Fault::Network(index));
             }
         }
@@ -657,6 +718,7 @@ mod tests {
             devices: vec![Device { name: "nic0".into(), select }],
             networks: Vec::new(),
             at_end: AtEnd::Off,
+            focus: None,
         }
     }
 
@@ -710,7 +772,7 @@ mod tests {
         assert_eq!(called("other", 2), Err(Fault::Virtio(0)), "by nobody");
         assert_eq!(called("disk", 1), Err(Fault::Virtio(0)), "twice");
         assert_eq!(called("../disk", 1), Err(Fault::Virtio(0)), "no name");
-        let network = Network { name: "lan".into(), core: 1, nic: None };
+        let network = Network { name: "lan".into(), cores: vec![1], layout: Layout::Split, nic: None };
         let vif = Vif {
             name: "net0".into(),
             network: 0,
@@ -731,6 +793,11 @@ mod tests {
         let card = |nic: u16| vec![Network { nic: Some(nic), ..network.clone() }];
         assert_eq!(on(card(0), vif.clone()), Err(Fault::Network(0)), "a guest has the card");
         assert_eq!(on(card(1), vif.clone()), Err(Fault::Network(0)), "no such card");
+        let cores = |cores: &[u8]| vec![Network { cores: cores.to_vec(), ..network.clone() }];
+        assert_eq!(on(cores(&[1, 4, 2, 3]), vif.clone()), Ok(()));
+        for wrong in [&[][..], &[1, 2, 1], &[1, 2, 3, 4, 5]] {
+            assert_eq!(on(cores(wrong), vif.clone()), Err(Fault::Network(0)), "{wrong:?}");
+        }
         for vif in [
             Vif { mac: [1, 0, 0, 0, 0, 1], ..vif.clone() },
             Vif { share: 0, ..vif.clone() },

@@ -201,6 +201,9 @@ impl ShareReport {
             (&mut known.rx_packets, self.rx_packets),
             (&mut known.rx_dropped, self.rx_dropped),
             (&mut known.forged, self.forged),
+            (&mut known.commands, self.commands),
+            (&mut known.sectors_read, self.sectors_read),
+            (&mut known.sectors_written, self.sectors_written),
             (&mut known.refused, self.refused),
             (&mut known.waits, self.waits),
             (&mut known.wait_ns, self.wait_ns),
@@ -257,6 +260,8 @@ pub struct LinkReport {
     pub offered: bool,
     /// The guest's device status (Virtio 1.2, 2.1).
     pub status: u8,
+    /// Another guest is in the foreground: what the person at the device does is not meant for this one.
+    pub background: bool,
     /// Bytes of the window that the server has onto the guest.
     pub window: u64,
     /// Bytes of the guest's memory in it.
@@ -273,14 +278,14 @@ pub struct LinkReport {
     pub vif: Vec<Count>,
 }
 
-/// A network that an engine serves.
+/// A network that engines serve.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkReport {
     /// Its name.
     pub name: String,
-    /// Index of the engine's processor.
-    pub core: u16,
-    /// What the engine did, and what came of frames that are no VIF's.
+    /// Indices of the engines' processors.
+    pub cores: Vec<u16>,
+    /// What the engines did, and what came of frames that are no VIF's.
     pub counts: Vec<Count>,
 }
 
@@ -309,7 +314,13 @@ pub struct ShareReport {
     pub rx_dropped: u64,
     /// Frames of this guest dropped because they had another's source address.
     pub forged: u64,
-    /// Accesses refused by a check of the model; frames and transfers to memory that are not the guest's to make.
+    /// Commands that this guest wrote to its disk.
+    pub commands: u64,
+    /// Sectors that it read.
+    pub sectors_read: u64,
+    /// Sectors that it wrote.
+    pub sectors_written: u64,
+    /// Accesses refused by a check of the model; commands for a disk; frames and transfers to memory that are not the guest's to make.
     pub refused: u64,
     /// Times the guest had to wait for the device.
     pub waits: u64,

@@ -3,7 +3,9 @@
 use crate::Input;
 use sluice_backend::command::{Command, Wish};
 use sluice_backend::function::{Info, QueueSetup, Window};
+use sluice_backend::relay::{Relay, Rings};
 use sluice_backend::request::{MAX_SEGMENTS, Request};
+use sluice_backend::rng::{self, MOST};
 use sluice_backend::vhost_user::{self, Service};
 use sluice_hypercall::backend::{CONFIG_SIZE, MAX_QUEUES, STATE_PEER};
 use std::io::{Read, Write};
@@ -104,6 +106,7 @@ pub fn vhost_user(data: &[u8]) {
     let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
     theirs.write_all(&said).expect("it is short");
     theirs.shutdown(Shutdown::Write).expect("it is open");
+    let is_disk = service == Service::Disk;
     let offer = vhost_user::handshake(service, ours, window(), &info);
     if let Ok(offer) = offer {
         assert!((1..=MAX_QUEUES).contains(&offer.queue_count) && offer.config_len <= CONFIG_SIZE);
@@ -112,11 +115,11 @@ pub fn vhost_user(data: &[u8]) {
     let mut told = Vec::new();
     // Who leaves with answers unread resets the connection, but what was said before is there.
     let _ = theirs.read_to_end(&mut told);
-    check_told(&told);
+    check_told(&told, is_disk);
 }
 
-/// All rings that a back end was told of lie in the window.
-fn check_told(mut told: &[u8]) {
+/// All rings that a back end was told of lie in the window, but for those of a disk that the daemon has made: they lie behind it.
+fn check_told(mut told: &[u8], is_disk: bool) {
     let word = |bytes: &[u8], at: usize| {
         u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a message is whole"))
     };
@@ -124,9 +127,13 @@ fn check_told(mut told: &[u8]) {
         let (request, len) = (word(header, 0) as u32, (word(header, 4) >> 32) as usize);
         let (body, rest) = rest.split_at(len);
         if request == protocol::SET_VRING_ADDR {
-            for at in [8, 16, 24] {
-                assert!(word(body, at) < SIZE as u64, "a back end is told of a ring outside the window");
-            }
+            let relayed = SIZE as u64..SIZE as u64 + 0x2000 * u64::from(MAX_QUEUES);
+            let rings = if is_disk { relayed } else { 0..SIZE as u64 };
+            assert!(word(body, 8) < SIZE as u64, "a back end is told of descriptors outside the window");
+            assert!(
+                rings.contains(&word(body, 16)) && rings.contains(&word(body, 24)),
+                "and of rings elsewhere"
+            );
         }
         told = rest;
     }
@@ -271,5 +278,123 @@ pub fn command(data: &[u8]) {
         let mut after = vec![0; SIZE];
         window.read_slice(&mut after, GuestAddress(0)).expect("it is the window");
         assert!(content.iter().zip(&after).filter(|(old, new)| old != new).count() <= 1);
+    }
+}
+
+/// The queue of a source of random numbers that its guest has filled with anything. Asserts that no more is put into a buffer than is allowed, that
+/// nothing is written but what its descriptors say may be, and that what is said to be written is.
+pub fn random(data: &[u8]) {
+    let mut input = Input::new(data);
+    let window = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), SIZE)]).expect("memory of a guest");
+    wild(&mut input, &window);
+    let content = || {
+        let mut bytes = vec![0; SIZE];
+        window.read_slice(&mut bytes, GuestAddress(0)).expect("it is the window");
+        bytes
+    };
+    let mut queue = queue(&window);
+    let Ok(chains) = queue.iter(&window) else { return };
+    for chain in chains {
+        let mut may = vec![false; SIZE];
+        for part in chain.clone().take(MAX_SEGMENTS as usize + 2).filter(|part| part.is_write_only()) {
+            let from = usize::try_from(part.addr().0).unwrap_or(SIZE).min(SIZE);
+            may[from..from.saturating_add(part.len() as usize).min(SIZE)].fill(true);
+        }
+        let before = content();
+        let Ok(room) = rng::room(chain, &window) else { continue };
+        assert_eq!(content(), before, "a buffer is looked at, not written");
+        let written = rng::fill(&room, &mut std::io::repeat(0xa5)).expect("the source is endless") as usize;
+        assert!((1..=MOST).contains(&written));
+        let after = content();
+        let mut filled = 0;
+        for at in 0..SIZE {
+            assert!(may[at] || before[at] == after[at], "a byte that the device may not write");
+            filled += usize::from(may[at] && after[at] == 0xa5);
+        }
+        // Parts of a buffer may lie in each other.
+        assert!(filled > 0 && (filled >= written || room.len() > 1));
+    }
+}
+
+/// A relayed queue whose guest and whose program put anything into their rings. Asserts that the program is asked for what the guest asked for, that the guest
+/// is answered in the order in which it asked and nothing else, and that neither has more under way than there are entries.
+pub fn relay(data: &[u8]) {
+    let mut input = Input::new(data);
+    let window = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), SIZE)]).expect("memory of a guest");
+    let rings = Rings::new(1, &window).expect("memory for rings");
+    let queue = queue(&window);
+    let mut relay = Relay::new(queue, &rings, 0).expect("a queue of the right size");
+    let program = relay.for_program();
+    let (available, used) = (program.avail_ring_addr, program.used_ring_addr);
+    let index = |memory: &GuestMemoryMmap, ring: u64| -> u16 {
+        memory.read_obj(GuestAddress(ring + 2)).expect("it is in the rings")
+    };
+    // What is under way, in the order in which the guest asked, and which of it the program has answered.
+    let mut asked: Vec<(u16, Option<u32>)> = Vec::new();
+    let (mut passed, mut answered) = (0u16, 0u16);
+    for _ in 0..32 {
+        if input.flag() {
+            for _ in 0..input.u8() % 4 {
+                let place = index(&window, AVAILABLE);
+                let head = if input.u8() < 8 { input.u16() } else { u16::from(input.u8()) };
+                put(&window, &head.to_le_bytes(), AVAILABLE + 4 + 2 * u64::from(place % ENTRIES));
+                put(&window, &place.wrapping_add(1).to_le_bytes(), AVAILABLE + 2);
+            }
+            if input.u8() < 4 {
+                put(&window, &input.u16().to_le_bytes(), AVAILABLE + 2);
+            }
+            if relay.pass_on(&window).is_err() {
+                return;
+            }
+            let now = index(&rings.0, available);
+            while passed != now {
+                let entry = |memory: &GuestMemoryMmap, ring: u64| -> u16 {
+                    memory
+                        .read_obj(GuestAddress(ring + 4 + 2 * u64::from(passed % ENTRIES)))
+                        .expect("it is in the rings")
+                };
+                let head = entry(&rings.0, available);
+                assert_eq!(
+                    head,
+                    entry(&window, AVAILABLE),
+                    "the program is asked for what the guest asked for"
+                );
+                assert!(head < ENTRIES && asked.iter().all(|(other, _)| *other != head), "once at a time");
+                asked.push((head, None));
+                passed = passed.wrapping_add(1);
+            }
+            assert!(asked.len() <= usize::from(ENTRIES));
+        } else {
+            let mut place = index(&rings.0, used);
+            for _ in 0..input.u8() % 4 {
+                let waits: Vec<usize> = (0..asked.len()).filter(|at| asked[*at].1.is_none()).collect();
+                let is_right = !waits.is_empty() && input.u8() >= 8;
+                let (head, len) = match is_right {
+                    true => (u32::from(asked[waits[usize::from(input.u8()) % waits.len()]].0), input.u32()),
+                    false => (input.u32(), input.u32()),
+                };
+                if let Some(one) =
+                    asked.iter_mut().find(|(other, len)| u32::from(*other) == head && len.is_none())
+                {
+                    one.1 = Some(len);
+                }
+                let entry = [head, len].map(u32::to_le_bytes).concat();
+                put(&rings.0, &entry, used + 4 + 8 * u64::from(place % ENTRIES));
+                place = place.wrapping_add(1);
+            }
+            put(&rings.0, &place.to_le_bytes(), used + 2);
+            let result = relay.take_back(&window);
+            let now = index(&window, u64::from(USED));
+            while answered != now {
+                let at = GuestAddress(u64::from(USED) + 4 + 8 * u64::from(answered % ENTRIES));
+                let [head, len]: [u32; 2] = window.read_obj(at).expect("it is in the window");
+                let (first, answer) = asked.remove(0);
+                assert_eq!((head, Some(len)), (first.into(), answer), "answers are in the order of requests");
+                answered = answered.wrapping_add(1);
+            }
+            if result.is_err() {
+                return;
+            }
+        }
     }
 }

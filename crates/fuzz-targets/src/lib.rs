@@ -75,6 +75,8 @@ pub const TARGETS: &[Target] = &[
     ("backend_vhost_user", backend::vhost_user),
     ("backend_request", backend::request),
     ("backend_command", backend::command),
+    ("backend_random", backend::random),
+    ("backend_relay", backend::relay),
     ("devfile_request", devfile::request),
     ("devfile_calls", devfile::calls),
     ("grant_calls", grants::calls),

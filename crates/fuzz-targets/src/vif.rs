@@ -1,7 +1,7 @@
 //! Virtual interfaces with hostile drivers, on one network.
 
 use crate::Input;
-use sluice_vif::{Active, Attributes, Mac, Memory, Network, VifId, VifSet, Wire};
+use sluice_vif::{Active, Attributes, Engine, Layout, Mac, Memory, Network, Outcome, VifId, VifSet, Wire};
 use sluice_virtio::{Fault, Queue};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -112,7 +112,13 @@ fn attributes(nth: usize, input: &mut Input<'_>) -> Attributes {
 /// sent them; and that only the VIFs that are there are signalled.
 pub fn network(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut network: Network<Ram> = Network::new();
+    let layout = input.choose(&[Layout::Split, Layout::Spread]);
+    let mut engines = sluice_vif::engines::<Ram>(layout, usize::from(input.u8() % 4));
+    macro_rules! network {
+        () => {
+            Network::new(engines.iter_mut())
+        };
+    }
     let mut guests: Vec<Guest> = (0..GUESTS)
         .map(|_| Guest { ram: Ram::new(), id: None, reachable: false, memory: Vec::new() })
         .collect();
@@ -122,28 +128,28 @@ pub fn network(data: &[u8]) {
         let guest = &mut guests[nth];
         match input.u8() % 12 {
             0 if guest.id.is_none() => {
-                guest.id = network.join(attributes(nth, &mut input), guest.ram.clone(), now)
+                guest.id = network!().join(attributes(nth, &mut input), guest.ram.clone(), now)
             }
             0 if input.u8().is_multiple_of(4) => {
                 let id = guest.id.take().expect("it has one");
-                assert!(network.leave(id).is_some());
+                assert!(network!().leave(id).is_some());
                 guest.reachable = false;
             }
             1 => {
                 let Some(id) = guest.id else { continue };
                 let features = input.choose(&[0, sluice_vif::FEATURES]);
                 let active = Active { receive: queue(RECEIVE), send: queue(SEND), features };
-                assert!(network.activate(id, None));
-                guest.reachable = network.activate(id, Some(active));
+                assert!(network!().activate(id, None));
+                guest.reachable = network!().activate(id, Some(active));
             }
             2 if input.flag() => {
                 let Some(id) = guest.id else { continue };
-                assert!(network.activate(id, None));
+                assert!(network!().activate(id, None));
                 guest.reachable = false;
             }
             2 => {
                 let Some(id) = guest.id else { continue };
-                assert!(network.set(id, attributes(nth, &mut input), now));
+                assert!(network!().set(id, attributes(nth, &mut input), now));
             }
             // A descriptor, an entry of the available ring, its index, anything.
             3..=6 => {
@@ -168,19 +174,19 @@ pub fn network(data: &[u8]) {
                 bytes[0xa02..0xa04].copy_from_slice(&index.wrapping_add(1).to_le_bytes());
             }
             8 => {
-                network.doze();
+                engines.iter_mut().for_each(Engine::doze);
                 now = now.saturating_add(u64::from(input.u32()));
             }
-            9 => network.wake(),
+            9 => engines.iter_mut().for_each(Engine::wake),
             _ => {
                 guests.iter_mut().for_each(|guest| guest.memory = guest.ram.0.borrow().clone());
                 let busy = input.u8().is_multiple_of(4);
                 let mut card = Card { input: &mut input, busy };
-                let outcome = if busy || card.input.flag() {
-                    network.round(Some(&mut card), now)
-                } else {
-                    network.round(None, now)
-                };
+                let wired = busy || card.input.flag();
+                let outcomes: Vec<Outcome> = engines
+                    .iter_mut()
+                    .map(|engine| engine.round(wired.then_some(&mut card as &mut dyn Wire), now))
+                    .collect();
                 now = now.saturating_add(1000);
                 for guest in &mut guests {
                     if !guest.reachable {
@@ -190,14 +196,18 @@ pub fn network(data: &[u8]) {
                         );
                     }
                     let is_in = |set: VifSet| guest.id.is_some_and(|id| set.contains(id));
-                    if is_in(outcome.broken) {
-                        assert!(guest.reachable, "it is broken already");
-                        guest.reachable = false;
+                    for outcome in &outcomes {
+                        if is_in(outcome.broken) {
+                            assert!(guest.reachable, "it is broken already");
+                            guest.reachable = false;
+                        }
                     }
                 }
                 let there: Vec<VifId> = guests.iter().filter_map(|guest| guest.id).collect();
-                let sets = [outcome.sent, outcome.received, outcome.broken];
-                assert!(sets.into_iter().flat_map(VifSet::iter).all(|id| there.contains(&id)));
+                for Outcome { sent, received, broken, .. } in outcomes {
+                    let sets = [sent, received, broken];
+                    assert!(sets.into_iter().flat_map(VifSet::iter).all(|id| there.contains(&id)));
+                }
             }
         }
     }

@@ -61,6 +61,8 @@ pub const STATE_OFFERED: u32 = 1 << 0;
 pub const STATE_RESETTING: u32 = 1 << 1;
 /// There is a guest now.
 pub const STATE_PEER: u32 = 1 << 2;
+/// Another guest is in the foreground: what the person at a device does is not meant for this one.
+pub const STATE_BACKGROUND: u32 = 1 << 3;
 /// One of the `CONTROL_` commands. Reads as what came of the last: 0, or a `REFUSED_` value.
 pub const CONTROL: u32 = 0x014;
 /// Offers the device to the guest with the features, queues and configuration that are in the registers. A guest that has come to terms with a
@@ -72,6 +74,8 @@ pub const CONTROL_RESET_DONE: u32 = 2;
 pub const CONTROL_CONFIG_CHANGED: u32 = 3;
 /// The device cannot go on: the guest is told that it needs a reset.
 pub const CONTROL_NEEDS_RESET: u32 = 4;
+/// Of a device file whose guest is in the foreground: the person at the device wants the next guest there that the same domain serves.
+pub const CONTROL_PASS_FOCUS: u32 = 5;
 /// There is no such command, or it makes no sense now.
 pub const REFUSED_COMMAND: u32 = 1;
 /// Number of queues, their size, or the length of the configuration is out of range.

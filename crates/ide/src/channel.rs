@@ -13,9 +13,9 @@ pub type Client = usize;
 pub enum Action {
     /// Write the client's command to the disk.
     Start(Client, Issue),
-    /// Stop the bus master and reset the channel (SRST), then call [`Channel::is_reset`]. A client that has
-    /// not ended is shown an aborted command. The memory of the command's client must not be freed before.
-    Reset(Client),
+    /// Stop the bus master and reset the channel (SRST), then call [`Channel::is_reset`]. A client, if one is left, is shown
+    /// that its command failed.
+    Reset(Option<Client>),
 }
 
 /// A command that a client may not have now.
@@ -30,8 +30,14 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Free,
-    Running { client: Client, until: u64 },
-    Resetting { client: Client },
+    /// A client's command runs.
+    Running {
+        client: Client,
+        /// The client has not ended or reset its channel meanwhile.
+        wanted: bool,
+        until: u64,
+    },
+    Resetting,
 }
 
 /// A channel that up to `N` clients share.
@@ -50,11 +56,32 @@ impl<const N: usize> Channel<N> {
         Self { phase: Phase::Free, waiting: [None; N], served: 0, patience }
     }
 
-    /// Whose command the disk has, or is being reset from. Its memory is in use.
+    /// Whose command the disk has.
     pub const fn holder(&self) -> Option<Client> {
         match self.phase {
-            Phase::Free => None,
-            Phase::Running { client, .. } | Phase::Resetting { client } => Some(client),
+            Phase::Running { client, wanted: true, .. } => Some(client),
+            _ => None,
+        }
+    }
+
+    /// Whose buffer the disk moves data to or from, whether or not anybody waits for them: nothing else may be put there.
+    pub const fn mover(&self) -> Option<Client> {
+        match self.phase {
+            Phase::Running { client, .. } => Some(client),
+            Phase::Free | Phase::Resetting => None,
+        }
+    }
+
+    /// Whether the disk has nothing to do.
+    pub const fn is_free(&self) -> bool {
+        matches!(self.phase, Phase::Free)
+    }
+
+    /// When [`Self::poll`] wants to be called.
+    pub const fn deadline(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Running { until, .. } => Some(until),
+            Phase::Free | Phase::Resetting => None,
         }
     }
 
@@ -72,43 +99,50 @@ impl<const N: usize> Channel<N> {
         Ok(self.next(now))
     }
 
-    /// The disk has finished. Says whose interrupt that is, and what follows.
-    pub fn finished(&mut self, now: u64) -> (Option<Client>, Option<Action>) {
-        let Phase::Running { client, .. } = self.phase else { return (None, None) };
-        self.phase = Phase::Free;
-        (Some(client), self.next(now))
+    /// The disk has finished. Says whose command that was. [`Self::go_on`] says what follows.
+    pub fn finished(&mut self) -> Option<Client> {
+        let holder = self.holder();
+        if self.mover().is_some() {
+            self.phase = Phase::Free;
+        }
+        holder
     }
 
-    /// A client ends, or resets its own channel. What it waits for is forgotten, what runs is stopped.
-    pub fn withdraw(&mut self, client: Client) -> Option<Action> {
+    /// A client ends, or resets its own channel. What it waits for is forgotten; what runs, runs to its end, and is nobody's.
+    pub fn withdraw(&mut self, client: Client) {
         if let Some(place) = self.waiting.get_mut(client) {
             *place = None;
         }
-        match self.phase {
-            Phase::Running { client: holder, .. } if holder == client => self.reset(client),
-            _ => None,
+        if let Phase::Running { client: mover, wanted, .. } = &mut self.phase
+            && *mover == client
+        {
+            *wanted = false;
         }
     }
 
     /// Time passes.
     pub fn poll(&mut self, now: u64) -> Option<Action> {
         match self.phase {
-            Phase::Running { client, until } if now >= until => self.reset(client),
+            Phase::Running { until, .. } if now >= until => {
+                let holder = self.holder();
+                self.phase = Phase::Resetting;
+                Some(Action::Reset(holder))
+            }
             _ => None,
         }
     }
 
-    /// The channel has been reset: no DMA is under way.
+    /// The channel has been reset.
     pub fn is_reset(&mut self, now: u64) -> Option<Action> {
-        if let Phase::Resetting { .. } = self.phase {
+        if self.phase == Phase::Resetting {
             self.phase = Phase::Free;
         }
         self.next(now)
     }
 
-    fn reset(&mut self, client: Client) -> Option<Action> {
-        self.phase = Phase::Resetting { client };
-        Some(Action::Reset(client))
+    /// The next command, if the disk has nothing to do.
+    pub fn go_on(&mut self, now: u64) -> Option<Action> {
+        self.next(now)
     }
 
     /// Each in turn.
@@ -120,7 +154,8 @@ impl<const N: usize> Channel<N> {
             (1..=N).map(|step| (self.served + step) % N).find(|&client| self.waiting[client].is_some())?;
         let issue = self.waiting[client].take()?;
         self.served = client;
-        self.phase = Phase::Running { client, until: now.saturating_add(self.patience) };
+        let until = now.saturating_add(self.patience);
+        self.phase = Phase::Running { client, wanted: true, until };
         Some(Action::Start(client, issue))
     }
 }
@@ -145,13 +180,13 @@ mod tests {
         assert_eq!(started(channel.request(0, ISSUE, 0).expect("first")), Some(0));
         assert_eq!(channel.request(2, ISSUE, 0), Ok(None));
         assert_eq!(channel.request(1, ISSUE, 0), Ok(None));
-        let (whose, next) = channel.finished(1);
-        assert_eq!((whose, started(next)), (Some(0), Some(1)));
+        assert_eq!((channel.finished(), started(channel.go_on(1))), (Some(0), Some(1)));
         assert_eq!(channel.request(0, ISSUE, 1), Ok(None));
-        assert_eq!(started(channel.finished(2).1), Some(2));
-        assert_eq!(started(channel.finished(3).1), Some(0));
-        assert_eq!(channel.finished(4), (Some(0), None));
-        assert_eq!(channel.finished(5), (None, None));
+        assert_eq!((channel.finished(), started(channel.go_on(2))), (Some(1), Some(2)));
+        assert_eq!((channel.finished(), started(channel.go_on(3))), (Some(2), Some(0)));
+        assert_eq!((channel.finished(), channel.go_on(4)), (Some(0), None));
+        assert!(channel.is_free());
+        assert_eq!((channel.finished(), channel.go_on(5)), (None, None));
     }
 
     #[test]
@@ -164,30 +199,34 @@ mod tests {
     }
 
     #[test]
-    fn nobody_follows_one_that_ends_before_the_reset_is_over() {
+    fn what_one_that_ended_had_running_is_nobodys_and_has_the_disk_until_it_is_over() {
         let mut channel = Channel::<2>::new(100);
         assert!(channel.request(0, ISSUE, 0).is_ok() && channel.request(1, ISSUE, 0).is_ok());
-        assert_eq!(channel.withdraw(0), Some(Action::Reset(0)));
-        // The interrupt of a command that is being stopped is nobody's.
-        assert_eq!((channel.holder(), channel.finished(1)), (Some(0), (None, None)));
-        assert_eq!(channel.request(0, ISSUE, 1), Err(Refusal::Busy));
-        assert_eq!(started(channel.is_reset(2)), Some(1));
+        channel.withdraw(0);
+        assert_eq!((channel.holder(), channel.is_free(), channel.go_on(1)), (None, false, None));
+        assert_eq!(channel.mover(), Some(0), "its buffer is still in use");
+        // Somebody new in its place waits as all do.
+        assert_eq!(channel.request(0, ISSUE, 1), Ok(None));
+        assert_eq!((channel.finished(), channel.mover()), (None, None));
+        assert_eq!((started(channel.go_on(2)), channel.mover()), (Some(1), Some(1)));
     }
 
     #[test]
     fn one_that_ends_while_it_waits_is_not_served() {
         let mut channel = Channel::<2>::new(100);
         assert!(channel.request(0, ISSUE, 0).is_ok() && channel.request(1, ISSUE, 0).is_ok());
-        assert_eq!(channel.withdraw(1), None);
-        assert_eq!(channel.finished(1), (Some(0), None));
+        channel.withdraw(1);
+        assert_eq!((channel.finished(), channel.go_on(1)), (Some(0), None));
     }
 
     #[test]
     fn a_command_that_does_not_end_is_stopped() {
         let mut channel = Channel::<2>::new(100);
         assert!(channel.request(0, ISSUE, 7).is_ok() && channel.request(1, ISSUE, 50).is_ok());
-        assert_eq!(channel.poll(106), None);
-        assert_eq!(channel.poll(107), Some(Action::Reset(0)));
+        assert_eq!((channel.deadline(), channel.poll(106)), (Some(107), None));
+        assert_eq!(channel.poll(107), Some(Action::Reset(Some(0))));
+        // The interrupt of a command that is being stopped is nobody's, and nobody is served meanwhile.
+        assert_eq!((channel.finished(), channel.go_on(107), channel.poll(300)), (None, None, None));
         assert_eq!(started(channel.is_reset(108)), Some(1));
         assert_eq!(channel.poll(207), None, "its time begins when it starts");
     }

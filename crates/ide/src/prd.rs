@@ -1,89 +1,121 @@
-//! Tables of physical region descriptors (PRD): where in memory a bus master moves data.
+//! A guest's table of physical region descriptors (PRD): where in its memory a bus master moves data.
 //!
-//! A guest's table is read once, each entry in one copy, and what was read is translated into a table that
-//! the guest cannot reach. What the guest writes to its own table afterwards reaches nobody.
+//! The guest's table and the regions in it are the guest's own business: data move between them and a buffer of the
+//! hypervisor's, by the guest's addresses, each looked up as it is used. The physical bus master sees neither. A guest
+//! that changes its table meanwhile moves other bytes of its own.
 //!
-//! Source: SFF-8038i, section 1.2. Deviation: the physical bus master gets a table that ends with the
-//! command's last byte even if the guest's would go on.
+//! Source: SFF-8038i, section 1.2. Deviations: a region that crosses a multiple of 64 KiB, or has an odd address or length, is
+//! refused, where hardware may wrap or ignore a bit; so are regions that are too short ([`Refusal::Many`]).
 
-use sluice_memory::{Gpa, GuestMemory, PhysicalMemory};
+use crate::Memory;
 
 /// A region cannot cross a multiple of this, nor can a table.
 const BOUNDARY: u64 = 1 << 16;
 /// Bytes of a descriptor.
 const ENTRY: u64 = 8;
-/// Descriptors that fit into a table.
-pub const LONGEST: usize = (BOUNDARY / ENTRY) as usize;
-
-/// A descriptor for the physical bus master.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Region {
-    /// Host-physical address, below 4 GiB, even.
-    pub base: u32,
-    /// Bytes, even, 2 to 65,536.
-    pub len: u32,
-    /// It is the last.
-    pub last: bool,
-}
-
-impl Region {
-    /// As it stands in memory.
-    pub const fn to_bytes(&self) -> [u8; 8] {
-        // 65,536 bytes are written as 0.
-        let length = self.len & 0xffff | if self.last { 1 << 31 } else { 0 };
-        (self.base as u64 | (length as u64) << 32).to_le_bytes()
-    }
-}
+/// Descriptors that one part of a command's data may take: regions of 256 bytes on average. What a move costs has a bound then.
+const MOST: u32 = 256;
 
 /// Why a table is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The table is not at a multiple of four, or goes on beyond 64 KiB.
+    /// It goes on beyond 64 KiB.
     Table,
-    /// The table is not in the guest's memory.
-    TableOutside,
+    /// The table, or what it leads to, is not memory that the guest may access so.
+    Outside,
     /// A region is at an odd address, or has an odd length.
     Odd,
     /// A region crosses a boundary of 64 KiB.
     Crosses,
-    /// A region is not all in the guest's memory.
-    Outside,
-    /// Memory of the guest's that the bus master cannot address.
-    High,
     /// The regions have fewer bytes than the command.
     Short,
-    /// The translated table would have more entries than there is room for.
-    Long,
+    /// The regions are so short that it takes too many of them.
+    Many,
 }
 
-/// Translates the table at `table` for a command of `bytes` bytes into `shadow`, and returns the entries used.
-/// Nothing of `shadow` may be given to the bus master if it fails.
-///
-/// # Errors
-/// See [`Refusal`].
-pub fn translate<'a>(
-    guest: &GuestMemory,
-    memory: &impl PhysicalMemory,
-    table: Gpa,
-    bytes: u64,
-    shadow: &'a mut [Region],
-) -> Result<&'a [Region], Refusal> {
-    let start = table.as_u64();
-    if !start.is_multiple_of(4) {
-        return Err(Refusal::Table);
+/// Which way data move.
+#[derive(Debug)]
+pub enum Move<'a> {
+    /// Into the guest's memory.
+    In(&'a [u8]),
+    /// Out of the guest's memory.
+    Out(&'a mut [u8]),
+}
+
+impl Move<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::In(bytes) => bytes.len(),
+            Self::Out(bytes) => bytes.len(),
+        }
     }
-    let room = shadow.len().min(LONGEST);
-    let (mut used, mut left, mut offset) = (0, bytes, 0);
-    while left > 0 {
-        if start % BOUNDARY + offset + ENTRY > BOUNDARY {
+}
+
+/// A way through a table: a command's data are moved in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// Address of the table.
+    table: u32,
+    /// Where the next descriptor is in it.
+    next: u64,
+    /// What is left of the region before: address and bytes.
+    region: (u64, u64),
+    /// That was the last one.
+    ended: bool,
+}
+
+impl Cursor {
+    /// At the beginning of the table at `table`, whose lowest two bits do not count.
+    pub const fn new(table: u32) -> Self {
+        Self { table: table & !3, next: 0, region: (0, 0), ended: false }
+    }
+
+    /// Moves the next bytes.
+    ///
+    /// # Errors
+    /// See [`Refusal`]; some of the bytes may have moved.
+    pub fn carry(&mut self, memory: &impl Memory, mut what: Move<'_>) -> Result<(), Refusal> {
+        let (mut moved, mut taken) = (0, 0);
+        while moved < what.len() {
+            if self.region.1 == 0 {
+                if taken == MOST {
+                    return Err(Refusal::Many);
+                }
+                self.region = self.descriptor(memory)?;
+                taken += 1;
+            }
+            let (at, left) = self.region;
+            let len = left.min((what.len() - moved) as u64);
+            let range = moved..moved + len as usize;
+            let done = match &mut what {
+                Move::In(bytes) => bytes.get(range).map(|part| memory.write(at, part)),
+                Move::Out(bytes) => bytes.get_mut(range).map(|part| memory.read(at, part)),
+            };
+            if done != Some(true) {
+                return Err(Refusal::Outside);
+            }
+            self.region = (at + len, left - len);
+            moved += len as usize;
+        }
+        Ok(())
+    }
+
+    /// The next region.
+    fn descriptor(&mut self, memory: &impl Memory) -> Result<(u64, u64), Refusal> {
+        if self.ended {
+            return Err(Refusal::Short);
+        }
+        if u64::from(self.table) % BOUNDARY + self.next + ENTRY > BOUNDARY {
             return Err(Refusal::Table);
         }
         let mut raw = [0; ENTRY as usize];
-        let at = start.checked_add(offset).ok_or(Refusal::TableOutside)?;
-        guest.read(memory, Gpa::new(at), &mut raw).map_err(|_| Refusal::TableOutside)?;
-        offset += ENTRY;
+        if !memory.read(u64::from(self.table) + self.next, &mut raw) {
+            return Err(Refusal::Outside);
+        }
+        self.next += ENTRY;
         let raw = u64::from_le_bytes(raw);
-        let (base, last) = (raw & 0xffff_ffff, raw >> 63 != 0);
+        self.ended = raw >> 63 != 0;
+        let base = raw & 0xffff_ffff;
         let len = match raw >> 32 & 0xffff {
             0 => BOUNDARY,
             len => len,
@@ -94,35 +126,114 @@ pub fn translate<'a>(
         if base % BOUNDARY + len > BOUNDARY {
             return Err(Refusal::Crosses);
         }
-        // All of the region must be the guest's, also what the command does not reach.
-        guest.translate(Gpa::new(base), len).map_err(|_| Refusal::Outside)?;
-        let len = len.min(left);
-        for (hpa, piece) in guest.translate(Gpa::new(base), len).map_err(|_| Refusal::Outside)? {
-            let (mut from, end) = (hpa.as_u64(), hpa.as_u64() + piece);
-            if end > 1 << 32 {
-                return Err(Refusal::High);
-            }
-            while from < end {
-                let part = (BOUNDARY - from % BOUNDARY).min(end - from);
-                if used >= room {
-                    return Err(Refusal::Long);
-                }
-                shadow[used] = Region { base: from as u32, len: part as u32, last: false };
-                used += 1;
-                from += part;
-            }
-        }
-        left -= len;
-        if last && left > 0 {
-            return Err(Refusal::Short);
-        }
+        Ok((base, len))
     }
-    let shadow = &mut shadow[..used];
-    if let Some(end) = shadow.last_mut() {
-        end.last = true;
-    }
-    Ok(shadow)
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use crate::tests::Ram;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const TABLE: u32 = 0x1000;
+
+    fn with_table(at: u32, entries: &[(u32, u32)]) -> Ram {
+        let ram = Ram::new(1 << 20);
+        for (index, (base, len)) in entries.iter().enumerate() {
+            let raw = u64::from(*base) | u64::from(*len) << 32;
+            ram.write(u64::from(at) + index as u64 * 8, &raw.to_le_bytes());
+        }
+        ram
+    }
+
+    fn run(at: u32, entries: &[(u32, u32)], bytes: usize) -> Result<(), Refusal> {
+        let ram = with_table(at, entries);
+        Cursor::new(at).carry(&ram, Move::In(&vec![0x5a; bytes]))
+    }
+
+    #[test]
+    fn data_go_where_the_table_says_in_any_parts() {
+        let ram = with_table(TABLE, &[(0x2000, 512), (0x8000, 0), (0x4000, 1 << 31 | 1024)]);
+        let bytes: Vec<u8> = (0..512 + 0x8000).map(|index| (index / 7) as u8).collect();
+        // The second region is 64 KiB at a multiple of 32 KiB: too far.
+        let mut cursor = Cursor::new(TABLE);
+        assert_eq!(cursor.carry(&ram, Move::In(&bytes[..512])), Ok(()));
+        assert_eq!(cursor.carry(&ram, Move::In(&bytes[512..])), Err(Refusal::Crosses));
+        let ram = with_table(TABLE, &[(0x2000, 512), (0x4000, 1 << 31 | 1024)]);
+        let mut cursor = Cursor::new(TABLE);
+        for part in bytes[..1536].chunks(300) {
+            cursor.carry(&ram, Move::In(part)).expect("there is room");
+        }
+        let (mut first, mut second) = (vec![0; 512], vec![0; 1024]);
+        assert!(ram.read(0x2000, &mut first) && ram.read(0x4000, &mut second));
+        assert_eq!([first, second].concat(), bytes[..1536]);
+        let mut back = vec![0; 1536];
+        let mut cursor = Cursor::new(TABLE);
+        back.chunks_mut(512).for_each(|part| cursor.carry(&ram, Move::Out(part)).expect("as before"));
+        assert_eq!(back, bytes[..1536]);
+    }
+
+    #[test]
+    fn each_fault_of_a_table_is_told() {
+        let end = 1 << 31;
+        assert_eq!(run(TABLE, &[(0x2000, end | 512)], 513), Err(Refusal::Short));
+        assert_eq!(run(TABLE, &[(0x2001, end | 512)], 2), Err(Refusal::Odd));
+        assert_eq!(run(TABLE, &[(0x2000, end | 511)], 2), Err(Refusal::Odd));
+        assert_eq!(run(TABLE, &[(0xff00, end | 512)], 2), Err(Refusal::Crosses));
+        assert_eq!(run(TABLE, &[(0x10_0000, end | 512)], 2), Err(Refusal::Outside));
+        assert_eq!(run(TABLE, &[(0xf_fe00, end | 512)], 512), Ok(()));
+        assert_eq!(run(0x10_0000, &[], 2), Err(Refusal::Outside));
+        assert_eq!(run(0xfff8, &[(0x2000, 512), (0x2000, end | 512)], 512), Ok(()));
+        assert_eq!(run(0xfff8, &[(0x2000, 512), (0x2000, end | 512)], 514), Err(Refusal::Table));
+        assert_eq!(run(TABLE + 3, &[], 0), Ok(()));
+    }
+
+    #[test]
+    fn a_part_takes_no_more_descriptors_than_its_bound() {
+        let regions = |count: u32, len: u32| -> Vec<(u32, u32)> {
+            (0..count).map(|index| (0x2_0000 + index * len, len)).collect()
+        };
+        assert_eq!(run(TABLE, &regions(MOST, 256), 1 << 16), Ok(()));
+        assert_eq!(run(TABLE, &regions(MOST + 1, 254), 254 * 257), Err(Refusal::Many));
+        // Each part has its own.
+        let ram = with_table(TABLE, &regions(2 * MOST, 128));
+        let mut cursor = Cursor::new(TABLE);
+        for _ in 0..2 {
+            assert_eq!(cursor.carry(&ram, Move::In(&[0x5a; 256 * 128])), Ok(()));
+        }
+    }
+
+    proptest! {
+        /// What a table does not name is not changed, and no table has data move that it does not name.
+        #[test]
+        fn only_what_a_table_names_changes(
+            entries in prop::collection::vec((0u32..0x12_0000, 0u32..0x1_0000, any::<bool>()), 1..12),
+            parts in prop::collection::vec(1usize..3000, 1..8),
+        ) {
+            let mut entries: Vec<(u32, u32)> =
+                entries.iter().map(|(base, len, last)| (base & !1, len & !1 | u32::from(*last) << 31)).collect();
+            // Behind a table without an end, zeros name the first 64 KiB.
+            if let Some((_, len)) = entries.last_mut() {
+                *len |= 1 << 31;
+            }
+            // Regions that lie over the table change it.
+            prop_assume!(entries.iter().all(|(base, _)| *base > 0x2000));
+            let ram = with_table(TABLE, &entries);
+            let before = ram.bytes();
+            let mut cursor = Cursor::new(TABLE);
+            let _ = parts.iter().try_for_each(|len| cursor.carry(&ram, Move::In(&vec![0xff; *len])));
+            let named = |at: usize| entries.iter().any(|(base, len)| {
+                let len = if len & 0xffff == 0 { 0x1_0000 } else { len & 0xffff };
+                (*base as usize..(base + len) as usize).contains(&at)
+            });
+            for (at, (old, new)) in before.iter().zip(ram.bytes()).enumerate() {
+                prop_assert!(*old == new || named(at), "{at:#x}");
+            }
+        }
+    }
+}

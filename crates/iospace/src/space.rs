@@ -243,6 +243,11 @@ impl<V: View, L: Ledger> Space<V, L> {
         found.filter(|piece| piece.rights.contents == Contents::Sink).ok_or(IssueError::Absent)
     }
 
+    /// Whether nothing is issued in a range; not if there is no such range.
+    pub fn is_free(&self, at: u64, len: u64) -> bool {
+        pieces::range(at, len).is_some_and(|range| self.pieces.overlapping(range).next().is_none())
+    }
+
     /// Takes pages back: the views do not show them any more. What is not issued is left out. The next
     /// [`Space::settle`] gives the memory back.
     ///

@@ -545,6 +545,10 @@ fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Layer>) -> 
         space.issue(at, Hpa::new(SINK * PAGE_SIZE), len, Rights::window(Contents::Sink)).unwrap();
     }
     space.settle(&(), |_, _| ());
+    prop_assert!(!space.is_free(0, PAGE_SIZE) && !space.is_free((PAGES - 1) * PAGE_SIZE, 2 * PAGE_SIZE));
+    prop_assert!(
+        space.is_free(PAGES * PAGE_SIZE, PAGES * PAGE_SIZE) && !space.is_free(PAGE_SIZE / 2, PAGE_SIZE)
+    );
     let mut model: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     let mut retired: Vec<u64> = Vec::new();
     for step in steps {

@@ -1,7 +1,7 @@
 //! Virtual interfaces (VIFs) of a network card, and the engine that serves them.
 //!
-//! Key types: [`Network`] (all VIFs of a network, and what the engine does in a round), [`Attributes`] of one VIF, [`Wire`] (the physical
-//! card, if there is one). A VIF has a queue of frames to send, a queue of buffers to receive into, and a signal for each, which its
+//! Key types: [`Engine`] (what it does in a round), [`Network`] (all engines of one, while VIFs are made, changed and ended), [`Attributes`] of one
+//! VIF, [`Wire`] (the physical card, if there is one). A VIF has a queue of frames to send, a queue of buffers to receive into, and a signal for each, which its
 //! driver can switch off apart (Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2.2). Here these are the two
 //! queues of a virtio network card, so that a guest's stock driver is the driver of a VIF.
 //!
@@ -22,20 +22,29 @@ extern crate std;
 
 mod bucket;
 mod chain;
+mod directory;
+mod engine;
 mod frame;
+mod ingress;
 mod network;
 pub mod offload;
 mod outgoing;
+mod port;
 mod scratch;
+mod shared;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod vif;
 
 pub use chain::Memory;
-pub use network::{Network, Next, Outcome, Wire};
+pub use engine::{Duty, Engine, Next, Outcome, Wire};
+pub use network::{Layout, Network, engines};
 pub use sluice_switch::Mac;
 pub use vif::{Active, Attributes, Counters};
+
+/// Most engines of a network.
+pub const MAX_ENGINES: usize = 4;
 
 /// Most VIFs of a network.
 pub const MAX_VIFS: usize = 64;

@@ -11,6 +11,8 @@ use crate::offload::{Header, Sum};
 use alloc::boxed::Box;
 use core::ops::Range;
 
+/// Streams from the wire that are put together at once.
+pub(crate) const STREAMS: usize = 4;
 /// Most bytes: IP counts its own with 16 bits.
 const MOST: usize = IP + u16::MAX as usize;
 /// Where headers and their fields are.

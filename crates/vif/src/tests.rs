@@ -1,6 +1,7 @@
 //! Networks whose VIFs have the drivers of `tests::driver`.
 
 mod driver;
+mod engines;
 mod isolation;
 mod model;
 mod offloads;
@@ -8,9 +9,65 @@ mod shares;
 mod streams;
 
 use crate::offload::Header;
-use crate::{Mac, Network, Next, VifId};
+use crate::{Active, Attributes, Counters, Engine, Layout, Mac, Next, Outcome, VifId, VifSet, Wire};
 use driver::{Card, Driver, Ram, frame};
 use std::vec::Vec;
+
+/// The engines of a network, which take turns.
+pub struct Network<M>(Vec<Engine<M>>);
+
+impl<M: crate::Memory + Clone> Network<M> {
+    fn new((layout, count): (Layout, usize)) -> Self {
+        Self(crate::engines(layout, count).into_iter().collect())
+    }
+
+    fn all(&mut self) -> crate::Network<&mut Engine<M>> {
+        crate::Network::new(self.0.iter_mut())
+    }
+
+    fn join(&mut self, attributes: Attributes, memory: M, now: u64) -> Option<VifId> {
+        self.all().join(attributes, memory, now)
+    }
+
+    fn leave(&mut self, id: VifId) -> Option<Counters> {
+        self.all().leave(id)
+    }
+
+    fn activate(&mut self, id: VifId, active: Option<Active>) -> bool {
+        self.all().activate(id, active)
+    }
+
+    fn set(&mut self, id: VifId, attributes: Attributes, now: u64) -> bool {
+        self.all().set(id, attributes, now)
+    }
+
+    fn doze(&mut self) {
+        self.0.iter_mut().for_each(Engine::doze);
+    }
+
+    fn wake(&mut self) {
+        self.0.iter_mut().for_each(Engine::wake);
+    }
+
+    fn round(&mut self, mut wire: Option<&mut (dyn Wire + '_)>, now: u64) -> Outcome {
+        let nothing = VifSet::default();
+        let mut all = Outcome { sent: nothing, received: nothing, broken: nothing, next: Next::Idle };
+        for engine in &mut self.0 {
+            let wire = wire.as_mut().map(|wire| &mut **wire as &mut dyn Wire);
+            let Outcome { sent, received, broken, next } = engine.round(wire, now);
+            assert!(broken.iter().all(|id| !all.broken.contains(id)), "two engines tell of it");
+            all.sent.0 |= sent.0;
+            all.received.0 |= received.0;
+            all.broken.0 |= broken.0;
+            all.next = all.next.min(next);
+        }
+        all
+    }
+}
+
+/// One engine, and several in either way.
+const LAYOUTS: [(Layout, usize); 5] =
+    [(Layout::Split, 1), (Layout::Split, 2), (Layout::Split, 3), (Layout::Spread, 2), (Layout::Spread, 3)];
 
 /// A network, and the drivers of its VIFs.
 struct Lab {
@@ -31,8 +88,12 @@ const STRANGER: Mac = [0x52, 0x54, 0, 0, 1, 0];
 impl Lab {
     /// So many VIFs without a wire, whose drivers accept these features.
     fn new(count: u8, features: u64) -> Self {
+        Self::with(LAYOUTS[0], count, features)
+    }
+
+    fn with(layout: (Layout, usize), count: u8, features: u64) -> Self {
         let drivers = (0..count).map(|nth| Driver::new(mac(nth), features)).collect();
-        let mut lab = Self { network: Network::new(), drivers, card: None, now: 0 };
+        let mut lab = Self { network: Network::new(layout), drivers, card: None, now: 0 };
         lab.drivers.iter_mut().for_each(|driver| driver.join(&mut lab.network));
         lab
     }
@@ -56,8 +117,9 @@ impl Lab {
         self.drivers.iter_mut().map(Driver::received).collect()
     }
 
-    fn counters(&self, nth: u8) -> crate::Counters {
-        self.network.counters(self.drivers[usize::from(nth)].id.unwrap()).unwrap()
+    fn counters(&mut self, nth: u8) -> crate::Counters {
+        let id = self.drivers[usize::from(nth)].id.unwrap();
+        self.network.all().counters(id).unwrap()
     }
 }
 
@@ -135,7 +197,7 @@ fn the_wire_has_what_is_for_nobody_here_and_what_is_for_all() {
     lab.card.as_mut().unwrap().coming.extend([to_one.clone(), to_all.clone(), to_nobody, pretended]);
     lab.settle();
     assert_eq!(lab.received(), [vec![to_all.clone()], vec![to_one, to_all]]);
-    assert_eq!(lab.network.unclaimed(), 2, "of nobody's, and of one's own that comes from outside");
+    assert_eq!(lab.network.all().unclaimed(), 2, "of nobody's, and of one's own that comes from outside");
 }
 
 #[test]
@@ -227,7 +289,7 @@ fn nothing_is_reached_once_a_vif_has_left() {
     lab.settle();
     assert_eq!(lab.drivers[1].ram.bytes(), before);
     assert_eq!(lab.network.leave(gone), None);
-    assert_eq!(lab.network.counters(gone), None);
+    assert_eq!(lab.network.all().counters(gone), None);
     // Its place and its address are free.
     lab.drivers[1] = Driver::new(mac(1), 0);
     let Lab { network, drivers, .. } = &mut lab;
@@ -237,7 +299,7 @@ fn nothing_is_reached_once_a_vif_has_left() {
 
 #[test]
 fn an_address_is_one_vifs() {
-    let mut network: Network<Ram> = Network::new();
+    let mut network: Network<Ram> = Network::new(LAYOUTS[0]);
     let join = |network: &mut Network<Ram>, mac| network.join(driver::attributes(mac), Ram::new(16), 0);
     assert!(join(&mut network, mac(0)).is_some());
     assert_eq!(join(&mut network, mac(0)), None);

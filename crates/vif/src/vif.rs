@@ -1,15 +1,10 @@
-//! One virtual interface.
+//! One virtual interface: what is set of it, and its sending side.
 
 use crate::bucket::Bucket;
 use crate::chain::Memory;
-use crate::frame::{Addresses, Frame};
-use crate::offload::Header;
+use crate::frame::Addresses;
 use crate::{Mac, feature};
-use arrayvec::ArrayVec;
-use sluice_virtio::{Buffer, Fault, Queue, Ring, buffers};
-
-/// Most pieces of memory that a frame is spread over: a driver that offers smaller ones would have others wait.
-const MAX_PIECES: usize = 64;
+use sluice_virtio::{Fault, Queue, Ring};
 
 /// What is set of a VIF from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +30,13 @@ pub struct Active {
     pub send: Queue,
     /// What it accepted of [`crate::FEATURES`].
     pub features: u64,
+}
+
+impl Active {
+    /// Whether both sides say by event indices what they want to hear of.
+    pub(crate) const fn has_events(self) -> bool {
+        self.features & feature::EVENT_INDICES != 0
+    }
 }
 
 /// What happened at a VIF.
@@ -91,14 +93,13 @@ impl core::ops::AddAssign for Counters {
     }
 }
 
-/// A VIF.
-pub(crate) struct Vif<M> {
+/// The sending side of a VIF: one engine serves it.
+pub(crate) struct Sender<M> {
     pub attributes: Attributes,
     pub memory: M,
     /// Its driver is at work.
     pub active: Option<Active>,
-    pub send: Ring,
-    pub receive: Ring,
+    pub ring: Ring,
     /// Work that the engine may still do for it in this round, in bytes; below zero, what it did too much in the last.
     pub credit: i64,
     /// Bytes that it may still put on the wire in this turn, likewise.
@@ -111,102 +112,34 @@ pub(crate) struct Vif<M> {
     pub counters: Counters,
 }
 
-impl<M: Memory> Vif<M> {
+impl<M: Memory> Sender<M> {
     /// One whose driver is not at work yet.
     pub fn new(attributes: Attributes, memory: M, now: u64) -> Self {
         let bucket = attributes.limit.map(|rate| Bucket::new(rate, now));
-        let (active, counters) = (None, Counters::default());
-        let (send, receive) = (Ring::default(), Ring::default());
         Self {
             attributes,
             memory,
-            active,
-            send,
-            receive,
+            active: None,
+            ring: Ring::default(),
             credit: 0,
             wire_credit: 0,
             is_waiting: false,
             bucket,
             progress: 0,
-            counters,
+            counters: Counters::default(),
         }
     }
 
     /// The driver has set its queues up, or they are gone.
-    pub fn activate(&mut self, active: Option<Active>) -> Result<(), Fault> {
-        if self.active == active {
-            return Ok(());
-        }
+    pub fn activate(&mut self, active: Option<Active>) {
         self.active = active;
-        let events = active.is_some_and(|active| active.features & feature::EVENT_INDICES != 0);
-        (self.send, self.receive) = (Ring::new(events), Ring::new(events));
+        self.ring = Ring::new(active.is_some_and(Active::has_events));
         (self.credit, self.wire_credit, self.is_waiting, self.progress) = (0, 0, false, 0);
-        // Buffers to receive into are looked for when there is a frame.
-        active.map_or(Ok(()), |active| self.receive.listen(&active.receive, &self.memory, false))
     }
 
-    /// Puts a frame into its memory. Returns whether there were buffers for it, and how many pieces of memory were looked at; the driver sees
-    /// the frame once that is published.
-    pub fn take(&mut self, frame: &Frame<'_, M>) -> Result<(bool, u32), Fault> {
-        let Some(active) = self.active else { return Ok((false, 0)) };
-        let queue = &active.receive;
-        let waiting = self.receive.waiting(queue, &self.memory)?;
-        let most = if active.features & feature::MERGEABLE != 0 { MAX_PIECES } else { 1 };
-        // What is given back for the frame: nothing, before it is known to fit.
-        let mut used = ArrayVec::<(u16, u32), MAX_PIECES>::new();
-        let mut header_at = None;
-        let (mut done, mut pieces) = (0, 0);
-        'buffers: for after in 0..waiting.min(most as u16) {
-            let head = self.receive.head(queue, &self.memory, after)?;
-            let mut written = 0;
-            for buffer in buffers(queue, &self.memory, head) {
-                let Buffer { mut address, mut len, writable } = buffer?;
-                if !writable {
-                    return Err(Fault);
-                }
-                if pieces == MAX_PIECES as u32 {
-                    break 'buffers;
-                }
-                pieces += 1;
-                if header_at.is_none() {
-                    len = len.checked_sub(Header::BYTES as u32).ok_or(Fault)?;
-                    header_at = Some(address);
-                    address = address.checked_add(Header::BYTES as u64).ok_or(Fault)?;
-                    written = Header::BYTES as u32;
-                }
-                let part = len.min(frame.len() - done);
-                frame.copy(done, &self.memory, address, part)?;
-                (done, written) = (done + part, written + part);
-                if done == frame.len() {
-                    break;
-                }
-            }
-            // A buffer without room would be taken for ever.
-            if written == 0 {
-                return Err(Fault);
-            }
-            let _ = used.try_push((head, written));
-            if done == frame.len() {
-                break;
-            }
-        }
-        let Some(header_at) = header_at.filter(|_| done == frame.len()) else {
-            self.counters.missed += 1;
-            return Ok((false, pieces));
-        };
-        let header = Header { num_buffers: used.len() as u16, ..frame.header };
-        sluice_virtio::Memory::write(&self.memory, header_at, &header.bytes())?;
-        for (head, written) in used {
-            self.receive.give(queue, &self.memory, head, written)?;
-        }
-        self.counters.received += 1;
-        self.counters.received_bytes += u64::from(frame.len());
-        Ok((true, pieces))
-    }
-
-    /// Shows the driver what was received. Returns whether it wants to hear of it.
-    pub fn publish_received(&mut self) -> Result<bool, Fault> {
-        self.active.map_or(Ok(false), |active| self.receive.publish(&active.receive, &self.memory))
+    /// Says whether the driver is to tell of frames.
+    pub fn listen(&self, wanted: bool) -> Result<(), Fault> {
+        self.active.map_or(Ok(()), |active| self.ring.listen(&active.send, &self.memory, wanted))
     }
 
     /// The engine did so much work for it, in bytes.

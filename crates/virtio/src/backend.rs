@@ -1,13 +1,14 @@
 //! Registers that a back end sees: [`sluice_hypercall::backend`] says what each is.
 
-use crate::device::{Changes, Device, Offer, Status};
+use crate::device::{Changes, Device, Kind, Offer, Status};
 use crate::features;
 use crate::queue::Queue;
 use crate::words::{half, number, set_half, which};
 use sluice_hypercall::backend as reg;
 use sluice_hypercall::backend::{
-    CONTROL_CONFIG_CHANGED, CONTROL_NEEDS_RESET, CONTROL_OFFER, CONTROL_RESET_DONE, REFUSED_COMMAND,
-    REFUSED_FEATURES, REFUSED_RANGE, STATE_OFFERED, STATE_PEER, STATE_RESETTING,
+    CONTROL_CONFIG_CHANGED, CONTROL_NEEDS_RESET, CONTROL_OFFER, CONTROL_PASS_FOCUS, CONTROL_RESET_DONE,
+    REFUSED_COMMAND, REFUSED_FEATURES, REFUSED_RANGE, STATE_BACKGROUND, STATE_OFFERED, STATE_PEER,
+    STATE_RESETTING,
 };
 
 impl Device {
@@ -36,6 +37,7 @@ impl Device {
                 bit(self.offer.is_some(), STATE_OFFERED)
                     | bit(self.resetting, STATE_RESETTING)
                     | bit(self.has_guest, STATE_PEER)
+                    | bit(self.in_background, STATE_BACKGROUND)
             }
             reg::CONTROL => self.result,
             reg::QUEUES => self.staged.queues,
@@ -110,6 +112,7 @@ impl Device {
             CONTROL_RESET_DONE if self.resetting => Ok(self.forget()),
             CONTROL_CONFIG_CHANGED => self.change_config(),
             CONTROL_NEEDS_RESET if self.is_live() => Ok(self.break_down()),
+            CONTROL_PASS_FOCUS if self.kind == Kind::DeviceFile && !self.in_background => Ok(Changes::FOCUS),
             _ => Err(REFUSED_COMMAND),
         };
         self.result = done.err().unwrap_or(0);

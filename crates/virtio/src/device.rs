@@ -39,6 +39,8 @@ bitflags! {
         const REFUSED = 8;
         /// The guest's driver need not wait any more: [`Device::is_offered`].
         const OFFERED = 16;
+        /// Who chooses the guest in the foreground: the next one is wanted there.
+        const FOCUS = 32;
     }
 }
 
@@ -53,6 +55,8 @@ pub enum Kind {
     DeviceFile,
     /// A file system (5.11).
     Files,
+    /// A source of random numbers (5.4).
+    Entropy,
     /// A stream to the hypervisor: a console device (5.3), see [`crate::Port`].
     Port,
 }
@@ -64,6 +68,7 @@ impl Kind {
             Self::Net => 1,
             Self::Block => 2,
             Self::Port => 3,
+            Self::Entropy => 4,
             Self::Files => 26,
             Self::DeviceFile => DEVFILE_KIND as u16,
         }
@@ -120,6 +125,8 @@ pub struct Device {
     pub(crate) result: u32,
     /// There is a guest.
     pub(crate) has_guest: bool,
+    /// Another guest is in the foreground.
+    pub(crate) in_background: bool,
     /// There is a back end.
     has_backend: bool,
     /// The hypervisor serves it, which needs nobody's leave to reach the guest's memory.
@@ -171,6 +178,7 @@ impl Device {
             offer: None,
             result: 0,
             has_guest: false,
+            in_background: false,
             has_backend: false,
             served_here: false,
             issues: false,
@@ -225,6 +233,17 @@ impl Device {
         self.by_page = !self.served_here && issues == Issues::Pages;
         self.has_guest = true;
         Changes::BACKEND
+    }
+
+    /// Its guest is in the background, or in the foreground.
+    pub fn set_background(&mut self, background: bool) -> Changes {
+        let before = core::mem::replace(&mut self.in_background, background);
+        if before == background { Changes::empty() } else { Changes::BACKEND }
+    }
+
+    /// Whether another guest is in the foreground.
+    pub const fn is_in_background(&self) -> bool {
+        self.in_background
     }
 
     /// The guest issues pages to the device from now on. Returns false if that is not its way.

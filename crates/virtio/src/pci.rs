@@ -71,6 +71,7 @@ pub fn function(kind: Kind, line: u8, at: &Addresses) -> Result<Function, BuildE
         Kind::Net => 0x02_0000,
         Kind::Block => 0x01_0000,
         Kind::Files => 0x01_8000,
+        Kind::Entropy => 0x00_ff00,
         Kind::Port => 0x07_8000,
         Kind::DeviceFile => 0x08_8000,
     };

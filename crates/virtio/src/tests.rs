@@ -274,11 +274,28 @@ fn a_device_that_needs_a_reset_says_so() {
 }
 
 #[test]
+fn who_is_in_the_foreground_may_be_passed_by_the_one_who_is_there() {
+    let mut file = Device::new(Kind::DeviceFile, "guest.keys", "/dev/input/event0", &[]);
+    file.attach_backend();
+    let pass = |device: &mut Device| device.backend_write(back::CONTROL, 4, back::CONTROL_PASS_FOCUS);
+    assert_eq!(pass(&mut file), Changes::FOCUS, "all are");
+    assert_eq!(file.set_background(true), Changes::BACKEND);
+    assert_eq!(file.set_background(true), Changes::empty(), "it is there already");
+    assert_eq!(file.backend_read(7, back::STATE, 4), back::STATE_BACKGROUND);
+    assert_eq!(pass(&mut file), Changes::empty());
+    assert_eq!(file.backend_read(7, back::CONTROL, 4), back::REFUSED_COMMAND);
+    assert_eq!(file.set_background(false), Changes::BACKEND);
+    assert_eq!(pass(&mut file), Changes::FOCUS);
+    assert_eq!(pass(&mut started()), Changes::empty(), "what is no device file has no person at it");
+}
+
+#[test]
 fn virtio_4_1_4_a_driver_finds_all_structures() {
     let at = pci::Addresses { registers: 0xc000_0000, msix: 0xc000_4000, notify: 0x1000, maps: 1 << 38 };
     let of_all = [(1, 16, 0, 0, 0x38), (2, 20, 2, 0, 4), (3, 16, 0, 0x1000, 1), (4, 16, 0, 0x2000, 0x1000)];
     assert_eq!(structures(Kind::Net, &at), (0x1041_1af4, of_all.to_vec()));
     assert_eq!(structures(Kind::Files, &at), (0x105a_1af4, of_all.to_vec()));
+    assert_eq!(structures(Kind::Entropy, &at), (0x1044_1af4, of_all.to_vec()));
     let (id, of_a_file) = structures(Kind::DeviceFile, &at);
     assert_eq!((id, &of_a_file[..4]), (0x107f_1af4, &of_all[..]));
     assert_eq!(of_a_file[4..], [(8, 24, 4, 0, 0x1000_0000)]);

@@ -48,8 +48,10 @@ pub mod call {
     pub const EVENT_CHANNEL_OP: u64 = 32;
     /// HYPERVISOR_physdev_op.
     pub const PHYSDEV_OP: u64 = 33;
+    /// Not Xen's: [`sluice_hypercall::paravirtual`].
+    pub use sluice_hypercall::paravirtual::SEMI_WRITABLE;
     /// There are no numbers from here on.
-    pub const END: u64 = 64;
+    pub const END: u64 = 65;
 }
 
 /// Errors, by the numbers that Xen and Linux share (errno.h).

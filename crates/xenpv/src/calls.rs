@@ -134,6 +134,7 @@ impl Guest {
             call::CALLBACK_OP => self.callback_op(host, first, second),
             call::EVENT_CHANNEL_OP => self.event_channel_op(host, first, second),
             call::PHYSDEV_OP => self.physdev_op(host, first, second),
+            call::SEMI_WRITABLE => self.semi_writable(host, first, second, third),
             _ => Err(Error::NoCall),
         };
         if result.is_err_and(|error| error != Error::Restart) {

@@ -3,7 +3,7 @@
 use crate::abi::call;
 
 /// Hypercalls by number, as they are called in reports.
-const CALLS: [(u64, &str); 22] = [
+const CALLS: [(u64, &str); 23] = [
     (call::SET_TRAP_TABLE, "call.set_trap_table"),
     (call::MMU_UPDATE, "call.mmu_update"),
     (call::SET_GDT, "call.set_gdt"),
@@ -26,6 +26,7 @@ const CALLS: [(u64, &str); 22] = [
     (call::CALLBACK_OP, "call.callback_op"),
     (call::EVENT_CHANNEL_OP, "call.event_channel_op"),
     (call::PHYSDEV_OP, "call.physdev_op"),
+    (call::SEMI_WRITABLE, "call.semi_writable"),
 ];
 
 /// Operations on page tables by the numbers of HYPERVISOR_mmuext_op, as they are called in reports.
@@ -51,7 +52,7 @@ const OPERATIONS: [&str; 16] = [
 const OTHER: usize = 14;
 
 /// How many counts there are.
-pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 7;
+pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 10;
 
 /// What was asked of the interface, and what it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,12 @@ pub struct Counters {
     pub updates: u64,
     /// Operations on page types that were refused: the guest tried what would have been wrong.
     pub refused: u64,
+    /// Frames that were made semi-writable.
+    pub semi: u64,
+    /// How often devices lost frames: each is a flush of what an IOMMU has cached.
+    pub hides: u64,
+    /// How often devices got frames.
+    pub shows: u64,
     /// Instructions that were emulated.
     pub emulated: u64,
     /// Exceptions that went to the kernel.
@@ -77,7 +84,21 @@ pub struct Counters {
 impl Default for Counters {
     fn default() -> Self {
         let (calls, operations) = ([0; call::END as usize], [0; OPERATIONS.len()]);
-        Self { calls, operations, errors: 0, updates: 0, refused: 0, emulated: 0, exceptions: 0, upcalls: 0 }
+        let (errors, updates, refused, semi, hides, shows) = (0, 0, 0, 0, 0, 0);
+        let (emulated, exceptions, upcalls) = (0, 0, 0);
+        Self {
+            calls,
+            operations,
+            errors,
+            updates,
+            refused,
+            semi,
+            hides,
+            shows,
+            emulated,
+            exceptions,
+            upcalls,
+        }
     }
 }
 
@@ -104,6 +125,9 @@ impl Counters {
             ("errors", self.errors),
             ("updates", self.updates),
             ("refused", self.refused),
+            ("semi_writable", self.semi),
+            ("devices.hides", self.hides),
+            ("devices.shows", self.shows),
             ("emulated", self.emulated),
             ("exceptions", self.exceptions),
             ("upcalls", self.upcalls),

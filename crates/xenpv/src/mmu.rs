@@ -3,7 +3,11 @@
 use crate::abi::{Error, MAX_BATCH, PREEMPTED};
 use crate::memory::leaf;
 use crate::{Guest, Host};
+use sluice_hypercall::paravirtual::{SEMI_CLEAR, SEMI_MAX_BATCH, SEMI_SET};
 use sluice_pagetypes::{Kind, Mfn, Refused};
+
+/// Frames whose devices' access changes together.
+const SEMI_PIECE: usize = 64;
 
 /// DOMID_SELF; a batch may name it, and nobody else.
 const SELF: u64 = 0x7ff0;
@@ -162,6 +166,37 @@ impl Guest {
             let [cmd, first, second] = guest.words::<3>(host, operation)?;
             guest.extended(host, cmd as u32, first, second)
         })
+    }
+
+    /// Makes frames semi-writable, or ends that ([`sluice_hypercall::paravirtual`]). Devices are dealt with once for each piece of the list.
+    pub(crate) fn semi_writable(
+        &mut self,
+        host: &mut impl Host,
+        list: u64,
+        count: u64,
+        what: u64,
+    ) -> Result<u64, Error> {
+        if count > SEMI_MAX_BATCH {
+            return Err(Error::TooBig);
+        }
+        if !matches!(what, SEMI_CLEAR | SEMI_SET) {
+            return Err(Error::Invalid);
+        }
+        let mut piece = [Mfn::default(); SEMI_PIECE];
+        let mut done = 0;
+        while done < count {
+            let mut len = 0;
+            for (at, frame) in (done..count).zip(&mut piece) {
+                *frame = Mfn(self.words::<1>(host, list.wrapping_add(at * 8))?[0]);
+                len += 1;
+            }
+            let frames = piece.get_mut(..len).unwrap_or_default();
+            let set = self.types.set_semi(host, frames, what == SEMI_SET);
+            self.note(set)?;
+            self.counters.semi += if what == SEMI_SET { len as u64 } else { 0 };
+            done += len as u64;
+        }
+        Ok(0)
     }
 
     fn hold_root(&mut self, host: &mut impl Host, frame: Mfn) -> Result<(), Error> {

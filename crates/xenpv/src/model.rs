@@ -29,6 +29,9 @@ pub struct Machinery {
     pub input: Vec<u8>,
     /// Frames that devices reach.
     pub shown: BTreeSet<Mfn>,
+    /// How often they lost frames, and got them.
+    pub hides: u32,
+    pub shows: u32,
     /// Lines that were read.
     pub lines: core::cell::Cell<u32>,
 }
@@ -84,12 +87,14 @@ impl Machine for Machinery {
     }
 
     fn hide(&mut self, frames: &[Mfn]) {
+        self.hides += 1;
         for frame in frames {
             self.shown.remove(frame);
         }
     }
 
     fn show(&mut self, frames: &[Mfn]) {
+        self.shows += 1;
         self.shown.extend(frames);
     }
 }
@@ -192,6 +197,8 @@ pub fn guest_of(
         output: Vec::new(),
         input: Vec::new(),
         shown: (first..first + frames).map(Mfn).collect(),
+        hides: 0,
+        shows: 0,
         lines: core::cell::Cell::new(0),
     };
     let image = Image::parse(kernel).unwrap();

@@ -240,6 +240,71 @@ fn a_page_table_is_never_writable_however_it_is_asked_for() {
 }
 
 #[test]
+fn semi_writable_frames_change_between_tables_and_memory_unseen_by_devices() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let (frame, address) = spare(700);
+    let list = spare(720).1;
+    let mut say = |guest: &mut Guest, machine: &mut Machinery, words: &[u64], what: u64| {
+        poke(guest, machine, list, words);
+        ask(guest, machine, &mut registers, call::SEMI_WRITABLE, [list, words.len() as u64, what, 0])
+    };
+    // Two hundred frames, each named twice: one change of the devices' for each piece of the list at most.
+    let many: Vec<u64> = (0..400).map(|at| FIRST + 800 + at / 2).collect();
+    let before = machine.hides;
+    assert_eq!(say(&mut guest, &mut machine, &many, 1), 0);
+    assert!(machine.hides - before <= 7, "a flush for each piece, and not for each frame");
+    assert!(many.iter().all(|frame| !machine.shown.contains(&Mfn(*frame))));
+    assert_eq!(say(&mut guest, &mut machine, &many, 0), 0);
+    assert!(many.iter().all(|frame| machine.shown.contains(&Mfn(*frame))));
+    assert_eq!(guest.counters.semi, 400);
+
+    assert_eq!(say(&mut guest, &mut machine, &[frame.0], 1), 0);
+    let (hides, shows) = (machine.hides, machine.shows);
+    poke(&guest, &mut machine, address + 4096, &[0, frame.0, 0, 4, frame.0, 0]);
+    let rights = |write: bool| {
+        Entry::new(frame, if write { Entry::PRESENT | Entry::WRITE } else { Entry::PRESENT }).bits()
+    };
+    for _ in 0..3 {
+        for (call, arguments) in [
+            (call::UPDATE_VA_MAPPING, [address, rights(false), 2, 0]),
+            (call::MMUEXT_OP, [address + 4096, 1, 0, SELF]),
+            (call::MMUEXT_OP, [address + 4096 + 24, 1, 0, SELF]),
+            (call::UPDATE_VA_MAPPING, [address, rights(true), 2, 0]),
+        ] {
+            assert_eq!(ask(&mut guest, &mut machine, &mut registers, call, arguments), 0);
+            model::check(&guest, &machine);
+        }
+    }
+    assert_eq!((machine.hides, machine.shows), (hides, shows), "devices know nothing of it");
+}
+
+#[test]
+fn semi_writable_is_said_of_own_frames_only_and_of_not_too_many() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let list = spare(720).1;
+    let hidden = guest.layout.reserved_gdt.0;
+    for (words, count, what, error) in [
+        ([FIRST - 1; 2], 2, 1, Error::Invalid),
+        ([FIRST + FRAMES; 2], 2, 1, Error::Invalid),
+        ([hidden; 2], 2, 0, Error::Invalid),
+        ([FIRST + 800, hidden], 2, 1, Error::Invalid),
+        ([FIRST + 800; 2], 513, 1, Error::TooBig),
+        ([FIRST + 800; 2], u64::MAX, 1, Error::TooBig),
+        ([FIRST + 800; 2], 2, 2, Error::Invalid),
+    ] {
+        poke(&guest, &mut machine, list, &words);
+        let answer =
+            ask(&mut guest, &mut machine, &mut registers, call::SEMI_WRITABLE, [list, count, what, 0]);
+        assert_eq!(answer, error.code(), "{words:x?}, {count}, {what}");
+        assert!(machine.shown.contains(&Mfn(FIRST + 800)), "nothing of the piece is done");
+        model::check(&guest, &machine);
+    }
+    let arguments = [abi::STUB, 1, 1, 0];
+    let answer = ask(&mut guest, &mut machine, &mut registers, call::SEMI_WRITABLE, arguments);
+    assert_eq!(answer, Error::Fault.code(), "a list in the hypervisor's part");
+}
+
+#[test]
 fn an_address_leads_where_the_page_tables_say_now() {
     let (mut guest, mut machine, mut registers) = model::guest();
     let (first, address) = spare(700);

@@ -5,10 +5,12 @@
 //! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst, "Threads" and "CPU". What a driver does in interrupts is nobody's.
 
 use anyhow::{Context, Result, bail};
+use sluice_abi::config::is_name;
 use sluice_backend::sys;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// A guest's weight, as it is given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ impl std::str::FromStr for Weight {
 
     fn from_str(text: &str) -> Result<Self> {
         let (guest, weight) = text.split_once('=').context("it is GUEST=WEIGHT, as in bob=300")?;
-        if !is_guest(guest) {
+        if !is_name(guest) {
             bail!("'{guest}' is no name of a guest: a-z, 0-9 and '-'");
         }
         let weight = weight.parse().ok().filter(|weight| (1..=10_000).contains(weight));
@@ -35,17 +37,13 @@ impl std::str::FromStr for Weight {
     }
 }
 
-/// Whether this can be a guest's name; then it is one component of a path.
-fn is_guest(name: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !name.is_empty() && name.bytes().all(allowed)
-}
-
 /// The groups of guests.
 pub struct Charges {
     /// The daemon's own group.
     base: PathBuf,
     weights: HashMap<String, u32>,
+    /// Devices of one guest enter its group one after the other: a group is not one of threads from its beginning.
+    entering: Mutex<()>,
 }
 
 impl Charges {
@@ -54,22 +52,23 @@ impl Charges {
         let mounts = fs::read_to_string("/proc/self/mounts").context("no list of what is mounted")?;
         let groups = fs::read_to_string("/proc/self/cgroup").context("no control groups")?;
         let base = base(&mounts, &groups).context("no control groups of version 2 are mounted")?;
+        write(&base.join("cgroup.subtree_control"), "+cpu")?;
         let weights = weights.iter().map(|weight| (weight.guest.clone(), weight.weight)).collect();
-        Ok(Self { base, weights })
+        Ok(Self { base, weights, entering: Mutex::default() })
     }
 
     /// From now on this thread, and what it starts, is charged to the guest of a device, `GUEST.DEVICE`.
     pub fn enter(&self, device: &str) -> Result<()> {
-        let guest = device.split_once('.').map(|(guest, _)| guest).filter(|guest| is_guest(guest));
+        let guest = device.split_once('.').map(|(guest, _)| guest).filter(|guest| is_name(guest));
         let guest = guest.with_context(|| format!("'{device}' does not say whose device it is"))?;
         let group = self.base.join(guest);
+        let _alone = self.entering.lock();
         match fs::create_dir(&group) {
             // Once it is one of threads it stays so.
             Ok(()) => write(&group.join("cgroup.type"), "threaded")?,
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error).with_context(|| format!("could not make {}", group.display())),
         }
-        write(&self.base.join("cgroup.subtree_control"), "+cpu")?;
         let weight = self.weights.get(guest).copied().unwrap_or(Weight::DEFAULT);
         write(&group.join("cpu.weight"), &weight.to_string())?;
         write(&group.join("cgroup.threads"), &sys::thread().to_string())
@@ -117,7 +116,7 @@ mod tests {
     #[test]
     fn a_device_of_nobody_is_charged_to_nobody() {
         let base = std::env::temp_dir().join("sluice-no-such-folder");
-        let charges = Charges { base, weights: HashMap::new() };
+        let charges = Charges { base, weights: HashMap::new(), entering: Mutex::default() };
         for device in ["disk", "..disk", "/tmp.disk", ""] {
             assert!(
                 charges.enter(device).unwrap_err().to_string().contains("does not say whose"),

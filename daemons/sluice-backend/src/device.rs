@@ -40,6 +40,12 @@ pub trait Device {
         Ok(None)
     }
 
+    /// Looks after what takes long: called now and then.
+    fn tick(&mut self) {}
+
+    /// The registers may have changed: called before anything is started, and each time after that.
+    fn look(&mut self, _function: &Function, _info: &Info) {}
+
     /// Touches no queue any more.
     fn stop(&mut self);
 }

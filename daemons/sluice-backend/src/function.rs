@@ -128,6 +128,11 @@ impl Info {
         self.state & backend::STATE_RESETTING != 0
     }
 
+    /// Another guest is in the foreground.
+    pub fn is_in_background(&self) -> bool {
+        self.state & backend::STATE_BACKGROUND != 0
+    }
+
     /// The guest has set its queues up and uses them.
     pub fn is_live(&self) -> bool {
         self.status & DRIVER_OK != 0 && self.state & backend::STATE_PEER != 0 && !self.is_resetting()
@@ -212,6 +217,8 @@ const CONFIG_CHANGED: Call<Configuration> =
     unsafe { Call::new(number(_IOC_WRITE, 3, size_of::<Configuration>())) };
 // SAFETY: It has no argument.
 const NEEDS_RESET: Order = unsafe { Order::new(number(_IOC_NONE, 4, 0)) };
+// SAFETY: It has no argument.
+const PASS_FOCUS: Order = unsafe { Order::new(number(_IOC_NONE, 11, 0)) };
 // SAFETY: The module reads `struct sluice_backend_copy`. What that leads to is what the caller of `copy` answers for.
 const COPY: Call<Copy> = unsafe { Call::new(number(_IOC_WRITE, 8, size_of::<Copy>())) };
 // SAFETY: The module reads `struct sluice_backend_event`.
@@ -328,6 +335,11 @@ impl Function {
     /// Tells the guest that the device cannot go on.
     pub fn needs_reset(&self) -> Result<()> {
         NEEDS_RESET.give(&self.file).context("could not ask for a reset")
+    }
+
+    /// Says that the person at the device wants the next guest in the foreground. It is for who is there now to say.
+    pub fn pass_focus(&self) -> Result<()> {
+        PASS_FOCUS.give(&self.file).context("could not pass the focus on")
     }
 
     /// The same open file for another process: it can copy, and what this one does it can do.

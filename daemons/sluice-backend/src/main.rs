@@ -16,12 +16,14 @@ mod blk;
 mod charge;
 mod devfile;
 mod disk;
+mod hang;
 mod net;
 mod serve;
 mod tap;
 
 use charge::{Charges, Weight};
 use clap::Parser;
+use hang::{HangWatch, OnHang};
 use serve::Patience;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -47,6 +49,12 @@ struct Arguments {
     /// How much of the processors a guest gets when others want more than is left, as in bob=300; 100 if it is not named, up to 10000.
     #[arg(long, value_name = "GUEST=WEIGHT")]
     weight: Vec<Weight>,
+    /// How long a driver may take to end an operation that was interrupted, and then a process that was killed for it, until it is said to hang, in seconds.
+    #[arg(long, default_value_t = 10)]
+    hang_after: u64,
+    /// What follows when a driver hangs.
+    #[arg(long, value_enum, default_value_t = OnHang::Say)]
+    on_hang: OnHang,
     /// Makes system calls for a process of a guest (the daemon starts itself with this).
     #[arg(long, hide = true)]
     shadow: bool,
@@ -76,8 +84,7 @@ fn main() -> anyhow::Result<()> {
             if fresh {
                 let (arguments, served, charges) = (arguments.clone(), Arc::clone(&served), charges.clone());
                 std::thread::spawn(move || {
-                    charge(&path, charges.as_deref());
-                    keep_serving(&path, &arguments);
+                    keep_serving(&path, &arguments, charges.as_deref());
                     let _ = served.lock().map(|mut served| served.remove(&path));
                 });
             }
@@ -92,22 +99,23 @@ fn device_files(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Has what this thread does from now on charged to the guest.
-fn charge(path: &Path, charges: Option<&Charges>) {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
+/// Serves a device until its file is gone, again and again, and has that charged to its guest. What is wrong is said once, not each time.
+fn keep_serving(path: &Path, arguments: &Arguments, charges: Option<&Charges>) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if let Some(Err(error)) = charges.map(|charges| charges.enter(&name)) {
         eprintln!("sluice-backend: {name}: not charged to its guest: {error:#}");
     }
-}
-
-/// Serves a device until its file is gone, again and again. What is wrong is said once, not each time.
-fn keep_serving(path: &Path, arguments: &Arguments) {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mark = arguments.state.join(&name);
     let mut said = String::new();
     while path.exists() {
-        let (queue, files) = (arguments.poll, arguments.poll_files);
-        let patience = Patience { queue: Duration::from_micros(queue), files: Duration::from_micros(files) };
+        let patience = Patience {
+            queue: Duration::from_micros(arguments.poll),
+            files: Duration::from_micros(arguments.poll_files),
+            hang: HangWatch {
+                patience: Duration::from_secs(arguments.hang_after),
+                action: arguments.on_hang,
+            },
+        };
         let end = serve::serve(path, patience, || {
             println!("sluice-backend: {name} is offered to its guest");
             std::fs::write(&mark, "")

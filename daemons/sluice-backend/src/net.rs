@@ -78,6 +78,8 @@ pub struct Net {
     mac: [u8; 6],
     /// Most pairs of queues.
     pairs: u16,
+    /// The guest's cable is plugged in.
+    link: bool,
     live: Option<Live>,
 }
 
@@ -114,18 +116,22 @@ impl Net {
             | bits(&[VIRTIO_NET_F_MAC, VIRTIO_NET_F_STATUS])
             | of_pairs;
         let mac = std::array::from_fn(|byte| info.config[byte]);
-        Ok(Self { tap: Tap::new(bridge, pairs.into())?, features, mac, pairs, live: None })
+        Ok(Self { tap: Tap::new(bridge, pairs.into())?, features, mac, pairs, link: true, live: None })
     }
 
     /// What the guest is told of the card. The most pairs are part of it where there are several.
     fn configuration(&self) -> Vec<u8> {
-        let mut configuration = self.mac.to_vec();
-        configuration.extend((VIRTIO_NET_S_LINK_UP as u16).to_le_bytes());
-        if self.pairs > 1 {
-            configuration.extend(self.pairs.to_le_bytes());
-        }
-        configuration
+        configuration(self.mac, self.link, self.pairs)
     }
+}
+
+fn configuration(mac: [u8; 6], link: bool, pairs: u16) -> Vec<u8> {
+    let status = if link { VIRTIO_NET_S_LINK_UP as u16 } else { 0 };
+    let mut configuration = [&mac[..], &status.to_le_bytes()].concat();
+    if pairs > 1 {
+        configuration.extend(pairs.to_le_bytes());
+    }
+    configuration
 }
 
 fn bits(numbers: &[u32]) -> u64 {
@@ -308,6 +314,11 @@ impl Device for Net {
             control.kicks.write(1).context("could not go on")?;
         }
         Ok(())
+    }
+
+    fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
+        let before = std::mem::replace(&mut self.link, self.tap.is_up()?);
+        Ok((before != self.link).then(|| self.configuration()))
     }
 
     fn stop(&mut self) {

@@ -2,16 +2,18 @@
 
 use crate::blk::Blk;
 use crate::devfile::DeviceFile;
+use crate::hang::HangWatch;
 use crate::net::Net;
 use anyhow::{Context, Result, bail};
 use sluice_backend::device::{Device, Gone};
 use sluice_backend::function::{Function, Window};
+use sluice_backend::rng::Rng;
 use sluice_backend::vhost_user::{self, Service, VhostUser};
 use sluice_hypercall::devfile::DEVFILE_KIND;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use virtio_bindings::virtio_ids::{VIRTIO_ID_BLOCK, VIRTIO_ID_FS, VIRTIO_ID_NET};
+use virtio_bindings::virtio_ids::{VIRTIO_ID_BLOCK, VIRTIO_ID_FS, VIRTIO_ID_NET, VIRTIO_ID_RNG};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 /// What an event is about: the registers, or a place in the list of the device.
@@ -23,13 +25,15 @@ const CHECK: Duration = Duration::from_secs(2);
 /// How soon a back end that is not there is looked for again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// How long it is looked for more requests before a guest has to notify again.
+/// How long it is looked for more requests before a guest has to notify again, and waited for drivers.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// In a disk's queue.
     pub queue: Duration,
     /// Of a process that uses a device file.
     pub files: Duration,
+    /// With what does not end.
+    pub hang: HangWatch,
 }
 
 /// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
@@ -47,9 +51,10 @@ pub fn serve(path: &Path, patience: Patience, offered: impl FnOnce() -> std::io:
             Box::new(VhostUser::open(Service::files(&info), &info, path)?)
         }
         VIRTIO_ID_NET => Box::new(Net::open(&info)?),
-        DEVFILE_KIND => Box::new(DeviceFile::open(&info, patience.files)?),
+        VIRTIO_ID_RNG => Box::new(Rng::open(&info)?),
+        DEVFILE_KIND => Box::new(DeviceFile::open(&info, patience.files, patience.hang)?),
         kind => bail!(
-            "virtio devices of type {kind} are not known, only network cards (1), disks (2), file systems (26) and device files ({DEVFILE_KIND})"
+            "virtio devices of type {kind} are not known, only network cards (1), disks (2), random numbers (4), file systems (26) and device files ({DEVFILE_KIND})"
         ),
     };
     let window = function.window(info.window)?;
@@ -64,6 +69,7 @@ pub fn serve(path: &Path, patience: Patience, offered: impl FnOnce() -> std::io:
     loop {
         if checked.elapsed() >= CHECK {
             checked = Instant::now();
+            device.tick();
             if let Some(configuration) = device.changed_configuration()? {
                 function.change_configuration(&configuration)?;
             }
@@ -109,6 +115,7 @@ fn follow(
     epoll: &Epoll,
 ) -> Result<State> {
     let mut info = function.info()?;
+    device.look(function, &info);
     if !info.is_live() && state != State::Idle {
         device.stop();
         state = State::Idle;

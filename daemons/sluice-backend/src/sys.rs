@@ -239,6 +239,17 @@ pub fn allocate(file: RawFd, mode: libc::c_int, offset: u64, bytes: u64) -> io::
     check(unsafe { libc::fallocate(file, mode, number(offset)?, number(bytes)?) })
 }
 
+/// Memory of so many bytes, which others can be given as a file.
+pub fn memory_file(bytes: u64) -> io::Result<File> {
+    // SAFETY: The name is a string with its end.
+    let descriptor = unsafe { libc::memfd_create(c"rings".as_ptr(), libc::MFD_CLOEXEC) };
+    check(descriptor)?;
+    // SAFETY: The descriptor is new, and nobody else's.
+    let file = unsafe { File::from_raw_fd(descriptor) };
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
 /// A datagram socket, which stands for the network in requests about interfaces.
 pub fn network() -> io::Result<std::os::fd::OwnedFd> {
     std::net::UdpSocket::bind(("127.0.0.1", 0)).map(Into::into)
@@ -359,6 +370,17 @@ impl ShadowPage {
     }
 }
 
+impl ShadowPage {
+    /// Clears so many bytes from an offset on, as far as they are in the page.
+    pub fn clear(&self, offset: usize, bytes: usize) {
+        // SAFETY: It is the page, which stays, and nothing in Rust refers to it.
+        let page = unsafe { VolatileSlice::new(self.0 as *mut u8, PAGE) };
+        if let Ok(part) = page.subslice(offset, bytes) {
+            part.copy_from(&[0_u8; PAGE][..bytes]);
+        }
+    }
+}
+
 impl Drop for ShadowPage {
     fn drop(&mut self) {
         // SAFETY: The page was mapped by `map`, and nothing in Rust refers to what is in it.
@@ -435,24 +457,17 @@ impl Drop for Mapping {
 }
 
 /// A lane in a guest's memory, mapped here.
-pub struct LanePage(std::ptr::NonNull<sluice_devfile::Lane>);
+pub struct LanePage(Mapping);
 
 // SAFETY: A lane is shared between threads, and with the guest.
-unsafe impl Send for LanePage {}
-// SAFETY: As above.
 unsafe impl Sync for LanePage {}
 
 impl LanePage {
     /// Maps a page of the window behind a function's file.
     pub fn map(file: &impl AsRawFd, page: std::num::NonZeroU32) -> io::Result<Self> {
-        let offset = i64::from(page.get()) * PAGE as i64;
-        let (nowhere, protection) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: The kernel finds a place where nothing is.
-        let at = unsafe { libc::mmap(nowhere, PAGE, protection, libc::MAP_SHARED, file.as_raw_fd(), offset) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        std::ptr::NonNull::new(at.cast()).map(Self).ok_or(io::ErrorKind::InvalidData.into())
+        let offset = u64::from(page.get()) * PAGE as u64;
+        Mapping::new(file, &sluice_devfile::Map { offset, first: 0, pages: 1, read: true, write: true })
+            .map(Self)
     }
 }
 
@@ -461,14 +476,7 @@ impl std::ops::Deref for LanePage {
 
     fn deref(&self) -> &Self::Target {
         // SAFETY: It is a whole page, as long as this is there. A lane is atomic numbers only, of which every pattern of bits is a value.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for LanePage {
-    fn drop(&mut self) {
-        // SAFETY: It was mapped by `map`, and nobody refers to it any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
+        unsafe { &*self.0.at.cast() }
     }
 }
 
@@ -510,8 +518,22 @@ pub unsafe fn ioctl_for_guest(file: &impl AsRawFd, number: u32, argument: u64, n
         // SAFETY: As below.
         return unsafe { narrow_ioctl(file, number, argument as u32) };
     }
-    // SAFETY: The caller answers for what is written.
-    outcome(unsafe { libc::ioctl(file.as_raw_fd(), number as Request, argument) }.into())
+    let mut result = libc::SYS_ioctl;
+    // SAFETY: The caller answers for what is written. The kernel changes two registers beside its answer's. What a C library adds
+    // (an error's number in the thread's memory, in some another call with structures of former times) is nothing that a guest asked for.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inout("rax") result,
+            in("rdi") file.as_raw_fd(),
+            in("rsi") u64::from(number),
+            in("rdx") argument,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    result
 }
 
 /// Makes an ioctl as a program of 32 bits does: structures with addresses or long numbers in them are others for it.
@@ -561,9 +583,7 @@ impl SignalWait {
         check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) })?;
         // SAFETY: No memory is touched.
         check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETOWN, libc::getpid()) })?;
-        // SAFETY: As above.
-        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-        check(flags)?;
+        let flags = flags(file)?;
         // SAFETY: As above.
         check(unsafe {
             libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_ASYNC | libc::O_NONBLOCK)

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use sluice_backend::sys::{self, Call, Order, Plain};
 use std::fs::{File, OpenOptions};
+use std::os::fd::OwnedFd;
 
 /// `struct ifreq`: the name of an interface and what is said of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +45,9 @@ pub struct Tap {
     files: Vec<File>,
     /// So many of them get packets.
     used: usize,
+    /// Its name, and a socket for questions about it.
+    name: Interface,
+    network: OwnedFd,
 }
 
 impl Interface {
@@ -90,7 +94,7 @@ impl Tap {
         GET_FLAGS.update(&network, &mut flags).context("could not find the tap")?;
         flags.first |= libc::IFF_UP as u32;
         SET_FLAGS.set(&network, &flags).context("could not start the tap")?;
-        let mut made = Self { used: files.len(), files };
+        let mut made = Self { used: files.len(), files, name: tap, network };
         made.set_used(1)?;
         Ok(made)
     }
@@ -113,6 +117,13 @@ impl Tap {
     /// What the guest takes without checksums, or longer than a packet on the wire (`TUN_F_` bits).
     pub fn set_offload(&self, bits: u32) -> Result<()> {
         SET_OFFLOAD.give_number(&self.files[0], bits.into()).context("the tap refuses offloads")
+    }
+
+    /// Whether the interface is up: who administers this domain may take it down, as one pulls a cable.
+    pub fn is_up(&self) -> Result<bool> {
+        let mut flags = self.name;
+        GET_FLAGS.update(&self.network, &mut flags).context("could not find the tap")?;
+        Ok(flags.first & libc::IFF_UP as u32 != 0)
     }
 
     /// The open files, one for each queue: at least one.

@@ -1,17 +1,20 @@
 //! A disk or a file system that another program serves: a vhost-user back end behind a socket, such as Debian's `qemu-storage-daemon` and `virtiofsd`.
 //!
-//! The program gets the window as the guest's memory, and the eventfds of the queues. No request passes through this daemon. Features and the
-//! configuration are the program's, as far as the transport carries them; the tag of a file system is the configuration's.
+//! The program gets the window as the guest's memory. No data pass through this daemon. Features and the configuration are the program's, as far
+//! as the transport carries them; the tag of a file system is the configuration's.
 //!
 //! # When the program dies
-//! It may have answered requests out of order, and the used index says only how many are answered. So the next program goes on if all
-//! requests were answered when the last was lost; what the guest asked for later waits. If some were not, the guest is told that the device
-//! needs a reset. A program that merely loses its front end finishes what it has: [`VhostUser::leave`] waits for that.
+//! It may have answered requests out of order, and a used index says only how many are answered. So the queues of a disk are relayed
+//! ([`Relay`]): the guest is answered in order, and the next program is asked again for all that was not answered. The queues of a file
+//! system, whose requests cannot be done twice, are the guest's own: the next program goes on if all requests were answered when the last was lost; if
+//! some were not, the guest is told that the device needs a reset. A program that merely loses its front end finishes what it has:
+//! [`VhostUser::leave`] waits for that.
 //!
 //! Source: vhost-user protocol (QEMU, docs/interop/vhost-user.rst).
 
-use crate::device::{Device, Gone, rings};
+use crate::device::{Device, Gone, rings, take_up};
 use crate::function::{Function, Info, Offer, QueueSetup, Window};
+use crate::relay::{Relay, Rings};
 use anyhow::{Context, Result, bail};
 use sluice_hypercall::backend::MAX_QUEUES;
 use std::io;
@@ -24,9 +27,10 @@ use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
 };
 use vhost::vhost_user::{Error as UserError, Frontend, VhostUserFrontend};
-use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_MQ};
 use virtio_bindings::virtio_config::{VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_RING_PACKED};
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
@@ -34,7 +38,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 pub const PREFIX: &str = "vhost-user:";
 
 /// Entries of a queue.
-const QUEUE_SIZE: u16 = 256;
+const QUEUE_SIZE: u16 = crate::relay::MOST;
 
 /// Bytes of a disk's configuration (Virtio 1.2, 5.2.4), up to and with what VIRTIO_BLK_F_WRITE_ZEROES says.
 const CONFIG_LEN: usize = 60;
@@ -54,6 +58,9 @@ const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::CONFIG
 /// cannot write the configuration.
 const WITHHELD: u64 =
     1 << VIRTIO_F_ACCESS_PLATFORM | 1 << VIRTIO_F_RING_PACKED | 1 << VIRTIO_BLK_F_CONFIG_WCE;
+
+/// What the relay of a disk's queues does with the guest, and not with the program.
+const RELAYED: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
 
 /// Queues of a file system: of what must not wait, and of all other requests (Virtio 1.2, 5.11.2).
 const FILES_QUEUES: usize = 2;
@@ -100,8 +107,45 @@ struct Live {
     errors: EventFd,
     window: Window,
     queues: Vec<(usize, QueueSetup)>,
+    relays: Vec<Relayed>,
     /// Kicks and calls: the module and the program have them, and they are kept until both are done.
     _events: Vec<EventFd>,
+}
+
+/// A queue that is taken up.
+enum Taken {
+    /// The program works on the guest's own, from this index on.
+    Directly(u16),
+    Relayed(Box<Relay>),
+}
+
+/// A relayed queue, and who tells whom of it.
+struct Relayed {
+    relay: Relay,
+    kicks: EventFd,
+    calls: EventFd,
+    kicks_program: EventFd,
+    calls_of_program: EventFd,
+}
+
+impl Relayed {
+    /// The guest has told of requests.
+    fn pass_on(&mut self, window: &Window) -> Result<()> {
+        let _ = self.kicks.read();
+        match self.relay.pass_on(window)? {
+            true => self.kicks_program.write(1).context("could not tell the back end"),
+            false => Ok(()),
+        }
+    }
+
+    /// The program has told of answers.
+    fn take_back(&mut self, window: &Window) -> Result<()> {
+        let _ = self.calls_of_program.read();
+        match self.relay.take_back(window)? {
+            true => self.calls.write(1).context("could not notify the guest"),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A connection, and what the program said on it.
@@ -169,6 +213,7 @@ fn offered(service: &Service, features: u64, config: &[u8], most: u64) -> (u64, 
     let said =
         config.get(NUM_QUEUES..NUM_QUEUES + 2).map_or(1, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
     let possible = most.min(u64::from(MAX_QUEUES));
+    let features = features | RELAYED;
     match features & 1 << VIRTIO_BLK_F_MQ != 0 && (1..=possible).contains(&u64::from(said)) {
         true => (features, usize::from(said)),
         false => (features & !(1 << VIRTIO_BLK_F_MQ), 1),
@@ -176,11 +221,12 @@ fn offered(service: &Service, features: u64, config: &[u8], most: u64) -> (u64, 
 }
 
 /// What the program is told of the features that the guest accepted.
-fn accepted(by_guest: u64, of_program: u64) -> u64 {
-    by_guest & of_program & !WITHHELD | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
+fn accepted(service: &Service, by_guest: u64, of_program: u64) -> u64 {
+    let withheld = WITHHELD | if *service == Service::Disk { RELAYED } else { 0 };
+    by_guest & of_program & !withheld | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
 }
 
-/// The used index, from which a queue is taken up.
+/// The used index, from which a queue is taken up that is not relayed.
 ///
 /// # Errors
 /// A program may have been at work on the queue, and not all requests are answered: which of them, nobody knows.
@@ -234,13 +280,23 @@ impl VhostUser {
         Self { path: path.into(), service, peer: Some(peer), features, queues, config, taken_up, live: None }
     }
 
-    /// From where on each queue is taken up that the guest uses.
-    fn beginnings(&self, window: &Window, info: &Info) -> Result<Vec<Option<u16>>> {
-        let begin = |setup: &QueueSetup| match setup.enabled {
-            0 => Ok(None),
-            _ => beginning(setup, self.taken_up, window).map(Some),
+    /// The queues that the guest uses, and the rings by which a program serves those that are relayed.
+    fn take_queues(&self, window: &Window, info: &Info) -> Result<(Vec<Option<Taken>>, Option<Rings>)> {
+        let rings = match self.service {
+            Service::Disk => Some(Rings::new(self.queues, window)?),
+            Service::Files(_) => None,
         };
-        info.queues.iter().take(self.queues).map(begin).collect()
+        let event_idx = info.driver_features & RELAYED != 0;
+        let take = |(place, setup): (usize, &QueueSetup)| match &rings {
+            _ if setup.enabled == 0 => Ok(None),
+            Some(rings) => {
+                let queue = take_up(setup, QUEUE_SIZE, event_idx, window)?;
+                Ok(Some(Taken::Relayed(Box::new(Relay::new(queue, rings, place)?))))
+            }
+            None => beginning(setup, self.taken_up, window).map(|begin| Some(Taken::Directly(begin))),
+        };
+        let taken = info.queues.iter().take(self.queues).enumerate().map(take).collect::<Result<_>>()?;
+        Ok((taken, rings))
     }
 
     /// The program that comes after a lost one.
@@ -295,39 +351,76 @@ fn failed(error: vhost::Error, what: &str) -> anyhow::Error {
     }
 }
 
-/// Sets the queues up that the guest uses, from these places on, and lets the program begin. `events_of` gives kicks and calls of a queue.
+/// Sets the queues up that the guest uses, and lets the program begin. `events_of` gives kicks and calls of a queue.
 fn set_up(
     peer: &mut Peer,
-    begin: &[Option<u16>],
+    service: &Service,
+    (taken, rings): (Vec<Option<Taken>>, Option<Rings>),
     window: &Window,
     info: &Info,
     mut events_of: impl FnMut(u32) -> Result<(EventFd, EventFd)>,
 ) -> Result<Live> {
-    let features = accepted(info.driver_features, peer.features);
+    let features = accepted(service, info.driver_features, peer.features);
     let front = &mut peer.front;
     front.set_features(features).map_err(|error| failed(error, "the guest's features"))?;
-    front.set_mem_table(&regions(window)?).map_err(|error| failed(error, "the window"))?;
-    let errors = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).context("could not make an event")?;
-    let (mut queues, mut events) = (Vec::new(), Vec::new());
-    for (place, (setup, begin)) in info.queues.iter().zip(begin).enumerate() {
-        let Some(begin) = begin else { continue };
-        let wrong = |error| failed(error, "the guest's queue");
-        let size = setup.entries.try_into().context("the guest's queue is too long")?;
-        let rings = rings(setup, size, QUEUE_SIZE);
-        front.set_vring_num(place, size).map_err(wrong)?;
-        front.set_vring_base(place, *begin).map_err(wrong)?;
-        front.set_vring_addr(place, &rings).map_err(wrong)?;
+    let mut memory = regions(window)?;
+    if let Some(rings) = &rings {
+        memory.extend(regions(&rings.0)?);
+    }
+    front.set_mem_table(&memory).map_err(|error| failed(error, "the window"))?;
+    let errors = event()?;
+    let (mut queues, mut relays, mut events) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, (setup, taken)) in info.queues.iter().zip(taken).enumerate() {
+        let Some(taken) = taken else { continue };
         let (kicks, calls) = events_of(place as u32)?;
-        front.set_vring_err(place, &errors).map_err(wrong)?;
-        front.set_vring_call(place, &calls).map_err(wrong)?;
-        front.set_vring_kick(place, &kicks).map_err(wrong)?;
-        front.set_vring_enable(place, true).map_err(wrong)?;
         // What a former life answered may not have been told.
         calls.write(1).context("could not notify the guest")?;
         queues.push((place, *setup));
-        events.extend([kicks, calls]);
+        match taken {
+            Taken::Directly(begin) => {
+                let size = setup.entries.try_into().context("the guest's queue is too long")?;
+                enable(
+                    front,
+                    place,
+                    begin,
+                    &self::rings(setup, size, QUEUE_SIZE),
+                    (&kicks, &calls, &errors),
+                )?;
+                events.extend([kicks, calls]);
+            }
+            Taken::Relayed(relay) => {
+                let (kicks_program, calls_of_program) = (event()?, event()?);
+                let for_program = relay.for_program();
+                enable(front, place, 0, &for_program, (&kicks_program, &calls_of_program, &errors))?;
+                // What nobody has answered yet is passed on first of all.
+                kicks.write(1).context("could not begin")?;
+                relays.push(Relayed { relay: *relay, kicks, calls, kicks_program, calls_of_program });
+            }
+        }
     }
-    Ok(Live { errors, window: Window::clone(window), queues, _events: events })
+    Ok(Live { errors, window: Window::clone(window), queues, relays, _events: events })
+}
+
+/// Has the program begin with a queue.
+fn enable(
+    front: &mut Frontend,
+    place: usize,
+    begin: u16,
+    rings: &VringConfigData,
+    (kicks, calls, errors): (&EventFd, &EventFd, &EventFd),
+) -> Result<()> {
+    let wrong = |error| failed(error, "the guest's queue");
+    front.set_vring_num(place, rings.queue_size).map_err(wrong)?;
+    front.set_vring_base(place, begin).map_err(wrong)?;
+    front.set_vring_addr(place, rings).map_err(wrong)?;
+    front.set_vring_err(place, errors).map_err(wrong)?;
+    front.set_vring_call(place, calls).map_err(wrong)?;
+    front.set_vring_kick(place, kicks).map_err(wrong)?;
+    front.set_vring_enable(place, true).map_err(wrong)
+}
+
+fn event() -> Result<EventFd> {
+    EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).context("could not make an event")
 }
 
 impl Device for VhostUser {
@@ -336,15 +429,18 @@ impl Device for VhostUser {
     }
 
     fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
-        let begin = self.beginnings(window, info)?;
+        let taken = self.take_queues(window, info)?;
         if self.peer.is_none() {
             self.peer = Some(self.find_again(info)?);
         }
         let Some(peer) = &mut self.peer else { bail!(Gone("the back end has ended".to_owned())) };
         let events_of = |queue| Ok((function.kicks(queue)?, function.calls(queue)?));
-        match set_up(peer, &begin, window, info, events_of) {
+        match set_up(peer, &self.service, taken, window, info, events_of) {
             Ok(live) => {
-                let waited = vec![peer.front.as_raw_fd(), live.errors.as_raw_fd()];
+                let mut waited = vec![peer.front.as_raw_fd(), live.errors.as_raw_fd()];
+                let of_relay =
+                    |relayed: &Relayed| [&relayed.kicks, &relayed.calls_of_program].map(AsRawFd::as_raw_fd);
+                waited.extend(live.relays.iter().flat_map(of_relay));
                 self.live = Some(live);
                 Ok(waited)
             }
@@ -357,15 +453,25 @@ impl Device for VhostUser {
     }
 
     fn work(&mut self, which: usize) -> Result<()> {
-        if which != 0 {
+        if which == 1 {
             bail!("the back end finds a queue of the guest broken");
+        }
+        if let Some(event) = which.checked_sub(2) {
+            let Some(live) = &mut self.live else { return Ok(()) };
+            let Some(relayed) = live.relays.get_mut(event / 2) else { return Ok(()) };
+            return match event % 2 {
+                0 => relayed.pass_on(&live.window),
+                _ => relayed.take_back(&live.window),
+            };
         }
         // The program sends nothing unasked, so what there is to read is its end.
         self.peer = None;
         let Some(live) = self.live.take() else { return Ok(()) };
-        for (_, setup) in &live.queues {
-            if !is_answered(setup, &live.window)? {
-                bail!(LOST);
+        if self.service != Service::Disk {
+            for (_, setup) in &live.queues {
+                if !is_answered(setup, &live.window)? {
+                    bail!(LOST);
+                }
             }
         }
         self.taken_up = false;
@@ -419,10 +525,10 @@ fn regions(window: &Window) -> Result<Vec<VhostUserMemoryRegionInfo>> {
 pub fn handshake(service: Service, program: UnixStream, window: &Window, info: &Info) -> Result<Offer> {
     let peer = Peer::ask(Frontend::from_stream(program, u64::from(MAX_QUEUES)), &service)?;
     let mut device = VhostUser::of(peer, service, "", info);
-    let begin = device.beginnings(window, info)?;
-    let event = || EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).context("could not make an event");
+    let taken = device.take_queues(window, info)?;
     if let Some(peer) = &mut device.peer {
-        device.live = Some(set_up(peer, &begin, window, info, |_| Ok((event()?, event()?)))?);
+        let service = &device.service;
+        device.live = Some(set_up(peer, service, taken, window, info, |_| Ok((event()?, event()?)))?);
     }
     device.changed_configuration()?;
     Ok(device.offer())

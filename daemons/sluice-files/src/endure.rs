@@ -57,7 +57,8 @@ pub fn endure(path: &Path, failures: u32, waits: bool) -> Result<()> {
     Ok(())
 }
 
-fn open(path: &Path) -> Result<File> {
+/// Opens a file, as soon as it is there.
+pub fn open(path: &Path) -> Result<File> {
     let began = Instant::now();
     loop {
         match File::open(path) {

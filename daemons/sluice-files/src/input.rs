@@ -8,6 +8,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
 
@@ -18,6 +20,8 @@ const EV_KEY: u16 = 1;
 /// Keys from `KEY_A` on are pressed in turn.
 const FIRST: u32 = 30;
 const KEYS: u32 = 8;
+/// Control, left and right.
+const CTRL: [u16; 2] = [29, 97];
 const NAME: &[u8] = b"sluice keys";
 
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +48,20 @@ impl Default for Setup {
     }
 }
 
+/// One bit for each key.
+#[derive(Clone, Copy, Debug)]
+struct Pressed([u8; 96]);
+
+impl Default for Pressed {
+    fn default() -> Self {
+        Self([0; 96])
+    }
+}
+
 // SAFETY: It is numbers.
 unsafe impl Plain for Text {}
+// SAFETY: It is numbers.
+unsafe impl Plain for Pressed {}
 // SAFETY: It is numbers.
 unsafe impl Plain for Setup {}
 
@@ -57,6 +73,8 @@ const fn number(direction: u32, kind: u8, number: u32, size: usize) -> libc::c_u
 const GET_NAME: Call<Text> = unsafe { Call::new(number(_IOC_READ, b'E', 6, 64)) };
 // SAFETY: The driver writes up to 8 bytes.
 const GET_KINDS: Call<u64> = unsafe { Call::new(number(_IOC_READ, b'E', 0x20, 8)) };
+// SAFETY: The driver writes up to 96 bytes.
+const GET_PRESSED: Call<Pressed> = unsafe { Call::new(number(_IOC_READ, b'E', 0x18, 96)) };
 // SAFETY: The argument is a number.
 const GRAB: Order = unsafe { Order::new(number(_IOC_WRITE, b'E', 0x90, 4)) };
 // SAFETY: The argument is a number.
@@ -125,7 +143,50 @@ pub fn events(path: &Path, count: u32, signals: bool, marked: bool) -> Result<()
     Ok(())
 }
 
-/// Makes a device and presses its keys for each line that comes.
+/// What a guest learns of an input device that others have, too, and what it can do to it.
+pub struct Shared {
+    file: File,
+    heard: Arc<AtomicU32>,
+}
+
+impl Shared {
+    /// Opens the device, and listens.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.with_context(|| format!("could not open {}", path.display()))?;
+        let heard = Arc::new(AtomicU32::new(0));
+        let (mut events, count) = (file.try_clone()?, Arc::clone(&heard));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 16 * EVENT];
+            while let Ok(length) = events.read(&mut buffer) {
+                let keys = buffer[..length].chunks_exact(EVENT).filter(|event| event[16] == EV_KEY as u8);
+                count.fetch_add(keys.count() as u32, Ordering::Relaxed);
+            }
+        });
+        Ok(Self { file, heard })
+    }
+
+    /// Tells what was heard since it told last, how many keys are pressed, and whether it could grab the device or press a key.
+    pub fn tell(&mut self, about: &str) -> Result<()> {
+        result(&format!("heard_{about}={}", self.heard.swap(0, Ordering::Relaxed)));
+        let pressed = GET_PRESSED.get(&self.file).context("EVIOCGKEY failed")?;
+        result(&format!("pressed_{about}={}", pressed.0.iter().map(|byte| byte.count_ones()).sum::<u32>()));
+        let grabbed = GRAB.give_number(&self.file, 1).and_then(|()| GRAB.give_number(&self.file, 0));
+        result(&format!("grabbed_{about}={}", outcome(grabbed)));
+        // Nothing follows of it: the key is not pressed.
+        result(&format!("wrote_{about}={}", outcome(event(&mut self.file, EV_KEY, FIRST as u16, 0))));
+        Ok(())
+    }
+}
+
+fn outcome(result: std::io::Result<()>) -> String {
+    match result {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => error.raw_os_error().unwrap_or(0).to_string(),
+    }
+}
+
+/// Makes a device and presses its keys for each line that comes: both Ctrl keys for "ctrl", one key that stays down for "hold", or lets it go for "let-go".
 ///
 /// # Parameters
 /// - `pace`: time from one event to the next.
@@ -133,7 +194,7 @@ pub fn events(path: &Path, count: u32, signals: bool, marked: bool) -> Result<()
 pub fn keys(count: u32, pace: Duration, marked: bool) -> Result<()> {
     let mut file = OpenOptions::new().write(true).open("/dev/uinput").context("could not open uinput")?;
     SET_KIND.give_number(&file, EV_KEY.into()).context("UI_SET_EVBIT failed")?;
-    for key in FIRST..FIRST + KEYS {
+    for key in (FIRST..FIRST + KEYS).chain(CTRL.map(u32::from)) {
         SET_KEY.give_number(&file, key.into()).context("UI_SET_KEYBIT failed")?;
     }
     let mut setup = Setup::default();
@@ -143,7 +204,21 @@ pub fn keys(count: u32, pace: Duration, marked: bool) -> Result<()> {
     result("keys=ready");
     let mut line = String::new();
     while std::io::stdin().read_line(&mut line).context("no line came")? > 0 {
-        line.clear();
+        let typed = std::mem::take(&mut line);
+        let (first, [left, right]) = (FIRST as u16, CTRL);
+        let few: &[(u16, u32)] = match typed.trim() {
+            "ctrl" => &[(left, 1), (right, 1), (left, 0), (right, 0)],
+            "hold" => &[(first, 1)],
+            "let-go" => &[(first, 0)],
+            _ => &[],
+        };
+        for (key, value) in few {
+            press(&mut file, *key, *value)?;
+        }
+        if !few.is_empty() {
+            result(&format!("keys_pressed={}", typed.trim()));
+            continue;
+        }
         for nth in 0..count {
             let (key, value) = expected(nth);
             event(&mut file, EV_KEY, key, value)?;
@@ -158,10 +233,14 @@ pub fn keys(count: u32, pace: Duration, marked: bool) -> Result<()> {
     Ok(())
 }
 
-fn event(file: &mut File, kind: u16, code: u16, value: u32) -> Result<()> {
+fn press(file: &mut File, key: u16, value: u32) -> Result<()> {
+    event(file, EV_KEY, key, value).and_then(|()| event(file, EV_SYN, 0, 0)).context("could not press a key")
+}
+
+fn event(file: &mut File, kind: u16, code: u16, value: u32) -> std::io::Result<()> {
     let mut bytes = [0; EVENT];
     bytes[16..18].copy_from_slice(&kind.to_le_bytes());
     bytes[18..20].copy_from_slice(&code.to_le_bytes());
     bytes[20..].copy_from_slice(&value.to_le_bytes());
-    file.write_all(&bytes).context("could not press a key")
+    file.write_all(&bytes)
 }

@@ -3,6 +3,8 @@
 mod camera;
 mod endure;
 mod flood;
+mod focus;
+mod hung;
 mod input;
 mod keep;
 mod lane;
@@ -48,6 +50,21 @@ enum What {
         /// Marks each for who counts instructions from outside.
         #[arg(long)]
         marked: bool,
+    },
+    /// Is the driver of a device file, `/dev/hung`, that hangs when 13 bytes are read.
+    Hung,
+    /// Reads 13 bytes, is interrupted, and holds the file open until it is no file any more.
+    Hang {
+        /// The device file.
+        file: PathBuf,
+    },
+    /// Listens to an input device and plays, as long as it may, and tells of both when a line comes.
+    Focus {
+        /// The device file of an input device.
+        input: PathBuf,
+        /// That of a sound card.
+        #[arg(long)]
+        sound: Option<PathBuf>,
     },
     /// Makes an input device, and has it press keys when a line comes.
     Keys {
@@ -154,6 +171,9 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         What::Random { file, blocks } => random::run(&file, blocks),
         What::Events { file, count, signals, marked } => input::events(&file, count, signals, marked),
+        What::Hung => hung::run(),
+        What::Hang { file } => hung::hang(&file),
+        What::Focus { input, sound } => focus::run(&input, sound.as_deref()),
         What::Keys { count, pace, marked } => input::keys(count, Duration::from_millis(pace), marked),
         What::Watchdog { file } => watchdog::run(&file),
         What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),

@@ -111,6 +111,13 @@ impl Sound {
         Ok(Self { file, period: vec![0; (PERIOD * FRAME) as usize] })
     }
 
+    /// Goes on when the card has run empty.
+    pub fn play_on(&mut self) -> Result<()> {
+        let Err(error) = self.file.write_all(&self.period) else { return Ok(()) };
+        ensure!(error.raw_os_error() == Some(libc::EPIPE), "could not play: {error}");
+        PREPARE.give(&self.file).context("SNDRV_PCM_IOCTL_PREPARE failed")
+    }
+
     /// Plays a hundredth of a second more, once there is room for it.
     pub fn play(&mut self) -> Result<()> {
         self.file.write_all(&self.period).context("could not play")

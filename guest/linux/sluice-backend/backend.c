@@ -798,6 +798,8 @@ static long call_of_program(struct backend *backend, unsigned int number,
 		return config_changed(backend, argument);
 	case SLUICE_BACKEND_NEEDS_RESET:
 		return command(backend, SLUICE_CONTROL_NEEDS_RESET);
+	case SLUICE_BACKEND_PASS_FOCUS:
+		return command(backend, SLUICE_CONTROL_PASS_FOCUS);
 	case SLUICE_BACKEND_COPY:
 		return copy(backend, argument);
 	case SLUICE_BACKEND_MAP:

@@ -148,5 +148,10 @@ struct sluice_backend_unmap {
 #define SLUICE_BACKEND_MAP _IOW('L', 0x09, struct sluice_backend_map)
 /* Shows them no more. -ENOENT: nothing is shown from this page on. */
 #define SLUICE_BACKEND_UNMAP _IOW('L', 0x0a, struct sluice_backend_unmap)
+/*
+ * The person at a device file wants the next guest in the foreground. Only the
+ * function whose guest is there now can say so.
+ */
+#define SLUICE_BACKEND_PASS_FOCUS _IO('L', 0x0b)
 
 #endif

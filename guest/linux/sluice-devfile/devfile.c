@@ -58,6 +58,7 @@
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
+#include "input.h"
 #include "sluice.h"
 #include "tables.h"
 
@@ -241,7 +242,8 @@ struct mirror {
 	char node[SLUICE_DEVFILE_NODE_SIZE];
 	umode_t mode;
 	const struct lead *leads; /* of its class; NULL: none are known */
-	struct device *device; /* NULL: there is no node */
+	struct device *device; /* NULL: there is no node of our own class */
+	struct input_face *input; /* NULL: there is none of an input device */
 	struct work_struct publish, restart;
 
 	spinlock_t lock;
@@ -252,6 +254,8 @@ struct mirror {
 	struct devfile_lane *lanes; /* a page each */
 	dma_addr_t lane_addresses[SLUICE_DEVFILE_MAX_SPACES]; /* 0: none */
 	DECLARE_BITMAP(lanes_used, SLUICE_DEVFILE_MAX_SPACES);
+	/* Of those the ones that somebody may look at yet, in this life. */
+	DECLARE_BITMAP(lanes_lost, SLUICE_DEVFILE_MAX_SPACES);
 	struct slot *slots;
 	DECLARE_BITMAP(files, SLUICE_DEVFILE_MAX_FILES);
 	wait_queue_head_t free; /* slots */
@@ -341,12 +345,16 @@ static void free_slot(struct mirror *mirror, struct slot *slot)
 		wake_up(&mirror->free);
 }
 
+static u32 lane_number(struct mirror *mirror, void *lane)
+{
+	return (lane - (void *)mirror->lanes) / PAGE_SIZE;
+}
+
 /* With mirror->lock held. */
 static void free_lane(struct mirror *mirror, struct devfile_lane *lane)
 {
 	if (lane)
-		__clear_bit(((void *)lane - (void *)mirror->lanes) / PAGE_SIZE,
-			    mirror->lanes_used);
+		__clear_bit(lane_number(mirror, lane), mirror->lanes_used);
 }
 
 /* With mirror->lock held. Returns the file to let go of, if there is one. */
@@ -358,7 +366,11 @@ static struct open_file *answered(struct mirror *mirror, struct slot *slot,
 	slot->result = result;
 	if (slot->freed)
 		bitmap_clear(mirror->maps_used, slot->first, slot->freed);
-	free_lane(mirror, slot->freed_lane);
+	if (!result)
+		free_lane(mirror, slot->freed_lane);
+	else if (slot->freed_lane)
+		__set_bit(lane_number(mirror, slot->freed_lane),
+			  mirror->lanes_lost);
 	switch (slot->state) {
 	case SLOT_WAITED:
 		slot->state = SLOT_ANSWERED;
@@ -554,13 +566,12 @@ static s64 await(struct mirror *mirror, struct slot *slot, bool blocks,
 /* Where the lane of the caller's address space is, for who looks there; 0: it is not to. */
 static u32 lane_page(struct mirror *mirror, struct slot *slot)
 {
-	void *lane = slot->space->lane;
+	struct devfile_lane *lane = slot->space->lane;
 	u64 page;
 
 	if (!lane || !READ_ONCE(poll_us))
 		return 0;
-	page = mirror->lane_addresses[(lane - (void *)mirror->lanes) / PAGE_SIZE] >>
-	       PAGE_SHIFT;
+	page = mirror->lane_addresses[lane_number(mirror, lane)] >> PAGE_SHIFT;
 	/* Beyond 16 TiB it has no number. */
 	return page <= U32_MAX ? page : 0;
 }
@@ -835,11 +846,13 @@ static struct open_file *new_file(struct mirror *mirror,
 	return open;
 }
 
-/* Its memory is found when the life ends. */
-static void add_open(struct open_file *open)
+/* A program has it by this. It has a place, which the other side keeps; its memory is found when the life ends. */
+static void add_open(struct open_file *open, struct file *file)
 {
 	struct mirror *mirror = open->mirror;
 
+	stream_open(file_inode(file), file);
+	file->f_mode |= FMODE_LSEEK;
 	mutex_lock(&mirror->opens_lock);
 	list_add(&open->entry, &mirror->opens);
 	mutex_unlock(&mirror->opens_lock);
@@ -1142,13 +1155,11 @@ static int prepare(struct file *from, const struct lead *lead,
 	error = PTR_ERR_OR_ZERO(made->file);
 	if (error)
 		goto put;
-	stream_open(file_inode(made->file), made->file);
-	made->file->f_mode |= FMODE_LSEEK;
 	/* Its memory is found by this, and no other file's is. */
 	made->open->of = from->f_mapping->host;
 	ihold(made->open->of);
 	made->file->f_mapping = from->f_mapping;
-	add_open(made->open);
+	add_open(made->open, made->file);
 	made->bits = (u64)lead->descriptor << SLUICE_DEVFILE_IOCTL_DESCRIPTOR |
 		     (u64)made->open->number << SLUICE_DEVFILE_IOCTL_FILE;
 	if (made->open->life == open->life)
@@ -1465,6 +1476,20 @@ static int devfile_mmap(struct file *file, struct vm_area_struct *vma)
 	return 0;
 }
 
+/* With mirrors_lock held. */
+static struct mirror *mirror_of(const struct inode *inode)
+{
+	unsigned int i;
+
+	if (inode->i_cdev == &devfile_cdev)
+		return mirrors[iminor(inode)];
+	for (i = 0; i < MINORS; i++)
+		if (mirrors[i] && mirrors[i]->input &&
+		    input_face_is(mirrors[i]->input, inode))
+			return mirrors[i];
+	return NULL;
+}
+
 static int devfile_open(struct inode *inode, struct file *file)
 {
 	struct open_file *open = ERR_PTR(-ENODEV);
@@ -1473,7 +1498,7 @@ static int devfile_open(struct inode *inode, struct file *file)
 	int error;
 
 	mutex_lock(&mirrors_lock);
-	mirror = mirrors[iminor(inode)];
+	mirror = mirror_of(inode);
 	if (mirror)
 		open = new_file(mirror, file->f_mapping);
 	mutex_unlock(&mirrors_lock);
@@ -1491,10 +1516,7 @@ static int devfile_open(struct inode *inode, struct file *file)
 		return error;
 	}
 	file->private_data = open;
-	add_open(open);
-	stream_open(inode, file);
-	/* It has a place, which the other side keeps. */
-	file->f_mode |= FMODE_LSEEK;
+	add_open(open, file);
 	return 0;
 }
 
@@ -1575,6 +1597,39 @@ static bool node_is_plain(const char *node)
 	return true;
 }
 
+/* What the back end says of the device, in a lane that nobody uses yet; NULL: nothing. To be freed. */
+static char *description(struct mirror *mirror, size_t length)
+{
+	struct devfile_lane *lane = mirror->lanes;
+	char *text;
+
+	text = length ? kmemdup(lane, min_t(size_t, length, PAGE_SIZE),
+				GFP_KERNEL) :
+			NULL;
+	memset(lane, 0, PAGE_SIZE);
+	WRITE_ONCE(lane->state, SLUICE_DEVFILE_LANE_CLOSED);
+	return text;
+}
+
+/* Shows an input device where programs look for one. Returns whether it is there. */
+static bool publish_input(struct mirror *mirror, const char *text,
+			  size_t length)
+{
+	struct input_face *face;
+
+	face = input_face_show(&mirror->vdev->dev, mirror->node, text, length,
+			       &devfile_operations);
+	if (IS_ERR(face))
+		return false;
+	if (strcmp(input_face_node(face), mirror->node))
+		dev_info(&mirror->vdev->dev, "%s is %s here\n", mirror->node,
+			 input_face_node(face));
+	mutex_lock(&mirrors_lock);
+	mirror->input = face;
+	mutex_unlock(&mirrors_lock);
+	return true;
+}
+
 /* Waits until a back end answers, and makes the node. */
 static void publish(struct work_struct *work)
 {
@@ -1583,6 +1638,8 @@ static void publish(struct work_struct *work)
 	u64 life = READ_ONCE(mirror->life);
 	struct device *device;
 	struct slot *slot;
+	size_t length;
+	char *text;
 	unsigned int i;
 
 	slot = take_slot(mirror, false);
@@ -1590,6 +1647,8 @@ static void publish(struct work_struct *work)
 		return;
 	slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_HELLO);
 	slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
+	slot->request->lane =
+		cpu_to_le32(mirror->lane_addresses[0] >> PAGE_SHIFT);
 	if (submit(mirror, slot, SLOT_WAITED, life)) {
 		free_slot(mirror, slot);
 		return;
@@ -1600,13 +1659,16 @@ static void publish(struct work_struct *work)
 		free_slot(mirror, slot);
 		return;
 	}
+	length = min_t(u64, slot->result, PAGE_SIZE);
 	free_slot(mirror, slot);
+	text = description(mirror, length);
 
 	virtio_cread_bytes(mirror->vdev, 0, &config, sizeof(config));
 	if (le32_to_cpu(config.version) != SLUICE_DEVFILE_VERSION ||
 	    !node_is_plain(config.node)) {
 		dev_err(&mirror->vdev->dev,
 			"its configuration is not one that this driver knows\n");
+		kfree(text);
 		return;
 	}
 	memcpy(mirror->node, config.node, sizeof(mirror->node));
@@ -1616,6 +1678,12 @@ static void publish(struct work_struct *work)
 	for (i = 0; i < ARRAY_SIZE(classes); i++)
 		if (!strcmp(config.class, classes[i].class))
 			mirror->leads = classes[i].leads;
+	if (text && !strcmp(config.class, "input") &&
+	    publish_input(mirror, text, length)) {
+		kfree(text);
+		return;
+	}
+	kfree(text);
 	device = device_create(devfile_class, &mirror->vdev->dev,
 			       mirror->number, mirror, "%s", mirror->node);
 	if (IS_ERR(device)) {
@@ -1628,7 +1696,15 @@ static void publish(struct work_struct *work)
 
 static void unpublish(struct mirror *mirror)
 {
+	struct input_face *face;
+
 	flush_work(&mirror->publish);
+	mutex_lock(&mirrors_lock);
+	face = mirror->input;
+	mirror->input = NULL;
+	mutex_unlock(&mirrors_lock);
+	if (face)
+		input_face_hide(face);
 	if (mirror->device)
 		device_destroy(devfile_class, mirror->number);
 	mirror->device = NULL;
@@ -1734,6 +1810,9 @@ static void stop(struct mirror *mirror)
 			kref_put(&file->users, file_free);
 	}
 	spin_lock_irqsave(&mirror->lock, flags);
+	bitmap_andnot(mirror->lanes_used, mirror->lanes_used,
+		      mirror->lanes_lost, SLUICE_DEVFILE_MAX_SPACES);
+	bitmap_zero(mirror->lanes_lost, SLUICE_DEVFILE_MAX_SPACES);
 	bitmap_zero(mirror->maps_used, MAP_PAGES);
 	spin_unlock_irqrestore(&mirror->lock, flags);
 	wake_up_all(&mirror->free);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * DMA operations of virtio devices that reach only what this guest issues to
- * them (`grants = "pages"` of the Sluice hypervisor).
+ * DMA operations of devices that reach only what this guest issues to them:
+ * virtio devices that other domains serve (`grants = "pages"` of the Sluice
+ * hypervisor), and physical ones behind an IOMMU (`dma = "fine"`).
  *
  * Each device has a space of grants, in which reference n is address n << 12 of
  * the device's. The reference of a page is its frame number here, so that a DMA
@@ -22,6 +23,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/dma-direct.h>
 #include <linux/dma-map-ops.h>
 #include <linux/kvm_para.h>
 #include <linux/list.h>
@@ -42,8 +44,6 @@
 
 #include "sluice.h"
 
-/* Vendor of virtio functions. */
-#define VIRTIO_VENDOR 0x1af4
 /* Largest compound page that is issued as a whole. */
 #define WHOLE_ORDER 3
 /* Pools, pages that one has at most, and how many of them are looked at for one that is idle. */
@@ -445,6 +445,8 @@ static dma_addr_t dma_map_page_op(struct device *dev, struct page *page, unsigne
 {
 	phys_addr_t at = page_to_phys(page) + offset;
 
+	if (!dma_capable(dev, at, len, false))
+		return DMA_MAPPING_ERROR;
 	if (map_range(space_of(dev), at, len, direction != DMA_TO_DEVICE))
 		return DMA_MAPPING_ERROR;
 	return at;
@@ -464,6 +466,9 @@ static int dma_map_sg_op(struct device *dev, struct scatterlist *list, int count
 	unsigned long flags;
 	int i, error;
 
+	for_each_sg(list, part, count, i)
+		if (!dma_capable(dev, sg_phys(part), part->length, false))
+			return -EIO;
 	spin_lock_irqsave(&space->lock, flags);
 	begin(space);
 	for_each_sg(list, part, count, i) {
@@ -503,8 +508,12 @@ static void dma_unmap_sg_op(struct device *dev, struct scatterlist *list, int co
 static void *dma_alloc_op(struct device *dev, size_t len, dma_addr_t *at, gfp_t flags,
 			  unsigned long attributes)
 {
-	struct page *page = alloc_pages(flags | __GFP_ZERO | __GFP_COMP, get_order(len));
+	struct page *page;
 
+	/* What the device cannot address is of no use to it, whoever issues it. */
+	if (dev->coherent_dma_mask <= DMA_BIT_MASK(32))
+		flags |= GFP_DMA32;
+	page = alloc_pages(flags | __GFP_ZERO | __GFP_COMP, get_order(len));
 	if (!page)
 		return NULL;
 	*at = page_to_phys(page);
@@ -611,7 +620,7 @@ static void take_device(struct pci_dev *pdev)
 	struct space *space;
 	long frames;
 
-	if (pdev->vendor != VIRTIO_VENDOR || pci_domain_nr(pdev->bus) || pdev->bus->number ||
+	if (pci_domain_nr(pdev->bus) || pdev->bus->number || PCI_FUNC(pdev->devfn) ||
 	    pdev->dev.dma_ops)
 		return;
 	frames = kvm_hypercall1(SLUICE_GRANT_OPEN, number);
@@ -1054,6 +1063,6 @@ static void __exit dma_exit(void)
 
 module_init(dma_init);
 module_exit(dma_exit);
-MODULE_DESCRIPTION("Issues pages to the virtio devices of a Sluice guest");
+MODULE_DESCRIPTION("Issues pages to the devices of a Sluice guest");
 MODULE_LICENSE("GPL");
 MODULE_INFO(livepatch, "Y");

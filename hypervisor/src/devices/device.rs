@@ -11,6 +11,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_iommu::{Containment, RequesterId};
 use sluice_platform::pci::Identity;
 
+/// ISA interrupt of the first channel of an IDE controller in compatibility mode (PCI IDE Controller Specification 1.0, 2.1).
+const COMPATIBLE_IDE_IRQ: u8 = 14;
+
 /// One physical function.
 pub struct Device {
     /// Its index in the configuration.
@@ -44,7 +47,12 @@ impl Device {
     /// The function at `index` of the configuration.
     pub fn new(index: usize, name: &str, function: pci::Function, has_own_pages: bool) -> Self {
         let pin = function.pin.checked_sub(1);
-        let gsi = pin.and_then(|pin| acpi::pci_gsi(function.bdf.bus, function.bdf.device, pin));
+        let gsi = match pci::is_compatible_ide(&function) {
+            true => {
+                Some(acpi::isa_override(COMPATIBLE_IDE_IRQ).map_or(COMPATIBLE_IDE_IRQ.into(), |(gsi, _)| gsi))
+            }
+            false => pin.and_then(|pin| acpi::pci_gsi(function.bdf.bus, function.bdf.device, pin)),
+        };
         let ports = function.bars.iter().find(|bar| bar.io);
         let ports = ports.map_or((0, 0), |bar| (bar.address as u16, bar.size as u16));
         let line = gsi.map_or("no interrupt line".into(), |gsi| alloc::format!("gsi {gsi}"));
@@ -140,10 +148,10 @@ impl Device {
         self.function.bdf.set_command(decode, pci::COMMAND_MASTER | pci::COMMAND_NO_INTX);
     }
 
-    /// Makes the function decode nothing and raise no line.
+    /// Makes the function begin nothing and raise no line. It goes on decoding its addresses, which nobody is shown:
+    /// emulators that take them away while other processors access registers can crash (docs/debug.md).
     pub fn leave_bus(&self) {
-        let decode = pci::COMMAND_IO | pci::COMMAND_MEMORY;
-        self.function.bdf.set_command(pci::COMMAND_NO_INTX, pci::COMMAND_MASTER | decode);
+        self.function.bdf.set_command(pci::COMMAND_NO_INTX, pci::COMMAND_MASTER);
     }
 
     // --- interrupts ---------------------------------------------------------------------------

@@ -26,6 +26,10 @@ pub enum AttachError {
     TooMany,
     /// A memory BAR shares a page with something else, and no free page was found for it.
     SharedPage,
+    /// The disk does not have these sectors.
+    NoSectors,
+    /// Another domain has some of these sectors.
+    Overlap,
     /// Firmware gave one of its BARs no address.
     NoAddress,
     /// Its memory does not fit the guest's PCI window.
@@ -72,6 +76,8 @@ impl fmt::Display for AttachError {
             Self::NoPorts => "it has no port range, which mode = \"vpio\" needs",
             Self::TooMany => "its model takes no more guests",
             Self::SharedPage => "its registers share a page with another device's and cannot be moved",
+            Self::NoSectors => "the disk ends before these sectors do; the log says how many it has",
+            Self::Overlap => "another domain has some of these sectors; give each its own",
             Self::NoAddress => "firmware gave one of its BARs no address",
             Self::NoRoom => "its memory does not fit the guest's PCI window",
             Self::NoReset => "it had an owner before and there is no way to reset it",

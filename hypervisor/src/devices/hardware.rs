@@ -21,8 +21,8 @@ const FIRST: u64 = 0x10_0000;
 /// Memory of cards without an IOMMU is below this.
 const LIMIT: u64 = 1 << 32;
 
-/// Memory of the hypervisor's that a card reaches.
-struct Buffers {
+/// Memory of the hypervisor's that a device reaches.
+pub struct Buffers {
     hpa: Hpa,
     bytes: u64,
     bus: u32,
@@ -30,7 +30,11 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn allocate(device: &Device, bytes: u64) -> Result<Self, AttachError> {
+    /// Memory for a device that nobody has, and behind an IOMMU all that it reaches.
+    ///
+    /// # Errors
+    /// There is none, or the device cannot be kept to it.
+    pub fn allocate(device: &Device, bytes: u64) -> Result<Self, AttachError> {
         let endpoint = device.dma_endpoint();
         let bytes = bytes.next_multiple_of(PAGE_SIZE);
         let limit = if endpoint.is_some() { u64::MAX } else { LIMIT };
@@ -67,8 +71,8 @@ impl Buffers {
         Ok(())
     }
 
-    /// The card is silent: nothing of it reaches this memory any more.
-    fn free(mut self) {
+    /// The device is silent: nothing of it reaches this memory any more.
+    pub fn free(mut self) {
         if let Some((endpoint, mut space)) = self.space.take() {
             endpoint.block();
             endpoint.release();
@@ -81,6 +85,13 @@ impl Buffers {
         }
         mm::zero(self.hpa, self.bytes);
         mm::release(FrameUse::Buffer, self.hpa, self.bytes);
+    }
+
+    /// `len` bytes from `offset` on, which the device does not write now; `None` if not all of them are there.
+    pub fn part(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        let at = self.at(offset, len)?;
+        // SAFETY: the frames are this value's, mapped, and initialised; while the slice lives nobody else has it, which takes `&mut self`.
+        Some(unsafe { core::slice::from_raw_parts_mut(mm::virt(at), len) })
     }
 
     fn at(&self, offset: usize, len: usize) -> Option<Hpa> {

@@ -11,9 +11,11 @@ mod device;
 mod error;
 mod guest;
 mod hardware;
+mod ide;
 mod intx;
 mod ne2000;
 mod nic;
+mod own_time;
 mod passthrough;
 mod ports;
 mod ram;
@@ -36,7 +38,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use device::Device;
-use sluice_abi::config::{self, Attachment};
+use sluice_abi::config::{self, Attachment, Dma, Passthrough};
 use sluice_abi::report::{DeviceReport, ShareReport};
 use sluice_iommu::{Containment, RequesterId};
 use sluice_platform::pci::BarAddresses;
@@ -149,9 +151,14 @@ pub fn index_of(wanted: &config::Device) -> Option<u16> {
 pub fn dma_endpoint(share: &config::Share) -> Option<DmaEndpoint> {
     match share.attachment {
         Attachment::Passthrough(_) | Attachment::Vpio(_) => device(share)?.dma_endpoint(),
-        // The guest's software card reaches memory by the hypervisor's hand.
-        Attachment::Emulated(_) => None,
+        // The guest's software card, or its part of a disk, reaches memory by the hypervisor's hand.
+        Attachment::Emulated(_) | Attachment::Sectors(_) => None,
     }
+}
+
+/// Whether the functions of a share reach all memory of the guest by DMA, where an IOMMU stands before them.
+pub fn reaches_guest(share: &config::Share) -> bool {
+    !matches!(share.attachment, Attachment::Passthrough(Passthrough { dma: Dma::Fine, .. }))
 }
 
 /// Whether a share gives a guest a device that reaches all memory: there is no IOMMU before it.

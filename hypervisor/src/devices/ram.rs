@@ -6,6 +6,7 @@ use sluice_memory::Gpa;
 use sluice_virtio::{Fault, Memory};
 
 /// The memory of a guest. Every access is validated; what lies beyond it is a fault of the driver's.
+#[derive(Clone)]
 pub struct Ram(pub Arc<Domain>);
 
 impl Memory for Ram {

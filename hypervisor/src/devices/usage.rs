@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::error::AttachError;
 use super::guest::Guest;
+use super::ide::{IdeFunction, SharedDisk};
 use super::ne2000::{self, Ne2000Function};
 use super::nic::{self, CardChoice, NicFunction};
 use super::passthrough::PassthroughFunction;
@@ -24,6 +25,8 @@ enum User {
     Turns(Arc<ne2000::Card>),
     /// The hypervisor's driver, and the guests' software cards behind it.
     Driver(Arc<nic::Card>),
+    /// Guests that have a part of it each.
+    Parts(Arc<SharedDisk>),
     /// The engine of a network, for good.
     Engine(Arc<vif::Network>),
 }
@@ -64,6 +67,7 @@ impl Usage {
                 self.attach_software_card(device, attachment.mode(), &choice, guest, addresses)?
             }
             Attachment::Vpio(options) => self.attach_in_turn(device, options, guest)?,
+            Attachment::Sectors(sectors) => self.attach_part(device, *sectors, guest)?,
             Attachment::Emulated(options) => {
                 let choice = CardChoice::any(device, options)?;
                 self.attach_software_card(device, attachment.mode(), &choice, guest, addresses)?
@@ -97,12 +101,32 @@ impl Usage {
         let card = match &self.user {
             User::Nobody => ne2000::Card::new(device).ok_or(AttachError::NoModel)?,
             User::Turns(card) => card.clone(),
-            User::Owner(_) | User::Driver(_) | User::Engine(_) => return Err(AttachError::Busy),
+            _ => return Err(AttachError::Busy),
         };
         let function = card.attach(options, guest)?;
         self.model = card.model();
         self.user = User::Turns(card);
         Ok(function)
+    }
+
+    fn attach_part(
+        &mut self,
+        device: &Arc<Device>,
+        sectors: config::Sectors,
+        guest: Guest,
+    ) -> Result<Arc<IdeFunction>, AttachError> {
+        let disk = match &self.user {
+            User::Nobody => SharedDisk::start(device)?,
+            User::Parts(disk) => disk.clone(),
+            _ => return Err(AttachError::Busy),
+        };
+        self.model = Mode::Vpio.word();
+        self.user = User::Parts(disk.clone());
+        let function = disk.attach(sectors, guest);
+        if function.is_err() {
+            self.end_if_unused(device);
+        }
+        function
     }
 
     fn attach_software_card(
@@ -116,9 +140,7 @@ impl Usage {
         let card = match &self.user {
             User::Nobody => nic::Card::start(device, mode)?,
             User::Driver(card) if card.mode() == mode => card.clone(),
-            User::Owner(_) | User::Turns(_) | User::Driver(_) | User::Engine(_) => {
-                return Err(AttachError::Busy);
-            }
+            _ => return Err(AttachError::Busy),
         };
         self.model = card.model();
         self.user = User::Driver(card.clone());
@@ -155,6 +177,7 @@ impl Usage {
             User::Owner(_) => false,
             User::Turns(card) => card.has_guests(),
             User::Driver(card) => card.has_guests(),
+            User::Parts(disk) => disk.has_guests(),
         };
         if in_use {
             return;
@@ -164,6 +187,10 @@ impl Usage {
             User::Nobody | User::Owner(_) | User::Engine(_) => Handoffs::default(),
             User::Turns(card) => card.handoffs(),
             User::Driver(card) => card.stop(),
+            User::Parts(disk) => {
+                disk.stop();
+                Handoffs::default()
+            }
         };
         self.handoffs.all += all;
         self.handoffs.forced += forced;
@@ -176,7 +203,8 @@ impl Usage {
             User::Owner(function) => function.interrupt(),
             User::Turns(card) => card.interrupt(),
             User::Driver(card) => card.interrupt(),
-            User::Engine(network) => network.wake(),
+            User::Parts(disk) => disk.interrupt(),
+            User::Engine(network) => network.interrupt(),
         }
     }
 
@@ -194,6 +222,7 @@ impl Usage {
             User::Owner(function) => function.poll(),
             User::Turns(card) => card.poll(),
             User::Driver(card) => card.poll(),
+            User::Parts(disk) => disk.poll(),
             User::Engine(_) => {}
         }
     }
@@ -213,6 +242,7 @@ impl Usage {
             User::Nobody | User::Owner(_) | User::Engine(_) => {}
             User::Turns(card) => card.add_to(&mut report),
             User::Driver(card) => card.add_to(&mut report),
+            User::Parts(disk) => disk.add_to(&mut report),
         }
         report
     }

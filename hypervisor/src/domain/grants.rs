@@ -1,8 +1,9 @@
 //! Grant spaces between domains: who may, where the peer sees the pages, and what becomes of them when either side ends.
 //!
-//! Key types: [`Spaces`] (what one domain lets others reach, and the windows that it has accepted), [`View`] (a peer's window, as
-//! [`sluice_grants`] uses it). A space is for a peer, which accepts it, or for a virtual device, whose back end shows it to the domain
-//! that serves the device. It is its granter's; its lock is held during a whole call, and the peer's map is locked inside it. Calls
+//! Key types: [`Spaces`] (what one domain lets others reach, and the windows that it has accepted), [`View`] (a map that shows a space, as
+//! [`sluice_grants`] uses it). A space is for a peer, which accepts it, for a virtual device, whose back end shows it to the domain
+//! that serves the device, or for a physical device of the domain's own ([`super::fine`]). It is its granter's; its lock is held during a whole call, and the
+//! peer's map is locked inside it. Calls
 //! go through [`call`]; [`enter`] and [`leave`] are the life of a domain, [`Domain::lend_to_device`] and [`Domain::withdraw_from_device`] that of a device's space.
 //!
 //! Nobody waits for a peer: to have it forget pages, its processors are interrupted, and its IOMMU is told. docs/grants.md has the rules.
@@ -14,7 +15,7 @@ use crate::sync::{Rank, SpinLock, SpinLockGuard};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
-use core::ops::Range;
+use core::ops::{DerefMut, Range};
 use sluice_abi::config::{Grants, Kind};
 use sluice_abi::{DomainId, DomainSet};
 use sluice_grants::status::Word;
@@ -46,8 +47,8 @@ static DOMAINS: SpinLock<Vec<Weak<Domain>>> = SpinLock::new(Rank::Domains, Vec::
 #[derive(Default)]
 pub struct Spaces {
     own: [Option<Own>; MAX_SPACES],
-    /// Those of virtual devices, and their slots.
-    devices: Vec<(u8, Shared)>,
+    /// Those of devices, virtual and the domain's own, and their slots.
+    pub(super) devices: Vec<(u8, Shared)>,
     windows: ArrayVec<Window, MAX_WINDOWS>,
 }
 
@@ -59,13 +60,23 @@ struct Own {
 }
 
 /// A space, and who sees it.
-struct Shared {
-    space: Space<mm::TableFrames>,
-    accepted: Option<Accepted>,
+pub(super) struct Shared {
+    pub(super) space: Space<mm::TableFrames>,
+    pub(super) seen: Seen,
+}
+
+/// Who sees a space.
+pub(super) enum Seen {
+    /// Nobody yet, or nobody any more.
+    Nowhere,
+    /// A peer, or the domain that serves a virtual device.
+    ByPeer(Accepted),
+    /// A physical device of the domain's own, by this map, which is shown to nobody else.
+    ByDevice(memory::Map),
 }
 
 /// Where a peer sees a space.
-struct Accepted {
+pub(super) struct Accepted {
     peer: Weak<Domain>,
     at: u64,
     status: Option<u64>,
@@ -82,6 +93,23 @@ struct Window {
 /// Bytes of the window of a space.
 fn window_len(size: u32) -> u64 {
     (u64::from(size) * PAGE_SIZE).next_multiple_of(LARGE_PAGE)
+}
+
+impl Seen {
+    pub(super) fn is_by_device(&self) -> bool {
+        matches!(self, Self::ByDevice(_))
+    }
+
+    fn is_anywhere(&self) -> bool {
+        !matches!(self, Self::Nowhere)
+    }
+
+    fn accepted(&self) -> Option<&Accepted> {
+        match self {
+            Self::ByPeer(accepted) => Some(accepted),
+            Self::Nowhere | Self::ByDevice(_) => None,
+        }
+    }
 }
 
 impl Accepted {
@@ -111,7 +139,8 @@ pub fn leave(domain: &Domain) {
     let mut spaces = domain.grants.lock();
     spaces.take_back(domain.id, |_| true);
     spaces.own.iter_mut().for_each(|own| *own = None);
-    spaces.devices.clear();
+    // The tables of a device of its own stay, with nothing in them, until the device is blocked.
+    spaces.devices.retain_mut(|(_, shared)| shared.hide_from_own_device(domain));
     drop(spaces);
     for granter in domains() {
         granter.grants.lock().take_back(granter.id, |accepted| accepted.is_by(domain));
@@ -187,7 +216,7 @@ fn create(caller: &Domain, peer: u8, size: u32) -> Result<u64, Error> {
     let (number, place) =
         free.filter(|_| taken + u64::from(size) <= MAX_REFERENCES).ok_or(Error::NoMemory)?;
     let space = Space::new(mm::TableFrames::COHERENT, size).ok_or(Error::NoMemory)?;
-    *place = Some(Own { shared: Shared { space, accepted: None }, peer });
+    *place = Some(Own { shared: Shared { space, seen: Seen::Nowhere }, peer });
     Ok(number as u64)
 }
 
@@ -227,11 +256,11 @@ fn accept(caller: &Domain, granter: u8, space: u8, at: u64, status: Option<u64>)
         let own = spaces.own.get_mut(usize::from(space)).and_then(Option::as_mut);
         let own = own.filter(|own| find(own) && own.shared.space.size() == size);
         let shared = &mut own.ok_or(Error::Absent)?.shared;
-        if shared.accepted.is_some() {
+        if shared.seen.is_anywhere() {
             return Err(Error::Exists);
         }
         caller.space.lock().ledger_mut().share(granter.id, true);
-        shared.accepted = Some(Accepted { peer: this, at, status });
+        shared.seen = Seen::ByPeer(Accepted { peer: this, at, status });
         Ok(size.into())
     });
     caller.window_is(at, len, result.is_ok());
@@ -259,7 +288,7 @@ fn query(caller: &Domain, space: u8, reference: u32) -> Result<u64, Error> {
     let shared = spaces.get(space)?;
     let found = shared.space.lookup(reference).map_err(as_error)?;
     let mut answer = 0;
-    if shared.accepted.is_some() {
+    if shared.seen.is_anywhere() {
         answer |= GRANT_IS_ACCEPTED;
     }
     if let Some(grant) = found {
@@ -271,25 +300,31 @@ fn query(caller: &Domain, space: u8, reference: u32) -> Result<u64, Error> {
     Ok(answer)
 }
 
-/// A virtual device reaches what its space grants from now on.
+/// A virtual device reaches what its space grants from now on. One of the domain's own has never reached anything else.
 fn open(caller: &Domain, space: u8) -> Result<u64, Error> {
     let slot = device_of(space).ok_or(Error::BadArgument)?;
-    let size = caller.grants.lock().get(space)?.space.size();
+    let mut spaces = caller.grants.lock();
+    let shared = spaces.get(space)?;
+    let size = shared.space.size();
+    if let Seen::ByDevice(_) = shared.seen {
+        return Ok(size.into());
+    }
+    drop(spaces);
     let function = caller.plugged(slot).filter(|function| function.reaches_grants());
     function.map(|_| size.into()).ok_or(Error::Absent)
 }
 
 fn carry_out(caller: &Domain, space: u8, batch: &impl Batch, count: u64) -> Result<u64, Error> {
     let mut spaces = caller.grants.lock();
-    let shared = spaces.get(space)?;
-    let peer = shared.accepted.as_ref().and_then(|accepted| accepted.peer.upgrade());
-    let done = match (&shared.accepted, &peer) {
-        (Some(accepted), Some(peer)) => {
-            let mut view = View { peer, map: peer.space.lock(), by: caller.id, accepted };
-            shared.space.carry_out(&mut view, batch, count)
+    let Shared { space: granted, seen } = spaces.get(space)?;
+    let peer = seen.accepted().and_then(|accepted| accepted.peer.upgrade());
+    let done = match (seen, &peer) {
+        (Seen::ByPeer(accepted), Some(peer)) => {
+            granted.carry_out(&mut View::of_peer(peer, caller.id, accepted), batch, count)
         }
+        (Seen::ByDevice(map), _) => granted.carry_out(&mut View::of_device(caller, map), batch, count),
         // Whoever comes to serve the device finds what is granted then.
-        _ if device_of(space).is_some() => shared.space.carry_out(&mut Nobody, batch, count),
+        _ if device_of(space).is_some() => granted.carry_out(&mut Nobody, batch, count),
         _ => return Err(Error::NoPeer),
     };
     done.map_err(as_error)
@@ -334,7 +369,7 @@ impl Spaces {
 
     /// Takes everything back that peers see by these windows. What is granted to a device stays granted: another domain may come to serve it.
     fn take_back(&mut self, by: DomainId, is_it: impl Fn(&Accepted) -> bool) {
-        let is_it = |shared: &Shared| shared.accepted.as_ref().is_some_and(&is_it);
+        let is_it = |shared: &Shared| shared.seen.accepted().is_some_and(&is_it);
         let mut peers = Vec::new();
         for Own { shared, .. } in self.own.iter_mut().flatten().filter(|own| is_it(&own.shared)) {
             peers.extend(shared.hide(by));
@@ -348,7 +383,7 @@ impl Spaces {
 
     /// A peer sees a space less.
     fn unshare(&self, by: DomainId, peer: &Domain) {
-        let mut accepted = self.all().filter_map(|shared| shared.accepted.as_ref());
+        let mut accepted = self.all().filter_map(|shared| shared.seen.accepted());
         if !accepted.any(|accepted| accepted.is_by(peer)) {
             peer.space.lock().ledger_mut().share(by, false);
         }
@@ -359,20 +394,18 @@ impl Shared {
     /// The peer loses its view: when this returns, it reaches nothing of the space, and nothing is pinned for it. The window shows
     /// the sink. Returns the peer, if there was one.
     fn hide(&mut self, by: DomainId) -> Option<Arc<Domain>> {
-        let accepted = self.accepted.take()?;
+        let accepted = self.seen.accepted()?;
         // One that has ended took everything back itself.
-        let peer = accepted.peer.upgrade()?;
+        let (peer, at) = (accepted.peer.upgrade(), accepted.at);
+        self.seen = Seen::Nowhere;
+        let peer = peer?;
         let len = window_len(self.space.size());
-        let shown = peer.show_sink(accepted.at, len).is_ok();
+        let shown = peer.show_sink(at, len).is_ok();
         let map = peer.space.lock();
         self.space.visit(|_, grant| map.unpin_covered(grant.frame));
         drop(map);
         if !shown {
-            log::warn!(
-                "domain {}: its window at {:#x} is gone, for want of memory",
-                peer.name(),
-                accepted.at
-            );
+            log::warn!("domain {}: its window at {at:#x} is gone, for want of memory", peer.name());
         }
         log::debug!("domain {}: what domain {by} granted is taken back", peer.name());
         Some(peer)
@@ -393,7 +426,7 @@ impl Domain {
             log::error!("domain {}: nothing can be granted to the device in slot {slot}", self.name());
             return;
         };
-        self.grants.lock().devices.push((slot, Shared { space, accepted: None }));
+        self.grants.lock().devices.push((slot, Shared { space, seen: Seen::Nowhere }));
     }
 
     /// A virtual device is gone, or is somebody else's: when this returns, nobody reaches anything by its space.
@@ -406,13 +439,12 @@ impl Domain {
     pub fn show_to_peer(&self, slot: u8, peer: &Arc<Domain>, at: u64) {
         let mut spaces = self.grants.lock();
         let Some(shared) = spaces.device(slot) else { return };
-        if shared.accepted.is_some() {
+        if shared.seen.is_anywhere() {
             return;
         }
         let accepted = Accepted { peer: Arc::downgrade(peer), at, status: None };
-        let mut map = peer.space.lock();
-        map.ledger_mut().share(self.id, true);
-        let mut view = View { peer, map, by: self.id, accepted: &accepted };
+        let mut view = View::of_peer(peer, self.id, &accepted);
+        view.map.ledger_mut().share(self.id, true);
         let shown = shared.space.show(&mut view);
         drop(view);
         if let Err(error) = shown {
@@ -420,7 +452,7 @@ impl Domain {
             spaces.unshare(self.id, peer);
             return;
         }
-        shared.accepted = Some(accepted);
+        shared.seen = Seen::ByPeer(accepted);
     }
 
     /// The domain on the other side of a device does not see any more what is granted to it: when this returns, the window shows the sink.
@@ -496,12 +528,12 @@ impl Domain {
         for granter in domains() {
             let spaces = granter.grants.lock();
             for shared in spaces.all() {
-                let Some(accepted) = shared.accepted.as_ref().filter(|accepted| accepted.is_by(self)) else {
+                let Some(accepted) = shared.seen.accepted().filter(|accepted| accepted.is_by(self)) else {
                     continue;
                 };
                 let len = window_len(shared.space.size());
                 checked.push(accepted.at..accepted.at + len);
-                self.check_granted(&granter, shared, accepted.at, len);
+                self.check_granted(&granter, shared, &self.space.lock(), accepted.at..accepted.at + len);
             }
         }
         let map = self.space.lock();
@@ -521,14 +553,22 @@ impl Domain {
         checked
     }
 
-    fn check_granted(&self, granter: &Domain, shared: &Shared, start: u64, len: u64) {
-        let map = self.space.lock();
+    /// Checks that a map of the domain's shows in a range what another grants in a space, and the sink everywhere else.
+    ///
+    /// # Panics
+    /// It shows something else.
+    pub(super) fn check_granted(
+        &self,
+        granter: &Domain,
+        shared: &Shared,
+        map: &memory::Map,
+        range: Range<u64>,
+    ) {
+        let start = range.start;
         for view in map.views() {
             let mut live = 0;
             view.visit(&mut |at, hpa, bytes, access| {
-                if !(start..start + len).contains(&at)
-                    || mm::check(hpa, bytes, FrameUse::Sink(self.id.0)).is_ok()
-                {
+                if !range.contains(&at) || mm::check(hpa, bytes, FrameUse::Sink(self.id.0)).is_ok() {
                     return;
                 }
                 let reference = ((at - start) / PAGE_SIZE) as u32;
@@ -550,22 +590,42 @@ impl Domain {
     }
 }
 
-/// A peer's window, during one call.
-struct View<'a> {
-    peer: &'a Domain,
-    map: SpinLockGuard<'a, memory::Map>,
-    by: DomainId,
-    accepted: &'a Accepted,
+/// A map that shows a space, during one call.
+pub(super) struct View<'a, M> {
+    /// Whose processors and devices use it.
+    owner: &'a Domain,
+    map: M,
+    /// What the pages are for that one.
+    contents: Contents,
+    /// Address of the first reference.
+    at: u64,
+    /// Where the owner has status words.
+    status: Option<u64>,
 }
 
-impl View<'_> {
+impl<'a> View<'a, SpinLockGuard<'a, memory::Map>> {
+    /// A peer's window.
+    fn of_peer(peer: &'a Domain, by: DomainId, accepted: &Accepted) -> Self {
+        let Accepted { at, status, .. } = *accepted;
+        Self { owner: peer, map: peer.space.lock(), contents: Contents::Lent(by.0), at, status }
+    }
+}
+
+impl<'a> View<'a, &'a mut memory::Map> {
+    /// What a device of the granter's own reaches.
+    pub(super) fn of_device(granter: &'a Domain, map: &'a mut memory::Map) -> Self {
+        Self { owner: granter, map, contents: Contents::Own, at: 0, status: None }
+    }
+}
+
+impl<M> View<'_, M> {
     fn at(&self, reference: u32) -> u64 {
-        self.accepted.at + u64::from(reference) * PAGE_SIZE
+        self.at + u64::from(reference) * PAGE_SIZE
     }
 }
 
 /// A status word in the memory of the peer.
-struct StatusWord<'a> {
+pub(super) struct StatusWord<'a> {
     peer: &'a Domain,
     at: Gpa,
 }
@@ -580,11 +640,11 @@ impl Word for StatusWord<'_> {
     }
 }
 
-impl<'a> Peer for View<'a> {
+impl<'a, M: DerefMut<Target = memory::Map>> Peer for View<'a, M> {
     type Word = StatusWord<'a>;
 
     fn show(&mut self, reference: u32, grant: Grant) -> Result<(), sluice_grants::Error> {
-        let mut rights = Rights::window(Contents::Lent(self.by.0));
+        let mut rights = Rights::window(self.contents);
         if !grant.writable {
             (rights.owner, rights.party) = (Access::READ, Access::READ);
         }
@@ -607,19 +667,19 @@ impl<'a> Peer for View<'a> {
         let hidden = self.map.uncover(at, grant.frame);
         assert!(
             hidden.is_ok(),
-            "domain {}: reference {reference} of domain {} stays shown: {hidden:?}",
-            self.peer.name(),
-            self.by
+            "domain {}: reference {reference} of {:?} stays shown: {hidden:?}",
+            self.owner.name(),
+            self.contents
         );
     }
 
     fn forget(&mut self) {
-        self.map.settle(self.peer, |_: Hpa, _| ());
+        self.map.settle(self.owner, |_: Hpa, _| ());
     }
 
     fn word(&self, reference: u32) -> Option<StatusWord<'a>> {
-        let at = Gpa::new(self.accepted.status? + u64::from(reference) * 8);
-        Some(StatusWord { peer: self.peer, at })
+        let at = Gpa::new(self.status? + u64::from(reference) * 8);
+        Some(StatusWord { peer: self.owner, at })
     }
 }
 

@@ -18,6 +18,7 @@ impl Domain {
     /// them.
     pub fn check_isolation(&self) {
         let by_page = self.check_grants();
+        self.check_own_devices();
         let serves = self.space.lock().ledger().serves();
         let lend_all = grants::without_granters(serves);
         let space = self.space.lock();

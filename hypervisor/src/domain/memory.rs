@@ -149,7 +149,9 @@ impl Memory {
         let mut memory = Self { id, space: Space::new(mm::Ledger::of(id)), guest: GuestMemory::new() };
         memory.see(View::Processors(processors))?;
         if let Some(endpoint) = endpoints.first() {
-            memory.see(View::Devices(devices_view(id, endpoint, endpoints)?))?;
+            // Tag 0 is nobody's.
+            let tag = id.0.checked_add(1).map(SpaceTag).ok_or(MemoryError::Iommu)?;
+            memory.see(View::Devices(devices_view(tag, endpoint, endpoints)?))?;
         }
         if paravirtual {
             memory.machine(bytes)?;
@@ -235,14 +237,12 @@ impl Memory {
 }
 
 /// Empty tables that all units before a domain's devices can use.
-fn devices_view(
-    id: DomainId,
+pub(super) fn devices_view(
+    tag: SpaceTag,
     endpoint: &DmaEndpoint,
     endpoints: &[DmaEndpoint],
 ) -> Result<DeviceView<Domain>, MemoryError> {
     let format = endpoint.counted().unit().format();
-    // Tag 0 is nobody's.
-    let tag = id.0.checked_add(1).map(SpaceTag).ok_or(MemoryError::Iommu)?;
     let mut units: Vec<&'static Counted> = Vec::new();
     for counted in endpoints.iter().map(DmaEndpoint::counted) {
         if counted.unit().format() != format || u32::from(tag.0) >= counted.unit().tags() {

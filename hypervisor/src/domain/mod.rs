@@ -5,6 +5,7 @@
 
 pub mod attention;
 pub mod counters;
+mod fine;
 mod function;
 pub mod grants;
 mod isolation;
@@ -18,7 +19,7 @@ mod window;
 
 pub use function::VirtualFunction;
 pub use memory::{Memory, MemoryError, Piece};
-pub use window::Loan;
+pub use window::{Loan, onto as window_onto};
 
 use crate::firmware::rtc as clock;
 use crate::mm;

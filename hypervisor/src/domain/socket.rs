@@ -65,10 +65,17 @@ impl Domain {
         platform.pci.remove(slot);
         platform.hotplug.forget(slot);
         drop(platform);
+        self.leave_bus(slot);
         let Some(function) = self.sockets.get(usize::from(slot)).and_then(Socket::take) else { return };
-        function.configured(self, slot.into(), ConfigEffect::BarsChanged(slot));
         function.detach();
         self.wake_waiting();
+    }
+
+    /// The bus shows a function no more: nor does it answer at its addresses, from now on.
+    fn leave_bus(&self, slot: u8) {
+        if let Some(function) = self.plugged(slot) {
+            function.configured(self, slot.into(), ConfigEffect::BarsChanged(slot));
+        }
     }
 
     /// Empties all sockets, as the domain has ended.
@@ -113,9 +120,11 @@ impl Domain {
                 for word in bytes.as_chunks().0 {
                     ejected |= platform.hotplug.write(port, u32::from_le_bytes(*word));
                 }
-                // The guest may look at once whether the slot is empty.
+                // The guest may look at once whether the slot is empty, and give its addresses to whatever comes next.
                 let slots = (0..32).filter(|slot| ejected & 1 << slot != 0);
-                slots.for_each(|slot| platform.pci.remove(slot));
+                slots.clone().for_each(|slot| platform.pci.remove(slot));
+                drop(platform);
+                slots.for_each(|slot| self.leave_bus(slot));
                 if ejected != 0 {
                     attention::ask();
                 }

@@ -18,6 +18,15 @@ pub struct Loan<'a> {
     pub extents: &'a [Extent],
 }
 
+/// Bytes of a window onto all memory of a domain that has so much: a power of two, as BARs are.
+pub fn onto(memory: u64) -> u64 {
+    let end = match memory.checked_sub(layout::PCI_MEMORY) {
+        Some(above) if above > 0 => layout::ABOVE_4G + above,
+        _ => memory,
+    };
+    end.max(LARGE_PAGE).next_power_of_two()
+}
+
 /// Whether a window lies where the domain has its windows.
 fn is_window(base: u64, size: u64) -> bool {
     let all = layout::WINDOWS..layout::WINDOWS + layout::WINDOWS_SIZE;
@@ -48,7 +57,24 @@ impl Domain {
         self.space.lock().ledger_mut().serve(guest, false);
     }
 
-    /// Shows in the window of `size` bytes at `base` what a guest lends, and nothing else any more: when this returns, none of the
+    /// Takes `size` bytes of addresses at `base` for a window, which shows the sink. Two windows never share an address, wherever the domain
+    /// puts their base address registers: what is granted by one would be taken away by the other. Returns whether they could be had.
+    pub fn open_window(&self, base: u64, size: u64) -> bool {
+        let Some(sink) = self.need_sink().filter(|_| is_window(base, size)) else { return false };
+        let mut space = self.space.lock();
+        if !space.is_free(base, size) {
+            log::debug!("domain {}: the window at {base:#x} lies over another one", self.name());
+            return false;
+        }
+        let shown = fill(&mut space, base..base + size, sink);
+        if shown.is_err() {
+            let _ = space.revoke(base, size);
+        }
+        space.settle(self, |_, _| ());
+        shown.is_ok()
+    }
+
+    /// Shows in the open window of `size` bytes at `base` what a guest lends, and nothing else any more: when this returns, none of the
     /// domain's processors and devices reaches what was shown before. Its processors stand still meanwhile, and so never find
     /// nothing there. Returns whether it could be done.
     pub fn show_window(&self, base: u64, size: u64, loan: Option<Loan<'_>>) -> bool {

@@ -62,11 +62,13 @@ struct Hands<'a> {
     memory: Memory,
     /// Translations are to be forgotten before the guest goes on.
     flush: bool,
+    /// How often devices lost frames, and got them.
+    changes: (u64, u64),
 }
 
 impl<'a> Hands<'a> {
     fn new(domain: &'a Domain, memory: Memory) -> Self {
-        Self { domain, memory, flush: false }
+        Self { domain, memory, flush: false, changes: (0, 0) }
     }
 
     #[cold]
@@ -115,9 +117,13 @@ impl Machine for Hands<'_> {
     }
 
     // No device is given to a paravirtual domain yet: `manage::build` refuses it.
-    fn hide(&mut self, _: &[Mfn]) {}
+    fn hide(&mut self, _: &[Mfn]) {
+        self.changes.0 += 1;
+    }
 
-    fn show(&mut self, _: &[Mfn]) {}
+    fn show(&mut self, _: &[Mfn]) {
+        self.changes.1 += 1;
+    }
 }
 
 impl Host for Hands<'_> {
@@ -303,11 +309,16 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let mut hands = Hands::new(domain, state.memory);
     let Paravirtual { guest, registers, .. } = &mut *state;
     take(ctx, registers);
+    let deadline = guest.deadline();
     let after = handle(vcpu, ctx, guest, &mut hands, registers);
     let after = match after {
         Some(After::Enter) => Some(guest.deliver(&mut hands, registers)),
         after => after,
     };
+    // The processor's own timer is set where exits are attended to.
+    let is_timer_set = guest.deadline() != deadline;
+    guest.counters.hides += hands.changes.0;
+    guest.counters.shows += hands.changes.1;
     let valid = put(ctx, &mut state, &hands);
     if !valid || matches!(after, None | Some(After::End(_))) {
         // For who says what it was like at its end.
@@ -320,8 +331,8 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     match after {
         None => crash::end(domain, vcpu, ctx, EndReason::UnexpectedExit(ctx.vmcb.control.exit_code as u32)),
         Some(_) if !valid => crash::end(domain, vcpu, ctx, EndReason::InvalidState),
-        Some(After::Enter) => Flow::Enter,
-        Some(After::Yield) => Flow::Attend,
+        Some(After::Enter) if !is_timer_set => Flow::Enter,
+        Some(After::Enter | After::Yield) => Flow::Attend,
         Some(After::Block) => block(vcpu, ctx),
         Some(After::End(end @ (End::Lost | End::Crash))) => crash::end(domain, vcpu, ctx, reason(end)),
         Some(After::End(end)) => {

@@ -137,7 +137,8 @@ pub fn build(
         Some(name) => Some(bundle.get(name).ok_or(BuildError::Missing)?),
         None => None,
     };
-    let endpoints: Vec<_> = config.devices.iter().filter_map(devices::dma_endpoint).collect();
+    let whole = config.devices.iter().filter(|share| devices::reaches_guest(share));
+    let endpoints: Vec<_> = whole.filter_map(devices::dma_endpoint).collect();
     let identity = reaches_everything(config);
     let has_sockets = seats.iter().any(|(_, seat)| !matches!(seat, Seat::Device(_)));
     if identity && has_sockets {

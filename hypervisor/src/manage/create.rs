@@ -13,14 +13,16 @@ use alloc::vec::Vec;
 use sluice_abi::DomainId;
 use sluice_abi::bundle::{self, Bundle};
 use sluice_abi::channel::CommandError;
-use sluice_abi::config::{self, Attachment, Config, MAX_DOMAINS};
+use sluice_abi::config::{self, Attachment, Config, Dma, MAX_DOMAINS};
 
 /// Whether a device is had in no way that endangers others.
 fn is_protected(share: &config::Share) -> bool {
     match &share.attachment {
-        Attachment::Passthrough(options) => !options.dma_unprotected && !options.interrupts_unprotected,
+        Attachment::Passthrough(options) => {
+            options.dma != Dma::Unprotected && !options.interrupts_unprotected
+        }
         Attachment::Vpio(options) => !options.registers_unprotected,
-        Attachment::Emulated(_) => true,
+        Attachment::Emulated(_) | Attachment::Sectors(_) => true,
     }
 }
 

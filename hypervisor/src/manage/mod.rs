@@ -198,6 +198,9 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
             }
         }
     }
+    if let Some(Err(error)) = config.focus.map(virtio::set_foreground) {
+        log::warn!("nobody is in the foreground: {error}");
+    }
     let streams = (0..).map_while(DomainId::at).zip(&entries).filter(|(_, entry)| entry.config.control);
     let streams = streams.map(|(id, _)| Channel::of_domain(id));
     let channels = present.then(|| Channel::of_uart(uart)).into_iter().chain(streams).collect();
@@ -382,6 +385,9 @@ impl Manager {
 
     fn service(&mut self) {
         self.hear();
+        if let Some(next) = virtio::wanted_foreground() {
+            let _ = virtio::set_foreground(next);
+        }
         // A domain may have made room for what waits for it.
         if self.channels.iter().any(Channel::has_output) {
             attention::set_output(true);
@@ -683,6 +689,7 @@ impl Manager {
             Command::Stop(id) => self.stop(id),
             Command::Destroy(id) => self.destroy(id),
             Command::Restart(id) => self.restart(id),
+            Command::Focus(id) => virtio::set_foreground(id).map_err(|_| CommandError::NoDeviceFile),
             Command::Upload { offset, total, bytes } => self.upload(offset, total, &bytes),
             Command::Create => self.create(),
             Command::Attach(id, virtio) => self.attach(id, virtio),

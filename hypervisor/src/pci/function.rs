@@ -177,6 +177,12 @@ pub struct Function {
     pub msix: Option<MsixCapability>,
 }
 
+/// Whether a function is an IDE controller whose first channel is at the ports and the interrupt of old
+/// (PCI IDE Controller Specification 1.0, 2.2).
+pub fn is_compatible_ide(function: &Function) -> bool {
+    function.class >> 8 == 0x0101 && function.class & 1 == 0
+}
+
 impl Function {
     fn probe(bdf: Bdf) -> Option<Self> {
         let id = bdf.read(0);

@@ -26,9 +26,15 @@ ranks! {
     Links,
     /// Who uses a device: `devices::Entry::usage`.
     Device,
-    /// The VIFs of a network: `vif::Network::state`.
-    Network,
-    /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`.
+    /// The engines of a network, in their order: `vif::Engine::state`.
+    Engine0,
+    /// The second.
+    Engine1,
+    /// The third.
+    Engine2,
+    /// The fourth.
+    Engine3,
+    /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`; or engines: `vif::Network::wire`.
     Card,
     /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::mapping`.
     Function,

@@ -3,6 +3,7 @@
 //!
 //! The program (daemons/sluice-files) marks a few operations and then many, first in the driver domain and, when that serves, in the guest.
 
+mod heard;
 mod latency;
 mod lines;
 mod restarts;
@@ -34,7 +35,7 @@ const WORKS: [(&str, &str); 6] = [
 const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0"), ("poll", "guest0")];
 
 /// Its parts.
-pub const PARTS: [&str; 5] = ["operations", "latency", "lines", "attacks", "restarts"];
+pub const PARTS: [&str; 6] = ["operations", "latency", "heard", "lines", "attacks", "restarts"];
 
 /// A driver domain that was taken over, and a guest.
 const ATTACKS: [Attack; 2] = [
@@ -55,7 +56,8 @@ const ATTACKS: [Attack; 2] = [
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
-    let runs: [Run; 5] = [operations, latency::measure, lines::measure, attacks, restarts::measure];
+    let runs: [Run; 6] =
+        [operations, latency::measure, heard::measure, lines::measure, attacks, restarts::measure];
     for (part, run) in PARTS.into_iter().zip(runs) {
         if !only.is_empty() && !only.iter().any(|wanted| wanted == part) {
             continue;

@@ -254,7 +254,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 3] = ["vif", "domain", "attacks"];
+pub const SERVED: [&str; 4] = ["vif", "domain", "attacks", "engines"];
 
 /// Of a guest on an engine that serves its neighbour, too.
 const ATTACK: Attack = Attack {
@@ -275,6 +275,12 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     bench.system(record, SERVED[1], &loads, &|load, record| {
         let measured = sluice::run(&bench, load, ALL, record)?;
         vif::rows(record, vif::DOMAIN, load, &measured)
+    });
+    bench.system(record, SERVED[3], &loads, &|load, record| {
+        vif::ENGINES.iter().try_for_each(|engines| {
+            let measured = vif::run_engines(&bench, load, engines, record)?;
+            vif::engine_rows(record, engines, load, &measured)
+        })
     });
     if bench.wants(SERVED[2], None) {
         bench.say(ATTACK.scenario);

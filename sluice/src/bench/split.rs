@@ -28,8 +28,8 @@ pub struct Part {
     pub hypervisor: u64,
     /// Instructions of the system beside it.
     pub beside: u64,
-    /// Instructions of the processor that is counted apart.
-    pub apart: u64,
+    /// Instructions of each processor that is counted apart.
+    pub apart: Vec<u64>,
 }
 
 impl Part {
@@ -38,16 +38,16 @@ impl Part {
         self.guests.values().map(|own| own.instructions).sum::<u64>()
             + self.hypervisor
             + self.beside
-            + self.apart
+            + self.apart.iter().sum::<u64>()
     }
 }
 
 /// How far counters were.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Clock {
     instructions: u64,
-    /// [`Third`].
-    third: u64,
+    /// [`Third`]: a number, or one for each processor.
+    third: Vec<u64>,
 }
 
 /// What the plugin counts besides.
@@ -58,7 +58,7 @@ pub enum Third {
     Nothing,
     /// Instructions within a range: the hypervisor's.
     Within,
-    /// Instructions of one processor, which are not among the others.
+    /// Instructions of some processors, which are not among the others.
     Apart,
 }
 
@@ -116,24 +116,22 @@ impl Split {
         self.mark = (code == IOIO && MARKS.contains(&port)).then(|| port - MARKS.start());
     }
 
-    /// `run N VMRUNS [THIRD]` before an entry, `exit ...` after an exit.
+    /// `run N VMRUNS [THIRD...]` before an entry, `exit ...` after an exit.
     fn count(&mut self, rest: &str) {
         let mut words = rest.split(' ');
         let what = words.next().unwrap_or_default();
-        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
-        let Some(instructions) = number() else { return };
-        let clock = Clock {
-            instructions,
-            third: {
-                number();
-                number().unwrap_or(0)
-            },
-        };
+        let mut numbers = words.map_while(|word| word.parse::<u64>().ok());
+        let Some(instructions) = numbers.next() else { return };
+        let clock = Clock { instructions, third: numbers.skip(1).collect() };
         let passed = instructions.saturating_sub(self.clock.instructions);
-        let besides = clock.third.saturating_sub(self.clock.third);
+        let before = self.clock.third.iter().chain(core::iter::repeat(&0));
+        let besides: Vec<u64> =
+            clock.third.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect();
         let (guest, third) = (self.guest, self.third);
         if third == Third::Apart && matches!(what, "run" | "exit") {
-            self.now().apart += besides;
+            let apart = &mut self.now().apart;
+            apart.resize(besides.len().max(apart.len()), 0);
+            apart.iter_mut().zip(&besides).for_each(|(sum, more)| *sum += more);
         }
         match what {
             "exit" => {
@@ -145,7 +143,8 @@ impl Split {
             }
             "run" => {
                 let part = self.now();
-                let hypervisor = if third == Third::Within { besides } else { passed };
+                let within = besides.first().copied().unwrap_or(0);
+                let hypervisor = if third == Third::Within { within } else { passed };
                 part.hypervisor += hypervisor;
                 part.beside += passed.saturating_sub(hypervisor);
             }
@@ -223,7 +222,10 @@ mod tests {
         assert_eq!((whole.part(1).unwrap().hypervisor, whole.part(1).unwrap().beside), (110, 0));
         let apart = split(Third::Apart, &lines);
         let part = apart.part(1).unwrap();
-        assert_eq!((part.hypervisor, part.beside, part.apart, part.total()), (110, 0, 45, 1455));
+        assert_eq!((part.hypervisor, part.beside, &*part.apart, part.total()), (110, 0, &[45][..], 1455));
+        let lines = lines.map(|line| format!("{line} 7").replace("0 7", "0 9"));
+        let two = split(Third::Apart, &lines.each_ref().map(String::as_str));
+        assert_eq!(two.part(1).unwrap().apart, [45, 0]);
     }
 
     #[test]

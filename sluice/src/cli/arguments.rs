@@ -89,13 +89,13 @@ pub struct AttachDevice {
     pub domain: Name,
     /// What it is called; no other of the domain's is
     pub device: Name,
-    /// What it is: a disk or a network card
-    #[arg(long = "type", value_parser = ["blk", "net"])]
+    /// What it is: a disk, a network card or a source of random numbers
+    #[arg(long = "type", value_parser = ["blk", "net", "rng"])]
     pub kind: String,
     /// Domain that serves it
     #[arg(long, value_name = "DOMAIN")]
     pub by: Name,
-    /// What is behind it: a disk, a file or a bridge of the domain that serves it
+    /// What is behind it: a disk, a file, a bridge or a device file of the domain that serves it
     #[arg(long, value_parser = behind)]
     pub source: String,
     /// Station address of a network card

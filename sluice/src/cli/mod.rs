@@ -57,6 +57,7 @@ impl Command {
                 | Self::Test(_)
                 | Self::Bench { .. }
                 | Self::Mutate { .. }
+                | Self::Analyze { .. }
                 | Self::Screens { .. }
         )
     }
@@ -243,6 +244,11 @@ pub enum Command {
     Pause(Target),
     /// Let a paused domain go on
     Resume(Target),
+    /// Mean a domain with what is typed and heard at device files that domains share, and no other
+    #[command(after_help = concat!(
+        "Both Ctrl keys of a shared keyboard, pressed together and let go, mean the next domain.\n\n",
+        "Example:\n  cargo sluice focus alice"))]
+    Focus(Target),
     /// End a domain at once and take everything back
     Destroy(Target),
     /// Destroy a domain and start it again
@@ -343,6 +349,19 @@ pub enum Command {
     Man {
         /// Folder
         directory: PathBuf,
+    },
+    /// Say what the ioctls of a driver copy, from its source
+    #[command(after_help = "Example:\n  cargo sluice analyze radeon virtio-gpu --details")]
+    Analyze {
+        /// Drivers: drm, virtio-gpu, radeon, nouveau, i915
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// Whose source
+        #[arg(long, default_value = "debian-6.1")]
+        kernel: String,
+        /// Print each command
+        #[arg(long)]
+        details: bool,
     },
     /// Take checks out of a copy of the sources, one at a time, and see whether a test notices
     #[command(after_help = concat!(

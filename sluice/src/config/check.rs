@@ -4,10 +4,13 @@
 use super::diagnostic::Source;
 use super::walk::suggestion;
 use super::{
-    Domain, Image, Iommu, Setup, Share, format_mac, human_size, peers, refusals, server_words, vif, virtio,
+    Domain, Image, Iommu, Setup, Share, added_words, format_mac, human_size, peers, refusals, server_words,
+    vif, virtio,
 };
 use crate::disks::Disk;
-use sluice_abi::config::{Kind, MAX_DOMAINS, Mode, NicModel, Select};
+use sluice_abi::config::{self, Dma, Kind, MAX_DOMAINS, Mode, NicModel, Sectors, Select};
+use std::ops::Range;
+use toml::Spanned;
 
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
 const RESERVED_MEMORY: u64 = 96 << 20;
@@ -130,7 +133,7 @@ fn command_line(domain: &Domain, setup: &Setup, source: &mut Source) {
         source.complain(span, message, "words are separated by single spaces".to_owned());
         return;
     }
-    let added = server_words(u16::MAX).len() + 1 + virtio::leases(setup, domain).len();
+    let added = server_words(u16::MAX).len() + 1 + added_words(setup, domain).len();
     let longest = LONGEST_CMDLINE.saturating_sub(added);
     if text.len() > longest {
         let message = format!("a command line of {} bytes is too long", text.len());
@@ -219,13 +222,20 @@ fn devices(setup: &Setup, source: &mut Source) {
                 source.complain(share.device.span(), format!("no device is called '{device}'"), help);
                 continue;
             }
-            if share.mode != Mode::Passthrough && share.mac.is_none() {
+            sectors(share, setup, source);
+            if share.mode != Mode::Passthrough
+                && share.mac.is_none()
+                && share.sectors.is_none()
+                && !is_ide(share, setup)
+            {
                 let help = format!("add: mac = \"52:54:00:00:00:{:02x}\"", 0x0a + used.len());
                 let message =
                     format!("a NIC shared by {} needs an address for each guest", share.mode.word());
                 source.complain(share.device.span(), message, help);
             }
-            emulated(share, setup, source);
+            if share.sectors.is_none() {
+                emulated(share, setup, source);
+            }
             unprotected(share, setup, source);
             turns(share, source);
             refusals::check(share, setup, source);
@@ -254,7 +264,59 @@ fn devices(setup: &Setup, source: &mut Source) {
 
 /// QEMU's devices on which `run` puts disks.
 pub fn is_disk_controller(driver: &str) -> bool {
-    driver == "nvme" || driver.ends_with("ahci")
+    driver == "nvme" || driver.ends_with("ahci") || driver.ends_with("-ide")
+}
+
+/// Whether a device is a controller whose disk guests can share; false where only the hypervisor sees what it is.
+fn is_ide(share: &Share, setup: &Setup) -> bool {
+    setup.identity(share).is_some_and(|(vendor, device)| config::is_ide(vendor, device))
+}
+
+/// A shared disk has parts, which are disjoint.
+fn sectors(share: &Share, setup: &Setup, source: &mut Source) {
+    let name = share.device.get_ref();
+    let Some(sectors) = &share.sectors else {
+        if share.mode != Mode::Passthrough && is_ide(share, setup) {
+            let message =
+                format!("'{name}' is a disk's controller: each guest that shares the disk has a part of it");
+            let help = "add sectors = \"FIRST..END\" and use mode = \"vpio\", or give it to one guest: mode = \"passthrough\"";
+            source.complain(share.device.span(), message, help.to_owned());
+        }
+        return;
+    };
+    let known = setup.identity(share).is_none_or(|(vendor, device)| config::is_ide(vendor, device));
+    let others: [(&str, Option<Range<usize>>); 4] = [
+        ("mac", share.mac.as_ref().map(Spanned::span)),
+        ("model", share.model.as_ref().map(Spanned::span)),
+        ("weight", share.weight.as_ref().map(Spanned::span)),
+        ("max_wait_ms", share.max_wait_ms.as_ref().map(Spanned::span)),
+    ];
+    if share.mode != Mode::Vpio || !known {
+        let message = format!("'{name}' has no sectors to share");
+        let help =
+            "'sectors' goes with mode = \"vpio\" and an IDE controller: qemu = \"piix3-ide\"".to_owned();
+        source.complain(sectors.span(), message, help);
+    }
+    for (key, span) in others {
+        if let Some(span) = span {
+            source.complain(span, format!("'{key}' means nothing for a disk"), format!("leave {key} out"));
+        }
+    }
+    let Sectors { first, count } = *sectors.get_ref();
+    for other in setup.domains.iter().flat_map(|domain| &domain.shares) {
+        let Some(beside) = other.sectors.as_ref().filter(|_| other.device.get_ref() == name) else {
+            continue;
+        };
+        let Sectors { first: at, count: len } = *beside.get_ref();
+        // Each pair is told of once, at the later one.
+        if beside.span().start < sectors.span().start && first < at + len && at < first + count {
+            let line = source.line_of(beside.span().start);
+            let message = format!("these sectors of '{name}' are another guest's too (line {line})");
+            let help =
+                "two guests that write to one range destroy what is on it: give each its own".to_owned();
+            source.complain(sectors.span(), message, help);
+        }
+    }
 }
 
 /// Each disk is in one place, and the kernel of a guest is from one of them.
@@ -273,7 +335,11 @@ fn disks(setup: &Setup, source: &mut Source) {
         let driver = device.qemu.as_ref().and_then(|qemu| qemu.get_ref().split(',').next());
         if let (Some(disk), false) = (device.disks.first(), driver.is_some_and(is_disk_controller)) {
             let message = format!("'{name}' is no controller of disks that `run` emulates");
-            source.complain(disk.span(), message, "use qemu = \"nvme\" or qemu = \"ich9-ahci\"".to_owned());
+            source.complain(
+                disk.span(),
+                message,
+                "use qemu = \"nvme\", qemu = \"ich9-ahci\" or qemu = \"piix3-ide\"".to_owned(),
+            );
         }
     }
     for domain in &setup.domains {
@@ -359,15 +425,19 @@ fn unprotected(share: &Share, setup: &Setup, source: &mut Source) {
         source.complain(share.device.span(), message, help.to_owned());
     }
     if share.mode != Mode::Passthrough {
-        for (key, set) in [("dma", share.dma_unprotected), ("interrupts", share.interrupts_unprotected)] {
+        for (key, set) in [("dma", share.dma != Dma::Guest), ("interrupts", share.interrupts_unprotected)] {
             if set {
                 let message = format!("'{name}' is not passed through: its {key} is the hypervisor's matter");
-                source.complain(share.device.span(), message, format!("leave out {key} = \"unprotected\""));
+                source.complain(share.device.span(), message, format!("leave {key} out"));
             }
         }
         return;
     }
-    if share.dma_unprotected || setup.masters_bus(share) != Some(true) {
+    if share.dma == Dma::Fine && setup.masters_bus(share) == Some(false) {
+        let message = format!("'{name}' reaches no memory by itself: there is nothing to issue to it");
+        source.complain(share.device.span(), message, "leave out dma = \"fine\"".to_owned());
+    }
+    if share.dma == Dma::Unprotected || setup.masters_bus(share) != Some(true) {
         return;
     }
     let remapping = &setup.machine.interrupt_remapping;

@@ -5,9 +5,9 @@
 
 use super::diagnostic::Source;
 use super::walk::suggestion;
-use super::{Device, Domain, Image, Setup, human_size, server_words};
+use super::{Device, Domain, Image, Setup, added_words, human_size, server_words};
 use crate::workspace;
-use sluice_abi::config::Kind;
+use sluice_abi::config::{Dma, Kind};
 use sluice_loader::{GuestWrite, LoadError, Parameters, RamRange};
 use sluice_memory::{Gpa, OutOfRange};
 use std::process::{Command, Stdio};
@@ -99,12 +99,12 @@ fn kernel(setup: &Setup, domain: &Domain, initrd: Option<&[u8]>, source: &mut So
         return;
     }
     let (name, memory) = (domain.name.get_ref(), *domain.memory.get_ref());
-    let leases = super::virtio::leases(setup, domain);
-    let cmdline = format!("{} {}{leases}", server_words(u16::MAX), domain.cmdline.get_ref());
+    let added = added_words(setup, domain);
+    let cmdline = format!("{} {}{added}", server_words(u16::MAX), domain.cmdline.get_ref());
     let ram = ram(memory);
     let parameters = Parameters { initrd, cmdline: &cmdline, ram: &ram, rsdp: None };
     // Where a domain's memory is where it physically is, only the hypervisor knows what fits.
-    let loaded = if domain.shares.iter().any(|share| share.dma_unprotected) {
+    let loaded = if domain.shares.iter().any(|share| share.dma == Dma::Unprotected) {
         sluice_loader::check(&kernel).map(drop)
     } else {
         sluice_loader::load(&kernel, &parameters, &mut Nothing(ram.clone())).map(drop)

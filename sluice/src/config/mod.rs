@@ -20,12 +20,12 @@ pub use diagnostic::ConfigError;
 pub use parse::parse_size;
 pub use values::parse_mac;
 
-use crate::disks::Disk;
+use crate::disks::{self, Disk};
 use crate::name::Name;
 use diagnostic::Source;
 use sluice_abi::config::{
-    Actions, AtEnd, Attachment, Emulated, Grants, Kind, Mode, NicModel, Passthrough, Select, Vpio,
-    masters_bus,
+    Actions, AtEnd, Attachment, Dma, Emulated, Grants, Kind, Mode, NicModel, Passthrough, Sectors, Select,
+    Vpio, masters_bus,
 };
 use std::io::Read;
 use std::net::Ipv4Addr;
@@ -63,6 +63,8 @@ pub struct Machine {
     pub interrupt_remapping: Spanned<bool>,
     /// What it does when all guests have ended, if the file says.
     pub at_end: Option<AtEnd>,
+    /// The domain that is in the foreground from the start, if the file says.
+    pub focus: Option<Spanned<String>>,
     /// Further arguments for QEMU, as they are.
     pub qemu_args: Vec<String>,
 }
@@ -94,7 +96,7 @@ impl Setup {
     /// are, if there is a device for it to contain, else none, so that a plain run has no device too many.
     pub fn iommu(&self) -> Iommu {
         let contains = |share: &Share| match share.mode {
-            Mode::Passthrough => !share.dma_unprotected && self.masters_bus(share) != Some(false),
+            Mode::Passthrough => share.dma != Dma::Unprotected && self.masters_bus(share) != Some(false),
             Mode::Vpio => self.masters_bus(share) == Some(true),
             Mode::Emulated => false,
         };
@@ -143,14 +145,19 @@ impl Setup {
         }
     }
 
+    /// Vendor and device of a shared device; `None`: it is named by its place.
+    fn identity(&self, share: &Share) -> Option<(u16, u16)> {
+        let device = self.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
+        match *device.select.get_ref() {
+            Select::Id { vendor, device, .. } => Some((vendor, device)),
+            Select::Address { .. } => None,
+        }
+    }
+
     /// Whether a shared device reaches memory by itself; `None`: it is named by its place, so that only the
     /// hypervisor sees what it is.
     fn masters_bus(&self, share: &Share) -> Option<bool> {
-        let device = self.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
-        match *device.select.get_ref() {
-            Select::Id { vendor, device, .. } => Some(masters_bus(vendor, device)),
-            Select::Address { .. } => None,
-        }
+        self.identity(share).map(|(vendor, device)| masters_bus(vendor, device))
     }
 }
 
@@ -232,6 +239,15 @@ pub struct Domain {
     pub kind: Spanned<Kind>,
 }
 
+impl Domain {
+    /// Whether the module for single pages is put into its own initial ramdisk: it lends single pages, and boots from its disk.
+    pub fn is_given_module(&self) -> bool {
+        let lends_pages = self.grants.as_ref().is_some_and(|grants| *grants.get_ref() == Grants::Pages);
+        let is_own = matches!(self.initrd.as_ref().map(Spanned::get_ref), None | Some(Image::Disk(_)));
+        lends_pages && is_own && matches!(self.kernel.get_ref(), Image::Disk(_))
+    }
+}
+
 /// A TCP port of 127.0.0.1 that leads to one of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
@@ -250,6 +266,8 @@ pub struct Share {
     pub mode: Mode,
     /// Station address.
     pub mac: Option<Spanned<[u8; 6]>>,
+    /// The part of a disk that the guest has.
+    pub sectors: Option<Spanned<Sectors>>,
     /// The card that the guest sees in emulated mode, if not one like the physical.
     pub model: Option<Spanned<NicModel>>,
     /// Its weight among sharers.
@@ -258,8 +276,8 @@ pub struct Share {
     pub max_wait_ms: Option<Spanned<u8>>,
     /// What it sees of refused accesses.
     pub refusals: refusals::Refusals,
-    /// The user accepts unprotected DMA.
-    pub dma_unprotected: bool,
+    /// What it reaches by DMA.
+    pub dma: Dma,
     /// The user accepts interrupts that the device forges.
     pub interrupts_unprotected: bool,
     /// The user accepts what a guest programs into the device for good.
@@ -272,9 +290,12 @@ impl Share {
     pub fn attachment(&self, setup: &Setup) -> Option<Attachment> {
         let mac = self.mac.as_ref().map(|mac| *mac.get_ref());
         let model = self.model.as_ref().map(|model| *model.get_ref());
+        if let Some(sectors) = &self.sectors {
+            return Some(Attachment::Sectors(*sectors.get_ref()));
+        }
         Some(match self.mode {
             Mode::Passthrough => Attachment::Passthrough(Passthrough {
-                dma_unprotected: self.dma_unprotected,
+                dma: self.dma,
                 interrupts_unprotected: self.interrupts_unprotected,
             }),
             Mode::Vpio => Attachment::Vpio(Vpio {
@@ -417,6 +438,15 @@ pub fn describe(path: &Path, setup: &Setup) -> String {
         );
     }
     text
+}
+
+/// What stands behind a guest's own command line: the addresses that it gives to others, and how it comes to its module.
+pub fn added_words(setup: &Setup, domain: &Domain) -> String {
+    let mut words = virtio::leases(setup, domain);
+    if domain.is_given_module() {
+        words += &format!(" {}", disks::MODULE_WORD);
+    }
+    words
 }
 
 /// What `run` puts in front of every guest's command line: where the test guests' server listens.

@@ -10,7 +10,7 @@ use super::{vif, virtio};
 use crate::disks::Disk;
 use crate::name::Name;
 use crate::{kernels, rootfs};
-use sluice_abi::config::{Action, Actions, AtEnd, Kind, Mode, NicModel, Select};
+use sluice_abi::config::{Action, Actions, AtEnd, Dma, Kind, Mode, NicModel, Sectors, Select};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -19,12 +19,13 @@ use toml::de::{DeTable, DeValue};
 const DEFAULT_MACHINE_MEMORY: u64 = 2 << 30;
 
 /// QEMU devices whose PCI identifiers are known, so that `pci` can be left out.
-const QEMU_DEVICES: [(&str, u16, u16); 6] = [
+const QEMU_DEVICES: [(&str, u16, u16); 7] = [
     ("ne2k_pci", 0x10ec, 0x8029),
     ("rtl8139", 0x10ec, 0x8139),
     ("e1000", 0x8086, 0x100e),
     ("e1000e", 0x8086, 0x10d3),
     ("nvme", 0x1b36, 0x0010),
+    ("piix3-ide", 0x8086, 0x7010),
     ("edu", 0x1234, 0x11e8),
 ];
 
@@ -37,6 +38,7 @@ pub fn parse(source: &mut Source) -> Setup {
             iommu: None,
             interrupt_remapping: Spanned::new(0..0, true),
             at_end: None,
+            focus: None,
             qemu_args: Vec::new(),
         },
         devices: Vec::new(),
@@ -91,6 +93,7 @@ fn machine(mut walk: Walk, machine: &mut Machine, source: &mut Source) {
         machine.interrupt_remapping = remapping;
     }
     machine.at_end = walk.string("at_end", source).and_then(|text| at_end(&text, source));
+    machine.focus = walk.string("focus", source);
     machine.qemu_args = walk.strings("qemu_args", source);
     walk.finish(source);
 }
@@ -334,11 +337,12 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
     }
     let mode = mode_text.and_then(|text| mode(&text, source));
     let mac = values::mac(&mut walk, source);
+    let sectors = walk.string("sectors", source).and_then(|text| sectors(&text, source));
     let model = walk.string("model", source).and_then(|text| model(&text, source));
     let weight = walk.number("weight", 1..=100, source);
     let max_wait_ms = walk.number("max_wait_ms", 1..=250, source);
     let refusals = super::refusals::parse(&mut walk, source);
-    let dma_unprotected = unprotected(&mut walk, "dma", "reaches all memory", source);
+    let dma = dma(&mut walk, source);
     let interrupts_unprotected = unprotected(&mut walk, "interrupts", "can forge interrupts", source);
     let lasting = "can have its EEPROM, PHY and wake-up programmed by this guest";
     let registers_unprotected = unprotected(&mut walk, "registers", lasting, source);
@@ -347,14 +351,31 @@ fn share(value: &Spanned<DeValue>, source: &mut Source) -> Option<Share> {
         device: device?,
         mode: mode?,
         mac,
+        sectors,
         model,
         weight,
         max_wait_ms,
         refusals,
-        dma_unprotected,
+        dma,
         interrupts_unprotected,
         registers_unprotected,
     })
+}
+
+/// What a device reaches, if not all memory of its guest.
+fn dma(walk: &mut Walk, source: &mut Source) -> Dma {
+    let Some(text) = walk.string("dma", source) else { return Dma::Guest };
+    match text.get_ref().as_str() {
+        "fine" => Dma::Fine,
+        "unprotected" => Dma::Unprotected,
+        other => {
+            let message = format!("'{other}' is no setting of 'dma'");
+            let help = "leave it out, write dma = \"fine\" for a device that reaches only what its guest's module issues to it, or \
+                        dma = \"unprotected\" to accept that this device reaches all memory";
+            source.complain(text.span(), message, help.to_owned());
+            Dma::Guest
+        }
+    }
 }
 
 /// A protection that the user can do without, knowingly.
@@ -367,6 +388,22 @@ fn unprotected(walk: &mut Walk, key: &'static str, what: &str, source: &mut Sour
         source.complain(text.span(), message, help);
     }
     true
+}
+
+/// A range of sectors, without its end.
+fn sectors(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<Sectors>> {
+    let word = text.get_ref();
+    let range = word.split_once("..").and_then(|(first, end)| {
+        let (first, end): (u64, u64) = (first.trim().parse().ok()?, end.trim().parse().ok()?);
+        let count = end.checked_sub(first).filter(|count| *count > 0)?;
+        Some(Sectors { first, count })
+    });
+    if range.is_none() {
+        let help =
+            "write the first sector and the one behind the last: sectors = \"0..2097152\" is the first GiB";
+        source.complain(text.span(), format!("'{word}' is no range of sectors"), help.to_owned());
+    }
+    range.map(|range| Spanned::new(text.span(), range))
 }
 
 fn model(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<NicModel>> {

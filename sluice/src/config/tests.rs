@@ -1,7 +1,7 @@
 //! What users get wrong, and what they are told.
 
 use super::*;
-use sluice_abi::config::{Action, Reaction};
+use sluice_abi::config::{Action, Layout, Reaction};
 
 const GOOD: &str = r#"
 [machine]
@@ -187,9 +187,13 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
     let setup = try_load(&with(network, VIF, OTHER)).unwrap();
     let networks = vif::compile_networks(&setup);
     assert_eq!(
-        (networks.len(), &*networks[0].name, networks[0].core, networks[0].nic),
-        (1, "lan", 1, Some(0))
+        (networks.len(), &*networks[0].name, &*networks[0].cores, networks[0].layout, networks[0].nic),
+        (1, "lan", &[1][..], Layout::Split, Some(0))
     );
+    let several = "[network.lan]\ncores = [2, 1]\nlayout = \"spread\"\n";
+    let three = with(several, VIF, OTHER).replace("cpus = 2", "cpus = 3");
+    let compiled = vif::compile_networks(&try_load(&three).unwrap());
+    assert_eq!((&*compiled[0].cores, compiled[0].layout), (&[2, 1][..], Layout::Spread));
     let compiled = vif::compile(&setup, &setup.domains[0]);
     let expected = sluice_abi::config::Vif {
         name: "vif0".into(),
@@ -231,7 +235,9 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         ("[network.lan]\n", "names no processor that serves it"),
         ("[network.lan]\ncores = [0]\n", "processor 0 cannot serve a network"),
         ("[network.lan]\ncores = [2]\n", "there is no physical processor 2: the machine has 2"),
-        ("[network.lan]\ncores = [1, 1]\n", "is served by one yet"),
+        ("[network.lan]\ncores = [1, 1]\n", "processor 1 is named twice"),
+        ("[network.lan]\ncores = [1, 2, 3, 4, 5]\n", "names 5 processors, and has 4 at most"),
+        ("[network.lan]\ncores = [1]\nlayout = \"both\"\n", "'both' is no layout of engines"),
         ("[network.lan]\ncores = [1]\nnic = \"nic1\"\n", "no device is called 'nic1'"),
         (
             "[network.lan]\ncores = [1]\nnic = \"nic0\"\n[network.two]\ncores = [1]\nnic = \"nic0\"\n",
@@ -280,7 +286,29 @@ fn virtual_devices_are_served_by_another_domain() {
         with(&files.replace("source", "mac = \"52:54:00:00:00:0d\", source")),
         "a file system has no station address",
     );
+    let random = disk.replace("blk", "rng").replace("/dev/sda", "/dev/hwrng");
+    let setup = try_load(&GOOD.replace(WHOLE, &with(&random))).unwrap();
+    let compiled = virtio::compile(&setup, &setup.domains[1]);
+    assert_eq!((&*compiled[0].name, compiled[0].kind), ("rng0", sluice_abi::config::VirtioKind::Entropy));
+    refused(
+        with(&random.replace("/dev/hwrng", "vhost-user:/run/rng.sock")),
+        "only disks and file systems can be served by a vhost-user back end",
+    );
+    refused(
+        with(&random.replace("source", "queues = 2, source")),
+        "the queues of a source of random numbers are not chosen here",
+    );
     refused(with(&disk.replace("zoe", "joe")), "no domain is called 'joe'");
+    let in_front = |name: &str, devices: &str| {
+        GOOD.replace(WHOLE, &with(devices)).replace("[machine]", &format!("[machine]\nfocus = \"{name}\""))
+    };
+    let file = "{ mode = \"devfile\", by = \"zoe\", source = \"/dev/input/event1\" }";
+    let setup = try_load(&in_front("alice", file)).unwrap();
+    assert_eq!(virtio::foreground(&setup), Some(sluice_abi::DomainId(1)));
+    for (name, devices) in [("alicia", file), ("zoe", file), ("alice", disk)] {
+        let error = try_load(&in_front(name, devices)).unwrap_err().to_string();
+        assert!(error.contains(&format!("no domain with a device file is called '{name}'")), "{error}");
+    }
     refused(with(&disk.replace("zoe", "alice")), "a guest cannot serve its own virtual device");
     refused(with(&disk.replace("blk", "disk")), "'disk' is no type of a virtual device");
     refused(with(&disk.replace("/dev/sda", "")), "this cannot be what is behind 'blk0'");
@@ -402,6 +430,7 @@ fn messages(text: &str) -> Vec<String> {
 
 const PLAIN: &str = "mode = \"passthrough\"";
 const KNOWING: &str = "mode = \"passthrough\", dma = \"unprotected\"";
+const FINE: &str = "mode = \"passthrough\", dma = \"fine\"";
 const FORGING: &str = "mode = \"passthrough\", interrupts = \"unprotected\"";
 const VPIO: &str = "mode = \"vpio\", mac = \"52:54:00:00:00:0a\"";
 const E1000: &str = "8086:100e";
@@ -436,6 +465,15 @@ fn forged_interrupts_are_accepted_knowingly() {
     );
     assert!(messages(&one_device(off, E1000, FORGING)).is_empty());
     assert!(messages(&one_device(off, E1000, KNOWING)).is_empty(), "more is accepted already");
+    assert!(messages(&one_device("iommu = \"none\"", E1000, FINE))[0].contains("the machine has no IOMMU"));
+    assert!(messages(&one_device("", NE2000, FINE))[0].contains("there is nothing to issue to it"));
+    let odd = FINE.replace("fine", "coarse");
+    assert!(messages(&one_device("", E1000, &odd))[0].contains("'coarse' is no setting of 'dma'"));
+    let emulated = format!(
+        "mode = \"emulated\", mac = \"52:54:00:00:00:0a\"{}",
+        FINE.replace("mode = \"passthrough\"", "")
+    );
+    assert!(messages(&one_device("", E1000, &emulated))[0].contains("its dma is the hypervisor's matter"));
     assert!(messages(&one_device(off, NE2000, PLAIN)).is_empty());
     assert!(
         messages(&one_device("", E1000, "mode = \"passthrough\", interrupts = \"open\""))[0]
@@ -493,12 +531,12 @@ fn the_hypervisor_is_told_the_options_of_the_mode() {
         let setup = try_load(&one_device(machine, pci, entry)).expect("good");
         setup.domains[0].shares[0].attachment(&setup).expect("checked")
     };
-    let passthrough = |dma, interrupts| {
-        Attachment::Passthrough(Passthrough { dma_unprotected: dma, interrupts_unprotected: interrupts })
-    };
-    assert_eq!(told("", E1000, PLAIN), passthrough(false, false));
-    assert_eq!(told("", E1000, KNOWING), passthrough(true, false));
-    assert_eq!(told("", E1000, FORGING), passthrough(false, true));
+    let passthrough =
+        |dma, interrupts| Attachment::Passthrough(Passthrough { dma, interrupts_unprotected: interrupts });
+    assert_eq!(told("", E1000, PLAIN), passthrough(Dma::Guest, false));
+    assert_eq!(told("", E1000, FINE), passthrough(Dma::Fine, false));
+    assert_eq!(told("", E1000, KNOWING), passthrough(Dma::Unprotected, false));
+    assert_eq!(told("", E1000, FORGING), passthrough(Dma::Guest, true));
     let mac = [0x52, 0x54, 0, 0, 0, 0x0a];
     let plain = Vpio {
         mac,

@@ -4,7 +4,7 @@ use super::diagnostic::Source;
 use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, values};
 use crate::name::Name;
-use sluice_abi::config::{self as abi, MTU, NicModel, SHARES, Select, VLANS};
+use sluice_abi::config::{self as abi, Dma, Layout, MAX_ENGINES, MTU, NicModel, SHARES, Select, VLANS};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -20,8 +20,10 @@ const DEFAULT_SHARE: u8 = 1;
 pub struct Network {
     /// Unique name.
     pub name: Spanned<Name>,
-    /// The processor that serves it.
-    pub core: Spanned<u8>,
+    /// The processors that serve it.
+    pub cores: Vec<Spanned<u8>>,
+    /// How they share the work.
+    pub layout: Layout,
     /// Name of the card by which it reaches others, if one.
     pub nic: Option<Spanned<String>>,
 }
@@ -48,18 +50,27 @@ pub struct Vif {
 /// Reads a network.
 pub fn network(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source) -> Option<Network> {
     let cores = walk.numbers("cores", 0..=63, source);
-    let mut complain = |message: String| {
-        let help = "write one: cores = [1]".to_owned();
-        source.complain(walk.span.clone(), message, help);
-    };
-    match cores.len() {
-        0 => complain(format!("{} names no processor that serves it", walk.what)),
-        1 => {}
-        _ => complain(format!("{} names several processors, and is served by one yet", walk.what)),
+    if cores.is_empty() {
+        let message = format!("{} names no processor that serves it", walk.what);
+        source.complain(walk.span.clone(), message, "write one: cores = [1]".to_owned());
     }
+    if cores.len() > MAX_ENGINES {
+        let message =
+            format!("{} names {} processors, and has {MAX_ENGINES} at most", walk.what, cores.len());
+        source.complain(walk.span.clone(), message, "name fewer: cores = [1, 2]".to_owned());
+    }
+    let layout = walk.string("layout", source).map_or(Layout::default(), |text| match text.get_ref().as_str() {
+        "split" => Layout::Split,
+        "spread" => Layout::Spread,
+        other => {
+            let help = "write \"split\" (one engine receives, the others send) or \"spread\" (each serves some interfaces)";
+            source.complain(text.span(), format!("'{other}' is no layout of engines"), help.to_owned());
+            Layout::default()
+        }
+    });
     let nic = walk.string("nic", source);
     walk.finish(source);
-    Some(Network { name: name?, core: cores.into_iter().next()?, nic })
+    Some(Network { name: name?, cores, layout, nic })
 }
 
 /// Whether an entry of a guest's `devices` is for [`parse`].
@@ -119,7 +130,7 @@ pub fn parse_rate(text: &str) -> Option<u64> {
 /// Checks what concerns several values at once.
 pub fn check(setup: &Setup, source: &mut Source) {
     for (index, network) in setup.networks.iter().enumerate() {
-        core(setup, network, source);
+        cores(setup, network, source);
         nic(setup, &setup.networks[..index], network, source);
     }
     for domain in &setup.domains {
@@ -132,7 +143,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
                 let message = format!("'{owner}' has two virtual devices called '{name}'");
                 source.complain(vif.name.span(), message, "give each its own: name = \"...\"".to_owned());
             }
-            if let Some(share) = domain.shares.iter().find(|share| share.dma_unprotected) {
+            if let Some(share) = domain.shares.iter().find(|share| share.dma == Dma::Unprotected) {
                 let message = format!(
                     "'{owner}' has '{}' without an IOMMU, and so cannot have virtual devices",
                     share.device.get_ref()
@@ -144,8 +155,10 @@ pub fn check(setup: &Setup, source: &mut Source) {
             }
         }
         for cpu in &domain.cpus {
-            if let Some(network) =
-                setup.networks.iter().find(|network| network.core.get_ref() == cpu.get_ref())
+            if let Some(network) = setup
+                .networks
+                .iter()
+                .find(|network| network.cores.iter().any(|core| core.get_ref() == cpu.get_ref()))
             {
                 let message = format!(
                     "processor {} serves the network '{}', and runs no guests",
@@ -158,18 +171,26 @@ pub fn check(setup: &Setup, source: &mut Source) {
     }
 }
 
-/// The processor is there, and another is left for guests.
-fn core(setup: &Setup, network: &Network, source: &mut Source) {
-    let (core, cpus) = (*network.core.get_ref(), *setup.machine.cpus.get_ref());
-    if core == 0 {
-        let message =
-            "processor 0 cannot serve a network: it runs guests, and the hypervisor's own work is done there"
-                .to_owned();
-        source.complain(network.core.span(), message, "name another: cores = [1]".to_owned());
-    } else if core >= cpus {
-        let message = format!("there is no physical processor {core}: the machine has {cpus}");
-        let help = format!("processors count from 0; write in [machine]: cpus = {}", core.saturating_add(1));
-        source.complain(network.core.span(), message, help);
+/// The processors are there, each once, and another is left for guests.
+fn cores(setup: &Setup, network: &Network, source: &mut Source) {
+    let cpus = *setup.machine.cpus.get_ref();
+    for (index, spanned) in network.cores.iter().enumerate() {
+        let core = *spanned.get_ref();
+        if core == 0 {
+            let message =
+                "processor 0 cannot serve a network: it runs guests, and the hypervisor's own work is done there"
+                    .to_owned();
+            source.complain(spanned.span(), message, "name another: cores = [1]".to_owned());
+        } else if core >= cpus {
+            let message = format!("there is no physical processor {core}: the machine has {cpus}");
+            let help =
+                format!("processors count from 0; write in [machine]: cpus = {}", core.saturating_add(1));
+            source.complain(spanned.span(), message, help);
+        } else if network.cores[..index].iter().any(|other| *other.get_ref() == core) {
+            let message =
+                format!("processor {core} is named twice, and is one engine of '{}'", network.name.get_ref());
+            source.complain(spanned.span(), message, "name each once: cores = [1, 2]".to_owned());
+        }
     }
 }
 
@@ -229,7 +250,8 @@ pub fn compile_networks(setup: &Setup) -> Vec<abi::Network> {
     };
     let compile = |network: &Network| abi::Network {
         name: network.name.get_ref().to_string(),
-        core: *network.core.get_ref(),
+        cores: network.cores.iter().map(|core| *core.get_ref()).collect(),
+        layout: network.layout,
         nic: network.nic.as_ref().and_then(device),
     };
     setup.networks.iter().map(compile).collect()

@@ -4,7 +4,8 @@ use super::diagnostic::Source;
 use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, format_mac, network, values};
 use crate::name::Name;
-use sluice_abi::config::{self as abi, Grants, MAX_NODE, MAX_SOURCE, VirtioKind};
+use sluice_abi::DomainId;
+use sluice_abi::config::{self as abi, Dma, Grants, MAX_NODE, MAX_SOURCE, VirtioKind};
 use std::net::Ipv4Addr;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -52,7 +53,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
     }
     let word = walk.string("type", source);
     if word.is_none() && walk.value("type").is_none() {
-        walk.missing(source, "type", "type = \"blk\", type = \"net\" or type = \"fs\"");
+        walk.missing(source, "type", "type = \"blk\", type = \"net\", type = \"fs\" or type = \"rng\"");
     }
     let mac = values::mac(&mut walk, source);
     let queues = walk.number("queues", 1..=abi::MAX_QUEUE_PAIRS, source);
@@ -63,32 +64,34 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
             pairs: queues.as_ref().map_or(1, |queues| *queues.get_ref()),
         }),
         "fs" => Some(VirtioKind::Files),
+        "rng" => Some(VirtioKind::Entropy),
         other => {
             source.complain(
                 word.span(),
                 format!("'{other}' is no type of a virtual device"),
-                suggestion(other, &["blk", "net", "fs"]),
+                suggestion(other, &["blk", "net", "fs", "rng"]),
             );
             None
         }
     });
+    let other = kind.filter(|kind| !matches!(kind, VirtioKind::Net { .. }));
     match (&kind, &mac) {
         (Some(VirtioKind::Net { .. }), None) if walk.value("mac").is_none() => {
             walk.missing(source, "mac", "mac = \"52:54:00:00:00:0a\": a network card needs an address");
         }
-        (Some(kind @ (VirtioKind::Block | VirtioKind::Files)), Some(mac)) => {
-            let message = format!("a {} has no station address", what(*kind));
-            source.complain(mac.span(), message, "leave mac out".to_owned());
-        }
         _ => {}
     }
-    if let (Some(kind @ (VirtioKind::Block | VirtioKind::Files)), Some(queues)) = (&kind, &queues) {
+    if let (Some(kind), Some(mac)) = (other, &mac) {
+        let message = format!("a {} has no station address", what(kind));
+        source.complain(mac.span(), message, "leave mac out".to_owned());
+    }
+    if let (Some(kind), Some(queues)) = (other, &queues) {
         let help = "leave queues out: a vhost-user back end says how many it has".to_owned();
-        source.complain(queues.span(), format!("the queues of a {} are not chosen here", what(*kind)), help);
+        source.complain(queues.span(), format!("the queues of a {} are not chosen here", what(kind)), help);
     }
     let address = walk.string("address", source).and_then(|text| parse_address(&text, source));
-    if let (Some(kind @ (VirtioKind::Block | VirtioKind::Files)), Some(address)) = (&kind, &address) {
-        let message = format!("a {} has no address on a network", what(*kind));
+    if let (Some(kind), Some(address)) = (other, &address) {
+        let message = format!("a {} has no address on a network", what(kind));
         source.complain(address.span(), message, "leave address out".to_owned());
     }
     let by = walk.string("by", source);
@@ -124,6 +127,7 @@ const fn what(kind: VirtioKind) -> &'static str {
         VirtioKind::Block => "disk",
         VirtioKind::DeviceFile => "device file",
         VirtioKind::Files => "file system",
+        VirtioKind::Entropy => "source of random numbers",
     }
 }
 
@@ -207,6 +211,25 @@ pub fn check(setup: &Setup, source: &mut Source) {
         network::check(setup, domain, source);
     }
     addresses(setup, source);
+    focus(setup, source);
+}
+
+/// Who is in the foreground from the start, if the file says.
+pub fn foreground(setup: &Setup) -> Option<DomainId> {
+    let wanted = setup.machine.focus.as_ref()?;
+    DomainId::at(setup.domains.iter().position(|domain| **domain.name.get_ref() == **wanted.get_ref())?)
+}
+
+/// Who is in the foreground is one of those whom the person at the machine can mean.
+fn focus(setup: &Setup, source: &mut Source) {
+    let has_file = |domain: &&Domain| domain.virtio.iter().any(|one| one.kind == VirtioKind::DeviceFile);
+    let names = setup.domains.iter().filter(has_file).map(|domain| &**domain.name.get_ref());
+    let names: Vec<&str> = names.collect();
+    let Some(wanted) = setup.machine.focus.as_ref() else { return };
+    if !names.contains(&&**wanted.get_ref()) {
+        let message = format!("no domain with a device file is called '{}'", wanted.get_ref());
+        source.complain(wanted.span(), message, suggestion(wanted.get_ref(), &names));
+    }
 }
 
 fn addresses(setup: &Setup, source: &mut Source) {
@@ -262,7 +285,7 @@ fn server(setup: &Setup, domain: &Domain, device: &Virtio, source: &mut Source) 
         return source.complain(device.by.span(), "a guest cannot serve its own virtual device", help);
     }
     for at_fault in [domain, server] {
-        if let Some(share) = at_fault.shares.iter().find(|share| share.dma_unprotected) {
+        if let Some(share) = at_fault.shares.iter().find(|share| share.dma == Dma::Unprotected) {
             let message = format!(
                 "'{}' has '{}' without an IOMMU, and so cannot {} virtual devices",
                 at_fault.name.get_ref(),
@@ -274,6 +297,14 @@ fn server(setup: &Setup, domain: &Domain, device: &Virtio, source: &mut Source) 
             source.complain(share.device.span(), message, help);
         }
     }
+    if let Some(share) = server.shares.iter().find(|share| share.dma == Dma::Fine) {
+        let message = format!(
+            "'{}' serves virtual devices, and its '{}' would not reach the memory that is lent to it",
+            server.name.get_ref(),
+            share.device.get_ref()
+        );
+        source.complain(share.device.span(), message, "leave out dma = \"fine\"".to_owned());
+    }
 }
 
 fn behind(device: &Virtio, source: &mut Source) {
@@ -283,6 +314,7 @@ fn behind(device: &Virtio, source: &mut Source) {
         VirtioKind::Net { .. } => "a bridge",
         VirtioKind::DeviceFile => "a device file",
         VirtioKind::Files => "the socket of a vhost-user back end",
+        VirtioKind::Entropy => "a device file with random numbers, such as /dev/hwrng,",
     };
     if text.is_empty() || text.len() > MAX_SOURCE || text.chars().any(char::is_control) {
         let message = format!("this cannot be what is behind '{}'", device.name.get_ref());
@@ -312,7 +344,8 @@ fn behind(device: &Virtio, source: &mut Source) {
     };
     if !matches!(device.kind, VirtioKind::Block | VirtioKind::Files) {
         let message = "only disks and file systems can be served by a vhost-user back end";
-        source.complain(device.source.span(), message, "name a bridge: source = \"br0\"".to_owned());
+        let help = format!("name {} of '{}'", what, device.by.get_ref());
+        source.complain(device.source.span(), message, help);
     } else if !socket.starts_with('/') || socket.ends_with('/') {
         let message = format!("'{socket}' is no path of a vhost-user back end's socket");
         let help = "name the whole path: source = \"vhost-user:/run/disk.sock\"".to_owned();

@@ -17,10 +17,11 @@ pub fn attach(arguments: &AttachDevice) -> Result<()> {
     let kind = match (arguments.kind.as_str(), arguments.mac) {
         ("net", Some(mac)) => VirtioKind::Net { mac: mac.0, pairs: arguments.queues.unwrap_or(1) },
         ("net", None) => bail!("a network card needs an address: --mac 52:54:00:00:00:0a"),
-        (_, Some(_)) => bail!("a disk has no station address: leave --mac out"),
+        (_, Some(_)) => bail!("only a network card has a station address: leave --mac out"),
         (_, None) if arguments.queues.is_some() => {
             bail!("only a network card's queues are chosen here: leave --queues out")
         }
+        ("rng", None) => VirtioKind::Entropy,
         (_, None) => VirtioKind::Block,
     };
     let mut client = Client::connect(&choose(arguments.instance.as_ref())?)?;

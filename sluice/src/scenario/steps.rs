@@ -188,6 +188,7 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
         "stop" => Command::Stop(domain),
         "pause" => Command::Pause(domain),
         "resume" => Command::Resume(domain),
+        "focus" => Command::Focus(domain),
         "destroy" => Command::Destroy(domain),
         "restart" => Command::Restart(domain),
         "attach" => {
@@ -216,7 +217,7 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
         "type" => Command::ConsoleInput(domain, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
         other => {
             bail!(
-                "a step can start, stop, pause, resume, destroy, restart, attach, plug, limit, detach, take, type, verify, shutdown, key or screen, \
+                "a step can start, stop, pause, resume, focus, destroy, restart, attach, plug, limit, detach, take, type, verify, shutdown, key or screen, \
                  not '{other}'"
             )
         }
@@ -229,6 +230,7 @@ fn device_of(text: &str, names: &[String]) -> Option<Virtio> {
     let (name, kind, server, source) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let kind = match kind {
         "blk" => VirtioKind::Block,
+        "rng" => VirtioKind::Entropy,
         mac => VirtioKind::Net { mac: parse_mac(mac)?, pairs: 1 },
     };
     let by = u16::try_from(names.iter().position(|known| known == server)?).ok()?;

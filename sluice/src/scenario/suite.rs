@@ -8,7 +8,8 @@ use super::{execute, format::Scenario};
 use crate::config;
 use crate::name::Name;
 use crate::outcome::Status;
-use crate::{output, printable};
+use crate::printable::{self, Printable};
+use crate::{output, workspace};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -251,6 +252,7 @@ impl Suite {
             self.durations.insert(name.clone(), Duration { wall: report.wall, cpu: report.cpu });
         } else {
             text += &format!("        logs: run/test-{name}/\n");
+            last_words(&mut text, name);
         }
         self.progress.finished(name);
         self.progress.say(&text);
@@ -279,6 +281,24 @@ fn say(text: &str) {
 fn problems<'a>(text: &mut String, problems: impl IntoIterator<Item = &'a String>) {
     for line in problems.into_iter().flat_map(|problem| problem.lines()) {
         *text += &format!("        {line}\n");
+    }
+}
+
+/// The ends of a run's logs: often all that is left of it when the suite ran elsewhere.
+fn last_words(text: &mut String, name: &str) {
+    const LINES: usize = 8;
+    const CHARACTERS: usize = 160;
+    let Ok(instance) = format!("test-{name}").parse::<Name>() else { return };
+    for log in workspace::logs(&workspace::consoles(&instance)) {
+        let Ok(bytes) = std::fs::read(&log) else { continue };
+        let said = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(LINES)..];
+        *text += &format!("        {}:\n", log.file_name().unwrap_or_default().to_string_lossy());
+        for line in last {
+            let line: String = line.chars().take(CHARACTERS).collect();
+            *text += &format!("        | {}\n", Printable(line));
+        }
     }
 }
 

@@ -348,7 +348,7 @@ fn devices_come_and_go_while_a_guest_runs() {
     let (said, status) = ended(card);
     assert!(said.contains("has a virtual device of it: choose another") && status == Some(1), "{said}");
     for (more, why) in [
-        (&["--mac", "52:54:00:00:00:0b"][..], "a disk has no station address"),
+        (&["--mac", "52:54:00:00:00:0b"][..], "only a network card has a station address"),
         (&["--mac", "52:54"], "write six bytes"),
         (&["--source", ""], "write 1 to 127 bytes"),
         (&["--by", "alice"], "cannot serve its own"),

@@ -238,6 +238,14 @@ impl Builder {
         self
     }
 
+    /// Registers of its own from `offset` (40h or more) on, that the guest only reads.
+    pub fn constant(mut self, offset: u8, bytes: &[u8]) -> Self {
+        for (at, byte) in (offset..).zip(bytes) {
+            self.function.put8(at.into(), *byte);
+        }
+        self
+    }
+
     /// A capability that the guest only reads: its identifier, and what follows the pointer to the next.
     pub fn capability(mut self, id: u8, body: &[u8]) -> Self {
         if let Err(error) = self.function.add_constant(id, body) {

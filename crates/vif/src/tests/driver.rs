@@ -1,7 +1,8 @@
 //! A driver of a VIF, and a card, as far as tests need them.
 
+use super::Network;
 use crate::offload::Header;
-use crate::{Active, Attributes, Mac, Network, VifId, feature};
+use crate::{Active, Attributes, Mac, VifId, feature};
 use sluice_virtio::{Fault, Queue};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

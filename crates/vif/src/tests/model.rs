@@ -46,8 +46,8 @@ fn tagged(frame: &[u8], vlan: Option<u8>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn frames_go_where_the_model_says(events in prop::collection::vec(event(), 1..60), features in prop_oneof![Just(0), Just(FEATURES)]) {
-        let mut lab = Lab::wired(VIFS, features, usize::MAX);
+    fn frames_go_where_the_model_says(events in prop::collection::vec(event(), 1..60), features in prop_oneof![Just(0), Just(FEATURES)], layout in prop::sample::select(&super::LAYOUTS[..])) {
+        let mut lab = Lab { card: Some(super::Card::new(usize::MAX)), ..Lab::with(layout, VIFS, features) };
         let mut vlans = [None; VIFS as usize];
         let mut wanted = vec![Vec::new(); usize::from(VIFS)];
         let mut wire = Vec::new();

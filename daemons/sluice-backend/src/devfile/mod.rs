@@ -7,9 +7,13 @@
 //! Source: Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the Device File Boundary", 3.1, 5.1. Deviation: processes make the real
 //! system calls, where the source runs drivers in threads of the kernel that are marked; so drivers find their callers' memory as they always do.
 
+mod description;
+mod focus;
 pub mod shadow;
 
+use crate::hang::HangWatch;
 use anyhow::{Context, Result, bail};
+use focus::{KeyboardShare, Sharing};
 use shadow::Told;
 use sluice_backend::device::Device;
 use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
@@ -22,14 +26,15 @@ use sluice_hypercall::devfile::{
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
+use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::EventFd;
@@ -48,8 +53,14 @@ const FLAGS: i32 = libc::O_ACCMODE | libc::O_NONBLOCK | libc::O_APPEND | libc::O
 pub struct DeviceFile {
     path: PathBuf,
     configuration: Vec<u8>,
+    sharing: Sharing,
+    /// The guest is in the background.
+    background: bool,
+    /// `None`: it has not been looked for.
+    keyboard: Option<Option<KeyboardShare>>,
     /// How long shadows look for the next request.
     patience: Duration,
+    hang: HangWatch,
     live: Option<Arc<Live>>,
     kicks: Option<EventFd>,
 }
@@ -62,7 +73,11 @@ struct Live {
     calls: EventFd,
     function: File,
     path: PathBuf,
+    /// What programs look for in sysfs.
+    description: Vec<u8>,
+    sharing: Sharing,
     patience: Duration,
+    hang: HangWatch,
     state: Mutex<State>,
     /// A file is not open in a shadow any more.
     closed: Condvar,
@@ -73,6 +88,8 @@ struct State {
     under_way: HashMap<u32, UnderWay>,
     files: HashMap<u32, Arc<OpenFile>>,
     shadows: HashMap<u64, Shadow>,
+    /// The guest is in the background.
+    background: bool,
     /// Files that shadows, by address space, have been told to close.
     closing: HashSet<(u64, u32)>,
 }
@@ -85,6 +102,8 @@ struct UnderWay {
     file: Option<Arc<OpenFile>>,
     /// Number of the file that it makes.
     returns: Option<u32>,
+    /// When it was interrupted first.
+    interrupted: Option<Instant>,
 }
 
 /// Where an answer goes.
@@ -99,27 +118,61 @@ struct OpenFile {
     file: File,
     /// Calls on it wait now.
     waits: Mutex<bool>,
+    /// It goes on when its guest is back in the foreground.
+    goes_on: AtomicBool,
     /// Address spaces whose shadows it was passed to, and whether they have it for certain: they do once they have answered.
     passed: Mutex<HashMap<u64, bool>>,
 }
 
 /// A process that stands for an address space of the guest.
 struct Shadow {
-    child: Child,
+    /// `None`: it was killed.
+    child: Option<Child>,
+    /// What it uses.
+    path: PathBuf,
+    hang: HangWatch,
     socket: UnixDatagram,
 }
 
+impl OpenFile {
+    fn new(file: File, waits: bool, passed: HashMap<u64, bool>) -> Self {
+        Self { file, waits: Mutex::new(waits), goes_on: AtomicBool::new(false), passed: Mutex::new(passed) }
+    }
+
+    /// Its guest goes to the background, or comes to the foreground.
+    fn turn(&self, sharing: Sharing, background: bool) {
+        if background {
+            self.goes_on.store(sharing.leave(&self.file), Ordering::Relaxed);
+        } else {
+            sharing.enter(&self.file, self.goes_on.swap(false, Ordering::Relaxed));
+        }
+    }
+}
+
 impl Shadow {
+    /// Tells it how the device is shared, and where its guest is.
+    fn turn(&self, sharing: Sharing, background: bool) {
+        let _ = self.ask(&sharing.encode(background), None);
+    }
+
     /// Has it carry out a request.
     ///
     /// # Errors
     /// `EIO`: it is no more.
-    fn ask(&self, bytes: &[u8; Request::SIZE], file: Option<&File>) -> std::io::Result<()> {
+    fn ask(&self, bytes: &[u8], file: Option<&File>) -> std::io::Result<()> {
+        // Nobody listens in one that was killed, even if it is still there.
         let sent = match file {
-            Some(file) => self.socket.send_with_fd(&bytes[..], file.as_raw_fd()).is_ok(),
+            _ if self.child.is_none() => false,
+            Some(file) => self.socket.send_with_fd(bytes, file.as_raw_fd()).is_ok(),
             None => self.socket.send(bytes).is_ok(),
         };
         if sent { Ok(()) } else { Err(gone()) }
+    }
+
+    /// Kills it. Returns whether it is gone.
+    fn end(&mut self) -> bool {
+        let Some(child) = self.child.take() else { return false };
+        self.hang.bury(child, self.path.display().to_string())
     }
 }
 
@@ -130,8 +183,7 @@ fn gone() -> std::io::Error {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
     }
 }
 
@@ -140,16 +192,37 @@ impl DeviceFile {
     ///
     /// # Parameters
     /// - `patience`: how long it is looked for the next request where the guest posts them.
-    pub fn open(info: &Info, patience: Duration) -> Result<Self> {
+    /// - `hang`: what becomes of what does not end.
+    pub fn open(info: &Info, patience: Duration, hang: HangWatch) -> Result<Self> {
         let source = info.source().context("the configuration names no device file (source)")?;
         let path = PathBuf::from(source);
-        let configuration = configuration(&path)?;
-        Ok(Self { path, configuration, patience, live: None, kicks: None })
+        let class = class(&path);
+        let configuration = configuration(&path, &class)?;
+        let sharing = Sharing::of(&path, &class);
+        Ok(Self {
+            path,
+            configuration,
+            sharing,
+            background: false,
+            keyboard: None,
+            patience,
+            hang,
+            live: None,
+            kicks: None,
+        })
     }
 }
 
+/// What sysfs calls the class of a node's device; nothing, if it has none.
+fn class(path: &Path) -> String {
+    let number = std::fs::metadata(path).map_or(0, |found| found.rdev());
+    let device = format!("/sys/dev/char/{}:{}/subsystem", libc::major(number), libc::minor(number));
+    let class = std::fs::read_link(device).unwrap_or_default();
+    class.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
+}
+
 /// What the guest learns of a file: its node, mode and class.
-fn configuration(path: &Path) -> Result<Vec<u8>> {
+fn configuration(path: &Path, class: &str) -> Result<Vec<u8>> {
     let shown = path.display();
     let found = std::fs::metadata(path).with_context(|| format!("there is no {shown}"))?;
     if !found.file_type().is_char_device() {
@@ -158,10 +231,6 @@ fn configuration(path: &Path) -> Result<Vec<u8>> {
     let node = path.strip_prefix("/dev").ok().and_then(Path::to_str);
     let node = node.filter(|node| node.len() < DEVFILE_NODE_SIZE as usize);
     let node = node.with_context(|| format!("{shown} has no name below /dev that is short enough"))?;
-    let number = found.rdev();
-    let device = format!("/sys/dev/char/{}:{}/subsystem", libc::major(number), libc::minor(number));
-    let class = std::fs::read_link(device).unwrap_or_default();
-    let class = class.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let class = class.get(..class.len().min(DEVFILE_CLASS_SIZE as usize - 1)).unwrap_or_default();
     let mut bytes = vec![0; DEVFILE_CONFIG_SIZE as usize];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
@@ -186,8 +255,11 @@ impl Device for DeviceFile {
             calls: function.calls(0)?,
             function: function.share().context("could not share the device file")?,
             path: self.path.clone(),
+            description: description::of(&self.path),
+            sharing: self.sharing,
             patience: self.patience,
-            state: Mutex::default(),
+            hang: self.hang,
+            state: Mutex::new(State { background: self.background, ..State::default() }),
             closed: Condvar::new(),
         };
         let waited = vec![kicks.as_raw_fd()];
@@ -202,6 +274,29 @@ impl Device for DeviceFile {
             live.request(place, &bytes);
         }
         Ok(())
+    }
+
+    fn look(&mut self, function: &Function, info: &Info) {
+        if self.keyboard.is_none() {
+            let share = || KeyboardShare::take(&self.path, Function::shared(function.share().ok()?)).ok();
+            self.keyboard = Some((self.sharing == Sharing::Input).then(share).flatten());
+        }
+        let background = info.is_in_background();
+        if std::mem::replace(&mut self.background, background) == background {
+            return;
+        }
+        if let Some(Some(keyboard)) = &self.keyboard {
+            keyboard.turn(background);
+        }
+        if let Some(live) = &self.live {
+            live.turn(background);
+        }
+    }
+
+    fn tick(&mut self) {
+        if let Some(live) = &self.live {
+            live.end_what_hangs();
+        }
     }
 
     fn stop(&mut self) {
@@ -249,8 +344,7 @@ impl State {
         match self.files.entry(number) {
             Entry::Occupied(_) => -i64::from(libc::EBADF),
             Entry::Vacant(place) => {
-                let passed = Mutex::new(HashMap::from([(space, true)]));
-                place.insert(Arc::new(OpenFile { file, waits: Mutex::new(waits), passed }));
+                place.insert(Arc::new(OpenFile::new(file, waits, HashMap::from([(space, true)]))));
                 0
             }
         }
@@ -258,6 +352,40 @@ impl State {
 }
 
 impl Live {
+    /// The guest goes to the background, or comes to the foreground.
+    fn turn(&self, background: bool) {
+        let mut state = lock(&self.state);
+        state.background = background;
+        state.files.values().for_each(|file| file.turn(self.sharing, background));
+        state.shadows.values().for_each(|shadow| shadow.turn(self.sharing, background));
+    }
+
+    /// Writes what programs look for in sysfs into a page that the guest has for it. Returns how much it is.
+    fn describe(&self, page: Option<NonZeroU32>) -> i64 {
+        let Some(page) = page.filter(|_| !self.description.is_empty()) else { return 0 };
+        let address = GuestAddress(u64::from(page.get()) * sys::PAGE as u64);
+        match self.window.write_slice(&self.description, address) {
+            Ok(()) => self.description.len() as i64,
+            Err(_) => 0,
+        }
+    }
+
+    /// Kills the shadows of operations that were interrupted and do not end.
+    fn end_what_hangs(&self) {
+        let mut state = lock(&self.state);
+        let hangs = |under_way: &&UnderWay| {
+            under_way.interrupted.is_some_and(|since| since.elapsed() >= self.hang.patience)
+        };
+        let spaces: Vec<u64> = state.under_way.values().filter(hangs).map(|one| one.space).collect();
+        // What they were asked for fails when they are gone; nothing more is asked of them.
+        let shadows = spaces.iter().filter_map(|space| state.shadows.get_mut(space)?.child.take());
+        let shadows: Vec<Child> = shadows.collect();
+        drop(state);
+        for child in shadows {
+            self.hang.bury(child, self.path.display().to_string());
+        }
+    }
+
     /// The next request, and where its answer goes.
     fn take(&self) -> Result<Option<(Place, [u8; Request::SIZE])>> {
         let mut queue = lock(&self.queue);
@@ -296,7 +424,7 @@ impl Live {
     /// An operation is over, and has perhaps made a file.
     fn finish(&self, tag: u32, result: i64, made: Option<File>) {
         let mut state = lock(&self.state);
-        let Some(UnderWay { place, space, file, returns }) = state.under_way.remove(&tag) else { return };
+        let Some(UnderWay { place, space, file, returns, .. }) = state.under_way.remove(&tag) else { return };
         if let Some(file) = file {
             lock(&file.passed).insert(space, true);
         }
@@ -315,13 +443,14 @@ impl Live {
         };
         let mut state = lock(&self.state);
         let result = match request.operation {
-            Operation::Hello | Operation::Nothing => 0,
+            Operation::Hello => self.describe(request.lane),
+            Operation::Nothing => 0,
             Operation::Release => {
                 let file = state.files.remove(&request.file);
                 let spaces = file.as_ref().map(|file| std::mem::take(&mut *lock(&file.passed)));
                 for space in spaces.unwrap_or_default().into_keys() {
-                    let told = state.shadows.get(&space).map(|shadow| shadow.socket.send(bytes));
-                    if let Some(Ok(_)) = told {
+                    let told = state.shadows.get(&space).map(|shadow| shadow.ask(bytes, None));
+                    if let Some(Ok(())) = told {
                         state.closing.insert((space, request.file));
                     }
                 }
@@ -333,13 +462,18 @@ impl Live {
             Operation::Forget => {
                 let shadow = state.shadows.remove(&request.space);
                 drop(state);
-                drop(shadow);
-                return self.answer(place, 0);
+                // One that is not gone may look at its lane yet, which the guest must not use for another.
+                let is_gone = shadow.is_none_or(|mut shadow| shadow.end());
+                return self.answer(place, if is_gone { 0 } else { -i64::from(libc::EIO) });
             }
             Operation::Cancel => {
-                let space = state.under_way.get(&request.tag).map(|under_way| under_way.space);
+                let now = Instant::now();
+                let space = state.under_way.get_mut(&request.tag).map(|under_way| {
+                    under_way.interrupted.get_or_insert(now);
+                    under_way.space
+                });
                 if let Some(shadow) = space.and_then(|space| state.shadows.get(&space)) {
-                    let _ = shadow.socket.send(bytes);
+                    let _ = shadow.ask(bytes, None);
                 }
                 0
             }
@@ -347,7 +481,8 @@ impl Live {
             _ => {
                 let file = state.files.get(&request.file).cloned();
                 let returns = request.returns();
-                state.under_way.insert(request.tag, UnderWay { place, space: request.space, file, returns });
+                let under_way = UnderWay { place, space: request.space, file, returns, interrupted: None };
+                state.under_way.insert(request.tag, under_way);
                 match self.begin(&mut state, &request, bytes) {
                     Ok(()) => return,
                     Err(error) => {
@@ -393,6 +528,7 @@ impl Live {
                 return Err(std::io::Error::from_raw_os_error(libc::ENOMEM));
             }
             let shadow = self.spawn(request.space)?;
+            shadow.turn(self.sharing, state.background);
             state.shadows.insert(request.space, shadow);
         }
         let Some(shadow) = state.shadows.get(&request.space) else { return Ok(()) };
@@ -413,9 +549,12 @@ impl Live {
         options.custom_flags(flags & !libc::O_ACCMODE | libc::O_NOCTTY);
         match options.open(&self.path) {
             Ok(file) => {
-                let waits = Mutex::new(flags & libc::O_NONBLOCK == 0);
-                let open = OpenFile { file, waits, passed: Mutex::default() };
-                lock(&self.state).files.insert(number, Arc::new(open));
+                let open = OpenFile::new(file, flags & libc::O_NONBLOCK == 0, HashMap::new());
+                let mut state = lock(&self.state);
+                if state.background {
+                    open.turn(self.sharing, true);
+                }
+                state.files.insert(number, Arc::new(open));
                 0
             }
             Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
@@ -432,7 +571,7 @@ impl Live {
             .spawn()?;
         let (live, socket) = (Arc::clone(self), ours.try_clone()?);
         std::thread::Builder::new().spawn(move || live.listen(space, &socket))?;
-        Ok(Shadow { child, socket: ours })
+        Ok(Shadow { child: Some(child), path: self.path.clone(), hang: self.hang, socket: ours })
     }
 
     /// Answers what a shadow has done, until it ends.
@@ -471,6 +610,7 @@ impl Live {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hang::OnHang;
 
     #[test]
     fn a_file_that_was_made_comes_under_a_free_number() {
@@ -488,7 +628,9 @@ mod tests {
     fn what_is_asked_of_a_shadow_that_was_killed_fails_as_any_operation_of_the_dead() {
         let (ours, theirs) = sys::socket_pair().unwrap();
         let child = Command::new("true").spawn().unwrap();
-        let (shadow, bytes) = (Shadow { child, socket: ours }, [0; Request::SIZE]);
+        let hang = HangWatch { patience: Duration::from_secs(10), action: OnHang::Say };
+        let shadow = Shadow { child: Some(child), path: PathBuf::new(), hang, socket: ours };
+        let bytes = [0; Request::SIZE];
         assert!(shadow.ask(&bytes, None).is_ok());
         // Not closed: a child that another test has just started may have a copy of it yet.
         theirs.shutdown(std::net::Shutdown::Both).unwrap();

@@ -9,6 +9,7 @@
 //!
 //! Deviation: addresses that the shadow has its own memory at cannot be mapped. Both lay their memory out at random, and such an operation fails with ENOMEM.
 
+use super::focus::{Manner, Sharing};
 use super::lock;
 use anyhow::{Context, Result};
 use sluice_backend::function::{Copy, Function};
@@ -24,9 +25,10 @@ use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 /// Threads: one for each operation, and some that listen.
@@ -106,22 +108,12 @@ impl Posted {
     const ADOPTED: u64 = 2;
     const TAG: u32 = 8;
 
-    /// It is noticed. It may have been adopted before.
+    /// It is noticed by who adopts it, who may be the first.
     fn begin(&self, number: u32) {
-        self.turn_to(number);
-    }
-
-    /// The state, of this request.
-    fn turn_to(&self, number: u32) -> u64 {
-        let fresh = u64::from(number) << 32;
         let state = self.state.load(Ordering::Acquire);
-        if state >> 32 == u64::from(number) {
-            return state;
-        }
-        match self.state.compare_exchange(state, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => fresh,
-            // The other side has.
-            Err(state) => state,
+        if state >> 32 != u64::from(number) {
+            let fresh = u64::from(number) << 32;
+            let _ = self.state.compare_exchange(state, fresh, Ordering::AcqRel, Ordering::Acquire);
         }
     }
 
@@ -132,12 +124,13 @@ impl Posted {
         while self.interrupters.load(Ordering::SeqCst) != 0 {
             std::hint::spin_loop();
         }
-        (state & Self::ADOPTED != 0).then_some(state as u32 >> Self::TAG)
+        // What is there of another number was another request's.
+        (state & Self::ADOPTED != 0 && state >> 32 == u64::from(number)).then_some(state as u32 >> Self::TAG)
     }
 
     /// It is to be answered under this tag, with what is returned if it is over.
     fn adopt(&self, tag: u32, number: u32) -> Option<i64> {
-        self.turn_to(number);
+        self.begin(number);
         let state = self.state.fetch_or(Self::ADOPTED | u64::from(tag) << Self::TAG, Ordering::AcqRel);
         (state & Self::OVER != 0).then(|| self.result.load(Ordering::Relaxed))
     }
@@ -202,6 +195,10 @@ struct Shadow {
     looking: AtomicBool,
     prospects: Mutex<Prospects>,
     posted: Posted,
+    sharing: AtomicU8,
+    background: AtomicBool,
+    /// Can be read while the guest is in the foreground.
+    foreground: EventFd,
 }
 
 /// Serves as a shadow: by the socket that is standard input, with the function's file that is standard output.
@@ -215,15 +212,17 @@ pub fn run(patience: Duration) -> Result<()> {
     let file = File::from(own(io::stdout().as_fd().try_clone_to_owned())?);
     sys::heed_interruptions().context("could not heed interruptions")?;
     sys::drop_privileges().context("could not give up rights")?;
-    let shadow = Arc::new(Shadow::new(socket, file, patience));
+    let shadow = Arc::new(Shadow::new(socket, file, patience)?);
     shadow.listen();
     Ok(())
 }
 
 impl Shadow {
-    fn new(socket: UnixDatagram, file: File, patience: Duration) -> Self {
-        let bound = socket.as_raw_fd().max(file.as_raw_fd()) + 1;
-        Self {
+    fn new(socket: UnixDatagram, file: File, patience: Duration) -> io::Result<Self> {
+        let foreground = EventFd::new(EFD_NONBLOCK)?;
+        foreground.write(1)?;
+        let bound = socket.as_raw_fd().max(file.as_raw_fd()).max(foreground.as_raw_fd()) + 1;
+        Ok(Self {
             socket,
             function: Function::shared(file),
             bound,
@@ -238,7 +237,10 @@ impl Shadow {
             looking: AtomicBool::new(false),
             prospects: Mutex::default(),
             posted: Posted::default(),
-        }
+            sharing: AtomicU8::new(Sharing::Free as u8),
+            background: AtomicBool::new(false),
+            foreground,
+        })
     }
 
     /// Carries out what comes, until nobody asks any more.
@@ -261,10 +263,40 @@ impl Shadow {
                         self.heed(&request, file);
                     }
                 }
+                Ok((2, _)) => self.turn([bytes[0], bytes[1]]),
                 // Its end is the end of the process.
                 _ => std::process::exit(0),
             }
         }
+    }
+
+    /// The guest goes to the background, or comes to the foreground.
+    fn turn(&self, told: [u8; 2]) {
+        let (sharing, background) = Sharing::decode(told);
+        self.sharing.store(told[0], Ordering::Relaxed);
+        self.background.store(background, Ordering::SeqCst);
+        if !background {
+            let _ = self.foreground.write(1);
+            return;
+        }
+        let _ = self.foreground.read();
+        for file in self.files.iter().filter_map(|file| lock(file).clone()) {
+            sharing.stop(&file);
+        }
+    }
+
+    /// Waits until the guest is in the foreground, if the file's calls wait.
+    fn hold(&self, file: &File) -> io::Result<()> {
+        while self.background.load(Ordering::SeqCst) {
+            if !sys::waits(file)? {
+                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            }
+            let ready = sys::poll(&self.foreground, libc::POLLIN as u16, true);
+            if ready < 0 {
+                return Err(io::Error::from_raw_os_error(-ready as i32));
+            }
+        }
+        Ok(())
     }
 
     /// Somebody has to listen while this thread is in an operation.
@@ -319,10 +351,18 @@ impl Shadow {
     }
 
     /// Makes an operation; `None`: its file was never passed here.
+    #[inline(always)]
     fn carry_out(&self, request: &Request) -> Option<i64> {
         let file = lock(&self.files[request.file as usize]).clone()?;
-        let result = self.operate(request, &file);
-        Some(result.unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO))))
+        if self.background.load(Ordering::Relaxed) {
+            return Some(self.carry_out_in_background(request, &file));
+        }
+        let result = answer(self.operate(request, &file, Manner::Free));
+        // Who was in the foreground before may have left it since.
+        if self.background.load(Ordering::SeqCst) {
+            self.stop(request, &file);
+        }
+        Some(result)
     }
 
     /// Looks for requests in the lane, and does what they ask for, as long as there are some.
@@ -372,7 +412,6 @@ impl Shadow {
 
     fn serve_posted(&self, lane: &Lane) {
         let number = lane.number();
-        self.posted.begin(number);
         let result = match lane.request() {
             None => -i64::from(libc::EINVAL),
             // The daemon has to know of its file first.
@@ -405,7 +444,49 @@ impl Shadow {
         }
     }
 
-    fn operate(&self, request: &Request, file: &File) -> io::Result<i64> {
+    fn sharing(&self) -> Sharing {
+        Sharing::decode([self.sharing.load(Ordering::Relaxed), 0]).0
+    }
+
+    /// Undoes what an operation may have done that a guest in the background may not.
+    #[cold]
+    fn stop(&self, request: &Request, file: &File) {
+        let sharing = self.sharing();
+        if self.background.load(Ordering::SeqCst)
+            && matches!(sharing.manner(&request.operation), Manner::Refused | Manner::Held)
+        {
+            sharing.stop(file);
+        }
+    }
+
+    #[cold]
+    fn carry_out_in_background(&self, request: &Request, file: &File) -> i64 {
+        let result = answer(self.operate_in_background(request, file));
+        self.stop(request, file);
+        result
+    }
+
+    fn operate_in_background(&self, request: &Request, file: &File) -> io::Result<i64> {
+        let manner = self.sharing().manner(&request.operation);
+        match manner {
+            Manner::Free | Manner::Cleared(..) => {}
+            Manner::Nothing => return Ok(0),
+            Manner::Refused => return Err(io::Error::from_raw_os_error(libc::EBUSY)),
+            // To be told when it is ready is no call that the file can have fail.
+            Manner::Held if matches!(request.operation, Operation::Await { .. }) => {
+                let ready = sys::poll(&self.foreground, libc::POLLIN as u16, true);
+                if ready < 0 {
+                    return Ok(ready);
+                }
+            }
+            Manner::Held => self.hold(file)?,
+        }
+        self.operate(request, file, manner)
+    }
+
+    /// Inlined: what an operation by the lane takes is some hundred instructions in all.
+    #[inline(always)]
+    fn operate(&self, request: &Request, file: &File, manner: Manner) -> io::Result<i64> {
         let ranges = Some(&request.ranges).filter(|ranges| !ranges.is_empty());
         let _mapped = ranges.map(|ranges| Mapped::new(self, ranges)).transpose()?;
         let inside = |address: u64, bytes: u32| {
@@ -439,6 +520,12 @@ impl Shadow {
                     self.keep(&descriptor, argument)?;
                     result = 0;
                 }
+                if let Manner::Cleared(first, last) = manner {
+                    self.clear(
+                        argument.saturating_add(first.into()),
+                        (number >> 16 & 0x3fff).saturating_sub(first + last),
+                    );
+                }
                 for range in request.ranges.iter().filter(|range| range.output) {
                     self.copy(request.tag, range.address, range.bytes, DEVFILE_OUT)?;
                 }
@@ -466,6 +553,22 @@ impl Shadow {
         let file = sys::take_descriptor(number, |number| number < self.bound || passed(number))?;
         *lock(&self.files[usize::from(descriptor.file)]) = Some(Arc::new(file));
         Ok(())
+    }
+
+    /// Clears what operations reach of these bytes.
+    #[cold]
+    fn clear(&self, address: u64, bytes: u32) {
+        let pages = lock(&self.pages);
+        let end = address.saturating_add(bytes.into());
+        let mut at = address;
+        while at < end {
+            let offset = at as usize % PAGE;
+            let part = (end - at).min((PAGE - offset) as u64);
+            if let Some((page, _)) = pages.get(&(at - offset as u64)) {
+                page.clear(offset, part as usize);
+            }
+            at += part;
+        }
     }
 
     /// A word of what operations reach; `None`: none does, or it is not in one page.
@@ -514,6 +617,11 @@ impl Shadow {
         }
         Ok(())
     }
+}
+
+/// What the guest is answered.
+fn answer(result: io::Result<i64>) -> i64 {
+    result.unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 /// Pages that an operation reaches, for as long as it is under way.
@@ -574,18 +682,13 @@ mod tests {
     #[test]
     fn what_is_posted_is_answered_once() {
         let posted = Posted::default();
-        posted.begin(1);
         assert_eq!(posted.end(1, 5), None, "in the lane");
-        posted.begin(2);
         assert_eq!(posted.adopt(99, 2), None, "it is under way");
         assert_eq!(posted.end(2, 6), Some(99));
         assert_eq!(posted.adopt(7, 3), None, "it has not been noticed");
-        posted.begin(3);
         assert_eq!(posted.end(3, 8), Some(7));
-        posted.begin(4);
         assert_eq!(posted.end(4, 9), None);
         assert_eq!(posted.adopt(1, 4), Some(9), "it is over");
-        posted.begin(5);
         assert_eq!(posted.end(5, -5), None, "nothing of a former one is left");
     }
 
@@ -595,7 +698,6 @@ mod tests {
         for number in 1..20_000 {
             let answers = std::thread::scope(|scope| {
                 let other = (number % 10 == 0).then(|| scope.spawn(|| posted.adopt(number % 100, number)));
-                posted.begin(number);
                 let told = posted.end(number, i64::from(number));
                 let adopted = other.map(|other| other.join().unwrap());
                 (told, adopted)
@@ -628,7 +730,7 @@ mod tests {
     fn a_file_that_the_guest_closes_is_open_no_more() {
         let (ours, theirs) = sys::socket_pair().unwrap();
         let null = || File::open("/dev/null").unwrap();
-        let shadow = Arc::new(Shadow::new(ours, null(), Duration::ZERO));
+        let shadow = Arc::new(Shadow::new(ours, null(), Duration::ZERO).unwrap());
         *lock(&shadow.files[3]) = Some(Arc::new(null()));
         let mut bytes = [0; Request::SIZE];
         bytes[..4].copy_from_slice(&DEVFILE_RELEASE.to_le_bytes());

@@ -123,3 +123,10 @@ fn the_control_queue_is_behind_the_pairs_that_a_driver_knows() {
     assert_eq!(layout(mq, 4), (4, None));
     assert_eq!(layout(0, 4), (1, None));
 }
+
+#[test]
+fn virtio_5_1_4_a_card_without_its_cable_says_so() {
+    let mac = [2, 0, 0, 0, 0, 7];
+    assert_eq!(configuration(mac, true, 1), [2, 0, 0, 0, 0, 7, 1, 0]);
+    assert_eq!(configuration(mac, false, 4), [2, 0, 0, 0, 0, 7, 0, 0, 4, 0]);
+}

@@ -76,6 +76,43 @@ fn device(path: &Path, peer: Option<Peer>) -> VhostUser {
     }
 }
 
+fn live(window: Window, queues: Vec<(usize, QueueSetup)>) -> Live {
+    Live { errors: event().unwrap(), window, queues, relays: Vec::new(), _events: Vec::new() }
+}
+
+#[test]
+fn a_disks_program_has_rings_of_the_daemons_and_is_asked_for_what_is_not_answered() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::spawn(move || answer(theirs, PROTOCOL_FEATURES, CONFIG));
+    let file = vmm_sys_util::tempfile::TempFile::new().unwrap();
+    file.as_file().set_len(0x10000).unwrap();
+    let backing = FileOffset::new(file.as_file().try_clone().unwrap(), 0);
+    let memory = GuestMemoryMmap::from_ranges_with_files([(GuestAddress(0), 0x10000, Some(backing))]);
+    let window: Window = Arc::new(memory.unwrap());
+    window.store(2u16, GuestAddress(SETUP.driver + 2), Ordering::Release).unwrap();
+    window.store(1u16, GuestAddress(SETUP.device + 2), Ordering::Release).unwrap();
+    window.write_obj([5u16, 6], GuestAddress(SETUP.driver + 4)).unwrap();
+    let mut info = Info::default();
+    info.queues[0] = SETUP;
+    // The daemon and the program came to a guest that has used them before.
+    let peer = Peer::ask(Frontend::from_stream(ours, MAX_QUEUES.into()), &Service::Disk).unwrap();
+    let mut device = VhostUser { taken_up: true, ..device(Path::new("/none"), None) };
+    let taken = device.take_queues(&window, &info).unwrap();
+    let peer = device.peer.insert(peer);
+    let events = |_| Ok((event().unwrap(), event().unwrap()));
+    device.live = Some(set_up(peer, &Service::Disk, taken, &window, &info, events).unwrap());
+    assert_eq!(device.live.as_ref().unwrap().relays[0].kicks.read().unwrap(), 1, "it is told of itself");
+    device.work(2).unwrap();
+    let relayed = &device.live.as_ref().unwrap().relays[0];
+    let rings = relayed.relay.for_program();
+    assert_eq!((rings.desc_table_addr, rings.avail_ring_addr), (SETUP.descriptors, 0x10000));
+    assert_eq!(relayed.kicks_program.read().unwrap(), 1, "the program is told of what was not answered");
+    assert!(relayed.kicks.read().is_err() && relayed.calls.read().is_ok());
+    relayed.calls_of_program.write(1).unwrap();
+    device.work(3).unwrap();
+    assert!(device.live.unwrap().relays[0].calls_of_program.read().is_err(), "it has been heard");
+}
+
 #[test]
 fn a_back_end_says_what_it_has() {
     let peer = ask(PROTOCOL_FEATURES | 1 << 9, CONFIG | REPLY_ACK | MQ).unwrap();
@@ -107,7 +144,7 @@ fn a_file_system_has_the_tag_of_the_configuration_and_two_queues() {
 
 #[test]
 fn what_the_transport_does_not_carry_is_offered_to_nobody() {
-    let flush = 1 << 9;
+    let flush = 1 << 9 | RELAYED;
     let all = flush | WITHHELD | PROTOCOL_FEATURES | 1 << VIRTIO_BLK_F_MQ;
     assert_eq!(offered(&Service::Disk, all, &configuration(4), 8), (flush | 1 << VIRTIO_BLK_F_MQ, 4));
     // More queues than it serves, than there can be, or none.
@@ -121,7 +158,13 @@ fn what_the_transport_does_not_carry_is_offered_to_nobody() {
 fn a_back_end_is_told_nothing_of_the_platform() {
     let flush = 1 << 9;
     let platform = 1 << VIRTIO_F_ACCESS_PLATFORM;
-    assert_eq!(accepted(flush | platform | 1 << 5, flush | platform), flush | PROTOCOL_FEATURES);
+    let accepted =
+        |service, guests| accepted(service, guests | platform | 1 << 5, flush | platform | RELAYED);
+    assert_eq!(accepted(&Service::Disk, flush), flush | PROTOCOL_FEATURES);
+    // Who relays a queue has indices of its own.
+    assert_eq!(accepted(&Service::Disk, flush | RELAYED), flush | PROTOCOL_FEATURES);
+    let files = Service::Files(Vec::new());
+    assert_eq!(accepted(&files, flush | RELAYED), flush | RELAYED | PROTOCOL_FEATURES);
 }
 
 #[test]
@@ -149,12 +192,13 @@ fn a_queue_beyond_the_window_reaches_no_back_end() {
 }
 
 #[test]
-fn a_lost_back_end_is_waited_for_unless_requests_were_under_way() {
-    for (answered, waits) in [(9, true), (8, false)] {
-        let mut device = device(Path::new("/none"), None);
-        let errors = EventFd::new(EFD_NONBLOCK).unwrap();
-        let window = asked(9, answered);
-        device.live = Some(Live { errors, window, queues: vec![(0, SETUP)], _events: Vec::new() });
+fn a_lost_back_end_is_waited_for_unless_requests_to_files_were_under_way() {
+    let files = Service::Files(Vec::new());
+    for (service, answered, waits) in
+        [(&files, 9, true), (&files, 8, false), (&Service::Disk, 9, true), (&Service::Disk, 8, true)]
+    {
+        let mut device = VhostUser { service: service.clone(), ..device(Path::new("/none"), None) };
+        device.live = Some(live(asked(9, answered), vec![(0, SETUP)]));
         let error = device.work(0).unwrap_err();
         assert_eq!(error.is::<Gone>(), waits, "{error}");
     }
@@ -187,8 +231,7 @@ fn a_reset_waits_until_the_back_end_has_finished_its_requests() {
         }
     });
     let mut device = device(&path, Some(Peer::connect(&path, &Service::Disk).unwrap()));
-    let errors = EventFd::new(EFD_NONBLOCK).unwrap();
-    device.live = Some(Live { errors, window: window(), queues: Vec::new(), _events: Vec::new() });
+    device.live = Some(live(window(), Vec::new()));
     device.stop();
     assert!(finished.load(Ordering::Acquire) && device.peer.is_some());
     drop(device);

@@ -3,7 +3,7 @@
 //! `job=dma:DEVICE` attacks, `dma:DEVICE:read` only by reads, `dma:DEVICE:edges` (or another of its parts) in part, `dma:DEVICE:hunt` writes to memory of a
 //! [`witness`](crate::witness) that it finds; `dma:DEVICE:forever` keeps the device writing into its own guest's
 //! memory until somebody ends it, `dma:e1000:flood` the cards of others, and `dma:DEVICE:doorbell` gives it all the work
-//! that one doorbell can. A device is an [`Engine`]; [`attack`] has what is tried with each, [`targets`]
+//! that one doorbell can, and `dma:DEVICE:fine` is for one that reaches only what is issued to it ([`fine`]). A device is an [`Engine`]; [`attack`] has what is tried with each, [`targets`]
 //! where.
 //!
 //! A blocked write shows as memory that does not come back: what was written there is read again, by the
@@ -13,6 +13,7 @@
 mod ahci;
 mod attack;
 mod e1000;
+mod fine;
 pub mod memory;
 mod nvme;
 mod rtl8139;
@@ -57,12 +58,31 @@ pub trait Engine {
 pub fn run(detail: &str, boot: &BootInfo) {
     let (device, part) = detail.split_once(':').unwrap_or((detail, "all"));
     let mut own = Own::new(boot);
+    if part == "fine" {
+        // Before the device has anything to look at.
+        let Some(space) = fine::open(&own) else {
+            println!("SLUICE-RESULT space=none done=failed");
+            return;
+        };
+        return match device {
+            "e1000" => fine_with(device, space, e1000::E1000::open(&mut own), own),
+            "nvme" => fine_with(device, space, nvme::Nvme::open(&mut own), own),
+            _ => println!("no such device: {device}"),
+        };
+    }
     match device {
         "rtl8139" => start(device, part, rtl8139::Rtl8139::open(&mut own), own, boot),
         "e1000" => start(device, part, e1000::E1000::open(&mut own), own, boot),
         "nvme" => start(device, part, nvme::Nvme::open(&mut own), own, boot),
         "ahci" => start(device, part, ahci::Ahci::open(&mut own), own, boot),
         _ => println!("no such device: {device}"),
+    }
+}
+
+fn fine_with(device: &str, space: u64, engine: Option<impl Engine>, own: Own) {
+    match engine {
+        Some(mut engine) => fine::run(device, space, &mut engine, own),
+        None => println!("SLUICE-RESULT control=no-device done=failed"),
     }
 }
 

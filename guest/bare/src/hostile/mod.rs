@@ -7,6 +7,7 @@ mod control;
 mod debug;
 mod decode;
 mod files;
+mod ide;
 mod instructions;
 mod locks;
 mod memory;
@@ -55,6 +56,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "virtio" => virtio::run(virtio::Kind::Disk, random, boot),
         "vif" => virtio::run(virtio::Kind::Net, random, boot),
         "files" => files::run(random, boot),
+        "ide" => ide::run(random, boot),
         "flood" => storm::flood(),
         "inits" => storm::inits(),
         "messages" => storm::messages(),

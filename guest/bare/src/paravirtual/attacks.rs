@@ -25,6 +25,7 @@ pub fn run(machine: &Machine, score: &mut Score) {
     upper_levels(machine, score);
     levels_and_pins(machine, score);
     stale(machine, score);
+    semi_writable(machine, score);
     descriptors(machine, score);
     privilege(machine, score);
     hypervisors_addresses(machine, score);
@@ -228,6 +229,36 @@ fn stale(machine: &Machine, score: &mut Score) {
     score.attempt("lowest_entry", update(level_1 << 12 | index << 3, frame << 12 | PRESENT | WRITE) == 0);
     operate(UNPIN, frame, 0);
     map(address, frame << 12 | PRESENT | WRITE, true);
+}
+
+/// Semi-writable page tables, which are writable as little as others, and foreign frames, alone and among its own.
+fn semi_writable(machine: &Machine, score: &mut Score) {
+    let own = machine.frame(spare(machine));
+    let say = |list: &[u64], count: u64, what: u64| {
+        hypercall(call::SEMI_WRITABLE, [list.as_ptr() as u64, count, what, 0]) == 0
+    };
+    for what in [1, 0] {
+        for frame in [0, 1, machine.frame(0) - 1, machine.frame(0) + machine.pages + 1, u64::MAX] {
+            score.attempt("semi_foreign", say(&[frame], 1, what));
+            score.attempt("semi_among_own", say(&[own, frame, own], 3, what));
+        }
+        score.attempt("semi_many", say(&[own], 513, what));
+        score.attempt("semi_all", say(&[own], u64::MAX, what));
+    }
+    score.attempt("semi_other", say(&[own], 1, 2));
+    score.attempt("semi_list", hypercall(call::SEMI_WRITABLE, [GDT, 16, 1, 0]) == 0);
+    for table in 0..machine.table_count {
+        let table = machine.frame(machine.tables + table);
+        // It may be said, and opens nothing.
+        say(&[table], 1, 1);
+        a_table(machine, score, table);
+        say(&[table], 1, 0);
+        a_table(machine, score, table);
+    }
+    say(&[own, machine.frame(spare(machine) + 1)], 2, 1);
+    stale(machine, score);
+    say(&[own, machine.frame(spare(machine) + 1)], 2, 0);
+    stale(machine, score);
 }
 
 /// Descriptors of gates, of the system's, and of privilege.

@@ -20,6 +20,7 @@ pub mod call {
     pub const SCHED_OP: u64 = 29;
     pub const CALLBACK_OP: u64 = 30;
     pub const EVENT_CHANNEL_OP: u64 = 32;
+    pub use sluice_hypercall::paravirtual::SEMI_WRITABLE;
 }
 
 /// DOMID_SELF.

@@ -138,15 +138,22 @@ fn one(machine: &Machine, random: &mut Random, first: u64) {
             call::UPDATE_DESCRIPTOR
         }
         _ => {
-            const SAFE: [u64; 6] = [
+            const SAFE: [u64; 7] = [
                 call::MEMORY_OP,
                 call::XEN_VERSION,
                 call::EVENT_CHANNEL_OP,
                 call::VCPU_OP,
                 call::SET_GDT,
                 call::UPDATE_DESCRIPTOR,
+                call::SEMI_WRITABLE,
             ];
-            let number = SAFE[random.below(6) as usize];
+            let number = SAFE[random.below(7) as usize];
+            if number == call::SEMI_WRITABLE {
+                arguments = [at, random.below(17), random.below(3), 0];
+                core::hint::black_box(&words);
+                hypercall(number, arguments);
+                return;
+            }
             // What it answers goes to pages that nobody needs, if anywhere.
             arguments = arguments.map(|argument| if argument >= BASE { page } else { argument });
             number

@@ -278,7 +278,7 @@ impl Card {
                     let wait = shared.resumes_at(*port).map(|at| at.saturating_sub(tsc::uptime_ns()));
                     let at =
                         wait.map_or(u64::MAX, |wait| tsc::now().saturating_add(tsc::ticks_from_ns(wait)));
-                    function.resume_at(&domain, at);
+                    function.own_time.set(&domain, at);
                 }
             }
             shared.carried_out(&mut env, changes.shown);

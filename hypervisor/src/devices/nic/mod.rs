@@ -13,13 +13,12 @@ pub use card::{Card, CardChoice};
 
 use super::guest::Guest;
 use super::intx::ForwardedLine;
-use crate::cpu;
+use super::own_time::OwnTime;
 use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::Arc;
 use bars::{Bars, Mapper, Mapping};
-use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_emulated::{Description, PortId, Register, Shown};
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BuildError, Builder, ConfigEffect, Function, Identity};
@@ -37,8 +36,8 @@ pub struct NicFunction {
     bars: Bars,
     /// The lock around it is held until the domain's tables say the same.
     mapping: SpinLock<Mapping>,
-    /// TSC at which the card goes on with what it has left to do; `u64::MAX`: nothing.
-    resumes_at: AtomicU64,
+    /// When the card goes on with what it has left to do.
+    own_time: OwnTime,
     /// The physical line, while the guest has the physical card. Changed under the lock of the card.
     line: ForwardedLine,
 }
@@ -58,7 +57,7 @@ impl NicFunction {
             description,
             bars,
             mapping: SpinLock::new(Rank::Function, Mapping::new(shown)),
-            resumes_at: AtomicU64::new(u64::MAX),
+            own_time: OwnTime::default(),
             line: ForwardedLine::default(),
         }
     }
@@ -73,17 +72,6 @@ impl NicFunction {
         self.mapper(domain, index).show(&mut self.mapping.lock(), shown);
         if !shown.hardware {
             self.line.lower(self.card.device(), domain, &self.guest, line);
-        }
-    }
-
-    /// The card goes on at this TSC, in the domain's time: a processor of the domain's must learn of that.
-    fn resume_at(&self, domain: &Domain, tsc: u64) {
-        self.resumes_at.store(tsc, Ordering::SeqCst);
-        let here = cpu::this().index;
-        // A home of the domain's that is in here looks before it sleeps, and at the end of the slice at the latest.
-        let elsewhere = domain.vcpus.first().filter(|_| domain.vcpus.iter().all(|vcpu| vcpu.home != here));
-        if let Some(vcpu) = elsewhere.filter(|_| tsc != u64::MAX) {
-            cpu::kick(vcpu.home);
         }
     }
 
@@ -184,14 +172,12 @@ impl VirtualFunction for NicFunction {
     }
 
     fn resumes_at(&self) -> u64 {
-        self.resumes_at.load(Ordering::SeqCst)
+        self.own_time.at()
     }
 
     /// Goes on with what the card has left to do, if it is time and nobody else does so already.
     fn resume(&self, now: u64) {
-        let at = self.resumes_at();
-        let claim = || self.resumes_at.compare_exchange(at, u64::MAX, Ordering::SeqCst, Ordering::SeqCst);
-        if at <= now && claim().is_ok() {
+        if self.own_time.claim(now) {
             self.card.with(|shared, env| shared.resume(env, self.port));
         }
     }

@@ -22,7 +22,7 @@ use crate::x86::tsc;
 use alloc::sync::Arc;
 use bars::Bars;
 use messages::Messages;
-use sluice_abi::config::{Mode, Passthrough};
+use sluice_abi::config::{Dma, Mode, Passthrough};
 use sluice_abi::report::ShareReport;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarAddresses, BuildError, Builder, ConfigEffect, Function};
@@ -39,6 +39,8 @@ struct State {
 pub struct PassthroughFunction {
     device: Arc<Device>,
     guest: Guest,
+    /// The function reaches only what the guest issues to it.
+    is_fine: bool,
     /// Changed under the lock of the state.
     line: ForwardedLine,
     state: SpinLock<State>,
@@ -69,6 +71,7 @@ impl PassthroughFunction {
         Ok(Arc::new(Self {
             device: device.clone(),
             guest,
+            is_fine: options.dma == Dma::Fine,
             line: ForwardedLine::default(),
             state: SpinLock::new(Rank::Function, state),
         }))
@@ -120,6 +123,9 @@ impl PassthroughFunction {
             // Whatever the reset left of it reaches nothing any more.
             endpoint.block();
             endpoint.release();
+            if let (true, Some((domain, _))) = (self.is_fine, self.guest.domain()) {
+                domain.withdraw_from_own_device(self.guest.slot);
+            }
         }
         device.leave_bus();
     }
@@ -127,7 +133,7 @@ impl PassthroughFunction {
 
 /// Whether a guest can own a device.
 fn check(device: &Device, options: &Passthrough) -> Result<(), AttachError> {
-    device.containment().check(options.dma_unprotected, options.interrupts_unprotected)?;
+    device.containment().check(options.dma == Dma::Unprotected, options.interrupts_unprotected)?;
     if device.function.bars.iter().any(|bar| bar.address == 0) {
         return Err(AttachError::NoAddress);
     }
@@ -166,8 +172,17 @@ impl VirtualFunction for PassthroughFunction {
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {
         self.guest.set_domain(domain, index);
-        if let (Some(endpoint), Some((tag, root))) = (self.device.dma_endpoint(), domain.device_space()) {
-            endpoint.attach(tag, root);
+        if let Some(endpoint) = self.device.dma_endpoint() {
+            let space = match self.is_fine {
+                true => domain.lend_to_own_device(self.guest.slot, &endpoint),
+                false => domain.device_space(),
+            };
+            match space {
+                Some((tag, root)) => endpoint.attach(tag, root),
+                None => {
+                    log::error!("device {}: no memory for its tables: it reaches nothing", self.device.name)
+                }
+            }
         }
         self.device.unmask();
     }

@@ -1,6 +1,6 @@
-//! Networks of virtual interfaces: each is served by an engine, on a processor that runs no guest.
+//! Networks of virtual interfaces: each is served by engines, on processors that run no guest.
 //!
-//! Key types: [`Network`], [`Member`] (who is told of signals: a guest's virtio function). `sluice_vif` decides what happens to frames; this module
+//! Key types: [`Network`], [`Control`] (all its engines, while none is at work), [`Member`] (who is told of signals: a guest's virtio function). `sluice_vif` decides what happens to frames; this module
 //! brings it the guests' memory, a processor, and sleep. The hypervisor is not on a frame's path otherwise: it makes VIFs, and passes signals on.
 //!
 //! An engine with nothing to do asks the drivers to tell of frames, looks once more, and halts. What a driver tells then ends as an
@@ -21,14 +21,18 @@ use crate::x86::tsc;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use arrayvec::ArrayVec;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use patience::Patience;
 use sluice_abi::config;
 use sluice_abi::report::{Count, NetworkReport};
-use sluice_vif::{Active, Attributes, Counters, MAX_VIFS, Next, Outcome, RECEIVE, SEND, VifId};
-use wire::Wire;
+use sluice_vif::{
+    Active, Attributes, Counters, Layout, MAX_ENGINES, MAX_VIFS, Next, Outcome, RECEIVE, SEND, VifId,
+};
+use wire::{Way, Wire};
 
-/// Who drives a VIF. It is called with the lock of the network held.
+/// Who drives a VIF. It is called with the lock of an engine held.
 pub trait Member: Send + Sync {
     /// Its driver is to be signalled: buffers of this queue were used.
     fn used(&self, queue: u16);
@@ -36,13 +40,22 @@ pub trait Member: Send + Sync {
     fn broke(&self);
 }
 
-/// A network, and its engine.
+/// A network, and its engines.
 pub struct Network {
     name: String,
-    /// Index of the engine's processor.
+    engines: ArrayVec<Engine, MAX_ENGINES>,
+    /// The physical card, if the network reaches others.
+    wire: Once<SpinLock<Wire>>,
+}
+
+/// One of them.
+struct Engine {
+    /// Index of its processor.
     core: u32,
     state: SpinLock<State>,
-    /// Nobody looks: the engine is to be woken.
+    /// It takes what comes from the wire.
+    receives: bool,
+    /// It does not look: it is to be woken.
     asleep: AtomicBool,
     rounds: AtomicU64,
     sleeps: AtomicU64,
@@ -50,11 +63,14 @@ pub struct Network {
 }
 
 struct State {
-    vifs: sluice_vif::Network<Ram>,
-    /// The physical card, if the network reaches others.
-    wire: Option<Wire>,
+    engine: sluice_vif::Engine<Ram>,
     members: [Option<Weak<dyn Member>>; MAX_VIFS],
+    /// Where frames from the wire are meanwhile, if others need the card.
+    copies: Option<wire::Copies>,
 }
+
+/// The locks of a network's engines, which are taken in this order.
+const RANKS: [Rank; MAX_ENGINES] = [Rank::Engine0, Rank::Engine1, Rank::Engine2, Rank::Engine3];
 
 static NETWORKS: Once<Vec<Option<Arc<Network>>>> = Once::new();
 
@@ -62,35 +78,41 @@ fn networks() -> impl Iterator<Item = &'static Arc<Network>> {
     NETWORKS.get().into_iter().flatten().flatten()
 }
 
-/// Makes the configured networks, and takes their processors. Of one that there is no processor for the log says so: guests that are on it
+/// Makes the configured networks, and takes their processors. Of one that there are no processors for the log says so: guests that are on it
 /// cannot be built.
 pub fn init(configured: &[config::Network]) {
     let mut taken: Vec<(u8, u32)> = Vec::new();
+    let mut take = |nth: u8| {
+        let known = taken.iter().find(|(other, _)| *other == nth).map(|(_, core)| *core);
+        known.or_else(|| cpu::dedicate(nth).inspect(|core| taken.push((nth, *core))))
+    };
     let mut start = |network: &config::Network| {
-        let known = taken.iter().find(|(nth, _)| *nth == network.core).map(|(_, core)| *core);
-        let core = known.or_else(|| cpu::dedicate(network.core));
-        let Some(core) = core else {
-            log::error!(
-                "network {}: there is no processor {} that can be its engine's; give the machine more, of which guests keep one",
-                network.name,
-                network.core
-            );
-            return None;
-        };
-        taken.push((network.core, core));
-        let made = Arc::new(Network::new(&network.name, core));
+        let mut cores = ArrayVec::<u32, MAX_ENGINES>::new();
+        for nth in network.cores.iter().copied().take(MAX_ENGINES) {
+            let Some(core) = take(nth) else {
+                log::error!(
+                    "network {}: there is no processor {nth} that can be its engine's; give the machine more, of which guests keep one",
+                    network.name
+                );
+                return None;
+            };
+            cores.push(core);
+        }
+        let made = Arc::new(Network::new(network, &cores));
         if let Some(nic) = network.nic
             && let Err(error) = super::dedicate(nic, &made)
         {
             log::error!("network {}: cannot have its card: {error}", network.name);
             return None;
         }
-        log::info!("network {}: served by an engine on processor {core}", network.name);
+        for core in cores {
+            log::info!("network {}: served by an engine on processor {core}", network.name);
+        }
         Some(made)
     };
     NETWORKS.call_once(|| configured.iter().map(&mut start).collect());
     // Only now: an engine that finds no network never looks again.
-    networks().for_each(|network| cpu::kick(network.core));
+    networks().flat_map(|network| &network.engines).for_each(|engine| cpu::kick(engine.core));
 }
 
 /// The network at a place of the configuration, if there is a processor for it.
@@ -109,11 +131,17 @@ pub fn reports() -> Vec<NetworkReport> {
     networks().map(|network| network.report()).collect()
 }
 
+/// The engines of a processor, and their networks.
+fn engines_of(cpu: u32) -> impl Iterator<Item = (&'static Network, &'static Engine)> {
+    let all = networks().flat_map(|network| network.engines.iter().map(move |engine| (&**network, engine)));
+    all.filter(move |(_, engine)| engine.core == cpu)
+}
+
 /// The life of an engine's processor.
 pub fn run(cpu: &'static Cpu) -> ! {
     log::debug!("processor {}: an engine's from now on", cpu.index);
-    let own = || networks().filter(|network| network.core == cpu.index);
-    let serve = || own().map(|network| network.serve()).min().unwrap_or(Next::Idle);
+    let own = || engines_of(cpu.index);
+    let serve = || own().map(|(network, engine)| network.serve(engine)).min().unwrap_or(Next::Idle);
     let mut patience = Patience::new(tsc::now());
     loop {
         if serve() == Next::Now {
@@ -121,21 +149,21 @@ pub fn run(cpu: &'static Cpu) -> ! {
         } else if !patience.is_over(tsc::now()) {
             core::hint::spin_loop();
         } else {
-            own().for_each(|network| network.doze());
+            own().for_each(|(network, engine)| network.doze(engine));
             let next = serve();
             if next != Next::Now {
-                sleep(own(), next);
+                own().for_each(|(network, engine)| network.sleep(engine));
+                sleep(next);
                 patience.slept(tsc::now());
             }
-            own().for_each(|network| network.wake_up());
+            own().for_each(|(_, engine)| engine.wake_up());
         }
         cpu::with_interrupts_window();
     }
 }
 
 /// Until somebody has something new, or until it is time. Who has says so by an interrupt, which is taken here at the earliest.
-fn sleep(networks: impl Iterator<Item = &'static Arc<Network>>, next: Next) {
-    networks.for_each(|network| network.sleep());
+fn sleep(next: Next) {
     match next {
         Next::At(ns) => {
             let wait = ns.saturating_sub(tsc::uptime_ns());
@@ -146,18 +174,48 @@ fn sleep(networks: impl Iterator<Item = &'static Arc<Network>>, next: Next) {
     cpu::idle();
 }
 
-impl Network {
-    fn new(name: &str, core: u32) -> Self {
-        let state =
-            State { vifs: sluice_vif::Network::new(), wire: None, members: [const { None }; MAX_VIFS] };
+impl Engine {
+    fn new(core: u32, rank: Rank, engine: sluice_vif::Engine<Ram>) -> Self {
+        let duty = engine.duty();
+        let copies = (duty.receives && !duty.alone).then(wire::Copies::new);
+        let state = State { engine, members: [const { None }; MAX_VIFS], copies };
         Self {
-            name: name.into(),
             core,
-            state: SpinLock::new(Rank::Network, state),
+            state: SpinLock::new(rank, state),
+            receives: duty.receives,
             asleep: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
             wakes: AtomicU64::new(0),
+        }
+    }
+
+    /// There is something to do: it looks.
+    fn wake(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            self.wakes.fetch_add(1, Ordering::Relaxed);
+            cpu::kick(self.core);
+        }
+    }
+
+    /// It looks again.
+    fn wake_up(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+        self.state.lock().engine.wake();
+    }
+}
+
+impl Network {
+    fn new(network: &config::Network, cores: &[u32]) -> Self {
+        let layout = match network.layout {
+            config::Layout::Split => Layout::Split,
+            config::Layout::Spread => Layout::Spread,
+        };
+        let engines = sluice_vif::engines(layout, cores.len()).into_iter().zip(RANKS).zip(cores);
+        Self {
+            name: network.name.clone(),
+            engines: engines.map(|((engine, rank), core)| Engine::new(*core, rank, engine)).collect(),
+            wire: Once::new(),
         }
     }
 
@@ -168,15 +226,21 @@ impl Network {
 
     /// The VIFs, while nothing is done for them.
     pub fn lock(&self) -> Control<'_> {
-        Control { state: self.state.lock() }
+        Control {
+            network: sluice_vif::Network::new(self.engines.iter().map(|engine| Held(engine.state.lock()))),
+        }
     }
 
-    /// A driver tells of frames, or there is something else to do: the engine looks.
-    pub fn wake(&self) {
-        if self.asleep.swap(false, Ordering::SeqCst) {
-            self.wakes.fetch_add(1, Ordering::Relaxed);
-            cpu::kick(self.core);
+    /// The driver of a VIF whose send queue this engine serves tells of frames: it looks.
+    pub fn wake(&self, engine: usize) {
+        if let Some(engine) = self.engines.get(engine) {
+            engine.wake();
         }
+    }
+
+    /// The card has something.
+    pub fn interrupt(&self) {
+        self.engines.iter().filter(|engine| engine.receives).for_each(Engine::wake);
     }
 
     /// Puts a physical card behind the network. Returns what its driver is called.
@@ -185,61 +249,60 @@ impl Network {
     /// The card cannot be driven.
     pub fn connect(&self, device: &Arc<Device>) -> Result<&'static str, AttachError> {
         let wire = Wire::connect(device)?;
-        Ok(self.state.lock().wire.insert(wire).driver())
+        Ok(self.wire.call_once(|| SpinLock::new(Rank::Card, wire)).lock().driver())
     }
 
-    /// A round of the engine.
-    fn serve(&self) -> Next {
-        let mut state = self.state.lock();
-        let State { vifs, wire, members } = &mut *state;
-        let wire = wire.as_mut().map(|wire| wire as &mut dyn sluice_vif::Wire);
-        let Outcome { sent, received, broken, next } = vifs.round(wire, tsc::uptime_ns());
+    /// A round of an engine.
+    fn serve(&self, engine: &Engine) -> Next {
+        let mut state = engine.state.lock();
+        let State { engine: served, members, copies } = &mut *state;
+        let mut way = self.wire.get().map(|wire| Way::new(wire, copies.as_mut(), self.engines.len() == 1));
+        let wire = way.as_mut().map(|way| way as &mut dyn sluice_vif::Wire);
+        let Outcome { sent, received, broken, next } = served.round(wire, tsc::uptime_ns());
         let member = |vif: VifId| members.get(vif.index())?.as_ref()?.upgrade();
         for (set, queue) in [(received, RECEIVE), (sent, SEND)] {
             set.iter().filter_map(member).for_each(|member| member.used(queue));
         }
         broken.iter().filter_map(member).for_each(|member| member.broke());
-        count(&self.rounds);
+        count(&engine.rounds);
         next
     }
 
-    /// Nobody looks after the next round, unless that finds something: who has something new is to say so.
-    fn doze(&self) {
-        self.asleep.store(true, Ordering::SeqCst);
-        let mut state = self.state.lock();
-        state.vifs.doze();
-        if let Some(wire) = &mut state.wire {
-            wire.doze();
+    /// The engine does not look after its next round, unless that finds something: who has something new is to say so.
+    fn doze(&self, engine: &Engine) {
+        engine.asleep.store(true, Ordering::SeqCst);
+        engine.state.lock().engine.doze();
+        if let Some(wire) = self.wire.get().filter(|_| engine.receives) {
+            wire.lock().doze();
         }
     }
 
     /// That round found nothing.
-    fn sleep(&self) {
-        count(&self.sleeps);
-        if let Some(wire) = &self.state.lock().wire {
-            wire.sleep();
+    fn sleep(&self, engine: &Engine) {
+        count(&engine.sleeps);
+        if let Some(wire) = self.wire.get().filter(|_| engine.receives) {
+            wire.lock().sleep();
         }
     }
 
-    /// The engine looks again.
-    fn wake_up(&self) {
-        self.asleep.store(false, Ordering::SeqCst);
-        self.state.lock().vifs.wake();
-    }
-
     fn report(&self) -> NetworkReport {
-        let own = [("rounds", &self.rounds), ("sleeps", &self.sleeps), ("wakes", &self.wakes)];
-        let own = own.map(|(name, counter)| (name, counter.load(Ordering::Relaxed)));
-        let state = self.state.lock();
-        let wire = state.wire.as_ref().map(Wire::counters);
+        let sum = |counter: fn(&Engine) -> &AtomicU64| {
+            self.engines.iter().map(|engine| counter(engine).load(Ordering::Relaxed)).sum()
+        };
+        let own = [
+            ("rounds", sum(|engine| &engine.rounds)),
+            ("sleeps", sum(|engine| &engine.sleeps)),
+            ("wakes", sum(|engine| &engine.wakes)),
+        ];
+        let unclaimed = self.lock().network.unclaimed();
+        let wire = self.wire.get().map(|wire| wire.lock().counters());
         let wire = wire.map(|sluice_uplink::Counters { sent, received, overruns, restarts }| {
             [("tx_packets", sent), ("rx_packets", received), ("overruns", overruns), ("restarts", restarts)]
         });
-        let all =
-            own.into_iter().chain(wire.into_iter().flatten()).chain([("unclaimed", state.vifs.unclaimed())]);
+        let all = own.into_iter().chain(wire.into_iter().flatten()).chain([("unclaimed", unclaimed)]);
         NetworkReport {
             name: self.name.clone(),
-            core: self.core as u16,
+            cores: self.engines.iter().map(|engine| engine.core as u16).collect(),
             counts: all.map(|(name, value)| Count { name: name.into(), value }).collect(),
         }
     }
@@ -250,42 +313,67 @@ fn count(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
+/// An engine that is not at work.
+struct Held<'a>(SpinLockGuard<'a, State>);
+
+impl Deref for Held<'_> {
+    type Target = sluice_vif::Engine<Ram>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0.engine
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0.engine
+    }
+}
+
 /// The VIFs of a network, in the hands of who makes, changes or ends them.
 pub struct Control<'a> {
-    state: SpinLockGuard<'a, State>,
+    network: sluice_vif::Network<Held<'a>>,
 }
 
 impl Control<'_> {
-    /// Makes a VIF of a domain. `None`: there are too many, or its address is another's.
+    /// Makes a VIF of a domain. Returns it, and the index of the engine that its driver tells of frames. `None`: there are too many, or its
+    /// address is another's.
     pub fn join(
         &mut self,
         attributes: Attributes,
         domain: &Arc<Domain>,
-        member: Weak<dyn Member>,
-    ) -> Option<VifId> {
-        let vif = self.state.vifs.join(attributes, Ram(domain.clone()), tsc::uptime_ns())?;
-        self.state.members[vif.index()] = Some(member);
-        Some(vif)
+        member: &Weak<dyn Member>,
+    ) -> Option<(VifId, usize)> {
+        let vif = self.network.join(attributes, Ram(domain.clone()), tsc::uptime_ns())?;
+        self.set_member(vif, Some(member));
+        Some((vif, self.network.home_of(vif)?))
     }
 
     /// Ends a VIF: when this returns, nothing of its domain's memory is reached. Returns what happened at it.
     pub fn leave(&mut self, vif: VifId) -> Option<Counters> {
-        self.state.members[vif.index()] = None;
-        self.state.vifs.leave(vif)
+        self.set_member(vif, None);
+        self.network.leave(vif)
+    }
+
+    /// Any engine may have to signal it.
+    fn set_member(&mut self, vif: VifId, member: Option<&Weak<dyn Member>>) {
+        for engine in self.network.engines() {
+            engine.0.members[vif.index()] = member.cloned();
+        }
     }
 
     /// The driver of a VIF has set its queues up, or let go of them. False: it broke the rules.
     pub fn activate(&mut self, vif: VifId, active: Option<Active>) -> bool {
-        self.state.vifs.activate(vif, active)
+        self.network.activate(vif, active)
     }
 
     /// Sets what is set of a VIF from outside.
     pub fn set(&mut self, vif: VifId, attributes: Attributes) {
-        self.state.vifs.set(vif, attributes, tsc::uptime_ns());
+        self.network.set(vif, attributes, tsc::uptime_ns());
     }
 
     /// What happened at a VIF.
-    pub fn counters(&self, vif: VifId) -> Option<Counters> {
-        self.state.vifs.counters(vif)
+    pub fn counters(&mut self, vif: VifId) -> Option<Counters> {
+        self.network.counters(vif)
     }
 }

@@ -3,9 +3,11 @@
 use crate::devices::device::Device;
 use crate::devices::error::AttachError;
 use crate::devices::hardware::Hardware;
+use crate::sync::SpinLock;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use sluice_uplink::{Counters, Sent, Uplink};
+use alloc::vec::Vec;
+use sluice_uplink::{Counters, MAX_FRAME, Sent, Uplink};
 
 /// A card on the wire, driven by an engine.
 ///
@@ -55,7 +57,8 @@ impl Wire {
     }
 }
 
-impl sluice_vif::Wire for Wire {
+impl Wire {
+    /// As [`sluice_vif::Wire`] has it.
     fn send(&mut self, frame: &[u8]) -> bool {
         self.uplink.enqueue(&mut self.hardware.card(), frame) != Sent::Full
     }
@@ -75,5 +78,91 @@ impl sluice_vif::Wire for Wire {
 
     fn flush(&mut self) {
         self.uplink.flush(&mut self.hardware.card());
+    }
+}
+
+/// Frames that are taken from a card before it is let go.
+const BATCH: usize = 8;
+
+/// Frames from a card that others need meanwhile: what is done with them takes longer than the copy.
+pub(super) struct Copies {
+    bytes: Vec<u8>,
+}
+
+impl Copies {
+    pub fn new() -> Self {
+        Self { bytes: Vec::with_capacity(BATCH * (MAX_FRAME + LENGTH)) }
+    }
+
+    /// Whether there is room for another.
+    fn is_full(&self) -> bool {
+        self.bytes.capacity() - self.bytes.len() < MAX_FRAME + LENGTH
+    }
+
+    fn push(&mut self, frame: &[u8]) {
+        self.bytes.extend_from_slice(&(frame.len() as u16).to_le_bytes());
+        self.bytes.extend_from_slice(frame);
+    }
+
+    /// Gives all of them away, in order.
+    fn drain(&mut self, take: &mut dyn FnMut(&[u8])) {
+        let mut rest = &*self.bytes;
+        while let Some((length, after)) = rest.split_first_chunk::<LENGTH>() {
+            let (frame, after) = after.split_at(usize::from(u16::from_le_bytes(*length)).min(after.len()));
+            take(frame);
+            rest = after;
+        }
+        self.bytes.clear();
+    }
+}
+
+/// Bytes before each frame: its length.
+const LENGTH: usize = 2;
+
+/// An engine's way to the card, for a round.
+pub(super) struct Way<'a> {
+    wire: &'a SpinLock<Wire>,
+    copies: Option<&'a mut Copies>,
+    /// No other engine has it.
+    alone: bool,
+    sent: bool,
+}
+
+impl<'a> Way<'a> {
+    pub fn new(wire: &'a SpinLock<Wire>, copies: Option<&'a mut Copies>, alone: bool) -> Self {
+        Self { wire, copies, alone, sent: false }
+    }
+}
+
+impl sluice_vif::Wire for Way<'_> {
+    fn send(&mut self, frame: &[u8]) -> bool {
+        self.sent = true;
+        self.wire.lock().send(frame)
+    }
+
+    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+        let Some(copies) = &mut self.copies else { return self.wire.lock().receive(most, take) };
+        let mut count = 0;
+        while count < most {
+            let taken = self.wire.lock().receive(BATCH.min(most - count), &mut |frame| {
+                // Some cards give all that there is.
+                if copies.is_full() {
+                    copies.drain(take);
+                }
+                copies.push(frame);
+            });
+            copies.drain(take);
+            count += taken;
+            if taken < BATCH {
+                break;
+            }
+        }
+        count
+    }
+
+    fn flush(&mut self) {
+        if self.alone || self.sent {
+            self.wire.lock().flush();
+        }
     }
 }

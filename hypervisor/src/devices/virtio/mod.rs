@@ -19,13 +19,14 @@ mod window;
 
 use super::error::AttachError;
 use super::guest::Guest;
-use crate::domain::{Domain, Loan, VirtualFunction, layout};
+use crate::domain::{Domain, Loan, VirtualFunction, attention, window_onto};
 use crate::sync::{Rank, SpinLock};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use back::BackFunction;
+use core::sync::atomic::{AtomicU32, Ordering};
 use files::Files;
 use front::FrontFunction;
 use messages::Messages;
@@ -33,7 +34,7 @@ use sluice_abi::DomainId;
 use sluice_abi::config::{self, Grants, VirtioKind};
 use sluice_abi::report::LinkReport;
 use sluice_hypercall::backend;
-use sluice_memory::{Extent, LARGE_PAGE};
+use sluice_memory::Extent;
 use sluice_platform::pci::BarAddresses;
 use sluice_virtio::{Changes, Device, Issues, Kind, Port, Signal, pci};
 
@@ -130,19 +131,19 @@ impl Lent {
 /// All that there are now.
 static LINKS: SpinLock<Vec<Arc<Link>>> = SpinLock::new(Rank::Links, Vec::new());
 
+/// Nobody: no index of a domain.
+const NOBODY: u32 = u32::MAX;
+
+/// Index of the domain that is in the foreground. While it is nobody, all are.
+static FOREGROUND: AtomicU32 = AtomicU32::new(NOBODY);
+
+/// Index of the domain that the person at a device wants to leave for the next.
+static LEFT: AtomicU32 = AtomicU32::new(NOBODY);
+
 fn link(guest: DomainId, device: Option<&str>) -> Result<Arc<Link>, AttachError> {
     let links = LINKS.lock();
     let link = links.iter().find(|link| link.guest == guest && link.device.as_deref() == device);
     link.cloned().ok_or(AttachError::NoSuchDevice)
-}
-
-/// Bytes of a window onto a guest with so much memory.
-fn window_of(memory: u64) -> u64 {
-    let end = match memory.checked_sub(layout::PCI_MEMORY) {
-        Some(above) if above > 0 => layout::ABOVE_4G + above,
-        _ => memory,
-    };
-    end.max(LARGE_PAGE).next_power_of_two()
 }
 
 /// Notes a virtual device of a guest, which the domain called `server` serves. Neither has it yet.
@@ -166,6 +167,34 @@ pub fn set_vif(guest: DomainId, vif: &config::Vif) {
     {
         served.set(&link, vif);
     }
+}
+
+/// From now on this guest is in the foreground, and all others are in the background. The caller is the only one to choose.
+///
+/// # Errors
+/// It has no device file.
+pub fn set_foreground(guest: DomainId) -> Result<(), AttachError> {
+    let links = LINKS.lock();
+    let mut files = links.iter().filter(|link| link.is_file());
+    files.find(|link| link.guest == guest).ok_or(AttachError::NoSuchDevice)?;
+    FOREGROUND.store(guest.index() as u32, Ordering::Relaxed);
+    // Who leaves is told before who comes.
+    for comes in [false, true] {
+        links.iter().filter(|link| link.is_file() && (link.guest == guest) == comes).for_each(|link| {
+            link.change(|state| ((), state.device.set_background(!comes)));
+        });
+    }
+    Ok(())
+}
+
+/// The guest that is to be in the foreground next, if the person at a device has asked for it: of those whose device files the same domain
+/// serves, the one after who is left.
+pub fn wanted_foreground() -> Option<DomainId> {
+    let left = LEFT.swap(NOBODY, Ordering::Relaxed);
+    let links = LINKS.lock();
+    let server = &links.iter().find(|link| link.is_file() && link.guest.index() as u32 == left)?.between.1;
+    let guests = links.iter().filter(|link| link.is_file() && link.between.1 == *server);
+    guests.map(|link| link.guest).min_by_key(|guest| (guest.index() as u32 <= left, guest.index()))
 }
 
 /// Notes the stream by which a guest reaches the management channel.
@@ -237,16 +266,19 @@ impl Link {
             VirtioKind::Net { mac, pairs } => (Kind::Net, net_config(mac, pairs)),
             VirtioKind::Block => (Kind::Block, [0; _]),
             VirtioKind::DeviceFile => (Kind::DeviceFile, [0; _]),
+            VirtioKind::Entropy => (Kind::Entropy, [0; _]),
             VirtioKind::Files => (Kind::Files, files_config(&virtio.name)),
         };
-        let device = Device::new(kind, &name, &virtio.source, &known);
+        let mut device = Device::new(kind, &name, &virtio.source, &known);
+        let foreground = FOREGROUND.load(Ordering::Relaxed);
+        device.set_background(foreground != NOBODY && foreground != guest.index() as u32);
         Self {
             guest,
             device: Some(virtio.name.clone()),
             name,
             between: (domain.name.clone(), server.into()),
             kind: virtio.kind.word(),
-            window: window_of(domain.memory),
+            window: window_onto(domain.memory),
             vif: None,
             state: SpinLock::new(Rank::Card, State::new(device, None)),
         }
@@ -288,6 +320,10 @@ impl Link {
             vif: Some(served),
             state: SpinLock::new(Rank::Card, state),
         }
+    }
+
+    fn is_file(&self) -> bool {
+        self.kind == VirtioKind::DeviceFile.word()
     }
 
     /// Whether another domain serves it, to which its guest lends memory.
@@ -414,18 +450,19 @@ impl Link {
     }
 
     fn report(&self) -> LinkReport {
-        let engine = self.vif.as_ref().map(|vif| (vif, vif.lock()));
+        let mut engines = self.vif.as_ref().map(|vif| (vif, vif.lock()));
         self.with(|state| LinkReport {
-            vif: engine
-                .as_ref()
+            vif: engines
+                .as_mut()
                 .zip(state.seat.as_ref())
-                .map_or(Vec::new(), |((vif, engine), seat)| vif.counts(engine, seat)),
+                .map_or(Vec::new(), |((vif, engines), seat)| vif.counts(engines, seat)),
             name: self.name.clone(),
             kind: self.kind.into(),
             guest: self.between.0.clone(),
             server: self.between.1.clone(),
             offered: state.device.is_offered(),
             status: state.device.status().bits(),
+            background: state.device.is_in_background(),
             window: self.window,
             lent: state.lent.as_ref().map_or(0, Lent::bytes),
             kicks: state.kicks,
@@ -471,6 +508,10 @@ impl State {
                 Some(_) => {}
                 None => self.tell_back(backend::CHANGED_VECTOR),
             }
+        }
+        if changes.contains(Changes::FOCUS) {
+            LEFT.store(link.guest.index() as u32, Ordering::Relaxed);
+            attention::ask();
         }
         if changes.contains(Changes::REFUSED) && self.complains() {
             let remedy = match &self.lent {

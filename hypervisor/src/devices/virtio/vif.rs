@@ -1,12 +1,13 @@
 //! A virtual network card that an engine serves: the virtio face of a VIF.
 //!
-//! Who changes what the engine knows of a card holds the lock of its network, and then that of its link, as the engine does that signals.
+//! Who changes what engines know of a card holds the locks of its network's engines, and then that of its link, as an engine does that signals.
 
 use super::{Link, State};
 use crate::devices::vif::{Control, Member, Network};
 use crate::domain::Domain;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice_abi::config;
 use sluice_abi::report::Count;
 use sluice_vif::{Active, Attributes, Counters, FEATURES, QUEUE_SIZE, QUEUES, RECEIVE, SEND, VifId};
@@ -25,6 +26,8 @@ const LINK_UP: u16 = 1;
 /// What a link knows of its VIF.
 pub(super) struct Vif {
     network: Arc<Network>,
+    /// Index of the engine that the driver tells of frames.
+    home: AtomicUsize,
 }
 
 /// A VIF as it is configured, where it is now, and what happened at it since the machine started.
@@ -58,7 +61,7 @@ impl Seat {
 
 impl Vif {
     pub(super) fn new(network: Arc<Network>) -> Self {
-        Self { network }
+        Self { network, home: AtomicUsize::new(0) }
     }
 
     /// Name of the network.
@@ -66,14 +69,14 @@ impl Vif {
         self.network.name()
     }
 
-    /// The engine does nothing while this is held.
+    /// No engine does anything while this is held.
     pub(super) fn lock(&self) -> Control<'_> {
         self.network.lock()
     }
 
     /// The guest tells of frames.
     pub(super) fn wake(&self) {
-        self.network.wake();
+        self.network.wake(self.home.load(Ordering::Relaxed));
     }
 
     /// The guest is there: it has a VIF from now on.
@@ -81,7 +84,11 @@ impl Vif {
         let mut control = self.lock();
         let member: Weak<dyn Member> = Arc::<Link>::downgrade(link);
         let wanted = link.with(|state| state.seat.as_ref().map(|seat| seat.attributes));
-        let id = wanted.and_then(|attributes| control.join(attributes, domain, member));
+        let id = wanted.and_then(|attributes| control.join(attributes, domain, &member));
+        let id = id.map(|(id, home)| {
+            self.home.store(home, Ordering::Relaxed);
+            id
+        });
         if id.is_none() {
             log::error!(
                 "device {}: network {} has too many interfaces, or another with this address: its driver will get no frames",
@@ -119,7 +126,7 @@ impl Vif {
     }
 
     /// What is set of it, and what happened at it.
-    pub(super) fn counts(&self, control: &Control<'_>, seat: &Seat) -> Vec<Count> {
+    pub(super) fn counts(&self, control: &mut Control<'_>, seat: &Seat) -> Vec<Count> {
         let mut all = seat.earlier;
         all += seat.id.and_then(|id| control.counters(id)).unwrap_or_default();
         let Attributes { share, limit, vlan, .. } = seat.attributes;

@@ -34,9 +34,7 @@ impl WindowBar {
     pub fn lend(&mut self, domain: Option<&Arc<Domain>>, lent: Option<Lent>) {
         self.hide();
         self.lent = lent;
-        if let Some((at, domain)) = self.at.zip(domain) {
-            self.show(domain, at);
-        }
+        self.at = self.at.zip(domain).filter(|(at, domain)| self.show(domain, *at)).map(|(at, _)| at);
     }
 
     /// Has it answer where it is wanted, and nowhere else.
@@ -48,10 +46,12 @@ impl WindowBar {
         if let Some((at, domain)) = self.at.take().zip(domain) {
             domain.hide_window(at, self.size);
         }
-        self.at = wanted.zip(domain).filter(|(at, domain)| self.show(domain, *at)).map(|(at, _)| at);
+        let open =
+            |(at, domain): &(u64, &Arc<Domain>)| domain.open_window(*at, self.size) && self.show(domain, *at);
+        self.at = wanted.zip(domain).filter(open).map(|(at, _)| at);
     }
 
-    /// Shows what is lent now. Returns whether it could be done.
+    /// Shows what is lent now in the open window. Returns whether it could be done: the window is closed otherwise.
     fn show(&self, domain: &Arc<Domain>, at: u64) -> bool {
         let loan = self.lent.as_ref().and_then(Lent::loan);
         let shown = domain.show_window(at, self.size, loan);

@@ -2,14 +2,16 @@
 //! told of it to the one at which the program has read it. Nothing else happens meanwhile, so that they are executed one after the other, on
 //! whichever processor.
 
-use super::{PLACES, configuration};
+use super::configuration;
 use crate::bench::driver::{StopDriver, check};
 use crate::bench::marks::{Entries, Mark, marks};
+use crate::bench::peer::{Guest, Peer};
 use crate::bench::record::Record;
-use crate::bench::{Clock, run_watched};
+use crate::bench::{Clock, kernel, run_watched};
 use crate::observer::{Observer, Steer};
 use crate::outcome::Finding;
 use crate::printable::GuestText;
+use crate::{kernels, rootfs};
 use anyhow::{Result, ensure};
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
@@ -20,8 +22,31 @@ const KEYS: usize = 40;
 /// The first of them fill caches.
 const FIRST: usize = 4;
 
-/// Measures it.
+/// Where it is measured, in this order: in the domain to which the device belongs, and in a guest in both ways.
+const PLACES: [&str; 3] = ["assigned", "interrupt", "poll"];
+
+/// Measures it: without a hypervisor first.
 pub fn measure(record: &mut Record) -> Result<()> {
+    let (log, arguments) = super::counted("devfile-latency-native")?;
+    let kernel = kernels::get("debian-6.1")?;
+    let (image, initrd) = (kernel::unpacked(&kernel)?, rootfs::get("file-server", &kernel)?);
+    let name = "devfile-latency-native".to_owned();
+    let peer = Peer { name, clock: Clock::Instructions, network: false, qemu_args: arguments };
+    let guest = Guest {
+        kernel: &image,
+        initrd: Some(&initrd),
+        cmdline: format!("console=ttyS0 quiet sluice.job=local:keys={KEYS},latency={KEYS},press_after=5"),
+        memory: 0,
+        arguments: String::new(),
+    };
+    peer.run_native(&guest, "done")?;
+    let native = marks(&super::read(&log)?, Entries::None);
+    ensure!(native.len() == 2 * KEYS, "{} marks were set without a hypervisor", native.len());
+    row(record, "native", &native);
+    with_sluice(record)
+}
+
+fn with_sluice(record: &mut Record) -> Result<()> {
     let guest =
         (vec!["/dev/input/event1"], format!("console=ttyS0 quiet sluice.job=files:random=0,latency={KEYS}"));
     let text = configuration(&format!("keys={KEYS},latency={KEYS}"), &[guest])?;
@@ -31,14 +56,18 @@ pub fn measure(record: &mut Record) -> Result<()> {
     check(&outcome)?;
     let marks = marks(&super::read(&log)?, Entries::Vmruns);
     ensure!(marks.len() == 2 * KEYS * PLACES.len(), "{} marks were set", marks.len());
-    for ((place, _), marks) in PLACES.into_iter().zip(marks.chunks_exact(2 * KEYS)) {
-        let (instructions, exits) = mean(marks);
-        let note = "of the whole machine without loops that wait, from the driver's being told of a key to the program's having read it by poll and read";
-        record.row(format!("devfile.input.{place}.latency_instructions"), instructions, "instructions", note);
-        let note = "entries into guests meanwhile: VMRUN";
-        record.row(format!("devfile.input.{place}.exits"), exits, "exits", note);
+    for (place, marks) in PLACES.into_iter().zip(marks.chunks_exact(2 * KEYS)) {
+        row(record, place, marks);
     }
     Ok(())
+}
+
+fn row(record: &mut Record, place: &str, marks: &[Mark]) {
+    let (instructions, exits) = mean(marks);
+    let note = "of the whole machine without loops that wait, from the driver's being told of a key to the program's having read it by poll and read";
+    record.row(format!("devfile.input.{place}.latency_instructions"), instructions, "instructions", note);
+    let note = "entries into guests meanwhile: VMRUN";
+    record.row(format!("devfile.input.{place}.exits"), exits, "exits", note);
 }
 
 /// What one key takes: instructions, and entries into guests. A mark is set before each, and after.

@@ -15,8 +15,29 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// QEMU's index of the engine's processor: the first does the hypervisor's own work, the second runs guests.
-const APART: u32 = 2;
+/// QEMU's index of the first engine's processor: the first does the hypervisor's own work, the second runs guests.
+const APART: u8 = 2;
+/// Instructions of a round that finds nothing, at most, where those are not counted.
+const LOOKS: u64 = 900;
+
+/// Engines that share a network in one of two ways.
+pub struct Engines {
+    /// As in rows, and in the configuration.
+    pub layout: &'static str,
+    count: u8,
+    about: &'static str,
+}
+
+/// One, and two in both ways, whose looking for work is not counted.
+pub const ENGINES: [Engines; 3] = [
+    Engines { layout: "one", count: 1, about: "one engine" },
+    Engines { layout: "split", count: 2, about: "one engine receives from the wire, the other sends" },
+    Engines {
+        layout: "spread",
+        count: 2,
+        about: "each engine sends for a guest, the first receives from the wire",
+    },
+];
 
 /// A system: how its rows begin, what its part beside guest and hypervisor is called, and what is to be known of it.
 pub struct System {
@@ -44,11 +65,35 @@ const NAMES: [&str; 3] = ["rx", "tx", "inter"];
 
 /// Runs a load.
 pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
+    measure(bench, load, record, "", &format!("apart={APART}"), "cpus = 2\n", "cores = [1]")
+}
+
+/// Runs a load with some engines.
+pub fn run_engines(bench: &Bench, load: Load, engines: &Engines, record: &mut Record) -> Result<Measured> {
+    let indices = |first: u8, between: &str| {
+        (0..engines.count).map(|nth| (first + nth).to_string()).collect::<Vec<_>>().join(between)
+    };
+    let apart = format!("apart={},looks={LOOKS}", indices(APART, "+"));
+    let layout = if engines.count == 1 { "split" } else { engines.layout };
+    let cores = format!("cores = [{}]\nlayout = \"{layout}\"", indices(1, ", "));
+    let cpus = format!("cpus = {}\n", 1 + engines.count);
+    measure(bench, load, record, engines.layout, &apart, &cpus, &cores)
+}
+
+fn measure(
+    bench: &Bench,
+    load: Load,
+    record: &mut Record,
+    name: &str,
+    apart: &str,
+    cpus: &str,
+    cores: &str,
+) -> Result<Measured> {
     let reader = Reader::start(&scratch()?, Split::new(Third::Apart))?;
-    let plugin = format!("{},apart={APART}", plugin::exits(&bench.plugin, &[]));
+    let plugin = format!("{},{apart}", plugin::exits(&bench.plugin, &[]));
     let ran = good(
-        &format!("vif-{}", load.name()),
-        &configuration(bench, load),
+        &format!("vif{name}-{}", load.name()),
+        &configuration(bench, load, cpus, cores),
         Clock::Mixed,
         reader.arguments(false, Some(&plugin)),
     );
@@ -60,12 +105,12 @@ pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
 }
 
 /// The machine of the driver domain, with an engine in its place.
-fn configuration(bench: &Bench, load: Load) -> String {
+fn configuration(bench: &Bench, load: Load, cpus: &str, cores: &str) -> String {
     let [kernel, initrd] = [&bench.unpacked, &bench.initrd].map(|path| quoted(path));
-    let mut text = String::from(
-        "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\ncpus = 2\n\
+    let mut text = format!(
+        "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\n{cpus}\
          [device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\nnet = \"user\"\n\
-         [network.lan]\ncores = [1]\nnic = \"nic0\"\n",
+         [network.lan]\n{cores}\nnic = \"nic0\"\n",
     );
     for number in 0..load.jobs().len() {
         let _ = write!(
@@ -96,7 +141,7 @@ fn shares(record: &mut Record, system: &System, load: Load, measured: &Measured)
         let moved = moved(reported, measured)?;
         let kb = moved.bytes as f64 / 1024.0;
         let (guest, exits, served) = sums(part, measured);
-        let serving = served + part.beside + part.apart;
+        let serving = served + part.beside + part.apart.iter().sum::<u64>();
         let counts = [
             ("guest", guest),
             (system.server, serving),
@@ -127,7 +172,7 @@ fn trips(record: &mut Record, system: &System, measured: &Measured) -> Result<()
     let part = measured.split.part(1).context("no guest set the marks of its messages")?;
     let trips = moved("trips", measured)?.operations as f64;
     let (guest, exits, served) = sums(part, measured);
-    let serving = served + part.beside + part.apart;
+    let serving = served + part.beside + part.apart.iter().sum::<u64>();
     let rest = guest + part.hypervisor;
     for (whose, instructions) in [
         ("guest", guest),
@@ -141,6 +186,33 @@ fn trips(record: &mut Record, system: &System, measured: &Measured) -> Result<()
     }
     let id = format!("{}.rtt.exits", system.prefix);
     record.row(id, exits as f64 / trips, "exits/trip", "exits of both guests, all causes");
+    Ok(())
+}
+
+/// Rows of a load with some engines: what each executed, and the one that executed most, which bounds the throughput of the network.
+pub fn engine_rows(record: &mut Record, engines: &Engines, load: Load, measured: &Measured) -> Result<()> {
+    let mut row = |name: &str, mark: u16, operations: f64, unit: &str| {
+        let part = measured.split.part(mark).with_context(|| format!("no guest set the marks of {name}"))?;
+        let busiest = part.apart.iter().copied().max().context("no engine was counted")?;
+        let each: Vec<String> = part.apart.iter().map(u64::to_string).collect();
+        let note = format!(
+            "{}: {} instructions / {operations} {}; rounds that found nothing are not counted",
+            engines.about,
+            each.join(" and "),
+            load.operations()
+        );
+        let id = format!("vif.engines.{}.{name}.busiest.{unit}", engines.layout);
+        record.row(id, busiest as f64 / operations, "instructions", note.clone());
+        let id = format!("vif.engines.{}.{name}.all.{unit}", engines.layout);
+        record.row(id, part.apart.iter().sum::<u64>() as f64 / operations, "instructions", note);
+        anyhow::Ok(())
+    };
+    for (name, mark, reported) in parts(load) {
+        row(name, *mark, moved(reported, measured)?.operations as f64, "instructions_per_packet")?;
+    }
+    if load == Load::Inter {
+        row("rtt", 1, moved("trips", measured)?.operations as f64, "instructions_per_trip")?;
+    }
     Ok(())
 }
 

@@ -1,0 +1,143 @@
+//! The physical disk, as the hypervisor drives it: one command at a time, data by its bus master.
+//!
+//! Source: ATA-6, 9.2 (software reset), 9.5-9.9 (protocols); SFF-8038i, section 3.
+
+use crate::Block;
+use crate::bits::{BSY, DF, DRDY, DRQ, ERR, ERROR, INTERRUPT, INTO_MEMORY, SRST, START};
+use crate::identify::Words;
+use crate::{Issue, Kind};
+
+/// The registers of the physical channel, and time.
+pub trait Ports {
+    /// Reads a register of 1, 2 or 4 bytes.
+    fn read(&mut self, block: Block, offset: u8, width: u8) -> u32;
+
+    /// Writes a register of 1, 2 or 4 bytes.
+    fn write(&mut self, block: Block, offset: u8, width: u8, value: u32);
+
+    /// Waits for so many microseconds.
+    fn delay_us(&mut self, us: u64);
+}
+
+/// A command of the physical disk's that failed: what status and error registers said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Status.
+    pub status: u8,
+    /// Error.
+    pub error: u8,
+}
+
+/// How long a disk may take to identify itself after a reset, in units of 10 us: two seconds.
+const PATIENCE: u32 = 200_000;
+
+/// The physical disk: device 0 of its channel.
+#[derive(Debug)]
+pub struct Engine<P> {
+    ports: P,
+}
+
+impl<P: Ports> Engine<P> {
+    /// A disk that nobody else uses.
+    pub const fn new(ports: P) -> Self {
+        Self { ports }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn ports(&mut self) -> &mut P {
+        &mut self.ports
+    }
+
+    fn status(&mut self) -> u8 {
+        self.ports.read(Block::Control, 2, 1) as u8
+    }
+
+    /// Begins a reset of the channel: what ran is over. [`Self::is_ready`] says when a command can be started.
+    pub fn reset(&mut self) {
+        self.ports.write(Block::BusMaster, 0, 1, 0);
+        self.ports.write(Block::Control, 2, 1, SRST.into());
+        self.ports.delay_us(5);
+        self.ports.write(Block::Control, 2, 1, 0);
+        // BSY is valid 400 ns after a command; a reset takes 2 ms before a disk of old says anything.
+        self.ports.delay_us(2_000);
+        self.ports.write(Block::BusMaster, 2, 1, (ERROR | INTERRUPT).into());
+    }
+
+    /// Whether a command can be started.
+    pub fn is_ready(&mut self) -> bool {
+        self.status() & (BSY | DRQ | DRDY) == DRDY
+    }
+
+    fn wait(&mut self, is_it: fn(u8) -> bool) -> Option<u8> {
+        (0..PATIENCE).find_map(|_| {
+            let status = self.status();
+            if is_it(status) {
+                return Some(status);
+            }
+            self.ports.delay_us(10);
+            None
+        })
+    }
+
+    /// Resets the channel and asks the disk who it is. `None` if it does not answer, or is none that can be shared: it must
+    /// have LBA and DMA, and sectors of 512 bytes (ATA-6, 8.15).
+    pub fn identify(&mut self) -> Option<Words> {
+        self.reset();
+        self.ports.write(Block::Command, 6, 1, 0xa0);
+        self.wait(|status| status & (BSY | DRDY) == DRDY)?;
+        self.ports.write(Block::Command, 7, 1, 0xec);
+        let status = self.wait(|status| status & BSY == 0 && status & (DRQ | ERR) != 0)?;
+        if status & ERR != 0 {
+            return None;
+        }
+        let mut words = [0; 256];
+        words.iter_mut().for_each(|word| *word = self.ports.read(Block::Command, 0, 2) as u16);
+        // The interrupt that it raised is nobody's.
+        self.ports.read(Block::Command, 7, 1);
+        self.ports.write(Block::BusMaster, 2, 1, (ERROR | INTERRUPT).into());
+        let is_disk = words[0] & 1 << 15 == 0;
+        let has_lba_and_dma = words[49] & 0b11 << 8 == 0b11 << 8;
+        // Words 106 and 117 say so if sectors are longer (ATA-7, 6.16.60).
+        let is_long = words[106] & 0xd000 == 0x5000;
+        (is_disk && has_lba_and_dma && !is_long).then_some(words)
+    }
+
+    /// Starts a command. `table`: address of a descriptor table with exactly its bytes.
+    pub fn start(&mut self, issue: &Issue, table: u32) {
+        let direction = if issue.kind == Kind::DmaIn { INTO_MEMORY } else { 0 };
+        if issue.kind != Kind::NoData {
+            self.ports.write(Block::BusMaster, 4, 4, table);
+            self.ports.write(Block::BusMaster, 0, 1, direction.into());
+            self.ports.write(Block::BusMaster, 2, 1, (ERROR | INTERRUPT).into());
+        }
+        let (registers, device) = issue.registers();
+        self.ports.write(Block::Command, 6, 1, device.into());
+        let rounds = if issue.long { [1, 0].as_slice() } else { &[0] };
+        for round in rounds {
+            for (offset, value) in (2..).zip(registers[*round]) {
+                self.ports.write(Block::Command, offset, 1, value.into());
+            }
+        }
+        self.ports.write(Block::Command, 7, 1, issue.code.into());
+        if issue.kind != Kind::NoData {
+            self.ports.write(Block::BusMaster, 0, 1, (direction | START).into());
+        }
+    }
+
+    /// What became of the command that was started last, if it is over and nobody was told.
+    pub fn take_result(&mut self) -> Option<Result<(), Failure>> {
+        let master = self.ports.read(Block::BusMaster, 2, 1) as u8;
+        if master & INTERRUPT == 0 {
+            return None;
+        }
+        // Its last bytes are in memory when the bus master has said that the disk interrupted.
+        self.ports.write(Block::BusMaster, 0, 1, 0);
+        let status = self.ports.read(Block::Command, 7, 1) as u8;
+        self.ports.write(Block::BusMaster, 2, 1, (ERROR | INTERRUPT).into());
+        if status & (BSY | DRQ | DF | ERR) == 0 && master & ERROR == 0 {
+            return Some(Ok(()));
+        }
+        let error = self.ports.read(Block::Command, 1, 1) as u8;
+        Some(Err(Failure { status, error }))
+    }
+}

@@ -1,0 +1,86 @@
+//! What an engine takes from the wire.
+
+use crate::chain::Memory;
+use crate::engine::{Engine, Wire};
+use crate::frame::{Addresses, Frame};
+use crate::scratch::{LONGEST, TAG, TAGGED};
+use crate::stream::{STREAMS, Stream, WANTED};
+use crate::{Mac, VifId};
+use sluice_switch::{is_for_the_link, is_group};
+
+/// Frames that come from the wire between two turns.
+const TURN: usize = 32;
+
+impl<M: Memory> Engine<M> {
+    /// Takes what has come from the wire, up to [`TURN`] frames. Returns whether there may be more.
+    pub(crate) fn take_from(&mut self, wire: &mut dyn Wire) -> bool {
+        let count = wire.receive(TURN, &mut |frame| {
+            if !self.take_in(frame) {
+                self.unclaimed += 1;
+            }
+        });
+        (0..STREAMS).for_each(|slot| self.hand_stream(slot));
+        count >= TURN
+    }
+
+    /// A frame from the wire. Returns whether it is for anybody.
+    fn take_in(&mut self, frame: &[u8]) -> bool {
+        let Some(start) = frame.first_chunk::<{ Addresses::BYTES }>() else { return false };
+        let Addresses { to, from, .. } = Addresses::of(start);
+        if is_for_the_link(frame, to) || frame.len() > LONGEST || self.directory.find(from).is_some() {
+            return false;
+        }
+        if start[TAG..] != TAGGED {
+            return self.put(to, None, frame);
+        }
+        let Some(&[high, low]) = frame.get(TAG + 2..TAG + 4) else { return false };
+        let vlan = u16::from_be_bytes([high, low]) & 0xfff;
+        // The VIF sees no tag.
+        let Some(mut scratch) = self.scratch.take() else { return false };
+        scratch.untag(frame);
+        let claimed = self.put(to, Some(vlan).filter(|vlan| *vlan != 0), scratch.plain());
+        self.scratch = Some(scratch);
+        claimed
+    }
+
+    fn put(&mut self, to: Mac, vlan: Option<u16>, frame: &[u8]) -> bool {
+        if is_group(to) {
+            for id in self.shared.live().iter() {
+                if self.directory.is_in(id, vlan) {
+                    self.hand_stream(id.index() % STREAMS);
+                    self.deliver(id, &Frame::plain(frame));
+                }
+            }
+            return true;
+        }
+        let target = self.directory.find_in(to, vlan);
+        target.is_some_and(|target| {
+            self.put_together(target, frame);
+            true
+        })
+    }
+
+    /// To one VIF, together with what comes before and after it, if its driver takes that.
+    fn put_together(&mut self, target: VifId, frame: &[u8]) {
+        let slot = target.index() % STREAMS;
+        let takes = self.directory.features(target) & WANTED == WANTED;
+        let add = |streams: &mut [Stream]| takes && streams[slot].add(frame, target);
+        if add(&mut self.streams) {
+            return;
+        }
+        // In the order in which they came.
+        self.hand_stream(slot);
+        if !add(&mut self.streams) {
+            self.deliver(target, &Frame::plain(frame));
+        }
+    }
+
+    /// Hands over what was put together.
+    fn hand_stream(&mut self, slot: usize) {
+        let mut stream = core::mem::take(&mut self.streams[slot]);
+        if let Some((target, frame)) = stream.take() {
+            self.deliver(target, &frame);
+        }
+        self.streams[slot] = stream;
+    }
+}

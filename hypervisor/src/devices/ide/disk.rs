@@ -1,0 +1,383 @@
+//! The physical disk, and the guests that have it part by part.
+
+use super::super::device::Device;
+use super::super::error::AttachError;
+use super::super::guest::Guest;
+use super::super::hardware::Buffers;
+use super::IdeFunction;
+use super::ports;
+use crate::domain::Domain;
+use crate::pci;
+use crate::pci::reset;
+use crate::sync::{Rank, SpinLock};
+use crate::x86::tsc;
+use alloc::sync::Arc;
+use sluice_abi::config::{Mode, Sectors};
+use sluice_abi::report::{DeviceReport, ShareReport};
+use sluice_ide::channel::Action;
+use sluice_ide::identify::{self, Words};
+use sluice_ide::{Channel, Disk, Engine, Failure, Front, Issue, Kind, PART, SECTOR, Slice};
+use sluice_memory::{Gpa, PAGE_SIZE};
+use sluice_uplink::DmaMemory;
+
+/// Guests that can share a disk.
+const CLIENTS: usize = 8;
+/// Bytes that the disk moves at a time.
+const DATA: usize = PART as usize * SECTOR as usize;
+/// What each guest has of the buffers: its data, and behind them a page with the bus master's table.
+const SPAN: usize = DATA + PAGE_SIZE as usize;
+/// Regions of the bus master's table end at multiples of this.
+const BOUNDARY: u64 = 1 << 16;
+/// A command that has not ended after so many nanoseconds is lost. Disks that spin up take up to 31 s (ATA-6, 9.2).
+const PATIENCE: u64 = 31_000_000_000;
+/// Between looks at a disk that is being reset, in nanoseconds.
+const LOOK: u64 = 10_000_000;
+/// What a guest is shown of a command that was lost: aborted, and a fault of the device's.
+const LOST: Failure = Failure { status: sluice_ide::bits::DF, error: sluice_ide::bits::ABRT };
+
+/// A physical disk that guests have part by part.
+pub struct SharedDisk {
+    device: Arc<Device>,
+    state: SpinLock<State>,
+}
+
+struct State {
+    engine: Engine<ports::Channel>,
+    /// What the disk reaches; `None` once it is given back.
+    buffers: Option<Buffers>,
+    channel: Channel<CLIENTS>,
+    identity: Words,
+    clients: [Option<Client>; CLIENTS],
+    /// What runs.
+    running: Option<Issue>,
+    is_resetting: bool,
+}
+
+/// A guest at the disk.
+struct Client {
+    front: Front,
+    slice: Slice,
+    function: Arc<IdeFunction>,
+    /// Nothing of who had this place before is in its part of the buffers.
+    clean: bool,
+    /// Level of its line, as the guest's platform last heard.
+    line: bool,
+    /// Accesses that exited.
+    hooked: u64,
+}
+
+/// A guest's memory, for its controller.
+struct Reach {
+    domain: Arc<Domain>,
+    /// The guest lets its controller master the bus.
+    may: bool,
+}
+
+impl Reach {
+    fn of(function: &IdeFunction) -> Option<Self> {
+        let (domain, _) = function.guest.domain()?;
+        let command = domain.platform.lock().pci.command(function.guest.slot);
+        Some(Self { domain, may: command & pci::COMMAND_MASTER != 0 })
+    }
+}
+
+impl sluice_ide::Memory for Reach {
+    fn read(&self, at: u64, into: &mut [u8]) -> bool {
+        self.may && self.domain.read(Gpa::new(at), into).is_ok()
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> bool {
+        self.may && self.domain.write(Gpa::new(at), bytes).is_ok()
+    }
+}
+
+impl SharedDisk {
+    /// Takes a disk that nobody has.
+    ///
+    /// # Errors
+    /// Says why it cannot be shared.
+    pub fn start(device: &Arc<Device>) -> Result<Arc<Self>, AttachError> {
+        let pci::Function { vendor, device: id, .. } = device.function;
+        if !sluice_abi::config::is_ide(vendor, id) {
+            return Err(AttachError::NoModel);
+        }
+        let ports = ports::Channel::of(&device.function).ok_or(AttachError::NoAddress)?;
+        device.wait_ready();
+        device.decode();
+        let buffers = Buffers::allocate(device, (CLIENTS * SPAN) as u64)?;
+        device.function.bdf.set_command(pci::COMMAND_MASTER, 0);
+        let mut engine = Engine::new(ports);
+        let Some(identity) = engine.identify() else {
+            give_back(device, &mut engine, buffers);
+            return Err(AttachError::NoAnswer);
+        };
+        log::info!("device {}: a disk of {} sectors, shared", device.name, identify::capacity(&identity));
+        let state = State {
+            engine,
+            buffers: Some(buffers),
+            channel: Channel::new(PATIENCE),
+            identity,
+            clients: [const { None }; CLIENTS],
+            running: None,
+            is_resetting: false,
+        };
+        Ok(Arc::new(Self { device: device.clone(), state: SpinLock::new(Rank::Card, state) }))
+    }
+
+    /// Gives the disk back.
+    pub fn stop(&self) {
+        let mut state = self.state.lock();
+        if let Some(buffers) = state.buffers.take() {
+            give_back(&self.device, &mut state.engine, buffers);
+        }
+    }
+
+    /// The physical function.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Makes a guest's range of sectors its disk.
+    ///
+    /// # Errors
+    /// The disk does not have them, or somebody else does; or there are too many guests already.
+    pub fn attach(self: &Arc<Self>, sectors: Sectors, guest: Guest) -> Result<Arc<IdeFunction>, AttachError> {
+        let mut state = self.state.lock();
+        let capacity = identify::capacity(&state.identity);
+        let slice = Slice::new(sectors.first, sectors.count, capacity).ok_or(AttachError::NoSectors)?;
+        if state.clients.iter().flatten().any(|client| client.slice.overlaps(&slice)) {
+            return Err(AttachError::Overlap);
+        }
+        let place = state.clients.iter().position(Option::is_none).ok_or(AttachError::TooMany)?;
+        let disk = Disk { long: state.identity[83] & 1 << 10 != 0 };
+        let mut serial = *b"SLUICE              ";
+        for (to, from) in serial.iter_mut().skip(7).zip(guest.name.bytes()) {
+            *to = from;
+        }
+        let identity = identify::filter(&state.identity, &slice, &serial);
+        let function = IdeFunction::new(self.clone(), place, guest).ok_or(AttachError::NoPorts)?;
+        let function = Arc::new(function);
+        let front = Front::new(slice, disk, identity);
+        let client =
+            Client { front, slice, function: function.clone(), clean: false, line: false, hooked: 0 };
+        state.clients[place] = Some(client);
+        Ok(function)
+    }
+
+    /// A guest leaves the disk. What it had running runs to its end, and reaches nothing of it. Returns what it did.
+    pub fn detach(&self, place: usize) -> Option<ShareReport> {
+        let mut state = self.state.lock();
+        let client = state.clients.get_mut(place)?.take()?;
+        state.channel.withdraw(place);
+        Some(client.report())
+    }
+
+    /// Whether guests have it.
+    pub fn has_guests(&self) -> bool {
+        self.state.lock().clients.iter().any(Option::is_some)
+    }
+
+    /// An access of a guest's to its registers. What has arrived for it comes first: it may look for it there.
+    pub fn access(&self, place: usize, act: impl FnOnce(&mut Front)) {
+        self.with(|state, now| {
+            state.deliver(place);
+            let Some(client) = state.clients.get_mut(place).and_then(Option::as_mut) else { return };
+            client.hooked += 1;
+            act(&mut client.front);
+            if client.front.take_reset() {
+                state.channel.withdraw(place);
+            }
+            state.ask(place, now);
+        });
+    }
+
+    /// Goes on with what a guest has left to do, in its time.
+    pub fn resume(&self, place: usize) {
+        self.with(|state, now| {
+            state.deliver(place);
+            state.ask(place, now);
+        });
+    }
+
+    /// The physical line went up.
+    pub fn interrupt(&self) {
+        self.with(State::take_result);
+        self.device.unmask();
+    }
+
+    /// It is the time that the disk asked for.
+    pub fn poll(&self) {
+        self.with(|state, now| {
+            state.take_result(now);
+            let next = match state.is_resetting {
+                true if state.engine.is_ready() => {
+                    state.is_resetting = false;
+                    state.channel.is_reset(now)
+                }
+                true => None,
+                false => state.channel.poll(now),
+            };
+            state.carry_out(next);
+        });
+    }
+
+    /// Runs `act`, then tells guests of their lines, and says when the disk is to be looked at.
+    fn with(&self, act: impl FnOnce(&mut State, u64)) {
+        let now = tsc::uptime_ns();
+        let mut state = self.state.lock();
+        if state.buffers.is_none() {
+            return;
+        }
+        act(&mut state, now);
+        for client in state.clients.iter_mut().flatten() {
+            let level = client.front.line();
+            if level != client.line
+                && let Some((domain, _)) = client.function.guest.domain()
+            {
+                client.line = level;
+                domain.set_line(client.function.guest.pin, level);
+            }
+        }
+        let wanted = if state.is_resetting { Some(now + LOOK) } else { state.channel.deadline() };
+        if wanted.is_some() || self.device.poll_at() != u64::MAX {
+            self.device.poll_next(wanted, now);
+        }
+    }
+
+    /// Adds what the present guests did.
+    pub fn add_to(&self, report: &mut DeviceReport) {
+        let state = self.state.lock();
+        state.clients.iter().flatten().for_each(|client| client.report().add_to(&mut report.shares));
+    }
+}
+
+impl State {
+    fn client(&mut self, place: usize) -> Option<&mut Client> {
+        self.clients.get_mut(place)?.as_mut()
+    }
+
+    /// Asks for what a guest's disk wants of the physical one. What it is to write is taken out of the guest's memory now, in the
+    /// guest's time: when its turn comes, nothing is left to do that depends on the guest.
+    fn ask(&mut self, place: usize, now: u64) {
+        // What this guest, or one before it, had running and has given up still moves this part of the buffers.
+        if self.channel.mover() == Some(place) {
+            return;
+        }
+        let Some(client) = self.clients.get_mut(place).and_then(Option::as_mut) else { return };
+        let Some(issue) = client.front.take_wish() else { return };
+        let Some(memory) = Reach::of(&client.function) else { return };
+        let Some(buffers) = self.buffers.as_mut() else { return };
+        if !client.clean {
+            buffers.part(place * SPAN, DATA).unwrap_or_default().fill(0);
+            client.clean = true;
+        }
+        let bytes = issue.bytes() as usize;
+        let out = if issue.kind == Kind::DmaOut { bytes } else { 0 };
+        let Some(data) = buffers.part(place * SPAN, out).filter(|_| bytes <= DATA) else { return };
+        if !client.front.supply(&memory, data) {
+            return;
+        }
+        match self.channel.request(place, issue, now) {
+            Ok(next) => self.carry_out(next),
+            // It has one command at a time, and has withdrawn what it reset.
+            Err(refusal) => log::error!("a guest's command was lost: {refusal:?}"),
+        }
+    }
+
+    /// If the disk is done, so is somebody's part, and it is the next one's turn. Nothing here takes longer for one guest than for
+    /// another: it is whoever has this processor that pays for it.
+    fn take_result(&mut self, now: u64) {
+        if self.channel.is_free() || self.is_resetting {
+            return;
+        }
+        let Some(result) = self.engine.take_result() else { return };
+        let read = self.running.take().filter(|issue| issue.kind == Kind::DmaIn);
+        let bytes = read.map_or(0, |issue| issue.bytes() as usize);
+        let (mover, holder) = (self.channel.mover(), self.channel.finished());
+        if let Some(client) = mover.and_then(|place| self.client(place)) {
+            if holder.is_some() {
+                client.front.arrive(result.map(|()| bytes));
+            }
+            // Or it waits for its part of the buffers.
+            client.function.go_on();
+        }
+        let next = self.channel.go_on(now);
+        self.carry_out(next);
+    }
+
+    /// Tells a guest's disk what became of its part, in the guest's time.
+    fn deliver(&mut self, place: usize) {
+        let Some(client) = self.clients.get_mut(place).and_then(Option::as_mut) else { return };
+        let Some(result) = client.front.take_arrival() else { return };
+        let Some(memory) = Reach::of(&client.function) else { return };
+        let Some(buffers) = self.buffers.as_mut() else { return };
+        let data = buffers.part(place * SPAN, result.unwrap_or(0)).unwrap_or_default();
+        client.front.finish(&memory, result.map(|_| &*data));
+    }
+
+    fn carry_out(&mut self, next: Option<Action>) {
+        match next {
+            None => {}
+            Some(Action::Start(place, issue)) => self.start(place, issue),
+            Some(Action::Reset(place)) => {
+                log::warn!("a disk does not answer: its channel is reset");
+                self.running = None;
+                self.engine.reset();
+                self.is_resetting = true;
+                if let Some(client) = place.and_then(|place| self.client(place)) {
+                    client.front.arrive(Err(LOST));
+                }
+                // One of them may wait for its part of the buffers.
+                self.clients.iter().flatten().for_each(|client| client.function.go_on());
+            }
+        }
+    }
+
+    /// Starts a guest's part.
+    fn start(&mut self, place: usize, issue: Issue) {
+        let Some(buffers) = self.buffers.as_mut() else { return };
+        let table = place * SPAN + DATA;
+        write_table(buffers, place * SPAN, issue.bytes());
+        self.engine.start(&issue, buffers.bus() + table as u32);
+        self.running = Some(issue);
+    }
+}
+
+/// Has the bus master's table of a part of the buffers lead to its first bytes.
+fn write_table(buffers: &mut Buffers, part: usize, bytes: u64) {
+    let start = u64::from(buffers.bus()) + part as u64;
+    let (mut at, end, mut offset) = (start, start + bytes, part + DATA);
+    while at < end {
+        let len = (BOUNDARY - at % BOUNDARY).min(end - at);
+        let last = if at + len == end { 1 << 63 } else { 0 };
+        // 64 KiB are written as 0.
+        let entry = at | (len & 0xffff) << 32 | last;
+        buffers.write(offset, &entry.to_le_bytes());
+        (at, offset) = (at + len, offset + 8);
+    }
+}
+
+/// The disk stops whatever it does, and is off the bus.
+fn give_back(device: &Device, engine: &mut Engine<ports::Channel>, buffers: Buffers) {
+    engine.reset();
+    reset::quiet(&device.function);
+    device.reset();
+    buffers.free();
+    device.leave_bus();
+}
+
+impl Client {
+    fn report(&self) -> ShareReport {
+        let counters = self.front.counters();
+        ShareReport {
+            domain: self.function.guest.name.clone(),
+            mode: Mode::Vpio.word().into(),
+            hooked_instructions: self.hooked,
+            commands: counters.commands,
+            sectors_read: counters.read,
+            sectors_written: counters.written,
+            refused: counters.refused,
+            ..ShareReport::default()
+        }
+    }
+}

@@ -1,5 +1,5 @@
 //! Operations as the front end of device files follows them: which pointers of a structure lead to how much memory, and what that
-//! leads to in turn (`struct lead` in guest/linux/sluice-devfile/tables.h).
+//! leads to in turn (`struct lead` in guest/linux/sluice-devfile/lead.h).
 
 use crate::ir::Order;
 use crate::memory::Place;

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Open files: each has a number, by which the back end knows it, and belongs to one
+ * life of its device.
+ */
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "devfile.h"
+
+/* One under a number that is free. */
+struct open_file *new_file(struct mirror *mirror, struct address_space *mapping)
+{
+	struct open_file *open = kzalloc(sizeof(*open), GFP_KERNEL);
+	unsigned long flags;
+
+	if (!open)
+		return ERR_PTR(-ENOMEM);
+	kref_init(&open->users);
+	mutex_init(&open->lock);
+	INIT_LIST_HEAD(&open->uses);
+	init_waitqueue_head(&open->wait);
+	open->mirror = mirror;
+	open->mapping = mapping;
+	spin_lock_irqsave(&mirror->lock, flags);
+	open->life = mirror->life;
+	open->number =
+		find_first_zero_bit(mirror->files, SLUICE_DEVFILE_MAX_FILES);
+	if (open->number < SLUICE_DEVFILE_MAX_FILES)
+		__set_bit(open->number, mirror->files);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	if (open->number == SLUICE_DEVFILE_MAX_FILES) {
+		kfree(open);
+		return ERR_PTR(-EMFILE);
+	}
+	kref_get(&mirror->users);
+	return open;
+}
+
+/* A program has it by this. It has a place, which the other side keeps; its memory is found when the life ends. */
+void add_open(struct open_file *open, struct file *file)
+{
+	struct mirror *mirror = open->mirror;
+
+	stream_open(file_inode(file), file);
+	file->f_mode |= FMODE_LSEEK;
+	mutex_lock(&mirror->opens_lock);
+	list_add(&open->entry, &mirror->opens);
+	mutex_unlock(&mirror->opens_lock);
+}
+
+/* Nobody here uses it any more. */
+void end_file(struct open_file *open)
+{
+	struct mirror *mirror = open->mirror;
+	unsigned long flags;
+
+	notice(mirror, SLUICE_DEVFILE_RELEASE, 0, 0, open->number, open->life);
+	while (!list_empty(&open->uses)) {
+		struct use *use =
+			list_first_entry(&open->uses, struct use, entry);
+
+		list_del(&use->entry);
+		leave_space(mirror, use->space, open->life);
+		kfree(use);
+	}
+	/* A number that is lost is so until the device's next life. */
+	spin_lock_irqsave(&mirror->lock, flags);
+	if (mirror->life == open->life && !open->lost)
+		__clear_bit(open->number, mirror->files);
+	spin_unlock_irqrestore(&mirror->lock, flags);
+	iput(open->of);
+	kref_put(&open->users, file_free);
+}
+
+/* A request of a file for the caller; an error, or NULL for none of them. */
+struct slot *begin(struct open_file *file, u32 operation, unsigned int flags)
+{
+	struct mirror *mirror = file->mirror;
+	struct slot *slot;
+	struct space *space;
+
+	if (!current->mm)
+		return ERR_PTR(-EINVAL);
+	slot = take_slot(mirror, false);
+	if (!slot && wait_event_interruptible(
+			     mirror->free,
+			     (slot = take_slot(mirror, false)) ||
+				     READ_ONCE(mirror->life) != file->life))
+		return ERR_PTR(-ERESTARTSYS);
+	if (!slot)
+		return ERR_PTR(-ENODEV);
+	space = space_of(file);
+	if (!space) {
+		free_slot(mirror, slot);
+		return ERR_PTR(-ENOMEM);
+	}
+	slot->request->operation = cpu_to_le32(operation);
+	slot->space = space;
+	slot->request->space = cpu_to_le64(space->number);
+	slot->request->file = cpu_to_le32(file->number);
+	slot->request->flags = cpu_to_le32(flags);
+	return slot;
+}

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -127,6 +127,8 @@ pub struct Virtio {
     pub by: u16,
     /// What is behind it, as the domain that serves it understands it; at most [`MAX_SOURCE`] bytes.
     pub source: String,
+    /// Of a device file: the physical device behind it, an index into [`Config::devices`], whose PCI identity the guest sees.
+    pub identity: Option<u16>,
 }
 
 impl Virtio {
@@ -136,7 +138,8 @@ impl Virtio {
             VirtioKind::Net { pairs, .. } => (1..=MAX_QUEUE_PAIRS).contains(&pairs),
             VirtioKind::Block | VirtioKind::DeviceFile | VirtioKind::Files | VirtioKind::Entropy => true,
         };
-        is_name(&self.name) && self.source.len() <= MAX_SOURCE && queues
+        let is_file = self.kind == VirtioKind::DeviceFile;
+        is_name(&self.name) && self.source.len() <= MAX_SOURCE && queues && (is_file || self.identity.is_none())
     }
 }
 
@@ -661,7 +664,8 @@ impl Config {
             for (at, device) in domain.virtio.iter().enumerate() {
                 let server = usize::from(device.by);
                 let is_taken = domain.virtio.iter().take(at).any(|other| other.name == device.name);
-                if server >= servers || server == index || is_taken || !device.is_sound() {
+                let is_known = device.identity.is_none_or(|behind| usize::from(behind) < self.devices.len());
+                if server >= servers || server == index || is_taken || !is_known || !device.is_sound() {
                     return Err(Fault::Virtio(index));
                 }
             }
@@ -747,7 +751,13 @@ mod tests {
             with(|config| config.domains[0].peers = vec!["b".into(); MAX_PEERS + 1]),
             Err(Fault::Peers(0))
         );
-        let virtio = Virtio { name: "disk".into(), kind: VirtioKind::Block, by: 1, source: String::new() };
+        let virtio = Virtio {
+            name: "disk".into(),
+            kind: VirtioKind::Block,
+            by: 1,
+            source: String::new(),
+            identity: None,
+        };
         let served = |by: u16, count: usize, source: &str| {
             let mut config = config();
             config.domains.push(Domain { name: "b".into(), ..config.domains[0].clone() });
@@ -760,6 +770,15 @@ mod tests {
         assert_eq!(served(1, 27, &"a".repeat(MAX_SOURCE)), Ok(()));
         assert_eq!(served(0, 1, ""), Err(Fault::Virtio(0)), "by itself");
         assert_eq!(served(2, 1, ""), Err(Fault::Virtio(0)), "by nobody");
+        let behind = |kind, device| {
+            let mut config = config();
+            config.domains.push(Domain { name: "b".into(), ..config.domains[0].clone() });
+            config.domains[0].virtio = vec![Virtio { kind, identity: Some(device), ..virtio.clone() }];
+            config.check()
+        };
+        assert_eq!(behind(VirtioKind::DeviceFile, 0), Ok(()));
+        assert_eq!(behind(VirtioKind::DeviceFile, 1), Err(Fault::Virtio(0)), "no such device");
+        assert_eq!(behind(VirtioKind::Block, 0), Err(Fault::Virtio(0)), "no file");
         assert_eq!(served(1, 1, &"a".repeat(MAX_SOURCE + 1)), Err(Fault::Virtio(0)));
         assert_eq!(served(1, 28, ""), Err(Fault::Functions(0)));
         let called = |name: &str, by: u16| {

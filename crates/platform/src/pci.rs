@@ -1,13 +1,13 @@
 //! PCI configuration space of bus 0, by mechanism 1 and by ECAM.
 //!
-//! [`PciBus`] holds up to 32 single-function devices, a host bridge in slot 0. A [`Function`] shows the guest
+//! [`PciBus`] holds up to 32 devices of one function, a host bridge in slot 0; before one may stand another function, which only says who it is. A [`Function`] shows the guest
 //! what its [`function::Builder`] was told and nothing else: the identity, BARs that size themselves as the
 //! specification says, MSI and MSI-X. What the guest programs (addresses of BARs, command, messages) is kept
 //! here and reported by a [`ConfigEffect`]; no physical register is ever touched.
 //!
 //! Source: PCI Local Bus 3.0, chapter 6 and 3.2.2.3.2 (mechanism 1); PCI Express 4.0, 7.2.2 (ECAM).
 //!
-//! Deviations: no function has a second function, an expansion ROM, or extended configuration space (offsets
+//! Deviations: no function has an expansion ROM, or extended configuration space (offsets
 //! from 256 read as ones).
 
 mod addresses;
@@ -139,7 +139,7 @@ impl PciBus {
         match port {
             ADDRESS_PORT if width == 4 => self.address,
             DATA_PORT.. => match self.data_target(port) {
-                Some((slot, offset)) => self.read(slot, offset, width),
+                Some(target) => self.read(target, width),
                 None => ones(width),
             },
             _ => ones(width),
@@ -154,7 +154,7 @@ impl PciBus {
                 ConfigEffect::None
             }
             DATA_PORT.. => match self.data_target(port) {
-                Some((slot, offset)) => self.write(slot, offset, width, value),
+                Some(target) => self.write(target, width, value),
                 None => ConfigEffect::None,
             },
             _ => ConfigEffect::None,
@@ -164,7 +164,7 @@ impl PciBus {
     /// A read of `width` bytes (1, 2 or 4) at `offset` in ECAM.
     pub fn ecam_read(&self, offset: u32, width: u8) -> u32 {
         match ecam_target(offset) {
-            Some((slot, offset)) => self.read(slot, offset, width),
+            Some(target) => self.read(target, width),
             None => ones(width),
         }
     }
@@ -172,38 +172,55 @@ impl PciBus {
     /// A write of `width` bytes (1, 2 or 4) at `offset` in ECAM.
     pub fn ecam_write(&mut self, offset: u32, width: u8, value: u32) -> ConfigEffect {
         match ecam_target(offset) {
-            Some((slot, offset)) => self.write(slot, offset, width, value),
+            Some(target) => self.write(target, width, value),
             None => ConfigEffect::None,
         }
     }
 
-    /// Slot and register that the data port stands for.
-    fn data_target(&self, port: u16) -> Option<(u8, u8)> {
+    /// What the data port stands for.
+    fn data_target(&self, port: u16) -> Option<Target> {
         let byte = port.checked_sub(DATA_PORT).filter(|byte| *byte < 4)? as u8;
-        let bus_and_function = self.address & 0x00FF_0700;
-        let selects = self.address & ADDRESS_ENABLE != 0 && bus_and_function == 0;
-        selects.then_some(((self.address >> 11 & 0x1F) as u8, self.address as u8 | byte))
+        let is_here = self.address & ADDRESS_ENABLE != 0 && self.address >> 16 & 0xFF == 0;
+        is_here.then_some(Target {
+            slot: (self.address >> 11 & 0x1F) as u8,
+            function: (self.address >> 8 & 7) as u8,
+            offset: self.address as u8 | byte,
+        })
     }
 
-    fn read(&self, slot: u8, offset: u8, width: u8) -> u32 {
-        match self.function(slot) {
-            Some(function) if is_aligned(offset, width) => function.read(offset, width),
+    fn read(&self, target: Target, width: u8) -> u32 {
+        match self.function(target.slot).and_then(|device| device.numbered(target.function)) {
+            Some(function) if is_aligned(target.offset, width) => function.read(target.offset, width),
             _ => ones(width),
         }
     }
 
-    fn write(&mut self, slot: u8, offset: u8, width: u8, value: u32) -> ConfigEffect {
+    fn write(&mut self, target: Target, width: u8, value: u32) -> ConfigEffect {
+        let Target { slot, function, offset } = target;
         match self.function_mut(slot) {
-            Some(function) if is_aligned(offset, width) => function.write(slot, offset, width, value),
+            Some(device) if is_aligned(offset, width) => device.write(slot, function, (offset, width), value),
             _ => ConfigEffect::None,
         }
     }
 }
 
-/// Slot and register at an ECAM offset; `None` for another bus or function, or extended space.
-fn ecam_target(offset: u32) -> Option<(u8, u8)> {
-    let (slot, rest) = (offset >> 15, offset & 0x7FFF);
-    (slot < SLOTS as u32 && rest < 256).then_some((slot as u8, rest as u8))
+/// A register of a function's configuration space.
+#[derive(Clone, Copy)]
+struct Target {
+    slot: u8,
+    function: u8,
+    offset: u8,
+}
+
+/// What an ECAM offset stands for; `None`: another bus, or extended space.
+fn ecam_target(offset: u32) -> Option<Target> {
+    let (device, register) = (offset >> 12, offset & 0xFFF);
+    let (slot, function) = (device >> 3, device & 7);
+    (slot < SLOTS as u32 && register < 256).then_some(Target {
+        slot: slot as u8,
+        function: function as u8,
+        offset: register as u8,
+    })
 }
 
 /// Configuration space is read and written by naturally aligned bytes, words and doublewords.

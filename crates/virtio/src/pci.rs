@@ -62,11 +62,17 @@ pub struct Addresses {
     pub maps: u64,
 }
 
-/// The function as a guest sees it, with an interrupt line for drivers that use no messages.
+/// The function as a guest sees it, with an interrupt line for drivers that use no messages. `behind` is who the device says it is whose
+/// file the function mirrors: a function before it shows that (Amiri Sani et al., "I/O Paravirtualization at the Device File Boundary", 5.1).
 ///
 /// # Errors
 /// An address is not one that a BAR can have.
-pub fn function(kind: Kind, line: u8, at: &Addresses) -> Result<Function, BuildError> {
+pub fn function(
+    kind: Kind,
+    line: u8,
+    at: &Addresses,
+    behind: Option<Identity>,
+) -> Result<Function, BuildError> {
     let class = match kind {
         Kind::Net => 0x02_0000,
         Kind::Block => 0x01_0000,
@@ -83,7 +89,7 @@ pub fn function(kind: Kind, line: u8, at: &Addresses) -> Result<Function, BuildE
         subsystem_vendor: 0x1af4,
         subsystem: 0x1100,
     };
-    let builder = Builder::new(identity)
+    let mut builder = Builder::new(identity)
         .interrupt(1, line)
         .bar(REGISTERS_BAR, BarKind::Mem32 { prefetchable: false }, REGISTERS_SIZE, at.registers)
         .bar(MSIX_BAR, BarKind::Mem32 { prefetchable: false }, MSIX_SIZE, at.msix)
@@ -93,6 +99,9 @@ pub fn function(kind: Kind, line: u8, at: &Addresses) -> Result<Function, BuildE
         .capability(VENDOR_SPECIFIC, &structure(CFG_ISR, REGISTERS_BAR, ISR, 1))
         .capability(VENDOR_SPECIFIC, &structure(CFG_DEVICE, REGISTERS_BAR, CONFIG, END - CONFIG))
         .capability(VENDOR_SPECIFIC, &notify());
+    if let Some(behind) = behind {
+        builder = builder.behind(behind);
+    }
     if kind != Kind::DeviceFile {
         return builder.build();
     }

@@ -307,7 +307,7 @@ type Structure = (u32, u32, u32, u32, u32);
 /// What a function is, and its structures.
 fn structures(kind: Kind, at: &pci::Addresses) -> (u32, Vec<Structure>) {
     let mut bus = PciBus::new();
-    bus.insert(3, pci::function(kind, 19, at).unwrap()).unwrap();
+    bus.insert(3, pci::function(kind, 19, at, None).unwrap()).unwrap();
     let read = |offset: u32, width| bus.ecam_read(3 << 15 | offset, width);
     let (mut found, mut next) = (Vec::new(), read(0x34, 1));
     while next != 0 {

@@ -191,7 +191,7 @@ struct mirror {
 	umode_t mode;
 	const struct lead *leads; /* of its class; NULL: none are known */
 	struct device *device; /* NULL: there is no node of our own class */
-	struct input_face *input; /* NULL: there is none of an input device */
+	struct devfile_face *face; /* NULL: there is none of another class */
 	struct work_struct publish, restart;
 
 	spinlock_t lock;

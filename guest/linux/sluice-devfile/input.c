@@ -13,7 +13,6 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/cdev.h>
-#include <linux/ctype.h>
 #include <linux/err.h>
 #include <linux/input.h>
 #include <linux/kdev_t.h>
@@ -23,6 +22,7 @@
 #include <linux/string.h>
 #include <linux/version.h>
 
+#include "devfile_face.h"
 #include "input.h"
 
 /* Numbers of event devices: evdev's own (drivers/input/evdev.c). */
@@ -33,11 +33,11 @@
 #define UEVENT "uevent/"
 
 struct input_face {
+	struct devfile_face face;
 	struct device device; /* the event device's parent */
 	struct device *event;
 	struct cdev *cdev;
 	int minor; /* below 0: none */
-	char node[24];
 	size_t length;
 	char text[];
 };
@@ -52,20 +52,7 @@ struct shown {
 static const char *find(const struct input_face *face, const char *path,
 			int *length)
 {
-	const char *line = face->text, *end = face->text + face->length;
-	size_t prefix = strlen(path);
-
-	while (line < end) {
-		const char *next = memchr(line, '\n', end - line) ?: end;
-
-		if (next - line > prefix && !memcmp(line, path, prefix) &&
-		    line[prefix] == '=') {
-			*length = next - line - prefix - 1;
-			return line + prefix + 1;
-		}
-		line = next + 1;
-	}
-	return NULL;
+	return devfile_find(face->text, face->length, path, length);
 }
 
 static struct input_face *face_of(const struct device *device)
@@ -192,35 +179,25 @@ static int take_minor(unsigned int wished)
 	return minor;
 }
 
-static bool is_text(const char *text, size_t length)
-{
-	size_t i;
-
-	for (i = 0; i < length; i++)
-		if (text[i] != '\n' && !(isascii(text[i]) && isprint(text[i])))
-			return false;
-	return length > 0;
-}
-
-struct input_face *input_face_show(struct device *parent, const char *node,
-				   const char *text, size_t length,
-				   const struct file_operations *operations)
+static struct devfile_face *show(const struct devfile_shown *shown)
 {
 	struct input_face *face;
 	unsigned int wished, number;
+	size_t length = shown->length;
 	int error;
 
-	if (sscanf(node, "input/event%u", &wished) != 1 ||
-	    !is_text(text, length))
+	if (sscanf(shown->node, "input/event%u", &wished) != 1 ||
+	    !devfile_is_text(shown->text, length))
 		return ERR_PTR(-EINVAL);
 	face = kzalloc(struct_size(face, text, length), GFP_KERNEL);
 	if (!face)
 		return ERR_PTR(-ENOMEM);
-	memcpy(face->text, text, length);
+	memcpy(face->text, shown->text, length);
 	face->length = length;
+	face->face.kind = &devfile_input_face;
 	device_initialize(&face->device);
 	face->device.class = &input_class;
-	face->device.parent = parent;
+	face->device.parent = shown->parent;
 	face->device.type = &face_type;
 	face->device.release = face_release;
 	face->minor = take_minor(min_t(unsigned int, wished, FEW_MINORS - 1));
@@ -228,7 +205,8 @@ struct input_face *input_face_show(struct device *parent, const char *node,
 	if (error)
 		goto put;
 	/* Rules of udev's know input devices by this beginning. */
-	error = dev_set_name(&face->device, "input-%s", dev_name(parent));
+	error = dev_set_name(&face->device, "input-%s",
+			     dev_name(shown->parent));
 	if (!error)
 		error = device_add(&face->device);
 	if (error)
@@ -237,7 +215,7 @@ struct input_face *input_face_show(struct device *parent, const char *node,
 	error = face->cdev ? 0 : -ENOMEM;
 	if (error)
 		goto delete;
-	face->cdev->ops = operations;
+	face->cdev->ops = shown->operations;
 	face->cdev->owner = THIS_MODULE;
 	error = cdev_add(face->cdev, MKDEV(INPUT_MAJOR, face->minor), 1);
 	if (error)
@@ -245,13 +223,14 @@ struct input_face *input_face_show(struct device *parent, const char *node,
 	number = face->minor;
 	if (number < FIRST_MINOR + FEW_MINORS)
 		number -= FIRST_MINOR;
-	snprintf(face->node, sizeof(face->node), "input/event%u", number);
+	snprintf(face->face.node, sizeof(face->face.node), "input/event%u",
+		 number);
 	face->event = device_create(&input_class, &face->device,
 				    MKDEV(INPUT_MAJOR, face->minor), NULL,
 				    "event%u", number);
 	error = PTR_ERR_OR_ZERO(face->event);
 	if (!error)
-		return face;
+		return &face->face;
 
 uncdev:
 	cdev_del(face->cdev);
@@ -264,8 +243,10 @@ put:
 	return ERR_PTR(error);
 }
 
-void input_face_hide(struct input_face *face)
+static void hide(struct devfile_face *shown)
 {
+	struct input_face *face = container_of(shown, struct input_face, face);
+
 	device_unregister(face->event);
 	cdev_del(face->cdev);
 	device_del(&face->device);
@@ -273,12 +254,15 @@ void input_face_hide(struct input_face *face)
 	put_device(&face->device);
 }
 
-bool input_face_is(const struct input_face *face, const struct inode *inode)
+static bool is(const struct devfile_face *face, const struct inode *inode)
 {
-	return inode->i_cdev == face->cdev;
+	return inode->i_cdev ==
+	       container_of(face, struct input_face, face)->cdev;
 }
 
-const char *input_face_node(const struct input_face *face)
-{
-	return face->node;
-}
+/* Its owner is who shows it, and need not be held. */
+const struct devfile_face_kind devfile_input_face = {
+	.show = show,
+	.hide = hide,
+	.is = is,
+};

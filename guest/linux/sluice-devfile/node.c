@@ -5,7 +5,9 @@
  */
 #include <linux/cdev.h>
 #include <linux/err.h>
+#include <linux/kmod.h>
 #include <linux/module.h>
+#include <linux/pci.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/version.h>
@@ -31,8 +33,9 @@ static struct mirror *mirror_of(const struct inode *inode)
 	if (inode->i_cdev == &devfile_cdev)
 		return mirrors[iminor(inode)];
 	for (i = 0; i < MINORS; i++)
-		if (mirrors[i] && mirrors[i]->input &&
-		    input_face_is(mirrors[i]->input, inode))
+		if (mirrors[i] && mirrors[i]->face &&
+		    mirrors[i]->face->kind->is &&
+		    mirrors[i]->face->kind->is(mirrors[i]->face, inode))
 			return mirrors[i];
 	return NULL;
 }
@@ -123,23 +126,71 @@ static char *description(struct mirror *mirror, size_t length)
 	return text;
 }
 
-/* Shows an input device where programs look for one. Returns whether it is there. */
-static bool publish_input(struct mirror *mirror, const char *text,
-			  size_t length)
+/* What shows nodes of a class; NULL: it has nothing of its own, or not here. Its owner is held. */
+static const struct devfile_face_kind *kind_of(const char *class)
 {
-	struct input_face *face;
+	if (!strcmp(class, "input"))
+		return &devfile_input_face;
+	if (!strcmp(class, "video4linux")) {
+		request_module("sluice-devfile-video4linux");
+		return symbol_get(sluice_devfile_video_face);
+	}
+	if (!strcmp(class, "sound")) {
+		request_module("sluice-devfile-sound");
+		return symbol_get(sluice_devfile_sound_face);
+	}
+	return NULL;
+}
 
-	face = input_face_show(&mirror->vdev->dev, mirror->node, text, length,
-			       devfile_cdev.ops);
-	if (IS_ERR(face))
+/* Shows a node where programs look for one of its class. Returns whether it is there. */
+static bool publish_face(struct mirror *mirror, const char *class,
+			 struct device *parent, const char *text,
+			 size_t length)
+{
+	const struct devfile_shown shown = {
+		.parent = parent,
+		.node = mirror->node,
+		.number = mirror->number,
+		.text = text,
+		.length = length,
+		.operations = devfile_cdev.ops,
+	};
+	const struct devfile_face_kind *kind = kind_of(class);
+	struct devfile_face *face;
+
+	if (!kind)
 		return false;
-	if (strcmp(input_face_node(face), mirror->node))
-		dev_info(&mirror->vdev->dev, "%s is %s here\n", mirror->node,
-			 input_face_node(face));
+	/* Who opens it as soon as it is there waits until it is known here. */
 	mutex_lock(&mirrors_lock);
-	mirror->input = face;
+	face = kind->show(&shown);
+	if (!IS_ERR(face))
+		mirror->face = face;
 	mutex_unlock(&mirrors_lock);
+	if (IS_ERR(face)) {
+		dev_info(&mirror->vdev->dev, "%s is not shown as %s: %ld\n",
+			 mirror->node, class, PTR_ERR(face));
+		module_put(kind->owner);
+		return false;
+	}
+	if (strcmp(face->node, mirror->node))
+		dev_info(&mirror->vdev->dev, "%s is %s here\n", mirror->node,
+			 face->node);
 	return true;
+}
+
+/*
+ * What a node is below: the function that says who the device is, if the virtio
+ * device's has one before it; else the virtio device.
+ */
+static struct device *parent_of(struct mirror *mirror)
+{
+	struct pci_dev *function = to_pci_dev(mirror->vdev->dev.parent);
+	struct pci_dev *identity = NULL;
+
+	if (PCI_FUNC(function->devfn))
+		identity = pci_get_slot(function->bus,
+					PCI_DEVFN(mirror->slot, 0));
+	return identity ? &identity->dev : get_device(&mirror->vdev->dev);
 }
 
 /* Waits until a back end answers, and makes the node. */
@@ -148,7 +199,7 @@ void publish(struct work_struct *work)
 	struct mirror *mirror = container_of(work, struct mirror, publish);
 	struct devfile_config config;
 	u64 life = READ_ONCE(mirror->life);
-	struct device *device;
+	struct device *device, *parent;
 	struct slot *slot;
 	size_t length;
 	char *text;
@@ -186,33 +237,36 @@ void publish(struct work_struct *work)
 	mirror->mode = le32_to_cpu(config.mode) & 0666;
 	config.class[sizeof(config.class) - 1] = 0;
 	mirror->leads = leads_of(config.class);
-	if (text && !strcmp(config.class, "input") &&
-	    publish_input(mirror, text, length)) {
-		kfree(text);
-		return;
+	parent = parent_of(mirror);
+	if (!text ||
+	    !publish_face(mirror, config.class, parent, text, length)) {
+		device = device_create(devfile_class, parent, mirror->number,
+				       mirror, "%s", mirror->node);
+		if (IS_ERR(device))
+			dev_err(&mirror->vdev->dev, "no node %s: %ld\n",
+				mirror->node, PTR_ERR(device));
+		else
+			mirror->device = device;
 	}
 	kfree(text);
-	device = device_create(devfile_class, &mirror->vdev->dev,
-			       mirror->number, mirror, "%s", mirror->node);
-	if (IS_ERR(device)) {
-		dev_err(&mirror->vdev->dev, "no node %s: %ld\n", mirror->node,
-			PTR_ERR(device));
-		return;
-	}
-	mirror->device = device;
+	put_device(parent);
 }
 
 void unpublish(struct mirror *mirror)
 {
-	struct input_face *face;
+	const struct devfile_face_kind *kind;
+	struct devfile_face *face;
 
 	flush_work(&mirror->publish);
 	mutex_lock(&mirrors_lock);
-	face = mirror->input;
-	mirror->input = NULL;
+	face = mirror->face;
+	mirror->face = NULL;
 	mutex_unlock(&mirrors_lock);
-	if (face)
-		input_face_hide(face);
+	if (face) {
+		kind = face->kind;
+		kind->hide(face);
+		module_put(kind->owner);
+	}
 	if (mirror->device)
 		device_destroy(devfile_class, mirror->number);
 	mirror->device = NULL;

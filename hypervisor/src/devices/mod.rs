@@ -41,7 +41,7 @@ use device::Device;
 use sluice_abi::config::{self, Attachment, Dma, Passthrough};
 use sluice_abi::report::{DeviceReport, ShareReport};
 use sluice_iommu::{Containment, RequesterId};
-use sluice_platform::pci::BarAddresses;
+use sluice_platform::pci::{BarAddresses, Identity};
 use usage::Usage;
 
 /// Most devices of a configuration: a bit each in a [`line::Line`].
@@ -145,6 +145,11 @@ pub fn index_of(wanted: &config::Device) -> Option<u16> {
     let found = devices().find(|device| device.name == wanted.name)?;
     let selected = pci::find(&wanted.select).is_some_and(|function| function.bdf == found.function.bdf);
     selected.then(|| u16::try_from(found.index).ok()).flatten()
+}
+
+/// Who the device at a place of the configuration says it is; `None` if there is none.
+pub fn identity(index: u16) -> Option<Identity> {
+    entry(index.into()).map(|entry| entry.device.identity())
 }
 
 /// Where a device that a guest can have in its own hands stands behind an IOMMU, if it masters the bus.

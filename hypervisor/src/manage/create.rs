@@ -62,6 +62,11 @@ impl Manager {
             let wanted = config.devices.get(usize::from(share.device));
             share.device = wanted.and_then(devices::index_of).ok_or(CommandError::NoSuchDevice)?;
         }
+        for virtio in config.domains.iter_mut().flat_map(|domain| &mut domain.virtio) {
+            let Some(identity) = &mut virtio.identity else { continue };
+            let wanted = config.devices.get(usize::from(*identity));
+            *identity = wanted.and_then(devices::index_of).ok_or(CommandError::NoSuchDevice)?;
+        }
         let servers = self.servers(config, &places)?;
         let networks: Vec<String> = config.networks.iter().map(|network| network.name.clone()).collect();
         let source = Arc::new(buffer);

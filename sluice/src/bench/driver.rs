@@ -28,7 +28,19 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 /// Its parts.
-pub const PARTS: [&str; 4] = ["sluice", "kvm", "xen", "restarts"];
+pub const PARTS: [&str; 5] = ["sluice", "kvm", "xen", "restarts", "attacks"];
+
+/// Of a guest against the transport and its server, of a server that was taken over against its guest, and of a control domain.
+const ATTACKS: [Attack; 3] = [
+    Attack {
+        id: "virtio",
+        scenario: "hostile-virtio-pages",
+        tried: &["grants_tried"],
+        succeeded: &["grants_succeeded"],
+    },
+    Attack { id: "server", scenario: "hostile-server-amd", tried: &["attacks"], succeeded: &["succeeded"] },
+    Attack { id: "control", scenario: "hostile-control", tried: &["attacks"], succeeded: &["succeeded"] },
+];
 
 /// What the guests do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +217,14 @@ impl Bench {
         }
     }
 
+    /// Runs scenarios with attackers, if that part is wanted.
+    fn attacks(&self, record: &mut Record, part: &str, attacks: &[Attack]) {
+        for attack in attacks.iter().filter(|_| self.wants(part, None)) {
+            self.say(attack.scenario);
+            note(record, attack.scenario, attack.measure(record));
+        }
+    }
+
     fn say(&self, what: &str) {
         crate::output::note(format_args!("  [{:5.0} s] {what}", self.started.elapsed().as_secs_f64()));
     }
@@ -235,6 +255,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         rows::shares(record, "peer.xen", load, &measured)
     });
     restarts::measure(&bench, record);
+    bench.attacks(record, PARTS[4], &ATTACKS);
     rows::figures(record)
 }
 
@@ -282,11 +303,7 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
             vif::engine_rows(record, engines, load, &measured)
         })
     });
-    if bench.wants(SERVED[2], None) {
-        bench.say(ATTACK.scenario);
-        let result = ATTACK.measure(record);
-        note(record, SERVED[2], result);
-    }
+    bench.attacks(record, SERVED[2], &[ATTACK]);
     vif::figures(record)
 }
 

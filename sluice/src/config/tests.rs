@@ -340,6 +340,9 @@ fn virtual_devices_are_served_by_another_domain() {
     let kind = sluice_abi::config::VirtioKind::DeviceFile;
     assert_eq!(found, [("file0", kind), ("blk0", sluice_abi::config::VirtioKind::Block), ("file1", kind)]);
     refused(with(&file.replace("by = \"zoe\", ", "")), "lacks 'by'");
+    let identity = file.replace(", source", ", identity = \"wire\", source");
+    refused(with(&identity), "'zoe' has no device 'wire' passed through to it");
+    refused(with(&disk.replace(", source", ", identity = \"wire\", source")), "'identity'");
     refused(with(&file.replace(", source = \"/dev/input/event1\"", "")), "lacks 'source'");
     refused(with(&file.replace("by", "type = \"blk\", by")), "'type'");
     let long = format!("/dev/{}", "a".repeat(64));

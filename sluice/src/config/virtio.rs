@@ -5,7 +5,7 @@ use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, format_mac, network, values};
 use crate::name::Name;
 use sluice_abi::DomainId;
-use sluice_abi::config::{self as abi, Dma, Grants, MAX_NODE, MAX_SOURCE, VirtioKind};
+use sluice_abi::config::{self as abi, Dma, Grants, MAX_NODE, MAX_SOURCE, Mode, VirtioKind};
 use std::net::Ipv4Addr;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -34,6 +34,8 @@ pub struct Virtio {
     pub mac: Option<Spanned<[u8; 6]>>,
     /// The address that the guest gets by DHCP of the domain that serves it.
     pub address: Option<Spanned<Ipv4Addr>>,
+    /// Name of the physical device behind a device file, whose PCI identity the guest sees.
+    pub identity: Option<Spanned<String>>,
 }
 
 /// Whether an entry of a guest's `devices` is for [`parse`].
@@ -117,7 +119,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
             Spanned::new(value.span(), name.parse().ok()?)
         }
     };
-    Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac, address })
+    Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac, address, identity: None })
 }
 
 /// What messages call it.
@@ -146,6 +148,7 @@ fn parse_file(
     if behind.is_none() && walk.value("source").is_none() {
         walk.missing(source, "source", "source = \"/dev/hwrng\": a device file of that domain");
     }
+    let identity = walk.string("identity", source);
     let name = walk.string("name", source);
     walk.finish(source);
     let kind = VirtioKind::DeviceFile;
@@ -156,7 +159,7 @@ fn parse_file(
             Spanned::new(value.span(), format!("{}{}", kind.word(), alike.count()).parse().ok()?)
         }
     };
-    Some(Virtio { name, kind, by: by?, source: behind?, mac: None, address: None })
+    Some(Virtio { name, kind, by: by?, source: behind?, mac: None, address: None, identity })
 }
 
 /// An address of one host.
@@ -192,6 +195,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
         for (index, device) in domain.virtio.iter().enumerate() {
             server(setup, domain, device, source);
             behind(device, source);
+            identity(setup, device, source);
             let name = device.name.get_ref();
             if domain.virtio.iter().take(index).any(|other| other.name.get_ref() == name) {
                 let message = format!("'{}' has two virtual devices called '{name}'", domain.name.get_ref());
@@ -353,6 +357,25 @@ fn behind(device: &Virtio, source: &mut Source) {
     }
 }
 
+/// The device behind a device file is one that the domain owns which serves the file.
+fn identity(setup: &Setup, device: &Virtio, source: &mut Source) {
+    let Some(wanted) = &device.identity else { return };
+    let name = wanted.get_ref();
+    let server = setup.domains.iter().find(|domain| **domain.name.get_ref() == **device.by.get_ref());
+    let owned = server.into_iter().flat_map(|server| &server.shares);
+    let owned: Vec<&str> = owned
+        .filter(|share| share.mode == Mode::Passthrough)
+        .map(|share| share.device.get_ref().as_str())
+        .collect();
+    let known = setup.devices.iter().map(|device| &**device.name.get_ref());
+    // Who runs already may own any device.
+    let known = if server.is_some() { owned } else { known.collect() };
+    if !known.contains(&name.as_str()) {
+        let message = format!("'{}' has no device '{name}' passed through to it", device.by.get_ref());
+        source.complain(wanted.span(), message, suggestion(name, &known));
+    }
+}
+
 /// A PCI bus takes so many functions only.
 fn functions(setup: &Setup, domain: &Domain, source: &mut Source) {
     let name = &**domain.name.get_ref();
@@ -389,11 +412,14 @@ pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Virtio> {
     let servers: Vec<&str> = here.chain(neighbours(setup)).collect();
     let compile = |device: &Virtio| {
         let server = servers.iter().position(|server| *server == device.by.get_ref());
+        let wanted = device.identity.as_ref().map(|name| name.get_ref().as_str());
+        let identity = setup.devices.iter().position(|known| Some(&**known.name.get_ref()) == wanted);
         Some(abi::Virtio {
             name: device.name.get_ref().to_string(),
             kind: device.kind,
             by: u16::try_from(server?).ok()?,
             source: device.source.get_ref().clone(),
+            identity: identity.and_then(|index| u16::try_from(index).ok()),
         })
     };
     domain.virtio.iter().filter_map(compile).collect()

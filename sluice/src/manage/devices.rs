@@ -30,7 +30,7 @@ pub fn attach(arguments: &AttachDevice) -> Result<()> {
         bail!("a guest cannot serve its own virtual device: --by names the domain that has the hardware");
     }
     let device =
-        Virtio { name: arguments.device.to_string(), kind, by: server.0, source: arguments.source.clone() };
+        Virtio { name: arguments.device.to_string(), kind, by: server.0, source: arguments.source.clone(), identity: None };
     client.command(Command::Attach(guest, device))?;
     output::print(format!("{}: has {}, served by {}\n", arguments.domain, arguments.device, arguments.by))
 }

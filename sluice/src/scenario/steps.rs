@@ -234,7 +234,7 @@ fn device_of(text: &str, names: &[String]) -> Option<Virtio> {
         mac => VirtioKind::Net { mac: parse_mac(mac)?, pairs: 1 },
     };
     let by = u16::try_from(names.iter().position(|known| known == server)?).ok()?;
-    Some(Virtio { name: name.to_owned(), kind, by, source: source.to_owned() })
+    Some(Virtio { name: name.to_owned(), kind, by, source: source.to_owned(), identity: None })
 }
 
 /// "lan 52:54:00:00:00:0c NETWORK" as an interface, and the name of its network.
@@ -260,7 +260,7 @@ mod tests {
         let file = PathBuf::from("run/screen-end.ppm");
         assert_eq!(order("screen end").unwrap(), Action::Act(Act::Screen(file)));
         let disk =
-            Virtio { name: "data".to_owned(), kind: VirtioKind::Block, by: 1, source: "/dev/sda".to_owned() };
+            Virtio { name: "data".to_owned(), kind: VirtioKind::Block, by: 1, source: "/dev/sda".to_owned(), identity: None };
         assert_eq!(
             order("attach alice data blk bob /dev/sda").unwrap(),
             Action::Order(Command::Attach(DomainId(0), disk))

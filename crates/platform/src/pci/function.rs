@@ -26,6 +26,7 @@ mod reg {
     pub const STATUS: usize = 0x06;
     pub const CACHE_LINE: usize = 0x0C;
     pub const LATENCY: usize = 0x0D;
+    pub const HEADER_TYPE: usize = 0x0E;
     pub const BARS: u8 = 0x10;
     pub const BARS_END: u8 = 0x28;
     pub const SUBSYSTEM: usize = 0x2C;
@@ -38,6 +39,8 @@ mod reg {
     pub const OTHERS: u16 = 0x80;
 }
 
+/// Header type: the device has more functions than this.
+const MULTIFUNCTION: u8 = 1 << 7;
 const STATUS_INTERRUPT: u16 = 1 << 3;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 const MSI_ENABLE: u16 = 1 << 0;
@@ -184,6 +187,7 @@ impl Builder {
             has_msi: false,
             has_msix: false,
             free_capability: reg::OTHERS,
+            facade: None,
             initial: None,
         };
         function.put16(0x00, identity.vendor);
@@ -254,6 +258,19 @@ impl Builder {
         self
     }
 
+    /// The function stands behind another, as function 1 of its slot: function 0 says who it is and can do nothing, without BARs, interrupts or
+    /// capabilities. What a driver writes there has no effect beyond being read again. An operating system that loses the slot takes
+    /// functions from it from the last to the first, so that function 0 is there as long as anything that depends on it.
+    pub fn behind(mut self, identity: Identity) -> Self {
+        let mut facade = Self::new(identity);
+        for function in [&mut self.function, &mut facade.function] {
+            function.put8(reg::HEADER_TYPE, MULTIFUNCTION);
+        }
+        facade.function.initial = Some(Box::new(facade.function.config));
+        self.function.facade = Some(Box::new(facade.function));
+        self
+    }
+
     /// The function, as it is after reset.
     pub fn build(mut self) -> Result<Function, BuildError> {
         if let Some(error) = self.error {
@@ -281,6 +298,8 @@ pub struct Function {
     has_msix: bool,
     /// Offset for the next capability that is constant.
     free_capability: u16,
+    /// Function 0 of the slot, where this is function 1; it has none before it.
+    facade: Option<Box<Self>>,
     /// Contents at reset.
     initial: Option<Box<[u8; 256]>>,
 }
@@ -304,6 +323,16 @@ impl Function {
         match &self.initial {
             Some(initial) => self.config = **initial,
             None => self.put16(reg::COMMAND.into(), 0),
+        }
+        self.facade.iter_mut().for_each(|facade| facade.reset());
+    }
+
+    /// The function of this number in the slot.
+    pub(super) fn numbered(&self, number: u8) -> Option<&Self> {
+        match (number, &self.facade) {
+            (0, Some(facade)) => Some(facade),
+            (0, None) | (1, Some(_)) => Some(self),
+            _ => None,
         }
     }
 
@@ -388,13 +417,39 @@ impl Function {
         }
     }
 
-    /// A write of `width` bytes, naturally aligned, so that it stays within one doubleword.
-    pub(super) fn write(&mut self, slot: u8, offset: u8, width: u8, value: u32) -> ConfigEffect {
+    /// A write of `width` bytes to the function of this number, naturally aligned, so that it stays within one doubleword.
+    pub(super) fn write(
+        &mut self,
+        slot: u8,
+        number: u8,
+        (offset, width): (u8, u8),
+        value: u32,
+    ) -> ConfigEffect {
+        match (number, &mut self.facade) {
+            (0, Some(facade)) => {
+                // It can do nothing, whatever its registers hold.
+                facade.put_allowed(offset, width, value);
+                ConfigEffect::None
+            }
+            (0, None) | (1, Some(_)) => {
+                self.put_allowed(offset, width, value);
+                self.effect(slot, offset)
+            }
+            _ => ConfigEffect::None,
+        }
+    }
+
+    /// Changes what the guest may change.
+    fn put_allowed(&mut self, offset: u8, width: u8, value: u32) {
         let bytes = value.to_le_bytes().into_iter().take(width.into());
         let cells = self.config.iter_mut().zip(&self.writable).skip(offset.into());
         for ((cell, writable), byte) in cells.zip(bytes) {
             *cell = *cell & !writable | byte & writable;
         }
+    }
+
+    /// What a write there asks for.
+    fn effect(&self, slot: u8, offset: u8) -> ConfigEffect {
         match offset & !3 {
             reg::COMMAND if offset < reg::COMMAND + 2 => ConfigEffect::CommandChanged(slot, self.command()),
             reg::BARS..reg::BARS_END => ConfigEffect::BarsChanged(slot),

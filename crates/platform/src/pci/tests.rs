@@ -185,6 +185,44 @@ fn a_builder_refuses_what_cannot_be() {
     assert_eq!(bus().insert(3, new().build().unwrap()), Err(BuildError::Slot(3)));
 }
 
+/// A sound card, as it says who it is.
+const SOUND: Identity = Identity {
+    vendor: 0x8086,
+    device: 0x2668,
+    class: 0x04_0300,
+    revision: 1,
+    subsystem_vendor: 0x1AF4,
+    subsystem: 0x1100,
+};
+
+#[test]
+fn pci_3_2_2_3_a_function_before_another_says_who_it_is_and_can_do_nothing() {
+    let mut bus = bus();
+    let nic = Builder::new(NE2000).bar(0, BarKind::Io, 256, 0xC100).behind(SOUND);
+    bus.insert(5, nic.build().unwrap()).unwrap();
+    let facade = 5 << 15;
+    let nic = facade | 1 << 12;
+    assert_eq!(bus.ecam_read(3 << 15 | 0x0E, 1), 0, "one function");
+    assert_eq!((bus.ecam_read(facade | 0x0E, 1), bus.ecam_read(nic | 0x0E, 1)), (0x80, 0x80));
+    assert_eq!((bus.ecam_read(facade, 4), bus.ecam_read(nic, 4)), (0x2668_8086, 0x8029_10EC));
+    assert_eq!(bus.ecam_read(facade | 8, 4), 0x0403_0001);
+    assert_eq!(bus.ecam_read(facade | 0x2C, 4), 0x1100_1AF4);
+    assert_eq!(bus.ecam_read(facade | 2 << 12, 4), u32::MAX, "no third");
+    assert_eq!(bus.ecam_write(facade | 0x10, 4, u32::MAX), ConfigEffect::None);
+    assert_eq!(bus.ecam_read(facade | 0x10, 4), 0, "no BAR");
+    assert_eq!(bus.ecam_read(facade | 0x3D, 1), 0, "no interrupt");
+    assert_eq!(bus.ecam_write(facade | 4, 2, 0x7), ConfigEffect::None, "it is the facade's command");
+    assert_eq!((bus.command(5), bus.ecam_read(facade | 4, 2)), (0, 7));
+    assert_eq!(bus.ecam_write(nic | 4, 2, 0x1), ConfigEffect::CommandChanged(5, 1));
+    assert_eq!(bus.ecam_write(facade | 2 << 12 | 4, 2, 0x3), ConfigEffect::None, "nobody's command");
+    assert_eq!((bus.command(5), bus.ecam_read(facade | 4, 2)), (1, 7));
+    let _ = bus.port_write(ADDRESS_PORT, 4, 1 << 31 | 5 << 11 | 1 << 8);
+    assert_eq!(bus.port_read(DATA_PORT, 4), 0x8029_10EC, "by mechanism 1");
+    bus.reset();
+    assert_eq!((bus.command(5), bus.ecam_read(facade | 4, 2)), (0, 0));
+    assert_eq!((bus.ecam_read(facade | 0x0E, 1), bus.ecam_read(facade, 2)), (0x80, 0x8086));
+}
+
 #[test]
 fn nobody_answers_in_a_slot_that_was_left() {
     let mut bus = bus();

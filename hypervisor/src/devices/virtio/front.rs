@@ -126,7 +126,8 @@ impl VirtualFunction for FrontFunction {
             maps: bars.maps.as_ref().map_or(0, WindowBar::initial),
         };
         drop(bars);
-        pci::function(self.link.with(|state| state.device.kind()), self.guest.pin, &at)
+        let kind = self.link.with(|state| state.device.kind());
+        pci::function(kind, self.guest.pin, &at, self.link.behind)
     }
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {

@@ -35,7 +35,7 @@ use sluice_abi::config::{self, Grants, VirtioKind};
 use sluice_abi::report::LinkReport;
 use sluice_hypercall::backend;
 use sluice_memory::Extent;
-use sluice_platform::pci::BarAddresses;
+use sluice_platform::pci::{BarAddresses, Identity};
 use sluice_virtio::{Changes, Device, Issues, Kind, Port, Signal, pci};
 
 /// A virtual device: where the guest that has it and the domain that serves it meet.
@@ -51,6 +51,8 @@ pub struct Link {
     kind: &'static str,
     /// Bytes of the window.
     window: u64,
+    /// Who the physical device behind a device file says it is.
+    behind: Option<Identity>,
     /// The interface that an engine serves, in place of a domain.
     vif: Option<vif::Vif>,
     state: SpinLock<State>,
@@ -279,6 +281,7 @@ impl Link {
             between: (domain.name.clone(), server.into()),
             kind: virtio.kind.word(),
             window: window_onto(domain.memory),
+            behind: virtio.identity.and_then(super::identity),
             vif: None,
             state: SpinLock::new(Rank::Card, State::new(device, None)),
         }
@@ -294,6 +297,7 @@ impl Link {
             between: (domain.name.clone(), "the hypervisor".into()),
             kind: "port",
             window: 0,
+            behind: None,
             vif: None,
             state: SpinLock::new(Rank::Card, state),
         }
@@ -317,6 +321,7 @@ impl Link {
             between: (domain.name.clone(), format!("network {}", served.network())),
             kind: kind.word(),
             window: 0,
+            behind: None,
             vif: Some(served),
             state: SpinLock::new(Rank::Card, state),
         }

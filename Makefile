@@ -19,6 +19,7 @@ help:
 
 setup:
 	@setup/packages.sh
+	@setup/space.sh
 
 run: setup
 	$(SLUICE) run examples/two-guests.toml --timeout 900

@@ -1,4 +1,4 @@
-//! `setup/packages.sh` on machines that the test makes up: dpkg, apt and rustc are scripts, and nothing else is on the path.
+//! `setup/packages.sh` and `setup/space.sh` on machines that the test makes up: dpkg, apt and rustc are scripts, and nothing else is on the path.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -63,7 +63,19 @@ impl Machine {
 
     /// The exit status, what was said, and what apt-get was asked.
     fn setup(&self) -> (i32, String, String) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../setup/packages.sh");
+        self.run("packages.sh")
+    }
+
+    /// The exit status, and what was said, where so many MiB are free.
+    fn space(&self, free: u32) -> (i32, String) {
+        self.program("df", &format!("#!/bin/sh\necho Filesystem\necho /dev/vda 100000 90000 {free} 90% /\n"));
+        self.program("du", "#!/bin/sh\necho 0 target\n");
+        let (status, said, _) = self.run("space.sh");
+        (status, said)
+    }
+
+    fn run(&self, script: &str) -> (i32, String, String) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../setup").join(script);
         let output = Command::new(self.0.join("sh"))
             .arg(script)
             .env_clear()
@@ -81,6 +93,16 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+#[test]
+fn a_full_disk_is_noticed_before_anything_is_built() {
+    let machine = Machine::new("space", "", "1.96.0", "1.96.0");
+    assert_eq!(machine.space(100_000), (0, String::new()));
+    let (status, said) = machine.space(287);
+    assert!(status == 1 && said.contains("has 287 MiB free") && said.contains("help: make room"), "{said}");
+    let (status, said) = machine.space(5000);
+    assert!(status == 0 && said.contains("has 5000 MiB free") && said.contains("going on"), "{said}");
 }
 
 #[test]

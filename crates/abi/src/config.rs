@@ -139,7 +139,10 @@ impl Virtio {
             VirtioKind::Block | VirtioKind::DeviceFile | VirtioKind::Files | VirtioKind::Entropy => true,
         };
         let is_file = self.kind == VirtioKind::DeviceFile;
-        is_name(&self.name) && self.source.len() <= MAX_SOURCE && queues && (is_file || self.identity.is_none())
+        is_name(&self.name)
+            && self.source.len() <= MAX_SOURCE
+            && queues
+            && (is_file || self.identity.is_none())
     }
 }
 

@@ -1,7 +1,9 @@
 //! A program that outlives who serves its device file, and one that has something to lose while it waits for it.
 
 use crate::result;
+use crate::sound::Sound;
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 use sluice_backend::sys::{self, PAGE};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,44 +19,84 @@ const ENOUGH: u32 = 50;
 const CANARY: u8 = 0xc5;
 const AROUND: usize = 0x8000;
 
-/// Uses a file until that has failed so often, opens it anew each time, and then goes on for a while. `waits`: it waits for events in poll, and reads nothing.
-pub fn endure(path: &Path, failures: u32, waits: bool) -> Result<()> {
-    let mut errors = BTreeSet::new();
-    let mut failed = 0;
-    loop {
-        let mut file = open(path)?;
-        result(&format!("using={failed}"));
-        if waits && failed == failures {
-            break;
-        }
-        let mut buffer = [0; 512];
-        for read in 0.. {
-            if failed == failures && read == ENOUGH {
-                break;
+/// What a program does with its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum How {
+    /// Reads it.
+    Reads,
+    /// Waits for events in poll, and reads nothing.
+    Waits,
+    /// Plays sound to it.
+    Plays,
+}
+
+/// A file in use.
+enum Used {
+    Read(File),
+    Awaited(File),
+    Played(Sound),
+}
+
+impl Used {
+    fn open(path: &Path, how: How) -> Result<Self> {
+        Ok(match how {
+            How::Reads => Self::Read(open(path)?),
+            How::Waits => Self::Awaited(open(path)?),
+            How::Plays => {
+                // The node is there as soon as it can be opened at all.
+                drop(open(path)?);
+                Self::Played(Sound::open(path)?)
             }
-            if waits {
-                let ready = sys::poll(&file, libc::POLLIN as u16, true);
+        })
+    }
+
+    /// Uses it once more. An error's name: nobody serves it any more.
+    fn once(&mut self) -> Result<Option<String>> {
+        let done = match self {
+            Self::Read(file) => file.read_exact(&mut [0; 512]),
+            Self::Played(sound) => sound.play_on(),
+            Self::Awaited(file) => {
+                let ready = sys::poll(file, libc::POLLIN as u16, true);
                 ensure!(ready & i64::from(libc::POLLERR) != 0, "poll answered {ready:#x}");
-                errors.insert("POLLERR".to_owned());
-                break;
+                return Ok(Some("POLLERR".to_owned()));
             }
-            match file.read_exact(&mut buffer) {
-                Ok(()) => std::thread::sleep(Duration::from_millis(5)),
-                Err(error) => {
-                    errors.insert(name(&error)?);
-                    break;
-                }
-            }
-        }
+        };
+        done.err().map(|error| name(&error)).transpose()
+    }
+}
+
+/// Uses a file until that has failed so often, opens it anew each time, and then goes on for a while.
+pub fn endure(path: &Path, failures: u32, how: How) -> Result<()> {
+    let mut errors = BTreeSet::new();
+    for failed in 0.. {
+        let mut used = Used::open(path, how)?;
+        result(&format!("using={failed}"));
         if failed == failures {
+            // Who waits for what does not come waits for ever.
+            let more = if how == How::Waits { 0 } else { ENOUGH };
+            for _ in 0..more {
+                errors.extend(again(&mut used)?);
+            }
             break;
         }
-        failed += 1;
-        result(&format!("failed={failed}"));
+        let error = loop {
+            if let Some(error) = again(&mut used)? {
+                break error;
+            }
+        };
+        errors.insert(error);
+        result(&format!("failed={}", failed + 1));
     }
     let errors: Vec<String> = errors.into_iter().collect();
-    result(&format!("endured={failed} errors={}", errors.join("+")));
+    result(&format!("endured={failures} errors={}", errors.join("+")));
     Ok(())
+}
+
+/// Uses a file once more, in no hurry.
+fn again(used: &mut Used) -> Result<Option<String>> {
+    let error = used.once()?;
+    std::thread::sleep(Duration::from_millis(5));
+    Ok(error)
 }
 
 /// Opens a file, as soon as it is there.

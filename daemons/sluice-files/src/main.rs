@@ -90,9 +90,9 @@ enum What {
         /// Failures.
         #[arg(long, default_value_t = 1)]
         failures: u32,
-        /// Waits in poll, and does not read.
-        #[arg(long)]
-        waits: bool,
+        /// How it is used.
+        #[arg(long, default_value = "reads")]
+        how: endure::How,
     },
     /// Waits in a read, and looks at a line whether memory around its buffer has changed.
     Canary {
@@ -176,7 +176,7 @@ fn main() -> anyhow::Result<()> {
         What::Focus { input, sound } => focus::run(&input, sound.as_deref()),
         What::Keys { count, pace, marked } => input::keys(count, Duration::from_millis(pace), marked),
         What::Watchdog { file } => watchdog::run(&file),
-        What::Endure { file, failures, waits } => endure::endure(&file, failures, waits),
+        What::Endure { file, failures, how } => endure::endure(&file, failures, how),
         What::Canary { file, protected } => endure::canary(&file, protected),
         What::Camera { file, frames, way } => camera::run(&file, frames, way),
         What::Frame { bytes } => camera::frame(bytes),

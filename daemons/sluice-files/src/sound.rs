@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use sluice_backend::sys::{Call, Order, Plain};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
 
@@ -111,11 +111,12 @@ impl Sound {
         Ok(Self { file, period: vec![0; (PERIOD * FRAME) as usize] })
     }
 
-    /// Goes on when the card has run empty.
-    pub fn play_on(&mut self) -> Result<()> {
-        let Err(error) = self.file.write_all(&self.period) else { return Ok(()) };
-        ensure!(error.raw_os_error() == Some(libc::EPIPE), "could not play: {error}");
-        PREPARE.give(&self.file).context("SNDRV_PCM_IOCTL_PREPARE failed")
+    /// Plays a hundredth of a second more, and goes on when the card has run empty.
+    pub fn play_on(&mut self) -> io::Result<()> {
+        match self.file.write_all(&self.period) {
+            Err(error) if error.raw_os_error() == Some(libc::EPIPE) => PREPARE.give(&self.file),
+            result => result,
+        }
     }
 
     /// Plays a hundredth of a second more, once there is room for it.

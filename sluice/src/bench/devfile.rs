@@ -161,7 +161,7 @@ fn configuration(job: &str, guests: &[(Vec<&str>, String)]) -> Result<String> {
     let (server, initrd, unpacked) =
         (quoted(&server?), quoted(&initrd?), quoted(&kernel::unpacked(&kernel)?));
     let mut text = format!(
-        "[machine]\nmemory = \"1280MiB\"\ncpus = 2\n\
+        "[machine]\nmemory = \"1536MiB\"\ncpus = 2\n\
          [domain.driver]\nkernel = {unpacked}\ninitrd = {server}\nmemory = \"256MiB\"\ncpus = [0]\n\
          cmdline = \"console=ttyS0 quiet sluice.job=serve:{job}\"\n"
     );

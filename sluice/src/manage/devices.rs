@@ -29,8 +29,13 @@ pub fn attach(arguments: &AttachDevice) -> Result<()> {
     if guest == server {
         bail!("a guest cannot serve its own virtual device: --by names the domain that has the hardware");
     }
-    let device =
-        Virtio { name: arguments.device.to_string(), kind, by: server.0, source: arguments.source.clone(), identity: None };
+    let device = Virtio {
+        name: arguments.device.to_string(),
+        kind,
+        by: server.0,
+        source: arguments.source.clone(),
+        identity: None,
+    };
     client.command(Command::Attach(guest, device))?;
     output::print(format!("{}: has {}, served by {}\n", arguments.domain, arguments.device, arguments.by))
 }

@@ -259,8 +259,13 @@ mod tests {
         assert_eq!(order("key f1").unwrap(), Action::Act(Act::Key("f1".to_owned())));
         let file = PathBuf::from("run/screen-end.ppm");
         assert_eq!(order("screen end").unwrap(), Action::Act(Act::Screen(file)));
-        let disk =
-            Virtio { name: "data".to_owned(), kind: VirtioKind::Block, by: 1, source: "/dev/sda".to_owned(), identity: None };
+        let disk = Virtio {
+            name: "data".to_owned(),
+            kind: VirtioKind::Block,
+            by: 1,
+            source: "/dev/sda".to_owned(),
+            identity: None,
+        };
         assert_eq!(
             order("attach alice data blk bob /dev/sda").unwrap(),
             Action::Order(Command::Attach(DomainId(0), disk))

@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn a_device_is_described_as_its_class_is() {
-        let camera = node("video4linux", &[("name", "a camera\n"), ("device/name", "what it is plugged into\n")]);
+        let camera =
+            node("video4linux", &[("name", "a camera\n"), ("device/name", "what it is plugged into\n")]);
         assert_eq!(described(&camera), "name=a camera\n");
         let sound = node("sound", &[("device/id", "Loopback\n"), ("device/uevent", "A=1\n")]);
         assert_eq!(described(&sound), "id=Loopback\n");

@@ -1,5 +1,5 @@
-//! Ends of the daemon and of the driver domain, again and again, while guests use its device files: a camera and random numbers that they read, and an input
-//! device that they wait for. A guest opens its file anew each time; one that is told of an end by another error than it may be, or misses
+//! Ends of the daemon and of the driver domain, again and again, while guests use its device files: a camera and random numbers that they read, an input
+//! device that they wait for, and a sound card that they play to. A guest opens its file anew each time; one that is told of an end by another error than it may be, or misses
 //! one, or finds no node again, is lost.
 
 use super::configuration;
@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// What each guest uses: its device file, and the rest of its job.
-const USES: [(&str, &str); 3] = [
+const USES: [(&str, &str); 4] = [
     ("/dev/video0", "on=video0"),
     ("/dev/entropy", "on=entropy"),
-    ("/dev/input/event1", "on=input:event1,waits=yes"),
+    ("/dev/input/event1", "on=input:event1,how=waits"),
+    ("/dev/snd/pcmC0D0p", "on=snd:pcmC0D0p,how=plays"),
 ];
 
 /// Measures it.
@@ -29,7 +30,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
         let guests = USES.map(|(file, uses)| {
             (vec![file], format!("console=ttyS0 quiet sluice.job=files:random=0,endure={TIMES},{uses}"))
         });
-        let text = configuration("files=entropy+vivid,keys=1,quiet_keys=yes,kill=typed", &guests)?;
+        let text = configuration("files=entropy+vivid+snd-aloop,keys=1,quiet_keys=yes,kill=typed", &guests)?;
         let mut ends = Ends::new(victim);
         let name = format!("devfile-restarts-{}", victim.name());
         let (_, outcome) = run_watched(&name, &text, Clock::Host, Vec::new(), &mut ends)?;
@@ -41,7 +42,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
         let lost: u64 = outcome.guests[1..].iter().map(lost).sum();
         let id = |what: &str| format!("devfile.restart.{}.{what}", victim.name());
         record.row(id("tried"), f64::from(ends.done), "times", victim.about());
-        let note = "ends that a guest was not told of, or after which its node did not come back: a camera, random numbers, an input device";
+        let note = "ends that a guest was not told of, or after which its node did not come back: a camera, random numbers, an input device, a sound card";
         record.aimed(id("lost"), lost as f64, "times", Some(Aim::AtMost(0.0)), note);
     }
     Ok(())
@@ -129,6 +130,8 @@ mod tests {
         let using = parse_finding("SLUICE-RESULT using=0").unwrap();
         ends.finding(1, &using);
         ends.finding(2, &using);
+        assert_eq!(ends.since, None);
+        ends.finding(4, &using);
         assert_eq!(ends.since, None);
         ends.state(3, DomainState::Crashed, &GuestText::default(), &mut Steer::default());
         assert!(ends.since.is_some());

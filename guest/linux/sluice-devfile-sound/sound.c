@@ -22,9 +22,9 @@
 #include "devfile_face.h"
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
-#define CLASS (&sound_class)
+#define SOUND_CLASS (&sound_class)
 #else
-#define CLASS sound_class
+#define SOUND_CLASS sound_class
 #endif
 
 struct card {
@@ -97,7 +97,7 @@ static struct card *find_card(const struct devfile_shown *shown,
 	card->number = number;
 	INIT_LIST_HEAD(&card->nodes);
 	device_initialize(&card->device);
-	card->device.class = CLASS;
+	card->device.class = SOUND_CLASS;
 	card->device.parent = shown->parent;
 	card->device.groups = card_groups;
 	card->device.release = card_release;
@@ -161,7 +161,7 @@ static struct devfile_face *show(const struct devfile_shown *shown)
 	face->card = find_card(shown, number);
 	error = PTR_ERR_OR_ZERO(face->card);
 	if (!error) {
-		device = device_create(CLASS, &face->card->device,
+		device = device_create(SOUND_CLASS, &face->card->device,
 				       face->number, NULL, "%s", name);
 		error = PTR_ERR_OR_ZERO(device);
 		if (error)
@@ -193,7 +193,7 @@ static void hide(struct devfile_face *shown)
 	struct sound_face *face = container_of(shown, struct sound_face, face);
 
 	mutex_lock(&cards_lock);
-	device_destroy(CLASS, face->number);
+	device_destroy(SOUND_CLASS, face->number);
 	list_del(&face->entry);
 	move_card(face->card, face->parent);
 	forget_card(face->card);

@@ -617,11 +617,13 @@ static struct space *space_new(struct pci_dev *pdev, u64 number, unsigned long f
 static void take_device(struct pci_dev *pdev)
 {
 	u64 number = SLUICE_GRANT_DEVICE + PCI_SLOT(pdev->devfn);
+	/* Of two functions in a slot the first says only who a device is. */
+	unsigned int function = pdev->multifunction ? 1 : 0;
 	struct space *space;
 	long frames;
 
-	if (pci_domain_nr(pdev->bus) || pdev->bus->number || PCI_FUNC(pdev->devfn) ||
-	    pdev->dev.dma_ops)
+	if (pci_domain_nr(pdev->bus) || pdev->bus->number ||
+	    PCI_FUNC(pdev->devfn) != function || pdev->dev.dma_ops)
 		return;
 	frames = kvm_hypercall1(SLUICE_GRANT_OPEN, number);
 	if (frames <= 0)

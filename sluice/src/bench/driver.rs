@@ -221,7 +221,8 @@ impl Bench {
     fn attacks(&self, record: &mut Record, part: &str, attacks: &[Attack]) {
         for attack in attacks.iter().filter(|_| self.wants(part, None)) {
             self.say(attack.scenario);
-            note(record, attack.scenario, attack.measure(record));
+            let result = attack.measure(record);
+            note(record, attack.scenario, result);
         }
     }
 

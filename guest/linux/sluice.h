@@ -285,7 +285,14 @@
 
 /* Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (4), page of the lane in the window (4), then room for
  * DEVFILE_MAX_RANGES ranges. */
-#define SLUICE_DEVFILE_REQUEST_SIZE (0x38U + 0x100U)
+#define SLUICE_DEVFILE_REQUEST_SIZE (0x38U + 0x100U + 0x90U)
+#define SLUICE_DEVFILE_MAX_DESCRIPTORS 9U
+#define SLUICE_DEVFILE_DESCRIPTOR_SIZE 0x10U
+#define SLUICE_DEVFILE_LENT 1024U
+#define SLUICE_DEVFILE_MAX_NUMBER 4096U
+#define SLUICE_DEVFILE_REQUEST_DESCRIPTORS 0x138U
+#define SLUICE_DEVFILE_MOVE_NARROW 0x8000000000000000ULL
+#define SLUICE_DEVFILE_IOCTL_RESULT 2ULL
 
 /* Offset of the ranges in a request. */
 #define SLUICE_DEVFILE_REQUEST_RANGES 0x38U
@@ -399,7 +406,7 @@
 #define SLUICE_DEVFILE_CONFIG_SIZE 0x68U
 
 /* Version of the configuration and of the requests. */
-#define SLUICE_DEVFILE_VERSION 3U
+#define SLUICE_DEVFILE_VERSION 4U
 
 /* Bytes of the path. */
 #define SLUICE_DEVFILE_NODE_SIZE 0x40U

@@ -51,6 +51,18 @@ struct open_file *open_node(const struct inode *inode,
 	return open;
 }
 
+bool is_mirrored(const struct lead *leads)
+{
+	bool found = false;
+	unsigned int i;
+
+	mutex_lock(&mirrors_lock);
+	for (i = 0; i < MINORS && !found; i++)
+		found = mirrors[i] && READ_ONCE(mirrors[i]->leads) == leads;
+	mutex_unlock(&mirrors_lock);
+	return found;
+}
+
 int claim_minor(struct mirror *mirror)
 {
 	unsigned int minor;
@@ -158,6 +170,7 @@ void publish(struct work_struct *work)
 		return;
 	slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_HELLO);
 	slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
+	slot->request->arguments[0] = cpu_to_le64(READ_ONCE(mirror->identity));
 	slot->request->lane =
 		cpu_to_le32(mirror->lane_addresses[0] >> PAGE_SHIFT);
 	if (submit(mirror, slot, SLOT_WAITED, life)) {
@@ -185,7 +198,8 @@ void publish(struct work_struct *work)
 	memcpy(mirror->node, config.node, sizeof(mirror->node));
 	mirror->mode = le32_to_cpu(config.mode) & 0666;
 	config.class[sizeof(config.class) - 1] = 0;
-	mirror->leads = leads_of(config.class);
+	mirror->leads = leads_of(config.class, false);
+	mirror->narrow_leads = leads_of(config.class, true);
 	if (text && !strcmp(config.class, "input") &&
 	    publish_input(mirror, text, length)) {
 		kfree(text);

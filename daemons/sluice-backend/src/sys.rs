@@ -90,6 +90,26 @@ impl Order {
     }
 }
 
+/// A request whose argument is a number, and whose answer is a descriptor.
+pub struct Opening(Request);
+
+impl Opening {
+    /// # Safety
+    /// The request touches no memory of the caller's, and answers with a descriptor that is nobody's yet.
+    pub const unsafe fn new(number: Request) -> Self {
+        Self(number)
+    }
+
+    /// Asks.
+    pub fn open(&self, file: &impl AsRawFd, number: libc::c_ulong) -> io::Result<File> {
+        // SAFETY: The argument is a number, and no memory is touched (see `new`).
+        let descriptor = unsafe { libc::ioctl(file.as_raw_fd(), self.0, number) };
+        check(descriptor)?;
+        // SAFETY: It is nobody's yet (see `new`).
+        Ok(unsafe { File::from_raw_fd(descriptor) })
+    }
+}
+
 /// Which way data go between a file and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -721,9 +741,14 @@ impl SignalWait {
 
 /// Which of these events a file is ready for, as poll(2); waits for one, if it is to.
 pub fn poll(file: &impl AsRawFd, events: u16, waits: bool) -> i64 {
+    poll_for(file, events, if waits { -1 } else { 0 })
+}
+
+/// Which of these events a file is ready for, as poll(2), within so many milliseconds; below 0: however long it takes.
+pub fn poll_for(file: &impl AsRawFd, events: u16, milliseconds: i32) -> i64 {
     let mut asked = libc::pollfd { fd: file.as_raw_fd(), events: events as i16, revents: 0 };
     // SAFETY: There is one entry, which the call writes to.
-    match outcome(unsafe { libc::poll(&mut asked, 1, if waits { -1 } else { 0 }) }.into()) {
+    match outcome(unsafe { libc::poll(&mut asked, 1, milliseconds) }.into()) {
         0.. => i64::from(asked.revents as u16),
         error => error,
     }

@@ -283,9 +283,25 @@
 /* Bytes of a range: address (8), bytes (4), ways (4). */
 #define SLUICE_DEVFILE_RANGE_SIZE 0x10U
 
-/* Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (4), page of the lane in the window (4), then room for
- * DEVFILE_MAX_RANGES ranges. */
-#define SLUICE_DEVFILE_REQUEST_SIZE (0x38U + 0x100U)
+/* Most descriptors that an operation takes: those of a buffer in eight planes, and that of its request. */
+#define SLUICE_DEVFILE_MAX_DESCRIPTORS 9U
+
+/* Bytes of a descriptor that an operation takes: where it stands, four bytes of the process that the operation may read (8), number of the file (2), the program's number for
+ * it (2), number of the device (4), as its DEVFILE_HELLO said it. */
+#define SLUICE_DEVFILE_DESCRIPTOR_SIZE 0x10U
+
+/* A driver finds such a descriptor under a number that is this much more than the program's, which is below DEVFILE_MAX_NUMBER. The guest undoes that in what the driver answers. */
+#define SLUICE_DEVFILE_LENT 1024U
+
+/* End of the numbers of descriptors that operations take. */
+#define SLUICE_DEVFILE_MAX_NUMBER 4096U
+
+/* Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (2), number of descriptors (2), page of the lane in the
+ * window (4), then room for DEVFILE_MAX_RANGES ranges and DEVFILE_MAX_DESCRIPTORS descriptors. */
+#define SLUICE_DEVFILE_REQUEST_SIZE ((0x38U + 0x100U) + 0x90U)
+
+/* Offset of the descriptors in a request. */
+#define SLUICE_DEVFILE_REQUEST_DESCRIPTORS 0x138U
 
 /* Offset of the ranges in a request. */
 #define SLUICE_DEVFILE_REQUEST_RANGES 0x38U
@@ -293,26 +309,33 @@
 /* Bytes of an answer: result (8), negative if it is an error's number; zero (8). */
 #define SLUICE_DEVFILE_ANSWER_SIZE 0x10U
 
-/* Operation: the driver is there. Answered with the generation of the service. */
+/* Operation: the driver is there, and names this life of the device by a number (32 bits) that none of the guest's had before. Answered with the length of what the device is said to be, which
+ * is written into the page of the lane. */
 #define SLUICE_DEVFILE_HELLO 1U
 
 /* Opens the file under a number that the guest chose. Flags: as open(2). */
 #define SLUICE_DEVFILE_OPEN 2U
 
-/* Closes a file. It waits for nothing. */
+/* Closes a file. Once it is answered its number is free. It waits for nothing that a driver does. */
 #define SLUICE_DEVFILE_RELEASE 3U
 
-/* Reads, from where the file is: address, bytes. Flags: as open(2). */
+/* Reads: address, bytes, and from where: 0 is where the file is, otherwise one more than the offset, with or without DEVFILE_MOVE_NARROW. Flags: as open(2). */
 #define SLUICE_DEVFILE_READ 4U
 
-/* Writes, to where the file is: address, bytes. Flags: as open(2). */
+/* Writes: as DEVFILE_READ. */
 #define SLUICE_DEVFILE_WRITE 5U
 
-/* Ioctl: number, argument, and DEVFILE_IOCTL_ bits. Flags: as open(2). */
+/* A program of 32 bits reads or writes. */
+#define SLUICE_DEVFILE_MOVE_NARROW (1ULL << 63ULL)
+
+/* Ioctl: number, argument, and DEVFILE_IOCTL_ bits. Flags: as open(2). One that takes descriptors is not posted in a lane. */
 #define SLUICE_DEVFILE_IOCTL 6U
 
 /* A program of 32 bits makes it. */
 #define SLUICE_DEVFILE_IOCTL_NARROW 1ULL
+
+/* Its result is a descriptor, whose file becomes one of the device's, as below. */
+#define SLUICE_DEVFILE_IOCTL_RESULT 2ULL
 
 /* From this bit on, 16 bits: one more than the offset of the descriptor that it answers with in its structure; 0: it answers with none. The descriptor's file becomes one of
  * the device's, under a number that the guest chose. Such an ioctl is not posted in a lane. */
@@ -399,7 +422,7 @@
 #define SLUICE_DEVFILE_CONFIG_SIZE 0x68U
 
 /* Version of the configuration and of the requests. */
-#define SLUICE_DEVFILE_VERSION 3U
+#define SLUICE_DEVFILE_VERSION 4U
 
 /* Bytes of the path. */
 #define SLUICE_DEVFILE_NODE_SIZE 0x40U

@@ -15,7 +15,7 @@ mod request;
 
 pub use declarations::{Declarations, Refused};
 pub use lane::Lane;
-pub use request::{Descriptor, Map, Operation, Request};
+pub use request::{Answer, Descriptor, Map, Operation, Position, Request, Taken};
 
 use arrayvec::ArrayVec;
 use sluice_hypercall::devfile::{

@@ -4,18 +4,23 @@ use crate::{PAGE_SIZE, Range};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 use sluice_hypercall::devfile::{
-    DEVFILE_ADOPT, DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_FORGET, DEVFILE_HELLO, DEVFILE_IOCTL,
-    DEVFILE_IOCTL_DESCRIPTOR, DEVFILE_IOCTL_FILE, DEVFILE_IOCTL_NARROW, DEVFILE_MAP, DEVFILE_MAPS_READ,
-    DEVFILE_MAPS_SIZE, DEVFILE_MAPS_WRITE, DEVFILE_MAX_BYTES, DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS,
-    DEVFILE_MAX_RANGES, DEVFILE_NOTHING, DEVFILE_OPEN, DEVFILE_POLL, DEVFILE_READ, DEVFILE_RELEASE,
-    DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_SEEK, DEVFILE_UNMAP, DEVFILE_WRITE,
+    DEVFILE_ADOPT, DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_DESCRIPTOR_SIZE, DEVFILE_FORGET, DEVFILE_HELLO,
+    DEVFILE_IOCTL, DEVFILE_IOCTL_DESCRIPTOR, DEVFILE_IOCTL_FILE, DEVFILE_IOCTL_NARROW, DEVFILE_IOCTL_RESULT,
+    DEVFILE_MAP, DEVFILE_MAPS_READ, DEVFILE_MAPS_SIZE, DEVFILE_MAPS_WRITE, DEVFILE_MAX_BYTES,
+    DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES, DEVFILE_MAX_NUMBER, DEVFILE_MAX_OPERATIONS,
+    DEVFILE_MAX_RANGES, DEVFILE_MOVE_NARROW, DEVFILE_NOTHING, DEVFILE_OPEN, DEVFILE_POLL, DEVFILE_READ,
+    DEVFILE_RELEASE, DEVFILE_REQUEST_DESCRIPTORS, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_SEEK,
+    DEVFILE_UNMAP, DEVFILE_WRITE,
 };
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// [`DEVFILE_HELLO`].
-    Hello,
+    Hello {
+        /// The guest's number for this life of the device.
+        device: u32,
+    },
     /// [`DEVFILE_OPEN`].
     Open,
     /// [`DEVFILE_RELEASE`].
@@ -26,6 +31,10 @@ pub enum Operation {
         address: u64,
         /// How many.
         bytes: u32,
+        /// Where in the file.
+        from: Position,
+        /// A program of 32 bits does.
+        narrow: bool,
     },
     /// [`DEVFILE_WRITE`].
     Write {
@@ -33,6 +42,10 @@ pub enum Operation {
         address: u64,
         /// How many.
         bytes: u32,
+        /// Where in the file.
+        from: Position,
+        /// A program of 32 bits does.
+        narrow: bool,
     },
     /// [`DEVFILE_IOCTL`].
     Ioctl {
@@ -82,20 +95,49 @@ pub enum Operation {
     },
 }
 
-/// Whether a program of 32 bits makes the ioctl, whose argument can then be one of its.
-fn narrow(bits: u64, argument: u64) -> Option<bool> {
-    match bits & ((1 << DEVFILE_IOCTL_DESCRIPTOR) - 1) {
-        0 => Some(false),
-        DEVFILE_IOCTL_NARROW if argument >> 32 == 0 => Some(true),
-        _ => None,
+/// Where in a file something is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// Where the file is.
+    Here,
+    /// At an offset, and the file stays where it is.
+    At(i64),
+}
+
+impl Position {
+    /// Where, and whether a program of 32 bits says so, whose addresses are then of its; `None`: that cannot be.
+    fn decode(bits: u64, address: u64) -> Option<(Self, bool)> {
+        let narrow = bits & DEVFILE_MOVE_NARROW != 0;
+        let position = match (bits & !DEVFILE_MOVE_NARROW).checked_sub(1) {
+            None => Self::Here,
+            Some(offset) => Self::At(offset as i64),
+        };
+        (!narrow || address >> 32 == 0).then_some((position, narrow))
     }
+}
+
+/// Whether a program of 32 bits makes the ioctl, whose argument can then be one of its, and whether its result is a descriptor.
+fn manners(bits: u64, argument: u64) -> Option<(bool, bool)> {
+    let manners = bits & ((1 << DEVFILE_IOCTL_DESCRIPTOR) - 1);
+    let (narrow, result) = (manners & DEVFILE_IOCTL_NARROW != 0, manners & DEVFILE_IOCTL_RESULT != 0);
+    let known = manners & !(DEVFILE_IOCTL_NARROW | DEVFILE_IOCTL_RESULT) == 0;
+    (known && (!narrow || argument >> 32 == 0)).then_some((narrow, result))
+}
+
+/// Where an ioctl answers with a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// In the structure that it reaches, at this offset.
+    Field(u16),
+    /// It is the result.
+    Result,
 }
 
 /// What becomes of a descriptor that an ioctl answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Its offset in the structure that the ioctl reaches.
-    pub field: u16,
+    /// Where it is.
+    pub place: Answer,
     /// Number of its file, chosen by the guest.
     pub file: u16,
 }
@@ -105,12 +147,44 @@ impl Descriptor {
     const SIZE: u32 = 4;
 
     /// The descriptor that an ioctl with this number says it answers with. An inner `None`: with none; an outer one: that cannot be.
-    fn decode(number: u32, bits: u64) -> Option<Option<Self>> {
+    fn decode(number: u32, bits: u64, result: bool) -> Option<Option<Self>> {
         let (place, file) = ((bits >> DEVFILE_IOCTL_DESCRIPTOR) as u16, (bits >> DEVFILE_IOCTL_FILE) as u32);
-        let Some(field) = place.checked_sub(1) else { return (file == 0).then_some(None) };
-        // The ioctl's number says how large its structure is.
-        let fits = u32::from(field) + Self::SIZE <= number >> 16 & 0x3fff;
-        (fits && file < DEVFILE_MAX_FILES).then_some(Some(Self { field, file: file as u16 }))
+        let place = match (place.checked_sub(1), result) {
+            (None, false) => return (file == 0).then_some(None),
+            (None, true) => Answer::Result,
+            (Some(field), false) => {
+                // The ioctl's number says how large its structure is.
+                let fits = u32::from(field) + Self::SIZE <= number >> 16 & 0x3fff;
+                Answer::Field(fits.then_some(field)?)
+            }
+            (Some(_), true) => return None,
+        };
+        (file < DEVFILE_MAX_FILES).then_some(Some(Self { place, file: file as u16 }))
+    }
+}
+
+/// A descriptor that an ioctl takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Where it stands in the process.
+    pub address: u64,
+    /// Number of its file.
+    pub file: u16,
+    /// The program's number for it.
+    pub number: u16,
+    /// The guest's number for the device that the file is of.
+    pub device: u32,
+}
+
+impl Taken {
+    const SIZE: usize = DEVFILE_DESCRIPTOR_SIZE as usize;
+
+    /// A descriptor in two words; `None`: it cannot be, or none of these ranges lets it be read.
+    fn decode(address: u64, rest: u64, ranges: &[Range]) -> Option<Self> {
+        let (file, number, device) = (rest as u16, (rest >> 16) as u16, (rest >> 32) as u32);
+        let is_read = ranges.iter().any(|range| range.input && range.holds(address, Descriptor::SIZE));
+        let known = u32::from(file) < DEVFILE_MAX_FILES && u32::from(number) < DEVFILE_MAX_NUMBER;
+        (is_read && known).then_some(Self { address, file, number, device })
     }
 }
 
@@ -167,6 +241,8 @@ pub struct Request {
     pub lane: Option<NonZeroU32>,
     /// What of the process it may reach.
     pub ranges: Vec<Range>,
+    /// Descriptors that it takes.
+    pub taken: Vec<Taken>,
 }
 
 impl Request {
@@ -195,20 +271,30 @@ impl Request {
         };
         let ((number, tag), space) = (halves(0), word(1));
         let ((file, flags), [first, second, third]) = (halves(2), [word(3), word(4), word(5)]);
-        let (count, lane) = halves(HEADER_WORDS - 1);
+        let (counts, lane) = halves(HEADER_WORDS - 1);
+        let (count, taken_count) = (counts & 0xffff, counts >> 16);
         let length = || u32::try_from(second).ok().filter(|length| *length <= DEVFILE_MAX_BYTES);
         let events = || u16::try_from(first).ok();
         let operation = match number {
-            DEVFILE_HELLO => Operation::Hello,
+            DEVFILE_HELLO => Operation::Hello { device: u32::try_from(first).ok()? },
             DEVFILE_OPEN => Operation::Open,
             DEVFILE_RELEASE => Operation::Release,
-            DEVFILE_READ => Operation::Read { address: first, bytes: length()? },
-            DEVFILE_WRITE => Operation::Write { address: first, bytes: length()? },
+            DEVFILE_READ => {
+                let (from, narrow) = Position::decode(third, first)?;
+                Operation::Read { address: first, bytes: length()?, from, narrow }
+            }
+            DEVFILE_WRITE => {
+                let (from, narrow) = Position::decode(third, first)?;
+                Operation::Write { address: first, bytes: length()?, from, narrow }
+            }
             DEVFILE_IOCTL => {
                 let number = u32::try_from(first).ok()?;
                 let (narrow, answer) = match third {
                     0 => (false, None),
-                    bits => (narrow(bits, second)?, Descriptor::decode(number, bits)?),
+                    bits => {
+                        let (narrow, result) = manners(bits, second)?;
+                        (narrow, Descriptor::decode(number, bits, result)?)
+                    }
                 };
                 Operation::Ioctl { number, argument: second, narrow, answer }
             }
@@ -236,12 +322,22 @@ impl Request {
             }
             ranges = Range::decode_list(list.as_flattened())?.to_vec();
         }
-        Some(Self { operation, tag, space, file, flags, lane: NonZeroU32::new(lane), ranges })
+        let mut taken = Vec::new();
+        if taken_count > 0 {
+            let is_ioctl = matches!(operation, Operation::Ioctl { .. });
+            (is_ioctl && taken_count <= DEVFILE_MAX_DESCRIPTORS).then_some(())?;
+            for place in (FIRST_TAKEN..).step_by(Taken::SIZE / 8).take(taken_count as usize) {
+                taken.push(Taken::decode(word(place), word(place + 1), &ranges)?);
+            }
+        }
+        Some(Self { operation, tag, space, file, flags, lane: NonZeroU32::new(lane), ranges, taken })
     }
 }
 
 /// Words before the ranges.
 const HEADER_WORDS: usize = DEVFILE_REQUEST_RANGES as usize / 8;
+/// Words before the descriptors.
+const FIRST_TAKEN: usize = DEVFILE_REQUEST_DESCRIPTORS as usize / 8;
 
 #[cfg(test)]
 mod tests {
@@ -257,7 +353,7 @@ mod tests {
             bytes[at..at + 8].copy_from_slice(&argument.to_le_bytes());
         }
         bytes[48..52].copy_from_slice(&count.to_le_bytes());
-        for at in (56..Request::SIZE).step_by(16) {
+        for at in (56..DEVFILE_REQUEST_DESCRIPTORS as usize).step_by(16) {
             bytes[at + 8] = 1;
             bytes[at + 12] = 1;
         }
@@ -267,7 +363,8 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_whole() {
         let read = request(DEVFILE_READ, 99, 255, [0x7000, 64, 8], 16).unwrap();
-        assert_eq!(read.operation, Operation::Read { address: 0x7000, bytes: 64 });
+        let from = Position::At(7);
+        assert_eq!(read.operation, Operation::Read { address: 0x7000, bytes: 64, from, narrow: false });
         assert_eq!((read.tag, read.file, read.ranges.len()), (99, 255, 16));
         assert_eq!(request(DEVFILE_READ, 100, 255, [0x7000, 64, 8], 16), None, "no such tag");
         assert_eq!(request(DEVFILE_READ, 99, 256, [0x7000, 64, 8], 16), None, "no such file");
@@ -277,7 +374,49 @@ mod tests {
         assert_eq!(request(0, 0, 0, [0; 3], 0), None);
         assert_eq!(request(DEVFILE_SEEK + 1, 0, 0, [0; 3], 0), None);
         assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1, 1 << 32, 1], 0), None, "no argument of 32 bits");
-        assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1, 1, 2], 0), None, "no such width");
+        assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1, 1, 4], 0), None, "no such manner");
+        assert_eq!(request(DEVFILE_HELLO, 0, 0, [1 << 32, 0, 0], 0), None, "no number of a device");
+    }
+
+    #[test]
+    fn a_place_in_a_file_is_none_or_one_that_can_be() {
+        let read = |address, bits| match request(DEVFILE_READ, 1, 2, [address, 8, bits], 1)?.operation {
+            Operation::Read { from, narrow, .. } => Some((from, narrow)),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(read(1 << 40, 0), Some((Position::Here, false)));
+        assert_eq!(read(1 << 40, 1), Some((Position::At(0), false)));
+        assert_eq!(read(1, u64::MAX >> 1), Some((Position::At(i64::MAX - 1), false)));
+        assert_eq!(read(1, DEVFILE_MOVE_NARROW | 6), Some((Position::At(5), true)));
+        assert_eq!(read(1 << 32, DEVFILE_MOVE_NARROW), None, "no address of 32 bits");
+    }
+
+    #[test]
+    fn a_descriptor_that_is_taken_stands_where_the_operation_reads() {
+        let ask = |operation: u32, count: u32, ways: u8, address: u64, rest: u64| {
+            let mut bytes = [0; Request::SIZE];
+            bytes[..4].copy_from_slice(&operation.to_le_bytes());
+            bytes[24] = 1;
+            bytes[48..52].copy_from_slice(&(count << 16 | 1).to_le_bytes());
+            bytes[56..64].copy_from_slice(&0x1000u64.to_le_bytes());
+            (bytes[64], bytes[68]) = (16, ways);
+            for at in (DEVFILE_REQUEST_DESCRIPTORS as usize..Request::SIZE).step_by(Taken::SIZE) {
+                bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
+                bytes[at + 8..at + 16].copy_from_slice(&rest.to_le_bytes());
+            }
+            Request::decode(&bytes).map(|request| request.taken)
+        };
+        let last = Taken { address: 0x100c, file: 255, number: 4095, device: 7 };
+        let rest = 7 << 32 | 4095 << 16 | 255;
+        assert_eq!(ask(DEVFILE_IOCTL, 1, 3, 0x100c, rest), Some(alloc::vec![last]));
+        assert_eq!(ask(DEVFILE_IOCTL, 9, 1, 0x100c, rest).map(|taken| taken.len()), Some(9));
+        assert_eq!(ask(DEVFILE_IOCTL, 10, 1, 0x100c, rest), None, "too many");
+        assert_eq!(ask(DEVFILE_READ, 1, 1, 0x100c, rest), None, "not of an ioctl");
+        assert_eq!(ask(DEVFILE_IOCTL, 1, 2, 0x100c, rest), None, "not read there");
+        assert_eq!(ask(DEVFILE_IOCTL, 1, 1, 0x100d, rest), None, "it ends beyond");
+        assert_eq!(ask(DEVFILE_IOCTL, 1, 1, 0xffe, rest), None, "it begins before");
+        assert_eq!(ask(DEVFILE_IOCTL, 1, 1, 0x1000, rest + 1), None, "no such file");
+        assert_eq!(ask(DEVFILE_IOCTL, 1, 1, 0x1000, rest + (1 << 16)), None, "no such number");
     }
 
     #[test]
@@ -290,11 +429,15 @@ mod tests {
                 other => panic!("{other:?}"),
             };
         assert_eq!(ask(8, 0), Some((None, false)));
-        let last = Descriptor { field: 4, file: 255 };
+        let last = Descriptor { place: Answer::Field(4), file: 255 };
+        let result = Descriptor { place: Answer::Result, file: 3 };
         assert_eq!(ask(8, 255 << 32 | 5 << 16 | 1), Some((Some(last), true)));
         assert_eq!(ask(8, 255 << 32 | 6 << 16), None, "it ends beyond");
         assert_eq!(ask(8, 256 << 32 | 5 << 16), None, "no such file");
         assert_eq!(ask(8, 1 << 32), None, "a file, and no descriptor");
+        assert_eq!(ask(0, 3 << 32 | 2), Some((Some(result), false)));
+        assert_eq!(ask(8, 3 << 32 | 1 << 16 | 2), None, "two places");
+        assert_eq!(ask(8, 256 << 32 | 2), None, "no such file");
     }
 
     #[test]
@@ -325,13 +468,15 @@ mod tests {
         fn whatever_decodes_is_in_bounds(bytes in proptest::collection::vec(any::<u8>(), Request::SIZE), small: bool) {
             let mut bytes: [u8; Request::SIZE] = bytes.try_into().unwrap();
             if small {
-                for at in [1, 2, 3, 5, 6, 7, 17, 18, 19, 49, 50, 51] {
+                for at in [1, 2, 3, 5, 6, 7, 17, 18, 19, 49, 51] {
                     bytes[at] = 0;
                 }
+                bytes[50] %= 11;
                 bytes[0] %= 16;
             }
             if let Some(request) = Request::decode(&bytes) {
                 prop_assert!(request.tag < 100 && request.file < 256 && request.ranges.len() <= 16);
+                prop_assert!(request.taken.len() <= 9);
                 if let Operation::Ioctl { answer: Some(answer), .. } = request.operation {
                     prop_assert!(answer.file < 256);
                 }

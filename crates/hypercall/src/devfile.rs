@@ -34,28 +34,45 @@ pub const DEVFILE_MAX_COPY: u32 = 0x4000;
 /// Bytes of a range: address (8), bytes (4), ways (4).
 pub const DEVFILE_RANGE_SIZE: u32 = 0x10;
 
-/// Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (4), page of the lane in the window (4), then room for
-/// [`DEVFILE_MAX_RANGES`] ranges.
-pub const DEVFILE_REQUEST_SIZE: u32 = 0x38 + 0x100;
+/// Most descriptors that an operation takes: those of a buffer in eight planes, and that of its request.
+pub const DEVFILE_MAX_DESCRIPTORS: u32 = 9;
+/// Bytes of a descriptor that an operation takes: where it stands, four bytes of the process that the operation may read (8), number of the file (2), the program's number for
+/// it (2), number of the device (4), as its [`DEVFILE_HELLO`] said it.
+pub const DEVFILE_DESCRIPTOR_SIZE: u32 = 0x10;
+/// A driver finds such a descriptor under a number that is this much more than the program's, which is below [`DEVFILE_MAX_NUMBER`]. The guest undoes that in what the driver answers.
+pub const DEVFILE_LENT: u32 = 1024;
+/// End of the numbers of descriptors that operations take.
+pub const DEVFILE_MAX_NUMBER: u32 = 4096;
+
+/// Bytes of a request: operation (4), tag (4), address space (8), file (4), flags (4), three arguments (8 each), number of ranges (2), number of descriptors (2), page of the lane in the
+/// window (4), then room for [`DEVFILE_MAX_RANGES`] ranges and [`DEVFILE_MAX_DESCRIPTORS`] descriptors.
+pub const DEVFILE_REQUEST_SIZE: u32 = 0x38 + 0x100 + 0x90;
+/// Offset of the descriptors in a request.
+pub const DEVFILE_REQUEST_DESCRIPTORS: u32 = 0x138;
 /// Offset of the ranges in a request.
 pub const DEVFILE_REQUEST_RANGES: u32 = 0x38;
 /// Bytes of an answer: result (8), negative if it is an error's number; zero (8).
 pub const DEVFILE_ANSWER_SIZE: u32 = 0x10;
 
-/// Operation: the driver is there. Answered with the generation of the service.
+/// Operation: the driver is there, and names this life of the device by a number (32 bits) that none of the guest's had before. Answered with the length of what the device is said to be, which
+/// is written into the page of the lane.
 pub const DEVFILE_HELLO: u32 = 1;
 /// Opens the file under a number that the guest chose. Flags: as open(2).
 pub const DEVFILE_OPEN: u32 = 2;
-/// Closes a file. It waits for nothing.
+/// Closes a file. Once it is answered its number is free. It waits for nothing that a driver does.
 pub const DEVFILE_RELEASE: u32 = 3;
-/// Reads, from where the file is: address, bytes. Flags: as open(2).
+/// Reads: address, bytes, and from where: 0 is where the file is, otherwise one more than the offset, with or without [`DEVFILE_MOVE_NARROW`]. Flags: as open(2).
 pub const DEVFILE_READ: u32 = 4;
-/// Writes, to where the file is: address, bytes. Flags: as open(2).
+/// Writes: as [`DEVFILE_READ`].
 pub const DEVFILE_WRITE: u32 = 5;
-/// Ioctl: number, argument, and `DEVFILE_IOCTL_` bits. Flags: as open(2).
+/// A program of 32 bits reads or writes.
+pub const DEVFILE_MOVE_NARROW: u64 = 1 << 63;
+/// Ioctl: number, argument, and `DEVFILE_IOCTL_` bits. Flags: as open(2). One that takes descriptors is not posted in a lane.
 pub const DEVFILE_IOCTL: u32 = 6;
 /// A program of 32 bits makes it.
 pub const DEVFILE_IOCTL_NARROW: u64 = 1;
+/// Its result is a descriptor, whose file becomes one of the device's, as below.
+pub const DEVFILE_IOCTL_RESULT: u64 = 2;
 /// From this bit on, 16 bits: one more than the offset of the descriptor that it answers with in its structure; 0: it answers with none. The descriptor's file becomes one of
 /// the device's, under a number that the guest chose. Such an ioctl is not posted in a lane.
 pub const DEVFILE_IOCTL_DESCRIPTOR: u32 = 16;
@@ -122,7 +139,7 @@ pub const DEVFILE_MAX_FILES: u32 = 256;
 /// Bytes of the device's configuration: version (4), mode of the node (4), its path below /dev (64), its class (32).
 pub const DEVFILE_CONFIG_SIZE: u32 = 0x68;
 /// Version of the configuration and of the requests.
-pub const DEVFILE_VERSION: u32 = 3;
+pub const DEVFILE_VERSION: u32 = 4;
 /// Bytes of the path.
 pub const DEVFILE_NODE_SIZE: u32 = 0x40;
 /// Bytes of the class.

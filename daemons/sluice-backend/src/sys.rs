@@ -1,6 +1,8 @@
 //! System calls that no crate wraps. All unsafe code of the daemon is here.
 
 use io_uring::{IoUring, opcode, types};
+use sluice_devfile::Position;
+use sluice_hypercall::devfile::{DEVFILE_LENT, DEVFILE_MAX_NUMBER};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
@@ -8,6 +10,7 @@ use std::os::unix::net::UnixDatagram;
 use vm_memory::VolatileSlice;
 use vm_memory::volatile_memory::PtrGuardMut;
 use vmm_sys_util::ioctl::{ioctl, ioctl_with_mut_ref, ioctl_with_ref};
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 /// A number of an ioctl.
 pub type Request = libc::c_ulong;
@@ -84,6 +87,26 @@ impl Order {
     pub fn give_number(&self, file: &impl AsRawFd, number: libc::c_ulong) -> io::Result<()> {
         // SAFETY: The argument is a number, and no memory is touched (see `new`).
         check(unsafe { libc::ioctl(file.as_raw_fd(), self.0, number) })
+    }
+}
+
+/// A request whose argument is a number, and whose answer is a descriptor.
+pub struct Opening(Request);
+
+impl Opening {
+    /// # Safety
+    /// The request touches no memory of the caller's, and answers with a descriptor that is nobody's yet.
+    pub const unsafe fn new(number: Request) -> Self {
+        Self(number)
+    }
+
+    /// Asks.
+    pub fn open(&self, file: &impl AsRawFd, number: libc::c_ulong) -> io::Result<File> {
+        // SAFETY: The argument is a number, and no memory is touched (see `new`).
+        let descriptor = unsafe { libc::ioctl(file.as_raw_fd(), self.0, number) };
+        check(descriptor)?;
+        // SAFETY: It is nobody's yet (see `new`).
+        Ok(unsafe { File::from_raw_fd(descriptor) })
     }
 }
 
@@ -306,6 +329,57 @@ pub fn interrupt(thread: libc::pid_t) {
     unsafe { libc::tgkill(libc::getpid(), thread, libc::SIGUSR1) };
 }
 
+/// Receives a message, and the files that come with it, of which there are `most` at most.
+///
+/// # Errors
+/// `EMFILE`: too many are open here for the numbers from [`DEVFILE_LENT`] on to stay free.
+pub fn receive(socket: &UnixDatagram, bytes: &mut [u8], most: usize) -> io::Result<(usize, Vec<File>)> {
+    let mut descriptors = vec![0; most];
+    let mut parts = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+    // SAFETY: The part is `bytes`, which may hold anything.
+    let received = unsafe { socket.recv_with_fds(&mut parts, &mut descriptors) };
+    let (length, count) = received.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+    // SAFETY: The descriptors are new, and nobody else's.
+    let files = descriptors.iter().take(count).map(|number| unsafe { File::from_raw_fd(*number) });
+    let files: Vec<File> = files.collect();
+    let fit = files.iter().all(|file| file.as_raw_fd() < DEVFILE_LENT as RawFd);
+    if fit { Ok((length, files)) } else { Err(io::Error::from_raw_os_error(libc::EMFILE)) }
+}
+
+/// Has numbers of descriptors up to those at which files are lent, which need rights to be given.
+pub fn make_room_for_lent() -> io::Result<()> {
+    let most = libc::rlim_t::from(DEVFILE_LENT + DEVFILE_MAX_NUMBER);
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: `limit` is whole.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })
+}
+
+/// A file that a driver finds under a number of a guest's choice, for as long as this is there.
+#[derive(Debug)]
+pub struct Lent(RawFd);
+
+impl Lent {
+    /// Lends a file under a number below [`DEVFILE_MAX_NUMBER`]. What was lent under it before is so no more.
+    pub fn new(file: &impl AsRawFd, number: u16) -> io::Result<Self> {
+        let lent = DEVFILE_LENT as RawFd + RawFd::from(number);
+        // SAFETY: No memory is touched, and nothing in Rust owns a descriptor with such a number: `receive` and `take_descriptor` see to it.
+        check(unsafe { libc::dup3(file.as_raw_fd(), lent, libc::O_CLOEXEC) })?;
+        Ok(Self(lent))
+    }
+
+    /// The number.
+    pub fn number(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: Nothing but this owns the descriptor.
+        unsafe { libc::close(self.0) };
+    }
+}
+
 /// Whether calls on a file wait.
 pub fn waits(file: &impl AsRawFd) -> io::Result<bool> {
     Ok(flags(file)? & libc::O_NONBLOCK == 0)
@@ -332,11 +406,11 @@ fn flags(file: &impl AsRawFd) -> io::Result<libc::c_int> {
 /// - `is_ours`: whether it was this program's before.
 ///
 /// # Errors
-/// `EBADF`: there is no such descriptor, or it was.
+/// `EBADF`: there is no such descriptor, or it was, or it is lent.
 pub fn take_descriptor(number: RawFd, is_ours: impl Fn(RawFd) -> bool) -> io::Result<File> {
     // SAFETY: No memory is touched.
     check(unsafe { libc::fcntl(number, libc::F_GETFD) })?;
-    if is_ours(number) {
+    if number >= DEVFILE_LENT as RawFd || is_ours(number) {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
     // SAFETY: It is open, and nothing in Rust owns it.
@@ -367,6 +441,14 @@ impl ShadowPage {
         let mut word = [0; 4];
         bytes.subslice(offset, word.len()).ok()?.copy_to(&mut word);
         Some(u32::from_le_bytes(word))
+    }
+
+    /// Puts a word at an offset. Returns whether it lies wholly in the page.
+    pub fn put_word(&self, offset: usize, word: u32) -> bool {
+        // SAFETY: It is the page, which stays, and nothing in Rust refers to it.
+        let bytes = unsafe { VolatileSlice::new(self.0 as *mut u8, PAGE) };
+        let place = bytes.subslice(offset, size_of::<u32>());
+        place.map(|place| place.copy_from(&word.to_le_bytes())).is_ok()
     }
 }
 
@@ -495,18 +577,65 @@ fn outcome(answer: i64) -> i64 {
 ///
 /// # Safety
 /// These bytes are in [`ShadowPage`]s.
-pub unsafe fn read_to(file: &impl AsRawFd, address: u64, bytes: u32) -> i64 {
+pub unsafe fn read_to(file: &impl AsRawFd, address: u64, bytes: u32, from: Position, narrow: bool) -> i64 {
+    /// `read` and `pread64` among the system calls of 32 bits.
+    const CALLS: [u32; 2] = [3, 180];
+    if narrow {
+        // SAFETY: As below.
+        return unsafe { narrow_move(CALLS, file, address, bytes, from) };
+    }
+    let (file, to, bytes) = (file.as_raw_fd(), address as *mut libc::c_void, bytes as usize);
     // SAFETY: The bytes are in pages to which nothing in Rust refers.
-    outcome(unsafe { libc::read(file.as_raw_fd(), address as *mut libc::c_void, bytes as usize) } as i64)
+    let moved = unsafe {
+        match from {
+            Position::Here => libc::read(file, to, bytes),
+            Position::At(offset) => libc::pread(file, to, bytes, offset),
+        }
+    };
+    outcome(moved as i64)
 }
 
 /// Writes to a file from an address that a guest's process named.
 ///
 /// # Safety
 /// As [`read_to`].
-pub unsafe fn write_from(file: &impl AsRawFd, address: u64, bytes: u32) -> i64 {
+pub unsafe fn write_from(file: &impl AsRawFd, address: u64, bytes: u32, to: Position, narrow: bool) -> i64 {
+    /// `write` and `pwrite64` among the system calls of 32 bits.
+    const CALLS: [u32; 2] = [4, 181];
+    if narrow {
+        // SAFETY: As below.
+        return unsafe { narrow_move(CALLS, file, address, bytes, to) };
+    }
+    let (file, from, bytes) = (file.as_raw_fd(), address as *const libc::c_void, bytes as usize);
     // SAFETY: The bytes are in pages to which nothing in Rust refers.
-    outcome(unsafe { libc::write(file.as_raw_fd(), address as *const libc::c_void, bytes as usize) } as i64)
+    let moved = unsafe {
+        match to {
+            Position::Here => libc::write(file, from, bytes),
+            Position::At(offset) => libc::pwrite(file, from, bytes, offset),
+        }
+    };
+    outcome(moved as i64)
+}
+
+/// Reads or writes as a program of 32 bits does.
+///
+/// # Safety
+/// As [`read_to`].
+unsafe fn narrow_move(
+    [here, at]: [u32; 2],
+    file: &impl AsRawFd,
+    address: u64,
+    bytes: u32,
+    position: Position,
+) -> i64 {
+    let (call, offset) = match position {
+        Position::Here => (here, 0),
+        Position::At(offset) => (at, offset),
+    };
+    let arguments =
+        [file.as_raw_fd() as u32, address as u32, bytes, offset as u32, (offset as u64 >> 32) as u32];
+    // SAFETY: The caller answers for what is read and written.
+    unsafe { narrow_call(call, arguments) }
 }
 
 /// Makes an ioctl with the argument that a guest's process gave.
@@ -543,18 +672,29 @@ pub unsafe fn ioctl_for_guest(file: &impl AsRawFd, number: u32, argument: u64, n
 pub unsafe fn narrow_ioctl(file: &impl AsRawFd, number: u32, argument: u32) -> i64 {
     /// `ioctl` among the system calls of 32 bits.
     const IOCTL: u32 = 54;
+    // SAFETY: The caller answers for what is written.
+    unsafe { narrow_call(IOCTL, [file.as_raw_fd() as u32, number, argument, 0, 0]) }
+}
+
+/// Makes a system call as a program of 32 bits does.
+///
+/// # Safety
+/// As of the call.
+unsafe fn narrow_call(call: u32, [first, second, third, fourth, fifth]: [u32; 5]) -> i64 {
     let result: u32;
-    // SAFETY: The caller answers for what is written. The compiler keeps a register for itself that the call takes its first argument in; the call
+    // SAFETY: The caller answers for what the call does. The compiler keeps a register for itself that the call takes its first argument in; the call
     // may alter four that it does not know.
     unsafe {
         std::arch::asm!(
-            "xchg rbx, {file:r}",
+            "xchg rbx, {first:r}",
             "int 0x80",
-            "xchg rbx, {file:r}",
-            file = inout(reg) u64::from(file.as_raw_fd() as u32) => _,
-            inlateout("eax") IOCTL => result,
-            in("ecx") number,
-            in("edx") argument,
+            "xchg rbx, {first:r}",
+            first = inout(reg) u64::from(first) => _,
+            inlateout("eax") call => result,
+            in("ecx") second,
+            in("edx") third,
+            in("esi") fourth,
+            in("edi") fifth,
             out("r8") _, out("r9") _, out("r10") _, out("r11") _,
         );
     }
@@ -601,9 +741,14 @@ impl SignalWait {
 
 /// Which of these events a file is ready for, as poll(2); waits for one, if it is to.
 pub fn poll(file: &impl AsRawFd, events: u16, waits: bool) -> i64 {
+    poll_for(file, events, if waits { -1 } else { 0 })
+}
+
+/// Which of these events a file is ready for, as poll(2), within so many milliseconds; below 0: however long it takes.
+pub fn poll_for(file: &impl AsRawFd, events: u16, milliseconds: i32) -> i64 {
     let mut asked = libc::pollfd { fd: file.as_raw_fd(), events: events as i16, revents: 0 };
     // SAFETY: There is one entry, which the call writes to.
-    match outcome(unsafe { libc::poll(&mut asked, 1, if waits { -1 } else { 0 }) }.into()) {
+    match outcome(unsafe { libc::poll(&mut asked, 1, milliseconds) }.into()) {
         0.. => i64::from(asked.revents as u16),
         error => error,
     }
@@ -623,5 +768,24 @@ mod tests {
         assert_eq!(refused(ours.as_raw_fd()), Some(libc::EBADF));
         assert_eq!(refused(-1), Some(libc::EBADF));
         assert_eq!(take_descriptor(made, is_ours).unwrap().as_raw_fd(), made);
+    }
+
+    #[test]
+    fn a_file_that_is_lent_has_its_number_and_is_nobodys_to_take() {
+        make_room_for_lent().unwrap();
+        let lent = Lent::new(&File::open("/dev/null").unwrap(), 4095).unwrap();
+        assert_eq!(lent.number(), (DEVFILE_LENT + 4095) as RawFd);
+        let refused = take_descriptor(lent.number(), |_| false).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
+    }
+
+    #[test]
+    fn a_message_comes_with_its_files() {
+        let (ours, theirs) = socket_pair().unwrap();
+        let null = File::open("/dev/null").unwrap();
+        ours.send_with_fds(&[&[7_u8, 8][..]], &[null.as_raw_fd(), null.as_raw_fd()]).unwrap();
+        let mut bytes = [0; 4];
+        let (length, files) = receive(&theirs, &mut bytes, 3).unwrap();
+        assert_eq!((length, files.len(), bytes), (2, 2, [7, 8, 0, 0]));
     }
 }

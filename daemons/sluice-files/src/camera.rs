@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::ioctl::{_IOC_READ, _IOC_WRITE, ioctl_expr};
 
-const WIDTH: u32 = 320;
-const HEIGHT: u32 = 180;
+pub const WIDTH: u32 = 320;
+pub const HEIGHT: u32 = 180;
 /// Bytes of a pixel of YUYV.
 const PIXEL: u32 = 2;
-const YUYV: u32 = u32::from_le_bytes(*b"YUYV");
+pub const YUYV: u32 = u32::from_le_bytes(*b"YUYV");
 /// `V4L2_BUF_TYPE_VIDEO_CAPTURE`.
-const CAPTURE: u32 = 1;
+pub const CAPTURE: u32 = 1;
 /// vivid's control `OSD Text Mode`, and its value for no text.
-const TEXT: u32 = 0x00f0_f001;
-const NO_TEXT: i32 = 2;
+pub const TEXT: u32 = 0x00f0_f001;
+pub const NO_TEXT: i32 = 2;
 
 /// `struct v4l2_capability`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,7 +65,8 @@ unsafe impl Plain for Format {}
 // SAFETY: It is numbers.
 unsafe impl Plain for Control {}
 
-const fn number(direction: u32, number: u32, size: usize) -> libc::c_ulong {
+/// Number of an ioctl.
+pub const fn number(direction: u32, number: u32, size: usize) -> libc::c_ulong {
     ioctl_expr(direction, b'V' as u32, number, size as u32) as libc::c_ulong
 }
 
@@ -90,19 +91,25 @@ struct Buffers {
 /// `struct v4l2_buffer`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct Buffer {
-    index: u32,
+pub struct Buffer {
+    /// Which one.
+    pub index: u32,
     kind: u32,
     used: u32,
-    flags: u32,
+    /// `V4L2_BUF_FLAG_` bits.
+    pub flags: u32,
     field: u32,
     padding: u32,
     time: [u64; 4],
     sequence: u32,
     memory: u32,
+    /// Or the descriptor of its memory.
     offset: u64,
     length: u32,
-    rest: [u32; 3],
+    reserved: u32,
+    /// Descriptor of the request that it is of.
+    pub request: u32,
+    end: u32,
 }
 
 /// `struct v4l2_exportbuffer`.
@@ -120,18 +127,20 @@ struct Export {
 /// How long buffers may be there when nothing else of the camera is.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest time until a frame comes, in ms.
-const FRAME_TIME: i32 = 10_000;
+pub const FRAME_TIME: i32 = 10_000;
 /// `V4L2_MEMORY_MMAP`.
-const MAPPED: u32 = 1;
+pub const MAPPED: u32 = 1;
+/// `V4L2_MEMORY_DMABUF`.
+const SHARED: u32 = 4;
 
 // SAFETY: It is numbers.
 unsafe impl Plain for Buffers {}
 // SAFETY: It is numbers.
 unsafe impl Plain for Export {}
-// SAFETY: It is numbers; what leads into memory is not used with `MAPPED`.
+// SAFETY: It is numbers; what leads into memory is not used with `MAPPED` or `SHARED`.
 unsafe impl Plain for Buffer {}
 
-const BOTH: u32 = _IOC_READ | _IOC_WRITE;
+pub const BOTH: u32 = _IOC_READ | _IOC_WRITE;
 // SAFETY: The driver reads and writes `struct v4l2_requestbuffers`.
 const REQUEST_BUFFERS: Call<Buffers> = unsafe { Call::new(number(BOTH, 8, size_of::<Buffers>())) };
 // SAFETY: The driver reads and writes `struct v4l2_buffer`.
@@ -139,11 +148,11 @@ const QUERY_BUFFER: Call<Buffer> = unsafe { Call::new(number(BOTH, 9, size_of::<
 // SAFETY: The driver reads and writes `struct v4l2_exportbuffer`.
 const EXPORT: Call<Export> = unsafe { Call::new(number(BOTH, 16, size_of::<Export>())) };
 // SAFETY: The driver reads and writes `struct v4l2_buffer`.
-const QUEUE: Call<Buffer> = unsafe { Call::new(number(BOTH, 15, size_of::<Buffer>())) };
+pub const QUEUE: Call<Buffer> = unsafe { Call::new(number(BOTH, 15, size_of::<Buffer>())) };
 // SAFETY: As above.
-const DEQUEUE: Call<Buffer> = unsafe { Call::new(number(BOTH, 17, size_of::<Buffer>())) };
+pub const DEQUEUE: Call<Buffer> = unsafe { Call::new(number(BOTH, 17, size_of::<Buffer>())) };
 // SAFETY: The driver reads a number.
-const START: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 18, 4)) };
+pub const START: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 18, 4)) };
 // SAFETY: As above.
 const STOP: Call<u32> = unsafe { Call::new(number(_IOC_WRITE, 19, 4)) };
 
@@ -195,6 +204,7 @@ pub fn frame(bytes: usize) -> Result<()> {
 pub struct Stream<'f> {
     file: &'f File,
     places: Vec<Place>,
+    memory: u32,
     /// Tells that a frame is there, so that nobody waits for one in the driver.
     epoll: Epoll,
 }
@@ -202,15 +212,9 @@ pub struct Stream<'f> {
 impl<'f> Stream<'f> {
     /// Has the driver fill buffers.
     fn start(file: &'f File, exported: bool) -> Result<Self> {
-        let mut asked = Buffers { count: 4, kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
-        REQUEST_BUFFERS.update(file, &mut asked).context("VIDIOC_REQBUFS failed")?;
-        let epoll = Epoll::new()?;
-        // Whoever listens may say later what for.
-        epoll.ctl(ControlOperation::Add, file.as_raw_fd(), EpollEvent::new(EventSet::empty(), 0))?;
-        epoll.ctl(ControlOperation::Modify, file.as_raw_fd(), EpollEvent::new(EventSet::IN, 0))?;
-        let mut stream = Self { file, places: Vec::new(), epoll };
-        for index in 0..asked.count {
-            let mut buffer = Self::buffer(index);
+        let mut places = Vec::new();
+        for index in 0..Self::buffers(file, MAPPED)? {
+            let mut buffer = Self::buffer(index, MAPPED);
             QUERY_BUFFER.update(file, &mut buffer).context("VIDIOC_QUERYBUF failed")?;
             let place = if exported {
                 Self::export(file, index).map(Place::Elsewhere)
@@ -219,33 +223,82 @@ impl<'f> Stream<'f> {
                 let map = Map { offset: buffer.offset, first: 0, pages, read: true, write: true };
                 Mapping::new(file, &map).map(Place::Here)
             };
-            stream.places.push(place.with_context(|| format!("could not get at buffer {index}"))?);
-            QUEUE.update(file, &mut Self::buffer(index)).context("VIDIOC_QBUF failed")?;
+            places.push(place.with_context(|| format!("could not get at buffer {index}"))?);
         }
+        Self::begin(file, places, MAPPED)
+    }
+
+    /// Has the driver fill memory behind these descriptors.
+    pub fn import(file: &'f File, buffers: Vec<OwnedFd>) -> Result<Self> {
+        let mut asked = Buffers { count: buffers.len() as u32, ..Self::asked(SHARED) };
+        REQUEST_BUFFERS.update(file, &mut asked).context("VIDIOC_REQBUFS of shared memory failed")?;
+        Self::begin(file, buffers.into_iter().map(Place::Elsewhere).collect(), SHARED)
+    }
+
+    fn begin(file: &'f File, places: Vec<Place>, memory: u32) -> Result<Self> {
+        let epoll = Epoll::new()?;
+        // Whoever listens may say later what for.
+        epoll.ctl(ControlOperation::Add, file.as_raw_fd(), EpollEvent::new(EventSet::empty(), 0))?;
+        epoll.ctl(ControlOperation::Modify, file.as_raw_fd(), EpollEvent::new(EventSet::IN, 0))?;
+        let stream = Self { file, places, memory, epoll };
+        (0..stream.places.len() as u32).try_for_each(|index| stream.queue(index))?;
         START.set(file, &CAPTURE).context("VIDIOC_STREAMON failed")?;
         Ok(stream)
     }
 
+    fn asked(memory: u32) -> Buffers {
+        Buffers { count: 4, kind: CAPTURE, memory, ..Buffers::default() }
+    }
+
+    /// Has the driver make buffers. Returns how many.
+    pub fn buffers(file: &File, memory: u32) -> Result<u32> {
+        let mut asked = Self::asked(memory);
+        REQUEST_BUFFERS.update(file, &mut asked).context("VIDIOC_REQBUFS failed")?;
+        Ok(asked.count)
+    }
+
+    /// Has the driver make buffers, and export them.
+    pub fn buffers_of(file: &File) -> Result<Vec<OwnedFd>> {
+        let export = |index| Self::export(file, index).context("VIDIOC_EXPBUF failed");
+        (0..Self::buffers(file, MAPPED)?).map(export).collect()
+    }
+
     fn export(file: &File, index: u32) -> std::io::Result<OwnedFd> {
-        let flags = (libc::O_CLOEXEC | libc::O_RDONLY) as u32;
+        let flags = (libc::O_CLOEXEC | libc::O_RDWR) as u32;
         let mut asked = Export { kind: CAPTURE, index, flags, ..Export::default() };
         EXPORT.update(file, &mut asked)?;
         sys::take_descriptor(asked.descriptor, |number| number == file.as_raw_fd()).map(Into::into)
     }
 
-    fn buffer(index: u32) -> Buffer {
-        Buffer { index, kind: CAPTURE, memory: MAPPED, ..Buffer::default() }
+    /// What says which buffer.
+    pub fn buffer(index: u32, memory: u32) -> Buffer {
+        Buffer { index, kind: CAPTURE, memory, ..Buffer::default() }
+    }
+
+    /// Gives a buffer to the driver.
+    fn queue(&self, index: u32) -> Result<()> {
+        let mut buffer = Self::buffer(index, self.memory);
+        if let (SHARED, Some(Place::Elsewhere(descriptor))) = (self.memory, self.places.get(index as usize)) {
+            buffer.offset = descriptor.as_raw_fd() as u64;
+        }
+        QUEUE.update(self.file, &mut buffer).context("VIDIOC_QBUF failed")
     }
 
     /// The next frame.
     pub fn next(&self, frame: &mut [u8]) -> Result<()> {
+        self.next_shared(frame).map(|_| ())
+    }
+
+    /// The next frame, and the descriptor that the driver tells of, where there is one.
+    pub fn next_shared(&self, frame: &mut [u8]) -> Result<i32> {
         let ready = self.epoll.wait(FRAME_TIME, &mut [EpollEvent::default()])?;
         ensure!(ready == 1, "epoll does not tell of a frame");
-        let mut buffer = Self::buffer(0);
+        let mut buffer = Self::buffer(0, self.memory);
         DEQUEUE.update(self.file, &mut buffer).context("VIDIOC_DQBUF failed")?;
         ensure!(buffer.used as usize == frame.len(), "a frame has {} bytes", buffer.used);
         self.places.get(buffer.index as usize).context("there is no such buffer")?.read(frame)?;
-        QUEUE.update(self.file, &mut Self::buffer(buffer.index)).context("VIDIOC_QBUF failed")
+        self.queue(buffer.index)?;
+        Ok(buffer.offset as i32)
     }
 
     /// Looks at a frame again and again until there is none any more, and says whether the buffers are gone then, too.
@@ -266,7 +319,7 @@ impl<'f> Stream<'f> {
     pub fn stop(self) -> Result<()> {
         STOP.set(self.file, &CAPTURE).context("VIDIOC_STREAMOFF failed")?;
         drop(self.places);
-        let mut none = Buffers { kind: CAPTURE, memory: MAPPED, ..Buffers::default() };
+        let mut none = Buffers { kind: CAPTURE, memory: self.memory, ..Buffers::default() };
         REQUEST_BUFFERS.update(self.file, &mut none).context("VIDIOC_REQBUFS failed at the end")
     }
 }
@@ -297,6 +350,11 @@ impl Camera {
         Ok(Self { file, driver, plain, bytes: size as usize })
     }
 
+    /// Its file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Bytes of a frame.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -321,7 +379,10 @@ pub fn outlive(path: &Path) -> Result<()> {
 }
 
 /// Gets at frames in one of the ways.
-pub fn run(path: &Path, frames: u32, way: Way) -> Result<()> {
+///
+/// # Parameters
+/// - `held`: what is streamed by goes on until a line comes.
+pub fn run(path: &Path, frames: u32, way: Way, held: bool) -> Result<()> {
     let camera = Camera::open(path, WIDTH, HEIGHT)?;
     let mut digest = DefaultHasher::new();
     let mut frame = vec![0; camera.bytes()];
@@ -330,6 +391,10 @@ pub fn run(path: &Path, frames: u32, way: Way) -> Result<()> {
         for _ in 0..frames {
             stream.next(&mut frame)?;
             frame.hash(&mut digest);
+        }
+        if held {
+            result("streaming=yes");
+            std::io::stdin().read_line(&mut String::new())?;
         }
         stream.stop()?;
     } else {

@@ -9,10 +9,14 @@ mod input;
 mod keep;
 mod lane;
 mod measure;
+mod narrow;
 mod noop;
 mod random;
+mod requests;
 mod seek;
+mod shared;
 mod sound;
+mod terminal;
 mod watchdog;
 
 use clap::{Parser, Subcommand};
@@ -112,6 +116,39 @@ enum What {
         /// How it gets at them.
         #[arg(long, value_enum, default_value_t = camera::Way::Read)]
         way: camera::Way,
+        /// What it streams by goes on until a line comes.
+        #[arg(long)]
+        held: bool,
+    },
+    /// Does so as a program of 32 bits, from buffers that are mapped.
+    Narrow {
+        /// The device file.
+        file: PathBuf,
+        /// Frames.
+        #[arg(long, default_value_t = 3)]
+        frames: u32,
+    },
+    /// Has a camera put frames into buffers of another's.
+    Shared {
+        /// The device file.
+        file: PathBuf,
+        /// That of the other.
+        of: PathBuf,
+        /// Frames.
+        #[arg(long, default_value_t = 3)]
+        frames: u32,
+    },
+    /// Has a camera make frames by requests, each with a control of its own.
+    Requests {
+        /// The device file.
+        file: PathBuf,
+        /// That of the media device.
+        media: PathBuf,
+    },
+    /// Opens a terminal's other end, and has another program read there.
+    Terminal {
+        /// The device file.
+        file: PathBuf,
     },
     /// Writes what is in a buffer that a driver has exported, by the descriptor that is the standard input.
     Frame {
@@ -178,7 +215,11 @@ fn main() -> anyhow::Result<()> {
         What::Watchdog { file } => watchdog::run(&file),
         What::Endure { file, failures, how } => endure::endure(&file, failures, how),
         What::Canary { file, protected } => endure::canary(&file, protected),
-        What::Camera { file, frames, way } => camera::run(&file, frames, way),
+        What::Camera { file, frames, way, held } => camera::run(&file, frames, way, held),
+        What::Narrow { file, frames } => narrow::run(&file, frames),
+        What::Shared { file, of, frames } => shared::run(&file, &of, frames),
+        What::Requests { file, media } => requests::run(&file, &media),
+        What::Terminal { file } => terminal::run(&file),
         What::Frame { bytes } => camera::frame(bytes),
         What::Keep { file } => keep::run(&file),
         What::Outlive { file } => camera::outlive(&file),

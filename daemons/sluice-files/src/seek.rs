@@ -4,12 +4,13 @@ use crate::result;
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Leaves with the processor's name, and before them the number of leaves.
 const NAME: [u64; 3] = [0x8000_0002, 0x8000_0003, 0x8000_0004];
 
-/// Reads the name, after it looked at the first leaf, and says it.
+/// Reads the name, after it looked at the first leaf, and says it; once more by offsets, which do not move in the file.
 pub fn run(path: &Path) -> Result<()> {
     let mut file = File::open(path).with_context(|| format!("could not open {}", path.display()))?;
     let leaf = |file: &mut File, number: u64| -> Result<[u8; 16]> {
@@ -25,7 +26,15 @@ pub fn run(path: &Path) -> Result<()> {
         name.extend(leaf(&mut file, number)?);
     }
     let name = String::from_utf8_lossy(&name).trim_end_matches('\0').trim().replace(' ', "_");
+    let mut apart = Vec::new();
+    for number in NAME {
+        let mut bytes = [0; 16];
+        let got = file.read_at(&mut bytes, number).context("could not read from an offset")?;
+        ensure!(got == bytes.len(), "a read from an offset got {got} bytes");
+        apart.extend(bytes);
+    }
+    let apart = String::from_utf8_lossy(&apart).trim_end_matches('\0').trim().replace(' ', "_");
     let after = file.stream_position().context("could not ask for the place")?;
-    result(&format!("seek={name} seek_after={after:#x}"));
+    result(&format!("seek={name} seek_at={apart} seek_after={after:#x}"));
     Ok(())
 }

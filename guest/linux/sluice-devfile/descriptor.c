@@ -22,10 +22,13 @@ int prepare(struct file *from, const struct lead *lead, unsigned long structure,
 	    struct made *made)
 {
 	struct open_file *open = from->private_data;
-	u64 flags;
-	int error;
+	u64 flags = O_RDWR | O_CLOEXEC;
+	int error = 0;
 
-	error = get_field(structure, lead->flags, 4, &flags);
+	if (lead->flags == THE_ARGUMENT)
+		flags = structure;
+	else if (lead->flags != NOTHING)
+		error = get_field(structure, lead->flags, 4, &flags);
 	if (error)
 		return error;
 	made->open = new_file(open->mirror, from->f_mapping);
@@ -35,8 +38,10 @@ int prepare(struct file *from, const struct lead *lead, unsigned long structure,
 	error = made->descriptor;
 	if (error < 0)
 		goto end;
-	made->file = anon_inode_getfile("[sluice-devfile]", from->f_op,
-					made->open, flags & O_ACCMODE);
+	made->file = anon_inode_getfile("[sluice-devfile]",
+					open->mirror->operations,
+					made->open,
+					flags & (O_ACCMODE | O_NONBLOCK));
 	error = PTR_ERR_OR_ZERO(made->file);
 	if (error)
 		goto put;
@@ -45,8 +50,12 @@ int prepare(struct file *from, const struct lead *lead, unsigned long structure,
 	ihold(made->open->of);
 	made->file->f_mapping = from->f_mapping;
 	add_open(made->open, made->file);
-	made->bits = (u64)lead->descriptor << SLUICE_DEVFILE_IOCTL_DESCRIPTOR |
-		     (u64)made->open->number << SLUICE_DEVFILE_IOCTL_FILE;
+	made->bits = (u64)made->open->number << SLUICE_DEVFILE_IOCTL_FILE;
+	if (lead->descriptor == THE_RESULT)
+		made->bits |= SLUICE_DEVFILE_IOCTL_RESULT;
+	else
+		made->bits |= (u64)lead->descriptor
+			      << SLUICE_DEVFILE_IOCTL_DESCRIPTOR;
 	if (made->open->life == open->life)
 		return 0;
 	give_up(made, false);

@@ -6,11 +6,12 @@
  *   mirror.c      what is kept of a device, and of an open file
  *   lane.c        pages in which requests are posted
  *   request.c     requests in the queue, and what they may reach
+ *   taken.c       files that a request takes
  *   operation.c   a request for the caller, by lane or queue
  *   space.c       address spaces of programs
  *   file.c        open files
  *   poll.c        who is told when a file is ready
- *   lead.c        what arguments of ioctls lead to (tables.h)
+ *   lead.c        what arguments of ioctls lead to (tables.h, narrow.h)
  *   descriptor.c  files for descriptors that ioctls answer with
  *   ioctl.c, maps.c, node.c (with input.c)
  *   operations.c  all that a program can do with a file
@@ -18,7 +19,7 @@
  *
  * Locks: mirrors_lock (node.c); mirror->spaces_lock; file->lock (each alone);
  * mirror->opens_lock; mirror->maps_lock (page faults against the end of a life);
- * mirror->lock (innermost, interrupts off).
+ * mirror->lock (innermost, interrupts off); open_files_lock (mirror.c; alone).
  */
 #ifndef _SLUICE_DEVFILE_DEVFILE_H
 #define _SLUICE_DEVFILE_DEVFILE_H
@@ -60,6 +61,14 @@ struct devfile_range {
 	__le32 ways;
 };
 
+/* One that the operation takes. */
+struct devfile_descriptor {
+	__le64 address;
+	__le16 file;
+	__le16 number;
+	__le32 device;
+};
+
 struct devfile_request {
 	struct_group(header,
 		__le32 operation;
@@ -68,10 +77,11 @@ struct devfile_request {
 		__le32 file;
 		__le32 flags;
 		__le64 arguments[3];
-		__le32 count;
+		__le32 counts; /* of ranges; from bit 16 on, of descriptors */
 		__le32 lane;
 	);
 	struct devfile_range ranges[SLUICE_DEVFILE_MAX_RANGES];
+	struct devfile_descriptor descriptors[SLUICE_DEVFILE_MAX_DESCRIPTORS];
 };
 
 struct devfile_answer {
@@ -99,6 +109,10 @@ struct devfile_config {
 };
 
 static_assert(sizeof(struct devfile_range) == SLUICE_DEVFILE_RANGE_SIZE);
+static_assert(sizeof(struct devfile_descriptor) ==
+	      SLUICE_DEVFILE_DESCRIPTOR_SIZE);
+static_assert(offsetof(struct devfile_request, descriptors) ==
+	      SLUICE_DEVFILE_REQUEST_DESCRIPTORS);
 static_assert(sizeof(struct devfile_request) == SLUICE_DEVFILE_REQUEST_SIZE);
 static_assert(sizeof(struct devfile_answer) == SLUICE_DEVFILE_ANSWER_SIZE);
 static_assert(sizeof(struct devfile_config) == SLUICE_DEVFILE_CONFIG_SIZE);
@@ -133,6 +147,7 @@ struct slot {
 	struct open_file *file; /* of SLOT_AWAIT */
 	u32 first, freed; /* pages of maps that are free once it is answered */
 	struct devfile_lane *freed_lane; /* so is this */
+	u32 freed_file; /* and this number of a file; SLUICE_DEVFILE_MAX_FILES: none */
 	struct space *space; /* the caller's */
 	/* What is declared, where the back end cannot alter it. */
 	struct devfile_range *ranges;
@@ -140,6 +155,9 @@ struct slot {
 	unsigned int pages_of[SLUICE_DEVFILE_MAX_RANGES];
 	unsigned int page_count;
 	struct page *pages[MOST_PAGES];
+	/* Files that it takes. */
+	u32 taken_count;
+	struct file *taken[SLUICE_DEVFILE_MAX_DESCRIPTORS];
 };
 
 /* An address space that has a file open. */
@@ -164,10 +182,13 @@ struct use {
 struct open_file {
 	struct kref users; /* the file, and requests that tell it */
 	struct list_head entry; /* in mirror->opens */
+	struct hlist_node hashed; /* by `file` */
+	struct file *file;
 	struct address_space *mapping;
 	struct mirror *mirror;
 	u32 number;
-	u32 frame; /* bytes of one, for a sound card */
+	u32 device; /* the life's number */
+	u32 frame, sample, channels; /* bytes of the first two, for a sound card */
 	u32 told; /* flags that the other side has been told of */
 	u64 life;
 	struct mutex lock; /* uses */
@@ -187,9 +208,11 @@ struct mirror {
 	unsigned int minor;
 	u32 slot; /* on the bus */
 	dev_t number;
+	const struct file_operations *operations; /* of its files */
 	char node[SLUICE_DEVFILE_NODE_SIZE];
 	umode_t mode;
-	const struct lead *leads; /* of its class; NULL: none are known */
+	/* Of its class, for programs of 64 and of 32 bits; NULL: none are known. */
+	const struct lead *leads, *narrow_leads;
 	struct device *device; /* NULL: there is no node of our own class */
 	struct devfile_face *face; /* NULL: there is none of another class */
 	struct work_struct publish, restart;
@@ -198,6 +221,7 @@ struct mirror {
 	struct virtio_device *vdev;
 	struct virtqueue *queue; /* NULL: no request can be made */
 	u64 life;
+	u32 identity; /* a number that no life of any device had before */
 	void *memory, *ranges;
 	struct devfile_lane *lanes; /* a page each */
 	dma_addr_t lane_addresses[SLUICE_DEVFILE_MAX_SPACES]; /* 0: none */
@@ -230,6 +254,12 @@ struct mirror *mirror_new(void);
 void mirror_free(struct kref *users);
 /* The same of an open file. */
 void file_free(struct kref *users);
+/* A program has an open file by this. */
+void remember_open(struct open_file *open, struct file *file);
+/* It is being closed. */
+void forget_open(struct open_file *open);
+/* What is kept of a file that the caller holds; NULL: it is none of a device's. */
+struct open_file *open_of(const struct file *file);
 
 /* lane.c */
 
@@ -261,12 +291,13 @@ void queue_answered(struct virtqueue *queue);
 /* Hands a request over, if this is still the life that it is for. */
 int submit(struct mirror *mirror, struct slot *slot, enum slot_state state,
 	   u64 life);
-/* Says something that nobody waits for the answer of, after which a lane may be free. */
-void notice_with(struct mirror *mirror, u32 operation, u32 tag, u64 space,
-		 u32 file, u64 life, struct devfile_lane *freed);
-/* The same, and no lane is. */
+/* Says something that nobody waits for the answer of. */
 void notice(struct mirror *mirror, u32 operation, u32 tag, u64 space, u32 file,
 	    u64 life);
+/* An address space is no more: then its lane is free. */
+void notice_end(struct mirror *mirror, const struct space *space, u64 life);
+/* A file is no more: then its number is free, if it is not lost. */
+void notice_release(struct open_file *file);
 /* Adds memory of the caller to what the operation may reach, and pins it. */
 int reach(struct slot *slot, u64 address, u32 bytes, u32 ways);
 /* Lets go of all that was added. */
@@ -284,6 +315,17 @@ static inline void free_slot(struct mirror *mirror, struct slot *slot)
 	if (wq_has_sleeper(&mirror->free))
 		wake_up(&mirror->free);
 }
+
+/* taken.c */
+
+/*
+ * Adds the file of the caller's with this descriptor to those that a request takes,
+ * where the descriptor stands at this address. An error: it is none of these
+ * operations' files.
+ */
+int take(struct slot *slot, u64 address, u32 number);
+/* Lets go of all that were added. */
+void let_go(struct slot *slot);
 
 /* operation.c */
 
@@ -381,6 +423,8 @@ struct open_file *open_node(const struct inode *inode,
 void publish(struct work_struct *work);
 /* Takes the node away. */
 void unpublish(struct mirror *mirror);
+/* Whether a device is mirrored of the class with these leads. */
+bool is_mirrored(const struct lead *leads);
 
 /* operations.c */
 

@@ -23,6 +23,7 @@
 
 static int start(struct mirror *mirror)
 {
+	static atomic_t lives;
 	struct virtqueue *queue;
 
 	queue = virtio_find_single_vq(mirror->vdev, queue_answered, "requests");
@@ -30,6 +31,8 @@ static int start(struct mirror *mirror)
 		return PTR_ERR(queue);
 	show_lanes(mirror);
 	spin_lock_irq(&mirror->lock);
+	/* 0 is none; nobody starts devices so often that there is another one. */
+	mirror->identity = atomic_inc_return(&lives) ?: atomic_inc_return(&lives);
 	mirror->queue = queue;
 	spin_unlock_irq(&mirror->lock);
 	return 0;

@@ -24,6 +24,7 @@ struct open_file *new_file(struct mirror *mirror, struct address_space *mapping)
 	open->mapping = mapping;
 	spin_lock_irqsave(&mirror->lock, flags);
 	open->life = mirror->life;
+	open->device = mirror->identity;
 	open->number =
 		find_first_zero_bit(mirror->files, SLUICE_DEVFILE_MAX_FILES);
 	if (open->number < SLUICE_DEVFILE_MAX_FILES)
@@ -42,8 +43,10 @@ void add_open(struct open_file *open, struct file *file)
 {
 	struct mirror *mirror = open->mirror;
 
+	/* Who reads or writes says where, or is not asked. */
 	stream_open(file_inode(file), file);
-	file->f_mode |= FMODE_LSEEK;
+	file->f_mode |= FMODE_LSEEK | FMODE_PREAD | FMODE_PWRITE;
+	remember_open(open, file);
 	mutex_lock(&mirror->opens_lock);
 	list_add(&open->entry, &mirror->opens);
 	mutex_unlock(&mirror->opens_lock);
@@ -53,9 +56,8 @@ void add_open(struct open_file *open, struct file *file)
 void end_file(struct open_file *open)
 {
 	struct mirror *mirror = open->mirror;
-	unsigned long flags;
 
-	notice(mirror, SLUICE_DEVFILE_RELEASE, 0, 0, open->number, open->life);
+	notice_release(open);
 	while (!list_empty(&open->uses)) {
 		struct use *use =
 			list_first_entry(&open->uses, struct use, entry);
@@ -64,11 +66,6 @@ void end_file(struct open_file *open)
 		leave_space(mirror, use->space, open->life);
 		kfree(use);
 	}
-	/* A number that is lost is so until the device's next life. */
-	spin_lock_irqsave(&mirror->lock, flags);
-	if (mirror->life == open->life && !open->lost)
-		__clear_bit(open->number, mirror->files);
-	spin_unlock_irqrestore(&mirror->lock, flags);
 	iput(open->of);
 	kref_put(&open->users, file_free);
 }

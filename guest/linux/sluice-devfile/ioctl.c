@@ -19,9 +19,10 @@ static __always_inline s64 ask(struct file *file, const struct lead *lead,
 			       u64 bits)
 {
 	struct open_file *open = file->private_data;
-	bool makes_file = bits >> SLUICE_DEVFILE_IOCTL_DESCRIPTOR;
+	bool makes_file = bits & ~SLUICE_DEVFILE_IOCTL_NARROW;
 	struct slot *slot;
 	u32 ways = 0;
+	int error;
 
 	slot = begin(open, SLUICE_DEVFILE_IOCTL, file->f_flags);
 	if (IS_ERR(slot))
@@ -36,10 +37,18 @@ static __always_inline s64 ask(struct file *file, const struct lead *lead,
 		ways |= SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT;
 	if (ways)
 		reach(slot, argument, _IOC_SIZE(number), ways);
-	if (lead && (lead->pointer != NOTHING || lead->follows != NOTHING))
-		follow(open, slot, lead, argument);
-	/* The other side's daemon has to know of a new file, which a lane passes by. */
-	return plausible(operate_on(open, slot, file->f_flags, !makes_file),
+	if (lead) {
+		error = follow(file, slot, lead, argument);
+		if (error) {
+			let_go(slot);
+			unpin(slot);
+			free_slot(open->mirror, slot);
+			return error;
+		}
+	}
+	/* The other side's daemon has to know of a new file, and passes others along: a lane goes by it. */
+	return plausible(operate_on(open, slot, file->f_flags,
+				    !makes_file && !slot->taken_count),
 			 INT_MAX);
 }
 
@@ -48,6 +57,7 @@ static noinline long make_descriptor(struct file *file, const struct lead *lead,
 				     unsigned int number,
 				     unsigned long argument, u64 bits)
 {
+	bool is_result = lead->descriptor == THE_RESULT;
 	s32 __user *place = (void __user *)(argument + lead->descriptor - 1);
 	struct made made;
 	s64 result;
@@ -56,21 +66,53 @@ static noinline long make_descriptor(struct file *file, const struct lead *lead,
 	if (result)
 		return result;
 	result = ask(file, lead, number, argument, bits | made.bits);
-	if (!result && put_user(made.descriptor, place))
+	if (!result && !is_result && put_user(made.descriptor, place))
 		result = -EFAULT;
-	if (!result)
+	if (!result) {
 		fd_install(made.descriptor, made.file);
-	else
-		give_up(&made, result == -EIO || result == -EINTR ||
-				       result == -ERESTARTSYS);
+		return is_result ? made.descriptor : 0;
+	}
+	give_up(&made, result == -EIO || result == -EINTR ||
+			       result == -ERESTARTSYS);
 	return result;
+}
+
+/* What the driver offers, and is not to be had here. */
+static int withdraw_offer(const struct lead *lead, unsigned long argument)
+{
+	u32 not_offered = lead->not_offered;
+	u64 offer;
+
+	if (lead->not_alone && !is_mirrored(leads_of("media", false)))
+		not_offered |= lead->not_alone;
+	if (get_field(argument, lead->offer, 4, &offer))
+		return 0;
+	return put_user((u32)offer & ~not_offered,
+			(u32 __user *)(argument + lead->offer));
+}
+
+/* How large frames and samples are, which reads and writes count in. */
+static void note_sound(struct open_file *open, const struct lead *lead,
+		       unsigned long argument)
+{
+	u64 frame, sample, channels;
+
+	if (get_field(argument, lead->frame_bits, 4, &frame) ||
+	    get_field(argument, lead->sample_bits, 4, &sample) ||
+	    get_field(argument, lead->channels, 4, &channels))
+		return;
+	open->frame = frame / 8;
+	open->sample = sample / 8;
+	open->channels = channels;
 }
 
 static long make_ioctl(struct file *file, unsigned int number,
 		       unsigned long argument, u64 bits)
 {
 	struct open_file *open = file->private_data;
-	const struct lead *lead = lead_of(open->mirror->leads, number);
+	const struct mirror *mirror = open->mirror;
+	const struct lead *lead = lead_of(
+		bits ? mirror->narrow_leads : mirror->leads, number);
 	s64 result;
 
 	if (lead && lead->refused) {
@@ -83,20 +125,12 @@ static long make_ioctl(struct file *file, unsigned int number,
 	if (lead && lead->descriptor)
 		return make_descriptor(file, lead, number, argument, bits);
 	result = ask(file, lead, number, argument, bits);
-	if (lead && lead->not_offered && !result) {
-		u64 offer;
-
-		if (!get_field(argument, lead->offer, 4, &offer))
-			result = put_user((u32)offer & ~lead->not_offered,
-					  (u32 __user *)(argument +
-							 lead->offer));
-	}
-	if (lead && lead->frame_bits != NOTHING && !result) {
-		u64 frame;
-
-		if (!get_field(argument, lead->frame_bits, 4, &frame))
-			open->frame = frame / 8;
-	}
+	if (lead)
+		tell_descriptors(file, lead, argument);
+	if (lead && lead->not_offered && !result)
+		result = withdraw_offer(lead, argument);
+	if (lead && lead->frame_bits != NOTHING && !result)
+		note_sound(open, lead, argument);
 	if (result == -EAGAIN)
 		arm_listeners(open);
 	return result;
@@ -109,7 +143,7 @@ long devfile_ioctl(struct file *file, unsigned int number,
 }
 
 #ifdef CONFIG_COMPAT
-/* Structures that lead on are others here, of which no class has a table. */
+/* Structures with pointers or long numbers are others here (narrow.h). */
 long devfile_narrow_ioctl(struct file *file, unsigned int number,
 			  unsigned long argument)
 {

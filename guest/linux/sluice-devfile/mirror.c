@@ -3,10 +3,43 @@
  * What is kept of a device of another domain's, and of an open file of it: as long
  * as anybody uses it.
  */
+#include <linux/hash.h>
+#include <linux/hashtable.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 
 #include "devfile.h"
+
+/* Open files by the kernel's. A node of another class has operations of that class, which pass calls on. */
+static DEFINE_HASHTABLE(open_files, 8);
+static DEFINE_SPINLOCK(open_files_lock);
+
+void remember_open(struct open_file *open, struct file *file)
+{
+	open->file = file;
+	spin_lock(&open_files_lock);
+	hash_add(open_files, &open->hashed, (unsigned long)file);
+	spin_unlock(&open_files_lock);
+}
+
+void forget_open(struct open_file *open)
+{
+	spin_lock(&open_files_lock);
+	hash_del(&open->hashed);
+	spin_unlock(&open_files_lock);
+}
+
+struct open_file *open_of(const struct file *file)
+{
+	struct open_file *open, *found = NULL;
+
+	spin_lock(&open_files_lock);
+	hash_for_each_possible(open_files, open, hashed, (unsigned long)file)
+		if (open->file == file)
+			found = open;
+	spin_unlock(&open_files_lock);
+	return found;
+}
 
 struct mirror *mirror_new(void)
 {

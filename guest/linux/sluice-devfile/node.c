@@ -54,6 +54,18 @@ struct open_file *open_node(const struct inode *inode,
 	return open;
 }
 
+bool is_mirrored(const struct lead *leads)
+{
+	bool found = false;
+	unsigned int i;
+
+	mutex_lock(&mirrors_lock);
+	for (i = 0; i < MINORS && !found; i++)
+		found = mirrors[i] && READ_ONCE(mirrors[i]->leads) == leads;
+	mutex_unlock(&mirrors_lock);
+	return found;
+}
+
 int claim_minor(struct mirror *mirror)
 {
 	unsigned int minor;
@@ -65,6 +77,7 @@ int claim_minor(struct mirror *mirror)
 			mirrors[minor] = mirror;
 			mirror->minor = minor;
 			mirror->number = first_number + minor;
+			mirror->operations = devfile_cdev.ops;
 			error = 0;
 		}
 	mutex_unlock(&mirrors_lock);
@@ -153,7 +166,7 @@ static bool publish_face(struct mirror *mirror, const char *class,
 		.number = mirror->number,
 		.text = text,
 		.length = length,
-		.operations = devfile_cdev.ops,
+		.operations = mirror->operations,
 	};
 	const struct devfile_face_kind *kind = kind_of(class);
 	struct devfile_face *face;
@@ -209,6 +222,7 @@ void publish(struct work_struct *work)
 		return;
 	slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_HELLO);
 	slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
+	slot->request->arguments[0] = cpu_to_le64(READ_ONCE(mirror->identity));
 	slot->request->lane =
 		cpu_to_le32(mirror->lane_addresses[0] >> PAGE_SHIFT);
 	if (submit(mirror, slot, SLOT_WAITED, life)) {
@@ -236,7 +250,8 @@ void publish(struct work_struct *work)
 	memcpy(mirror->node, config.node, sizeof(mirror->node));
 	mirror->mode = le32_to_cpu(config.mode) & 0666;
 	config.class[sizeof(config.class) - 1] = 0;
-	mirror->leads = leads_of(config.class);
+	mirror->leads = leads_of(config.class, false);
+	mirror->narrow_leads = leads_of(config.class, true);
 	parent = parent_of(mirror);
 	if (!text ||
 	    !publish_face(mirror, config.class, parent, text, length)) {

@@ -163,7 +163,7 @@ s64 operate(struct mirror *mirror, struct slot *slot, bool blocks, u64 life,
 	s64 result;
 
 	request->tag = cpu_to_le32(tag);
-	request->count = cpu_to_le32(count);
+	request->counts = cpu_to_le32(count | slot->taken_count << 16);
 	if (count) {
 		memcpy(request->ranges, slot->ranges,
 		       count * sizeof(*slot->ranges));
@@ -187,6 +187,8 @@ s64 operate(struct mirror *mirror, struct slot *slot, bool blocks, u64 life,
 unpin:
 	if (count)
 		unpin(slot);
+	if (slot->taken_count)
+		let_go(slot);
 	if (submitted) {
 		/* What is not answered keeps its tag until it is, or the device is reset. */
 		spin_lock_irqsave(&mirror->lock, flags);

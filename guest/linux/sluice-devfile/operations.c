@@ -2,6 +2,7 @@
 /*
  * All that a program can do with a file.
  */
+#include <linux/compat.h>
 #include <linux/module.h>
 
 #include "devfile.h"
@@ -9,22 +10,32 @@
 /* Most bytes that one read or write moves: programs ask again. */
 #define MOST_BYTES 0x10000U
 
+/* Where the file is, which the other side knows, or, if the caller says so, from an offset on. */
 static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
-		    u32 operation)
+		    loff_t *offset, u32 operation)
 {
 	struct open_file *open = file->private_data;
 	u32 ways = operation == SLUICE_DEVFILE_READ ? SLUICE_DEVFILE_OUT :
 						      SLUICE_DEVFILE_IN;
 	struct slot *slot;
+	u64 place = 0;
 	s64 result;
 	int error;
 
+	if (offset) {
+		if (*offset < 0 || *offset == S64_MAX)
+			return -EINVAL;
+		place = *offset + 1;
+	}
+	if (in_compat_syscall())
+		place |= SLUICE_DEVFILE_MOVE_NARROW;
 	bytes = min_t(size_t, bytes, MOST_BYTES);
 	slot = begin(open, operation, file->f_flags);
 	if (IS_ERR(slot))
 		return PTR_ERR(slot);
 	slot->request->arguments[0] = cpu_to_le64((unsigned long)buffer);
 	slot->request->arguments[1] = cpu_to_le64(bytes);
+	slot->request->arguments[2] = cpu_to_le64(place);
 	error = reach(slot, (unsigned long)buffer, bytes, ways);
 	if (error) {
 		unpin(slot);
@@ -32,6 +43,9 @@ static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
 		return error;
 	}
 	result = plausible(operate_on(open, slot, file->f_flags, true), bytes);
+	/* What preadv goes on from. */
+	if (offset && result > 0)
+		*offset += result;
 	if (result == -EAGAIN || READ_ONCE(open->signalled))
 		arm_listeners(open);
 	return result;
@@ -40,13 +54,14 @@ static ssize_t move(struct file *file, char __user *buffer, size_t bytes,
 static ssize_t devfile_read(struct file *file, char __user *buffer,
 			    size_t bytes, loff_t *offset)
 {
-	return move(file, buffer, bytes, SLUICE_DEVFILE_READ);
+	return move(file, buffer, bytes, offset, SLUICE_DEVFILE_READ);
 }
 
 static ssize_t devfile_write(struct file *file, const char __user *buffer,
 			     size_t bytes, loff_t *offset)
 {
-	return move(file, (char __user *)buffer, bytes, SLUICE_DEVFILE_WRITE);
+	return move(file, (char __user *)buffer, bytes, offset,
+		    SLUICE_DEVFILE_WRITE);
 }
 
 /* The other side knows where the file is, whoever moved it there. */
@@ -96,6 +111,7 @@ static int devfile_release(struct inode *inode, struct file *file)
 	unsigned long flags;
 	unsigned int i;
 
+	forget_open(open);
 	mutex_lock(&mirror->opens_lock);
 	list_del(&open->entry);
 	mutex_unlock(&mirror->opens_lock);

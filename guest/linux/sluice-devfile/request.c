@@ -32,7 +32,7 @@ struct slot *take_slot(struct mirror *mirror, bool notice)
 	}
 	if (found) {
 		found->request->flags = 0;
-		found->request->count = 0;
+		found->request->counts = 0;
 		found->request->lane = 0;
 		memset(found->request->arguments, 0,
 		       sizeof(found->request->arguments));
@@ -41,6 +41,8 @@ struct slot *take_slot(struct mirror *mirror, bool notice)
 		found->file = NULL;
 		found->freed = 0;
 		found->freed_lane = NULL;
+		found->freed_file = SLUICE_DEVFILE_MAX_FILES;
+		found->taken_count = 0;
 	}
 	return found;
 }
@@ -53,6 +55,8 @@ struct open_file *answered(struct mirror *mirror, struct slot *slot, s64 result)
 	slot->result = result;
 	if (slot->freed)
 		bitmap_clear(mirror->maps_used, slot->first, slot->freed);
+	if (!result && slot->freed_file < SLUICE_DEVFILE_MAX_FILES)
+		__clear_bit(slot->freed_file, mirror->files);
 	if (!result)
 		free_lane(mirror, slot->freed_lane);
 	else if (slot->freed_lane)
@@ -131,9 +135,10 @@ int submit(struct mirror *mirror, struct slot *slot, enum slot_state state,
 	return error;
 }
 
-/* Says something that nobody waits for the answer of, after which a lane may be free. */
-void notice_with(struct mirror *mirror, u32 operation, u32 tag, u64 space,
-		 u32 file, u64 life, struct devfile_lane *freed)
+/* Says something that nobody waits for the answer of, after which a lane and a file's number may be free. */
+static void say(struct mirror *mirror, u32 operation, u32 tag, u64 space,
+		u32 file, u64 life, struct devfile_lane *freed_lane,
+		u32 freed_file)
 {
 	struct slot *slot = NULL;
 	unsigned long flags;
@@ -148,7 +153,8 @@ void notice_with(struct mirror *mirror, u32 operation, u32 tag, u64 space,
 	slot->request->tag = cpu_to_le32(tag);
 	slot->request->space = cpu_to_le64(space);
 	slot->request->file = cpu_to_le32(file);
-	slot->freed_lane = freed;
+	slot->freed_lane = freed_lane;
+	slot->freed_file = freed_file;
 	if (!submit(mirror, slot, SLOT_ALONE, life))
 		return;
 	slot->freed_lane = NULL;
@@ -157,14 +163,28 @@ unsaid:
 	/* In another life nobody knows the lane. */
 	spin_lock_irqsave(&mirror->lock, flags);
 	if (mirror->life != life)
-		free_lane(mirror, freed);
+		free_lane(mirror, freed_lane);
 	spin_unlock_irqrestore(&mirror->lock, flags);
 }
 
 void notice(struct mirror *mirror, u32 operation, u32 tag, u64 space, u32 file,
 	    u64 life)
 {
-	notice_with(mirror, operation, tag, space, file, life, NULL);
+	say(mirror, operation, tag, space, file, life, NULL,
+	    SLUICE_DEVFILE_MAX_FILES);
+}
+
+void notice_end(struct mirror *mirror, const struct space *space, u64 life)
+{
+	say(mirror, SLUICE_DEVFILE_FORGET, 0, space->number, 0, life,
+	    space->lane, SLUICE_DEVFILE_MAX_FILES);
+}
+
+void notice_release(struct open_file *file)
+{
+	say(file->mirror, SLUICE_DEVFILE_RELEASE, 0, 0, file->number,
+	    file->life, NULL,
+	    file->lost ? SLUICE_DEVFILE_MAX_FILES : file->number);
 }
 
 void unpin(struct slot *slot)

@@ -20,8 +20,7 @@ void leave_space(struct mirror *mirror, struct space *space, u64 life)
 	mutex_unlock(&mirror->spaces_lock);
 	if (!last)
 		return;
-	notice_with(mirror, SLUICE_DEVFILE_FORGET, 0, space->number, 0, life,
-		    space->lane);
+	notice_end(mirror, space, life);
 	mmdrop(space->mm);
 	kfree(space);
 }

@@ -1,108 +1,194 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Memory that arguments of ioctls lead to, by class of device. What an argument
- * itself is says the ioctl's number; here is what else a driver reaches.
+ * itself is says the ioctl's number; here is what else a driver reaches, and which
+ * descriptors it takes or answers with. Where programs of 32 bits have structures
+ * of their own, one list serves both: their names end in 32.
  *
  * Source: the kernel's headers for programs; Paradice, 4.1, has its own from an
  * analysis of drivers.
  */
 #include <linux/input.h>
+#include <linux/media.h>
+#include <linux/tty.h>
 #include <linux/videodev2.h>
 #include <sound/asound.h>
 
 #include "lead.h"
+#include "narrow.h"
 
 /* No pointer, no count, no condition. */
 #define LEAD(ioctl, directions)                                              \
 	.number = ioctl, .ways = directions, .pointer = NOTHING,             \
 	.follows = NOTHING, .count = NOTHING, .kind = NOTHING,               \
-	.frame_bits = NOTHING
+	.when = NOTHING, .frame_bits = NOTHING
+/* A pointer. */
+#define POINTER(structure, field)                                             \
+	.pointer = offsetof(structure, field),                               \
+	.pointer_bytes = sizeof_field(structure, field)
+/* As many as a field says. */
+#define COUNT(structure, field)                                               \
+	.count = offsetof(structure, field),                                 \
+	.count_bytes = sizeof_field(structure, field)
 /* A pointer to elements, as many as another field says. */
 #define ARRAY(structure, field, number_of, bytes)                             \
-	.pointer = offsetof(structure, field),                               \
-	.count = offsetof(structure, number_of),                             \
-	.count_bytes = sizeof_field(structure, number_of), .size = bytes
+	POINTER(structure, field), COUNT(structure, number_of), .size = bytes
 /* A field that a descriptor is answered in. */
 #define DESCRIPTOR(structure, field, flags_of)                                \
-	.descriptor = 1 + offsetof(structure, field),                           \
+	.descriptor = 1 + offsetof(structure, field),                        \
 	.flags = offsetof(structure, flags_of)
+/* A field with a descriptor that is taken; and when it is one. */
+#define TAKES(structure, field) .takes = 1 + offsetof(structure, field)
+#define WHEN(structure, field, bits, are)                                     \
+	.when = offsetof(structure, field), .mask = bits, .value = are
 #define IN SLUICE_DEVFILE_IN
 #define BOTH (SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT)
 
 /* Cameras. */
 
-static const struct lead control_leads[] = {
-	{ LEAD(1, BOTH), ARRAY(struct v4l2_ext_control, string, size, 1) },
+#define CAMERA(direction, nr, structure) _IO##direction('V', nr, structure)
+/* A control's value, where it is somewhere else. */
+#define CONTROL_LEADS(name, bytes)                                            \
+	static const struct lead name[] = {                                  \
+		{ LEAD(1, BOTH), COUNT(struct v4l2_ext_control, size),       \
+		  .pointer = offsetof(struct v4l2_ext_control, string),      \
+		  .pointer_bytes = bytes, .size = 1 },                       \
+		{}                                                           \
+	}
+CONTROL_LEADS(values, 8);
+CONTROL_LEADS(values32, 4);
+#define SEVERAL_PLANES                                                        \
+	(1U << V4L2_BUF_TYPE_VIDEO_CAPTURE_MPLANE |                          \
+	 1U << V4L2_BUF_TYPE_VIDEO_OUTPUT_MPLANE)
+#define SHARED(structure) WHEN(structure, memory, ~0U, V4L2_MEMORY_DMABUF)
+#define PLANE_LEADS(name, structure, plane, is_told)                          \
+	static const struct lead name[] = {                                  \
+		{ LEAD(1, 0), TAKES(plane, m.fd), SHARED(structure),         \
+		  .tells = is_told },                                        \
+		{}                                                           \
+	}
+PLANE_LEADS(planes, struct v4l2_buffer, struct v4l2_plane, false);
+PLANE_LEADS(told_planes, struct v4l2_buffer, struct v4l2_plane, true);
+PLANE_LEADS(planes32, struct v4l2_buffer32, struct v4l2_plane32, false);
+PLANE_LEADS(told_planes32, struct v4l2_buffer32, struct v4l2_plane32, true);
+PLANE_LEADS(planes32_time32, struct v4l2_buffer32_time32, struct v4l2_plane32, false);
+PLANE_LEADS(told_planes32_time32, struct v4l2_buffer32_time32, struct v4l2_plane32, true);
+/* Buffers: planes, memory that drivers share, and the request that they are of. */
+#define BUFFER(ioctl, structure, plane, plane_leads, is_told)                 \
+	{ LEAD(ioctl, BOTH),                                                 \
+	  ARRAY(structure, m.planes, length, sizeof(plane)),                 \
+	  .kind = offsetof(structure, type), .kinds = SEVERAL_PLANES,        \
+	  .elements = plane_leads },                                         \
+	{ LEAD(ioctl, BOTH), TAKES(structure, m.fd), SHARED(structure),      \
+	  .kind = offsetof(structure, type), .kinds = ~SEVERAL_PLANES,       \
+	  .tells = is_told },                                                \
+	{ LEAD(ioctl, BOTH), TAKES(structure, request_fd), .tells = is_told, \
+	  WHEN(structure, flags, V4L2_BUF_FLAG_REQUEST_FD,                   \
+	       V4L2_BUF_FLAG_REQUEST_FD) }
+#define BUFFERS(structure, plane, time)                                       \
+	BUFFER(CAMERA(WR, 9, structure), structure, plane, told_planes##time, true),   \
+	BUFFER(CAMERA(WR, 15, structure), structure, plane, planes##time, false),      \
+	BUFFER(CAMERA(WR, 17, structure), structure, plane, told_planes##time, true),  \
+	BUFFER(CAMERA(WR, 93, structure), structure, plane, planes##time, false)
+#define CONTROLS(nr, structure, inner)                                        \
+	{ LEAD(CAMERA(WR, nr, structure), BOTH), .elements = inner,          \
+	  ARRAY(structure, controls, count, sizeof(struct v4l2_ext_control)),\
+	  TAKES(structure, request_fd),                                      \
+	  WHEN(structure, which, ~0U, V4L2_CTRL_WHICH_REQUEST_VAL) }
+#define OVERLAY(nr, structure, clip)                                          \
+	{ LEAD(CAMERA(WR, nr, structure), BOTH),                             \
+	  ARRAY(structure, fmt.win.clips, fmt.win.clipcount, sizeof(clip)),  \
+	  .kind = offsetof(structure, type),                                 \
+	  .kinds = BIT(V4L2_BUF_TYPE_VIDEO_OVERLAY) |                        \
+		   BIT(V4L2_BUF_TYPE_VIDEO_OUTPUT_OVERLAY) }
+/* Memory of the program's that a driver goes on to use: not here. */
+#define MEMORY(ioctl, structure)                                              \
+	{ LEAD(ioctl, BOTH), .choice = offsetof(structure, memory),          \
+	  .refused = BIT(V4L2_MEMORY_USERPTR),                               \
+	  .offer = offsetof(structure, capabilities),                        \
+	  .not_offered = V4L2_BUF_CAP_SUPPORTS_USERPTR,                      \
+	  .not_alone = V4L2_BUF_CAP_SUPPORTS_REQUESTS }
+#define EDID(nr, structure)                                                   \
+	{ LEAD(CAMERA(WR, nr, structure), BOTH),                             \
+	  ARRAY(structure, edid, blocks, 128) }
+#define VIDEO_LEADS(w)                                                        \
+	BUFFERS(struct v4l2_buffer##w, struct v4l2_plane##w, w),             \
+	CONTROLS(71, struct v4l2_ext_controls##w, values##w),         \
+	CONTROLS(72, struct v4l2_ext_controls##w, values##w),         \
+	CONTROLS(73, struct v4l2_ext_controls##w, values##w),         \
+	OVERLAY(4, struct v4l2_format##w, struct v4l2_clip##w),              \
+	OVERLAY(5, struct v4l2_format##w, struct v4l2_clip##w),              \
+	OVERLAY(64, struct v4l2_format##w, struct v4l2_clip##w),             \
+	EDID(40, struct v4l2_edid##w), EDID(41, struct v4l2_edid##w),        \
+	MEMORY(VIDIOC_REQBUFS, struct v4l2_requestbuffers),                  \
+	MEMORY(CAMERA(WR, 92, struct v4l2_create_buffers##w),                \
+	       struct v4l2_create_buffers##w),                               \
+	{ LEAD(VIDIOC_EXPBUF, 0),                                            \
+	  DESCRIPTOR(struct v4l2_exportbuffer, fd, flags) }
+
+static const struct lead video_leads[] = { VIDEO_LEADS(), {} };
+static const struct lead narrow_video_leads[] = {
+	VIDEO_LEADS(32),
+	BUFFERS(struct v4l2_buffer32_time32, struct v4l2_plane32, 32_time32),
 	{}
 };
 
-#define CONTROLS(ioctl)                                                       \
-	{ LEAD(ioctl, BOTH),                                                  \
-	  ARRAY(struct v4l2_ext_controls, controls, count,                    \
-		sizeof(struct v4l2_ext_control)),                             \
-	  .elements = control_leads }
-/* Buffers in several planes. */
-#define PLANES(ioctl)                                                         \
-	{ LEAD(ioctl, BOTH),                                                  \
-	  ARRAY(struct v4l2_buffer, m.planes, length,                         \
-		sizeof(struct v4l2_plane)),                                   \
-	  .kind = offsetof(struct v4l2_buffer, type),                         \
-	  .kinds = BIT(V4L2_BUF_TYPE_VIDEO_CAPTURE_MPLANE) |                  \
-		   BIT(V4L2_BUF_TYPE_VIDEO_OUTPUT_MPLANE) }
-#define OVERLAY(ioctl)                                                        \
-	{ LEAD(ioctl, BOTH),                                                  \
-	  ARRAY(struct v4l2_format, fmt.win.clips, fmt.win.clipcount,         \
-		sizeof(struct v4l2_clip)),                                    \
-	  .kind = offsetof(struct v4l2_format, type),                         \
-	  .kinds = BIT(V4L2_BUF_TYPE_VIDEO_OVERLAY) |                         \
-		   BIT(V4L2_BUF_TYPE_VIDEO_OUTPUT_OVERLAY) }
-/* Memory of the program's, or behind a descriptor, that a driver goes on to use: not here. */
-#define BUFFERS(ioctl, structure)                                             \
-	{ LEAD(ioctl, BOTH), .choice = offsetof(structure, memory),           \
-	  .refused = BIT(V4L2_MEMORY_USERPTR) | BIT(V4L2_MEMORY_DMABUF),      \
-	  .offer = offsetof(structure, capabilities),                         \
-	  .not_offered = V4L2_BUF_CAP_SUPPORTS_USERPTR |                      \
-			 V4L2_BUF_CAP_SUPPORTS_DMABUF |                     \
-			 V4L2_BUF_CAP_SUPPORTS_REQUESTS }
-#define EDID(ioctl)                                                           \
-	{ LEAD(ioctl, BOTH), ARRAY(struct v4l2_edid, edid, blocks, 128) }
+/* Media. */
 
-static const struct lead video_leads[] = {
-	CONTROLS(VIDIOC_G_EXT_CTRLS), CONTROLS(VIDIOC_S_EXT_CTRLS),
-	CONTROLS(VIDIOC_TRY_EXT_CTRLS), PLANES(VIDIOC_QUERYBUF),
-	PLANES(VIDIOC_QBUF), PLANES(VIDIOC_DQBUF), PLANES(VIDIOC_PREPARE_BUF),
-	OVERLAY(VIDIOC_G_FMT), OVERLAY(VIDIOC_S_FMT), OVERLAY(VIDIOC_TRY_FMT),
-	EDID(VIDIOC_G_EDID), EDID(VIDIOC_S_EDID),
-	BUFFERS(VIDIOC_REQBUFS, struct v4l2_requestbuffers),
-	BUFFERS(VIDIOC_CREATE_BUFS, struct v4l2_create_buffers),
-	{ LEAD(VIDIOC_EXPBUF, 0), DESCRIPTOR(struct v4l2_exportbuffer, fd, flags) },
+static const struct lead media_leads[] = {
+	{ LEAD(MEDIA_IOC_REQUEST_ALLOC, 0), .descriptor = 1, .flags = NOTHING },
 	{}
 };
 
 /* Sound. */
 
-#define FRAMES(ioctl, ways)                                                   \
-	{ LEAD(ioctl, ways), ARRAY(struct snd_xferi, buf, frames, 0) }
+#define INTERVAL(structure, parameter)                                        \
+	offsetof(structure, intervals[SNDRV_PCM_HW_PARAM_##parameter -       \
+				      SNDRV_PCM_HW_PARAM_FIRST_INTERVAL].min)
+#define PARAMETERS(structure)                                                 \
+	{ LEAD(_IOWR('A', 0x11, structure), 0),                              \
+	  .frame_bits = INTERVAL(structure, FRAME_BITS),                     \
+	  .sample_bits = INTERVAL(structure, SAMPLE_BITS),                   \
+	  .channels = INTERVAL(structure, CHANNELS) }
+#define FRAMES(ioctl, structure, ways)                                        \
+	{ LEAD(ioctl, ways), ARRAY(structure, buf, frames, A_FRAME) }
+/* A pointer for each channel, all to as many samples. */
+#define CHANNEL_LEADS(name, structure, ways)                                  \
+	static const struct lead name[] = {                                  \
+		{ LEAD(1, ways), .pointer = 0,                               \
+		  .pointer_bytes = sizeof_field(structure, bufs),            \
+		  COUNT(structure, frames), .counted_there = true,           \
+		  .size = A_SAMPLE },                                        \
+		{}                                                           \
+	}
+CHANNEL_LEADS(channels_in, struct snd_xfern, IN);
+CHANNEL_LEADS(channels_both, struct snd_xfern, BOTH);
+CHANNEL_LEADS(channels_in32, struct snd_xfern32, IN);
+CHANNEL_LEADS(channels_both32, struct snd_xfern32, BOTH);
+#define CHANNELS(ioctl, structure, each)                                      \
+	{ LEAD(ioctl, IN), POINTER(structure, bufs),                         \
+	  .count = THE_CHANNELS, .size = sizeof_field(structure, bufs),      \
+	  .elements = each }
+#define ELEMENTS(structure)                                                   \
+	{ LEAD(_IOWR('U', 0x10, structure), BOTH),                           \
+	  ARRAY(structure, pids, space, sizeof(struct snd_ctl_elem_id)) }
 #define TLV(ioctl)                                                            \
-	{ LEAD(ioctl, BOTH), .follows = offsetof(struct snd_ctl_tlv, tlv),    \
-	  .count = offsetof(struct snd_ctl_tlv, length),                      \
-	  .count_bytes = sizeof_field(struct snd_ctl_tlv, length), .size = 1 }
-#define FRAME_BITS                                                            \
-	offsetof(struct snd_pcm_hw_params,                                    \
-		 intervals[SNDRV_PCM_HW_PARAM_FRAME_BITS -                    \
-			   SNDRV_PCM_HW_PARAM_FIRST_INTERVAL]                 \
-			 .min)
+	{ LEAD(ioctl, BOTH), .follows = offsetof(struct snd_ctl_tlv, tlv),   \
+	  COUNT(struct snd_ctl_tlv, length), .size = 1 }
+#define SOUND_LEADS(w)                                                        \
+	PARAMETERS(struct snd_pcm_hw_params##w),                             \
+	FRAMES(_IOW('A', 0x50, struct snd_xferi##w), struct snd_xferi##w, IN),   \
+	FRAMES(_IOR('A', 0x51, struct snd_xferi##w), struct snd_xferi##w, BOTH), \
+	CHANNELS(_IOW('A', 0x52, struct snd_xfern##w), struct snd_xfern##w,  \
+		 channels_in##w),                                            \
+	CHANNELS(_IOR('A', 0x53, struct snd_xfern##w), struct snd_xfern##w,  \
+		 channels_both##w),                                          \
+	ELEMENTS(struct snd_ctl_elem_list##w),                               \
+	TLV(SNDRV_CTL_IOCTL_TLV_READ), TLV(SNDRV_CTL_IOCTL_TLV_WRITE),       \
+	TLV(SNDRV_CTL_IOCTL_TLV_COMMAND)
 
-static const struct lead sound_leads[] = {
-	{ LEAD(SNDRV_PCM_IOCTL_HW_PARAMS, 0), .frame_bits = FRAME_BITS },
-	FRAMES(SNDRV_PCM_IOCTL_WRITEI_FRAMES, IN),
-	FRAMES(SNDRV_PCM_IOCTL_READI_FRAMES, BOTH),
-	{ LEAD(SNDRV_CTL_IOCTL_ELEM_LIST, BOTH),
-	  ARRAY(struct snd_ctl_elem_list, pids, space,
-		sizeof(struct snd_ctl_elem_id)) },
-	TLV(SNDRV_CTL_IOCTL_TLV_READ), TLV(SNDRV_CTL_IOCTL_TLV_WRITE),
-	TLV(SNDRV_CTL_IOCTL_TLV_COMMAND), {}
-};
+static const struct lead sound_leads[] = { SOUND_LEADS(), {} };
+static const struct lead narrow_sound_leads[] = { SOUND_LEADS(32), {} };
 
 /* Input. */
 
@@ -114,13 +200,22 @@ static const struct lead input_leads[] = {
 	{}
 };
 
+/* Terminals. */
+
+static const struct lead terminal_leads[] = {
+	{ LEAD(TIOCGPTPEER, 0), .descriptor = THE_RESULT, .flags = THE_ARGUMENT },
+	{}
+};
+
 static const struct {
 	const char *class;
-	const struct lead *leads;
+	const struct lead *leads, *narrow;
 } classes[] = {
-	{ "video4linux", video_leads },
-	{ "sound", sound_leads },
-	{ "input", input_leads },
+	{ "video4linux", video_leads, narrow_video_leads },
+	{ "media", media_leads, media_leads },
+	{ "sound", sound_leads, narrow_sound_leads },
+	{ "input", input_leads, input_leads },
+	{ "tty", terminal_leads, terminal_leads },
 };
 
 #undef IN

@@ -193,8 +193,8 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
         "restart" => Command::Restart(domain),
         "attach" => {
             let device = words.next().and_then(|device| device_of(device, names));
-            let device =
-                device.with_context(|| format!("'{text}' does not say: NAME blk|MAC SERVER SOURCE"))?;
+            let device = device
+                .with_context(|| format!("'{text}' does not say: NAME blk|rng|file|MAC SERVER SOURCE"))?;
             Command::Attach(domain, device)
         }
         "plug" => {
@@ -224,13 +224,14 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
     }))
 }
 
-/// "data blk driver /dev/sda" as a device, or the same with a station address instead of "blk".
+/// "data blk driver /dev/sda" as a device, or the same with another kind, or a station address, instead of "blk".
 fn device_of(text: &str, names: &[String]) -> Option<Virtio> {
     let mut words = text.split(' ');
     let (name, kind, server, source) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let kind = match kind {
         "blk" => VirtioKind::Block,
         "rng" => VirtioKind::Entropy,
+        "file" => VirtioKind::DeviceFile,
         mac => VirtioKind::Net { mac: parse_mac(mac)?, pairs: 1 },
     };
     let by = u16::try_from(names.iter().position(|known| known == server)?).ok()?;

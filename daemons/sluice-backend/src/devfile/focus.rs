@@ -449,9 +449,14 @@ fn hear(mut file: &File, mut key: impl FnMut(u16, bool)) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_devfile::Position;
 
     fn ioctl(number: u32) -> Operation {
         Operation::Ioctl { number, argument: 0, narrow: false, answer: None }
+    }
+
+    fn write(bytes: u32) -> Operation {
+        Operation::Write { address: 0, bytes, from: Position::Here, narrow: false }
     }
 
     #[test]
@@ -485,7 +490,7 @@ mod tests {
         ] {
             assert_eq!(manner(number), Manner::Refused, "{what}");
         }
-        assert_eq!(Sharing::Input.manner(&Operation::Write { address: 0, bytes: 24 }), Manner::Refused);
+        assert_eq!(Sharing::Input.manner(&write(24)), Manner::Refused);
         assert_eq!(Sharing::Free.manner(&ioctl(0x4004_4590)), Manner::Free);
     }
 
@@ -496,7 +501,7 @@ mod tests {
             assert_eq!(manner(ioctl(number)), Manner::Held, "{number:#x}");
         }
         assert_eq!(manner(ioctl(0x4140)), Manner::Free, "it may prepare");
-        assert_eq!(manner(Operation::Write { address: 0, bytes: 4 }), Manner::Held);
+        assert_eq!(manner(write(4)), Manner::Held);
         assert_eq!(manner(Operation::Poll { events: 4 }), Manner::Nothing);
     }
 

@@ -9,6 +9,7 @@
 
 mod description;
 mod focus;
+mod neighbours;
 pub mod shadow;
 
 use crate::hang::HangWatch;
@@ -18,7 +19,7 @@ use shadow::Told;
 use sluice_backend::device::Device;
 use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
 use sluice_backend::sys;
-use sluice_devfile::{Operation, Request};
+use sluice_devfile::{Operation, Request, Taken};
 use sluice_hypercall::devfile::{
     DEVFILE_ANSWER_SIZE, DEVFILE_CLASS_SIZE, DEVFILE_CONFIG_SIZE, DEVFILE_MAX_SPACES, DEVFILE_NODE_SIZE,
     DEVFILE_VERSION,
@@ -32,7 +33,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
@@ -72,6 +73,10 @@ struct Live {
     queue: Mutex<Option<Queue>>,
     calls: EventFd,
     function: File,
+    /// Whose it is, by the hypervisor's word.
+    guest: Vec<u8>,
+    /// The guest's number for this life of the device; 0: it has said none yet.
+    number: AtomicU32,
     path: PathBuf,
     /// What programs look for in sysfs.
     description: Vec<u8>,
@@ -92,6 +97,8 @@ struct State {
     background: bool,
     /// Files that shadows, by address space, have been told to close.
     closing: HashSet<(u64, u32)>,
+    /// Files that the guest has closed, and where it is told that none has them open any more.
+    released: HashMap<u32, Place>,
 }
 
 /// A request that is to be answered.
@@ -152,20 +159,16 @@ impl OpenFile {
 impl Shadow {
     /// Tells it how the device is shared, and where its guest is.
     fn turn(&self, sharing: Sharing, background: bool) {
-        let _ = self.ask(&sharing.encode(background), None);
+        let _ = self.ask(&sharing.encode(background), &[]);
     }
 
     /// Has it carry out a request.
     ///
     /// # Errors
     /// `EIO`: it is no more.
-    fn ask(&self, bytes: &[u8], file: Option<&File>) -> std::io::Result<()> {
+    fn ask(&self, bytes: &[u8], files: &[RawFd]) -> std::io::Result<()> {
         // Nobody listens in one that was killed, even if it is still there.
-        let sent = match file {
-            _ if self.child.is_none() => false,
-            Some(file) => self.socket.send_with_fd(bytes, file.as_raw_fd()).is_ok(),
-            None => self.socket.send(bytes).is_ok(),
-        };
+        let sent = self.child.is_some() && self.socket.send_with_fds(&[bytes], files).is_ok();
         if sent { Ok(()) } else { Err(gone()) }
     }
 
@@ -254,6 +257,8 @@ impl Device for DeviceFile {
             queue: Mutex::new(Some(queue)),
             calls: function.calls(0)?,
             function: function.share().context("could not share the device file")?,
+            guest: info.name().split(|byte| *byte == b'.').next().unwrap_or_default().to_vec(),
+            number: AtomicU32::new(0),
             path: self.path.clone(),
             description: description::of(&self.path),
             sharing: self.sharing,
@@ -263,7 +268,9 @@ impl Device for DeviceFile {
             closed: Condvar::new(),
         };
         let waited = vec![kicks.as_raw_fd()];
-        (self.live, self.kicks) = (Some(Arc::new(live)), Some(kicks));
+        let live = Arc::new(live);
+        neighbours::add(&live);
+        (self.live, self.kicks) = (Some(live), Some(kicks));
         Ok(waited)
     }
 
@@ -336,6 +343,13 @@ fn take_up(setup: &QueueSetup, window: &GuestMemoryMmap) -> Result<Queue> {
 }
 
 impl State {
+    /// Places of files that the guest has closed, and no shadow has open any more.
+    fn over(&mut self) -> Vec<Place> {
+        let closing = &self.closing;
+        let is_over = |file: &u32| !closing.iter().any(|(_, other)| other == file);
+        self.released.extract_if(|file, _| is_over(file)).map(|(_, place)| place).collect()
+    }
+
     /// Keeps a file that the shadow of an address space has. Returns what the guest is answered.
     fn take_in(&mut self, number: u32, space: u64, made: Option<File>) -> i64 {
         let Some((waits, file)) = made.and_then(|file| Some((sys::waits(&file).ok()?, file))) else {
@@ -441,23 +455,31 @@ impl Live {
         let Some(request) = Request::decode(bytes) else {
             return self.answer(place, -i64::from(libc::EINVAL));
         };
+        // Before this device's lock is held, since others of the guest look here as well.
+        let taken: Option<Vec<_>> = request.taken.iter().map(|taken| self.find(taken)).collect();
+        let Some(taken) = taken else { return self.answer(place, -i64::from(libc::EBADF)) };
         let mut state = lock(&self.state);
         let result = match request.operation {
-            Operation::Hello => self.describe(request.lane),
+            Operation::Hello { device } => {
+                self.number.store(device, Ordering::Relaxed);
+                self.describe(request.lane)
+            }
             Operation::Nothing => 0,
             Operation::Release => {
                 let file = state.files.remove(&request.file);
                 let spaces = file.as_ref().map(|file| std::mem::take(&mut *lock(&file.passed)));
                 for space in spaces.unwrap_or_default().into_keys() {
-                    let told = state.shadows.get(&space).map(|shadow| shadow.ask(bytes, None));
+                    let told = state.shadows.get(&space).map(|shadow| shadow.ask(bytes, &[]));
                     if let Some(Ok(())) = told {
                         state.closing.insert((space, request.file));
                     }
                 }
+                let before = state.released.insert(request.file, place);
+                let over = state.over();
                 drop(state);
                 // It may be the last that has the file open, and closing may take its time.
                 drop(file);
-                return self.answer(place, 0);
+                return before.into_iter().chain(over).for_each(|place| self.answer(place, 0));
             }
             Operation::Forget => {
                 let shadow = state.shadows.remove(&request.space);
@@ -473,7 +495,7 @@ impl Live {
                     under_way.space
                 });
                 if let Some(shadow) = space.and_then(|space| state.shadows.get(&space)) {
-                    let _ = shadow.ask(bytes, None);
+                    let _ = shadow.ask(bytes, &[]);
                 }
                 0
             }
@@ -483,7 +505,7 @@ impl Live {
                 let returns = request.returns();
                 let under_way = UnderWay { place, space: request.space, file, returns, interrupted: None };
                 state.under_way.insert(request.tag, under_way);
-                match self.begin(&mut state, &request, bytes) {
+                match self.begin(&mut state, &request, bytes, &taken) {
                     Ok(()) => return,
                     Err(error) => {
                         state.under_way.remove(&request.tag);
@@ -496,12 +518,20 @@ impl Live {
         self.answer(place, result);
     }
 
+    /// A file that an operation takes: one of this device's, or of another that the same guest has here.
+    fn find(&self, taken: &Taken) -> Option<Arc<OpenFile>> {
+        let device = neighbours::find(&self.guest, taken.device)?;
+        let file = lock(&device.state).files.get(&taken.file.into()).cloned();
+        file
+    }
+
     /// Has an operation carried out, which tells when it is over.
     fn begin(
         self: &Arc<Self>,
         state: &mut State,
         request: &Request,
         bytes: &[u8; Request::SIZE],
+        taken: &[Arc<OpenFile>],
     ) -> std::io::Result<()> {
         let (tag, number, flags) = (request.tag, request.file, request.flags as i32);
         if request.operation == Operation::Open {
@@ -513,7 +543,7 @@ impl Live {
             return Ok(());
         }
         if let Operation::Adopt { .. } = request.operation {
-            return state.shadows.get(&request.space).ok_or_else(gone)?.ask(bytes, None);
+            return state.shadows.get(&request.space).ok_or_else(gone)?.ask(bytes, &[]);
         }
         let no_device = std::io::Error::from_raw_os_error(libc::ENODEV);
         let file = Arc::clone(state.files.get(&number).ok_or(no_device)?);
@@ -534,7 +564,9 @@ impl Live {
         let Some(shadow) = state.shadows.get(&request.space) else { return Ok(()) };
         let mut passed = lock(&file.passed);
         let is_there = passed.get(&request.space) == Some(&true);
-        shadow.ask(bytes, (!is_there).then_some(&file.file))?;
+        let own = (!is_there).then_some(&file.file);
+        let files = own.into_iter().chain(taken.iter().map(|taken| &taken.file));
+        shadow.ask(bytes, &files.map(AsRawFd::as_raw_fd).collect::<Vec<_>>())?;
         passed.entry(request.space).or_insert(false);
         Ok(())
     }
@@ -583,7 +615,11 @@ impl Live {
                 Ok((Told::SIZE, made)) => match Told::decode(&bytes) {
                     Some(Told::Done { tag, result }) => self.finish(tag, result, made),
                     Some(Told::Closed { file }) => {
-                        lock(&self.state).closing.remove(&(space, file));
+                        let mut state = lock(&self.state);
+                        state.closing.remove(&(space, file));
+                        let over = state.over();
+                        drop(state);
+                        over.into_iter().for_each(|place| self.answer(place, 0));
                         self.closed.notify_all();
                     }
                     None => break,
@@ -593,6 +629,7 @@ impl Live {
         }
         let mut state = lock(&self.state);
         state.closing.retain(|(of, _)| *of != space);
+        let over = state.over();
         for file in state.files.values() {
             lock(&file.passed).remove(&space);
         }
@@ -601,6 +638,7 @@ impl Live {
         let shadow = state.shadows.remove(&space);
         drop(state);
         drop(shadow);
+        over.into_iter().for_each(|place| self.answer(place, 0));
         for tag in lost {
             self.finish(tag, -i64::from(libc::EIO), None);
         }
@@ -625,18 +663,33 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_free_when_no_shadow_has_its_file() {
+        let mut state = State::default();
+        let place = |head| Place { head, address: GuestAddress(0) };
+        state.closing.extend([(1, 7), (2, 7), (1, 8)]);
+        state.released.extend([(7, place(3)), (9, place(4))]);
+        let heads = |over: Vec<Place>| over.iter().map(|place| place.head).collect::<Vec<_>>();
+        assert_eq!(heads(state.over()), [4], "nobody had it");
+        state.closing.remove(&(1, 7));
+        assert!(state.over().is_empty(), "one has it yet");
+        state.closing.remove(&(2, 7));
+        assert_eq!(heads(state.over()), [3]);
+        assert!(state.over().is_empty(), "it is told once");
+    }
+
+    #[test]
     fn what_is_asked_of_a_shadow_that_was_killed_fails_as_any_operation_of_the_dead() {
         let (ours, theirs) = sys::socket_pair().unwrap();
         let child = Command::new("true").spawn().unwrap();
         let hang = HangWatch { patience: Duration::from_secs(10), action: OnHang::Say };
         let shadow = Shadow { child: Some(child), path: PathBuf::new(), hang, socket: ours };
         let bytes = [0; Request::SIZE];
-        assert!(shadow.ask(&bytes, None).is_ok());
+        assert!(shadow.ask(&bytes, &[]).is_ok());
         // Not closed: a child that another test has just started may have a copy of it yet.
         theirs.shutdown(std::net::Shutdown::Both).unwrap();
         let file = File::open("/dev/null").unwrap();
-        for file in [None, Some(&file)] {
-            assert_eq!(shadow.ask(&bytes, file).unwrap_err().raw_os_error(), Some(libc::EIO));
+        for files in [&[][..], &[file.as_raw_fd()]] {
+            assert_eq!(shadow.ask(&bytes, files).unwrap_err().raw_os_error(), Some(libc::EIO));
         }
     }
 }

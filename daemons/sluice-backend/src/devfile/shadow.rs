@@ -13,13 +13,14 @@ use super::focus::{Manner, Sharing};
 use super::lock;
 use anyhow::{Context, Result};
 use sluice_backend::function::{Copy, Function};
-use sluice_backend::sys::{self, LanePage, Mapping, PAGE, ShadowPage};
-use sluice_devfile::{Descriptor, Lane, Map, Operation, Range, Request};
+use sluice_backend::sys::{self, LanePage, Lent, Mapping, PAGE, ShadowPage};
+use sluice_devfile::{Answer, Descriptor, Lane, Map, Operation, Range, Request};
 use sluice_hypercall::devfile::{
-    DEVFILE_IN, DEVFILE_MAX_COPY, DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS, DEVFILE_OUT,
-    DEVFILE_UNKNOWN_FILE,
+    DEVFILE_IN, DEVFILE_MAX_COPY, DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS,
+    DEVFILE_OUT, DEVFILE_UNKNOWN_FILE,
 };
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU32;
@@ -34,6 +35,9 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 /// Threads: one for each operation, and some that listen.
 const MOST_THREADS: usize = DEVFILE_MAX_OPERATIONS as usize + 8;
 const STACK: usize = 128 * 1024;
+
+/// Files that come with a request: its own, and those that it takes.
+const MOST_FILES: usize = 1 + DEVFILE_MAX_DESCRIPTORS as usize;
 
 /// How often a copy is tried for which the guest's process has no page just now, and how long after each other.
 const TRIES: u32 = 30;
@@ -180,6 +184,8 @@ struct Shadow {
     bound: RawFd,
     /// Files that have been passed here, or that drivers have made, by the guest's numbers.
     files: [Mutex<Option<Arc<File>>>; DEVFILE_MAX_FILES as usize],
+    /// Files that operations take, by the program's numbers, and how many operations do.
+    lent: Mutex<HashMap<u16, (Lent, usize)>>,
     /// Threads in operations, by tag.
     running: [Mutex<Option<libc::pid_t>>; DEVFILE_MAX_OPERATIONS as usize],
     /// Pages that operations reach, and how many.
@@ -211,6 +217,7 @@ pub fn run(patience: Duration) -> Result<()> {
     let socket = UnixDatagram::from(own(io::stdin().as_fd().try_clone_to_owned())?);
     let file = File::from(own(io::stdout().as_fd().try_clone_to_owned())?);
     sys::heed_interruptions().context("could not heed interruptions")?;
+    sys::make_room_for_lent().context("could not have as many descriptors as are needed")?;
     sys::drop_privileges().context("could not give up rights")?;
     let shadow = Arc::new(Shadow::new(socket, file, patience)?);
     shadow.listen();
@@ -227,6 +234,7 @@ impl Shadow {
             function: Function::shared(file),
             bound,
             files: [const { Mutex::new(None) }; _],
+            lent: Mutex::default(),
             running: [const { Mutex::new(None) }; _],
             pages: Mutex::default(),
             mappings: Mutex::default(),
@@ -245,28 +253,42 @@ impl Shadow {
 
     /// Carries out what comes, until nobody asks any more.
     fn listen(self: &Arc<Self>) {
-        let mut bytes = [0; Request::SIZE];
         loop {
             self.listening.fetch_add(1, Ordering::SeqCst);
-            let received = loop {
-                match self.socket.recv_with_fd(&mut bytes[..]) {
-                    Err(error) if error.errno() == libc::EINTR => {}
-                    received => break received,
-                }
-            };
+            let heard = self.hear();
             if self.listening.fetch_sub(1, Ordering::SeqCst) == 1 {
                 self.add_thread();
             }
-            match received {
-                Ok((Request::SIZE, file)) => {
-                    if let Some(request) = Request::decode(&bytes) {
-                        self.heed(&request, file);
-                    }
-                }
-                Ok((2, _)) => self.turn([bytes[0], bytes[1]]),
-                // Its end is the end of the process.
-                _ => std::process::exit(0),
+            if let Some((request, taken)) = heard {
+                self.heed(&request, &taken);
             }
+        }
+    }
+
+    /// What comes next, with the files that it takes; `None`: nothing that is to be carried out.
+    fn hear(&self) -> Option<(Request, Vec<File>)> {
+        let mut bytes = [0; Request::SIZE];
+        let received = loop {
+            match sys::receive(&self.socket, &mut bytes, MOST_FILES) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                received => break received,
+            }
+        };
+        match received {
+            Ok((Request::SIZE, mut files)) => {
+                let request = Request::decode(&bytes)?;
+                // The file itself comes first, if it has not been passed before.
+                if files.len() > request.taken.len() {
+                    *lock(&self.files[request.file as usize]) = Some(Arc::new(files.remove(0)));
+                }
+                Some((request, files))
+            }
+            Ok((2, _)) => {
+                self.turn([bytes[0], bytes[1]]);
+                None
+            }
+            // Its end is the end of the process.
+            _ => std::process::exit(0),
         }
     }
 
@@ -321,7 +343,7 @@ impl Shadow {
     }
 
     /// Does what the socket brought.
-    fn heed(&self, request: &Request, file: Option<File>) {
+    fn heed(&self, request: &Request, taken: &[File]) {
         match request.operation {
             Operation::Cancel => self.interrupt(request.tag),
             Operation::Adopt { number } => self.adopt(request.tag, number),
@@ -330,13 +352,10 @@ impl Shadow {
                 self.tell(Told::Closed { file: request.file });
             }
             _ => {
-                if let Some(file) = file {
-                    *lock(&self.files[request.file as usize]) = Some(Arc::new(file));
-                }
                 // The lock is held when an operation is interrupted: so it is that one, and none after it.
                 let running = &self.running[request.tag as usize];
                 *lock(running) = Some(sys::thread());
-                let result = self.carry_out(request).unwrap_or(-i64::from(libc::EINVAL));
+                let result = self.carry_out(request, taken).unwrap_or(-i64::from(libc::EINVAL));
                 *lock(running) = None;
                 let told = Told::Done { tag: request.tag, result };
                 match request.returns().filter(|_| result >= 0) {
@@ -352,12 +371,12 @@ impl Shadow {
 
     /// Makes an operation; `None`: its file was never passed here.
     #[inline(always)]
-    fn carry_out(&self, request: &Request) -> Option<i64> {
+    fn carry_out(&self, request: &Request, taken: &[File]) -> Option<i64> {
         let file = lock(&self.files[request.file as usize]).clone()?;
         if self.background.load(Ordering::Relaxed) {
-            return Some(self.carry_out_in_background(request, &file));
+            return Some(self.carry_out_in_background(request, &file, taken));
         }
-        let result = answer(self.operate(request, &file, Manner::Free));
+        let result = answer(self.operate(request, &file, taken, Manner::Free));
         // Who was in the foreground before may have left it since.
         if self.background.load(Ordering::SeqCst) {
             self.stop(request, &file);
@@ -414,9 +433,11 @@ impl Shadow {
         let number = lane.number();
         let result = match lane.request() {
             None => -i64::from(libc::EINVAL),
-            // The daemon has to know of its file first.
-            Some(request) if request.returns().is_some() => -i64::from(libc::EINVAL),
-            Some(request) => self.carry_out(&request).unwrap_or(-i64::from(DEVFILE_UNKNOWN_FILE)),
+            // The daemon has to know of its file first, or to pass others along.
+            Some(request) if request.returns().is_some() || !request.taken.is_empty() => {
+                -i64::from(libc::EINVAL)
+            }
+            Some(request) => self.carry_out(&request, &[]).unwrap_or(-i64::from(DEVFILE_UNKNOWN_FILE)),
         };
         if let Some(tag) = self.posted.end(number, result) {
             self.tell(Told::Done { tag, result });
@@ -460,13 +481,13 @@ impl Shadow {
     }
 
     #[cold]
-    fn carry_out_in_background(&self, request: &Request, file: &File) -> i64 {
-        let result = answer(self.operate_in_background(request, file));
+    fn carry_out_in_background(&self, request: &Request, file: &File, taken: &[File]) -> i64 {
+        let result = answer(self.operate_in_background(request, file, taken));
         self.stop(request, file);
         result
     }
 
-    fn operate_in_background(&self, request: &Request, file: &File) -> io::Result<i64> {
+    fn operate_in_background(&self, request: &Request, file: &File, taken: &[File]) -> io::Result<i64> {
         let manner = self.sharing().manner(&request.operation);
         match manner {
             Manner::Free | Manner::Cleared(..) => {}
@@ -481,12 +502,12 @@ impl Shadow {
             }
             Manner::Held => self.hold(file)?,
         }
-        self.operate(request, file, manner)
+        self.operate(request, file, taken, manner)
     }
 
     /// Inlined: what an operation by the lane takes is some hundred instructions in all.
     #[inline(always)]
-    fn operate(&self, request: &Request, file: &File, manner: Manner) -> io::Result<i64> {
+    fn operate(&self, request: &Request, file: &File, taken: &[File], manner: Manner) -> io::Result<i64> {
         let ranges = Some(&request.ranges).filter(|ranges| !ranges.is_empty());
         let _mapped = ranges.map(|ranges| Mapped::new(self, ranges)).transpose()?;
         let inside = |address: u64, bytes: u32| {
@@ -501,23 +522,25 @@ impl Shadow {
             self.copy(request.tag, range.address, range.bytes, DEVFILE_IN)?;
         }
         match request.operation {
-            Operation::Read { address, bytes } => {
+            Operation::Read { address, bytes, from, narrow } => {
                 inside(address, bytes)?;
                 // SAFETY: The bytes are in a range, and all ranges are mapped.
-                let result = unsafe { sys::read_to(file, address, bytes) };
+                let result = unsafe { sys::read_to(file, address, bytes, from, narrow) };
                 self.copy(request.tag, address, u32::try_from(result).unwrap_or(0), DEVFILE_OUT)?;
                 Ok(result)
             }
-            Operation::Write { address, bytes } => {
+            Operation::Write { address, bytes, from, narrow } => {
                 inside(address, bytes)?;
                 // SAFETY: As above.
-                Ok(unsafe { sys::write_from(file, address, bytes) })
+                Ok(unsafe { sys::write_from(file, address, bytes, from, narrow) })
             }
             Operation::Ioctl { number, argument, narrow, answer } => {
+                let takes = (!request.taken.is_empty()).then(|| Taking::new(self, request, taken));
+                let _lent = takes.transpose()?;
                 // SAFETY: This is a shadow.
                 let mut result = unsafe { sys::ioctl_for_guest(file, number, argument, narrow) };
                 if let Some(descriptor) = answer.filter(|_| result >= 0) {
-                    self.keep(&descriptor, argument)?;
+                    self.keep(&descriptor, argument, result)?;
                     result = 0;
                 }
                 if let Manner::Cleared(first, last) = manner {
@@ -541,8 +564,11 @@ impl Shadow {
     }
 
     /// Keeps the file that a driver has made a descriptor for.
-    fn keep(&self, descriptor: &Descriptor, argument: u64) -> io::Result<()> {
-        let number = argument.checked_add(descriptor.field.into()).and_then(|at| self.word(at));
+    fn keep(&self, descriptor: &Descriptor, argument: u64, result: i64) -> io::Result<()> {
+        let number = match descriptor.place {
+            Answer::Field(field) => argument.checked_add(field.into()).and_then(|at| self.word(at)),
+            Answer::Result => u32::try_from(result).ok(),
+        };
         let number = number.ok_or(io::ErrorKind::InvalidInput)? as RawFd;
         let passed = |number| {
             let is_it = |file: &Mutex<Option<Arc<File>>>| {
@@ -577,6 +603,14 @@ impl Shadow {
         let pages = lock(&self.pages);
         let (page, _) = pages.get(&(address - offset as u64))?;
         page.word(offset)
+    }
+
+    /// Puts a word where operations reach; `None`: none does, or it is not in one page.
+    fn put_word(&self, address: u64, word: u32) -> Option<()> {
+        let offset = address as usize % PAGE;
+        let pages = lock(&self.pages);
+        let (page, _) = pages.get(&(address - offset as u64))?;
+        page.put_word(offset, word).then_some(())
     }
 
     /// Maps a part of a file, and shows it to the guest.
@@ -674,6 +708,56 @@ impl Drop for Mapped<'_> {
     }
 }
 
+/// Files that an operation takes, and the driver finds, for as long as it is under way.
+struct Taking<'s> {
+    shadow: &'s Shadow,
+    numbers: Vec<u16>,
+}
+
+impl<'s> Taking<'s> {
+    /// Lends them, and puts the numbers that the driver finds them by where it looks.
+    fn new(shadow: &'s Shadow, request: &Request, files: &[File]) -> io::Result<Self> {
+        let mut taking = Self { shadow, numbers: Vec::new() };
+        if files.len() != request.taken.len() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        for (taken, file) in request.taken.iter().zip(files) {
+            let mut all = lock(&shadow.lent);
+            let lent = Lent::new(file, taken.number)?;
+            let number = lent.number();
+            match all.entry(taken.number) {
+                Entry::Vacant(place) => {
+                    place.insert((lent, 1));
+                }
+                // Another operation takes what the program calls so: it is one descriptor.
+                Entry::Occupied(mut place) => {
+                    std::mem::forget(lent);
+                    place.get_mut().1 += 1;
+                }
+            }
+            drop(all);
+            taking.numbers.push(taken.number);
+            let put = shadow.put_word(taken.address, number as u32);
+            put.ok_or(io::Error::from_raw_os_error(libc::EFAULT))?;
+        }
+        Ok(taking)
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        let mut all = lock(&self.shadow.lent);
+        for number in &self.numbers {
+            if let Entry::Occupied(mut place) = all.entry(*number) {
+                place.get_mut().1 -= 1;
+                if place.get().1 == 0 {
+                    place.remove();
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -735,7 +819,9 @@ mod tests {
         let mut bytes = [0; Request::SIZE];
         bytes[..4].copy_from_slice(&DEVFILE_RELEASE.to_le_bytes());
         bytes[16] = 3;
-        shadow.heed(&Request::decode(&bytes).unwrap(), None);
+        theirs.send(&bytes).unwrap();
+        let (request, taken) = shadow.hear().unwrap();
+        shadow.heed(&request, &taken);
         assert!(lock(&shadow.files[3]).is_none());
         let mut told = [0; Told::SIZE];
         assert_eq!(theirs.recv(&mut told).unwrap(), Told::SIZE);

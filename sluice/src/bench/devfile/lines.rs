@@ -6,7 +6,13 @@ use anyhow::{Context, Result, ensure};
 
 const TABLES: &str = "guest/linux/sluice-devfile/tables.h";
 /// Headings there, and names in rows.
-const CLASSES: [(&str, &str); 3] = [("Cameras", "camera"), ("Sound", "sound"), ("Input", "input")];
+const CLASSES: [(&str, &str); 5] = [
+    ("Cameras", "camera"),
+    ("Media", "media"),
+    ("Sound", "sound"),
+    ("Input", "input"),
+    ("Terminals", "terminal"),
+];
 
 /// Counts them.
 pub fn measure(record: &mut Record) -> Result<()> {

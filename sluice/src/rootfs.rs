@@ -8,6 +8,7 @@ use crate::workspace::{cache, hex, root, run, write_whole};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -324,7 +325,9 @@ fn add_tree(archive: &mut Archive, package: &Path, place: &Path) -> Result<()> {
             add_tree(archive, package, &place.join(name))?;
         }
     } else {
-        archive.file(member, 0o644, &read(&path)?);
+        // Programs that other programs start stay programs.
+        let runs = path.metadata()?.permissions().mode() & 0o100 != 0;
+        archive.file(member, if runs { 0o755 } else { 0o644 }, &read(&path)?);
     }
     Ok(())
 }

@@ -43,8 +43,7 @@ static void meet(struct walk *walk, const struct lead *lead, u64 address)
 		if (value < SLUICE_DEVFILE_MAX_NUMBER)
 			put_user((u32)value, (u32 __user *)address);
 	} else if (!lead->tells && !walk->error) {
-		walk->error = take(walk->slot, address,
-				   value);
+		walk->error = take(walk->slot, address, value);
 	}
 }
 

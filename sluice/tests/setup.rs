@@ -69,7 +69,7 @@ impl Machine {
     /// The exit status, and what was said, where so many MiB are free.
     fn space(&self, free: u32) -> (i32, String) {
         self.program("df", &format!("#!/bin/sh\necho Filesystem\necho /dev/vda 100000 90000 {free} 90% /\n"));
-        self.program("du", "#!/bin/sh\necho 0 target\n");
+        self.program("du", "#!/bin/sh\nprintf '0\\ttarget\\n'\n");
         let (status, said, _) = self.run("space.sh");
         (status, said)
     }

@@ -80,10 +80,12 @@ mod tests {
     /// A directory of sysfs.
     fn node(class: &str, attributes: &[(&str, &str)]) -> std::path::PathBuf {
         let node = std::env::temp_dir().join(format!("sluice-description-{class}-{}", std::process::id()));
-        fs::create_dir_all(node.join("device/id")).unwrap();
+        fs::create_dir_all(&node).unwrap();
         symlink(format!("../../class/{class}"), node.join("subsystem")).unwrap();
         for (name, value) in attributes {
-            fs::write(node.join(name), value).unwrap();
+            let path = node.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, value).unwrap();
         }
         node
     }

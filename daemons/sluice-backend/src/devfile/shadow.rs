@@ -761,7 +761,7 @@ impl Drop for Taking<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_hypercall::devfile::DEVFILE_RELEASE;
+    use sluice_hypercall::devfile::{DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_WRITE};
 
     #[test]
     fn what_is_posted_is_answered_once() {
@@ -826,6 +826,54 @@ mod tests {
         let mut told = [0; Told::SIZE];
         assert_eq!(theirs.recv(&mut told).unwrap(), Told::SIZE);
         assert_eq!(Told::decode(&told), Some(Told::Closed { file: 3 }));
+    }
+
+    /// A request on file 3 that declares nothing.
+    fn request(operation: u32, arguments: [u64; 3]) -> Request {
+        let mut bytes = [0; Request::SIZE];
+        bytes[..4].copy_from_slice(&operation.to_le_bytes());
+        bytes[16] = 3;
+        for (at, argument) in [24, 32, 40].into_iter().zip(arguments) {
+            bytes[at..at + 8].copy_from_slice(&argument.to_le_bytes());
+        }
+        Request::decode(&bytes).unwrap()
+    }
+
+    fn shadow(file: File) -> Shadow {
+        let (ours, _) = sys::socket_pair().unwrap();
+        let shadow = Shadow::new(ours, File::open("/dev/null").unwrap(), Duration::ZERO).unwrap();
+        *lock(&shadow.files[3]) = Some(Arc::new(file));
+        shadow
+    }
+
+    #[test]
+    fn what_is_not_declared_is_not_read_into() {
+        let shadow = shadow(File::open("/dev/zero").unwrap());
+        let own = [7_u8; 8];
+        let read = request(DEVFILE_READ, [own.as_ptr() as u64, 8, 0]);
+        assert_eq!(shadow.carry_out(&read, &[]), Some(-i64::from(libc::EFAULT)));
+        assert_eq!(own, [7; 8]);
+    }
+
+    #[test]
+    fn what_is_not_declared_is_not_written_from() {
+        let file = sys::memory_file(0).unwrap();
+        let shadow = shadow(file.try_clone().unwrap());
+        let own = [7_u8; 8];
+        let write = request(DEVFILE_WRITE, [own.as_ptr() as u64, 8, 0]);
+        assert_eq!(shadow.carry_out(&write, &[]), Some(-i64::from(libc::EFAULT)));
+        assert_eq!(file.metadata().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_result_that_is_a_descriptor_is_none_of_the_shadows_own() {
+        let shadow = shadow(File::open("/dev/null").unwrap());
+        let descriptor = Descriptor { place: Answer::Result, file: 4 };
+        let kept = |result| shadow.keep(&descriptor, 0, result).err().and_then(|error| error.raw_os_error());
+        assert_eq!(kept(i64::from(shadow.socket.as_raw_fd())), Some(libc::EBADF));
+        let passed = lock(&shadow.files[3]).as_ref().unwrap().as_raw_fd();
+        assert_eq!(kept(passed.into()), Some(libc::EBADF));
+        assert!(lock(&shadow.files[4]).is_none());
     }
 
     #[test]

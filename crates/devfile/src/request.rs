@@ -186,6 +186,13 @@ impl Taken {
         let known = u32::from(file) < DEVFILE_MAX_FILES && u32::from(number) < DEVFILE_MAX_NUMBER;
         (is_read && known).then_some(Self { address, file, number, device })
     }
+
+    /// As many of them as are said, by the words of a request; `None` if one cannot be.
+    #[cold]
+    fn decode_list(count: u32, ranges: &[Range], word: impl Fn(usize) -> u64) -> Option<Vec<Self>> {
+        let places = (FIRST_TAKEN..).step_by(Self::SIZE / 8).take(count as usize);
+        places.map(|place| Self::decode(word(place), word(place + 1), ranges)).collect()
+    }
 }
 
 /// A part of a file that is to be mapped.
@@ -326,9 +333,7 @@ impl Request {
         if taken_count > 0 {
             let is_ioctl = matches!(operation, Operation::Ioctl { .. });
             (is_ioctl && taken_count <= DEVFILE_MAX_DESCRIPTORS).then_some(())?;
-            for place in (FIRST_TAKEN..).step_by(Taken::SIZE / 8).take(taken_count as usize) {
-                taken.push(Taken::decode(word(place), word(place + 1), &ranges)?);
-            }
+            taken = Taken::decode_list(taken_count, &ranges, word)?;
         }
         Some(Self { operation, tag, space, file, flags, lane: NonZeroU32::new(lane), ranges, taken })
     }

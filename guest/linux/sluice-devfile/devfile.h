@@ -147,7 +147,8 @@ struct slot {
 	struct open_file *file; /* of SLOT_AWAIT */
 	u32 first, freed; /* pages of maps that are free once it is answered */
 	struct devfile_lane *freed_lane; /* so is this */
-	u32 freed_file; /* and this number of a file; SLUICE_DEVFILE_MAX_FILES: none */
+	bool frees_file; /* and so is this number of a file */
+	u32 freed_file;
 	struct space *space; /* the caller's */
 	/* What is declared, where the back end cannot alter it. */
 	struct devfile_range *ranges;
@@ -305,6 +306,14 @@ static inline void free_slot(struct mirror *mirror, struct slot *slot)
 	smp_store_release(&slot->state, SLOT_FREE);
 	if (wq_has_sleeper(&mirror->free))
 		wake_up(&mirror->free);
+}
+
+/* Once it has freed what it did, or will not. */
+static inline void frees_nothing(struct slot *slot)
+{
+	slot->freed = 0;
+	slot->freed_lane = NULL;
+	slot->frees_file = false;
 }
 
 /* taken.c */

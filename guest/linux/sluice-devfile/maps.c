@@ -41,8 +41,10 @@ static void region_free(struct kref *users)
 		slot->request->space = cpu_to_le64(region->space);
 		slot->request->file = cpu_to_le32(region->file->number);
 		slot->request->arguments[0] = cpu_to_le64(region->first);
-		if (submit(mirror, slot, SLOT_ALONE, region->file->life))
+		if (submit(mirror, slot, SLOT_ALONE, region->file->life)) {
+			frees_nothing(slot);
 			free_slot(mirror, slot);
+		}
 	}
 	kfree(region);
 }

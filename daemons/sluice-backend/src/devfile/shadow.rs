@@ -716,6 +716,7 @@ struct Taking<'s> {
 
 impl<'s> Taking<'s> {
     /// Lends them, and puts the numbers that the driver finds them by where it looks.
+    #[cold]
     fn new(shadow: &'s Shadow, request: &Request, files: &[File]) -> io::Result<Self> {
         let mut taking = Self { shadow, numbers: Vec::new() };
         if files.len() != request.taken.len() {
@@ -745,6 +746,7 @@ impl<'s> Taking<'s> {
 }
 
 impl Drop for Taking<'_> {
+    #[cold]
     fn drop(&mut self) {
         let mut all = lock(&self.shadow.lent);
         for number in &self.numbers {

@@ -159,7 +159,7 @@ fn read_narrow(file: &File, page: &ShadowPage, buffer: &mut [u8; 16 * EVENT]) ->
     const NARROW: usize = 16;
     const TIMES: usize = 8;
     // SAFETY: The bytes are on the page, to which nothing in Rust refers.
-    let read = unsafe { sys::read_to(file, LOW, 16 * NARROW as u32, Position::Here, true) };
+    let read = unsafe { sys::read_to(file, LOW, 16 * NARROW as u32, Position::HERE, true) };
     if read < 0 {
         return Err(std::io::Error::from_raw_os_error(-read as i32));
     }

@@ -273,7 +273,10 @@ static inline u32 lane_number(struct mirror *mirror, void *lane)
 /* Milliseconds for what ought to be answered at once. */
 extern unsigned int patience_ms;
 
-/* A slot of those for notices, or for operations; or NULL. */
+/*
+ * A slot of those for notices, or for operations; or NULL. Its request is as
+ * somebody left it.
+ */
 struct slot *take_slot(struct mirror *mirror, bool notice);
 /* With mirror->lock held. Returns the file to let go of, if there is one. */
 struct open_file *answered(struct mirror *mirror, struct slot *slot,
@@ -306,6 +309,13 @@ static inline void free_slot(struct mirror *mirror, struct slot *slot)
 	smp_store_release(&slot->state, SLOT_FREE);
 	if (wq_has_sleeper(&mirror->free))
 		wake_up(&mirror->free);
+}
+
+/* A request that is not declared, and whose caller's lane is not to be looked at. */
+static inline void reach_nothing(struct slot *slot)
+{
+	slot->request->counts = 0;
+	slot->request->lane = 0;
 }
 
 /* Once it has freed what it did, or will not. */

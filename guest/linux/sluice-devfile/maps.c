@@ -36,6 +36,7 @@ static void region_free(struct kref *users)
 	if (slot) {
 		slot->first = region->first;
 		slot->freed = region->pages;
+		reach_nothing(slot);
 		slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_UNMAP);
 		slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
 		slot->request->space = cpu_to_le64(region->space);

@@ -30,13 +30,7 @@ struct slot *take_slot(struct mirror *mirror, bool notice)
 		    cmpxchg(&slot->state, SLOT_FREE, SLOT_TAKEN) == SLOT_FREE)
 			found = slot;
 	}
-	/* Of its own memory everything is as it was to begin with. */
-	if (found) {
-		found->request->counts = 0;
-		found->request->lane = 0;
-		memset(found->request->arguments, 0,
-		       sizeof(found->request->arguments));
-	}
+	/* Its request is as somebody left it; of what is its own everything is as it was to begin with. */
 	return found;
 }
 
@@ -143,6 +137,7 @@ static void say(struct mirror *mirror, u32 operation, u32 tag, u64 space,
 			   msecs_to_jiffies(patience_ms));
 	if (!slot)
 		goto unsaid;
+	reach_nothing(slot);
 	slot->request->operation = cpu_to_le32(operation);
 	slot->request->tag = cpu_to_le32(tag);
 	slot->request->space = cpu_to_le64(space);

@@ -277,6 +277,11 @@ impl Shadow {
         match received {
             Ok((Request::SIZE, mut files)) => {
                 let request = Request::decode(&bytes)?;
+                let known = files.len().checked_sub(request.taken.len()).filter(|own| *own <= 1);
+                if known.is_none() {
+                    self.tell(Told::Done { tag: request.tag, result: -i64::from(libc::EBADF) });
+                    return None;
+                }
                 // The file itself comes first, if it has not been passed before.
                 if files.len() > request.taken.len() {
                     *lock(&self.files[request.file as usize]) = Some(Arc::new(files.remove(0)));
@@ -535,7 +540,7 @@ impl Shadow {
                 Ok(unsafe { sys::write_from(file, address, bytes, from, narrow) })
             }
             Operation::Ioctl { number, argument, narrow, answer } => {
-                let takes = (!request.taken.is_empty()).then(|| Taking::new(self, request, taken));
+                let takes = (!taken.is_empty()).then(|| Taking::new(self, request, taken));
                 let _lent = takes.transpose()?;
                 // SAFETY: This is a shadow.
                 let mut result = unsafe { sys::ioctl_for_guest(file, number, argument, narrow) };
@@ -719,9 +724,6 @@ impl<'s> Taking<'s> {
     #[cold]
     fn new(shadow: &'s Shadow, request: &Request, files: &[File]) -> io::Result<Self> {
         let mut taking = Self { shadow, numbers: Vec::new() };
-        if files.len() != request.taken.len() {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
         for (taken, file) in request.taken.iter().zip(files) {
             let mut all = lock(&shadow.lent);
             let lent = Lent::new(file, taken.number)?;

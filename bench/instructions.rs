@@ -177,8 +177,8 @@ pub extern "C" fn qemu_plugin_install(
                 let _ = RANGE.set(range);
             }
             Some(function) => functions.push(function),
-            None if text.starts_with("apart=") => match text[6..].split('+').map(str::parse).collect() {
-                Ok(indices) if Vec::iter(&indices).all(|index| *index < PROCESSORS) => {
+            None if text.starts_with("apart=") => match text[6..].split('+').map(str::parse).collect::<Result<Vec<_>, _>>() {
+                Ok(indices) if indices.iter().all(|index| *index < PROCESSORS) => {
                     APART.set(indices).unwrap_or(());
                 }
                 _ => return 1,

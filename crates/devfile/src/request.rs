@@ -95,24 +95,26 @@ pub enum Operation {
     },
 }
 
-/// Where in a file something is read or written.
+/// Where in a file something is read or written: one more than the offset, or 0 for where the file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position {
-    /// Where the file is.
-    Here,
-    /// At an offset, and the file stays where it is.
-    At(i64),
-}
+pub struct Position(u64);
 
 impl Position {
+    /// Where the file is.
+    pub const HERE: Self = Self(0);
+
+    /// The offset, if it is one; then the file stays where it is.
+    pub const fn offset(self) -> Option<i64> {
+        match self.0.checked_sub(1) {
+            Some(offset) => Some(offset as i64),
+            None => None,
+        }
+    }
+
     /// Where, and whether a program of 32 bits says so, whose addresses are then of its; `None`: that cannot be.
     fn decode(bits: u64, address: u64) -> Option<(Self, bool)> {
         let narrow = bits & DEVFILE_MOVE_NARROW != 0;
-        let position = match (bits & !DEVFILE_MOVE_NARROW).checked_sub(1) {
-            None => Self::Here,
-            Some(offset) => Self::At(offset as i64),
-        };
-        (!narrow || address >> 32 == 0).then_some((position, narrow))
+        (!narrow || address >> 32 == 0).then_some((Self(bits & !DEVFILE_MOVE_NARROW), narrow))
     }
 }
 
@@ -185,6 +187,13 @@ impl Taken {
         let is_read = ranges.iter().any(|range| range.input && range.holds(address, Descriptor::SIZE));
         let known = u32::from(file) < DEVFILE_MAX_FILES && u32::from(number) < DEVFILE_MAX_NUMBER;
         (is_read && known).then_some(Self { address, file, number, device })
+    }
+
+    /// As many of them as are said, by the words of a request; `None` if one cannot be.
+    #[cold]
+    fn decode_list(count: u32, ranges: &[Range], word: impl Fn(usize) -> u64) -> Option<Vec<Self>> {
+        let places = (FIRST_TAKEN..).step_by(Self::SIZE / 8).take(count as usize);
+        places.map(|place| Self::decode(word(place), word(place + 1), ranges)).collect()
     }
 }
 
@@ -326,9 +335,7 @@ impl Request {
         if taken_count > 0 {
             let is_ioctl = matches!(operation, Operation::Ioctl { .. });
             (is_ioctl && taken_count <= DEVFILE_MAX_DESCRIPTORS).then_some(())?;
-            for place in (FIRST_TAKEN..).step_by(Taken::SIZE / 8).take(taken_count as usize) {
-                taken.push(Taken::decode(word(place), word(place + 1), &ranges)?);
-            }
+            taken = Taken::decode_list(taken_count, &ranges, word)?;
         }
         Some(Self { operation, tag, space, file, flags, lane: NonZeroU32::new(lane), ranges, taken })
     }
@@ -363,7 +370,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_whole() {
         let read = request(DEVFILE_READ, 99, 255, [0x7000, 64, 8], 16).unwrap();
-        let from = Position::At(7);
+        let from = Position(8);
         assert_eq!(read.operation, Operation::Read { address: 0x7000, bytes: 64, from, narrow: false });
         assert_eq!((read.tag, read.file, read.ranges.len()), (99, 255, 16));
         assert_eq!(request(DEVFILE_READ, 100, 255, [0x7000, 64, 8], 16), None, "no such tag");
@@ -381,13 +388,13 @@ mod tests {
     #[test]
     fn a_place_in_a_file_is_none_or_one_that_can_be() {
         let read = |address, bits| match request(DEVFILE_READ, 1, 2, [address, 8, bits], 1)?.operation {
-            Operation::Read { from, narrow, .. } => Some((from, narrow)),
+            Operation::Read { from, narrow, .. } => Some((from.offset(), narrow)),
             other => panic!("{other:?}"),
         };
-        assert_eq!(read(1 << 40, 0), Some((Position::Here, false)));
-        assert_eq!(read(1 << 40, 1), Some((Position::At(0), false)));
-        assert_eq!(read(1, u64::MAX >> 1), Some((Position::At(i64::MAX - 1), false)));
-        assert_eq!(read(1, DEVFILE_MOVE_NARROW | 6), Some((Position::At(5), true)));
+        assert_eq!(read(1 << 40, 0), Some((None, false)));
+        assert_eq!(read(1 << 40, 1), Some((Some(0), false)));
+        assert_eq!(read(1, u64::MAX >> 1), Some((Some(i64::MAX - 1), false)));
+        assert_eq!(read(1, DEVFILE_MOVE_NARROW | 6), Some((Some(5), true)));
         assert_eq!(read(1 << 32, DEVFILE_MOVE_NARROW), None, "no address of 32 bits");
     }
 

@@ -2,9 +2,12 @@
 
 use crate::Input;
 use sluice_devfile::{Declarations, Lane, Range, Ranges, Request};
-use sluice_hypercall::devfile::{Call, DEVFILE_COPY, DEVFILE_DECLARE, DEVFILE_MAX_BYTES};
+use sluice_hypercall::devfile::{
+    Call, DEVFILE_COPY, DEVFILE_DECLARE, DEVFILE_MAX_BYTES, DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES,
+    DEVFILE_MAX_NUMBER,
+};
 
-/// Requests as they stand in a queue, or in a lane, where they are the same. Whatever is taken for one has a program's ranges only, in bounds.
+/// Requests as they stand in a queue, or in a lane, where they are the same. Whatever is taken for one has a program's ranges only, in bounds, and takes descriptors from these.
 pub fn request(data: &[u8]) {
     let mut input = Input::new(data);
     let mut bytes = [0; Request::SIZE];
@@ -16,6 +19,15 @@ pub fn request(data: &[u8]) {
     assert_eq!(lane.request(), decoded);
     let Some(request) = decoded else { return };
     check(&request.ranges);
+    assert!(request.taken.len() <= DEVFILE_MAX_DESCRIPTORS as usize);
+    for taken in &request.taken {
+        let holds = |range: &&Range| {
+            let end = range.address + u64::from(range.bytes);
+            range.input && range.address <= taken.address && taken.address + 4 <= end
+        };
+        assert!(request.ranges.iter().any(|range| holds(&range)));
+        assert!(u32::from(taken.number) < DEVFILE_MAX_NUMBER && u32::from(taken.file) < DEVFILE_MAX_FILES);
+    }
 }
 
 fn check(ranges: &[Range]) {

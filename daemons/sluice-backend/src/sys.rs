@@ -587,9 +587,9 @@ pub unsafe fn read_to(file: &impl AsRawFd, address: u64, bytes: u32, from: Posit
     let (file, to, bytes) = (file.as_raw_fd(), address as *mut libc::c_void, bytes as usize);
     // SAFETY: The bytes are in pages to which nothing in Rust refers.
     let moved = unsafe {
-        match from {
-            Position::Here => libc::read(file, to, bytes),
-            Position::At(offset) => libc::pread(file, to, bytes, offset),
+        match from.offset() {
+            None => libc::read(file, to, bytes),
+            Some(offset) => libc::pread(file, to, bytes, offset),
         }
     };
     outcome(moved as i64)
@@ -609,9 +609,9 @@ pub unsafe fn write_from(file: &impl AsRawFd, address: u64, bytes: u32, to: Posi
     let (file, from, bytes) = (file.as_raw_fd(), address as *const libc::c_void, bytes as usize);
     // SAFETY: The bytes are in pages to which nothing in Rust refers.
     let moved = unsafe {
-        match to {
-            Position::Here => libc::write(file, from, bytes),
-            Position::At(offset) => libc::pwrite(file, from, bytes, offset),
+        match to.offset() {
+            None => libc::write(file, from, bytes),
+            Some(offset) => libc::pwrite(file, from, bytes, offset),
         }
     };
     outcome(moved as i64)
@@ -628,10 +628,7 @@ unsafe fn narrow_move(
     bytes: u32,
     position: Position,
 ) -> i64 {
-    let (call, offset) = match position {
-        Position::Here => (here, 0),
-        Position::At(offset) => (at, offset),
-    };
+    let (call, offset) = position.offset().map_or((here, 0), |offset| (at, offset));
     let arguments =
         [file.as_raw_fd() as u32, address as u32, bytes, offset as u32, (offset as u64 >> 32) as u32];
     // SAFETY: The caller answers for what is read and written.

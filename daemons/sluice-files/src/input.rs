@@ -2,7 +2,8 @@
 
 use crate::result;
 use anyhow::{Context, Result, ensure};
-use sluice_backend::sys::{self, Call, Order, Plain, SignalWait};
+use sluice_backend::sys::{self, Call, Order, Plain, ShadowPage, SignalWait};
+use sluice_devfile::Position;
 use sluice_processes::mark;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -86,6 +87,9 @@ const SETUP: Call<Setup> = unsafe { Call::new(number(_IOC_WRITE, b'U', 3, size_o
 // SAFETY: It has no argument.
 const CREATE: Order = unsafe { Order::new(number(_IOC_NONE, b'U', 1, 0)) };
 
+/// An address that programs of 32 bits have, too.
+const LOW: u64 = 0x1000_0000;
+
 /// What the nth event of a key is.
 fn expected(nth: u32) -> (u16, u32) {
     ((FIRST + nth / 2 % KEYS) as u16, 1 - nth % 2)
@@ -96,7 +100,8 @@ fn expected(nth: u32) -> (u16, u32) {
 /// # Parameters
 /// - `signals`: it waits for SIGIO, and not in poll.
 /// - `marked`: each event is marked, once it is read.
-pub fn events(path: &Path, count: u32, signals: bool, marked: bool) -> Result<()> {
+/// - `narrow`: it reads as a program of 32 bits, for which events have other times.
+pub fn events(path: &Path, count: u32, signals: bool, marked: bool, narrow: bool) -> Result<()> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file =
         file.as_mut().map_err(|error| anyhow::anyhow!("could not open {}: {error}", path.display()))?;
@@ -107,11 +112,16 @@ pub fn events(path: &Path, count: u32, signals: bool, marked: bool) -> Result<()
     GRAB.give_number(file, 1).context("EVIOCGRAB failed")?;
     GRAB.give_number(file, 0).context("EVIOCGRAB failed")?;
     let signals = signals.then(|| SignalWait::new(file)).transpose().context("could not ask for signals")?;
+    let narrow = narrow.then(|| ShadowPage::map(LOW)).transpose().context("could not map a low page")?;
     result("events=ready");
     let (mut seen, mut wrong, mut waits) = (0, 0, 0u32);
     let mut buffer = [0; 16 * EVENT];
     while seen < count {
-        let length = match file.read(&mut buffer) {
+        let read = match &narrow {
+            Some(page) => read_narrow(file, page, &mut buffer),
+            None => file.read(&mut buffer),
+        };
+        let length = match read {
             Ok(length) => length,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 waits += 1;
@@ -141,6 +151,24 @@ pub fn events(path: &Path, count: u32, signals: bool, marked: bool) -> Result<()
     result(&format!("events_wrong={wrong}"));
     result(&format!("events_waited={}", if waits > 0 { "yes" } else { "no" }));
     Ok(())
+}
+
+/// Reads events as a program of 32 bits, and has them as they are for others, but for their times.
+fn read_narrow(file: &File, page: &ShadowPage, buffer: &mut [u8; 16 * EVENT]) -> std::io::Result<usize> {
+    /// Bytes of one, and of its times.
+    const NARROW: usize = 16;
+    const TIMES: usize = 8;
+    // SAFETY: The bytes are on the page, to which nothing in Rust refers.
+    let read = unsafe { sys::read_to(file, LOW, 16 * NARROW as u32, Position::HERE, true) };
+    if read < 0 {
+        return Err(std::io::Error::from_raw_os_error(-read as i32));
+    }
+    let events = read as usize / NARROW;
+    for (event, place) in buffer.chunks_exact_mut(EVENT).take(events).enumerate() {
+        let rest = [0, 4].map(|at| page.word(NARROW * event + TIMES + at).unwrap_or_default().to_le_bytes());
+        place[16..].copy_from_slice(rest.as_flattened());
+    }
+    Ok(events * EVENT)
 }
 
 /// What a guest learns of an input device that others have, too, and what it can do to it.

@@ -54,6 +54,9 @@ enum What {
         /// Marks each for who counts instructions from outside.
         #[arg(long)]
         marked: bool,
+        /// Reads as a program of 32 bits.
+        #[arg(long)]
+        narrow: bool,
     },
     /// Is the driver of a device file, `/dev/hung`, that hangs when 13 bytes are read.
     Hung,
@@ -145,6 +148,13 @@ enum What {
         /// That of the media device.
         media: PathBuf,
     },
+    /// Plays with a buffer for each channel, and hears it so.
+    Apart {
+        /// The device file of the stream that plays.
+        plays: PathBuf,
+        /// That of the one that hears it.
+        hears: PathBuf,
+    },
     /// Opens a terminal's other end, and has another program read there.
     Terminal {
         /// The device file.
@@ -207,7 +217,9 @@ enum What {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         What::Random { file, blocks } => random::run(&file, blocks),
-        What::Events { file, count, signals, marked } => input::events(&file, count, signals, marked),
+        What::Events { file, count, signals, marked, narrow } => {
+            input::events(&file, count, signals, marked, narrow)
+        }
         What::Hung => hung::run(),
         What::Hang { file } => hung::hang(&file),
         What::Focus { input, sound } => focus::run(&input, sound.as_deref()),
@@ -219,6 +231,7 @@ fn main() -> anyhow::Result<()> {
         What::Narrow { file, frames } => narrow::run(&file, frames),
         What::Shared { file, of, frames } => shared::run(&file, &of, frames),
         What::Requests { file, media } => requests::run(&file, &media),
+        What::Apart { plays, hears } => sound::apart(&plays, &hears),
         What::Terminal { file } => terminal::run(&file),
         What::Frame { bytes } => camera::frame(bytes),
         What::Keep { file } => keep::run(&file),

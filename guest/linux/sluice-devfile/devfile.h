@@ -147,7 +147,8 @@ struct slot {
 	struct open_file *file; /* of SLOT_AWAIT */
 	u32 first, freed; /* pages of maps that are free once it is answered */
 	struct devfile_lane *freed_lane; /* so is this */
-	u32 freed_file; /* and this number of a file; SLUICE_DEVFILE_MAX_FILES: none */
+	bool frees_file; /* and so is this number of a file */
+	u32 freed_file;
 	struct space *space; /* the caller's */
 	/* What is declared, where the back end cannot alter it. */
 	struct devfile_range *ranges;
@@ -281,7 +282,10 @@ static inline u32 lane_number(struct mirror *mirror, void *lane)
 /* Milliseconds for what ought to be answered at once. */
 extern unsigned int patience_ms;
 
-/* A slot of those for notices, or for operations; or NULL. */
+/*
+ * A slot of those for notices, or for operations; or NULL. Its request is as
+ * somebody left it.
+ */
 struct slot *take_slot(struct mirror *mirror, bool notice);
 /* With mirror->lock held. Returns the file to let go of, if there is one. */
 struct open_file *answered(struct mirror *mirror, struct slot *slot,
@@ -314,6 +318,21 @@ static inline void free_slot(struct mirror *mirror, struct slot *slot)
 	smp_store_release(&slot->state, SLOT_FREE);
 	if (wq_has_sleeper(&mirror->free))
 		wake_up(&mirror->free);
+}
+
+/* A request that is not declared, and whose caller's lane is not to be looked at. */
+static inline void reach_nothing(struct slot *slot)
+{
+	slot->request->counts = 0;
+	slot->request->lane = 0;
+}
+
+/* Once it has freed what it did, or will not. */
+static inline void frees_nothing(struct slot *slot)
+{
+	slot->freed = 0;
+	slot->freed_lane = NULL;
+	slot->frees_file = false;
 }
 
 /* taken.c */

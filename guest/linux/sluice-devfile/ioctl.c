@@ -19,7 +19,7 @@ static __always_inline s64 ask(struct file *file, const struct lead *lead,
 			       u64 bits)
 {
 	struct open_file *open = file->private_data;
-	bool makes_file = bits & ~SLUICE_DEVFILE_IOCTL_NARROW;
+	bool at_once = true;
 	struct slot *slot;
 	u32 ways = 0;
 	int error;
@@ -45,10 +45,11 @@ static __always_inline s64 ask(struct file *file, const struct lead *lead,
 			free_slot(open->mirror, slot);
 			return error;
 		}
+		/* The other side's daemon has to know of a new file, and passes others along: a lane goes by it. */
+		at_once = !(bits & ~SLUICE_DEVFILE_IOCTL_NARROW) &&
+			  !slot->taken_count;
 	}
-	/* The other side's daemon has to know of a new file, and passes others along: a lane goes by it. */
-	return plausible(operate_on(open, slot, file->f_flags,
-				    !makes_file && !slot->taken_count),
+	return plausible(operate_on(open, slot, file->f_flags, at_once),
 			 INT_MAX);
 }
 
@@ -106,6 +107,28 @@ static void note_sound(struct open_file *open, const struct lead *lead,
 	open->channels = channels;
 }
 
+/* One of which more is known than its number says. */
+static noinline long make_known(struct file *file, const struct lead *lead,
+				unsigned int number, unsigned long argument,
+				u64 bits)
+{
+	u64 choice;
+	s64 result;
+
+	if (lead->refused && !get_field(argument, lead->choice, 4, &choice) &&
+	    choice < 32 && lead->refused & BIT(choice))
+		return -EINVAL;
+	if (lead->descriptor)
+		return make_descriptor(file, lead, number, argument, bits);
+	result = ask(file, lead, number, argument, bits);
+	tell_descriptors(file, lead, argument);
+	if (lead->not_offered && !result)
+		result = withdraw_offer(lead, argument);
+	if (lead->frame_bits != NOTHING && !result)
+		note_sound(file->private_data, lead, argument);
+	return result;
+}
+
 static long make_ioctl(struct file *file, unsigned int number,
 		       unsigned long argument, u64 bits)
 {
@@ -115,22 +138,10 @@ static long make_ioctl(struct file *file, unsigned int number,
 		bits ? mirror->narrow_leads : mirror->leads, number);
 	s64 result;
 
-	if (lead && lead->refused) {
-		u64 choice;
-
-		if (!get_field(argument, lead->choice, 4, &choice) &&
-		    choice < 32 && lead->refused & BIT(choice))
-			return -EINVAL;
-	}
-	if (lead && lead->descriptor)
-		return make_descriptor(file, lead, number, argument, bits);
-	result = ask(file, lead, number, argument, bits);
 	if (lead)
-		tell_descriptors(file, lead, argument);
-	if (lead && lead->not_offered && !result)
-		result = withdraw_offer(lead, argument);
-	if (lead && lead->frame_bits != NOTHING && !result)
-		note_sound(open, lead, argument);
+		result = make_known(file, lead, number, argument, bits);
+	else
+		result = ask(file, NULL, number, argument, bits);
 	if (result == -EAGAIN)
 		arm_listeners(open);
 	return result;

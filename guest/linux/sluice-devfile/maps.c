@@ -36,13 +36,16 @@ static void region_free(struct kref *users)
 	if (slot) {
 		slot->first = region->first;
 		slot->freed = region->pages;
+		reach_nothing(slot);
 		slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_UNMAP);
 		slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
 		slot->request->space = cpu_to_le64(region->space);
 		slot->request->file = cpu_to_le32(region->file->number);
 		slot->request->arguments[0] = cpu_to_le64(region->first);
-		if (submit(mirror, slot, SLOT_ALONE, region->file->life))
+		if (submit(mirror, slot, SLOT_ALONE, region->file->life)) {
+			frees_nothing(slot);
 			free_slot(mirror, slot);
+		}
 	}
 	kfree(region);
 }

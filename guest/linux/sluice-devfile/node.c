@@ -220,6 +220,7 @@ void publish(struct work_struct *work)
 	slot = take_slot(mirror, false);
 	if (!slot)
 		return;
+	reach_nothing(slot);
 	slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_HELLO);
 	slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
 	slot->request->arguments[0] = cpu_to_le64(READ_ONCE(mirror->identity));

@@ -28,6 +28,7 @@ static void arm(struct open_file *file, __poll_t events, u64 space)
 		return;
 	kref_get(&file->users);
 	slot->file = file;
+	reach_nothing(slot);
 	slot->request->operation = cpu_to_le32(SLUICE_DEVFILE_AWAIT);
 	slot->request->tag = cpu_to_le32(tag_of(mirror, slot));
 	slot->request->space = cpu_to_le64(space);

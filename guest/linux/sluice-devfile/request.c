@@ -30,20 +30,7 @@ struct slot *take_slot(struct mirror *mirror, bool notice)
 		    cmpxchg(&slot->state, SLOT_FREE, SLOT_TAKEN) == SLOT_FREE)
 			found = slot;
 	}
-	if (found) {
-		found->request->flags = 0;
-		found->request->counts = 0;
-		found->request->lane = 0;
-		memset(found->request->arguments, 0,
-		       sizeof(found->request->arguments));
-		found->count = 0;
-		found->page_count = 0;
-		found->file = NULL;
-		found->freed = 0;
-		found->freed_lane = NULL;
-		found->freed_file = SLUICE_DEVFILE_MAX_FILES;
-		found->taken_count = 0;
-	}
+	/* Its request is as somebody left it; of what is its own everything is as it was to begin with. */
 	return found;
 }
 
@@ -55,13 +42,14 @@ struct open_file *answered(struct mirror *mirror, struct slot *slot, s64 result)
 	slot->result = result;
 	if (slot->freed)
 		bitmap_clear(mirror->maps_used, slot->first, slot->freed);
-	if (!result && slot->freed_file < SLUICE_DEVFILE_MAX_FILES)
+	if (!result && slot->frees_file)
 		__clear_bit(slot->freed_file, mirror->files);
 	if (!result)
 		free_lane(mirror, slot->freed_lane);
 	else if (slot->freed_lane)
 		__set_bit(lane_number(mirror, slot->freed_lane),
 			  mirror->lanes_lost);
+	frees_nothing(slot);
 	switch (slot->state) {
 	case SLOT_WAITED:
 		slot->state = SLOT_ANSWERED;
@@ -135,10 +123,10 @@ int submit(struct mirror *mirror, struct slot *slot, enum slot_state state,
 	return error;
 }
 
-/* Says something that nobody waits for the answer of, after which a lane and a file's number may be free. */
+/* Says something that nobody waits for the answer of, after which a lane or a file's number may be free. */
 static void say(struct mirror *mirror, u32 operation, u32 tag, u64 space,
 		u32 file, u64 life, struct devfile_lane *freed_lane,
-		u32 freed_file)
+		bool frees_file)
 {
 	struct slot *slot = NULL;
 	unsigned long flags;
@@ -149,15 +137,17 @@ static void say(struct mirror *mirror, u32 operation, u32 tag, u64 space,
 			   msecs_to_jiffies(patience_ms));
 	if (!slot)
 		goto unsaid;
+	reach_nothing(slot);
 	slot->request->operation = cpu_to_le32(operation);
 	slot->request->tag = cpu_to_le32(tag);
 	slot->request->space = cpu_to_le64(space);
 	slot->request->file = cpu_to_le32(file);
 	slot->freed_lane = freed_lane;
-	slot->freed_file = freed_file;
+	slot->frees_file = frees_file;
+	slot->freed_file = file;
 	if (!submit(mirror, slot, SLOT_ALONE, life))
 		return;
-	slot->freed_lane = NULL;
+	frees_nothing(slot);
 	free_slot(mirror, slot);
 unsaid:
 	/* In another life nobody knows the lane. */
@@ -170,21 +160,19 @@ unsaid:
 void notice(struct mirror *mirror, u32 operation, u32 tag, u64 space, u32 file,
 	    u64 life)
 {
-	say(mirror, operation, tag, space, file, life, NULL,
-	    SLUICE_DEVFILE_MAX_FILES);
+	say(mirror, operation, tag, space, file, life, NULL, false);
 }
 
 void notice_end(struct mirror *mirror, const struct space *space, u64 life)
 {
 	say(mirror, SLUICE_DEVFILE_FORGET, 0, space->number, 0, life,
-	    space->lane, SLUICE_DEVFILE_MAX_FILES);
+	    space->lane, false);
 }
 
 void notice_release(struct open_file *file)
 {
 	say(file->mirror, SLUICE_DEVFILE_RELEASE, 0, 0, file->number,
-	    file->life, NULL,
-	    file->lost ? SLUICE_DEVFILE_MAX_FILES : file->number);
+	    file->life, NULL, !file->lost);
 }
 
 void unpin(struct slot *slot)

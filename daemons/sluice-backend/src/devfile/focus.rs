@@ -456,7 +456,7 @@ mod tests {
     }
 
     fn write(bytes: u32) -> Operation {
-        Operation::Write { address: 0, bytes, from: Position::Here, narrow: false }
+        Operation::Write { address: 0, bytes, from: Position::HERE, narrow: false }
     }
 
     #[test]

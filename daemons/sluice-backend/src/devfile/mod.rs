@@ -521,8 +521,7 @@ impl Live {
     /// A file that an operation takes: one of this device's, or of another that the same guest has here.
     fn find(&self, taken: &Taken) -> Option<Arc<OpenFile>> {
         let device = neighbours::find(&self.guest, taken.device)?;
-        let file = lock(&device.state).files.get(&taken.file.into()).cloned();
-        file
+        lock(&device.state).files.get(&taken.file.into()).cloned()
     }
 
     /// Has an operation carried out, which tells when it is over.

@@ -21,9 +21,23 @@ pub fn add(device: &Arc<Live>) {
 pub fn find(guest: &[u8], number: u32) -> Option<Arc<Live>> {
     let devices = lock(&DEVICES);
     let mut devices = devices.iter().filter_map(Weak::upgrade);
-    devices.find(|device| is(device, guest, number))
+    devices.find(|device| is(&device.guest, device.number.load(Ordering::Relaxed), guest, number))
 }
 
-fn is(device: &Live, guest: &[u8], number: u32) -> bool {
-    number != 0 && device.guest == guest && device.number.load(Ordering::Relaxed) == number
+/// Whether a device of this owner's, who calls it so, is the one that a guest means.
+fn is(owner: &[u8], called: u32, guest: &[u8], number: u32) -> bool {
+    number != 0 && owner == guest && called == number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_finds_devices_of_its_own_that_it_has_named() {
+        assert!(is(b"alice", 3, b"alice", 3));
+        assert!(!is(b"bob", 3, b"alice", 3), "another guest's");
+        assert!(!is(b"alice", 3, b"alice", 4), "another device, or another life of it");
+        assert!(!is(b"alice", 0, b"alice", 0), "it has not been named yet");
+    }
 }

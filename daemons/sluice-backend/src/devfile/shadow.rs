@@ -277,6 +277,11 @@ impl Shadow {
         match received {
             Ok((Request::SIZE, mut files)) => {
                 let request = Request::decode(&bytes)?;
+                let known = files.len().checked_sub(request.taken.len()).filter(|own| *own <= 1);
+                if known.is_none() {
+                    self.tell(Told::Done { tag: request.tag, result: -i64::from(libc::EBADF) });
+                    return None;
+                }
                 // The file itself comes first, if it has not been passed before.
                 if files.len() > request.taken.len() {
                     *lock(&self.files[request.file as usize]) = Some(Arc::new(files.remove(0)));
@@ -535,7 +540,7 @@ impl Shadow {
                 Ok(unsafe { sys::write_from(file, address, bytes, from, narrow) })
             }
             Operation::Ioctl { number, argument, narrow, answer } => {
-                let takes = (!request.taken.is_empty()).then(|| Taking::new(self, request, taken));
+                let takes = (!taken.is_empty()).then(|| Taking::new(self, request, taken));
                 let _lent = takes.transpose()?;
                 // SAFETY: This is a shadow.
                 let mut result = unsafe { sys::ioctl_for_guest(file, number, argument, narrow) };
@@ -716,11 +721,9 @@ struct Taking<'s> {
 
 impl<'s> Taking<'s> {
     /// Lends them, and puts the numbers that the driver finds them by where it looks.
+    #[cold]
     fn new(shadow: &'s Shadow, request: &Request, files: &[File]) -> io::Result<Self> {
         let mut taking = Self { shadow, numbers: Vec::new() };
-        if files.len() != request.taken.len() {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
         for (taken, file) in request.taken.iter().zip(files) {
             let mut all = lock(&shadow.lent);
             let lent = Lent::new(file, taken.number)?;
@@ -745,6 +748,7 @@ impl<'s> Taking<'s> {
 }
 
 impl Drop for Taking<'_> {
+    #[cold]
     fn drop(&mut self) {
         let mut all = lock(&self.shadow.lent);
         for number in &self.numbers {
@@ -761,7 +765,7 @@ impl Drop for Taking<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_hypercall::devfile::DEVFILE_RELEASE;
+    use sluice_hypercall::devfile::{DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_WRITE};
 
     #[test]
     fn what_is_posted_is_answered_once() {
@@ -826,6 +830,54 @@ mod tests {
         let mut told = [0; Told::SIZE];
         assert_eq!(theirs.recv(&mut told).unwrap(), Told::SIZE);
         assert_eq!(Told::decode(&told), Some(Told::Closed { file: 3 }));
+    }
+
+    /// A request on file 3 that declares nothing.
+    fn request(operation: u32, arguments: [u64; 3]) -> Request {
+        let mut bytes = [0; Request::SIZE];
+        bytes[..4].copy_from_slice(&operation.to_le_bytes());
+        bytes[16] = 3;
+        for (at, argument) in [24, 32, 40].into_iter().zip(arguments) {
+            bytes[at..at + 8].copy_from_slice(&argument.to_le_bytes());
+        }
+        Request::decode(&bytes).unwrap()
+    }
+
+    fn shadow(file: File) -> Shadow {
+        let (ours, _) = sys::socket_pair().unwrap();
+        let shadow = Shadow::new(ours, File::open("/dev/null").unwrap(), Duration::ZERO).unwrap();
+        *lock(&shadow.files[3]) = Some(Arc::new(file));
+        shadow
+    }
+
+    #[test]
+    fn what_is_not_declared_is_not_read_into() {
+        let shadow = shadow(File::open("/dev/zero").unwrap());
+        let own = [7_u8; 8];
+        let read = request(DEVFILE_READ, [own.as_ptr() as u64, 8, 0]);
+        assert_eq!(shadow.carry_out(&read, &[]), Some(-i64::from(libc::EFAULT)));
+        assert_eq!(own, [7; 8]);
+    }
+
+    #[test]
+    fn what_is_not_declared_is_not_written_from() {
+        let file = sys::memory_file(0).unwrap();
+        let shadow = shadow(file.try_clone().unwrap());
+        let own = [7_u8; 8];
+        let write = request(DEVFILE_WRITE, [own.as_ptr() as u64, 8, 0]);
+        assert_eq!(shadow.carry_out(&write, &[]), Some(-i64::from(libc::EFAULT)));
+        assert_eq!(file.metadata().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_result_that_is_a_descriptor_is_none_of_the_shadows_own() {
+        let shadow = shadow(File::open("/dev/null").unwrap());
+        let descriptor = Descriptor { place: Answer::Result, file: 4 };
+        let kept = |result| shadow.keep(&descriptor, 0, result).err().and_then(|error| error.raw_os_error());
+        assert_eq!(kept(i64::from(shadow.socket.as_raw_fd())), Some(libc::EBADF));
+        let passed = lock(&shadow.files[3]).as_ref().unwrap().as_raw_fd();
+        assert_eq!(kept(passed.into()), Some(libc::EBADF));
+        assert!(lock(&shadow.files[4]).is_none());
     }
 
     #[test]

@@ -40,9 +40,19 @@ fn wild_request(at: u64, random: &mut Random) {
         };
         put64(at + argument, value);
     }
-    put(at + 48, mostly(random, 18));
+    let taken = if random.below(4) == 0 { mostly(random, 11) << 16 } else { 0 };
+    put(at + 48, mostly(random, 18) & 0xffff | taken);
+    let ranges = at + u64::from(df::DEVFILE_REQUEST_RANGES);
     for range in 0..16 {
-        wild_range(at + u64::from(df::DEVFILE_REQUEST_RANGES) + range * 16, random);
+        wild_range(ranges + range * 16, random);
+    }
+    for descriptor in 0..u64::from(df::DEVFILE_MAX_DESCRIPTORS) {
+        let place = at + u64::from(df::DEVFILE_REQUEST_DESCRIPTORS) + descriptor * 16;
+        // Where the first range begins, or anywhere.
+        let first = u64::from(get(ranges)) | u64::from(get(ranges + 4)) << 32;
+        put64(place, if random.below(4) == 0 { random.wild() } else { first });
+        put(place + 8, random.below(66) as u32 | mostly(random, 4100) << 16);
+        put(place + 12, mostly(random, 0x40));
     }
 }
 

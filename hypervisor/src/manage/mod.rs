@@ -766,8 +766,11 @@ impl Manager {
             Some(domain) if domain.state() == DomainState::Created => self.run(id),
             Some(_) => return Err(CommandError::WrongState),
             None => {
-                let lived = entry.last.is_some();
-                self.build(id).map_err(|error| error.as_command_error())?;
+                let (lived, name) = (entry.last.is_some(), entry.config.name.clone());
+                self.build(id).map_err(|error| {
+                    log::error!("domain {name}: cannot be built: {error}");
+                    error.as_command_error()
+                })?;
                 self.entries[id.index()].restarts += u32::from(lived);
                 self.run(id);
             }

@@ -404,9 +404,11 @@ mod tests {
             let mut bytes = [0; Request::SIZE];
             bytes[..4].copy_from_slice(&operation.to_le_bytes());
             bytes[24] = 1;
-            bytes[48..52].copy_from_slice(&(count << 16 | 1).to_le_bytes());
+            bytes[48..52].copy_from_slice(&(count << 16 | 2).to_le_bytes());
             bytes[56..64].copy_from_slice(&0x1000u64.to_le_bytes());
             (bytes[64], bytes[68]) = (16, ways);
+            // What is not in the request reads as zeros, where this one is.
+            (bytes[80], bytes[84]) = (8, ways);
             for at in (DEVFILE_REQUEST_DESCRIPTORS as usize..Request::SIZE).step_by(Taken::SIZE) {
                 bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
                 bytes[at + 8..at + 16].copy_from_slice(&rest.to_le_bytes());

@@ -13,7 +13,7 @@ help:
 	@echo 'make check   formatting, lints, the example configurations'
 	@echo 'make bench   repeat the measurements in bench/results'
 	@echo 'make image   sluice.iso: guests for a PC that need no server (BIOS and UEFI)'
-	@echo 'make deb     a Debian package of the command, with the hypervisor in it, and a look into it'
+	@echo 'make deb     Debian packages of the command, with the hypervisor in it, and of the modules for DKMS, and a look into both'
 	@echo 'make setup   install what the others need (they do it themselves)'
 	@echo 'make clean   remove what was built; downloads stay in cache/'
 
@@ -52,6 +52,7 @@ image: setup
 
 deb: setup
 	setup/deb.sh
+	setup/modules-deb.sh
 
 clean:
 	rm -rf target run sluice.iso

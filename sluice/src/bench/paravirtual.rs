@@ -17,10 +17,24 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
 /// Its parts.
-pub const PARTS: [&str; 4] = ["native", "sluice", "xen", "attacks"];
+pub const PARTS: [&str; 5] = ["native", "sluice", "cache", "xen", "attacks"];
 
 /// The operations, in the order of their marks.
 const WORKS: [&str; 5] = ["fork_exit", "execve", "sh", "fault", "syscall"];
+
+/// The guest's cache of page-table pages, which is filled before the first process; the program is not `init`, so that what the cache did can be told at the end.
+const WITH_CACHE: &str = "#!/bin/busybox sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+cache=/sys/kernel/sluice_pibooster
+modprobe sluice-pibooster
+until [ \"$(cat $cache/enabled)\" = 1 ]; do sleep 0.1; done
+/bin/processes
+sum() { cat $cache/*/\"$1\" | awk '{ sum += $1 } END { print sum }'; }
+echo SLUICE-RESULT hits=$(sum hits) misses=$(sum misses) cached=$(cat $cache/cached)
+poweroff -f
+";
 
 /// The scenario with the hostile kernel, and what it prints before its counts.
 const ATTACKS: (&str, &str) = ("hostile-paravirtual-many", "paravirtual.");
@@ -44,6 +58,8 @@ struct Bench {
     /// The kernel after it has unpacked itself.
     unpacked: PathBuf,
     initrd: PathBuf,
+    /// The same with the cache of page-table pages.
+    with_cache: PathBuf,
 }
 
 /// Measures what is wanted.
@@ -53,12 +69,14 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         plugin: plugin::build()?,
         unpacked: kernel::unpacked(&kernel)?,
         initrd: scratch_file("paravirtual.cpio", &archive(&kernel)?)?,
+        with_cache: scratch_file("paravirtual-cache.cpio", &archive_with_cache(&kernel)?)?,
         kernel,
     };
     type Run = fn(&Bench, &mut Record, &Path) -> Result<Vec<Finding>>;
-    let systems: [(&str, &str, Entries, Run); 3] = [
+    let systems: [(&str, &str, Entries, Run); 4] = [
         ("native", "native", Entries::None, native),
-        ("sluice", "pv", Entries::Vmruns, sluice),
+        ("sluice", "pv", Entries::Vmruns, |bench, record, log| sluice(bench, &bench.initrd, record, log)),
+        ("cache", "pv.cache", Entries::Vmruns, cached),
         ("xen", "peer.xen.default", Entries::Returns, xen),
     ];
     for (part, prefix, entries, run) in systems {
@@ -112,6 +130,16 @@ fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
+/// The same, started by a script that switches the cache on.
+fn archive_with_cache(kernel: &Kernel) -> Result<Vec<u8>> {
+    let program = crate::image::guest_program("sluice-processes")?;
+    let program = std::fs::read(&program).with_context(|| format!("could not read {}", program.display()))?;
+    let mut archive = rootfs::base_with_own(WITH_CACHE.as_bytes(), "sluice-pibooster", kernel)?;
+    archive.file("bin/processes", 0o755, &program);
+    archive.file("bin/nothing", 0o755, &program);
+    Ok(archive.finish())
+}
+
 fn within((first, size): (u64, u64)) -> [(String, u64, u64); 1] {
     [("within".to_owned(), first, size)]
 }
@@ -140,8 +168,23 @@ fn native(bench: &Bench, _: &mut Record, log: &Path) -> Result<Vec<Finding>> {
     machine.run("done")
 }
 
-fn sluice(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
-    let [kernel, initrd] = [&bench.unpacked, &bench.initrd].map(|path| quoted(path));
+fn cached(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
+    let found = sluice(bench, &bench.with_cache, record, log)?;
+    let said = |key: &str| {
+        let mut pairs = found.iter().flatten();
+        pairs.find(|pair| pair.0 == key).and_then(|pair| pair.1.raw().parse::<f64>().ok())
+    };
+    let (hits, misses) = said("hits").zip(said("misses")).context("the guest did not tell of its cache")?;
+    ensure!(hits > 0.0, "the cache was not used");
+    let note = format!("of {} pages of tables that were wanted, of all levels", hits + misses);
+    record.row("pv.cache.miss_rate", misses / (hits + misses), "ratio", note);
+    let pages = said("cached").context("the guest did not tell how much its cache has")?;
+    record.row("pv.cache.pages", pages, "pages", "that the cache keeps at the end");
+    Ok(found)
+}
+
+fn sluice(bench: &Bench, initrd: &Path, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
+    let [kernel, initrd] = [&*bench.unpacked, initrd].map(quoted);
     let text = format!(
         "[machine]\nmemory = \"768MiB\"\n[domain.guest]\nkind = \"paravirtual\"\nkernel = {kernel}\ninitrd = {initrd}\n\
          cmdline = \"console=hvc0 {CMDLINE}\"\nmemory = \"{MEMORY}MiB\"\n"
@@ -220,6 +263,10 @@ fn figures(record: &mut Record) -> Result<()> {
     for work in WORKS {
         let value = |prefix: &str| record.value(&format!("{prefix}.{work}.instructions"));
         let (ours, native, xen) = (value("pv"), value("native"), value("peer.xen.default"));
+        if let Some((ours, cached)) = ours.zip(value("pv.cache")) {
+            let note = "instructions, with the cache of page-table pages to without";
+            record.row(format!("pv.cache.{work}.ratio_to_nocache"), cached / ours, "ratio", note);
+        }
         if let Some((ours, native)) = ours.zip(native) {
             let aim = (work == "fork_exit").then_some(Aim::AtMost(2.5));
             let note = "instructions, Sluice's to those of the kernel alone on the machine";
@@ -240,7 +287,9 @@ fn figures(record: &mut Record) -> Result<()> {
             );
         }
         let mut bars = Vec::new();
-        for (system, prefix) in [("native", "native"), ("sluice", "pv"), ("xen", "peer.xen.default")] {
+        let systems =
+            [("native", "native"), ("sluice", "pv"), ("with cache", "pv.cache"), ("xen", "peer.xen.default")];
+        for (system, prefix) in systems {
             let total = record.value(&format!("{prefix}.{work}.instructions"));
             let hypervisor = record.value(&format!("{prefix}.{work}.hypervisor.instructions"));
             bars.extend(total.map(|total| (format!("{system} total"), total)));

@@ -9,15 +9,15 @@ mod kvm;
 mod rows;
 
 use super::attack::Attack;
-use super::driver::DRIVE;
+use super::driver::{DRIVE, check};
 use super::peer::{self, Machine};
 use super::record::{Aim, Record};
 use super::tally::{Reader, Tally};
-use super::{Clock, good, kernel, note, plugin, quoted, scratch, transfer};
+use super::{Clock, kernel, note, plugin, quoted, run_text, scratch, transfer};
 use crate::kernels::{self, Kernel};
 use crate::outcome::Guest;
 use crate::rootfs;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -83,22 +83,22 @@ const SYSTEMS: [System; 6] = [
         prefix: "ide.vpio",
         way: Way::Vpio,
         guests: 1,
-        about: "one guest, whose range is the whole disk",
+        about: "one guest, whose range is the whole disk, behind AMD-Vi",
     },
     System {
         part: "vpio-shared",
         prefix: "ide.vpio.shared",
         way: Way::Vpio,
         guests: 2,
-        about: "two guests at once, a half of the disk each: the sum of both",
+        about: "two guests at once, a half of the disk each, behind AMD-Vi: the sum of both",
     },
     System {
         part: "kvm",
         prefix: "peer.kvm.ide",
         way: Way::Kvm,
         guests: 1,
-        about: "a Debian host with KVM, QEMU's piix3-ide on the host's disk, cache=none,aio=native; handicaps: the emulated processor has no NRIP save, the host has its default mitigations; \
-                advantage: no IOMMU",
+        about: "a Debian host with KVM, QEMU's piix3-ide on the host's disk, cache=none,aio=native; handicaps: the emulated processor has no NRIP save, \
+                the host has its default mitigations; advantage: no IOMMU",
     },
     System {
         part: "kvm-shared",
@@ -117,6 +117,9 @@ const CMDLINE: &str = "console=ttyS0 quiet sluice.job=load:disk,mib=16,requests=
 const REGION: &str = "ide";
 /// The disk on its controller.
 const DISK: &str = "ide-hd,drive=disk0,bus=dev0.0,unit=0";
+
+/// Why a guest that owns the controller has none.
+const NO_DISK: &str = "passthrough gives a guest what is in base address registers, and the ports of a channel in compatibility mode are not";
 
 /// The physical disk's sectors, as QEMU is told, and the first one of its second half.
 const SECTORS: u32 = 1 << 17;
@@ -203,9 +206,13 @@ impl Bench {
         let reader = Reader::start(&scratch()?, Tally::new(REGION))?;
         let text = configuration(self, system);
         let arguments = reader.arguments(false, Some(&self.plugin));
-        let ran = good(&format!("ide-{}", system.part), &text, Clock::Mixed, arguments);
+        let ran = run_text(&format!("ide-{}", system.part), &text, Clock::Mixed, arguments);
         let tally = reader.finish();
         let ((_, outcome), tally) = (ran?, tally?);
+        if outcome.guests.iter().any(|guest| guest.value("disk").is_some_and(|disk| disk == "none")) {
+            bail!("the guest found no disk; {NO_DISK}");
+        }
+        check(&outcome)?;
         record.kernels(&outcome.kernels);
         Ok(Counted { guests: outcome.guests, tally })
     }

@@ -75,8 +75,10 @@ pub fn counts(record: &mut Record, system: &System, counted: &Counted) -> Result
             row("exits_per_request", all.count as f64 / requests, "exits/request", note);
             let note = format!("{} exits by accesses to the controller's ports", ports.count);
             row("ide_exits_per_request", ports.count as f64 / requests, "exits/request", note);
-            let note =
-                format!("{} instructions between an exit of the guest and the next entry", all.instructions);
+            let note = format!(
+                "{} instructions between an exit of the guest and the next entry, {} of them after accesses to the controller's ports",
+                all.instructions, ports.instructions
+            );
             row("handling_per_request", all.instructions as f64 / requests, "instructions/request", note);
         }
         let kb = moved.bytes as f64 / 1024.0;

@@ -23,9 +23,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 /// Its parts: the systems, and the attack.
-pub const PARTS: [&str; 7] = {
-    let [native, passthrough, vpio, shared, kvm, kvm_shared] = SYSTEMS;
-    [native.part, passthrough.part, vpio.part, shared.part, kvm.part, kvm_shared.part, ATTACKS]
+pub const PARTS: [&str; 6] = {
+    let [native, passthrough, vpio, shared, kvm] = SYSTEMS;
+    [native.part, passthrough.part, vpio.part, shared.part, kvm.part, ATTACKS]
 };
 const ATTACKS: &str = "attacks";
 
@@ -63,7 +63,7 @@ struct System {
     about: &'static str,
 }
 
-const SYSTEMS: [System; 6] = [
+const SYSTEMS: [System; 5] = [
     System {
         part: "native",
         prefix: "ide.native",
@@ -100,13 +100,6 @@ const SYSTEMS: [System; 6] = [
         about: "a Debian host with KVM, QEMU's piix3-ide on the host's disk, cache=none,aio=native; handicaps: the emulated processor has no NRIP save, \
                 the host has its default mitigations; advantage: no IOMMU",
     },
-    System {
-        part: "kvm-shared",
-        prefix: "peer.kvm.ide.shared",
-        way: Way::Kvm,
-        guests: 2,
-        about: "as peer.kvm.ide, two guests at once, a partition of the host's disk each: the sum of both",
-    },
 ];
 
 /// Memory of each guest in bytes, and of the machine of [`Way::Native`].
@@ -121,7 +114,7 @@ const DISK: &str = "ide-hd,drive=disk0,bus=dev0.0,unit=0";
 /// Why a guest that owns the controller has none.
 const NO_DISK: &str = "passthrough gives a guest what is in base address registers, and the ports of a channel in compatibility mode are not";
 
-/// The physical disk's sectors, as QEMU is told, and the first one of its second half.
+/// The disk's sectors, and the first one of its second half.
 const SECTORS: u32 = 1 << 17;
 const MIDDLE: u32 = SECTORS / 2;
 

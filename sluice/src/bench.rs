@@ -13,6 +13,7 @@ mod devfile;
 mod driver;
 mod first_ssh;
 mod grants;
+mod ide;
 mod iommu;
 mod kernel;
 mod marks;
@@ -52,7 +53,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 10] = [
+static ALL: [Benchmark; 11] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -109,6 +110,12 @@ static ALL: [Benchmark; 10] = [
                 that has the devices",
         parts: &devfile::PARTS,
         measure: devfile::measure,
+    },
+    Benchmark {
+        name: "ide",
+        about: "an IDE disk that guests share: exits and instructions per request, beside native Linux, a passed-through controller and KVM with QEMU's",
+        parts: &ide::PARTS,
+        measure: ide::measure,
     },
     Benchmark {
         name: "first-ssh",
@@ -177,6 +184,15 @@ pub fn run(names: &[String], parts: &[String]) -> Result<Status> {
         output::print(format!("  {} ({:.0} s)\n\n", path.display(), started.elapsed().as_secs_f64()))?;
     }
     Ok(status)
+}
+
+/// Notes that a run failed, if it did; the others go on.
+fn note(record: &mut Record, what: &str, result: Result<()>) {
+    record.solved(what);
+    if let Err(error) = result.and_then(|()| record.write().map(drop)) {
+        record.problem(what, &format!("{error:#}"));
+        output::note(format_args!("  {}", record.problems().last().map_or("", String::as_str)));
+    }
 }
 
 /// Where what is made for a benchmark goes.

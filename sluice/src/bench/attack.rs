@@ -19,6 +19,11 @@ pub struct Attack {
 impl Attack {
     /// Runs the scenario.
     pub fn measure(&self, record: &mut Record) -> Result<()> {
+        self.guests(record).map(drop)
+    }
+
+    /// Runs the scenario, and returns what its guests reported.
+    pub fn guests(&self, record: &mut Record) -> Result<Vec<Guest>> {
         let outcome = crate::scenario::outcome(self.scenario)?;
         let sum = |keys: &[&str]| {
             let of = |guest: &Guest| keys.iter().filter_map(|key| guest.sum(key)).sum::<u64>();
@@ -30,6 +35,6 @@ impl Attack {
         record.row(format!("attacks.{}.tried", self.id), tried, "attempts", note);
         let (id, aim) = (format!("attacks.{}.succeeded", self.id), Some(Aim::AtMost(0.0)));
         record.aimed(id, sum(self.succeeded), "attempts", aim, format!("of those of {}", self.scenario));
-        Ok(())
+        Ok(outcome.guests)
     }
 }

@@ -18,7 +18,7 @@ pub use sluice::{StopDriver, check};
 use super::attack::Attack;
 use super::record::Record;
 use super::split::Split;
-use super::{kernel, plugin};
+use super::{kernel, note, plugin};
 use crate::kernels::{self, Kernel};
 use crate::outcome::Guest;
 use crate::rootfs;
@@ -109,7 +109,7 @@ const BY_PAGE: [Lends; 4] = [
 const MEMORY: u64 = 192 << 20;
 
 /// A disk of zeros that forgets at the end what was written.
-const DRIVE: &str =
+pub const DRIVE: &str =
     "if=none,id=disk0,file=null-co://,file.size=67108864,file.read-zeroes=on,format=raw,snapshot=on";
 
 impl Load {
@@ -306,13 +306,4 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     });
     bench.attacks(record, SERVED[2], &[ATTACK]);
     vif::figures(record)
-}
-
-/// Notes that a run failed, if it did; the others go on.
-fn note(record: &mut Record, what: &str, result: Result<()>) {
-    record.solved(what);
-    if let Err(error) = result.and_then(|()| record.write().map(drop)) {
-        record.problem(what, &format!("{error:#}"));
-        crate::output::note(format_args!("  {}", record.problems().last().map_or("", String::as_str)));
-    }
 }

@@ -156,6 +156,8 @@ pub struct Tally {
     device: String,
     guests: BTreeMap<(u64, Phase), Counts>,
     phases: BTreeMap<u64, Phase>,
+    /// Counts of instructions at the beginning and the end of each guest's phases.
+    spans: BTreeMap<(u64, Phase), (u64, u64)>,
     steps: BTreeMap<u64, Vec<u64>>,
     functions: BTreeMap<String, Vec<u64>>,
     /// There is no hypervisor.
@@ -200,6 +202,15 @@ impl Tally {
         let mut sum = Counts::default();
         self.guests.values().for_each(|counts| sum.add(counts));
         sum
+    }
+
+    /// The part of the time in which some guest was in a phase that all were who ever were.
+    pub fn overlap(&self, phase: Phase) -> f64 {
+        let spans = || self.spans.iter().filter(|(key, _)| key.1 == phase).map(|(_, span)| *span);
+        let (begins, ends) = (|| spans().map(|span| span.0), || spans().map(|span| span.1));
+        let (Some(first), Some(last)) = (begins().min(), ends().max()) else { return 0.0 };
+        let all = ends().min().unwrap_or(0).saturating_sub(begins().max().unwrap_or(0));
+        all as f64 / last.saturating_sub(first).max(1) as f64
     }
 
     /// Exits of each guest in all phases, in the order of their VMCBs, and when it was how far: the machine's count of
@@ -268,7 +279,14 @@ impl Tally {
         if MARKS.contains(&port) {
             let mark = usize::from(port - MARKS.start());
             let phase = PHASES.get(mark / 2).filter(|_| mark.is_multiple_of(2));
-            self.phases.insert(guest, phase.map_or(Phase::Outside, |(phase, _)| *phase));
+            let phase = phase.map_or(Phase::Outside, |(phase, _)| *phase);
+            let before = self.phases.insert(guest, phase).unwrap_or_default();
+            if let Some(span) = self.spans.get_mut(&(guest, before)) {
+                span.1 = self.clock;
+            }
+            if phase != Phase::Outside {
+                self.spans.insert((guest, phase), (self.clock, self.clock));
+            }
             return true;
         }
         let step = STEPS.contains(&port);
@@ -531,6 +549,29 @@ mod tests {
         let lines = [ENTRY, &first, "count exit 100 1", ENTRY, INTERRUPT, "count exit 300 2", ENTRY, &second];
         let tally = tally(&lines);
         assert_eq!(tally.progress(), [(3, [0, 300].as_slice())]);
+    }
+
+    #[test]
+    fn phases_of_two_guests_overlap_in_part() {
+        let (begin, end) = (port_exit(0x5a0), port_exit(0x5a1));
+        let lines = [
+            "vmrun! a000",
+            &begin,
+            "count exit 100 1",
+            "vmrun! b000",
+            &begin,
+            "count exit 200 2",
+            "vmrun! a000",
+            &end,
+            "count exit 400 3",
+            "vmrun! b000",
+            &end,
+            "count exit 500 4",
+        ];
+        let both = tally(&lines);
+        // One from 0 to 200, the other from 100 to 400.
+        assert_eq!((both.overlap(Phase::Down), both.overlap(Phase::Up)), (0.25, 0.0));
+        assert_eq!(tally(&[ENTRY, &begin, "count exit 100 1", ENTRY, &end]).overlap(Phase::Down), 1.0);
     }
 
     #[test]

@@ -18,11 +18,9 @@ const WORKLOADS: [(&str, Phase, &str); 4] = [
 ];
 
 /// Data per instruction of the machine, ours and another system's: rows' beginnings, the other's name, what it should come to, and what is to be known.
-const RATIOS: [(&str, &str, &str, Option<Aim>, &str); 7] = [
-    ("ide.vpio", "passthrough", "ide.passthrough", Some(Aim::AtLeast(0.9)), ""),
+const RATIOS: [(&str, &str, &str, Option<Aim>, &str); 5] = [
     ("ide.vpio", "native", "ide.native", Some(Aim::AtLeast(0.9)), BOUND),
     ("ide.vpio", "kvm", "peer.kvm.ide", Some(Aim::AtLeast(1.0)), ""),
-    ("ide.vpio.shared", "passthrough", "ide.passthrough", Some(Aim::AtLeast(0.9)), ""),
     ("ide.vpio.shared", "native", "ide.native", Some(Aim::AtLeast(0.9)), BOUND),
     ("ide.vpio.shared", "kvm", "peer.kvm.ide", Some(Aim::AtLeast(1.0)), ALONE),
     ("ide.vpio.shared", "sole", "ide.vpio", None, ""),
@@ -157,6 +155,6 @@ mod tests {
         record.row("peer.kvm.ide.read.instructions_per_kb", 500.0, "instructions/KB", "");
         ratios(&mut record, "read");
         assert_eq!(record.value("ide.vpio.read.ratio_to_kvm"), Some(2.5));
-        assert_eq!(record.value("ide.vpio.read.ratio_to_passthrough"), None, "which was not measured");
+        assert_eq!(record.value("ide.vpio.read.ratio_to_native"), None, "which was not measured");
     }
 }

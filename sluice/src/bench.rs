@@ -20,6 +20,7 @@ mod marks;
 mod null;
 mod paravirtual;
 mod partner;
+mod parts;
 mod peer;
 mod plot;
 mod plugin;

@@ -11,6 +11,7 @@ mod restarts;
 use super::attack::Attack;
 use super::driver::{StopDriver, check};
 use super::marks::{Cost, Entries, cost, marks};
+use super::parts::Parts;
 use super::plot::{self, Panel};
 use super::record::{Aim, Record};
 use super::{Clock, kernel, plugin, quoted, run_watched, scratch};
@@ -58,10 +59,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
     let runs: [Run; 6] =
         [operations, latency::measure, heard::measure, lines::measure, attacks, restarts::measure];
-    for (part, run) in PARTS.into_iter().zip(runs) {
-        if !only.is_empty() && !only.iter().any(|wanted| wanted == part) {
-            continue;
-        }
+    let parts = Parts::new(only);
+    for (part, run) in PARTS.into_iter().zip(runs).filter(|(part, _)| parts.wants(part, None)) {
         super::say(part);
         record.solved(part);
         if let Err(error) = run(record).and_then(|()| record.write().map(drop)) {

@@ -16,6 +16,7 @@ pub use restarts::{TIMES, Victim};
 pub use sluice::{StopDriver, check};
 
 use super::attack::Attack;
+use super::parts::Parts;
 use super::record::Record;
 use super::split::Split;
 use super::{kernel, note, plugin};
@@ -25,7 +26,6 @@ use crate::rootfs;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// Its parts.
 pub const PARTS: [&str; 5] = ["sluice", "kvm", "xen", "restarts", "attacks"];
@@ -160,8 +160,8 @@ impl Load {
 
 /// What all runs have in common.
 struct Bench {
-    started: Instant,
-    only: Vec<String>,
+    /// With loads as their pieces.
+    parts: Parts,
     plugin: PathBuf,
     kernel: Kernel,
     /// The same kernel as it is after it has unpacked itself.
@@ -176,21 +176,13 @@ impl Bench {
     fn new(only: &[String]) -> Result<Self> {
         let kernel = kernels::get("debian-6.1")?;
         Ok(Self {
-            started: Instant::now(),
-            only: only.to_vec(),
+            parts: Parts::new(only),
             plugin: plugin::build()?,
             unpacked: kernel::unpacked(&kernel)?,
             initrd: rootfs::get("virtio-load", &kernel)?,
             serving: rootfs::get("driver-domain", &kernel)?,
             kernel,
         })
-    }
-
-    fn wants(&self, part: &str, load: Option<Load>) -> bool {
-        let named = |only: &String| {
-            only == part || load.is_some_and(|load| *only == format!("{part}.{}", load.name()))
-        };
-        self.only.is_empty() || self.only.iter().any(named)
     }
 
     /// Runs the loads that are wanted of a system.
@@ -201,9 +193,9 @@ impl Bench {
         loads: &[Load],
         run: &dyn Fn(Load, &mut Record) -> Result<()>,
     ) {
-        for load in loads.iter().copied().filter(|load| self.wants(name, Some(*load))) {
+        for load in loads.iter().copied().filter(|load| self.parts.wants(name, Some(load.name()))) {
             let what = format!("{name}, {}", load.name());
-            self.say(&what);
+            self.parts.say(&what);
             // As with the scenarios: QEMU's emulation has faults that come once in many runs.
             let again = |error: anyhow::Error| {
                 crate::output::note(format_args!(
@@ -219,15 +211,11 @@ impl Bench {
 
     /// Runs scenarios with attackers, if that part is wanted.
     fn attacks(&self, record: &mut Record, part: &str, attacks: &[Attack]) {
-        for attack in attacks.iter().filter(|_| self.wants(part, None)) {
-            self.say(attack.scenario);
+        for attack in attacks.iter().filter(|_| self.parts.wants(part, None)) {
+            self.parts.say(attack.scenario);
             let result = attack.measure(record);
             note(record, attack.scenario, result);
         }
-    }
-
-    fn say(&self, what: &str) {
-        crate::output::note(format_args!("  [{:5.0} s] {what}", self.started.elapsed().as_secs_f64()));
     }
 }
 

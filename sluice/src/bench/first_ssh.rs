@@ -5,6 +5,7 @@
 //! gives away, too, and instructions would not count that.
 
 use super::driver::xen;
+use super::parts::Parts;
 use super::record::Record;
 use super::{Clock, kernel, run_watched, scratch, scratch_file};
 use crate::disks::{self, Disk, Recipe};
@@ -63,7 +64,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     for (name, steps) in STEPS {
         record.row(format!("first_ssh.{name}.steps"), steps.len() as f64, "commands", steps.join("; "));
     }
-    for part in PARTS.into_iter().filter(|part| only.is_empty() || only.iter().any(|only| only == part)) {
+    let parts = Parts::new(only);
+    for part in PARTS.into_iter().filter(|part| parts.wants(part, None)) {
         super::say(&format!("a fresh Debian, by {part}"));
         record.solved(part);
         let seconds = match part {

@@ -1,6 +1,7 @@
 //! What grants cost. Calls: guest/bare counts the instructions of the whole machine with the time-stamp counter, at so many references that are granted
 //! already.
 
+use super::parts::Parts;
 use super::record::{Aim, Record};
 use super::{Clock, driver, sluice};
 use crate::outcome::Finding;
@@ -28,7 +29,7 @@ pub const PARTS: [&str; 6] = {
 
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
-    if only.is_empty() || only.iter().any(|part| part == "calls") {
+    if Parts::new(only).wants("calls", None) {
         calls(record)?;
     }
     driver::measure_grants(record, only)

@@ -11,6 +11,7 @@ mod rows;
 
 use super::attack::Attack;
 use super::driver::{DRIVE, check};
+use super::parts::Parts;
 use super::peer::{self, Machine};
 use super::record::{Aim, Record};
 use super::tally::{Reader, Tally};
@@ -21,7 +22,6 @@ use crate::rootfs;
 use anyhow::Result;
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// Its parts: the systems, and the attack.
 pub const PARTS: [&str; 5] = {
@@ -109,8 +109,7 @@ const MIDDLE: u32 = SECTORS / 2;
 
 /// What all runs have in common.
 struct Bench {
-    started: Instant,
-    only: Vec<String>,
+    parts: Parts,
     /// The plugin with its arguments.
     plugin: String,
     kernel: Kernel,
@@ -130,15 +129,14 @@ struct Counted {
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     let kernel = kernels::get("debian-6.1")?;
     let bench = Bench {
-        started: Instant::now(),
-        only: only.to_vec(),
+        parts: Parts::new(only),
         plugin: plugin::exits(&plugin::build()?, &[]),
         unpacked: kernel::unpacked(&kernel)?,
         initrd: rootfs::get("disk-load", &kernel)?,
         kernel,
     };
-    for system in SYSTEMS.iter().filter(|system| bench.wants(system.part)) {
-        bench.say(system.part);
+    for system in SYSTEMS.iter().filter(|system| bench.parts.wants(system.part, None)) {
+        bench.parts.say(system.part);
         let result = bench.system(system, record).or_else(|error| {
             // As with the scenarios: QEMU's emulation has faults that come once in many runs.
             crate::output::note(format_args!("  again, because: {error:#}"));
@@ -146,8 +144,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         });
         note(record, system.part, result);
     }
-    if bench.wants(ATTACKS) {
-        bench.say(ATTACK.scenario);
+    if bench.parts.wants(ATTACKS, None) {
+        bench.parts.say(ATTACK.scenario);
         let result = attack(record);
         note(record, ATTACK.scenario, result);
     }
@@ -167,14 +165,6 @@ fn attack(record: &mut Record) -> Result<()> {
 }
 
 impl Bench {
-    fn wants(&self, part: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == part)
-    }
-
-    fn say(&self, what: &str) {
-        crate::output::note(format_args!("  [{:5.0} s] {what}", self.started.elapsed().as_secs_f64()));
-    }
-
     fn system(&self, system: &System, record: &mut Record) -> Result<()> {
         let counted = match system.way {
             Way::Native => self.native(system)?,

@@ -6,6 +6,7 @@
 
 use super::driver::xen;
 use super::marks::{Entries, Mark, cost, marks};
+use super::parts::Parts;
 use super::peer::Machine;
 use super::plot::{self, Panel};
 use super::record::{Aim, Record};
@@ -79,10 +80,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         ("cache", "pv.cache", Entries::Vmruns, cached),
         ("xen", "peer.xen.default", Entries::Returns, xen),
     ];
-    for (part, prefix, entries, run) in systems {
-        if !only.is_empty() && !only.iter().any(|wanted| wanted == part) {
-            continue;
-        }
+    let parts = Parts::new(only);
+    for (part, prefix, entries, run) in systems.into_iter().filter(|(part, ..)| parts.wants(part, None)) {
         super::say(part);
         let log = scratch()?.join(format!("paravirtual-{part}.count"));
         let measured = run(&bench, record, &log).and_then(|found| {
@@ -95,7 +94,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
             record.problem(part, &format!("{error:#}"));
         }
     }
-    if only.is_empty() || only.iter().any(|wanted| wanted == "attacks") {
+    if parts.wants("attacks", None) {
         super::say(&format!("the scenario {}", ATTACKS.0));
         record.solved("attacks");
         if let Err(error) = attacks(record).and_then(|()| record.write().map(drop)) {
@@ -123,17 +122,20 @@ fn attacks(record: &mut Record) -> Result<()> {
 
 /// The system: busybox as its shell, and the program as `init` and as the one that ends at once.
 fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
-    let program = crate::image::guest_program("sluice-processes")?;
-    let program = std::fs::read(&program).with_context(|| format!("could not read {}", program.display()))?;
+    let program = program()?;
     let mut archive = rootfs::base(&program, &[], kernel)?;
     archive.file("bin/nothing", 0o755, &program);
     Ok(archive.finish())
 }
 
+fn program() -> Result<Vec<u8>> {
+    let path = crate::image::guest_program("sluice-processes")?;
+    std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))
+}
+
 /// The same, started by a script that switches the cache on.
 fn archive_with_cache(kernel: &Kernel) -> Result<Vec<u8>> {
-    let program = crate::image::guest_program("sluice-processes")?;
-    let program = std::fs::read(&program).with_context(|| format!("could not read {}", program.display()))?;
+    let program = program()?;
     let mut archive = rootfs::base_with_own(WITH_CACHE.as_bytes(), "sluice-pibooster", kernel)?;
     archive.file("bin/processes", 0o755, &program);
     archive.file("bin/nothing", 0o755, &program);

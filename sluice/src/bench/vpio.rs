@@ -21,16 +21,16 @@ mod sharing;
 mod sole;
 
 use super::partner::Partner;
+use super::parts::Parts;
 use super::record::Record;
 use super::tally::{Reader, Tally};
 use super::{Clock, good, kernel, plugin, scratch};
 use crate::kernels::Kernel;
 use crate::outcome::Outcome;
 use crate::{image, kernels, rootfs};
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use cards::{Card, Mode};
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// What can be measured by itself.
 pub const PARTS: [&str; 5] = ["sole", "peers", "contended", "fairness", "attacks"];
@@ -52,10 +52,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         if !only.is_empty() && !only.iter().any(|wanted| wanted.split('.').next() == Some(*part)) {
             continue;
         }
-        crate::output::note(format_args!(
-            "part {part}, after {:.0} s",
-            bench.started.elapsed().as_secs_f64()
-        ));
+        crate::output::note(format_args!("part {part}, after {:.0} s", bench.parts.seconds()));
         step(&bench, record);
         record.write()?;
     }
@@ -66,9 +63,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
 
 /// What all runs have in common.
 struct Bench {
-    started: Instant,
-    /// Parts, and cards of parts, that are wanted; all if none is named.
-    only: Vec<String>,
+    /// With cards as their pieces.
+    parts: Parts,
     /// The plugin with its arguments.
     plugin: String,
     kernel: Kernel,
@@ -82,8 +78,7 @@ impl Bench {
         let kernel = kernels::get("debian-6.1")?;
         let functions = plugin::functions(&image::hypervisor(&[])?, &FUNCTIONS)?;
         Ok(Self {
-            started: Instant::now(),
-            only: only.to_vec(),
+            parts: Parts::new(only),
             plugin: plugin::exits(&plugin::build()?, &functions),
             unpacked: kernel::unpacked(&kernel)?,
             initrd: rootfs::get("nic-test", &kernel)?,
@@ -93,13 +88,7 @@ impl Bench {
 
     /// The card is to be measured in this part.
     fn wants(&self, part: &str, card: &Card) -> bool {
-        let named = |only: &String| only == part || only.split_once('.') == Some((part, card.id));
-        self.only.is_empty() || self.only.iter().any(named)
-    }
-
-    /// Says what comes.
-    fn say(&self, what: &str) {
-        crate::output::note(format_args!("  [{:5.0} s] {what}", self.started.elapsed().as_secs_f64()));
+        self.parts.wants(part, Some(card.id))
     }
 
     /// Runs guests that share a card in a mode, and counts from outside: exits and instructions, and accesses to the card if
@@ -135,10 +124,5 @@ fn reason(error: &anyhow::Error) -> String {
 
 /// Notes that a run failed, if it did; the others go on.
 fn note(record: &mut Record, what: &str, result: Result<()>) {
-    record.solved(what);
-    // Nothing that is known shall be lost by what comes later.
-    if let Err(error) = result.and_then(|()| record.write().map(drop)) {
-        record.problem(what, &reason(&error));
-        crate::output::note(format_args!("  {}", record.problems().last().map_or("", String::as_str)));
-    }
+    super::note(record, what, result.map_err(|error| anyhow!(reason(&error))));
 }

@@ -65,14 +65,10 @@ impl Victim {
 
 /// Measures what is wanted.
 pub fn measure(bench: &Bench, record: &mut Record) {
-    for victim in [Victim::Daemon, Victim::Domain] {
-        if !bench.wants("restarts", None)
-            && !bench.only.iter().any(|only| *only == format!("restarts.{}", victim.name()))
-        {
-            continue;
-        }
+    let wanted = |victim: &Victim| bench.parts.wants("restarts", Some(victim.name()));
+    for victim in [Victim::Daemon, Victim::Domain].into_iter().filter(wanted) {
         let what = format!("restarts of the {}", victim.name());
-        bench.say(&what);
+        bench.parts.say(&what);
         let result = one(bench, record, victim);
         note(record, &what, result);
     }

@@ -17,7 +17,7 @@ pub fn measure(bench: &Bench, record: &mut Record) {
     for card in CARDS.iter().filter(|card| card.is_plain() && bench.wants("peers", card)) {
         for native in [true, false] {
             let what = format!("{} {}", card.id, if native { "native" } else { "under KVM" });
-            bench.say(&what);
+            bench.parts.say(&what);
             let result = one(bench, record, card, native);
             note(record, &what, result);
         }

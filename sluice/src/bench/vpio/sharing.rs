@@ -17,7 +17,7 @@ pub fn contended(bench: &Bench, record: &mut Record) {
     for card in CARDS.iter().filter(|card| bench.wants("contended", card)) {
         for mode in [Mode::Vpio, Mode::Emulated] {
             let what = format!("{} {}, two guests", card.id, mode.name());
-            bench.say(&what);
+            bench.parts.say(&what);
             let result = two(bench, record, card, mode);
             note(record, &what, result);
         }
@@ -46,7 +46,7 @@ pub fn fairness(bench: &Bench, record: &mut Record) {
     for card in CARDS.iter().filter(|card| card.is_plain() && bench.wants("fairness", card)) {
         for count in [1, 4, 8] {
             let what = format!("{} vpio, {count} guests upload", card.id);
-            bench.say(&what);
+            bench.parts.say(&what);
             let result = bench.observe(card, Mode::Vpio, &vec![1; count], &card.stream("")).and_then(
                 |(outcome, tally)| {
                     shares(record, card, &Window::new(&outcome, &tally.progress())?);
@@ -60,7 +60,7 @@ pub fn fairness(bench: &Bench, record: &mut Record) {
             continue;
         }
         let what = format!("{} vpio, weights 1 and 3", card.id);
-        bench.say(&what);
+        bench.parts.say(&what);
         let result = weighted(bench, record, card);
         note(record, &what, result);
     }

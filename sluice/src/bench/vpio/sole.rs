@@ -17,7 +17,7 @@ pub fn measure(bench: &Bench, record: &mut Record) {
 }
 
 fn one(bench: &Bench, record: &mut Record, card: &Card, mode: Mode, what: &str) -> Result<()> {
-    bench.say(what);
+    bench.parts.say(what);
     let all = mode.is_vpio() || (card.masters && mode == Mode::Emulated);
     let job = if all { card.all_jobs() } else { card.bulk_job(card.bulk()) };
     let (outcome, tally) = bench.observe(card, mode, &[1], &job)?;

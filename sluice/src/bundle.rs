@@ -145,13 +145,8 @@ fn command_line(setup: &Setup, domain: &Domain, extra: &str) -> String {
 }
 
 fn share(setup: &Setup, share: &crate::config::Share) -> Result<abi::Share> {
-    let device = setup
-        .devices
-        .iter()
-        .position(|device| device.name.get_ref() == share.device.get_ref())
-        .context("checked before")?;
     Ok(abi::Share {
-        device: u16::try_from(device).context("too many devices")?,
+        device: setup.place_of(share.device.get_ref()).context("checked before")?,
         attachment: share.attachment(setup).context("checked before")?,
     })
 }

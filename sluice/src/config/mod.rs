@@ -92,6 +92,12 @@ impl Iommu {
 }
 
 impl Setup {
+    /// The place of a physical device in the file, by which the hypervisor knows it.
+    pub fn place_of(&self, device: &str) -> Option<u16> {
+        let place = self.devices.iter().position(|known| **known.name.get_ref() == *device)?;
+        u16::try_from(place).ok()
+    }
+
     /// The IOMMU of the machine that `run` emulates. Where the file does not say: AMD's, as the processors
     /// are, if there is a device for it to contain, else none, so that a plain run has no device too many.
     pub fn iommu(&self) -> Iommu {

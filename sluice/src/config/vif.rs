@@ -244,15 +244,11 @@ fn on_a_network(setup: &Setup, vif: &Vif, source: &mut Source) {
 
 /// The networks, as the hypervisor is told of them.
 pub fn compile_networks(setup: &Setup) -> Vec<abi::Network> {
-    let device = |name: &Spanned<String>| {
-        let place = setup.devices.iter().position(|device| device.name.get_ref() == name.get_ref());
-        place.and_then(|place| u16::try_from(place).ok())
-    };
     let compile = |network: &Network| abi::Network {
         name: network.name.get_ref().to_string(),
         cores: network.cores.iter().map(|core| *core.get_ref()).collect(),
         layout: network.layout,
-        nic: network.nic.as_ref().and_then(device),
+        nic: network.nic.as_ref().and_then(|nic| setup.place_of(nic.get_ref())),
     };
     setup.networks.iter().map(compile).collect()
 }

@@ -412,14 +412,12 @@ pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Virtio> {
     let servers: Vec<&str> = here.chain(neighbours(setup)).collect();
     let compile = |device: &Virtio| {
         let server = servers.iter().position(|server| *server == device.by.get_ref());
-        let wanted = device.identity.as_ref().map(|name| name.get_ref().as_str());
-        let identity = setup.devices.iter().position(|known| Some(&**known.name.get_ref()) == wanted);
         Some(abi::Virtio {
             name: device.name.get_ref().to_string(),
             kind: device.kind,
             by: u16::try_from(server?).ok()?,
             source: device.source.get_ref().clone(),
-            identity: identity.and_then(|index| u16::try_from(index).ok()),
+            identity: device.identity.as_ref().and_then(|name| setup.place_of(name.get_ref())),
         })
     };
     domain.virtio.iter().filter_map(compile).collect()

@@ -74,7 +74,7 @@ impl Range {
     }
 
     /// Whether these bytes lie in it, which exist.
-    fn holds(&self, address: u64, bytes: u32) -> bool {
+    pub fn holds(&self, address: u64, bytes: u32) -> bool {
         let Some(offset) = address.checked_sub(self.address) else { return false };
         offset.checked_add(bytes.into()).is_some_and(|end| end <= self.bytes.into())
     }

@@ -516,11 +516,7 @@ impl Shadow {
         let ranges = Some(&request.ranges).filter(|ranges| !ranges.is_empty());
         let _mapped = ranges.map(|ranges| Mapped::new(self, ranges)).transpose()?;
         let inside = |address: u64, bytes: u32| {
-            let covers = |range: &&Range| {
-                range.address <= address
-                    && address.saturating_add(bytes.into()) <= range.address + u64::from(range.bytes)
-            };
-            let covered = bytes == 0 || request.ranges.iter().any(|range| covers(&range));
+            let covered = bytes == 0 || request.ranges.iter().any(|range| range.holds(address, bytes));
             if covered { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
         };
         for range in request.ranges.iter().filter(|range| range.input) {

@@ -58,14 +58,13 @@ impl Manager {
             let place = self.place(&domain.name, &places)?;
             places.push(place);
         }
-        for share in config.domains.iter_mut().flat_map(|domain| &mut domain.devices) {
-            let wanted = config.devices.get(usize::from(share.device));
-            share.device = wanted.and_then(devices::index_of).ok_or(CommandError::NoSuchDevice)?;
-        }
-        for virtio in config.domains.iter_mut().flat_map(|domain| &mut domain.virtio) {
-            let Some(identity) = &mut virtio.identity else { continue };
-            let wanted = config.devices.get(usize::from(*identity));
-            *identity = wanted.and_then(devices::index_of).ok_or(CommandError::NoSuchDevice)?;
+        for domain in &mut config.domains {
+            let owned = domain.devices.iter_mut().map(|share| &mut share.device);
+            let behind = domain.virtio.iter_mut().filter_map(|virtio| virtio.identity.as_mut());
+            for index in owned.chain(behind) {
+                let wanted = config.devices.get(usize::from(*index));
+                *index = wanted.and_then(devices::index_of).ok_or(CommandError::NoSuchDevice)?;
+            }
         }
         let servers = self.servers(config, &places)?;
         let networks: Vec<String> = config.networks.iter().map(|network| network.name.clone()).collect();

@@ -351,6 +351,9 @@ void let_go(struct slot *slot);
 /* Makes a request for the caller, and waits. The slot is not the caller's any more. */
 s64 operate(struct mirror *mirror, struct slot *slot, bool blocks, u64 life,
 	    bool at_once);
+/* Reads, writes or makes an ioctl, whose calls on the driver wait as the file does now. */
+s64 operate_on(struct open_file *open, struct slot *slot, u32 flags,
+	       bool at_once);
 
 /* What a program may be told: an error's number, or up to `most`. */
 static inline s64 plausible(s64 result, s64 most)
@@ -378,33 +381,6 @@ void add_open(struct open_file *open, struct file *file);
 void end_file(struct open_file *open);
 /* A request of a file for the caller; an error, or NULL for none of them. */
 struct slot *begin(struct open_file *file, u32 operation, unsigned int flags);
-
-/* Whether the other side has been told how calls on the file wait now. */
-static inline bool is_told(struct open_file *file, u32 flags)
-{
-	return READ_ONCE(file->told) == (O_CREAT | (flags & O_NONBLOCK));
-}
-
-static inline void tell(struct open_file *file, u32 flags)
-{
-	/* The other bit says that anything has been said. */
-	WRITE_ONCE(file->told, O_CREAT | (flags & O_NONBLOCK));
-}
-
-/* Reads, writes or makes an ioctl, whose calls on the driver wait as the file does now. */
-static inline s64 operate_on(struct open_file *open, struct slot *slot,
-			     u32 flags, bool at_once)
-{
-	s64 result;
-
-	/* What it is ready for now is another question. */
-	WRITE_ONCE(open->ready, 0);
-	result = operate(open->mirror, slot, true, open->life,
-			 at_once && is_told(open, flags));
-
-	tell(open, flags);
-	return result;
-}
 
 /* poll.c */
 

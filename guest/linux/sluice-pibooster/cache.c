@@ -70,7 +70,7 @@ u64 semi_calls, semi_frames, dirty_pages;
 unsigned int threshold, threshold_percent;
 
 /* The entry of programs' tables that is the kernel's, and the same in all. */
-pgd_t common_entry;
+static pgd_t common_entry;
 
 static bool on;
 static bool patched; /* the kernel's functions are replaced */
@@ -362,12 +362,17 @@ static void tidy(struct work_struct *work)
 		cache_shrink(count - keep);
 }
 
+void fill_user_table(struct page *page)
+{
+	((pgd_t *)page_address(page))[pgd_index(VSYSCALL_ADDR)] = common_entry;
+}
+
 static struct page *new_page(struct cache *cache)
 {
 	struct page *page = alloc_pages(GFP_KERNEL | __GFP_ZERO, cache->order);
 
 	if (page && cache == caches + LEVEL_USER_PGD)
-		((pgd_t *)page_address(page))[pgd_index(VSYSCALL_ADDR)] = common_entry;
+		fill_user_table(page);
 	return page;
 }
 
@@ -512,7 +517,7 @@ static bool has_semi(void)
 	       !xen_single_call(SLUICE_SEMI_WRITABLE, (unsigned long)batch, 0, SLUICE_SEMI_SET, 0, 0);
 }
 
-int cache_begin(void)
+int cache_begin(unsigned long all)
 {
 	int level, error;
 
@@ -527,7 +532,7 @@ int cache_begin(void)
 
 		common_entry = model[pgd_index(VSYSCALL_ADDR)];
 	}
-	frames = sites_frames();
+	frames = all;
 	states = vzalloc(frames);
 	if (!states)
 		return -ENOMEM;
@@ -544,36 +549,3 @@ void cache_end(void)
 	cancel_work_sync(&tidy_work);
 	vfree(states);
 }
-
-static int __init pibooster_init(void)
-{
-	int error = sites_find() ?: cache_begin();
-
-	if (error)
-		return error;
-	error = sysfs_begin();
-	if (error)
-		goto no_sysfs;
-	error = sites_begin();
-	if (error)
-		goto no_sites;
-	return 0;
-
-no_sites:
-	sysfs_end();
-no_sysfs:
-	cache_end();
-	return error;
-}
-
-static void __exit pibooster_exit(void)
-{
-	sysfs_end();
-	cache_end();
-}
-
-module_init(pibooster_init);
-module_exit(pibooster_exit);
-MODULE_DESCRIPTION("A cache of page-table pages, for paravirtual guests of Sluice");
-MODULE_LICENSE("GPL");
-MODULE_INFO(livepatch, "Y");

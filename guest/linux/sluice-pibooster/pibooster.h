@@ -48,11 +48,12 @@ extern u64 dirty_pages;
 /* The cache shrinks by itself to so many pages, and to so many percent of the page tables in use; 0: it does not. */
 extern unsigned int threshold, threshold_percent;
 
-int cache_begin(void);
+/* An empty cache, which is off, on a machine with so many frames. */
+int cache_begin(unsigned long frames);
 void cache_end(void);
 
-/* The entry of programs' tables that is the kernel's, and the same in all. */
-extern pgd_t common_entry;
+/* Puts into a fresh table of a program's own addresses the one entry that is the kernel's, and the same in all. */
+void fill_user_table(struct page *page);
 
 /* The kernel's functions lead here, or are about to do so no more. */
 int cache_patched(bool yes);

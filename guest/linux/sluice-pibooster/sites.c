@@ -180,7 +180,7 @@ static int alloc_user_pgd(struct mm_struct *mm)
 		page = alloc_page(GFP_KERNEL | __GFP_ZERO);
 		if (!page)
 			return -ENOMEM;
-		((pgd_t *)page_address(page))[pgd_index(VSYSCALL_ADDR)] = common_entry;
+		fill_user_table(page);
 	}
 	virt_to_page(mm->pgd)->private = (unsigned long)page_address(page);
 	return 0;

@@ -14,7 +14,7 @@
  *   lead.c        what arguments of ioctls lead to (tables.h, narrow.h)
  *   descriptor.c  files for descriptors that ioctls answer with
  *   ioctl.c, maps.c, node.c (with input.c)
- *   operations.c  all that a program can do with a file
+ *   operations.c  all that a program can do with a file (with operate_on.h)
  *   device.c      the virtio device, from its probe to its end
  *
  * Locks: mirrors_lock (node.c); mirror->spaces_lock; file->lock (each alone);
@@ -351,9 +351,6 @@ void let_go(struct slot *slot);
 /* Makes a request for the caller, and waits. The slot is not the caller's any more. */
 s64 operate(struct mirror *mirror, struct slot *slot, bool blocks, u64 life,
 	    bool at_once);
-/* Reads, writes or makes an ioctl, whose calls on the driver wait as the file does now. */
-s64 operate_on(struct open_file *open, struct slot *slot, u32 flags,
-	       bool at_once);
 
 /* What a program may be told: an error's number, or up to `most`. */
 static inline s64 plausible(s64 result, s64 most)

@@ -8,6 +8,7 @@
 #include "descriptor.h"
 #include "devfile.h"
 #include "lead.h"
+#include "operate_on.h"
 
 /*
  * The number says where the argument leads. What is written is read before, so

@@ -201,29 +201,3 @@ unpin:
 		free_slot(mirror, slot);
 	return result;
 }
-
-/* Whether the other side has been told how calls on the file wait now. */
-static bool is_told(struct open_file *file, u32 flags)
-{
-	return READ_ONCE(file->told) == (O_CREAT | (flags & O_NONBLOCK));
-}
-
-static void tell(struct open_file *file, u32 flags)
-{
-	/* The other bit says that anything has been said. */
-	WRITE_ONCE(file->told, O_CREAT | (flags & O_NONBLOCK));
-}
-
-s64 operate_on(struct open_file *open, struct slot *slot, u32 flags,
-	       bool at_once)
-{
-	s64 result;
-
-	/* What it is ready for now is another question. */
-	WRITE_ONCE(open->ready, 0);
-	result = operate(open->mirror, slot, true, open->life,
-			 at_once && is_told(open, flags));
-
-	tell(open, flags);
-	return result;
-}

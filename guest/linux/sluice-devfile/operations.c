@@ -6,6 +6,7 @@
 #include <linux/module.h>
 
 #include "devfile.h"
+#include "operate_on.h"
 
 /* Most bytes that one read or write moves: programs ask again. */
 #define MOST_BYTES 0x10000U

@@ -134,7 +134,7 @@ fn up(package: &Path, levels: usize) -> String {
 struct HeaderPackages {
     /// Of this kernel.
     own: PackageName,
-    /// Of all its flavours.
+    /// Of all flavours, or of those for real time.
     common: PackageName,
     /// Programs that the build runs.
     tools: PackageName,
@@ -142,7 +142,12 @@ struct HeaderPackages {
 
 impl HeaderPackages {
     fn of(release: &str) -> Option<Self> {
-        let version = release.strip_suffix("-amd64")?;
+        let flavour = release.strip_suffix("-amd64")?;
+        let (version, common) = match flavour.rsplit_once('-') {
+            Some((version, "cloud")) => (version, "common"),
+            Some((version, "rt")) => (version, "common-rt"),
+            _ => (flavour, "common"),
+        };
         // Since 6.12 the programs are of the very same version; before, of the series.
         let tools = match version.split_once("+deb") {
             Some(_) => version.to_owned(),
@@ -150,7 +155,7 @@ impl HeaderPackages {
         };
         Some(Self {
             own: PackageName::parse(&format!("linux-headers-{release}"))?,
-            common: PackageName::parse(&format!("linux-headers-{version}-common"))?,
+            common: PackageName::parse(&format!("linux-headers-{version}-{common}"))?,
             tools: PackageName::parse(&format!("linux-kbuild-{tools}"))?,
         })
     }
@@ -181,6 +186,14 @@ mod tests {
                 "linux-headers-6.12.117+deb12-common",
                 "linux-kbuild-6.12.117+deb12"
             ]
+        );
+        assert_eq!(
+            names("6.1.0-56-cloud-amd64"),
+            ["linux-headers-6.1.0-56-cloud-amd64", "linux-headers-6.1.0-56-common", "linux-kbuild-6.1"]
+        );
+        assert_eq!(
+            names("6.1.0-56-rt-amd64"),
+            ["linux-headers-6.1.0-56-rt-amd64", "linux-headers-6.1.0-56-common-rt", "linux-kbuild-6.1"]
         );
         assert_eq!(HeaderPackages::of("6.1.0-56-arm64"), None);
         assert_eq!(HeaderPackages::of("../6.1-amd64"), None);

@@ -4,20 +4,30 @@
 
 /// A set of the 256 vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Vectors([u32; 8]);
+pub struct Vectors {
+    words: [u32; 8],
+    /// Bit n: word n has a vector. Every entry into a guest asks for it.
+    used: u8,
+}
 
 impl Vectors {
     /// Adds `vector`.
     pub fn insert(&mut self, vector: u8) {
-        if let Some(word) = self.0.get_mut(usize::from(vector >> 5)) {
+        let index = vector >> 5;
+        if let Some(word) = self.words.get_mut(usize::from(index)) {
             *word |= 1 << (vector & 31);
+            self.used |= 1 << index;
         }
     }
 
     /// Removes `vector`.
     pub fn remove(&mut self, vector: u8) {
-        if let Some(word) = self.0.get_mut(usize::from(vector >> 5)) {
+        let index = vector >> 5;
+        if let Some(word) = self.words.get_mut(usize::from(index)) {
             *word &= !(1 << (vector & 31));
+            if *word == 0 {
+                self.used &= !(1 << index);
+            }
         }
     }
 
@@ -33,18 +43,19 @@ impl Vectors {
 
     /// The highest vector, which is the one of highest priority.
     pub fn highest(&self) -> Option<u8> {
-        let (index, word) = self.0.iter().enumerate().rev().find(|(_, word)| **word != 0)?;
-        Some((index as u32 * 32 + 31 - word.leading_zeros()) as u8)
+        let index = self.used.checked_ilog2()?;
+        let word = self.word(index);
+        Some((index * 32 + 31 - word.leading_zeros()) as u8)
     }
 
     /// Is the set empty?
     pub fn is_empty(&self) -> bool {
-        self.0 == [0; 8]
+        self.used == 0
     }
 
     /// Register `index` (0-7): vectors `32 * index` and up. Zero beyond.
     pub fn word(&self, index: u32) -> u32 {
-        self.0.get(index as usize).copied().unwrap_or(0)
+        self.words.get(index as usize).copied().unwrap_or(0)
     }
 }
 

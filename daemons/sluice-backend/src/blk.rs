@@ -205,11 +205,12 @@ const GATHERED: u64 = 1 << 20;
 
 /// Takes requests from the queue, up to one that is broken.
 fn gather<'w>(queue: &mut Queue, window: &'w GuestMemoryMmap) -> Result<(Vec<Asked<'w>>, Option<Broken>)> {
-    let mut requests = Vec::new();
+    let mut requests = Vec::with_capacity(AT_ONCE as usize);
     let mut bytes = 0;
+    let mut chains = queue.iter(window).context("the guest's queue is broken")?;
     while requests.len() < AT_ONCE as usize
         && bytes < GATHERED
-        && let Some(chain) = queue.iter(window).context("the guest's queue is broken")?.next()
+        && let Some(chain) = chains.next()
     {
         let head = chain.head_index();
         match Request::parse(chain, window) {

@@ -1,5 +1,6 @@
 //! A request to a disk, as it stands in a chain of descriptors (Virtio 1.2, 5.2.6). Every value is the guest's.
 
+use smallvec::SmallVec;
 use virtio_queue::DescriptorChain;
 use vm_memory::{Bytes, GuestMemoryBackend, GuestMemoryMmap, VolatileSlice};
 
@@ -38,6 +39,9 @@ impl std::fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
+/// Parts of a guest's memory. Small requests have two: the header or the answer, and a page.
+pub type Slices<'w> = SmallVec<[VolatileSlice<'w>; 2]>;
+
 /// A request. Its memory stays the guest's, who may change it at any time; the header was read once.
 pub struct Request<'w> {
     /// What to do.
@@ -45,23 +49,22 @@ pub struct Request<'w> {
     /// Where on the disk, in sectors of 512 bytes.
     pub sector: u64,
     /// Data to the device.
-    pub output: Vec<VolatileSlice<'w>>,
+    pub output: Slices<'w>,
     /// Room for data from the device.
-    pub input: Vec<VolatileSlice<'w>>,
+    pub input: Slices<'w>,
     /// The byte of the answer.
     answer: VolatileSlice<'w>,
 }
 
 /// What a chain has to be read, and what it has to be written.
-type Parts<'w> = (Vec<VolatileSlice<'w>>, Vec<VolatileSlice<'w>>);
+type Parts<'w> = (Slices<'w>, Slices<'w>);
 
 /// The parts of a chain.
 pub fn parts<'w>(
     chain: DescriptorChain<&'w GuestMemoryMmap>,
     window: &'w GuestMemoryMmap,
 ) -> Result<Parts<'w>, Broken> {
-    let mut output = Vec::new();
-    let mut input: Vec<VolatileSlice<'w>> = Vec::new();
+    let (mut output, mut input) = Parts::default();
     let mut count = 0;
     // A walk that fails ends as one that is complete does, but in a descriptor that has a next one.
     let mut whole = false;
@@ -86,7 +89,7 @@ pub fn parts<'w>(
 }
 
 /// The last byte of what is to be written, which is the answer; it is not among the others any more.
-pub fn take_answer<'w>(input: &mut Vec<VolatileSlice<'w>>) -> Result<VolatileSlice<'w>, Broken> {
+pub fn take_answer<'w>(input: &mut Slices<'w>) -> Result<VolatileSlice<'w>, Broken> {
     input.retain(|slice| !slice.is_empty());
     let last = input.pop().ok_or(Broken::Answer)?;
     let (rest, answer) = last.split_at(last.len() - 1).map_err(|_| Broken::Answer)?;
@@ -125,7 +128,7 @@ impl<'w> Request<'w> {
 }
 
 /// Reads the first bytes of the slices, and leaves the others.
-pub fn take(slices: &mut Vec<VolatileSlice<'_>>, bytes: &mut [u8]) -> Option<()> {
+pub fn take(slices: &mut Slices<'_>, bytes: &mut [u8]) -> Option<()> {
     let mut done = 0;
     while done < bytes.len() {
         let first = *slices.first()?;

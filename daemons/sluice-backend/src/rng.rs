@@ -6,7 +6,7 @@
 
 use crate::device::{Device, take_up};
 use crate::function::{Function, Info, Offer, Window};
-use crate::request::{Broken, parts};
+use crate::request::{Broken, Slices, parts};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::io::Read;
@@ -61,7 +61,7 @@ impl Rng {
 pub fn room<'w>(
     chain: DescriptorChain<&'w GuestMemoryMmap>,
     window: &'w GuestMemoryMmap,
-) -> Result<Vec<VolatileSlice<'w>>, Broken> {
+) -> Result<Slices<'w>, Broken> {
     let (output, mut input) = parts(chain, window)?;
     if !output.is_empty() {
         return Err(Broken::Order);

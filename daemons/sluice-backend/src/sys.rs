@@ -1,6 +1,6 @@
 //! System calls that no crate wraps. All unsafe code of the daemon is here.
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use sluice_devfile::Position;
 use sluice_hypercall::devfile::{DEVFILE_LENT, DEVFILE_MAX_NUMBER};
 use std::fs::File;
@@ -186,24 +186,16 @@ impl Ring {
 
     fn transfer_some(&mut self, file: RawFd, parts: &[Part<'_, '_>]) -> Vec<io::Result<()>> {
         // Guards keep what is behind the addresses.
-        let guards: Vec<Vec<_>> =
-            parts.iter().map(|part| part.slices.iter().map(VolatileSlice::ptr_guard_mut).collect()).collect();
-        let vectors: Vec<Vec<libc::iovec>> = guards
-            .iter()
-            .map(|guards| {
-                let vector = |guard: &PtrGuardMut| libc::iovec {
-                    iov_base: guard.as_ptr().cast(),
-                    iov_len: guard.len(),
-                };
-                guards.iter().map(vector).collect()
-            })
-            .collect();
-        for (number, (part, vector)) in (0..).zip(parts.iter().zip(&vectors)) {
-            let (first, count) = (vector.as_ptr(), vector.len() as u32);
-            let entry = match part.way {
-                Way::Read => opcode::Readv::new(types::Fd(file), first, count).offset(part.offset).build(),
-                Way::Write => opcode::Writev::new(types::Fd(file), first, count).offset(part.offset).build(),
-            };
+        let guards: Vec<PtrGuardMut> =
+            parts.iter().flat_map(|part| part.slices).map(VolatileSlice::ptr_guard_mut).collect();
+        let vector =
+            |guard: &PtrGuardMut| libc::iovec { iov_base: guard.as_ptr().cast(), iov_len: guard.len() };
+        let vectors: Vec<libc::iovec> = guards.iter().map(vector).collect();
+        let mut rest = &vectors[..];
+        for (number, part) in (0..).zip(parts) {
+            let (own, others) = rest.split_at(part.slices.len());
+            rest = others;
+            let entry = entry(types::Fd(file), own, part.offset, part.way);
             // SAFETY: What the entry names are memory of the slices, which `guards` keeps, and `vectors`; both stay until all parts have
             // been answered: this function ends no earlier, and the process does if it cannot wait for them. Nothing in Rust refers to
             // the memory, since it is a guest's, which may change it at any time.
@@ -237,6 +229,21 @@ impl Ring {
             }
         };
         parts.iter().zip(moved).map(result).collect()
+    }
+}
+
+/// What the kernel is asked for. It need not read a list of parts where there is one, as in most small requests.
+fn entry(file: types::Fd, parts: &[libc::iovec], offset: u64, way: Way) -> squeue::Entry {
+    let only = match parts {
+        [only] => u32::try_from(only.iov_len).ok().map(|bytes| (only.iov_base.cast(), bytes)),
+        _ => None,
+    };
+    let (first, count) = (parts.as_ptr(), parts.len() as u32);
+    match (way, only) {
+        (Way::Read, Some((base, bytes))) => opcode::Read::new(file, base, bytes).offset(offset).build(),
+        (Way::Write, Some((base, bytes))) => opcode::Write::new(file, base, bytes).offset(offset).build(),
+        (Way::Read, None) => opcode::Readv::new(file, first, count).offset(offset).build(),
+        (Way::Write, None) => opcode::Writev::new(file, first, count).offset(offset).build(),
     }
 }
 

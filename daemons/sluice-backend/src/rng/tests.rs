@@ -77,6 +77,14 @@ fn what_is_no_buffer_breaks_the_queue() {
 }
 
 #[test]
+fn a_buffer_behind_something_to_be_read_breaks_the_queue() {
+    let (window, mut queue) = guest(&[(DATA, 8, NEXT, 1), (DATA + 0x100, 8, WRITE, 0)], &[0]);
+    let served = serve_queue(&mut queue, &window, &mut std::io::repeat(7), || Ok(()));
+    assert!(served.unwrap_err().is::<Broken>());
+    assert_eq!(used(&window).0, 0);
+}
+
+#[test]
 fn a_source_that_ends_is_no_answer() {
     let (window, mut queue) = guest(&[(DATA, 8, WRITE, 0)], &[0]);
     assert!(serve_queue(&mut queue, &window, &mut &b"few"[..], || Ok(())).is_err());

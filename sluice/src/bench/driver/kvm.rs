@@ -127,6 +127,7 @@ fn script(load: Load, words: &str) -> String {
          mount -t proc proc /proc\n\
          mount -t sysfs sysfs /sys\n\
          mount -t devtmpfs devtmpfs /dev\n\
+         mkdir -p /tmp\n\
          modprobe kvm-amd\n\
          echo \"SLUICE-RESULT kvm_modules=$(awk '$1 == \"kvm\" || $1 == \"kvm_amd\" { printf \"%s%s+%s\", comma, $6, $2; comma = \",\" }' /proc/modules)\"\n\
          for module in e1000 nvme bridge tun vhost_net; do modprobe $module; done\n\
@@ -150,14 +151,19 @@ fn script(load: Load, words: &str) -> String {
                 0x0a + number
             )
         };
-        // Each writes whole lines, so that they do not mix.
+        // Each writes whole lines, so that they do not mix. One after the other: two of KVM's guests that boot side by side in this emulator may
+        // not come up.
+        let after = match number {
+            0 => String::new(),
+            _ => format!("&\nuntil grep -q SLUICE-RESULT /tmp/guest{number}; do sleep 1; done"),
+        };
         let _ = writeln!(
             text,
             "/qemu/qemu -L /qemu -accel kvm -cpu host -machine q35 -smp 1 -m {}M {device} -nodefaults -no-user-config -no-reboot \
-             -display none -serial stdio -kernel /guest/kernel -initrd /guest/initrd -append '{}' </dev/null 2>&1 | sed 's/^/guest{number}: /' {}",
+             -display none -serial stdio -kernel /guest/kernel -initrd /guest/initrd -append '{}' </dev/null 2>&1 | tee /tmp/guest{number} | \
+             sed 's/^/guest{number}: /' {after}",
             MEMORY >> 20,
             load.cmdline(number, words),
-            if number == 0 { "" } else { "&" },
         );
     }
     text + "wait\nsleep 3\npoweroff -f\nsleep 60\n"

@@ -35,7 +35,7 @@ const ATTACKS: [Attack; 3] = [
     Attack {
         id: "virtio",
         scenario: "hostile-virtio-pages",
-        tried: &["grants_tried"],
+        tried: &["virtio.tried", "grants_tried"],
         succeeded: &["grants_succeeded"],
     },
     Attack { id: "server", scenario: "hostile-server-amd", tried: &["attacks"], succeeded: &["succeeded"] },

@@ -1,8 +1,8 @@
-//! The life of a physical processor: it goes round its virtual processors, and does what is not theirs in between.
+//! The life of a physical processor: it runs one of its virtual processors after the other, and does what is not theirs in between.
 //!
 //! Nothing here switches stacks: a slice is a call of [`exit::run`]. What a domain's functions have left to do
 //! ([`Domain::resume`](crate::domain::Domain::resume)) is done within its slices. For a virtual processor that does not run it is
-//! a turn of its own, of one call: the others of the home have at least a slice each for one such call.
+//! a turn of its own, of one call, whose time is its own, too.
 
 use crate::cpu::{self, Cpu, Role, timer};
 use crate::domain::vcpu::BlockReason;
@@ -11,20 +11,29 @@ use crate::sched::{self, Home, Slot, Turn};
 use crate::svm::{self, HostArea};
 use crate::x86::{self, msr, tsc};
 use crate::{devices, manage};
+use sluice_platform::share::{self, Order, Share};
 
 /// Longest time a virtual processor runs while another waits, in nanoseconds.
 const SLICE_NS: u64 = 4_000_000;
+
+/// Shortest time, in nanoseconds, that it runs before one that has woken takes its place: what it has begun to ask for is done together.
+const GRAIN_NS: u64 = 50_000;
 
 /// What a physical processor keeps for running guests.
 struct Processor {
     /// Save areas for going in and out of guests.
     host: HostArea,
     index: u32,
+    order: Order,
+    /// Since when somebody runs, with which share, and until when at most.
+    since: u64,
+    share: Share,
     slice_end: u64,
+    /// Who runs has to make room for another.
+    makes_room: bool,
     /// What the timer is set to; `None` once an interrupt was taken, which may have been the timer's,
     /// and the timer may fire early.
     armed: Option<u64>,
-    next: usize,
     loaded: Option<Slot>,
     /// What it may hold of guests.
     #[cfg(feature = "check-flushes")]
@@ -32,9 +41,11 @@ struct Processor {
 }
 
 /// A turn of a virtual processor that does not run: its domain's cards go on, and the time is its own.
-fn serve_cards(slot: &Slot, now: u64) {
+fn serve_cards(slot: &Slot, share: Share, now: u64) {
     slot.domain.resume(now);
-    slot.vcpu().charge(tsc::now().wrapping_sub(now));
+    let took = tsc::now().wrapping_sub(now);
+    slot.vcpu().charge(took);
+    slot.vcpu().set_share(share.and(took, true));
 }
 
 /// The life of a physical processor once the machine is up.
@@ -46,9 +57,12 @@ pub fn run_cpu(cpu: &'static Cpu) -> ! {
     let mut processor = Processor {
         host,
         index: cpu.index,
+        order: Order::new(tsc::ticks_from_ns(share::CREDIT_NS), tsc::ticks_from_ns(share::SWITCH_NS)),
+        since: 0,
+        share: Share::default(),
         slice_end: 0,
+        makes_room: false,
         armed: None,
-        next: 0,
         loaded: None,
         #[cfg(feature = "check-flushes")]
         translations: Default::default(),
@@ -60,29 +74,29 @@ pub fn run_cpu(cpu: &'static Cpu) -> ! {
         processor.service();
         let now = tsc::now();
         // The home is unlocked again before anybody runs.
-        let turn = sched::home_of(processor.index).pick(&mut processor.next, now);
+        let turn = sched::home_of(processor.index).pick(&mut processor.order, now);
         match turn {
-            Some((slot, Turn::Run)) => processor.run_slice(slot, now),
-            Some((slot, Turn::Cards)) => {
-                serve_cards(&slot, now);
-                // What its cards did may be what it waited for.
-                let now = tsc::now();
-                if slot.wants(now) == Some(Turn::Run) {
-                    processor.run_slice(slot, now);
-                }
-            }
+            Some((slot, Turn::Run, share)) => processor.run_slice(slot, share, now),
+            Some((slot, Turn::Cards, share)) => serve_cards(&slot, share, now),
             None => processor.rest(now),
         }
     }
 }
 
 impl Processor {
-    fn run_slice(&mut self, slot: Slot, now: u64) {
+    fn run_slice(&mut self, slot: Slot, share: Share, now: u64) {
         self.load(&slot);
         let vcpu = slot.vcpu();
         vcpu.unblock(BlockReason::Halt);
+        (self.since, self.share, self.makes_room) = (now, share, false);
         self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
         exit::run(&slot.domain, vcpu, self);
+        vcpu.set_share(self.share_at(tsc::now()));
+    }
+
+    /// The share of who runs.
+    fn share_at(&self, now: u64) -> Share {
+        self.share.and(now.saturating_sub(self.since), !self.makes_room)
     }
 
     /// Brings a virtual processor's extended state into the registers.
@@ -118,6 +132,23 @@ impl Processor {
         self.arm(wake);
         cpu::idle();
         self.armed = None;
+    }
+
+    /// Until when the virtual processor that runs may go on; `None`: another comes first.
+    fn end_of_slice(&mut self, home: &Home, now: u64) -> Option<u64> {
+        let own = self.loaded.as_ref();
+        if now >= self.slice_end {
+            if home.is_wanted_by_another(own, now) {
+                return None;
+            }
+            self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
+        }
+        let share = self.share.and(now.saturating_sub(self.since), false);
+        if !home.has_one_before(own, share, &self.order, now) {
+            return Some(self.slice_end);
+        }
+        let grain_end = self.since.saturating_add(tsc::ticks_from_ns(GRAIN_NS));
+        (now < grain_end).then_some(self.slice_end.min(grain_end))
     }
 
     /// When after `now` somebody wants attention.
@@ -157,17 +188,14 @@ impl Slice for Processor {
 
     fn prepare_timer(&mut self, guest_deadline: Option<u64>, now: u64) -> bool {
         let home = sched::home_of(self.index);
-        let alone = home.is_lone();
-        if now >= self.slice_end && !alone {
-            if home.is_wanted_by_another(self.loaded.as_ref(), now) {
-                return false;
-            }
-            self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
-        }
-        let slice = if alone { u64::MAX } else { self.slice_end };
+        let end = if home.is_lone() { Some(u64::MAX) } else { self.end_of_slice(&home, now) };
         let others = self.next_wake(&home, now);
         drop(home);
-        self.arm(slice.min(others).min(guest_deadline.unwrap_or(u64::MAX)));
+        let Some(end) = end else {
+            self.makes_room = true;
+            return false;
+        };
+        self.arm(end.min(others).min(guest_deadline.unwrap_or(u64::MAX)));
         true
     }
 }

@@ -1,8 +1,8 @@
 //! Time-sharing of physical processors.
 //!
-//! Every virtual processor has a home, the physical one that runs it. A home goes round its virtual
-//! processors and gives each that has something to do a slice; none can be passed over twice, so none
-//! starves.
+//! Every virtual processor has a home, the physical one that runs it. Of those that have something to do a home runs the one that
+//! has had the least of it, for a slice at most; one that wakes meanwhile takes its place, within the bounds of
+//! [`share`](sluice_platform::share).
 
 use crate::cpu::{self, Role};
 use crate::domain::Domain;
@@ -12,6 +12,7 @@ use crate::x86::MAX_CPUS;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use sluice_platform::share::{Order, Share};
 
 /// A virtual processor, kept alive by its domain.
 #[derive(Clone)]
@@ -102,17 +103,18 @@ pub fn home_of(processor: u32) -> Home {
 }
 
 impl Home {
-    /// The next virtual processor in turn that wants time, and what for; `next` says whose turn it is.
-    pub fn pick(&self, next: &mut usize, now: u64) -> Option<(Slot, Turn)> {
-        let count = self.0.len();
-        for step in 0..count {
-            let at = (*next + step) % count;
-            if let Some(turn) = self.0[at].wants(now) {
-                *next = at + 1;
-                return Some((self.0[at].clone(), turn));
-            }
-        }
-        None
+    /// The next virtual processor that wants time, what for, and its share as it begins.
+    pub fn pick(&self, order: &mut Order, now: u64) -> Option<(Slot, Turn, Share)> {
+        let wanting = self.0.iter().filter_map(|slot| Some(((slot, slot.wants(now)?), slot.vcpu().share())));
+        let ((slot, turn), share) = order.next(wanting)?;
+        Some((slot.clone(), turn, share))
+    }
+
+    /// Whether one that has woken comes before `own`, which runs.
+    pub fn has_one_before(&self, own: Option<&Slot>, share: Share, order: &Order, now: u64) -> bool {
+        let others = self.0.iter().filter(|slot| own != Some(slot));
+        let mut comes = others.filter(|slot| order.takes_place(slot.vcpu().share(), share));
+        comes.any(|slot| slot.wants(now) == Some(Turn::Run))
     }
 
     /// Whether it has no more than one virtual processor.

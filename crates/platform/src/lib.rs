@@ -22,6 +22,7 @@
 //! | [`xcr0`] | which extended state it may use | XSETBV |
 //! | [`machine_check`] | machine checks, for refused accesses | MSRs 0x179, 0x17A, 0x400-0x403 |
 //! | [`clock`] | the paravirtual clock | pages named by MSRs 0x4B56_4D00, 0x4B56_4D01 |
+//! | [`share`] | who runs next on a processor | |
 //!
 //! There is no PIC, PIT, HPET or keyboard controller: the ACPI tables are hardware-reduced, and the
 //! paravirtual clock and the TSC-deadline timer take the place of the rest.
@@ -48,6 +49,7 @@ pub mod power;
 pub mod pvpanic;
 pub mod restart;
 pub mod rtc;
+pub mod share;
 pub mod stopwatch;
 pub mod storm;
 pub mod uart;

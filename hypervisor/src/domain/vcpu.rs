@@ -19,6 +19,7 @@ use sluice_platform::clock;
 use sluice_platform::lapic::{LocalApic, Rates};
 use sluice_platform::machine_check::{FailedAccess, MachineCheck};
 use sluice_platform::nmi::Nmi;
+use sluice_platform::share::Share;
 use sluice_platform::stopwatch::Stopwatch;
 
 /// Whether a virtual processor can be given a physical one.
@@ -245,6 +246,8 @@ pub struct Vcpu {
     pub interrupts: AtomicU64,
     /// TSC ticks spent in slices: a [`Stopwatch`], which its home alone writes.
     ran: AtomicU64,
+    /// What it has had of its home: a [`Share`], which its home alone uses.
+    share: AtomicU64,
     /// See [`event`].
     pub events: AtomicU32,
     /// Local APIC routing snapshot for senders.
@@ -273,6 +276,7 @@ impl Vcpu {
             paravirtual: ParavirtualCounters::new(),
             interrupts: AtomicU64::new(0),
             ran: AtomicU64::new(0),
+            share: AtomicU64::new(Share::default().bits()),
             events: AtomicU32::new(0),
             route: SpinLock::new(Rank::Route, route),
             wake_at: AtomicU64::new(u64::MAX),
@@ -311,6 +315,16 @@ impl Vcpu {
 
     fn set_stopwatch(&self, stopwatch: Stopwatch) {
         self.ran.store(stopwatch.bits(), Ordering::Relaxed);
+    }
+
+    /// What it has had of its home, at the end of its last turn.
+    pub fn share(&self) -> Share {
+        Share::from_bits(self.share.load(Ordering::Relaxed))
+    }
+
+    /// Its turn is over. Only its home may call this.
+    pub fn set_share(&self, share: Share) {
+        self.share.store(share.bits(), Ordering::Relaxed);
     }
 
     /// Current run state.

@@ -181,7 +181,7 @@ impl VirtualFunction for FrontFunction {
         let queue =
             |bytes: &[u8]| bytes.iter().take(2).rev().fold(0, |queue, byte| queue << 8 | u16::from(*byte));
         self.link.kick(numbers.map(queue));
-        Answer::Done
+        if self.link.hurries { Answer::Attend } else { Answer::Done }
     }
 
     fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, mut transfer: Transfer<'_>) -> Answer {

@@ -49,6 +49,9 @@ pub struct Link {
     between: (String, String),
     /// What it is, for a report.
     kind: &'static str,
+    /// Who serves it may take its guest's processor at once when it is told of buffers. Acknowledgements that come while a program still sends
+    /// are cheaper for its kernel than those that it waits for; a disk's requests are cheaper together.
+    hurries: bool,
     /// Bytes of the window.
     window: u64,
     /// Who the physical device behind a device file says it is.
@@ -280,6 +283,7 @@ impl Link {
             name,
             between: (domain.name.clone(), server.into()),
             kind: virtio.kind.word(),
+            hurries: matches!(virtio.kind, VirtioKind::Net { .. }),
             window: window_onto(domain.memory),
             behind: virtio.identity.and_then(super::identity),
             vif: None,
@@ -296,6 +300,7 @@ impl Link {
             name: format!("{}.{}", domain.name, channel::NAME),
             between: (domain.name.clone(), "the hypervisor".into()),
             kind: "port",
+            hurries: false,
             window: 0,
             behind: None,
             vif: None,
@@ -320,6 +325,7 @@ impl Link {
             name: format!("{}.{}", domain.name, vif.name),
             between: (domain.name.clone(), format!("network {}", served.network())),
             kind: kind.word(),
+            hurries: false,
             window: 0,
             behind: None,
             vif: Some(served),

@@ -205,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn who_is_ahead_by_the_credit_waits_for_its_turn() {
+        let order = Order::new(CREDIT, 5);
+        let running = Share { used: 1_000, halted: false };
+        let woken = |used| Share { used, halted: true };
+        assert!(order.takes_place(woken(1_000 + CREDIT - 1), running));
+        assert!(!order.takes_place(woken(1_000 + CREDIT), running));
+        assert!(!order.takes_place(Share { used: 0, halted: false }, running), "it has not slept");
+    }
+
+    #[test]
     fn two_who_always_want_to_run_take_turns() {
         let mut processor = Processor::new(&[always(), always()]);
         for _ in 0..100 {

@@ -67,6 +67,8 @@ const HELD_NS: u64 = 1_000_000;
 
 /// For how long a console's line may stay unsent that does not end: a prompt.
 const LINE_NS: u64 = 20_000_000;
+/// How long the clock pages of a domain that was paused say so, in nanoseconds.
+const STOOD_STILL_NS: u64 = 1_000_000_000;
 
 /// Output of a console that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -310,6 +312,8 @@ pub struct Domain {
     pub(crate) tables: AtomicU64,
     /// The guest wrote a time-stamp counter of one of several processors: they no longer agree.
     pub(crate) tsc_moved: AtomicBool,
+    /// TSC until which its clock pages say that it stood still.
+    stood_still_until: AtomicU64,
     /// TSC at which interrupts that came without end are delivered again.
     held_until: AtomicU64,
     /// Its kernel panicked, and a crash kernel of its own took over, which was logged.
@@ -366,6 +370,7 @@ impl Domain {
             console: SpinLock::new(Rank::Console, Console::default()),
             tables: AtomicU64::new(BUILT.fetch_add(1, Ordering::Relaxed) << 32),
             tsc_moved: AtomicBool::new(false),
+            stood_still_until: AtomicU64::new(0),
             held_until: AtomicU64::new(u64::MAX),
             dumps: AtomicBool::new(false),
         };
@@ -445,6 +450,8 @@ impl Domain {
         let _ = self.state.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
         if self.state.load(Ordering::SeqCst) == 2 {
             // Before any of them runs.
+            self.stood_still_until
+                .store(tsc::now().saturating_add(tsc::ticks_from_ns(STOOD_STILL_NS)), Ordering::SeqCst);
             for vcpu in &self.vcpus {
                 vcpu.signal(event::RESUMED);
             }
@@ -453,6 +460,13 @@ impl Domain {
         for vcpu in &self.vcpus {
             vcpu.nudge();
         }
+    }
+
+    /// Whether its clock pages are to say that it stood still. One of its processors asks its page once, and may find only then, by what another
+    /// has done meanwhile, how much time has passed.
+    #[inline]
+    pub fn stood_still(&self, now: u64) -> bool {
+        now < self.stood_still_until.load(Ordering::Relaxed)
     }
 
     /// Takes its processors away until [`Domain::run`].

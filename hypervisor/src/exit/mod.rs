@@ -174,9 +174,10 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
     }
     inject::sync_local_apic(domain, ctx);
     ctx.lapic.poll_timer(ctx.guest_tsc_at(now));
-    if seen & (events::CLOCK | events::RESUMED) != 0 {
+    let stood_still = seen & events::RESUMED != 0 || domain.stood_still(now);
+    if stood_still || seen & events::CLOCK != 0 {
         // The page was RAM when the guest named it.
-        let _ = clock::publish(domain, ctx, seen & events::RESUMED != 0);
+        let _ = clock::publish(domain, ctx, stood_still);
     }
     if seen & events::MACHINE_CHECK != 0 {
         machine_check::take(domain, vcpu, ctx);

@@ -25,43 +25,114 @@ const DRIVERS: [(&str, &str, &str); 5] = [
 /// The handlers of commands that there are no more.
 const GONE: [&str; 2] = ["drm_invalid_op", "drm_noop"];
 
-/// Analyzes drivers and prints what was found.
-pub fn command(names: &[String], kernel: &str, details: bool) -> Result<()> {
+/// A command of a driver, and what it copies.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found {
+    /// As the driver has it.
+    pub name: String,
+    /// Of the ioctl.
+    pub number: u32,
+    /// What was found.
+    pub slice: Slice,
+}
+
+/// How many commands of a driver are what.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// All.
+    pub commands: usize,
+    /// Copy what their argument leads to.
+    pub nested: usize,
+    /// Nested, and all that they copy is known.
+    pub sliced: usize,
+    /// Something of them is not known.
+    pub unsliced: usize,
+}
+
+impl Sums {
+    /// Of these.
+    pub fn of(found: &[Found]) -> Self {
+        let count = |is: fn(&Slice) -> bool| found.iter().filter(|command| is(&command.slice)).count();
+        Self {
+            commands: found.len(),
+            nested: count(|slice| slice.nested),
+            sliced: count(|slice| slice.nested && slice.reasons.is_empty()),
+            unsliced: count(|slice| !slice.reasons.is_empty()),
+        }
+    }
+}
+
+/// The drivers that are known.
+pub fn drivers() -> impl Iterator<Item = &'static str> {
+    DRIVERS.iter().map(|(name, ..)| *name)
+}
+
+/// Analyzes a driver of a kernel's source.
+///
+/// # Errors
+/// Nobody knows it, or its source cannot be had or read.
+pub fn driver(name: &str, kernel: &Kernel) -> Result<Vec<Found>> {
+    let (_, folder, table) = DRIVERS.iter().find(|(known, ..)| *known == name).with_context(|| {
+        let known: Vec<&str> = drivers().collect();
+        format!("'{name}' is no driver that is known; there are: {}", known.join(", "))
+    })?;
+    let program = Program::new(modules(&clang()?, kernel, &source(kernel)?.join(folder))?);
+    let rows = program.rows(table);
+    if rows.is_empty() {
+        bail!("{name} has no table {table} in Linux {}", kernel.release);
+    }
+    let live = rows.into_iter().filter(|(_, handler, _)| !GONE.contains(&handler.1.as_ref()));
+    let found = live.map(|(number, handler, name)| {
+        let mut walk = Walk::new(&program);
+        let slice = if program.function(handler.0, &handler.1).is_some() {
+            let (operations, _) = walk.handler(&handler);
+            slice(&mut walk, &operations)
+        } else {
+            let reason = format!("{} is not among the files", handler.1);
+            Slice { reasons: [reason].into(), ..Slice::default() }
+        };
+        Found { name, number, slice }
+    });
+    Ok(found.collect())
+}
+
+/// What two kernels' drivers differ in, a line each.
+pub fn changes(old: &[Found], new: &[Found]) -> Vec<String> {
+    let named = |all: &'_ [Found], name: &str| all.iter().position(|command| command.name == name);
+    let mut lines = Vec::new();
+    for command in new {
+        match named(old, &command.name).map(|at| &old[at]) {
+            None => lines.push(format!("+ {} {:#010x} {:?}", command.name, command.number, command.slice)),
+            Some(before) if before != command => {
+                lines.push(format!("- {} {:#010x} {:?}", before.name, before.number, before.slice));
+                lines.push(format!("+ {} {:#010x} {:?}", command.name, command.number, command.slice));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = old.iter().filter(|command| named(new, &command.name).is_none());
+    lines.extend(gone.map(|command| format!("- {} {:#010x}", command.name, command.number)));
+    lines
+}
+
+/// Analyzes drivers and prints what was found, or, with another kernel, what is different there.
+pub fn command(names: &[String], kernel: &str, diff: Option<&str>, details: bool) -> Result<()> {
     let kernel = kernels::get(kernel)?;
-    let clang = clang()?;
-    let source = source(&kernel)?;
+    let other = diff.map(kernels::get).transpose()?;
     for name in names {
-        let (_, folder, table) = DRIVERS.iter().find(|(known, ..)| known == name).with_context(|| {
-            let known: Vec<&str> = DRIVERS.iter().map(|(name, ..)| *name).collect();
-            format!("'{name}' is no driver that is known; there are: {}", known.join(", "))
-        })?;
-        let program = Program::new(modules(&clang, &kernel, &source.join(folder))?);
-        let rows = program.rows(table);
-        if rows.is_empty() {
-            bail!("{name} has no table {table} in Linux {}", kernel.release);
-        }
-        let (mut live, mut nested, mut unsliced) = (0, 0, 0);
-        for (number, handler, command) in rows {
-            if GONE.contains(&handler.1.as_ref()) {
-                continue;
+        let found = driver(name, &kernel)?;
+        if let Some(other) = &other {
+            for line in changes(&found, &driver(name, other)?) {
+                crate::output::print(format_args!("{line}\n"))?;
             }
-            live += 1;
-            let mut walk = Walk::new(&program);
-            let found = if program.function(handler.0, &handler.1).is_some() {
-                let (operations, _) = walk.handler(&handler);
-                slice(&mut walk, &operations)
-            } else {
-                let reason = format!("{} is not among the files", handler.1);
-                Slice { reasons: [reason].into(), ..Slice::default() }
-            };
-            nested += usize::from(found.nested);
-            unsliced += usize::from(!found.reasons.is_empty());
-            if details {
-                crate::output::print(format_args!("{command} {number:#010x} {found:?}\n"))?;
-            }
+            continue;
         }
+        for Found { name, number, slice } in found.iter().filter(|_| details) {
+            crate::output::print(format_args!("{name} {number:#010x} {slice:?}\n"))?;
+        }
+        let Sums { commands, nested, sliced, unsliced } = Sums::of(&found);
         crate::output::print(format_args!(
-            "{name} {}: {live} commands, {nested} nested, {unsliced} not sliced\n",
+            "{name} {}: {commands} commands, {nested} nested, {sliced} of them sliced; of {unsliced} something is not known\n",
             kernel.release
         ))?;
     }
@@ -158,4 +229,33 @@ fn modules(
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(name: &str, number: u32, reasons: &[&str], nested: bool) -> Found {
+        let reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+        Found { name: name.to_owned(), number, slice: Slice { reasons, nested, ..Slice::default() } }
+    }
+
+    #[test]
+    fn what_two_kernels_differ_in_is_named() {
+        let old =
+            [command("KEPT", 1, &[], false), command("OTHER", 2, &[], false), command("GONE", 3, &[], false)];
+        let new =
+            [command("KEPT", 1, &[], false), command("OTHER", 2, &[], true), command("NEW", 4, &[], false)];
+        let lines = changes(&old, &new);
+        let begins: Vec<&str> = lines.iter().map(|line| &line[..8]).collect();
+        assert_eq!(begins, ["- OTHER ", "+ OTHER ", "+ NEW 0x", "- GONE 0"]);
+        assert!(changes(&new, &new).is_empty());
+    }
+
+    #[test]
+    fn a_nested_command_is_sliced_if_nothing_of_it_is_unknown() {
+        let found =
+            [command("A", 1, &[], true), command("B", 2, &["why"], true), command("C", 3, &["why"], false)];
+        assert_eq!(Sums::of(&found), Sums { commands: 3, nested: 2, sliced: 1, unsliced: 2 });
+    }
 }

@@ -7,6 +7,7 @@
 //!
 //! docs/benchmarks.md says how each number comes about.
 
+mod analyzer;
 mod attack;
 mod boot;
 mod devfile;
@@ -54,7 +55,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 11] = [
+static ALL: [Benchmark; 12] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -117,6 +118,12 @@ static ALL: [Benchmark; 11] = [
         about: "an IDE disk that guests share: exits and instructions per request, beside native Linux, a passed-through controller and KVM with QEMU's",
         parts: &ide::PARTS,
         measure: ide::measure,
+    },
+    Benchmark {
+        name: "analyzer",
+        about: "what the ioctl analyzer finds in drivers of two kernels: commands, nested, sliced, not sliced",
+        parts: &[],
+        measure: |record, _| analyzer::measure(record),
     },
     Benchmark {
         name: "first-ssh",

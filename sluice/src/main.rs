@@ -173,7 +173,9 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Report { instance } => manage::report(instance.as_ref())?,
         Command::Bench { names, only, list: true, json } => bench::list(&names, &only, json)?,
         Command::Bench { names, only, .. } => return bench::run(&names, &only),
-        Command::Analyze { names, kernel, details } => analyze::command(&names, &kernel, details)?,
+        Command::Analyze { names, kernel, diff, details } => {
+            analyze::command(&names, &kernel, diff.as_deref(), details)?;
+        }
         Command::Mutate { names, list: true, json } => mutate::list(&names, json)?,
         Command::Mutate { names, .. } => return mutate::run(&names),
         Command::Test(TestArguments { worker: Some(name), .. }) => return scenario::run_one(&name),

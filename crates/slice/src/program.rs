@@ -156,6 +156,12 @@ impl Program {
         self.reaching.contains(place)
     }
 
+    /// Does a call of this name, in this file, reach a program's memory?
+    pub fn is_access(&self, module: usize, name: &Rc<str>) -> bool {
+        let known = ACCESSES.contains(&name.as_ref()) || KEEPERS.contains(&name.as_ref());
+        known || self.function(module, name).is_some_and(|(home, _)| self.reaches(&(home, name.clone())))
+    }
+
     fn tables(&self) -> HashMap<(Rc<str>, usize), BTreeSet<Place>> {
         let mut tables: HashMap<(Rc<str>, usize), BTreeSet<Place>> = HashMap::new();
         for (number, module) in self.modules.iter().enumerate() {

@@ -67,6 +67,8 @@ struct Frame<'a> {
     context: u32,
     locals: Vec<Option<Id>>,
     own: HashSet<Id>,
+    /// Blocks that were walked.
+    reached: BTreeSet<usize>,
 }
 
 #[derive(Default)]
@@ -86,6 +88,8 @@ pub struct Walk<'p> {
     flows: HashMap<Place, Rc<Flow>>,
     parts: HashMap<Id, Vec<(Rc<str>, usize)>>,
     stack: Vec<Place>,
+    /// Blocks that were walked of each function.
+    reached: BTreeMap<Place, BTreeSet<usize>>,
     steps: u64,
     /// How often loops go round, as conditions say.
     bounds: HashMap<Id, Vec<Id>>,
@@ -103,6 +107,7 @@ impl<'p> Walk<'p> {
             flows: HashMap::new(),
             parts: HashMap::new(),
             stack: Vec::new(),
+            reached: BTreeMap::new(),
             steps: 0,
             bounds: HashMap::new(),
         }
@@ -123,7 +128,33 @@ impl<'p> Walk<'p> {
         let argument = self.values.id(Node::Argument);
         let mut state = State::default();
         state.fill(&mut self.values, data, argument, None, true);
-        self.entry(entry, vec![device, data, file], state)
+        let (mut found, value) = self.entry(entry, vec![device, data, file], state);
+        self.note_unreached(&mut found);
+        (found, value)
+    }
+
+    /// Notes functions of which a part that copies was never come to: a condition was taken for known that is not, or is known indeed.
+    fn note_unreached(&mut self, found: &mut Vec<Operation>) {
+        let program = self.program;
+        let mut missed = Vec::new();
+        for (place, reached) in &self.reached {
+            let Some((module, function)) = program.function(place.0, &place.1) else { continue };
+            let copies = |block: &usize| {
+                let mut calls =
+                    function.blocks[*block].iter().filter_map(|instruction| match &instruction.op {
+                        Op::Call(callee, _) => Some(strip(callee)),
+                        _ => None,
+                    });
+                calls.any(|callee| matches!(callee, Operand::Global(name) if program.is_access(module, name)))
+            };
+            if (0..function.blocks.len()).filter(|block| !reached.contains(block)).any(|block| copies(&block))
+            {
+                missed.push(place.1.clone());
+            }
+        }
+        for function in missed {
+            self.lost("a part that copies is never come to", &function, found);
+        }
     }
 
     fn entry(&mut self, entry: &Place, arguments: Vec<Id>, state: State) -> (Vec<Operation>, Option<Id>) {
@@ -187,9 +218,12 @@ impl<'p> Walk<'p> {
         for (local, argument) in locals.iter_mut().zip(arguments.into_iter().take(function.parameters)) {
             *local = Some(argument);
         }
-        let mut frame = Frame { module, function, context, locals, own: HashSet::new() };
+        let mut frame =
+            Frame { module, function, context, locals, own: HashSet::new(), reached: BTreeSet::new() };
         let ended = self.blocks(&mut frame, &flow, state, found);
-        self.stack.pop();
+        if let Some(place) = self.stack.pop() {
+            self.reached.entry(place).or_default().extend(core::mem::take(&mut frame.reached));
+        }
         let Ended { state, value } = ended;
         let state = state.map(|mut state| {
             state.forget(|id| frame.own.contains(&id));
@@ -314,6 +348,7 @@ impl<'p> Walk<'p> {
                 changed = true;
                 done.insert(block, state.clone());
                 edges.retain(|(from, _), _| *from != block);
+                frame.reached.insert(block);
                 let mut own = Vec::new();
                 if let Some(end) = self.block(frame, block, state, &mut edges, &mut own) {
                     ends.insert(block, end);

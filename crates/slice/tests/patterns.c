@@ -92,3 +92,15 @@ long switched(void *file, u32 cmd, u64 arg)
 	}
 	return -25;
 }
+
+/* No round of the loop, so that nothing is copied. A walk that takes for known what is not sees the same. */
+int unreached(void *dev, void *data, void *file)
+{
+	struct list { struct list *next; } head = { &head }, *each, *last = 0;
+	for (each = head.next; each != &head; each = each->next)
+		last = each;
+	if (!last)
+		return -2;
+	memdup_user((void *)((struct array *)data)->pointer, 16);
+	return 0;
+}

@@ -5,6 +5,7 @@ target triple = "x86_64-pc-linux-gnu"
 
 %struct.array = type { i64, i32, i32 }
 %struct.item = type { i32, i32, i64 }
+%struct.list = type { %struct.list* }
 
 ; Function Attrs: noinline nounwind uwtable
 define dso_local i32 @plain(i8* noundef %dev, i8* noundef %data, i8* noundef %file) #0 {
@@ -430,6 +431,68 @@ return:                                           ; preds = %sw.epilog, %sw.bb1,
   ret i64 %7
 }
 
+; Function Attrs: noinline nounwind uwtable
+define dso_local i32 @unreached(i8* noundef %dev, i8* noundef %data, i8* noundef %file) #0 {
+entry:
+  %retval = alloca i32, align 4
+  %dev.addr = alloca i8*, align 8
+  %data.addr = alloca i8*, align 8
+  %file.addr = alloca i8*, align 8
+  %head = alloca %struct.list, align 8
+  %each = alloca %struct.list*, align 8
+  %last = alloca %struct.list*, align 8
+  store i8* %dev, i8** %dev.addr, align 8
+  store i8* %data, i8** %data.addr, align 8
+  store i8* %file, i8** %file.addr, align 8
+  %next = getelementptr inbounds %struct.list, %struct.list* %head, i32 0, i32 0
+  store %struct.list* %head, %struct.list** %next, align 8
+  store %struct.list* null, %struct.list** %last, align 8
+  %next1 = getelementptr inbounds %struct.list, %struct.list* %head, i32 0, i32 0
+  %0 = load %struct.list*, %struct.list** %next1, align 8
+  store %struct.list* %0, %struct.list** %each, align 8
+  br label %for.cond
+
+for.cond:                                         ; preds = %for.inc, %entry
+  %1 = load %struct.list*, %struct.list** %each, align 8
+  %cmp = icmp ne %struct.list* %1, %head
+  br i1 %cmp, label %for.body, label %for.end
+
+for.body:                                         ; preds = %for.cond
+  %2 = load %struct.list*, %struct.list** %each, align 8
+  store %struct.list* %2, %struct.list** %last, align 8
+  br label %for.inc
+
+for.inc:                                          ; preds = %for.body
+  %3 = load %struct.list*, %struct.list** %each, align 8
+  %next2 = getelementptr inbounds %struct.list, %struct.list* %3, i32 0, i32 0
+  %4 = load %struct.list*, %struct.list** %next2, align 8
+  store %struct.list* %4, %struct.list** %each, align 8
+  br label %for.cond, !llvm.loop !10
+
+for.end:                                          ; preds = %for.cond
+  %5 = load %struct.list*, %struct.list** %last, align 8
+  %tobool = icmp ne %struct.list* %5, null
+  br i1 %tobool, label %if.end, label %if.then
+
+if.then:                                          ; preds = %for.end
+  store i32 -2, i32* %retval, align 4
+  br label %return
+
+if.end:                                           ; preds = %for.end
+  %6 = load i8*, i8** %data.addr, align 8
+  %7 = bitcast i8* %6 to %struct.array*
+  %pointer = getelementptr inbounds %struct.array, %struct.array* %7, i32 0, i32 0
+  %8 = load i64, i64* %pointer, align 8
+  %9 = inttoptr i64 %8 to i8*
+  %call = call i8* @memdup_user(i8* noundef %9, i64 noundef 16)
+  store i32 0, i32* %retval, align 4
+  br label %return
+
+return:                                           ; preds = %if.end, %if.then
+  %10 = load i32, i32* %retval, align 4
+  ret i32 %10
+}
+
 attributes #0 = { noinline nounwind uwtable "frame-pointer"="all" "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #1 = { "frame-pointer"="all" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 
@@ -446,3 +509,4 @@ attributes #1 = { "frame-pointer"="all" "no-trapping-math"="true" "stack-protect
 !7 = !{!"llvm.loop.mustprogress"}
 !8 = distinct !{!8, !7}
 !9 = distinct !{!9, !7}
+!10 = distinct !{!10, !7}

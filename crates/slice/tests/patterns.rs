@@ -89,3 +89,9 @@ fn what_is_no_intermediate_code_is_one_error() {
     let deep = format!("@x = global {} i8", "[1 x ".repeat(100_000));
     assert!(module(&deep).is_err());
 }
+
+#[test]
+fn a_part_that_copies_and_is_never_come_to_is_named() {
+    let found = handler("unreached");
+    assert_eq!(found.reasons, ["unreached: a part that copies is never come to".to_owned()].into());
+}

@@ -351,7 +351,9 @@ pub enum Command {
         directory: PathBuf,
     },
     /// Say what the ioctls of a driver copy, from its source
-    #[command(after_help = "Example:\n  cargo sluice analyze radeon virtio-gpu --details")]
+    #[command(
+        after_help = "Examples:\n  cargo sluice analyze radeon virtio-gpu --details\n  cargo sluice analyze drm --diff debian-6.12"
+    )]
     Analyze {
         /// Drivers: drm, virtio-gpu, radeon, nouveau, i915
         #[arg(required = true)]
@@ -359,6 +361,9 @@ pub enum Command {
         /// Whose source
         #[arg(long, default_value = "debian-6.1")]
         kernel: String,
+        /// Print what differs in this kernel's
+        #[arg(long, value_name = "KERNEL", conflicts_with = "details")]
+        diff: Option<String>,
         /// Print each command
         #[arg(long)]
         details: bool,

@@ -91,12 +91,12 @@ impl Processor {
         (self.since, self.share, self.makes_room) = (now, share, false);
         self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
         exit::run(&slot.domain, vcpu, self);
-        vcpu.set_share(self.share_at(tsc::now()));
+        vcpu.set_share(self.share_at(tsc::now(), !self.makes_room));
     }
 
-    /// The share of who runs.
-    fn share_at(&self, now: u64) -> Share {
-        self.share.and(now.saturating_sub(self.since), !self.makes_room)
+    /// The share of who runs, if it halts now or goes on.
+    fn share_at(&self, now: u64, halts: bool) -> Share {
+        self.share.and(now.saturating_sub(self.since), halts)
     }
 
     /// Brings a virtual processor's extended state into the registers.
@@ -143,8 +143,7 @@ impl Processor {
             }
             self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
         }
-        let share = self.share.and(now.saturating_sub(self.since), false);
-        if !home.has_one_before(own, share, &self.order, now) {
+        if !home.has_one_before(own, self.share_at(now, false), &self.order, now) {
             return Some(self.slice_end);
         }
         let grain_end = self.since.saturating_add(tsc::ticks_from_ns(GRAIN_NS));
@@ -189,12 +188,12 @@ impl Slice for Processor {
     fn prepare_timer(&mut self, guest_deadline: Option<u64>, now: u64) -> bool {
         let home = sched::home_of(self.index);
         let end = if home.is_lone() { Some(u64::MAX) } else { self.end_of_slice(&home, now) };
-        let others = self.next_wake(&home, now);
-        drop(home);
         let Some(end) = end else {
             self.makes_room = true;
             return false;
         };
+        let others = self.next_wake(&home, now);
+        drop(home);
         self.arm(end.min(others).min(guest_deadline.unwrap_or(u64::MAX)));
         true
     }

@@ -1,6 +1,6 @@
 //! Who of those that share a processor runs next: the one that has had the least of it.
 //!
-//! One that halted and has woken takes the place of one that goes on, unless it is [`CREDIT`] ahead of it: so who waits for interrupts is served
+//! One that halted and has woken takes the place of one that goes on, unless it is [`CREDIT_NS`] ahead of it: so who waits for interrupts is served
 //! at once, however busy others are, and nobody gets more than others for longer than that, however it halts and wakes. What one did
 //! not want while it slept it does not get later: it begins where the others are.
 //!
@@ -44,7 +44,7 @@ impl Share {
 }
 
 /// The order on a processor, in ticks of its clock.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Order {
     credit: u64,
     switch: u64,

@@ -158,8 +158,8 @@ impl Program {
 
     /// Does a call of this name, in this file, reach a program's memory?
     pub fn is_access(&self, module: usize, name: &Rc<str>) -> bool {
-        let known = ACCESSES.contains(&name.as_ref()) || KEEPERS.contains(&name.as_ref());
-        known || self.function(module, name).is_some_and(|(home, _)| self.reaches(&(home, name.clone())))
+        is_access(name)
+            || self.function(module, name).is_some_and(|(home, _)| self.reaches(&(home, name.clone())))
     }
 
     fn tables(&self) -> HashMap<(Rc<str>, usize), BTreeSet<Place>> {

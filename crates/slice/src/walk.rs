@@ -222,7 +222,7 @@ impl<'p> Walk<'p> {
             Frame { module, function, context, locals, own: HashSet::new(), reached: BTreeSet::new() };
         let ended = self.blocks(&mut frame, &flow, state, found);
         if let Some(place) = self.stack.pop() {
-            self.reached.entry(place).or_default().extend(core::mem::take(&mut frame.reached));
+            self.reached.entry(place).or_default().extend(frame.reached);
         }
         let Ended { state, value } = ended;
         let state = state.map(|mut state| {

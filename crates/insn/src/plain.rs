@@ -14,8 +14,8 @@ use arrayvec::ArrayVec;
 use core::cell::RefCell;
 use sluice_memory::{Gpa, PAGE_SIZE};
 
-/// Moves that are kept.
-const KEPT: usize = 64;
+/// Moves that are kept. Each program's page tables have those of their own.
+const KEPT: usize = 256;
 
 /// Most bytes of a plain move.
 pub const LONGEST: usize = 8;
@@ -191,7 +191,9 @@ impl Default for Moves {
 }
 
 fn slot(rip: u64, cr3: u64) -> usize {
-    (rip ^ rip >> 6 ^ cr3 >> 12) as usize % KEPT
+    // The highest bits of a product depend on all bits: 2^64 divided by the golden ratio.
+    let mixed = (rip ^ cr3.rotate_right(12)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (u64::BITS - KEPT.ilog2())) as usize
 }
 
 impl Moves {

@@ -22,7 +22,7 @@ use crate::shared_nic::SharedNic;
 use sluice_model::{Effects, Model, RegisterId, Seen, Tracker};
 use sluice_nic::dma::Dma;
 use sluice_nic::e1000::registers::Receive;
-use sluice_switch::{MAX_PORTS, PortId};
+use sluice_switch::PortId;
 use sluice_uplink::Card;
 
 /// How long a guest has been alone when it gets the card.
@@ -128,7 +128,7 @@ impl SharedNic {
     }
 
     fn online(&self) -> impl Iterator<Item = PortId> + '_ {
-        let ports = (0..MAX_PORTS).filter_map(PortId::from_index);
+        let ports = (0..self.switch.span()).filter_map(PortId::from_index);
         ports.filter(|port| self.vnic(*port).is_some_and(|vnic| vnic.nic.is_online()))
     }
 

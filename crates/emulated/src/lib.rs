@@ -26,6 +26,7 @@ mod names;
 mod nic;
 mod owner;
 mod shared_nic;
+mod straight;
 #[cfg(test)]
 mod tests;
 mod virtual_nic;

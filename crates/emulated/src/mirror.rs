@@ -64,8 +64,7 @@ const ALONE_RTL8139: [u16; 6] =
     [rtl8139::TSAD, rtl8139::CAPR, rtl8139::IMR, rtl8139::TPPOLL & !3, rtl8139::TSD, rtl8139::TSD + 4];
 
 /// The same for the 82540EM, but for statistics and causes, which are not shown.
-const MOVING_E1000: &[u32] =
-    &[e1000::CTRL, e1000::STATUS, e1000::EECD, e1000::EERD, e1000::MDIC, e1000::IMS, e1000::RDH, e1000::TDH];
+const MOVING_E1000: &[u32] = &[e1000::STATUS, e1000::IMS, e1000::RDH, e1000::TDH];
 
 /// Registers of the page of the 82540EM's receive ring: nothing happens when they are written. (Those of its FIFO are for
 /// diagnosis: what a driver writes there stays in the mirror.)

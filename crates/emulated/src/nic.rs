@@ -171,6 +171,16 @@ impl Nic {
         }
     }
 
+    /// What a register holds whose reading does nothing, now or ever.
+    pub(crate) fn peek(&self, register: Register, width: u8) -> Option<u32> {
+        match self {
+            Self::E1000(card) if !register.io && width == 4 && register.offset.is_multiple_of(4) => {
+                card.peek(register.offset)
+            }
+            _ => None,
+        }
+    }
+
     /// When it wants to be told again.
     pub fn deadline(&self) -> Option<u64> {
         match self {

@@ -3,8 +3,9 @@
 use crate::environment::{Environment, Guests};
 use crate::mirror::{self, Mirror, Shown};
 use crate::names;
-use crate::nic::{Description, FRAME, Offer, Outgoing, Register, describe};
+use crate::nic::{Description, FRAME, Nic, Offer, Outgoing, Register, describe};
 use crate::owner::{CardOwner, Handoffs};
+use crate::straight::{Inward, Wire};
 use crate::virtual_nic::{Changes, VirtualNic};
 use alloc::boxed::Box;
 use core::array;
@@ -174,6 +175,12 @@ impl SharedNic {
             return elements.flat_map(|it| it.iter_mut().zip(bytes)).for_each(|(to, from)| *to = from);
         }
         let Some(vnic) = self.vnic_mut(port) else { return into.fill(0xff) };
+        if into.len() == usize::from(width)
+            && let Some(value) = vnic.peek(register, width, env.now)
+        {
+            into.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
+            return;
+        }
         vnic.nic.advance(env.now);
         if mirror::is_posted(register.offset) {
             vnic.look();
@@ -263,12 +270,9 @@ impl SharedNic {
             return;
         }
         let Self { switch, vnics, uplink, owner, stuck, changes, .. } = self;
-        let Environment { card, guests, .. } = env;
-        let more = uplink.poll_with_fcs(card, &mut |frame, fcs| {
-            if switch.receive_with_fcs(frame, fcs) {
-                deliver(switch, vnics, *owner, stuck, changes, *guests);
-            }
-        });
+        let mut inward = Inward { switch, vnics, owner: *owner, stuck, guests: &mut *env.guests, open: None };
+        let more = uplink.poll_with_fcs(&mut env.card, &mut |frame, fcs| inward.take(frame, fcs, changes));
+        inward.close(changes);
         if more {
             let later = env.after_pause();
             self.again.get_or_insert(later);
@@ -283,7 +287,7 @@ impl SharedNic {
     }
 
     fn poll_vnics<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
-        for (index, vnic) in self.vnics.iter_mut().enumerate() {
+        for (index, vnic) in self.vnics.iter_mut().take(self.switch.span()).enumerate() {
             if let (Some(vnic), Some(port)) = (vnic, PortId::from_index(index))
                 && self.owner.guest() != Some(port)
                 && vnic.nic.deadline().is_some_and(|at| at <= env.now)
@@ -307,7 +311,8 @@ impl SharedNic {
     /// When to call [`Self::poll`].
     pub fn deadline(&self) -> Option<u64> {
         let holder = self.owner.guest().map(PortId::index);
-        let vnics = self.vnics.iter().enumerate().filter(|(index, _)| Some(*index) != holder);
+        let vnics = self.vnics.iter().take(self.switch.span()).enumerate();
+        let vnics = vnics.filter(|(index, _)| Some(*index) != holder);
         let cards = vnics.filter_map(|(_, vnic)| vnic.as_ref()?.nic.deadline());
         cards.chain(self.again).chain(self.hand_over_at).min()
     }
@@ -380,7 +385,7 @@ impl SharedNic {
     pub(crate) fn use_wire<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
         self.flush(&mut env.card);
         let Self { switch, vnics, changes, .. } = self;
-        for (port, vnic) in occupied(vnics) {
+        for (port, vnic) in occupied(vnics, switch.span()) {
             if vnic.resumes_at.is_none() && vnic.nic.is_sending() && switch.has_room(port) {
                 vnic.resume_at(port, Some(env.now), changes);
             }
@@ -409,12 +414,22 @@ impl SharedNic {
                 bus = Some(vnic.bus(env.guests, port));
             }
             let Some(bus) = bus.as_mut() else { return };
+            let mut wire = Wire { switch: &mut self.switch, uplink: &mut *self.uplink, card: &mut env.card };
+            let drives = self.owner.is_driver();
+            if let Nic::E1000(nic) = &mut vnic.nic
+                && drives
+                && wire.send_packet(port, nic, bus, &mut budget)
+            {
+                continue;
+            }
             match vnic.nic.transmit(bus, &mut self.frame, &mut budget) {
                 Outgoing::Idle => return self.flush(&mut env.card),
                 Outgoing::Busy => {}
                 Outgoing::Frame(frame) => {
-                    // What became of it, the switch counts; the card has sent it in any case.
-                    let _: Verdict = self.switch.send(port, frame);
+                    if !drives || !wire.send_frame(port, frame) {
+                        // What became of it, the switch counts; the card has sent it in any case.
+                        let _: Verdict = self.switch.send(port, frame);
+                    }
                 }
             }
         }
@@ -432,7 +447,7 @@ impl SharedNic {
     fn deliver<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
         let Self { switch, vnics, owner, stuck, changes, .. } = self;
         deliver(switch, vnics, *owner, stuck, changes, env.guests);
-        for (port, vnic) in occupied(vnics) {
+        for (port, vnic) in occupied(vnics, switch.span()) {
             if vnic.behind && vnic.resumes_at.is_none() {
                 vnic.resume_at(port, Some(env.after_pause()), changes);
             }
@@ -440,9 +455,9 @@ impl SharedNic {
     }
 }
 
-/// The vnics that there are.
-fn occupied(vnics: &mut VirtualNics) -> impl Iterator<Item = (PortId, &mut VirtualNic)> {
-    let ports = (0..MAX_PORTS).filter_map(PortId::from_index);
+/// The vnics that there are, of so many ports.
+fn occupied(vnics: &mut VirtualNics, span: usize) -> impl Iterator<Item = (PortId, &mut VirtualNic)> {
+    let ports = (0..span).filter_map(PortId::from_index);
     ports.zip(vnics).filter_map(|(port, vnic)| Some((port, vnic.as_deref_mut()?)))
 }
 
@@ -459,11 +474,12 @@ fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, owner: CardOwner, card: &
         return;
     }
     while let Some(frame) = switch.outbox() {
-        match uplink.send(card, frame) {
+        match uplink.enqueue(card, frame) {
             Sent::Done | Sent::Refused => switch.pop_outbox(),
             Sent::Full => return,
         }
     }
+    uplink.flush(card);
 }
 
 /// Frames from the switch to the guests' cards, as long as they take them. A card that makes much work of them, such as by

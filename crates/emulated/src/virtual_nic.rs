@@ -50,6 +50,11 @@ pub(crate) struct VirtualNic {
 /// is mapped, with its flush, costs more than the few reads that exit in between.
 const FREQUENT: u64 = 1_000_000;
 
+/// There was a cause just now, so that another is to be expected.
+fn is_often_caused(caused_at: Option<u64>, now: u64) -> bool {
+    caused_at.is_some_and(|at| now < at.saturating_add(FREQUENT))
+}
+
 /// What changed for guests, by [`PortId::bit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -159,6 +164,13 @@ impl VirtualNic {
             && self.nic.deadline().is_none_or(|at| at > now)
     }
 
+    /// What a register holds that could be read in the mirror, were it not for causes that come often; and nothing is due.
+    pub(crate) fn peek(&self, register: Register, width: u8, now: u64) -> Option<u32> {
+        let is_due = self.nic.deadline().is_some_and(|at| at <= now);
+        let is_plain = !is_due && !mirror::is_posted(register.offset);
+        self.nic.peek(register, width).filter(|_| is_plain && is_often_caused(self.caused_at, now))
+    }
+
     /// Brings the line up to date with its card.
     pub(crate) fn publish_line(&mut self, port: PortId, changes: &mut Changes) {
         let line = self.nic.interrupt() && !self.silent;
@@ -189,8 +201,7 @@ impl VirtualNic {
                     let now = card.now();
                     if !page.contains(Direction::READ) {
                         self.caused_at = Some(now);
-                    } else if was_hooked && self.caused_at.is_some_and(|at| now < at.saturating_add(FREQUENT))
-                    {
+                    } else if was_hooked && is_often_caused(self.caused_at, now) {
                         page.remove(Direction::READ);
                     }
                 }

@@ -3,7 +3,9 @@
 use crate::Input;
 use sluice_abi::config::NicModel;
 use sluice_emulated::{Environment, Guests, PortId, Register, SharedNic};
+use sluice_nic::Offload;
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
+use sluice_nic::offload::{Checksum, Segments};
 use sluice_uplink::{Card, Counters, DmaMemory, MAX_FRAME, NoMemory, RawDevice, Sent, Uplink, for_device};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -206,6 +208,9 @@ impl DmaMemory for Changing {
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.0.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
+    fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        act(&mut self.0.get_mut()[offset..offset + len])
+    }
 }
 
 /// A physical card without manners. Asserts that its driver hands over nothing but frames of legal length, stays
@@ -234,6 +239,24 @@ pub fn uplink(data: &[u8]) {
                 let len = usize::from(what) * 7;
                 let sent = driver.send(&mut card, &vec![0x5a; len]);
                 assert_eq!(sent == Sent::Refused, !(14..=MAX_FRAME).contains(&len));
+            }
+            5 => {
+                let sum = |input: &mut Input<'_>| {
+                    let (start, offset, end) = (input.u8() % 64, input.u8() % 64, input.u16());
+                    input.flag().then_some(Checksum { start, offset, end })
+                };
+                let (ip, transport) = (sum(hostile.input), sum(hostile.input));
+                let input = &mut *hostile.input;
+                let (header, payload) = (input.u8(), input.u16() % 2048);
+                let segments = Segments { header, payload, ip: 14, transport: 34, ipv4: true, tcp: true };
+                let offload = Offload { ip, transport, segments: input.flag().then_some(segments) };
+                let len = usize::from(input.u16());
+                let mut card = Card { registers: &mut hostile, memory: &mut memory };
+                if let Some(at) = driver.place(&mut card, len, &offload) {
+                    assert!(at >= 0x1000 && at + len <= driver.memory(), "{len} bytes at {at:#x}");
+                    driver.enqueue_placed(&mut card, at, len, &offload);
+                    driver.flush(&mut card);
+                }
             }
             _ => {
                 let mut frames = 0;

@@ -19,7 +19,7 @@ const ROUTER: [u8; 6] = [0x52, 0x55, 0, 0, 0, 3];
 const SECRET: &[u8] = b"\xa7of-bob!";
 /// Where guests' memory and the driver's begin, and bytes of it.
 const BUS: u32 = 0x10_0000;
-const MEMORY: usize = 0x4_0000;
+const MEMORY: usize = 0x8_0000;
 /// Bytes of registers that guests use.
 const WINDOW: u32 = PAGES as u32 * 4096;
 
@@ -50,6 +50,9 @@ impl DmaMemory for Memory {
     }
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         let _ = self.0.borrow_mut().write(u64::from(BUS) + offset as u64, bytes);
+    }
+    fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        self.0.borrow_mut().at_mut(u64::from(BUS) + offset as u64, len).is_some_and(act)
     }
 }
 

@@ -25,6 +25,7 @@ pub mod registers;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod whole;
 
 use crate::dma::Dma;
 use registers::{Cause, Control, Reading, Registers, Writing, reg};
@@ -32,10 +33,12 @@ use transmit::Transmitter;
 
 pub use eeprom::Eeprom;
 pub use interrupts::Line;
+pub use packet::context_for;
 pub use phy::{Phy, mii};
 pub use receive::{Reception, SKIPPED};
 pub use registers::{PORTS, WINDOW};
 pub use transmit::{MAX_OUTGOING, Transmission};
+pub use whole::{HEAD, MOST_DESCRIPTORS, Whole};
 
 /// PCI vendor and device.
 pub const PCI_ID: (u16, u16) = (0x8086, 0x100e);
@@ -165,6 +168,12 @@ impl E1000 {
             Reading::EepromWord => self.eeprom.word(word),
             _ => word,
         }
+    }
+
+    /// What the register at a multiple of four holds, if reading it does nothing, now or ever.
+    pub fn peek(&self, offset: u32) -> Option<u32> {
+        let offset = offset % WINDOW;
+        (registers::reading(offset) == Reading::Word).then(|| self.regs.get(offset))
     }
 
     /// Writes; see [`Self::read`] for accesses that are not aligned. Then call [`Self::transmit`].

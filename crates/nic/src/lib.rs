@@ -15,10 +15,12 @@ pub mod dma;
 pub mod e1000;
 mod hash;
 pub mod ne2000;
+pub mod offload;
 pub mod rtl8139;
 
 pub use budget::Budget;
 pub use e1000::E1000;
 pub use hash::multicast_index;
 pub use ne2000::Ne2000;
+pub use offload::Offload;
 pub use rtl8139::Rtl8139;

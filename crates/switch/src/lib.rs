@@ -33,7 +33,7 @@ use core::array;
 use queue::Queue;
 
 /// Most ports.
-pub const MAX_PORTS: usize = 16;
+pub const MAX_PORTS: usize = u16::BITS as usize;
 /// Bytes of the shortest frame: addresses and type. Cards pad what they send.
 pub const MIN_FRAME: usize = 14;
 /// Bytes of the longest frame, without CRC: with a VLAN tag.
@@ -87,6 +87,15 @@ pub enum Verdict {
     Refused,
 }
 
+/// Who a frame from the wire is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The guest at a port.
+    One(PortId),
+    /// All of them.
+    All,
+}
+
 /// What happened at a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -128,6 +137,8 @@ pub struct UplinkCounters {
 #[derive(Debug)]
 pub struct Switch {
     ports: [Option<Box<Port>>; MAX_PORTS],
+    /// Those that are attached, by bit.
+    attached: u16,
     /// Ports with frames in their inbox, by bit.
     waiting: u16,
     /// Ports with frames in their outbox, by bit.
@@ -177,6 +188,7 @@ impl Switch {
     pub fn new() -> Self {
         Self {
             ports: array::from_fn(|_| None),
+            attached: 0,
             waiting: 0,
             sending: 0,
             turn: 0,
@@ -198,6 +210,7 @@ impl Switch {
         let (inbox, outbox) = (Queue::new(), Queue::new());
         let fresh = Port { mac, inbox, outbox, weight: 1, credit: 0, counters: Counters::default() };
         *self.ports.get_mut(index).ok_or(AttachError::Full)? = Some(Box::new(fresh));
+        self.attached |= port.bit();
         Ok(port)
     }
 
@@ -211,6 +224,7 @@ impl Switch {
 
     /// Removes a port and all that waits at it.
     pub fn detach(&mut self, port: PortId) {
+        self.attached &= !port.bit();
         self.waiting &= !port.bit();
         self.sending &= !port.bit();
         if let Some(slot) = self.ports.get_mut(port.index()) {
@@ -219,14 +233,19 @@ impl Switch {
     }
 
     /// No port is attached.
-    pub fn is_empty(&self) -> bool {
-        self.ports.iter().all(Option::is_none)
+    pub const fn is_empty(&self) -> bool {
+        self.attached == 0
+    }
+
+    /// How many ports there are up to the last one that is attached.
+    pub const fn span(&self) -> usize {
+        MAX_PORTS - self.attached.leading_zeros() as usize
     }
 
     /// The port that has an address.
     pub fn owner(&self, mac: Mac) -> Option<PortId> {
         let has = |port: &Option<Box<Port>>| port.as_ref().is_some_and(|port| is_same(port.mac, mac));
-        self.ports.iter().position(has).and_then(PortId::from_index)
+        self.ports.iter().take(self.span()).position(has).and_then(PortId::from_index)
     }
 
     /// A frame from the guest at a port.
@@ -250,6 +269,25 @@ impl Switch {
         Verdict::Forwarded
     }
 
+    /// Nobody's frames wait for the wire.
+    pub const fn is_wire_free(&self) -> bool {
+        self.sending == 0
+    }
+
+    /// A frame that begins so, of a port, is for the wire alone. Its length is the caller's to check.
+    pub fn goes_straight(&self, from: PortId, head: &[u8; MIN_FRAME]) -> bool {
+        let (to, source) = addresses(head).unwrap_or_default();
+        let is_its_own = self.port(from).is_some_and(|port| is_same(source, port.mac));
+        is_its_own && !is_group(to) && !is_for_the_link(head, to) && self.owner(to).is_none()
+    }
+
+    /// Frames of a port went to the wire without having waited here.
+    pub fn count_straight(&mut self, from: PortId, frames: u64) {
+        if let Some(port) = self.port_mut(from) {
+            port.counters.sent += frames;
+        }
+    }
+
     /// A frame from the wire. Returns whether it is for anybody.
     pub fn receive(&mut self, frame: &[u8]) -> bool {
         self.receive_with_fcs(frame, None)
@@ -257,22 +295,44 @@ impl Switch {
 
     /// The same, with its check sequence if the card told.
     pub fn receive_with_fcs(&mut self, frame: &[u8], fcs: Option<u32>) -> bool {
+        let target = self.sort(frame);
+        if let Some(target) = target {
+            self.keep(target, frame, fcs);
+        }
+        target.is_some()
+    }
+
+    /// Who a frame from the wire is for. What is for nobody is counted.
+    pub fn sort(&mut self, frame: &[u8]) -> Option<Target> {
         let (to, source) = addresses(frame).unwrap_or_default();
         if !is_sound(frame, to) {
             self.uplink.refused += 1;
-            return false;
+            return None;
         }
         if self.owner(source).is_some() {
             self.uplink.forged += 1;
-            return false;
+            return None;
         }
-        let target = self.owner(to);
-        if !is_group(to) && target.is_none() {
+        let target = if is_group(to) { Some(Target::All) } else { self.owner(to).map(Target::One) };
+        if target.is_none() {
             self.uplink.unclaimed += 1;
-            return false;
         }
-        self.put_inboxes(None, to, target, (frame, fcs));
-        true
+        target
+    }
+
+    /// Has a frame from the wire wait for who it is for.
+    pub fn keep(&mut self, target: Target, frame: &[u8], fcs: Option<u32>) {
+        let to = frame.first_chunk().copied().unwrap_or_default();
+        let port = match target {
+            Target::One(port) => Some(port),
+            Target::All => None,
+        };
+        self.put_inboxes(None, to, port, (frame, fcs));
+    }
+
+    /// Nothing waits for the guest at a port.
+    pub const fn is_inbox_empty(&self, port: PortId) -> bool {
+        self.waiting & port.bit() == 0
     }
 
     /// The next frame for the guest at a port.
@@ -373,7 +433,7 @@ impl Switch {
         target: Option<PortId>,
         (frame, fcs): (&[u8], Option<u32>),
     ) {
-        for index in 0..MAX_PORTS {
+        for index in 0..self.span() {
             let Some(id) = PortId::from_index(index) else { break };
             let wanted = is_group(to) || target == Some(id);
             if !wanted || from == Some(id) {

@@ -1,13 +1,17 @@
-//! The Intel 82540EM as an uplink, with legacy descriptor rings.
+//! The Intel 82540EM as an uplink. Frames go by legacy descriptors, packets that the card is to finish by a context and data descriptors.
 //!
 //! The card writes descriptors back; of these nothing is read but status and length, which are checked, and each is
 //! written whole before the card gets it again.
-//! Source: Intel 8254x Software Developer's Manual (317453), 3.2 (receive), 3.3 (transmit, legacy), 13.4 (registers),
+//! Source: Intel 8254x Software Developer's Manual (317453), 3.2 (receive), 3.3 (transmit), 3.5 (segmentation), 13.4 (registers),
 //! 14.4-14.5 (initialization).
 
-use crate::{Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, RawDevice, Sent, Uplink, is_frame, put_frame};
-use alloc::boxed::Box;
-use alloc::vec;
+mod sender;
+
+use crate::{
+    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, MIN_PADDED, RawDevice, Sent, Uplink, is_frame, put_frame,
+};
+use sender::Sender;
+use sluice_nic::Offload;
 
 /// Registers, by their names in the manual.
 mod reg {
@@ -52,20 +56,20 @@ const WANTED: u32 = LINK_CHANGED | FEW | OVERRUN | RECEIVED;
 const DESCRIPTOR: usize = 16;
 /// Descriptors to receive into, and to send from: multiples of eight.
 const RECEIVERS: usize = 64;
-const SENDERS: usize = 32;
-/// Bytes of a buffer.
+const SENDERS: usize = 128;
+/// Bytes of a buffer to receive into.
 const BUFFER: usize = 2048;
+/// Bytes that wait to be sent: four of the longest packets.
+const SEND_BYTES: usize = 0x4_0000;
 /// Memory: two rings on a page, then the buffers.
 const SEND_RING: usize = RECEIVERS * DESCRIPTOR;
 const RECEIVE_BUFFERS: usize = 0x1000;
 const SEND_BUFFERS: usize = RECEIVE_BUFFERS + RECEIVERS * BUFFER;
-const MEMORY: usize = SEND_BUFFERS + SENDERS * BUFFER;
+const MEMORY: usize = SEND_BUFFERS + SEND_BYTES;
 
 /// Status of a descriptor: done; of a received one: last of its frame.
 const DONE: u8 = 1;
 const END: u8 = 2;
-/// Command of a descriptor: last of its frame, CRC wanted, status wanted.
-const COMMAND: u8 = 1 | 1 << 1 | 1 << 3;
 /// Reads of a register that should change.
 const PATIENCE: usize = 10_000;
 
@@ -74,14 +78,11 @@ const PATIENCE: usize = 10_000;
 pub struct E1000 {
     /// The descriptor that the card fills next.
     next: usize,
-    /// The descriptor to send from next, and the oldest not seen to be done.
-    tail: usize,
-    oldest: usize,
-    /// There are frames before the tail that the card has not been told of.
+    sender: Sender,
+    /// There are frames in it that the card has not been told of.
     queued: bool,
     /// Somebody waits for a descriptor, and transmit interrupts are on.
     awaited: bool,
-    scratch: Box<[u8]>,
     counters: Counters,
 }
 
@@ -94,16 +95,7 @@ impl Default for E1000 {
 impl E1000 {
     /// A driver for a card that it has not touched yet.
     pub fn new() -> Self {
-        let scratch = vec![0; MAX_FRAME].into_boxed_slice();
-        Self {
-            next: 0,
-            tail: 0,
-            oldest: 0,
-            queued: false,
-            awaited: false,
-            scratch,
-            counters: Counters::default(),
-        }
+        Self { next: 0, sender: Sender::new(), queued: false, awaited: false, counters: Counters::default() }
     }
 
     /// Gives the card a descriptor to receive into.
@@ -140,11 +132,14 @@ impl E1000 {
         while done < most
             && let Ok(filled) = self.filled(card.memory)
         {
-            match filled.and_then(|length| self.scratch.get_mut(..length)) {
-                Some(frame) => {
-                    card.memory.read(RECEIVE_BUFFERS + self.next * BUFFER, frame);
+            let place = RECEIVE_BUFFERS + self.next * BUFFER;
+            match filled {
+                Some(length) => {
                     self.counters.received += 1;
-                    take(frame);
+                    card.memory.with(place, length, &mut |frame| {
+                        take(frame);
+                        true
+                    });
                 }
                 None => self.counters.restarts += 1,
             }
@@ -162,18 +157,6 @@ impl E1000 {
     fn give_back(&self, raw: &mut dyn RawDevice) {
         let last = (self.next + RECEIVERS - 1) % RECEIVERS;
         raw.write(reg::RECEIVE_RING + reg::TAIL, 4, last as u32);
-    }
-
-    /// Sees which descriptors are done with.
-    fn reclaim(&mut self, memory: &dyn DmaMemory) {
-        while self.oldest != self.tail {
-            let mut status = [0];
-            memory.read(SEND_RING + self.oldest * DESCRIPTOR + 12, &mut status);
-            if status[0] & DONE == 0 {
-                return;
-            }
-            self.oldest = (self.oldest + 1) % SENDERS;
-        }
     }
 
     fn silence(raw: &mut dyn RawDevice) {
@@ -212,7 +195,7 @@ impl Uplink for E1000 {
         if !Self::reset(raw) {
             return false;
         }
-        (self.next, self.tail, self.oldest) = (0, 0, 0);
+        (self.next, self.sender) = (0, Sender::new());
         (self.queued, self.awaited) = (false, false);
         let control = raw.read(reg::CTRL, 4);
         raw.write(reg::CTRL, 4, control | LINK);
@@ -237,30 +220,36 @@ impl Uplink for E1000 {
         if !is_frame(frame) {
             return Sent::Refused;
         }
-        let after = (self.tail + 1) % SENDERS;
-        if after == self.oldest {
-            self.reclaim(card.memory);
-        }
-        if after == self.oldest {
+        let length = frame.len().max(MIN_PADDED);
+        let Some(at) = self.sender.place(card.memory, 1, length) else {
             self.awaited = true;
             self.flush(card);
             card.registers.write(reg::IMS, 4, SENT);
             return Sent::Full;
-        }
-        let at = SEND_BUFFERS + self.tail * BUFFER;
-        let length = put_frame(card.memory, at, frame) as u16;
-        let address = u64::from(card.memory.bus()) + at as u64;
-        let words = u128::from(address) | u128::from(length) << 64 | u128::from(COMMAND) << 88;
-        card.memory.write(SEND_RING + self.tail * DESCRIPTOR, &words.to_le_bytes());
-        (self.tail, self.queued) = (after, true);
+        };
+        put_frame(card.memory, at, frame);
+        self.sender.push_frame(card.memory, at, length);
+        self.queued = true;
         self.counters.sent += 1;
         Sent::Done
     }
 
     fn flush(&mut self, card: &mut Card<'_>) {
         if core::mem::take(&mut self.queued) {
-            card.registers.write(reg::SEND_RING + reg::TAIL, 4, self.tail as u32);
+            card.registers.write(reg::SEND_RING + reg::TAIL, 4, self.sender.tail() as u32);
         }
+    }
+
+    fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Option<usize> {
+        // The card pads short frames, and not what is summed: who sends such a frame pads it.
+        let is_sound = len >= MIN_PADDED && offload.frames(len).is_some();
+        is_sound.then(|| self.sender.place(card.memory, sender::descriptors(len), len))?
+    }
+
+    fn enqueue_placed(&mut self, card: &mut Card<'_>, at: usize, len: usize, offload: &Offload) {
+        self.sender.push_packet(card.memory, at, len, offload);
+        self.queued = true;
+        self.counters.sent += offload.frames(len).unwrap_or(0) as u64;
     }
 
     fn take(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {

@@ -18,6 +18,7 @@ pub mod ne2000;
 pub mod rtl8139;
 
 use alloc::boxed::Box;
+use sluice_nic::Offload;
 
 /// Bytes of the shortest frame a driver sends: two addresses and a type. It pads to [`MIN_PADDED`].
 pub const MIN_FRAME: usize = 14;
@@ -61,6 +62,9 @@ pub trait DmaMemory {
     fn read(&self, offset: usize, into: &mut [u8]);
     /// Copies in; nothing where it is not all inside.
     fn write(&mut self, offset: usize, bytes: &[u8]);
+    /// Shows `act` so many bytes as they are, which the card neither reads nor writes meanwhile unless it is broken: what they say may
+    /// then be anything, but not how many they are. What `act` says; false where they are not all inside.
+    fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool;
 }
 
 /// No memory, for cards that master no bus.
@@ -73,6 +77,9 @@ impl DmaMemory for NoMemory {
     }
     fn read(&self, _: usize, _: &mut [u8]) {}
     fn write(&mut self, _: usize, _: &[u8]) {}
+    fn with(&mut self, _: usize, _: usize, _: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        false
+    }
 }
 
 /// The way to the hardware, for the time of one call.
@@ -138,6 +145,15 @@ pub trait Uplink: Send {
 
     /// Lets the card go on with what was queued.
     fn flush(&mut self, _: &mut Card<'_>) {}
+
+    /// Where in [`Card::memory`] the bytes of a packet are to be put, of which the card finishes what `offload` says, before
+    /// [`Self::enqueue_placed`]. `None`: this card finishes none, or has no room now.
+    fn place(&mut self, _: &mut Card<'_>, _len: usize, _offload: &Offload) -> Option<usize> {
+        None
+    }
+
+    /// As [`Self::enqueue`], of a packet that [`Self::place`] has just found a place for.
+    fn enqueue_placed(&mut self, _: &mut Card<'_>, _at: usize, _len: usize, _offload: &Offload) {}
 
     /// Gives frames as [`Self::poll`] does, of which it may be cheaper, but acknowledges nothing: for who looks without being
     /// interrupted. Returns how many; about as many as are wanted at most.

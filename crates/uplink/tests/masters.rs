@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use sluice_nic::dma::VecMemory;
-use sluice_nic::{Budget, E1000, Rtl8139, e1000, rtl8139};
+use sluice_nic::offload::{Checksum, Segments};
+use sluice_nic::{Budget, E1000, Offload, Rtl8139, e1000, rtl8139};
 use sluice_uplink::{Card, DmaMemory, MAX_FRAME, RawDevice, Sent, Uplink, for_device};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -100,8 +101,8 @@ struct Hardware<M> {
     memory: Rc<RefCell<VecMemory>>,
     wire: Vec<Vec<u8>>,
     arriving: VecDeque<Vec<u8>>,
-    /// Nothing goes out.
-    slow: bool,
+    /// So many frames go out at most.
+    lets: usize,
     now: u64,
 }
 
@@ -110,9 +111,10 @@ impl<M: Model> Hardware<M> {
         self.now += 1_000_000;
         self.model.advance(self.now);
         let mut memory = self.memory.borrow_mut();
-        while !self.slow
+        while self.lets > 0
             && let Some(frame) = self.model.transmit(&mut memory)
         {
+            self.lets -= usize::from(self.lets != usize::MAX);
             self.wire.push(frame);
         }
         if let Some(frame) = self.arriving.front()
@@ -151,6 +153,9 @@ impl DmaMemory for Memory {
             to.copy_from_slice(bytes);
         }
     }
+    fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        self.0.borrow_mut().at_mut(u64::from(BUS) + offset as u64, len).is_some_and(act)
+    }
 }
 
 struct Bench<M> {
@@ -168,7 +173,7 @@ impl<M: Model> Bench<M> {
             memory: memory.clone(),
             wire: vec![],
             arriving: VecDeque::new(),
-            slow: false,
+            lets: usize::MAX,
             now: 0,
         };
         let mut bench = Self { hardware, memory: Memory(memory), driver };
@@ -244,11 +249,11 @@ fn frames_go_out_padded_and_whole<M: Model>() {
 
 fn a_busy_card_interrupts_when_somebody_waits<M: Model>() {
     let mut bench = Bench::<M>::new();
-    bench.hardware.slow = true;
+    bench.hardware.lets = 0;
     let taken = (0..200u8).take_while(|mark| bench.send(&frame(100, *mark)) == Sent::Done).count();
     assert!((4..200).contains(&taken), "{taken}");
     assert!(!bench.hardware.model.interrupt());
-    bench.hardware.slow = false;
+    bench.hardware.lets = usize::MAX;
     bench.hardware.after();
     assert_eq!(bench.hardware.wire.len(), taken);
     assert!(bench.hardware.model.interrupt());
@@ -348,6 +353,43 @@ fn a_card_is_not_believed<M: Model>(seed: u64, tame: bool, polls: u8) {
     assert_eq!(bench.hardware.wire, [frame(333, 3)]);
 }
 
+/// A packet with a number in its IP header, which the card cuts if it is longer than a frame, and the payload of what goes out.
+fn packet(len: usize, mark: u8) -> (Vec<u8>, Offload) {
+    let sum = |start, offset| Some(Checksum { start, offset, end: 0 });
+    let segments = Segments { header: 54, payload: 1400, ip: 14, transport: 34, ipv4: true, tcp: true };
+    let segments = (len > MAX_FRAME).then_some(segments);
+    (frame(len, mark), Offload { ip: None, transport: sum(34, 50), segments })
+}
+
+/// Packets of all lengths and frames between them, as the card has room: all go out whole and in order.
+fn packets_go_out_whole(steps: &[(u16, u8)]) {
+    let mut bench = Bench::<E1000>::new();
+    let mut expected: Vec<u8> = vec![];
+    let mut wanted = |bytes: &[u8]| expected.extend(bytes.get(54..).unwrap_or(&[]));
+    for (mark, (len, lets)) in (0..).zip(steps) {
+        bench.hardware.lets = usize::from(*lets) / 4;
+        bench.hardware.after();
+        let (bytes, offload) = packet(usize::from(*len).max(60), mark);
+        let mut card = Card { registers: &mut bench.hardware, memory: &mut bench.memory };
+        if len % 3 == 0 && bytes.len() <= MAX_FRAME {
+            if bench.driver.enqueue(&mut card, &bytes) == Sent::Done {
+                wanted(&bytes);
+            }
+        } else if let Some(at) = bench.driver.place(&mut card, bytes.len(), &offload) {
+            card.memory.write(at, &bytes);
+            bench.driver.enqueue_placed(&mut card, at, bytes.len(), &offload);
+            wanted(&bytes);
+        }
+        bench.driver.flush(&mut Card { registers: &mut bench.hardware, memory: &mut bench.memory });
+    }
+    bench.hardware.lets = usize::MAX;
+    bench.hardware.after();
+    let payload = bench.hardware.wire.iter().flat_map(|frame| frame[54.min(frame.len())..].to_vec());
+    assert!(payload.eq(expected), "not what was sent, or not in that order");
+    assert_eq!(bench.driver.counters().sent, bench.hardware.wire.len() as u64);
+    assert_eq!(bench.hardware.model.refused(), 0);
+}
+
 macro_rules! for_each_card {
     ($($test:ident)*) => {
         mod of_rtl8139 {
@@ -369,6 +411,13 @@ for_each_card! {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_the_card_finishes_goes_out_whole(
+        steps in prop::collection::vec((prop_oneof![60u16..1600, 60u16..65535], prop_oneof![Just(0u8), any::<u8>()]), 1..120),
+    ) {
+        packets_go_out_whole(&steps);
+    }
 
     #[test]
     fn no_card_is_believed(seed in any::<u64>(), tame in any::<bool>(), polls in any::<u8>()) {

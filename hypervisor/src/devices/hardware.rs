@@ -116,6 +116,10 @@ impl DmaMemory for Buffers {
             Direct.write(at, bytes);
         }
     }
+
+    fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        self.part(offset, len).is_some_and(act)
+    }
 }
 
 enum Interface {

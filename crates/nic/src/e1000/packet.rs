@@ -5,6 +5,7 @@
 //! are the driver's: they may point behind the packet, into what the buffer held before.
 
 use crate::checksum::{fold, sum};
+use crate::offload::{Checksum, Offload, Segments};
 use alloc::boxed::Box;
 use alloc::vec;
 use core::ops::Range;
@@ -63,6 +64,28 @@ impl Context {
         }
     }
 
+    /// What it has a card do to a packet with these options; `cut`: its length, if it is to be cut into segments. `None` if the
+    /// context is another packet's.
+    pub(super) fn offload(&self, options: u8, cut: Option<usize>) -> Option<Offload> {
+        let ip = Checksum { start: self.ip_start, offset: self.ip_offset, end: self.ip_end };
+        let (start, offset, end) = (self.transport_start, self.transport_offset, self.transport_end);
+        let transport = Checksum { start, offset, end };
+        let segments = Segments {
+            header: self.header,
+            payload: self.segment,
+            ip: self.ip_start,
+            transport: self.transport_start,
+            ipv4: self.ipv4,
+            tcp: self.tcp,
+        };
+        let is_its_own = |len| usize::from(self.header) + self.payload as usize == len;
+        cut.is_none_or(is_its_own).then_some(Offload {
+            ip: (options & IXSM != 0).then_some(ip),
+            transport: (options & TXSM != 0).then_some(transport),
+            segments: cut.is_some().then_some(segments),
+        })
+    }
+
     /// The descriptor that sets it, but for its kind.
     pub(super) fn descriptor(&self) -> [u8; 16] {
         let [e0, e1] = self.ip_end.to_le_bytes();
@@ -74,6 +97,27 @@ impl Context {
             ([self.ip_start, self.ip_offset], [self.transport_start, self.transport_offset]);
         [ip[0], ip[1], e0, e1, transport[0], transport[1], f0, f1, c0, c1, c2, c3, 0, self.header, m0, m1]
     }
+}
+
+/// The context descriptor by which a card does what is left to be done to a packet of `len` bytes, without TSE and RS.
+pub fn context_for(offload: &Offload, len: usize) -> [u8; 16] {
+    let (ip, transport) = (offload.ip, offload.transport);
+    let segments = offload.segments;
+    let start = |sum: Option<Checksum>| sum.map_or(0, |sum| sum.start);
+    Context {
+        ip_start: segments.map_or(start(ip), |segments| segments.ip),
+        ip_offset: ip.map_or(0, |sum| sum.offset),
+        ip_end: ip.map_or(0, |sum| sum.end),
+        transport_start: segments.map_or(start(transport), |segments| segments.transport),
+        transport_offset: transport.map_or(0, |sum| sum.offset),
+        transport_end: transport.map_or(0, |sum| sum.end),
+        payload: segments.map_or(0, |segments| len.saturating_sub(segments.header.into()) as u32),
+        header: segments.map_or(0, |segments| segments.header),
+        segment: segments.map_or(0, |segments| segments.payload),
+        ipv4: segments.is_some_and(|segments| segments.ipv4),
+        tcp: segments.is_some_and(|segments| segments.tcp),
+    }
+    .descriptor()
 }
 
 /// The packet.

@@ -61,6 +61,43 @@ enum Filter {
     PassesAs(u32),
 }
 
+/// A descriptor: where its buffer is; then length (16 bits), checksum (16), status (8), errors (8), and special (16), the lowest first.
+#[derive(Clone, Copy)]
+struct Descriptor {
+    buffer: u64,
+    rest: u64,
+}
+
+impl Descriptor {
+    const STATUS: u32 = 32;
+    const TAG: u32 = 48;
+
+    const fn new(bytes: [u8; DESCRIPTOR as usize]) -> Self {
+        let words = u128::from_le_bytes(bytes);
+        Self { buffer: words as u64, rest: (words >> 64) as u64 }
+    }
+
+    const fn bytes(self) -> [u8; DESCRIPTOR as usize] {
+        (self.buffer as u128 | (self.rest as u128) << 64).to_le_bytes()
+    }
+
+    const fn status(self) -> u8 {
+        (self.rest >> Self::STATUS) as u8
+    }
+
+    const fn set_status(&mut self, status: u8) {
+        self.rest = self.rest & !(0xff << Self::STATUS) | (status as u64) << Self::STATUS;
+    }
+
+    const fn set_length(&mut self, length: u16) {
+        self.rest = self.rest & !0xffff | length as u64;
+    }
+
+    const fn set_tag(&mut self, tag: u16) {
+        self.rest = self.rest & !(0xffff << Self::TAG) | (tag as u64) << Self::TAG;
+    }
+}
+
 /// A frame as it is stored: without its VLAN tag if that is stripped.
 #[derive(Clone, Copy)]
 struct Stored<'a> {
@@ -198,20 +235,22 @@ impl E1000 {
             frame = &padded;
         }
         if self.is_oversized(frame.len()) {
-            self.regs.count(reg::ROC);
+            self.regs.count(reg::ROC, 1);
             return Reception::Filtered;
         }
         match self.filter(frame) {
             Filter::Rejects => return Reception::Filtered,
             Filter::Passes => {}
-            Filter::PassesAs(counter) => self.regs.count(counter),
+            Filter::PassesAs(counter) => self.regs.count(counter, 1),
         }
         let stored = Stored::new(frame, self.regs.vlan() && self.is_tagged(frame));
         let crc = if self.regs.receive().contains(Receive::STRIP_CRC) { 0 } else { 4 };
         let total = stored.len() + crc;
-        if !self.has_room(total as u32) || !self.fill_ring(stored, total, memory, budget) {
-            self.regs.count(reg::RNBC);
-            self.regs.count(reg::MPC);
+        let is_stored = self.fill_one(&stored, total, memory, budget)
+            || self.has_room(total as u32) && self.fill_ring(stored, total, memory, budget);
+        if !is_stored {
+            self.regs.count(reg::RNBC, 1);
+            self.regs.count(reg::MPC, 1);
             self.raise(Cause::OVERRUN);
             return Reception::Lost;
         }
@@ -224,6 +263,43 @@ impl E1000 {
         let control = self.regs.receive();
         let most = if control.contains(Receive::LONG) { MAX_LONG_FRAME } else { MAX_FRAME };
         len > most && !control.contains(Receive::STORE_BAD)
+    }
+
+    /// Puts the frame into the next buffer as [`Self::fill_ring`] does, if it fits there whole and nothing is out of the ordinary: so
+    /// it is with nearly all. `false`: it is not, and nothing has happened.
+    fn fill_one(
+        &mut self,
+        frame: &Stored<'_>,
+        total: usize,
+        memory: &mut dyn Dma,
+        budget: &mut Budget,
+    ) -> bool {
+        let head = self.regs.get(reg::RDH);
+        let after = head + 1;
+        let last = self.regs.get(reg::RDLEN) / DESCRIPTOR as u32;
+        if frame.tag.is_some() || total > self.regs.buffer_size() as usize || after >= last {
+            return false;
+        }
+        let base = self.regs.receive_ring().wrapping_add(DESCRIPTOR * u64::from(head));
+        let mut bytes = [0; DESCRIPTOR as usize];
+        self.fetch(memory, base, &mut bytes);
+        let mut descriptor = Descriptor::new(bytes);
+        if descriptor.buffer == 0 {
+            return false;
+        }
+        budget.step();
+        budget.bytes(total);
+        let status = descriptor.status() & !DD | EOP | IXSM;
+        descriptor.set_tag(0);
+        descriptor.set_length(total as u16);
+        descriptor.set_status(status);
+        let mut bus = BusMaster::new(memory, &mut self.refused);
+        bus.write(descriptor.buffer, frame.head);
+        // The driver sees DD only after all the rest.
+        bus.write(base, &descriptor.bytes());
+        bus.write(base.wrapping_add(STATUS), &[status | DD]);
+        self.regs.set(reg::RDH, after);
+        true
     }
 
     /// Puts the frame into as many buffers as it needs. `false`: the ring ended first.
@@ -243,25 +319,26 @@ impl E1000 {
             let piece = (total - done).min(size);
             let head = self.regs.get(reg::RDH);
             let base = self.regs.receive_ring().wrapping_add(DESCRIPTOR * u64::from(head));
-            let mut descriptor = [0; DESCRIPTOR as usize];
+            let mut bytes = [0; DESCRIPTOR as usize];
             budget.step();
-            self.fetch(memory, base, &mut descriptor);
+            self.fetch(memory, base, &mut bytes);
             let mut bus = BusMaster::new(memory, &mut self.refused);
-            let [a0, a1, a2, a3, a4, a5, a6, a7, length @ .., _, _, status, _, t0, t1] = &mut descriptor;
-            let buffer = u64::from_le_bytes([*a0, *a1, *a2, *a3, *a4, *a5, *a6, *a7]);
-            [*t0, *t1] = frame.tag.unwrap_or(0).to_le_bytes();
-            *status &= !DD;
-            if buffer != 0 {
-                frame.store(&mut bus, buffer, done, piece.min(frame.len().saturating_sub(done)));
+            let mut descriptor = Descriptor::new(bytes);
+            descriptor.set_tag(frame.tag.unwrap_or(0));
+            let mut status = descriptor.status() & !DD;
+            if descriptor.buffer != 0 {
+                let part = piece.min(frame.len().saturating_sub(done));
+                frame.store(&mut bus, descriptor.buffer, done, part);
                 done += piece;
-                *length = (piece as u16).to_le_bytes();
-                *status = if done >= total { *status | EOP | IXSM } else { *status & !EOP };
+                descriptor.set_length(piece as u16);
+                status = if done >= total { status | EOP | IXSM } else { status & !EOP };
             } else {
                 skipped += 1;
             }
+            descriptor.set_status(status);
             // The driver sees DD only after all the rest.
-            let last = *status | DD | if frame.tag.is_some() { VP } else { 0 };
-            bus.write(base, &descriptor);
+            bus.write(base, &descriptor.bytes());
+            let last = status | DD | if frame.tag.is_some() { VP } else { 0 };
             bus.write(base.wrapping_add(STATUS), &[last]);
             let descriptors = self.regs.get(reg::RDLEN) / DESCRIPTOR as u32;
             let head = head.wrapping_add(1);
@@ -291,9 +368,9 @@ impl E1000 {
     }
 
     fn count_received(&mut self, len: usize, total: usize) {
-        self.regs.count_length(reg::PRC64, total as u32);
-        self.regs.count(reg::TPR);
-        self.regs.count(reg::GPRC);
+        self.regs.count_length(reg::PRC64, total as u32, 1);
+        self.regs.count(reg::TPR, 1);
+        self.regs.count(reg::GPRC, 1);
         self.regs.count_octets(reg::TORL, len as u64 + 4);
         self.regs.count_octets(reg::GORCL, len as u64 + 4);
     }

@@ -354,8 +354,8 @@ impl Registers {
     }
 
     /// Moves the register by one, unless at its end.
-    pub(super) fn count(&mut self, offset: u32) {
-        self.set(offset, self.get(offset).saturating_add(1));
+    pub(super) fn count(&mut self, offset: u32, more: u32) {
+        self.set(offset, self.get(offset).saturating_add(more));
     }
 
     /// Adds to a pair of registers, lower word at `offset`, unless at its end.
@@ -366,8 +366,8 @@ impl Registers {
         self.set(offset + 4, (sum >> 32) as u32);
     }
 
-    /// Counts a frame in one of the six registers that sort by length; below 64 bytes in none.
-    pub(super) fn count_length(&mut self, first: u32, len: u32) {
+    /// Counts frames in one of the six registers that sort by length; below 64 bytes in none.
+    pub(super) fn count_length(&mut self, first: u32, len: u32, frames: u32) {
         let class = match len {
             0..64 => return,
             64 => 0,
@@ -377,7 +377,7 @@ impl Registers {
             512..1024 => 4,
             _ => 5,
         };
-        self.count(first + 4 * class);
+        self.count(first + 4 * class, frames);
     }
 }
 

@@ -6,6 +6,7 @@ mod properties;
 mod receive;
 mod registers;
 mod transmit;
+mod whole;
 
 use super::registers::reg;
 use super::*;
@@ -31,6 +32,7 @@ const VLE: u32 = 1 << 30;
 const TSE: u32 = 1 << 26;
 
 /// A card and its memory.
+#[derive(Clone)]
 struct Machine {
     card: E1000,
     memory: VecMemory,

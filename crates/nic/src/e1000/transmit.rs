@@ -23,7 +23,7 @@ pub(super) const DESCRIPTOR: u64 = 16;
 pub const MAX_OUTGOING: usize = FRAME - 1 + TAG;
 
 /// Command bits of descriptors, in their third long word.
-mod command {
+pub(super) mod command {
     /// Last of a packet.
     pub const EOP: u32 = 1 << 24;
     /// Report status; RPS asks for the same here.
@@ -39,10 +39,18 @@ mod command {
     /// Segmentation.
     pub const TSE: u32 = 1 << 26;
 }
-/// Status: done.
-const DD: u32 = 1 << 0;
-/// Status: excess collisions, late collision, underrun.
-const FAILURES: u32 = 0xe;
+/// Status of descriptors, in their fourth.
+pub(super) mod status {
+    /// Done.
+    const DD: u32 = 1 << 0;
+    /// Excess collisions, late collision, underrun.
+    const FAILURES: u32 = 0xe;
+
+    /// That of a descriptor that was sent.
+    pub const fn done(before: u32) -> u32 {
+        (before | DD) & !FAILURES
+    }
+}
 
 /// What became of a call of [`E1000::transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +74,10 @@ enum Sent {
 
 /// A run through the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+pub(super) struct Run {
     /// TDH at its beginning.
-    start: u32,
-    causes: Cause,
+    pub(super) start: u32,
+    pub(super) causes: Cause,
 }
 
 /// The descriptor being worked on.
@@ -89,8 +97,8 @@ struct Current {
 /// The transmitter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Transmitter {
-    packet: Packet,
-    run: Option<Run>,
+    pub(super) packet: Packet,
+    pub(super) run: Option<Run>,
     current: Option<Current>,
     /// See [`E1000::follow_qemu`].
     like_qemu: bool,
@@ -106,6 +114,12 @@ impl Transmitter {
     pub(super) fn reset(&mut self) {
         self.packet.reset();
         (self.run, self.current) = (None, None);
+    }
+
+    /// No packet has begun that is not sent yet.
+    pub(super) const fn is_between_packets(&self) -> bool {
+        let Packet { size, options, segments, tagging, .. } = self.packet;
+        self.current.is_none() && size == 0 && options == 0 && segments == 0 && !tagging
     }
 }
 
@@ -174,7 +188,7 @@ impl E1000 {
         }
     }
 
-    fn end_run(&mut self, run: Run) {
+    pub(super) fn end_run(&mut self, run: Run) {
         self.tx.run = None;
         self.raise(run.causes);
     }
@@ -298,7 +312,7 @@ impl E1000 {
     fn end_descriptor(&mut self, current: Current, mut run: Run, memory: &mut dyn Dma) {
         self.tx.current = None;
         if current.lower & command::REPORT != 0 {
-            let status = (current.upper | DD) & !FAILURES;
+            let status = status::done(current.upper);
             BusMaster::new(memory, &mut self.refused).write_u32(current.base.wrapping_add(12), status);
             run.causes |= Cause::SENT;
         }
@@ -319,7 +333,7 @@ impl E1000 {
         budget.bytes(packet.size.into());
         let context = packet.context();
         if packet.segmenting && packet.number_segment() {
-            self.regs.count(reg::TSCTC);
+            self.regs.count(reg::TSCTC, 1);
         }
         if packet.options & TXSM != 0 {
             packet.insert_checksum(context.transport_offset, context.transport_start, context.transport_end);
@@ -338,7 +352,7 @@ impl E1000 {
         let destination = buffer.get(range.start..).and_then(|frame| frame.first_chunk());
         let frame = buffer.get(range).unwrap_or(&[]);
         let sent = self.deliver(frame, memory, into, budget);
-        self.count_sent(destination, frame.len(), collected);
+        self.count_sent_as(destination, (frame.len(), collected), 1);
         self.tx.packet.buffer = buffer;
         sent
     }
@@ -358,17 +372,28 @@ impl E1000 {
         }
     }
 
+    /// Counts frames of a length, without a tag.
+    pub(super) fn count_sent(&mut self, destination: Option<&[u8; 6]>, len: usize, frames: u32) {
+        self.count_sent_as(destination, (len, len), frames);
+    }
+
     /// `destination` is taken for one even if the frame ends before it.
-    fn count_sent(&mut self, destination: Option<&[u8; 6]>, len: usize, collected: usize) {
+    fn count_sent_as(
+        &mut self,
+        destination: Option<&[u8; 6]>,
+        (len, collected): (usize, usize),
+        frames: u32,
+    ) {
         match destination {
-            Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => self.regs.count(reg::BPTC),
-            Some([first, ..]) if first & 1 != 0 => self.regs.count(reg::MPTC),
+            Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => self.regs.count(reg::BPTC, frames),
+            Some([first, ..]) if first & 1 != 0 => self.regs.count(reg::MPTC, frames),
             _ => {}
         }
-        self.regs.count_length(reg::PTC64, len as u32 + 4);
-        self.regs.count(reg::TPT);
-        self.regs.count(reg::GPTC);
-        self.regs.count_octets(reg::TOTL, collected as u64 + 4);
-        self.regs.count_octets(reg::GOTCL, collected as u64 + 4);
+        self.regs.count_length(reg::PTC64, len as u32 + 4, frames);
+        self.regs.count(reg::TPT, frames);
+        self.regs.count(reg::GPTC, frames);
+        let octets = (collected as u64 + 4) * u64::from(frames);
+        self.regs.count_octets(reg::TOTL, octets);
+        self.regs.count_octets(reg::GOTCL, octets);
     }
 }

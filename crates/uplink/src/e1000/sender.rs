@@ -1,0 +1,160 @@
+//! What waits to be sent: a ring of descriptors, and a ring of bytes that they lead to.
+//!
+//! Packets lie in one piece, in the order in which they are sent, so that a place is free again when the descriptors before it are done.
+
+use super::{DESCRIPTOR, DONE, SEND_BUFFERS, SEND_BYTES, SEND_RING, SENDERS};
+use crate::DmaMemory;
+use sluice_nic::{Offload, e1000};
+
+/// Most bytes of a descriptor, below the 16,288 that a card takes (317453, 3.3.3).
+const PIECE: usize = 0x2000;
+/// Places begin at a multiple of this.
+const ALIGNMENT: usize = 64;
+
+/// Command bits, in a descriptor's third long word: last of its packet, CRC wanted, cut into segments, status wanted, not a legacy
+/// descriptor; and which kind that is.
+const END: u32 = 1 << 24;
+const CRC: u32 = 1 << 25;
+const CUT: u32 = 1 << 26;
+const STATUS: u32 = 1 << 27;
+const EXTENDED: u32 = 1 << 29;
+const DATA: u32 = 1 << 20;
+/// Options, in the fourth: checksums to be put in.
+const SUM_IP: u32 = 1 << 8;
+const SUM_TRANSPORT: u32 = 1 << 9;
+
+/// Most descriptors that a packet of this length takes.
+pub(super) const fn descriptors(len: usize) -> usize {
+    1 + len.div_ceil(PIECE)
+}
+
+/// The descriptors between the oldest one that the card may not be done with and the next free one.
+#[derive(Debug)]
+pub(super) struct Sender {
+    oldest: usize,
+    tail: usize,
+    /// Where the bytes of each descriptor's packet begin.
+    places: [u32; SENDERS],
+    /// Where those of the next one may.
+    free: usize,
+    /// The contexts that the card has: without segmentation, and with it.
+    contexts: [Option<u128>; 2],
+}
+
+impl Sender {
+    /// Nothing waits, and the card was reset.
+    pub(super) const fn new() -> Self {
+        Self { oldest: 0, tail: 0, places: [0; SENDERS], free: 0, contexts: [None; 2] }
+    }
+
+    /// The first descriptor that the card does not have.
+    pub(super) const fn tail(&self) -> usize {
+        self.tail
+    }
+
+    /// Where in the card's memory so many bytes can be put, which take so many descriptors at most. `None`: there is no room now.
+    pub(super) fn place(
+        &mut self,
+        memory: &dyn DmaMemory,
+        descriptors: usize,
+        bytes: usize,
+    ) -> Option<usize> {
+        let found = self.find(descriptors, bytes).or_else(|| {
+            self.reclaim(memory);
+            self.find(descriptors, bytes)
+        })?;
+        Some(SEND_BUFFERS + found)
+    }
+
+    fn find(&self, descriptors: usize, bytes: usize) -> Option<usize> {
+        let used = (self.tail + SENDERS - self.oldest) % SENDERS;
+        if used + descriptors >= SENDERS {
+            return None;
+        }
+        if used == 0 {
+            return (bytes <= SEND_BYTES).then_some(0);
+        }
+        let first = self.places.get(self.oldest).map_or(0, |place| *place as usize);
+        // A full ring of bytes must not look like an empty one.
+        if self.free > first {
+            let fits = SEND_BYTES - self.free >= bytes;
+            return if fits { Some(self.free) } else { (bytes < first).then_some(0) };
+        }
+        (bytes < first - self.free).then_some(self.free)
+    }
+
+    /// Sees which descriptors are done with.
+    fn reclaim(&mut self, memory: &dyn DmaMemory) {
+        while self.oldest != self.tail {
+            let mut status = [0];
+            memory.read(SEND_RING + self.oldest * DESCRIPTOR + 12, &mut status);
+            if status[0] & DONE == 0 {
+                return;
+            }
+            self.oldest = (self.oldest + 1) % SENDERS;
+        }
+    }
+
+    /// A frame, whose bytes are where [`Self::place`] said.
+    pub(super) fn push_frame(&mut self, memory: &mut dyn DmaMemory, at: usize, len: usize) {
+        self.push_piece(memory, at, (at, len), END, 0);
+        self.end(at, len);
+    }
+
+    /// A packet that the card finishes, likewise.
+    pub(super) fn push_packet(
+        &mut self,
+        memory: &mut dyn DmaMemory,
+        at: usize,
+        len: usize,
+        offload: &Offload,
+    ) {
+        let cut = offload.segments.is_some();
+        let context = u128::from_le_bytes(e1000::context_for(offload, len));
+        let sums = if offload.ip.is_some() { SUM_IP } else { 0 }
+            | if offload.transport.is_some() { SUM_TRANSPORT } else { 0 };
+        if !cut && sums == 0 {
+            return self.push_frame(memory, at, len);
+        }
+        let kind = if cut { CUT } else { 0 };
+        let known = &mut self.contexts[usize::from(cut)];
+        if *known != Some(context) {
+            *known = Some(context);
+            self.push(memory, at, context | u128::from(kind | STATUS) << 64);
+        }
+        let mut done = 0;
+        while done < len {
+            let piece = PIECE.min(len - done);
+            let end = if done + piece == len { END } else { 0 };
+            self.push_piece(memory, at, (at + done, piece), end | kind | EXTENDED | DATA, sums);
+            done += piece;
+        }
+        self.end(at, len);
+    }
+
+    fn push_piece(
+        &mut self,
+        memory: &mut dyn DmaMemory,
+        place: usize,
+        (at, len): (usize, usize),
+        command: u32,
+        options: u32,
+    ) {
+        let address = u64::from(memory.bus()) + at as u64;
+        let lower = len as u32 | command | CRC | STATUS;
+        self.push(memory, place, u128::from(address) | u128::from(lower) << 64 | u128::from(options) << 96);
+    }
+
+    /// One descriptor of the packet whose bytes begin at `place`.
+    fn push(&mut self, memory: &mut dyn DmaMemory, place: usize, words: u128) {
+        memory.write(SEND_RING + self.tail * DESCRIPTOR, &words.to_le_bytes());
+        if let Some(known) = self.places.get_mut(self.tail) {
+            *known = (place - SEND_BUFFERS) as u32;
+        }
+        self.tail = (self.tail + 1) % SENDERS;
+    }
+
+    const fn end(&mut self, at: usize, len: usize) {
+        self.free = (at - SEND_BUFFERS + len).next_multiple_of(ALIGNMENT);
+    }
+}

@@ -6,14 +6,14 @@ use crate::names;
 use crate::nic::{Description, FRAME, Nic, Offer, Outgoing, Register, describe};
 use crate::owner::{CardOwner, Handoffs};
 use crate::straight::{Inward, Wire};
-use crate::virtual_nic::{Changes, VirtualNic};
+use crate::virtual_nic::{Changes, VirtualNic, VirtualNics};
 use alloc::boxed::Box;
 use core::array;
 use sluice_abi::config::NicModel;
 use sluice_model::Seen;
 use sluice_nic::Budget;
 use sluice_nic::dma::NoMemory;
-use sluice_switch::{AttachError, MAX_PORTS, PortId, Switch, Verdict};
+use sluice_switch::{AttachError, PortId, Switch, Verdict};
 use sluice_uplink::{Card, Sent, Uplink};
 
 /// What a guest did with its card.
@@ -36,8 +36,6 @@ pub struct Counters {
     /// Frames that are none, and transfers to memory that is not its own.
     pub refused: u64,
 }
-
-pub(crate) type VirtualNics = [Option<Box<VirtualNic>>; MAX_PORTS];
 
 /// A shared card: guests' cards, the switch, the uplink.
 pub struct SharedNic {

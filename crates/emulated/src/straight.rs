@@ -8,8 +8,7 @@
 use crate::environment::Guests;
 use crate::nic::Offer;
 use crate::owner::CardOwner;
-use crate::shared_nic::VirtualNics;
-use crate::virtual_nic::{Bus, Changes};
+use crate::virtual_nic::{Bus, Changes, VirtualNics};
 use sluice_nic::dma::Dma;
 use sluice_nic::{Budget, E1000};
 use sluice_switch::{PortId, Switch, Target};

@@ -11,7 +11,10 @@ use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
 use sluice_nic::dma::{Dma, DmaError};
-use sluice_switch::PortId;
+use sluice_switch::{MAX_PORTS, PortId};
+
+/// Those of all ports.
+pub(crate) type VirtualNics = [Option<Box<VirtualNic>>; MAX_PORTS];
 
 /// A guest's end of a shared card.
 pub(crate) struct VirtualNic {

@@ -3,7 +3,7 @@
 use crate::environment::{Environment, Guests};
 use crate::mirror::{self, Mirror, Shown};
 use crate::names;
-use crate::nic::{Description, FRAME, Nic, Offer, Outgoing, Register, describe};
+use crate::nic::{Description, FRAME, Nic, Outgoing, Register, describe};
 use crate::owner::{CardOwner, Handoffs};
 use crate::straight::{Inward, Wire};
 use crate::virtual_nic::{Changes, VirtualNic, VirtualNics};
@@ -504,18 +504,12 @@ fn deliver<G: Guests>(
         let mut bus = vnic.bus(guests, port);
         let mut budget = Budget::default();
         while let Some((frame, fcs)) = switch.inbox_with_fcs(port) {
-            match vnic.nic.offer(frame, fcs, &mut bus, &mut budget) {
-                Offer::Stored => vnic.rx_packets += 1,
-                Offer::Unwanted => {}
-                Offer::Missed => vnic.rx_missed += 1,
-                Offer::Later => {
-                    *stuck |= port.bit();
-                    break;
-                }
+            if !vnic.offer(frame, fcs, &mut bus, &mut budget) {
+                *stuck |= port.bit();
+                break;
             }
             switch.pop_inbox(port);
-            if budget.is_spent() {
-                vnic.behind = true;
+            if vnic.behind {
                 break;
             }
         }

@@ -6,7 +6,6 @@
 //! What was checked is what is sent: the packet is looked at where the guest cannot alter it.
 
 use crate::environment::Guests;
-use crate::nic::Offer;
 use crate::owner::CardOwner;
 use crate::virtual_nic::{Bus, Changes, VirtualNics};
 use sluice_nic::dma::Dma;
@@ -105,17 +104,11 @@ impl<G: Guests> Inward<'_, G> {
             vnic.look();
             (port, vnic.bus(self.guests, port), Budget::default())
         });
-        match vnic.nic.offer(frame, fcs, bus, budget) {
-            Offer::Stored => vnic.rx_packets += 1,
-            Offer::Unwanted => {}
-            Offer::Missed => vnic.rx_missed += 1,
-            Offer::Later => {
-                *self.stuck |= port.bit();
-                return false;
-            }
+        let has_room = vnic.offer(frame, fcs, bus, budget);
+        if !has_room {
+            *self.stuck |= port.bit();
         }
-        vnic.behind = budget.is_spent();
-        true
+        has_room
     }
 
     /// That was all for the guest that the last frame went to: it is told.

@@ -5,11 +5,12 @@
 use crate::environment::Guests;
 use crate::mirror::{self, Direction, Mirror, Shown};
 use crate::names;
-use crate::nic::{Description, Nic, Register, describe};
+use crate::nic::{Description, Nic, Offer, Register, describe};
 use crate::owner::{self, CardOwner, DirectPolicy};
 use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
+use sluice_nic::Budget;
 use sluice_nic::dma::{Dma, DmaError};
 use sluice_switch::{MAX_PORTS, PortId};
 
@@ -140,6 +141,24 @@ impl VirtualNic {
         for (id, value) in named(model, page, register.offset, width, value) {
             self.tracker.step(model, seen(id, value));
         }
+    }
+
+    /// Offers a frame to the card. False if it has no room now. What spends the budget is the last for now.
+    pub(crate) fn offer(
+        &mut self,
+        frame: &[u8],
+        fcs: Option<u32>,
+        memory: &mut dyn Dma,
+        budget: &mut Budget,
+    ) -> bool {
+        match self.nic.offer(frame, fcs, memory, budget) {
+            Offer::Stored => self.rx_packets += 1,
+            Offer::Unwanted => {}
+            Offer::Missed => self.rx_missed += 1,
+            Offer::Later => return false,
+        }
+        self.behind = budget.is_spent();
+        true
     }
 
     /// Says when its card goes on, or that it has nothing left to do.

@@ -288,16 +288,12 @@ impl Switch {
         }
     }
 
-    /// A frame from the wire. Returns whether it is for anybody.
+    /// A frame from the wire, of which nobody has told the check sequence: [`Self::sort`] and [`Self::keep`]. Returns whether it is for
+    /// anybody.
     pub fn receive(&mut self, frame: &[u8]) -> bool {
-        self.receive_with_fcs(frame, None)
-    }
-
-    /// The same, with its check sequence if the card told.
-    pub fn receive_with_fcs(&mut self, frame: &[u8], fcs: Option<u32>) -> bool {
         let target = self.sort(frame);
         if let Some(target) = target {
-            self.keep(target, frame, fcs);
+            self.keep(target, frame, None);
         }
         target.is_some()
     }
@@ -320,7 +316,7 @@ impl Switch {
         target
     }
 
-    /// Has a frame from the wire wait for who it is for.
+    /// Has a frame from the wire wait for who it is for, with its check sequence if the card told.
     pub fn keep(&mut self, target: Target, frame: &[u8], fcs: Option<u32>) {
         let to = frame.first_chunk().copied().unwrap_or_default();
         let port = match target {

@@ -166,7 +166,10 @@ fn busy_ports_have_shares_of_the_wire() {
 fn a_check_sequence_stays_with_its_frame() {
     let (mut switch, alice, bob) = pair();
     for (mark, fcs) in [(1, Some(0)), (2, None), (3, Some(u32::MAX))] {
-        assert!(switch.receive_with_fcs(&frame(ALICE, OUTSIDE, mark), fcs));
+        let frame = frame(ALICE, OUTSIDE, mark);
+        let target = switch.sort(&frame);
+        assert!(target.is_some());
+        target.into_iter().for_each(|target| switch.keep(target, &frame, fcs));
     }
     switch.send(bob, &frame(ALICE, BOB, 4));
     for (mark, fcs) in [(1, Some(0)), (2, None), (3, Some(u32::MAX)), (4, None)] {

@@ -39,18 +39,10 @@ pub(super) mod command {
     /// Segmentation.
     pub const TSE: u32 = 1 << 26;
 }
-/// Status of descriptors, in their fourth.
-pub(super) mod status {
-    /// Done.
-    const DD: u32 = 1 << 0;
-    /// Excess collisions, late collision, underrun.
-    const FAILURES: u32 = 0xe;
-
-    /// That of a descriptor that was sent.
-    pub const fn done(before: u32) -> u32 {
-        (before | DD) & !FAILURES
-    }
-}
+/// Status: done.
+const DD: u32 = 1 << 0;
+/// Status: excess collisions, late collision, underrun.
+const FAILURES: u32 = 0xe;
 
 /// What became of a call of [`E1000::transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,14 +300,20 @@ impl E1000 {
         sent
     }
 
+    /// Reports a descriptor done that wants it. Returns the cause, if there is one.
+    pub(super) fn report(&mut self, base: u64, lower: u32, upper: u32, memory: &mut dyn Dma) -> Cause {
+        if lower & command::REPORT == 0 {
+            return Cause::empty();
+        }
+        let status = (upper | DD) & !FAILURES;
+        BusMaster::new(memory, &mut self.refused).write_u32(base.wrapping_add(12), status);
+        Cause::SENT
+    }
+
     /// Reports a descriptor done and moves on, or ends the run.
     fn end_descriptor(&mut self, current: Current, mut run: Run, memory: &mut dyn Dma) {
         self.tx.current = None;
-        if current.lower & command::REPORT != 0 {
-            let status = status::done(current.upper);
-            BusMaster::new(memory, &mut self.refused).write_u32(current.base.wrapping_add(12), status);
-            run.causes |= Cause::SENT;
-        }
+        run.causes |= self.report(current.base, current.lower, current.upper, memory);
         let descriptors = self.regs.get(reg::TDLEN) / DESCRIPTOR as u32;
         let head = self.regs.get(reg::TDH).wrapping_add(1);
         let head = if head >= descriptors { 0 } else { head };

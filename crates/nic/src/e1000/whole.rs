@@ -11,9 +11,9 @@
 
 use super::E1000;
 use super::packet::{Context, IXSM, TXSM};
-use super::registers::{Cause, reg};
-use super::transmit::{DESCRIPTOR, command, status};
-use crate::dma::{BusMaster, Dma};
+use super::registers::reg;
+use super::transmit::{DESCRIPTOR, command};
+use crate::dma::Dma;
 use crate::{Budget, Offload};
 use arrayvec::ArrayVec;
 
@@ -186,11 +186,8 @@ impl E1000 {
         for descriptor in &whole.descriptors {
             budget.step();
             self.line.delay_transmit |= descriptor.has(command::IDE);
-            if descriptor.lower & command::REPORT != 0 {
-                let address = base.wrapping_add(DESCRIPTOR * u64::from(place) + 12);
-                BusMaster::new(memory, &mut self.refused).write_u32(address, status::done(descriptor.upper));
-                run.causes |= Cause::SENT;
-            }
+            let address = base.wrapping_add(DESCRIPTOR * u64::from(place));
+            run.causes |= self.report(address, descriptor.lower, descriptor.upper, memory);
             place = if place + 1 >= ring { 0 } else { place + 1 };
         }
         self.regs.set(reg::TDH, place);

@@ -110,13 +110,13 @@ impl Sender {
         offload: &Offload,
     ) {
         let cut = offload.segments.is_some();
-        let context = u128::from_le_bytes(e1000::context_for(offload, len));
         let sums = if offload.ip.is_some() { SUM_IP } else { 0 }
             | if offload.transport.is_some() { SUM_TRANSPORT } else { 0 };
         if !cut && sums == 0 {
             return self.push_frame(memory, at, len);
         }
         let kind = if cut { CUT } else { 0 };
+        let context = u128::from_le_bytes(e1000::context_for(offload, len));
         let known = &mut self.contexts[usize::from(cut)];
         if *known != Some(context) {
             *known = Some(context);

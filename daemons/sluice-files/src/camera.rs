@@ -315,10 +315,16 @@ impl<'f> Stream<'f> {
         Ok(true)
     }
 
-    /// Gives the buffers back.
-    pub fn stop(self) -> Result<()> {
+    /// Has the driver fill none of them any more, and maps none. Another time it does nothing.
+    pub fn unmap(&mut self) -> Result<()> {
         STOP.set(self.file, &CAPTURE).context("VIDIOC_STREAMOFF failed")?;
-        drop(self.places);
+        self.places.clear();
+        Ok(())
+    }
+
+    /// Gives the buffers back.
+    pub fn stop(mut self) -> Result<()> {
+        self.unmap()?;
         let mut none = Buffers { kind: CAPTURE, memory: self.memory, ..Buffers::default() };
         REQUEST_BUFFERS.update(self.file, &mut none).context("VIDIOC_REQBUFS failed at the end")
     }

@@ -32,14 +32,15 @@ pub fn run(path: &Path) -> Result<()> {
         Ok(seen)
     };
     let before = look()?;
-    let stream = camera.stream()?;
+    let mut stream = camera.stream()?;
     let mut frame = vec![0; camera.bytes()];
     for _ in 0..4 {
         stream.next(&mut frame)?;
     }
     let during = look()?;
-    stream.stop()?;
+    stream.unmap()?;
     let after = look()?;
+    stream.stop()?;
     ensure!(during > 0, "nothing is seen while buffers are mapped");
     result(&format!("kept_before={before} kept_during=some kept_after={after}"));
     Ok(())

@@ -12,6 +12,8 @@ use crate::random::Random;
 
 /// How long the other side is waited for, in ticks.
 const PATIENCE: u64 = 60_000_000_000;
+/// How often a page is taken back from a processor that looks at it at that moment.
+const WATCHES: u64 = 50;
 /// Pages that are lent and must stay what they are but for what the taker may write.
 const PAGES: u64 = 64;
 
@@ -143,6 +145,31 @@ impl Giver {
         println!("SLUICE-RESULT revoked=ok forced=ok");
     }
 
+    /// Takes a page back while the taker's processor looks at it, has it hold something else, and hears what that processor sees.
+    fn take_from_sight(&mut self) {
+        let (space, page) = (self.space, self.page(5));
+        let mut seen = 0;
+        for round in 0..WATCHES {
+            write(page, round);
+            let answer = issue(space, 8, page, 1);
+            self.expect("issue", answer, 1);
+            write(self.control + word::SEEN, DAMAGE);
+            self.ask(command::WATCH, 8, 0);
+            let looks = || read(self.control + word::LOOKS);
+            let watched = wait_for(PATIENCE, || read(self.control + word::SEEN) == round);
+            let answer = revoke(space, 8, 1, true);
+            write(page, secret(5));
+            let before = looks();
+            let went_on = wait_for(PATIENCE, || looks() > before + 2);
+            seen += u64::from(read(self.control + word::SEEN) == secret(5));
+            write(self.control + word::STOP, self.number);
+            self.expect("a page that is watched", i64::from(watched && went_on), 1);
+            self.expect("forced revoke of what is watched", answer, 1);
+        }
+        self.attempts.count("a processor that goes on with what it knew of a page", seen != 0);
+        println!("SLUICE-RESULT watched=ok");
+    }
+
     /// The taker tries all references; a page that is taken back must not change, and must not be seen.
     fn replay(&mut self, index: u64) {
         let seen = self.ask(command::REPLAY, 1, secret(index));
@@ -233,6 +260,7 @@ pub fn run(boot: &BootInfo) {
     }
     giver.share();
     giver.take_back();
+    giver.take_from_sight();
     giver.batch();
     let answer = call(hc::GRANT_DESTROY, [giver.space, 0, 0, 0]);
     giver.expect("the end of a space with grants", answer, BUSY);

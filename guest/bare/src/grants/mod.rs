@@ -40,6 +40,8 @@ mod command {
     pub const END_USE: u64 = 4;
     pub const REPLAY: u64 = 5;
     pub const LIE: u64 = 6;
+    /// To look at a page all the time, without an exit, until [`super::word::STOP`] is the command's number.
+    pub const WATCH: u64 = 7;
 }
 
 /// Words of the control page.
@@ -51,6 +53,10 @@ mod word {
     pub const VALUE: u64 = 32;
     pub const DONE: u64 = 64;
     pub const RESULT: u64 = 72;
+    /// What was seen last of the page that is watched, and how often it was looked at.
+    pub const SEEN: u64 = 128;
+    pub const LOOKS: u64 = 136;
+    pub const STOP: u64 = 192;
 }
 
 fn read(at: u64) -> u64 {

@@ -46,6 +46,16 @@ fn replay(first: u64, wanted: u64) -> u64 {
     found
 }
 
+/// Tells of a page, as this processor sees it, until that is enough or the giver is gone.
+fn watch(reference: u64, number: u64) {
+    let mut looks = 0;
+    while read(WINDOW + word::STOP) != number && read(WINDOW + word::MAGIC) == MAGIC {
+        looks += 1;
+        write(WINDOW + word::SEEN, read(page(reference)));
+        write(WINDOW + word::LOOKS, looks);
+    }
+}
+
 /// Accepts the space of its only peer, and waits for the giver to begin.
 fn accept(words: u64) -> bool {
     let mut answer = 0;
@@ -126,6 +136,9 @@ pub fn run(boot: &BootInfo) {
         };
         write(WINDOW + word::RESULT, result);
         write(WINDOW + word::DONE, number);
+        if what == command::WATCH {
+            watch(reference, number);
+        }
         done = number;
         false
     });

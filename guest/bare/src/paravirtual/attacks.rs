@@ -337,6 +337,9 @@ fn privilege(machine: &Machine, score: &mut Score) {
     score.attempt("invlpg", survives!("invlpg [rdi]"; in("rdi") BASE));
     score.attempt("sysret", survives!("sysretq"; out("rax") _));
     score.attempt("vmmcall", survives!("vmmcall"; inout("rax") 0u64 => _));
+    // As what follows a SYSCALL, whose return address is in RCX: HYPERVISOR_xen_version, which everybody may ask for.
+    let version = survives!("lea rcx, [rip + 76f]", "vmmcall", "76:"; inout("rax") call::XEN_VERSION => _, in("rdi") 0, in("rsi") 0);
+    score.attempt("vmmcall_as_syscall", version);
     score.attempt("vmrun", survives!("vmrun rax"; in("rax") root));
     score.attempt("vmload", survives!("vmload rax"; in("rax") root));
     score.attempt("clgi", survives!("clgi"; out("rax") _));

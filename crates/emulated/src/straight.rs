@@ -11,7 +11,7 @@ use crate::virtual_nic::{Bus, Changes, VirtualNics};
 use sluice_nic::dma::Dma;
 use sluice_nic::{Budget, E1000};
 use sluice_switch::{PortId, Switch, Target};
-use sluice_uplink::{Card, Sent, Uplink};
+use sluice_uplink::{Card, Place, Sent, Uplink};
 
 /// The way out: the switch, the driver of the physical card, and the card.
 pub(crate) struct Wire<'a, 'c> {
@@ -34,7 +34,7 @@ impl Wire<'_, '_> {
             return false;
         }
         let Some(whole) = nic.whole(bus, budget) else { return false };
-        let Some(at) = uplink.place(card, whole.len(), whole.offload()) else { return false };
+        let Place::At(at) = uplink.place(card, whole.len(), whole.offload()) else { return false };
         let mut head = None;
         let gathered = card.memory.with(at, whole.len(), &mut |into| {
             nic.gather(bus, &whole, into, budget, &mut |first| {

@@ -252,7 +252,7 @@ pub fn uplink(data: &[u8]) {
                 let offload = Offload { ip, transport, segments: input.flag().then_some(segments) };
                 let len = usize::from(input.u16());
                 let mut card = Card { registers: &mut hostile, memory: &mut memory };
-                if let Some(at) = driver.place(&mut card, len, &offload) {
+                if let Some(at) = driver.place(&mut card, len, &offload).at() {
                     assert!(at >= 0x1000 && at + len <= driver.memory(), "{len} bytes at {at:#x}");
                     driver.enqueue_placed(&mut card, at, len, &offload);
                     driver.flush(&mut card);

@@ -1,7 +1,10 @@
 //! Virtual interfaces with hostile drivers, on one network.
 
 use crate::Input;
-use sluice_vif::{Active, Attributes, Engine, Layout, Mac, Memory, Network, Outcome, VifId, VifSet, Wire};
+use sluice_nic::Offload;
+use sluice_vif::{
+    Active, Attributes, Engine, Given, Layout, Mac, Memory, Network, Outcome, VifId, VifSet, Wire,
+};
 use sluice_virtio::{Fault, Queue};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -60,14 +63,40 @@ fn mac(nth: usize) -> Mac {
 struct Card<'a, 'd> {
     input: &'a mut Input<'d>,
     busy: bool,
+    /// It finishes packets.
+    cuts: bool,
+}
+
+/// Asserts that the addresses of a frame may be on the wire.
+fn check_addresses(frame: &[u8]) {
+    assert!((0..GUESTS).any(|nth| frame[6..12] == mac(nth)), "a frame of nobody's is put on the wire");
+    assert!(frame[..12] != [mac(0), mac(0)].concat(), "a frame to its sender is put on the wire");
 }
 
 impl Wire for Card<'_, '_> {
     fn send(&mut self, frame: &[u8]) -> bool {
         assert!((14..=1518).contains(&frame.len()), "no frame is put on the wire");
-        assert!((0..GUESTS).any(|nth| frame[6..12] == mac(nth)), "a frame of nobody's is put on the wire");
-        assert!(frame[..12] != [mac(0), mac(0)].concat(), "a frame to its sender is put on the wire");
+        check_addresses(frame);
         !self.busy
+    }
+
+    fn send_packet(
+        &mut self,
+        len: usize,
+        offload: &Offload,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Given {
+        if !self.cuts || offload.frames(len).is_none() {
+            return Given::Never;
+        }
+        if self.busy {
+            return Given::Full;
+        }
+        let mut packet = vec![0; len];
+        if fill(&mut packet) {
+            check_addresses(&packet);
+        }
+        Given::Sent
     }
 
     fn receive(&mut self, _: usize, take: &mut dyn FnMut(&[u8])) -> usize {
@@ -181,7 +210,8 @@ pub fn network(data: &[u8]) {
             _ => {
                 guests.iter_mut().for_each(|guest| guest.memory = guest.ram.0.borrow().clone());
                 let busy = input.u8().is_multiple_of(4);
-                let mut card = Card { input: &mut input, busy };
+                let cuts = input.flag();
+                let mut card = Card { input: &mut input, busy, cuts };
                 let wired = busy || card.input.flag();
                 let outcomes: Vec<Outcome> = engines
                     .iter_mut()

@@ -8,7 +8,8 @@
 mod sender;
 
 use crate::{
-    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, MIN_PADDED, RawDevice, Sent, Uplink, is_frame, put_frame,
+    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, MIN_PADDED, Place, RawDevice, Sent, Uplink, is_frame,
+    put_frame,
 };
 use sender::Sender;
 use sluice_nic::Offload;
@@ -222,9 +223,7 @@ impl Uplink for E1000 {
         }
         let length = frame.len().max(MIN_PADDED);
         let Some(at) = self.sender.place(card.memory, 1, length) else {
-            self.awaited = true;
-            self.flush(card);
-            card.registers.write(reg::IMS, 4, SENT);
+            self.await_room(card);
             return Sent::Full;
         };
         put_frame(card.memory, at, frame);
@@ -240,10 +239,18 @@ impl Uplink for E1000 {
         }
     }
 
-    fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Option<usize> {
+    fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Place {
         // The card pads short frames, and not what is summed: who sends such a frame pads it.
-        let is_sound = len >= MIN_PADDED && offload.frames(len).is_some();
-        is_sound.then(|| self.sender.place(card.memory, sender::descriptors(len), len))?
+        if len < MIN_PADDED || offload.frames(len).is_none() {
+            return Place::Never;
+        }
+        self.sender.place(card.memory, sender::descriptors(len), len).map_or(Place::Full, Place::At)
+    }
+
+    fn await_room(&mut self, card: &mut Card<'_>) {
+        self.awaited = true;
+        self.flush(card);
+        card.registers.write(reg::IMS, 4, SENT);
     }
 
     fn enqueue_placed(&mut self, card: &mut Card<'_>, at: usize, len: usize, offload: &Offload) {

@@ -101,6 +101,24 @@ pub enum Sent {
     Refused,
 }
 
+/// Where the bytes of a packet are to be put that the card finishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Here, in [`Card::memory`].
+    At(usize),
+    /// There is no room now. [`Uplink::await_room`] has the card tell when there is.
+    Full,
+    /// This card does not finish such a packet.
+    Never,
+}
+
+impl Place {
+    /// Where, if it is anywhere.
+    pub const fn at(self) -> Option<usize> {
+        if let Self::At(at) = self { Some(at) } else { None }
+    }
+}
+
 /// What a driver counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -146,11 +164,13 @@ pub trait Uplink: Send {
     /// Lets the card go on with what was queued.
     fn flush(&mut self, _: &mut Card<'_>) {}
 
-    /// Where in [`Card::memory`] the bytes of a packet are to be put, of which the card finishes what `offload` says, before
-    /// [`Self::enqueue_placed`]. `None`: this card finishes none, or has no room now.
-    fn place(&mut self, _: &mut Card<'_>, _len: usize, _offload: &Offload) -> Option<usize> {
-        None
+    /// Where the bytes of a packet are to be put, of which the card finishes what `offload` says, before [`Self::enqueue_placed`].
+    fn place(&mut self, _: &mut Card<'_>, _len: usize, _offload: &Offload) -> Place {
+        Place::Never
     }
+
+    /// Has the card interrupt when it has room again, as after [`Sent::Full`].
+    fn await_room(&mut self, _: &mut Card<'_>) {}
 
     /// As [`Self::enqueue`], of a packet that [`Self::place`] has just found a place for.
     fn enqueue_placed(&mut self, _: &mut Card<'_>, _at: usize, _len: usize, _offload: &Offload) {}

@@ -375,7 +375,7 @@ fn packets_go_out_whole(steps: &[(u16, u8)]) {
             if bench.driver.enqueue(&mut card, &bytes) == Sent::Done {
                 wanted(&bytes);
             }
-        } else if let Some(at) = bench.driver.place(&mut card, bytes.len(), &offload) {
+        } else if let Some(at) = bench.driver.place(&mut card, bytes.len(), &offload).at() {
             card.memory.write(at, &bytes);
             bench.driver.enqueue_placed(&mut card, at, bytes.len(), &offload);
             wanted(&bytes);

@@ -3,7 +3,7 @@
 use crate::chain::{Chain, MAX_PIECES, Memory};
 use crate::directory::Directory;
 use crate::frame::{Addresses, Frame};
-use crate::outgoing::{Outgoing, Start};
+use crate::outgoing::{Outgoing, Put, Start};
 use crate::scratch::Scratch;
 use crate::shared::Shared;
 use crate::stream::{STREAMS, Stream};
@@ -12,6 +12,7 @@ use crate::{MAX_VIFS, VifId, VifSet};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::array;
+use sluice_nic::Offload;
 use sluice_switch::{is_for_the_link, is_group};
 use sluice_virtio::Fault;
 
@@ -29,10 +30,32 @@ const PER_SEGMENT: u32 = 64;
 /// Nanoseconds after which one of several engines looks again whether a full card has room: the card's word wakes but one of them.
 const RETRY_NS: u64 = 20_000;
 
+/// What a card did with a packet that it was to finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// It has it.
+    Sent,
+    /// It is busy, and tells when it is not.
+    Full,
+    /// It does not finish such a packet.
+    Never,
+}
+
 /// The physical card.
 pub trait Wire {
     /// Sends a frame without CRC, 14 to 1518 bytes. False: the card is busy, and tells when it is not.
     fn send(&mut self, frame: &[u8]) -> bool;
+
+    /// Sends a packet of so many bytes, of which the card finishes what `offload` says. `fill` puts them where the card finds them, or says that
+    /// there is no such packet: then nothing is sent. It is called at most once.
+    fn send_packet(
+        &mut self,
+        _len: usize,
+        _offload: &Offload,
+        _fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Given {
+        Given::Never
+    }
 
     /// Gives frames that have come, without CRC and in order, to `take`: about as many as are wanted at most. Returns how many.
     fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize;
@@ -358,15 +381,18 @@ impl<M: Memory> Engine<M> {
             if vif.wire_credit <= 0 {
                 return Ok(Sent::Over);
             }
-            outgoing.put_together(&vif.memory, vif.progress, scratch)?;
-            let Some(frame) = scratch.tagged(vif.attributes.vlan) else { return Ok(refuse(vif)) };
-            let bytes = frame.len() as u32;
-            if !wire.send(frame) {
-                self.full = true;
-                return Ok(Sent::Full);
-            }
-            vif.progress += 1;
-            vif.wire_credit -= i64::from(bytes + FRAMING);
+            let part = (vif.progress, vif.wire_credit as u32);
+            let vlan = vif.attributes.vlan;
+            let (frames, bytes) = match outgoing.put_on(wire, &vif.memory, vlan, part, scratch)? {
+                Put::Done { frames, bytes } => (frames, bytes),
+                Put::Refused => return Ok(refuse(vif)),
+                Put::Full => {
+                    self.full = true;
+                    return Ok(Sent::Full);
+                }
+            };
+            vif.progress += frames;
+            vif.wire_credit -= i64::from(bytes + frames * FRAMING);
             vif.charge(bytes + PER_SEGMENT);
         }
         Ok(Sent::Done)

@@ -38,7 +38,7 @@ mod tests;
 mod vif;
 
 pub use chain::Memory;
-pub use engine::{Duty, Engine, Next, Outcome, Wire};
+pub use engine::{Duty, Engine, Given, Next, Outcome, Wire};
 pub use network::{Layout, Network, engines};
 pub use sluice_switch::Mac;
 pub use vif::{Active, Attributes, Counters};

@@ -11,6 +11,7 @@
 //! Deviations: `hdr_len` is not read; the lengths in the IP header of a frame that is to be segmented are not read, since they
 //! are written anew; of segmentation there is TCP over IPv4 without fragments and over IPv6 without extension headers.
 
+mod card;
 mod sum;
 #[cfg(test)]
 mod tests;
@@ -311,37 +312,52 @@ impl Tso {
         self.count
     }
 
+    /// Which bytes follow the headers of some segments, from one on.
+    fn payload_of(&self, first: u32, count: u32) -> Range<u32> {
+        let from = self.header_len as u32 + first * self.size;
+        from..(from + count * self.size).min(self.len)
+    }
+
+    /// The headers of some segments, from one on, as if they were one frame: without lengths and checksums.
+    fn headers(&self, first: u32, count: u32) -> [u8; MAX_HEADER] {
+        let mut header = self.header;
+        if !self.v6 {
+            put(&mut header, self.ip + 4, self.id.wrapping_add(first as u16).to_be_bytes());
+        }
+        let sequence = self.sequence.wrapping_add(first * self.size);
+        let middle = if first + count < self.count { flag::FIN | flag::PSH } else { 0 };
+        let later = if first > 0 { flag::CWR } else { 0 };
+        put(&mut header, self.tcp + 4, sequence.to_be_bytes());
+        put(&mut header, self.tcp + 13, [self.flags & !(middle | later)]);
+        header
+    }
+
     /// One of them.
     pub(crate) fn segment(&self, number: u32) -> Segment {
-        let from = self.header_len as u32 + number * self.size;
-        let payload = from..(from + self.size).min(self.len);
+        let payload = self.payload_of(number, 1);
         let (ip, tcp, end) = (self.ip, self.tcp, self.header_len);
-        let mut header = self.header;
+        let mut header = self.headers(number, 1);
+        let word = |header: &[u8; MAX_HEADER], at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let bytes = (payload.end - payload.start) as u16 + (end - tcp) as u16;
         if self.v6 {
             put(&mut header, ip + 4, bytes.to_be_bytes());
         } else {
-            let (packet, id) = (bytes + (tcp - ip) as u16, self.id.wrapping_add(number as u16));
+            let packet = bytes + (tcp - ip) as u16;
             let mut sum = Sum::new();
-            [self.sums.0, packet, id].into_iter().for_each(|word| sum.word(word));
+            [self.sums.0, packet, word(&header, ip + 4)].into_iter().for_each(|word| sum.word(word));
             put(&mut header, ip + 2, packet.to_be_bytes());
-            put(&mut header, ip + 4, id.to_be_bytes());
             put(&mut header, ip + 10, sum.checksum());
         }
-        let sequence = self.sequence.wrapping_add(number * self.size);
-        let middle = if number + 1 < self.count { flag::FIN | flag::PSH } else { 0 };
-        let later = if number > 0 { flag::CWR } else { 0 };
-        let flags = self.flags & !(middle | later);
         let mut sum = Sum::new();
-        let words = [self.sums.1, bytes, (sequence >> 16) as u16, sequence as u16, u16::from(flags)];
+        let [high, low] = [tcp + 4, tcp + 6].map(|at| word(&header, at));
+        let words = [self.sums.1, bytes, high, low, u16::from(header[tcp + 13])];
         words.into_iter().for_each(|word| sum.word(word));
-        put(&mut header, tcp + 4, sequence.to_be_bytes());
-        put(&mut header, tcp + 13, [flags]);
         put(&mut header, tcp + TCP_CHECKSUM, sum.folded());
         Segment { header, header_len: end, payload, field: (tcp + TCP_CHECKSUM) as u32 }
     }
 }
 
+/// Flags of TCP.
 mod flag {
     pub const FIN: u8 = 1;
     pub const PSH: u8 = 8;

@@ -1,9 +1,11 @@
 //! A frame that a VIF sends, with what is left to do for it.
 
 use crate::chain::{Chain, Memory};
+use crate::engine::{Given, Wire};
 use crate::frame::{Addresses, Frame};
-use crate::offload::{Header, Plan, Work};
-use crate::scratch::Scratch;
+use crate::offload::{Header, Plan, Segment, Work};
+use crate::scratch::{self, Scratch};
+use sluice_nic::Offload;
 use sluice_virtio::Fault;
 
 /// The beginning of a chain: a header, and of the frame what is looked at.
@@ -54,6 +56,21 @@ impl Start {
     }
 }
 
+/// What became of frames for the wire.
+pub(crate) enum Put {
+    /// They are on it.
+    Done {
+        /// How many.
+        frames: u32,
+        /// Bytes of all.
+        bytes: u32,
+    },
+    /// There is no room now.
+    Full,
+    /// They are not to be sent.
+    Refused,
+}
+
 /// A frame on its way.
 pub(crate) struct Outgoing<'a> {
     pub chain: &'a Chain,
@@ -88,5 +105,87 @@ impl Outgoing<'_> {
             Some(Work::Segments(tso)) => scratch.take_segment(memory, self.chain, &tso.segment(nth)),
             work => scratch.take_whole(memory, self.chain, self.start, work),
         }
+    }
+
+    /// Puts one of the frames on the wire, or as many of those that follow it as a turn of so many bytes takes and the card makes itself,
+    /// with the tag of a VLAN.
+    pub fn put_on<M: Memory>(
+        &self,
+        wire: &mut dyn Wire,
+        memory: &M,
+        vlan: Option<u16>,
+        (nth, turn): (u32, u32),
+        scratch: &mut Scratch,
+    ) -> Result<Put, Fault> {
+        match self.hand(wire, memory, vlan, (nth, turn))? {
+            (Given::Sent, frames, bytes) => return Ok(Put::Done { frames, bytes }),
+            (Given::Full, ..) => return Ok(Put::Full),
+            (Given::Never, ..) => {}
+        }
+        self.put_together(memory, nth, scratch)?;
+        let Some(frame) = scratch.tagged(vlan) else { return Ok(Put::Refused) };
+        let bytes = frame.len() as u32;
+        Ok(if wire.send(frame) { Put::Done { frames: 1, bytes } } else { Put::Full })
+    }
+
+    /// Has the card make frames of this one, from one on, if it can. Returns how many they are, and the bytes of all.
+    fn hand<M: Memory>(
+        &self,
+        wire: &mut dyn Wire,
+        memory: &M,
+        vlan: Option<u16>,
+        (nth, turn): (u32, u32),
+    ) -> Result<(Given, u32, u32), Fault> {
+        let tag = vlan.map(scratch::tag);
+        let tag = tag.as_ref().map_or(&[][..], |tag| tag);
+        let behind = tag.len() as u32;
+        let work = self.plan.as_ref().map(Plan::work);
+        // Bytes and frames of the packet, and bytes that each frame but the first repeats.
+        let (bytes, frames, repeated, offload) = match work {
+            Some(Work::Segments(tso)) => {
+                let most = turn.div_ceil(tso.segment_bytes() + behind);
+                let frames = most.clamp(1, tso.most_together(nth).max(1));
+                (tso.bytes_together(nth, frames), frames, tso.header_bytes() + behind, tso.offload(behind))
+            }
+            Some(Work::Checksum(checksum)) => {
+                let Some(offload) = checksum.offload(behind) else { return Ok((Given::Never, 0, 0)) };
+                (self.chain.len(), 1, 0, offload)
+            }
+            _ => (self.chain.len(), 1, 0, Offload::default()),
+        };
+        let len = bytes + behind;
+        let mut filled = Ok(());
+        let given = wire.send_packet(len as usize, &offload, &mut |into| {
+            filled = match work {
+                Some(Work::Segments(tso)) => {
+                    let Segment { header, header_len, payload, .. } = tso.together(nth, frames);
+                    self.fill(memory, header.get(..header_len), tag, payload.start, into)
+                }
+                _ => self.fill(memory, Some(self.start), tag, self.start.len() as u32, into),
+            };
+            filled.is_ok()
+        });
+        filled?;
+        Ok((given, frames, len + (frames - 1) * repeated))
+    }
+
+    /// Headers, with a tag behind the addresses, and of the frame what comes after so many bytes.
+    fn fill<M: Memory>(
+        &self,
+        memory: &M,
+        headers: Option<&[u8]>,
+        tag: &[u8],
+        after: u32,
+        into: &mut [u8],
+    ) -> Result<(), Fault> {
+        let (addresses, headers) =
+            headers.and_then(|headers| headers.split_at_checked(scratch::TAG)).ok_or(Fault)?;
+        let mut rest = into;
+        for part in [addresses, tag, headers] {
+            let (place, after) = rest.split_at_mut_checked(part.len()).ok_or(Fault)?;
+            place.copy_from_slice(part);
+            rest = after;
+        }
+        self.chain.read_at(memory, after, rest)
     }
 }

@@ -13,6 +13,12 @@ pub(crate) const TAG: usize = 12;
 const TAG_BYTES: usize = 4;
 pub(crate) const TAGGED: [u8; 2] = [0x81, 0x00];
 
+/// The tag of a VLAN.
+pub(crate) const fn tag(vlan: u16) -> [u8; TAG_BYTES] {
+    let ([t0, t1], [v0, v1]) = (TAGGED, vlan.to_be_bytes());
+    [t0, t1, v0, v1]
+}
+
 /// The place. The frame begins behind room for a tag.
 pub(crate) struct Scratch {
     bytes: Box<[u8; TAG_BYTES + LONGEST]>,
@@ -36,8 +42,7 @@ impl Scratch {
             return None;
         }
         self.bytes.copy_within(TAG_BYTES..TAG_BYTES + TAG, 0);
-        self.bytes[TAG..TAG + 2].copy_from_slice(&TAGGED);
-        self.bytes[TAG + 2..TAG + 4].copy_from_slice(&vlan.to_be_bytes());
+        self.bytes[TAG..TAG + TAG_BYTES].copy_from_slice(&tag(vlan));
         Some(&self.bytes[..self.len + TAG_BYTES])
     }
 

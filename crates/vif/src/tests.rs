@@ -1,10 +1,11 @@
 //! Networks whose VIFs have the drivers of `tests::driver`.
 
+pub mod cutter;
 mod driver;
 mod engines;
 mod isolation;
 mod model;
-mod offloads;
+pub mod offloads;
 mod shares;
 mod streams;
 

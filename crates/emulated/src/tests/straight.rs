@@ -29,7 +29,7 @@ impl Machine {
     /// The first guest's driver has its card finish a packet.
     fn finish(&mut self, driver: &mut dyn Uplink, packet: &[u8], offload: &Offload) {
         self.drive(0, |card| {
-            let at = driver.place(card, packet.len(), offload).expect("there is room");
+            let at = driver.place(card, packet.len(), offload).at().expect("there is room");
             card.memory.write(at, packet);
             driver.enqueue_placed(card, at, packet.len(), offload);
             driver.flush(card);

@@ -155,6 +155,29 @@ proptest! {
     }
 
     #[test]
+    fn a_card_cuts_as_segments_are_made(shape in shape(), payload in prop::collection::vec(any::<u8>(), 1..9000),
+                                        size in 256u16..1380, parts in prop::collection::vec(1u32..9, 0..9)) {
+        let frame = shape.frame(&payload);
+        let plan = plan(&shape.header(size), &frame).unwrap();
+        let Work::Segments(tso) = plan.work() else { panic!("no segments") };
+        let expected: Vec<_> = plan.segments().map(|segment| send(&frame, &segment, 64)).collect();
+        let (mut cut, mut parts) = (Vec::new(), parts.into_iter());
+        while cut.len() < expected.len() {
+            let first = cut.len() as u32;
+            let count = parts.next().unwrap_or(u32::MAX).min(tso.most_together(first));
+            let together = tso.together(first, count);
+            let packet = [together.headers(), &frame[together.payload.start as usize..together.payload.end as usize]].concat();
+            prop_assert_eq!(packet.len() as u32, tso.bytes_together(first, count));
+            let offload = tso.offload(0);
+            prop_assert_eq!(offload.frames(packet.len()), Some(count as usize));
+            let made = crate::tests::cutter::cut(&packet, &offload);
+            made.iter().for_each(|frame| is_sound(&shape, frame));
+            cut.extend(made);
+        }
+        prop_assert_eq!(cut, expected);
+    }
+
+    #[test]
     fn a_sum_does_not_depend_on_the_pieces(bytes in prop::collection::vec(any::<u8>(), 0..600), cuts in prop::collection::vec(0usize..70, 0..20)) {
         let (mut sum, mut rest) = (Sum::new(), &bytes[..]);
         for cut in cuts {

@@ -1,8 +1,10 @@
 //! A driver of a VIF, and a card, as far as tests need them.
 
 use super::Network;
+use super::cutter::cut;
 use crate::offload::Header;
-use crate::{Active, Attributes, Mac, VifId, feature};
+use crate::{Active, Attributes, Given, Mac, VifId, feature};
+use sluice_nic::Offload;
 use sluice_virtio::{Fault, Queue};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -351,11 +353,15 @@ pub struct Card {
     pub coming: VecDeque<Vec<u8>>,
     /// It gives all that has come, however much is wanted.
     pub is_generous: bool,
+    /// It finishes packets.
+    pub cuts: bool,
+    /// Packets that it has finished.
+    pub finished: usize,
 }
 
 impl Card {
     pub fn new(room: usize) -> Self {
-        Self { room, sent: Vec::new(), coming: VecDeque::new(), is_generous: false }
+        Self { room, sent: Vec::new(), coming: VecDeque::new(), is_generous: false, cuts: false, finished: 0 }
     }
 }
 
@@ -367,6 +373,28 @@ impl crate::Wire for Card {
             self.sent.push(frame.to_vec());
         }
         has_room
+    }
+
+    fn send_packet(
+        &mut self,
+        len: usize,
+        offload: &Offload,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Given {
+        let frames = offload.frames(len).filter(|_| self.cuts && len >= 60);
+        let Some(frames) = frames else { return Given::Never };
+        if frames > self.room {
+            return Given::Full;
+        }
+        let mut packet = vec![0xee; len];
+        if fill(&mut packet) {
+            let sent = cut(&packet, offload);
+            assert_eq!(sent.len(), frames);
+            self.room -= frames;
+            self.sent.extend(sent);
+            self.finished += 1;
+        }
+        Given::Sent
     }
 
     fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {

@@ -93,20 +93,84 @@ fn who_does_not_take_it_gets_segments() {
 
 #[test]
 fn segments_go_out_by_a_wire_that_is_full_now_and_then() {
-    let mut lab = Lab::wired(2, FEATURES, 3);
-    let (asks, whole) = long(STRANGER, mac(0), 20_000);
-    lab.drivers[0].send_asking(asks, &whole);
-    for _ in 0..40 {
-        lab.round();
-        lab.card.as_mut().unwrap().room = 2;
+    for (cuts, room) in [(false, 2), (true, 12), (true, 13)] {
+        let mut lab = Lab::wired(2, FEATURES, 3);
+        lab.card.as_mut().unwrap().cuts = cuts;
+        let (asks, whole) = long(STRANGER, mac(0), 20_000);
+        lab.drivers[0].send_asking(asks, &whole);
+        for _ in 0..40 {
+            lab.round();
+            lab.card.as_mut().unwrap().room = room;
+        }
+        let after = frame(STRANGER, mac(0), 99);
+        lab.drivers[0].send(&after);
+        lab.settle();
+        let card = lab.card.unwrap();
+        let mut sent = card.sent;
+        assert_eq!(sent.pop(), Some(after));
+        assert_eq!(sent.len(), 15);
+        are_segments(&sent, &whole);
+        // A turn's worth, and the rest; and then the frame.
+        assert_eq!(card.finished, if cuts { 3 } else { 0 });
     }
-    let after = frame(STRANGER, mac(0), 99);
-    lab.drivers[0].send(&after);
+}
+
+#[test]
+fn a_card_that_cuts_sends_what_the_engine_would() {
+    let send = |cuts: bool, vlan: Option<u16>, asks: Header, whole: &[u8]| {
+        let mut lab = Lab::wired(1, FEATURES, usize::MAX);
+        lab.card.as_mut().unwrap().cuts = cuts;
+        lab.drivers[0].set(&mut lab.network, |attributes| attributes.vlan = vlan);
+        lab.drivers[0].send_asking(asks, whole);
+        lab.settle();
+        let counters = lab.counters(0);
+        let card = lab.card.unwrap();
+        (card.sent, (counters.sent, counters.sent_bytes, counters.segments), card.finished)
+    };
+    let tcp = long(STRANGER, mac(0), 900);
+    let checksum = (Header { gso_type: 0, gso_size: 0, ..tcp.0 }, tcp.1.clone());
+    let plain = (Header::default(), frame(STRANGER, mac(0), 1514));
+    let short = (Header::default(), frame(STRANGER, mac(0), 59));
+    let mut small = long(STRANGER, mac(0), 900);
+    small.0.gso_size = 100;
+    let mut of_udp = checksum.clone();
+    of_udp.0.csum_offset = 6;
+    let mut congested = long(STRANGER, mac(0), 5000);
+    congested.1[47] |= 0x80;
+    for vlan in [None, Some(7)] {
+        for (asks, whole, finished) in [
+            (tcp.0, &tcp.1, 1),
+            (checksum.0, &checksum.1, 1),
+            (plain.0, &plain.1, 1),
+            (short.0, &short.1, usize::from(vlan.is_some())),
+            (small.0, &small.1, 0),
+            (of_udp.0, &of_udp.1, 0),
+            // The first by itself.
+            (congested.0, &congested.1, 2),
+        ] {
+            let (sent, counts, _) = send(false, vlan, asks, whole);
+            assert!(!sent.is_empty());
+            assert_eq!(send(true, vlan, asks, whole), (sent, counts, finished), "{vlan:?} {asks:?}");
+        }
+    }
+}
+
+#[test]
+fn headers_that_were_checked_are_those_that_a_card_gets() {
+    let mut lab = Lab::wired(1, FEATURES, usize::MAX);
+    lab.card.as_mut().unwrap().cuts = true;
+    let at = lab.drivers[0].next_frame();
+    let (asks, whole) = long(STRANGER, mac(0), 2000);
+    lab.drivers[0].ram.tamper.set(Some((at, [0xbb; 6])));
+    lab.drivers[0].send_asking(asks, &whole);
     lab.settle();
-    let mut sent = lab.card.unwrap().sent;
-    assert_eq!(sent.pop(), Some(after));
-    assert_eq!(sent.len(), 15);
-    are_segments(&sent, &whole);
+    let plain = frame(STRANGER, mac(0), 700);
+    lab.drivers[0].ram.tamper.set(Some((lab.drivers[0].next_frame() + 6, [0xbb; 6])));
+    lab.drivers[0].send(&plain);
+    lab.settle();
+    let card = lab.card.unwrap();
+    assert_eq!((card.sent.len(), card.finished), (3, 2));
+    assert!(card.sent.iter().all(|frame| frame[..12] == [STRANGER, mac(0)].concat()));
 }
 
 #[test]

@@ -7,7 +7,9 @@ use crate::sync::SpinLock;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use sluice_uplink::{Counters, MAX_FRAME, Sent, Uplink};
+use sluice_nic::Offload;
+use sluice_uplink::{Counters, MAX_FRAME, Place, Sent, Uplink};
+use sluice_vif::Given;
 
 /// A card on the wire, driven by an engine.
 ///
@@ -61,6 +63,28 @@ impl Wire {
     /// As [`sluice_vif::Wire`] has it.
     fn send(&mut self, frame: &[u8]) -> bool {
         self.uplink.enqueue(&mut self.hardware.card(), frame) != Sent::Full
+    }
+
+    fn send_packet(
+        &mut self,
+        len: usize,
+        offload: &Offload,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Given {
+        let mut card = self.hardware.card();
+        match self.uplink.place(&mut card, len, offload) {
+            Place::Never => Given::Never,
+            Place::Full => {
+                self.uplink.await_room(&mut card);
+                Given::Full
+            }
+            Place::At(at) => {
+                if card.memory.with(at, len, fill) {
+                    self.uplink.enqueue_placed(&mut card, at, len, offload);
+                }
+                Given::Sent
+            }
+        }
     }
 
     fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
@@ -138,6 +162,16 @@ impl sluice_vif::Wire for Way<'_> {
     fn send(&mut self, frame: &[u8]) -> bool {
         self.sent = true;
         self.wire.lock().send(frame)
+    }
+
+    fn send_packet(
+        &mut self,
+        len: usize,
+        offload: &Offload,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Given {
+        self.sent = true;
+        self.wire.lock().send_packet(len, offload, fill)
     }
 
     fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {

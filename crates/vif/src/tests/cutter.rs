@@ -39,8 +39,8 @@ pub fn cut(packet: &[u8], offload: &Offload) -> Vec<Vec<u8>> {
         } else {
             assert_eq!(add(ip + 4, len - ip - 40), 0);
         }
-        let carry = add(transport + 6, nth * usize::from(payload) & 0xffff);
-        add(transport + 4, (nth * usize::from(payload) >> 16) + carry as usize);
+        let carry = add(transport + 6, (nth * usize::from(payload)) & 0xffff);
+        add(transport + 4, ((nth * usize::from(payload)) >> 16) + carry as usize);
         let carry = add(transport + 16, len - transport);
         add(transport + 16, carry as usize);
         if nth + 1 < parts.len() {

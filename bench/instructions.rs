@@ -24,7 +24,7 @@
 //! With `within=FIRST+SIZE` (hexadecimal) every line ends with two numbers more: instructions at these addresses, a guest's included, and how many of
 //! them were an `iretq` or a `sysretq`: how often a hypervisor there that does without `VMRUN` let somebody go on.
 //!
-//! With `apart=INDEX+INDEX...` instructions of the virtual processors of these indices are not among INSTRUCTIONS, and every line ends with the number
+//! With `apart=INDEX:INDEX...` instructions of the virtual processors of these indices are not among INSTRUCTIONS, and every line ends with the number
 //! of each. For machines whose processors QEMU runs in turn (`-icount`), and not together with `within`. With `looks=NUMBER`, too, rounds of theirs
 //! that found nothing are not counted: what lies between two `PAUSE`s that are at most so many instructions apart.
 //!
@@ -177,7 +177,7 @@ pub extern "C" fn qemu_plugin_install(
                 let _ = RANGE.set(range);
             }
             Some(function) => functions.push(function),
-            None if text.starts_with("apart=") => match text[6..].split('+').map(str::parse).collect::<Result<Vec<_>, _>>() {
+            None if text.starts_with("apart=") => match text[6..].split(':').map(str::parse).collect::<Result<Vec<_>, _>>() {
                 Ok(indices) if indices.iter().all(|index| *index < PROCESSORS) => {
                     APART.set(indices).unwrap_or(());
                 }

@@ -4,7 +4,7 @@ use crate::chain::Memory;
 use crate::engine::{Engine, Wire};
 use crate::frame::{Addresses, Frame};
 use crate::scratch::{LONGEST, TAG, TAGGED};
-use crate::stream::{STREAMS, Stream, WANTED};
+use crate::stream::{Part, STREAMS, Stream, WANTED};
 use crate::{Mac, VifId};
 use sluice_switch::{is_for_the_link, is_group};
 
@@ -64,19 +64,25 @@ impl<M: Memory> Engine<M> {
     fn put_together(&mut self, target: VifId, frame: &[u8]) {
         let slot = target.index() % STREAMS;
         let takes = self.directory.features(target) & WANTED == WANTED;
-        let add = |streams: &mut [Stream]| takes && streams[slot].add(frame, target);
+        let part = if takes { Part::of(frame) } else { None };
+        let add = |streams: &mut [Stream]| part.is_some_and(|part| streams[slot].add(part, target));
         if add(&mut self.streams) {
             return;
         }
         // In the order in which they came.
+        let was_empty = self.streams[slot].is_empty();
         self.hand_stream(slot);
-        if !add(&mut self.streams) {
-            self.deliver(target, &Frame::plain(frame));
+        if !was_empty && add(&mut self.streams) {
+            return;
         }
+        self.deliver(target, &Frame::plain(frame));
     }
 
     /// Hands over what was put together.
     fn hand_stream(&mut self, slot: usize) {
+        if self.streams[slot].is_empty() {
+            return;
+        }
         let mut stream = core::mem::take(&mut self.streams[slot]);
         if let Some((target, frame)) = stream.take() {
             self.deliver(target, &frame);

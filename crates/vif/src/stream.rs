@@ -51,17 +51,48 @@ fn long(bytes: &[u8], at: usize) -> u32 {
     u32::from(word(bytes, at)) << 16 | u32::from(word(bytes, at + 2))
 }
 
-/// Bytes of the headers of a frame that can be put together with others, and of all of it without padding.
-fn measure(frame: &[u8]) -> Option<(usize, usize)> {
-    if frame.len() < TCP_OPTIONS || frame[12..IP] != IPV4 || frame[IP] != 0x45 {
-        return None;
+/// A frame that can be put together with others.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    /// Without padding.
+    frame: &'a [u8],
+    /// Bytes of its headers.
+    headers: usize,
+}
+
+impl<'a> Part<'a> {
+    /// A frame with data, if it is one. Its checksums may be wrong.
+    pub fn of(frame: &'a [u8]) -> Option<Self> {
+        if frame.len() < TCP_OPTIONS || frame[12..IP] != IPV4 || frame[IP] != 0x45 {
+            return None;
+        }
+        let (headers, all) =
+            (TCP + usize::from(frame[TCP_OFFSET] >> 4) * 4, IP + usize::from(word(frame, IP_LENGTH)));
+        let is_data = headers >= TCP_OPTIONS && headers < all && all <= frame.len();
+        let is_plain = frame[IP_PROTOCOL] == PROTOCOL && word(frame, IP_FRAGMENT) & FRAGMENT == 0;
+        let flags = frame[TCP_FLAGS];
+        let suits = is_data && is_plain && flags & !PUSH == ACK && frame[TCP_OFFSET] & 15 == 0;
+        suits.then(|| Self { frame: &frame[..all], headers })
     }
-    let (headers, all) =
-        (TCP + usize::from(frame[TCP_OFFSET] >> 4) * 4, IP + usize::from(word(frame, IP_LENGTH)));
-    let is_data = headers >= TCP_OPTIONS && headers < all && all <= frame.len();
-    let is_plain = frame[IP_PROTOCOL] == PROTOCOL && word(frame, IP_FRAGMENT) & FRAGMENT == 0;
-    let flags = frame[TCP_FLAGS];
-    (is_data && is_plain && flags & !PUSH == ACK && frame[TCP_OFFSET] & 15 == 0).then_some((headers, all))
+}
+
+/// Whether what does not count on in the headers of two frames is the same: up to lengths, and between identification, checksums, sequence and
+/// flags. Each piece is compared by a few instructions, since its length is known here.
+fn is_alike(one: &[u8; TCP_OPTIONS], other: &[u8; TCP_OPTIONS]) -> bool {
+    fn piece<const AT: usize, const N: usize>(one: &[u8; TCP_OPTIONS], other: &[u8; TCP_OPTIONS]) -> bool {
+        one[AT..].first_chunk::<N>() == other[AT..].first_chunk::<N>()
+    }
+    piece::<0, IP_LENGTH>(one, other)
+        && piece::<IP_FRAGMENT, { IP_CHECKSUM - IP_FRAGMENT }>(one, other)
+        && piece::<{ IP_ADDRESSES.start }, { TCP_SEQUENCE - IP_ADDRESSES.start }>(one, other)
+        && piece::<TCP_ACKNOWLEDGED, { TCP_FLAGS - TCP_ACKNOWLEDGED }>(one, other)
+        && piece::<TCP_WINDOW, { TCP_CHECKSUM - TCP_WINDOW }>(one, other)
+        && piece::<TCP_URGENT, { TCP_OPTIONS - TCP_URGENT }>(one, other)
+}
+
+/// Options, by their words.
+fn words(options: &[u8]) -> impl Iterator<Item = &[u8; 4]> {
+    options.as_chunks().0.iter()
 }
 
 /// The sum of what TCP's checksum covers beside the segment.
@@ -101,12 +132,15 @@ impl Stream {
         Self { bytes: alloc::vec![0; MOST].into_boxed_slice(), ..Self::default() }
     }
 
-    /// Takes a frame for this VIF, if it can be put together with others: with what is there, or, if that is nothing, as the first.
-    pub fn add(&mut self, frame: &[u8], target: VifId) -> bool {
-        let Some((headers, all)) = measure(frame) else { return false };
-        let frame = &frame[..all];
-        let payload = &frame[headers..];
-        let is_first = self.count == 0;
+    /// Nothing is there.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Takes a frame for this VIF, if it can be put together with what is there, or, if that is nothing, with what comes.
+    pub fn add(&mut self, Part { frame, headers }: Part<'_>, target: VifId) -> bool {
+        let (all, payload) = (frame.len(), &frame[headers..]);
+        let is_first = self.is_empty();
         if !is_first && !self.is_continued_by(frame, headers, target) || !is_sound(frame) {
             return false;
         }
@@ -127,19 +161,16 @@ impl Stream {
     fn is_continued_by(&self, frame: &[u8], headers: usize, target: VifId) -> bool {
         let next = long(&self.bytes, TCP_SEQUENCE).wrapping_add((self.len - self.headers) as u32);
         let payload = frame.len() - headers;
-        let alike = |range: Range<usize>| self.bytes[range.clone()] == frame[range];
+        let Some((own, options)) = self.bytes.split_at_checked(TCP_OPTIONS) else { return false };
+        let (Some(own), Some(other)) = (own.first_chunk(), frame.first_chunk()) else { return false };
         !self.is_over
             && self.target == Some(target)
             && headers == self.headers
             && payload <= self.size
             && self.len + payload <= MOST
             && long(frame, TCP_SEQUENCE) == next
-            && alike(0..IP_LENGTH)
-            && alike(IP_FRAGMENT..IP_CHECKSUM)
-            && alike(IP_ADDRESSES.start..TCP_SEQUENCE)
-            && alike(TCP_ACKNOWLEDGED..TCP_FLAGS)
-            && alike(TCP_WINDOW..TCP_CHECKSUM)
-            && alike(TCP_URGENT..headers)
+            && is_alike(own, other)
+            && words(options).zip(words(&frame[TCP_OPTIONS..headers])).all(|(own, other)| own == other)
     }
 
     /// What has been put together, for whom, if there is something; nothing is there then.

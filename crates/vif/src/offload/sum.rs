@@ -18,23 +18,29 @@ impl Sum {
     /// Adds the bytes that follow.
     #[inline]
     pub fn add(&mut self, bytes: &[u8]) {
-        let (blocks, rest) = bytes.as_chunks::<32>();
+        let (blocks, rest) = bytes.as_chunks::<64>();
         let (words, tail) = rest.as_chunks::<8>();
-        // What is carried out of 64 bits gathers in the upper half, where there is room for all memory.
-        let mut sum = 0u128;
+        // What is carried out of 64 bits is counted once for a block: so the compiler adds a word by one instruction.
+        let (mut sum, mut carries) = (0u64, 0u64);
         for block in blocks {
+            let mut carry = false;
             for word in block.as_chunks::<8>().0 {
-                sum += u128::from(u64::from_le_bytes(*word));
+                let (without, first) = sum.overflowing_add(u64::from_le_bytes(*word));
+                let (with, second) = without.overflowing_add(carry.into());
+                (sum, carry) = (with, first | second);
             }
+            carries += u64::from(carry);
         }
-        for word in words {
-            sum += u128::from(u64::from_le_bytes(*word));
-        }
+        let mut add = |word: u64| {
+            let carry;
+            (sum, carry) = sum.overflowing_add(word);
+            carries += u64::from(carry);
+        };
+        words.iter().for_each(|word| add(u64::from_le_bytes(*word)));
         if !tail.is_empty() {
-            let shifted = tail.iter().rev().fold(0, |last, byte| last << 8 | u64::from(*byte));
-            sum += u128::from(shifted);
+            add(tail.iter().rev().fold(0, |last, byte| last << 8 | u64::from(*byte)));
         }
-        let piece = fold((sum as u64 & 0xffff_ffff) + (sum as u64 >> 32) + (sum >> 64) as u64);
+        let piece = fold((sum & 0xffff_ffff) + (sum >> 32) + carries);
         self.total += u64::from(if self.odd { piece.swap_bytes() } else { piece });
         self.odd ^= bytes.len() % 2 == 1;
     }

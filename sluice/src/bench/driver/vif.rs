@@ -73,7 +73,7 @@ pub fn run_engines(bench: &Bench, load: Load, engines: &Engines, record: &mut Re
     let indices = |first: u8, between: &str| {
         (0..engines.count).map(|nth| (first + nth).to_string()).collect::<Vec<_>>().join(between)
     };
-    let apart = format!("apart={},looks={LOOKS}", indices(APART, "+"));
+    let apart = format!("apart={},looks={LOOKS}", indices(APART, ":"));
     let layout = if engines.count == 1 { "split" } else { engines.layout };
     let cores = format!("cores = [{}]\nlayout = \"{layout}\"", indices(1, ", "));
     let cpus = format!("cpus = {}\n", 1 + engines.count);

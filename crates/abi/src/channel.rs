@@ -14,7 +14,7 @@ use crc::{CRC_32_ISO_HDLC, Crc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
 /// fits, with all their counters.
@@ -118,7 +118,7 @@ pub enum Command {
         /// The interface.
         vif: Vif,
     },
-    /// Set what a domain's interface may send, and its VLAN, now and in its lives to come.
+    /// Set what a domain's interface may send, its VLAN and when it hears of what it sent, now and in its lives to come.
     SetVif {
         /// The domain.
         domain: DomainId,
@@ -130,6 +130,8 @@ pub enum Command {
         limit: Option<u64>,
         /// [`Vif::vlan`].
         vlan: Option<u16>,
+        /// [`Vif::moderation`].
+        moderation: u16,
     },
     /// Ask a domain for a virtual device; it has left when no report names it any more. One that does not run is not asked.
     Detach {

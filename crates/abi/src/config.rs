@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -198,10 +198,17 @@ pub struct Vif {
     pub vlan: Option<u16>,
     /// Most bytes of a frame after its header: [`MTU`].
     pub mtu: u16,
+    /// Microseconds for which its driver does not hear of a few frames that it has sent: [`MODERATIONS`].
+    pub moderation: u16,
 }
 
 /// What [`Vif::mtu`] can be: what IPv4 asks for, and what a card without jumbo frames takes.
 pub const MTU: core::ops::RangeInclusive<u16> = 576..=1500;
+
+/// What [`Vif::moderation`] can be, and is if nobody says.
+pub const MODERATIONS: core::ops::RangeInclusive<u16> = 0..=1000;
+/// See [`MODERATIONS`].
+pub const MODERATION: u16 = 250;
 
 /// What [`Vif::share`] can be.
 pub const SHARES: core::ops::RangeInclusive<u8> = 1..=100;
@@ -216,6 +223,7 @@ impl Vif {
             && self.mac[0] & 1 == 0
             && SHARES.contains(&self.share)
             && MTU.contains(&self.mtu)
+            && MODERATIONS.contains(&self.moderation)
             && self.vlan.is_none_or(|vlan| VLANS.contains(&vlan))
             && self.limit != Some(0)
     }
@@ -803,6 +811,7 @@ mod tests {
             limit: None,
             vlan: None,
             mtu: 1500,
+            moderation: 100,
         };
         let on = |networks: Vec<Network>, vif: Vif| {
             let mut config = Config { networks, ..config() };
@@ -826,6 +835,7 @@ mod tests {
             Vif { vlan: Some(4095), ..vif.clone() },
             Vif { limit: Some(0), ..vif.clone() },
             Vif { mtu: 9000, ..vif.clone() },
+            Vif { moderation: 1001, ..vif.clone() },
             Vif { name: "Net".into(), ..vif.clone() },
         ] {
             assert_eq!(on(vec![network.clone()], vif), Err(Fault::Vif(0)));

@@ -133,6 +133,7 @@ fn attributes(nth: usize, input: &mut Input<'_>) -> Attributes {
         limit: input.flag().then(|| u64::from(input.u32())),
         vlan: input.choose(&[None, None, Some(5)]),
         mtu: input.choose(&[1500, 600]),
+        moderation: input.choose(&[0, 1]),
     }
 }
 

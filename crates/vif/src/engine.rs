@@ -14,7 +14,7 @@ use alloc::sync::Arc;
 use core::array;
 use sluice_nic::Offload;
 use sluice_switch::{is_for_the_link, is_group};
-use sluice_virtio::Fault;
+use sluice_virtio::{Fault, Queue};
 
 /// Bytes that the VIF with the greatest share may put on the wire in a turn; the others less, as their shares say.
 const QUANTUM: i64 = 16 * 1024;
@@ -102,6 +102,17 @@ enum Sent {
 fn refuse<M>(vif: &mut Sender<M>) -> Sent {
     vif.counters.refused += 1;
     Sent::Done
+}
+
+/// Shows a driver what was sent. Returns whether it is to be signalled, and when there is something to do.
+fn signal<M: Memory>(
+    vif: &mut Sender<M>,
+    queue: &Queue,
+    next: Next,
+    now: u64,
+) -> Result<(bool, Next), Fault> {
+    let (wanted, again) = vif.publish(queue, now)?;
+    Ok((wanted, again.map_or(next, |at| next.min(Next::At(at)))))
 }
 
 /// What an engine is for.
@@ -263,7 +274,7 @@ impl<M: Memory> Engine<M> {
         let waiting = vif.ring.waiting(&queue, &vif.memory)?;
         if waiting == 0 {
             (vif.credit, vif.wire_credit) = (vif.credit.min(0), vif.wire_credit.min(0));
-            return Ok((false, Next::Idle));
+            return signal(vif, &queue, Next::Idle, now);
         }
         let share = vif.attributes.share.max(1);
         self.heaviest_now = self.heaviest_now.max(share);
@@ -311,7 +322,7 @@ impl<M: Memory> Engine<M> {
                 bucket.spend(chain.len());
             }
         }
-        Ok((vif.ring.publish(&queue, &vif.memory)?, next))
+        signal(vif, &queue, next, now)
     }
 
     /// Brings a frame where it is to be, at its sender's expense.

@@ -93,7 +93,7 @@ impl<M: Memory> Port<M> {
         };
         let header = Header { num_buffers: used.len() as u16, ..frame.header };
         sluice_virtio::Memory::write(&self.memory, header_at, &header.bytes())?;
-        for (head, written) in used {
+        for &(head, written) in &used {
             self.ring.give(queue, &self.memory, head, written)?;
         }
         self.counters.received += 1;

@@ -7,6 +7,7 @@ mod isolation;
 mod model;
 pub mod offloads;
 mod shares;
+mod signals;
 mod streams;
 
 use crate::offload::Header;

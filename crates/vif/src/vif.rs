@@ -19,6 +19,8 @@ pub struct Attributes {
     pub vlan: Option<u16>,
     /// Most bytes of a frame after its header.
     pub mtu: u16,
+    /// Microseconds for which its driver does not hear of a few frames that it has sent.
+    pub moderation: u16,
 }
 
 /// What the driver of a VIF has set up.
@@ -109,8 +111,22 @@ pub(crate) struct Sender<M> {
     pub bucket: Option<Bucket>,
     /// Segments of the frame at the head of its queue that are on the wire already.
     pub progress: u32,
+    signal: Signal,
     pub counters: Counters,
 }
+
+/// What its driver has heard of frames that were sent. Most drivers ask to hear of every one, and see them as well when they look at what was received: so
+/// a signal waits a while, and is given if it is still wanted then.
+#[derive(Clone, Copy, Debug, Default)]
+struct Signal {
+    /// Frames that the driver has heard of, or did not want to, modulo 65,536.
+    told: u16,
+    /// Until then it is not told of more, unless they are [`MANY`].
+    held: Option<u64>,
+}
+
+/// Frames that a driver is told of at once: it may wait for room.
+const MANY: u16 = 32;
 
 impl<M: Memory> Sender<M> {
     /// One whose driver is not at work yet.
@@ -126,6 +142,7 @@ impl<M: Memory> Sender<M> {
             is_waiting: false,
             bucket,
             progress: 0,
+            signal: Signal::default(),
             counters: Counters::default(),
         }
     }
@@ -135,6 +152,29 @@ impl<M: Memory> Sender<M> {
         self.active = active;
         self.ring = Ring::new(active.is_some_and(Active::has_events));
         (self.credit, self.wire_credit, self.is_waiting, self.progress) = (0, 0, false, 0);
+        self.signal = Signal::default();
+    }
+
+    /// Shows the driver what was sent. Returns whether it is to be signalled now, and when that is to be asked again.
+    pub fn publish(&mut self, queue: &Queue, now: u64) -> Result<(bool, Option<u64>), Fault> {
+        let Signal { told, held } = self.signal;
+        let shown = self.ring.show(queue, &self.memory)?;
+        let untold = shown.wrapping_sub(told);
+        if untold == 0 {
+            return Ok((false, None));
+        }
+        let is_over = untold >= MANY || held.is_some_and(|until| until <= now);
+        if held.is_some() && !is_over {
+            return Ok((false, held));
+        }
+        let is_awaited = self.ring.is_awaited(queue, &self.memory, told)?;
+        let wait = self.attributes.moderation;
+        if is_awaited && !is_over && wait != 0 {
+            self.signal.held = Some(now.saturating_add(u64::from(wait) * 1000));
+            return Ok((false, self.signal.held));
+        }
+        self.signal = Signal { told: shown, held: None };
+        Ok((is_awaited, None))
     }
 
     /// Says whether the driver is to tell of frames.

@@ -133,15 +133,35 @@ impl Ring {
     /// # Errors
     /// The rings are not in memory of the guest's.
     pub fn publish(&mut self, queue: &Queue, memory: &dyn Memory) -> Result<bool, Fault> {
-        let (before, now) = (self.published, self.taken);
+        let before = self.published;
+        self.show(queue, memory)?;
+        self.is_awaited(queue, memory, before)
+    }
+
+    /// Shows the driver all chains that were given back. Returns how many it has been shown, modulo 65,536.
+    ///
+    /// # Errors
+    /// The rings are not in memory of the guest's.
+    pub fn show(&mut self, queue: &Queue, memory: &dyn Memory) -> Result<u16, Fault> {
+        if self.published != self.taken {
+            fence(Ordering::Release);
+            memory.write_u16(at(queue.device, 2)?, self.taken)?;
+            self.published = self.taken;
+            // The driver says what it wants to hear of, and then looks whether there is something; here it is the other way round.
+            fence(Ordering::SeqCst);
+        }
+        Ok(self.published)
+    }
+
+    /// Whether the driver wants to hear of what it has been shown after this number of chains.
+    ///
+    /// # Errors
+    /// The rings are not in memory of the guest's.
+    pub fn is_awaited(&self, queue: &Queue, memory: &dyn Memory, before: u16) -> Result<bool, Fault> {
+        let now = self.published;
         if before == now {
             return Ok(false);
         }
-        fence(Ordering::Release);
-        memory.write_u16(at(queue.device, 2)?, now)?;
-        self.published = now;
-        // The driver says what it wants to hear of, and then looks whether there is something; here it is the other way round.
-        fence(Ordering::SeqCst);
         if !self.events {
             return Ok(read_u16(memory, queue.driver, 0)? & NO_INTERRUPT == 0);
         }

@@ -66,17 +66,17 @@ impl Manager {
         })
     }
 
-    /// Sets share, limit and VLAN of a domain's interface.
+    /// Sets what can be set of a domain's interface.
     pub(super) fn set_vif(
         &mut self,
         id: DomainId,
         device: &str,
-        (share, limit, vlan): (u8, Option<u64>, Option<u16>),
+        set: impl FnOnce(Vif) -> Vif,
     ) -> Result<(), CommandError> {
         let entry = self.entries.get_mut(id.index()).ok_or(CommandError::NoSuchDomain)?;
         let vif = entry.config.vifs.iter_mut().find(|vif| vif.name == device);
         let vif = vif.ok_or(CommandError::NoSuchDevice)?;
-        let wanted = Vif { share, limit, vlan, ..vif.clone() };
+        let wanted = set(vif.clone());
         if !wanted.is_sound() {
             return Err(CommandError::BadConfiguration);
         }

@@ -694,8 +694,8 @@ impl Manager {
             Command::Create => self.create(),
             Command::Attach(id, virtio) => self.attach(id, virtio),
             Command::AttachVif { domain, network, vif } => self.attach_vif(domain, &network, vif),
-            Command::SetVif { domain, device, share, limit, vlan } => {
-                self.set_vif(domain, &device, (share, limit, vlan))
+            Command::SetVif { domain, device, share, limit, vlan, moderation } => {
+                self.set_vif(domain, &device, |vif| config::Vif { share, limit, vlan, moderation, ..vif })
             }
             Command::Detach { domain, device, force } => self.detach(domain, &device, force),
             Command::ConsoleInput(id, bytes) => self.with(id, |domain| domain.console_input(&bytes)),

@@ -158,6 +158,9 @@ pub struct VifOptions {
     /// The VLAN that it is in: 1 to 4094, or none
     #[arg(long, value_parser = vlan)]
     pub vlan: Option<Vlan>,
+    /// Microseconds for which it does not hear of a few frames that it has sent, 0 to 1000
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub moderation: Option<u16>,
     /// Instance, if several run or it is another checkout's
     #[arg(long)]
     pub instance: Option<Name>,

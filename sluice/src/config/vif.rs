@@ -4,7 +4,9 @@ use super::diagnostic::Source;
 use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, values};
 use crate::name::Name;
-use sluice_abi::config::{self as abi, Dma, Layout, MAX_ENGINES, MTU, NicModel, SHARES, Select, VLANS};
+use sluice_abi::config::{
+    self as abi, Dma, Layout, MAX_ENGINES, MODERATION, MODERATIONS, MTU, NicModel, SHARES, Select, VLANS,
+};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -45,6 +47,8 @@ pub struct Vif {
     pub vlan: Option<u16>,
     /// Most bytes of a frame after its header.
     pub mtu: u16,
+    /// Microseconds for which its driver does not hear of a few frames that it has sent.
+    pub moderation: u16,
 }
 
 /// Reads a network.
@@ -95,6 +99,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
     let share = walk.number("share", SHARES, source).map_or(DEFAULT_SHARE, Spanned::into_inner);
     let vlan = walk.number("vlan", VLANS, source).map(Spanned::into_inner);
     let mtu = walk.number("mtu", MTU, source).map_or(DEFAULT_MTU, Spanned::into_inner);
+    let moderation = walk.number("moderation", MODERATIONS, source).map_or(MODERATION, Spanned::into_inner);
     let limit = walk.string("limit", source).and_then(|text| {
         let rate = parse_rate(text.get_ref());
         if rate.is_none() {
@@ -111,7 +116,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
         Some(name) => values::name(&name, "virtual device", source)?,
         None => Spanned::new(value.span(), format!("{MODE}{earlier}").parse().ok()?),
     };
-    Some(Vif { name, network: network?, mac: mac?, share, limit, vlan, mtu })
+    Some(Vif { name, network: network?, mac: mac?, share, limit, vlan, mtu, moderation })
 }
 
 /// `100Mbit`, `2 Gbit`, `500kbit`: decimal units of bits per second.
@@ -266,6 +271,7 @@ pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Vif> {
             limit: vif.limit,
             vlan: vif.vlan,
             mtu: vif.mtu,
+            moderation: vif.moderation,
         })
     };
     domain.vifs.iter().filter_map(compile).collect()

@@ -10,7 +10,7 @@ use crate::{output, printable};
 use anyhow::{Context, Result};
 use serde_json::json;
 use sluice_abi::channel::Command;
-use sluice_abi::config::Vif;
+use sluice_abi::config::{MODERATION, Vif};
 use sluice_abi::report::{Count, LinkReport, NetworkReport, Report};
 
 /// Does what was asked for.
@@ -26,6 +26,7 @@ pub fn vif(what: &VifCommand) -> Result<()> {
                 limit: options.limit.and_then(|limit| limit.0),
                 vlan: options.vlan.and_then(|vlan| vlan.0),
                 mtu: *mtu,
+                moderation: options.moderation.unwrap_or(MODERATION),
             };
             let mut client = Client::connect(&choose(options.instance.as_ref())?)?;
             let domain_id = client.domain(domain)?;
@@ -64,6 +65,9 @@ fn set(domain: &Name, device: &Name, options: &VifOptions) -> Result<()> {
         share: options.share.unwrap_or(u8::try_from(number(&now, "share")).unwrap_or(1)),
         limit: options.limit.map_or(kept("limit"), |limit| limit.0),
         vlan: options.vlan.map_or(kept_vlan, |vlan| vlan.0),
+        moderation: options
+            .moderation
+            .unwrap_or(u16::try_from(number(&now, "moderation")).unwrap_or(MODERATION)),
     })?;
     output::print(format!("{domain}: {device} is set\n"))
 }

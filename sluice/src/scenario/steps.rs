@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
-use sluice_abi::config::{Vif, Virtio, VirtioKind};
+use sluice_abi::config::{MODERATION, Vif, Virtio, VirtioKind};
 use sluice_abi::report::DomainState;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -208,7 +208,14 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
             let limit = words.next().and_then(|words| words.split_once(' '));
             let (device, rate) = limit.with_context(|| format!("'{text}' does not say: NAME RATE"))?;
             let limit = Some(parse_rate(rate).with_context(|| format!("'{rate}' is no rate"))?);
-            Command::SetVif { domain, device: device.to_owned(), share: 1, limit, vlan: None }
+            Command::SetVif {
+                domain,
+                device: device.to_owned(),
+                share: 1,
+                limit,
+                vlan: None,
+                moderation: MODERATION,
+            }
         }
         "detach" | "take" => {
             let device = words.next().with_context(|| format!("'{text}' does not say which device"))?;
@@ -243,7 +250,10 @@ fn vif_of(text: &str) -> Option<(String, Vif)> {
     let mut words = text.split(' ');
     let (name, mac, network) =
         (words.next()?.to_owned(), parse_mac(words.next()?)?, words.next()?.to_owned());
-    Some((network, Vif { name, network: 0, mac, share: 1, limit: None, vlan: None, mtu: 1500 }))
+    Some((
+        network,
+        Vif { name, network: 0, mac, share: 1, limit: None, vlan: None, mtu: 1500, moderation: MODERATION },
+    ))
 }
 
 #[cfg(test)]
@@ -279,6 +289,7 @@ mod tests {
             limit: None,
             vlan: None,
             mtu: 1500,
+            moderation: MODERATION,
         };
         let plug = Command::AttachVif { domain: DomainId(0), network: "net".to_owned(), vif };
         assert_eq!(order("plug alice lan 52:54:00:00:00:0c net").unwrap(), Action::Order(plug));
@@ -288,6 +299,7 @@ mod tests {
             share: 1,
             limit: Some(50_000_000),
             vlan: None,
+            moderation: MODERATION,
         };
         assert_eq!(order("limit bob lan 50Mbit").unwrap(), Action::Order(limit));
         let take = Command::Detach { domain: DomainId(0), device: "data".to_owned(), force: true };

@@ -96,7 +96,7 @@ impl crate::Memory for Ram {
 }
 
 pub fn attributes(mac: Mac) -> Attributes {
-    Attributes { mac, share: 1, limit: None, vlan: None, mtu: 1500 }
+    Attributes { mac, share: 1, limit: None, vlan: None, mtu: 1500, moderation: 0 }
 }
 
 /// A frame of so many bytes that differs from others.

@@ -40,8 +40,8 @@ pub(super) struct Seat {
 }
 
 fn attributes(vif: &config::Vif) -> Attributes {
-    let config::Vif { mac, share, limit, vlan, mtu, .. } = *vif;
-    Attributes { mac, share, limit, vlan, mtu }
+    let config::Vif { mac, share, limit, vlan, mtu, moderation, .. } = *vif;
+    Attributes { mac, share, limit, vlan, mtu, moderation }
 }
 
 impl Seat {
@@ -129,9 +129,13 @@ impl Vif {
     pub(super) fn counts(&self, control: &mut Control<'_>, seat: &Seat) -> Vec<Count> {
         let mut all = seat.earlier;
         all += seat.id.and_then(|id| control.counters(id)).unwrap_or_default();
-        let Attributes { share, limit, vlan, .. } = seat.attributes;
-        let set =
-            [("share", share.into()), ("limit", limit.unwrap_or(0)), ("vlan", vlan.unwrap_or(0).into())];
+        let Attributes { share, limit, vlan, moderation, .. } = seat.attributes;
+        let set = [
+            ("share", share.into()),
+            ("limit", limit.unwrap_or(0)),
+            ("vlan", vlan.unwrap_or(0).into()),
+            ("moderation", moderation.into()),
+        ];
         let counts = set.into_iter().chain(all.named());
         counts.map(|(name, value)| Count { name: name.into(), value }).collect()
     }

@@ -8,11 +8,11 @@ use crate::scratch::Scratch;
 use crate::shared::Shared;
 use crate::stream::{STREAMS, Stream};
 use crate::vif::{Active, Sender};
+use crate::wire::Wire;
 use crate::{MAX_VIFS, VifId, VifSet};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::array;
-use sluice_nic::Offload;
 use sluice_switch::{is_for_the_link, is_group};
 use sluice_virtio::{Fault, Queue};
 
@@ -29,40 +29,6 @@ const PER_PIECE: u32 = 32;
 const PER_SEGMENT: u32 = 64;
 /// Nanoseconds after which one of several engines looks again whether a full card has room: the card's word wakes but one of them.
 const RETRY_NS: u64 = 20_000;
-
-/// What a card did with a packet that it was to finish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Given {
-    /// It has it.
-    Sent,
-    /// It is busy, and tells when it is not.
-    Full,
-    /// It does not finish such a packet.
-    Never,
-}
-
-/// The physical card.
-pub trait Wire {
-    /// Sends a frame without CRC, 14 to 1518 bytes. False: the card is busy, and tells when it is not.
-    fn send(&mut self, frame: &[u8]) -> bool;
-
-    /// Sends a packet of so many bytes, of which the card finishes what `offload` says. `fill` puts them where the card finds them, or says that
-    /// there is no such packet: then nothing is sent. It is called at most once.
-    fn send_packet(
-        &mut self,
-        _len: usize,
-        _offload: &Offload,
-        _fill: &mut dyn FnMut(&mut [u8]) -> bool,
-    ) -> Given {
-        Given::Never
-    }
-
-    /// Gives frames that have come, without CRC and in order, to `take`: about as many as are wanted at most. Returns how many.
-    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize;
-
-    /// Lets the card go on with what was sent and taken.
-    fn flush(&mut self);
-}
 
 /// When there is something to do again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,10 +1,11 @@
 //! What an engine takes from the wire.
 
 use crate::chain::Memory;
-use crate::engine::{Engine, Wire};
+use crate::engine::Engine;
 use crate::frame::{Addresses, Frame};
 use crate::scratch::{LONGEST, TAG, TAGGED};
 use crate::stream::{Part, STREAMS, Stream, WANTED};
+use crate::wire::Wire;
 use crate::{Mac, VifId};
 use sluice_switch::{is_for_the_link, is_group};
 

@@ -36,12 +36,14 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod vif;
+mod wire;
 
 pub use chain::Memory;
-pub use engine::{Duty, Engine, Given, Next, Outcome, Wire};
+pub use engine::{Duty, Engine, Next, Outcome};
 pub use network::{Layout, Network, engines};
 pub use sluice_switch::Mac;
 pub use vif::{Active, Attributes, Counters};
+pub use wire::{Given, Wire};
 
 /// Most engines of a network.
 pub const MAX_ENGINES: usize = 4;

@@ -1,10 +1,10 @@
 //! A frame that a VIF sends, with what is left to do for it.
 
 use crate::chain::{Chain, Memory};
-use crate::engine::{Given, Wire};
 use crate::frame::{Addresses, Frame};
 use crate::offload::{Header, Plan, Segment, Work};
 use crate::scratch::{self, Scratch};
+use crate::wire::{Given, Wire};
 use sluice_nic::Offload;
 use sluice_virtio::Fault;
 

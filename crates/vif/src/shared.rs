@@ -6,13 +6,14 @@
 use crate::chain::Memory;
 use crate::port::Port;
 use crate::{MAX_VIFS, VifId, VifSet};
-use core::array;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 use spin::{Mutex, MutexGuard};
 
 /// The receiving sides of all VIFs of a network.
 pub(crate) struct Shared<M> {
-    ports: [Mutex<Option<Port<M>>>; MAX_VIFS],
+    /// [`MAX_VIFS`] of them, too large for a stack.
+    ports: Box<[Mutex<Option<Port<M>>>]>,
     /// VIFs whose drivers are at work, by bit. It is cleared by who holds the lock of the VIF's port.
     live: AtomicU64,
 }
@@ -20,7 +21,7 @@ pub(crate) struct Shared<M> {
 impl<M: Memory> Shared<M> {
     /// Of a network without VIFs.
     pub fn new() -> Self {
-        Self { ports: array::from_fn(|_| Mutex::new(None)), live: AtomicU64::new(0) }
+        Self { ports: (0..MAX_VIFS).map(|_| Mutex::new(None)).collect(), live: AtomicU64::new(0) }
     }
 
     /// The receiving side of a VIF, while no other engine does anything with it.

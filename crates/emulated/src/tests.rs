@@ -211,7 +211,7 @@ struct GuestCard<'a> {
 impl Machine {
     fn new(physical: NicModel, models: &[NicModel]) -> Self {
         let description = describe(physical);
-        let mut uplink = for_device(description.vendor, description.device).unwrap();
+        let mut uplink = for_device(description.vendor, description.device, &|_| 0).unwrap();
         let memory = Memory::new(uplink.memory().max(0x1000));
         let nic = Nic::new(physical, [0x52, 0x54, 0, 0x12, 0x34, 0x56]);
         let lent = Rc::default();
@@ -294,7 +294,7 @@ impl Machine {
 
     fn driver(&mut self, guest: usize) -> Box<dyn Uplink> {
         let description = describe(self.ports[guest].1);
-        self.online(guest, for_device(description.vendor, description.device).unwrap())
+        self.online(guest, for_device(description.vendor, description.device, &|_| 0).unwrap())
     }
 
     fn online(&mut self, guest: usize, mut driver: Box<dyn Uplink>) -> Box<dyn Uplink> {

@@ -217,8 +217,18 @@ impl DmaMemory for Changing {
 /// within its memory, and ends every call after a bounded number of accesses.
 pub fn uplink(data: &[u8]) {
     let mut input = Input::new(data);
-    let (vendor, device) = input.choose(&[(0x10ec, 0x8029), (0x10ec, 0x8139), (0x8086, 0x100e)]);
-    let mut driver = for_device(vendor, device).unwrap();
+    let all = [(0x10ec, 0x8029), (0x10ec, 0x8139), (0x8086, 0x100e), (0x1af4, 0x1041)];
+    let (vendor, device) = input.choose(&all);
+    // Of the last: common configuration, ISR and doorbells.
+    let config = |at| match at {
+        0x04 => 1 << 20,
+        0x34 => 0x40,
+        0x40 => 0x0110_5009,
+        0x50 => 0x0310_6009,
+        0x60 => 0x0214_0009,
+        _ => 0,
+    };
+    let mut driver = for_device(vendor, device, &config).unwrap();
     let mut memory = Changing(RefCell::new(vec![0; driver.memory()]));
     while !input.is_empty() {
         let what = input.u8();

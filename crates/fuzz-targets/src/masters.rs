@@ -294,7 +294,7 @@ fn machine(input: &mut Input<'_>) -> (Machine, Box<dyn Uplink>) {
     };
     let mut physical = Physical { nic, own: Memory::new(), lent: Rc::clone(&lent), now: 0 };
     (0..200).for_each(|_| physical.work());
-    let mut uplink = for_device(ids.0, ids.1).unwrap();
+    let mut uplink = for_device(ids.0, ids.1, &|_| 0).unwrap();
     let mut own = physical.own.clone();
     assert!(uplink.start(&mut Card { registers: &mut physical, memory: &mut own }));
     let mut shared = SharedNic::new(uplink);
@@ -312,7 +312,7 @@ fn machine(input: &mut Input<'_>) -> (Machine, Box<dyn Uplink>) {
     let guests = Both([(mallory, Memory::new()), (bob, Memory::new())], lent);
     let mut machine = Machine { shared, physical, guests, mirrors, now: 0 };
     machine.pass(1_000_000_000);
-    (machine, for_device(ids.0, ids.1).unwrap())
+    (machine, for_device(ids.0, ids.1, &|_| 0).unwrap())
 }
 
 /// A guest does anything to its card and to its memory, shared by virtual passthrough with a neighbour who comes and goes,

@@ -16,6 +16,7 @@ extern crate alloc;
 pub mod e1000;
 pub mod ne2000;
 pub mod rtl8139;
+pub mod virtio;
 
 use alloc::boxed::Box;
 use sluice_nic::Offload;
@@ -65,6 +66,10 @@ pub trait DmaMemory {
     /// Shows `act` so many bytes as they are, which the card neither reads nor writes meanwhile unless it is broken: what they say may
     /// then be anything, but not how many they are. What `act` says; false where they are not all inside.
     fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool;
+    /// Whether [`Self::bus`] is an address only by an IOMMU: a card that goes past it must not be given one.
+    fn is_translated(&self) -> bool {
+        false
+    }
 }
 
 /// No memory, for cards that master no bus.
@@ -203,12 +208,13 @@ pub trait Uplink: Send {
     fn counters(&self) -> Counters;
 }
 
-/// A driver for the function with these PCI identifiers. Allocates its buffers.
-pub fn for_device(vendor: u16, device: u16) -> Option<Box<dyn Uplink>> {
+/// A driver for the function with these PCI identifiers and this configuration. Allocates its buffers.
+pub fn for_device(vendor: u16, device: u16, config: virtio::Configuration<'_>) -> Option<Box<dyn Uplink>> {
     match (vendor, device) {
         (0x10ec, 0x8029) => Some(Box::new(ne2000::Ne2000::new())),
         (0x10ec, 0x8139) => Some(Box::new(rtl8139::Rtl8139::new())),
         (0x8086, 0x100e) => Some(Box::new(e1000::E1000::new())),
+        (0x1af4, 0x1000 | 0x1041) => Some(Box::new(virtio::VirtioNet::new(config)?)),
         _ => None,
     }
 }

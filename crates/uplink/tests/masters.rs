@@ -1,10 +1,11 @@
 //! The uplinks that master the bus, each with the software card of its kind as its hardware.
 
 use proptest::prelude::*;
-use sluice_nic::dma::VecMemory;
+use sluice_nic::dma::{Dma, VecMemory};
 use sluice_nic::offload::{Checksum, Segments};
 use sluice_nic::{Budget, E1000, Offload, Rtl8139, e1000, rtl8139};
 use sluice_uplink::{Card, DmaMemory, MAX_FRAME, RawDevice, Sent, Uplink, for_device};
+use sluice_virtio::{Buffer, Device, Fault, Issues, Kind, Ring, buffers, pci};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -17,6 +18,10 @@ const BUS: u32 = 0x10_0000;
 trait Model {
     fn new() -> Self;
     const ID: (u16, u16);
+    /// A word of its PCI configuration.
+    fn config(_: u8) -> u32 {
+        0
+    }
     fn read(&mut self, offset: u16, width: u8) -> u32;
     fn write(&mut self, offset: u16, width: u8, value: u32, memory: &mut VecMemory);
     /// The next frame going out.
@@ -96,6 +101,132 @@ impl Model for E1000 {
     }
 }
 
+/// A virtio network card: the transport that guests have, with a card's work done here.
+struct Virtio {
+    device: Device,
+    /// The queues, once the driver has set them up.
+    rings: Option<[Ring; 2]>,
+    faults: u64,
+}
+
+/// The card's way to memory.
+struct Bus<'a>(RefCell<&'a mut VecMemory>);
+
+impl sluice_virtio::Memory for Bus<'_> {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Fault> {
+        Dma::read(*self.0.borrow_mut(), address, buffer).map_err(|_| Fault)
+    }
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        Dma::write(*self.0.borrow_mut(), address, bytes).map_err(|_| Fault)
+    }
+}
+
+impl Virtio {
+    /// Bytes of a header, and where the doorbells are.
+    const HEADER: usize = 12;
+    const NOTIFY: u16 = 0x3000;
+
+    /// Works on the next chain of a queue. `None`: there is none; what is returned was written.
+    fn work(
+        &mut self,
+        number: u16,
+        memory: &mut VecMemory,
+        act: impl FnOnce(&Bus<'_>, &[Buffer]) -> Result<u32, Fault>,
+    ) -> Option<()> {
+        let queue = *self.device.live_queue(number)?;
+        let ring = &mut self.rings.as_mut()?[usize::from(number)];
+        let bus = Bus(RefCell::new(memory));
+        let put = || {
+            let Some(head) = ring.next(&queue, &bus)? else { return Ok(None) };
+            let chain = buffers(&queue, &bus, head).collect::<Result<Vec<_>, _>>()?;
+            let written = act(&bus, &chain)?;
+            ring.put(&queue, &bus, head, written).map(Some)
+        };
+        match put() {
+            Ok(None) => None,
+            Ok(Some(wanted)) => {
+                if wanted {
+                    self.device.used(number, false);
+                }
+                Some(())
+            }
+            Err(Fault) => {
+                self.faults += 1;
+                self.device.break_down();
+                None
+            }
+        }
+    }
+}
+
+impl Model for Virtio {
+    fn new() -> Self {
+        let mut device = Device::served_here(Kind::Net, 0, 2, 256, &[0; 12]);
+        device.attach_guest(Issues::All, std::iter::empty());
+        Self { device, rings: None, faults: 0 }
+    }
+    const ID: (u16, u16) = (0x1af4, 0x1041);
+    fn config(at: u8) -> u32 {
+        // Three capabilities: common configuration, ISR, doorbells with no bytes between them.
+        match at {
+            0x04 => 1 << 20,
+            0x34 => 0x40,
+            0x40 => 0x0110_5009,
+            0x50 => 0x0310_6009,
+            0x60 => 0x0214_0009,
+            0x58 => pci::ISR,
+            0x68 => Self::NOTIFY.into(),
+            _ => 0,
+        }
+    }
+    fn read(&mut self, offset: u16, width: u8) -> u32 {
+        self.device.read(offset.into(), width).0
+    }
+    fn write(&mut self, offset: u16, width: u8, value: u32, _: &mut VecMemory) {
+        if offset < Self::NOTIFY {
+            self.device.write(offset.into(), width, value);
+            if !self.device.is_live() {
+                self.rings = None;
+            } else if self.rings.is_none() {
+                self.rings = Some([Ring::new(false); 2]);
+            }
+        }
+    }
+    fn transmit(&mut self, memory: &mut VecMemory) -> Option<Vec<u8>> {
+        let mut sent = Vec::new();
+        self.work(1, memory, |bus, chain| {
+            for Buffer { address, len, writable } in chain {
+                assert!(!writable);
+                let mut bytes = vec![0; *len as usize];
+                sluice_virtio::Memory::read(bus, *address, &mut bytes)?;
+                sent.extend(bytes);
+            }
+            Ok(0)
+        })?;
+        assert_eq!(sent.get(..Self::HEADER), Some(&[0; Self::HEADER][..]), "nothing is left to do");
+        Some(sent.split_off(Self::HEADER))
+    }
+    fn receive(&mut self, frame: &[u8], memory: &mut VecMemory) -> bool {
+        let all = [&[0; Self::HEADER], frame].concat();
+        self.work(0, memory, |bus, chain| {
+            let [Buffer { address, len, writable: true }] = chain else { return Err(Fault) };
+            if (*len as usize) < all.len() {
+                return Err(Fault);
+            }
+            sluice_virtio::Memory::write(bus, *address, &all)?;
+            Ok(all.len() as u32)
+        })
+        .is_some()
+    }
+    fn interrupt(&self) -> bool {
+        self.device.line()
+    }
+    fn advance(&mut self, _: u64) {}
+    fn refused(&self) -> u64 {
+        self.faults
+    }
+}
+
 struct Hardware<M> {
     model: M,
     memory: Rc<RefCell<VecMemory>>,
@@ -166,7 +297,7 @@ struct Bench<M> {
 
 impl<M: Model> Bench<M> {
     fn new() -> Self {
-        let driver = for_device(M::ID.0, M::ID.1).unwrap();
+        let driver = for_device(M::ID.0, M::ID.1, &M::config).unwrap();
         let memory = Rc::new(RefCell::new(VecMemory::new(BUS.into(), driver.memory())));
         let hardware = Hardware {
             model: M::new(),
@@ -395,6 +526,9 @@ macro_rules! for_each_card {
         mod of_rtl8139 {
             $(#[test] fn $test() { super::$test::<sluice_nic::Rtl8139>(); })*
         }
+        mod of_virtio {
+            $(#[test] fn $test() { super::$test::<super::Virtio>(); })*
+        }
         mod of_e1000 {
             $(#[test] fn $test() { super::$test::<sluice_nic::E1000>(); })*
         }
@@ -423,5 +557,6 @@ proptest! {
     fn no_card_is_believed(seed in any::<u64>(), tame in any::<bool>(), polls in any::<u8>()) {
         a_card_is_not_believed::<Rtl8139>(seed, tame, polls);
         a_card_is_not_believed::<E1000>(seed, tame, polls);
+        a_card_is_not_believed::<Virtio>(seed, tame, polls);
     }
 }

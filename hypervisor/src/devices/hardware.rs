@@ -120,6 +120,10 @@ impl DmaMemory for Buffers {
     fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
         self.part(offset, len).is_some_and(act)
     }
+
+    fn is_translated(&self) -> bool {
+        self.space.is_some()
+    }
 }
 
 enum Interface {

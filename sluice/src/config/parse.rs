@@ -19,11 +19,13 @@ use toml::de::{DeTable, DeValue};
 const DEFAULT_MACHINE_MEMORY: u64 = 2 << 30;
 
 /// QEMU devices whose PCI identifiers are known, so that `pci` can be left out.
-const QEMU_DEVICES: [(&str, u16, u16); 7] = [
+const QEMU_DEVICES: [(&str, u16, u16); 8] = [
     ("ne2k_pci", 0x10ec, 0x8029),
     ("rtl8139", 0x10ec, 0x8139),
     ("e1000", 0x8086, 0x100e),
     ("e1000e", 0x8086, 0x10d3),
+    // As it is with `disable-legacy=on`.
+    ("virtio-net-pci", 0x1af4, 0x1041),
     ("nvme", 0x1b36, 0x0010),
     ("piix3-ide", 0x8086, 0x7010),
     ("edu", 0x1234, 0x11e8),

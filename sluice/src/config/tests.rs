@@ -254,6 +254,18 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
     assert!(found.contains("processor 1 serves the network 'lan', and runs no guests"), "{found}");
     let taken = GOOD.replace(ZOE, &format!("devices = [{VIF}]")) + network;
     assert!(try_load(&taken).unwrap_err().to_string().contains("'nic0' is the card of 'alice' already"));
+    for (card, message) in [
+        ("virtio-net-pci,disable-legacy=on,iommu_platform=on", None),
+        ("virtio-net-pci,disable-legacy=on", Some("'nic0' would be a card of the old kind")),
+        ("virtio-net-pci", Some("'nic0' would be a card of the old kind")),
+    ] {
+        let text = with(network, VIF, OTHER).replace("10ec:8029", "1af4:1041").replace("ne2k_pci", card);
+        let found = try_load(&text).map(|_| ()).map_err(|error| error.to_string());
+        match message {
+            None => assert_eq!(found, Ok(())),
+            Some(message) => assert!(found.is_err_and(|found| found.contains(message))),
+        }
+    }
     let other_card =
         with(network, VIF, OTHER).replace("10ec:8029", "8086:10d3").replace("ne2k_pci", "e1000e");
     assert!(

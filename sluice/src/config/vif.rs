@@ -17,6 +17,12 @@ pub const MODE: &str = "vif";
 const DEFAULT_MTU: u16 = 1500;
 const DEFAULT_SHARE: u8 = 1;
 
+/// Virtio's vendor, and its network cards: such as answer the old way, too, and modern ones.
+const VIRTIO: u16 = 0x1af4;
+const VIRTIO_NET: [u16; 2] = [0x1000, 0x1041];
+/// One that the hypervisor can drive, as QEMU is told.
+const VIRTIO_CARD: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
+
 /// A network.
 #[derive(Clone, Debug)]
 pub struct Network {
@@ -223,14 +229,25 @@ fn nic(setup: &Setup, earlier: &[Network], network: &Network, source: &mut Sourc
         source.complain(nic.span(), message, "a network needs a card of its own".to_owned());
     }
     let drives = match *device.select.get_ref() {
+        Select::Id { vendor: VIRTIO, device, .. } => VIRTIO_NET.contains(&device),
         Select::Id { vendor, device, .. } => NicModel::of(vendor, device).is_some(),
         // What the hypervisor finds is for it to say.
         Select::Address { .. } => true,
     };
     if !drives {
         let message = format!("'{wanted}' is no card that an engine drives");
-        let help = "use an 82540EM, RTL8139 or RTL8029: qemu = \"e1000\", \"rtl8139\" or \"ne2k_pci\"; or leave nic out";
-        source.complain(nic.span(), message, help.to_owned());
+        let help = format!(
+            "use an 82540EM, RTL8139, RTL8029 or virtio-net: qemu = \"e1000\", \"rtl8139\", \"ne2k_pci\" or \"{VIRTIO_CARD}\"; or leave nic out"
+        );
+        source.complain(nic.span(), message, help);
+    }
+    let Some(qemu) = &device.qemu else { return };
+    let options: Vec<&str> = qemu.get_ref().split(',').map(str::trim).collect();
+    let is_virtio = options.first().is_some_and(|name| name.starts_with("virtio-net"));
+    if is_virtio && !["disable-legacy=on", "iommu_platform=on"].iter().all(|wanted| options.contains(wanted))
+    {
+        let message = format!("'{wanted}' would be a card of the old kind, which knows of no IOMMU");
+        source.complain(qemu.span(), message, format!("write qemu = \"{VIRTIO_CARD}\""));
     }
 }
 

@@ -152,7 +152,8 @@ impl Card {
     /// Says why it cannot be driven.
     pub fn start(device: &Arc<Device>, mode: Mode) -> Result<Arc<Self>, AttachError> {
         let pci::Function { vendor, device: id, .. } = device.function;
-        let uplink = sluice_uplink::for_device(vendor, id).ok_or(AttachError::NoDriver)?;
+        let uplink = sluice_uplink::for_device(vendor, id, &|offset| device.function.bdf.read(offset))
+            .ok_or(AttachError::NoDriver)?;
         let mut hardware = Hardware::take(device, &*uplink)?;
         let mut shared = SharedNic::new(uplink);
         let answers = shared.start(&mut hardware.card());

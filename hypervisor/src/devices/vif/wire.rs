@@ -27,8 +27,9 @@ impl Wire {
     /// Puts a card on the wire that nobody has.
     pub fn connect(device: &Arc<Device>) -> Result<Self, AttachError> {
         let function = &device.function;
-        let mut uplink =
-            sluice_uplink::for_device(function.vendor, function.device).ok_or(AttachError::NoDriver)?;
+        let config = |offset| function.bdf.read(offset);
+        let mut uplink = sluice_uplink::for_device(function.vendor, function.device, &config)
+            .ok_or(AttachError::NoDriver)?;
         let mut hardware = Hardware::take(device, &*uplink)?;
         if !uplink.start(&mut hardware.card()) {
             hardware.give_back(device);

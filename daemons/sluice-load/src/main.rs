@@ -6,6 +6,7 @@
 //! moved in it is a line `SLUICE-RESULT at=PART ...` on the console.
 
 mod disk;
+mod flood;
 mod line;
 mod mark;
 mod pattern;
@@ -76,6 +77,14 @@ enum Load {
         #[arg(long)]
         from: PathBuf,
     },
+    /// Send datagrams as fast as they are taken, until it is ended.
+    Flood {
+        /// Where to.
+        to: SocketAddr,
+        /// Bytes of each.
+        #[arg(long)]
+        bytes: usize,
+    },
     /// Write, read and check a disk until a line is typed.
     SoakDisk {
         /// The disk.
@@ -103,6 +112,7 @@ fn main() -> anyhow::Result<()> {
         Load::Talk { to, mib } => line::talk(to, mib << 20),
         Load::Get { from, name, bytes, to } => line::get(from, &name, bytes, &to),
         Load::Put { to, name, from } => line::put(to, &name, &from),
+        Load::Flood { to, bytes } => flood::send(to, bytes),
         Load::SoakDisk { device } => soak::disk(&disk::Disk::open(&device)?),
         Load::SoakListen { at } => soak::listen(at),
         Load::SoakTalk { to } => soak::talk(to),

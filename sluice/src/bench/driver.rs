@@ -1,13 +1,15 @@
 //! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
 //! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
 //!
-//! [`vif`] compares a driver domain with an engine, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
+//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
 //! daemon and the driver domain under load, again and again.
 
+mod busy;
 mod granted;
 mod kvm;
 mod restarts;
 mod rows;
+mod sharing;
 mod sluice;
 mod vif;
 pub mod xen;
@@ -264,7 +266,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 4] = ["vif", "domain", "attacks", "engines"];
+pub const SERVED: [&str; 5] = ["vif", "domain", "attacks", "engines", sharing::PART];
 
 /// Of a guest on an engine that serves its neighbour, too.
 const ATTACK: Attack = Attack {
@@ -293,5 +295,6 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
         })
     });
     bench.attacks(record, SERVED[2], &[ATTACK]);
+    sharing::measure(&bench, record);
     vif::figures(record)
 }

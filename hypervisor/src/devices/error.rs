@@ -82,7 +82,7 @@ impl fmt::Display for AttachError {
             Self::NoRoom => "its memory does not fit the guest's PCI window",
             Self::NoReset => "it had an owner before and there is no way to reset it",
             Self::NoDriver => {
-                "the hypervisor has no driver for it, which mode = \"emulated\" needs; share it with mode = \"passthrough\""
+                "the hypervisor has no driver for it, which mode = \"emulated\" and a network need; share it with mode = \"passthrough\""
             }
             Self::NoAnswer => "it does not do what its driver tells it",
             Self::OutOfMemory => "there is not enough memory for its driver",

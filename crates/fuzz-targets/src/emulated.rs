@@ -217,7 +217,7 @@ impl DmaMemory for Changing {
 /// within its memory, and ends every call after a bounded number of accesses.
 pub fn uplink(data: &[u8]) {
     let mut input = Input::new(data);
-    let all = [(0x10ec, 0x8029), (0x10ec, 0x8139), (0x8086, 0x100e), (0x1af4, 0x1041)];
+    let all = [(0x10ec, 0x8029), (0x10ec, 0x8139), (0x8086, 0x100e), (0x8086, 0x10d3), (0x1af4, 0x1041)];
     let (vendor, device) = input.choose(&all);
     // Of the last: common configuration, ISR and doorbells.
     let config = |at| match at {

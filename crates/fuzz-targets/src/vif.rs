@@ -99,14 +99,14 @@ impl Wire for Card<'_, '_> {
         Given::Sent
     }
 
-    fn receive(&mut self, _: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, _: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
         let count = self.input.u8() % 3;
         for _ in 0..count {
             let len = usize::from(self.input.u16() % 1600);
             let mut frame = vec![0; len];
             let start = self.input.bytes(len.min(20));
             frame[..start.len()].copy_from_slice(start);
-            take(&frame);
+            take(&frame, self.cuts);
         }
         count.into()
     }

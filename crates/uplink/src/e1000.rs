@@ -1,9 +1,9 @@
-//! The Intel 82540EM as an uplink. Frames go by legacy descriptors, packets that the card is to finish by a context and data descriptors.
+//! The Intel 82540EM and 82574L as uplinks. Frames go by legacy descriptors, packets that the card is to finish by a context and data descriptors.
 //!
 //! The card writes descriptors back; of these nothing is read but status and length, which are checked, and each is
 //! written whole before the card gets it again.
-//! Source: Intel 8254x Software Developer's Manual (317453), 3.2 (receive), 3.3 (transmit), 3.5 (segmentation), 13.4 (registers),
-//! 14.4-14.5 (initialization).
+//! Source: Intel 8254x Software Developer's Manual (317453), 3.2 (receive, checksums), 3.3 (transmit), 3.5 (segmentation), 13.4 (registers),
+//! 14.4-14.5 (initialization); 82574 datasheet (317694), 7.1 (receive, legacy descriptors), 10.2.4.1 (ICR). Of the latter one queue is used, and its line.
 
 mod sender;
 
@@ -26,6 +26,7 @@ mod reg {
     pub const TIPG: u16 = 0x0410;
     pub const RECEIVE_RING: u16 = 0x2800;
     pub const SEND_RING: u16 = 0x3800;
+    pub const RXCSUM: u16 = 0x5000;
     pub const MTA: u16 = 0x5200;
     // Of a ring.
     pub const LOW: u16 = 0x00;
@@ -42,6 +43,8 @@ const LINK: u32 = 1 << 6 | 1 << 5;
 const RECEIVE: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 15 | 1 << 26;
 /// TCTL: on, short frames padded, collision threshold and distance as 14.5 says.
 const SEND: u32 = 1 << 1 | 1 << 3 | 0xf << 4 | 0x40 << 12;
+/// RXCSUM: checksums of IP, and of TCP and UDP, are looked at.
+const CHECKS: u32 = 1 << 8 | 1 << 9;
 /// TIPG for copper, 14.5.
 const GAPS: u32 = 0x0060_200a;
 
@@ -71,12 +74,18 @@ const MEMORY: usize = SEND_BUFFERS + SEND_BYTES;
 /// Status of a descriptor: done; of a received one: last of its frame.
 const DONE: u8 = 1;
 const END: u8 = 2;
+/// Of a received one: its checksums were not looked at; those of TCP or UDP, and of IP, were. And errors: they are wrong.
+const UNCHECKED: u8 = 1 << 2;
+const CHECKED: u8 = 1 << 5 | 1 << 6;
+const WRONG: u8 = 1 << 5 | 1 << 6;
 /// Reads of a register that should change.
 const PATIENCE: usize = 10_000;
 
 /// The driver.
 #[derive(Debug)]
 pub struct E1000 {
+    /// What is read of ICR may have to be written to be acknowledged.
+    writes_causes: bool,
     /// The descriptor that the card fills next.
     next: usize,
     sender: Sender,
@@ -94,9 +103,25 @@ impl Default for E1000 {
 }
 
 impl E1000 {
-    /// A driver for a card that it has not touched yet.
+    /// A driver for an 82540EM that it has not touched yet.
     pub fn new() -> Self {
-        Self { next: 0, sender: Sender::new(), queued: false, awaited: false, counters: Counters::default() }
+        Self::with(false)
+    }
+
+    /// The same for an 82574L.
+    pub fn new_82574() -> Self {
+        Self::with(true)
+    }
+
+    fn with(writes_causes: bool) -> Self {
+        Self {
+            writes_causes,
+            next: 0,
+            sender: Sender::new(),
+            queued: false,
+            awaited: false,
+            counters: Counters::default(),
+        }
     }
 
     /// Gives the card a descriptor to receive into.
@@ -113,9 +138,9 @@ impl E1000 {
         raw.write(ring + reg::TAIL, 4, 0);
     }
 
-    /// Length of the frame in the next descriptor. `Err`: the card has not filled it; `Ok(None)`: with nothing that
-    /// could be a frame.
-    fn filled(&self, memory: &dyn DmaMemory) -> Result<Option<usize>, ()> {
+    /// Length of the frame in the next descriptor, and whether the card has found all its checksums right. `Err`: the card has not filled it;
+    /// `Ok(None)`: with nothing that could be a frame.
+    fn filled(&self, memory: &dyn DmaMemory) -> Result<Option<(usize, bool)>, ()> {
         let mut descriptor = [0; DESCRIPTOR];
         memory.read(self.next * DESCRIPTOR, &mut descriptor);
         let [_, _, _, _, _, _, _, _, l0, l1, _, _, status, errors, _, _] = descriptor;
@@ -123,22 +148,23 @@ impl E1000 {
             return Err(());
         }
         let length = usize::from(u16::from_le_bytes([l0, l1]));
-        let sound = status & END != 0 && errors == 0 && (MIN_FRAME..=MAX_FRAME).contains(&length);
-        Ok(sound.then_some(length))
+        let sound = status & END != 0 && errors & !WRONG == 0 && (MIN_FRAME..=MAX_FRAME).contains(&length);
+        let checked = status & (CHECKED | UNCHECKED) == CHECKED && errors & WRONG == 0;
+        Ok(sound.then_some((length, checked)))
     }
 
     /// Up to so many frames; how many descriptors the card had filled.
-    fn drain(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn drain(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
         let mut done = 0;
         while done < most
             && let Ok(filled) = self.filled(card.memory)
         {
             let place = RECEIVE_BUFFERS + self.next * BUFFER;
             match filled {
-                Some(length) => {
+                Some((length, checked)) => {
                     self.counters.received += 1;
                     card.memory.with(place, length, &mut |frame| {
-                        take(frame);
+                        take(frame, checked);
                         true
                     });
                 }
@@ -211,6 +237,7 @@ impl Uplink for E1000 {
         Self::set_ring(raw, reg::SEND_RING, bus.wrapping_add(SEND_RING as u32), SENDERS);
         raw.write(reg::TIPG, 4, GAPS);
         raw.write(reg::TCTL, 4, SEND);
+        raw.write(reg::RXCSUM, 4, CHECKS);
         raw.write(reg::RCTL, 4, RECEIVE);
         self.give_back(raw);
         raw.write(reg::IMS, 4, WANTED);
@@ -260,6 +287,10 @@ impl Uplink for E1000 {
     }
 
     fn take(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+        self.take_checked(card, most, &mut |frame, _| take(frame))
+    }
+
+    fn take_checked(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
         self.drain(card, most.min(RECEIVERS), take)
     }
 
@@ -269,6 +300,9 @@ impl Uplink for E1000 {
         if causes == u32::MAX {
             return false;
         }
+        if self.writes_causes {
+            card.registers.write(reg::ICR, 4, causes);
+        }
         if self.awaited && causes & SENT != 0 {
             self.awaited = false;
             card.registers.write(reg::IMC, 4, SENT);
@@ -276,7 +310,7 @@ impl Uplink for E1000 {
         if causes & OVERRUN != 0 {
             self.counters.overruns += 1;
         }
-        self.drain(card, RECEIVERS, take) == RECEIVERS
+        self.drain(card, RECEIVERS, &mut |frame, _| take(frame)) == RECEIVERS
     }
 
     fn stop(&mut self, card: &mut Card<'_>) {

@@ -191,6 +191,11 @@ pub trait Uplink: Send {
         count
     }
 
+    /// As [`Self::take`], and says of each frame whether the card has found all its checksums right, of IP and what IP carries.
+    fn take_checked(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
+        self.take(card, most, &mut |frame| take(frame, false))
+    }
+
     /// Acknowledges what the card interrupts for, and gives the frames it has received, without CRC and in order, to
     /// `take`. True if it may have more: call again, for the card will not interrupt for them.
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool;
@@ -214,6 +219,7 @@ pub fn for_device(vendor: u16, device: u16, config: virtio::Configuration<'_>) -
         (0x10ec, 0x8029) => Some(Box::new(ne2000::Ne2000::new())),
         (0x10ec, 0x8139) => Some(Box::new(rtl8139::Rtl8139::new())),
         (0x8086, 0x100e) => Some(Box::new(e1000::E1000::new())),
+        (0x8086, 0x10d3) => Some(Box::new(e1000::E1000::new_82574())),
         (0x1af4, 0x1000 | 0x1041) => Some(Box::new(virtio::VirtioNet::new(config)?)),
         _ => None,
     }

@@ -29,8 +29,9 @@ pub trait Wire {
         Given::Never
     }
 
-    /// Gives frames that have come, without CRC and in order, to `take`: about as many as are wanted at most. Returns how many.
-    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize;
+    /// Gives frames that have come, without CRC and in order, to `take`, and whether the card has found all their checksums right: about as
+    /// many as are wanted at most. Returns how many.
+    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize;
 
     /// Lets the card go on with what was sent and taken.
     fn flush(&mut self);

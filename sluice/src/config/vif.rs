@@ -20,6 +20,9 @@ const DEFAULT_SHARE: u8 = 1;
 /// Virtio's vendor, and its network cards: such as answer the old way, too, and modern ones.
 const VIRTIO: u16 = 0x1af4;
 const VIRTIO_NET: [u16; 2] = [0x1000, 0x1041];
+/// Intel's 82574L.
+const INTEL: u16 = 0x8086;
+const E1000E: u16 = 0x10d3;
 /// One that the hypervisor can drive, as QEMU is told.
 const VIRTIO_CARD: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
 
@@ -230,6 +233,7 @@ fn nic(setup: &Setup, earlier: &[Network], network: &Network, source: &mut Sourc
     }
     let drives = match *device.select.get_ref() {
         Select::Id { vendor: VIRTIO, device, .. } => VIRTIO_NET.contains(&device),
+        Select::Id { vendor: INTEL, device: E1000E, .. } => true,
         Select::Id { vendor, device, .. } => NicModel::of(vendor, device).is_some(),
         // What the hypervisor finds is for it to say.
         Select::Address { .. } => true,
@@ -237,7 +241,7 @@ fn nic(setup: &Setup, earlier: &[Network], network: &Network, source: &mut Sourc
     if !drives {
         let message = format!("'{wanted}' is no card that an engine drives");
         let help = format!(
-            "use an 82540EM, RTL8139, RTL8029 or virtio-net: qemu = \"e1000\", \"rtl8139\", \"ne2k_pci\" or \"{VIRTIO_CARD}\"; or leave nic out"
+            "use an 82540EM, 82574L, RTL8139, RTL8029 or virtio-net: qemu = \"e1000\", \"e1000e\", \"rtl8139\", \"ne2k_pci\" or \"{VIRTIO_CARD}\"; or leave nic out"
         );
         source.complain(nic.span(), message, help);
     }

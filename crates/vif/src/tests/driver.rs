@@ -355,13 +355,23 @@ pub struct Card {
     pub is_generous: bool,
     /// It finishes packets.
     pub cuts: bool,
+    /// It says of all frames that their checksums are right.
+    pub checks: bool,
     /// Packets that it has finished.
     pub finished: usize,
 }
 
 impl Card {
     pub fn new(room: usize) -> Self {
-        Self { room, sent: Vec::new(), coming: VecDeque::new(), is_generous: false, cuts: false, finished: 0 }
+        Self {
+            room,
+            sent: Vec::new(),
+            coming: VecDeque::new(),
+            is_generous: false,
+            cuts: false,
+            checks: false,
+            finished: 0,
+        }
     }
 }
 
@@ -397,9 +407,9 @@ impl crate::Wire for Card {
         Given::Sent
     }
 
-    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
         let count = self.coming.len().min(if self.is_generous { usize::MAX } else { most });
-        self.coming.drain(..count).for_each(|frame| take(&frame));
+        self.coming.drain(..count).for_each(|frame| take(&frame, self.checks));
         count
     }
 

@@ -7,7 +7,7 @@ use crate::{FEATURES, Mac, feature};
 use std::vec::Vec;
 
 /// Everything but what a receiver does itself.
-const PLAIN: u64 = FEATURES & !(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6);
+pub const PLAIN: u64 = FEATURES & !(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6);
 const SIZE: u16 = 1400;
 
 /// A TCP frame over IPv4 without options, and the header that asks for its segmentation.

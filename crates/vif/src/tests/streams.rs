@@ -1,6 +1,7 @@
 //! Frames of a stream are put together, and nothing else is.
 
-use super::offloads::{long, sum};
+use super::driver::frame;
+use super::offloads::{PLAIN, long, sum};
 use super::{Lab, STRANGER, mac};
 use crate::offload::{Header, Plan, Sum};
 use crate::{FEATURES, feature};
@@ -131,6 +132,25 @@ fn what_is_damaged_arrives_as_it_is() {
         assert_eq!(lab.received()[0], damaged, "at {at}");
         let flags: Vec<u8> = lab.drivers[0].headers.iter().map(|header| header.flags).collect();
         assert_eq!(flags, [2, 0, 2], "nobody says that it is right");
+    }
+}
+
+#[test]
+fn what_the_card_has_looked_at_is_not_looked_at_again() {
+    let mut lab = Lab::wired(1, FEATURES, 0);
+    lab.card.as_mut().unwrap().checks = true;
+    let mut frames = segments(0, 1448 * 3, 1448);
+    // The card says that it is right, and so it is.
+    frames[1][100] ^= 1;
+    come(&mut lab, &frames);
+    assert_eq!(lab.received()[0].len(), 1, "they are put together");
+    let alone = frame(mac(0), STRANGER, 200);
+    for (features, checks, flags) in [(FEATURES, true, 2), (FEATURES, false, 0), (PLAIN, true, 0)] {
+        let mut lab = Lab::wired(1, features, 0);
+        lab.card.as_mut().unwrap().checks = checks;
+        come(&mut lab, std::slice::from_ref(&alone));
+        assert_eq!(lab.received()[0], std::slice::from_ref(&alone));
+        assert_eq!(lab.drivers[0].headers[0].flags, flags, "{features:#x} {checks}");
     }
 }
 

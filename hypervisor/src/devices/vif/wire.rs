@@ -88,15 +88,15 @@ impl Wire {
         }
     }
 
-    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
         let mut card = self.hardware.card();
         if !core::mem::take(&mut self.is_last) {
-            return self.uplink.take(&mut card, most, take);
+            return self.uplink.take_checked(&mut card, most, take);
         }
         let mut count = 0;
         self.uplink.poll(&mut card, &mut |frame| {
             count += 1;
-            take(frame);
+            take(frame, false);
         });
         count
     }
@@ -124,25 +124,28 @@ impl Copies {
         self.bytes.capacity() - self.bytes.len() < MAX_FRAME + LENGTH
     }
 
-    fn push(&mut self, frame: &[u8]) {
-        self.bytes.extend_from_slice(&(frame.len() as u16).to_le_bytes());
+    fn push(&mut self, frame: &[u8], checked: bool) {
+        let head = frame.len() as u16 | if checked { CHECKED } else { 0 };
+        self.bytes.extend_from_slice(&head.to_le_bytes());
         self.bytes.extend_from_slice(frame);
     }
 
     /// Gives all of them away, in order.
-    fn drain(&mut self, take: &mut dyn FnMut(&[u8])) {
+    fn drain(&mut self, take: &mut dyn FnMut(&[u8], bool)) {
         let mut rest = &*self.bytes;
-        while let Some((length, after)) = rest.split_first_chunk::<LENGTH>() {
-            let (frame, after) = after.split_at(usize::from(u16::from_le_bytes(*length)).min(after.len()));
-            take(frame);
+        while let Some((head, after)) = rest.split_first_chunk::<LENGTH>() {
+            let head = u16::from_le_bytes(*head);
+            let (frame, after) = after.split_at(usize::from(head & !CHECKED).min(after.len()));
+            take(frame, head & CHECKED != 0);
             rest = after;
         }
         self.bytes.clear();
     }
 }
 
-/// Bytes before each frame: its length.
+/// Bytes before each frame: its length, and a bit that says whether the card has found its checksums right.
 const LENGTH: usize = 2;
+const CHECKED: u16 = 1 << 15;
 
 /// An engine's way to the card, for a round.
 pub(super) struct Way<'a> {
@@ -175,16 +178,16 @@ impl sluice_vif::Wire for Way<'_> {
         self.wire.lock().send_packet(len, offload, fill)
     }
 
-    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, most: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
         let Some(copies) = &mut self.copies else { return self.wire.lock().receive(most, take) };
         let mut count = 0;
         while count < most {
-            let taken = self.wire.lock().receive(BATCH.min(most - count), &mut |frame| {
+            let taken = self.wire.lock().receive(BATCH.min(most - count), &mut |frame, checked| {
                 // Some cards give all that there is.
                 if copies.is_full() {
                     copies.drain(take);
                 }
-                copies.push(frame);
+                copies.push(frame, checked);
             });
             copies.drain(take);
             count += taken;

@@ -266,7 +266,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 5] = ["vif", "domain", "attacks", "engines", sharing::PART];
+pub const SERVED: [&str; 6] = ["vif", "domain", "attacks", "engines", sharing::PART, "82574"];
 
 /// Of a guest on an engine that serves its neighbour, too.
 const ATTACK: Attack = Attack {
@@ -281,8 +281,12 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
     let loads = [Load::Net, Load::Inter];
     bench.system(record, SERVED[0], &loads, &|load, record| {
-        let measured = vif::run(&bench, load, record)?;
+        let measured = vif::run(&bench, load, &vif::ENGINE, record)?;
         vif::rows(record, vif::ENGINE, load, &measured)
+    });
+    bench.system(record, SERVED[5], &[Load::Net], &|load, record| {
+        let measured = vif::run(&bench, load, &vif::CHECKING, record)?;
+        vif::rows(record, vif::CHECKING, load, &measured)
     });
     bench.system(record, SERVED[1], &loads, &|load, record| {
         let measured = sluice::run(&bench, load, ALL, record)?;

@@ -107,3 +107,75 @@ impl<const N: usize> Queue<N> {
         fence(Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    const PLACES: Places = Places { descriptors: 0, available: 0x100, used: 0x200 };
+
+    struct Ram(Vec<u8>);
+
+    impl DmaMemory for Ram {
+        fn bus(&self) -> u32 {
+            0x4000
+        }
+        fn read(&self, offset: usize, into: &mut [u8]) {
+            into.copy_from_slice(&self.0[offset..offset + into.len()]);
+        }
+        fn write(&mut self, offset: usize, bytes: &[u8]) {
+            self.0[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+        fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+            act(&mut self.0[offset..offset + len])
+        }
+    }
+
+    /// The device gives this back.
+    fn give(ram: &mut Ram, nth: u16, index: u32, bytes: u32) {
+        let entry = u64::from(index) | u64::from(bytes) << 32;
+        ram.write(0x204 + usize::from(nth % 4) * 8, &entry.to_le_bytes());
+        ram.write(0x202, &nth.wrapping_add(1).to_le_bytes());
+    }
+
+    #[test]
+    fn a_buffer_comes_back_once_and_only_if_it_was_away() {
+        let (mut ram, mut queue) = (Ram(vec![0; 0x300]), Queue::<4>::new(PLACES));
+        queue.begin(&mut ram);
+        queue.offer(&mut ram, 2, 0x80, 64, true);
+        queue.offer(&mut ram, 0, 0x40, 32, false);
+        assert!(queue.publish(&mut ram));
+        let [two, none] = [2u16, 0].map(|index| usize::from(index) * 16);
+        assert_eq!(ram.0[two..two + 16], [0x80, 0x40, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(ram.0[none..none + 16], [0x40, 0x40, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ram.0[0x100..0x108], [0, 0, 2, 0, 2, 0, 0, 0]);
+        assert_eq!(queue.free(), Some(1));
+        assert_eq!(queue.next_used(&ram), None);
+        let all = [(2, Some((2, 60))), (2, None), (1, None), (4, None), (u32::MAX, None), (0, Some((0, 60)))];
+        for (nth, (index, found)) in (0..).zip(all) {
+            give(&mut ram, nth, index, 60);
+            assert_eq!(queue.next_used(&ram), Some(found), "{index}");
+            assert_eq!(queue.next_used(&ram), None);
+        }
+    }
+
+    #[test]
+    fn who_has_all_buffers_leaves_none() {
+        let (mut ram, mut queue) = (Ram(vec![0; 0x300]), Queue::<4>::new(PLACES));
+        for index in 0..4 {
+            assert_eq!(queue.free(), Some(index));
+            queue.offer(&mut ram, index, 0, 1, false);
+        }
+        assert_eq!(queue.free(), None);
+        give(&mut ram, 0, 3, 0);
+        assert!(queue.next_used(&ram).is_some());
+        assert_eq!(queue.free(), Some(3));
+        // The device wants no notification.
+        ram.0[0x200] = 1;
+        assert!(!queue.publish(&mut ram));
+        queue.listen(&mut ram, false);
+        assert_eq!(ram.0[0x100], 1);
+    }
+}

@@ -125,7 +125,7 @@ pub fn context_for(offload: &Offload, len: usize) -> [u8; 16] {
 pub(super) struct Packet {
     /// A place for the tag, then the bytes collected.
     pub(super) buffer: Box<[u8]>,
-    header: [u8; HEADER],
+    pub(super) header: [u8; HEADER],
     /// The tag to insert.
     pub(super) tag: [u8; TAG],
     /// Bytes collected.

@@ -71,6 +71,11 @@ impl Machine {
 
     /// Sends all, whole packets by `physical`, and says how many of them there were.
     fn run_whole(&mut self, physical: &mut Machine) -> (Vec<Vec<u8>>, usize) {
+        self.run_leaving(physical, None)
+    }
+
+    /// The same. Each whole packet leaves bytes of this value in the card, if one is given.
+    fn run_leaving(&mut self, physical: &mut Machine, left: Option<u8>) -> (Vec<Vec<u8>>, usize) {
         let (mut frames, mut count) = (vec![], 0);
         let mut buffer = vec![0; MAX_OUTGOING];
         let budget = &mut Budget::default();
@@ -90,6 +95,10 @@ impl Machine {
                     frames.extend(sent);
                     self.card.complete(&mut self.memory, &whole, &head, budget);
                     count += 1;
+                    if let Some(left) = left {
+                        self.card.tx.packet.buffer.fill(left);
+                        self.card.tx.packet.header.fill(left);
+                    }
                     continue;
                 }
             }
@@ -149,6 +158,13 @@ fn given(packets: &[Packet], before: u32, vlan: bool) -> Machine {
     machine
 }
 
+/// Whether a packet shows what one before has left in the card that was taken whole: in headers that it has not, or by half of a checksum
+/// that lies beyond it. That is where the two ways may differ.
+fn shows_leftovers(machine: &Machine) -> bool {
+    let run = |left: u8| machine.clone().run_leaving(&mut Machine::started(), Some(left));
+    run(0) != run(0xff)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -159,6 +175,9 @@ proptest! {
         vlan in proptest::bool::weighted(0.1),
     ) {
         let mut machine = given(&packets, before, vlan);
+        if shows_leftovers(&machine) {
+            return Ok(());
+        }
         let mut other = machine.clone();
         let frames = machine.run();
         let (same, _) = other.run_whole(&mut Machine::started());
@@ -169,6 +188,20 @@ proptest! {
         }
         prop_assert!(seen(&machine) == seen(&other));
     }
+}
+
+#[test]
+fn a_checksum_that_is_half_beyond_its_packet_shows_what_was_there() {
+    let half = Packet { cut: Some(255), ipv4: false, tcp: false, options: 2, pieces: vec![51], ..ordinary() };
+    let whole = Packet { cut: None, ..ordinary() };
+    let whole = Packet { pieces: vec![54, 900], ..whole };
+    let machine = given(&[whole.clone(), half.clone()], 0, false);
+    assert!(shows_leftovers(&machine) && !shows_leftovers(&given(&[half.clone(), whole], 0, false)));
+    assert_eq!(
+        given(&[half], 0, false).run_whole(&mut Machine::started()).1,
+        0,
+        "no other card is asked for it"
+    );
 }
 
 fn ordinary() -> Packet {

@@ -12,6 +12,7 @@ mod attack;
 mod boot;
 mod devfile;
 mod driver;
+mod fairness;
 mod first_ssh;
 mod grants;
 mod ide;

@@ -122,12 +122,8 @@ pub struct VirtioNet {
     send: Queue<SENDERS>,
     /// Registers by which the queues are notified.
     doorbells: [u16; 2],
-    /// The card interrupts for frames.
-    listens: bool,
     /// There are frames in the send queue that the card has not been told of.
     queued: bool,
-    /// Somebody waits for a buffer.
-    awaited: bool,
     counters: Counters,
 }
 
@@ -139,9 +135,7 @@ impl VirtioNet {
             receive: Queue::new(RECEIVE_RINGS),
             send: Queue::new(SEND_RINGS),
             doorbells: [0; 2],
-            listens: true,
             queued: false,
-            awaited: false,
             counters: Counters::default(),
         })
     }
@@ -251,11 +245,12 @@ impl VirtioNet {
         }
     }
 
-    fn listen(&mut self, memory: &mut dyn DmaMemory, listens: bool) {
-        if self.listens != listens {
-            self.listens = listens;
-            self.receive.listen(memory, listens);
-        }
+    /// A buffer to send from, if one is free.
+    fn room(&mut self, memory: &dyn DmaMemory) -> Option<u16> {
+        self.send.free().or_else(|| {
+            self.reclaim(memory);
+            self.send.free()
+        })
     }
 }
 
@@ -278,7 +273,7 @@ impl Uplink for VirtioNet {
             return false;
         }
         (self.receive, self.send) = (Queue::new(RECEIVE_RINGS), Queue::new(SEND_RINGS));
-        (self.listens, self.queued, self.awaited) = (true, false, false);
+        self.queued = false;
         let bus = card.memory.bus();
         let queues = [(RECEIVE, RECEIVERS, RECEIVE_RINGS), (SEND, SENDERS, SEND_RINGS)];
         for (number, size, places) in queues {
@@ -287,7 +282,6 @@ impl Uplink for VirtioNet {
         }
         self.receive.begin(card.memory);
         self.send.begin(card.memory);
-        self.receive.listen(card.memory, true);
         self.send.listen(card.memory, false);
         (0..RECEIVERS as u16).for_each(|index| self.offer(card.memory, index));
         self.receive.publish(card.memory);
@@ -301,18 +295,13 @@ impl Uplink for VirtioNet {
         if !is_frame(frame) {
             return Sent::Refused;
         }
-        let mut free = self.send.free();
-        if free.is_none() {
-            self.reclaim(card.memory);
-            free = self.send.free();
-        }
-        if free.is_none() {
+        let mut room = self.room(card.memory);
+        if room.is_none() {
             // Who was to be told may have been overtaken by what it is told of.
             self.await_room(card);
-            self.reclaim(card.memory);
-            free = self.send.free();
+            room = self.room(card.memory);
         }
-        let Some(index) = free else { return Sent::Full };
+        let Some(index) = room else { return Sent::Full };
         let at = SEND_BUFFERS + usize::from(index) * SEND_BUFFER;
         card.memory.write(at, &[0; HEADER]);
         let len = put_frame(card.memory, at + HEADER, frame);
@@ -330,26 +319,20 @@ impl Uplink for VirtioNet {
 
     fn await_room(&mut self, card: &mut Card<'_>) {
         self.flush(card);
-        if !core::mem::replace(&mut self.awaited, true) {
-            self.send.listen(card.memory, true);
-        }
+        self.send.listen(card.memory, true);
     }
 
     fn take(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
-        self.listen(card.memory, false);
+        self.receive.listen(card.memory, false);
         self.drain(card, most.min(RECEIVERS), take)
     }
 
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
         // Reading acknowledges. Before the rings are read: what comes later raises the line again.
         let _ = card.registers.read(self.layout.isr, 1);
-        self.listen(card.memory, true);
-        if self.awaited {
-            self.reclaim(card.memory);
-            if self.send.free().is_some() {
-                self.awaited = false;
-                self.send.listen(card.memory, false);
-            }
+        self.receive.listen(card.memory, true);
+        if self.send.listens() && self.room(card.memory).is_some() {
+            self.send.listen(card.memory, false);
         }
         self.drain(card, RECEIVERS, take) == RECEIVERS
     }

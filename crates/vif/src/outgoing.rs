@@ -2,7 +2,7 @@
 
 use crate::chain::{Chain, Memory};
 use crate::frame::{Addresses, Frame};
-use crate::offload::{Header, Plan, Segment, Work};
+use crate::offload::{Header, Plan, Work};
 use crate::scratch::{self, Scratch};
 use crate::wire::{Given, Wire};
 use sluice_nic::Offload;
@@ -137,7 +137,7 @@ impl Outgoing<'_> {
         (nth, turn): (u32, u32),
     ) -> Result<(Given, u32, u32), Fault> {
         let tag = vlan.map(scratch::tag);
-        let tag = tag.as_ref().map_or(&[][..], |tag| tag);
+        let tag = tag.as_slice().as_flattened();
         let behind = tag.len() as u32;
         let work = self.plan.as_ref().map(Plan::work);
         // Bytes and frames of the packet, and bytes that each frame but the first repeats.
@@ -158,10 +158,10 @@ impl Outgoing<'_> {
         let given = wire.send_packet(len as usize, &offload, &mut |into| {
             filled = match work {
                 Some(Work::Segments(tso)) => {
-                    let Segment { header, header_len, payload, .. } = tso.together(nth, frames);
-                    self.fill(memory, header.get(..header_len), tag, payload.start, into)
+                    let together = tso.together(nth, frames);
+                    self.fill(memory, together.headers(), tag, together.payload.start, into)
                 }
-                _ => self.fill(memory, Some(self.start), tag, self.start.len() as u32, into),
+                _ => self.fill(memory, self.start, tag, self.start.len() as u32, into),
             };
             filled.is_ok()
         });
@@ -173,13 +173,12 @@ impl Outgoing<'_> {
     fn fill<M: Memory>(
         &self,
         memory: &M,
-        headers: Option<&[u8]>,
+        headers: &[u8],
         tag: &[u8],
         after: u32,
         into: &mut [u8],
     ) -> Result<(), Fault> {
-        let (addresses, headers) =
-            headers.and_then(|headers| headers.split_at_checked(scratch::TAG)).ok_or(Fault)?;
+        let (addresses, headers) = headers.split_at_checked(scratch::TAG).ok_or(Fault)?;
         let mut rest = into;
         for part in [addresses, tag, headers] {
             let (place, after) = rest.split_at_mut_checked(part.len()).ok_or(Fault)?;

@@ -22,12 +22,10 @@ pub trait Wire {
     /// there is no such packet: then nothing is sent. It is called at most once.
     fn send_packet(
         &mut self,
-        _len: usize,
-        _offload: &Offload,
-        _fill: &mut dyn FnMut(&mut [u8]) -> bool,
-    ) -> Given {
-        Given::Never
-    }
+        len: usize,
+        offload: &Offload,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Given;
 
     /// Gives frames that have come, without CRC and in order, to `take`, and whether the card has found all their checksums right: about as
     /// many as are wanted at most. Returns how many.

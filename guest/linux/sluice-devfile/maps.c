@@ -35,7 +35,6 @@ static void region_free(struct kref *users)
 	struct region *region = container_of(users, struct region, users);
 	struct mirror *mirror = region->file->mirror;
 	struct slot *slot = NULL;
-	bool is_asked = false;
 
 	/* Pages that cannot be given back now are until the device's next life. */
 	wait_event_timeout(mirror->free,
@@ -52,19 +51,20 @@ static void region_free(struct kref *users)
 		slot->request->space = cpu_to_le64(region->space);
 		slot->request->file = cpu_to_le32(region->file->number);
 		slot->request->arguments[0] = cpu_to_le64(region->first);
-		is_asked = !submit(mirror, slot, SLOT_ALONE, region->file->life);
-		if (!is_asked) {
+		if (submit(mirror, slot, SLOT_ALONE, region->file->life)) {
 			frees_nothing(slot);
 			free_slot(mirror, slot);
+		} else if (!(current->flags & PF_EXITING)) {
+			/*
+			 * Drivers refuse what a program asks next while it has a
+			 * part mapped. One that ends asks nothing, and is not kept
+			 * by a domain that hangs.
+			 */
+			wait_event_killable_timeout(
+				mirror->free, !is_shown(region),
+				msecs_to_jiffies(patience_ms));
 		}
 	}
-	/*
-	 * Drivers refuse what a program asks next while it has a part mapped. One
-	 * that ends asks nothing, and is not kept by a domain that hangs.
-	 */
-	if (is_asked && !(current->flags & PF_EXITING))
-		wait_event_killable_timeout(mirror->free, !is_shown(region),
-					    msecs_to_jiffies(patience_ms));
 	kfree(region);
 }
 

@@ -24,7 +24,7 @@ const VIRTIO_NET: [u16; 2] = [0x1000, 0x1041];
 const INTEL: u16 = 0x8086;
 const E1000E: u16 = 0x10d3;
 /// One that the hypervisor can drive, as QEMU is told.
-const VIRTIO_CARD: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
+pub const VIRTIO_CARD: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
 
 /// A network.
 #[derive(Clone, Debug)]
@@ -248,8 +248,7 @@ fn nic(setup: &Setup, earlier: &[Network], network: &Network, source: &mut Sourc
     let Some(qemu) = &device.qemu else { return };
     let options: Vec<&str> = qemu.get_ref().split(',').map(str::trim).collect();
     let is_virtio = options.first().is_some_and(|name| name.starts_with("virtio-net"));
-    if is_virtio && !["disable-legacy=on", "iommu_platform=on"].iter().all(|wanted| options.contains(wanted))
-    {
+    if is_virtio && !VIRTIO_CARD.split(',').skip(1).all(|wanted| options.contains(&wanted)) {
         let message = format!("'{wanted}' would be a card of the old kind, which knows of no IOMMU");
         source.complain(qemu.span(), message, format!("write qemu = \"{VIRTIO_CARD}\""));
     }

@@ -34,6 +34,8 @@ pub(super) struct Queue<const N: usize> {
     is_away: [bool; N],
     /// A buffer that is here, probably.
     here: usize,
+    /// The device interrupts for buffers that come back.
+    listens: bool,
 }
 
 fn get(memory: &dyn DmaMemory, at: usize) -> u16 {
@@ -45,7 +47,7 @@ fn get(memory: &dyn DmaMemory, at: usize) -> u16 {
 impl<const N: usize> Queue<N> {
     /// One that the device does not know yet.
     pub const fn new(places: Places) -> Self {
-        Self { places, offered: 0, seen: 0, is_away: [false; N], here: 0 }
+        Self { places, offered: 0, seen: 0, is_away: [false; N], here: 0, listens: true }
     }
 
     /// The device was reset: nothing is in the rings.
@@ -100,8 +102,16 @@ impl<const N: usize> Queue<N> {
         }))
     }
 
-    /// Says whether the device is to interrupt for buffers that come back. Who wants to be interrupted looks once more.
-    pub fn listen(&self, memory: &mut dyn DmaMemory, wanted: bool) {
+    /// Whether the device is to interrupt for buffers that come back, as it is to begin with.
+    pub const fn listens(&self) -> bool {
+        self.listens
+    }
+
+    /// Says whether it is. Who wants to be interrupted looks once more.
+    pub fn listen(&mut self, memory: &mut dyn DmaMemory, wanted: bool) {
+        if core::mem::replace(&mut self.listens, wanted) == wanted {
+            return;
+        }
         let flags = if wanted { 0 } else { QUIET };
         memory.write(self.places.available + FLAGS, &flags.to_le_bytes());
         fence(Ordering::SeqCst);

@@ -45,6 +45,10 @@ pub struct System {
     server: &'static str,
     /// How rows of its engine begin, if it has one.
     engine: Option<&'static str>,
+    /// QEMU's card.
+    card: &'static str,
+    /// Parts of loads that are compared with others'.
+    compared: &'static [&'static str],
     note: &'static str,
 }
 
@@ -53,19 +57,28 @@ pub const ENGINE: System = System {
     prefix: "vif.virtio",
     server: "engine",
     engine: Some("vif.engine"),
+    card: "e1000",
+    compared: &NAMES,
     note: "two processors, run in turn by the emulator; the engine's looking for work is counted",
 };
 
 /// The same with an 82574L, which says of received frames whether their checksums are right. Of what is sent QEMU's makes fragments in place of segments,
 /// which the other end answers less often: that is not compared.
-pub const CHECKING: System =
-    System { prefix: "vif.virtio.82574", engine: Some("vif.engine.82574"), ..ENGINE };
+pub const CHECKING: System = System {
+    prefix: "vif.virtio.82574",
+    engine: Some("vif.engine.82574"),
+    card: "e1000e",
+    compared: &["rx"],
+    ..ENGINE
+};
 
 /// Served by a driver domain.
 pub const DOMAIN: System = System {
     prefix: "base.driver_domain",
     server: "driver",
     engine: None,
+    card: "e1000",
+    compared: &NAMES,
     note: "one processor, which spares it interrupts from one to another",
 };
 
@@ -74,8 +87,7 @@ const NAMES: [&str; 3] = ["rx", "tx", "inter"];
 
 /// Runs a load.
 pub fn run(bench: &Bench, load: Load, system: &System, record: &mut Record) -> Result<Measured> {
-    let card = if system.prefix == CHECKING.prefix { "e1000e" } else { "e1000" };
-    measure(bench, load, record, card, &format!("apart={APART}"), "cpus = 2\n", "cores = [1]")
+    measure(bench, load, record, system.card, &format!("apart={APART}"), "cpus = 2\n", "cores = [1]")
 }
 
 /// Runs a load with some engines.
@@ -87,7 +99,7 @@ pub fn run_engines(bench: &Bench, load: Load, engines: &Engines, record: &mut Re
     let layout = if engines.count == 1 { "split" } else { engines.layout };
     let cores = format!("cores = [{}]\nlayout = \"{layout}\"", indices(1, ", "));
     let cpus = format!("cpus = {}\n", 1 + engines.count);
-    measure(bench, load, record, "e1000", &apart, &cpus, &cores)
+    measure(bench, load, record, ENGINE.card, &apart, &cpus, &cores)
 }
 
 fn measure(
@@ -146,8 +158,7 @@ pub fn rows(record: &mut Record, system: System, load: Load, measured: &Measured
 }
 
 fn shares(record: &mut Record, system: &System, load: Load, measured: &Measured) -> Result<()> {
-    let compared = |name: &str| system.prefix != CHECKING.prefix || name == "rx";
-    for (name, mark, reported) in parts(load).iter().filter(|(name, ..)| compared(name)) {
+    for (name, mark, reported) in parts(load).iter().filter(|(name, ..)| system.compared.contains(name)) {
         let part = measured.split.part(*mark).with_context(|| format!("no guest set the marks of {name}"))?;
         let moved = moved(reported, measured)?;
         let kb = moved.bytes as f64 / 1024.0;

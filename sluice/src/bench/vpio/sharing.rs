@@ -5,6 +5,7 @@
 
 use super::cards::{CARDS, Card, Mode};
 use super::{Bench, note, rows};
+use crate::bench::fairness::jain;
 use crate::bench::record::{Aim, Record};
 use crate::outcome::Outcome;
 use anyhow::{Context, Result};
@@ -140,13 +141,6 @@ fn at(steps: &[u64], time: u64) -> f64 {
     }
 }
 
-/// Jain's index: 1 if all have the same, 1/n if one has all.
-fn jain(shares: &[f64]) -> f64 {
-    let sum: f64 = shares.iter().sum();
-    let squares: f64 = shares.iter().map(|share| share * share).sum();
-    if squares > 0.0 { sum * sum / (shares.len() as f64 * squares) } else { 0.0 }
-}
-
 fn shares(record: &mut Record, card: &Card, window: &Window) {
     let count = window.moved.len();
     let each: Vec<String> = window.moved.iter().map(|bytes| format!("{:.0}", bytes / 1024.0)).collect();
@@ -174,12 +168,5 @@ mod tests {
         assert_eq!(window.moved, [3.5 * CHUNK, 1.75 * CHUNK]);
         assert!(Window::of(&[&[100, 200], &[300, 400]]).is_none());
         assert!(Window::of(&[&[100, 200], &[]]).is_none());
-    }
-
-    #[test]
-    fn jain_is_one_for_equals() {
-        assert_eq!(jain(&[2.0, 2.0, 2.0, 2.0]), 1.0);
-        assert_eq!(jain(&[4.0, 0.0, 0.0, 0.0]), 0.25);
-        assert_eq!(jain(&[]), 0.0);
     }
 }

@@ -14,7 +14,7 @@ use crc::{CRC_32_ISO_HDLC, Crc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
 /// fits, with all their counters.

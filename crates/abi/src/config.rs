@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -181,7 +181,35 @@ impl Network {
     }
 }
 
-/// A virtual interface of a guest, which it drives with its stock virtio driver.
+/// What a guest finds in place of a virtual interface, and drives with its stock driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Face {
+    /// A virtio network card.
+    #[default]
+    Virtio,
+    /// An Intel 82540EM, whose doorbells the engine polls.
+    E1000,
+}
+
+impl Face {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::Virtio, Self::E1000];
+
+    /// The word for it in configurations and reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio",
+            Self::E1000 => "e1000",
+        }
+    }
+
+    /// The face that a word is for.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|face| face.word() == word)
+    }
+}
+
+/// A virtual interface of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vif {
     /// Name, unique among the guest's virtual devices; 1-31 characters of `[a-z0-9-]`.
@@ -198,8 +226,10 @@ pub struct Vif {
     pub vlan: Option<u16>,
     /// Most bytes of a frame after its header: [`MTU`].
     pub mtu: u16,
-    /// Microseconds for which its driver does not hear of a few frames that it has sent: [`MODERATIONS`].
+    /// Microseconds for which its driver does not hear of a few frames that it has sent: [`MODERATIONS`]. An 82540EM's driver tells its card.
     pub moderation: u16,
+    /// What the guest finds.
+    pub face: Face,
 }
 
 /// What [`Vif::mtu`] can be: what IPv4 asks for, and what a card without jumbo frames takes.
@@ -812,6 +842,7 @@ mod tests {
             vlan: None,
             mtu: 1500,
             moderation: 100,
+            face: Face::E1000,
         };
         let on = |networks: Vec<Network>, vif: Vif| {
             let mut config = Config { networks, ..config() };

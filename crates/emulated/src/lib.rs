@@ -25,6 +25,7 @@ mod mirror;
 mod names;
 mod nic;
 mod owner;
+mod polled;
 mod shared_nic;
 mod straight;
 #[cfg(test)]
@@ -35,6 +36,8 @@ pub use environment::{Environment, Guests};
 pub use mirror::{Direct, Direction, Mirror, PAGES, Shown};
 pub use nic::{Bar, Description, Nic, Register, describe};
 pub use owner::{DirectPolicy, Handoffs};
+pub use polled::{Offered, PolledNic};
 pub use shared_nic::{Counters, SharedNic};
+pub use sluice_nic::e1000::Transmission;
 pub use sluice_switch::{AttachError, PortId};
 pub use virtual_nic::Changes;

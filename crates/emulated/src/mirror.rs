@@ -16,6 +16,7 @@
 
 use crate::nic::{Nic, Register};
 use sluice_model::{DeviceEvent, HookSet, Model, Questions, Seen, Tracker, hook_set};
+use sluice_nic::E1000;
 use sluice_nic::e1000::registers::{Receive, reg as e1000};
 use sluice_nic::rtl8139::registers::reg as rtl8139;
 pub use sluice_traps::Direction;
@@ -128,6 +129,21 @@ pub(crate) fn show_interrupts(nic: &Nic, mirror: &mut dyn Mirror) {
     }
 }
 
+/// Registers of the page of the 82540EM's transmit ring, in the order in which the card looks at them. While it does so again and again, nothing
+/// happens when they are written, either.
+const POLLED: [u32; 7] =
+    [e1000::TDBAL, e1000::TDBAH, e1000::TDLEN, e1000::TDH, e1000::TXDCTL, e1000::TADV, e1000::TDT];
+
+/// Of a card that looks again and again: the pages of both rings, or the one of the receive ring.
+pub(crate) fn polled(sends: bool) -> Direct {
+    core::array::from_fn(|page| match page as u32 * PAGE {
+        start if start == e1000::RDT / PAGE * PAGE => Direction::READ | Direction::WRITE,
+        start if start == e1000::TDT / PAGE * PAGE && sends => Direction::READ | Direction::WRITE,
+        start if start == e1000::TDT / PAGE * PAGE => Direction::READ,
+        _ => Direction::empty(),
+    })
+}
+
 /// What a guest writes at this offset of its mirror is seen only when the card looks.
 pub(crate) fn is_posted(offset: u32) -> bool {
     POSTED.iter().any(|posted| posted / PAGE == offset / PAGE)
@@ -135,12 +151,35 @@ pub(crate) fn is_posted(offset: u32) -> bool {
 
 /// Has the card look at what its guest wrote directly: a register that is not as it was shown.
 pub(crate) fn look(nic: &mut Nic, mirror: &mut dyn Mirror) {
-    let Nic::E1000(card) = nic else { return };
-    for offset in POSTED {
+    if let Nic::E1000(card) = nic {
+        look_at(card, mirror, &POSTED);
+    }
+}
+
+/// Shows the registers of both rings that a range of bytes is of.
+pub(crate) fn show_rings(card: &E1000, range: core::ops::Range<u32>, mirror: &mut dyn Mirror) {
+    let registers = POSTED.into_iter().chain(POLLED);
+    let touched = registers.filter(|offset| *offset < range.end && range.start < offset + 4);
+    touched.for_each(|offset| mirror.show(offset, card.image(offset)));
+}
+
+/// Has a card that looks again and again do so.
+pub(crate) fn look_at_rings(card: &mut E1000, mirror: &mut dyn Mirror) {
+    look_at(card, mirror, &POSTED);
+    look_at(card, mirror, &POLLED);
+}
+
+fn look_at(card: &mut E1000, mirror: &mut dyn Mirror, registers: &[u32]) {
+    for &offset in registers {
         let written = mirror.look(offset);
-        if written != card.image(offset) {
-            card.write(offset, 4, written);
-            mirror.show(offset, card.image(offset));
+        if written == card.image(offset) {
+            continue;
+        }
+        card.write(offset, 4, written);
+        // Only if it took something else: the guest may have written again meanwhile, which is not to be lost.
+        let taken = card.image(offset);
+        if taken != written {
+            mirror.show(offset, taken);
         }
     }
 }

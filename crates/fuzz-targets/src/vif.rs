@@ -158,7 +158,7 @@ pub fn network(data: &[u8]) {
         let guest = &mut guests[nth];
         match input.u8() % 12 {
             0 if guest.id.is_none() => {
-                guest.id = network!().join(attributes(nth, &mut input), guest.ram.clone(), now)
+                guest.id = network!().join(attributes(nth, &mut input), guest.ram.clone(), None, now)
             }
             0 if input.u8().is_multiple_of(4) => {
                 let id = guest.id.take().expect("it has one");

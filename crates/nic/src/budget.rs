@@ -25,6 +25,11 @@ impl Budget {
         Self { bytes, steps }
     }
 
+    /// Bytes and steps that are left.
+    pub const fn left(&self) -> (usize, usize) {
+        (self.bytes, self.steps)
+    }
+
     /// Nothing more is to be begun.
     pub const fn is_spent(&self) -> bool {
         self.bytes == 0 || self.steps == 0

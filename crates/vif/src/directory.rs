@@ -15,6 +15,8 @@ pub(crate) struct Entry {
     pub vlan: Option<u16>,
     /// What its driver accepted, if it is at work.
     pub features: u64,
+    /// It has a card in place of queues: frames come to it whole and finished.
+    pub is_card: bool,
 }
 
 /// All VIFs of a network. A frame's target is found in as much time with one VIF as with [`MAX_VIFS`].
@@ -72,6 +74,11 @@ impl Directory {
     /// Whether a VIF is in a VLAN.
     pub fn is_in(&self, id: VifId, vlan: Option<u16>) -> bool {
         self.get(id).is_some_and(|entry| entry.vlan == vlan)
+    }
+
+    /// Whether a VIF has a card in place of queues.
+    pub fn is_card(&self, id: VifId) -> bool {
+        self.get(id).is_some_and(|entry| entry.is_card)
     }
 
     /// What the driver of a VIF accepted.

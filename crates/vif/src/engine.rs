@@ -1,32 +1,24 @@
 //! What an engine does for VIFs: a round serves the send queues that are its own.
 
-use crate::chain::{Chain, MAX_PIECES, Memory};
+use crate::card::{Outbox, Sending};
+use crate::chain::{Chain, Memory};
 use crate::directory::Directory;
-use crate::frame::{Addresses, Frame};
-use crate::outgoing::{Outgoing, Put, Start};
 use crate::scratch::Scratch;
 use crate::shared::Shared;
 use crate::stream::{STREAMS, Stream};
+use crate::turn::{OVERHEAD, Sent, Turn};
 use crate::vif::{Active, Sender};
 use crate::wire::Wire;
 use crate::{MAX_VIFS, VifId, VifSet};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::array;
-use sluice_switch::{is_for_the_link, is_group};
 use sluice_virtio::{Fault, Queue};
 
 /// Bytes that the VIF with the greatest share may put on the wire in a turn; the others less, as their shares say.
 const QUANTUM: i64 = 16 * 1024;
 /// And what the engine does for it in a round, in bytes: for a turn of long frames.
 const WORK: i64 = 2 * QUANTUM;
-/// Bytes that the wire is busy with a frame, beside its own: preamble, CRC and gap.
-const FRAMING: u32 = 24;
-/// Bytes that the work for a frame counts for, beside its own, and that for a piece of memory that it is in.
-const OVERHEAD: u32 = 256;
-const PER_PIECE: u32 = 32;
-/// And that for a frame in place of a longer one.
-const PER_SEGMENT: u32 = 64;
 /// Nanoseconds after which one of several engines looks again whether a full card has room: the card's word wakes but one of them.
 const RETRY_NS: u64 = 20_000;
 
@@ -54,21 +46,8 @@ pub struct Outcome {
     pub next: Next,
 }
 
-/// What became of the frame at the head of a send queue.
-enum Sent {
-    /// It is where it is to be, or nowhere.
-    Done,
-    /// It has to wait for the wire.
-    Full,
-    /// It has to wait for its sender's next turn on the wire.
-    Over,
-}
-
-/// Its sender may not send it.
-fn refuse<M>(vif: &mut Sender<M>) -> Sent {
-    vif.counters.refused += 1;
-    Sent::Done
-}
+/// Most frames of a card's that are sent in a turn.
+const TURN: usize = 32;
 
 /// Shows a driver what was sent. Returns whether it is to be signalled, and when there is something to do.
 fn signal<M: Memory>(
@@ -106,7 +85,7 @@ pub struct Engine<M> {
     /// The VIF whose turn it is first.
     turn: u8,
     /// In this round, nobody else's turn on the wire begins.
-    full: bool,
+    pub(crate) full: bool,
     /// Greatest share of those that wanted to send in the last round, and in this.
     heaviest: u8,
     heaviest_now: u8,
@@ -189,7 +168,7 @@ impl<M: Memory> Engine<M> {
         if let Some(wire) = wire {
             wire.flush();
         }
-        let received = self.publish();
+        let received = self.publish(now, &mut next);
         Outcome { sent, received, broken: core::mem::take(&mut self.broken), next }
     }
 
@@ -236,52 +215,31 @@ impl<M: Memory> Engine<M> {
         wire: &mut Option<&mut (dyn Wire + '_)>,
         now: u64,
     ) -> Result<(bool, Next), Fault> {
+        if let Some(mut outbox) = vif.outbox.take() {
+            let next = self.serve_card(id, vif, &mut outbox, wire, now);
+            vif.outbox = Some(outbox);
+            return Ok((false, next?));
+        }
         let Some(Active { send: queue, .. }) = vif.active else { return Ok((false, Next::Idle)) };
         let waiting = vif.ring.waiting(&queue, &vif.memory)?;
         if waiting == 0 {
             (vif.credit, vif.wire_credit) = (vif.credit.min(0), vif.wire_credit.min(0));
             return signal(vif, &queue, Next::Idle, now);
         }
-        let share = vif.attributes.share.max(1);
-        self.heaviest_now = self.heaviest_now.max(share);
-        let part = |of: i64| (of * i64::from(share) / i64::from(self.heaviest)).clamp(1, of);
-        vif.credit = (vif.credit + part(WORK)).min(part(WORK));
-        // Its turn on the wire does not begin while another's goes on.
-        if !self.full && !core::mem::take(&mut vif.is_waiting) {
-            vif.wire_credit = (vif.wire_credit + part(QUANTUM)).min(part(QUANTUM));
-        }
-        let mut next = Next::Now;
-        // Work for frames that went out by the wire, and for others.
-        let (mut outside, mut inside) = (0, 0);
+        self.begin_turn(vif);
+        let (mut turn, mut next) = (Turn::default(), Next::Now);
         for _ in 0..waiting {
-            if vif.credit <= 0 {
-                // The wire is what it uses most: its turn there goes on in the next round, so that who sends small frames has as much of
-                // it as others.
-                if !self.full && vif.wire_credit > 0 && outside >= inside {
-                    (vif.is_waiting, self.full) = (true, true);
-                }
-                break;
-            }
-            let ready_at = vif.bucket.as_mut().map_or(now, |bucket| bucket.ready_at(now));
-            if ready_at > now {
-                next = Next::At(ready_at);
+            if let Some(pause) = self.pause(vif, turn, now) {
+                next = pause;
                 break;
             }
             let head = vif.ring.head(&queue, &vif.memory, 0)?;
-            let before = (vif.credit, vif.wire_credit);
             let chain = Chain::read(&queue, &vif.memory, head)?;
+            let credits = (vif.credit, vif.wire_credit);
             let sent = self.forward(id, vif, chain.as_ref(), wire)?;
-            let work = before.0 - vif.credit;
-            *(if vif.wire_credit < before.1 { &mut outside } else { &mut inside }) += work;
-            match sent {
-                Sent::Done => {}
-                Sent::Full => {
-                    // The card says when it has room again, and a turn that has begun goes on.
-                    vif.is_waiting |= vif.wire_credit > 0;
-                    next = if self.duty.alone { Next::Idle } else { Next::At(now.saturating_add(RETRY_NS)) };
-                    break;
-                }
-                Sent::Over => break,
+            if let Some(after) = self.account(vif, &mut turn, credits, sent, now) {
+                next = after;
+                break;
             }
             vif.ring.give(&queue, &vif.memory, head, 0)?;
             if let (Some(bucket), Some(chain)) = (&mut vif.bucket, chain) {
@@ -291,158 +249,114 @@ impl<M: Memory> Engine<M> {
         signal(vif, &queue, next, now)
     }
 
-    /// Brings a frame where it is to be, at its sender's expense.
-    fn forward(
+    /// One turn of a VIF whose driver has a card. Returns when there is more to do.
+    fn serve_card(
         &mut self,
         id: VifId,
         vif: &mut Sender<M>,
-        chain: Option<&Chain>,
+        outbox: &mut Outbox<M>,
         wire: &mut Option<&mut (dyn Wire + '_)>,
-    ) -> Result<Sent, Fault> {
-        vif.charge(OVERHEAD + PER_PIECE * chain.map_or(MAX_PIECES as u32, Chain::pieces));
-        let Some(chain) = chain.filter(|chain| chain.len() >= Addresses::BYTES as u32) else {
-            return Ok(refuse(vif));
-        };
-        let mut start = Start::read(&vif.memory, chain)?;
-        let Addresses { to, from, .. } = start.addresses();
-        if is_for_the_link(start.frame(), to) || start.addresses().is_tagged() {
-            return Ok(refuse(vif));
+        now: u64,
+    ) -> Result<Next, Fault> {
+        let mut next = Next::Now;
+        let mut turn = None;
+        for _ in 0..TURN {
+            let mut work = 0;
+            let sending = outbox.fill(&vif.memory, &mut work);
+            vif.charge(work);
+            if sending == Sending::Idle {
+                next = Next::Idle;
+                if turn.is_none() {
+                    (vif.credit, vif.wire_credit) = (vif.credit.min(0), vif.wire_credit.min(0));
+                }
+                break;
+            }
+            let turn = turn.get_or_insert_with(|| {
+                self.begin_turn(vif);
+                Turn::default()
+            });
+            if let Some(pause) = self.pause(vif, *turn, now) {
+                next = pause;
+                break;
+            }
+            let credits = (vif.credit, vif.wire_credit);
+            vif.charge(OVERHEAD);
+            let Sending::Frame(len) = sending else { break };
+            let sent = self.forward_whole(id, vif, outbox.frame(), wire)?;
+            if let Some(after) = self.account(vif, turn, credits, sent, now) {
+                next = after;
+                break;
+            }
+            outbox.is_full = false;
+            if let Some(bucket) = &mut vif.bucket {
+                bucket.spend(len as u32);
+            }
         }
-        if !vif.has(from) {
-            vif.counters.forged += 1;
-            return Ok(Sent::Done);
-        }
-        // As at a bridge, what goes back where it came from goes nowhere.
-        if vif.has(to) {
-            return Ok(refuse(vif));
-        }
-        let Some(plan) = start.plan(&vif.memory, chain, vif.longest())? else {
-            return Ok(refuse(vif));
-        };
-        let vlan = vif.attributes.vlan;
-        let target = if is_group(to) { None } else { self.directory.find_in(to, vlan) };
-        let Some(mut scratch) = self.scratch.take() else { return Ok(Sent::Done) };
-        let outgoing = Outgoing { chain, start: start.frame(), plan };
-        let sent = match wire {
-            Some(wire) if target.is_none() => self.put_on(*wire, vif, &outgoing, &mut scratch),
-            _ => Ok(Sent::Done),
-        };
-        if let Ok(Sent::Done) = sent {
-            let work = match target {
-                Some(target) => self.hand_over(target, &vif.memory, &outgoing, &mut scratch),
-                None if is_group(to) => self.hand_to_all(id, vlan, &vif.memory, &outgoing, &mut scratch),
-                None => Ok(0),
-            };
-            vif.progress = 0;
-            vif.counters.sent += 1;
-            vif.counters.sent_bytes += u64::from(chain.len());
-            vif.counters.segments += u64::from(outgoing.count());
-            vif.charge(work?);
-        }
-        self.scratch = Some(scratch);
-        sent
+        Ok(outbox.card.settle(now).map_or(next, |at| next.min(Next::At(at))))
     }
 
-    /// Puts a frame on the wire, or what is left of it, with the tag of its VLAN.
-    fn put_on(
-        &mut self,
-        wire: &mut dyn Wire,
+    /// A VIF that has something to send has its turn.
+    fn begin_turn(&mut self, vif: &mut Sender<M>) {
+        let share = vif.attributes.share.max(1);
+        self.heaviest_now = self.heaviest_now.max(share);
+        let part = |of: i64| (of * i64::from(share) / i64::from(self.heaviest)).clamp(1, of);
+        vif.credit = (vif.credit + part(WORK)).min(part(WORK));
+        // Its turn on the wire does not begin while another's goes on.
+        if !self.full && !core::mem::take(&mut vif.is_waiting) {
+            vif.wire_credit = (vif.wire_credit + part(QUANTUM)).min(part(QUANTUM));
+        }
+    }
+
+    /// Whether its turn ends before the next frame, and when it goes on then.
+    fn pause(&mut self, vif: &mut Sender<M>, Turn { outside, inside }: Turn, now: u64) -> Option<Next> {
+        if vif.credit <= 0 {
+            // The wire is what it uses most: its turn there goes on in the next round, so that who sends small frames has as much of
+            // it as others.
+            if !self.full && vif.wire_credit > 0 && outside >= inside {
+                (vif.is_waiting, self.full) = (true, true);
+            }
+            return Some(Next::Now);
+        }
+        let ready_at = vif.bucket.as_mut().map_or(now, |bucket| bucket.ready_at(now));
+        (ready_at > now).then_some(Next::At(ready_at))
+    }
+
+    /// Notes what became of a frame, before which it had these credits. Returns when to go on, if its turn ends with that.
+    fn account(
+        &self,
         vif: &mut Sender<M>,
-        outgoing: &Outgoing<'_>,
-        scratch: &mut Scratch,
-    ) -> Result<Sent, Fault> {
-        while vif.progress < outgoing.count() {
-            if self.full {
-                return Ok(Sent::Full);
+        turn: &mut Turn,
+        (credit, wire_credit): (i64, i64),
+        sent: Sent,
+        now: u64,
+    ) -> Option<Next> {
+        let work = credit - vif.credit;
+        *(if vif.wire_credit < wire_credit { &mut turn.outside } else { &mut turn.inside }) += work;
+        match sent {
+            Sent::Done => None,
+            Sent::Full => {
+                // The card says when it has room again, and a turn that has begun goes on.
+                vif.is_waiting |= vif.wire_credit > 0;
+                let retry = Next::At(now.saturating_add(RETRY_NS));
+                Some(if self.duty.alone { Next::Idle } else { retry })
             }
-            if vif.wire_credit <= 0 {
-                return Ok(Sent::Over);
-            }
-            let part = (vif.progress, vif.wire_credit as u32);
-            let vlan = vif.attributes.vlan;
-            let (frames, bytes) = match outgoing.put_on(wire, &vif.memory, vlan, part, scratch)? {
-                Put::Done { frames, bytes } => (frames, bytes),
-                Put::Refused => return Ok(refuse(vif)),
-                Put::Full => {
-                    self.full = true;
-                    return Ok(Sent::Full);
-                }
-            };
-            vif.progress += frames;
-            vif.wire_credit -= i64::from(bytes + frames * FRAMING);
-            vif.charge(bytes + PER_SEGMENT);
+            Sent::Over => Some(Next::Now),
         }
-        Ok(Sent::Done)
-    }
-
-    /// To one VIF, as its driver takes it. Returns how much work it was, in bytes.
-    fn hand_over(
-        &mut self,
-        target: VifId,
-        memory: &M,
-        outgoing: &Outgoing<'_>,
-        scratch: &mut Scratch,
-    ) -> Result<u32, Fault> {
-        if let Some(frame) = outgoing.as_it_is(memory, self.directory.features(target)) {
-            return Ok(self.deliver(target, &frame));
-        }
-        let mut work = 0;
-        for nth in 0..outgoing.count() {
-            outgoing.put_together(memory, nth, scratch)?;
-            work += PER_SEGMENT + 2 * self.deliver(target, &Frame::plain(scratch.plain()));
-        }
-        Ok(work)
-    }
-
-    /// To every VIF of a VLAN but the sender. Returns how much work it was, in bytes.
-    fn hand_to_all(
-        &mut self,
-        sender: VifId,
-        vlan: Option<u16>,
-        memory: &M,
-        outgoing: &Outgoing<'_>,
-        scratch: &mut Scratch,
-    ) -> Result<u32, Fault> {
-        let mut work = 0u32;
-        for id in self.shared.live().iter() {
-            if id == sender || !self.directory.is_in(id, vlan) {
-                continue;
-            }
-            work = work.saturating_add(self.hand_over(id, memory, outgoing, scratch)?);
-        }
-        Ok(work)
-    }
-
-    /// To one VIF. Returns how much work it was, in bytes.
-    pub(crate) fn deliver(&mut self, id: VifId, frame: &Frame<'_, M>) -> u32 {
-        let mut port = self.shared.port(id);
-        let Some(port) = port.as_mut() else { return 0 };
-        let work = match port.take(frame) {
-            Ok((placed, pieces)) => {
-                if placed {
-                    self.fresh.insert(id);
-                }
-                PER_PIECE * pieces
-            }
-            Err(Fault) => {
-                if self.shared.break_down(id, port) {
-                    self.broken.insert(id);
-                }
-                0
-            }
-        };
-        frame.len() + work
     }
 
     /// Shows drivers what they received. Returns those that want to hear of it.
-    fn publish(&mut self) -> VifSet {
+    fn publish(&mut self, now: u64, next: &mut Next) -> VifSet {
         let mut wanted = VifSet::default();
         for id in core::mem::take(&mut self.fresh).iter() {
             let mut port = self.shared.port(id);
             let Some(port) = port.as_mut() else { continue };
-            match port.publish() {
-                Ok(true) => wanted.insert(id),
-                Ok(false) => {}
+            match port.publish(now) {
+                Ok((is_wanted, again)) => {
+                    if is_wanted {
+                        wanted.insert(id);
+                    }
+                    *next = again.map_or(*next, |at| Next::At(at).min(*next));
+                }
                 Err(Fault) => {
                     if self.shared.break_down(id, port) {
                         self.broken.insert(id);

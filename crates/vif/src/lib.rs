@@ -5,6 +5,8 @@
 //! driver can switch off apart (Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2.2). Here these are the two
 //! queues of a virtio network card, so that a guest's stock driver is the driver of a VIF.
 //!
+//! A VIF may show another face: a [`Card`] that is driven by registers, in place of the queues. The engine looks what was written there.
+//!
 //! Nothing waits in the engine: a frame stays in its sender's queue until there is room on the wire, and goes from there straight into
 //! the buffers of whom it is for. A VIF that has no buffers loses its own frames. Nothing is allocated but when a VIF is made.
 //!
@@ -21,8 +23,10 @@ extern crate alloc;
 extern crate std;
 
 mod bucket;
+mod card;
 mod chain;
 mod directory;
+mod egress;
 mod engine;
 mod frame;
 mod ingress;
@@ -35,9 +39,11 @@ mod shared;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod vif;
 mod wire;
 
+pub use card::{Card, Receiving, Sending};
 pub use chain::Memory;
 pub use engine::{Duty, Engine, Next, Outcome};
 pub use network::{Layout, Network, engines};

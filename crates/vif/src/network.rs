@@ -1,5 +1,6 @@
 //! All engines of a network in one hand: what is made, changed and ended while none of them is at work.
 
+use crate::card::{Card, Outbox};
 use crate::chain::Memory;
 use crate::directory::Entry;
 use crate::engine::{Duty, Engine};
@@ -74,8 +75,15 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
         }
     }
 
-    /// Makes a VIF of a guest with this memory, at the engine with the fewest. `None`: there are [`crate::MAX_VIFS`], or the address is a group's or another's.
-    pub fn join(&mut self, attributes: Attributes, memory: M, now: u64) -> Option<VifId> {
+    /// Makes a VIF of a guest with this memory, at the engine with the fewest; with a card, that is served from now on. `None`: there are
+    /// [`crate::MAX_VIFS`], or the address is a group's or another's.
+    pub fn join(
+        &mut self,
+        attributes: Attributes,
+        memory: M,
+        card: Option<Arc<dyn Card<M>>>,
+        now: u64,
+    ) -> Option<VifId> {
         let directory = &self.engines.first()?.directory;
         if is_group(attributes.mac) || directory.find(attributes.mac).is_some() {
             return None;
@@ -83,11 +91,14 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
         let id = directory.vacancy()?;
         let senders = self.engines.iter_mut().filter(|engine| engine.duty.sends);
         let home = senders.min_by_key(|engine| engine.own.iter().count())?;
-        *home.shared.port(id) = Some(Port::new(memory.clone()));
-        home.senders[id.index()] = Some(Box::new(Sender::new(attributes, memory, now)));
+        *home.shared.port(id) = Some(Port::new(memory.clone(), card.clone()));
+        let is_card = card.is_some();
+        let outbox = card.map(Outbox::new);
+        home.senders[id.index()] = Some(Box::new(Sender::new(attributes, memory, outbox, now)));
         home.own.insert(id);
+        home.shared.set_live(id, is_card);
         let Attributes { mac, vlan, .. } = attributes;
-        self.announce(id, Some(Entry { mac, vlan, features: 0 }));
+        self.announce(id, Some(Entry { mac, vlan, features: 0, is_card }));
         Some(id)
     }
 
@@ -108,14 +119,17 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
         let Some(home) = self.home(id) else { return true };
         let is_live = home.shared.live().contains(id);
         let Some(sender) = home.senders[id.index()].as_mut() else { return true };
-        if is_live && sender.active == active {
+        if sender.outbox.is_some() || is_live && sender.active == active {
             return true;
         }
         sender.activate(active);
         let sound = home.shared.port(id).as_mut().is_none_or(|port| port.activate(active).is_ok());
         home.shared.set_live(id, active.is_some() && sound);
         let Attributes { mac, vlan, .. } = sender.attributes;
-        self.announce(id, Some(Entry { mac, vlan, features: active.map_or(0, |active| active.features) }));
+        self.announce(
+            id,
+            Some(Entry { mac, vlan, features: active.map_or(0, |active| active.features), is_card: false }),
+        );
         sound
     }
 
@@ -125,7 +139,7 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
         if is_group(attributes.mac) || home.directory.find(attributes.mac).is_some_and(|other| other != id) {
             return false;
         }
-        let features = home.directory.features(id);
+        let (features, is_card) = (home.directory.features(id), home.directory.is_card(id));
         let Some(sender) = home.senders[id.index()].as_mut() else { return false };
         if sender.attributes.limit != attributes.limit {
             sender.bucket = attributes.limit.map(|rate| crate::bucket::Bucket::new(rate, now));
@@ -133,7 +147,7 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
         sender.attributes = attributes;
         let Attributes { mac, vlan, .. } = attributes;
         for engine in &mut self.engines {
-            engine.directory.set(id, Some(Entry { mac, vlan, features }));
+            engine.directory.set(id, Some(Entry { mac, vlan, features, is_card }));
         }
         true
     }

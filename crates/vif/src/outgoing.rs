@@ -73,7 +73,8 @@ pub(crate) enum Put {
 
 /// A frame on its way.
 pub(crate) struct Outgoing<'a> {
-    pub chain: &'a Chain,
+    /// Where its sender has it. `None`: all of it is in `start`.
+    pub chain: Option<&'a Chain>,
     /// What was checked of it.
     pub start: &'a [u8],
     /// What is left to do, if there is something.
@@ -81,6 +82,11 @@ pub(crate) struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
+    /// Bytes.
+    pub fn len(&self) -> u32 {
+        self.chain.map_or(self.start.len() as u32, Chain::len)
+    }
+
     /// How many frames it is once that is done.
     pub fn count(&self) -> u32 {
         match self.plan.as_ref().map(Plan::work) {
@@ -96,13 +102,15 @@ impl Outgoing<'_> {
             Some(plan) if plan.suits(features) => plan.pass(0),
             Some(_) => return None,
         };
-        Some(Frame { start: self.start, rest: Some((memory, self.chain)), header })
+        Some(Frame { start: self.start, rest: self.chain.map(|chain| (memory, chain)), header })
     }
 
     /// Puts one of the frames together with which nothing is left to do.
     pub fn put_together<M: Memory>(&self, memory: &M, nth: u32, scratch: &mut Scratch) -> Result<(), Fault> {
         match self.plan.as_ref().map(Plan::work) {
-            Some(Work::Segments(tso)) => scratch.take_segment(memory, self.chain, &tso.segment(nth)),
+            Some(Work::Segments(tso)) => {
+                scratch.take_segment(memory, self.chain.ok_or(Fault)?, &tso.segment(nth))
+            }
             work => scratch.take_whole(memory, self.chain, self.start, work),
         }
     }
@@ -149,9 +157,9 @@ impl Outgoing<'_> {
             }
             Some(Work::Checksum(checksum)) => {
                 let Some(offload) = checksum.offload(behind) else { return Ok((Given::Never, 0, 0)) };
-                (self.chain.len(), 1, 0, offload)
+                (self.len(), 1, 0, offload)
             }
-            _ => (self.chain.len(), 1, 0, Offload::default()),
+            _ => (self.len(), 1, 0, Offload::default()),
         };
         let len = bytes + behind;
         let mut filled = Ok(());
@@ -185,6 +193,6 @@ impl Outgoing<'_> {
             place.copy_from_slice(part);
             rest = after;
         }
-        self.chain.read_at(memory, after, rest)
+        self.chain.map_or(Ok(()), |chain| chain.read_at(memory, after, rest))
     }
 }

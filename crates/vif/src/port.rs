@@ -1,10 +1,12 @@
 //! The receiving side of a VIF.
 
+use crate::card::{Card, Receiving};
 use crate::chain::Memory;
 use crate::feature;
 use crate::frame::Frame;
 use crate::offload::Header;
 use crate::vif::{Active, Counters};
+use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use sluice_virtio::{Buffer, Fault, Ring, buffers};
 
@@ -17,14 +19,16 @@ pub(crate) struct Port<M> {
     /// Its driver is at work.
     active: Option<Active>,
     ring: Ring,
+    /// Its driver has a card in place of queues.
+    card: Option<Arc<dyn Card<M>>>,
     /// What was received, and rules that were broken at either queue.
     pub counters: Counters,
 }
 
 impl<M: Memory> Port<M> {
     /// One whose driver is not at work yet.
-    pub fn new(memory: M) -> Self {
-        Self { memory, active: None, ring: Ring::default(), counters: Counters::default() }
+    pub fn new(memory: M, card: Option<Arc<dyn Card<M>>>) -> Self {
+        Self { memory, active: None, ring: Ring::default(), card, counters: Counters::default() }
     }
 
     /// The driver has set its queues up, or they are gone.
@@ -45,6 +49,21 @@ impl<M: Memory> Port<M> {
     /// Puts a frame into its memory. Returns whether there were buffers for it, and how many pieces of memory were looked at; the driver sees
     /// the frame once that is published.
     pub fn take(&mut self, frame: &Frame<'_, M>) -> Result<(bool, u32), Fault> {
+        if let Some(card) = &self.card {
+            // Whole and finished, as the directory has it.
+            let received = if frame.rest.is_none() {
+                card.receive(&self.memory, frame.start)
+            } else {
+                Receiving::Unwanted
+            };
+            self.counters.missed += u64::from(received == Receiving::Missed);
+            let is_stored = received == Receiving::Stored;
+            if is_stored {
+                self.count(frame.len());
+            }
+            // It may have something to tell in any case.
+            return Ok((received != Receiving::Unwanted, 1));
+        }
         let Some(active) = self.active else { return Ok((false, 0)) };
         let queue = &active.receive;
         let waiting = self.ring.waiting(queue, &self.memory)?;
@@ -96,13 +115,22 @@ impl<M: Memory> Port<M> {
         for &(head, written) in &used {
             self.ring.give(queue, &self.memory, head, written)?;
         }
-        self.counters.received += 1;
-        self.counters.received_bytes += u64::from(frame.len());
+        self.count(frame.len());
         Ok((true, pieces))
     }
 
-    /// Shows the driver what was received. Returns whether it wants to hear of it.
-    pub fn publish(&mut self) -> Result<bool, Fault> {
-        self.active.map_or(Ok(false), |active| self.ring.publish(&active.receive, &self.memory))
+    fn count(&mut self, bytes: u32) {
+        self.counters.received += 1;
+        self.counters.received_bytes += u64::from(bytes);
+    }
+
+    /// Shows the driver what was received. Returns whether it wants to hear of it, and when its card is to be [settled](Card::settle) again.
+    pub fn publish(&mut self, now: u64) -> Result<(bool, Option<u64>), Fault> {
+        if let Some(card) = &self.card {
+            return Ok((false, card.settle(now)));
+        }
+        let wanted =
+            self.active.map_or(Ok(false), |active| self.ring.publish(&active.receive, &self.memory))?;
+        Ok((wanted, None))
     }
 }

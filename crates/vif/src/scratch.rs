@@ -30,6 +30,11 @@ impl Scratch {
         Self { bytes: Box::new([0; TAG_BYTES + LONGEST]), len: 0 }
     }
 
+    /// Has the frame put here, of as many bytes as `put` says.
+    pub fn fill(&mut self, put: impl FnOnce(&mut [u8]) -> usize) {
+        self.len = put(&mut self.bytes[TAG_BYTES..]).min(LONGEST);
+    }
+
     /// The frame, without a tag.
     pub fn plain(&self) -> &[u8] {
         &self.bytes[TAG_BYTES..TAG_BYTES + self.len]
@@ -68,13 +73,15 @@ impl Scratch {
     pub fn take_whole<M: Memory>(
         &mut self,
         memory: &M,
-        chain: &Chain,
+        chain: Option<&Chain>,
         start: &[u8],
         work: Option<&Work>,
     ) -> Result<(), Fault> {
-        self.len = (chain.len() as usize).min(LONGEST);
+        self.len = chain.map_or(start.len(), |chain| chain.len() as usize).min(LONGEST);
         let (all, first) = (self.len, start.len().min(self.len));
-        chain.read_at(memory, first as u32, self.range(first..all))?;
+        if let Some(chain) = chain {
+            chain.read_at(memory, first as u32, self.range(first..all))?;
+        }
         self.range(0..first).copy_from_slice(&start[..first]);
         if let Some(Work::Checksum(checksum)) = work {
             let Range { start, end } = checksum.range();

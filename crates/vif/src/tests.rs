@@ -28,7 +28,7 @@ impl<M: crate::Memory + Clone> Network<M> {
     }
 
     fn join(&mut self, attributes: Attributes, memory: M, now: u64) -> Option<VifId> {
-        self.all().join(attributes, memory, now)
+        self.all().join(attributes, memory, None, now)
     }
 
     fn leave(&mut self, id: VifId) -> Option<Counters> {

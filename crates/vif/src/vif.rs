@@ -1,6 +1,7 @@
 //! One virtual interface: what is set of it, and its sending side.
 
 use crate::bucket::Bucket;
+use crate::card::Outbox;
 use crate::chain::Memory;
 use crate::frame::Addresses;
 use crate::{Mac, feature};
@@ -102,6 +103,8 @@ pub(crate) struct Sender<M> {
     /// Its driver is at work.
     pub active: Option<Active>,
     pub ring: Ring,
+    /// Its driver has a card in place of queues.
+    pub outbox: Option<Outbox<M>>,
     /// Work that the engine may still do for it in this round, in bytes; below zero, what it did too much in the last.
     pub credit: i64,
     /// Bytes that it may still put on the wire in this turn, likewise.
@@ -130,13 +133,14 @@ const MANY: u16 = 32;
 
 impl<M: Memory> Sender<M> {
     /// One whose driver is not at work yet.
-    pub fn new(attributes: Attributes, memory: M, now: u64) -> Self {
+    pub fn new(attributes: Attributes, memory: M, outbox: Option<Outbox<M>>, now: u64) -> Self {
         let bucket = attributes.limit.map(|rate| Bucket::new(rate, now));
         Self {
             attributes,
             memory,
             active: None,
             ring: Ring::default(),
+            outbox,
             credit: 0,
             wire_credit: 0,
             is_waiting: false,
@@ -179,6 +183,9 @@ impl<M: Memory> Sender<M> {
 
     /// Says whether the driver is to tell of frames.
     pub fn listen(&self, wanted: bool) -> Result<(), Fault> {
+        if let Some(outbox) = &self.outbox {
+            outbox.card.listen(wanted);
+        }
         self.active.map_or(Ok(()), |active| self.ring.listen(&active.send, &self.memory, wanted))
     }
 

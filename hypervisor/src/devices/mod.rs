@@ -38,8 +38,9 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use device::Device;
+use sluice_abi::DomainId;
 use sluice_abi::config::{self, Attachment, Dma, Passthrough};
-use sluice_abi::report::{DeviceReport, ShareReport};
+use sluice_abi::report::{DeviceReport, LinkReport, ShareReport};
 use sluice_iommu::{Containment, RequesterId};
 use sluice_platform::pci::{BarAddresses, Identity};
 use usage::Usage;
@@ -200,6 +201,47 @@ fn leave(device: &Device, end: impl FnOnce() -> Option<ShareReport>) {
 fn dedicate(index: u16, network: &Arc<vif::Network>) -> Result<(), AttachError> {
     let entry = entry(index.into()).ok_or(AttachError::NoSuchDevice)?;
     entry.usage.lock().dedicate(&entry.device, network)
+}
+
+/// Notes an interface of a guest, which it finds as its face says. One on a network without an engine is not there: its guest cannot be built.
+pub fn add_vif(guest: DomainId, domain: &config::Domain, vif: &config::Vif) {
+    let Some(network) = vif::network(vif.network) else { return };
+    match vif.face {
+        config::Face::Virtio => virtio::add_vif(guest, domain, vif, network),
+        config::Face::E1000 => vif::card::add(guest, domain, vif, network),
+    }
+}
+
+/// Sets what an interface of a guest may send, and its VLAN.
+pub fn set_vif(guest: DomainId, vif: &config::Vif) {
+    if !vif::card::set(guest, vif) {
+        virtio::set_vif(guest, vif);
+    }
+}
+
+/// A guest's function of its virtual device of this name. `high` has addresses above 4 GiB.
+///
+/// # Errors
+/// There is no such device, or no room for it.
+pub fn front(
+    device: &str,
+    guest: Guest,
+    low: &mut BarAddresses,
+    high: &mut BarAddresses,
+) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+    let card = vif::card::front(device, &guest, low);
+    card.unwrap_or_else(|| virtio::front(Some(device), guest, low, high))
+}
+
+/// Forgets a virtual device, which its guest no longer has.
+pub fn remove(guest: DomainId, device: &str) {
+    vif::card::remove(guest, device);
+    virtio::remove(guest, device);
+}
+
+/// All virtual devices, for a report.
+pub fn links() -> Vec<LinkReport> {
+    virtio::reports().into_iter().chain(vif::card::reports()).collect()
 }
 
 /// Name of the configured device that makes requests as `requester`.

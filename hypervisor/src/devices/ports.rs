@@ -1,8 +1,10 @@
-//! Ports: a physical device behind a range of them, and where there are none.
+//! Ports: a physical device behind a range of them, where there are none, and a function's that exit.
 
 use super::devices;
+use crate::domain::{Domain, PortHandler};
 use crate::x86::port::{inb, inl, insb, inw, outb, outl, outsb, outw};
 use core::ops::Range;
+use sluice_platform::pci::BarAddresses;
 use sluice_vpio::RawDevice;
 
 /// Ports per slot, more than any card has.
@@ -73,4 +75,40 @@ pub fn free_ports(slot: u8) -> Option<u64> {
     (1..0x1_0000 / STRETCH)
         .map(|stretch| stretch * STRETCH + u64::from(slot & 31) * PORTS_PER_SLOT)
         .find(|start| !physical(&(*start..start + PORTS_PER_SLOT)))
+}
+
+/// A port BAR all of whose accesses exit, and where it answers now.
+pub struct HookedPorts {
+    size: u16,
+    /// Its first port to begin with.
+    initial: u64,
+    at: Option<u16>,
+}
+
+impl HookedPorts {
+    /// A BAR of `size` ports (at most 256), of the function in a slot; `None` if there is no room for it.
+    pub fn new(size: u16, slot: u8, addresses: &BarAddresses) -> Option<Self> {
+        let initial = if addresses.is_nowhere() { 0 } else { free_ports(slot)? };
+        Some(Self { size, initial, at: None })
+    }
+
+    /// Its first port to begin with.
+    pub fn initial(&self) -> u64 {
+        self.initial
+    }
+
+    /// Has it answer nowhere, if it is not to stay where it is.
+    pub fn leave(&mut self, domain: &Domain, wanted: Option<u64>) {
+        if let Some(at) = self.at.take_if(|at| Some(u64::from(*at)) != wanted) {
+            domain.release_ports(at, self.size);
+        }
+    }
+
+    /// Has it answer where it is wanted, unless something else does; the function is in the socket of `slot`.
+    pub fn settle(&mut self, domain: &Domain, slot: u8, wanted: Option<u64>) {
+        let wanted = wanted.and_then(|at| u16::try_from(at).ok());
+        if let (None, Some(at)) = (self.at, wanted) {
+            self.at = domain.claim_ports(at, self.size, PortHandler::Socket(slot)).then_some(at);
+        }
+    }
 }

@@ -56,7 +56,7 @@ impl Manager {
         if !guest.seats.has_room() {
             return Err(CommandError::NoSlot);
         }
-        virtio::add_vif(id, &guest.config, &vif);
+        devices::add_vif(id, &guest.config, &vif);
         log::info!("domain {}: gets interface {} on network {network}", guest.config.name, vif.name);
         self.entries[id.index()].config.vifs.push(vif);
         self.seat(id, front.clone()).map_err(|error| {
@@ -80,7 +80,7 @@ impl Manager {
         if !wanted.is_sound() {
             return Err(CommandError::BadConfiguration);
         }
-        virtio::set_vif(id, &wanted);
+        devices::set_vif(id, &wanted);
         *vif = wanted;
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Manager {
         let Some(entry) = self.entries.get_mut(id.index()) else { return };
         entry.config.virtio.retain(|virtio| virtio.name != device);
         entry.config.vifs.retain(|vif| vif.name != device);
-        virtio::remove(id, device);
+        devices::remove(id, device);
         let back = Seat::BackEnd(id, device.into());
         for server in self.ids() {
             let slot = self.entries.get(server.index()).and_then(|entry| entry.seats.find(&back));

@@ -221,7 +221,7 @@ pub fn plug(
         _ if !Domain::has_room_for_windows(domain.config.memory) && has_window(&domain.config, seat) => {
             return Err(BuildError::TooLarge);
         }
-        Seat::Virtual(name) => (&**name, virtio::front(Some(name), guest, low, high)),
+        Seat::Virtual(name) => (&**name, devices::front(name, guest, low, high)),
         Seat::Channel => (virtio::channel::NAME, virtio::front(None, guest, low, high)),
         Seat::BackEnd(of, _) if !domain.serve(*of) => return Err(BuildError::OutOfMemory),
         Seat::BackEnd(of, name) => (&**name, virtio::back((*of, name), guest, low, high)),

@@ -18,6 +18,7 @@ mod seats;
 mod verify;
 
 use crate::cpu::{apic, idt};
+use crate::devices;
 use crate::devices::virtio;
 use crate::domain::{Domain, EndReason, attention};
 use crate::handover::BootInfo;
@@ -189,7 +190,7 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
         if domain.control {
             virtio::add_channel(id, domain);
         }
-        domain.vifs.iter().for_each(|vif| virtio::add_vif(id, domain, vif));
+        domain.vifs.iter().for_each(|vif| devices::add_vif(id, domain, vif));
         for device in &domain.virtio {
             let server = entries.get_mut(usize::from(device.by));
             virtio::add(id, domain, device, server.as_ref().map_or("", |server| &server.config.name));

@@ -25,7 +25,7 @@ pub fn all(now: u64, domains: impl Iterator<Item = DomainReport>) -> Report {
         tsc_khz: tsc::khz(),
         free_memory,
         devices: devices::reports(),
-        links: devices::virtio::reports(),
+        links: devices::links(),
         networks: devices::vif::reports(),
         domains,
     }

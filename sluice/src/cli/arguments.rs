@@ -4,7 +4,7 @@ use crate::config;
 use crate::name::Name;
 use crate::qemu::{Accel, Boot};
 use clap::{Args, Subcommand};
-use sluice_abi::config::{MAX_QUEUE_PAIRS, MAX_SOURCE, VLANS};
+use sluice_abi::config::{Face, MAX_QUEUE_PAIRS, MAX_SOURCE, VLANS};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -136,6 +136,10 @@ fn limit(text: &str) -> Result<Limit, String> {
     rate.map(Limit).ok_or_else(|| "write a number and a unit, 100Mbit, or none".to_owned())
 }
 
+fn face(text: &str) -> Result<Face, String> {
+    Face::of(text).ok_or_else(|| "write virtio or e1000".to_owned())
+}
+
 /// A VLAN, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Vlan(pub Option<u16>);
@@ -186,6 +190,9 @@ pub enum VifCommand {
         /// Most bytes of a frame after its header
         #[arg(long, default_value = "1500", value_parser = clap::value_parser!(u16).range(576..=1500))]
         mtu: u16,
+        /// What the domain finds: virtio (a virtio network card) or e1000 (an Intel 82540EM)
+        #[arg(long, default_value = "virtio", value_parser = face)]
+        face: Face,
         #[command(flatten)]
         options: VifOptions,
     },

@@ -1,7 +1,7 @@
 //! What users get wrong, and what they are told.
 
 use super::*;
-use sluice_abi::config::{Action, Layout, Reaction};
+use sluice_abi::config::{Action, Face, Layout, Reaction};
 
 const GOOD: &str = r#"
 [machine]
@@ -177,7 +177,7 @@ fn devices_are_shared_in_one_way_only() {
 fn interfaces_are_on_networks_that_a_processor_serves() {
     const ALICE: &str = "devices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0b\" }]";
     const ZOE: &str = "vcpus = 2\ncpus = [0, 1]\ndevices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0a\" }]";
-    const VIF: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0c\", share = 3, limit = \"20Mbit\", vlan = 4094, mtu = 576, moderation = 0 }";
+    const VIF: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0c\", share = 3, limit = \"20Mbit\", vlan = 4094, mtu = 576, moderation = 0, face = \"e1000\" }";
     const OTHER: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0d\" }";
     let network = "[network.lan]\ncores = [1]\nnic = \"nic0\"\n";
     let with = |network: &str, zoe: &str, alice: &str| {
@@ -204,6 +204,7 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         vlan: Some(4094),
         mtu: 576,
         moderation: 0,
+        face: Face::E1000,
     };
     assert_eq!(compiled, [expected]);
     assert!(describe(Path::new("x"), &setup).contains("vif0 (vif on lan)"));
@@ -226,6 +227,7 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         ("vlan = 4094", "vlan = 4095", "'vlan' is 4095, out of range"),
         ("mtu = 576", "mtu = 9000", "'mtu' is 9000, out of range"),
         ("moderation = 0", "moderation = 1001", "'moderation' is 1001, out of range"),
+        ("face = \"e1000\"", "face = \"tulip\"", "'tulip' is no face of an interface"),
         ("mtu = 576", "name = \"A\"", "'A' cannot be the name of a virtual device"),
         ("mtu = 576", "source = \"br0\"", "unknown key 'source'"),
     ] {

@@ -5,7 +5,8 @@ use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, values};
 use crate::name::Name;
 use sluice_abi::config::{
-    self as abi, Dma, Layout, MAX_ENGINES, MODERATION, MODERATIONS, MTU, NicModel, SHARES, Select, VLANS,
+    self as abi, Dma, Face, Layout, MAX_ENGINES, MODERATION, MODERATIONS, MTU, NicModel, SHARES, Select,
+    VLANS,
 };
 use toml::Spanned;
 use toml::de::DeValue;
@@ -58,6 +59,8 @@ pub struct Vif {
     pub mtu: u16,
     /// Microseconds for which its driver does not hear of a few frames that it has sent.
     pub moderation: u16,
+    /// What the guest finds.
+    pub face: Face,
 }
 
 /// Reads a network.
@@ -109,6 +112,14 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
     let vlan = walk.number("vlan", VLANS, source).map(Spanned::into_inner);
     let mtu = walk.number("mtu", MTU, source).map_or(DEFAULT_MTU, Spanned::into_inner);
     let moderation = walk.number("moderation", MODERATIONS, source).map_or(MODERATION, Spanned::into_inner);
+    let face = walk.string("face", source).map_or(Face::default(), |text| {
+        Face::of(text.get_ref()).unwrap_or_else(|| {
+            let message = format!("'{}' is no face of an interface", text.get_ref());
+            let help = "write \"virtio\" (a virtio network card) or \"e1000\" (an Intel 82540EM)".to_owned();
+            source.complain(text.span(), message, help);
+            Face::default()
+        })
+    });
     let limit = walk.string("limit", source).and_then(|text| {
         let rate = parse_rate(text.get_ref());
         if rate.is_none() {
@@ -125,7 +136,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
         Some(name) => values::name(&name, "virtual device", source)?,
         None => Spanned::new(value.span(), format!("{MODE}{earlier}").parse().ok()?),
     };
-    Some(Vif { name, network: network?, mac: mac?, share, limit, vlan, mtu, moderation })
+    Some(Vif { name, network: network?, mac: mac?, share, limit, vlan, mtu, moderation, face })
 }
 
 /// `100Mbit`, `2 Gbit`, `500kbit`: decimal units of bits per second.
@@ -292,6 +303,7 @@ pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Vif> {
             vlan: vif.vlan,
             mtu: vif.mtu,
             moderation: vif.moderation,
+            face: vif.face,
         })
     };
     domain.vifs.iter().filter_map(compile).collect()

@@ -17,7 +17,7 @@ use sluice_abi::report::{Count, LinkReport, NetworkReport, Report};
 pub fn vif(what: &VifCommand) -> Result<()> {
     match what {
         VifCommand::Ls(which) => ls(which),
-        VifCommand::Add { domain, device, network, mac, mtu, options } => {
+        VifCommand::Add { domain, device, network, mac, mtu, face, options } => {
             let vif = Vif {
                 name: device.to_string(),
                 network: 0,
@@ -27,6 +27,7 @@ pub fn vif(what: &VifCommand) -> Result<()> {
                 vlan: options.vlan.and_then(|vlan| vlan.0),
                 mtu: *mtu,
                 moderation: options.moderation.unwrap_or(MODERATION),
+                face: *face,
             };
             let mut client = Client::connect(&choose(options.instance.as_ref())?)?;
             let domain_id = client.domain(domain)?;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
-use sluice_abi::config::{MODERATION, Vif, Virtio, VirtioKind};
+use sluice_abi::config::{Face, MODERATION, Vif, Virtio, VirtioKind};
 use sluice_abi::report::DomainState;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -245,14 +245,24 @@ fn device_of(text: &str, names: &[String]) -> Option<Virtio> {
     Some(Virtio { name: name.to_owned(), kind, by, source: source.to_owned(), identity: None })
 }
 
-/// "lan 52:54:00:00:00:0c NETWORK" as an interface, and the name of its network.
+/// "lan 52:54:00:00:00:0c NETWORK [FACE]" as an interface, and the name of its network.
 fn vif_of(text: &str) -> Option<(String, Vif)> {
     let mut words = text.split(' ');
     let (name, mac, network) =
         (words.next()?.to_owned(), parse_mac(words.next()?)?, words.next()?.to_owned());
     Some((
         network,
-        Vif { name, network: 0, mac, share: 1, limit: None, vlan: None, mtu: 1500, moderation: MODERATION },
+        Vif {
+            name,
+            network: 0,
+            mac,
+            share: 1,
+            limit: None,
+            vlan: None,
+            mtu: 1500,
+            moderation: MODERATION,
+            face: words.next().map_or(Some(Face::default()), Face::of)?,
+        },
     ))
 }
 
@@ -290,6 +300,7 @@ mod tests {
             vlan: None,
             mtu: 1500,
             moderation: MODERATION,
+            face: Face::Virtio,
         };
         let plug = Command::AttachVif { domain: DomainId(0), network: "net".to_owned(), vif };
         assert_eq!(order("plug alice lan 52:54:00:00:00:0c net").unwrap(), Action::Order(plug));

@@ -178,7 +178,7 @@ fn two_engines_at_once_lose_nothing_and_keep_the_order_of_each_sender() {
             }
             drop(bytes);
             let mut network = crate::Network::new(engines.iter_mut());
-            let id = network.join(super::driver::attributes(mac(nth)), ram.clone(), 0).unwrap();
+            let id = network.join(super::driver::attributes(mac(nth)), ram.clone(), None, 0).unwrap();
             assert!(network.activate(id, Some(active)));
         }
         std::thread::scope(|scope| {

@@ -10,6 +10,7 @@ mod card;
 mod mirror;
 
 pub use card::{Card, CardChoice};
+pub use mirror::Mirror;
 
 use super::guest::Guest;
 use super::intx::ForwardedLine;
@@ -24,7 +25,7 @@ use sluice_memory::Gpa;
 use sluice_platform::pci::{BuildError, Builder, ConfigEffect, Function, Identity};
 
 /// QEMU's subsystem, for drivers that look.
-const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
+pub const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
 
 /// A guest's software card.
 pub struct NicFunction {

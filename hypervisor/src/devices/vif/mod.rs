@@ -1,6 +1,6 @@
 //! Networks of virtual interfaces: each is served by engines, on processors that run no guest.
 //!
-//! Key types: [`Network`], [`Control`] (all its engines, while none is at work), [`Member`] (who is told of signals: a guest's virtio function). `sluice_vif` decides what happens to frames; this module
+//! Key types: [`Network`], [`Control`] (all its engines, while none is at work), [`Interface`] (a guest's), [`Member`] (who is told of signals: a guest's virtio function). `sluice_vif` decides what happens to frames; this module
 //! brings it the guests' memory, a processor, and sleep. The hypervisor is not on a frame's path otherwise: it makes VIFs, and passes signals on.
 //!
 //! An engine with nothing to do asks the drivers to tell of frames, looks once more, and halts. What a driver tells then ends as an
@@ -8,6 +8,8 @@
 //!
 //! Source: Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2 (design) and 3.2 (cores).
 
+pub mod card;
+mod interface;
 mod patience;
 mod wire;
 
@@ -31,6 +33,8 @@ use sluice_vif::{
     Active, Attributes, Counters, Layout, MAX_ENGINES, MAX_VIFS, Next, Outcome, RECEIVE, SEND, VifId,
 };
 use wire::{Way, Wire};
+
+pub use interface::{Face, Interface};
 
 /// Who drives a VIF. It is called with the lock of an engine held.
 pub trait Member: Send + Sync {
@@ -342,10 +346,14 @@ impl Control<'_> {
         &mut self,
         attributes: Attributes,
         domain: &Arc<Domain>,
-        member: &Weak<dyn Member>,
+        face: Face,
     ) -> Option<(VifId, usize)> {
-        let vif = self.network.join(attributes, Ram(domain.clone()), tsc::uptime_ns())?;
-        self.set_member(vif, Some(member));
+        let (member, card) = match face {
+            Face::Queues(member) => (Some(member), None),
+            Face::Card(card) => (None, Some(card)),
+        };
+        let vif = self.network.join(attributes, Ram(domain.clone()), card, tsc::uptime_ns())?;
+        self.set_member(vif, member.as_ref());
         Some((vif, self.network.home_of(vif)?))
     }
 

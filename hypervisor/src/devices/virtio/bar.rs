@@ -1,7 +1,6 @@
 //! BARs all of whose accesses exit.
 
-use crate::devices::ports::free_ports;
-use crate::domain::{Domain, PageHandler, Piece, PortHandler};
+use crate::domain::{Domain, PageHandler, Piece};
 use sluice_memory::{Gpa, Hpa};
 use sluice_platform::pci::{BarAddresses, BarKind, Builder};
 use sluice_traps::Direction;
@@ -54,41 +53,5 @@ impl HookedBar {
     pub fn offset(&self, gpa: Gpa) -> Option<u32> {
         let offset = gpa.as_u64().checked_sub(self.at?)?;
         (offset < self.size).then_some(offset as u32)
-    }
-}
-
-/// A port BAR all of whose accesses exit, and where it answers now.
-pub struct HookedPorts {
-    size: u16,
-    /// Its first port to begin with.
-    initial: u64,
-    at: Option<u16>,
-}
-
-impl HookedPorts {
-    /// A BAR of `size` ports (at most 256), of the function in a slot; `None` if there is no room for it.
-    pub fn new(size: u16, slot: u8, addresses: &BarAddresses) -> Option<Self> {
-        let initial = if addresses.is_nowhere() { 0 } else { free_ports(slot)? };
-        Some(Self { size, initial, at: None })
-    }
-
-    /// Its first port to begin with.
-    pub fn initial(&self) -> u64 {
-        self.initial
-    }
-
-    /// Has it answer nowhere, if it is not to stay where it is.
-    pub fn leave(&mut self, domain: &Domain, wanted: Option<u64>) {
-        if let Some(at) = self.at.take_if(|at| Some(u64::from(*at)) != wanted) {
-            domain.release_ports(at, self.size);
-        }
-    }
-
-    /// Has it answer where it is wanted, unless something else does; the function is in the socket of `slot`.
-    pub fn settle(&mut self, domain: &Domain, slot: u8, wanted: Option<u64>) {
-        let wanted = wanted.and_then(|at| u16::try_from(at).ok());
-        if let (None, Some(at)) = (self.at, wanted) {
-            self.at = domain.claim_ports(at, self.size, PortHandler::Socket(slot)).then_some(at);
-        }
     }
 }

@@ -1,10 +1,11 @@
 //! What a guest sees of a virtual device: a virtio function.
 
-use super::bar::{HookedBar, HookedPorts};
+use super::bar::HookedBar;
 use super::window::WindowBar;
 use super::{Lent, Link};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
+use crate::devices::ports::HookedPorts;
 use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};

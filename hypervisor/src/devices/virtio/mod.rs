@@ -19,6 +19,7 @@ mod window;
 
 use super::error::AttachError;
 use super::guest::Guest;
+use super::vif::{Face, Interface, Network};
 use crate::domain::{Domain, Loan, VirtualFunction, attention, window_onto};
 use crate::sync::{Rank, SpinLock};
 use alloc::format;
@@ -57,7 +58,7 @@ pub struct Link {
     /// Who the physical device behind a device file says it is.
     behind: Option<Identity>,
     /// The interface that an engine serves, in place of a domain.
-    vif: Option<vif::Vif>,
+    vif: Option<Interface>,
     state: SpinLock<State>,
 }
 
@@ -66,8 +67,6 @@ struct State {
     device: Device,
     /// What the hypervisor serves it by.
     port: Option<Port>,
-    /// And if that is an engine.
-    seat: Option<vif::Seat>,
     /// It is a device file: what its operations reach.
     files: Option<Files>,
     front: Option<Weak<FrontFunction>>,
@@ -157,20 +156,18 @@ pub fn add(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio, se
     LINKS.lock().push(link);
 }
 
-/// Notes a network card of a guest, which an engine serves. One on a network without an engine is not there: its guest cannot be built.
-pub fn add_vif(guest: DomainId, domain: &config::Domain, vif: &config::Vif) {
-    if let Some(network) = super::vif::network(vif.network) {
-        let link = Arc::new(Link::of_vif(guest, domain, vif, network));
-        LINKS.lock().push(link);
-    }
+/// Notes a network card of a guest, which an engine of a network serves.
+pub fn add_vif(guest: DomainId, domain: &config::Domain, vif: &config::Vif, network: Arc<Network>) {
+    let link = Arc::new(Link::of_vif(guest, domain, vif, Interface::new(network, vif)));
+    LINKS.lock().push(link);
 }
 
-/// Sets what an interface of a guest may send, and its VLAN.
+/// Sets what an interface of a guest that is a virtio card may send, and its VLAN.
 pub fn set_vif(guest: DomainId, vif: &config::Vif) {
     if let Ok(link) = link(guest, Some(&vif.name))
         && let Some(served) = &link.vif
     {
-        served.set(&link, vif);
+        served.set(vif);
     }
 }
 
@@ -309,16 +306,8 @@ impl Link {
     }
 
     /// A guest's interface on a network of ours.
-    fn of_vif(
-        guest: DomainId,
-        domain: &config::Domain,
-        vif: &config::Vif,
-        network: Arc<super::vif::Network>,
-    ) -> Self {
+    fn of_vif(guest: DomainId, domain: &config::Domain, vif: &config::Vif, served: Interface) -> Self {
         let kind = VirtioKind::Net { mac: vif.mac, pairs: 1 };
-        let (served, seat) = (vif::Vif::new(network), vif::Seat::new(vif));
-        let device = seat.device();
-        let state = State { seat: Some(seat), ..State::new(device, None) };
         Self {
             guest,
             device: Some(vif.name.clone()),
@@ -329,7 +318,7 @@ impl Link {
             window: 0,
             behind: None,
             vif: Some(served),
-            state: SpinLock::new(Rank::Card, state),
+            state: SpinLock::new(Rank::Card, State::new(vif::device(vif), None)),
         }
     }
 
@@ -346,7 +335,7 @@ impl Link {
     fn guest_comes(self: &Arc<Self>, front: &Arc<FrontFunction>, domain: &Arc<Domain>) {
         let slot = front.guest().slot;
         if let Some(vif) = &self.vif {
-            vif.comes(self, domain);
+            vif.comes(&self.name, domain, Face::Queues(Arc::<Self>::downgrade(self)));
         }
         let lent = Lent::by(domain, slot).filter(|_| self.vif.is_none());
         if self.is_lent_to() && domain.config.grants == Grants::Pages {
@@ -374,7 +363,7 @@ impl Link {
     /// The guest is no more: when this returns, nobody reaches its memory by the window.
     fn guest_goes(&self) {
         if let Some(vif) = &self.vif {
-            vif.goes(self);
+            vif.goes();
         }
         let (lent, back) = self.with(|state| {
             let changes = state.device.detach_guest();
@@ -433,11 +422,11 @@ impl Link {
 
     /// Does what one side does, and tells whom it concerns.
     fn change<R>(&self, act: impl FnOnce(&mut State) -> (R, Changes)) -> R {
-        let mut engine = self.vif.as_ref().map(vif::Vif::lock);
+        let mut engine = self.vif.as_ref().map(|vif| (vif, vif.lock()));
         self.with(|state| {
             let (result, mut changes) = act(state);
-            if let Some(engine) = engine.as_mut().filter(|_| changes.contains(Changes::BACKEND)) {
-                changes |= state.activate(engine);
+            if let Some((vif, engine)) = engine.as_mut().filter(|_| changes.contains(Changes::BACKEND)) {
+                changes |= state.activate(vif, engine);
             }
             if !state.device.is_live() {
                 state.forget_declarations();
@@ -463,10 +452,7 @@ impl Link {
     fn report(&self) -> LinkReport {
         let mut engines = self.vif.as_ref().map(|vif| (vif, vif.lock()));
         self.with(|state| LinkReport {
-            vif: engines
-                .as_mut()
-                .zip(state.seat.as_ref())
-                .map_or(Vec::new(), |((vif, engines), seat)| vif.counts(engines, seat)),
+            vif: engines.as_mut().map_or(Vec::new(), |(vif, engines)| vif.counts(engines)),
             name: self.name.clone(),
             kind: self.kind.into(),
             guest: self.between.0.clone(),
@@ -490,7 +476,6 @@ impl State {
         Self {
             device,
             port,
-            seat: None,
             files,
             front: None,
             back: None,

@@ -1,0 +1,148 @@
+//! A software 82540EM whose owner looks again and again at what its guest wrote, so that a stock driver sends without an exit.
+//!
+//! Key type: [`PolledNic`]. The guest has the pages of both rings as plain memory (the [`Mirror`]); all other registers exit. What is written
+//! there counts when the card looks; that is done, too, before a register is written that exits, such as RCTL and TCTL: a driver that has switched a ring
+//! off and comes back finds that it is. The card keeps heads to itself, and shows them when they have moved.
+//!
+//! Source: what a driver may rely on is the manual's (317453, 13.4); that doorbells are polled is Raj and Schwan's, "High Performance and Scalable I/O
+//! Virtualization via Self-Virtualized Devices", 2.2, for an interface of their own.
+
+use crate::mirror::{self, Direct, Mirror};
+use crate::nic::Register;
+use alloc::boxed::Box;
+use sluice_nic::dma::Dma;
+use sluice_nic::e1000::registers::reg;
+use sluice_nic::e1000::{Reception, Transmission};
+use sluice_nic::{Budget, E1000};
+
+/// What became of a frame that was offered to a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It is in its guest's memory.
+    Stored,
+    /// The card is not to have it: it is off, or its filters say so.
+    Unwanted,
+    /// There was no room for it.
+    Missed,
+}
+
+/// The card.
+pub struct PolledNic {
+    card: Box<E1000>,
+    mirror: Box<dyn Mirror>,
+    /// RDH and TDH, as the guest last saw them.
+    heads: [u32; 2],
+}
+
+/// What moves by itself.
+const HEADS: [u32; 2] = [reg::RDH, reg::TDH];
+
+impl PolledNic {
+    /// A card just plugged in, with this station address. Allocates.
+    pub fn new(mac: [u8; 6], mut mirror: Box<dyn Mirror>) -> Self {
+        let card = Box::new(E1000::new(mac));
+        mirror::show_rings(&card, 0..u32::MAX, &mut *mirror);
+        let heads = HEADS.map(|offset| card.image(offset));
+        Self { card, mirror, heads }
+    }
+
+    /// What its guest may access without an exit, while the owner looks again and again at what it sends, or not.
+    pub fn direct(looks: bool) -> Direct {
+        mirror::polled(looks)
+    }
+
+    /// It has more to send than it has said.
+    pub fn is_sending(&self) -> bool {
+        self.card.transmitting()
+    }
+
+    /// The guest has written to the doorbell of its transmit ring since the card looked.
+    fn has_rung(&self) -> bool {
+        self.mirror.look(reg::TDT) != self.card.image(reg::TDT)
+    }
+
+    /// Reads into `into`, of 1, 2 or 4 bytes.
+    pub fn read(&mut self, register: Register, into: &mut [u8], now: u64) {
+        self.card.advance(now);
+        let width = into.len() as u8;
+        let value = if register.io {
+            self.card.read_port(register.offset as u16, width)
+        } else {
+            self.look();
+            self.card.read(register.offset, width)
+        };
+        into.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
+    }
+
+    /// Writes 1, 2 or 4 bytes. What follows from it for frames is left to [`Self::send`] and [`Self::offer`].
+    pub fn write(&mut self, register: Register, from: &[u8], now: u64) {
+        self.card.advance(now);
+        let mut value = [0; 4];
+        value.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        let (width, value) = (from.len() as u8, u32::from_le_bytes(value));
+        if register.io {
+            return self.card.write_port(register.offset as u16, width, value);
+        }
+        self.look();
+        self.card.write(register.offset, width, value);
+        let end = register.offset.saturating_add(width.into());
+        mirror::show_rings(&self.card, register.offset..end, &mut *self.mirror);
+    }
+
+    /// Shows heads that have moved: what the guest writes to one in just that moment is lost, as in a card.
+    fn show_heads(&mut self) {
+        for (offset, shown) in HEADS.into_iter().zip(&mut self.heads) {
+            let head = self.card.image(offset);
+            if core::mem::replace(shown, head) != head {
+                self.mirror.show(offset, head);
+            }
+        }
+    }
+
+    /// Looks at what the guest has written. A head that has moved is not what it wrote.
+    fn look(&mut self) {
+        self.show_heads();
+        mirror::look_at_rings(&mut self.card, &mut *self.mirror);
+        self.heads = HEADS.map(|offset| self.card.image(offset));
+    }
+
+    /// Sends on, as far as `budget` lasts: a frame may be in `into` then. One that does not fit is lost.
+    pub fn send(&mut self, memory: &mut dyn Dma, into: &mut [u8], budget: &mut Budget) -> Transmission {
+        if !self.card.transmitting() {
+            if !self.has_rung() {
+                return Transmission::Idle;
+            }
+            self.look();
+        }
+        self.card.transmit(memory, into, budget)
+    }
+
+    /// Offers a frame.
+    pub fn offer(&mut self, memory: &mut dyn Dma, frame: &[u8], now: u64) -> Offered {
+        self.card.advance(now);
+        if !self.card.can_receive() {
+            self.look();
+        }
+        match self.card.receive(memory, frame, &mut Budget::default()) {
+            Reception::Stored => Offered::Stored,
+            Reception::Filtered | Reception::Stopped => Offered::Unwanted,
+            Reception::Full | Reception::Lost => Offered::Missed,
+        }
+    }
+
+    /// That was all for now: what is due happens, and the guest sees how far its rings have come.
+    pub fn settle(&mut self, now: u64) {
+        self.card.advance(now);
+        self.show_heads();
+    }
+
+    /// Level of its interrupt line.
+    pub fn line(&self) -> bool {
+        self.card.interrupt()
+    }
+
+    /// When [`Self::settle`] is to be called again: something is due.
+    pub fn deadline(&self) -> Option<u64> {
+        self.card.deadline()
+    }
+}

@@ -170,6 +170,8 @@ struct Bench {
     unpacked: PathBuf,
     /// The guests' root file system.
     initrd: PathBuf,
+    /// That of guests whose interfaces are 82540EMs.
+    cards: PathBuf,
     /// The driver domain's.
     serving: PathBuf,
 }
@@ -182,6 +184,7 @@ impl Bench {
             plugin: plugin::build()?,
             unpacked: kernel::unpacked(&kernel)?,
             initrd: rootfs::get("virtio-load", &kernel)?,
+            cards: rootfs::get("card-load", &kernel)?,
             serving: rootfs::get("driver-domain", &kernel)?,
             kernel,
         })
@@ -266,7 +269,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 6] = ["vif", "domain", "attacks", "engines", sharing::PART, "82574"];
+pub const SERVED: [&str; 7] = ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face"];
 
 /// Of a guest on an engine that serves its neighbour, too.
 const ATTACK: Attack = Attack {
@@ -287,6 +290,10 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     bench.system(record, SERVED[5], &[Load::Net], &|load, record| {
         let measured = vif::run(&bench, load, &vif::CHECKING, record)?;
         vif::rows(record, vif::CHECKING, load, &measured)
+    });
+    bench.system(record, SERVED[6], &loads, &|load, record| {
+        let measured = vif::run(&bench, load, &vif::CARD, record)?;
+        vif::rows(record, vif::CARD, load, &measured)
     });
     bench.system(record, SERVED[1], &loads, &|load, record| {
         let measured = sluice::run(&bench, load, ALL, record)?;

@@ -12,6 +12,7 @@ use crate::bench::split::{Split, Third};
 use crate::bench::tally::Reader;
 use crate::bench::{Clock, good, plugin, quoted, scratch};
 use anyhow::{Context, Result};
+use sluice_abi::config::Face;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -47,6 +48,8 @@ pub struct System {
     engine: Option<&'static str>,
     /// QEMU's card.
     card: &'static str,
+    /// What guests find.
+    face: Face,
     /// Parts of loads that are compared with others'.
     compared: &'static [&'static str],
     note: &'static str,
@@ -58,6 +61,7 @@ pub const ENGINE: System = System {
     server: "engine",
     engine: Some("vif.engine"),
     card: "e1000",
+    face: Face::Virtio,
     compared: &NAMES,
     note: "two processors, run in turn by the emulator; the engine's looking for work is counted",
 };
@@ -72,12 +76,17 @@ pub const CHECKING: System = System {
     ..ENGINE
 };
 
+/// As the first, but guests have an 82540EM in place of a virtio card.
+pub const CARD: System =
+    System { prefix: "vif.e1000", engine: Some("vif.engine.e1000"), face: Face::E1000, ..ENGINE };
+
 /// Served by a driver domain.
 pub const DOMAIN: System = System {
     prefix: "base.driver_domain",
     server: "driver",
     engine: None,
     card: "e1000",
+    face: Face::Virtio,
     compared: &NAMES,
     note: "one processor, which spares it interrupts from one to another",
 };
@@ -87,7 +96,7 @@ const NAMES: [&str; 3] = ["rx", "tx", "inter"];
 
 /// Runs a load.
 pub fn run(bench: &Bench, load: Load, system: &System, record: &mut Record) -> Result<Measured> {
-    measure(bench, load, record, system.card, &format!("apart={APART}"), "cpus = 2\n", "cores = [1]")
+    measure(bench, load, record, system, &format!("apart={APART}"), "cpus = 2\n", "cores = [1]")
 }
 
 /// Runs a load with some engines.
@@ -99,14 +108,14 @@ pub fn run_engines(bench: &Bench, load: Load, engines: &Engines, record: &mut Re
     let layout = if engines.count == 1 { "split" } else { engines.layout };
     let cores = format!("cores = [{}]\nlayout = \"{layout}\"", indices(1, ", "));
     let cpus = format!("cpus = {}\n", 1 + engines.count);
-    measure(bench, load, record, ENGINE.card, &apart, &cpus, &cores)
+    measure(bench, load, record, &ENGINE, &apart, &cpus, &cores)
 }
 
 fn measure(
     bench: &Bench,
     load: Load,
     record: &mut Record,
-    card: &str,
+    system: &System,
     apart: &str,
     cpus: &str,
     cores: &str,
@@ -114,8 +123,8 @@ fn measure(
     let reader = Reader::start(&scratch()?, Split::new(Third::Apart))?;
     let plugin = format!("{},{apart}", plugin::exits(&bench.plugin, &[]));
     let ran = good(
-        &format!("vif-{card}-{}", load.name()),
-        &configuration(bench, load, card, cpus, cores),
+        &format!("vif-{}-{}-{}", system.card, system.face.word(), load.name()),
+        &configuration(bench, load, system, cpus, cores),
         Clock::Mixed,
         reader.arguments(false, Some(&plugin)),
     );
@@ -127,8 +136,10 @@ fn measure(
 }
 
 /// The machine of the driver domain, with an engine in its place.
-fn configuration(bench: &Bench, load: Load, card: &str, cpus: &str, cores: &str) -> String {
-    let [kernel, initrd] = [&bench.unpacked, &bench.initrd].map(|path| quoted(path));
+fn configuration(bench: &Bench, load: Load, system: &System, cpus: &str, cores: &str) -> String {
+    let (card, face) = (system.card, system.face.word());
+    let initrd = if system.face == Face::E1000 { &bench.cards } else { &bench.initrd };
+    let [kernel, initrd] = [&bench.unpacked, initrd].map(|path| quoted(path));
     let mut text = format!(
         "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\n{cpus}\
          [device.nic0]\nqemu = \"{card}\"\nnet = \"user\"\n\
@@ -138,7 +149,7 @@ fn configuration(bench: &Bench, load: Load, card: &str, cpus: &str, cores: &str)
         let _ = write!(
             text,
             "[domain.guest{number}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\n\
-             cmdline = \"{}\"\ndevices = [{{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:{:02x}\" }}]\n",
+             cmdline = \"{}\"\ndevices = [{{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:{:02x}\", face = \"{face}\" }}]\n",
             MEMORY >> 20,
             load.cmdline(number, ""),
             0x0a + number

@@ -12,8 +12,8 @@ use crate::nic::Register;
 use alloc::boxed::Box;
 use sluice_nic::dma::Dma;
 use sluice_nic::e1000::registers::reg;
-use sluice_nic::e1000::{Reception, Transmission};
-use sluice_nic::{Budget, E1000};
+use sluice_nic::e1000::{HEAD, Reception, Transmission, Whole};
+use sluice_nic::{Budget, E1000, Offload};
 
 /// What became of a frame that was offered to a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub enum Offered {
     /// There was no room for it.
     Missed,
 }
+
+/// Who takes a packet: see [`PolledNic::send_packet`].
+pub type Hand<'a> = dyn FnMut(usize, &Offload, &mut dyn FnMut(&mut [u8]) -> bool) -> bool + 'a;
 
 /// The card.
 pub struct PolledNic {
@@ -51,9 +54,51 @@ impl PolledNic {
         mirror::polled(looks)
     }
 
-    /// It has more to send than it has said.
-    pub fn is_sending(&self) -> bool {
+    /// It has more to send than it has said. It looks, unless it is at work.
+    pub fn is_sending(&mut self) -> bool {
+        if !self.card.transmitting() && self.has_rung() {
+            self.look();
+        }
         self.card.transmitting()
+    }
+
+    /// How the next packet begins, if that is one that another card can finish. The guest may alter it yet.
+    pub fn peek(&mut self, memory: &mut dyn Dma) -> Option<[u8; HEAD]> {
+        let whole = self.card.whole(memory, &mut Budget::default())?;
+        let mut head = [0; HEAD];
+        memory.read(whole.begins_at()?, &mut head).ok()?;
+        Some(head)
+    }
+
+    /// Hands the next packet to `hand`, if it is one that another card can finish: its length, what is left to be done, and how to have its bytes
+    /// put somewhere. That is called once at most, and says whether `accept` agreed to how the packet begins. `hand` returns whether the packet is
+    /// sent. `None`: nothing has happened.
+    pub fn send_packet(
+        &mut self,
+        memory: &mut dyn Dma,
+        longest: usize,
+        accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
+        hand: &mut Hand<'_>,
+    ) -> Option<Whole> {
+        let budget = &mut Budget::default();
+        let whole = self.card.whole(memory, budget)?;
+        let offload = whole.offload();
+        let frame =
+            offload.segments.map_or(whole.len(), |cut| usize::from(cut.header) + usize::from(cut.payload));
+        if frame > longest {
+            return None;
+        }
+        let mut head = None;
+        let card = &self.card;
+        let sent = hand(whole.len(), offload, &mut |into| {
+            card.gather(memory, &whole, into, budget, &mut |first| {
+                head = Some(*first).filter(&mut *accept);
+                head.is_some()
+            })
+        });
+        let head = head.filter(|_| sent)?;
+        self.card.complete(memory, &whole, &head, budget);
+        Some(whole)
     }
 
     /// The guest has written to the doorbell of its transmit ring since the card looked.
@@ -108,11 +153,8 @@ impl PolledNic {
 
     /// Sends on, as far as `budget` lasts: a frame may be in `into` then. One that does not fit is lost.
     pub fn send(&mut self, memory: &mut dyn Dma, into: &mut [u8], budget: &mut Budget) -> Transmission {
-        if !self.card.transmitting() {
-            if !self.has_rung() {
-                return Transmission::Idle;
-            }
-            self.look();
+        if !self.is_sending() {
+            return Transmission::Idle;
         }
         self.card.transmit(memory, into, budget)
     }

@@ -1,11 +1,32 @@
 //! A network card that a driver has in place of virtio's queues.
 
+use crate::frame::Addresses;
 use crate::scratch::Scratch;
+use crate::wire::{Given, Wire};
 use alloc::sync::Arc;
 
 /// A network card, as engines need it: the driver of a VIF drives it by registers, and the engine looks what it wrote there. It is bounded what is
 /// done in each call.
 pub trait Card<M>: Send + Sync {
+    /// Whether it has something to send. It looks what its driver wrote, unless it is at work.
+    fn is_sending(&self) -> bool;
+
+    /// How the next packet begins, if that is one that another card can finish.
+    fn peek(&self, memory: &M) -> Option<[u8; Addresses::BYTES]>;
+
+    /// Hands the next packet to the wire, for the physical card to finish: if it can, if the frames are no longer than so many bytes, and if `accept`
+    /// agrees to its addresses and type.
+    ///
+    /// # Errors
+    /// Nothing has happened: the wire is full, or the packet is not one to be sent so.
+    fn send_packet(
+        &self,
+        memory: &M,
+        longest: u32,
+        accept: &mut dyn FnMut(&[u8; Addresses::BYTES]) -> bool,
+        wire: &mut dyn Wire,
+    ) -> Result<Packet, Given>;
+
     /// Sends on: the next frame, without a check sequence, may be in `into` then. One that does not fit is lost. `memory` is the guest's. How much
     /// work it was, in bytes, is added to `work`.
     fn send(&self, memory: &M, into: &mut [u8], work: &mut u32) -> Sending;
@@ -18,6 +39,17 @@ pub trait Card<M>: Send + Sync {
 
     /// The engine looks no more, so that the driver is to tell of frames, or it does.
     fn listen(&self, wanted: bool);
+}
+
+/// A packet that was handed to the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Bytes.
+    pub len: u32,
+    /// Frames that it becomes.
+    pub frames: u32,
+    /// Bytes of all these.
+    pub bytes: u32,
 }
 
 /// What a card does next about sending.

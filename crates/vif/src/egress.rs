@@ -1,5 +1,6 @@
 //! What an engine does with a frame that a VIF sends.
 
+use crate::card::{Outbox, Packet};
 use crate::chain::{Chain, MAX_PIECES, Memory};
 use crate::engine::Engine;
 use crate::frame::{Addresses, Frame};
@@ -7,7 +8,7 @@ use crate::outgoing::{Outgoing, Put, Start};
 use crate::scratch::Scratch;
 use crate::turn::{OVERHEAD, PER_PIECE, PER_SEGMENT, Sent};
 use crate::vif::Sender;
-use crate::wire::Wire;
+use crate::wire::{Given, Wire};
 use crate::{Mac, VifId};
 use sluice_switch::{is_for_the_link, is_group};
 use sluice_virtio::Fault;
@@ -77,6 +78,46 @@ impl<M: Memory> Engine<M> {
             return Ok(refuse(vif));
         }
         self.pass_on(id, vif, addresses.to, &Outgoing { chain: None, start: frame, plan: None }, wire)
+    }
+
+    /// Puts a packet of a card's on the wire as it is, if it is for there, and the physical card can finish it. Returns its bytes.
+    ///
+    /// # Errors
+    /// Nothing has happened: the packet has to wait, or it is not to be sent so.
+    pub(crate) fn pass_packet(
+        &mut self,
+        vif: &mut Sender<M>,
+        outbox: &Outbox<M>,
+        wire: &mut Option<&mut (dyn Wire + '_)>,
+    ) -> Result<u32, Option<Sent>> {
+        let is_between_packets = !outbox.is_full && vif.attributes.vlan.is_none();
+        let wire = wire.as_deref_mut().filter(|_| is_between_packets).ok_or(None)?;
+        let accept = &mut |start: &[u8; Addresses::BYTES]| self.is_for_the_wire(vif, start);
+        if self.full || vif.wire_credit <= 0 {
+            let start = outbox.card.peek(&vif.memory);
+            let waits = if self.full { Sent::Full } else { Sent::Over };
+            return Err(start.is_some_and(|start| accept(&start)).then_some(waits));
+        }
+        let packet = outbox.card.send_packet(&vif.memory, vif.longest(), accept, wire);
+        let Packet { len, frames, bytes } = packet.map_err(|given| {
+            self.full |= given == Given::Full;
+            (given == Given::Full).then_some(Sent::Full)
+        })?;
+        vif.counters.sent += 1;
+        vif.counters.sent_bytes += u64::from(len);
+        vif.counters.segments += u64::from(frames);
+        vif.wire_credit -= i64::from(bytes + frames * FRAMING);
+        vif.charge(bytes + frames * PER_SEGMENT);
+        Ok(bytes)
+    }
+
+    /// Whether a VIF without a VLAN may send what begins so, and it is for somebody beyond the wire, and for nobody else.
+    fn is_for_the_wire(&self, vif: &Sender<M>, start: &[u8; Addresses::BYTES]) -> bool {
+        let addresses = Addresses::of(start);
+        let Addresses { to, from, .. } = addresses;
+        let may_be_sent =
+            !is_for_the_link(start, to) && !addresses.is_tagged() && vif.has(from) && !vif.has(to);
+        may_be_sent && !is_group(to) && self.directory.find_in(to, None).is_none()
     }
 
     /// Brings a frame that may be sent where it is to be.

@@ -46,8 +46,8 @@ pub struct Outcome {
     pub next: Next,
 }
 
-/// Most frames of a card's that are sent in a turn.
-const TURN: usize = 32;
+/// Most frames and packets of a card's that are sent in a turn.
+const TURN: u32 = 32;
 
 /// Shows a driver what was sent. Returns whether it is to be signalled, and when there is something to do.
 fn signal<M: Memory>(
@@ -259,37 +259,42 @@ impl<M: Memory> Engine<M> {
         now: u64,
     ) -> Result<Next, Fault> {
         let mut next = Next::Now;
-        let mut turn = None;
-        for _ in 0..TURN {
-            let mut work = 0;
-            let sending = outbox.fill(&vif.memory, &mut work);
-            vif.charge(work);
-            if sending == Sending::Idle {
-                next = Next::Idle;
-                if turn.is_none() {
-                    (vif.credit, vif.wire_credit) = (vif.credit.min(0), vif.wire_credit.min(0));
-                }
-                break;
-            }
-            let turn = turn.get_or_insert_with(|| {
-                self.begin_turn(vif);
-                Turn::default()
-            });
-            if let Some(pause) = self.pause(vif, *turn, now) {
+        if outbox.is_full || outbox.card.is_sending() {
+            self.begin_turn(vif);
+        } else {
+            (vif.credit, vif.wire_credit) = (vif.credit.min(0), vif.wire_credit.min(0));
+            next = Next::Idle;
+        }
+        let mut turn = Turn::default();
+        while next == Next::Now && turn.frames < TURN {
+            if let Some(pause) = self.pause(vif, turn, now) {
                 next = pause;
                 break;
             }
+            turn.frames += 1;
             let credits = (vif.credit, vif.wire_credit);
             vif.charge(OVERHEAD);
-            let Sending::Frame(len) = sending else { break };
-            let sent = self.forward_whole(id, vif, outbox.frame(), wire)?;
-            if let Some(after) = self.account(vif, turn, credits, sent, now) {
+            let (sent, bytes) = match self.pass_packet(vif, outbox, wire) {
+                Ok(bytes) => (Sent::Done, bytes),
+                Err(Some(waits)) => (waits, 0),
+                Err(None) => {
+                    let mut work = 0;
+                    let sending = outbox.fill(&vif.memory, &mut work);
+                    vif.charge(work);
+                    let Sending::Frame(len) = sending else {
+                        next = if sending == Sending::Idle { Next::Idle } else { Next::Now };
+                        break;
+                    };
+                    (self.forward_whole(id, vif, outbox.frame(), wire)?, len as u32)
+                }
+            };
+            if let Some(after) = self.account(vif, &mut turn, credits, sent, now) {
                 next = after;
                 break;
             }
             outbox.is_full = false;
             if let Some(bucket) = &mut vif.bucket {
-                bucket.spend(len as u32);
+                bucket.spend(bytes);
             }
         }
         Ok(outbox.card.settle(now).map_or(next, |at| next.min(Next::At(at))))
@@ -308,7 +313,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Whether its turn ends before the next frame, and when it goes on then.
-    fn pause(&mut self, vif: &mut Sender<M>, Turn { outside, inside }: Turn, now: u64) -> Option<Next> {
+    fn pause(&mut self, vif: &mut Sender<M>, Turn { outside, inside, .. }: Turn, now: u64) -> Option<Next> {
         if vif.credit <= 0 {
             // The wire is what it uses most: its turn there goes on in the next round, so that who sends small frames has as much of
             // it as others.

@@ -50,7 +50,7 @@ impl<'a, M: Memory> Frame<'a, M> {
 
 /// What decides where a frame goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Addresses {
+pub struct Addresses {
     pub to: Mac,
     pub from: Mac,
     kind: [u8; 2],

@@ -43,7 +43,7 @@ mod turn;
 mod vif;
 mod wire;
 
-pub use card::{Card, Receiving, Sending};
+pub use card::{Card, Packet, Receiving, Sending};
 pub use chain::Memory;
 pub use engine::{Duty, Engine, Next, Outcome};
 pub use network::{Layout, Network, engines};

@@ -21,4 +21,6 @@ pub(crate) enum Sent {
 pub(crate) struct Turn {
     pub outside: i64,
     pub inside: i64,
+    /// Frames and packets that were looked at, of a card's.
+    pub frames: u32,
 }

@@ -72,6 +72,12 @@ impl Whole {
         self.len
     }
 
+    /// Where its first [`HEAD`] bytes are, if they are in one piece.
+    pub fn begins_at(&self) -> Option<u64> {
+        let first = self.descriptors.iter().find(|one| !one.is_context())?;
+        (first.bytes() >= HEAD).then_some(first.address)
+    }
+
     /// The frames that it becomes, 1 to [`MOST_SEGMENTS`](crate::offload::MOST_SEGMENTS).
     pub const fn frames(&self) -> usize {
         self.frames

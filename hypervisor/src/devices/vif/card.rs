@@ -29,9 +29,10 @@ use sluice_emulated::{Description, Direct, Offered, PAGES, PolledNic, Register, 
 use sluice_memory::{Gpa, PAGE_SIZE};
 use sluice_nic::Budget;
 use sluice_nic::dma::{Dma, DmaError};
+use sluice_nic::e1000::HEAD;
 use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
 use sluice_traps::Direction;
-use sluice_vif::{Card, Receiving, Sending};
+use sluice_vif::{Card, Given, Packet, Receiving, Sending, Wire};
 
 /// The card's BARs: registers, and ports that do nothing.
 const REGISTERS: u8 = 0;
@@ -179,6 +180,12 @@ impl Dma for Bus<'_> {
 
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
         self.0.ok_or(DmaError)?.write(Gpa::new(address), bytes).map_err(|_| DmaError)
+    }
+}
+
+impl State {
+    fn bus<'a>(&self, memory: &'a Ram) -> Bus<'a> {
+        Bus(self.master.then_some(&*memory.0))
     }
 }
 
@@ -377,9 +384,43 @@ impl VirtualFunction for CardFunction {
 }
 
 impl Card<Ram> for CardFunction {
+    fn is_sending(&self) -> bool {
+        self.state.lock().nic.is_sending()
+    }
+
+    fn peek(&self, memory: &Ram) -> Option<[u8; HEAD]> {
+        let mut state = self.state.lock();
+        let mut bus = state.bus(memory);
+        state.nic.peek(&mut bus)
+    }
+
+    fn send_packet(
+        &self,
+        memory: &Ram,
+        longest: u32,
+        accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
+        wire: &mut dyn Wire,
+    ) -> Result<Packet, Given> {
+        let mut state = self.state.lock();
+        let mut bus = state.bus(memory);
+        let (mut given, mut filled) = (Given::Never, false);
+        let whole = state.nic.send_packet(&mut bus, longest as usize, accept, &mut |len, offload, fill| {
+            given = wire.send_packet(len, offload, &mut |into| {
+                filled = fill(into);
+                filled
+            });
+            given == Given::Sent && filled
+        });
+        // What was refused was not given.
+        let whole = whole.ok_or(if given == Given::Full { Given::Full } else { Given::Never })?;
+        let (len, frames) = (whole.len() as u32, whole.frames() as u32);
+        let repeated = whole.offload().segments.map_or(0, |cut| u32::from(cut.header));
+        Ok(Packet { len, frames, bytes: len + (frames - 1) * repeated })
+    }
+
     fn send(&self, memory: &Ram, into: &mut [u8], work: &mut u32) -> Sending {
         let mut state = self.state.lock();
-        let mut bus = Bus(state.master.then_some(&*memory.0));
+        let mut bus = state.bus(memory);
         let mut budget = Budget::new(MOST_BYTES, MOST_STEPS);
         let sent = state.nic.send(&mut bus, into, &mut budget);
         let (bytes, steps) = budget.left();
@@ -393,7 +434,7 @@ impl Card<Ram> for CardFunction {
 
     fn receive(&self, memory: &Ram, frame: &[u8]) -> Receiving {
         let mut state = self.state.lock();
-        let mut bus = Bus(state.master.then_some(&*memory.0));
+        let mut bus = state.bus(memory);
         match state.nic.offer(&mut bus, frame, tsc::uptime_ns()) {
             Offered::Stored => Receiving::Stored,
             Offered::Unwanted => Receiving::Unwanted,

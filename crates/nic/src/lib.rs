@@ -10,7 +10,7 @@
 extern crate alloc;
 
 mod budget;
-mod checksum;
+pub mod checksum;
 pub mod dma;
 pub mod e1000;
 mod hash;

@@ -12,13 +12,12 @@
 //! are written anew; of segmentation there is TCP over IPv4 without fragments and over IPv6 without extension headers.
 
 mod card;
-mod sum;
 #[cfg(test)]
 mod tests;
 
 use crate::feature;
 use core::ops::Range;
-pub use sum::Sum;
+pub use sluice_nic::checksum::Sum;
 
 /// Bytes of the longest headers of a segment: Ethernet, a tag, IPv4 and TCP with all options.
 pub const MAX_HEADER: usize = ETHERNET + TAG + 60 + 60;

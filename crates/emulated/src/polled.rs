@@ -54,17 +54,22 @@ impl PolledNic {
         mirror::polled(looks)
     }
 
-    /// It has more to send than it has said. It looks, unless it is at work.
+    /// It has more to send than it has said. It looks, unless there is more in the ring that it knows of.
     pub fn is_sending(&mut self) -> bool {
-        if !self.card.transmitting() && self.has_rung() {
+        let is_at_end = !self.card.transmitting() || self.card.image(reg::TDH) == self.card.image(reg::TDT);
+        if is_at_end && self.has_rung() {
             self.look();
         }
         self.card.transmitting()
     }
 
+    fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
+        self.is_sending().then(|| self.card.whole(memory, budget)).flatten()
+    }
+
     /// How the next packet begins, if that is one that another card can finish. The guest may alter it yet.
     pub fn peek(&mut self, memory: &mut dyn Dma) -> Option<[u8; HEAD]> {
-        let whole = self.card.whole(memory, &mut Budget::default())?;
+        let whole = self.whole(memory, &mut Budget::default())?;
         let mut head = [0; HEAD];
         memory.read(whole.begins_at()?, &mut head).ok()?;
         Some(head)
@@ -81,7 +86,7 @@ impl PolledNic {
         hand: &mut Hand<'_>,
     ) -> Option<Whole> {
         let budget = &mut Budget::default();
-        let whole = self.card.whole(memory, budget)?;
+        let whole = self.whole(memory, budget)?;
         let offload = whole.offload();
         let frame =
             offload.segments.map_or(whole.len(), |cut| usize::from(cut.header) + usize::from(cut.payload));
@@ -153,10 +158,18 @@ impl PolledNic {
 
     /// Sends on, as far as `budget` lasts: a frame may be in `into` then. One that does not fit is lost.
     pub fn send(&mut self, memory: &mut dyn Dma, into: &mut [u8], budget: &mut Budget) -> Transmission {
-        if !self.is_sending() {
-            return Transmission::Idle;
+        while self.is_sending() {
+            let sent = self.card.transmit(memory, into, budget);
+            if sent != Transmission::Idle {
+                return sent;
+            }
+            // It may have been rung for meanwhile; a guest that rings for nothing has its time, too.
+            budget.step();
+            if budget.is_spent() {
+                return Transmission::Busy;
+            }
         }
-        self.card.transmit(memory, into, budget)
+        Transmission::Idle
     }
 
     /// Offers a frame.

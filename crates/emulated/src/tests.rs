@@ -25,6 +25,7 @@ use std::sync::Mutex;
 
 mod bounds;
 mod cplus;
+mod polled;
 mod rtl8139;
 mod shared;
 mod straight;

@@ -36,7 +36,7 @@ pub use environment::{Environment, Guests};
 pub use mirror::{Direct, Direction, Mirror, PAGES, Shown};
 pub use nic::{Bar, Description, Nic, Register, describe};
 pub use owner::{DirectPolicy, Handoffs};
-pub use polled::{Offered, PolledNic};
+pub use polled::{Hand, Offered, PolledNic};
 pub use shared_nic::{Counters, SharedNic};
 pub use sluice_nic::e1000::Transmission;
 pub use sluice_switch::{AttachError, PortId};

@@ -26,6 +26,7 @@ pub mod paravirtual;
 pub mod platform;
 pub mod tables;
 pub mod vif;
+pub mod vif_card;
 pub mod vif_offload;
 pub mod virtio;
 pub mod vpio;
@@ -72,6 +73,7 @@ pub const TARGETS: &[Target] = &[
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
     ("vif_network", vif::network),
+    ("vif_card", vif_card::card),
     ("backend_vhost_user", backend::vhost_user),
     ("backend_request", backend::request),
     ("backend_command", backend::command),

@@ -1,5 +1,6 @@
 //! Networks whose VIFs have the drivers of `tests::driver`.
 
+mod cards;
 pub mod cutter;
 mod driver;
 mod engines;

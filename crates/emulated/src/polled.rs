@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use sluice_nic::dma::Dma;
 use sluice_nic::e1000::registers::reg;
 use sluice_nic::e1000::{HEAD, Reception, Transmission, Whole};
-use sluice_nic::{Budget, E1000, Offload};
+use sluice_nic::{Budget, E1000};
 
 /// What became of a frame that was offered to a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,6 @@ pub enum Offered {
     /// There was no room for it.
     Missed,
 }
-
-/// Who takes a packet: see [`PolledNic::send_packet`].
-pub type Hand<'a> = dyn FnMut(usize, &Offload, &mut dyn FnMut(&mut [u8]) -> bool) -> bool + 'a;
 
 /// The card.
 pub struct PolledNic {
@@ -75,35 +72,34 @@ impl PolledNic {
         Some(head)
     }
 
-    /// Hands the next packet to `hand`, if it is one that another card can finish: its length, what is left to be done, and how to have its bytes
-    /// put somewhere. That is called once at most, and says whether `accept` agreed to how the packet begins. `hand` returns whether the packet is
-    /// sent. `None`: nothing has happened.
-    pub fn send_packet(
+    /// The next packet, if it is one that another card can finish, and its frames are no longer than so many bytes. It is sent by
+    /// [`Self::take_packet`].
+    pub fn next_packet(&mut self, memory: &mut dyn Dma, longest: usize) -> Option<Whole> {
+        let whole = self.whole(memory, &mut Budget::default())?;
+        let cut = whole.offload().segments;
+        let frame = cut.map_or(whole.len(), |cut| usize::from(cut.header) + usize::from(cut.payload));
+        (frame <= longest).then_some(whole)
+    }
+
+    /// Copies the bytes of the next packet into `into`, which has its length, and has done with it, if `accept` agrees to how it begins. False, and
+    /// nothing has happened, if not, or if it is not the next packet any more.
+    pub fn take_packet(
         &mut self,
         memory: &mut dyn Dma,
-        longest: usize,
+        whole: &Whole,
+        into: &mut [u8],
         accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
-        hand: &mut Hand<'_>,
-    ) -> Option<Whole> {
+    ) -> bool {
         let budget = &mut Budget::default();
-        let whole = self.whole(memory, budget)?;
-        let offload = whole.offload();
-        let frame =
-            offload.segments.map_or(whole.len(), |cut| usize::from(cut.header) + usize::from(cut.payload));
-        if frame > longest {
-            return None;
-        }
         let mut head = None;
-        let card = &self.card;
-        let sent = hand(whole.len(), offload, &mut |into| {
-            card.gather(memory, &whole, into, budget, &mut |first| {
-                head = Some(*first).filter(&mut *accept);
-                head.is_some()
-            })
-        });
-        let head = head.filter(|_| sent)?;
-        self.card.complete(memory, &whole, &head, budget);
-        Some(whole)
+        let gathered = self.card.is_next(whole)
+            && self.card.gather(memory, whole, into, budget, &mut |first| {
+                head = Some(*first);
+                accept(first)
+            });
+        let Some(head) = head.filter(|_| gathered) else { return false };
+        self.card.complete(memory, whole, &head, budget);
+        true
     }
 
     /// The guest has written to the doorbell of its transmit ring since the card looked.

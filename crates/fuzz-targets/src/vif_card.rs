@@ -1,7 +1,7 @@
 //! Virtual interfaces with the face of a card, and hostile drivers.
 
 use crate::Input;
-use sluice_emulated::{Hand, Mirror, Offered, PAGES, PolledNic, Register, Transmission};
+use sluice_emulated::{Mirror, Offered, PAGES, PolledNic, Register, Transmission};
 use sluice_nic::dma::{Dma, DmaError, NoMemory};
 use sluice_nic::e1000::{HEAD, WINDOW};
 use sluice_nic::{Budget, Offload};
@@ -101,18 +101,16 @@ impl Card<Ram> for Face {
         accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
         wire: &mut dyn Wire,
     ) -> Result<Packet, Given> {
-        let mut given = Given::Never;
-        let mut filled = false;
-        let hand: &mut Hand<'_> = &mut |len, offload, fill| {
-            given = wire.send_packet(len, offload, &mut |into| {
-                filled = fill(into);
-                filled
-            });
-            given == Given::Sent && filled
-        };
-        let whole =
-            self.with(memory, |nic, memory, _| nic.send_packet(memory, longest as usize, accept, hand));
-        let whole = whole.ok_or(if given == Given::Full { given } else { Given::Never })?;
+        let next = self.with(memory, |nic, memory, _| nic.next_packet(memory, longest as usize));
+        let whole = next.ok_or(Given::Never)?;
+        let mut taken = false;
+        let given = wire.send_packet(whole.len(), whole.offload(), &mut |into| {
+            taken = self.with(memory, |nic, memory, _| nic.take_packet(memory, &whole, into, accept));
+            taken
+        });
+        if given == Given::Full || !taken {
+            return Err(if given == Given::Full { given } else { Given::Never });
+        }
         Ok(Packet { len: whole.len() as u32, frames: whole.frames() as u32, bytes: whole.len() as u32 })
     }
 

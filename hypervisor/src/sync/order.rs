@@ -34,12 +34,12 @@ ranks! {
     Engine2,
     /// The fourth.
     Engine3,
-    /// The card that a guest has in place of an interface: `CardFunction::state`.
-    Face,
     /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`; or engines: `vif::Network::wire`.
     Card,
     /// A guest's interface on a network: `vif::Interface::seat`.
     Seat,
+    /// The card that a guest has in place of an interface: `CardFunction::state`.
+    Face,
     /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::mapping`.
     Function,
     /// Domains that may share pages: `grants::DOMAINS`.

@@ -60,6 +60,9 @@ pub struct Whole {
     /// Contexts after them: without segmentation, and with it.
     plain: Context,
     segmentation: Context,
+    /// Where it lies: the ring, and TDH.
+    ring: u64,
+    head: u32,
     len: usize,
     frames: usize,
     offload: Offload,
@@ -147,10 +150,18 @@ impl E1000 {
                 let context = if cut { segmentation } else { plain };
                 let offload = context.offload(options & (IXSM | TXSM), cut.then_some(len))?;
                 let frames = offload.frames(len).filter(|_| (HEAD..=MAX_LEN).contains(&len))?;
-                return Some(Whole { descriptors, plain, segmentation, len, frames, offload });
+                let (ring, head) = (self.regs.transmit_ring(), self.regs.get(reg::TDH));
+                return Some(Whole { descriptors, plain, segmentation, ring, head, len, frames, offload });
             }
         }
         None
+    }
+
+    /// A packet is the next yet: its driver has neither moved the ring since nor switched the transmitter off.
+    pub fn is_next(&self, whole: &Whole) -> bool {
+        let place = (self.regs.transmit_ring(), self.regs.get(reg::TDH));
+        let sends = self.tx.run.is_some() && self.tx.is_between_packets() && self.regs.transmitter_on();
+        sends && place == (whole.ring, whole.head)
     }
 
     /// Copies a packet's bytes into `into`, which has its length. `accept` is shown its first bytes before the rest is copied.

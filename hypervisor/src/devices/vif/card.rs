@@ -401,18 +401,20 @@ impl Card<Ram> for CardFunction {
         accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
         wire: &mut dyn Wire,
     ) -> Result<Packet, Given> {
-        let mut state = self.state.lock();
-        let mut bus = state.bus(memory);
-        let (mut given, mut filled) = (Given::Never, false);
-        let whole = state.nic.send_packet(&mut bus, longest as usize, accept, &mut |len, offload, fill| {
-            given = wire.send_packet(len, offload, &mut |into| {
-                filled = fill(into);
-                filled
-            });
-            given == Given::Sent && filled
+        let next = |state: &mut State| state.nic.next_packet(&mut state.bus(memory), longest as usize);
+        let whole = next(&mut self.state.lock()).ok_or(Given::Never)?;
+        let mut taken = false;
+        // The wire is locked before the card, as it is when it brings something.
+        let given = wire.send_packet(whole.len(), whole.offload(), &mut |into| {
+            let mut state = self.state.lock();
+            let mut bus = state.bus(memory);
+            taken = state.nic.take_packet(&mut bus, &whole, into, accept);
+            taken
         });
-        // What was refused was not given.
-        let whole = whole.ok_or(if given == Given::Full { Given::Full } else { Given::Never })?;
+        if given == Given::Full || !taken {
+            // What was refused was not given.
+            return Err(if given == Given::Full { given } else { Given::Never });
+        }
         let (len, frames) = (whole.len() as u32, whole.frames() as u32);
         let repeated = whole.offload().segments.map_or(0, |cut| u32::from(cut.header));
         Ok(Packet { len, frames, bytes: len + (frames - 1) * repeated })

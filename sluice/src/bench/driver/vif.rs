@@ -11,6 +11,7 @@ use crate::bench::record::{Aim, Record};
 use crate::bench::split::{Split, Third};
 use crate::bench::tally::Reader;
 use crate::bench::{Clock, good, plugin, quoted, scratch};
+use crate::outcome::Outcome;
 use anyhow::{Context, Result};
 use sluice_abi::config::Face;
 use std::collections::BTreeSet;
@@ -132,7 +133,25 @@ fn measure(
     let ((_, outcome), split) = (ran?, split?);
     record.kernels(&outcome.kernels);
     check(&outcome)?;
+    if system.face == Face::E1000 {
+        interrupts(record, system, load, &outcome);
+    }
     Ok(Measured { guests: outcome.guests, split, servers: BTreeSet::new() })
+}
+
+/// How many frames an interrupt is for: exits are by interrupts, since sending takes none.
+fn interrupts(record: &mut Record, system: &System, load: Load, outcome: &Outcome) {
+    let links = outcome.report.iter().flat_map(|report| &report.links);
+    let (mut packets, mut raised) = (0, 0);
+    for link in links.filter(|link| link.kind == system.face.word()) {
+        let moved = link.vif.iter().filter(|count| ["tx_segments", "rx_packets"].contains(&&*count.name));
+        packets += moved.map(|count| count.value).sum::<u64>();
+        raised += link.used;
+    }
+    let note =
+        format!("{packets} frames, sent and received, / {raised} interrupts, from the boot of the guests on");
+    let id = format!("{}.{}.packets_per_interrupt", system.prefix, load.name());
+    record.row(id, packets as f64 / raised.max(1) as f64, "packets/interrupt", note);
 }
 
 /// The machine of the driver domain, with an engine in its place.

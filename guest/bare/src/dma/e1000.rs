@@ -7,27 +7,31 @@ use super::memory::{Own, copy, fill, get, put, put64};
 use super::{Engine, LEN};
 use crate::{machine, pci};
 
-const CONTROL: u64 = 0x0000;
-const PHY: u64 = 0x0020;
-const MASK_CLEAR: u64 = 0x00d8;
-const RECEIVE: u64 = 0x0100;
-const TRANSMIT: u64 = 0x0400;
+pub const CONTROL: u64 = 0x0000;
+pub const PHY: u64 = 0x0020;
+pub const MASK_CLEAR: u64 = 0x00d8;
+pub const RECEIVE: u64 = 0x0100;
+pub const TRANSMIT: u64 = 0x0400;
 /// Rings: base low and high, length, head, tail.
-const RX_RING: u64 = 0x2800;
-const TX_RING: u64 = 0x3800;
+pub const RX_RING: u64 = 0x2800;
+pub const TX_RING: u64 = 0x3800;
+/// Offsets in the registers of a ring.
+pub const LENGTH: u64 = 8;
+pub const HEAD: u64 = 0x10;
+pub const TAIL: u64 = 0x18;
 
 const CONTROL_RESET: u32 = 1 << 26;
-const CONTROL_LINK_UP: u32 = 1 << 6;
+pub const CONTROL_LINK_UP: u32 = 1 << 6;
 /// Write of PHY register 0: loopback, 1000 Mb/s, full duplex.
-const PHY_LOOPBACK: u32 = PHY_NETWORK | 0x4000;
+pub const PHY_LOOPBACK: u32 = PHY_NETWORK | 0x4000;
 /// The same to the network.
-const PHY_NETWORK: u32 = 1 << 26 | 1 << 21 | 0x0140;
+pub const PHY_NETWORK: u32 = 1 << 26 | 1 << 21 | 0x0140;
 /// On, any frame, buffers of 2 KiB.
-const RECEIVE_ALL: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 15;
-const TRANSMIT_ON: u32 = 1 << 1 | 1 << 3 | 0xf << 4 | 0x40 << 12;
+pub const RECEIVE_ALL: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 15;
+pub const TRANSMIT_ON: u32 = 1 << 1 | 1 << 3 | 0xf << 4 | 0x40 << 12;
 /// End of packet, frame check sequence, report status.
-const WHOLE: u32 = 0b1011 << 24;
-const DONE: u32 = 1;
+pub const WHOLE: u32 = 0b1011 << 24;
+pub const DONE: u32 = 1;
 /// Bytes of an own frame as received: with its frame check sequence.
 const OWN_FRAME: u32 = LEN as u32 + 4;
 const DESCRIPTORS: u32 = 8;
@@ -37,9 +41,32 @@ const MANY: u32 = 4096;
 const MOST: u32 = 0xf_ff80 / 16;
 const LONGEST: u32 = 0xffff;
 
+/// The registers of a card, and where they are.
+#[derive(Clone, Copy)]
+pub struct Registers(pub u64);
+
+impl Registers {
+    pub fn get(self, register: u64) -> u32 {
+        get(self.0 + register)
+    }
+
+    pub fn set(self, register: u64, value: u32) {
+        put(self.0 + register, value);
+    }
+
+    /// Sets a ring up, empty.
+    pub fn ring(self, ring: u64, at: u64, descriptors: u32) {
+        self.set(ring, at as u32);
+        self.set(ring + 4, (at >> 32) as u32);
+        self.set(ring + LENGTH, descriptors * 16);
+        self.set(ring + HEAD, 0);
+        self.set(ring + TAIL, 0);
+    }
+}
+
 /// The card.
 pub struct E1000 {
-    registers: u64,
+    registers: Registers,
     /// Own memory: two rings, a buffer, a long ring.
     transmit: u64,
     receive: u64,
@@ -58,47 +85,31 @@ impl E1000 {
         let function = pci::find(|function| function.read(0) == 0x100e_8086)?;
         function.enable();
         let (transmit, receive, buffer) = (own.take(4096), own.take(4096), own.take(4096));
-        let (registers, long) = (function.memory(0), own.take(u64::from(MANY) * 16));
+        let (registers, long) = (Registers(function.memory(0)), own.take(u64::from(MANY) * 16));
         let mut card =
             Self { registers, transmit, receive, buffer, long, turn: 0, at: 0, tail: 0, on_network: false };
-        card.set(CONTROL, card.get(CONTROL) | CONTROL_RESET);
-        card.set(MASK_CLEAR, u32::MAX);
-        card.set(CONTROL, card.get(CONTROL) | CONTROL_LINK_UP);
+        card.registers.set(CONTROL, card.registers.get(CONTROL) | CONTROL_RESET);
+        card.registers.set(MASK_CLEAR, u32::MAX);
+        card.registers.set(CONTROL, card.registers.get(CONTROL) | CONTROL_LINK_UP);
         card.rings();
-        card.set(TRANSMIT, TRANSMIT_ON);
-        card.set(RECEIVE, RECEIVE_ALL);
+        card.registers.set(TRANSMIT, TRANSMIT_ON);
+        card.registers.set(RECEIVE, RECEIVE_ALL);
         // All causes are masked. A card that is shared by vpio, and that nobody else wants, is given after a while to who has
         // room for what comes from the network.
         for index in 0..u64::from(DESCRIPTORS) {
             put64(card.receive + 16 * index, card.buffer);
         }
-        card.set(RX_RING + 0x18, DESCRIPTORS - 1);
+        card.registers.set(RX_RING + TAIL, DESCRIPTORS - 1);
         function.unmute();
         machine::sleep(1_000_000_000);
-        card.set(PHY, PHY_LOOPBACK);
+        card.registers.set(PHY, PHY_LOOPBACK);
         card.rings();
         Some(card)
     }
 
-    fn get(&self, register: u64) -> u32 {
-        get(self.registers + register)
-    }
-
-    fn set(&self, register: u64, value: u32) {
-        put(self.registers + register, value);
-    }
-
-    fn ring(&self, ring: u64, at: u64, descriptors: u32) {
-        self.set(ring, at as u32);
-        self.set(ring + 4, (at >> 32) as u32);
-        self.set(ring + 8, descriptors * 16);
-        self.set(ring + 0x10, 0);
-        self.set(ring + 0x18, 0);
-    }
-
     fn rings(&mut self) {
-        self.ring(TX_RING, self.transmit, DESCRIPTORS);
-        self.ring(RX_RING, self.receive, DESCRIPTORS);
+        self.registers.ring(TX_RING, self.transmit, DESCRIPTORS);
+        self.registers.ring(RX_RING, self.receive, DESCRIPTORS);
         self.turn = 0;
     }
 
@@ -107,7 +118,7 @@ impl E1000 {
         let descriptor = self.receive + u64::from(self.turn) * 16;
         put64(descriptor, to);
         put64(descriptor + 8, 0);
-        self.set(RX_RING + 0x18, (self.turn + 1) % DESCRIPTORS);
+        self.registers.set(RX_RING + TAIL, (self.turn + 1) % DESCRIPTORS);
         descriptor
     }
 
@@ -116,7 +127,7 @@ impl E1000 {
         put64(descriptor, from);
         put(descriptor + 8, WHOLE | LEN as u32);
         put(descriptor + 12, 0);
-        self.set(TX_RING + 0x18, (self.turn + 1) % DESCRIPTORS);
+        self.registers.set(TX_RING + TAIL, (self.turn + 1) % DESCRIPTORS);
     }
 
     /// A frame from `from` to `to`; whether it arrived. A neighbour's may take its place: it is sent again then.
@@ -165,18 +176,18 @@ impl Engine for E1000 {
 
     fn misplace(&mut self, which: usize, at: u64) {
         if which != 1 {
-            self.ring(TX_RING, at, DESCRIPTORS);
+            self.registers.ring(TX_RING, at, DESCRIPTORS);
         }
         if which != 0 {
-            self.ring(RX_RING, at, DESCRIPTORS);
-            self.set(RX_RING + 0x18, DESCRIPTORS - 1);
+            self.registers.ring(RX_RING, at, DESCRIPTORS);
+            self.registers.set(RX_RING + TAIL, DESCRIPTORS - 1);
         } else {
             self.receive_into(self.buffer);
         }
         if which == 1 {
             self.send(self.buffer);
         } else {
-            self.set(TX_RING + 0x18, DESCRIPTORS - 1);
+            self.registers.set(TX_RING + TAIL, DESCRIPTORS - 1);
         }
         self.rings();
     }
@@ -187,17 +198,17 @@ impl Engine for E1000 {
             for index in 0..u64::from(MANY) {
                 self.give(index, area);
             }
-            self.ring(RX_RING, self.long, MANY);
+            self.registers.ring(RX_RING, self.long, MANY);
             self.tail = MANY - 1;
-            self.set(RX_RING + 0x18, self.tail);
+            self.registers.set(RX_RING + TAIL, self.tail);
         }
         // What was received since, from itself or from others, makes room.
-        let head = self.get(RX_RING + 0x10);
+        let head = self.registers.get(RX_RING + HEAD);
         while (self.tail + 1) % MANY != head {
             self.give(u64::from(self.tail), area);
             self.tail = (self.tail + 1) % MANY;
         }
-        self.set(RX_RING + 0x18, self.tail);
+        self.registers.set(RX_RING + TAIL, self.tail);
         self.send(self.buffer);
         self.turn = (self.turn + 1) % DESCRIPTORS;
     }
@@ -209,17 +220,17 @@ impl Engine for E1000 {
             put64(ring + index * 16, buffer);
             put(ring + index * 16 + 8, LONGEST);
         }
-        self.set(PHY, PHY_NETWORK);
-        self.ring(TX_RING, ring, MOST);
-        self.set(TX_RING + 0x18, MOST - 1);
+        self.registers.set(PHY, PHY_NETWORK);
+        self.registers.ring(TX_RING, ring, MOST);
+        self.registers.set(TX_RING + TAIL, MOST - 1);
         false
     }
 
     fn broadcast(&mut self) {
         if !self.on_network {
             self.on_network = true;
-            self.set(RECEIVE, 0);
-            self.set(PHY, PHY_NETWORK);
+            self.registers.set(RECEIVE, 0);
+            self.registers.set(PHY, PHY_NETWORK);
             fill(self.buffer, u32::MAX);
         }
         self.send(self.buffer);

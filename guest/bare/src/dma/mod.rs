@@ -12,12 +12,12 @@
 
 mod ahci;
 mod attack;
-mod e1000;
+pub mod e1000;
 mod fine;
 pub mod memory;
 mod nvme;
 mod rtl8139;
-mod targets;
+pub mod targets;
 
 use crate::console::println;
 use crate::entry::BootInfo;

@@ -52,7 +52,7 @@ pub fn pages(own: &Own, memory: u64, stride: u64, mut strike: impl FnMut(u64)) {
 }
 
 /// A few of each kind, for what takes long.
-pub fn some(own: &Own, memory: u64) -> impl Iterator<Item = u64> {
+pub fn some(own: &Own, memory: u64) -> impl Iterator<Item = u64> + use<> {
     // As above: high bits that are ignored do not make it an address of its own.
     let beyond = own.end() + 2 * MIB;
     let list = [

@@ -6,6 +6,7 @@ mod clock;
 mod control;
 mod debug;
 mod decode;
+mod face;
 mod files;
 mod ide;
 mod instructions;
@@ -55,6 +56,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "storm" => storm::run(),
         "virtio" => virtio::run(virtio::Kind::Disk, random, boot),
         "vif" => virtio::run(virtio::Kind::Net, random, boot),
+        "face" => face::run(random, boot),
         "files" => files::run(random, boot),
         "ide" => ide::run(random, boot),
         "flood" => storm::flood(),

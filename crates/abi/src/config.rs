@@ -171,13 +171,19 @@ pub struct Network {
     pub layout: Layout,
     /// The physical card behind it, an index into [`Config::devices`]; without one, the network is between guests only.
     pub nic: Option<u16>,
+    /// Bits of the identifiers by which drivers are signalled in each direction, [`SIGNAL_BITS`], so that interfaces share them; `None`: each has its own.
+    pub signal_bits: Option<u8>,
 }
+
+/// What [`Network::signal_bits`] can be.
+pub const SIGNAL_BITS: core::ops::RangeInclusive<u8> = 1..=64;
 
 impl Network {
     /// Whether it has engines, each on a processor of its own.
     fn is_sound(&self) -> bool {
         let twice = |(index, core): (usize, &u8)| self.cores.iter().take(index).any(|other| other == core);
-        (1..=MAX_ENGINES).contains(&self.cores.len()) && !self.cores.iter().enumerate().any(twice)
+        let bits = self.signal_bits.is_none_or(|bits| SIGNAL_BITS.contains(&bits));
+        bits && (1..=MAX_ENGINES).contains(&self.cores.len()) && !self.cores.iter().enumerate().any(twice)
     }
 }
 
@@ -832,7 +838,13 @@ mod tests {
         assert_eq!(called("other", 2), Err(Fault::Virtio(0)), "by nobody");
         assert_eq!(called("disk", 1), Err(Fault::Virtio(0)), "twice");
         assert_eq!(called("../disk", 1), Err(Fault::Virtio(0)), "no name");
-        let network = Network { name: "lan".into(), cores: vec![1], layout: Layout::Split, nic: None };
+        let network = Network {
+            name: "lan".into(),
+            cores: vec![1],
+            layout: Layout::Split,
+            nic: None,
+            signal_bits: None,
+        };
         let vif = Vif {
             name: "net0".into(),
             network: 0,

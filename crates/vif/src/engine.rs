@@ -172,6 +172,11 @@ impl<M: Memory> Engine<M> {
         Outcome { sent, received, broken: core::mem::take(&mut self.broken), next }
     }
 
+    /// VIFs of the network whose drivers are at work.
+    pub fn all_live(&self) -> VifSet {
+        self.shared.live()
+    }
+
     /// VIFs of its own whose drivers are at work.
     fn live(&self) -> VifSet {
         VifSet(self.own.0 & self.shared.live().0)

@@ -1,12 +1,13 @@
 //! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
 //! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
 //!
-//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
+//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`many`] puts more of them on a network, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
 //! daemon and the driver domain under load, again and again.
 
 mod busy;
 mod granted;
 mod kvm;
+mod many;
 mod restarts;
 mod rows;
 mod sharing;
@@ -269,7 +270,8 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 7] = ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face"];
+pub const SERVED: [&str; 8] =
+    ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face", many::PART];
 
 /// Of a guest on an engine that serves its neighbour, too.
 const ATTACK: Attack = Attack {
@@ -307,5 +309,6 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     });
     bench.attacks(record, SERVED[2], &[ATTACK]);
     sharing::measure(&bench, record);
+    many::measure(&bench, record);
     vif::figures(record)
 }

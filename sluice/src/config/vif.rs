@@ -5,8 +5,8 @@ use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, values};
 use crate::name::Name;
 use sluice_abi::config::{
-    self as abi, Dma, Face, Layout, MAX_ENGINES, MODERATION, MODERATIONS, MTU, NicModel, SHARES, Select,
-    VLANS,
+    self as abi, Dma, Face, Layout, MAX_ENGINES, MODERATION, MODERATIONS, MTU, NicModel, SHARES, SIGNAL_BITS,
+    Select, VLANS,
 };
 use toml::Spanned;
 use toml::de::DeValue;
@@ -38,6 +38,8 @@ pub struct Network {
     pub layout: Layout,
     /// Name of the card by which it reaches others, if one.
     pub nic: Option<Spanned<String>>,
+    /// Bits of the identifiers by which drivers are signalled, if interfaces share them.
+    pub signal_bits: Option<u8>,
 }
 
 /// A guest's interface.
@@ -85,8 +87,9 @@ pub fn network(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source)
         }
     });
     let nic = walk.string("nic", source);
+    let signal_bits = walk.number("signal_bits", SIGNAL_BITS, source).map(Spanned::into_inner);
     walk.finish(source);
-    Some(Network { name: name?, cores, layout, nic })
+    Some(Network { name: name?, cores, layout, nic, signal_bits })
 }
 
 /// Whether an entry of a guest's `devices` is for [`parse`].
@@ -285,6 +288,7 @@ pub fn compile_networks(setup: &Setup) -> Vec<abi::Network> {
         cores: network.cores.iter().map(|core| *core.get_ref()).collect(),
         layout: network.layout,
         nic: network.nic.as_ref().and_then(|nic| setup.place_of(nic.get_ref())),
+        signal_bits: network.signal_bits,
     };
     setup.networks.iter().map(compile).collect()
 }

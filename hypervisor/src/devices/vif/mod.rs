@@ -30,7 +30,8 @@ use patience::Patience;
 use sluice_abi::config;
 use sluice_abi::report::{Count, NetworkReport};
 use sluice_vif::{
-    Active, Attributes, Counters, Layout, MAX_ENGINES, MAX_VIFS, Next, Outcome, RECEIVE, SEND, VifId,
+    Active, Attributes, Counters, Identifiers, Layout, MAX_ENGINES, MAX_VIFS, Next, Outcome, RECEIVE, SEND,
+    VifId,
 };
 use wire::{Way, Wire};
 
@@ -50,6 +51,10 @@ pub struct Network {
     engines: ArrayVec<Engine, MAX_ENGINES>,
     /// The physical card, if the network reaches others.
     wire: Once<SpinLock<Wire>>,
+    identifiers: Identifiers,
+    /// Signals to drivers, and those to others with the same identifier.
+    signals: AtomicU64,
+    redundant: AtomicU64,
 }
 
 /// One of them.
@@ -220,6 +225,9 @@ impl Network {
             name: network.name.clone(),
             engines: engines.map(|((engine, rank), core)| Engine::new(*core, rank, engine)).collect(),
             wire: Once::new(),
+            identifiers: Identifiers::new(network.signal_bits),
+            signals: AtomicU64::new(0),
+            redundant: AtomicU64::new(0),
         }
     }
 
@@ -265,7 +273,14 @@ impl Network {
         let Outcome { sent, received, broken, next } = served.round(wire, tsc::uptime_ns());
         let member = |vif: VifId| members.get(vif.index())?.as_ref()?.upgrade();
         for (set, queue) in [(received, RECEIVE), (sent, SEND)] {
-            set.iter().filter_map(member).for_each(|member| member.used(queue));
+            for member in set.iter().filter_map(member) {
+                self.signals.fetch_add(1, Ordering::Relaxed);
+                member.used(queue);
+            }
+            for member in self.identifiers.redundant(set, served.all_live()).iter().filter_map(member) {
+                self.redundant.fetch_add(1, Ordering::Relaxed);
+                member.used(queue);
+            }
         }
         broken.iter().filter_map(member).for_each(|member| member.broke());
         count(&engine.rounds);
@@ -297,6 +312,8 @@ impl Network {
             ("rounds", sum(|engine| &engine.rounds)),
             ("sleeps", sum(|engine| &engine.sleeps)),
             ("wakes", sum(|engine| &engine.wakes)),
+            ("signals", self.signals.load(Ordering::Relaxed)),
+            ("redundant_signals", self.redundant.load(Ordering::Relaxed)),
         ];
         let unclaimed = self.lock().network.unclaimed();
         let wire = self.wire.get().map(|wire| wire.lock().counters());

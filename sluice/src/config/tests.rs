@@ -177,7 +177,7 @@ fn devices_are_shared_in_one_way_only() {
 fn interfaces_are_on_networks_that_a_processor_serves() {
     const ALICE: &str = "devices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0b\" }]";
     const ZOE: &str = "vcpus = 2\ncpus = [0, 1]\ndevices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0a\" }]";
-    const VIF: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0c\", share = 3, limit = \"20Mbit\", vlan = 4094, mtu = 576, moderation = 0, face = \"e1000\" }";
+    const VIF: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0c\", share = 3, limit = \"20Mbit\", vlan = 4094, mtu = 576, moderation = 0 }";
     const OTHER: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0d\" }";
     let network = "[network.lan]\ncores = [1]\nnic = \"nic0\"\n";
     let with = |network: &str, zoe: &str, alice: &str| {
@@ -190,10 +190,11 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         (networks.len(), &*networks[0].name, &*networks[0].cores, networks[0].layout, networks[0].nic),
         (1, "lan", &[1][..], Layout::Split, Some(0))
     );
-    let several = "[network.lan]\ncores = [2, 1]\nlayout = \"spread\"\n";
+    let several = "[network.lan]\ncores = [2, 1]\nlayout = \"spread\"\nsignal_bits = 8\n";
     let three = with(several, VIF, OTHER).replace("cpus = 2", "cpus = 3");
     let compiled = vif::compile_networks(&try_load(&three).unwrap());
     assert_eq!((&*compiled[0].cores, compiled[0].layout), (&[2, 1][..], Layout::Spread));
+    assert_eq!(compiled[0].signal_bits, Some(8));
     let compiled = vif::compile(&setup, &setup.domains[0]);
     let expected = sluice_abi::config::Vif {
         name: "vif0".into(),
@@ -204,9 +205,12 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         vlan: Some(4094),
         mtu: 576,
         moderation: 0,
-        face: Face::E1000,
+        face: Face::Virtio,
     };
     assert_eq!(compiled, [expected]);
+    let card = VIF.replace("mtu = 576, moderation = 0", "face = \"e1000\"");
+    let setup = try_load(&with(network, &card, OTHER)).unwrap();
+    assert_eq!(vif::compile(&setup, &setup.domains[0])[0].face, Face::E1000);
     assert!(describe(Path::new("x"), &setup).contains("vif0 (vif on lan)"));
     let wrong = |network: &str, zoe: &str, alice: &str, expect: &str| {
         let found = try_load(&with(network, zoe, alice)).unwrap_err().to_string();
@@ -227,7 +231,9 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         ("vlan = 4094", "vlan = 4095", "'vlan' is 4095, out of range"),
         ("mtu = 576", "mtu = 9000", "'mtu' is 9000, out of range"),
         ("moderation = 0", "moderation = 1001", "'moderation' is 1001, out of range"),
-        ("face = \"e1000\"", "face = \"tulip\"", "'tulip' is no face of an interface"),
+        ("mtu = 576", "face = \"tulip\"", "'tulip' is no face of an interface"),
+        ("mtu = 576, moderation = 0", "mtu = 576, face = \"e1000\"", "cannot tell its driver of 'mtu'"),
+        ("mtu = 576", "face = \"e1000\"", "cannot tell its driver of 'moderation'"),
         ("mtu = 576", "name = \"A\"", "'A' cannot be the name of a virtual device"),
         ("mtu = 576", "source = \"br0\"", "unknown key 'source'"),
     ] {

@@ -15,7 +15,7 @@ use toml::de::DeValue;
 pub const MODE: &str = "vif";
 
 /// Bytes that a frame carries, and the share of a network's time, where the file does not say.
-const DEFAULT_MTU: u16 = 1500;
+pub const DEFAULT_MTU: u16 = 1500;
 const DEFAULT_SHARE: u8 = 1;
 
 /// Virtio's vendor, and its network cards: such as answer the old way, too, and modern ones.
@@ -113,8 +113,8 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
     }
     let share = walk.number("share", SHARES, source).map_or(DEFAULT_SHARE, Spanned::into_inner);
     let vlan = walk.number("vlan", VLANS, source).map(Spanned::into_inner);
-    let mtu = walk.number("mtu", MTU, source).map_or(DEFAULT_MTU, Spanned::into_inner);
-    let moderation = walk.number("moderation", MODERATIONS, source).map_or(MODERATION, Spanned::into_inner);
+    let mtu = walk.number("mtu", MTU, source);
+    let moderation = walk.number("moderation", MODERATIONS, source);
     let face = walk.string("face", source).map_or(Face::default(), |text| {
         Face::of(text.get_ref()).unwrap_or_else(|| {
             let message = format!("'{}' is no face of an interface", text.get_ref());
@@ -123,6 +123,20 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
             Face::default()
         })
     });
+    if face == Face::E1000 {
+        for (key, span) in
+            [("mtu", mtu.as_ref().map(Spanned::span)), ("moderation", moderation.as_ref().map(Spanned::span))]
+        {
+            if let Some(span) = span {
+                let message = format!("an 82540EM cannot tell its driver of '{key}'");
+                let help =
+                    "leave it out, and set it in the guest (ip link, ethtool -C); or write face = \"virtio\"";
+                source.complain(span, message, help.to_owned());
+            }
+        }
+    }
+    let mtu = mtu.map_or(DEFAULT_MTU, Spanned::into_inner);
+    let moderation = moderation.map_or(MODERATION, Spanned::into_inner);
     let limit = walk.string("limit", source).and_then(|text| {
         let rate = parse_rate(text.get_ref());
         if rate.is_none() {

@@ -2,15 +2,16 @@
 
 use super::devices;
 use crate::cli::{VifCommand, VifOptions, Which};
+use crate::config::vif::DEFAULT_MTU;
 use crate::control::{Client, choose};
 use crate::name::Name;
 use crate::outcome::{links_json, networks_json};
 use crate::table::{Table, grouped};
 use crate::{output, printable};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
 use sluice_abi::channel::Command;
-use sluice_abi::config::{MODERATION, Vif};
+use sluice_abi::config::{Face, MODERATION, Vif};
 use sluice_abi::report::{Count, LinkReport, NetworkReport, Report};
 
 /// Does what was asked for.
@@ -18,6 +19,11 @@ pub fn vif(what: &VifCommand) -> Result<()> {
     match what {
         VifCommand::Ls(which) => ls(which),
         VifCommand::Add { domain, device, network, mac, mtu, face, options } => {
+            if *face == Face::E1000 && (*mtu != DEFAULT_MTU || options.moderation.is_some()) {
+                bail!(
+                    "an 82540EM cannot tell its driver of --mtu and --moderation\n  help: leave them out, and set them in the guest (ip link, ethtool -C)"
+                );
+            }
             let vif = Vif {
                 name: device.to_string(),
                 network: 0,

@@ -273,13 +273,21 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 pub const SERVED: [&str; 8] =
     ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face", many::PART];
 
-/// Of a guest on an engine that serves its neighbour, too.
-const ATTACK: Attack = Attack {
-    id: "vif.virtio",
-    scenario: "hostile-vif",
-    tried: &["vif.tried"],
-    succeeded: &["grants_succeeded"],
-};
+/// Of a guest on an engine that serves its neighbour, too, with either face.
+const ON_ENGINE: [Attack; 2] = [
+    Attack {
+        id: "vif.virtio",
+        scenario: "hostile-vif",
+        tried: &["vif.tried"],
+        succeeded: &["grants_succeeded"],
+    },
+    Attack {
+        id: "vif.e1000",
+        scenario: "hostile-face",
+        tried: &["face.tried"],
+        succeeded: &["face.succeeded"],
+    },
+];
 
 /// Measures network cards that an engine serves, and beside them those of a driver domain.
 pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
@@ -307,7 +315,7 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
             vif::engine_rows(record, engines, load, &measured)
         })
     });
-    bench.attacks(record, SERVED[2], &[ATTACK]);
+    bench.attacks(record, SERVED[2], &ON_ENGINE);
     sharing::measure(&bench, record);
     many::measure(&bench, record);
     vif::figures(record)

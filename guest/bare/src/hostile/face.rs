@@ -98,6 +98,7 @@ pub fn run(random: &mut Random, boot: &BootInfo) {
             face.control(name);
         }
     }
+    println!("SLUICE-RESULT face.tried={} face.succeeded={}", face.tried, face.driver.seen);
 }
 
 impl Face {
@@ -111,9 +112,7 @@ impl Face {
         if !(in_time && answered) {
             println!("after {group}: sent in time {in_time}, answered {answered}");
         }
-        println!("SLUICE-RESULT group={group} face.tried={}", self.tried);
-        println!("SLUICE-RESULT face.controls={} face.worked={}", self.controls, self.worked);
-        println!("SLUICE-RESULT face.succeeded={}", self.driver.seen);
+        println!("SLUICE-RESULT group={group} face.controls={} face.worked={}", self.controls, self.worked);
     }
 
     /// Something succeeded.

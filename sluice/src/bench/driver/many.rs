@@ -26,50 +26,77 @@ pub const PART: &str = "many";
 /// Bytes of a guest's memory.
 const MEMORY: usize = 96 << 20;
 
-/// Guests, and bits of the identifiers by which they are signalled, if they share them.
+/// Who serves the guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// An engine.
+    Engine,
+    /// The same, by identifiers of so many bits that guests share.
+    Bits(u8),
+    /// A driver domain with a bridge, the first of the domains.
+    Domain,
+}
+
+/// Guests, and who serves them.
 struct Case {
     guests: usize,
-    bits: Option<u8>,
+    by: By,
 }
 
 impl Case {
     fn name(&self) -> String {
-        self.bits.map_or_else(|| self.guests.to_string(), |bits| format!("bits{bits}"))
+        match self.by {
+            By::Engine => self.guests.to_string(),
+            By::Bits(bits) => format!("bits{bits}"),
+            By::Domain => format!("domain{}", self.guests),
+        }
     }
 
     /// How its rows begin.
     fn prefix(&self) -> String {
-        self.bits
-            .map_or_else(|| format!("vif.virtio.{}", self.guests), |bits| format!("vif.signal_bits.{bits}"))
+        match self.by {
+            By::Engine => format!("vif.virtio.{}", self.guests),
+            By::Bits(bits) => format!("vif.signal_bits.{bits}"),
+            By::Domain => format!("base.driver_domain.{}", self.guests),
+        }
+    }
+
+    /// Domains before the first guest.
+    fn first(&self) -> u16 {
+        u16::from(self.by == By::Domain)
     }
 }
 
-/// Those that share are as many as the source's register has bits.
-const CASES: [Case; 7] = [
-    Case { guests: 2, bits: None },
-    Case { guests: 8, bits: None },
-    Case { guests: 32, bits: None },
-    Case { guests: 8, bits: Some(1) },
-    Case { guests: 8, bits: Some(2) },
-    Case { guests: 8, bits: Some(4) },
-    Case { guests: 8, bits: Some(8) },
-];
+/// How many guests there are, of which two talk.
+const COUNTS: [usize; 3] = [2, 8, 32];
+
+/// Bits of identifiers that eight guests share, as many as the source's register has.
+const BITS: [u8; 4] = [1, 2, 4, 8];
+
+fn cases() -> impl Iterator<Item = Case> {
+    let by = |by: By| COUNTS.into_iter().map(move |guests| Case { guests, by });
+    let bits = BITS.into_iter().map(|bits| Case { guests: 8, by: By::Bits(bits) });
+    by(By::Engine).chain(by(By::Domain)).chain(bits)
+}
 
 /// Measures what is wanted.
 pub fn measure(bench: &Bench, record: &mut Record) {
-    for case in CASES.iter().filter(|case| bench.parts.wants(PART, Some(&case.name()))) {
+    for case in cases().filter(|case| bench.parts.wants(PART, Some(&case.name()))) {
         let what = format!("{PART}, {}", case.name());
         bench.parts.say(&what);
-        let result = one(bench, record, case);
+        let result = one(bench, record, &case);
         note(record, &what, result);
     }
     figures(record);
 }
 
 fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
-    let reader = Reader::start(&scratch()?, Split::new(Third::Apart))?;
-    let plugin = format!("{},apart=2", plugin::exits(&bench.plugin, &[]));
-    let mut watch = Watch { waiting: 0, wanted: case.guests - 2, is_up: false, started: false };
+    let is_engine = case.by != By::Domain;
+    let reader =
+        Reader::start(&scratch()?, Split::new(if is_engine { Third::Apart } else { Third::Nothing }))?;
+    let apart = if is_engine { ",apart=2" } else { "" };
+    let plugin = format!("{}{apart}", plugin::exits(&bench.plugin, &[]));
+    let mut watch = Watch { case, waiting: 0, is_up: false, started: false };
     let ran = run_watched(
         &format!("vif-many-{}", case.name()),
         &configuration(bench, case),
@@ -80,16 +107,18 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
     let split = reader.finish();
     let ((_, outcome), split) = (ran?, split?);
     record.kernels(&outcome.kernels);
-    let ended = |guest: usize| outcome.guests.get(guest).map(|guest| guest.state);
+    let ended = |guest: usize| outcome.guests.get(guest + usize::from(case.first())).map(|guest| guest.state);
     let both = [0, 1].map(ended) == [Some(DomainState::PoweredOff); 2];
     ensure!(both, "the two that talk did not end well: {}", outcome.problems.join("\n"));
-    let report = outcome.report.as_ref().context("the hypervisor made no report")?;
-    let network = report.networks.first().context("there is no network")?;
-    let count =
-        |name: &str| network.counts.iter().find(|count| count.name == name).map_or(0, |count| count.value);
-    let (signals, redundant) = (count("signals"), count("redundant_signals"));
-    let measured = Measured { guests: outcome.guests, split, servers: BTreeSet::new() };
-    if case.bits.is_some() {
+    let servers: BTreeSet<u64> =
+        if is_engine { BTreeSet::new() } else { [super::sluice::server(&outcome, &split)?].into() };
+    if let By::Bits(_) = case.by {
+        let report = outcome.report.as_ref().context("the hypervisor made no report")?;
+        let network = report.networks.first().context("there is no network")?;
+        let count = |name: &str| {
+            network.counts.iter().find(|count| count.name == name).map_or(0, |count| count.value)
+        };
+        let (signals, redundant) = (count("signals"), count("redundant_signals"));
         let note = format!(
             "{redundant} signals for another / {signals} that were meant, {} guests, from their boot on",
             case.guests
@@ -97,6 +126,7 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
         let id = format!("{}.redundant_signals", case.prefix());
         record.row(id, redundant as f64 / signals.max(1) as f64, "signals/signal", note);
     }
+    let measured = Measured { guests: outcome.guests, split, servers };
     let trips = moved("trips", &measured)?.operations as f64;
     let part = measured.split.part(1).context("no guest set the marks of its messages")?;
     rows(record, case, "rtt", ["instructions/trip", "exits/trip"], trips, (part, &measured));
@@ -115,12 +145,13 @@ fn rows(
     count: f64,
     (part, measured): (&Part, &Measured),
 ) {
-    let (guests, exits, _) = sums(part, measured);
-    let engine = part.beside + part.apart.iter().sum::<u64>();
+    let (guests, exits, served) = sums(part, measured);
+    let server = if case.by == By::Domain { "driver" } else { "engine" };
+    let serving = served + part.beside + part.apart.iter().sum::<u64>();
     let prefix = format!("{}.{what}", case.prefix());
     let about = format!("of {} guests two talk to each other", case.guests);
     for (whose, instructions) in
-        [("guests", guests), ("engine", engine), ("hypervisor", part.hypervisor), ("total", part.total())]
+        [("guests", guests), (server, serving), ("hypervisor", part.hypervisor), ("total", part.total())]
     {
         let id = if whose == "total" {
             format!("{prefix}.instructions")
@@ -133,29 +164,47 @@ fn rows(
     record.row(format!("{prefix}.exits"), exits as f64 / count, units[1], format!("of all guests; {about}"));
 }
 
-/// How much dearer it is with others.
+/// How much dearer it is with others, and beside the driver domain.
 fn figures(record: &mut Record) {
     for what in ["rtt", "tcp"] {
-        let of = |guests: usize| record.value(&format!("vif.virtio.{guests}.{what}.instructions"));
-        if let [Some(few), Some(many)] = [of(2), of(32)] {
+        let of = |by: By, guests: usize| {
+            record.value(&format!("{}.{what}.instructions", Case { guests, by }.prefix()))
+        };
+        let mut found = Vec::new();
+        if let [Some(few), Some(many)] = [2, 32].map(|guests| of(By::Engine, guests)) {
             let note = "instructions of the whole machine with 32 guests, of which 30 are idle, to those with two alone";
-            record.aimed(
-                format!("vif.{what}.ratio_of_32_to_2"),
-                many / few,
-                "ratio",
-                Some(Aim::AtMost(1.2)),
-                note,
-            );
+            found.push((format!("vif.{what}.ratio_of_32_to_2"), many / few, Some(Aim::AtMost(1.2)), note));
+        }
+        for guests in COUNTS {
+            if let [Some(ours), Some(theirs)] = [By::Engine, By::Domain].map(|by| of(by, guests)) {
+                let note = "instructions of the whole machine, the engine's to the driver domain's; all but two guests are idle";
+                found.push((
+                    format!("vif.{guests}.{what}.ratio_to_driver_domain"),
+                    ours / theirs,
+                    None,
+                    note,
+                ));
+            }
+        }
+        for (id, ratio, aim, note) in found {
+            record.aimed(id, ratio, "ratio", aim, note);
         }
     }
 }
 
 fn configuration(bench: &Bench, case: &Case) -> String {
-    let [kernel, initrd] = [&bench.unpacked, &bench.initrd].map(|path| quoted(path));
-    let memory = 512 + case.guests * ((MEMORY >> 20) + 8);
-    let bits = case.bits.map_or(String::new(), |bits| format!("signal_bits = {bits}\n"));
-    let mut text =
-        format!("[machine]\nmemory = \"{memory}MiB\"\ncpus = 2\n[network.lan]\ncores = [1]\n{bits}");
+    let [kernel, initrd, serving] = [&bench.unpacked, &bench.initrd, &bench.serving].map(|path| quoted(path));
+    let memory = 768 + case.guests * ((MEMORY >> 20) + 8);
+    let cpus = if case.by == By::Domain { 1 } else { 2 };
+    let mut text = format!("[machine]\nmemory = \"{memory}MiB\"\ncpus = {cpus}\n");
+    text += &match case.by {
+        By::Engine => "[network.lan]\ncores = [1]\n".to_owned(),
+        By::Bits(bits) => format!("[network.lan]\ncores = [1]\nsignal_bits = {bits}\n"),
+        By::Domain => format!(
+            "[domain.driver]\nkernel = {kernel}\ninitrd = {serving}\nmemory = \"256MiB\"\n\
+             cmdline = \"console=ttyS0 quiet sluice.job=serve:bridge=br0\"\n"
+        ),
+    };
     for nth in 0..case.guests {
         let job = match nth {
             0 => "load:talk,at=10.9.0.2,to=10.9.0.1,mib=4".to_owned(),
@@ -163,11 +212,17 @@ fn configuration(bench: &Bench, case: &Case) -> String {
             _ => format!("load:wait,at=10.9.0.{}", nth + 1),
         };
         let (marks, paused) = (["", "sluice.marks=1 "][usize::from(nth == 0)], nth < 2);
+        let (more, device) = match case.by {
+            By::Domain => {
+                ("grants = \"all\"\n", "mode = \"virtio\", type = \"net\", by = \"driver\", source = \"br0\"")
+            }
+            _ => ("", "mode = \"vif\", network = \"lan\""),
+        };
         let _ = write!(
             text,
-            "[domain.guest{nth}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\n\
+            "[domain.guest{nth}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\n{more}\
              paused = {paused}\ncmdline = \"console=ttyS0 quiet {marks}sluice.job={job}\"\n\
-             devices = [{{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:0a:{nth:02x}\" }}]\n",
+             devices = [{{ {device}, mac = \"52:54:00:00:0a:{nth:02x}\" }}]\n",
             MEMORY >> 20,
         );
     }
@@ -175,15 +230,15 @@ fn configuration(bench: &Bench, case: &Case) -> String {
 }
 
 /// Starts the two when all others wait, and ends these when the two have ended.
-struct Watch {
+struct Watch<'a> {
+    case: &'a Case,
     waiting: usize,
-    wanted: usize,
     /// The hypervisor takes commands.
     is_up: bool,
     started: bool,
 }
 
-impl Observer for Watch {
+impl Observer for Watch<'_> {
     fn hello(&mut self, _: &[String]) {
         self.is_up = true;
     }
@@ -193,16 +248,18 @@ impl Observer for Watch {
     }
 
     fn tick(&mut self, steer: &mut Steer) {
-        if self.is_up && !self.started && self.waiting == self.wanted {
+        if self.is_up && !self.started && self.waiting == self.case.guests - 2 {
             self.started = true;
             // Who listens is there first.
-            [1, 0].into_iter().for_each(|nth| steer.send(Command::Start(DomainId(nth))));
+            [1, 0].into_iter().for_each(|nth| steer.send(Command::Start(DomainId(self.case.first() + nth))));
         }
     }
 
     fn state(&mut self, domain: usize, state: DomainState, _: &GuestText, steer: &mut Steer) {
-        if domain == 0 && state == DomainState::PoweredOff {
-            (0..self.wanted).for_each(|nth| steer.send(Command::Destroy(DomainId(nth as u16 + 2))));
+        if domain == usize::from(self.case.first()) && state == DomainState::PoweredOff {
+            let (first, all) = (self.case.first(), self.case.first() + self.case.guests as u16);
+            let others = (0..first).chain(first + 2..all);
+            others.for_each(|nth| steer.send(Command::Destroy(DomainId(nth))));
         }
     }
 }

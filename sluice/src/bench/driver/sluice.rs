@@ -75,7 +75,7 @@ pub fn check(outcome: &Outcome) -> Result<()> {
 }
 
 /// Outside nobody knows a guest's name: the driver domain is the one that had as many exits as the hypervisor's report says.
-fn server(outcome: &Outcome, split: &Split) -> Result<u64> {
+pub fn server(outcome: &Outcome, split: &Split) -> Result<u64> {
     let report = outcome.report.as_ref().context("the hypervisor sent no report")?;
     let driver = report
         .domains

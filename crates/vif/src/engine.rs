@@ -19,6 +19,8 @@ use sluice_virtio::{Fault, Queue};
 const QUANTUM: i64 = 16 * 1024;
 /// And what the engine does for it in a round, in bytes: for a turn of long frames.
 const WORK: i64 = 2 * QUANTUM;
+/// Rounds in which an engine looks at a VIF that has nothing to send, before it leaves it to the driver to tell.
+pub(crate) const LOOKS: u8 = 64;
 /// Nanoseconds after which one of several engines looks again whether a full card has room: the card's word wakes but one of them.
 const RETRY_NS: u64 = 20_000;
 
@@ -79,6 +81,10 @@ pub struct Engine<M> {
     /// The sending sides of VIFs that it serves.
     pub(crate) senders: [Option<Box<Sender<M>>>; MAX_VIFS],
     pub(crate) own: VifSet,
+    /// Of these, those that it looks at in each round. The others have had nothing to send for long, and their drivers tell of frames.
+    pub(crate) awake: VifSet,
+    /// Nobody will look soon: all drivers are to tell.
+    dozes: bool,
     /// VIFs that received something of it that is not published.
     pub(crate) fresh: VifSet,
     pub(crate) broken: VifSet,
@@ -106,6 +112,8 @@ impl<M: Memory> Engine<M> {
             directory: Directory::new(),
             senders: array::from_fn(|_| None),
             own: VifSet::default(),
+            awake: VifSet::default(),
+            dozes: false,
             fresh: VifSet::default(),
             broken: VifSet::default(),
             turn: 0,
@@ -145,7 +153,7 @@ impl<M: Memory> Engine<M> {
         self.full = false;
         self.heaviest = core::mem::replace(&mut self.heaviest_now, 1);
         let first = self.turn;
-        let order = self.live().0.rotate_right(first.into());
+        let order = self.looked_at().0.rotate_right(first.into());
         for id in VifSet(order).iter() {
             let id = VifId((id.0 + first) % MAX_VIFS as u8);
             let was_full = self.full;
@@ -177,29 +185,64 @@ impl<M: Memory> Engine<M> {
         self.shared.live()
     }
 
-    /// VIFs of its own whose drivers are at work.
-    fn live(&self) -> VifSet {
-        VifSet(self.own.0 & self.shared.live().0)
+    /// VIFs of its own whose drivers are at work, and that it looks at in each round.
+    fn looked_at(&self) -> VifSet {
+        VifSet(self.own.0 & self.awake.0 & self.shared.live().0)
+    }
+
+    /// Drivers have told of frames: it looks at their VIFs in each round from now on.
+    pub fn ring(&mut self, rung: VifSet) {
+        for id in VifSet(rung.0 & self.own.0 & !self.awake.0).iter() {
+            self.awake.insert(id);
+            self.change(id, |vif, dozes| {
+                vif.idle = 0;
+                vif.listen(dozes)
+            });
+        }
     }
 
     /// Asks the drivers of its VIFs to tell of frames, since nobody will look after the next [round](Self::round), unless that finds some.
     pub fn doze(&mut self) {
-        self.listen(true);
+        self.dozes = true;
+        self.listen();
     }
 
     /// It looks again: drivers need not tell.
     pub fn wake(&mut self) {
-        self.listen(false);
+        self.dozes = false;
+        self.listen();
     }
 
-    fn listen(&mut self, wanted: bool) {
-        for id in self.live().iter() {
-            let Some(mut vif) = self.senders.get_mut(id.index()).and_then(Option::take) else { continue };
-            if vif.listen(wanted).is_err() {
-                self.break_down(id, &mut vif);
-            }
-            self.senders[id.index()] = Some(vif);
+    fn listen(&mut self) {
+        for id in self.looked_at().iter() {
+            self.change(id, |vif, dozes| vif.listen(dozes));
         }
+    }
+
+    /// Does something with a VIF of its own, given whether it dozes.
+    fn change(&mut self, id: VifId, act: impl FnOnce(&mut Sender<M>, bool) -> Result<(), Fault>) {
+        let Some(mut vif) = self.senders.get_mut(id.index()).and_then(Option::take) else { return };
+        if act(&mut vif, self.dozes).is_err() {
+            self.break_down(id, &mut vif);
+        }
+        self.senders[id.index()] = Some(vif);
+    }
+
+    /// There was nothing to do for a VIF. If that is so for long it is looked at no more, and its driver is to tell of frames. Returns when there is
+    /// something to do.
+    fn rest(&mut self, id: VifId, vif: &mut Sender<M>, queue: &Queue) -> Result<Next, Fault> {
+        vif.idle = vif.idle.saturating_add(1);
+        if vif.idle < LOOKS {
+            return Ok(Next::Idle);
+        }
+        vif.listen(true)?;
+        if vif.ring.waiting(queue, &vif.memory)? != 0 {
+            vif.idle = 0;
+            vif.listen(self.dozes)?;
+            return Ok(Next::Now);
+        }
+        self.awake.remove(id);
+        Ok(Next::Idle)
     }
 
     /// A driver broke the rules of its send queue: nothing more is done for it before it resets its device, by any engine.
@@ -229,8 +272,11 @@ impl<M: Memory> Engine<M> {
         let waiting = vif.ring.waiting(&queue, &vif.memory)?;
         if waiting == 0 {
             (vif.credit, vif.wire_credit) = (vif.credit.min(0), vif.wire_credit.min(0));
-            return signal(vif, &queue, Next::Idle, now);
+            let (signalled, next) = signal(vif, &queue, Next::Idle, now)?;
+            let rests = !signalled && next == Next::Idle;
+            return Ok((signalled, if rests { self.rest(id, vif, &queue)? } else { next }));
         }
+        vif.idle = 0;
         self.begin_turn(vif);
         let (mut turn, mut next) = (Turn::default(), Next::Now);
         for _ in 0..waiting {

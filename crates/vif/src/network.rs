@@ -72,6 +72,7 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
             engine.directory.set(id, entry);
             engine.fresh.remove(id);
             engine.broken.remove(id);
+            engine.awake.insert(id);
         }
     }
 

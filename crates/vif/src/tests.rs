@@ -11,6 +11,7 @@ mod shares;
 mod signals;
 mod streams;
 
+use crate::engine::LOOKS;
 use crate::offload::Header;
 use crate::{Active, Attributes, Counters, Engine, Layout, Mac, Next, Outcome, VifId, VifSet, Wire};
 use driver::{Card, Driver, Ram, frame};
@@ -106,6 +107,13 @@ impl Lab {
     }
 
     fn round(&mut self) -> crate::Outcome {
+        let rung = crate::Rung::default();
+        for driver in &mut self.drivers {
+            let tells = std::mem::take(&mut driver.tells);
+            driver.id.filter(|_| tells).into_iter().for_each(|id| rung.ring(id));
+        }
+        let rung = rung.take();
+        self.network.0.iter_mut().for_each(|engine| engine.ring(rung));
         let wire = self.card.as_mut().map(|card| card as &mut dyn crate::Wire);
         self.network.round(wire, self.now)
     }
@@ -280,6 +288,68 @@ fn who_sleeps_is_told_and_who_looks_is_not() {
         lab.network.doze();
         lab.drivers[0].send(&sent);
         assert_eq!(lab.round().next, Next::Now);
+    }
+}
+
+/// Rounds in which nothing comes.
+fn wait(lab: &mut Lab, rounds: u8) {
+    (0..rounds).for_each(|_| assert_eq!(lab.round().next, Next::Idle));
+}
+
+#[test]
+fn who_has_had_nothing_to_send_for_long_is_not_looked_at_until_it_tells() {
+    for features in [0, crate::FEATURES] {
+        let mut lab = Lab::new(2, features);
+        let sent = frame(mac(1), mac(0), 60);
+        let received = |lab: &mut Lab| {
+            lab.settle();
+            lab.received()[1].len()
+        };
+        lab.network.wake();
+        wait(&mut lab, LOOKS - 1);
+        assert!(!lab.drivers[0].send(&sent), "somebody looks");
+        assert_eq!(received(&mut lab), 1);
+        wait(&mut lab, LOOKS);
+        assert!(lab.drivers[0].send(&sent), "nobody looks");
+        lab.drivers[0].tells = false;
+        assert_eq!(received(&mut lab), 0, "the engine does without a look");
+        lab.drivers[0].tells = true;
+        assert_eq!(received(&mut lab), 1);
+        assert!(!lab.drivers[0].send(&sent), "somebody looks again");
+        assert_eq!(received(&mut lab), 1);
+    }
+}
+
+#[test]
+fn what_comes_at_the_last_look_is_found() {
+    for features in [0, crate::FEATURES] {
+        let mut lab = Lab::new(2, features);
+        lab.network.wake();
+        wait(&mut lab, LOOKS - 1);
+        lab.drivers[0].send(&frame(mac(1), mac(0), 60));
+        // It is there when the engine has looked, and before it has said that it will not again.
+        lab.drivers[0].send_when_looked();
+        assert_eq!(lab.round().next, Next::Now);
+        lab.settle();
+        assert_eq!(lab.received()[1].len(), 1);
+        assert!(!lab.drivers[0].send(&frame(mac(1), mac(0), 61)), "it goes on looking");
+    }
+}
+
+/// A driver that tells of nothing, just before the engine sleeps, is not forgotten.
+#[test]
+fn who_tells_while_the_engine_falls_asleep_can_tell_again() {
+    for features in [0, crate::FEATURES] {
+        let mut lab = Lab::new(2, features);
+        lab.network.wake();
+        wait(&mut lab, LOOKS);
+        lab.network.doze();
+        lab.drivers[0].tells = true;
+        assert_eq!(lab.round().next, Next::Idle);
+        assert!(lab.drivers[0].send(&frame(mac(1), mac(0), 60)), "nobody looks");
+        lab.network.wake();
+        lab.settle();
+        assert_eq!(lab.received()[1].len(), 1);
     }
 }
 

@@ -114,6 +114,8 @@ pub(crate) struct Sender<M> {
     pub bucket: Option<Bucket>,
     /// Segments of the frame at the head of its queue that are on the wire already.
     pub progress: u32,
+    /// Turns in a row in which there was nothing to do for it.
+    pub idle: u8,
     signal: Signal,
     pub counters: Counters,
 }
@@ -146,6 +148,7 @@ impl<M: Memory> Sender<M> {
             is_waiting: false,
             bucket,
             progress: 0,
+            idle: 0,
             signal: Signal::default(),
             counters: Counters::default(),
         }
@@ -156,7 +159,7 @@ impl<M: Memory> Sender<M> {
         self.active = active;
         self.ring = Ring::new(active.is_some_and(Active::has_events));
         (self.credit, self.wire_credit, self.is_waiting, self.progress) = (0, 0, false, 0);
-        self.signal = Signal::default();
+        (self.signal, self.idle) = (Signal::default(), 0);
     }
 
     /// Shows the driver what was sent. Returns whether it is to be signalled now, and when that is to be asked again.

@@ -178,6 +178,8 @@ pub struct Driver {
     send: Ring,
     /// Descriptor to send from next.
     next: u16,
+    /// The engine wanted to hear of what was sent, and has not been told yet.
+    pub tells: bool,
 }
 
 impl Driver {
@@ -193,6 +195,7 @@ impl Driver {
             receive,
             send,
             next: 0,
+            tells: false,
         };
         for index in 0..SIZE {
             driver.offer(index, BUFFER as u32);
@@ -280,7 +283,9 @@ impl Driver {
             at += len as u64;
         }
         self.next = (head + count as u16) % SIZE;
-        self.send.publish(&self.ram, head % SIZE, self.events())
+        let is_wanted = self.send.publish(&self.ram, head % SIZE, self.events());
+        self.tells |= is_wanted;
+        is_wanted
     }
 
     /// Where the bytes of the frame are that is sent next.
@@ -296,6 +301,15 @@ impl Driver {
         }
         self.next = (head + chain.len() as u16) % SIZE;
         self.send.publish(&self.ram, head % SIZE, false);
+    }
+
+    /// Takes back what was made available last, and makes it available again when the engine has looked.
+    pub fn send_when_looked(&mut self) {
+        let at = self.send.at.driver + 2;
+        let now = self.ram.get(at, 6).try_into().unwrap();
+        self.ram.put(at, &self.send.available.wrapping_sub(1).to_le_bytes());
+        self.ram.tamper.set(Some((at, now)));
+        self.tells = false;
     }
 
     /// Claims to have made so many chains available.

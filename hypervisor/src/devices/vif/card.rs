@@ -270,7 +270,7 @@ impl CardFunction {
         }
         drop(state);
         if has_more {
-            self.link.interface.wake();
+            self.link.interface.ring();
         }
     }
 }

@@ -62,8 +62,11 @@ impl Interface {
     }
 
     /// The guest tells of frames.
-    pub fn wake(&self) {
-        self.network.wake(self.home.load(Ordering::Relaxed));
+    pub fn ring(&self) {
+        let id = self.seat.lock().id;
+        if let Some(id) = id {
+            self.network.ring(self.home.load(Ordering::Relaxed), id);
+        }
     }
 
     /// The guest is there: it has a VIF from now on. `name` is for the log.

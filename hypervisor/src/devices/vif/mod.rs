@@ -30,8 +30,8 @@ use patience::Patience;
 use sluice_abi::config;
 use sluice_abi::report::{Count, NetworkReport};
 use sluice_vif::{
-    Active, Attributes, Counters, Identifiers, Layout, MAX_ENGINES, MAX_VIFS, Next, Outcome, RECEIVE, SEND,
-    VifId,
+    Active, Attributes, Counters, Identifiers, Layout, MAX_ENGINES, MAX_VIFS, Next, Outcome, RECEIVE, Rung,
+    SEND, VifId,
 };
 use wire::{Way, Wire};
 
@@ -64,6 +64,8 @@ struct Engine {
     state: SpinLock<State>,
     /// It takes what comes from the wire.
     receives: bool,
+    /// VIFs whose drivers have told of frames.
+    rung: Rung,
     /// It does not look: it is to be woken.
     asleep: AtomicBool,
     rounds: AtomicU64,
@@ -192,6 +194,7 @@ impl Engine {
             core,
             state: SpinLock::new(rank, state),
             receives: duty.receives,
+            rung: Rung::default(),
             asleep: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
@@ -244,8 +247,9 @@ impl Network {
     }
 
     /// The driver of a VIF whose send queue this engine serves tells of frames: it looks.
-    pub fn wake(&self, engine: usize) {
+    pub fn ring(&self, engine: usize, vif: VifId) {
         if let Some(engine) = self.engines.get(engine) {
+            engine.rung.ring(vif);
             engine.wake();
         }
     }
@@ -268,6 +272,7 @@ impl Network {
     fn serve(&self, engine: &Engine) -> Next {
         let mut state = engine.state.lock();
         let State { engine: served, members, copies } = &mut *state;
+        served.ring(engine.rung.take());
         let mut way = self.wire.get().map(|wire| Way::new(wire, copies.as_mut(), self.engines.len() == 1));
         let wire = way.as_mut().map(|way| way as &mut dyn sluice_vif::Wire);
         let Outcome { sent, received, broken, next } = served.round(wire, tsc::uptime_ns());

@@ -445,7 +445,7 @@ impl Link {
             });
         };
         if self.with(|state| queues.any(|queue| state.count_kick(queue))) {
-            vif.wake();
+            vif.ring();
         }
     }
 

@@ -6,6 +6,7 @@
 
 use crate::cpu::{self, Role};
 use crate::domain::Domain;
+use crate::domain::rest::Rest;
 use crate::domain::vcpu::{BlockReason, RunState, Vcpu, event};
 use crate::sync::{Rank, SpinLock, SpinLockGuard};
 use crate::x86::MAX_CPUS;
@@ -20,6 +21,8 @@ pub struct Slot {
     /// Whose it is.
     pub domain: Arc<Domain>,
     index: usize,
+    /// Its [`Vcpu::rest`], which most are looked up for.
+    rest: Arc<Rest>,
 }
 
 impl PartialEq for Slot {
@@ -34,8 +37,17 @@ impl Slot {
         &self.domain.vcpus[self.index]
     }
 
+    /// It certainly wants nothing at `now`.
+    #[inline]
+    fn rests(&self, now: u64) -> bool {
+        self.rest.until() > now
+    }
+
     /// What it wants of its home at `now`.
     pub fn wants(&self, now: u64) -> Option<Turn> {
+        if self.rests(now) {
+            return None;
+        }
         let vcpu = self.vcpu();
         if !self.domain.may_run() {
             return None;
@@ -66,7 +78,7 @@ static HOMES: [SpinLock<Vec<Slot>>; MAX_CPUS] = [const { SpinLock::new(Rank::Hom
 pub fn admit(domain: &Arc<Domain>) {
     for (index, vcpu) in domain.vcpus.iter().enumerate() {
         if let Some(home) = HOMES.get(vcpu.home as usize) {
-            home.lock().push(Slot { domain: domain.clone(), index });
+            home.lock().push(Slot { domain: domain.clone(), index, rest: vcpu.rest.clone() });
             cpu::kick(vcpu.home);
         }
     }
@@ -112,7 +124,7 @@ impl Home {
 
     /// Whether one that has woken comes before `own`, which runs.
     pub fn has_one_before(&self, own: Option<&Slot>, share: Share, order: &Order, now: u64) -> bool {
-        let others = self.0.iter().filter(|slot| own != Some(slot));
+        let others = self.0.iter().filter(|slot| !slot.rests(now) && own != Some(slot));
         let mut comes = others.filter(|slot| order.takes_place(slot.vcpu().share(), share));
         comes.any(|slot| slot.wants(now) == Some(Turn::Run))
     }
@@ -131,7 +143,14 @@ impl Home {
     /// waits for the end of the slice.
     pub fn next_wake(&self, now: u64) -> u64 {
         let later = |at: u64| if at > now { at } else { u64::MAX };
-        let wakes = self.0.iter().filter(|slot| slot.domain.may_run()).map(|slot| {
+        let wakes = self.0.iter().map(|slot| {
+            let rest = slot.rest.until();
+            if rest > now {
+                return rest;
+            }
+            if !slot.domain.may_run() {
+                return u64::MAX;
+            }
             let halted = slot.vcpu().state() == RunState::Blocked(BlockReason::Halt);
             let timer = if halted { slot.vcpu().wake_at.load(Ordering::SeqCst) } else { u64::MAX };
             later(timer).min(later(slot.domain.resumes_at()))

@@ -12,6 +12,7 @@ mod isolation;
 pub mod layout;
 mod memory;
 pub mod paravirtual;
+pub mod rest;
 mod sink;
 mod socket;
 pub mod vcpu;

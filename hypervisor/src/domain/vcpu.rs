@@ -3,13 +3,16 @@
 //! What other processors may touch is in [`Vcpu`] (atomics only); what only the physical processor
 //! that runs it touches is in [`Context`], behind a lock that is held for a whole slice.
 
+use super::Domain;
 use super::counters::{ExitCounters, ParavirtualCounters, Refusal, RefusalCounters};
 use super::paravirtual::Paravirtual;
+use super::rest::Rest;
 use crate::cpu::fpu::FpuState;
 use crate::svm::VmcbPage;
 use crate::sync::{Rank, SpinLock};
 use crate::{cpu, x86};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use bitflags::bitflags;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -254,6 +257,8 @@ pub struct Vcpu {
     pub route: SpinLock<sluice_platform::lapic::Routing>,
     /// TSC at which a halted processor must be looked at again; `u64::MAX`: never.
     pub wake_at: AtomicU64,
+    /// Until when its home need not look at it.
+    pub rest: Arc<Rest>,
     pub(crate) in_guest: AtomicBool,
     pub(crate) sipi_vector: AtomicU8,
     state: AtomicU8,
@@ -280,6 +285,7 @@ impl Vcpu {
             events: AtomicU32::new(0),
             route: SpinLock::new(Rank::Route, route),
             wake_at: AtomicU64::new(u64::MAX),
+            rest: Arc::default(),
             in_guest: AtomicBool::new(false),
             sipi_vector: AtomicU8::new(0),
             state: AtomicU8::new(RunState::Off.code()),
@@ -335,12 +341,29 @@ impl Vcpu {
     /// Sets the run state; the home processor alone decides to sleep.
     pub fn set_state(&self, state: RunState) {
         self.state.store(state.code(), Ordering::SeqCst);
+        if state != RunState::Blocked(BlockReason::Halt) {
+            self.rest.end();
+        }
+    }
+
+    /// Sleeps until this TSC, unless an event comes or a function of its domain's has something to do before. Only the processor that runs this one may
+    /// call it, and looks for events afterwards.
+    pub fn halt(&self, domain: &Domain, deadline: u64) {
+        self.wake_at.store(deadline, Ordering::SeqCst);
+        let resumes = domain.resumes_at();
+        self.rest.begin(deadline.min(resumes));
+        self.set_state(RunState::Blocked(BlockReason::Halt));
+        // Set meanwhile, it ended a rest that had not begun.
+        if domain.resumes_at() < resumes {
+            self.rest.end();
+        }
     }
 
     /// Makes the processor ready if it is blocked for this reason.
     pub fn unblock(&self, reason: BlockReason) {
         let (blocked, ready) = (RunState::Blocked(reason).code(), RunState::Ready.code());
         if self.state.compare_exchange(blocked, ready, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.rest.end();
             self.nudge();
         }
     }

@@ -321,8 +321,7 @@ fn halt(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     if ctx.lapic.poll_timer(ctx.guest_tsc_at(now)) || ctx.lapic.highest_pending().is_some() {
         return Flow::Attend;
     }
-    vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
-    vcpu.set_state(RunState::Blocked(BlockReason::Halt));
+    vcpu.halt(domain, ctx.timer_deadline(now).unwrap_or(u64::MAX));
     // An interrupt posted before the state changed found nobody to wake.
     if vcpu.events.load(Ordering::SeqCst) != 0 {
         vcpu.set_state(RunState::Ready);

@@ -10,7 +10,7 @@ use super::crash;
 use super::flow::Flow;
 use crate::domain::counters::Exit;
 use crate::domain::paravirtual::{Memory, Paravirtual, Segments};
-use crate::domain::vcpu::{BlockReason, Context, RunState, Vcpu};
+use crate::domain::vcpu::{Context, RunState, Vcpu};
 use crate::domain::{Domain, EndReason};
 use crate::mm::Direct;
 use crate::svm::vmcb::{Intercept3, Segment, exit_code};
@@ -333,7 +333,7 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         Some(_) if !valid => crash::end(domain, vcpu, ctx, EndReason::InvalidState),
         Some(After::Enter) if !is_timer_set => Flow::Enter,
         Some(After::Enter | After::Yield) => Flow::Attend,
-        Some(After::Block) => block(vcpu, ctx),
+        Some(After::Block) => block(domain, vcpu, ctx),
         Some(After::End(end @ (End::Lost | End::Crash))) => crash::end(domain, vcpu, ctx, reason(end)),
         Some(After::End(end)) => {
             domain.end(reason(end));
@@ -416,11 +416,10 @@ fn handle(
 }
 
 /// Waits for an event.
-fn block(vcpu: &Vcpu, ctx: &Context) -> Flow {
+fn block(domain: &Domain, vcpu: &Vcpu, ctx: &Context) -> Flow {
     let now = tsc::now();
     vcpu.exits.count(Exit::Hlt as usize);
-    vcpu.wake_at.store(ctx.timer_deadline(now).unwrap_or(u64::MAX), Ordering::SeqCst);
-    vcpu.set_state(RunState::Blocked(BlockReason::Halt));
+    vcpu.halt(domain, ctx.timer_deadline(now).unwrap_or(u64::MAX));
     // What was typed before the state changed found nobody to wake.
     if vcpu.events.load(Ordering::SeqCst) != 0 {
         vcpu.set_state(RunState::Ready);

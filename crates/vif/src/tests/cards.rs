@@ -184,25 +184,35 @@ fn a_card_gets_what_was_to_be_segmented_in_frames_that_are_finished() {
 fn nobody_sends_by_a_card_what_a_station_may_not() {
     let mut lab = Lab::wired(1, FEATURES, usize::MAX);
     lab.card.as_mut().unwrap().cuts = true;
-    let (fake, id) = lab.with_card(|attributes| attributes.mtu = 900);
+    let (fake, id) = lab.with_card(|_| {});
     let tagged = {
         let mut frame = frame(STRANGER, mac(OWN), 100);
         frame[12..14].copy_from_slice(&[0x81, 0]);
         frame
     };
-    for bad in [frame(STRANGER, mac(0), 60), frame(mac(OWN), mac(OWN), 60), tagged] {
+    let for_the_link = [1, 0x80, 0xc2, 0, 0, 2];
+    for bad in [
+        frame(STRANGER, mac(0), 60),
+        frame(mac(OWN), mac(OWN), 60),
+        frame(for_the_link, mac(OWN), 60),
+        tagged,
+    ] {
         fake.send(&bad);
         fake.send_packet(&[&bad[..54], &[0; 500]].concat());
     }
-    fake.send(&frame(STRANGER, mac(OWN), 915));
-    fake.send(&frame([1, 0x80, 0xc2, 0, 0, 2], mac(OWN), 60));
     fake.send(&[0; 13]);
-    // Its frames would be longer than the MTU.
+    lab.settle();
+    let counts = lab.counts(id);
+    assert_eq!((counts.sent, counts.forged, counts.refused), (0, 2, 7));
+    // What its frames would be longer than.
+    let attributes = crate::Attributes { mtu: 900, ..attributes(mac(OWN)) };
+    assert!(lab.network.set(id, attributes, 0));
+    fake.send(&frame(STRANGER, mac(OWN), 915));
     fake.send_packet(&packet(STRANGER, 2500));
     lab.settle();
     assert!(lab.card.as_ref().unwrap().sent.is_empty());
     let counts = lab.counts(id);
-    assert_eq!((counts.sent, counts.forged, counts.refused), (0, 2, 8));
+    assert_eq!((counts.sent, counts.forged, counts.refused), (0, 2, 9));
     fake.send(&frame(STRANGER, mac(OWN), 914));
     lab.settle();
     assert_eq!(lab.counts(id).sent, 1);
@@ -283,6 +293,19 @@ fn the_wire_is_shared_with_queues_by_bytes() {
     let bytes = [id, id0].map(|id| lab.counts(id).sent_bytes as f64);
     let share = bytes[0] / (bytes[0] + bytes[1]);
     assert!((0.4..0.6).contains(&share), "{bytes:?}");
+}
+
+#[test]
+fn a_packet_waits_for_its_turn_and_is_not_cut_in_software_meanwhile() {
+    let mut lab = Lab::wired(1, FEATURES, usize::MAX);
+    lab.card.as_mut().unwrap().cuts = true;
+    let (fake, id) = lab.with_card(|_| {});
+    (0..3).for_each(|_| fake.send_packet(&packet(STRANGER, 60_000)));
+    assert_eq!(lab.round().next, Next::Now);
+    assert_eq!(lab.counts(id).sent, 1, "it is longer than a turn");
+    lab.settle();
+    let card = lab.card.as_ref().unwrap();
+    assert_eq!((card.finished, card.sent.len()), (3, 180));
 }
 
 #[test]

@@ -15,23 +15,14 @@ use sluice_nic::e1000::registers::reg;
 use sluice_nic::e1000::{HEAD, Reception, Transmission, Whole};
 use sluice_nic::{Budget, E1000};
 
-/// What became of a frame that was offered to a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offered {
-    /// It is in its guest's memory.
-    Stored,
-    /// The card is not to have it: it is off, or its filters say so.
-    Unwanted,
-    /// There was no room for it.
-    Missed,
-}
-
 /// The card.
 pub struct PolledNic {
     card: Box<E1000>,
     mirror: Box<dyn Mirror>,
     /// RDH and TDH, as the guest last saw them.
     heads: [u32; 2],
+    /// The packet that was asked for last.
+    next: Option<Whole>,
 }
 
 /// What moves by itself.
@@ -43,7 +34,7 @@ impl PolledNic {
         let card = Box::new(E1000::new(mac));
         mirror::show_rings(&card, 0..u32::MAX, &mut *mirror);
         let heads = HEADS.map(|offset| card.image(offset));
-        Self { card, mirror, heads }
+        Self { card, mirror, heads, next: None }
     }
 
     /// What its guest may access without an exit, while the owner looks again and again at what it sends, or not.
@@ -60,13 +51,13 @@ impl PolledNic {
         self.card.transmitting()
     }
 
-    fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
-        self.is_sending().then(|| self.card.whole(memory, budget)).flatten()
+    fn whole(&mut self, memory: &mut dyn Dma) -> Option<Whole> {
+        self.is_sending().then(|| self.card.whole(memory, &mut Budget::default())).flatten()
     }
 
     /// How the next packet begins, if that is one that another card can finish. The guest may alter it yet.
     pub fn peek(&mut self, memory: &mut dyn Dma) -> Option<[u8; HEAD]> {
-        let whole = self.whole(memory, &mut Budget::default())?;
+        let whole = self.whole(memory)?;
         let mut head = [0; HEAD];
         memory.read(whole.begins_at()?, &mut head).ok()?;
         Some(head)
@@ -74,31 +65,32 @@ impl PolledNic {
 
     /// The next packet, if it is one that another card can finish, and its frames are no longer than so many bytes. It is sent by
     /// [`Self::take_packet`].
-    pub fn next_packet(&mut self, memory: &mut dyn Dma, longest: usize) -> Option<Whole> {
-        let whole = self.whole(memory, &mut Budget::default())?;
-        let cut = whole.offload().segments;
-        let frame = cut.map_or(whole.len(), |cut| usize::from(cut.header) + usize::from(cut.payload));
-        (frame <= longest).then_some(whole)
+    pub fn next_packet(&mut self, memory: &mut dyn Dma, longest: usize) -> Option<&Whole> {
+        let frame = |whole: &Whole| {
+            let cut = whole.offload().segments;
+            cut.map_or(whole.len(), |cut| usize::from(cut.header) + usize::from(cut.payload))
+        };
+        self.next = self.whole(memory).filter(|whole| frame(whole) <= longest);
+        self.next.as_ref()
     }
 
-    /// Copies the bytes of the next packet into `into`, which has its length, and has done with it, if `accept` agrees to how it begins. False, and
-    /// nothing has happened, if not, or if it is not the next packet any more.
+    /// Copies the bytes of [that packet](Self::next_packet) into `into`, which has its length, and has done with it, if `accept` agrees to how it begins.
+    /// False, and nothing has happened, if not, or if it is not the next packet any more.
     pub fn take_packet(
         &mut self,
         memory: &mut dyn Dma,
-        whole: &Whole,
         into: &mut [u8],
         accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
     ) -> bool {
+        let Some(whole) = self.next.take().filter(|whole| self.card.is_next(whole)) else { return false };
         let budget = &mut Budget::default();
         let mut head = None;
-        let gathered = self.card.is_next(whole)
-            && self.card.gather(memory, whole, into, budget, &mut |first| {
-                head = Some(*first);
-                accept(first)
-            });
+        let gathered = self.card.gather(memory, &whole, into, budget, &mut |first| {
+            head = Some(*first);
+            accept(first)
+        });
         let Some(head) = head.filter(|_| gathered) else { return false };
-        self.card.complete(memory, whole, &head, budget);
+        self.card.complete(memory, &whole, &head, budget);
         true
     }
 
@@ -169,16 +161,12 @@ impl PolledNic {
     }
 
     /// Offers a frame.
-    pub fn offer(&mut self, memory: &mut dyn Dma, frame: &[u8], now: u64) -> Offered {
+    pub fn offer(&mut self, memory: &mut dyn Dma, frame: &[u8], now: u64) -> Reception {
         self.card.advance(now);
         if !self.card.can_receive() {
             self.look();
         }
-        match self.card.receive(memory, frame, &mut Budget::default()) {
-            Reception::Stored => Offered::Stored,
-            Reception::Filtered | Reception::Stopped => Offered::Unwanted,
-            Reception::Full | Reception::Lost => Offered::Missed,
-        }
+        self.card.receive(memory, frame, &mut Budget::default())
     }
 
     /// That was all for now: what is due happens, and the guest sees how far its rings have come.

@@ -1,13 +1,12 @@
 //! Virtual interfaces with the face of a card, and hostile drivers.
 
 use crate::Input;
-use sluice_emulated::{Mirror, Offered, PAGES, PolledNic, Register, Transmission};
+use sluice_emulated::{Mirror, PAGES, PolledNic, Register};
 use sluice_nic::dma::{Dma, DmaError, NoMemory};
-use sluice_nic::e1000::{HEAD, WINDOW};
+use sluice_nic::e1000::{HEAD, Reception, Transmission, WINDOW};
 use sluice_nic::{Budget, Offload};
 use sluice_vif::{
-    Attributes, Card, Engine, Given, Layout, Mac, Memory, Network, Outcome, Packet, Receiving, Sending,
-    VifId, Wire,
+    Attributes, Card, Engine, Given, Layout, Mac, Memory, Network, Outcome, Packet, VifId, Wire,
 };
 use sluice_virtio::Fault;
 use std::sync::{Arc, Mutex};
@@ -61,7 +60,7 @@ impl Memory for Ram {
     }
 }
 
-/// What the guest has of its card as memory. The first words are altered as often as they are said to be, when the card looks.
+/// What the guest has of its card as memory.
 #[derive(Clone)]
 struct Words(Arc<Mutex<Vec<u32>>>);
 
@@ -94,43 +93,31 @@ impl Card<Ram> for Face {
         self.with(memory, |nic, memory, _| nic.peek(memory))
     }
 
-    fn send_packet(
-        &self,
-        memory: &Ram,
-        longest: u32,
-        accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
-        wire: &mut dyn Wire,
-    ) -> Result<Packet, Given> {
-        let next = self.with(memory, |nic, memory, _| nic.next_packet(memory, longest as usize));
-        let whole = next.ok_or(Given::Never)?;
-        let mut taken = false;
-        let given = wire.send_packet(whole.len(), whole.offload(), &mut |into| {
-            taken = self.with(memory, |nic, memory, _| nic.take_packet(memory, &whole, into, accept));
-            taken
-        });
-        if given == Given::Full || !taken {
-            return Err(if given == Given::Full { given } else { Given::Never });
-        }
-        Ok(Packet { len: whole.len() as u32, frames: whole.frames() as u32, bytes: whole.len() as u32 })
+    fn next_packet(&self, memory: &Ram, longest: u32) -> Option<Packet> {
+        self.with(memory, |nic, memory, _| {
+            let whole = nic.next_packet(memory, longest as usize)?;
+            Packet::new(whole.len(), whole.offload())
+        })
     }
 
-    fn send(&self, memory: &Ram, into: &mut [u8], work: &mut u32) -> Sending {
+    fn take_packet(
+        &self,
+        memory: &Ram,
+        into: &mut [u8],
+        accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
+    ) -> bool {
+        self.with(memory, |nic, memory, _| nic.take_packet(memory, into, accept))
+    }
+
+    fn send(&self, memory: &Ram, into: &mut [u8], work: &mut u32) -> Transmission {
         let mut budget = Budget::new(4096, 16);
         let sent = self.with(memory, |nic, memory, _| nic.send(memory, into, &mut budget));
         *work += (4096 - budget.left().0) as u32;
-        match sent {
-            Transmission::Frame(len) => Sending::Frame(len),
-            Transmission::Busy => Sending::Busy,
-            Transmission::Idle => Sending::Idle,
-        }
+        sent
     }
 
-    fn receive(&self, memory: &Ram, frame: &[u8]) -> Receiving {
-        match self.with(memory, |nic, memory, now| nic.offer(memory, frame, now)) {
-            Offered::Stored => Receiving::Stored,
-            Offered::Unwanted => Receiving::Unwanted,
-            Offered::Missed => Receiving::Missed,
-        }
+    fn receive(&self, memory: &Ram, frame: &[u8]) -> Reception {
+        self.with(memory, |nic, memory, now| nic.offer(memory, frame, now))
     }
 
     fn settle(&self, now: u64) -> Option<u64> {

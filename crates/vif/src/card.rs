@@ -2,8 +2,9 @@
 
 use crate::frame::Addresses;
 use crate::scratch::Scratch;
-use crate::wire::{Given, Wire};
 use alloc::sync::Arc;
+use sluice_nic::Offload;
+use sluice_nic::e1000::{Reception, Transmission};
 
 /// A network card, as engines need it: the driver of a VIF drives it by registers, and the engine looks what it wrote there. It is bounded what is
 /// done in each call.
@@ -14,25 +15,24 @@ pub trait Card<M>: Send + Sync {
     /// How the next packet begins, if that is one that another card can finish.
     fn peek(&self, memory: &M) -> Option<[u8; Addresses::BYTES]>;
 
-    /// Hands the next packet to the wire, for the physical card to finish: if it can, if the frames are no longer than so many bytes, and if `accept`
-    /// agrees to its addresses and type.
-    ///
-    /// # Errors
-    /// Nothing has happened: the wire is full, or the packet is not one to be sent so.
-    fn send_packet(
+    /// The next packet, if it is one that another card can finish, into frames no longer than so many bytes.
+    fn next_packet(&self, memory: &M, longest: u32) -> Option<Packet>;
+
+    /// Copies that packet's bytes into `into`, which has its length, and has done with it, if `accept` agrees to its addresses and type. False, and nothing
+    /// has happened, if not, or if its driver has thought better of it meanwhile.
+    fn take_packet(
         &self,
         memory: &M,
-        longest: u32,
+        into: &mut [u8],
         accept: &mut dyn FnMut(&[u8; Addresses::BYTES]) -> bool,
-        wire: &mut dyn Wire,
-    ) -> Result<Packet, Given>;
+    ) -> bool;
 
     /// Sends on: the next frame, without a check sequence, may be in `into` then. One that does not fit is lost. `memory` is the guest's. How much
     /// work it was, in bytes, is added to `work`.
-    fn send(&self, memory: &M, into: &mut [u8], work: &mut u32) -> Sending;
+    fn send(&self, memory: &M, into: &mut [u8], work: &mut u32) -> Transmission;
 
     /// Offers a frame without a check sequence, to be put into the guest's memory.
-    fn receive(&self, memory: &M, frame: &[u8]) -> Receiving;
+    fn receive(&self, memory: &M, frame: &[u8]) -> Reception;
 
     /// That was all for now: its driver is told. Returns when this is to be called again at the latest, in nanoseconds.
     fn settle(&self, now: u64) -> Option<u64>;
@@ -41,7 +41,7 @@ pub trait Card<M>: Send + Sync {
     fn listen(&self, wanted: bool);
 }
 
-/// A packet that was handed to the wire.
+/// A packet that another card can finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Bytes.
@@ -50,28 +50,17 @@ pub struct Packet {
     pub frames: u32,
     /// Bytes of all these.
     pub bytes: u32,
+    /// What is left to be done to it.
+    pub offload: Offload,
 }
 
-/// What a card does next about sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sending {
-    /// A frame of so many bytes.
-    Frame(usize),
-    /// No frame yet, but there is more to do.
-    Busy,
-    /// It has nothing to send.
-    Idle,
-}
-
-/// What became of a frame that was offered to a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receiving {
-    /// It is in its guest's memory.
-    Stored,
-    /// The card is not to have it: it is off, or its filters say so.
-    Unwanted,
-    /// There was no room for it.
-    Missed,
+impl Packet {
+    /// One of so many bytes. `None`: it is not for a card to finish.
+    pub fn new(len: usize, offload: &Offload) -> Option<Self> {
+        let (len, frames) = (len as u32, offload.frames(len)? as u32);
+        let repeated = offload.segments.map_or(0, |cut| u32::from(cut.header));
+        Some(Self { len, frames, bytes: len + (frames - 1) * repeated, offload: *offload })
+    }
 }
 
 /// The sending side of a card, and the frame that it has begun to send.
@@ -88,20 +77,20 @@ impl<M> Outbox<M> {
     }
 
     /// Has a frame to be sent, if the card has one. Adds to `work` how much that was, in bytes.
-    pub fn fill(&mut self, memory: &M, work: &mut u32) -> Sending {
+    pub fn fill(&mut self, memory: &M, work: &mut u32) -> Transmission {
         if !self.is_full {
-            let mut sending = Sending::Idle;
+            let mut sending = Transmission::Idle;
             let card = &*self.card;
             self.frame.fill(|into| {
                 sending = card.send(memory, into, work);
-                if let Sending::Frame(len) = sending { len } else { 0 }
+                if let Transmission::Frame(len) = sending { len } else { 0 }
             });
-            if !matches!(sending, Sending::Frame(_)) {
+            if !matches!(sending, Transmission::Frame(_)) {
                 return sending;
             }
             self.is_full = true;
         }
-        Sending::Frame(self.frame.plain().len())
+        Transmission::Frame(self.frame.plain().len())
     }
 
     /// The frame.

@@ -22,18 +22,35 @@ fn refuse<M>(vif: &mut Sender<M>) -> Sent {
     Sent::Done
 }
 
-/// Whether a VIF may send a frame with these addresses; if not, what becomes of it.
-fn check<M: Memory>(vif: &mut Sender<M>, frame: &[u8], addresses: Addresses) -> Option<Sent> {
+/// What is wrong with a frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    /// A station may not send it.
+    Refused,
+    /// Its source address is another's.
+    Forged,
+}
+
+/// What is wrong with a frame of a VIF's that has these addresses, if anything is.
+fn wrong<M: Memory>(vif: &Sender<M>, frame: &[u8], addresses: Addresses) -> Option<Wrong> {
     let Addresses { to, from, .. } = addresses;
     if is_for_the_link(frame, to) || addresses.is_tagged() {
-        return Some(refuse(vif));
+        return Some(Wrong::Refused);
     }
     if !vif.has(from) {
-        vif.counters.forged += 1;
-        return Some(Sent::Done);
+        return Some(Wrong::Forged);
     }
     // As at a bridge, what goes back where it came from goes nowhere.
-    vif.has(to).then(|| refuse(vif))
+    vif.has(to).then_some(Wrong::Refused)
+}
+
+/// Counts a frame with these addresses and has done with it, if it is wrong.
+fn check<M: Memory>(vif: &mut Sender<M>, frame: &[u8], addresses: Addresses) -> Option<Sent> {
+    match wrong(vif, frame, addresses)? {
+        Wrong::Refused => vif.counters.refused += 1,
+        Wrong::Forged => vif.counters.forged += 1,
+    }
+    Some(Sent::Done)
 }
 
 impl<M: Memory> Engine<M> {
@@ -98,11 +115,22 @@ impl<M: Memory> Engine<M> {
             let waits = if self.full { Sent::Full } else { Sent::Over };
             return Err(start.is_some_and(|start| accept(&start)).then_some(waits));
         }
-        let packet = outbox.card.send_packet(&vif.memory, vif.longest(), accept, wire);
-        let Packet { len, frames, bytes } = packet.map_err(|given| {
-            self.full |= given == Given::Full;
-            (given == Given::Full).then_some(Sent::Full)
-        })?;
+        let packet = outbox.card.next_packet(&vif.memory, vif.longest()).ok_or(None)?;
+        let Packet { len, frames, bytes, offload } = packet;
+        let mut taken = false;
+        // The wire is locked before the card, as it is when it brings something.
+        let given = wire.send_packet(len as usize, &offload, &mut |into| {
+            taken = outbox.card.take_packet(&vif.memory, into, accept);
+            taken
+        });
+        if given == Given::Full {
+            self.full = true;
+            return Err(Some(Sent::Full));
+        }
+        // What was refused was not given.
+        if !taken {
+            return Err(None);
+        }
         vif.counters.sent += 1;
         vif.counters.sent_bytes += u64::from(len);
         vif.counters.segments += u64::from(frames);
@@ -114,9 +142,8 @@ impl<M: Memory> Engine<M> {
     /// Whether a VIF without a VLAN may send what begins so, and it is for somebody beyond the wire, and for nobody else.
     fn is_for_the_wire(&self, vif: &Sender<M>, start: &[u8; Addresses::BYTES]) -> bool {
         let addresses = Addresses::of(start);
-        let Addresses { to, from, .. } = addresses;
-        let may_be_sent =
-            !is_for_the_link(start, to) && !addresses.is_tagged() && vif.has(from) && !vif.has(to);
+        let to = addresses.to;
+        let may_be_sent = wrong(vif, start, addresses).is_none();
         may_be_sent && !is_group(to) && self.directory.find_in(to, None).is_none()
     }
 

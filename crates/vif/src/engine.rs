@@ -1,6 +1,6 @@
 //! What an engine does for VIFs: a round serves the send queues that are its own.
 
-use crate::card::{Outbox, Sending};
+use crate::card::Outbox;
 use crate::chain::{Chain, Memory};
 use crate::directory::Directory;
 use crate::scratch::Scratch;
@@ -13,6 +13,7 @@ use crate::{MAX_VIFS, VifId, VifSet};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::array;
+use sluice_nic::e1000::Transmission;
 use sluice_virtio::{Fault, Queue};
 
 /// Bytes that the VIF with the greatest share may put on the wire in a turn; the others less, as their shares say.
@@ -332,8 +333,8 @@ impl<M: Memory> Engine<M> {
                     let mut work = 0;
                     let sending = outbox.fill(&vif.memory, &mut work);
                     vif.charge(work);
-                    let Sending::Frame(len) = sending else {
-                        next = if sending == Sending::Idle { Next::Idle } else { Next::Now };
+                    let Transmission::Frame(len) = sending else {
+                        next = if sending == Transmission::Idle { Next::Idle } else { Next::Now };
                         break;
                     };
                     (self.forward_whole(id, vif, outbox.frame(), wire)?, len as u32)

@@ -45,7 +45,7 @@ mod turn;
 mod vif;
 mod wire;
 
-pub use card::{Card, Packet, Receiving, Sending};
+pub use card::{Card, Packet};
 pub use chain::Memory;
 pub use engine::{Duty, Engine, Next, Outcome};
 pub use identifiers::Identifiers;

@@ -1,6 +1,6 @@
 //! The receiving side of a VIF.
 
-use crate::card::{Card, Receiving};
+use crate::card::Card;
 use crate::chain::Memory;
 use crate::feature;
 use crate::frame::Frame;
@@ -8,6 +8,7 @@ use crate::offload::Header;
 use crate::vif::{Active, Counters};
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
+use sluice_nic::e1000::Reception;
 use sluice_virtio::{Buffer, Fault, Ring, buffers};
 
 /// Most pieces of memory that a frame is spread over: a driver that offers smaller ones would have others wait.
@@ -51,18 +52,20 @@ impl<M: Memory> Port<M> {
     pub fn take(&mut self, frame: &Frame<'_, M>) -> Result<(bool, u32), Fault> {
         if let Some(card) = &self.card {
             // Whole and finished, as the directory has it.
-            let received = if frame.rest.is_none() {
-                card.receive(&self.memory, frame.start)
-            } else {
-                Receiving::Unwanted
+            let is_whole = frame.rest.is_none();
+            let received = is_whole.then(|| card.receive(&self.memory, frame.start));
+            let has_something_to_tell = match received {
+                Some(Reception::Stored) => {
+                    self.count(frame.len());
+                    true
+                }
+                Some(Reception::Full | Reception::Lost) => {
+                    self.counters.missed += 1;
+                    true
+                }
+                Some(Reception::Filtered | Reception::Stopped) | None => false,
             };
-            self.counters.missed += u64::from(received == Receiving::Missed);
-            let is_stored = received == Receiving::Stored;
-            if is_stored {
-                self.count(frame.len());
-            }
-            // It may have something to tell in any case.
-            return Ok((received != Receiving::Unwanted, 1));
+            return Ok((has_something_to_tell, 1));
         }
         let Some(active) = self.active else { return Ok((false, 0)) };
         let queue = &active.receive;

@@ -229,8 +229,10 @@ pub fn front(
     low: &mut BarAddresses,
     high: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    let card = vif::card::front(device, &guest, low);
-    card.unwrap_or_else(|| virtio::front(Some(device), guest, low, high))
+    match vif::card::find(guest.id, device) {
+        Some(card) => card.front(guest, low),
+        None => virtio::front(Some(device), guest, low, high),
+    }
 }
 
 /// Forgets a virtual device, which its guest no longer has.

@@ -346,9 +346,9 @@ impl Vcpu {
         }
     }
 
-    /// Sleeps until this TSC, unless an event comes or a function of its domain's has something to do before. Only the processor that runs this one may
-    /// call it, and looks for events afterwards.
-    pub fn halt(&self, domain: &Domain, deadline: u64) {
+    /// Sleeps until this TSC, unless an event comes or a function of its domain's has something to do before. Returns false if an event came meanwhile: it
+    /// goes on at once. Only the processor that runs this one may call it.
+    pub fn halt(&self, domain: &Domain, deadline: u64) -> bool {
         self.wake_at.store(deadline, Ordering::SeqCst);
         let resumes = domain.resumes_at();
         self.rest.begin(deadline.min(resumes));
@@ -357,6 +357,12 @@ impl Vcpu {
         if domain.resumes_at() < resumes {
             self.rest.end();
         }
+        // An event that was raised before the state changed found nobody to wake.
+        let came = self.events.load(Ordering::SeqCst) != 0;
+        if came {
+            self.set_state(RunState::Ready);
+        }
+        !came
     }
 
     /// Makes the processor ready if it is blocked for this reason.

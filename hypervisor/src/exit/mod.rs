@@ -321,10 +321,7 @@ fn halt(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     if ctx.lapic.poll_timer(ctx.guest_tsc_at(now)) || ctx.lapic.highest_pending().is_some() {
         return Flow::Attend;
     }
-    vcpu.halt(domain, ctx.timer_deadline(now).unwrap_or(u64::MAX));
-    // An interrupt posted before the state changed found nobody to wake.
-    if vcpu.events.load(Ordering::SeqCst) != 0 {
-        vcpu.set_state(RunState::Ready);
+    if !vcpu.halt(domain, ctx.timer_deadline(now).unwrap_or(u64::MAX)) {
         return Flow::Attend;
     }
     let rests = |state| matches!(state, RunState::Blocked(BlockReason::Halt) | RunState::Off);

@@ -10,14 +10,13 @@ use super::crash;
 use super::flow::Flow;
 use crate::domain::counters::Exit;
 use crate::domain::paravirtual::{Memory, Paravirtual, Segments};
-use crate::domain::vcpu::{Context, RunState, Vcpu};
+use crate::domain::vcpu::{Context, Vcpu};
 use crate::domain::{Domain, EndReason};
 use crate::mm::Direct;
 use crate::svm::vmcb::{Intercept3, Segment, exit_code};
 use crate::x86::{self, tsc};
 use crate::{mm, svm};
 use alloc::boxed::Box;
-use core::sync::atomic::Ordering;
 use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
 use sluice_pagetypes::{ENTRIES, HOLE, LINE, Machine, Mfn, Refused, Types};
 use sluice_platform::clock::{Scale, TimeInfo};
@@ -419,13 +418,8 @@ fn handle(
 fn block(domain: &Domain, vcpu: &Vcpu, ctx: &Context) -> Flow {
     let now = tsc::now();
     vcpu.exits.count(Exit::Hlt as usize);
-    vcpu.halt(domain, ctx.timer_deadline(now).unwrap_or(u64::MAX));
-    // What was typed before the state changed found nobody to wake.
-    if vcpu.events.load(Ordering::SeqCst) != 0 {
-        vcpu.set_state(RunState::Ready);
-        return Flow::Attend;
-    }
-    Flow::Leave
+    let sleeps = vcpu.halt(domain, ctx.timer_deadline(now).unwrap_or(u64::MAX));
+    if sleeps { Flow::Leave } else { Flow::Attend }
 }
 
 /// Memory of a domain while it is built.

@@ -2,8 +2,9 @@
 
 use super::driver::{Ram, attributes, frame};
 use super::{EVERYBODY, Lab, STRANGER, mac};
-use crate::{Card, FEATURES, Given, Next, Packet, Receiving, Sending, VifId, Wire};
+use crate::{Card, FEATURES, Next, Packet, VifId};
 use sluice_nic::Offload;
+use sluice_nic::e1000::{Reception, Transmission};
 use sluice_nic::offload::{Checksum, Segments};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,7 @@ struct Script {
     sends: VecDeque<(Vec<u8>, Option<Offload>)>,
     received: Vec<Vec<u8>>,
     /// It has no room, or it is off.
-    answers: Option<Receiving>,
+    answers: Option<Reception>,
     /// When it is to be settled again, and how often it was.
     due: Option<u64>,
     settled: usize,
@@ -45,52 +46,44 @@ impl Card<Ram> for Fake {
         script.sends.front()?.0.first_chunk().copied()
     }
 
-    fn send_packet(
-        &self,
-        _: &Ram,
-        longest: u32,
-        accept: &mut dyn FnMut(&[u8; 14]) -> bool,
-        wire: &mut dyn Wire,
-    ) -> Result<Packet, Given> {
+    fn next_packet(&self, _: &Ram, longest: u32) -> Option<Packet> {
+        let script = self.0.lock().unwrap();
+        let (packet, offload) = script.sends.front()?;
+        let offload = offload.as_ref()?;
+        let cut = offload.segments.map(|cut| u32::from(cut.header) + u32::from(cut.payload));
+        let packet = Packet::new(packet.len(), offload)?;
+        (cut.unwrap_or(packet.len) <= longest).then_some(packet)
+    }
+
+    fn take_packet(&self, _: &Ram, into: &mut [u8], accept: &mut dyn FnMut(&[u8; 14]) -> bool) -> bool {
         let mut script = self.0.lock().unwrap();
-        let Some((packet, Some(offload))) = script.sends.front() else { return Err(Given::Never) };
-        let (len, frames) = (packet.len(), offload.frames(packet.len()).unwrap());
-        let header = offload.segments.map_or(0, |cut| u32::from(cut.header));
-        if offload.segments.map_or(len as u32, |cut| header + u32::from(cut.payload)) > longest {
-            return Err(Given::Never);
+        let (packet, _) = script.sends.front().unwrap();
+        into.copy_from_slice(packet);
+        let is_accepted = accept(packet.first_chunk().unwrap());
+        if is_accepted {
+            script.sends.pop_front();
         }
-        let mut filled = false;
-        let given = wire.send_packet(len, offload, &mut |into| {
-            into.copy_from_slice(packet);
-            filled = accept(packet.first_chunk().unwrap());
-            filled
-        });
-        if given != Given::Sent || !filled {
-            return Err(if given == Given::Full { given } else { Given::Never });
-        }
-        script.sends.pop_front();
-        let bytes = len as u32 + (frames as u32 - 1) * header;
-        Ok(Packet { len: len as u32, frames: frames as u32, bytes })
+        is_accepted
     }
 
     /// A packet that nobody else finishes is sent as it is.
-    fn send(&self, _: &Ram, into: &mut [u8], work: &mut u32) -> Sending {
+    fn send(&self, _: &Ram, into: &mut [u8], work: &mut u32) -> Transmission {
         let mut script = self.0.lock().unwrap();
         if script.stalls > 0 {
             *work += script.stalls;
-            return Sending::Busy;
+            return Transmission::Busy;
         }
-        let Some((frame, _)) = script.sends.pop_front() else { return Sending::Idle };
+        let Some((frame, _)) = script.sends.pop_front() else { return Transmission::Idle };
         let len = frame.len().min(into.len());
         into[..len].copy_from_slice(&frame[..len]);
-        Sending::Frame(len)
+        Transmission::Frame(len)
     }
 
-    fn receive(&self, _: &Ram, frame: &[u8]) -> Receiving {
+    fn receive(&self, _: &Ram, frame: &[u8]) -> Reception {
         let mut script = self.0.lock().unwrap();
         script.answers.unwrap_or_else(|| {
             script.received.push(frame.to_vec());
-            Receiving::Stored
+            Reception::Stored
         })
     }
 
@@ -344,7 +337,9 @@ fn work_that_comes_to_nothing_is_charged() {
 fn what_a_card_cannot_take_is_counted_if_it_wanted_it() {
     let mut lab = Lab::new(1, FEATURES);
     let (fake, id) = lab.with_card(|_| {});
-    for (answer, missed) in [(Receiving::Missed, 1), (Receiving::Unwanted, 1), (Receiving::Missed, 2)] {
+    for (answer, missed) in
+        [(Reception::Lost, 1), (Reception::Filtered, 1), (Reception::Full, 2), (Reception::Stopped, 2)]
+    {
         fake.0.lock().unwrap().answers = Some(answer);
         lab.drivers[0].send(&frame(mac(OWN), mac(0), 60));
         lab.settle();

@@ -124,7 +124,11 @@ impl Mapper<'_> {
             self.domain.hook_ports(at as u16, bar.size as u16, PortHandler::Device(self.index), 0);
             return true;
         }
-        self.domain.map_device(self.handler(bar), self.behind(bar, shown), &pieces(bar, at, &shown.direct))
+        self.domain.map_device(
+            self.handler(bar),
+            self.behind(bar, shown),
+            &pieces(bar.size, at, &shown.direct),
+        )
     }
 
     /// Lets a BAR answer no more.
@@ -132,7 +136,7 @@ impl Mapper<'_> {
         if bar.bar.io {
             return self.domain.hook_ports(at as u16, bar.size as u16, PortHandler::None, 0);
         }
-        self.domain.unmap_device(&pieces(bar, at, &Direct::default()));
+        self.domain.unmap_device(&pieces(bar.size, at, &Direct::default()));
     }
 
     /// The guest finds something else in its card's memory from now on.
@@ -143,7 +147,7 @@ impl Mapper<'_> {
                 continue;
             };
             let pages = old.direct.iter().zip(&new.direct);
-            for (piece, (old_direct, direct)) in pieces(bar, at, &new.direct).iter().zip(pages) {
+            for (piece, (old_direct, direct)) in pieces(bar.size, at, &new.direct).iter().zip(pages) {
                 let same = old_direct == direct && (old.hardware == new.hardware || direct.is_empty());
                 if !same && !self.domain.redirect_device(self.handler(bar), self.behind(bar, new), piece) {
                     log::warn!("domain {}: no memory to show registers in", self.domain.name());
@@ -164,14 +168,14 @@ impl Mapper<'_> {
     }
 }
 
-/// The pages of a memory BAR that can be direct, one by one, and the rest.
-fn pieces(bar: &CardBar, at: u64, direct: &Direct) -> ArrayVec<Piece, { PAGES + 1 }> {
+/// The pages of a memory BAR of so many bytes that can be direct, one by one, and the rest.
+pub fn pieces(size: u64, at: u64, direct: &Direct) -> ArrayVec<Piece, { PAGES + 1 }> {
     let pages = (0..PAGES as u64).map(|page| page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
-    let rest = PAGES as u64 * PAGE_SIZE..bar.size;
+    let rest = PAGES as u64 * PAGE_SIZE..size;
     pages
         .zip(direct.iter().copied())
         .chain([(rest, Direction::empty())])
-        .filter(|(range, _)| !range.is_empty() && range.end <= bar.size)
+        .filter(|(range, _)| !range.is_empty() && range.end <= size)
         .map(|(range, direct)| Piece { gpa: Gpa::new(at + range.start), range, direct })
         .collect()
 }

@@ -9,6 +9,7 @@ mod bars;
 mod card;
 mod mirror;
 
+pub use bars::pieces;
 pub use card::{Card, CardChoice};
 pub use mirror::Mirror;
 
@@ -25,7 +26,14 @@ use sluice_memory::Gpa;
 use sluice_platform::pci::{BuildError, Builder, ConfigEffect, Function, Identity};
 
 /// QEMU's subsystem, for drivers that look.
-pub const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
+const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
+
+/// Who a software card says it is.
+pub fn identity(description: &Description) -> Identity {
+    let Description { vendor, device, revision, class, .. } = *description;
+    let (subsystem_vendor, subsystem) = SUBSYSTEM;
+    Identity { vendor, device, class, revision, subsystem_vendor, subsystem }
+}
 
 /// A guest's software card.
 pub struct NicFunction {
@@ -101,10 +109,7 @@ impl VirtualFunction for NicFunction {
     }
 
     fn describe(&self) -> Result<Function, BuildError> {
-        let Description { vendor, device, revision, class, .. } = self.description;
-        let (subsystem_vendor, subsystem) = SUBSYSTEM;
-        let identity = Identity { vendor, device, class, revision, subsystem_vendor, subsystem };
-        let builder = Builder::new(identity).interrupt(1, self.guest.pin).fixed_ports();
+        let builder = Builder::new(identity(&self.description)).interrupt(1, self.guest.pin).fixed_ports();
         self.bars.describe(builder).build()
     }
 

@@ -8,10 +8,10 @@ use super::Network;
 use super::interface::{Face, Interface};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
-use crate::devices::nic::{Mirror, SUBSYSTEM};
+use crate::devices::nic::{Mirror, identity, pieces};
 use crate::devices::ports::HookedPorts;
 use crate::devices::ram::Ram;
-use crate::domain::{Answer, Domain, PageHandler, Piece, Transfer, VirtualFunction};
+use crate::domain::{Answer, Domain, PageHandler, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
@@ -20,19 +20,17 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_abi::DomainId;
 use sluice_abi::config::{self, NicModel};
 use sluice_abi::report::LinkReport;
-use sluice_emulated::{Description, Direct, Offered, PAGES, PolledNic, Register, Transmission, describe};
-use sluice_memory::{Gpa, PAGE_SIZE};
+use sluice_emulated::{Direct, PolledNic, Register, describe};
+use sluice_memory::Gpa;
 use sluice_nic::Budget;
 use sluice_nic::dma::{Dma, DmaError};
-use sluice_nic::e1000::HEAD;
-use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
-use sluice_traps::Direction;
-use sluice_vif::{Card, Given, Packet, Receiving, Sending, Wire};
+use sluice_nic::e1000::{HEAD, Reception, Transmission};
+use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function};
+use sluice_vif::{Card, Packet};
 
 /// The card's BARs: registers, and ports that do nothing.
 const REGISTERS: u8 = 0;
@@ -62,7 +60,8 @@ pub struct CardLink {
 /// All that there are now.
 static CARDS: SpinLock<Vec<Arc<CardLink>>> = SpinLock::new(Rank::Links, Vec::new());
 
-fn find(guest: DomainId, device: &str) -> Option<Arc<CardLink>> {
+/// A guest's interface of this name; `None` if it has none as a card.
+pub fn find(guest: DomainId, device: &str) -> Option<Arc<CardLink>> {
     CARDS.lock().iter().find(|link| link.guest == guest && link.device == device).cloned()
 }
 
@@ -99,20 +98,19 @@ pub fn reports() -> Vec<LinkReport> {
     all.iter().map(|link| link.report()).collect()
 }
 
-/// A guest's function of its interface of this name; `None` if it has none as a card.
-///
-/// # Errors
-/// There is no room for it.
-pub fn front(
-    device: &str,
-    guest: &Guest,
-    addresses: &mut BarAddresses,
-) -> Option<Result<Arc<dyn VirtualFunction>, AttachError>> {
-    let link = find(guest.id, device)?;
-    Some(CardFunction::new(link, guest, addresses).map(|function| function as Arc<dyn VirtualFunction>))
-}
-
 impl CardLink {
+    /// Its guest's function of it.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn front(
+        self: Arc<Self>,
+        guest: Guest,
+        addresses: &mut BarAddresses,
+    ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+        Ok(CardFunction::new(self, guest, addresses)?)
+    }
+
     fn report(&self) -> LinkReport {
         LinkReport {
             vif: self.interface.counts(&mut self.interface.lock()),
@@ -163,7 +161,6 @@ pub struct CardFunction {
     guest: Guest,
     /// Itself, for the engine.
     this: Weak<Self>,
-    description: Description,
     mirror: Mirror,
     /// The lock is held until the domain's tables say the same.
     bars: SpinLock<Bars>,
@@ -192,10 +189,9 @@ impl State {
 impl CardFunction {
     fn new(
         link: Arc<CardLink>,
-        guest: &Guest,
+        guest: Guest,
         addresses: &mut BarAddresses,
     ) -> Result<Arc<Self>, AttachError> {
-        let description = describe(NicModel::E1000);
         let mirror = Mirror::new(guest.id).ok_or(AttachError::OutOfMemory)?;
         let initial = addresses.take(registers_size());
         let ports = HookedPorts::new(sluice_nic::e1000::PORTS, guest.slot, addresses);
@@ -205,9 +201,8 @@ impl CardFunction {
         let state = State { nic, master: false, silent: false, line: false, looks: true, gone: false };
         Ok(Arc::new_cyclic(|this| Self {
             link,
-            guest: Guest::new(guest.id, &guest.name, guest.slot, guest.pin),
+            guest,
             this: this.clone(),
-            description,
             mirror,
             bars: SpinLock::new(Rank::Function, bars),
             state: SpinLock::new(Rank::Face, state),
@@ -241,7 +236,7 @@ impl CardFunction {
         let mut bars = self.bars.lock();
         let old = core::mem::replace(&mut bars.direct, direct);
         let Some(at) = bars.at else { return };
-        for (piece, old) in pieces(at, &bars.direct).iter().zip(old) {
+        for (piece, old) in pieces(registers_size(), at, &bars.direct).iter().zip(old) {
             if piece.direct != old && !domain.redirect_device(self.handler(), self.mirror.hpa(), piece) {
                 log::warn!("domain {}: no memory to show registers in", domain.name());
             }
@@ -280,19 +275,6 @@ fn registers_size() -> u64 {
     sluice_nic::e1000::WINDOW.into()
 }
 
-/// The pages of the registers that can be direct, one by one, and the rest.
-fn pieces(at: u64, direct: &Direct) -> ArrayVec<Piece, { PAGES + 1 }> {
-    let pages = (0..PAGES as u64).map(|page| page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
-    let rest = PAGES as u64 * PAGE_SIZE..registers_size();
-    let direct = direct.iter().copied().chain([Direction::empty()]);
-    let piece = |(range, direct): (core::ops::Range<u64>, _)| Piece {
-        gpa: Gpa::new(at + range.start),
-        range,
-        direct,
-    };
-    pages.chain([rest]).zip(direct).map(piece).collect()
-}
-
 impl VirtualFunction for CardFunction {
     fn slot(&self) -> u8 {
         self.guest.slot
@@ -303,12 +285,9 @@ impl VirtualFunction for CardFunction {
     }
 
     fn describe(&self) -> Result<Function, BuildError> {
-        let Description { vendor, device, revision, class, .. } = self.description;
-        let (subsystem_vendor, subsystem) = SUBSYSTEM;
-        let identity = Identity { vendor, device, class, revision, subsystem_vendor, subsystem };
         let bars = self.bars.lock();
         let kind = BarKind::Mem32 { prefetchable: false };
-        Builder::new(identity)
+        Builder::new(identity(&describe(NicModel::E1000)))
             .interrupt(1, self.guest.pin)
             .bar(REGISTERS, kind, registers_size(), bars.initial)
             .bar(PORTS, BarKind::Io, sluice_nic::e1000::PORTS.into(), bars.ports.initial())
@@ -343,11 +322,15 @@ impl VirtualFunction for CardFunction {
         // First away with what moves, so that two BARs can change places.
         bars.ports.leave(domain, ports);
         if let Some(at) = bars.at.take_if(|at| Some(*at) != registers) {
-            domain.unmap_device(&pieces(at, &Direct::default()));
+            domain.unmap_device(&pieces(registers_size(), at, &Direct::default()));
         }
         bars.ports.settle(domain, slot, ports);
         if let (None, Some(at)) = (bars.at, registers) {
-            let shown = domain.map_device(self.handler(), self.mirror.hpa(), &pieces(at, &bars.direct));
+            let shown = domain.map_device(
+                self.handler(),
+                self.mirror.hpa(),
+                &pieces(registers_size(), at, &bars.direct),
+            );
             bars.at = shown.then_some(at);
         }
         drop(bars);
@@ -394,54 +377,38 @@ impl Card<Ram> for CardFunction {
         state.nic.peek(&mut bus)
     }
 
-    fn send_packet(
-        &self,
-        memory: &Ram,
-        longest: u32,
-        accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
-        wire: &mut dyn Wire,
-    ) -> Result<Packet, Given> {
-        let next = |state: &mut State| state.nic.next_packet(&mut state.bus(memory), longest as usize);
-        let whole = next(&mut self.state.lock()).ok_or(Given::Never)?;
-        let mut taken = false;
-        // The wire is locked before the card, as it is when it brings something.
-        let given = wire.send_packet(whole.len(), whole.offload(), &mut |into| {
-            let mut state = self.state.lock();
-            let mut bus = state.bus(memory);
-            taken = state.nic.take_packet(&mut bus, &whole, into, accept);
-            taken
-        });
-        if given == Given::Full || !taken {
-            // What was refused was not given.
-            return Err(if given == Given::Full { given } else { Given::Never });
-        }
-        let (len, frames) = (whole.len() as u32, whole.frames() as u32);
-        let repeated = whole.offload().segments.map_or(0, |cut| u32::from(cut.header));
-        Ok(Packet { len, frames, bytes: len + (frames - 1) * repeated })
+    fn next_packet(&self, memory: &Ram, longest: u32) -> Option<Packet> {
+        let mut state = self.state.lock();
+        let mut bus = state.bus(memory);
+        let whole = state.nic.next_packet(&mut bus, longest as usize)?;
+        Packet::new(whole.len(), whole.offload())
     }
 
-    fn send(&self, memory: &Ram, into: &mut [u8], work: &mut u32) -> Sending {
+    fn take_packet(
+        &self,
+        memory: &Ram,
+        into: &mut [u8],
+        accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let mut bus = state.bus(memory);
+        state.nic.take_packet(&mut bus, into, accept)
+    }
+
+    fn send(&self, memory: &Ram, into: &mut [u8], work: &mut u32) -> Transmission {
         let mut state = self.state.lock();
         let mut bus = state.bus(memory);
         let mut budget = Budget::new(MOST_BYTES, MOST_STEPS);
         let sent = state.nic.send(&mut bus, into, &mut budget);
         let (bytes, steps) = budget.left();
         *work += (MOST_BYTES - bytes + PER_STEP * (MOST_STEPS - steps)) as u32;
-        match sent {
-            Transmission::Frame(len) => Sending::Frame(len),
-            Transmission::Busy => Sending::Busy,
-            Transmission::Idle => Sending::Idle,
-        }
+        sent
     }
 
-    fn receive(&self, memory: &Ram, frame: &[u8]) -> Receiving {
+    fn receive(&self, memory: &Ram, frame: &[u8]) -> Reception {
         let mut state = self.state.lock();
         let mut bus = state.bus(memory);
-        match state.nic.offer(&mut bus, frame, tsc::uptime_ns()) {
-            Offered::Stored => Receiving::Stored,
-            Offered::Unwanted => Receiving::Unwanted,
-            Offered::Missed => Receiving::Missed,
-        }
+        state.nic.offer(&mut bus, frame, tsc::uptime_ns())
     }
 
     fn settle(&self, now: u64) -> Option<u64> {

@@ -9,7 +9,6 @@ use crate::domain::Domain;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice_abi::config;
 use sluice_abi::report::Count;
 use sluice_vif::{Active, Attributes, Card, Counters, VifId};
@@ -17,16 +16,14 @@ use sluice_vif::{Active, Attributes, Card, Counters, VifId};
 /// An interface.
 pub struct Interface {
     network: Arc<Network>,
-    /// Index of the engine that the driver tells of frames.
-    home: AtomicUsize,
     seat: SpinLock<Seat>,
 }
 
 /// An interface as it is configured, where it is now, and what happened at it since the machine started.
 struct Seat {
     attributes: Attributes,
-    /// It is there while its guest is.
-    id: Option<VifId>,
+    /// The VIF and the index of the engine that its driver tells of frames, while its guest is there.
+    place: Option<(VifId, usize)>,
     /// What happened in earlier lives of the guest.
     earlier: Counters,
 }
@@ -47,8 +44,8 @@ fn attributes(vif: &config::Vif) -> Attributes {
 impl Interface {
     /// One whose guest is not there.
     pub fn new(network: Arc<Network>, vif: &config::Vif) -> Self {
-        let seat = Seat { attributes: attributes(vif), id: None, earlier: Counters::default() };
-        Self { network, home: AtomicUsize::new(0), seat: SpinLock::new(Rank::Seat, seat) }
+        let seat = Seat { attributes: attributes(vif), place: None, earlier: Counters::default() };
+        Self { network, seat: SpinLock::new(Rank::Seat, seat) }
     }
 
     /// Name of the network.
@@ -63,9 +60,9 @@ impl Interface {
 
     /// The guest tells of frames.
     pub fn ring(&self) {
-        let id = self.seat.lock().id;
-        if let Some(id) = id {
-            self.network.ring(self.home.load(Ordering::Relaxed), id);
+        let place = self.seat.lock().place;
+        if let Some((id, home)) = place {
+            self.network.ring(home, id);
         }
     }
 
@@ -73,24 +70,20 @@ impl Interface {
     pub fn comes(&self, name: &str, domain: &Arc<Domain>, face: Face) {
         let mut control = self.lock();
         let mut seat = self.seat.lock();
-        let joined = control.join(seat.attributes, domain, face);
-        if joined.is_none() {
+        seat.place = control.join(seat.attributes, domain, face);
+        if seat.place.is_none() {
             log::error!(
                 "device {name}: network {} has too many interfaces, or another with this address: its driver will get no frames",
                 self.network()
             );
         }
-        seat.id = joined.map(|(id, home)| {
-            self.home.store(home, Ordering::Relaxed);
-            id
-        });
     }
 
     /// The guest is no more: when this returns, nothing of its memory is reached.
     pub fn goes(&self) {
         let mut control = self.lock();
         let mut seat = self.seat.lock();
-        let counters = seat.id.take().and_then(|id| control.leave(id));
+        let counters = seat.place.take().and_then(|(id, _)| control.leave(id));
         seat.earlier += counters.unwrap_or_default();
     }
 
@@ -99,20 +92,20 @@ impl Interface {
         let mut control = self.lock();
         let mut seat = self.seat.lock();
         seat.attributes = attributes(vif);
-        seat.id.into_iter().for_each(|id| control.set(id, seat.attributes));
+        seat.place.into_iter().for_each(|(id, _)| control.set(id, seat.attributes));
     }
 
     /// The driver has set its queues up, or let go of them. False: it broke the rules.
     pub fn activate(&self, control: &mut Control<'_>, active: Option<Active>) -> bool {
-        let id = self.seat.lock().id;
-        id.is_none_or(|id| control.activate(id, active))
+        let place = self.seat.lock().place;
+        place.is_none_or(|(id, _)| control.activate(id, active))
     }
 
     /// What is set of it, and what happened at it.
     pub fn counts(&self, control: &mut Control<'_>) -> Vec<Count> {
         let seat = self.seat.lock();
         let mut all = seat.earlier;
-        all += seat.id.and_then(|id| control.counters(id)).unwrap_or_default();
+        all += seat.place.and_then(|(id, _)| control.counters(id)).unwrap_or_default();
         let Attributes { share, limit, vlan, moderation, .. } = seat.attributes;
         let set = [
             ("share", share.into()),

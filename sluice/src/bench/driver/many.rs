@@ -9,7 +9,6 @@ use crate::bench::record::{Aim, Record};
 use crate::bench::split::{Part, Split, Third};
 use crate::bench::tally::Reader;
 use crate::bench::{Clock, note, plugin, quoted, run_watched, scratch};
-
 use crate::observer::{Observer, Steer};
 use crate::outcome::Finding;
 use crate::printable::GuestText;

@@ -28,8 +28,15 @@ pub struct Failure {
     pub error: u8,
 }
 
-/// How long a disk may take to identify itself after a reset, in units of 10 us: two seconds.
-const PATIENCE: u32 = 200_000;
+/// How long a disk may be busy with itself after a reset, in microseconds (ATA-6, 9.2: 31 seconds). A disk that a busy
+/// host emulates may take seconds, too.
+const BUSY_US: u64 = 31_000_000;
+
+/// How long a channel may say nothing of a disk, in microseconds, before it has none.
+const SILENT_US: u64 = 2_000_000;
+
+/// What a channel without a disk reads as, if nothing pulls its bus down.
+const FLOATING: u8 = 0xff;
 
 /// The physical disk: device 0 of its channel.
 #[derive(Debug)]
@@ -68,15 +75,20 @@ impl<P: Ports> Engine<P> {
         self.status() & (BSY | DRQ | DRDY) == DRDY
     }
 
+    /// Waits until the status is as it should be: long for a disk that works, not long for none.
     fn wait(&mut self, is_it: fn(u8) -> bool) -> Option<u8> {
-        (0..PATIENCE).find_map(|_| {
+        const STEP_US: u64 = 10;
+        let (mut busy, mut silent) = (BUSY_US, SILENT_US);
+        loop {
             let status = self.status();
             if is_it(status) {
                 return Some(status);
             }
-            self.ports.delay_us(10);
-            None
-        })
+            let works = status & BSY != 0 && status != FLOATING;
+            let left = if works { &mut busy } else { &mut silent };
+            *left = left.checked_sub(STEP_US)?;
+            self.ports.delay_us(STEP_US);
+        }
     }
 
     /// Resets the channel and asks the disk who it is. `None` if it does not answer, or is none that can be shared: it must
@@ -139,5 +151,57 @@ impl<P: Ports> Engine<P> {
         }
         let error = self.ports.read(Block::Command, 1, 1) as u8;
         Some(Err(Failure { status, error }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that is busy for some time after a reset.
+    struct Slow {
+        now: u64,
+        busy_until: u64,
+        status: u8,
+    }
+
+    impl Ports for Slow {
+        fn read(&mut self, block: Block, offset: u8, _: u8) -> u32 {
+            match (block, offset) {
+                (Block::Command, 0) => 0b11 << 8,
+                _ if self.now < self.busy_until => BSY.into(),
+                _ => self.status.into(),
+            }
+        }
+
+        fn write(&mut self, block: Block, offset: u8, _: u8, value: u32) {
+            if (block, offset, value) == (Block::Command, 7, 0xec) {
+                self.status |= DRQ;
+            }
+        }
+
+        fn delay_us(&mut self, us: u64) {
+            self.now += us;
+        }
+    }
+
+    /// Asks who it is; also says how many seconds that took.
+    fn identify(busy_s: u64, status: u8) -> (bool, u64) {
+        let mut engine = Engine::new(Slow { now: 0, busy_until: busy_s * 1_000_000, status });
+        (engine.identify().is_some(), engine.ports().now / 1_000_000)
+    }
+
+    #[test]
+    fn a_disk_has_31_seconds_to_come_out_of_a_reset() {
+        assert_eq!(identify(0, DRDY), (true, 0));
+        assert_eq!(identify(30, DRDY), (true, 30));
+        assert_eq!(identify(40, DRDY), (false, 31));
+    }
+
+    #[test]
+    fn a_channel_without_a_disk_is_told_soon() {
+        for status in [0, FLOATING] {
+            assert_eq!(identify(0, status), (false, 2), "{status:#x}");
+        }
     }
 }

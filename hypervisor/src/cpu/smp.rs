@@ -157,12 +157,16 @@ fn place_trampoline(page: u64, root: u64, cpu: &'static Cpu) {
     }
 }
 
+/// How long a processor may take to start, in microseconds: 10 seconds. A thread of an emulator that a busy host does not
+/// run is the slowest.
+const PATIENCE_US: u64 = 10_000_000;
+
 fn start_one(page: u64, cpu: &'static Cpu) {
     let vector = (page >> 12) as u8;
     apic::send_init(cpu.apic_id);
     tsc::delay_us(10_000);
     // The second start-up message is for processors that missed the first.
-    for patience_us in [200, 1_000_000] {
+    for patience_us in [200, PATIENCE_US] {
         apic::send_startup(cpu.apic_id, vector);
         let mut waited = 0;
         while waited < patience_us {

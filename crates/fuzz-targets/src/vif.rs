@@ -3,7 +3,7 @@
 use crate::Input;
 use sluice_nic::Offload;
 use sluice_vif::{
-    Active, Attributes, Engine, Given, Layout, Mac, Memory, Network, Outcome, VifId, VifSet, Wire,
+    Active, Attributes, Engine, Given, Layout, Mac, Memory, Network, Outcome, Queues, VifId, VifSet, Wire,
 };
 use sluice_virtio::{Fault, Queue};
 use std::cell::RefCell;
@@ -168,7 +168,10 @@ pub fn network(data: &[u8]) {
             1 => {
                 let Some(id) = guest.id else { continue };
                 let features = input.choose(&[0, sluice_vif::FEATURES]);
-                let active = Active { receive: queue(RECEIVE), send: queue(SEND), features };
+                let active = Active {
+                    queues: Queues::Virtio { receive: queue(RECEIVE), send: queue(SEND) },
+                    features,
+                };
                 assert!(network!().activate(id, None));
                 guest.reachable = network!().activate(id, Some(active));
             }

@@ -22,6 +22,8 @@ pub trait Memory: sluice_virtio::Memory {
 /// A chain from a send queue: a header and a frame.
 pub(crate) struct Chain {
     pieces: ArrayVec<(u64, u32), MAX_PIECES>,
+    /// The header, if it is not in front of the frame.
+    header: Option<[u8; Header::BYTES]>,
     /// Bytes of the frame.
     len: u32,
 }
@@ -43,7 +45,18 @@ impl Chain {
             }
             len = sum;
         }
-        Ok(len.checked_sub(Header::BYTES as u32).map(|len| Self { pieces, len }))
+        Ok(len.checked_sub(Header::BYTES as u32).map(|len| Self { pieces, header: None, len }))
+    }
+
+    /// A frame in these pieces of the sender's memory, with its header.
+    pub fn after(header: [u8; Header::BYTES], pieces: ArrayVec<(u64, u32), MAX_PIECES>) -> Self {
+        let len = pieces.iter().fold(0, |len: u32, (_, bytes)| len.saturating_add(*bytes));
+        Self { pieces, header: Some(header), len }
+    }
+
+    /// Bytes in front of the frame.
+    fn before(&self) -> u64 {
+        if self.header.is_some() { 0 } else { Header::BYTES as u64 }
     }
 
     /// Pieces of memory that it is in.
@@ -81,14 +94,17 @@ impl Chain {
         if left == 0 { Ok(()) } else { Err(Fault) }
     }
 
-    /// Reads what is before the frame, and its beginning.
+    /// Reads the header, and the beginning of the frame.
     pub fn start<M: Memory>(&self, memory: &M, into: &mut [u8]) -> Result<(), Fault> {
-        self.read_from(memory, 0, into)
+        let Some(header) = &self.header else { return self.read_from(memory, 0, into) };
+        let (first, frame) = into.split_first_chunk_mut().ok_or(Fault)?;
+        *first = *header;
+        self.read_from(memory, 0, frame)
     }
 
     /// Reads a range of the frame.
     pub fn read_at<M: Memory>(&self, memory: &M, from: u32, into: &mut [u8]) -> Result<(), Fault> {
-        self.read_from(memory, u64::from(from) + Header::BYTES as u64, into)
+        self.read_from(memory, u64::from(from) + self.before(), into)
     }
 
     fn read_from<M: Memory>(&self, memory: &M, from: u64, into: &mut [u8]) -> Result<(), Fault> {
@@ -104,7 +120,7 @@ impl Chain {
     /// Copies a range of the frame to another guest.
     pub fn copy<M: Memory>(&self, memory: &M, from: u32, other: &M, to: u64, len: u32) -> Result<(), Fault> {
         let mut done = 0;
-        self.walk(u64::from(from) + Header::BYTES as u64, len, |address, bytes| {
+        self.walk(u64::from(from) + self.before(), len, |address, bytes| {
             memory.copy(address, other, to.checked_add(done).ok_or(Fault)?, bytes)?;
             done += u64::from(bytes);
             Ok(())

@@ -1,20 +1,21 @@
 //! What an engine does for VIFs: a round serves the send queues that are its own.
 
 use crate::card::Outbox;
-use crate::chain::{Chain, Memory};
+use crate::chain::Memory;
 use crate::directory::Directory;
+use crate::lane::Lane;
 use crate::scratch::Scratch;
 use crate::shared::Shared;
 use crate::stream::{STREAMS, Stream};
 use crate::turn::{OVERHEAD, Sent, Turn};
-use crate::vif::{Active, Sender};
+use crate::vif::Sender;
 use crate::wire::Wire;
 use crate::{MAX_VIFS, VifId, VifSet};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::array;
 use sluice_nic::e1000::Transmission;
-use sluice_virtio::{Fault, Queue};
+use sluice_virtio::Fault;
 
 /// Bytes that the VIF with the greatest share may put on the wire in a turn; the others less, as their shares say.
 const QUANTUM: i64 = 16 * 1024;
@@ -53,13 +54,8 @@ pub struct Outcome {
 const TURN: u32 = 32;
 
 /// Shows a driver what was sent. Returns whether it is to be signalled, and when there is something to do.
-fn signal<M: Memory>(
-    vif: &mut Sender<M>,
-    queue: &Queue,
-    next: Next,
-    now: u64,
-) -> Result<(bool, Next), Fault> {
-    let (wanted, again) = vif.publish(queue, now)?;
+fn signal<M: Memory>(vif: &mut Sender<M>, next: Next, now: u64) -> Result<(bool, Next), Fault> {
+    let (wanted, again) = vif.publish(now)?;
     Ok((wanted, again.map_or(next, |at| next.min(Next::At(at)))))
 }
 
@@ -231,13 +227,13 @@ impl<M: Memory> Engine<M> {
 
     /// There was nothing to do for a VIF. If that is so for long it is looked at no more, and its driver is to tell of frames. Returns when there is
     /// something to do.
-    fn rest(&mut self, id: VifId, vif: &mut Sender<M>, queue: &Queue) -> Result<Next, Fault> {
+    fn rest(&mut self, id: VifId, vif: &mut Sender<M>, lane: Lane) -> Result<Next, Fault> {
         vif.idle = vif.idle.saturating_add(1);
         if vif.idle < LOOKS {
             return Ok(Next::Idle);
         }
         vif.listen(true)?;
-        if vif.ring.waiting(queue, &vif.memory)? != 0 {
+        if lane.waiting(&vif.memory)? != 0 {
             vif.idle = 0;
             vif.listen(self.dozes)?;
             return Ok(Next::Now);
@@ -248,7 +244,7 @@ impl<M: Memory> Engine<M> {
 
     /// A driver broke the rules of its send queue: nothing more is done for it before it resets its device, by any engine.
     fn break_down(&mut self, id: VifId, vif: &mut Sender<M>) {
-        vif.active = None;
+        (vif.active, vif.lane) = (None, None);
         self.fresh.remove(id);
         let mut port = self.shared.port(id);
         if port.as_mut().is_some_and(|port| self.shared.break_down(id, port)) {
@@ -269,36 +265,38 @@ impl<M: Memory> Engine<M> {
             vif.outbox = Some(outbox);
             return Ok((false, next?));
         }
-        let Some(Active { send: queue, .. }) = vif.active else { return Ok((false, Next::Idle)) };
-        let waiting = vif.ring.waiting(&queue, &vif.memory)?;
+        let Some(mut lane) = vif.lane else { return Ok((false, Next::Idle)) };
+        let waiting = lane.waiting(&vif.memory)?;
         if waiting == 0 {
             (vif.credit, vif.wire_credit) = (vif.credit.min(0), vif.wire_credit.min(0));
-            let (signalled, next) = signal(vif, &queue, Next::Idle, now)?;
+            let (signalled, next) = signal(vif, Next::Idle, now)?;
             let rests = !signalled && next == Next::Idle;
-            return Ok((signalled, if rests { self.rest(id, vif, &queue)? } else { next }));
+            return Ok((signalled, if rests { self.rest(id, vif, lane)? } else { next }));
         }
         vif.idle = 0;
         self.begin_turn(vif);
         let (mut turn, mut next) = (Turn::default(), Next::Now);
-        for _ in 0..waiting {
+        let mut left = waiting;
+        while left != 0 {
             if let Some(pause) = self.pause(vif, turn, now) {
                 next = pause;
                 break;
             }
-            let head = vif.ring.head(&queue, &vif.memory, 0)?;
-            let chain = Chain::read(&queue, &vif.memory, head)?;
+            let entry = lane.next(&vif.memory, left)?;
+            let chain = entry.chain.as_ref();
             let credits = (vif.credit, vif.wire_credit);
-            let sent = self.forward(id, vif, chain.as_ref(), wire)?;
+            let sent = self.forward(id, vif, chain, wire)?;
             if let Some(after) = self.account(vif, &mut turn, credits, sent, now) {
                 next = after;
                 break;
             }
-            vif.ring.give(&queue, &vif.memory, head, 0)?;
+            left -= lane.finish(&vif.memory, &entry)?.min(left);
+            vif.lane = Some(lane);
             if let (Some(bucket), Some(chain)) = (&mut vif.bucket, chain) {
                 bucket.spend(chain.len());
             }
         }
-        signal(vif, &queue, next, now)
+        signal(vif, next, now)
     }
 
     /// One turn of a VIF whose driver has a card. Returns when there is more to do.

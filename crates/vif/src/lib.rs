@@ -5,7 +5,9 @@
 //! driver can switch off apart (Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2.2). Here these are the two
 //! queues of a virtio network card, so that a guest's stock driver is the driver of a VIF.
 //!
-//! A VIF may show another face: a [`Card`] that is driven by registers, in place of the queues. The engine looks what was written there.
+//! A VIF may show another face. The *native* one is the source's own: rings without addresses, in memory of which the driver changes nothing but its
+//! own part, and buffers in pages that it has handed over before ([`native`]). The other is a [`Card`] that is driven by registers, in place of the
+//! queues. The engine looks what was written there.
 //!
 //! Nothing waits in the engine: a frame stays in its sender's queue until there is room on the wire, and goes from there straight into
 //! the buffers of whom it is for. A VIF that has no buffers loses its own frames. Nothing is allocated but when a VIF is made.
@@ -31,6 +33,8 @@ mod engine;
 mod frame;
 mod identifiers;
 mod ingress;
+mod lane;
+pub mod native;
 mod network;
 pub mod offload;
 mod outgoing;
@@ -52,7 +56,7 @@ pub use identifiers::Identifiers;
 pub use network::{Layout, Network, engines};
 pub use rung::Rung;
 pub use sluice_switch::Mac;
-pub use vif::{Active, Attributes, Counters};
+pub use vif::{Active, Attributes, Counters, Queues};
 pub use wire::{Given, Wire};
 
 /// Most engines of a network.
@@ -123,6 +127,10 @@ pub const FEATURES: u64 = feature::MTU
     | feature::GUEST_TSO6
     | feature::HOST_TSO4
     | feature::HOST_TSO6;
+
+/// What every driver of the native face does.
+pub(crate) const NATIVE_FEATURES: u64 =
+    FEATURES & !(feature::EVENT_INDICES | feature::MTU | feature::MAC | feature::STATUS);
 
 /// Feature bits (Virtio 1.2, 5.1.3 and 6).
 mod feature {

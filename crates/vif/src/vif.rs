@@ -1,11 +1,12 @@
 //! One virtual interface: what is set of it, and its sending side.
 
+use crate::Mac;
 use crate::bucket::Bucket;
 use crate::card::Outbox;
 use crate::chain::Memory;
 use crate::frame::Addresses;
-use crate::{Mac, feature};
-use sluice_virtio::{Fault, Queue, Ring};
+use crate::lane::Lane;
+use sluice_virtio::{Fault, Queue};
 
 /// What is set of a VIF from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,22 +25,32 @@ pub struct Attributes {
     pub moderation: u16,
 }
 
+/// Where the queues of a VIF are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queues {
+    /// Where a virtio driver has put them: [`crate::RECEIVE`] and [`crate::SEND`].
+    Virtio {
+        /// The first.
+        receive: Queue,
+        /// The second.
+        send: Queue,
+    },
+    /// Where they always are: [`sluice_hypercall::vif`].
+    Native,
+}
+
 /// What the driver of a VIF has set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Active {
-    /// Where its queues are: [`crate::RECEIVE`] and [`crate::SEND`].
-    pub receive: Queue,
-    /// See [`Self::receive`].
-    pub send: Queue,
+    /// Its queues.
+    pub queues: Queues,
     /// What it accepted of [`crate::FEATURES`].
     pub features: u64,
 }
 
 impl Active {
-    /// Whether both sides say by event indices what they want to hear of.
-    pub(crate) const fn has_events(self) -> bool {
-        self.features & feature::EVENT_INDICES != 0
-    }
+    /// A driver of the native face, that has started.
+    pub const NATIVE: Self = Self { queues: Queues::Native, features: crate::NATIVE_FEATURES };
 }
 
 /// What happened at a VIF.
@@ -102,7 +113,8 @@ pub(crate) struct Sender<M> {
     pub memory: M,
     /// Its driver is at work.
     pub active: Option<Active>,
-    pub ring: Ring,
+    /// What it sends, if it has queues.
+    pub lane: Option<Lane>,
     /// Its driver has a card in place of queues.
     pub outbox: Option<Outbox<M>>,
     /// Work that the engine may still do for it in this round, in bytes; below zero, what it did too much in the last.
@@ -141,7 +153,7 @@ impl<M: Memory> Sender<M> {
             attributes,
             memory,
             active: None,
-            ring: Ring::default(),
+            lane: None,
             outbox,
             credit: 0,
             wire_credit: 0,
@@ -157,15 +169,16 @@ impl<M: Memory> Sender<M> {
     /// The driver has set its queues up, or they are gone.
     pub fn activate(&mut self, active: Option<Active>) {
         self.active = active;
-        self.ring = Ring::new(active.is_some_and(Active::has_events));
+        self.lane = active.map(Lane::send);
         (self.credit, self.wire_credit, self.is_waiting, self.progress) = (0, 0, false, 0);
         (self.signal, self.idle) = (Signal::default(), 0);
     }
 
     /// Shows the driver what was sent. Returns whether it is to be signalled now, and when that is to be asked again.
-    pub fn publish(&mut self, queue: &Queue, now: u64) -> Result<(bool, Option<u64>), Fault> {
+    pub fn publish(&mut self, now: u64) -> Result<(bool, Option<u64>), Fault> {
+        let Some(lane) = &mut self.lane else { return Ok((false, None)) };
         let Signal { told, held } = self.signal;
-        let shown = self.ring.show(queue, &self.memory)?;
+        let shown = lane.show(&self.memory)?;
         let untold = shown.wrapping_sub(told);
         if untold == 0 {
             return Ok((false, None));
@@ -174,7 +187,7 @@ impl<M: Memory> Sender<M> {
         if held.is_some() && !is_over {
             return Ok((false, held));
         }
-        let is_awaited = self.ring.is_awaited(queue, &self.memory, told)?;
+        let is_awaited = lane.is_awaited(&self.memory, told)?;
         let wait = self.attributes.moderation;
         if is_awaited && !is_over && wait != 0 {
             self.signal.held = Some(now.saturating_add(u64::from(wait) * 1000));
@@ -189,7 +202,7 @@ impl<M: Memory> Sender<M> {
         if let Some(outbox) = &self.outbox {
             outbox.card.listen(wanted);
         }
-        self.active.map_or(Ok(()), |active| self.ring.listen(&active.send, &self.memory, wanted))
+        self.lane.map_or(Ok(()), |lane| lane.listen(&self.memory, wanted))
     }
 
     /// The engine did so much work for it, in bytes.

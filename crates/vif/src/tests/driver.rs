@@ -3,7 +3,7 @@
 use super::Network;
 use super::cutter::cut;
 use crate::offload::Header;
-use crate::{Active, Attributes, Given, Mac, VifId, feature};
+use crate::{Active, Attributes, Given, Mac, Queues, VifId, feature};
 use sluice_nic::Offload;
 use sluice_virtio::{Fault, Queue};
 use std::cell::{Cell, RefCell};
@@ -204,7 +204,8 @@ impl Driver {
     }
 
     pub fn active(&self) -> Active {
-        Active { receive: self.receive.at, send: self.send.at, features: self.features }
+        let queues = Queues::Virtio { receive: self.receive.at, send: self.send.at };
+        Active { queues, features: self.features }
     }
 
     pub fn join(&mut self, network: &mut Network<Ram>) {

@@ -150,7 +150,10 @@ fn two_engines_at_once_lose_nothing_and_keep_the_order_of_each_sender() {
         device: base + 0x2000,
         vector: 0,
     };
-    let active = crate::Active { receive: queue(0), send: queue(0x4000), features: 0 };
+    let active = crate::Active {
+        queues: crate::Queues::Virtio { receive: queue(0), send: queue(0x4000) },
+        features: 0,
+    };
     for layout in [(Layout::Spread, 2), (Layout::Split, 3)] {
         let mut engines = crate::engines(layout.0, layout.1);
         let rams: Vec<Ram> = (0..=SENDERS).map(|_| Ram(Arc::new(Mutex::new(vec![0; 0x5_0000])))).collect();

@@ -5,7 +5,7 @@
 use super::{Link, State};
 use crate::devices::vif::{Control, Interface, Member};
 use sluice_abi::config;
-use sluice_vif::{Active, FEATURES, QUEUE_SIZE, QUEUES, RECEIVE, SEND};
+use sluice_vif::{Active, FEATURES, QUEUE_SIZE, QUEUES, Queues, RECEIVE, SEND};
 use sluice_virtio::{Changes, Device, Kind};
 
 /// Offsets in a network card's configuration (Virtio 1.2, 5.1.4).
@@ -32,7 +32,8 @@ impl State {
     pub(super) fn activate(&mut self, vif: &Interface, control: &mut Control<'_>) -> Changes {
         let queues = self.device.live_queue(RECEIVE).copied().zip(self.device.live_queue(SEND).copied());
         let features = self.device.accepted();
-        let active = queues.map(|(receive, send)| Active { receive, send, features });
+        let active =
+            queues.map(|(receive, send)| Active { queues: Queues::Virtio { receive, send }, features });
         if vif.activate(control, active) { Changes::empty() } else { self.device.break_down() }
     }
 }

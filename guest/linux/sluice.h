@@ -444,4 +444,132 @@
 /* Most frames of one call. */
 #define SLUICE_SEMI_MAX_BATCH 512ULL
 
+/* PCI device identifier of a virtual interface. */
+#define SLUICE_VIF_DEVICE 0x0002U
+
+/* PCI class code: Ethernet controller. */
+#define SLUICE_VIF_CLASS 0x020000U
+
+/* BAR of the structure, the registers and the MSI-X table. */
+#define SLUICE_VIF_BAR 0U
+
+/* Bytes of it. */
+#define SLUICE_VIF_BAR_SIZE 0x8000ULL
+
+/* BAR of the port: whatever is written there, the engine looks. */
+#define SLUICE_VIF_DOORBELL_BAR 1U
+
+/* Ports of it. */
+#define SLUICE_VIF_DOORBELL_SIZE 4U
+
+/* Offset of the MSI-X table. */
+#define SLUICE_VIF_MSIX_TABLE 0x6000U
+
+/* Offset of the MSI-X pending bits. */
+#define SLUICE_VIF_MSIX_PENDING 0x6800U
+
+/* Message that tells of received frames. */
+#define SLUICE_VIF_RECEIVED_VECTOR 0U
+
+/* Message that tells of descriptors that were sent. */
+#define SLUICE_VIF_SENT_VECTOR 1U
+
+/* Messages. */
+#define SLUICE_VIF_VECTORS 2U
+
+/* Entries of each ring. */
+#define SLUICE_VIF_ENTRIES 256U
+
+/* Most pages of a pool. */
+#define SLUICE_VIF_POOL 1024U
+
+/* Bytes of a descriptor: number of a page, bytes in it from its beginning on (1-4096), VIF_DESCRIPTOR_ flags; then what is left to be
+ * done to a frame, the first ten bytes of a struct virtio_net_hdr (Virtio 1.2, 5.1.6), in the first descriptor of it. */
+#define SLUICE_VIF_DESCRIPTOR 16U
+
+/* Flag of a descriptor: the frame goes on in the next one. */
+#define SLUICE_VIF_DESCRIPTOR_MORE (1U << 0U)
+
+/* Most descriptors of a frame that is sent. */
+#define SLUICE_VIF_MAX_DESCRIPTORS 32U
+
+/* The engine's page, which the driver can read: reads as VIF_MAGIC_VALUE (four bytes). */
+#define SLUICE_VIF_MAGIC 0x0000U
+
+/* "SLVF". */
+#define SLUICE_VIF_MAGIC_VALUE 0x46564c53U
+
+/* Reads as VIF_VERSION_VALUE (four bytes). */
+#define SLUICE_VIF_VERSION 0x0004U
+
+/* Of this interface. */
+#define SLUICE_VIF_VERSION_VALUE 1U
+
+/* Station address, six bytes. */
+#define SLUICE_VIF_MAC 0x0008U
+
+/* Most bytes of a frame after its header. */
+#define SLUICE_VIF_MTU 0x000eU
+
+/* Index: descriptors whose pages the engine has read, and needs no more. */
+#define SLUICE_VIF_SENT 0x0040U
+
+/* Index: offered pages that the engine has filled. What is in them is in the ring at VIF_RECEIVED_RING. */
+#define SLUICE_VIF_RECEIVED 0x0080U
+
+/* Not zero: the engine does not look by itself. The driver rings the doorbell after it wrote VIF_TO_SEND; it looks here after that. */
+#define SLUICE_VIF_DOORBELL_WANTED 0x00c0U
+
+/* Not zero: the driver broke the rules, and nothing more is done for it before it starts anew. */
+#define SLUICE_VIF_BROKEN 0x0100U
+
+/* The driver's page: index, descriptors that are to be sent. */
+#define SLUICE_VIF_TO_SEND 0x1000U
+
+/* Index: pages that are offered to be filled. */
+#define SLUICE_VIF_OFFERED 0x1040U
+
+/* Not zero: the driver wants to hear of what was sent. It looks at VIF_SENT after it wrote this. */
+#define SLUICE_VIF_WANTS_SENT 0x1080U
+
+/* Not zero: the driver wants to hear of what was received. It looks at VIF_RECEIVED after it wrote this. */
+#define SLUICE_VIF_WANTS_RECEIVED 0x10c0U
+
+/* Descriptors to send, of the driver's. */
+#define SLUICE_VIF_SEND_RING 0x2000U
+
+/* Numbers of offered pages, of the driver's: VIF_OFFERED_ENTRY bytes each. */
+#define SLUICE_VIF_OFFERED_RING 0x3000U
+
+/* Bytes of an offered page's number. */
+#define SLUICE_VIF_OFFERED_ENTRY 2U
+
+/* Descriptors of filled pages, of the engine's. */
+#define SLUICE_VIF_RECEIVED_RING 0x4000U
+
+/* Bytes of the structure: what follows are registers, of four bytes. */
+#define SLUICE_VIF_STRUCTURE 0x5000U
+
+/* A VIF_COMMAND_; reads as 0 if the last one was done, and as 1 if it was refused. */
+#define SLUICE_VIF_COMMAND 0x5000U
+
+/* Begins, with all indices 0. */
+#define SLUICE_VIF_COMMAND_START 1U
+
+/* Ends: when the write is done, no page of the pool is read or written any more. */
+#define SLUICE_VIF_COMMAND_STOP 2U
+
+/* Before a start: hands over as many pages as VIF_POOL_COUNT says, at most VIF_POOL. Page n of the pool is the one whose guest-physical address is
+ * word n (of eight bytes) of the list at VIF_POOL_LIST. Those that were handed over before are the guest's alone again. */
+#define SLUICE_VIF_COMMAND_POOL 3U
+
+/* Guest-physical address of a list of pages: the low half. */
+#define SLUICE_VIF_POOL_LIST 0x5008U
+
+/* And the high half. */
+#define SLUICE_VIF_POOL_LIST_HIGH 0x500cU
+
+/* Pages of that list. */
+#define SLUICE_VIF_POOL_COUNT 0x5010U
+
 #endif

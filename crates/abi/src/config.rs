@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -193,18 +193,21 @@ pub enum Face {
     /// A virtio network card.
     #[default]
     Virtio,
+    /// The interface as it is: rings without addresses, and a pool of pages, for the module `sluice-vif`.
+    Native,
     /// An Intel 82540EM, whose doorbells the engine polls.
     E1000,
 }
 
 impl Face {
     /// All.
-    pub const ALL: [Self; 2] = [Self::Virtio, Self::E1000];
+    pub const ALL: [Self; 3] = [Self::Virtio, Self::Native, Self::E1000];
 
     /// The word for it in configurations and reports.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Virtio => "virtio",
+            Self::Native => "native",
             Self::E1000 => "e1000",
         }
     }

@@ -13,6 +13,7 @@ mod guest;
 mod hardware;
 mod ide;
 mod intx;
+mod messages;
 mod ne2000;
 mod nic;
 mod own_time;
@@ -208,13 +209,13 @@ pub fn add_vif(guest: DomainId, domain: &config::Domain, vif: &config::Vif) {
     let Some(network) = vif::network(vif.network) else { return };
     match vif.face {
         config::Face::Virtio => virtio::add_vif(guest, domain, vif, network),
-        config::Face::E1000 => vif::card::add(guest, domain, vif, network),
+        config::Face::Native | config::Face::E1000 => vif::link::add(guest, domain, vif, network),
     }
 }
 
 /// Sets what an interface of a guest may send, and its VLAN.
 pub fn set_vif(guest: DomainId, vif: &config::Vif) {
-    if !vif::card::set(guest, vif) {
+    if !vif::link::set(guest, vif) {
         virtio::set_vif(guest, vif);
     }
 }
@@ -229,21 +230,21 @@ pub fn front(
     low: &mut BarAddresses,
     high: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    match vif::card::find(guest.id, device) {
-        Some(card) => card.front(guest, low),
+    match vif::link::find(guest.id, device) {
+        Some(link) => link.front(guest, low),
         None => virtio::front(Some(device), guest, low, high),
     }
 }
 
 /// Forgets a virtual device, which its guest no longer has.
 pub fn remove(guest: DomainId, device: &str) {
-    vif::card::remove(guest, device);
+    vif::link::remove(guest, device);
     virtio::remove(guest, device);
 }
 
 /// All virtual devices, for a report.
 pub fn links() -> Vec<LinkReport> {
-    virtio::reports().into_iter().chain(vif::card::reports()).collect()
+    virtio::reports().into_iter().chain(vif::link::reports()).collect()
 }
 
 /// Name of the configured device that makes requests as `requester`.

@@ -137,7 +137,7 @@ fn limit(text: &str) -> Result<Limit, String> {
 }
 
 fn face(text: &str) -> Result<Face, String> {
-    Face::of(text).ok_or_else(|| "write virtio or e1000".to_owned())
+    Face::of(text).ok_or_else(|| "write virtio, native or e1000".to_owned())
 }
 
 /// A VLAN, or none.
@@ -190,7 +190,7 @@ pub enum VifCommand {
         /// Most bytes of a frame after its header
         #[arg(long, default_value = "1500", value_parser = clap::value_parser!(u16).range(576..=1500))]
         mtu: u16,
-        /// What the domain finds: virtio (a virtio network card) or e1000 (an Intel 82540EM)
+        /// What the domain finds: virtio (a virtio network card), native (for the module sluice-vif) or e1000 (an Intel 82540EM)
         #[arg(long, default_value = "virtio", value_parser = face)]
         face: Face,
         #[command(flatten)]

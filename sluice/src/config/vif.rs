@@ -118,7 +118,8 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
     let face = walk.string("face", source).map_or(Face::default(), |text| {
         Face::of(text.get_ref()).unwrap_or_else(|| {
             let message = format!("'{}' is no face of an interface", text.get_ref());
-            let help = "write \"virtio\" (a virtio network card) or \"e1000\" (an Intel 82540EM)".to_owned();
+            let help = "write \"virtio\" (a virtio network card), \"native\" (for the module sluice-vif) or \"e1000\" (an Intel 82540EM)"
+                .to_owned();
             source.complain(text.span(), message, help);
             Face::default()
         })

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use sluice_abi::DomainId;
 use sluice_abi::config::{Emulated, Mode, NicModel, Vpio};
 use sluice_abi::report::{Count, DeviceReport, ShareReport};
-use sluice_emulated::{DirectPolicy, Environment, Guests, Handoffs, PortId, SharedNic, Shown};
+use sluice_emulated::{DirectPolicy, Environment, Guests, Handoffs, PAGES, PortId, SharedNic, Shown};
 use sluice_iommu::SpaceTag;
 use sluice_memory::{Gpa, Hpa};
 use sluice_nic::dma::{Dma, DmaError};
@@ -354,7 +354,7 @@ fn show_registers(
     bars: Bars,
     direct: &DirectChoice,
 ) -> Result<(Bars, Shown), AttachError> {
-    let mirror = Mirror::new(domain).ok_or(AttachError::OutOfMemory)?;
+    let mirror = Mirror::new(domain, PAGES).ok_or(AttachError::OutOfMemory)?;
     shared.show(port, Box::new(mirror.clone()));
     shared.allow(port, direct.policy);
     shared.set_weight(port, direct.weight);

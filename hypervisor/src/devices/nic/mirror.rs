@@ -3,21 +3,19 @@
 use crate::mm::{self, Direct, FrameUse};
 use alloc::sync::Arc;
 use sluice_abi::DomainId;
-use sluice_emulated::PAGES;
 use sluice_memory::{Hpa, PAGE_SIZE};
-
-const BYTES: u64 = PAGES as u64 * PAGE_SIZE;
 
 /// Pages of it; given back with the last handle, when the guest has ended.
 struct Pages {
     hpa: Hpa,
+    bytes: u64,
     used_as: FrameUse,
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        mm::zero(self.hpa, BYTES);
-        mm::release(self.used_as, self.hpa, BYTES);
+        mm::zero(self.hpa, self.bytes);
+        mm::release(self.used_as, self.hpa, self.bytes);
     }
 }
 
@@ -26,12 +24,12 @@ impl Drop for Pages {
 pub struct Mirror(Arc<Pages>);
 
 impl Mirror {
-    /// All zeros, for the domain; `None` if there is no memory.
-    pub fn new(domain: DomainId) -> Option<Self> {
-        let used_as = FrameUse::Mirror(domain.0);
-        let hpa = mm::allocate(used_as, BYTES, PAGE_SIZE)?;
-        mm::zero(hpa, BYTES);
-        Some(Self(Arc::new(Pages { hpa, used_as })))
+    /// So many pages, all zeros, for the domain; `None` if there is no memory.
+    pub fn new(domain: DomainId, pages: usize) -> Option<Self> {
+        let (used_as, bytes) = (FrameUse::Mirror(domain.0), pages as u64 * PAGE_SIZE);
+        let hpa = mm::allocate(used_as, bytes, PAGE_SIZE)?;
+        mm::zero(hpa, bytes);
+        Some(Self(Arc::new(Pages { hpa, bytes, used_as })))
     }
 
     /// Where it is.
@@ -39,20 +37,25 @@ impl Mirror {
         self.0.hpa
     }
 
-    fn at(&self, offset: u32) -> Option<Hpa> {
-        let offset = u64::from(offset & !3);
-        (offset < BYTES).then(|| Hpa::new(self.0.hpa.as_u64() + offset))
+    /// Where a range of it is, if it has that.
+    pub fn at(&self, offset: u64, len: u64) -> Option<Hpa> {
+        let end = offset.checked_add(len)?;
+        (end <= self.0.bytes).then(|| Hpa::new(self.0.hpa.as_u64() + offset))
+    }
+
+    fn word(&self, offset: u32) -> Option<Hpa> {
+        self.at(u64::from(offset & !3), 4)
     }
 }
 
 impl sluice_emulated::Mirror for Mirror {
     fn show(&mut self, offset: u32, value: u32) {
-        if let Some(at) = self.at(offset) {
+        if let Some(at) = self.word(offset) {
             Direct.write_u32(at, value);
         }
     }
 
     fn look(&self, offset: u32) -> u32 {
-        self.at(offset).map_or(0, |at| Direct.read_u32(at))
+        self.word(offset).map_or(0, |at| Direct.read_u32(at))
     }
 }

@@ -1,29 +1,23 @@
 //! The 82540EM face of a VIF: a software card that its guest's stock driver drives, and whose doorbells the engine polls.
 //!
-//! Key types: [`CardLink`] (an interface of the configuration, alive or not), [`CardFunction`] (its guest's function of it). While the engine looks,
+//! Key type: [`CardFunction`], its guest's function. While the engine looks,
 //! the guest has the registers of both rings as plain memory, and sends without an exit. Before the engine sleeps it takes the right to write those of
 //! the transmit ring away, so that a doorbell exits and wakes it; with that exit the guest has it back.
 
-use super::Network;
-use super::interface::{Face, Interface};
+use super::interface::Face;
+use super::link::Link;
+use super::reach::Reach;
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
 use crate::devices::nic::{Mirror, identity, pieces};
 use crate::devices::ports::HookedPorts;
-use crate::devices::ram::Ram;
 use crate::domain::{Answer, Domain, PageHandler, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
 use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::String;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
-use sluice_abi::DomainId;
-use sluice_abi::config::{self, NicModel};
-use sluice_abi::report::LinkReport;
+use sluice_abi::config::NicModel;
 use sluice_emulated::{Direct, PolledNic, Register, describe};
 use sluice_memory::Gpa;
 use sluice_nic::Budget;
@@ -40,96 +34,6 @@ const PORTS: u8 = 1;
 const MOST_BYTES: usize = 16 * 1024;
 const MOST_STEPS: usize = 64;
 const PER_STEP: usize = 64;
-
-/// An interface that its guest finds as a card.
-pub struct CardLink {
-    guest: DomainId,
-    /// Its name in the guest's list.
-    device: String,
-    /// "guest.device".
-    name: String,
-    /// Name of the guest.
-    domain: String,
-    mac: [u8; 6],
-    interface: Interface,
-    /// Doorbells that exited, and interrupts.
-    kicks: AtomicU64,
-    raised: AtomicU64,
-}
-
-/// All that there are now.
-static CARDS: SpinLock<Vec<Arc<CardLink>>> = SpinLock::new(Rank::Links, Vec::new());
-
-/// A guest's interface of this name; `None` if it has none as a card.
-pub fn find(guest: DomainId, device: &str) -> Option<Arc<CardLink>> {
-    CARDS.lock().iter().find(|link| link.guest == guest && link.device == device).cloned()
-}
-
-/// Notes an interface of a guest that it finds as a card.
-pub fn add(guest: DomainId, domain: &config::Domain, vif: &config::Vif, network: Arc<Network>) {
-    let link = CardLink {
-        guest,
-        device: vif.name.clone(),
-        name: format!("{}.{}", domain.name, vif.name),
-        domain: domain.name.clone(),
-        mac: vif.mac,
-        interface: Interface::new(network, vif),
-        kicks: AtomicU64::new(0),
-        raised: AtomicU64::new(0),
-    };
-    CARDS.lock().push(Arc::new(link));
-}
-
-/// Forgets an interface, which its guest no longer has.
-pub fn remove(guest: DomainId, device: &str) {
-    CARDS.lock().retain(|link| link.guest != guest || link.device != device);
-}
-
-/// Sets what an interface may send, and its VLAN. False: the guest has none of that name as a card.
-pub fn set(guest: DomainId, vif: &config::Vif) -> bool {
-    let link = find(guest, &vif.name);
-    link.inspect(|link| link.interface.set(vif)).is_some()
-}
-
-/// All interfaces that guests find as cards, for a report.
-pub fn reports() -> Vec<LinkReport> {
-    // Not under the lock: engines are waited for.
-    let all: Vec<Arc<CardLink>> = CARDS.lock().clone();
-    all.iter().map(|link| link.report()).collect()
-}
-
-impl CardLink {
-    /// Its guest's function of it.
-    ///
-    /// # Errors
-    /// There is no room for it.
-    pub fn front(
-        self: Arc<Self>,
-        guest: Guest,
-        addresses: &mut BarAddresses,
-    ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-        Ok(CardFunction::new(self, guest, addresses)?)
-    }
-
-    fn report(&self) -> LinkReport {
-        LinkReport {
-            vif: self.interface.counts(&mut self.interface.lock()),
-            name: self.name.clone(),
-            kind: config::Face::E1000.word().into(),
-            guest: self.domain.clone(),
-            server: format!("network {}", self.interface.network()),
-            offered: true,
-            status: 0,
-            background: false,
-            window: 0,
-            lent: 0,
-            kicks: self.kicks.load(Ordering::Relaxed),
-            used: self.raised.load(Ordering::Relaxed),
-            copied: 0,
-            refused: 0,
-        }
-    }
-}
 
 /// Where the BARs answer.
 struct Bars {
@@ -157,7 +61,7 @@ struct State {
 
 /// A guest's function of an interface.
 pub struct CardFunction {
-    link: Arc<CardLink>,
+    link: Arc<Link>,
     guest: Guest,
     /// Itself, for the engine.
     this: Weak<Self>,
@@ -181,22 +85,26 @@ impl Dma for Bus<'_> {
 }
 
 impl State {
-    fn bus<'a>(&self, memory: &'a Ram) -> Bus<'a> {
-        Bus(self.master.then_some(&*memory.0))
+    fn bus<'a>(&self, memory: &'a Reach) -> Bus<'a> {
+        Bus(memory.guest().filter(|_| self.master))
     }
 }
 
 impl CardFunction {
-    fn new(
-        link: Arc<CardLink>,
+    /// The guest's function of an interface.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn new(
+        link: Arc<Link>,
         guest: Guest,
         addresses: &mut BarAddresses,
     ) -> Result<Arc<Self>, AttachError> {
-        let mirror = Mirror::new(guest.id).ok_or(AttachError::OutOfMemory)?;
+        let mirror = Mirror::new(guest.id, sluice_emulated::PAGES).ok_or(AttachError::OutOfMemory)?;
         let initial = addresses.take(registers_size());
         let ports = HookedPorts::new(sluice_nic::e1000::PORTS, guest.slot, addresses);
         let (initial, ports) = initial.zip(ports).ok_or(AttachError::NoRoom)?;
-        let nic = PolledNic::new(link.mac, Box::new(mirror.clone()));
+        let nic = PolledNic::new(link.mac(), Box::new(mirror.clone()));
         let bars = Bars { initial, at: None, ports, direct: PolledNic::direct(true) };
         let state = State { nic, master: false, silent: false, line: false, looks: true, gone: false };
         Ok(Arc::new_cyclic(|this| Self {
@@ -217,7 +125,9 @@ impl CardFunction {
             && let Some((domain, _)) = self.guest.domain()
         {
             state.line = line;
-            self.link.raised.fetch_add(line.into(), Ordering::Relaxed);
+            if line {
+                self.link.count_signal();
+            }
             domain.set_line(self.guest.pin, line);
         }
     }
@@ -260,12 +170,12 @@ impl CardFunction {
         // The engine learns of what it did not look for.
         let has_more = state.nic.is_sending() || state.nic.deadline() != before;
         if !state.looks && state.nic.is_sending() {
-            self.link.kicks.fetch_add(1, Ordering::Relaxed);
+            self.link.count_kick();
             self.look(&mut state, true);
         }
         drop(state);
         if has_more {
-            self.link.interface.ring();
+            self.link.interface().ring();
         }
     }
 }
@@ -297,12 +207,12 @@ impl VirtualFunction for CardFunction {
     fn attached(&self, domain: &Arc<Domain>, index: usize) {
         self.guest.set_domain(domain, index);
         if let Some(this) = self.this.upgrade() {
-            self.link.interface.comes(&self.link.name, domain, Face::Card(this));
+            self.link.comes(domain, Face::Card(this));
         }
     }
 
     fn detach(&self) {
-        self.link.interface.goes();
+        self.link.interface().goes();
         let mut state = self.state.lock();
         state.gone = true;
         // The mirror goes with the function.
@@ -366,18 +276,18 @@ impl VirtualFunction for CardFunction {
     fn end_of_interrupt(&self, _: &Domain) {}
 }
 
-impl Card<Ram> for CardFunction {
+impl Card<Reach> for CardFunction {
     fn is_sending(&self) -> bool {
         self.state.lock().nic.is_sending()
     }
 
-    fn peek(&self, memory: &Ram) -> Option<[u8; HEAD]> {
+    fn peek(&self, memory: &Reach) -> Option<[u8; HEAD]> {
         let mut state = self.state.lock();
         let mut bus = state.bus(memory);
         state.nic.peek(&mut bus)
     }
 
-    fn next_packet(&self, memory: &Ram, longest: u32) -> Option<Packet> {
+    fn next_packet(&self, memory: &Reach, longest: u32) -> Option<Packet> {
         let mut state = self.state.lock();
         let mut bus = state.bus(memory);
         let whole = state.nic.next_packet(&mut bus, longest as usize)?;
@@ -386,7 +296,7 @@ impl Card<Ram> for CardFunction {
 
     fn take_packet(
         &self,
-        memory: &Ram,
+        memory: &Reach,
         into: &mut [u8],
         accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
     ) -> bool {
@@ -395,7 +305,7 @@ impl Card<Ram> for CardFunction {
         state.nic.take_packet(&mut bus, into, accept)
     }
 
-    fn send(&self, memory: &Ram, into: &mut [u8], work: &mut u32) -> Transmission {
+    fn send(&self, memory: &Reach, into: &mut [u8], work: &mut u32) -> Transmission {
         let mut state = self.state.lock();
         let mut bus = state.bus(memory);
         let mut budget = Budget::new(MOST_BYTES, MOST_STEPS);
@@ -405,7 +315,7 @@ impl Card<Ram> for CardFunction {
         sent
     }
 
-    fn receive(&self, memory: &Ram, frame: &[u8]) -> Reception {
+    fn receive(&self, memory: &Reach, frame: &[u8]) -> Reception {
         let mut state = self.state.lock();
         let mut bus = state.bus(memory);
         state.nic.offer(&mut bus, frame, tsc::uptime_ns())

@@ -3,8 +3,9 @@
 //! What the guest finds in its place is the affair of who has it ([`Member`], or a card). Who changes what engines know of an interface holds
 //! the locks of its network's engines, and then that of its seat.
 
+use super::pool::Pool;
+use super::reach::Reach;
 use super::{Control, Member, Network};
-use crate::devices::ram::Ram;
 use crate::domain::Domain;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
@@ -32,8 +33,10 @@ struct Seat {
 pub enum Face {
     /// Who is told of what happened in its queues.
     Queues(Weak<dyn Member>),
+    /// Who is told of what happened in the queues of the native face, and its memory.
+    Native(Weak<dyn Member>, Arc<Pool>),
     /// The card that its driver drives.
-    Card(Arc<dyn Card<Ram>>),
+    Card(Arc<dyn Card<Reach>>),
 }
 
 fn attributes(vif: &config::Vif) -> Attributes {

@@ -8,9 +8,13 @@
 //!
 //! Source: Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2 (design) and 3.2 (cores).
 
-pub mod card;
+mod card;
 mod interface;
+pub mod link;
+mod native;
 mod patience;
+mod pool;
+mod reach;
 mod wire;
 
 use super::device::Device;
@@ -27,6 +31,7 @@ use arrayvec::ArrayVec;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use patience::Patience;
+use reach::Reach;
 use sluice_abi::config;
 use sluice_abi::report::{Count, NetworkReport};
 use sluice_vif::{
@@ -74,7 +79,7 @@ struct Engine {
 }
 
 struct State {
-    engine: sluice_vif::Engine<Ram>,
+    engine: sluice_vif::Engine<Reach>,
     members: [Option<Weak<dyn Member>>; MAX_VIFS],
     /// Where frames from the wire are meanwhile, if others need the card.
     copies: Option<wire::Copies>,
@@ -186,7 +191,7 @@ fn sleep(next: Next) {
 }
 
 impl Engine {
-    fn new(core: u32, rank: Rank, engine: sluice_vif::Engine<Ram>) -> Self {
+    fn new(core: u32, rank: Rank, engine: sluice_vif::Engine<Reach>) -> Self {
         let duty = engine.duty();
         let copies = (duty.receives && !duty.alone).then(wire::Copies::new);
         let state = State { engine, members: [const { None }; MAX_VIFS], copies };
@@ -343,7 +348,7 @@ fn count(counter: &AtomicU64) {
 struct Held<'a>(SpinLockGuard<'a, State>);
 
 impl Deref for Held<'_> {
-    type Target = sluice_vif::Engine<Ram>;
+    type Target = sluice_vif::Engine<Reach>;
 
     fn deref(&self) -> &Self::Target {
         &self.0.engine
@@ -370,11 +375,13 @@ impl Control<'_> {
         domain: &Arc<Domain>,
         face: Face,
     ) -> Option<(VifId, usize)> {
-        let (member, card) = match face {
-            Face::Queues(member) => (Some(member), None),
-            Face::Card(card) => (None, Some(card)),
+        let all = || Reach::Guest(Ram(domain.clone()));
+        let (memory, member, card) = match face {
+            Face::Queues(member) => (all(), Some(member), None),
+            Face::Native(member, pool) => (Reach::Native(domain.clone(), pool), Some(member), None),
+            Face::Card(card) => (all(), None, Some(card)),
         };
-        let vif = self.network.join(attributes, Ram(domain.clone()), card, tsc::uptime_ns())?;
+        let vif = self.network.join(attributes, memory, card, tsc::uptime_ns())?;
         self.set_member(vif, member.as_ref());
         Some((vif, self.network.home_of(vif)?))
     }

@@ -1,0 +1,334 @@
+//! The native face of a VIF: rings without addresses in memory that the engine and the driver share, and a pool of pages that the driver has handed over.
+//!
+//! Key type: [`NativeFunction`], its guest's function. The layout is [`sluice_hypercall::vif`]'s. The engine's pages of the structure can only be read by
+//! the guest; the driver's are memory to it. What exits are commands, and the doorbell, which is rung only while the engine does not look.
+
+use super::Member;
+use super::interface::Face;
+use super::link::Link;
+use super::pool::Pool;
+use crate::devices::error::AttachError;
+use crate::devices::guest::Guest;
+use crate::devices::messages::Messages;
+use crate::devices::ports::HookedPorts;
+use crate::domain::{Answer, Domain, PageHandler, Piece, Transfer, VirtualFunction};
+use crate::sync::{Rank, SpinLock};
+use alloc::sync::{Arc, Weak};
+use core::ops::Range;
+use sluice_hypercall::backend::VENDOR;
+use sluice_hypercall::vif::{
+    VIF_BAR, VIF_BAR_SIZE, VIF_BROKEN, VIF_CLASS, VIF_COMMAND, VIF_COMMAND_POOL, VIF_COMMAND_START,
+    VIF_COMMAND_STOP, VIF_DEVICE, VIF_DOORBELL_BAR, VIF_DOORBELL_SIZE, VIF_DOORBELL_WANTED, VIF_MAC,
+    VIF_MAGIC, VIF_MAGIC_VALUE, VIF_MSIX_PENDING, VIF_MSIX_TABLE, VIF_MTU, VIF_OFFERED, VIF_POOL_COUNT,
+    VIF_POOL_LIST, VIF_POOL_LIST_HIGH, VIF_RECEIVED, VIF_RECEIVED_RING, VIF_RECEIVED_VECTOR, VIF_SENT,
+    VIF_SENT_VECTOR, VIF_STRUCTURE, VIF_TO_SEND, VIF_VECTORS, VIF_VERSION, VIF_VERSION_VALUE,
+    VIF_WANTS_RECEIVED, VIF_WANTS_SENT,
+};
+use sluice_memory::Gpa;
+use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
+use sluice_traps::Direction;
+use sluice_vif::{Active, RECEIVE};
+
+/// What of the BAR the guest can do without an exit.
+const PARTS: [(Range<u32>, Direction); 4] = [
+    (0..VIF_TO_SEND, Direction::READ),
+    (VIF_TO_SEND..VIF_RECEIVED_RING, Direction::READ.union(Direction::WRITE)),
+    (VIF_RECEIVED_RING..VIF_STRUCTURE, Direction::READ),
+    (VIF_STRUCTURE..VIF_BAR_SIZE as u32, Direction::empty()),
+];
+
+/// What is zero when a driver starts.
+const WORDS: [u32; 8] = [
+    VIF_SENT,
+    VIF_RECEIVED,
+    VIF_DOORBELL_WANTED,
+    VIF_BROKEN,
+    VIF_TO_SEND,
+    VIF_OFFERED,
+    VIF_WANTS_SENT,
+    VIF_WANTS_RECEIVED,
+];
+
+/// Where the BARs answer.
+struct Bars {
+    /// Guest-physical address to begin with, and now.
+    initial: u64,
+    at: Option<u64>,
+    doorbell: HookedPorts,
+}
+
+struct State {
+    messages: Messages,
+    /// Registers of the guest's.
+    list: u64,
+    count: u32,
+    /// The last command was refused.
+    refused: bool,
+    /// The driver has started, and broke no rule.
+    running: bool,
+    /// The log has said that the driver breaks rules.
+    complained: bool,
+    /// Nothing is behind the function any more.
+    gone: bool,
+}
+
+/// A guest's function of an interface.
+pub struct NativeFunction {
+    link: Arc<Link>,
+    guest: Guest,
+    /// Itself, for the engine.
+    this: Weak<Self>,
+    pool: Arc<Pool>,
+    /// The lock is held until the domain's tables say the same.
+    bars: SpinLock<Bars>,
+    state: SpinLock<State>,
+}
+
+fn pieces(at: u64, gone: bool) -> [Piece; PARTS.len()] {
+    PARTS.map(|(range, direct)| {
+        let range = range.start.into()..range.end.into();
+        let direct = if gone { Direction::empty() } else { direct };
+        Piece { gpa: Gpa::new(at + range.start), range, direct }
+    })
+}
+
+impl NativeFunction {
+    /// The guest's function of an interface.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn new(
+        link: Arc<Link>,
+        guest: Guest,
+        addresses: &mut BarAddresses,
+    ) -> Result<Arc<Self>, AttachError> {
+        let pool = Arc::new(Pool::new(guest.id).ok_or(AttachError::OutOfMemory)?);
+        let initial = addresses.take(VIF_BAR_SIZE);
+        let doorbell = HookedPorts::new(VIF_DOORBELL_SIZE, guest.slot, addresses);
+        let (initial, doorbell) = initial.zip(doorbell).ok_or(AttachError::NoRoom)?;
+        let state = State {
+            messages: Messages::new(VIF_VECTORS),
+            list: 0,
+            count: 0,
+            refused: false,
+            running: false,
+            complained: false,
+            gone: false,
+        };
+        let function = Arc::new_cyclic(|this| Self {
+            link,
+            guest,
+            this: this.clone(),
+            pool,
+            bars: SpinLock::new(Rank::Function, Bars { initial, at: None, doorbell }),
+            state: SpinLock::new(Rank::Face, state),
+        });
+        function.set(VIF_MAGIC, &VIF_MAGIC_VALUE.to_le_bytes());
+        function.set(VIF_VERSION, &VIF_VERSION_VALUE.to_le_bytes());
+        function.set(VIF_MAC, &function.link.mac());
+        function.set(VIF_MTU, &function.link.mtu().to_le_bytes());
+        Ok(function)
+    }
+
+    /// Writes what the driver can only read.
+    fn set(&self, offset: u32, bytes: &[u8]) {
+        self.pool.set(offset, bytes);
+    }
+
+    /// Carries out a command. False: it makes no sense now.
+    fn command(&self, domain: &Domain, command: u32) -> bool {
+        // No engine does anything meanwhile, nor another processor's command.
+        let interface = self.link.interface();
+        let mut control = interface.lock();
+        let State { list, count, running, gone, .. } = *self.state.lock();
+        let idle = !running && !gone;
+        match command {
+            VIF_COMMAND_STOP => {
+                self.state.lock().running = false;
+                interface.activate(&mut control, None)
+            }
+            VIF_COMMAND_POOL if idle => self.pool.fill(domain, list, count).is_some(),
+            VIF_COMMAND_START if idle => {
+                WORDS.iter().for_each(|word| self.set(*word, &[0; 2]));
+                let started = interface.activate(&mut control, Some(Active::NATIVE));
+                self.state.lock().running = started;
+                started
+            }
+            _ => false,
+        }
+    }
+
+    fn read_register(&self, offset: u32) -> u32 {
+        let state = self.state.lock();
+        match offset {
+            VIF_COMMAND => state.refused.into(),
+            VIF_POOL_LIST => state.list as u32,
+            VIF_POOL_LIST_HIGH => (state.list >> 32) as u32,
+            VIF_POOL_COUNT => state.count,
+            _ => 0,
+        }
+    }
+
+    fn write_register(&self, domain: &Domain, offset: u32, value: u32) {
+        if offset == VIF_COMMAND {
+            let refused = !self.command(domain, value);
+            self.state.lock().refused = refused;
+            return;
+        }
+        let mut state = self.state.lock();
+        let word = u64::from(value);
+        match offset {
+            VIF_POOL_LIST => state.list = state.list & !0xffff_ffff | word,
+            VIF_POOL_LIST_HIGH => state.list = state.list & 0xffff_ffff | word << 32,
+            VIF_POOL_COUNT => state.count = value,
+            _ => {}
+        }
+    }
+
+    /// Tells the driver something.
+    fn signal(&self, vector: u16) {
+        let Some((domain, _)) = self.guest.domain() else { return };
+        let message = self.state.lock().messages.raise(vector);
+        self.link.count_signal();
+        if let Some(message) = message {
+            domain.deliver(&message);
+        }
+    }
+}
+
+impl Member for NativeFunction {
+    fn used(&self, queue: u16) {
+        self.signal(if queue == RECEIVE { VIF_RECEIVED_VECTOR } else { VIF_SENT_VECTOR });
+    }
+
+    fn broke(&self) {
+        let mut state = self.state.lock();
+        state.running = false;
+        let is_news = !core::mem::replace(&mut state.complained, true);
+        drop(state);
+        if is_news {
+            log::warn!(
+                "device {}: its driver breaks the rules, and gets no frames until it starts anew",
+                self.link.name()
+            );
+        }
+        self.set(VIF_BROKEN, &1u16.to_le_bytes());
+        self.signal(VIF_SENT_VECTOR);
+    }
+}
+
+impl VirtualFunction for NativeFunction {
+    fn slot(&self) -> u8 {
+        self.guest.slot
+    }
+
+    fn pin(&self) -> u8 {
+        self.guest.pin
+    }
+
+    fn describe(&self) -> Result<Function, BuildError> {
+        let bars = self.bars.lock();
+        let kind = BarKind::Mem32 { prefetchable: true };
+        let identity = Identity {
+            vendor: VENDOR,
+            device: VIF_DEVICE,
+            class: VIF_CLASS,
+            revision: VIF_VERSION_VALUE as u8,
+            subsystem_vendor: VENDOR,
+            subsystem: VIF_DEVICE,
+        };
+        Builder::new(identity)
+            .bar(VIF_BAR, kind, VIF_BAR_SIZE, bars.initial)
+            .bar(VIF_DOORBELL_BAR, BarKind::Io, VIF_DOORBELL_SIZE.into(), bars.doorbell.initial())
+            .msix(VIF_VECTORS, (VIF_BAR, VIF_MSIX_TABLE), (VIF_BAR, VIF_MSIX_PENDING))
+            .build()
+    }
+
+    fn attached(&self, domain: &Arc<Domain>, index: usize) {
+        self.guest.set_domain(domain, index);
+        self.link.comes(domain, Face::Native(self.this.clone(), self.pool.clone()));
+    }
+
+    fn detach(&self) {
+        self.link.interface().goes();
+        let mut state = self.state.lock();
+        state.gone = true;
+        drop(state);
+        // The structure goes with the function.
+        let bars = self.bars.lock();
+        let Some(((domain, _), at)) = self.guest.domain().zip(bars.at) else { return };
+        let handler = PageHandler::Socket { slot: self.guest.slot, bar: VIF_BAR };
+        for piece in pieces(at, true) {
+            domain.redirect_device(handler, self.pool.structure(), &piece);
+        }
+    }
+
+    fn configured(&self, domain: &Domain, _: usize, _: ConfigEffect) {
+        let slot = self.guest.slot;
+        let gone = self.state.lock().gone;
+        let mut bars = self.bars.lock();
+        let platform = domain.platform.lock();
+        let enabled =
+            |index: u8| platform.pci.bar(slot, index).filter(|bar| bar.enabled).map(|bar| bar.address);
+        let [at, doorbell] = [VIF_BAR, VIF_DOORBELL_BAR].map(enabled);
+        drop(platform);
+        // First away with what moves, so that two BARs can change places.
+        bars.doorbell.leave(domain, doorbell);
+        if let Some(old) = bars.at.take_if(|old| Some(*old) != at) {
+            domain.unmap_device(&pieces(old, gone));
+        }
+        bars.doorbell.settle(domain, slot, doorbell);
+        if let (None, Some(at)) = (bars.at, at) {
+            let handler = PageHandler::Socket { slot, bar: VIF_BAR };
+            let shown = domain.map_device(handler, self.pool.structure(), &pieces(at, gone));
+            bars.at = shown.then_some(at);
+        }
+        drop(bars);
+        let mut state = self.state.lock();
+        // Read here, so that what the guest wrote last is what holds.
+        let capability = domain.platform.lock().pci.msix(slot);
+        state.messages.configure(domain, capability);
+    }
+
+    /// The driver has something to send, and the engine did not look.
+    fn port(&self, _: &Domain, _: u16, _: u8, transfer: Transfer<'_>) -> Answer {
+        match transfer {
+            Transfer::Read(into) => into.fill(0),
+            Transfer::Write(_) => {
+                self.link.count_kick();
+                self.link.interface().ring();
+            }
+        }
+        Answer::Done
+    }
+
+    fn memory(&self, domain: &Domain, _: u8, gpa: Gpa, mut transfer: Transfer<'_>) -> Answer {
+        let offset = self.bars.lock().at.and_then(|at| gpa.as_u64().checked_sub(at));
+        let Some(offset) = offset.filter(|offset| *offset < VIF_BAR_SIZE) else { return Answer::Refused };
+        let offset = offset as u32;
+        if let Some(entry) = offset.checked_sub(VIF_MSIX_TABLE) {
+            let pending = VIF_MSIX_PENDING - VIF_MSIX_TABLE;
+            self.state.lock().messages.access(domain, entry, pending, transfer);
+            return Answer::Attend;
+        }
+        // Registers know accesses of four bytes: a wider one is several, the lowest first.
+        for start in (0..transfer.len()).step_by(4) {
+            let register = offset.wrapping_add(start as u32);
+            match transfer.part(start..transfer.len().min(start + 4)) {
+                Transfer::Read(into) => {
+                    let value = self.read_register(register).to_le_bytes();
+                    into.iter_mut().zip(value).for_each(|(to, from)| *to = from);
+                }
+                Transfer::Write(bytes) => {
+                    if let Some(word) = bytes.first_chunk() {
+                        self.write_register(domain, register, u32::from_le_bytes(*word));
+                    }
+                }
+            }
+        }
+        Answer::Done
+    }
+
+    /// It has no line.
+    fn end_of_interrupt(&self, _: &Domain) {}
+}

@@ -124,7 +124,9 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
             return true;
         }
         sender.activate(active);
-        let sound = home.shared.port(id).as_mut().is_none_or(|port| port.activate(active).is_ok());
+        // A driver that starts while the engine does not look is to tell of frames.
+        let is_asked = active.is_none() || sender.listen(home.dozes).is_ok();
+        let sound = is_asked & home.shared.port(id).as_mut().is_none_or(|port| port.activate(active).is_ok());
         home.shared.set_live(id, active.is_some() && sound);
         let Attributes { mac, vlan, .. } = sender.attributes;
         self.announce(

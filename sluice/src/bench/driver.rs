@@ -270,8 +270,8 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 8] =
-    ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face", many::PART];
+pub const SERVED: [&str; 9] =
+    ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face", many::PART, "native"];
 
 /// Of a guest on an engine that serves its neighbour, too, with either face.
 const ON_ENGINE: [Attack; 2] = [
@@ -304,6 +304,10 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     bench.system(record, SERVED[6], &loads, &|load, record| {
         let measured = vif::run(&bench, load, &vif::CARD, record)?;
         vif::rows(record, vif::CARD, load, &measured)
+    });
+    bench.system(record, SERVED[8], &loads, &|load, record| {
+        let measured = vif::run(&bench, load, &vif::NATIVE, record)?;
+        vif::rows(record, vif::NATIVE, load, &measured)
     });
     bench.system(record, SERVED[1], &loads, &|load, record| {
         let measured = sluice::run(&bench, load, ALL, record)?;

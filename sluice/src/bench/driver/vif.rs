@@ -81,6 +81,10 @@ pub const CHECKING: System = System {
 pub const CARD: System =
     System { prefix: "vif.e1000", engine: Some("vif.engine.e1000"), face: Face::E1000, ..ENGINE };
 
+/// As the first, but guests have the interface as it is, and Sluice's driver.
+pub const NATIVE: System =
+    System { prefix: "vif.native", engine: Some("vif.engine.native"), face: Face::Native, ..ENGINE };
+
 /// Served by a driver domain.
 pub const DOMAIN: System = System {
     prefix: "base.driver_domain",

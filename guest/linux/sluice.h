@@ -553,7 +553,7 @@
 /* A VIF_COMMAND_; reads as 0 if the last one was done, and as 1 if it was refused. */
 #define SLUICE_VIF_COMMAND 0x5000U
 
-/* Begins, with all indices 0. */
+/* Begins, with all indices 0. The function must be allowed to master the bus; that this is taken away ends it. */
 #define SLUICE_VIF_COMMAND_START 1U
 
 /* Ends: when the write is done, no page of the pool is read or written any more. */

@@ -89,7 +89,7 @@ pub const VIF_STRUCTURE: u32 = 0x5000;
 
 /// A `VIF_COMMAND_`; reads as 0 if the last one was done, and as 1 if it was refused.
 pub const VIF_COMMAND: u32 = 0x5000;
-/// Begins, with all indices 0.
+/// Begins, with all indices 0. The function must be allowed to master the bus; that this is taken away ends it.
 pub const VIF_COMMAND_START: u32 = 1;
 /// Ends: when the write is done, no page of the pool is read or written any more.
 pub const VIF_COMMAND_STOP: u32 = 2;

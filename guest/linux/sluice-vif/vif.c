@@ -22,6 +22,7 @@
 #include <linux/module.h>
 #include <linux/netdevice.h>
 #include <linux/pci.h>
+#include <linux/rtnetlink.h>
 #include <linux/slab.h>
 #include <linux/virtio_net.h>
 
@@ -199,6 +200,16 @@ static void offer(struct vif *vif)
 	show(vif, SLUICE_VIF_OFFERED, vif->offered);
 }
 
+/* The other side makes no sense any more: it is gone, or we are the ones who broke the rules. */
+static void give_up(struct vif *vif, const char *why)
+{
+	if (vif->broken)
+		return;
+	vif->broken = true;
+	netdev_err(vif->netdev, "%s; set the link down and up again\n", why);
+	netif_carrier_off(vif->netdev);
+}
+
 /* Adds what is in a page from `from` on to a frame; a copy, if few pages are left. False: there is no memory for that. */
 static bool add(struct sk_buff *skb, struct page *page, u32 from, u32 len, bool copies)
 {
@@ -223,7 +234,7 @@ static struct sk_buff *receive(struct vif *vif)
 	struct sk_buff *skb = NULL;
 	bool first = true, more;
 
-	if (vif->received == look(vif, SLUICE_VIF_RECEIVED))
+	if (vif->broken || vif->received == look(vif, SLUICE_VIF_RECEIVED))
 		return NULL;
 	virt_rmb();
 	do {
@@ -233,6 +244,12 @@ static struct sk_buff *receive(struct vif *vif)
 		struct page *page = vif->pages[number % POOL];
 
 		more = le16_to_cpu(filled->flags) & SLUICE_VIF_DESCRIPTOR_MORE;
+		if (number < ENTRIES || number >= POOL || !len || len > PAGE_SIZE ||
+		    vif->received == vif->offered) {
+			give_up(vif, "received what cannot be");
+			kfree_skb(skb);
+			return NULL;
+		}
 		if (first) {
 			header = filled->header;
 			head = len <= SHORT ? len : HEAD;
@@ -265,11 +282,8 @@ static struct sk_buff *receive(struct vif *vif)
 /* The sending side goes on if there is room, or has broken. */
 static void look_at_sent(struct vif *vif)
 {
-	if (look(vif, SLUICE_VIF_BROKEN) && !vif->broken) {
-		vif->broken = true;
-		netdev_err(vif->netdev, "the hypervisor says that this driver broke the rules; set the link down and up again\n");
-		netif_carrier_off(vif->netdev);
-	}
+	if (look(vif, SLUICE_VIF_BROKEN))
+		give_up(vif, "the hypervisor says that this driver broke the rules");
 	if (netif_queue_stopped(vif->netdev) && room(vif) >= LONGEST)
 		netif_wake_queue(vif->netdev);
 }
@@ -500,6 +514,16 @@ static void vif_remove(struct pci_dev *pdev)
 	hand_over(vif, NULL, 0);
 }
 
+/* Another kernel may come, which uses the pages for something else. */
+static void vif_shutdown(struct pci_dev *pdev)
+{
+	struct vif *vif = pci_get_drvdata(pdev);
+
+	rtnl_lock();
+	dev_close(vif->netdev);
+	rtnl_unlock();
+}
+
 static const struct pci_device_id ids[] = {
 	{ PCI_DEVICE(SLUICE_VENDOR, SLUICE_VIF_DEVICE) },
 	{}
@@ -511,6 +535,7 @@ static struct pci_driver vif_driver = {
 	.id_table = ids,
 	.probe = vif_probe,
 	.remove = vif_remove,
+	.shutdown = vif_shutdown,
 };
 module_pci_driver(vif_driver);
 

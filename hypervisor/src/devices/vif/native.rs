@@ -12,6 +12,7 @@ use crate::devices::guest::Guest;
 use crate::devices::messages::Messages;
 use crate::devices::ports::HookedPorts;
 use crate::domain::{Answer, Domain, PageHandler, Piece, Transfer, VirtualFunction};
+use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
 use core::ops::Range;
@@ -148,7 +149,7 @@ impl NativeFunction {
                 interface.activate(&mut control, None)
             }
             VIF_COMMAND_POOL if idle => self.pool.fill(domain, list, count).is_some(),
-            VIF_COMMAND_START if idle => {
+            VIF_COMMAND_START if idle && self.masters(domain) => {
                 WORDS.iter().for_each(|word| self.set(*word, &[0; 2]));
                 let started = interface.activate(&mut control, Some(Active::NATIVE));
                 self.state.lock().running = started;
@@ -156,6 +157,11 @@ impl NativeFunction {
             }
             _ => false,
         }
+    }
+
+    /// Whether the guest lets the function master the bus.
+    fn masters(&self, domain: &Domain) -> bool {
+        domain.platform.lock().pci.command(self.guest.slot) & pci::COMMAND_MASTER != 0
     }
 
     fn read_register(&self, offset: u32) -> u32 {
@@ -284,6 +290,10 @@ impl VirtualFunction for NativeFunction {
             bars.at = shown.then_some(at);
         }
         drop(bars);
+        if !self.masters(domain) && self.state.lock().running {
+            // A function that may not master the bus reaches no memory.
+            self.command(domain, VIF_COMMAND_STOP);
+        }
         let mut state = self.state.lock();
         // Read here, so that what the guest wrote last is what holds.
         let capability = domain.platform.lock().pci.msix(slot);

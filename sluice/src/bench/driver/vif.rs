@@ -279,21 +279,25 @@ fn trip_id(system: &System, whose: &str) -> String {
 /// Ratios with their aims, and the picture.
 pub fn figures(record: &mut Record) -> Result<()> {
     let mut panels = Vec::new();
-    let totals = [ENGINE, DOMAIN].map(|system| record.value(&trip_id(&system, "total")));
-    if let [Some(ours), Some(theirs)] = totals {
-        let note = "instructions of the whole machine for a message there and back, the engine's machine to the driver domain's";
-        record.row("vif.rtt.ratio_to_driver_domain", ours / theirs, "ratio", note);
+    for (system, prefix) in [(ENGINE, "vif"), (NATIVE, NATIVE.prefix)] {
+        let totals = [&system, &DOMAIN].map(|system| record.value(&trip_id(system, "total")));
+        if let [Some(ours), Some(theirs)] = totals {
+            let note = "instructions of the whole machine for a message there and back, the engine's machine to the driver domain's";
+            record.row(format!("{prefix}.rtt.ratio_to_driver_domain"), ours / theirs, "ratio", note);
+        }
+        for name in NAMES {
+            let totals = [&system, &DOMAIN].map(|system| record.value(&id(system, name, "total")));
+            if let [Some(ours), Some(theirs)] = totals {
+                let note =
+                    "instructions of the whole machine per KB, the engine's machine to the driver domain's";
+                let ratio_id = format!("{prefix}.{name}.ratio_to_driver_domain");
+                record.aimed(ratio_id, ours / theirs, "ratio", Some(Aim::AtMost(0.5)), note);
+            }
+        }
     }
     for name in NAMES {
-        let totals = [ENGINE, DOMAIN].map(|system| record.value(&id(&system, name, "total")));
-        if let [Some(ours), Some(theirs)] = totals {
-            let note =
-                "instructions of the whole machine per KB, the engine's machine to the driver domain's";
-            let ratio_id = format!("vif.{name}.ratio_to_driver_domain");
-            record.aimed(ratio_id, ours / theirs, "ratio", Some(Aim::AtMost(0.5)), note);
-        }
         let mut bars = Vec::new();
-        for system in [ENGINE, DOMAIN] {
+        for system in [ENGINE, NATIVE, DOMAIN] {
             for whose in ["guest", system.server, "hypervisor", "total"] {
                 let value = record.value(&id(&system, name, whose));
                 bars.extend(value.map(|value| (format!("{} {whose}", system.prefix), value)));

@@ -35,8 +35,8 @@ Depends: dkms
 Description: Linux modules of domains of the Sluice hypervisor
  For driver domains: windows onto the memory of guests (sluice-backend). For guests:
  grants of single pages (sluice-dma), network interfaces as they are (sluice-vif),
- device files of other domains (sluice-devfile
- and its classes), page tables of paravirtual kernels (sluice-pibooster).
+ device files of other domains (sluice-devfile and its classes), page tables of
+ paravirtual kernels (sluice-pibooster).
 END
 # What dh_dkms would write, for all of them.
 cat >"$root/DEBIAN/postinst" <<END

@@ -371,6 +371,7 @@ static const struct net_device_ops operations = {
 	.ndo_stop = vif_stop,
 	.ndo_start_xmit = vif_start_xmit,
 	.ndo_validate_addr = eth_validate_addr,
+	.ndo_set_mac_address = eth_mac_addr,
 };
 
 static const struct ethtool_ops tools = {
@@ -496,6 +497,8 @@ static int vif_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	pci_set_drvdata(pdev, vif);
 	netdev->netdev_ops = &operations;
 	netdev->ethtool_ops = &tools;
+	/* The hypervisor lets no frame out that is from another address than it gave. */
+	netdev->priv_flags |= IFF_LIVE_ADDR_CHANGE;
 	netdev->hw_features = NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_TSO | NETIF_F_TSO6;
 	netdev->features = netdev->hw_features | NETIF_F_RXCSUM;
 	netdev->mtu = le16_to_cpu(*word(vif, SLUICE_VIF_MTU));

@@ -81,7 +81,7 @@ pub struct Engine<M> {
     /// Of these, those that it looks at in each round. The others have had nothing to send for long, and their drivers tell of frames.
     pub(crate) awake: VifSet,
     /// Nobody will look soon: all drivers are to tell.
-    dozes: bool,
+    pub(crate) dozes: bool,
     /// VIFs that received something of it that is not published.
     pub(crate) fresh: VifSet,
     pub(crate) broken: VifSet,

@@ -58,7 +58,8 @@ impl Native {
 
     fn start(&mut self, lab: &mut Lab) {
         assert!(lab.network.activate(self.id, None));
-        for word in [VIF_SENT, VIF_RECEIVED, VIF_TO_SEND, VIF_OFFERED, VIF_WANTS_SENT, VIF_WANTS_RECEIVED] {
+        let told = [VIF_SENT, VIF_RECEIVED, VIF_DOORBELL_WANTED];
+        for word in told.into_iter().chain([VIF_TO_SEND, VIF_OFFERED, VIF_WANTS_SENT, VIF_WANTS_RECEIVED]) {
             self.put(word, 0);
         }
         (self.to_send, self.offered, self.received) = (0, 0, 0);
@@ -448,6 +449,22 @@ fn the_doorbell_is_wanted_while_the_engine_does_not_look() {
     settle(&mut lab, &mut [&mut native]);
     assert_eq!(lab.received()[0].len(), 1);
     assert!(!native.send(Header::default(), &sent), "somebody looks again");
+}
+
+#[test]
+fn who_starts_while_the_engine_does_not_look_is_to_ring() {
+    let mut lab = Lab::new(1, FEATURES);
+    settle(&mut lab, &mut []);
+    lab.network.doze();
+    assert_eq!(lab.round().next, Next::Idle);
+    let mut native = Native::join(&mut lab, NATIVE);
+    let sent = frame(mac(0), mac(NATIVE), 60);
+    assert!(native.send(Header::default(), &sent), "nobody looks");
+    native.start(&mut lab);
+    assert!(native.send(Header::default(), &sent), "nobody looks");
+    lab.network.wake();
+    native.start(&mut lab);
+    assert!(!native.send(Header::default(), &sent), "somebody looks");
 }
 
 #[test]

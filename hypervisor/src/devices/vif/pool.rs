@@ -21,7 +21,7 @@ const THERE: u64 = 1;
 /// A VIF's structure and its pool.
 pub struct Pool {
     structure: Mirror,
-    /// Guest-physical addresses of its pages with [`THERE`], or 0. They change while no engine does anything for the VIF.
+    /// Guest-physical addresses of its pages with [`THERE`], or 0. They change while its driver has not started.
     pages: Box<[AtomicU64]>,
 }
 

@@ -9,6 +9,7 @@ use crate::hostile::face::driver::{
 };
 use crate::machine::{outw, sleep};
 use crate::pci::{self, Function};
+use core::sync::atomic::{Ordering, fence};
 use sluice_hypercall::backend::VENDOR;
 use sluice_hypercall::vif::{
     VIF_BAR, VIF_BROKEN, VIF_COMMAND, VIF_COMMAND_POOL, VIF_COMMAND_START, VIF_COMMAND_STOP, VIF_DESCRIPTOR,
@@ -250,6 +251,8 @@ impl Driver {
     /// Shows how much is to be sent.
     pub fn tell(&self) {
         self.show(VIF_TO_SEND, self.to_send);
+        // The engine says that it does not look, and then looks once more.
+        fence(Ordering::SeqCst);
         if self.look(VIF_DOORBELL_WANTED) != 0 {
             self.knock();
         }

@@ -234,9 +234,10 @@ pub fn native(data: &[u8]) {
                 if input.u8() % 8 != 0 {
                     memory.0.borrow_mut().pool = PAGES;
                 }
-                let structure = &mut memory.0.borrow_mut().structure;
-                structure[..0x200].fill(0);
-                structure[VIF_TO_SEND as usize..VIF_SEND_RING as usize].fill(0);
+                let mut parts = memory.0.borrow_mut();
+                parts.structure[..0x200].fill(0);
+                parts.structure[VIF_TO_SEND as usize..VIF_SEND_RING as usize].fill(0);
+                drop(parts);
                 guest.running = network!().activate(id, Some(Active::NATIVE));
             }
             2 if input.flag() => {

@@ -27,6 +27,7 @@ pub mod platform;
 pub mod tables;
 pub mod vif;
 pub mod vif_card;
+pub mod vif_native;
 pub mod vif_offload;
 pub mod virtio;
 pub mod vpio;
@@ -74,6 +75,7 @@ pub const TARGETS: &[Target] = &[
     ("virtio_port", virtio::port),
     ("vif_network", vif::network),
     ("vif_card", vif_card::card),
+    ("vif_native", vif_native::native),
     ("backend_vhost_user", backend::vhost_user),
     ("backend_request", backend::request),
     ("backend_command", backend::command),

@@ -124,9 +124,10 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
             return true;
         }
         sender.activate(active);
-        // A driver that starts while the engine does not look is to tell of frames.
-        let is_asked = active.is_none() || sender.listen(home.dozes).is_ok();
-        let sound = is_asked & home.shared.port(id).as_mut().is_none_or(|port| port.activate(active).is_ok());
+        // An engine that does not look says so again: a driver of the native face takes it that nobody wants to hear of frames.
+        let told = !home.dozes || sender.listen(true).is_ok();
+        let port = home.shared.port(id).as_mut().is_none_or(|port| port.activate(active).is_ok());
+        let sound = told && port;
         home.shared.set_live(id, active.is_some() && sound);
         let Attributes { mac, vlan, .. } = sender.attributes;
         self.announce(

@@ -6,6 +6,7 @@ mod driver;
 mod engines;
 mod isolation;
 mod model;
+mod native;
 pub mod offloads;
 mod shares;
 mod signals;

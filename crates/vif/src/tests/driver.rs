@@ -2,8 +2,10 @@
 
 use super::Network;
 use super::cutter::cut;
+use crate::native::{PAGE, POOL};
 use crate::offload::Header;
 use crate::{Active, Attributes, Given, Mac, Queues, VifId, feature};
+use sluice_hypercall::vif::VIF_STRUCTURE;
 use sluice_nic::Offload;
 use sluice_virtio::{Fault, Queue};
 use std::cell::{Cell, RefCell};
@@ -32,11 +34,32 @@ pub struct Ram {
     bytes: Rc<RefCell<Vec<u8>>>,
     /// What the guest writes where it was just read.
     pub tamper: Rc<Cell<Option<Tampering>>>,
+    /// It is a native VIF's: a structure, and a pool of pages behind it.
+    is_native: bool,
 }
 
 impl Ram {
     pub fn new(bytes: usize) -> Self {
-        Self { bytes: Rc::new(RefCell::new(vec![0; bytes])), tamper: Rc::default() }
+        Self { bytes: Rc::new(RefCell::new(vec![0; bytes])), tamper: Rc::default(), is_native: false }
+    }
+
+    /// A native VIF's with so many pages in its pool.
+    pub fn native(pages: u16) -> Self {
+        let bytes = VIF_STRUCTURE + u32::from(pages) * PAGE;
+        Self { is_native: true, ..Self::new(bytes as usize) }
+    }
+
+    /// Where a range of addresses is.
+    fn place(&self, address: u64, len: usize) -> Result<std::ops::Range<usize>, Fault> {
+        let (all, structure) = (self.bytes.borrow().len(), VIF_STRUCTURE as usize);
+        if !self.is_native {
+            return range(address, len, all);
+        }
+        let Some(at) = address.checked_sub(POOL) else { return range(address, len, structure) };
+        // Pages that follow each other in the pool do not in the guest's memory.
+        assert!(at % u64::from(PAGE) + len as u64 <= PAGE.into(), "over the end of a page");
+        let range = range(at, len, all - structure)?;
+        Ok(range.start + structure..range.end + structure)
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -64,10 +87,8 @@ fn range(address: u64, len: usize, all: usize) -> Result<std::ops::Range<usize>,
 
 impl sluice_virtio::Memory for Ram {
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Fault> {
-        let bytes = self.bytes.borrow();
-        let range = range(address, buffer.len(), bytes.len())?;
-        buffer.copy_from_slice(&bytes[range.clone()]);
-        drop(bytes);
+        let range = self.place(address, buffer.len())?;
+        buffer.copy_from_slice(&self.bytes.borrow()[range.clone()]);
         if let Some((at, other)) = self.tamper.get().filter(|(at, _)| range.contains(&(*at as usize))) {
             self.tamper.set(None);
             self.put(at, &other);
@@ -76,9 +97,8 @@ impl sluice_virtio::Memory for Ram {
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        let mut bytes = self.bytes.borrow_mut();
-        let all = bytes.len();
-        bytes[range(address, from.len(), all)?].copy_from_slice(from);
+        let range = self.place(address, from.len())?;
+        self.bytes.borrow_mut()[range].copy_from_slice(from);
         Ok(())
     }
 }
@@ -91,7 +111,7 @@ impl crate::Memory for Ram {
     }
 
     fn holds(&self, address: u64, len: u32) -> bool {
-        range(address, len as usize, self.bytes.borrow().len()).is_ok()
+        self.place(address, len as usize).is_ok()
     }
 }
 
@@ -287,6 +307,12 @@ impl Driver {
         let is_wanted = self.send.publish(&self.ram, head % SIZE, self.events());
         self.tells |= is_wanted;
         is_wanted
+    }
+
+    /// Sends a frame that is longer than a buffer, as [`Self::send_asking`]: it is over those of others.
+    pub fn send_in_place(&mut self, header: Header, frame: &[u8]) {
+        self.next = 0;
+        self.send_asking(header, frame);
     }
 
     /// Where the bytes of the frame are that is sent next.

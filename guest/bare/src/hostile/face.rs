@@ -5,7 +5,7 @@
 //! have sent them: so the guest sees that a frame went out from a group's address, or one that should not have gone out at all.
 //! What the card reads and writes it sees in the loopback of its PHY.
 
-mod driver;
+pub(super) mod driver;
 
 use crate::console::println;
 use crate::dma::e1000::{

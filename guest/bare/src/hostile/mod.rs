@@ -12,6 +12,7 @@ mod ide;
 mod instructions;
 mod locks;
 mod memory;
+mod native;
 mod paging;
 mod platform;
 mod ports;
@@ -57,6 +58,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "virtio" => virtio::run(virtio::Kind::Disk, random, boot),
         "vif" => virtio::run(virtio::Kind::Net, random, boot),
         "face" => face::run(random, boot),
+        "native" => native::run(random, boot),
         "files" => files::run(random, boot),
         "ide" => ide::run(random, boot),
         "flood" => storm::flood(),

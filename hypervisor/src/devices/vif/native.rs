@@ -58,6 +58,17 @@ struct Bars {
     doorbell: HookedPorts,
 }
 
+/// What its driver is at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It has not started, has stopped, or broke the rules.
+    Idle,
+    /// One of its processors hands pages over.
+    HandsOver,
+    /// It has started.
+    Runs,
+}
+
 struct State {
     messages: Messages,
     /// Registers of the guest's.
@@ -65,8 +76,7 @@ struct State {
     count: u32,
     /// The last command was refused.
     refused: bool,
-    /// The driver has started, and broke no rule.
-    running: bool,
+    phase: Phase,
     /// The log has said that the driver breaks rules.
     complained: bool,
     /// Nothing is behind the function any more.
@@ -112,7 +122,7 @@ impl NativeFunction {
             list: 0,
             count: 0,
             refused: false,
-            running: false,
+            phase: Phase::Idle,
             complained: false,
             gone: false,
         };
@@ -136,23 +146,46 @@ impl NativeFunction {
         self.pool.set(offset, bytes);
     }
 
+    /// Goes on from one phase to the next. False: its driver is at something else, or there is nothing behind it.
+    fn turn(&self, from: Phase, to: Phase) -> bool {
+        let mut state = self.state.lock();
+        let turns = state.phase == from && !state.gone;
+        if turns {
+            state.phase = to;
+        }
+        turns
+    }
+
     /// Carries out a command. False: it makes no sense now.
     fn command(&self, domain: &Domain, command: u32) -> bool {
-        // No engine does anything meanwhile, nor another processor's command.
-        let interface = self.link.interface();
-        let mut control = interface.lock();
-        let State { list, count, running, gone, .. } = *self.state.lock();
-        let idle = !running && !gone;
         match command {
             VIF_COMMAND_STOP => {
-                self.state.lock().running = false;
+                let interface = self.link.interface();
+                let mut control = interface.lock();
+                self.turn(Phase::Runs, Phase::Idle);
                 interface.activate(&mut control, None)
             }
-            VIF_COMMAND_POOL if idle => self.pool.fill(domain, list, count).is_some(),
-            VIF_COMMAND_START if idle && self.masters(domain) => {
+            VIF_COMMAND_POOL if self.turn(Phase::Idle, Phase::HandsOver) => {
+                let State { list, count, .. } = *self.state.lock();
+                // Who broke the rules may be an engine's yet. The list is read afterwards, so that engines do not wait for it.
+                let interface = self.link.interface();
+                interface.activate(&mut interface.lock(), None);
+                let taken = self.pool.fill(domain, list, count).is_some();
+                self.turn(Phase::HandsOver, Phase::Idle);
+                taken
+            }
+            VIF_COMMAND_START => {
+                // No engine does anything meanwhile, nor another processor's stop.
+                let interface = self.link.interface();
+                let mut control = interface.lock();
+                if !self.masters(domain) || !self.turn(Phase::Idle, Phase::Runs) {
+                    return false;
+                }
                 WORDS.iter().for_each(|word| self.set(*word, &[0; 2]));
                 let started = interface.activate(&mut control, Some(Active::NATIVE));
-                self.state.lock().running = started;
+                if !started {
+                    self.turn(Phase::Runs, Phase::Idle);
+                }
                 started
             }
             _ => false,
@@ -208,8 +241,8 @@ impl Member for NativeFunction {
     }
 
     fn broke(&self) {
+        self.turn(Phase::Runs, Phase::Idle);
         let mut state = self.state.lock();
-        state.running = false;
         let is_news = !core::mem::replace(&mut state.complained, true);
         drop(state);
         if is_news {
@@ -290,7 +323,7 @@ impl VirtualFunction for NativeFunction {
             bars.at = shown.then_some(at);
         }
         drop(bars);
-        if !self.masters(domain) && self.state.lock().running {
+        if !self.masters(domain) && self.state.lock().phase == Phase::Runs {
             // A function that may not master the bus reaches no memory.
             self.command(domain, VIF_COMMAND_STOP);
         }

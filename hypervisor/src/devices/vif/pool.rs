@@ -21,7 +21,7 @@ const THERE: u64 = 1;
 /// A VIF's structure and its pool.
 pub struct Pool {
     structure: Mirror,
-    /// Guest-physical addresses of its pages with [`THERE`], or 0. They change while no engine does anything for the VIF.
+    /// Guest-physical addresses of its pages with [`THERE`], or 0. They change while its driver has not started.
     pages: Box<[AtomicU64]>,
 }
 
@@ -47,7 +47,9 @@ impl Pool {
     pub fn fill(&self, domain: &Domain, list: u64, count: u32) -> Option<()> {
         self.clear();
         let places = self.pages.get(..count as usize)?;
-        let taken = places.chunks(CHUNK).zip((list..).step_by(CHUNK * ENTRY)).all(|(places, at)| {
+        let mut chunks = places.chunks(CHUNK).zip((0u64..).step_by(CHUNK * ENTRY));
+        let taken = chunks.all(|(places, after)| {
+            let Some(at) = list.checked_add(after) else { return false };
             let mut bytes = [0; CHUNK * ENTRY];
             let bytes = &mut bytes[..places.len() * ENTRY];
             let known = domain.read(Gpa::new(at), bytes).is_ok();

@@ -29,7 +29,7 @@ pub const FRAMES: u64 = 17 * PAGE;
 /// Bytes that rings and buffers of any kind are in: a ring begins in the first half, and ends at the latest where the second does.
 pub const PLAY: u64 = (2 << 20) + FRAMES;
 /// What fences hold.
-const FENCE: u32 = 0x6e6e_6e6e;
+pub const FENCE: u32 = 0x6e6e_6e6e;
 const FENCES: usize = 6;
 
 /// A frame that is answered: a request of the address resolution protocol, by QEMU's gateway.
@@ -41,8 +41,8 @@ const OWN: [u8; 4] = [10, 0, 2, 77];
 const ASKS: [u8; 4] = [0x52, 0x54, 0x0f, 0xac];
 
 /// How long a descriptor takes at most, and an answer, in ticks of the time-stamp counter: the engine may be busy with others.
-const PROMPT: u64 = 2_000_000_000;
-const ANSWER: u64 = 100_000_000;
+pub const PROMPT: u64 = 2_000_000_000;
+pub const ANSWER: u64 = 100_000_000;
 
 /// Bits of descriptors.
 pub const EOP: u64 = 1 << 24;
@@ -85,7 +85,7 @@ fn put_bytes(at: u64, bytes: &[u8]) {
     (at..).zip(bytes).for_each(|(at, byte)| store(at, 1, u64::from(*byte)));
 }
 
-fn bytes<const N: usize>(at: u64) -> [u8; N] {
+pub fn bytes<const N: usize>(at: u64) -> [u8; N] {
     core::array::from_fn(|offset| load(at + offset as u64, 1) as u8)
 }
 
@@ -101,6 +101,40 @@ pub fn fold(mut sum: u64) -> u16 {
         sum = (sum >> 16) + (sum & 0xffff);
     }
     sum as u16
+}
+
+/// Writes a request that QEMU's gateway answers to who sent it.
+pub fn put_request(at: u64, to: Mac, from: Mac, mark: u16) {
+    put_bytes(at, &to);
+    put_bytes(at + 6, &from);
+    put_bytes(at + 12, &[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
+    put_bytes(at + 22, &ASKS);
+    put_bytes(at + 26, &mark.to_be_bytes());
+    put_bytes(at + 28, &OWN);
+    put_bytes(at + 38, &GATEWAY);
+}
+
+/// What a frame that was received tells.
+pub struct Look {
+    /// It should not have come: it is somebody's, or the answer to a frame that should not have gone out.
+    pub is_wrong: bool,
+    /// It is the answer to a request that says so.
+    pub answered: Option<u16>,
+}
+
+/// Looks at a frame that who has this address has received.
+pub fn look_at(frame: u64, mac: Mac) -> Look {
+    let to: Mac = bytes(frame);
+    let is_to_group = to[0] & 1 != 0;
+    let mut is_wrong = !is_to_group && to != mac;
+    let is_answer =
+        bytes(frame + 12) == [0x08, 0x06] && bytes(frame + 20) == [0, 2] && bytes(frame + 32) == ASKS;
+    let mark = u16::from_be_bytes(bytes(frame + 36));
+    is_wrong |= is_answer && (is_to_group || mark & MAY == 0);
+    if is_wrong {
+        crate::console::println!("seen: a frame to {to:x?}, answer {is_answer} to {mark:#x}");
+    }
+    Look { is_wrong, answered: is_answer.then_some(mark) }
 }
 
 /// A descriptor of the transmit ring.
@@ -186,7 +220,7 @@ pub struct Driver {
 }
 
 /// Whether a request that says so may go out.
-const MAY: u16 = 1 << 15;
+pub const MAY: u16 = 1 << 15;
 
 impl Driver {
     /// The first card there is.
@@ -303,13 +337,7 @@ impl Driver {
     pub fn ask(&self, to: Mac, from: Mac, mark: u16) {
         let at = self.frame;
         (at..at + FRAMES).step_by(8).for_each(|at| put64(at, 0));
-        put_bytes(at, &to);
-        put_bytes(at + 6, &from);
-        put_bytes(at + 12, &[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
-        put_bytes(at + 22, &ASKS);
-        put_bytes(at + 26, &mark.to_be_bytes());
-        put_bytes(at + 28, &OWN);
-        put_bytes(at + 38, &GATEWAY);
+        put_request(at, to, from, mark);
     }
 
     /// Puts these where the card finds them next, and rings. Returns where the last is.
@@ -343,20 +371,9 @@ impl Driver {
     }
 
     fn look_at(&mut self, frame: u64) {
-        let to: Mac = bytes(frame);
-        let is_to_group = to[0] & 1 != 0;
-        let mut is_wrong = !is_to_group && to != self.mac;
-        let is_answer =
-            bytes(frame + 12) == [0x08, 0x06] && bytes(frame + 20) == [0, 2] && bytes(frame + 32) == ASKS;
-        let mark = u16::from_be_bytes(bytes(frame + 36));
-        if is_answer {
-            is_wrong |= is_to_group || mark & MAY == 0;
-            self.answered = mark;
-        }
-        if is_wrong {
-            self.seen += 1;
-            crate::console::println!("seen: a frame to {to:x?}, answer {is_answer} to {mark:#x}");
-        }
+        let Look { is_wrong, answered } = look_at(frame, self.mac);
+        self.answered = answered.unwrap_or(self.answered);
+        self.seen += u32::from(is_wrong);
     }
 
     /// Sends a frame of its own until it is answered. Returns whether each was sent in time, and whether one was answered.
@@ -420,7 +437,7 @@ impl Driver {
 }
 
 /// Waits at most so many ticks; first a little by itself, then it lets others have the processor.
-fn wait(ticks: u64, mut done: impl FnMut() -> bool) -> bool {
+pub fn wait(ticks: u64, mut done: impl FnMut() -> bool) -> bool {
     wait_for(30_000, &mut done)
         || wait_for(ticks, || {
             sleep(100_000);

@@ -231,7 +231,7 @@ pub fn native(data: &[u8]) {
             // The three commands, as the hypervisor carries them out.
             1 => {
                 let Some(id) = guest.id.filter(|_| !guest.running) else { continue };
-                if input.u8() % 8 != 0 {
+                if !input.u8().is_multiple_of(8) {
                     memory.0.borrow_mut().pool = PAGES;
                 }
                 let mut parts = memory.0.borrow_mut();

@@ -19,8 +19,8 @@ use driver::{Descriptor, Driver, Header, PAGE, PAGES, SENDING};
 use sluice_hypercall::vif::{
     VIF_BAR_SIZE, VIF_COMMAND, VIF_COMMAND_POOL, VIF_COMMAND_START, VIF_COMMAND_STOP, VIF_DESCRIPTOR,
     VIF_ENTRIES, VIF_MSIX_PENDING, VIF_MSIX_TABLE, VIF_OFFERED, VIF_OFFERED_RING, VIF_POOL, VIF_POOL_COUNT,
-    VIF_POOL_LIST, VIF_POOL_LIST_HIGH, VIF_RECEIVED, VIF_RECEIVED_RING, VIF_SEND_RING, VIF_STRUCTURE,
-    VIF_TO_SEND, VIF_WANTS_RECEIVED, VIF_WANTS_SENT,
+    VIF_POOL_LIST, VIF_POOL_LIST_HIGH, VIF_RECEIVED, VIF_RECEIVED_RING, VIF_SEND_RING, VIF_SENT,
+    VIF_STRUCTURE, VIF_TO_SEND, VIF_WANTS_RECEIVED, VIF_WANTS_SENT,
 };
 
 const EVERYBODY: Mac = [0xff; 6];
@@ -664,7 +664,7 @@ impl Native {
             u32::MAX,
         ];
         self.driver.ask(1, NOWHERE, self.driver.mac, ALLOWED);
-        for round in 0..450 {
+        for round in 0..240 {
             if round % 4 == 0 || self.driver.is_broken() {
                 self.restart();
             }
@@ -694,9 +694,15 @@ impl Native {
                 }
                 _ => {
                     function.write(COMMAND, COMMAND_IO | COMMAND_MEMORY | COMMAND_SILENT);
+                    let sent = self.driver.look(VIF_SENT);
                     self.driver.ring(&[Descriptor::whole(1, BYTES); 4]);
-                    pause(self.random.below(20_000));
+                    self.driver.knock();
+                    pause(self.random.below(50_000));
+                    if self.driver.look(VIF_SENT) != sent {
+                        self.notice("goes on without the bus", round);
+                    }
                     function.enable();
+                    self.restart();
                 }
             }
         }

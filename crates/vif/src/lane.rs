@@ -1,11 +1,11 @@
 //! One of the two queues of a VIF, in the form in which its driver has it.
 
+use crate::active::{Active, Queues};
 use crate::chain::{Chain, Memory};
 use crate::feature;
 use crate::frame::Frame;
 use crate::native;
 use crate::offload::Header;
-use crate::vif::{Active, Queues};
 use arrayvec::ArrayVec;
 use sluice_virtio::{Buffer, Fault, Queue, Ring, buffers};
 

@@ -24,6 +24,7 @@ extern crate alloc;
 #[macro_use]
 extern crate std;
 
+mod active;
 mod bucket;
 mod card;
 mod chain;
@@ -49,6 +50,7 @@ mod turn;
 mod vif;
 mod wire;
 
+pub use active::{Active, Queues};
 pub use card::{Card, Packet};
 pub use chain::Memory;
 pub use engine::{Duty, Engine, Next, Outcome};
@@ -56,7 +58,7 @@ pub use identifiers::Identifiers;
 pub use network::{Layout, Network, engines};
 pub use rung::Rung;
 pub use sluice_switch::Mac;
-pub use vif::{Active, Attributes, Counters, Queues};
+pub use vif::{Attributes, Counters};
 pub use wire::{Given, Wire};
 
 /// Most engines of a network.

@@ -1,12 +1,13 @@
 //! All engines of a network in one hand: what is made, changed and ended while none of them is at work.
 
+use crate::active::Active;
 use crate::card::{Card, Outbox};
 use crate::chain::Memory;
 use crate::directory::Entry;
 use crate::engine::{Duty, Engine};
 use crate::port::Port;
 use crate::shared::Shared;
-use crate::vif::{Active, Attributes, Counters, Sender};
+use crate::vif::{Attributes, Counters, Sender};
 use crate::{MAX_ENGINES, VifId};
 use alloc::boxed::Box;
 use alloc::sync::Arc;

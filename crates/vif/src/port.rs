@@ -1,10 +1,11 @@
 //! The receiving side of a VIF.
 
+use crate::active::Active;
 use crate::card::Card;
 use crate::chain::Memory;
 use crate::frame::Frame;
 use crate::lane::Lane;
-use crate::vif::{Active, Counters};
+use crate::vif::Counters;
 use alloc::sync::Arc;
 use sluice_nic::e1000::Reception;
 use sluice_virtio::Fault;

@@ -1,12 +1,13 @@
 //! One virtual interface: what is set of it, and its sending side.
 
 use crate::Mac;
+use crate::active::Active;
 use crate::bucket::Bucket;
 use crate::card::Outbox;
 use crate::chain::Memory;
 use crate::frame::Addresses;
 use crate::lane::Lane;
-use sluice_virtio::{Fault, Queue};
+use sluice_virtio::Fault;
 
 /// What is set of a VIF from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,34 +24,6 @@ pub struct Attributes {
     pub mtu: u16,
     /// Microseconds for which its driver does not hear of a few frames that it has sent.
     pub moderation: u16,
-}
-
-/// Where the queues of a VIF are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queues {
-    /// Where a virtio driver has put them: [`crate::RECEIVE`] and [`crate::SEND`].
-    Virtio {
-        /// The first.
-        receive: Queue,
-        /// The second.
-        send: Queue,
-    },
-    /// Where they always are: [`sluice_hypercall::vif`].
-    Native,
-}
-
-/// What the driver of a VIF has set up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Active {
-    /// Its queues.
-    pub queues: Queues,
-    /// What it accepted of [`crate::FEATURES`].
-    pub features: u64,
-}
-
-impl Active {
-    /// A driver of the native face, that has started.
-    pub const NATIVE: Self = Self { queues: Queues::Native, features: crate::NATIVE_FEATURES };
 }
 
 /// What happened at a VIF.

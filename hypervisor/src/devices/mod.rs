@@ -231,7 +231,7 @@ pub fn front(
     high: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
     match vif::link::find(guest.id, device) {
-        Some(link) => link.front(guest, low),
+        Some(link) => vif::front(link, guest, low),
         None => virtio::front(Some(device), guest, low, high),
     }
 }

@@ -1,12 +1,8 @@
 //! Interfaces that their guests find as something else than a virtio card.
 
 use super::Network;
-use super::card::CardFunction;
 use super::interface::{Face, Interface};
-use super::native::NativeFunction;
-use crate::devices::error::AttachError;
-use crate::devices::guest::Guest;
-use crate::domain::{Domain, VirtualFunction};
+use crate::domain::Domain;
 use crate::sync::{Rank, SpinLock};
 use alloc::format;
 use alloc::string::String;
@@ -16,7 +12,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_abi::DomainId;
 use sluice_abi::config;
 use sluice_abi::report::LinkReport;
-use sluice_platform::pci::BarAddresses;
 
 /// An interface of the configuration, alive or not.
 pub struct Link {
@@ -80,19 +75,9 @@ pub fn reports() -> Vec<LinkReport> {
 }
 
 impl Link {
-    /// Its guest's function of it.
-    ///
-    /// # Errors
-    /// There is no room for it.
-    pub fn front(
-        self: Arc<Self>,
-        guest: Guest,
-        addresses: &mut BarAddresses,
-    ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-        match self.face {
-            config::Face::Native => Ok(NativeFunction::new(self, guest, addresses)?),
-            _ => Ok(CardFunction::new(self, guest, addresses)?),
-        }
+    /// What its guest finds.
+    pub fn face(&self) -> config::Face {
+        self.face
     }
 
     /// "guest.device".

@@ -9,6 +9,7 @@
 //! Source: Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2 (design) and 3.2 (cores).
 
 mod card;
+mod front;
 mod interface;
 pub mod link;
 mod native;
@@ -40,6 +41,7 @@ use sluice_vif::{
 };
 use wire::{Way, Wire};
 
+pub use front::front;
 pub use interface::{Face, Interface};
 
 /// Who drives a VIF. It is called with the lock of an engine held.

@@ -43,6 +43,11 @@ pub fn exits(library: &Path, functions: &[(String, u64, u64)]) -> String {
     with_functions(Path::new(&format!("{},exits=on", library.display())), functions)
 }
 
+/// The same for a peer, whose instructions are those within a range. Interrupts that it injects are delivered once, which QEMU by itself does not see to.
+pub fn peer(library: &Path, (first, size): (u64, u64)) -> String {
+    format!("{},mend=on", exits(library, &[("within".to_owned(), first, size)]))
+}
+
 /// What QEMU's `-plugin` takes to have it count in these functions.
 pub fn with_functions(library: &Path, functions: &[(String, u64, u64)]) -> String {
     let mut text = library.display().to_string();

@@ -136,6 +136,8 @@ mod tests {
         assert_eq!(found, [("model_update".to_owned(), 0xffff_ffff_802a_20d0, 0x350)]);
         let text = exits(Path::new("a.so"), &found);
         assert_eq!(text, "a.so,exits=on,model_update=ffffffff802a20d0+350");
+        let text = peer(Path::new("a.so"), (0xffff_ffff_c000_0000, 0x3000));
+        assert_eq!(text, "a.so,exits=on,within=ffffffffc0000000+3000,mend=on");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::kernels::{self, Kernel};
 use crate::outcome::Guest;
 use crate::rootfs;
 use anyhow::Result;
-use peers::Peer;
+use plan::Peer;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 

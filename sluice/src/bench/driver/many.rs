@@ -4,8 +4,7 @@
 //! Two exchange messages, the others have their interfaces up and wait. Instructions are those of the whole machine, one after the other in any order: what a
 //! trip costs, not how long it takes.
 
-use super::peers::Peer;
-use super::plan::{Device, Plan, Planned};
+use super::plan::{Device, Peer, Plan, Planned};
 use super::rows::{moved, parts, sums};
 use super::{Bench, Load, Measured};
 use crate::bench::record::{Aim, Record};

@@ -3,7 +3,7 @@
 //!
 //! A peer's machine has one processor, ours has one more for the engine: counts are sums over all processors.
 
-use super::plan::Plan;
+use super::plan::{PEERS, Peer, Plan};
 use super::{Bench, Load, Measured, SERVED, kvm, many, rows, twice, vif, xen};
 use crate::bench::note;
 use crate::bench::plot::{self, Panel};
@@ -14,43 +14,13 @@ use anyhow::Result;
 /// Names of what [`measure`] can do.
 pub const PART: &str = "peers";
 
-/// Another hypervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
-    /// Linux with QEMU.
-    Kvm,
-    /// With Linux as dom0.
-    Xen,
-}
-
-/// All there are.
-pub const PEERS: [Peer; 2] = [Peer::Kvm, Peer::Xen];
-
 /// What one guest does with the wire, and two with each other.
 const LOADS: [Load; 2] = [Load::Net, Load::Inter];
 
-impl Peer {
-    /// Its name as a part, or a piece of one.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kvm => "kvm",
-            Self::Xen => "xen",
-        }
-    }
-
-    /// How its rows begin.
-    pub const fn prefix(self) -> &'static str {
-        match self {
-            Self::Kvm => "peer.kvm",
-            Self::Xen => "peer.xen",
-        }
-    }
-
-    fn run(self, bench: &Bench, plan: &Plan, record: &mut Record) -> Result<Measured> {
-        match self {
-            Self::Kvm => kvm::run(bench, plan, record),
-            Self::Xen => xen::run(bench, plan, record),
-        }
+fn run(bench: &Bench, peer: Peer, plan: &Plan, record: &mut Record) -> Result<Measured> {
+    match peer {
+        Peer::Kvm => kvm::run(bench, plan, record),
+        Peer::Xen => xen::run(bench, plan, record),
     }
 }
 
@@ -58,7 +28,7 @@ impl Peer {
 pub fn load(bench: &Bench, peer: Peer, load: Load, record: &mut Record) -> Result<()> {
     let server = Server::start(0)?;
     let words = format!("sluice.server=10.0.2.2:{} ", server.address.port());
-    let measured = peer.run(bench, &Plan::of(load, peer.name(), &words), record)?;
+    let measured = run(bench, peer, &Plan::of(load, peer.name(), &words), record)?;
     rows::shares(record, peer.prefix(), load, &measured)
 }
 
@@ -101,7 +71,7 @@ fn one(bench: &Bench, record: &mut Record, who: &str, piece: &str, run: &dyn Fn(
 
 /// Measures guests of which two talk.
 fn talking(bench: &Bench, peer: Peer, guests: usize, record: &mut Record) -> Result<()> {
-    let measured = peer.run(bench, &many::plan(peer, guests), record)?;
+    let measured = run(bench, peer, &many::plan(peer, guests), record)?;
     let prefix = format!("{}.{guests}", peer.prefix());
     many::shares(record, &many::Served { prefix, server: "driver", guests }, &measured)
 }

@@ -1,6 +1,39 @@
-//! The guests of a peer: what [`kvm`](super::kvm) and [`xen`](super::xen) start, whatever it is for.
+//! Peers and their guests: what [`kvm`](super::kvm) and [`xen`](super::xen) start, whatever it is for.
 
-use super::{Load, MEMORY, xen};
+use super::{Load, MEMORY};
+
+/// Another hypervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Linux with QEMU.
+    Kvm,
+    /// With Linux as dom0.
+    Xen,
+}
+
+/// All there are.
+pub const PEERS: [Peer; 2] = [Peer::Kvm, Peer::Xen];
+
+impl Peer {
+    /// Its name as a part, or a piece of one.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Xen => "xen",
+        }
+    }
+
+    /// How its rows begin.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Kvm => "peer.kvm",
+            Self::Xen => "peer.xen",
+        }
+    }
+}
+
+/// Lines of a shell that put the machine's card on the bridge.
+pub const UPLINK: &str = "brctl addif br0 eth0\nip link set eth0 up\n";
 
 /// Guests, the bridge that they are on, and when all has been measured.
 pub struct Plan {
@@ -68,7 +101,7 @@ impl Plan {
 
     /// The lines of a shell that put the machine's card on the bridge.
     pub const fn uplink(&self) -> &'static str {
-        if self.has_wire { xen::UPLINK } else { "" }
+        if self.has_wire { UPLINK } else { "" }
     }
 
     /// The lines of a shell that wait until all guests are where they should be before the first one is started. `log` is where the console of one is kept.

@@ -3,7 +3,7 @@
 //! The engine's processor is counted apart. QEMU runs the processors in turn (`-icount`), so that how work comes in batches is the emulator's doing;
 //! what an engine executes while it looks for work is counted with the rest.
 
-use super::peers::PEERS;
+use super::plan::PEERS;
 use super::rows::{WHOSE, moved, parts, sums};
 use super::sluice::check;
 use super::{Bench, Load, MEMORY, Measured};

@@ -5,6 +5,7 @@
 //! is done once, before anything is measured. The hypervisor is known by its addresses; dom0, a paravirtual guest that is never entered
 //! by `VMRUN`, is the rest.
 
+pub use super::plan::UPLINK;
 use super::plan::{Device, Plan, Planned};
 use super::{Bench, DEVICES, Measured};
 use crate::bench::peer::{self, Machine};
@@ -198,9 +199,6 @@ pub struct Configured {
 fn log(guest: &str) -> String {
     format!("/tmp/guest-{guest}.log")
 }
-
-/// Lines of a shell that put the machine's card on the bridge.
-pub const UPLINK: &str = "brctl addif br0 eth0\nip link set eth0 up\n";
 
 /// The root file system of a dom0 of this kernel, which starts guests with that kernel and ramdisk, in that order, on a bridge with that uplink.
 pub fn dom0(

@@ -192,7 +192,7 @@ fn rows(
 }
 
 /// How much dearer it is with others, and beside the driver domain.
-fn figures(record: &mut Record) {
+pub fn figures(record: &mut Record) {
     for what in ["rtt", "tcp"] {
         let of = |by: By, guests: usize| {
             record.value(&format!("{}.{what}.instructions", Case { guests, by }.prefix()))

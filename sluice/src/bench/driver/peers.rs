@@ -58,6 +58,7 @@ pub fn measure(bench: &Bench, record: &mut Record) -> Result<()> {
             one(bench, record, peer.name(), &piece, &|record| talking(bench, peer, guests, record));
         }
     }
+    many::figures(record);
     figures(record)
 }
 

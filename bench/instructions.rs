@@ -31,6 +31,10 @@
 //! With `spins=on` instructions of loops that wait are not among INSTRUCTIONS: those between two `PAUSE`s of a virtual processor that are at most
 //! [`SPIN`] instructions apart. On the same machines.
 //!
+//! With `mend=on` an interrupt that a `VMRUN` injects is delivered once, as by a processor. QEMU leaves its vector in the processor's `exception_index`; if a
+//! timer of QEMU's is due before the guest's next exit, the guest has the interrupt again, even with interrupts off, and may stand still in its own locks.
+//! Sluice does not inject interrupts (hypervisor/src/exit/inject.rs); KVM and Xen do, whose guests this is for. It writes to QEMU's memory, nothing else does.
+//!
 //! With any other `NAME=FIRST+SIZE` it says `fn NAME INSTRUCTIONS` each time the hypervisor's function at
 //! that address returns: what it and what it called executed.
 //!
@@ -161,6 +165,48 @@ impl Function {
     }
 }
 
+/// Where `exception_index` is in QEMU's state of a processor; 0: nothing is mended.
+static MENDED: AtomicUsize = AtomicUsize::new(0);
+/// A `VMRUN` may have left something there.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+/// `qemu_get_cpu` (QEMU 7.2, include/hw/core/cpu.h).
+static GET_CPU: OnceLock<extern "C" fn(c_int) -> *mut u8> = OnceLock::new();
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// Finds what [`mend`] needs: `exception_index` is what `cpu_loop_exit_noexc` sets to -1 before all else (QEMU 7.2, accel/tcg/cpu-exec-common.c).
+fn find_exception_index() -> Option<()> {
+    // `mov dword ptr [rdi + OFFSET], -1`
+    const SET: &[u8] = &[0xc7, 0x87];
+    let symbol = |name: &CStr| {
+        let found = unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    };
+    let code = unsafe { std::slice::from_raw_parts(symbol(c"cpu_loop_exit_noexc")?.cast::<u8>(), 16) };
+    let at = code.windows(2).position(|window| window == SET)? + SET.len();
+    if code.get(at + 4..at + 8)? != [0xff; 4] {
+        return None;
+    }
+    let offset = u32::from_le_bytes(code.get(at..at + 4)?.try_into().ok()?);
+    let get_cpu = symbol(c"qemu_get_cpu")?;
+    GET_CPU.set(unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(c_int) -> *mut u8>(get_cpu) }).ok()?;
+    MENDED.store(offset as usize, Ordering::Relaxed);
+    Some(())
+}
+
+/// The first block after a `VMRUN`: what was injected has been delivered, and nothing waits.
+extern "C" fn mend(index: c_uint, _: *mut c_void) {
+    if !ENTERED.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    if let Some(get_cpu) = GET_CPU.get() {
+        let cpu = get_cpu(index as c_int);
+        unsafe { cpu.add(MENDED.load(Ordering::Relaxed)).cast::<i32>().write(-1) };
+    }
+}
+
 /// QEMU calls it once.
 #[unsafe(no_mangle)]
 pub extern "C" fn qemu_plugin_install(
@@ -187,6 +233,11 @@ pub extern "C" fn qemu_plugin_install(
                 Ok(most) => LOOKS.store(most, Ordering::Relaxed),
                 Err(_) => return 1,
             },
+            None if text == "mend=on" => {
+                if find_exception_index().is_none() {
+                    return 1;
+                }
+            }
             None if text == "spins=on" => SPINS.store(true, Ordering::Relaxed),
             None if text == "exits=on" => EXITS.store(true, Ordering::Relaxed),
             None => return 1,
@@ -210,6 +261,9 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
     let spins = SPINS.load(Ordering::Relaxed);
     if spins || APART.get().is_some() {
         unsafe { qemu_plugin_register_vcpu_tb_exec_cb(block, run, NO_REGISTERS, std::ptr::null_mut()) };
+    }
+    if MENDED.load(Ordering::Relaxed) > 0 {
+        unsafe { qemu_plugin_register_vcpu_tb_exec_cb(block, mend, NO_REGISTERS, std::ptr::null_mut()) };
     }
     let exits = EXITS.load(Ordering::Relaxed);
     for index in 0..count {
@@ -309,6 +363,7 @@ extern "C" fn vmrun(_: c_uint, _: *mut c_void) {
         say("vmrun");
     }
     RUNNING.store(true, Ordering::Relaxed);
+    ENTERED.store(true, Ordering::Relaxed);
     if EXITS.load(Ordering::Relaxed) {
         say("run");
     }

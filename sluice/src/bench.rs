@@ -103,7 +103,7 @@ static ALL: [Benchmark; 12] = [
     },
     Benchmark {
         name: "vif",
-        about: "network cards that an engine serves: instructions of guest, engine and hypervisor, exits, beside a driver domain",
+        about: "network cards that an engine serves: instructions of guest, engine and hypervisor, exits, beside a driver domain, KVM with vhost-net and Xen",
         parts: &driver::SERVED,
         measure: driver::measure_vif,
     },

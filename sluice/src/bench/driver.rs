@@ -1,13 +1,15 @@
 //! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
 //! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
 //!
-//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`many`] puts more of them on a network, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback, [`rows`] makes rows of the counts, [`restarts`] ends the
+//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`many`] puts more of them on a network, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`peers`] others' guests ([`plan`]): [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback. [`rows`] makes rows of the counts, [`restarts`] ends the
 //! daemon and the driver domain under load, again and again.
 
 mod busy;
 mod granted;
 mod kvm;
 mod many;
+mod peers;
+mod plan;
 mod restarts;
 mod rows;
 mod sharing;
@@ -27,6 +29,7 @@ use crate::kernels::{self, Kernel};
 use crate::outcome::Guest;
 use crate::rootfs;
 use anyhow::Result;
+use plan::Peer;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -115,6 +118,18 @@ const MEMORY: u64 = 192 << 20;
 pub const DRIVE: &str =
     "if=none,id=disk0,file=null-co://,file.size=67108864,file.read-zeroes=on,format=raw,snapshot=on";
 
+/// What a peer's machine has.
+const DEVICES: [&str; 8] = [
+    "-netdev",
+    "user,id=net0",
+    "-device",
+    "e1000,netdev=net0,romfile=",
+    "-drive",
+    DRIVE,
+    "-device",
+    "nvme,serial=sluice,drive=disk0",
+];
+
 impl Load {
     const fn name(self) -> &'static str {
         match self {
@@ -202,15 +217,7 @@ impl Bench {
         for load in loads.iter().copied().filter(|load| self.parts.wants(name, Some(load.name()))) {
             let what = format!("{name}, {}", load.name());
             self.parts.say(&what);
-            // As with the scenarios: QEMU's emulation has faults that come once in many runs.
-            let again = |error: anyhow::Error| {
-                crate::output::note(format_args!(
-                    "  again, because: {}",
-                    format!("{error:#}").lines().next().unwrap_or_default()
-                ));
-            };
-            let first = run(load, record).map_err(again);
-            let result = first.or_else(|()| run(load, record));
+            let result = twice(record, &|record| run(load, record));
             note(record, &what, result);
         }
     }
@@ -223,6 +230,17 @@ impl Bench {
             note(record, attack.scenario, result);
         }
     }
+}
+
+/// Runs something, and once more if it fails: as with the scenarios, QEMU's emulation has faults that come once in many runs.
+fn twice(record: &mut Record, run: &dyn Fn(&mut Record) -> Result<()>) -> Result<()> {
+    run(record).or_else(|error| {
+        crate::output::note(format_args!(
+            "  again, because: {}",
+            format!("{error:#}").lines().next().unwrap_or_default()
+        ));
+        run(record)
+    })
 }
 
 /// What came of a load.
@@ -241,14 +259,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         let measured = sluice::run(&bench, load, ALL, record)?;
         rows::shares(record, "driver_domain", load, &measured)
     });
-    bench.system(record, "kvm", &LOADS, &|load, record| {
-        let measured = kvm::run(&bench, load, record)?;
-        rows::shares(record, "peer.kvm", load, &measured)
-    });
-    bench.system(record, "xen", &LOADS, &|load, record| {
-        let measured = xen::run(&bench, load, record)?;
-        rows::shares(record, "peer.xen", load, &measured)
-    });
+    bench.system(record, "kvm", &LOADS, &|load, record| peers::load(&bench, Peer::Kvm, load, record));
+    bench.system(record, "xen", &LOADS, &|load, record| peers::load(&bench, Peer::Xen, load, record));
     restarts::measure(&bench, record);
     bench.attacks(record, PARTS[4], &ATTACKS);
     rows::figures(record)
@@ -270,11 +282,11 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 9] =
-    ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face", many::PART, "native"];
+pub const SERVED: [&str; 10] =
+    ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face", many::PART, peers::PART, "native"];
 
-/// Of a guest on an engine that serves its neighbour, too, with either face.
-const ON_ENGINE: [Attack; 2] = [
+/// Of a guest on an engine that serves its neighbour, too, with each face.
+const ON_ENGINE: [Attack; 3] = [
     Attack {
         id: "vif.virtio",
         scenario: "hostile-vif",
@@ -286,6 +298,12 @@ const ON_ENGINE: [Attack; 2] = [
         scenario: "hostile-face",
         tried: &["face.tried"],
         succeeded: &["face.succeeded"],
+    },
+    Attack {
+        id: "vif.native",
+        scenario: "hostile-native",
+        tried: &["native.tried"],
+        succeeded: &["native.succeeded"],
     },
 ];
 
@@ -305,7 +323,7 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
         let measured = vif::run(&bench, load, &vif::CARD, record)?;
         vif::rows(record, vif::CARD, load, &measured)
     });
-    bench.system(record, SERVED[8], &loads, &|load, record| {
+    bench.system(record, SERVED[9], &loads, &|load, record| {
         let measured = vif::run(&bench, load, &vif::NATIVE, record)?;
         vif::rows(record, vif::NATIVE, load, &measured)
     });
@@ -322,5 +340,6 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     bench.attacks(record, SERVED[2], &ON_ENGINE);
     sharing::measure(&bench, record);
     many::measure(&bench, record);
+    peers::measure(&bench, record)?;
     vif::figures(record)
 }

@@ -206,11 +206,18 @@ fn xen(record: &mut Record) -> Result<f64> {
          cmdline = 'console=hvc0 quiet root=/dev/xvda'\ntsc_mode = 'native'\non_crash = 'destroy'\n\
          disk = ['phy:/dev/nvme0n1,xvda,w']\nvif = ['mac=52:54:00:00:00:0a,bridge=br0']\n"
     );
+    let web = xen::Configured {
+        name: "web".to_owned(),
+        text: configuration,
+        before: String::new(),
+        is_shown: true,
+    };
     let archive = xen::dom0(
         &packages,
         &dom0,
         (&std::fs::read(&guest)?, &std::fs::read(&initrd)?),
-        &[("web".to_owned(), configuration)],
+        &[web],
+        xen::UPLINK,
     )?;
     let initramfs = scratch_file("first-ssh-xen.cpio", &archive)?;
     let hypervisor = scratch_file("xen", &packages.hypervisor()?)?;

@@ -43,6 +43,11 @@ pub fn exits(library: &Path, functions: &[(String, u64, u64)]) -> String {
     with_functions(Path::new(&format!("{},exits=on", library.display())), functions)
 }
 
+/// The same for a peer, whose instructions are those within a range. Interrupts that it injects are delivered once, which QEMU by itself does not see to.
+pub fn peer(library: &Path, (first, size): (u64, u64)) -> String {
+    format!("{},mend=on", exits(library, &[("within".to_owned(), first, size)]))
+}
+
 /// What QEMU's `-plugin` takes to have it count in these functions.
 pub fn with_functions(library: &Path, functions: &[(String, u64, u64)]) -> String {
     let mut text = library.display().to_string();
@@ -131,6 +136,8 @@ mod tests {
         assert_eq!(found, [("model_update".to_owned(), 0xffff_ffff_802a_20d0, 0x350)]);
         let text = exits(Path::new("a.so"), &found);
         assert_eq!(text, "a.so,exits=on,model_update=ffffffff802a20d0+350");
+        let text = peer(Path::new("a.so"), (0xffff_ffff_c000_0000, 0x3000));
+        assert_eq!(text, "a.so,exits=on,within=ffffffffc0000000+3000,mend=on");
     }
 
     #[test]

@@ -3,71 +3,60 @@
 //!
 //! The hypervisor is what lies in the modules `kvm` and `kvm_amd`. Without address space randomization they are where they were in a start
 //! before, which says where.
+//!
+//! The machine has one processor: QEMU's threads, those of vhost-net and the guests take turns on it.
 
-use super::{Bench, DRIVE, Load, MEMORY, Measured};
+use super::plan::{Device, Plan};
+use super::{Bench, DEVICES, Measured};
 use crate::bench::peer::{self, Machine};
 use crate::bench::record::Record;
 use crate::bench::split::{Split, Third};
 use crate::bench::tally::Reader;
-use crate::bench::{Clock, plugin, scratch, transfer};
+use crate::bench::{Clock, plugin, scratch, scratch_file, transfer};
 use crate::outcome::Finding;
 use crate::rootfs;
-use crate::server::Server;
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Memory of the machine in MiB: the initramfs, unpacked, takes 400.
-const MACHINE: u32 = 1536;
+/// MiB for the host, whose initramfs, unpacked, takes 400, and for each guest's QEMU.
+const HOST: u32 = 1024;
+const BESIDE: u32 = 64;
 /// Modules of the host. Those of KVM are loaded first.
 const MODULES: [&str; 6] = ["kvm-amd", "e1000", "nvme", "bridge", "tun", "vhost_net"];
 
-/// Runs a load.
-pub fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
+/// Runs guests.
+pub fn run(bench: &Bench, plan: &Plan, record: &mut Record) -> Result<Measured> {
     record.version("kvm_host", &format!("{}, package {}", bench.kernel.release, bench.kernel.version));
     record.version("kvm_qemu", "the same as qemu");
-    let server = Server::start(0)?;
-    let words = format!("sluice.server=10.0.2.2:{} ", server.address.port());
-    let initramfs = scratch()?.join(format!("driver-kvm-{}.cpio", load.name()));
-    std::fs::write(&initramfs, archive(bench, load, &words)?)
-        .with_context(|| format!("could not write {}", initramfs.display()))?;
-    let result = measured(bench, load, &initramfs);
+    let initramfs = scratch_file(&format!("{}.cpio", plan.name), &archive(bench, plan)?)?;
+    let result = measured(bench, plan, &initramfs);
     std::fs::remove_file(&initramfs)?;
     result
 }
 
-fn measured(bench: &Bench, load: Load, initramfs: &Path) -> Result<Measured> {
-    let name = format!("driver-kvm-{}", load.name());
-    let range = modules(&machine(bench, &name, initramfs, &[]).run("kvm_modules")?)?;
+fn measured(bench: &Bench, plan: &Plan, initramfs: &Path) -> Result<Measured> {
+    let range = modules(&machine(bench, plan, initramfs, &[]).run("kvm_modules")?)?;
     let reader = Reader::start(&scratch()?, Split::new(Third::Within))?;
-    let within = [("within".to_owned(), range.first, range.size)];
-    let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &within)));
-    let ran = machine(bench, &name, initramfs, &arguments).run(load.last());
+    let counter = plugin::peer(&bench.plugin, (range.first, range.size));
+    let arguments = reader.arguments(false, Some(&counter));
+    let ran = machine(bench, plan, initramfs, &arguments).run(plan.last);
     let split = reader.finish();
     let (found, split) = (ran?, split?);
     ensure!(modules(&found)? == range, "KVM's modules were not where they had been before");
     Ok(Measured { guests: vec![transfer::guest(found)], split, servers: [].into() })
 }
 
-fn machine<'a>(bench: &'a Bench, name: &'a str, initramfs: &Path, qemu_args: &'a [String]) -> Machine<'a> {
+fn machine<'a>(bench: &'a Bench, plan: &'a Plan, initramfs: &Path, qemu_args: &'a [String]) -> Machine<'a> {
     Machine {
-        name,
+        name: &plan.name,
         clock: Clock::Mixed,
         cpu: peer::CPU,
-        memory: MACHINE,
+        memory: plan.machine(HOST, BESIDE),
         kernel: &bench.unpacked,
         initrd: initramfs.display().to_string(),
         cmdline: "console=ttyS0 quiet panic=-1 nokaslr",
-        devices: vec![
-            "-netdev",
-            "user,id=net0",
-            "-device",
-            "e1000,netdev=net0,romfile=",
-            "-drive",
-            DRIVE,
-            "-device",
-            "nvme,serial=sluice,drive=disk0",
-        ],
+        devices: DEVICES.to_vec(),
         qemu_args,
     }
 }
@@ -101,9 +90,9 @@ fn modules(found: &[Finding]) -> Result<Range> {
     Ok(Range { first, size: end - first })
 }
 
-fn archive(bench: &Bench, load: Load, words: &str) -> Result<Vec<u8>> {
+fn archive(bench: &Bench, plan: &Plan) -> Result<Vec<u8>> {
     let modules = MODULES.map(str::to_owned);
-    let mut archive = rootfs::base(script(load, words).as_bytes(), &modules, &bench.kernel)?;
+    let mut archive = rootfs::base(script(plan).as_bytes(), &modules, &bench.kernel)?;
     archive.directory("guest");
     peer::take_qemu(&mut archive)?;
     archive.file("bin/tap-up", 0o755, TAP.as_bytes());
@@ -120,8 +109,8 @@ const PORTS: &str = "disable-legacy=off,disable-modern=on";
 const TAP: &str = "#!/bin/sh\nbrctl addif br0 \"$1\"\nip link set \"$1\" up\n";
 
 /// The host's `init`.
-fn script(load: Load, words: &str) -> String {
-    let mut text = String::from(
+fn script(plan: &Plan) -> String {
+    let mut text = format!(
         "#!/bin/sh\n\
          export PATH=/bin LD_LIBRARY_PATH=/qemu\n\
          mount -t proc proc /proc\n\
@@ -129,41 +118,43 @@ fn script(load: Load, words: &str) -> String {
          mount -t devtmpfs devtmpfs /dev\n\
          mkdir -p /tmp\n\
          modprobe kvm-amd\n\
-         echo \"SLUICE-RESULT kvm_modules=$(awk '$1 == \"kvm\" || $1 == \"kvm_amd\" { printf \"%s%s+%s\", comma, $6, $2; comma = \",\" }' /proc/modules)\"\n\
+         echo \"SLUICE-RESULT kvm_modules=$(awk '$1 == \"kvm\" || $1 == \"kvm_amd\" {{ printf \"%s%s+%s\", comma, $6, $2; comma = \",\" }}' /proc/modules)\"\n\
          for module in e1000 nvme bridge tun vhost_net; do modprobe $module; done\n\
          until [ -e /sys/class/net/eth0 ] && [ -b /dev/nvme0n1 ]; do sleep 0.1; done\n\
          brctl addbr br0\n\
-         brctl addif br0 eth0\n\
          ip link set lo up\n\
-         ip link set eth0 up\n\
-         ip link set br0 up\n",
+         {}ip link set br0 up\n",
+        plan.uplink()
     );
-    for number in (0..load.jobs().len()).rev() {
-        let device = if load.has_disk() {
-            format!(
+    let log = |number: usize| format!("/tmp/guest{number}");
+    for (number, guest) in plan.guests.iter().enumerate().rev() {
+        let device = match &guest.device {
+            Device::Disk => format!(
                 "-drive if=none,id=disk,file=/dev/nvme0n1,format=raw,cache=none,aio=native -device \
                  virtio-blk-pci,drive=disk,{PORTS}"
-            )
-        } else {
-            format!(
+            ),
+            Device::Net(mac) => format!(
                 "-netdev tap,id=net,script=/bin/tap-up,downscript=no,vhost=on -device \
-                 virtio-net-pci,netdev=net,{PORTS},romfile=,mac=52:54:00:00:00:{:02x}",
-                0x0a + number
-            )
+                 virtio-net-pci,netdev=net,{PORTS},romfile=,mac={mac}"
+            ),
         };
         // Each writes whole lines, so that they do not mix. One after the other: two of KVM's guests that boot side by side in this emulator may
         // not come up.
         let after = match number {
             0 => String::new(),
-            _ => format!("&\nuntil grep -q SLUICE-RESULT /tmp/guest{number}; do sleep 1; done"),
+            _ => format!("&\nuntil [ -e {0} ] && grep -q SLUICE-RESULT {0}; do sleep 1; done", log(number)),
         };
+        if number == 0 {
+            text += &plan.settled(log);
+        }
         let _ = writeln!(
             text,
             "/qemu/qemu -L /qemu -accel kvm -cpu host -machine q35 -smp 1 -m {}M {device} -nodefaults -no-user-config -no-reboot \
-             -display none -serial stdio -kernel /guest/kernel -initrd /guest/initrd -append '{}' </dev/null 2>&1 | tee /tmp/guest{number} | \
+             -display none -serial stdio -kernel /guest/kernel -initrd /guest/initrd -append '{}' </dev/null 2>&1 | tee {} | \
              sed 's/^/guest{number}: /' {after}",
-            MEMORY >> 20,
-            load.cmdline(number, words),
+            plan.mib(),
+            guest.cmdline,
+            log(number),
         );
     }
     text + "wait\nsleep 3\npoweroff -f\nsleep 60\n"

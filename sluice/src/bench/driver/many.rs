@@ -1,8 +1,10 @@
-//! What it costs two guests that others are on their network, too; and that all share identifiers by which they are signalled.
+//! What it costs two guests that others are on their network, too; and that all share identifiers by which they are signalled. [`peers`](super::peers) has
+//! the same guests under other hypervisors.
 //!
 //! Two exchange messages, the others have their interfaces up and wait. Instructions are those of the whole machine, one after the other in any order: what a
 //! trip costs, not how long it takes.
 
+use super::plan::{Device, Peer, Plan, Planned};
 use super::rows::{moved, parts, sums};
 use super::{Bench, Load, Measured};
 use crate::bench::record::{Aim, Record};
@@ -23,7 +25,7 @@ use std::fmt::Write;
 pub const PART: &str = "many";
 
 /// Bytes of a guest's memory.
-const MEMORY: usize = 96 << 20;
+const MEMORY: u64 = 96 << 20;
 
 /// Who serves the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl Case {
 }
 
 /// How many guests there are, of which two talk.
-const COUNTS: [usize; 3] = [2, 8, 32];
+pub const COUNTS: [usize; 3] = [2, 8, 32];
 
 /// Devices for which a driver domain's bus has slots.
 const MOST_SERVED: usize = 28;
@@ -93,6 +95,11 @@ pub fn measure(bench: &Bench, record: &mut Record) {
         note(record, &what, result);
     }
     figures(record);
+}
+
+/// Measures so many guests that an engine serves.
+pub fn engine(bench: &Bench, record: &mut Record, guests: usize) -> Result<()> {
+    one(bench, record, &Case { guests, by: By::Engine })
 }
 
 fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
@@ -132,31 +139,46 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
         record.row(id, redundant as f64 / signals.max(1) as f64, "signals/signal", note);
     }
     let measured = Measured { guests: outcome.guests, split, servers };
-    let trips = moved("trips", &measured)?.operations as f64;
+    let server = if is_engine { "engine" } else { "driver" };
+    shares(record, &Served { prefix: case.prefix(), server, guests: case.guests }, &measured)
+}
+
+/// Guests of which two talk, in rows.
+pub struct Served {
+    /// How the rows begin.
+    pub prefix: String,
+    /// How who serves them is called.
+    pub server: &'static str,
+    /// How many there are.
+    pub guests: usize,
+}
+
+/// Rows of what the two exchanged.
+pub fn shares(record: &mut Record, served: &Served, measured: &Measured) -> Result<()> {
+    let trips = moved("trips", measured)?.operations as f64;
     let part = measured.split.part(1).context("no guest set the marks of its messages")?;
-    rows(record, case, "rtt", ["instructions/trip", "exits/trip"], trips, (part, &measured));
+    rows(record, served, "rtt", ["instructions/trip", "exits/trip"], trips, (part, measured));
     let (name, mark, reported) = parts(Load::Inter)[0];
-    let bytes = moved(reported, &measured)?.bytes as f64;
+    let bytes = moved(reported, measured)?.bytes as f64;
     let part = measured.split.part(mark).with_context(|| format!("no guest set the marks of {name}"))?;
-    rows(record, case, "tcp", ["instructions/KB", "exits/KB"], bytes / 1024.0, (part, &measured));
+    rows(record, served, "tcp", ["instructions/KB", "exits/KB"], bytes / 1024.0, (part, measured));
     Ok(())
 }
 
 fn rows(
     record: &mut Record,
-    case: &Case,
+    by: &Served,
     what: &str,
     units: [&'static str; 2],
     count: f64,
     (part, measured): (&Part, &Measured),
 ) {
     let (guests, exits, served) = sums(part, measured);
-    let server = if case.by == By::Domain { "driver" } else { "engine" };
     let serving = served + part.beside + part.apart.iter().sum::<u64>();
-    let prefix = format!("{}.{what}", case.prefix());
-    let about = format!("of {} guests two talk to each other", case.guests);
+    let prefix = format!("{}.{what}", by.prefix);
+    let about = format!("of {} guests two talk to each other", by.guests);
     for (whose, instructions) in
-        [("guests", guests), (server, serving), ("hypervisor", part.hypervisor), ("total", part.total())]
+        [("guests", guests), (by.server, serving), ("hypervisor", part.hypervisor), ("total", part.total())]
     {
         let id = if whose == "total" {
             format!("{prefix}.instructions")
@@ -170,7 +192,7 @@ fn rows(
 }
 
 /// How much dearer it is with others, and beside the driver domain.
-fn figures(record: &mut Record) {
+pub fn figures(record: &mut Record) {
     for what in ["rtt", "tcp"] {
         let of = |by: By, guests: usize| {
             record.value(&format!("{}.{what}.instructions", Case { guests, by }.prefix()))
@@ -197,9 +219,39 @@ fn figures(record: &mut Record) {
     }
 }
 
+/// The command line of a guest: the first two talk, the others wait.
+fn cmdline(nth: usize) -> String {
+    let job = match nth {
+        0 => "sluice.marks=1 sluice.job=load:talk,at=10.9.0.2,to=10.9.0.1,mib=4".to_owned(),
+        1 => "sluice.job=load:listen,at=10.9.0.1,mib=4".to_owned(),
+        _ => format!("sluice.job=load:wait,at=10.9.0.{}", nth + 1),
+    };
+    format!("console=ttyS0 quiet {job}")
+}
+
+fn mac(nth: usize) -> String {
+    format!("52:54:00:00:0a:{nth:02x}")
+}
+
+/// So many guests as a peer starts them, who have no wire either.
+pub fn plan(peer: Peer, guests: usize) -> Plan {
+    let guest = |nth: usize| Planned {
+        cmdline: cmdline(nth),
+        device: Device::Net(mac(nth)),
+        waits: (nth > 1).then_some("waiting=yes"),
+    };
+    Plan {
+        name: format!("vif-peers-{}-{guests}", peer.name()),
+        guests: (0..guests).map(guest).collect(),
+        memory: MEMORY,
+        has_wire: false,
+        last: Load::Inter.last(),
+    }
+}
+
 fn configuration(bench: &Bench, case: &Case) -> String {
     let [kernel, initrd, serving] = [&bench.unpacked, &bench.initrd, &bench.serving].map(|path| quoted(path));
-    let memory = 768 + case.guests * ((MEMORY >> 20) + 8);
+    let memory = 768 + case.guests as u64 * ((MEMORY >> 20) + 8);
     let cpus = if case.by == By::Domain { 1 } else { 2 };
     let mut text = format!("[machine]\nmemory = \"{memory}MiB\"\ncpus = {cpus}\n");
     text += &match case.by {
@@ -211,12 +263,7 @@ fn configuration(bench: &Bench, case: &Case) -> String {
         ),
     };
     for nth in 0..case.guests {
-        let job = match nth {
-            0 => "load:talk,at=10.9.0.2,to=10.9.0.1,mib=4".to_owned(),
-            1 => "load:listen,at=10.9.0.1,mib=4".to_owned(),
-            _ => format!("load:wait,at=10.9.0.{}", nth + 1),
-        };
-        let (marks, paused) = (["", "sluice.marks=1 "][usize::from(nth == 0)], nth < 2);
+        let paused = nth < 2;
         let (more, device) = match case.by {
             By::Domain => {
                 ("grants = \"all\"\n", "mode = \"virtio\", type = \"net\", by = \"driver\", source = \"br0\"")
@@ -226,9 +273,11 @@ fn configuration(bench: &Bench, case: &Case) -> String {
         let _ = write!(
             text,
             "[domain.guest{nth}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\n{more}\
-             paused = {paused}\ncmdline = \"console=ttyS0 quiet {marks}sluice.job={job}\"\n\
-             devices = [{{ {device}, mac = \"52:54:00:00:0a:{nth:02x}\" }}]\n",
+             paused = {paused}\ncmdline = \"{}\"\n\
+             devices = [{{ {device}, mac = \"{}\" }}]\n",
             MEMORY >> 20,
+            cmdline(nth),
+            mac(nth),
         );
     }
     text

@@ -3,7 +3,8 @@
 //! The engine's processor is counted apart. QEMU runs the processors in turn (`-icount`), so that how work comes in batches is the emulator's doing;
 //! what an engine executes while it looks for work is counted with the rest.
 
-use super::rows::{moved, parts, sums};
+use super::plan::PEERS;
+use super::rows::{WHOSE, moved, parts, sums};
 use super::sluice::check;
 use super::{Bench, Load, MEMORY, Measured};
 use crate::bench::plot::{self, Panel};
@@ -54,6 +55,13 @@ pub struct System {
     /// Parts of loads that are compared with others'.
     compared: &'static [&'static str],
     note: &'static str,
+}
+
+impl System {
+    /// How its rows begin.
+    pub const fn prefix(&self) -> &'static str {
+        self.prefix
+    }
 }
 
 /// Served by an engine, which drives an 82540EM.
@@ -303,13 +311,19 @@ pub fn figures(record: &mut Record) -> Result<()> {
                 bars.extend(value.map(|value| (format!("{} {whose}", system.prefix), value)));
             }
         }
+        for peer in PEERS {
+            for whose in WHOSE {
+                let value = record.value(&format!("{}.{name}.{whose}.instructions_per_kb", peer.prefix()));
+                bars.extend(value.map(|value| (format!("{} {whose}", peer.name()), value)));
+            }
+        }
         if !bars.is_empty() {
             panels.push(Panel { title: format!("{name}, instructions per KB"), bars });
         }
     }
     plot::write(
         "vif",
-        "Network cards that an engine serves, and a driver domain: who executes how much",
+        "Network cards that an engine serves, a driver domain, KVM and Xen: who executes how much",
         &panels,
     )
 }

@@ -5,7 +5,9 @@
 //! is done once, before anything is measured. The hypervisor is known by its addresses; dom0, a paravirtual guest that is never entered
 //! by `VMRUN`, is the rest.
 
-use super::{Bench, DRIVE, Load, MEMORY, Measured};
+pub use super::plan::UPLINK;
+use super::plan::{Device, Plan, Planned};
+use super::{Bench, DEVICES, Measured};
 use crate::bench::peer::{self, Machine};
 use crate::bench::record::Record;
 use crate::bench::split::{Split, Third};
@@ -15,7 +17,6 @@ use crate::cpio::Archive;
 use crate::kernels::Kernel;
 use crate::packages::{Apt, PackageName};
 use crate::rootfs;
-use crate::server::Server;
 use crate::workspace::{cache, run as execute};
 use anyhow::{Context, Result};
 use std::fmt::Write;
@@ -69,45 +70,33 @@ const MODULES: [&str; 9] = [
 pub const CPU: &str = "EPYC,+svm,+npt,-smap,-monitor,-rdtscp";
 /// Xen's command line.
 pub const CMDLINE: &str = "console=com1 com1=115200,8n1 dom0_mem=1024M,max:1024M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none";
-/// Memory of the machine in MiB.
-const MACHINE: u32 = 1536;
+/// MiB for the hypervisor and dom0, and for each guest beside its own.
+const HOST: u32 = 1152;
+const BESIDE: u32 = 16;
 /// Xen's text and its neighbourhood (xen/arch/x86/include/asm/config.h, `XEN_VIRT_START`).
 pub const TEXT: (u64, u64) = (0xffff_82d0_0000_0000, 0x8000_0000);
 
-/// Runs a load.
-pub(super) fn run(bench: &Bench, load: Load, record: &mut Record) -> Result<Measured> {
+/// Runs guests.
+pub(super) fn run(bench: &Bench, plan: &Plan, record: &mut Record) -> Result<Measured> {
     let packages = Packages::unpack()?;
     record.version("xen", &format!("package {}", packages.version()?));
     record.version("xen_dom0", &format!("{}, package {}", bench.kernel.release, bench.kernel.version));
-    let server = Server::start(0)?;
-    let words = format!("sluice.server=10.0.2.2:{} ", server.address.port());
-    let name = format!("driver-xen-{}", load.name());
-    let initramfs = scratch_file(&format!("{name}.cpio"), &archive(bench, &packages, load, &words)?)?;
+    let initramfs = scratch_file(&format!("{}.cpio", plan.name), &archive(bench, &packages, plan)?)?;
     let xen = scratch_file("xen", &packages.hypervisor()?)?;
     let reader = Reader::start(&scratch()?, Split::new(Third::Within))?;
-    let within = [("within".to_owned(), TEXT.0, TEXT.1)];
-    let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &within)));
+    let arguments = reader.arguments(false, Some(&plugin::peer(&bench.plugin, TEXT)));
     let machine = Machine {
-        name: &name,
+        name: &plan.name,
         clock: Clock::Mixed,
         cpu: CPU,
-        memory: MACHINE,
+        memory: plan.machine(HOST, BESIDE),
         kernel: &xen,
         initrd: format!("{} console=hvc0 quiet panic=-1,{}", bench.unpacked.display(), initramfs.display()),
         cmdline: CMDLINE,
-        devices: vec![
-            "-netdev",
-            "user,id=net0",
-            "-device",
-            "e1000,netdev=net0,romfile=",
-            "-drive",
-            DRIVE,
-            "-device",
-            "nvme,serial=sluice,drive=disk0",
-        ],
+        devices: DEVICES.to_vec(),
         qemu_args: &arguments,
     };
-    let ran = machine.run(load.last());
+    let ran = machine.run(plan.last);
     let split = reader.finish();
     std::fs::remove_file(&initramfs)?;
     Ok(Measured { guests: vec![transfer::guest(ran?)], split: split?, servers: [].into() })
@@ -171,25 +160,55 @@ impl Packages {
     }
 }
 
-fn archive(bench: &Bench, packages: &Packages, load: Load, words: &str) -> Result<Vec<u8>> {
-    let configurations: Vec<(String, String)> = (0..load.jobs().len())
+fn archive(bench: &Bench, packages: &Packages, plan: &Plan) -> Result<Vec<u8>> {
+    let guests: Vec<Configured> = plan
+        .guests
+        .iter()
+        .enumerate()
         .rev()
-        .map(|number| (format!("guest{number}"), configuration(load, number, words)))
+        .map(|(number, guest)| Configured {
+            name: format!("guest{number}"),
+            text: configuration(plan, number, guest),
+            before: if number == 0 {
+                plan.settled(|other| log(&format!("guest{other}")))
+            } else {
+                String::new()
+            },
+            is_shown: guest.waits.is_none(),
+        })
         .collect();
     let read =
         |file: &Path| std::fs::read(file).with_context(|| format!("could not read {}", file.display()));
-    dom0(packages, &bench.kernel, (&read(&bench.unpacked)?, &read(&bench.initrd)?), &configurations)
+    let files = (&*read(&bench.unpacked)?, &*read(&bench.initrd)?);
+    dom0(packages, &bench.kernel, files, &guests, plan.uplink())
 }
 
-/// The root file system of a dom0 of this kernel, which starts guests with that kernel and ramdisk: names and configurations, in that order.
+/// A guest that dom0 starts.
+pub struct Configured {
+    /// Its name.
+    pub name: String,
+    /// What `xl` reads.
+    pub text: String,
+    /// Lines of a shell that come before its start.
+    pub before: String,
+    /// Its console is on the machine's, too.
+    pub is_shown: bool,
+}
+
+/// Where dom0 keeps the console of a guest.
+fn log(guest: &str) -> String {
+    format!("/tmp/guest-{guest}.log")
+}
+
+/// The root file system of a dom0 of this kernel, which starts guests with that kernel and ramdisk, in that order, on a bridge with that uplink.
 pub fn dom0(
     packages: &Packages,
     kernel: &Kernel,
     (guest, initrd): (&[u8], &[u8]),
-    configurations: &[(String, String)],
+    guests: &[Configured],
+    uplink: &str,
 ) -> Result<Vec<u8>> {
-    let names: Vec<&str> = configurations.iter().map(|(name, _)| name.as_str()).collect();
-    let mut archive = rootfs::base(script(&names).as_bytes(), &MODULES.map(str::to_owned), kernel)?;
+    let mut archive = rootfs::base(script(guests, uplink).as_bytes(), &MODULES.map(str::to_owned), kernel)?;
     for folder in
         ["guest", "etc/xen", "etc/xen/scripts", "var", "var/lib", "var/lib/xen", "var/log", "var/log/xen"]
     {
@@ -200,8 +219,8 @@ pub fn dom0(
     packages.take(&mut archive)?;
     archive.file("guest/kernel", 0o644, guest);
     archive.file("guest/initrd", 0o644, initrd);
-    for (name, configuration) in configurations {
-        archive.file(&format!("guest/{name}.cfg"), 0o644, configuration.as_bytes());
+    for guest in guests {
+        archive.file(&format!("guest/{}.cfg", guest.name), 0o644, guest.text.as_bytes());
     }
     archive.file("etc/xen/scripts/block", 0o755, BLOCK.as_bytes());
     archive.file("etc/xen/scripts/vif-bridge", 0o755, VIF.as_bytes());
@@ -223,23 +242,22 @@ const VIF: &str = "#!/bin/sh\n\
     xenstore-write \"$XENBUS_PATH/hotplug-status\" connected\n";
 
 /// What `xl` reads.
-fn configuration(load: Load, number: usize, words: &str) -> String {
-    let device = if load.has_disk() {
-        "disk = ['phy:/dev/nvme0n1,xvda,w']".to_owned()
-    } else {
-        format!("vif = ['mac=52:54:00:00:00:{:02x},bridge=br0']", 0x0a + number)
+fn configuration(plan: &Plan, number: usize, guest: &Planned) -> String {
+    let device = match &guest.device {
+        Device::Disk => "disk = ['phy:/dev/nvme0n1,xvda,w']".to_owned(),
+        Device::Net(mac) => format!("vif = ['mac={mac},bridge=br0']"),
     };
-    let cmdline = load.cmdline(number, words).replace("console=ttyS0", "console=hvc0");
+    let cmdline = guest.cmdline.replace("console=ttyS0", "console=hvc0");
     // Where the emulated processor does not say that its counter is invariant, Xen would emulate it.
     format!(
         "name = 'guest{number}'\ntype = 'pvh'\nkernel = '/guest/kernel'\nramdisk = '/guest/initrd'\nmemory = {}\nvcpus = 1\n\
          cmdline = '{cmdline}'\ntsc_mode = 'native'\non_crash = 'destroy'\n{device}\n",
-        MEMORY >> 20
+        plan.mib()
     )
 }
 
 /// The `init` of dom0.
-fn script(guests: &[&str]) -> String {
+fn script(guests: &[Configured], uplink: &str) -> String {
     let mut text = format!(
         "#!/bin/sh\n\
          export PATH=/bin\n\
@@ -252,22 +270,23 @@ fn script(guests: &[&str]) -> String {
          mount -t xenfs xenfs /proc/xen\n\
          until [ -e /sys/class/net/eth0 ] && [ -b /dev/nvme0n1 ]; do sleep 0.1; done\n\
          brctl addbr br0\n\
-         brctl addif br0 eth0\n\
          ip link set lo up\n\
-         ip link set eth0 up\n\
-         ip link set br0 up\n\
+         {uplink}ip link set br0 up\n\
          xenstored --pid-file /run/xenstored.pid\n\
          xen-init-dom0\n\
          xenconsoled --log=guest --log-dir=/tmp\n",
         MODULES.join(" ")
     );
-    for name in guests {
+    for Configured { name, before, is_shown, .. } in guests {
         let _ = write!(
             text,
-            "xl create /guest/{name}.cfg || echo SLUICE-RESULT done=failed sent=no\n\
-             touch /tmp/guest-{name}.log\n\
-             tail -f /tmp/guest-{name}.log | sed 's/^/{name}: /' &\n"
+            "{before}xl create /guest/{name}.cfg || echo SLUICE-RESULT done=failed sent=no\n\
+             touch {}\n",
+            log(name)
         );
+        if *is_shown {
+            let _ = writeln!(text, "tail -f {} | sed 's/^/{name}: /' &", log(name));
+        }
     }
     // Nothing of it runs on while guests are measured.
     text + "sleep 1000\n"
@@ -275,13 +294,18 @@ fn script(guests: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Load;
     use super::*;
 
     #[test]
     fn a_guest_has_the_device_of_its_load() {
-        let disk = configuration(Load::Disk, 0, "");
+        let text = |load: Load, number: usize| {
+            let plan = Plan::of(load, "xen", "");
+            configuration(&plan, number, &plan.guests[number])
+        };
+        let disk = text(Load::Disk, 0);
         assert!(disk.contains("phy:/dev/nvme0n1") && !disk.contains("vif") && disk.contains("console=hvc0"));
-        let listener = configuration(Load::Inter, 1, "");
+        let listener = text(Load::Inter, 1);
         assert!(
             listener.contains("52:54:00:00:00:0b")
                 && listener.contains("load:listen")

@@ -14,6 +14,8 @@ pub mod call {
     pub const STACK_SWITCH: u64 = 3;
     /// HYPERVISOR_fpu_taskswitch.
     pub const FPU_TASKSWITCH: u64 = 5;
+    /// HYPERVISOR_platform_op.
+    pub const PLATFORM_OP: u64 = 7;
     /// HYPERVISOR_set_debugreg.
     pub const SET_DEBUGREG: u64 = 8;
     /// HYPERVISOR_get_debugreg.

@@ -453,11 +453,15 @@ impl StartInfo {
     const FLAGS: u64 = 1 << 3 | 1 << 4;
     /// SIF_PRIVILEGED, SIF_INITDOMAIN.
     const INITIAL: u64 = 1 << 0 | 1 << 1;
+    /// Its bytes.
+    const SIZE: usize = 1168;
+    /// `struct dom0_vga_console_info`: XEN_VGATYPE_TEXT_MODE_3 of no rows and columns, since there is no screen.
+    const SCREEN: [u8; 16] = [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     /// Bytes of `cmd_line`.
     const COMMAND_LINE: usize = 1024;
 
-    fn bytes(&self, cmdline: &str) -> Option<[u8; 1168]> {
-        let mut bytes = [0; 1168];
+    fn bytes(&self, cmdline: &str) -> Option<[u8; Self::SIZE + Self::SCREEN.len()]> {
+        let mut bytes = [0; Self::SIZE + Self::SCREEN.len()];
         let mut put = |at: usize, value: u64| {
             if let Some(room) = bytes.get_mut(at..at + 8) {
                 room.copy_from_slice(&value.to_le_bytes());
@@ -469,8 +473,10 @@ impl StartInfo {
         put(56, self.store);
         // No channel to a store: the guest knows that there is none.
         put(64, 0);
-        // The initial domain finds here what a screen shows: nothing.
-        if !self.initial {
+        if self.initial {
+            // Where it is said what a screen shows, and how many bytes say so.
+            put(72, Self::SIZE as u64 | (Self::SCREEN.len() as u64) << 32);
+        } else {
             put(72, self.console);
             put(80, u64::from(crate::events::CONSOLE));
         }
@@ -481,6 +487,7 @@ impl StartInfo {
         put(120, self.module_len);
         put(128 + Self::COMMAND_LINE, self.first_list_page);
         put(136 + Self::COMMAND_LINE, self.list_pages);
+        bytes.get_mut(Self::SIZE..)?.copy_from_slice(&Self::SCREEN);
         bytes.get_mut(..16)?.copy_from_slice(b"xen-3.0-x86_64\0\0");
         let room = bytes.get_mut(128..128 + Self::COMMAND_LINE - 1)?;
         room.get_mut(..cmdline.len())?.copy_from_slice(cmdline.as_bytes());

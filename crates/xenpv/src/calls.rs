@@ -116,6 +116,7 @@ impl Guest {
                 self.task_switched = first != 0;
                 Ok(0)
             }
+            call::PLATFORM_OP => self.platform_op(host, first),
             call::SET_DEBUGREG => self.set_debug(first, second),
             call::GET_DEBUGREG => {
                 Ok(self.debug.get(first as usize).copied().unwrap_or(Error::Invalid.code()))

@@ -17,6 +17,8 @@ use core::ops::Range;
 pub const LINES: u32 = 16;
 /// Where the first interrupt controller's mask is.
 const PIC_MASK: u16 = 0x21;
+/// The counter of a PC's timer by which Linux times its processor: it reads this 100,000 times if it says ones, and gives up at zeros.
+const TIMER: u16 = 0x42;
 
 /// What a domain has of the machine's devices. Empty: it has none, and is no initial domain.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +62,14 @@ impl Guest {
         if own { Ok(line) } else { Err(Error::NotPermitted) }
     }
 
+    /// HYPERVISOR_platform_op: XENPF_settime32, XENPF_settime64. The machine's clock is not the guest's, and it keeps its own in memory of its own; but Linux
+    /// asks at every tick until it is told that this is done.
+    pub(crate) fn platform_op(&self, host: &impl Host, operation: u64) -> Result<u64, Error> {
+        let is_initial = self.hardware.is_initial();
+        let [cmd] = if is_initial { self.halves(host, operation)? } else { [0] };
+        if matches!(cmd, 17 | 62) { Ok(0) } else { Err(Error::NoCall) }
+    }
+
     /// HYPERVISOR_physdev_op.
     pub(crate) fn physdev_op(&mut self, host: &mut impl Host, cmd: u64, arg: u64) -> Result<u64, Error> {
         match cmd {
@@ -95,6 +105,7 @@ impl Guest {
     pub(crate) fn read_port(&mut self, host: &mut impl Host, port: u16, width: u8) -> u32 {
         let ones = u32::MAX >> (32 - 8 * u32::from(width.clamp(1, 4)));
         match port {
+            TIMER => 0,
             _ if !self.hardware.is_initial() => ones,
             PIC_MASK if width == 1 => self.pic_mask.into(),
             _ => host.read_port(port, width) & ones,

@@ -73,13 +73,13 @@ impl<'a> Hands<'a> {
         Self { domain, memory, flush: false, changes: (0, 0) }
     }
 
-    /// An access of the kernel's to a port: those of its devices, and those by which it finds them. Others are nobody's.
+    /// An access of the kernel's to a port: those of its devices, those by which it finds them, and its clock's. Others are nobody's.
     fn port(&self, port: u16, width: u8, transfer: Transfer<'_>) {
         let direction = if transfer.is_write() { Direction::WRITE } else { Direction::READ };
         let who = self.domain.ports.lock().lookup_access(port, width, direction);
         match who {
             Disposition::Direct => forward(port, transfer),
-            Disposition::Handler(handler @ PortHandler::PciConfig) => {
+            Disposition::Handler(handler @ (PortHandler::PciConfig | PortHandler::Rtc)) => {
                 self.domain.port(handler, port, width, transfer);
             }
             Disposition::Handler(_) | Disposition::Refused => {

@@ -580,7 +580,7 @@ fn lent<C: Cache>(format: C::Format, steps: Vec<Loan>) -> Result<(), TestCaseErr
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn of_lent_amdvi(steps in loans(), levels in 3u8..=6) {

@@ -7,7 +7,8 @@ use sluice_xenpv::{After, Image, model};
 /// that no page table, no descriptor table and no frame of the hypervisor's can be written by the guest or by its devices ([`model::check`]).
 pub fn calls(data: &[u8]) {
     let mut input = Input::new(data);
-    let (mut guest, mut machine, mut registers) = model::guest();
+    let has_device = input.flag();
+    let (mut guest, mut machine, mut registers) = if has_device { model::owner() } else { model::guest() };
     // A page that the kernel can write, for arguments.
     let page = 700;
     let arguments = model::BASE + page * 4096;
@@ -47,6 +48,7 @@ pub fn calls(data: &[u8]) {
         }
         machine.now += u64::from(input.u8());
         guest.tick(&mut machine);
+        guest.raise_line(&mut machine, model::LINE_OF_DEVICE);
         guest.serve_console(&mut machine);
         if let After::End(_) = guest.deliver(&mut machine, &mut registers) {
             return;
@@ -85,7 +87,8 @@ fn argument(input: &mut Input<'_>, arguments: u64) -> u64 {
         3 => (model::FIRST + small % model::FRAMES) << 12 | u64::from(input.u8()) << 4 & 0xff8,
         4 => (model::FIRST + small % model::FRAMES) << 12 | u64::from(input.u8()),
         5 => model::BASE + small % model::FRAMES * 4096,
-        6 => 0x7ff0,
+        6 if small % 2 == 0 => 0x7ff0,
+        6 => (model::REGISTERS.start + small % 40) << 12 | u64::from(input.u8()),
         _ => input.u64(),
     }
 }

@@ -36,6 +36,9 @@ impl Rights {
         party: Access::READ.union(Access::WRITE),
     };
 
+    /// Memory that the guest runs in; its devices use what [`crate::Space::lend`] shows them.
+    pub const UNLENT: Self = Self { party: Access::empty(), ..Self::MEMORY };
+
     /// Registers of a device, for the guest's processors only.
     pub const DEVICE: Self = Self {
         contents: Contents::Registers,

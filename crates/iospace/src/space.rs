@@ -4,7 +4,7 @@ use crate::pieces::{self, Pieces};
 use crate::{Contents, Foreign, Ledger, Piece, Rights, Stale};
 use alloc::vec::Vec;
 use core::ops::Range;
-use sluice_memory::{AddError, Gpa, GuestMemory, Hpa, MapError, PAGE_SIZE};
+use sluice_memory::{Access, AddError, Gpa, GuestMemory, Hpa, MapError, PAGE_SIZE};
 
 /// Someone who sees a space.
 pub trait View {
@@ -17,6 +17,9 @@ pub trait View {
     /// # Errors
     /// See [`MapError`]. A part may be shown then.
     fn show(&mut self, piece: &Piece) -> Result<bool, MapError>;
+
+    /// Whether of these rights any are for this view.
+    fn is_for(&self, rights: Rights) -> bool;
 
     /// Shows nothing in a range any more. Returns whether it did before: whoever has cached that can go on using it
     /// until [`View::forget`].
@@ -200,6 +203,39 @@ impl<V: View, L: Ledger> Space<V, L> {
             }
         }
         failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Shows pages to the party that they are lent to, where [`Space::issue`] lent them to nobody, or [`Space::withhold`] took them. The
+    /// rights of their pieces stay as they are: which pages are lent is the caller's to know.
+    ///
+    /// # Errors
+    /// See [`IssueError`]: [`IssueError::Absent`] where not all is memory of the owner's. A part may be lent then.
+    pub fn lend(&mut self, at: u64, len: u64, party: Access) -> Result<(), IssueError> {
+        let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
+        let own = |piece: &Piece| piece.rights.contents == Contents::Own;
+        let pieces: Vec<Piece> = self.pieces.overlapping(range).filter(own).collect();
+        if pieces.iter().map(|piece| piece.len).sum::<u64>() != len {
+            return Err(IssueError::Absent);
+        }
+        for piece in pieces {
+            let rights = Rights { owner: Access::empty(), party, ..piece.rights };
+            self.show(&Piece { rights, ..piece })?;
+        }
+        Ok(())
+    }
+
+    /// Shows pages to the party no more, and to the owner as before. Whoever has cached them can go on until [`Space::settle`].
+    ///
+    /// # Errors
+    /// See [`IssueError`]; pages that were lent one by one never fail.
+    pub fn withhold(&mut self, at: u64, len: u64) -> Result<(), IssueError> {
+        let range = pieces::range(at, len).ok_or(IssueError::BadRange)?;
+        let party = Rights { owner: Access::empty(), ..Rights::MEMORY };
+        let parties = self.views.iter_mut().filter(|seen| seen.view.is_for(party));
+        for seen in parties {
+            seen.hide(range.clone())?;
+        }
+        Ok(())
     }
 
     /// Shows a page over one of a piece of [`Contents::Sink`], which stays issued: [`Space::uncover`] shows the sink's again. There is no moment at

@@ -64,6 +64,10 @@ impl<T: Format, F: TableFrames, A: Audience> View for TableView<T, F, A> {
         Ok(replaced || self.audience.caches_absent())
     }
 
+    fn is_for(&self, rights: Rights) -> bool {
+        !self.audience.access(rights).is_empty()
+    }
+
     fn hide(&mut self, range: Range<u64>) -> Result<bool, MapError> {
         let Some(tables) = &mut self.tables else { return Ok(false) };
         tables.unmap(&mut self.frames, range.start, range.end - range.start)

@@ -501,6 +501,117 @@ proptest! {
 }
 
 #[derive(Clone, Debug)]
+enum Loan {
+    Lend(u64),
+    Withhold(u64),
+    Touch(Vec<u64>),
+    Settle,
+}
+
+fn loans() -> impl Strategy<Value = Vec<Loan>> {
+    let page = || prop_oneof![0u64..8, 508u64..516, 0u64..520];
+    let step = prop_oneof![
+        4 => page().prop_map(Loan::Lend),
+        4 => page().prop_map(Loan::Withhold),
+        4 => prop::collection::vec(page(), 1..40).prop_map(Loan::Touch),
+        3 => Just(Loan::Settle),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// Memory of a paravirtual guest: its devices reach what is lent to them page by page, and nothing of what was withheld once that is settled.
+fn lent<C: Cache>(format: C::Format, steps: Vec<Loan>) -> Result<(), TestCaseError> {
+    const FIRST: u64 = 4096;
+    const PAGES: u64 = 520;
+    let cache = Rc::new(RefCell::new(C::new(format)));
+    let memory = Memory::default();
+    memory.0.borrow_mut().left = 1000;
+    let frames = Frames { memory: memory.clone(), cache: cache.clone() };
+    let view = TableView::new(format, frames, User(cache.clone())).unwrap();
+    cache.borrow_mut().attach(&memory, view.root());
+    let mut space = Space::new(Pins::default());
+    space.add_view(view).unwrap();
+    space.issue(0, Hpa::new(FIRST * PAGE_SIZE), PAGES * PAGE_SIZE, Rights::UNLENT).unwrap();
+    space.settle(&(), |_, _| ());
+    let mut model = BTreeSet::new();
+    // Each by itself, so that no page need be split later.
+    for page in 0..PAGES {
+        space.lend(page * PAGE_SIZE, PAGE_SIZE, Rights::MEMORY.party).unwrap();
+        model.insert(page);
+    }
+    prop_assert_eq!(space.lend(PAGES * PAGE_SIZE, PAGE_SIZE, Rights::MEMORY.party), Err(IssueError::Absent));
+    for step in steps {
+        match step {
+            Loan::Lend(page) => {
+                space.lend(page * PAGE_SIZE, PAGE_SIZE, Rights::MEMORY.party).unwrap();
+                model.insert(page);
+            }
+            Loan::Withhold(page) => {
+                // Not even without memory for tables.
+                let left = core::mem::take(&mut memory.0.borrow_mut().left);
+                space.withhold(page * PAGE_SIZE, PAGE_SIZE).unwrap();
+                memory.0.borrow_mut().left = left;
+                model.remove(&page);
+            }
+            Loan::Touch(pages) => {
+                pages.iter().for_each(|page| cache.borrow_mut().fill(&memory, page * PAGE_SIZE));
+            }
+            Loan::Settle => {
+                space.settle(&(), |_, _| panic!("nothing was given back"));
+                for (at, len, hpa, access) in cache.borrow().pages() {
+                    prop_assert_eq!((len, hpa.as_u64()), (PAGE_SIZE, at + FIRST * PAGE_SIZE));
+                    prop_assert!(model.contains(&(at / PAGE_SIZE)), "page {:#x} was withheld", at);
+                    prop_assert_eq!(access, Rights::MEMORY.party);
+                }
+            }
+        }
+        let whole =
+            Piece { at: 0, hpa: Hpa::new(FIRST * PAGE_SIZE), len: PAGES * PAGE_SIZE, rights: Rights::UNLENT };
+        prop_assert!(space.pieces().eq([whole]), "it is issued as before");
+        let mut shown = BTreeSet::new();
+        for view in space.views() {
+            view.visit(&mut |at, _, len, _| shown.extend(at / PAGE_SIZE..(at + len) / PAGE_SIZE));
+        }
+        prop_assert_eq!(&shown, &model);
+    }
+    // An owner that is gone walks no more.
+    *cache.borrow_mut() = C::new(format);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn of_lent_amdvi(steps in loans(), levels in 3u8..=6) {
+        lent::<AmdVi>(amdvi::page::HostFormat { levels }, steps)?;
+    }
+
+    #[test]
+    fn of_lent_vtd(steps in loans(), levels in 3u8..=5, largest_leaf in 1u8..=3, snoop: bool) {
+        lent::<Vtd>(vtd::page::SecondLevel { levels, largest_leaf, snoop }, steps)?;
+    }
+}
+
+#[test]
+fn processors_reach_what_is_lent_to_devices_or_not() {
+    let cache = Rc::new(RefCell::new(Processor::new(LongMode)));
+    let memory = Memory::default();
+    memory.0.borrow_mut().left = 1000;
+    let frames = Frames { memory: memory.clone(), cache: cache.clone() };
+    let mut space = Space::new(Pins::default());
+    space.add_view(TableView::new(LongMode, frames, User(cache)).unwrap()).unwrap();
+    space.issue(0, Hpa::new(1 << 24), 4 * PAGE_SIZE, Rights::UNLENT).unwrap();
+    space.settle(&(), |_, _| ());
+    space.lend(0, 2 * PAGE_SIZE, Rights::MEMORY.party).unwrap();
+    space.withhold(PAGE_SIZE, PAGE_SIZE).unwrap();
+    assert!(space.is_settled(), "nothing has changed for them");
+    let mut shown = 0;
+    space.views().for_each(|view| view.visit(&mut |_, _, len, _| shown += len));
+    assert_eq!(shown, 4 * PAGE_SIZE);
+}
+
+#[derive(Clone, Debug)]
 enum Layer {
     Cover { page: u64, frame: u64, rights: usize },
     Uncover(u64),
@@ -525,7 +636,7 @@ fn covers() -> impl Strategy<Value = Vec<Layer>> {
 /// Pages come over a sink of two large pages, and go.
 fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Layer>) -> Result<(), TestCaseError> {
     const SINK: u64 = 512;
-    const PAGES: u64 = 1024;
+    const PAGES: u64 = 520;
     let data = Access::READ | Access::WRITE;
     let rights = [
         Rights::window(Contents::Lent(1)),

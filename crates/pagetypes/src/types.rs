@@ -3,6 +3,7 @@
 use crate::{Descriptor, Devices, ENTRIES, Entry, HOLE, Kind, LINE, Machine};
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 /// Number of a frame of the machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -77,6 +78,8 @@ pub struct Types {
     held: Vec<Mfn>,
     /// How many lines of tables may be looked at before the rest is left for later.
     lines: u32,
+    /// Frames that are registers of the domain's devices.
+    registers: Vec<Range<u64>>,
 }
 
 impl Types {
@@ -86,8 +89,26 @@ impl Types {
         let mut frames = Vec::new();
         frames.try_reserve_exact(count).ok()?;
         frames.resize(count, Frame { counts, released: 0, lines: 0 });
-        let (dying, held) = (Vec::new(), Vec::new());
-        Some(Self { first: first.0, frames, epoch: 1, dying, held, lines: u32::MAX })
+        let (dying, held, registers) = (Vec::new(), Vec::new(), Vec::new());
+        Some(Self { first: first.0, frames, epoch: 1, dying, held, lines: u32::MAX, registers })
+    }
+
+    /// Frames that are registers of a device of the domain's, for as long as it lives. Entries of the lowest tables may refer to them, as
+    /// often as the guest likes: they are nobody's memory, and never become a table.
+    ///
+    /// # Errors
+    /// Some of them are memory of the domain's.
+    pub fn add_registers(&mut self, frames: Range<u64>) -> Result<(), Refused> {
+        let end = self.first.saturating_add(self.frames.len() as u64);
+        if frames.start < end && self.first < frames.end {
+            return Err(Refused::NotOwn(Mfn(frames.start)));
+        }
+        self.registers.push(frames);
+        Ok(())
+    }
+
+    fn is_register(&self, frame: Mfn) -> bool {
+        self.registers.iter().any(|frames| frames.contains(&frame.0))
     }
 
     /// Takes a frame that nobody uses for the hypervisor. Devices must not reach it.
@@ -510,10 +531,15 @@ impl Types {
         if !entry.contains(Entry::PRESENT) {
             return Ok(());
         }
-        match kind.below() {
-            Some(below) => self.get(machine, entry.frame(), below),
+        let counted = match kind.below() {
+            Some(below) => return self.get(machine, entry.frame(), below),
             None if entry.is_writable() => self.get(machine, entry.frame(), Kind::Writable),
-            None => self.own(entry.frame())?.count(entry.frame()),
+            None => self.own(entry.frame()).and_then(|state| state.count(entry.frame())),
+        };
+        match counted {
+            // Nothing is counted of them, and nothing is to be undone.
+            Err(Refused::NotOwn(frame)) if self.is_register(frame) => Ok(()),
+            counted => counted,
         }
     }
 
@@ -742,6 +768,37 @@ mod tests {
             assert!(machine.0 >= flushes, "a frame that was written a moment ago needs a flush");
             types.unpin(&mut machine, Mfn(1)).unwrap();
         }
+    }
+
+    #[test]
+    fn registers_are_mapped_by_the_lowest_tables_only_and_never_counted() {
+        let mut types = Types::new(Mfn(8), 4).unwrap();
+        types.add_registers(100..102).unwrap();
+        for overlapping in [0..9, 11..12, 9..10, 0..100] {
+            assert!(types.add_registers(overlapping).is_err(), "memory is no register");
+        }
+        let machine = &mut Counting::default();
+        for (table, kind) in [(8, Kind::L1), (9, Kind::L2)] {
+            types.pin(machine, Mfn(table), kind).unwrap();
+        }
+        let before = types.frames().collect::<Vec<_>>();
+        let map = |frame: u64, flags: Entry| Entry::new(Mfn(frame), Entry::PRESENT | flags).bits();
+        for flags in [Entry::WRITE | Entry::UNCACHED, Entry::empty()] {
+            for frame in [100, 101] {
+                types.update(machine, Mfn(8), 3, map(frame, flags), false).unwrap();
+            }
+            for frame in [99, 102] {
+                let refused = types.update(machine, Mfn(8), 3, map(frame, flags), false);
+                assert_eq!(refused, Err(Refused::NotOwn(Mfn(frame))), "registers of others");
+            }
+            let as_table = types.update(machine, Mfn(9), 0, map(100, Entry::WRITE), false);
+            assert_eq!(as_table, Err(Refused::NotOwn(Mfn(100))), "no table is in a device");
+        }
+        assert_eq!(types.pin(machine, Mfn(100), Kind::L1), Err(Refused::NotOwn(Mfn(100))));
+        assert!(!types.owns(Mfn(100)), "they are not the domain's memory");
+        types.update(machine, Mfn(8), 3, map(100, Entry::WRITE), false).unwrap();
+        types.update(machine, Mfn(8), 3, 0, false).unwrap();
+        assert_eq!(types.frames().collect::<Vec<_>>(), before, "nothing is left of them");
     }
 
     #[test]

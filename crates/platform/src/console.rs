@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 /// Bytes that are kept.
 pub const LIMIT: usize = 64 * 1024;
 /// Bytes that a driver may send once the serial port says that it is ready: what fits the FIFO of a 16550A.
-const FIFO: usize = 16;
+pub const FIFO: usize = 16;
 
 /// The queue of one console.
 #[derive(Clone, Debug, Default)]

@@ -14,6 +14,8 @@ pub mod call {
     pub const STACK_SWITCH: u64 = 3;
     /// HYPERVISOR_fpu_taskswitch.
     pub const FPU_TASKSWITCH: u64 = 5;
+    /// HYPERVISOR_platform_op.
+    pub const PLATFORM_OP: u64 = 7;
     /// HYPERVISOR_set_debugreg.
     pub const SET_DEBUGREG: u64 = 8;
     /// HYPERVISOR_get_debugreg.
@@ -30,6 +32,8 @@ pub mod call {
     pub const SET_TIMER_OP: u64 = 15;
     /// HYPERVISOR_xen_version.
     pub const XEN_VERSION: u64 = 17;
+    /// HYPERVISOR_console_io.
+    pub const CONSOLE_IO: u64 = 18;
     /// HYPERVISOR_vm_assist.
     pub const VM_ASSIST: u64 = 21;
     /// HYPERVISOR_iret.
@@ -64,8 +68,14 @@ pub enum Error {
     NoEntry = 2,
     /// E2BIG.
     TooBig = 7,
+    /// EAGAIN.
+    Again = 11,
+    /// ENOMEM.
+    NoMemory = 12,
     /// EBUSY.
     Busy = 16,
+    /// EEXIST.
+    Exists = 17,
     /// EINVAL.
     Invalid = 22,
     /// EFAULT.

@@ -243,7 +243,7 @@ impl Layout {
         2 + 3 + 2 + count(self.m2p_leaves()) + count(self.m2p_pages())
     }
 
-    /// Builds memory: the kernel, what it is told, its page tables, and what is the hypervisor's.
+    /// Builds memory: the kernel, what it is told (its command line, and whether it is the initial domain's), its page tables, and what is the hypervisor's.
     ///
     /// # Errors
     /// Says why it cannot be started.
@@ -251,7 +251,7 @@ impl Layout {
         &self,
         memory: &mut impl Memory,
         image: &Image<'_>,
-        cmdline: &str,
+        (cmdline, initial): (&str, bool),
         ramdisk: &[u8],
         wall_clock: &[u8],
     ) -> Result<Built, BuildError> {
@@ -324,6 +324,7 @@ impl Layout {
             module_len: ramdisk.len() as u64,
             first_list_page: end,
             list_pages: module - end,
+            initial,
         };
         let bytes = info.bytes(cmdline).ok_or(BuildError::CommandLine)?;
         memory.write(self.frame(kernel), 0, &bytes);
@@ -443,16 +444,24 @@ struct StartInfo {
     module_len: u64,
     first_list_page: u64,
     list_pages: u64,
+    /// It is the initial domain's.
+    initial: bool,
 }
 
 impl StartInfo {
     /// SIF_MOD_START_PFN, SIF_VIRT_P2M_4TOOLS.
     const FLAGS: u64 = 1 << 3 | 1 << 4;
+    /// SIF_PRIVILEGED, SIF_INITDOMAIN.
+    const INITIAL: u64 = 1 << 0 | 1 << 1;
+    /// Its bytes.
+    const SIZE: usize = 1168;
+    /// `struct dom0_vga_console_info`: XEN_VGATYPE_TEXT_MODE_3 of no rows and columns, since there is no screen.
+    const SCREEN: [u8; 16] = [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     /// Bytes of `cmd_line`.
     const COMMAND_LINE: usize = 1024;
 
-    fn bytes(&self, cmdline: &str) -> Option<[u8; 1168]> {
-        let mut bytes = [0; 1168];
+    fn bytes(&self, cmdline: &str) -> Option<[u8; Self::SIZE + Self::SCREEN.len()]> {
+        let mut bytes = [0; Self::SIZE + Self::SCREEN.len()];
         let mut put = |at: usize, value: u64| {
             if let Some(room) = bytes.get_mut(at..at + 8) {
                 room.copy_from_slice(&value.to_le_bytes());
@@ -460,12 +469,17 @@ impl StartInfo {
         };
         put(32, self.pages);
         put(40, self.shared_info);
-        put(48, Self::FLAGS);
+        put(48, Self::FLAGS | if self.initial { Self::INITIAL } else { 0 });
         put(56, self.store);
         // No channel to a store: the guest knows that there is none.
         put(64, 0);
-        put(72, self.console);
-        put(80, u64::from(crate::events::CONSOLE));
+        if self.initial {
+            // Where it is said what a screen shows, and how many bytes say so.
+            put(72, Self::SIZE as u64 | (Self::SCREEN.len() as u64) << 32);
+        } else {
+            put(72, self.console);
+            put(80, u64::from(crate::events::CONSOLE));
+        }
         put(88, self.tables);
         put(96, self.table_count);
         put(104, self.list);
@@ -473,6 +487,7 @@ impl StartInfo {
         put(120, self.module_len);
         put(128 + Self::COMMAND_LINE, self.first_list_page);
         put(136 + Self::COMMAND_LINE, self.list_pages);
+        bytes.get_mut(Self::SIZE..)?.copy_from_slice(&Self::SCREEN);
         bytes.get_mut(..16)?.copy_from_slice(b"xen-3.0-x86_64\0\0");
         let room = bytes.get_mut(128..128 + Self::COMMAND_LINE - 1)?;
         room.get_mut(..cmdline.len())?.copy_from_slice(cmdline.as_bytes());

@@ -3,7 +3,8 @@
 use crate::abi::{Error, GDT, M2P, M2P_END, MAX_BATCH, MAX_LINES, PAGE, call, vcpu_info};
 use crate::guest::gpr;
 use crate::{After, End, Guest, Host, Registers};
-use sluice_pagetypes::Mfn;
+use alloc::vec::Vec;
+use sluice_pagetypes::{Mfn, Refused};
 
 /// What a call answers, and what follows it.
 type Answer = Result<(u64, After), Error>;
@@ -31,6 +32,8 @@ mod memory {
     pub const CURRENT_RESERVATION: u64 = 3;
     pub const MAXIMUM_RESERVATION: u64 = 4;
     pub const MEMORY_MAP: u64 = 9;
+    pub const MACHINE_MEMORY_MAP: u64 = 10;
+    pub const EXCHANGE: u64 = 11;
     pub const MACHPHYS_MAPPING: u64 = 12;
     /// Bits of the number that are the operation's.
     pub const OPERATION: u64 = 63;
@@ -113,6 +116,7 @@ impl Guest {
                 self.task_switched = first != 0;
                 Ok(0)
             }
+            call::PLATFORM_OP => self.platform_op(host, first),
             call::SET_DEBUGREG => self.set_debug(first, second),
             call::GET_DEBUGREG => {
                 Ok(self.debug.get(first as usize).copied().unwrap_or(Error::Invalid.code()))
@@ -126,6 +130,7 @@ impl Guest {
                 Ok(0)
             }
             call::XEN_VERSION => self.xen_version(host, first, second),
+            call::CONSOLE_IO => self.console_io(host, first, second, third),
             call::VM_ASSIST => vm_assist(first, second),
             call::VCPU_OP => self.vcpu_op(host, first, second, third),
             call::SET_SEGMENT_BASE => self.set_segment_base(host, registers, first, second),
@@ -223,7 +228,8 @@ impl Guest {
                 self.copy_out(host, arg, answer.as_flattened())?;
                 Ok(0)
             }
-            memory::MEMORY_MAP => {
+            // The machine's map is the domain's: where its devices are it knows from these.
+            memory::MEMORY_MAP | memory::MACHINE_MEMORY_MAP => {
                 let [room, _] = self.halves(host, arg)?;
                 let [_, buffer] = self.words::<2>(host, arg)?;
                 if room == 0 {
@@ -236,8 +242,63 @@ impl Guest {
                 self.copy_out(host, arg, &1u32.to_le_bytes())?;
                 Ok(0)
             }
+            memory::EXCHANGE => self.exchange(host, arg),
             _ => Err(Error::NoCall),
         }
+    }
+
+    /// XENMEM_exchange: frames for others of which so many are consecutive, below so many bits of addresses. A domain's memory is one run, so that what it
+    /// gives is what it gets, or it gets nothing.
+    fn exchange(&mut self, host: &mut impl Host, arg: u64) -> Result<u64, Error> {
+        const DONE: u64 = 64;
+        let mut given = self.reservation(host, arg)?;
+        let mut wanted = self.reservation(host, arg.wrapping_add(32))?;
+        let [done] = self.words(host, arg.wrapping_add(DONE))?;
+        if done != 0 || given.frames()? != wanted.frames()? {
+            return Err(Error::Invalid);
+        }
+        // First whether all of it can be, then what it comes to.
+        let (mut frames, mut next) = (Vec::new(), Mfn(0));
+        frames.try_reserve_exact(given.frames()? as usize).map_err(|_| Error::NoMemory)?;
+        for at in 0..given.frames()? {
+            let offset = at & ((1 << given.order) - 1);
+            if offset == 0 {
+                next = Mfn(self.words::<1>(host, given.list)?[0]);
+                given.list = given.list.wrapping_add(8);
+            }
+            let frame = Mfn(next.0.checked_add(offset).ok_or(Error::Invalid)?);
+            if !self.types.owns(frame) {
+                return self.note(Err(Refused::NotOwn(frame)));
+            }
+            let within = at & ((1 << wanted.order) - 1);
+            let follows = within == 0 || frames.last().is_some_and(|last: &Mfn| last.0 + 1 == frame.0);
+            if !follows || wanted.limit.is_some_and(|limit| frame.0 >= limit) {
+                return Err(Error::NoMemory);
+            }
+            frames.push(frame);
+        }
+        for extent in frames.chunks(1 << wanted.order) {
+            let [page] = self.words(host, wanted.list)?;
+            let Some(first) = extent.first() else { break };
+            self.copy_out(host, wanted.list, &first.0.to_le_bytes())?;
+            for (page, frame) in (0..).map(|at| page.wrapping_add(at)).zip(extent) {
+                self.layout.set_m2p(host, *frame, page);
+            }
+            wanted.list = wanted.list.wrapping_add(8);
+        }
+        self.copy_out(host, arg.wrapping_add(DONE), &given.extents.to_le_bytes())?;
+        Ok(0)
+    }
+
+    /// Reads a `struct xen_memory_reservation`.
+    fn reservation(&self, host: &impl Host, at: u64) -> Result<Reservation, Error> {
+        let [list, extents, order, domain] = self.words::<4>(host, at)?;
+        let (order, bits) = (order as u32, (order >> 32) as u32);
+        if domain & 0xffff != crate::mmu::SELF {
+            return Err(Error::NotPermitted);
+        }
+        let limit = (12..64).contains(&bits).then(|| 1 << (bits - 12));
+        Ok(Reservation { list, extents, order, limit: limit.or((1..12).contains(&bits).then_some(0)) })
     }
 
     fn vcpu_op(&mut self, host: &mut impl Host, cmd: u64, which: u64, arg: u64) -> Result<u64, Error> {
@@ -309,19 +370,24 @@ impl Guest {
             _ => Err(Error::NoCall),
         }
     }
+}
 
-    fn physdev_op(&mut self, host: &impl Host, cmd: u64, arg: u64) -> Result<u64, Error> {
-        match cmd {
-            // PHYSDEVOP_set_iopl. The level is only shown: ports are nobody's.
-            6 => {
-                let [level] = self.halves(host, arg)?;
-                self.iopl = u8::try_from(level).ok().filter(|level| *level < 4).ok_or(Error::Invalid)?;
-                Ok(0)
-            }
-            // PHYSDEVOP_set_iobitmap.
-            7 => Ok(0),
-            _ => Err(Error::NoCall),
-        }
+/// `struct xen_memory_reservation`: extents of frames.
+struct Reservation {
+    /// Address of the list of extents.
+    list: u64,
+    extents: u64,
+    order: u32,
+    /// The frame before which they are to end.
+    limit: Option<u64>,
+}
+
+impl Reservation {
+    /// How many frames there are.
+    fn frames(&self) -> Result<u64, Error> {
+        let size = 1u64.checked_shl(self.order).ok_or(Error::Invalid)?;
+        let frames = self.extents.checked_mul(size).ok_or(Error::Invalid)?;
+        if frames > MAX_BATCH { Err(Error::TooBig) } else { Ok(frames) }
     }
 }
 

@@ -1,8 +1,12 @@
-//! The console's ring: bytes in, bytes out, in a page of the guest's memory (io/console.h).
+//! The console: a ring of bytes in and bytes out in a page of the guest's memory (io/console.h), or calls, where the guest is the initial domain
+//! (xen.h, HYPERVISOR_console_io).
 
-use crate::events::CONSOLE;
+use crate::abi::{Error, PAGE};
+use crate::events::{CONSOLE, VIRQ_CONSOLE};
 use crate::{Guest, Host};
 
+/// Bytes typed that the initial domain may leave unread; more wait.
+pub(crate) const INPUT: usize = 256;
 const IN_BYTES: u32 = 1024;
 const OUT: usize = 1024;
 const OUT_BYTES: u32 = 2048;
@@ -39,8 +43,55 @@ impl Guest {
         }
     }
 
+    /// HYPERVISOR_console_io: CONSOLEIO_write, CONSOLEIO_read.
+    pub(crate) fn console_io(
+        &mut self,
+        host: &mut impl Host,
+        cmd: u64,
+        count: u64,
+        buffer: u64,
+    ) -> Result<u64, Error> {
+        if !self.hardware.is_initial() {
+            return Err(Error::NoCall);
+        }
+        let mut bytes = [0; PAGE as usize];
+        let bytes = bytes.get_mut(..count.min(PAGE) as usize).unwrap_or_default();
+        match cmd as u32 {
+            0 => {
+                self.copy_in(host, buffer, bytes)?;
+                // Linux makes a call again that was answered so, and takes any other for done.
+                let taken = host.console_output(bytes);
+                if taken == 0 && !bytes.is_empty() { Err(Error::Again) } else { Ok(taken as u64) }
+            }
+            1 => {
+                let len = self.typed.len().min(bytes.len());
+                let typed = self.typed.get(..len).unwrap_or_default();
+                self.copy_out(host, buffer, typed)?;
+                self.typed.drain(..len);
+                Ok(len as u64)
+            }
+            _ => Err(Error::NoCall),
+        }
+    }
+
+    /// Takes what was typed for the initial domain, when it has read what came before.
+    fn tell_of_input(&mut self, host: &mut impl Host) {
+        if !self.typed.is_empty() {
+            return;
+        }
+        let mut bytes = [0; INPUT];
+        let typed = host.console_input(&mut bytes);
+        self.typed.extend(bytes.iter().take(typed));
+        if typed != 0 {
+            self.raise_virq(host, VIRQ_CONSOLE);
+        }
+    }
+
     /// Gives and takes what waits on either side.
     pub fn serve_console(&mut self, host: &mut impl Host) {
+        if self.hardware.is_initial() {
+            return self.tell_of_input(host);
+        }
         self.drain_console(host);
         let (from, mut to) = (self.index(host, IN_CONS), self.index(host, IN_PROD));
         let waiting = to.wrapping_sub(from);

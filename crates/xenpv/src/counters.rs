@@ -3,12 +3,13 @@
 use crate::abi::call;
 
 /// Hypercalls by number, as they are called in reports.
-const CALLS: [(u64, &str); 23] = [
+const CALLS: [(u64, &str); 25] = [
     (call::SET_TRAP_TABLE, "call.set_trap_table"),
     (call::MMU_UPDATE, "call.mmu_update"),
     (call::SET_GDT, "call.set_gdt"),
     (call::STACK_SWITCH, "call.stack_switch"),
     (call::FPU_TASKSWITCH, "call.fpu_taskswitch"),
+    (call::PLATFORM_OP, "call.platform_op"),
     (call::SET_DEBUGREG, "call.set_debugreg"),
     (call::GET_DEBUGREG, "call.get_debugreg"),
     (call::UPDATE_DESCRIPTOR, "call.update_descriptor"),
@@ -17,6 +18,7 @@ const CALLS: [(u64, &str); 23] = [
     (call::UPDATE_VA_MAPPING, "call.update_va_mapping"),
     (call::SET_TIMER_OP, "call.set_timer_op"),
     (call::XEN_VERSION, "call.xen_version"),
+    (call::CONSOLE_IO, "call.console_io"),
     (call::VM_ASSIST, "call.vm_assist"),
     (call::IRET, "call.iret"),
     (call::VCPU_OP, "call.vcpu_op"),

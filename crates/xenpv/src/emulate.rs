@@ -138,7 +138,8 @@ impl Guest {
             return Ok(());
         }
         let leaf = leaf(host, self.active_root(), address).ok_or(Error::Fault)?;
-        if !leaf.entry.contains(Entry::PRESENT) {
+        // Code in registers is not looked at.
+        if !leaf.entry.contains(Entry::PRESENT) || !self.types.owns(leaf.entry.frame()) {
             return Err(Error::Fault);
         }
         host.read(leaf.entry.frame(), (address % 4096) as usize, buffer);
@@ -164,17 +165,23 @@ impl Guest {
             }
             Mnemonic::Mov => self.control_register(registers, &instruction),
             Mnemonic::In => {
-                let bits = match instruction.op0_register() {
-                    Register::AL => 0xff,
-                    Register::AX => 0xffff,
-                    _ => 0xffff_ffff,
+                let bits = match width_of(instruction.op0_register()) {
+                    1 => 0xff,
+                    2 => 0xffff,
+                    // The upper half of the register is cleared where 32 bits are read.
+                    _ => u64::MAX,
                 };
-                // Nothing answers there. A half of the register is cleared where 32 bits are read.
-                let old = if bits == 0xffff_ffff { 0 } else { registers.gpr[gpr::RAX] };
-                registers.gpr[gpr::RAX] = old | bits;
+                let port = port_of(registers, &instruction, instruction.op1_register());
+                let value = self.read_port(host, port, width_of(instruction.op0_register()));
+                registers.gpr[gpr::RAX] = registers.gpr[gpr::RAX] & !bits | u64::from(value);
                 true
             }
-            Mnemonic::Out => true,
+            Mnemonic::Out => {
+                let port = port_of(registers, &instruction, instruction.op0_register());
+                let width = width_of(instruction.op1_register());
+                self.write_port(host, port, width, registers.gpr[gpr::RAX] as u32);
+                true
+            }
             _ => false,
         };
         if done {
@@ -254,6 +261,23 @@ impl Guest {
             Err(_) if step.later => Written::Later,
             Err(_) => Written::Refused,
         }
+    }
+}
+
+/// Bytes that are read from a port, or written to it, by the register.
+fn width_of(register: Register) -> u8 {
+    match register {
+        Register::AL => 1,
+        Register::AX => 2,
+        _ => 4,
+    }
+}
+
+/// The port of an instruction: in DX, or in the instruction.
+fn port_of(registers: &Registers, instruction: &Instruction, operand: Register) -> u16 {
+    match operand {
+        Register::DX => registers.gpr[gpr::RDX] as u16,
+        _ => instruction.immediate8().into(),
     }
 }
 

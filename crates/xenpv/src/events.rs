@@ -23,10 +23,14 @@ pub(crate) enum Port {
     Virq(u32),
     /// The guest itself.
     Ipi,
+    /// An interrupt line of its devices.
+    Line(u32),
 }
 
 /// Timer.
 pub(crate) const VIRQ_TIMER: u32 = 0;
+/// Input for the initial domain's console.
+pub(crate) const VIRQ_CONSOLE: u32 = 2;
 /// Numbers of virtual interrupts.
 const VIRQS: u32 = 24;
 
@@ -39,7 +43,7 @@ impl Channels {
         Self(ports)
     }
 
-    fn find(&self, wanted: Port) -> Option<u32> {
+    pub(crate) fn find(&self, wanted: Port) -> Option<u32> {
         self.0.iter().position(|port| *port == wanted).map(|port| port as u32)
     }
 
@@ -59,6 +63,7 @@ impl Channels {
 
 mod op {
     pub const BIND_VIRQ: u64 = 1;
+    pub const BIND_PIRQ: u64 = 2;
     pub const CLOSE: u64 = 3;
     pub const SEND: u64 = 4;
     pub const STATUS: u64 = 5;
@@ -129,6 +134,14 @@ impl Guest {
                 }
                 self.answer(host, arg.wrapping_add(8), Port::Virq(virq))
             }
+            op::BIND_PIRQ => {
+                let [line] = self.halves(host, arg)?;
+                let line = Port::Line(self.own_line(line)?);
+                if self.channels.find(line).is_some() {
+                    return Err(Error::Exists);
+                }
+                self.answer(host, arg.wrapping_add(8), line)
+            }
             op::BIND_IPI => {
                 let [vcpu] = self.halves(host, arg)?;
                 only(vcpu)?;
@@ -153,7 +166,7 @@ impl Guest {
                         self.raise(host, port);
                     }
                     Port::Unbound => {}
-                    Port::Virq(_) | Port::Free => return Err(Error::Invalid),
+                    Port::Virq(_) | Port::Line(_) | Port::Free => return Err(Error::Invalid),
                 }
                 Ok(0)
             }
@@ -163,6 +176,7 @@ impl Guest {
                     Port::Free => (0u32, 0),
                     Port::Unbound => (1, 0),
                     Port::Console => (2, 0),
+                    Port::Line(line) => (3, *line),
                     Port::Virq(virq) => (4, *virq),
                     Port::Ipi => (5, 0),
                 };

@@ -3,7 +3,8 @@
 use crate::counters::Counters;
 use crate::events::Channels;
 use crate::memory::Found;
-use crate::{Built, Host};
+use crate::{Built, Hardware, Host};
+use alloc::vec::Vec;
 use core::cell::Cell;
 use sluice_pagetypes::{Mfn, Refused, Types};
 
@@ -129,16 +130,30 @@ pub struct Guest {
     pub(crate) deadline: Option<u64>,
     pub(crate) debug: [u64; 8],
     pub(crate) iopl: u8,
+    /// Its devices.
+    pub(crate) hardware: Hardware,
+    /// What was typed for the initial domain, and it has not read.
+    pub(crate) typed: Vec<u8>,
+    /// The mask of the interrupt controller that its kernel looks for.
+    pub(crate) pic_mask: u8,
     /// The first two arguments for the rest of a call, where it answers [`crate::abi::Error::Restart`].
     pub(crate) rest: (u64, u64),
 }
 
 impl Guest {
-    /// The guest whose memory was built so. Its page tables are validated here, as any that it makes later.
+    /// The guest whose memory was built so, with its devices. Its page tables are validated here, as any that it makes later.
     ///
     /// # Errors
-    /// The page tables that were built are not right: a defect of the hypervisor.
-    pub fn new(host: &mut impl Host, built: Built, mut types: Types) -> Result<Self, Refused> {
+    /// The page tables that were built are not right, or registers are in its memory: a defect of the hypervisor.
+    pub fn new(
+        host: &mut impl Host,
+        built: Built,
+        mut types: Types,
+        hardware: Hardware,
+    ) -> Result<Self, Refused> {
+        for frames in &hardware.registers {
+            types.add_registers(frames.clone())?;
+        }
         // The hypervisor writes both for as long as the guest lives.
         types.hold_writable(host, built.shared_info)?;
         types.hold_writable(host, built.console)?;
@@ -165,6 +180,9 @@ impl Guest {
             deadline: None,
             debug: [0; 8],
             iopl: 0,
+            hardware,
+            typed: Vec::with_capacity(crate::console::INPUT),
+            pic_mask: u8::MAX,
             rest: (0, 0),
             layout: built,
         };

@@ -6,6 +6,7 @@
 //! - [`Guest`]: what the interface keeps of a domain. [`Guest::hypercall`], [`Guest::exception`], [`Guest::deliver`] and
 //!   [`Guest::cpuid`] say what becomes of an exit.
 //! - [`Host`]: memory and hardware behind it. [`Registers`]: the processor's.
+//! - [`Hardware`]: devices that the domain has to itself.
 //! - [`build`]: memory as a kernel finds it when it starts.
 //! - [`Counters`]: what was asked and refused.
 //!
@@ -31,6 +32,7 @@ mod cpuid;
 mod emulate;
 mod events;
 mod guest;
+mod hardware;
 mod host;
 mod memory;
 mod mmu;
@@ -44,4 +46,5 @@ pub use build::{Built, Image, Layout};
 pub use counters::{COUNTS, Counters};
 pub use emulate::PAT;
 pub use guest::{After, End, Guest, Registers};
+pub use hardware::{Hardware, LINES};
 pub use host::Host;

@@ -56,6 +56,10 @@ impl Guest {
             Some(found) if found.page == address / PAGE => found.leaf.entry,
             _ => {
                 let leaf = leaf(host, self.root, address).ok_or(Error::Fault)?;
+                // What is not its memory are registers, which the hypervisor does not touch for it.
+                if leaf.entry.contains(Entry::PRESENT) && !self.types.owns(leaf.entry.frame()) {
+                    return Err(Error::Fault);
+                }
                 self.found.set(Some(Found { page: address / PAGE, leaf }));
                 leaf.entry
             }

@@ -10,7 +10,7 @@ use sluice_pagetypes::{Kind, Mfn, Refused};
 const SEMI_PIECE: usize = 64;
 
 /// DOMID_SELF; a batch may name it, and nobody else.
-const SELF: u64 = 0x7ff0;
+pub(crate) const SELF: u64 = 0x7ff0;
 
 mod update {
     pub const NORMAL: u64 = 0;

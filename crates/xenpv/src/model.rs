@@ -3,7 +3,7 @@
 
 use crate::abi::{self, PAGE};
 use crate::build::Memory;
-use crate::{Guest, Host, Image, Layout, Registers};
+use crate::{Guest, Hardware, Host, Image, Layout, Registers};
 use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -32,6 +32,10 @@ pub struct Machinery {
     /// How often they lost frames, and got them.
     pub hides: u32,
     pub shows: u32,
+    /// Ports that were read, and written with what.
+    pub ports: Vec<(u16, u8, Option<u32>)>,
+    /// Interrupt lines that were dealt with.
+    pub ended: Vec<u32>,
     /// Lines that were read.
     pub lines: core::cell::Cell<u32>,
 }
@@ -116,6 +120,20 @@ impl Host for Machinery {
         self.flushes += 1;
     }
 
+    fn read_port(&mut self, port: u16, width: u8) -> u32 {
+        self.ports.push((port, width, None));
+        // More than what was asked for.
+        0x1234_5678
+    }
+
+    fn write_port(&mut self, port: u16, width: u8, value: u32) {
+        self.ports.push((port, width, Some(value)));
+    }
+
+    fn end_of_line(&mut self, line: u32) {
+        self.ended.push(line);
+    }
+
     fn now(&self) -> u64 {
         self.now
     }
@@ -176,7 +194,18 @@ pub fn kernel() -> Vec<u8> {
 
 /// A small guest that is about to start.
 pub fn guest() -> (Guest, Machinery, Registers) {
-    guest_of(FIRST, FRAMES, &kernel(), "console=hvc0", b"ramdisk")
+    guest_of(FIRST, FRAMES, &kernel(), "console=hvc0", b"ramdisk", Hardware::default())
+}
+
+/// Frames of the registers of [`owner`]'s device.
+pub const REGISTERS: core::ops::Range<u64> = 0xf_eb80..0xf_eba0;
+/// Its interrupt line.
+pub const LINE_OF_DEVICE: u32 = 10;
+
+/// The same with a device.
+pub fn owner() -> (Guest, Machinery, Registers) {
+    let hardware = Hardware { registers: vec![REGISTERS], lines: 1 << LINE_OF_DEVICE };
+    guest_of(FIRST, FRAMES, &kernel(), "console=hvc0", b"ramdisk", hardware)
 }
 
 /// A guest of this kernel file.
@@ -186,6 +215,7 @@ pub fn guest_of(
     kernel: &[u8],
     cmdline: &str,
     ramdisk: &[u8],
+    hardware: Hardware,
 ) -> (Guest, Machinery, Registers) {
     let layout = Layout::new(Mfn(first), frames).unwrap();
     let mut machine = Machinery {
@@ -199,17 +229,20 @@ pub fn guest_of(
         shown: (first..first + frames).map(Mfn).collect(),
         hides: 0,
         shows: 0,
+        ports: Vec::new(),
+        ended: Vec::new(),
         lines: core::cell::Cell::new(0),
     };
     let image = Image::parse(kernel).unwrap();
-    let built = layout.build(&mut machine, &image, cmdline, ramdisk, &[0; 12]).unwrap();
+    let told = (cmdline, hardware.is_initial());
+    let built = layout.build(&mut machine, &image, told, ramdisk, &[0; 12]).unwrap();
     machine.hole = built.hole();
     let mut types = Types::new(Mfn(first), frames as usize).unwrap();
     for frame in layout.hidden() {
         types.reserve(Mfn(frame)).unwrap();
         machine.shown.remove(&Mfn(frame));
     }
-    let guest = Guest::new(&mut machine, built, types).unwrap();
+    let guest = Guest::new(&mut machine, built, types, hardware).unwrap();
     let registers = guest.start();
     (guest, machine, registers)
 }
@@ -226,7 +259,7 @@ pub fn build(image: &Image<'_>) -> Result<(), crate::build::BuildError> {
             assert!(frame.0 >= FIRST && end <= (FIRST + FRAMES) * PAGE, "within the domain");
         }
     }
-    Layout::new(Mfn(FIRST), FRAMES).unwrap().build(&mut Nothing, image, "", &[], &[0; 12]).map(drop)
+    Layout::new(Mfn(FIRST), FRAMES).unwrap().build(&mut Nothing, image, ("", false), &[], &[0; 12]).map(drop)
 }
 
 /// What the hardware makes of the page tables: no table, no descriptor table and no frame of the hypervisor's can be written by a guest at privilege
@@ -246,6 +279,10 @@ pub fn check(guest: &Guest, machine: &Machinery) {
         for index in 0..ENTRIES {
             let entry = Entry::from_bits_retain(machine.word(table, index));
             if !entry.contains(Entry::PRESENT) {
+                continue;
+            }
+            let is_register = guest.hardware.registers.iter().any(|own| own.contains(&entry.frame().0));
+            if kind == Kind::L1 && is_register {
                 continue;
             }
             let target = guest.types.counts(entry.frame()).expect("of the domain's");

@@ -9,6 +9,8 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use sluice_pagetypes::{Entry, Kind, Mfn};
 
+mod hardware;
+
 const SELF: u64 = 0x7ff0;
 
 /// Makes a hypercall as the kernel does: by SYSCALL.
@@ -537,8 +539,9 @@ proptest! {
     #[test]
     fn nothing_comes_of_hostile_calls(
         calls in prop::collection::vec((0..48u64, prop::array::uniform4(argument()), prop::array::uniform8(argument())), 1..40),
+        has_device: bool,
     ) {
-        let (mut guest, mut machine, mut registers) = model::guest();
+        let (mut guest, mut machine, mut registers) = if has_device { model::owner() } else { model::guest() };
         let (_, page) = spare(700);
         for (number, arguments, words) in calls {
             let _ = guest.copy_out(&mut machine, page, words.map(u64::to_le_bytes).as_flattened());
@@ -564,6 +567,7 @@ fn argument() -> impl Strategy<Value = u64> {
         3 => (FIRST..FIRST + FRAMES, 0..512u64).prop_map(|(frame, at)| frame * 4096 + at * 8),
         2 => (FIRST..FIRST + FRAMES, 0..8u64).prop_map(|(frame, flags)| frame << 12 | flags),
         2 => (0..FRAMES).prop_map(|page| BASE + page * 4096),
+        1 => (model::REGISTERS, 0..8u64).prop_map(|(frame, flags)| frame << 12 | flags),
         1 => any::<u64>(),
     ]
 }

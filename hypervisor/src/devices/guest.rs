@@ -14,8 +14,10 @@ pub struct Guest {
     pub name: String,
     /// Slot of the guest's PCI bus.
     pub slot: u8,
-    /// I/O APIC pin of the guest.
+    /// I/O APIC pin of the guest, or its interrupt line.
     pub pin: u8,
+    /// It knows machine addresses: registers are in it where they physically are.
+    pub knows_machine: bool,
     /// The domain, once it exists, and the function's index there.
     domain: Once<(Weak<Domain>, u8)>,
 }
@@ -23,7 +25,13 @@ pub struct Guest {
 impl Guest {
     /// A guest whose domain is about to be built.
     pub fn new(id: DomainId, name: &str, slot: u8, pin: u8) -> Self {
-        Self { id, name: name.to_string(), slot, pin, domain: Once::new() }
+        Self { id, name: name.to_string(), slot, pin, knows_machine: false, domain: Once::new() }
+    }
+
+    /// The same of one that knows machine addresses.
+    #[must_use]
+    pub fn of_machine(self) -> Self {
+        Self { knows_machine: true, ..self }
     }
 
     /// The domain exists, and has the function at `index` of its list.

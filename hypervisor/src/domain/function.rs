@@ -2,6 +2,8 @@
 
 use super::{Answer, Domain, Transfer};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
 use sluice_devfile::Ranges;
 use sluice_hypercall::call::Error;
 use sluice_hypercall::devfile::Copy;
@@ -41,6 +43,11 @@ pub trait VirtualFunction: Send + Sync {
 
     /// An access to memory of BAR `bar` (0-5) that exited.
     fn memory(&self, domain: &Domain, bar: u8, gpa: Gpa, transfer: Transfer<'_>) -> Answer;
+
+    /// Frames of registers that a guest may map which knows machine addresses: first and end.
+    fn registers(&self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
 
     /// The guest is about to end an interrupt of the pin: the line must show what the device says now.
     fn end_of_interrupt(&self, domain: &Domain);

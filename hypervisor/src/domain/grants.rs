@@ -16,7 +16,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::ops::{DerefMut, Range};
-use sluice_abi::config::{Grants, Kind};
+use sluice_abi::config::Grants;
 use sluice_abi::{DomainId, DomainSet};
 use sluice_grants::status::Word;
 use sluice_grants::{Batch, Grant, Operation, Peer, Space};
@@ -125,7 +125,7 @@ fn domains() -> Vec<Arc<Domain>> {
 
 /// The domain may share pages from now on.
 pub fn enter(domain: &Arc<Domain>) {
-    if domain.config.kind == Kind::Paravirtual {
+    if domain.is_paravirtual() {
         return;
     }
     let mut domains = DOMAINS.lock();

@@ -44,7 +44,13 @@ impl Domain {
                 bytes += len;
             });
             let has: u64 = self.memory.extents().iter().map(|extent| extent.len).sum();
-            assert!(bytes == has, "domain {}: {bytes:#x} of {has:#x} bytes are mapped", self.name());
+            // Devices of a paravirtual domain reach what it uses as memory, which its processor knows.
+            let partly = self.is_paravirtual() && matches!(view, View::Devices(_)) && bytes < has;
+            assert!(
+                bytes == has || partly,
+                "domain {}: {bytes:#x} of {has:#x} bytes are mapped",
+                self.name()
+            );
             let whose = match view {
                 View::Processors(_) => "nested pages",
                 View::Devices(_) => "pages for its devices",

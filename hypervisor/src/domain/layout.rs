@@ -40,6 +40,11 @@ pub const UART_PORT: u16 = 0x3f8;
 /// I/O APIC pin of the serial console.
 pub const UART_GSI: u8 = 4;
 
+/// Interrupt line of the device in a slot of bus 0, where the guest has no I/O APIC: those that a PC has for PCI.
+pub const fn slot_line(slot: u8) -> u8 {
+    [5, 9, 10, 11][slot as usize % 4]
+}
+
 /// I/O APIC pin of INTA of the device in a slot of bus 0.
 pub const fn slot_gsi(slot: u8) -> u8 {
     16 + slot % 8

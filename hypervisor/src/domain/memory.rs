@@ -117,6 +117,10 @@ impl sluice_iospace::View for View {
         delegate!(self, view => view.show(piece))
     }
 
+    fn is_for(&self, rights: Rights) -> bool {
+        delegate!(self, view => view.is_for(rights))
+    }
+
     fn hide(&mut self, range: core::ops::Range<u64>) -> Result<bool, MapError> {
         delegate!(self, view => view.hide(range))
     }
@@ -191,12 +195,13 @@ impl Memory {
         self.add(0, low, layout::HIGH_RAM)
     }
 
-    /// Memory of a guest that knows machine addresses, in one piece.
+    /// Memory of a guest that knows machine addresses, in one piece. Devices reach what [`Domain::lend_frames`] shows them.
     fn machine(&mut self, bytes: u64) -> Result<(), MemoryError> {
         let used_as = FrameUse::Guest(self.id.0);
         let start = mm::allocate_below(used_as, bytes, LARGE_PAGE, layout::WINDOWS);
         let start = start.ok_or(MemoryError::OutOfMemory)?;
-        self.add(start.as_u64(), start, bytes)
+        clear(start, bytes);
+        Ok(self.space.issue(start.as_u64(), start, bytes, Rights::UNLENT)?)
     }
 
     /// Adds one extent of cleared memory.
@@ -401,6 +406,53 @@ impl Domain {
             }
         }
         space.settle(self, |_, _| ());
+    }
+
+    /// Lets the guest reach registers where they physically are, for as long as it lives. Returns whether it could be done.
+    pub fn map_registers(&self, frames: &Range<u64>) -> bool {
+        let (at, len) = (frames.start * PAGE_SIZE, (frames.end - frames.start) * PAGE_SIZE);
+        let mut space = self.space.lock();
+        let mapped = space.issue(at, Hpa::new(at), len, Rights::DEVICE).is_ok();
+        space.settle(self, |_, _| ());
+        mapped
+    }
+
+    /// Its devices reach these frames of a paravirtual domain.
+    pub fn lend_frames(&self, frames: impl Iterator<Item = u64>) {
+        let mut space = self.space.lock();
+        for frame in frames {
+            if let Err(error) = space.lend(frame * PAGE_SIZE, PAGE_SIZE, Rights::MEMORY.party) {
+                log::error!("domain {}: its devices cannot reach frame {frame:#x}: {error:?}", self.name());
+                self.end(EndReason::Command);
+                break;
+            }
+        }
+        space.settle(self, |_, _| ());
+    }
+
+    /// Its devices reach these frames no more when this returns.
+    ///
+    /// # Panics
+    /// They do: each was lent by itself, so that taking it away needs no memory.
+    pub fn withhold_frames(&self, frames: impl Iterator<Item = u64>) {
+        let mut space = self.space.lock();
+        for frame in frames {
+            let withheld = space.withhold(frame * PAGE_SIZE, PAGE_SIZE);
+            assert!(
+                withheld.is_ok(),
+                "domain {}: its devices keep frame {frame:#x}: {withheld:?}",
+                self.name()
+            );
+        }
+        space.settle(self, |_, _| ());
+    }
+
+    /// Shows every run of frames that its devices reach: first and count.
+    pub fn visit_lent(&self, show: &mut impl FnMut(u64, u64)) {
+        let space = self.space.lock();
+        for view in space.views().filter(|view| matches!(view, View::Devices(_))) {
+            view.visit(&mut |_, hpa, bytes, _| show(hpa.as_u64() / PAGE_SIZE, bytes / PAGE_SIZE));
+        }
     }
 
     /// Has everyone who sees its memory forget what was taken away, or what another domain had under the same number.

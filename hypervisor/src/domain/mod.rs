@@ -36,7 +36,7 @@ use sluice_abi::report::DomainState;
 use sluice_abi::{DomainId, config};
 use sluice_memory::{Extent, Gpa, GuestMemory, Hpa, OutOfRange, PAGE_SIZE, PhysicalMemory};
 use sluice_platform::acpi;
-use sluice_platform::console::Console;
+use sluice_platform::console::{Console, FIFO};
 use sluice_platform::hotplug::{self, Hotplug};
 use sluice_platform::ioapic::IoApic;
 use sluice_platform::ioapic::WriteEffect;
@@ -319,6 +319,8 @@ pub struct Domain {
     held_until: AtomicU64,
     /// Its kernel panicked, and a crash kernel of its own took over, which was logged.
     dumps: AtomicBool,
+    /// Of a paravirtual one: lines of its devices that went up, a bit each.
+    lines: AtomicU32,
 }
 
 impl Drop for Domain {
@@ -374,6 +376,7 @@ impl Domain {
             stood_still_until: AtomicU64::new(0),
             held_until: AtomicU64::new(u64::MAX),
             dumps: AtomicBool::new(false),
+            lines: AtomicU32::new(0),
         };
         domain.derive_permission_map();
         Some(domain)
@@ -606,9 +609,39 @@ impl Domain {
 
     /// Sets the level of an I/O APIC pin.
     pub fn set_line(&self, pin: u8, level: bool) {
+        if self.is_paravirtual() {
+            return self.raise_line(pin, level);
+        }
         let message = self.platform.lock().io_apic.set_line(pin, level);
         if let Some(message) = message {
             self.deliver(&message);
+        }
+    }
+
+    /// Whether it is a paravirtual one.
+    pub fn is_paravirtual(&self) -> bool {
+        self.config.kind == config::Kind::Paravirtual
+    }
+
+    /// A line of a paravirtual domain's devices went up: its processor tells the guest of it.
+    fn raise_line(&self, line: u8, level: bool) {
+        if level {
+            self.lines.fetch_or(1u32.checked_shl(line.into()).unwrap_or(0), Ordering::SeqCst);
+            for vcpu in &self.vcpus {
+                vcpu.signal(event::INTERRUPT);
+            }
+        }
+    }
+
+    /// Lines of a paravirtual domain's devices that went up since the last call, a bit each.
+    pub fn take_lines(&self) -> u32 {
+        self.lines.swap(0, Ordering::SeqCst)
+    }
+
+    /// A paravirtual guest has dealt with an interrupt of a line: who is on it may raise it again.
+    pub fn end_of_line(&self, line: u32) {
+        for function in self.functions.iter().filter(|function| u32::from(function.pin()) == line) {
+            function.end_of_interrupt(self);
         }
     }
 
@@ -868,12 +901,15 @@ impl Domain {
     pub fn console_write(&self, bytes: &[u8]) -> usize {
         let mut platform = self.platform.lock();
         let (mut waiting, mut taken) = (None, 0);
-        for byte in bytes {
+        // What fits a serial port's FIFO is taken whole or not at all.
+        for part in bytes.chunks(FIFO) {
             if self.console.lock().is_full() {
                 break;
             }
-            waiting = waiting.max(self.console_output(&mut platform, *byte));
-            taken += 1;
+            for byte in part {
+                waiting = waiting.max(self.console_output(&mut platform, *byte));
+            }
+            taken += part.len();
         }
         drop(platform);
         self.announce(waiting);
@@ -933,7 +969,7 @@ impl Domain {
         let mut platform = self.platform.lock();
         let room = TYPED.saturating_sub(platform.typed.len());
         platform.typed.extend(bytes.iter().take(room));
-        if self.config.kind == config::Kind::Paravirtual {
+        if self.is_paravirtual() {
             drop(platform);
             for vcpu in &self.vcpus {
                 vcpu.signal(event::INTERRUPT);

@@ -23,6 +23,8 @@ pub struct Memory {
     pub run: (u64, u64),
     /// Entries of the hypervisor's in page tables of the highest level.
     pub hole: [(usize, u64); 2],
+    /// There are devices that reach some of it.
+    pub is_lent: bool,
 }
 
 impl Memory {
@@ -33,7 +35,7 @@ impl Memory {
             // None of it is the domain's.
             _ => (0, 0),
         };
-        Self { run, hole }
+        Self { run, hole, is_lent: domain.device_space().is_some() }
     }
 }
 

@@ -8,20 +8,23 @@
 
 use super::crash;
 use super::flow::Flow;
-use crate::domain::counters::Exit;
+use crate::domain::counters::{Exit, Refusal};
 use crate::domain::paravirtual::{Memory, Paravirtual, Segments};
 use crate::domain::vcpu::{Context, Vcpu};
-use crate::domain::{Domain, EndReason};
+use crate::domain::{Domain, EndReason, PortHandler, Transfer};
 use crate::mm::Direct;
 use crate::svm::vmcb::{Intercept3, Segment, exit_code};
+use crate::x86::port::{inb, inl, inw, outb, outl, outw};
 use crate::x86::{self, tsc};
 use crate::{mm, svm};
 use alloc::boxed::Box;
 use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
-use sluice_pagetypes::{ENTRIES, HOLE, LINE, Machine, Mfn, Refused, Types};
+use sluice_pagetypes::{Counts, ENTRIES, HOLE, LINE, Machine, Mfn, Refused, Types};
 use sluice_platform::clock::{Scale, TimeInfo};
 use sluice_platform::cpuid::{CpuInfo, filter};
-use sluice_xenpv::{After, Built, End, Guest, Host, Layout, Registers, abi};
+use sluice_traps::Direction;
+use sluice_traps::ports::Disposition;
+use sluice_xenpv::{After, Built, End, Guest, Hardware, Host, LINES, Layout, Registers, abi};
 
 /// INTn: a software interrupt.
 const INTERCEPT_INTN: u32 = 1 << 21;
@@ -70,6 +73,22 @@ impl<'a> Hands<'a> {
         Self { domain, memory, flush: false, changes: (0, 0) }
     }
 
+    /// An access of the kernel's to a port: those of its devices, those by which it finds them, and its clock's. Others are nobody's.
+    fn port(&self, port: u16, width: u8, transfer: Transfer<'_>) {
+        let direction = if transfer.is_write() { Direction::WRITE } else { Direction::READ };
+        let who = self.domain.ports.lock().lookup_access(port, width, direction);
+        match who {
+            Disposition::Direct => forward(port, transfer),
+            Disposition::Handler(handler @ (PortHandler::PciConfig | PortHandler::Rtc)) => {
+                self.domain.port(handler, port, width, transfer);
+            }
+            Disposition::Handler(_) | Disposition::Refused => {
+                let vcpu = self.domain.vcpus.first();
+                vcpu.into_iter().for_each(|vcpu| vcpu.refusals.count(Refusal::Port as usize));
+            }
+        }
+    }
+
     #[cold]
     fn fail(&self, frame: Mfn, offset: usize, len: usize) -> ! {
         let name = self.domain.name();
@@ -115,13 +134,18 @@ impl Machine for Hands<'_> {
         self.flush = true;
     }
 
-    // No device is given to a paravirtual domain yet: `manage::build` refuses it.
-    fn hide(&mut self, _: &[Mfn]) {
+    fn hide(&mut self, frames: &[Mfn]) {
         self.changes.0 += 1;
+        if self.memory.is_lent {
+            self.domain.withhold_frames(frames.iter().map(|frame| frame.0));
+        }
     }
 
-    fn show(&mut self, _: &[Mfn]) {
+    fn show(&mut self, frames: &[Mfn]) {
         self.changes.1 += 1;
+        if self.memory.is_lent {
+            self.domain.lend_frames(frames.iter().map(|frame| frame.0));
+        }
     }
 }
 
@@ -141,6 +165,23 @@ impl Host for Hands<'_> {
 
     fn invalidate(&mut self) {
         self.flush = true;
+    }
+
+    fn read_port(&mut self, port: u16, width: u8) -> u32 {
+        let mut bytes = [0xff; 4];
+        let len = usize::from(width).min(4);
+        self.port(port, width, Transfer::Read(bytes.get_mut(..len).unwrap_or_default()));
+        u32::from_le_bytes(bytes)
+    }
+
+    fn write_port(&mut self, port: u16, width: u8, value: u32) {
+        let bytes = value.to_le_bytes();
+        let len = usize::from(width).min(4);
+        self.port(port, width, Transfer::Write(bytes.get(..len).unwrap_or_default()));
+    }
+
+    fn end_of_line(&mut self, line: u32) {
+        self.domain.end_of_line(line);
     }
 
     fn now(&self) -> u64 {
@@ -163,11 +204,30 @@ impl Host for Hands<'_> {
     }
 }
 
-/// Makes a processor that of a paravirtual guest, whose memory was built so.
+/// Makes an access to a port itself.
+fn forward(port: u16, transfer: Transfer<'_>) {
+    match transfer {
+        Transfer::Read([byte]) => *byte = inb(port),
+        Transfer::Read(bytes @ [_, _]) => bytes.copy_from_slice(&inw(port).to_le_bytes()),
+        Transfer::Read(bytes @ [_, _, _, _]) => bytes.copy_from_slice(&inl(port).to_le_bytes()),
+        Transfer::Write(&[byte]) => outb(port, byte),
+        Transfer::Write(&[low, high]) => outw(port, u16::from_le_bytes([low, high])),
+        Transfer::Write(&[a, b, c, d]) => outl(port, u32::from_le_bytes([a, b, c, d])),
+        Transfer::Read(_) | Transfer::Write(_) => {}
+    }
+}
+
+/// Makes a processor that of a paravirtual guest, whose memory was built so, with these devices.
 ///
 /// # Errors
 /// The page tables that were built are refused: a defect of the hypervisor.
-pub fn start(ctx: &mut Context, domain: &Domain, layout: &Layout, built: Built) -> Result<(), Refused> {
+pub fn start(
+    ctx: &mut Context,
+    domain: &Domain,
+    layout: &Layout,
+    built: Built,
+    hardware: Hardware,
+) -> Result<(), Refused> {
     let first = Mfn(layout.first());
     // There is memory for the account, or there is none for the domain.
     let mut types = Types::new(first, layout.frames() as usize).ok_or(Refused::NoTable)?;
@@ -177,7 +237,10 @@ pub fn start(ctx: &mut Context, domain: &Domain, layout: &Layout, built: Built) 
     let hole = built.hole();
     let memory = Memory::new(domain, hole);
     let mut hands = Hands::new(domain, memory);
-    let mut guest = Guest::new(&mut hands, built, types)?;
+    let mut guest = Guest::new(&mut hands, built, types, hardware)?;
+    if memory.is_lent {
+        domain.lend_frames(reached(&guest).map(|frame| frame.0));
+    }
     publish_time(&mut guest, &mut hands);
     let registers = guest.start();
     let control = &mut ctx.vmcb.control;
@@ -199,6 +262,31 @@ pub fn start(ctx: &mut Context, domain: &Domain, layout: &Layout, built: Built) 
     put(ctx, &mut state, &hands);
     ctx.paravirtual = Some(state);
     Ok(())
+}
+
+/// The frames that devices of a guest's are to reach.
+fn reached(guest: &Guest) -> impl Iterator<Item = Mfn> + '_ {
+    let for_devices = |(_, counts): &(Mfn, Counts)| counts.kind.is_for_devices(counts.semi);
+    guest.types.frames().filter(for_devices).map(|(frame, _)| frame)
+}
+
+/// Checks that devices reach what the guest uses as memory, and nothing else.
+///
+/// # Panics
+/// They do not: a defect of the hypervisor, by which a device could write a page table.
+fn check_devices(domain: &Domain, guest: &Guest) {
+    let mut lent = 0;
+    domain.visit_lent(&mut |first, count| {
+        for frame in (first..first + count).map(Mfn) {
+            let counts = guest.types.counts(frame);
+            let own = counts.is_some_and(|counts| counts.kind.is_for_devices(counts.semi));
+            assert!(own, "domain {}: its devices reach {frame}, which is {counts:?}", domain.name());
+        }
+        lent += count;
+    });
+    let wanted = reached(guest).count() as u64;
+    assert!(lent == wanted, "domain {}: its devices reach {lent} frames, not {wanted}", domain.name());
+    log::info!("domain {}: its devices reach {lent} frames, all of them memory", domain.name());
 }
 
 fn publish_time(guest: &mut Guest, hands: &mut Hands<'_>) {
@@ -280,6 +368,10 @@ pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     let Paravirtual { guest, registers, .. } = &mut *state;
     guest.tick(&mut hands);
     guest.serve_console(&mut hands);
+    let lines = domain.take_lines();
+    for line in (0..LINES).filter(|line| lines >> line & 1 != 0) {
+        guest.raise_line(&mut hands, line);
+    }
     if ctx.vmcb.save.cpl == 0 {
         // Interrupted where SYSCALL leads: the exit that comes next is the one to tell of events, with the guest's own registers.
         ctx.paravirtual = Some(state);
@@ -319,6 +411,9 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     guest.counters.hides += hands.changes.0;
     guest.counters.shows += hands.changes.1;
     let valid = put(ctx, &mut state, &hands);
+    if hands.memory.is_lent && matches!(after, Some(After::End(_))) {
+        check_devices(domain, &state.guest);
+    }
     if !valid || matches!(after, None | Some(After::End(_))) {
         // For who says what it was like at its end.
         ctx.regs = state.registers.gpr;

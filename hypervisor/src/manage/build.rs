@@ -14,7 +14,7 @@ use core::ops::Range;
 use sluice_abi::DomainId;
 use sluice_abi::bundle::Bundle;
 use sluice_abi::channel::CommandError;
-use sluice_abi::config::{self, VirtioKind};
+use sluice_abi::config::{self, Attachment, Dma, VirtioKind};
 use sluice_iospace::IssueError;
 use sluice_loader::{Entry, GuestWrite, LoadError, Mode, Parameters};
 use sluice_memory::PAGE_SIZE;
@@ -22,6 +22,7 @@ use sluice_platform::acpi;
 use sluice_platform::pci;
 use sluice_platform::pci::{BarAddresses, ConfigEffect, PciBus};
 use sluice_platform::rtc::Rtc;
+use sluice_xenpv::Hardware;
 
 /// Guest-physical addresses for memory BARs.
 const PCI_WINDOW: Range<u64> = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
@@ -51,8 +52,10 @@ pub enum BuildError {
     Map(IssueError),
     /// Its kernel cannot be started as a paravirtual guest's.
     Paravirtual(sluice_xenpv::build::BuildError),
-    /// A paravirtual domain has devices, serves some, or has several processors.
+    /// A paravirtual domain has several processors, or something else than devices that it owns.
     TooMuch,
+    /// A paravirtual domain has a device whose registers are where it has memory by its own page numbers.
+    InTheWay,
     /// The page tables that were built for it are refused: the hypervisor is at fault.
     Tables(sluice_pagetypes::Refused),
     /// The guest's PCI bus cannot show a device as it is.
@@ -79,7 +82,12 @@ impl fmt::Display for BuildError {
             ),
             Self::Map(error) => write!(out, "fault of the hypervisor: its memory cannot be mapped: {error:?}"),
             Self::Paravirtual(error) => write!(out, "its kernel cannot be started: {error}"),
-            Self::TooMuch => out.write_str("a paravirtual domain has one processor, and neither has nor serves devices"),
+            Self::TooMuch => out.write_str(
+                "a paravirtual domain has one processor, and of devices only those that it owns behind an IOMMU (mode = \"passthrough\")",
+            ),
+            Self::InTheWay => out.write_str(
+                "it has more memory than there is below the registers of its device: give it less, 3 GiB at most",
+            ),
             Self::Tables(error) => {
                 write!(out, "fault of the hypervisor: its first page tables are not right: {error:?}")
             }
@@ -111,6 +119,7 @@ impl BuildError {
             | Self::Unprotected
             | Self::Iommu
             | Self::TooMuch
+            | Self::InTheWay
             | Self::Function(_) => CommandError::DeviceBusy,
         }
     }
@@ -145,7 +154,7 @@ pub fn build(
         return Err(BuildError::Unprotected);
     }
     let paravirtual = config.kind == config::Kind::Paravirtual;
-    if paravirtual && (seats.iter().next().is_some() || config.vcpus != 1) {
+    if paravirtual && !is_within_interface(config, seats) {
         return Err(BuildError::TooMuch);
     }
     let mut memory = Memory::new(id, config.memory, &endpoints, identity, paravirtual)?;
@@ -154,8 +163,12 @@ pub fn build(
     attached.attach(id, config, seats, &mut addresses[0])?;
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
     let start = if paravirtual {
-        let (layout, built) = load_paravirtual(config, kernel, initrd, &memory)?;
-        Start::Paravirtual(layout, built)
+        let hardware = hardware(&attached.0);
+        if hardware.registers.iter().any(|frames| frames.start * PAGE_SIZE < config.memory) {
+            return Err(BuildError::InTheWay);
+        }
+        let (layout, built) = load_paravirtual(config, kernel, initrd, &memory, &hardware)?;
+        Start::Paravirtual(layout, built, hardware)
     } else {
         let entry = load(config, kernel, initrd, seats, &mut memory);
         Start::Full(entry.map_err(BuildError::Kernel)?)
@@ -188,9 +201,31 @@ pub fn build(
     Ok(domain)
 }
 
+/// Whether a paravirtual domain has what its interface knows: one processor, and devices that it owns and whose requests an IOMMU looks
+/// at, all of whose memory is the domain's.
+fn is_within_interface(config: &config::Domain, seats: &Seats) -> bool {
+    let owned = |share: &config::Share| match &share.attachment {
+        Attachment::Passthrough(options) => options.dma == Dma::Guest,
+        _ => false,
+    };
+    let only_devices = seats.iter().all(|(_, seat)| matches!(seat, Seat::Device(_)));
+    config.vcpus == 1 && only_devices && config.devices.iter().all(owned)
+}
+
+/// What a paravirtual domain is told of its devices.
+fn hardware(functions: &[Arc<dyn VirtualFunction>]) -> Hardware {
+    let registers = functions.iter().flat_map(|function| function.registers()).collect();
+    let lines = functions.iter().fold(0, |lines, function| lines | 1 << function.pin());
+    Hardware { registers, lines }
+}
+
 /// Where the function of a slot finds itself.
-fn guest_at(id: DomainId, name: &str, slot: u8) -> Guest {
-    Guest::new(id, name, slot, layout::slot_gsi(slot))
+fn guest_at(id: DomainId, config: &config::Domain, slot: u8) -> Guest {
+    let (name, line) = (&config.name, layout::slot_line(slot));
+    match config.kind {
+        config::Kind::Full => Guest::new(id, name, slot, layout::slot_gsi(slot)),
+        config::Kind::Paravirtual => Guest::new(id, name, slot, line).of_machine(),
+    }
 }
 
 /// Whether there is a window in what a slot has: onto a guest's memory, or onto what a device file's server shows.
@@ -215,7 +250,7 @@ pub fn plug(
     seat: &Seat,
     [low, high]: &mut [BarAddresses; 2],
 ) -> Result<(), BuildError> {
-    let guest = guest_at(domain.id, domain.name(), slot);
+    let guest = guest_at(domain.id, &domain.config, slot);
     let (name, function) = match seat {
         Seat::Device(_) => return Ok(()),
         _ if !Domain::has_room_for_windows(domain.config.memory) && has_window(&domain.config, seat) => {
@@ -244,7 +279,7 @@ impl Attached {
         for (slot, seat) in seats.iter() {
             let Seat::Device(index) = *seat else { continue };
             let Some(share) = config.devices.get(index) else { continue };
-            let function = devices::attach(share, guest_at(domain, &config.name, slot), addresses);
+            let function = devices::attach(share, guest_at(domain, config, slot), addresses);
             self.0.push(function.map_err(|error| BuildError::Device(index, error))?);
         }
         Ok(())
@@ -302,7 +337,7 @@ enum Start {
     /// As its kernel's boot protocol says.
     Full(Entry),
     /// As memory was built.
-    Paravirtual(sluice_xenpv::Layout, sluice_xenpv::Built),
+    Paravirtual(sluice_xenpv::Layout, sluice_xenpv::Built, Hardware),
 }
 
 /// Builds the memory of a paravirtual domain.
@@ -311,6 +346,7 @@ fn load_paravirtual(
     kernel: &[u8],
     initrd: Option<&[u8]>,
     memory: &Memory,
+    hardware: &Hardware,
 ) -> Result<(sluice_xenpv::Layout, sluice_xenpv::Built), BuildError> {
     use sluice_xenpv::build::BuildError::TooLarge;
     let (start, bytes) = memory.piece().ok_or(BuildError::OutOfMemory)?;
@@ -320,7 +356,8 @@ fn load_paravirtual(
     let image = sluice_xenpv::Image::parse(kernel).map_err(BuildError::Paravirtual)?;
     let clock = sluice_platform::clock::wall_clock(crate::firmware::rtc::boot_time_ns());
     let mut frames = exit::paravirtual::Frames;
-    let built = layout.build(&mut frames, &image, &config.cmdline, initrd.unwrap_or_default(), &clock);
+    let told = (&*config.cmdline, hardware.is_initial());
+    let built = layout.build(&mut frames, &image, told, initrd.unwrap_or_default(), &clock);
     Ok((layout, built.map_err(BuildError::Paravirtual)?))
 }
 
@@ -335,8 +372,9 @@ fn build_processors(domain: &Domain, start: &Start) -> Result<Vec<Vcpu>, BuildEr
         if id == 0 {
             match start {
                 Start::Full(entry) => enter_kernel(&mut context, entry),
-                Start::Paravirtual(layout, built) => {
-                    let started = exit::paravirtual::start(&mut context, domain, layout, built.clone());
+                Start::Paravirtual(layout, built, hardware) => {
+                    let (built, hardware) = (built.clone(), hardware.clone());
+                    let started = exit::paravirtual::start(&mut context, domain, layout, built, hardware);
                     started.map_err(BuildError::Tables)?;
                 }
             }

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
 /// Its parts.
-pub const PARTS: [&str; 5] = ["native", "sluice", "cache", "xen", "attacks"];
+pub const PARTS: [&str; 6] = ["native", "sluice", "cache", "xen", "iotlb", "attacks"];
 
 /// The operations, in the order of their marks.
 const WORKS: [&str; 5] = ["fork_exit", "execve", "sh", "fault", "syscall"];
@@ -39,6 +39,15 @@ poweroff -f
 
 /// The scenario with the hostile kernel, and what it prints before its counts.
 const ATTACKS: (&str, &str) = ("hostile-paravirtual-many", "paravirtual.");
+
+/// What QEMU's IOMMU of AMD's logs when it is told to forget pages.
+const INVALIDATION: &str = "amdvi_pages_inval";
+
+/// A card behind it, which nobody uses: what pages of tables cost a guest that has one.
+const CARD: (&str, &str) = (
+    "iommu = \"amd\"\n[device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\n",
+    "devices = [{ use = \"nic0\", mode = \"passthrough\" }]\n",
+);
 
 /// Where the hypervisor's image is linked (hypervisor/link.ld), up to where a Linux kernel begins in its guest.
 const IMAGE: (u64, u64) = (0xffff_ffff_8020_0000, 0x00e0_0000);
@@ -76,7 +85,9 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&Bench, &mut Record, &Path) -> Result<Vec<Finding>>;
     let systems: [(&str, &str, Entries, Run); 4] = [
         ("native", "native", Entries::None, native),
-        ("sluice", "pv", Entries::Vmruns, |bench, record, log| sluice(bench, &bench.initrd, record, log)),
+        ("sluice", "pv", Entries::Vmruns, |bench, record, log| {
+            sluice(bench, &bench.initrd, record, counting(bench, Some(IMAGE), log), ("", ""))
+        }),
         ("cache", "pv.cache", Entries::Vmruns, cached),
         ("xen", "peer.xen.default", Entries::Returns, xen),
     ];
@@ -94,6 +105,12 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
             record.problem(part, &format!("{error:#}"));
         }
     }
+    if parts.wants("iotlb", None) {
+        record.solved("iotlb");
+        if let Err(error) = invalidations(&bench, record).and_then(|()| record.write().map(drop)) {
+            record.problem("iotlb", &format!("{error:#}"));
+        }
+    }
     if parts.wants("attacks", None) {
         super::say(&format!("the scenario {}", ATTACKS.0));
         record.solved("attacks");
@@ -102,6 +119,50 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         }
     }
     figures(record)
+}
+
+/// How often the IOMMU before a guest's card is told to forget a page, with and without the guest's cache of page-table pages.
+fn invalidations(bench: &Bench, record: &mut Record) -> Result<()> {
+    let guests = [("pv.iotlb", &bench.initrd, None), ("pv.cache.iotlb", &bench.with_cache, Some(0.0))];
+    for (prefix, initrd, wanted) in guests {
+        super::say(prefix);
+        let log = scratch()?.join(format!("paravirtual-{prefix}.count"));
+        let mut arguments = counting(bench, Some(IMAGE), &log);
+        arguments.extend(["-trace", INVALIDATION].map(str::to_owned));
+        let found = sluice(bench, initrd, record, arguments, CARD)?;
+        let text =
+            std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+        let counts = events_at_marks(&text, INVALIDATION);
+        ensure!(counts.last().is_some_and(|all| *all > 0.0), "QEMU logged no invalidation");
+        for (number, work) in WORKS.into_iter().enumerate() {
+            let (_, many) = few_and_many(&found, work)?;
+            let Some([_, second, third]) = counts.get(3 * number..3 * number + 3) else {
+                anyhow::bail!("the guest did not mark {work}");
+            };
+            // No difference to the few: while these were done, the cache had yet to grow.
+            let each = (third - second) / many;
+            let note = format!(
+                "commands to forget pages per operation, of {many}, by the log of QEMU's AMD-Vi, which wants one as well for a page that comes back"
+            );
+            let aim = wanted.map(Aim::AtMost).filter(|_| work != "fault" && work != "syscall");
+            record.aimed(format!("{prefix}.{work}"), each, "invalidations", aim, note);
+        }
+    }
+    Ok(())
+}
+
+/// How often an event had been logged at each mark.
+fn events_at_marks(text: &str, event: &str) -> Vec<f64> {
+    let mut events = 0.0;
+    let mut counts = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("count mark ") {
+            counts.push(events);
+        } else if line.contains(event) {
+            events += 1.0;
+        }
+    }
+    counts
 }
 
 /// What a hostile kernel tried, and what it achieved. The scenario judges whether its neighbour was left alone.
@@ -171,7 +232,7 @@ fn native(bench: &Bench, _: &mut Record, log: &Path) -> Result<Vec<Finding>> {
 }
 
 fn cached(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
-    let found = sluice(bench, &bench.with_cache, record, log)?;
+    let found = sluice(bench, &bench.with_cache, record, counting(bench, Some(IMAGE), log), ("", ""))?;
     let said = |key: &str| {
         let mut pairs = found.iter().flatten();
         pairs.find(|pair| pair.0 == key).and_then(|pair| pair.1.raw().parse::<f64>().ok())
@@ -185,13 +246,19 @@ fn cached(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>
     Ok(found)
 }
 
-fn sluice(bench: &Bench, initrd: &Path, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
+/// A paravirtual guest, with what more its configuration says of the machine and of it.
+fn sluice(
+    bench: &Bench,
+    initrd: &Path,
+    record: &mut Record,
+    arguments: Vec<String>,
+    (machine, domain): (&str, &str),
+) -> Result<Vec<Finding>> {
     let [kernel, initrd] = [&*bench.unpacked, initrd].map(quoted);
     let text = format!(
-        "[machine]\nmemory = \"768MiB\"\n[domain.guest]\nkind = \"paravirtual\"\nkernel = {kernel}\ninitrd = {initrd}\n\
-         cmdline = \"console=hvc0 {CMDLINE}\"\nmemory = \"{MEMORY}MiB\"\n"
+        "[machine]\nmemory = \"768MiB\"\n{machine}[domain.guest]\nkind = \"paravirtual\"\nkernel = {kernel}\ninitrd = {initrd}\n\
+         cmdline = \"console=hvc0 {CMDLINE}\"\nmemory = \"{MEMORY}MiB\"\n{domain}"
     );
-    let arguments = counting(bench, Some(IMAGE), log);
     let (_, outcome) = good("paravirtual-sluice", &text, Clock::Instructions, arguments)?;
     record.kernels(&outcome.kernels);
     Ok(outcome.guests.into_iter().next().map(|guest| guest.findings).unwrap_or_default())
@@ -220,6 +287,16 @@ fn xen(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
     machine.run("done")
 }
 
+/// How often the guest did an operation.
+fn few_and_many(found: &[Finding], work: &str) -> Result<(f64, f64)> {
+    let said = |key: &str| {
+        let finding =
+            found.iter().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == work));
+        finding?.iter().find(|pair| pair.0 == key)?.1.raw().parse::<f64>().ok()
+    };
+    said("few").zip(said("many")).with_context(|| format!("the guest did not report {work}"))
+}
+
 fn rows(
     record: &mut Record,
     prefix: &str,
@@ -228,13 +305,7 @@ fn rows(
     marks: &[Mark],
 ) -> Result<()> {
     for (number, work) in WORKS.into_iter().enumerate() {
-        let said = |key: &str| {
-            let finding =
-                found.iter().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == work));
-            finding?.iter().find(|pair| pair.0 == key)?.1.raw().parse::<f64>().ok()
-        };
-        let (few, many) =
-            said("few").zip(said("many")).with_context(|| format!("the guest did not report {work}"))?;
+        let (few, many) = few_and_many(found, work)?;
         let marks = marks.get(3 * number..3 * number + 3).and_then(|marks| marks.try_into().ok());
         let cost = cost(marks.with_context(|| format!("the guest did not mark {work}"))?, few, many);
         let note = format!("per operation, difference of {few} and {many}");
@@ -307,6 +378,12 @@ fn figures(record: &mut Record) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_counted_up_to_each_mark() {
+        let text = "amdvi_pages_inval a\ncount mark 1 2 3\nnoise\n12@3:amdvi_pages_inval b\namdvi_pages_inval c\ncount mark 4 5 6\n";
+        assert_eq!(events_at_marks(text, INVALIDATION), [1.0, 3.0]);
+    }
 
     #[test]
     fn a_guest_that_did_not_finish_has_no_rows() {

@@ -15,6 +15,8 @@ use toml::Spanned;
 /// Memory that is not for guests: firmware, the hypervisor, and the bundle it was loaded with.
 const RESERVED_MEMORY: u64 = 96 << 20;
 
+/// The most memory of a paravirtual guest with devices, whose registers it finds at physical addresses.
+const MOST_PARAVIRTUAL_MEMORY: u64 = 3 << 30;
 /// The longest command line of a paravirtual guest: its kernel takes 1,023 bytes, and `run` needs some.
 const LONGEST_PARAVIRTUAL_CMDLINE: usize = 512;
 
@@ -68,10 +70,23 @@ fn paravirtual(domain: &Domain, setup: &Setup, source: &mut Source) {
         let message = format!("'{name}' is paravirtual and {what}");
         source.complain(domain.kind.span(), message, help.to_owned());
     };
-    if !domain.shares.is_empty() || !domain.virtio.is_empty() || !domain.vifs.is_empty() {
+    let owns = |share: &Share| share.mode == Mode::Passthrough;
+    if !domain.shares.iter().all(owns) || !domain.virtio.is_empty() || !domain.vifs.is_empty() {
         complain(
-            "has devices",
-            "a paravirtual domain has a console and nothing else yet: take its devices away",
+            "has devices that it does not own",
+            "a paravirtual domain has a console and what is passed through to it: take the others away, or use mode = \"passthrough\"",
+        );
+    }
+    if domain.shares.iter().any(|share| owns(share) && share.dma != Dma::Guest) {
+        complain(
+            "has a device that reaches other memory than all of its own",
+            "leave dma out: the hypervisor takes page tables away from its devices, and nothing else",
+        );
+    }
+    if !domain.shares.is_empty() && *domain.memory.get_ref() > MOST_PARAVIRTUAL_MEMORY {
+        complain(
+            "has a device where it has memory by its own page numbers",
+            "registers of devices follow 3 GiB: give it at most so much memory",
         );
     }
     if *domain.vcpus.get_ref() != 1 {
@@ -236,7 +251,7 @@ fn devices(setup: &Setup, source: &mut Source) {
             if share.sectors.is_none() {
                 emulated(share, setup, source);
             }
-            unprotected(share, setup, source);
+            unprotected(domain, share, setup, source);
             turns(share, source);
             refusals::check(share, setup, source);
             let line = source.line_of(share.device.span().start);
@@ -416,7 +431,7 @@ fn turns(share: &Share, source: &mut Source) {
 
 /// A function that reaches memory by itself is given away only behind an IOMMU, or knowingly. One that is
 /// named by its place is checked by the hypervisor, which sees what it is.
-fn unprotected(share: &Share, setup: &Setup, source: &mut Source) {
+fn unprotected(domain: &Domain, share: &Share, setup: &Setup, source: &mut Source) {
     let name = share.device.get_ref();
     if share.registers_unprotected && share.mode != Mode::Vpio {
         let message =
@@ -446,8 +461,13 @@ fn unprotected(share: &Share, setup: &Setup, source: &mut Source) {
             "'{name}' can reach all memory by itself (DMA), and nothing keeps it within its guest's: the machine \
              has no IOMMU"
         );
-        let help = "leave out iommu = \"none\" in [machine]; or, if this guest may do everything that the \
-                    hypervisor may, add here: dma = \"unprotected\" (docs/passthrough.md)";
+        let help = match domain.kind.get_ref() {
+            Kind::Full => {
+                "leave out iommu = \"none\" in [machine]; or, if this guest may do everything that the \
+                 hypervisor may, add here: dma = \"unprotected\" (docs/passthrough.md)"
+            }
+            Kind::Paravirtual => "leave out iommu = \"none\" in [machine]",
+        };
         source.complain(share.device.span(), message, help.to_owned());
     } else if !remapping.get_ref() && !share.interrupts_unprotected {
         let line = source.line_of(remapping.span().start);

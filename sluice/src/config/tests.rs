@@ -52,16 +52,44 @@ fn refused(from: &str, to: &str, expect: &str) {
 }
 
 #[test]
-fn a_paravirtual_domain_has_one_processor_and_no_devices_yet() {
+fn a_paravirtual_domain_has_one_processor_and_no_devices_but_its_own() {
     assert_eq!(try_load(&GOOD.replace("paused = true", "kind = \"full\"")).unwrap().domains.len(), 2);
     let zoe = "initrd = \"ne2000-test\"";
-    let wanted = ["'zoe' is paravirtual and has devices", "'zoe' is paravirtual and has several processors"];
+    let wanted = [
+        "'zoe' is paravirtual and has devices that it does not own",
+        "'zoe' is paravirtual and has several processors",
+    ];
     for expect in wanted {
         refused(zoe, &format!("{zoe}\nkind = \"paravirtual\""), expect);
     }
     let alone = "[domain.zoe]\nkernel = \"debian-6.1\"\nmemory = \"256MiB\"\nkind = \"paravirtual\"\n";
     let setup = try_load(alone).unwrap();
     assert_eq!(*setup.domains[0].kind.get_ref(), Kind::Paravirtual);
+    let owns = |share: &str| {
+        let card = "[device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\n";
+        format!("{card}{alone}devices = [{{ use = \"nic0\", mode = \"passthrough\"{share} }}]")
+    };
+    assert_eq!(try_load(&owns("")).unwrap().iommu(), Iommu::Amd, "there is one by itself");
+    let wrong = |text: &str| match try_load(text) {
+        Err(ConfigError::Wrong(found)) => {
+            found.list.iter().map(|one| one.message.clone()).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    for dma in ["fine", "unprotected"] {
+        let found = wrong(&owns(&format!(", dma = \"{dma}\"")));
+        assert_eq!(
+            found,
+            ["'zoe' is paravirtual and has a device that reaches other memory than all of its own"]
+        );
+    }
+    let large = owns("").replace("256MiB", "4GiB") + "\n[machine]\nmemory = \"6GiB\"";
+    let found = wrong(&large);
+    assert_eq!(found, ["'zoe' is paravirtual and has a device where it has memory by its own page numbers"]);
+    let bare = owns("") + "\n[machine]\niommu = \"none\"";
+    let found = wrong(&bare);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("the machine has no IOMMU"), "{found:?}");
     refused(
         "kernel = \"debian-6.1\"",
         "kernel = \"bare\"\nkind = \"paravirtual\"",

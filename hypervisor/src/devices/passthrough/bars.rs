@@ -6,7 +6,9 @@ use super::messages;
 use crate::domain::{Domain, PageHandler, Piece, PortHandler, Transfer};
 use crate::pci::reset::Registers;
 use crate::pci::{self, Function};
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
+use core::ops::Range;
 use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
 use sluice_platform::pci::{Bar, BarAddresses, BarKind, Builder};
 use sluice_traps::Direction;
@@ -26,14 +28,19 @@ struct MemoryBar {
 }
 
 impl MemoryBar {
-    fn new(bar: &pci::Bar, function: &Function, addresses: &mut BarAddresses) -> Option<Self> {
+    fn new(bar: &pci::Bar, function: &Function, addresses: Option<&mut BarAddresses>) -> Option<Self> {
         let size = bar.size.max(PAGE_SIZE);
         let prefetchable = bar.prefetch;
         let kind = if bar.wide { BarKind::Mem64 { prefetchable } } else { BarKind::Mem32 { prefetchable } };
-        let trapped = messages::table_in(function, bar.index).map_or((0, 0), |table| {
+        // Without addresses of its own the guest has no MSI-X, and the table in the function means nothing.
+        let table = messages::table_in(function, bar.index).filter(|_| addresses.is_some());
+        let trapped = table.map_or((0, 0), |table| {
             (table.start & !(PAGE_SIZE - 1), table.end.next_multiple_of(PAGE_SIZE).min(size))
         });
-        let initial = addresses.take(size)?;
+        let initial = match addresses {
+            Some(addresses) => addresses.take(size)?,
+            None => bar.address,
+        };
         Some(Self { index: bar.index, kind, size, hpa: bar.address, initial, trapped })
     }
 
@@ -62,11 +69,19 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// Finds guest addresses for the memory BARs of a function; `None` where there is no room for them.
-    pub fn new(function: &Function, addresses: &mut BarAddresses) -> Option<Self> {
+    /// Finds guest addresses for the memory BARs of a function; `None` where there is no room for them. Without addresses they are where
+    /// they physically are.
+    pub fn new(function: &Function, mut addresses: Option<&mut BarAddresses>) -> Option<Self> {
         let memory = function.bars.iter().filter(|bar| !bar.io);
-        let memory = memory.map(|bar| MemoryBar::new(bar, function, addresses)).collect::<Option<_>>()?;
+        let memory = memory.map(|bar| MemoryBar::new(bar, function, addresses.as_deref_mut()));
+        let memory = memory.collect::<Option<_>>()?;
         Some(Self { memory, mapped: [None; 6], decoded: [false; 6] })
+    }
+
+    /// Frames of the memory BARs, where they physically are.
+    pub fn registers(&self) -> Vec<Range<u64>> {
+        let frames = |bar: &MemoryBar| bar.hpa / PAGE_SIZE..(bar.hpa + bar.size) / PAGE_SIZE;
+        self.memory.iter().map(frames).collect()
     }
 
     /// Adds them to the guest's view of the function.
@@ -80,11 +95,10 @@ impl Bars {
         builder
     }
 
-    /// Has them answer where the guest put them. `index` is the function's in the domain.
-    pub fn map(&mut self, domain: &Domain, index: u8, function: &Function, bars: &[Option<Bar>; 6]) {
-        let answers = |bar: u8| bars.get(usize::from(bar)).copied().flatten().filter(|bar| bar.enabled);
+    /// Has the port BARs answer while the guest wants them to.
+    pub fn map_ports(&mut self, domain: &Domain, function: &Function, bars: &[Option<Bar>; 6]) {
         for bar in function.bars.iter().filter(|bar| bar.io) {
-            let enabled = answers(bar.index).is_some();
+            let enabled = answers(bars, bar.index).is_some();
             if core::mem::replace(&mut self.decoded[usize::from(bar.index)], enabled) != enabled {
                 let (base, count) = (bar.address as u16, bar.size as u16);
                 match enabled {
@@ -93,9 +107,13 @@ impl Bars {
                 }
             }
         }
+    }
+
+    /// Has the memory BARs answer where the guest put them. `index` is the function's in the domain.
+    pub fn map(&mut self, domain: &Domain, index: u8, bars: &[Option<Bar>; 6]) {
         // First away with what moves, so that two BARs can change places.
         for bar in &self.memory {
-            let wanted = answers(bar.index).map(|bar| bar.address);
+            let wanted = answers(bars, bar.index).map(|bar| bar.address);
             let mapped = &mut self.mapped[usize::from(bar.index)];
             if *mapped != wanted
                 && let Some(gpa) = mapped.take()
@@ -104,7 +122,7 @@ impl Bars {
             }
         }
         for bar in &self.memory {
-            let Some(wanted) = answers(bar.index) else { continue };
+            let Some(wanted) = answers(bars, bar.index) else { continue };
             let mapped = &mut self.mapped[usize::from(bar.index)];
             if mapped.is_none() {
                 let handler = PageHandler::Device { function: index, bar: bar.index };
@@ -120,6 +138,11 @@ impl Bars {
         let base = self.mapped.get(usize::from(bar)).copied().flatten()?;
         gpa.as_u64().checked_sub(base)
     }
+}
+
+/// Where a BAR answers in the guest, if it does.
+fn answers(bars: &[Option<Bar>; 6], index: u8) -> Option<Bar> {
+    bars.get(usize::from(index)).copied().flatten().filter(|bar| bar.enabled)
 }
 
 /// Makes an access to the function itself, in the widest pieces that are aligned.

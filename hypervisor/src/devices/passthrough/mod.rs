@@ -14,13 +14,15 @@ use super::device::Device;
 use super::error::AttachError;
 use super::guest::Guest;
 use super::intx::ForwardedLine;
-use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
+use crate::domain::{Answer, Domain, EndReason, Transfer, VirtualFunction};
 use crate::iommu::{self, Owner};
 use crate::pci::{self, reset};
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use bars::Bars;
+use core::ops::Range;
 use messages::Messages;
 use sluice_abi::config::{Dma, Mode, Passthrough};
 use sluice_abi::report::ShareReport;
@@ -58,6 +60,7 @@ impl PassthroughFunction {
         addresses: &mut BarAddresses,
     ) -> Result<Arc<Self>, AttachError> {
         check(device, options)?;
+        let addresses = Some(addresses).filter(|_| !guest.knows_machine);
         let bars = Bars::new(&device.function, addresses).ok_or(AttachError::NoRoom)?;
         if let Some(endpoint) = device.dma_endpoint() {
             endpoint.claim(Owner::Domain(guest.id)).map_err(|iommu::Busy| AttachError::GroupBusy)?;
@@ -161,6 +164,10 @@ impl VirtualFunction for PassthroughFunction {
         let builder =
             Builder::new(self.device.identity()).interrupt(physical.pin.min(1), self.guest.pin).fixed_ports();
         let mut builder = self.state.lock().bars.describe(builder, physical);
+        if self.guest.knows_machine {
+            // It is told of interrupts by its lines only.
+            return builder.build();
+        }
         if physical.msi.is_some() {
             builder = builder.msi(1);
         }
@@ -172,6 +179,10 @@ impl VirtualFunction for PassthroughFunction {
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {
         self.guest.set_domain(domain, index);
+        if self.guest.knows_machine && !self.registers().iter().all(|frames| domain.map_registers(frames)) {
+            log::error!("device {}: no memory to map its registers", self.device.name);
+            domain.end(EndReason::Command);
+        }
         if let Some(endpoint) = self.device.dma_endpoint() {
             let space = match self.is_fine {
                 true => domain.lend_to_own_device(self.guest.slot, &endpoint),
@@ -210,7 +221,10 @@ impl VirtualFunction for PassthroughFunction {
         if matches!(effect, ConfigEffect::CommandChanged(..)) && command & pci::COMMAND_MASTER == 0 {
             function.bdf.set_command(0, pci::COMMAND_MASTER);
         }
-        state.bars.map(domain, index as u8, function, &bars);
+        state.bars.map_ports(domain, function, &bars);
+        if !self.guest.knows_machine {
+            state.bars.map(domain, index as u8, &bars);
+        }
         match effect {
             ConfigEffect::MsiChanged(_) => state.messages.set_msi(domain, function, msi),
             ConfigEffect::MsixChanged(_) => state.messages.set_msix(domain, function, msix),
@@ -244,6 +258,10 @@ impl VirtualFunction for PassthroughFunction {
             }
         }
         Answer::Attend
+    }
+
+    fn registers(&self) -> Vec<Range<u64>> {
+        self.state.lock().bars.registers()
     }
 
     fn end_of_interrupt(&self, domain: &Domain) {

@@ -282,8 +282,18 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 10] =
-    ["vif", "domain", "attacks", "engines", sharing::PART, "82574", "face", many::PART, peers::PART, "native"];
+pub const SERVED: [&str; 10] = [
+    "vif",
+    "domain",
+    "attacks",
+    "engines",
+    sharing::PART,
+    "82574",
+    "face",
+    many::PART,
+    peers::PART,
+    "native",
+];
 
 /// Of a guest on an engine that serves its neighbour, too, with each face.
 const ON_ENGINE: [Attack; 3] = [

@@ -636,7 +636,7 @@ fn covers() -> impl Strategy<Value = Vec<Layer>> {
 /// Pages come over a sink of two large pages, and go.
 fn nothing_stale_over_a_sink<C: Cache>(format: C::Format, steps: Vec<Layer>) -> Result<(), TestCaseError> {
     const SINK: u64 = 512;
-    const PAGES: u64 = 520;
+    const PAGES: u64 = 1024;
     let data = Access::READ | Access::WRITE;
     let rights = [
         Rights::window(Contents::Lent(1)),

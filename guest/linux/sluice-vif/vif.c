@@ -210,9 +210,11 @@ static void give_up(struct vif *vif, const char *why)
 	netif_carrier_off(vif->netdev);
 }
 
-/* Adds what is in a page from `from` on to a frame; a copy, if few pages are left. False: there is no memory for that. */
+/* Adds what is in a page from `from` on to a frame; a copy, if few pages are left. False: there is no memory for that, or it is too long. */
 static bool add(struct sk_buff *skb, struct page *page, u32 from, u32 len, bool copies)
 {
+	if (skb_shinfo(skb)->nr_frags == MAX_SKB_FRAGS)
+		return false;
 	if (copies) {
 		struct page *copy = dev_alloc_page();
 
@@ -305,7 +307,8 @@ static int vif_poll(struct napi_struct *napi, int budget)
 	offer(vif);
 	if (done < budget && napi_complete_done(napi, done)) {
 		want(vif, SLUICE_VIF_WANTS_RECEIVED);
-		if (look(vif, SLUICE_VIF_RECEIVED) != vif->received && napi_schedule_prep(napi)) {
+		if (!vif->broken && look(vif, SLUICE_VIF_RECEIVED) != vif->received &&
+		    napi_schedule_prep(napi)) {
 			show(vif, SLUICE_VIF_WANTS_RECEIVED, 0);
 			__napi_schedule(napi);
 		}

@@ -236,6 +236,10 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         face: Face::Virtio,
     };
     assert_eq!(compiled, [expected]);
+    let native = VIF.replace("vlan = 4094", "face = \"native\"");
+    let setup = try_load(&with(network, &native, OTHER)).unwrap();
+    let compiled = &vif::compile(&setup, &setup.domains[0])[0];
+    assert_eq!((compiled.face, compiled.mtu), (Face::Native, 576));
     let card = VIF.replace("mtu = 576, moderation = 0", "face = \"e1000\"");
     let setup = try_load(&with(network, &card, OTHER)).unwrap();
     assert_eq!(vif::compile(&setup, &setup.domains[0])[0].face, Face::E1000);

@@ -5,8 +5,8 @@ use crate::interface::{call, hypercall, reads, survives, writes};
 use crate::memory::{BASE, GDT, LARGE, M2P, Machine, PRESENT, USER, WRITE, map, operate, update};
 
 /// Operations of HYPERVISOR_mmuext_op.
-const PIN_L1: u64 = 0;
-const UNPIN: u64 = 4;
+pub const PIN_L1: u64 = 0;
+pub const UNPIN: u64 = 4;
 const NEW_ROOT: u64 = 5;
 const NEW_USER_ROOT: u64 = 15;
 

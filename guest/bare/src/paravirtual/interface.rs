@@ -14,6 +14,7 @@ pub mod call {
     pub const MULTICALL: u64 = 13;
     pub const UPDATE_VA_MAPPING: u64 = 14;
     pub const XEN_VERSION: u64 = 17;
+    pub const CONSOLE_IO: u64 = 18;
     pub const VCPU_OP: u64 = 24;
     pub const SET_SEGMENT_BASE: u64 = 25;
     pub const MMUEXT_OP: u64 = 26;

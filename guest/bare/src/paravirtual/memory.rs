@@ -16,10 +16,16 @@ pub const WRITE: u64 = 2;
 /// See [`PRESENT`].
 pub const USER: u64 = 4;
 /// See [`PRESENT`].
+pub const UNCACHED: u64 = 1 << 4;
+/// See [`PRESENT`].
 pub const LARGE: u64 = 1 << 7;
 
 /// What `struct start_info` says.
 pub struct Machine {
+    /// Where it says so.
+    pub start_info: u64,
+    /// It is the initial domain's: there are devices, and no ring of the console's.
+    pub is_initial: bool,
     /// Pages of the kernel's.
     pub pages: u64,
     /// Frame of the console's ring.
@@ -40,6 +46,8 @@ impl Machine {
     pub fn read(info: u64) -> Self {
         let word = |at: u64| unsafe { ((info + at) as *const u64).read_volatile() };
         Self {
+            start_info: info,
+            is_initial: word(48) & 2 != 0,
             pages: word(32),
             console: word(72),
             console_port: word(80) as u32,

@@ -202,10 +202,13 @@ impl Attack<'_> {
             }
         }
         self.each(|edu, _, own| edu.read_memory(own, BUFFER, 24));
-        self.each(|edu, target, _| edu.read_memory(target.read, BEFORE, 8));
+        let is_seen = self.targets[..self.waiting].iter().any(|target| target.seen.is_some());
+        if is_seen {
+            self.each(|edu, target, _| edu.read_memory(target.read, BEFORE, 8));
+        }
         self.each(|edu, target, _| edu.write_memory(BUFFER, target.write, 8));
-        // Where the kernel itself does not see it, the device looks again.
-        if self.targets[..self.waiting].iter().any(|target| target.seen.is_none()) {
+        // Where the kernel itself does not see it, the device looks.
+        if !is_seen {
             self.each(|edu, target, _| edu.read_memory(target.write, AFTER, 8));
         }
         self.each(|edu, _, own| edu.write_memory(BUFFER, own + 24, 24));
@@ -216,8 +219,8 @@ impl Attack<'_> {
                 println!("{}: device {number} does not copy", target.name);
                 self.failed += 1;
             }
-            let is_news = |word: u64| ![0, u64::MAX, CANARY].contains(&word);
-            let read = target.holds.map_or(is_news(before), |holds| before == holds);
+            let is_news = |word: u64| ![0, u64::MAX, CANARY, target.value].contains(&word);
+            let read = target.holds.map_or(is_news(before) || is_news(after), |holds| before == holds);
             let seen = target.seen.is_some_and(|(at, now)| word(at) != now);
             came[number] = Came { read, written: seen || after == target.value };
         }
@@ -418,7 +421,7 @@ impl Attack<'_> {
         ] {
             self.foreign("device_low", at);
         }
-        for at in (8 * MIB..total).step_by(24 * MIB as usize).filter(|at| !is_own(*at)) {
+        for at in (8 * MIB..total).step_by(32 * MIB as usize).filter(|at| !is_own(*at)) {
             self.foreign("device_spread", at + 0x3000);
         }
         // Interrupt controller, timer, units of IOMMUs, configuration, firmware; its own and another device's registers.
@@ -466,7 +469,9 @@ impl Attack<'_> {
         let page = self.page + 5;
         let (address, frame) = (self.machine.address(page), self.machine.frame(page));
         for round in 0..2 {
-            self.plain("not_yet_a_table", page);
+            if round == 0 {
+                self.plain("not_yet_a_table", page);
+            }
             // What waits in the devices is the entry.
             self.load();
             for number in 0..self.count {
@@ -511,7 +516,7 @@ impl Attack<'_> {
         let evil = self.evil();
         self.load();
         let (mut copies, mut landed, mut pins, mut refused) = (0u64, 0u64, 0u64, 0u64);
-        let wanted = self.machine.number("copies").unwrap_or(120);
+        let wanted = self.machine.number("copies").unwrap_or(104);
         let place = |number: usize| address + 8 * number as u64;
         while copies < wanted {
             let written = (0..self.count).filter(|number| word(place(*number)) == evil).count();

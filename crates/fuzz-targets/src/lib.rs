@@ -31,6 +31,7 @@ pub mod vif_native;
 pub mod vif_offload;
 pub mod virtio;
 pub mod vpio;
+mod wire;
 
 pub use input::Input;
 

@@ -1,10 +1,8 @@
 //! Virtual interfaces with hostile drivers, on one network.
 
 use crate::Input;
-use sluice_nic::Offload;
-use sluice_vif::{
-    Active, Attributes, Engine, Given, Layout, Mac, Memory, Network, Outcome, Queues, VifId, VifSet, Wire,
-};
+use crate::wire::{Card, attributes, check_signals, mac};
+use sluice_vif::{Active, Engine, Layout, Memory, Network, Outcome, Queues, VifId, VifSet, Wire};
 use sluice_virtio::{Fault, Queue};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -55,65 +53,6 @@ impl Memory for Ram {
     }
 }
 
-fn mac(nth: usize) -> Mac {
-    [2, 0, 0, 0, 0, nth as u8]
-}
-
-/// Checks what is put on the wire.
-struct Card<'a, 'd> {
-    input: &'a mut Input<'d>,
-    busy: bool,
-    /// It finishes packets.
-    cuts: bool,
-}
-
-/// Asserts that the addresses of a frame may be on the wire.
-fn check_addresses(frame: &[u8]) {
-    assert!((0..GUESTS).any(|nth| frame[6..12] == mac(nth)), "a frame of nobody's is put on the wire");
-    assert!(frame[..12] != [mac(0), mac(0)].concat(), "a frame to its sender is put on the wire");
-}
-
-impl Wire for Card<'_, '_> {
-    fn send(&mut self, frame: &[u8]) -> bool {
-        assert!((14..=1518).contains(&frame.len()), "no frame is put on the wire");
-        check_addresses(frame);
-        !self.busy
-    }
-
-    fn send_packet(
-        &mut self,
-        len: usize,
-        offload: &Offload,
-        fill: &mut dyn FnMut(&mut [u8]) -> bool,
-    ) -> Given {
-        if !self.cuts || offload.frames(len).is_none() {
-            return Given::Never;
-        }
-        if self.busy {
-            return Given::Full;
-        }
-        let mut packet = vec![0; len];
-        if fill(&mut packet) {
-            check_addresses(&packet);
-        }
-        Given::Sent
-    }
-
-    fn receive(&mut self, _: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
-        let count = self.input.u8() % 3;
-        for _ in 0..count {
-            let len = usize::from(self.input.u16() % 1600);
-            let mut frame = vec![0; len];
-            let start = self.input.bytes(len.min(20));
-            frame[..start.len()].copy_from_slice(start);
-            take(&frame, self.cuts);
-        }
-        count.into()
-    }
-
-    fn flush(&mut self) {}
-}
-
 fn queue(at: u64) -> Queue {
     Queue { size: SIZE, enabled: true, desc: at, driver: at + 0x200, device: at + 0x400, vector: 0 }
 }
@@ -124,17 +63,6 @@ struct Guest {
     id: Option<VifId>,
     reachable: bool,
     memory: Vec<u8>,
-}
-
-fn attributes(nth: usize, input: &mut Input<'_>) -> Attributes {
-    Attributes {
-        mac: mac(nth),
-        share: input.u8(),
-        limit: input.flag().then(|| u64::from(input.u32())),
-        vlan: input.choose(&[None, None, Some(5)]),
-        mtu: input.choose(&[1500, 600]),
-        moderation: input.choose(&[0, 1]),
-    }
 }
 
 /// Drivers that write anything into their queues, while they come and go. Asserts that memory of a guest is left alone which has no
@@ -215,7 +143,7 @@ pub fn network(data: &[u8]) {
                 guests.iter_mut().for_each(|guest| guest.memory = guest.ram.0.borrow().clone());
                 let busy = input.u8().is_multiple_of(4);
                 let cuts = input.flag();
-                let mut card = Card { input: &mut input, busy, cuts };
+                let mut card = Card { input: &mut input, guests: GUESTS, busy, cuts };
                 let wired = busy || card.input.flag();
                 let outcomes: Vec<Outcome> = engines
                     .iter_mut()
@@ -238,10 +166,7 @@ pub fn network(data: &[u8]) {
                     }
                 }
                 let there: Vec<VifId> = guests.iter().filter_map(|guest| guest.id).collect();
-                for Outcome { sent, received, broken, .. } in outcomes {
-                    let sets = [sent, received, broken];
-                    assert!(sets.into_iter().flat_map(VifSet::iter).all(|id| there.contains(&id)));
-                }
+                check_signals(&outcomes, &there);
             }
         }
     }

@@ -1,13 +1,12 @@
 //! Virtual interfaces with the face of a card, and hostile drivers.
 
 use crate::Input;
+use crate::wire::{bring, check_addresses, check_frame, mac};
 use sluice_emulated::{Mirror, PAGES, PolledNic, Register};
 use sluice_nic::dma::{Dma, DmaError, NoMemory};
 use sluice_nic::e1000::{HEAD, Reception, Transmission, WINDOW};
 use sluice_nic::{Budget, Offload};
-use sluice_vif::{
-    Attributes, Card, Engine, Given, Layout, Mac, Memory, Network, Outcome, Packet, VifId, Wire,
-};
+use sluice_vif::{Attributes, Card, Engine, Given, Layout, Memory, Network, Outcome, Packet, VifId, Wire};
 use sluice_virtio::Fault;
 use std::sync::{Arc, Mutex};
 
@@ -130,26 +129,15 @@ impl Card<Ram> for Face {
     fn listen(&self, _: bool) {}
 }
 
-fn mac(nth: usize) -> Mac {
-    [2, 0, 0, 0, 0, nth as u8]
-}
-
 /// Checks what is put on the wire.
 struct Physical<'a, 'd> {
     input: &'a mut Input<'d>,
     busy: bool,
 }
 
-/// Asserts that the addresses of a frame may be on the wire.
-fn check_addresses(frame: &[u8]) {
-    assert!((0..GUESTS).any(|nth| frame[6..12] == mac(nth)), "a frame of nobody's is put on the wire");
-    assert!(frame[..6] != frame[6..12], "a frame to its sender is put on the wire");
-}
-
 impl Wire for Physical<'_, '_> {
     fn send(&mut self, frame: &[u8]) -> bool {
-        assert!((14..=1518).contains(&frame.len()), "no frame is put on the wire");
-        check_addresses(frame);
+        check_frame(frame, GUESTS);
         !self.busy
     }
 
@@ -167,20 +155,13 @@ impl Wire for Physical<'_, '_> {
         assert!(sums.into_iter().all(|sum| sum.offset >= 12), "the card would write another address");
         let mut packet = vec![0; len];
         if fill(&mut packet) {
-            check_addresses(&packet);
+            check_addresses(&packet, GUESTS);
         }
         Given::Sent
     }
 
     fn receive(&mut self, _: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
-        let count = self.input.u8() % 3;
-        for _ in 0..count {
-            let mut frame = vec![0; usize::from(self.input.u16() % 1600)];
-            let start = self.input.bytes(frame.len().min(20));
-            frame[..start.len()].copy_from_slice(start);
-            take(&frame, false);
-        }
-        count.into()
+        bring(self.input, false, take)
     }
 
     fn flush(&mut self) {}

@@ -1,15 +1,13 @@
 //! Virtual interfaces with the native face, and hostile drivers.
 
 use crate::Input;
+use crate::wire::{Card, attributes, check_signals, mac};
 use sluice_hypercall::vif::{
     VIF_DESCRIPTOR, VIF_ENTRIES, VIF_OFFERED, VIF_OFFERED_RING, VIF_RECEIVED_RING, VIF_SEND_RING,
     VIF_STRUCTURE, VIF_TO_SEND, VIF_WANTS_SENT,
 };
-use sluice_nic::Offload;
 use sluice_vif::native::{PAGE, POOL};
-use sluice_vif::{
-    Active, Attributes, Engine, Given, Layout, Mac, Memory, Network, Outcome, VifId, VifSet, Wire,
-};
+use sluice_vif::{Active, Engine, Layout, Memory, Network, Outcome, VifId, VifSet, Wire};
 use sluice_virtio::Fault;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -103,80 +101,11 @@ impl Memory for Native {
     }
 }
 
-fn mac(nth: usize) -> Mac {
-    [2, 0, 0, 0, 0, nth as u8]
-}
-
-/// Checks what is put on the wire.
-struct Card<'a, 'd> {
-    input: &'a mut Input<'d>,
-    busy: bool,
-    /// It finishes packets.
-    cuts: bool,
-}
-
-/// Asserts that the addresses of a frame may be on the wire.
-fn check_addresses(frame: &[u8]) {
-    assert!((0..GUESTS).any(|nth| frame[6..12] == mac(nth)), "a frame of nobody's is put on the wire");
-    assert!(frame[..6] != frame[6..12], "a frame to its sender is put on the wire");
-}
-
-impl Wire for Card<'_, '_> {
-    fn send(&mut self, frame: &[u8]) -> bool {
-        assert!((14..=1518).contains(&frame.len()), "no frame is put on the wire");
-        check_addresses(frame);
-        !self.busy
-    }
-
-    fn send_packet(
-        &mut self,
-        len: usize,
-        offload: &Offload,
-        fill: &mut dyn FnMut(&mut [u8]) -> bool,
-    ) -> Given {
-        if !self.cuts || offload.frames(len).is_none() {
-            return Given::Never;
-        }
-        if self.busy {
-            return Given::Full;
-        }
-        let mut packet = vec![0; len];
-        if fill(&mut packet) {
-            check_addresses(&packet);
-        }
-        Given::Sent
-    }
-
-    fn receive(&mut self, _: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
-        let count = self.input.u8() % 3;
-        for _ in 0..count {
-            let mut frame = vec![0; usize::from(self.input.u16() % 1600)];
-            let start = self.input.bytes(frame.len().min(20));
-            frame[..start.len()].copy_from_slice(start);
-            take(&frame, self.cuts);
-        }
-        count.into()
-    }
-
-    fn flush(&mut self) {}
-}
-
 struct Guest {
     memory: Native,
     id: Option<VifId>,
     /// It has started, and broke no rule.
     running: bool,
-}
-
-fn attributes(nth: usize, input: &mut Input<'_>) -> Attributes {
-    Attributes {
-        mac: mac(nth),
-        share: input.u8(),
-        limit: input.flag().then(|| u64::from(input.u32())),
-        vlan: input.choose(&[None, None, Some(5)]),
-        mtu: input.choose(&[1500, 600]),
-        moderation: input.choose(&[0, 1]),
-    }
 }
 
 /// A frame as a driver sends it: in one page or in several, with a header of any kind.
@@ -289,7 +218,7 @@ pub fn native(data: &[u8]) {
                 let before: Vec<Parts> = guests.iter().map(|guest| guest.memory.0.borrow().clone()).collect();
                 let busy = input.u8().is_multiple_of(4);
                 let cuts = input.flag();
-                let mut card = Card { input: &mut input, busy, cuts };
+                let mut card = Card { input: &mut input, guests: GUESTS, busy, cuts };
                 let wired = busy || card.input.flag();
                 let outcomes: Vec<Outcome> = engines
                     .iter_mut()
@@ -314,10 +243,7 @@ pub fn native(data: &[u8]) {
                     }
                 }
                 let there: Vec<VifId> = guests.iter().filter_map(|guest| guest.id).collect();
-                for Outcome { sent, received, broken, .. } in outcomes {
-                    let sets = [sent, received, broken];
-                    assert!(sets.into_iter().flat_map(VifSet::iter).all(|id| there.contains(&id)));
-                }
+                check_signals(&outcomes, &there);
             }
         }
     }

@@ -291,11 +291,11 @@ impl<M: Memory> Engine<M> {
                 break;
             }
             left -= lane.finish(&vif.memory, &entry)?.min(left);
-            vif.lane = Some(lane);
             if let (Some(bucket), Some(chain)) = (&mut vif.bucket, chain) {
                 bucket.spend(chain.len());
             }
         }
+        vif.lane = Some(lane);
         signal(vif, next, now)
     }
 

@@ -1,0 +1,95 @@
+//! The card behind a network of virtual interfaces, which checks what is put on it; and what the targets of such networks have in common.
+
+use crate::Input;
+use sluice_nic::Offload;
+use sluice_vif::{Attributes, Given, Mac, Outcome, VifId, VifSet, Wire};
+
+/// Address of a guest.
+pub fn mac(nth: usize) -> Mac {
+    [2, 0, 0, 0, 0, nth as u8]
+}
+
+/// What is set of a guest's interface.
+pub fn attributes(nth: usize, input: &mut Input<'_>) -> Attributes {
+    Attributes {
+        mac: mac(nth),
+        share: input.u8(),
+        limit: input.flag().then(|| u64::from(input.u32())),
+        vlan: input.choose(&[None, None, Some(5)]),
+        mtu: input.choose(&[1500, 600]),
+        moderation: input.choose(&[0, 1]),
+    }
+}
+
+/// Asserts that a frame of one of so many guests may be on the wire.
+pub fn check_frame(frame: &[u8], guests: usize) {
+    assert!((14..=1518).contains(&frame.len()), "no frame is put on the wire");
+    check_addresses(frame, guests);
+}
+
+/// The same of its addresses.
+pub fn check_addresses(frame: &[u8], guests: usize) {
+    assert!((0..guests).any(|nth| frame[6..12] == mac(nth)), "a frame of nobody's is put on the wire");
+    assert!(frame[..6] != frame[6..12], "a frame to its sender is put on the wire");
+}
+
+/// Brings frames from the wire. Returns how many.
+pub fn bring(input: &mut Input<'_>, checked: bool, take: &mut dyn FnMut(&[u8], bool)) -> usize {
+    let count = input.u8() % 3;
+    for _ in 0..count {
+        let mut frame = vec![0; usize::from(input.u16() % 1600)];
+        let start = input.bytes(frame.len().min(20));
+        frame[..start.len()].copy_from_slice(start);
+        take(&frame, checked);
+    }
+    count.into()
+}
+
+/// Asserts that only VIFs are signalled, or broken, that are there.
+pub fn check_signals(outcomes: &[Outcome], there: &[VifId]) {
+    for Outcome { sent, received, broken, .. } in outcomes {
+        let sets = [*sent, *received, *broken];
+        assert!(sets.into_iter().flat_map(VifSet::iter).all(|id| there.contains(&id)));
+    }
+}
+
+/// A card whose network has so many guests.
+pub struct Card<'a, 'd> {
+    pub input: &'a mut Input<'d>,
+    pub guests: usize,
+    pub busy: bool,
+    /// It finishes packets.
+    pub cuts: bool,
+}
+
+impl Wire for Card<'_, '_> {
+    fn send(&mut self, frame: &[u8]) -> bool {
+        check_frame(frame, self.guests);
+        !self.busy
+    }
+
+    fn send_packet(
+        &mut self,
+        len: usize,
+        offload: &Offload,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Given {
+        if !self.cuts || offload.frames(len).is_none() {
+            return Given::Never;
+        }
+        if self.busy {
+            return Given::Full;
+        }
+        let mut packet = vec![0; len];
+        if fill(&mut packet) {
+            check_addresses(&packet, self.guests);
+        }
+        Given::Sent
+    }
+
+    fn receive(&mut self, _: usize, take: &mut dyn FnMut(&[u8], bool)) -> usize {
+        bring(self.input, self.cuts, take)
+    }
+
+    fn flush(&mut self) {}
+}

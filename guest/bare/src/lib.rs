@@ -28,27 +28,42 @@ mod trap;
 mod witness;
 
 use console::println;
+pub use entry::BootInfo;
 
-/// Called by [`entry`] with the physical address of the PVH start information.
-#[unsafe(no_mangle)]
-extern "C" fn bare_main(start_info: u64) -> ! {
+/// What the kernel can be told to do.
+pub struct Job {
+    name: &'static str,
+    /// Called with what follows the name after a colon.
+    run: fn(&str, &BootInfo),
+}
+
+/// Attacks by devices. Apart, for a kernel that does nothing else: all of them do not fit below 640 KiB.
+pub const DMA: Job = Job { name: "dma", run: dma::run };
+
+/// All of them.
+pub const ALL: &[Job] = &[
+    Job { name: "null", run: |_, _| null::run() },
+    Job { name: "hostile", run: hostile::run },
+    Job { name: "conform", run: conform::run },
+    Job { name: "grants", run: grants::run },
+    DMA,
+    Job { name: "instructions", run: |_, _| instructions::run() },
+    Job { name: "witness", run: |_, boot| witness::run(boot) },
+    Job { name: "watch", run: |_, boot| witness::watch(boot) },
+    Job { name: "loops", run: |_, boot| loops::run(boot) },
+    Job { name: "marker", run: |_, boot| isolation::mark(boot) },
+    Job { name: "scan", run: |_, boot| isolation::scan(boot) },
+];
+
+/// Does that of `jobs` which the command line names, and powers off. `start_info` is the physical address of the PVH start information.
+pub fn run(start_info: u64, jobs: &[Job]) -> ! {
     trap::init();
     let boot = entry::BootInfo::read(start_info);
-    let job = boot.argument("job").unwrap_or("null");
-    let (name, detail) = job.split_once(':').unwrap_or((job, ""));
-    match name {
-        "null" => null::run(),
-        "hostile" => hostile::run(detail, &boot),
-        "conform" => conform::run(detail, &boot),
-        "grants" => grants::run(detail, &boot),
-        "dma" => dma::run(detail, &boot),
-        "instructions" => instructions::run(),
-        "witness" => witness::run(&boot),
-        "watch" => witness::watch(&boot),
-        "loops" => loops::run(&boot),
-        "marker" => isolation::mark(&boot),
-        "scan" => isolation::scan(&boot),
-        _ => println!("no such job: {job}"),
+    let wanted = boot.argument("job").unwrap_or("null");
+    let (name, detail) = wanted.split_once(':').unwrap_or((wanted, ""));
+    match jobs.iter().find(|job| job.name == name) {
+        Some(job) => (job.run)(detail, &boot),
+        None => println!("no such job: {wanted}"),
     }
     machine::power_off()
 }

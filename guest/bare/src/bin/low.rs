@@ -1,5 +1,9 @@
-//! The kernel, linked below 1 MiB: a guest under `dma = "unprotected"` has no RAM at 16 MiB.
+//! The kernel, linked below 1 MiB: a guest under `dma = "unprotected"` has no RAM at 16 MiB. It only attacks by devices.
 #![no_std]
 #![no_main]
 
-use sluice_bare as _;
+/// Called with the physical address of the PVH start information.
+#[unsafe(no_mangle)]
+extern "C" fn bare_main(start_info: u64) -> ! {
+    sluice_bare::run(start_info, &[sluice_bare::DMA])
+}

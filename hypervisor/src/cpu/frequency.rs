@@ -35,30 +35,15 @@ fn from_cpuid() -> Option<u64> {
     None
 }
 
-/// A pair of readings as close together as can be had: of several tries, the one with the least delay between.
-fn sample(timer: u16) -> (u64, u32) {
-    let mut best = (0, 0);
-    let mut least = u64::MAX;
-    for _ in 0..8 {
-        let before = tsc::now();
-        let value = port::inl(timer) & 0xff_ffff;
-        let after = tsc::now();
-        if after.wrapping_sub(before) < least {
-            least = after.wrapping_sub(before);
-            best = (before + least / 2, value);
-        }
-    }
-    best
-}
-
 fn against_pm_timer(timer: u16) -> u64 {
-    let (tsc0, pm0) = sample(timer);
+    let read = || port::inl(timer) & 0xff_ffff;
+    let (tsc0, pm0) = tsc::beside(read);
     let target = (PM_TIMER_HZ * CALIBRATION_MS / 1000) as u32;
     // The counter may be 24 bits wide; 50 ms are far below its period of 4.7 s.
-    while port::inl(timer).wrapping_sub(pm0) & 0xff_ffff < target {
+    while read().wrapping_sub(pm0) & 0xff_ffff < target {
         core::hint::spin_loop();
     }
-    let (tsc1, pm1) = sample(timer);
+    let (tsc1, pm1) = tsc::beside(read);
     let elapsed = u64::from(pm1.wrapping_sub(pm0) & 0xff_ffff);
     (u128::from(tsc1 - tsc0) * u128::from(PM_TIMER_HZ) / u128::from(elapsed) / 1000) as u64
 }

@@ -22,11 +22,10 @@ pub fn calibrate() {
     }
     apic::set_timer_mode(vector::TIMER, false);
     apic::set_timer_count(u32::MAX);
-    let start = tsc::now();
-    let first = apic::timer_count();
+    let (start, first) = tsc::beside(apic::timer_count);
     tsc::delay_us(20_000);
-    let last = apic::timer_count();
-    let elapsed = tsc::now() - start;
+    let (end, last) = tsc::beside(apic::timer_count);
+    let elapsed = end - start;
     apic::set_timer_count(0);
     let ticks = u64::from(first - last);
     assert!(ticks > 0 && elapsed > 0, "the local APIC timer stands still");

@@ -214,6 +214,7 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
                 share: 1,
                 limit,
                 vlan: None,
+                addresses: None,
                 moderation: MODERATION,
             }
         }
@@ -260,6 +261,7 @@ fn vif_of(text: &str) -> Option<(String, Vif)> {
             limit: None,
             vlan: None,
             mtu: 1500,
+            addresses: Vec::new(),
             moderation: MODERATION,
             face: words.next().map_or(Some(Face::default()), Face::of)?,
         },
@@ -299,6 +301,7 @@ mod tests {
             limit: None,
             vlan: None,
             mtu: 1500,
+            addresses: Vec::new(),
             moderation: MODERATION,
             face: Face::Virtio,
         };
@@ -310,6 +313,7 @@ mod tests {
             share: 1,
             limit: Some(50_000_000),
             vlan: None,
+            addresses: None,
             moderation: MODERATION,
         };
         assert_eq!(order("limit bob lan 50Mbit").unwrap(), Action::Order(limit));

@@ -246,7 +246,7 @@ pub fn card(data: &[u8]) {
             // A frame or a packet as a driver sends it: a context, and data with the addresses.
             8 => {
                 let to = input.choose(&[mac(0), mac(1), [0xff; 6], [2, 0, 0, 0, 1, 0]]);
-                let from = mac(if input.u8().is_multiple_of(8) { 1 - nth } else { nth });
+                let from = mac(if input.u8().is_multiple_of(8) { (nth + 1) % GUESTS } else { nth });
                 let _ = sluice_virtio::Memory::write(&guest.ram, 0x1000, &[to, from].concat());
                 let context: Vec<u8> = (0..16).map(|_| input.u8()).collect();
                 let command = [input.u8() & 0x2f | 0x20, input.u8() & 0xf];

@@ -4,6 +4,8 @@
 //! One program is the whole system in each (daemons/sluice-processes); its marks are instructions that no hypervisor sees, which the plugin
 //! (bench/instructions.rs) counts at.
 
+mod series;
+mod storm;
 mod tables;
 
 use super::driver::xen;
@@ -21,7 +23,8 @@ use std::path::{Path, PathBuf};
 use tables::Symbols;
 
 /// Its parts.
-pub const PARTS: [&str; 7] = ["native", "sluice", "cache", "xen", "strict", "iotlb", "attacks"];
+pub const PARTS: [&str; 10] =
+    ["native", "sluice", "cache", "xen", "strict", "iotlb", "series", "net", "disk", "attacks"];
 
 /// The operations, in the order of their marks.
 const WORKS: [&str; 7] = ["fork_exit", "execve", "sh", "fault", "syscall", "mmap", "context"];
@@ -32,20 +35,54 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 cache=/sys/kernel/sluice_pibooster
-modprobe sluice-pibooster
+series=$(sed -n 's/.*sluice.series=\\([a-z]*\\).*/\\1/p' /proc/cmdline)
+if [ \"$series\" = none ]; then
+    /bin/processes series
+    poweroff -f
+fi
+storm=$(sed -n 's/.*sluice.storm=\\([^ ]*\\).*/\\1/p' /proc/cmdline | tr , ' ')
+if [ -n \"$storm\" ]; then
+    mount -t devtmpfs dev /dev
+    case $storm in
+    net*)
+        modprobe e1000
+        until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done
+        ip addr add 10.0.2.15/24 dev eth0
+        ip link set eth0 up
+        ;;
+    disk*)
+        modprobe nvme
+        until [ -b /dev/nvme0n1 ]; do sleep 0.1; done
+        ;;
+    esac
+    /bin/processes storm $storm
+fi
+[ \"$series\" != dynamic ] || prefill=prefill=0,0,0,0,0
+modprobe sluice-pibooster $prefill
 until [ \"$(cat $cache/enabled)\" = 1 ]; do sleep 0.1; done
 if grep -q sluice.calls /proc/cmdline; then
     awk '{ print \"SLUICE-RESULT\", $3 \"=\" $1 }' /proc/kallsyms | grep -wE \"$(cat /functions)\"
     poweroff -f
 fi
-/bin/processes
+[ -z \"$storm\" ] || exec /bin/processes storm $storm
+case \"$series\" in
+preset) /bin/processes series ;;
+dynamic)
+    echo 0 >$cache/enabled
+    /bin/processes series $cache/enabled
+    ;;
+*) /bin/processes ;;
+esac
 sum() { cat $cache/*/\"$1\" | awk '{ sum += $1 } END { print sum }'; }
-echo SLUICE-RESULT hits=$(sum hits) misses=$(sum misses) cached=$(cat $cache/cached)
+echo SLUICE-RESULT hits=$(sum hits) misses=$(sum misses) cached=$(cat $cache/cached) tops=$(cat $cache/pgd/cached)
 poweroff -f
 ";
 
 /// The guest only says where the functions of `/functions` are.
 const FUNCTIONS: &str = "sluice.calls";
+
+/// Of its devices.
+const DRIVERS: [&str; 2] = ["e1000", "nvme"];
 
 /// The scenario with the hostile kernel, and what it prints before its counts.
 const ATTACKS: (&str, &str) = ("hostile-paravirtual-many", "paravirtual.");
@@ -54,21 +91,21 @@ const ATTACKS: (&str, &str) = ("hostile-paravirtual-many", "paravirtual.");
 const INVALIDATION: &str = "amdvi_pages_inval";
 
 /// A card behind it, which nobody uses: what pages of tables cost a guest that has one.
-const CARD: Beside = Beside {
+const CARD: Beside<'static> = Beside {
     machine: "iommu = \"amd\"\n[device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\n",
     domain: "devices = [{ use = \"nic0\", mode = \"passthrough\" }]\n",
     ..PLAIN
 };
 
 /// What more there is in a machine, in its guest, and on the guest's command line.
-struct Beside {
-    machine: &'static str,
-    domain: &'static str,
-    cmdline: &'static str,
+struct Beside<'a> {
+    machine: &'a str,
+    domain: &'a str,
+    cmdline: &'a str,
 }
 
 /// Nothing more.
-const PLAIN: Beside = Beside { machine: "", domain: "", cmdline: "" };
+const PLAIN: Beside<'static> = Beside { machine: "", domain: "", cmdline: "" };
 
 /// Where the hypervisor's image is linked (hypervisor/link.ld), up to where a Linux kernel begins in its guest.
 const IMAGE: (u64, u64) = (0xffff_ffff_8020_0000, 0x00e0_0000);
@@ -107,7 +144,10 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         kernel,
         symbols: Symbols::new(),
     };
-    if PARTS.iter().any(|part| !["native", "attacks"].contains(part) && parts.wants(part, None)) {
+    if PARTS
+        .iter()
+        .any(|part| !["native", "series", "net", "disk", "attacks"].contains(part) && parts.wants(part, None))
+    {
         bench.symbols = symbols(&bench, record)?;
     }
     type Run = fn(&Bench, &mut Record, &Path) -> Result<Vec<Finding>>;
@@ -129,8 +169,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
             rows(record, prefix, entries, &found, &marks(&text, entries))?;
             match part {
                 "native" => Ok(()),
-                "sluice" => tables::rows(record, "pv", ".nocache", &text),
-                "cache" => tables::rows(record, "pv", ".cache", &text),
+                "sluice" => tables::rows(record, "pv", tables::PLAIN, &text),
+                "cache" => tables::rows(record, "pv", tables::CACHED, &text),
                 _ => tables::rows(record, prefix, "", &text),
             }
         });
@@ -143,6 +183,19 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         record.solved("iotlb");
         if let Err(error) = invalidations(&bench, record).and_then(|()| record.write().map(drop)) {
             record.problem("iotlb", &format!("{error:#}"));
+        }
+    }
+    if parts.wants("series", None) {
+        record.solved("series");
+        if let Err(error) = all_series(&bench, record).and_then(|()| record.write().map(drop)) {
+            record.problem("series", &format!("{error:#}"));
+        }
+    }
+    for kind in storm::KINDS.iter().filter(|kind| parts.wants(kind.name, None)) {
+        super::say(kind.name);
+        record.solved(kind.name);
+        if let Err(error) = stormed(&bench, record, kind).and_then(|()| record.write().map(drop)) {
+            record.problem(kind.name, &format!("{error:#}"));
         }
     }
     if parts.wants("attacks", None) {
@@ -158,8 +211,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
 /// How often the IOMMU before a guest's card is told to forget a page, with and without the guest's cache of page-table pages.
 fn invalidations(bench: &Bench, record: &mut Record) -> Result<()> {
     let guests = [
-        ("pv.iotlb", &bench.initrd, None, ".nocache"),
-        ("pv.cache.iotlb", &bench.with_cache, Some(0.0), ".cache"),
+        ("pv.iotlb", &bench.initrd, None, tables::PLAIN),
+        ("pv.cache.iotlb", &bench.with_cache, Some(0.0), tables::CACHED),
     ];
     for (prefix, initrd, wanted, how) in guests {
         super::say(prefix);
@@ -187,6 +240,45 @@ fn invalidations(bench: &Bench, record: &mut Record) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Invalidations while processes come and go, with a cache from the beginning, one that comes later, and none.
+fn all_series(bench: &Bench, record: &mut Record) -> Result<()> {
+    let mut drawn = Vec::new();
+    for (guest, name, cmdline) in series::GUESTS {
+        super::say(name);
+        let log = scratch()?.join(format!("paravirtual-series-{guest}.count"));
+        let mut arguments = counting(bench, None, false, &log);
+        arguments.extend(["-trace", INVALIDATION].map(str::to_owned));
+        let found = sluice(bench, &bench.with_cache, record, arguments, &Beside { cmdline, ..CARD })?;
+        let text =
+            std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+        let processes = found.iter().flatten().find(|pair| pair.0 == "processes");
+        let processes = processes.and_then(|pair| pair.1.raw().parse().ok());
+        let intervals = series::intervals(&text)?;
+        let processes = processes.context("the guest did not tell how many processes it made")?;
+        series::rows(record, "pv.iotlb.series", guest, &intervals, processes);
+        drawn.push((name.to_owned(), intervals));
+    }
+    series::picture(&drawn)
+}
+
+/// Data of a device while processes come and go, before the cache is there and with it.
+fn stormed(bench: &Bench, record: &mut Record, kind: &storm::Kind) -> Result<()> {
+    let log = scratch()?.join(format!("paravirtual-{}.count", kind.name));
+    let mut arguments = counting(bench, None, false, &log);
+    arguments.extend(["-trace", INVALIDATION, "-trace", storm::WALK].map(str::to_owned));
+    let place = match kind.place {
+        Some(place) => place.to_owned(),
+        None => format!("10.0.2.2:{}", storm::server()?),
+    };
+    let cmdline = format!("sluice.storm={},{place},{},{}", kind.name, storm::MIB, storm::PROCESSES);
+    let beside = Beside { machine: kind.machine, domain: kind.domain, cmdline: &cmdline };
+    // The network's other end is in the host's time.
+    guest(bench, &bench.with_cache, record, arguments, &beside, Clock::Mixed)?;
+    let text =
+        std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+    storm::rows(record, kind.name, &text)
 }
 
 /// How often an event had been logged at each mark.
@@ -235,7 +327,12 @@ fn program() -> Result<Vec<u8>> {
 /// The same, started by a script that switches the cache on.
 fn archive_with_cache(kernel: &Kernel) -> Result<Vec<u8>> {
     let program = program()?;
-    let mut archive = rootfs::base_with_own(WITH_CACHE.as_bytes(), "sluice-pibooster", kernel)?;
+    let mut archive = rootfs::base_with_own(
+        WITH_CACHE.as_bytes(),
+        &DRIVERS.map(str::to_owned),
+        "sluice-pibooster",
+        kernel,
+    )?;
     archive.file("functions", 0o644, tables::wanted().collect::<Vec<_>>().join("|").as_bytes());
     archive.file("bin/processes", 0o755, &program);
     archive.file("bin/nothing", 0o755, &program);
@@ -258,7 +355,7 @@ fn counting(bench: &Bench, range: Option<(u64, u64)>, with_cache: bool, log: &Pa
     let functions = range.map(within);
     let mut library =
         plugin::with_functions(&bench.plugin, functions.as_ref().map_or(&[], |one| one.as_slice()));
-    if range.is_some() {
+    if range.is_some() && !bench.symbols.is_empty() {
         library += &tables::arguments(&bench.symbols, with_cache);
     }
     ["-plugin", &library, "-d", "plugin", "-D", &log.display().to_string()].map(str::to_owned).to_vec()
@@ -291,25 +388,43 @@ fn cached(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>
     ensure!(hits > 0.0, "the cache was not used");
     let note = format!("of {} pages of tables that were wanted, of all levels", hits + misses);
     record.row("pv.cache.miss_rate", misses / (hits + misses), "ratio", note);
-    let pages = said("cached").context("the guest did not tell how much its cache has")?;
+    let (pages, tops) =
+        said("cached").zip(said("tops")).context("the guest did not tell how much its cache has")?;
     record.row("pv.cache.pages", pages, "pages", "that the cache keeps at the end");
+    // A table of the top level comes with a second page (PGD_ALLOCATION_ORDER); the module knows a byte of each frame.
+    let (kept, known) = ((pages + tops) * 4.0, f64::from(MEMORY) * 1024.0 / 4096.0);
+    let note =
+        format!("{kept} of tables that it keeps at the end, {known} of a byte for each page of the guest");
+    record.row("pv.cache.memory", kept + known, "KiB", note);
     Ok(found)
 }
 
-/// A paravirtual guest, with what more its configuration says of the machine and of it.
+/// A paravirtual guest in a machine whose time is its instructions.
 fn sluice(
     bench: &Bench,
     initrd: &Path,
     record: &mut Record,
     arguments: Vec<String>,
-    Beside { machine, domain, cmdline }: &Beside,
+    beside: &Beside<'_>,
+) -> Result<Vec<Finding>> {
+    guest(bench, initrd, record, arguments, beside, Clock::Instructions)
+}
+
+/// A paravirtual guest, with what more its configuration says of the machine and of it.
+fn guest(
+    bench: &Bench,
+    initrd: &Path,
+    record: &mut Record,
+    arguments: Vec<String>,
+    Beside { machine, domain, cmdline }: &Beside<'_>,
+    clock: Clock,
 ) -> Result<Vec<Finding>> {
     let [kernel, initrd] = [&*bench.unpacked, initrd].map(quoted);
     let text = format!(
         "[machine]\nmemory = \"768MiB\"\n{machine}[domain.guest]\nkind = \"paravirtual\"\nkernel = {kernel}\ninitrd = {initrd}\n\
          cmdline = \"console=hvc0 {CMDLINE} {cmdline}\"\nmemory = \"{MEMORY}MiB\"\n{domain}"
     );
-    let (_, outcome) = good("paravirtual-sluice", &text, Clock::Instructions, arguments)?;
+    let (_, outcome) = good("paravirtual-sluice", &text, clock, arguments)?;
     record.kernels(&outcome.kernels);
     Ok(outcome.guests.into_iter().next().map(|guest| guest.findings).unwrap_or_default())
 }
@@ -384,6 +499,7 @@ fn rows(
 
 /// Ratios with their aims, and the picture.
 fn figures(record: &mut Record) -> Result<()> {
+    tables::comparisons(record);
     let mut panels = Vec::new();
     for work in WORKS {
         let value = |prefix: &str| record.value(&format!("{prefix}.{work}.instructions"));

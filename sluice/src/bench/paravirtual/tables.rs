@@ -34,6 +34,12 @@ const LESS: [(&str, f64, f64); 5] = [
     ("pte", 60.0, 60.0),
 ];
 
+/// The lowest level's allocation.
+const LOWEST: &str = "pte_alloc_one";
+/// How rows are called of a guest with the cache, and without.
+pub const CACHED: &str = ".cache";
+pub const PLAIN: &str = ".nocache";
+
 /// Where functions of a guest are, by their names.
 pub type Symbols = BTreeMap<String, u64>;
 
@@ -119,13 +125,14 @@ impl Call {
 /// The calls between the first mark and the last. One that is within another comes before it.
 fn calls(text: &str) -> Vec<Call> {
     let mut marks = text.lines().enumerate().filter(|(_, line)| line.starts_with("count mark "));
-    let (first, last) = (marks.next().map_or(0, |mark| mark.0), marks.next_back().map_or(0, |mark| mark.0));
+    let first = marks.next().map_or(0, |mark| mark.0);
+    let last = marks.last().map_or(0, |mark| mark.0);
     let mut calls: Vec<Call> = Vec::new();
     for mut call in text.lines().take(last).skip(first).filter_map(Call::parse) {
         // What it made itself: calls within these have been taken from them already, and are in their whole.
-        let mut from = call.end;
-        for inner in calls.iter().rev().take_while(|inner| inner.end > call.start) {
-            if inner.end <= from && inner.start >= call.start {
+        let (start, mut from) = (call.start, call.end);
+        for inner in calls.iter().rev().take_while(|inner| inner.end > start) {
+            if inner.end <= from && inner.start >= start {
                 call.take(inner);
                 from = inner.start;
             }
@@ -178,5 +185,183 @@ pub fn rows(record: &mut Record, prefix: &str, how: &str, text: &str) -> Result<
             record.row(format!("{prefix}.{what}.{level}{how}.instructions"), sum, "instructions", note);
         }
     }
+    if how == CACHED {
+        cache_rows(record, prefix, &calls)?;
+    }
     Ok(())
+}
+
+/// What the cache's own functions cost, and what the live patch costs before them.
+fn cache_rows(record: &mut Record, prefix: &str, calls: &[Call]) -> Result<()> {
+    let asked = |which: fn(&Call) -> bool| {
+        let undisturbed = calls.iter().filter(move |call| call.undisturbed() && which(call));
+        undisturbed.filter_map(|call| call.cache).collect::<Vec<_>>()
+    };
+    let frees = |call: &Call| LEVELS.iter().any(|(.., free)| call.function == *free);
+    let mean = |numbers: &[u64], what: &str| {
+        ensure!(!numbers.is_empty(), "no {what} was seen");
+        Ok(numbers.iter().sum::<u64>() as f64 / numbers.len() as f64)
+    };
+    let rows: [(&str, fn(&Call) -> bool, Option<Aim>, &str); 2] = [
+        ("hit", |call| allocates(call) && !call.allocated(), None, "gave a page"),
+        (
+            "miss",
+            |call| allocates(call) && call.allocated(),
+            Some(Aim::Under(20.0)),
+            "gave none: what a miss adds to the kernel's own way",
+        ),
+    ];
+    for (name, which, aim, about) in rows {
+        let costs: Vec<u64> = asked(which).into_iter().map(|(_, cost)| cost).collect();
+        let note = format!("mean of {} calls of {} that {about}", costs.len(), CACHE[0]);
+        record.aimed(
+            format!("{prefix}.cache.{name}.instructions"),
+            mean(&costs, name)?,
+            "instructions",
+            aim,
+            note,
+        );
+    }
+    let pushes: Vec<u64> = calls
+        .iter()
+        .filter(|call| call.undisturbed() && frees(call))
+        .filter_map(|call| Some(call.cache?.1))
+        .collect();
+    let note = format!(
+        "mean of {} calls of {}, those of the hypervisor for fresh pages included",
+        pushes.len(),
+        CACHE[1]
+    );
+    record.row(format!("{prefix}.cache.push.instructions"), mean(&pushes, "push")?, "instructions", note);
+    let before: Vec<u64> =
+        asked(|call| call.function == LOWEST).into_iter().map(|(before, _)| before).collect();
+    let note = format!(
+        "from the call of {LOWEST} to that of {}: the live patch, mean of {}",
+        CACHE[0],
+        before.len()
+    );
+    record.row(
+        format!("{prefix}.cache.patch.instructions"),
+        mean(&before, "replaced function")?,
+        "instructions",
+        note,
+    );
+    Ok(())
+}
+
+fn allocates(call: &Call) -> bool {
+    LEVELS.iter().any(|(_, alloc, _)| call.function == *alloc)
+}
+
+/// How much less the cache's tables cost than without it and than Xen's, in percent; the former with what the source found, the latter with what we aim at.
+pub fn comparisons(record: &mut Record) {
+    let systems = [
+        ("pv", "peer.xen.default", "", "without an IOMMU"),
+        ("pv.card", "peer.xen.strict", ".card", "behind an IOMMU"),
+    ];
+    for (level, alloc, free) in LESS {
+        for (what, aim) in [("alloc", alloc), ("free", free)] {
+            for (ours, xen, name, where_to) in systems {
+                let value = |id: String| record.value(&id);
+                let cached = value(format!("{ours}.{what}.{level}{CACHED}.instructions"));
+                let plain = value(format!("{ours}.{what}.{level}{PLAIN}.instructions"));
+                let xen = value(format!("{xen}.{what}.{level}.instructions"));
+                let less = |of: f64, than: f64| 100.0 * (1.0 - of / than);
+                if let Some((cached, plain)) = cached.zip(plain) {
+                    let note = format!(
+                        "less than without the cache, {where_to}; of the source's three levels the nearest: {aim}"
+                    );
+                    let id = format!("pv{name}.{what}.{level}.less_by_cache");
+                    record.row(id, less(cached, plain), "percent", note);
+                }
+                if let Some((cached, xen)) = cached.zip(xen) {
+                    let id = format!("pv{name}.{what}.{level}.less_than_xen");
+                    let note = format!("with the cache, less than Xen's dom0, {where_to}");
+                    record.aimed(id, less(cached, xen), "percent", Some(Aim::AtLeast(aim)), note);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two processes: one whose tables the kernel's allocator gives, one whose tables the cache gives.
+    const LOG: &str = "count call pte_alloc_one 10 5 0 0 0 1\n\
+        count mark 100 1 1 1\n\
+        count call cache_pop 130 18 0 0 0 0\n\
+        count call cache_pop 230 16 0 0 0 0\n\
+        count call xen_pgd_alloc 210 100 0 0 0 1\n\
+        count call pgd_alloc 110 1000 40 0 0 2\n\
+        count call pte_alloc_one 1200 600 0 0 0 1\n\
+        count call pte_alloc_one 1900 9000 70 1 0 1\n\
+        count mark 20000 1 1 1\n\
+        count call pte_alloc_one 21000 5 0 0 0 1\n";
+
+    #[test]
+    fn what_a_call_costs_is_without_those_that_are_told_by_themselves() {
+        let calls = calls(LOG);
+        assert_eq!(calls.len(), 6, "what comes before the first mark and after the last is not among them");
+        let top = calls.iter().find(|call| call.function == "pgd_alloc").unwrap();
+        assert_eq!((top.instructions, top.hypervisor, top.seen), (900, 40, [0, 0, 1]));
+        assert_eq!(top.cache, Some((20, 18)), "the cache's part stays in the sum");
+        let programs = calls.iter().find(|call| call.function == "xen_pgd_alloc").unwrap();
+        assert_eq!((programs.instructions, programs.cache), (100, Some((20, 16))));
+    }
+
+    #[test]
+    fn a_call_that_was_interrupted_is_left_out() {
+        let calls = calls(LOG);
+        let lowest = calls.iter().filter(|call| call.function == LOWEST && call.undisturbed());
+        let expected = Mean { instructions: 600.0, hypervisor: 0.0, calls: 1 };
+        assert_eq!(mean(lowest), Some(expected));
+        assert_eq!(mean([]), None);
+    }
+
+    #[test]
+    fn rows_need_every_level() {
+        let mut record = Record::new("paravirtual-tables");
+        assert!(rows(&mut record, "pv", PLAIN, LOG).is_err(), "nobody freed a table");
+        assert!(rows(&mut record, "pv", PLAIN, "").is_err());
+    }
+
+    #[test]
+    fn the_plugin_is_told_where_functions_are() {
+        let lines: Vec<Finding> = wanted()
+            .enumerate()
+            .filter_map(|(number, name)| {
+                crate::outcome::parse_finding(&format!("SLUICE-RESULT {name}=ff{number:02x}"))
+            })
+            .collect();
+        let symbols = symbols(&lines).unwrap();
+        let text = arguments(&symbols, true);
+        assert!(
+            text.starts_with(",call.pgd_alloc=ff00,") && text.contains(",call.cache_pop=ff0b,"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(",seen.irq_enter_rcu=ff0d,seen.__schedule=ff0e,seen.__alloc_pages=ff0f"),
+            "{text}"
+        );
+        assert!(!arguments(&symbols, false).contains("cache_"));
+        assert!(super::symbols(&lines[1..]).is_err());
+    }
+
+    #[test]
+    fn savings_are_compared_with_the_aims() {
+        let mut record = Record::new("paravirtual-tables");
+        for (id, value) in [
+            ("pv.alloc.pte.cache", 300.0),
+            ("pv.alloc.pte.nocache", 900.0),
+            ("peer.xen.default.alloc.pte", 1000.0),
+        ] {
+            record.row(format!("{id}.instructions"), value, "instructions", "");
+        }
+        comparisons(&mut record);
+        assert_eq!(record.value("pv.alloc.pte.less_than_xen"), Some(70.0));
+        assert_eq!(record.value("pv.alloc.pte.less_by_cache"), Some(66.6667));
+        assert_eq!(record.value("pv.free.pte.less_than_xen"), None);
+    }
 }

@@ -61,7 +61,7 @@ fi
 modprobe sluice-pibooster $prefill
 until [ \"$(cat $cache/enabled)\" = 1 ]; do sleep 0.1; done
 if grep -q sluice.calls /proc/cmdline; then
-    awk '{ print \"SLUICE-RESULT\", $3 \"=\" $1 }' /proc/kallsyms | grep -wE \"$(cat /functions)\"
+    awk 'NR == FNR { wanted[$1]; next } $3 in wanted { print \"SLUICE-RESULT\", $3 \"=\" $1 }' /functions /proc/kallsyms
     poweroff -f
 fi
 [ -z \"$storm\" ] || exec /bin/processes storm $storm
@@ -333,7 +333,7 @@ fn archive_with_cache(kernel: &Kernel) -> Result<Vec<u8>> {
         "sluice-pibooster",
         kernel,
     )?;
-    archive.file("functions", 0o644, tables::wanted().collect::<Vec<_>>().join("|").as_bytes());
+    archive.file("functions", 0o644, tables::wanted().collect::<Vec<_>>().join("\n").as_bytes());
     archive.file("bin/processes", 0o755, &program);
     archive.file("bin/nothing", 0o755, &program);
     Ok(archive.finish())
@@ -347,7 +347,7 @@ fn within((first, size): (u64, u64)) -> [(String, u64, u64); 1] {
 fn symbols(bench: &Bench, record: &mut Record) -> Result<Symbols> {
     super::say("functions");
     let beside = Beside { cmdline: FUNCTIONS, ..PLAIN };
-    tables::symbols(&sluice(bench, &bench.with_cache, record, Vec::new(), &beside)?)
+    tables::symbols(&guest(bench, &bench.with_cache, record, Vec::new(), &beside, Clock::Host)?)
 }
 
 /// QEMU's arguments that make it count, and say so in `log`; with calls of those functions if a guest's tables are a hypervisor's concern.

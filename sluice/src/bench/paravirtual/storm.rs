@@ -94,7 +94,11 @@ fn rounds(text: &str) -> Result<Vec<Vec<Round>>> {
     let counted = marks(text, Entries::Vmruns);
     let (forgotten, walked) = (events_at_marks(text, INVALIDATION), events_at_marks(text, WALK));
     let whole = ROUNDS * MARKS;
-    ensure!(!counted.is_empty() && counted.len() % whole == 0, "the guest set {} marks", counted.len());
+    ensure!(
+        !counted.is_empty() && counted.len().is_multiple_of(whole),
+        "the guest set {} marks",
+        counted.len()
+    );
     let part = |at: usize| {
         let passed = |mark: fn(&Mark) -> u64| (mark(&counted[at + 1]) - mark(&counted[at])) as f64;
         let count = |counts: &[f64]| counts[at + 1] - counts[at];
@@ -138,7 +142,8 @@ pub fn rows(record: &mut Record, kind: &str, text: &str) -> Result<()> {
             record.row(format!("pv.{kind}.{when}.{how}.instructions_per_kib"), mean, "instructions", note);
         }
         let mib = MIB as f64;
-        let events: [(&str, &str, fn(&Count) -> f64); 2] = [
+        type Of = fn(&Count) -> f64;
+        let events: [(&str, &str, Of); 2] = [
             ("invalidations", "commands to forget pages", |count| count.invalidations),
             ("walks", "pages that the unit did not remember", |count| count.walks),
         ];

@@ -202,7 +202,8 @@ fn cache_rows(record: &mut Record, prefix: &str, calls: &[Call]) -> Result<()> {
         ensure!(!numbers.is_empty(), "no {what} was seen");
         Ok(numbers.iter().sum::<u64>() as f64 / numbers.len() as f64)
     };
-    let rows: [(&str, fn(&Call) -> bool, Option<Aim>, &str); 2] = [
+    type Which = fn(&Call) -> bool;
+    let rows: [(&str, Which, Option<Aim>, &str); 2] = [
         ("hit", |call| allocates(call) && !call.allocated(), None, "gave a page"),
         (
             "miss",

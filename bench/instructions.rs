@@ -35,6 +35,12 @@
 //! timer of QEMU's is due before the guest's next exit, the guest has the interrupt again, even with interrupts off, and may stand still in its own locks.
 //! Sluice does not inject interrupts (hypervisor/src/exit/inject.rs); KVM and Xen do, whose guests this is for. It writes to QEMU's memory, nothing else does.
 //!
+//! With `call.NAME=ADDRESS` (hexadecimal) it says `call NAME START INSTRUCTIONS WITHIN SEEN...` each time that a call of the function at that address has
+//! returned: the count at the call, what was executed until the instruction behind it, and how many of these were within the range. The calls are those
+//! that name the address themselves (`E8`), as compilers make them and as a kernel patches in for calls through a table; one that does not return before
+//! the next begins is not told. With `seen.NAME=ADDRESS` each of these lines ends with how often the instruction there was executed meanwhile, in the
+//! order of these arguments: whether a call was interrupted, or what path it took.
+//!
 //! With any other `NAME=FIRST+SIZE` it says `fn NAME INSTRUCTIONS` each time the hypervisor's function at
 //! that address returns: what it and what it called executed.
 //!
@@ -65,6 +71,12 @@ const PAUSE: &[u8] = &[0xf3, 0x90];
 const SPIN: u64 = 24;
 /// Most virtual processors.
 const PROCESSORS: usize = 16;
+
+/// `call` with a displacement of four bytes.
+const CALL: u8 = 0xe8;
+/// Most instructions that are looked for during calls, and most places from which a function is called.
+const MOST_SEEN: usize = 4;
+const CALLERS: usize = 32;
 
 /// `out dx, al`.
 const OUT: &[u8] = &[0xee];
@@ -144,6 +156,49 @@ static SPINS: AtomicBool = AtomicBool::new(false);
 static SPUN: [AtomicU64; PROCESSORS] = [const { AtomicU64::new(0) }; PROCESSORS];
 static PAUSED: [AtomicU64; PROCESSORS] = [const { AtomicU64::new(0) }; PROCESSORS];
 static FUNCTIONS: OnceLock<Vec<Function>> = OnceLock::new();
+/// Functions whose calls are told.
+static CALLS: OnceLock<Vec<Call>> = OnceLock::new();
+/// Instructions that are looked for meanwhile, and how often each was executed.
+static SEEN: OnceLock<Vec<u64>> = OnceLock::new();
+static TIMES: [AtomicU64; MOST_SEEN] = [const { AtomicU64::new(0) }; MOST_SEEN];
+
+/// A function whose calls are told.
+struct Call {
+    name: String,
+    address: u64,
+    /// Addresses behind its calls; 0: free.
+    behind: [AtomicU64; CALLERS],
+    /// Counts at its call: instructions (0: it is not called), those within the range, and what was looked for.
+    since: AtomicU64,
+    within: AtomicU64,
+    times: [AtomicU64; MOST_SEEN],
+}
+
+impl Call {
+    fn new(name: &str, address: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            address,
+            behind: [const { AtomicU64::new(0) }; CALLERS],
+            since: AtomicU64::new(0),
+            within: AtomicU64::new(0),
+            times: [const { AtomicU64::new(0) }; MOST_SEEN],
+        }
+    }
+}
+
+/// The name and the address in `PREFIX.NAME=ADDRESS`.
+fn place<'a>(text: &'a str, prefix: &str) -> Option<(&'a str, u64)> {
+    let (name, address) = text.strip_prefix(prefix)?.strip_prefix('.')?.split_once('=')?;
+    Some((name, u64::from_str_radix(address, 16).ok()?))
+}
+
+/// The function that a `call` at this address calls.
+fn callee(address: u64, instruction: &[u8]) -> Option<u64> {
+    let (code, displacement) = instruction.split_first()?;
+    let displacement = i32::from_le_bytes(displacement.try_into().ok()?);
+    (*code == CALL).then(|| (address + 5).wrapping_add_signed(displacement.into()))
+}
 
 /// A function of the hypervisor whose instructions are counted.
 struct Function {
@@ -216,6 +271,7 @@ pub extern "C" fn qemu_plugin_install(
     arguments: *const *const c_char,
 ) -> c_int {
     let mut functions = Vec::new();
+    let (mut calls, mut seen) = (Vec::new(), Vec::new());
     for index in 0..usize::try_from(count).unwrap_or(0) {
         let text = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy();
         match Function::parse(&text) {
@@ -223,6 +279,14 @@ pub extern "C" fn qemu_plugin_install(
                 let _ = RANGE.set(range);
             }
             Some(function) => functions.push(function),
+            None if text.starts_with("call.") => match place(&text, "call") {
+                Some((name, address)) => calls.push(Call::new(name, address)),
+                None => return 1,
+            },
+            None if text.starts_with("seen.") => match place(&text, "seen") {
+                Some((_, address)) if seen.len() < MOST_SEEN => seen.push(address),
+                _ => return 1,
+            },
             None if text.starts_with("apart=") => match text[6..].split(':').map(str::parse).collect::<Result<Vec<_>, _>>() {
                 Ok(indices) if indices.iter().all(|index| *index < PROCESSORS) => {
                     APART.set(indices).unwrap_or(());
@@ -244,6 +308,8 @@ pub extern "C" fn qemu_plugin_install(
         }
     }
     let _ = FUNCTIONS.set(functions);
+    let _ = CALLS.set(calls);
+    let _ = SEEN.set(seen);
     unsafe {
         qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
         qemu_plugin_register_atexit_cb(id, end, std::ptr::null_mut());
@@ -298,8 +364,24 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
                 call_with(leave, data);
             }
         }
+        for (at, times) in SEEN.get().into_iter().flatten().zip(&TIMES) {
+            if *at == address {
+                let target = times.as_ptr().cast();
+                unsafe { qemu_plugin_register_vcpu_insn_exec_inline(instruction(index), ADD, target, 1) };
+            }
+        }
+        for function in CALLS.get().into_iter().flatten() {
+            let data = std::ptr::from_ref(function).cast_mut().cast();
+            if function.behind.iter().any(|behind| behind.load(Ordering::Relaxed) == address) {
+                call_with(returned, data);
+            }
+            if callee(address, found) == Some(function.address) {
+                remember_in(&function.behind, address + found.len() as u64);
+                call_with(called, data);
+            }
+        }
         if found == VMRUN {
-            remember(address + VMRUN.len() as u64);
+            remember_in(&BEHIND, address + VMRUN.len() as u64);
             call(vmrun);
         } else if (spins || LOOKS.load(Ordering::Relaxed) > 0) && found == PAUSE {
             call(pause);
@@ -349,11 +431,11 @@ extern "C" fn pause(index: c_uint, _: *mut c_void) {
     }
 }
 
-fn remember(behind: u64) {
-    if BEHIND.iter().any(|known| known.load(Ordering::Relaxed) == behind) {
+fn remember_in(places: &[AtomicU64], behind: u64) {
+    if places.iter().any(|known| known.load(Ordering::Relaxed) == behind) {
         return;
     }
-    if let Some(free) = BEHIND.iter().find(|known| known.load(Ordering::Relaxed) == 0) {
+    if let Some(free) = places.iter().find(|known| known.load(Ordering::Relaxed) == 0) {
         free.store(behind, Ordering::Relaxed);
     }
 }
@@ -400,6 +482,33 @@ extern "C" fn leave(_: c_uint, data: *mut c_void) {
         let executed = INSTRUCTIONS.load(Ordering::Relaxed) - since + 1;
         print(&format!("count fn {} {executed}\n", function.name));
     }
+}
+
+/// A function is about to be called.
+extern "C" fn called(_: c_uint, data: *mut c_void) {
+    let call = unsafe { &*data.cast::<Call>() };
+    call.since.store(INSTRUCTIONS.load(Ordering::Relaxed), Ordering::Relaxed);
+    call.within.store(WITHIN.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (then, now) in call.times.iter().zip(&TIMES) {
+        then.store(now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// The function has returned: the call itself is in the difference, the instruction behind it is not.
+extern "C" fn returned(_: c_uint, data: *mut c_void) {
+    let call = unsafe { &*data.cast::<Call>() };
+    let since = call.since.swap(0, Ordering::Relaxed);
+    if since == 0 {
+        return;
+    }
+    let executed = INSTRUCTIONS.load(Ordering::Relaxed) - since;
+    let within = WITHIN.load(Ordering::Relaxed) - call.within.load(Ordering::Relaxed);
+    let mut text = format!("count call {} {since} {executed} {within}", call.name);
+    let seen = SEEN.get().map_or(0, Vec::len);
+    for (then, now) in call.times.iter().zip(&TIMES).take(seen) {
+        text += &format!(" {}", now.load(Ordering::Relaxed) - then.load(Ordering::Relaxed));
+    }
+    print(&(text + "\n"));
 }
 
 extern "C" fn kernel(_: c_uint, _: *mut c_void) {

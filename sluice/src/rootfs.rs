@@ -123,10 +123,10 @@ pub fn base(init: &[u8], modules: &[String], kernel: &Kernel) -> Result<Archive>
     unfinished(init, modules, BTreeMap::new(), kernel)
 }
 
-/// As [`base`], with a module of ours in place of the kernel's.
-pub fn base_with_own(init: &[u8], module: &str, kernel: &Kernel) -> Result<Archive> {
+/// As [`base`], with a module of ours beside the kernel's.
+pub fn base_with_own(init: &[u8], modules: &[String], module: &str, kernel: &Kernel) -> Result<Archive> {
     let file = crate::modules::get(module, &kernel.release)?;
-    unfinished(init, &[], BTreeMap::from([(canonical(module), file)]), kernel)
+    unfinished(init, modules, BTreeMap::from([(canonical(module), file)]), kernel)
 }
 
 /// As [`base`], with modules that are not the kernel's.

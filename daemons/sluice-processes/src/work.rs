@@ -3,6 +3,7 @@
 use crate::check;
 use anyhow::{Result, bail};
 use std::ffi::CStr;
+use std::os::fd::{AsRawFd, FromRawFd};
 
 /// Marks that each operation has.
 pub const MARKS: usize = 3;
@@ -10,6 +11,8 @@ pub const MARKS: usize = 3;
 const PAGE: usize = 4096;
 /// Pages that are mapped at once, all in one page table.
 const PAGES: usize = 256;
+/// Bytes from one look into a mapped file to the next: beyond what a fault brings with it.
+const STRIDE: usize = 16 * PAGE;
 
 /// What is done again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +27,16 @@ pub enum Work {
     Fault,
     /// The system is asked for something that it knows.
     Syscall,
+    /// A file is mapped, looked at here and there, and unmapped: as lmbench's lat_mmap, with a file of its own size.
+    Mmap,
+    /// A byte goes to another process and comes back: two switches, as lmbench's lat_ctx with two processes, pipes included.
+    Context,
 }
 
 impl Work {
     /// Every one, in the order in which they are marked.
-    pub const ALL: [Self; 5] = [Self::ForkExit, Self::Execve, Self::Sh, Self::Fault, Self::Syscall];
+    pub const ALL: [Self; 7] =
+        [Self::ForkExit, Self::Execve, Self::Sh, Self::Fault, Self::Syscall, Self::Mmap, Self::Context];
 
     /// Its name in rows.
     pub const fn name(self) -> &'static str {
@@ -38,6 +46,8 @@ impl Work {
             Self::Sh => "sh",
             Self::Fault => "fault",
             Self::Syscall => "syscall",
+            Self::Mmap => "mmap",
+            Self::Context => "context",
         }
     }
 
@@ -46,6 +56,8 @@ impl Work {
         match self {
             Self::ForkExit => 50,
             Self::Execve | Self::Sh => 20,
+            Self::Mmap => 50,
+            Self::Context => 200,
             Self::Fault => 8 * PAGES,
             Self::Syscall => 1_000,
         }
@@ -70,6 +82,8 @@ impl Work {
                 }
                 Ok(())
             }
+            Self::Mmap => look(times),
+            Self::Context => pass(times),
         }
     }
 }
@@ -128,6 +142,62 @@ fn touch() -> Result<()> {
     Ok(())
 }
 
+/// Maps a file, reads a byte of it every [`STRIDE`] bytes, and unmaps it.
+fn look(times: usize) -> Result<()> {
+    let size = PAGES * PAGE;
+    // SAFETY: the name ends with a zero; the system makes a file that nobody else has.
+    let file = unsafe { libc::memfd_create(c"mapped".as_ptr(), libc::MFD_CLOEXEC) };
+    check("memfd_create", i64::from(file))?;
+    // SAFETY: the file is ours, and closed once. Each mapping is within its size, only read within that, and unmapped.
+    unsafe {
+        let file = std::os::fd::OwnedFd::from_raw_fd(file);
+        check("ftruncate", i64::from(libc::ftruncate(file.as_raw_fd(), i64::try_from(size)?)))?;
+        for _ in 0..times {
+            let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+            let memory = libc::mmap(std::ptr::null_mut(), size, read, shared, file.as_raw_fd(), 0);
+            if memory == libc::MAP_FAILED {
+                bail!("mmap failed: {}", std::io::Error::last_os_error());
+            }
+            for offset in (0..size).step_by(STRIDE) {
+                memory.cast::<u8>().add(offset).read_volatile();
+            }
+            check("munmap", i64::from(libc::munmap(memory, size)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Two pipes: each process waits for the other's byte.
+fn pass(times: usize) -> Result<()> {
+    let (mut to, mut from) = ([0; 2], [0; 2]);
+    for ends in [&mut to, &mut from] {
+        // SAFETY: the two numbers are written and nothing else.
+        check("pipe", i64::from(unsafe { libc::pipe(ends.as_mut_ptr()) }))?;
+    }
+    let mut byte = 0_u8;
+    // SAFETY: this process has one thread; the child only reads and writes, and ends. The byte lives until then.
+    unsafe {
+        let bytes = std::ptr::from_mut(&mut byte).cast();
+        let process = libc::fork();
+        if process == 0 {
+            libc::close(to[1]);
+            while libc::read(to[0], bytes, 1) == 1 && libc::write(from[1], bytes, 1) == 1 {}
+            libc::_exit(0);
+        }
+        check("fork", i64::from(process))?;
+        let passed =
+            (0..times).all(|_| libc::write(to[1], bytes, 1) == 1 && libc::read(from[0], bytes, 1) == 1);
+        for end in to.into_iter().chain(from) {
+            libc::close(end);
+        }
+        check("waitpid", i64::from(libc::waitpid(process, std::ptr::null_mut(), 0)))?;
+        if !passed {
+            bail!("a pipe failed: {}", std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Ends the machine.
 pub fn power_off() {
     // SAFETY: nothing comes after it.
@@ -140,7 +210,7 @@ mod tests {
 
     #[test]
     fn processes_end_and_pages_are_given_back() {
-        for work in [Work::ForkExit, Work::Fault, Work::Syscall] {
+        for work in [Work::ForkExit, Work::Fault, Work::Syscall, Work::Mmap, Work::Context] {
             work.run(3).unwrap();
         }
     }

@@ -4,6 +4,10 @@
 //! One program is the whole system in each (daemons/sluice-processes); its marks are instructions that no hypervisor sees, which the plugin
 //! (bench/instructions.rs) counts at.
 
+mod series;
+mod storm;
+mod tables;
+
 use super::driver::xen;
 use super::marks::{Entries, Mark, cost, marks};
 use super::parts::Parts;
@@ -16,12 +20,14 @@ use crate::outcome::Finding;
 use crate::rootfs;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
+use tables::Symbols;
 
 /// Its parts.
-pub const PARTS: [&str; 6] = ["native", "sluice", "cache", "xen", "iotlb", "attacks"];
+pub const PARTS: [&str; 10] =
+    ["native", "sluice", "cache", "xen", "strict", "iotlb", "series", "net", "disk", "attacks"];
 
 /// The operations, in the order of their marks.
-const WORKS: [&str; 5] = ["fork_exit", "execve", "sh", "fault", "syscall"];
+const WORKS: [&str; 7] = ["fork_exit", "execve", "sh", "fault", "syscall", "mmap", "context"];
 
 /// The guest's cache of page-table pages, which is filled before the first process; the program is not `init`, so that what the cache did can be told at the end.
 const WITH_CACHE: &str = "#!/bin/busybox sh
@@ -29,13 +35,54 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 cache=/sys/kernel/sluice_pibooster
-modprobe sluice-pibooster
+series=$(sed -n 's/.*sluice.series=\\([a-z]*\\).*/\\1/p' /proc/cmdline)
+if [ \"$series\" = none ]; then
+    /bin/processes series
+    poweroff -f
+fi
+storm=$(sed -n 's/.*sluice.storm=\\([^ ]*\\).*/\\1/p' /proc/cmdline | tr , ' ')
+if [ -n \"$storm\" ]; then
+    mount -t devtmpfs dev /dev
+    case $storm in
+    net*)
+        modprobe e1000
+        until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done
+        ip addr add 10.0.2.15/24 dev eth0
+        ip link set eth0 up
+        ;;
+    disk*)
+        modprobe nvme
+        until [ -b /dev/nvme0n1 ]; do sleep 0.1; done
+        ;;
+    esac
+    /bin/processes storm $storm
+fi
+[ \"$series\" != dynamic ] || prefill=prefill=0,0,0,0,0
+modprobe sluice-pibooster $prefill
 until [ \"$(cat $cache/enabled)\" = 1 ]; do sleep 0.1; done
-/bin/processes
+if grep -q sluice.calls /proc/cmdline; then
+    awk 'NR == FNR { wanted[$1]; next } $3 in wanted { print \"SLUICE-RESULT\", $3 \"=\" $1 }' /functions /proc/kallsyms
+    poweroff -f
+fi
+[ -z \"$storm\" ] || exec /bin/processes storm $storm
+case \"$series\" in
+preset) /bin/processes series ;;
+dynamic)
+    echo 0 >$cache/enabled
+    /bin/processes series $cache/enabled
+    ;;
+*) /bin/processes ;;
+esac
 sum() { cat $cache/*/\"$1\" | awk '{ sum += $1 } END { print sum }'; }
-echo SLUICE-RESULT hits=$(sum hits) misses=$(sum misses) cached=$(cat $cache/cached)
+echo SLUICE-RESULT hits=$(sum hits) misses=$(sum misses) cached=$(cat $cache/cached) tops=$(cat $cache/pgd/cached)
 poweroff -f
 ";
+
+/// The guest only says where the functions of `/functions` are.
+const FUNCTIONS: &str = "sluice.calls";
+
+/// Of its devices.
+const DRIVERS: [&str; 2] = ["e1000", "nvme"];
 
 /// The scenario with the hostile kernel, and what it prints before its counts.
 const ATTACKS: (&str, &str) = ("hostile-paravirtual-many", "paravirtual.");
@@ -44,10 +91,21 @@ const ATTACKS: (&str, &str) = ("hostile-paravirtual-many", "paravirtual.");
 const INVALIDATION: &str = "amdvi_pages_inval";
 
 /// A card behind it, which nobody uses: what pages of tables cost a guest that has one.
-const CARD: (&str, &str) = (
-    "iommu = \"amd\"\n[device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\n",
-    "devices = [{ use = \"nic0\", mode = \"passthrough\" }]\n",
-);
+const CARD: Beside<'static> = Beside {
+    machine: "iommu = \"amd\"\n[device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\n",
+    domain: "devices = [{ use = \"nic0\", mode = \"passthrough\" }]\n",
+    ..PLAIN
+};
+
+/// What more there is in a machine, in its guest, and on the guest's command line.
+struct Beside<'a> {
+    machine: &'a str,
+    domain: &'a str,
+    cmdline: &'a str,
+}
+
+/// Nothing more.
+const PLAIN: Beside<'static> = Beside { machine: "", domain: "", cmdline: "" };
 
 /// Where the hypervisor's image is linked (hypervisor/link.ld), up to where a Linux kernel begins in its guest.
 const IMAGE: (u64, u64) = (0xffff_ffff_8020_0000, 0x00e0_0000);
@@ -70,35 +128,51 @@ struct Bench {
     initrd: PathBuf,
     /// The same with the cache of page-table pages.
     with_cache: PathBuf,
+    /// Where the kernel's functions are, and the cache's in that system.
+    symbols: Symbols,
 }
 
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     let kernel = kernels::get("debian-6.1")?;
-    let bench = Bench {
+    let parts = Parts::new(only);
+    let mut bench = Bench {
         plugin: plugin::build()?,
         unpacked: kernel::unpacked(&kernel)?,
         initrd: scratch_file("paravirtual.cpio", &archive(&kernel)?)?,
         with_cache: scratch_file("paravirtual-cache.cpio", &archive_with_cache(&kernel)?)?,
         kernel,
+        symbols: Symbols::new(),
     };
+    if PARTS
+        .iter()
+        .any(|part| !["native", "series", "net", "disk", "attacks"].contains(part) && parts.wants(part, None))
+    {
+        bench.symbols = symbols(&bench, record)?;
+    }
     type Run = fn(&Bench, &mut Record, &Path) -> Result<Vec<Finding>>;
-    let systems: [(&str, &str, Entries, Run); 4] = [
+    let systems: [(&str, &str, Entries, Run); 5] = [
         ("native", "native", Entries::None, native),
         ("sluice", "pv", Entries::Vmruns, |bench, record, log| {
-            sluice(bench, &bench.initrd, record, counting(bench, Some(IMAGE), log), ("", ""))
+            sluice(bench, &bench.initrd, record, counting(bench, Some(IMAGE), false, log), &PLAIN)
         }),
         ("cache", "pv.cache", Entries::Vmruns, cached),
-        ("xen", "peer.xen.default", Entries::Returns, xen),
+        ("xen", "peer.xen.default", Entries::Returns, |bench, record, log| xen(bench, record, log, false)),
+        ("strict", "peer.xen.strict", Entries::Returns, |bench, record, log| xen(bench, record, log, true)),
     ];
-    let parts = Parts::new(only);
     for (part, prefix, entries, run) in systems.into_iter().filter(|(part, ..)| parts.wants(part, None)) {
         super::say(part);
         let log = scratch()?.join(format!("paravirtual-{part}.count"));
         let measured = run(&bench, record, &log).and_then(|found| {
             let text = std::fs::read_to_string(&log)
                 .with_context(|| format!("QEMU did not write {}", log.display()))?;
-            rows(record, prefix, entries, &found, &marks(&text, entries))
+            rows(record, prefix, entries, &found, &marks(&text, entries))?;
+            match part {
+                "native" => Ok(()),
+                "sluice" => tables::rows(record, "pv", tables::PLAIN, &text),
+                "cache" => tables::rows(record, "pv", tables::CACHED, &text),
+                _ => tables::rows(record, prefix, "", &text),
+            }
         });
         record.solved(part);
         if let Err(error) = measured.and_then(|()| record.write().map(drop)) {
@@ -109,6 +183,19 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         record.solved("iotlb");
         if let Err(error) = invalidations(&bench, record).and_then(|()| record.write().map(drop)) {
             record.problem("iotlb", &format!("{error:#}"));
+        }
+    }
+    if parts.wants("series", None) {
+        record.solved("series");
+        if let Err(error) = all_series(&bench, record).and_then(|()| record.write().map(drop)) {
+            record.problem("series", &format!("{error:#}"));
+        }
+    }
+    for kind in storm::KINDS.iter().filter(|kind| parts.wants(kind.name, None)) {
+        super::say(kind.name);
+        record.solved(kind.name);
+        if let Err(error) = stormed(&bench, record, kind).and_then(|()| record.write().map(drop)) {
+            record.problem(kind.name, &format!("{error:#}"));
         }
     }
     if parts.wants("attacks", None) {
@@ -123,15 +210,19 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
 
 /// How often the IOMMU before a guest's card is told to forget a page, with and without the guest's cache of page-table pages.
 fn invalidations(bench: &Bench, record: &mut Record) -> Result<()> {
-    let guests = [("pv.iotlb", &bench.initrd, None), ("pv.cache.iotlb", &bench.with_cache, Some(0.0))];
-    for (prefix, initrd, wanted) in guests {
+    let guests = [
+        ("pv.iotlb", &bench.initrd, None, tables::PLAIN),
+        ("pv.cache.iotlb", &bench.with_cache, Some(0.0), tables::CACHED),
+    ];
+    for (prefix, initrd, wanted, how) in guests {
         super::say(prefix);
         let log = scratch()?.join(format!("paravirtual-{prefix}.count"));
-        let mut arguments = counting(bench, Some(IMAGE), &log);
+        let mut arguments = counting(bench, Some(IMAGE), wanted.is_some(), &log);
         arguments.extend(["-trace", INVALIDATION].map(str::to_owned));
-        let found = sluice(bench, initrd, record, arguments, CARD)?;
+        let found = sluice(bench, initrd, record, arguments, &CARD)?;
         let text =
             std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+        tables::rows(record, "pv.card", how, &text)?;
         let counts = events_at_marks(&text, INVALIDATION);
         ensure!(counts.last().is_some_and(|all| *all > 0.0), "QEMU logged no invalidation");
         for (number, work) in WORKS.into_iter().enumerate() {
@@ -149,6 +240,45 @@ fn invalidations(bench: &Bench, record: &mut Record) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Invalidations while processes come and go, with a cache from the beginning, one that comes later, and none.
+fn all_series(bench: &Bench, record: &mut Record) -> Result<()> {
+    let mut drawn = Vec::new();
+    for (guest, name, cmdline) in series::GUESTS {
+        super::say(name);
+        let log = scratch()?.join(format!("paravirtual-series-{guest}.count"));
+        let mut arguments = counting(bench, None, false, &log);
+        arguments.extend(["-trace", INVALIDATION].map(str::to_owned));
+        let found = sluice(bench, &bench.with_cache, record, arguments, &Beside { cmdline, ..CARD })?;
+        let text =
+            std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+        let processes = found.iter().flatten().find(|pair| pair.0 == "processes");
+        let processes = processes.and_then(|pair| pair.1.raw().parse().ok());
+        let intervals = series::intervals(&text)?;
+        let processes = processes.context("the guest did not tell how many processes it made")?;
+        series::rows(record, "pv.iotlb.series", guest, &intervals, processes);
+        drawn.push((name.to_owned(), intervals));
+    }
+    series::picture(&drawn)
+}
+
+/// Data of a device while processes come and go, before the cache is there and with it.
+fn stormed(bench: &Bench, record: &mut Record, kind: &storm::Kind) -> Result<()> {
+    let log = scratch()?.join(format!("paravirtual-{}.count", kind.name));
+    let mut arguments = counting(bench, None, false, &log);
+    arguments.extend(["-trace", INVALIDATION, "-trace", storm::WALK].map(str::to_owned));
+    let place = match kind.place {
+        Some(place) => place.to_owned(),
+        None => format!("10.0.2.2:{}", storm::server()?),
+    };
+    let cmdline = format!("sluice.storm={},{place},{},{}", kind.name, storm::MIB, storm::PROCESSES);
+    let beside = Beside { machine: kind.machine, domain: kind.domain, cmdline: &cmdline };
+    // The network's other end is in the host's time.
+    guest(bench, &bench.with_cache, record, arguments, &beside, Clock::Mixed)?;
+    let text =
+        std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+    storm::rows(record, kind.name, &text)
 }
 
 /// How often an event had been logged at each mark.
@@ -197,7 +327,13 @@ fn program() -> Result<Vec<u8>> {
 /// The same, started by a script that switches the cache on.
 fn archive_with_cache(kernel: &Kernel) -> Result<Vec<u8>> {
     let program = program()?;
-    let mut archive = rootfs::base_with_own(WITH_CACHE.as_bytes(), "sluice-pibooster", kernel)?;
+    let mut archive = rootfs::base_with_own(
+        WITH_CACHE.as_bytes(),
+        &DRIVERS.map(str::to_owned),
+        "sluice-pibooster",
+        kernel,
+    )?;
+    archive.file("functions", 0o644, tables::wanted().collect::<Vec<_>>().join("\n").as_bytes());
     archive.file("bin/processes", 0o755, &program);
     archive.file("bin/nothing", 0o755, &program);
     Ok(archive.finish())
@@ -207,15 +343,26 @@ fn within((first, size): (u64, u64)) -> [(String, u64, u64); 1] {
     [("within".to_owned(), first, size)]
 }
 
-/// QEMU's arguments that make it count, and say so in `log`.
-fn counting(bench: &Bench, range: Option<(u64, u64)>, log: &Path) -> Vec<String> {
+/// Where the functions are that allocate and free page tables. The kernel is where it was linked, and modules of the same system have the same places.
+fn symbols(bench: &Bench, record: &mut Record) -> Result<Symbols> {
+    super::say("functions");
+    let beside = Beside { cmdline: FUNCTIONS, ..PLAIN };
+    tables::symbols(&guest(bench, &bench.with_cache, record, Vec::new(), &beside, Clock::Host)?)
+}
+
+/// QEMU's arguments that make it count, and say so in `log`; with calls of those functions if a guest's tables are a hypervisor's concern.
+fn counting(bench: &Bench, range: Option<(u64, u64)>, with_cache: bool, log: &Path) -> Vec<String> {
     let functions = range.map(within);
-    let library = plugin::with_functions(&bench.plugin, functions.as_ref().map_or(&[], |one| one.as_slice()));
+    let mut library =
+        plugin::with_functions(&bench.plugin, functions.as_ref().map_or(&[], |one| one.as_slice()));
+    if range.is_some() && !bench.symbols.is_empty() {
+        library += &tables::arguments(&bench.symbols, with_cache);
+    }
     ["-plugin", &library, "-d", "plugin", "-D", &log.display().to_string()].map(str::to_owned).to_vec()
 }
 
 fn native(bench: &Bench, _: &mut Record, log: &Path) -> Result<Vec<Finding>> {
-    let arguments = counting(bench, None, log);
+    let arguments = counting(bench, None, false, log);
     let cmdline = format!("console=ttyS0 {CMDLINE}");
     let machine = Machine {
         name: "paravirtual-native",
@@ -232,7 +379,7 @@ fn native(bench: &Bench, _: &mut Record, log: &Path) -> Result<Vec<Finding>> {
 }
 
 fn cached(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
-    let found = sluice(bench, &bench.with_cache, record, counting(bench, Some(IMAGE), log), ("", ""))?;
+    let found = sluice(bench, &bench.with_cache, record, counting(bench, Some(IMAGE), true, log), &PLAIN)?;
     let said = |key: &str| {
         let mut pairs = found.iter().flatten();
         pairs.find(|pair| pair.0 == key).and_then(|pair| pair.1.raw().parse::<f64>().ok())
@@ -241,47 +388,67 @@ fn cached(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>
     ensure!(hits > 0.0, "the cache was not used");
     let note = format!("of {} pages of tables that were wanted, of all levels", hits + misses);
     record.row("pv.cache.miss_rate", misses / (hits + misses), "ratio", note);
-    let pages = said("cached").context("the guest did not tell how much its cache has")?;
+    let (pages, tops) =
+        said("cached").zip(said("tops")).context("the guest did not tell how much its cache has")?;
     record.row("pv.cache.pages", pages, "pages", "that the cache keeps at the end");
+    // A table of the top level comes with a second page (PGD_ALLOCATION_ORDER); the module knows a byte of each frame.
+    let (kept, known) = ((pages + tops) * 4.0, f64::from(MEMORY) * 1024.0 / 4096.0);
+    let note =
+        format!("{kept} of tables that it keeps at the end, {known} of a byte for each page of the guest");
+    record.row("pv.cache.memory", kept + known, "KiB", note);
     Ok(found)
 }
 
-/// A paravirtual guest, with what more its configuration says of the machine and of it.
+/// A paravirtual guest in a machine whose time is its instructions.
 fn sluice(
     bench: &Bench,
     initrd: &Path,
     record: &mut Record,
     arguments: Vec<String>,
-    (machine, domain): (&str, &str),
+    beside: &Beside<'_>,
+) -> Result<Vec<Finding>> {
+    guest(bench, initrd, record, arguments, beside, Clock::Instructions)
+}
+
+/// A paravirtual guest, with what more its configuration says of the machine and of it.
+fn guest(
+    bench: &Bench,
+    initrd: &Path,
+    record: &mut Record,
+    arguments: Vec<String>,
+    Beside { machine, domain, cmdline }: &Beside<'_>,
+    clock: Clock,
 ) -> Result<Vec<Finding>> {
     let [kernel, initrd] = [&*bench.unpacked, initrd].map(quoted);
     let text = format!(
         "[machine]\nmemory = \"768MiB\"\n{machine}[domain.guest]\nkind = \"paravirtual\"\nkernel = {kernel}\ninitrd = {initrd}\n\
-         cmdline = \"console=hvc0 {CMDLINE}\"\nmemory = \"{MEMORY}MiB\"\n{domain}"
+         cmdline = \"console=hvc0 {CMDLINE} {cmdline}\"\nmemory = \"{MEMORY}MiB\"\n{domain}"
     );
-    let (_, outcome) = good("paravirtual-sluice", &text, Clock::Instructions, arguments)?;
+    let (_, outcome) = good("paravirtual-sluice", &text, clock, arguments)?;
     record.kernels(&outcome.kernels);
     Ok(outcome.guests.into_iter().next().map(|guest| guest.findings).unwrap_or_default())
 }
 
-fn xen(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
+/// Xen with the kernel as its dom0; `strict`: behind an IOMMU, which shows its devices what is its own and writable, and no more.
+fn xen(bench: &Bench, record: &mut Record, log: &Path, strict: bool) -> Result<Vec<Finding>> {
     let packages = xen::Packages::unpack()?;
     record.version("xen", &format!("package {}", packages.version()?));
     record.version("xen_dom0", &format!("{}, package {}", bench.kernel.release, bench.kernel.version));
     let hypervisor = scratch_file("xen", &packages.hypervisor()?)?;
-    let arguments = counting(bench, Some(xen::TEXT), log);
+    let arguments = counting(bench, Some(xen::TEXT), false, log);
+    let unit = if strict { "iommu=on dom0-iommu=strict" } else { "" };
     let cmdline = format!(
-        "console=com1 com1=115200,8n1 dom0_mem={MEMORY}M,max:{MEMORY}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none"
+        "console=com1 com1=115200,8n1 dom0_mem={MEMORY}M,max:{MEMORY}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none {unit}"
     );
     let machine = Machine {
-        name: "paravirtual-xen",
+        name: if strict { "paravirtual-strict" } else { "paravirtual-xen" },
         clock: Clock::Instructions,
         cpu: xen::CPU,
         memory: 768,
         kernel: &hypervisor,
         initrd: format!("{} console=hvc0 {CMDLINE},{}", bench.unpacked.display(), bench.initrd.display()),
         cmdline: &cmdline,
-        devices: Vec::new(),
+        devices: if strict { vec!["-device", "amd-iommu"] } else { Vec::new() },
         qemu_args: &arguments,
     };
     machine.run("done")
@@ -332,6 +499,7 @@ fn rows(
 
 /// Ratios with their aims, and the picture.
 fn figures(record: &mut Record) -> Result<()> {
+    tables::comparisons(record);
     let mut panels = Vec::new();
     for work in WORKS {
         let value = |prefix: &str| record.value(&format!("{prefix}.{work}.instructions"));

@@ -89,6 +89,68 @@ fn draw(title: &str, panels: &[Panel]) -> String {
     svg + "</svg>\n"
 }
 
+/// Writes `bench/plots/NAME.svg` with a line for each series, which is named below the picture; nothing if there is none.
+pub fn lines(name: &str, title: &str, along: &str, series: &[(String, Vec<f64>)]) -> Result<()> {
+    if series.is_empty() {
+        return Ok(());
+    }
+    write_whole(
+        &root().join("bench/plots").join(format!("{name}.svg")),
+        draw_lines(title, along, series).as_bytes(),
+    )
+}
+
+/// Colours of lines, and how they are drawn: some of them lie on others.
+const LINES: [(&str, &str); 4] = [("#2f6db5", ""), ("#4c9f70", "6 3"), ("#a63d40", "2 3"), ("#c9a227", "")];
+/// Height of the field that lines are in.
+const FIELD: f64 = 240.0;
+
+fn draw_lines(title: &str, along: &str, series: &[(String, Vec<f64>)]) -> String {
+    let most = series.iter().flat_map(|one| &one.1).copied().fold(0.0, f64::max).max(1.0);
+    let points = series.iter().map(|one| one.1.len()).max().unwrap_or(0).max(2);
+    let (left, width, bottom) = (70.0, WIDTH - 90.0, TITLE + FIELD);
+    let height = bottom + 40.0 + BAR * series.len() as f64;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"12\" y=\"24\" font-size=\"15\">{}</text>\n\
+         <path d=\"M{left} {TITLE}V{bottom}H{}\" fill=\"none\" stroke=\"black\"/>\n\
+         <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n\
+         <text x=\"{}\" y=\"{bottom}\" text-anchor=\"end\">0</text>\n\
+         <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{} {points}</text>\n",
+        escaped(title),
+        left + width,
+        left - 6.0,
+        TITLE + 10.0,
+        short(most),
+        left - 6.0,
+        left + width,
+        bottom + 16.0,
+        escaped(along),
+    );
+    for (number, (name, values)) in series.iter().enumerate() {
+        let (colour, dashes) = LINES[number % LINES.len()];
+        let mut path = String::new();
+        for (at, value) in values.iter().enumerate() {
+            let x = left + width * at as f64 / (points - 1) as f64;
+            let y = bottom - FIELD * value / most;
+            let _ = write!(path, "{}{x:.1} {y:.1}", if at == 0 { 'M' } else { 'L' });
+        }
+        let below = bottom + 36.0 + BAR * number as f64;
+        let _ = write!(
+            svg,
+            "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\"/>\n\
+             <path d=\"M{left} {0}h30\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\"/>\n\
+             <text x=\"{1}\" y=\"{below}\">{2}</text>\n",
+            below - 4.0,
+            left + 38.0,
+            escaped(name),
+        );
+    }
+    svg + "</svg>\n"
+}
+
 /// Three significant digits.
 pub fn short(value: f64) -> String {
     if value >= 1000.0 || value == 0.0 {
@@ -107,6 +169,14 @@ mod tests {
     fn values_are_short() {
         let texts = [0.0, 0.0123, 0.5, 1.0, 12.34, 123.4, 12345.6].map(short);
         assert_eq!(texts, ["0", "0.0123", "0.5", "1", "12.3", "123", "12,346"]);
+    }
+
+    #[test]
+    fn a_line_has_a_point_for_each_value() {
+        let series = [("a & b".to_owned(), vec![4.0, 2.0, 0.0]), ("c".to_owned(), vec![0.0; 3])];
+        let svg = draw_lines("flushes", "interval", &series);
+        assert!(svg.contains("M70.0 44.0L385.0 164.0L700.0 284.0"), "{svg}");
+        assert!(svg.contains("a &amp; b") && svg.contains("interval 3"));
     }
 
     #[test]

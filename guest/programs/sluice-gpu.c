@@ -3,12 +3,14 @@
  * Uses a render node as programs with Mesa do, and says what came of it in lines
  * that a scenario can expect:
  *
- *   sluice-gpu NODE FRAMES ORDER
+ *   sluice-gpu NODE FRAMES ORDER [held]
  *
  * It draws frames that are the same on each system, and tells a digest of their
  * pixels; waits for each by the descriptor of a fence; draws into a buffer that
  * it has exported and imported again; and multiplies matrices of this order in a
- * compute shader, which it checks.
+ * compute shader, which it checks. With `held` it waits for a line after that, and
+ * draws the frames once more: so two programs are known to have had the device at
+ * the same time.
  *
  * Sources: EGL 1.5 with EGL_KHR_platform_gbm, EGL_KHR_surfaceless_context,
  * EGL_ANDROID_native_fence_sync and EGL_EXT_image_dma_buf_import; OpenGL ES 3.1.
@@ -132,11 +134,11 @@ static float next_fraction(uint32_t *state)
 }
 
 /* Triangles in front of each other, with a texture: all that frames have in common. */
-static GLint prepare_scene(void)
+static GLint prepare_scene(GLuint program)
 {
 	static float vertices[TRIANGLES * 3][6];
 	static unsigned char texels[16][16][4];
-	GLuint program = glCreateProgram(), buffer, texture;
+	GLuint buffer, texture;
 	uint32_t state = 1;
 	int i, j;
 
@@ -233,6 +235,22 @@ static void wait_by_fence(EGLDisplay display)
 	CALL(PFNEGLDESTROYSYNCKHRPROC, "eglDestroySyncKHR")(display, sync);
 }
 
+/* Draws frames, and tells a digest of all. */
+static void draw_frames(EGLDisplay display, GLint turn, int frames, const char *key)
+{
+	uint64_t all = DIGEST_OF_NOTHING;
+	char text[32];
+	int frame;
+
+	for (frame = 0; frame < frames; frame++) {
+		draw(turn, frame);
+		wait_by_fence(display);
+		all = digest_frame(all);
+	}
+	snprintf(text, sizeof(text), "%016llx", (unsigned long long)all);
+	result(key, text);
+}
+
 /* A buffer of the device's as a renderbuffer, by way of a descriptor. */
 static GLuint import_buffer(EGLDisplay display, struct gbm_bo *buffer)
 {
@@ -325,18 +343,17 @@ int main(int count, char **arguments)
 	static const EGLint version[] = {
 		EGL_CONTEXT_MAJOR_VERSION, 3, EGL_CONTEXT_MINOR_VERSION, 1, EGL_NONE,
 	};
-	uint64_t frames_digest = DIGEST_OF_NOTHING;
-	int frames, order, node, frame;
+	int frames, order, node;
 	struct gbm_device *device;
 	struct gbm_bo *buffer;
 	EGLDisplay display;
 	EGLContext context;
+	GLuint program, colour;
 	char text[32];
-	GLuint colour;
 	GLint turn;
 
-	if (count != 4)
-		fail("sluice-gpu NODE FRAMES ORDER");
+	if (count != 4 && count != 5)
+		fail("sluice-gpu NODE FRAMES ORDER [held]");
 	frames = atoi(arguments[2]);
 	order = atoi(arguments[3]) / GROUP * GROUP;
 	node = open(arguments[1], O_RDWR | O_CLOEXEC);
@@ -350,22 +367,16 @@ int main(int count, char **arguments)
 	if (context == EGL_NO_CONTEXT ||
 	    !eglMakeCurrent(display, EGL_NO_SURFACE, EGL_NO_SURFACE, context))
 		fail("there is no OpenGL ES 3.1");
-	result("gpu_driver", gbm_device_get_backend_name(device));
 	result("gpu_renderer", (const char *)glGetString(GL_RENDERER));
 	result("gpu_version", (const char *)glGetString(GL_VERSION));
 
-	turn = prepare_scene();
+	program = glCreateProgram();
+	turn = prepare_scene(program);
 	glGenRenderbuffers(1, &colour);
 	glBindRenderbuffer(GL_RENDERBUFFER, colour);
 	glRenderbufferStorage(GL_RENDERBUFFER, GL_RGBA8, WIDTH, HEIGHT);
 	use_target(colour);
-	for (frame = 0; frame < frames; frame++) {
-		draw(turn, frame);
-		wait_by_fence(display);
-		frames_digest = digest_frame(frames_digest);
-	}
-	snprintf(text, sizeof(text), "%016llx", (unsigned long long)frames_digest);
-	result("gpu_frames", text);
+	draw_frames(display, turn, frames, "gpu_frames");
 
 	buffer = gbm_bo_create(device, WIDTH, HEIGHT, GBM_FORMAT_ARGB8888,
 			       GBM_BO_USE_RENDERING | GBM_BO_USE_LINEAR);
@@ -379,5 +390,11 @@ int main(int count, char **arguments)
 
 	snprintf(text, sizeof(text), "%d", multiply(order));
 	result("gpu_wrong", text);
+	if (count == 5) {
+		if (!fgets(text, sizeof(text), stdin))
+			fail("there is no line");
+		glUseProgram(program);
+		draw_frames(display, turn, frames, "gpu_again");
+	}
 	return 0;
 }

@@ -214,9 +214,12 @@ static const struct lead terminal_leads[] = {
 	{}
 };
 
-/* Graphics: of render nodes, what the DRM core and virtio's driver reach. */
+/* Graphics. */
 
-/* By size, too: a structure has had fields added at its end, and the core takes each. */
+/*
+ * Of render nodes, what the DRM core and virtio's driver reach; by size, too: a
+ * structure has had fields added at its end, and the core takes each.
+ */
 #define GRAPHICS(nr, bytes)                                                   \
 	_IOC(_IOC_READ | _IOC_WRITE, DRM_IOCTL_BASE, nr, bytes)
 #define TEXT(structure, field)                                                \

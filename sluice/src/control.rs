@@ -384,6 +384,9 @@ pub const fn explain(error: CommandError) -> &'static str {
         CommandError::AddressTaken => {
             "another interface of the network has this address, or it has as many as there can be"
         }
+        CommandError::FrameTooLong => {
+            "the network carries no frames that long: give the interface a smaller --mtu, or the network a greater one when the machine starts"
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crc::{CRC_32_ISO_HDLC, Crc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages, sent in [`Event::Hello`].
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Longest encoded frame in bytes, including the final zero; longer ones are dropped. A report of as many domains as there can be
 /// fits, with all their counters.
@@ -130,6 +130,8 @@ pub enum Command {
         limit: Option<u64>,
         /// [`Vif::vlan`].
         vlan: Option<u16>,
+        /// [`Vif::addresses`]; as they are if it does not say.
+        addresses: Option<Vec<[u8; 16]>>,
         /// [`Vif::moderation`].
         moderation: u16,
     },
@@ -184,6 +186,8 @@ pub enum CommandError {
     NoSuchNetwork,
     /// Another interface of the network has this address, or there are as many as there can be.
     AddressTaken,
+    /// The network carries no frames as long as an interface's.
+    FrameTooLong,
 }
 
 /// Longest piece of an upload in bytes: a frame holds it.

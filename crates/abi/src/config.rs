@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 19;
+pub const VERSION: u32 = 20;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -171,6 +171,8 @@ pub struct Network {
     pub layout: Layout,
     /// The physical card behind it, an index into [`Config::devices`]; without one, the network is between guests only.
     pub nic: Option<u16>,
+    /// Most bytes of a frame after its header, [`NETWORK_MTU`]: more than 1,500 if its card can.
+    pub mtu: u16,
     /// Bits of the identifiers by which drivers are signalled in each direction, [`SIGNAL_BITS`], so that interfaces share them; `None`: each has its own.
     pub signal_bits: Option<u8>,
 }
@@ -183,7 +185,9 @@ impl Network {
     fn is_sound(&self) -> bool {
         let twice = |(index, core): (usize, &u8)| self.cores.iter().take(index).any(|other| other == core);
         let bits = self.signal_bits.is_none_or(|bits| SIGNAL_BITS.contains(&bits));
-        bits && (1..=MAX_ENGINES).contains(&self.cores.len()) && !self.cores.iter().enumerate().any(twice)
+        bits && NETWORK_MTU.contains(&self.mtu)
+            && (1..=MAX_ENGINES).contains(&self.cores.len())
+            && !self.cores.iter().enumerate().any(twice)
     }
 }
 
@@ -233,16 +237,25 @@ pub struct Vif {
     pub limit: Option<u64>,
     /// The VLAN that it is in, 1-4094.
     pub vlan: Option<u16>,
-    /// Most bytes of a frame after its header: [`MTU`].
+    /// Most bytes of a frame after its header: [`MTU`], and not more than its network's.
     pub mtu: u16,
+    /// IPv6 addresses, and IPv4 addresses in such (RFC 4291, 2.5.5.2): the only ones that it speaks for, if there are any; [`MAX_ADDRESSES`] at most.
+    pub addresses: Vec<[u8; 16]>,
     /// Microseconds for which its driver does not hear of a few frames that it has sent: [`MODERATIONS`]. An 82540EM's driver tells its card.
     pub moderation: u16,
     /// What the guest finds.
     pub face: Face,
 }
 
-/// What [`Vif::mtu`] can be: what IPv4 asks for, and what a card without jumbo frames takes.
-pub const MTU: core::ops::RangeInclusive<u16> = 576..=1500;
+/// What [`Vif::mtu`] can be: from what IPv4 asks for up to what is usual of jumbo frames.
+pub const MTU: core::ops::RangeInclusive<u16> = 576..=9000;
+/// What [`Network::mtu`] can be.
+pub const NETWORK_MTU: core::ops::RangeInclusive<u16> = DEFAULT_MTU..=9000;
+/// What they are if nobody says.
+pub const DEFAULT_MTU: u16 = 1500;
+
+/// Most addresses of [`Vif::addresses`].
+pub const MAX_ADDRESSES: usize = 8;
 
 /// What [`Vif::moderation`] can be, and is if nobody says.
 pub const MODERATIONS: core::ops::RangeInclusive<u16> = 0..=1000;
@@ -263,6 +276,7 @@ impl Vif {
             && SHARES.contains(&self.share)
             && MTU.contains(&self.mtu)
             && MODERATIONS.contains(&self.moderation)
+            && self.addresses.len() <= MAX_ADDRESSES
             && self.vlan.is_none_or(|vlan| VLANS.contains(&vlan))
             && self.limit != Some(0)
     }
@@ -724,7 +738,9 @@ impl Config {
                 let is_taken = before
                     .chain(domain.virtio.iter().map(|device| &device.name))
                     .any(|name| *name == vif.name);
-                if usize::from(vif.network) >= self.networks.len() || is_taken || !vif.is_sound() {
+                let network = self.networks.get(usize::from(vif.network));
+                let fits = network.is_some_and(|network| vif.mtu <= network.mtu);
+                if !fits || is_taken || !vif.is_sound() {
                     return Err(Fault::Vif(index));
                 }
             }
@@ -846,6 +862,7 @@ mod tests {
             cores: vec![1],
             layout: Layout::Split,
             nic: None,
+            mtu: 8999,
             signal_bits: None,
         };
         let vif = Vif {
@@ -856,6 +873,7 @@ mod tests {
             limit: None,
             vlan: None,
             mtu: 1500,
+            addresses: vec![[1; 16]; MAX_ADDRESSES],
             moderation: 100,
             face: Face::E1000,
         };
@@ -870,6 +888,16 @@ mod tests {
         let card = |nic: u16| vec![Network { nic: Some(nic), ..network.clone() }];
         assert_eq!(on(card(0), vif.clone()), Err(Fault::Network(0)), "a guest has the card");
         assert_eq!(on(card(1), vif.clone()), Err(Fault::Network(0)), "no such card");
+        let mtu = |mtu: u16| vec![Network { mtu, ..network.clone() }];
+        assert_eq!(on(mtu(1500), vif.clone()), Ok(()));
+        assert_eq!(
+            on(mtu(1500), Vif { mtu: 1501, ..vif.clone() }),
+            Err(Fault::Vif(0)),
+            "more than its network has"
+        );
+        for wrong in [1499, 9001] {
+            assert_eq!(on(mtu(wrong), vif.clone()), Err(Fault::Network(0)), "{wrong}");
+        }
         let cores = |cores: &[u8]| vec![Network { cores: cores.to_vec(), ..network.clone() }];
         assert_eq!(on(cores(&[1, 4, 2, 3]), vif.clone()), Ok(()));
         for wrong in [&[][..], &[1, 2, 1], &[1, 2, 3, 4, 5]] {
@@ -880,7 +908,9 @@ mod tests {
             Vif { share: 0, ..vif.clone() },
             Vif { vlan: Some(4095), ..vif.clone() },
             Vif { limit: Some(0), ..vif.clone() },
+            Vif { mtu: 575, ..vif.clone() },
             Vif { mtu: 9000, ..vif.clone() },
+            Vif { addresses: vec![[1; 16]; MAX_ADDRESSES + 1], ..vif.clone() },
             Vif { moderation: 1001, ..vif.clone() },
             Vif { name: "Net".into(), ..vif.clone() },
         ] {

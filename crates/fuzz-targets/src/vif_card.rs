@@ -1,18 +1,18 @@
 //! Virtual interfaces with the face of a card, and hostile drivers.
 
 use crate::Input;
-use crate::wire::{bring, check_addresses, check_frame, mac};
+use crate::wire::{LONGEST, attributes, bring, check_addresses, check_frame, mac};
 use sluice_emulated::{Mirror, PAGES, PolledNic, Register};
 use sluice_nic::dma::{Dma, DmaError, NoMemory};
 use sluice_nic::e1000::{HEAD, Reception, Transmission, WINDOW};
 use sluice_nic::{Budget, Offload};
-use sluice_vif::{Attributes, Card, Engine, Given, Layout, Memory, Network, Outcome, Packet, VifId, Wire};
+use sluice_vif::{Card, Engine, Given, Layout, Memory, Network, Outcome, Packet, VifId, Wire};
 use sluice_virtio::Fault;
 use std::sync::{Arc, Mutex};
 
 /// Bytes of a guest's memory, and guests.
 const BYTES: usize = 32 * 1024;
-const GUESTS: usize = 2;
+const GUESTS: usize = 3;
 
 #[derive(Clone)]
 struct Ram(Arc<Mutex<Vec<u8>>>);
@@ -136,6 +136,10 @@ struct Physical<'a, 'd> {
 }
 
 impl Wire for Physical<'_, '_> {
+    fn longest(&self) -> u32 {
+        LONGEST
+    }
+
     fn send(&mut self, frame: &[u8]) -> bool {
         check_frame(frame, GUESTS);
         !self.busy
@@ -210,14 +214,7 @@ pub fn card(data: &[u8]) {
         let guest = &mut guests[nth];
         match input.u8() % 12 {
             0 if guest.id.is_none() => {
-                let attributes = Attributes {
-                    mac: mac(nth),
-                    share: input.u8(),
-                    limit: input.flag().then(|| u64::from(input.u32())),
-                    vlan: input.choose(&[None, None, Some(5)]),
-                    mtu: input.choose(&[1500, 600]),
-                    moderation: 0,
-                };
+                let attributes = attributes(nth, &mut input);
                 let card: Arc<dyn Card<Ram>> = guest.face.clone();
                 let mut network = Network::new(engines.iter_mut());
                 guest.id = network.join(attributes, guest.ram.clone(), Some(card), now);
@@ -249,7 +246,7 @@ pub fn card(data: &[u8]) {
             // A frame or a packet as a driver sends it: a context, and data with the addresses.
             8 => {
                 let to = input.choose(&[mac(0), mac(1), [0xff; 6], [2, 0, 0, 0, 1, 0]]);
-                let from = mac(if input.u8().is_multiple_of(8) { 1 - nth } else { nth });
+                let from = mac(if input.u8().is_multiple_of(8) { (nth + 1) % GUESTS } else { nth });
                 let _ = sluice_virtio::Memory::write(&guest.ram, 0x1000, &[to, from].concat());
                 let context: Vec<u8> = (0..16).map(|_| input.u8()).collect();
                 let command = [input.u8() & 0x2f | 0x20, input.u8() & 0xf];

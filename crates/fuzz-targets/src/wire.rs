@@ -2,7 +2,7 @@
 
 use crate::Input;
 use sluice_nic::Offload;
-use sluice_vif::{Attributes, Given, Mac, Outcome, VifId, VifSet, Wire};
+use sluice_vif::{Attributes, Filter, Given, Mac, Outcome, VifId, VifSet, Wire};
 
 /// Address of a guest.
 pub fn mac(nth: usize) -> Mac {
@@ -16,14 +16,27 @@ pub fn attributes(nth: usize, input: &mut Input<'_>) -> Attributes {
         share: input.u8(),
         limit: input.flag().then(|| u64::from(input.u32())),
         vlan: input.choose(&[None, None, Some(5)]),
-        mtu: input.choose(&[1500, 600]),
+        mtu: input.choose(&[1500, 600, 9000]),
         moderation: input.choose(&[0, 1]),
+        filter: filter(nth),
     }
 }
 
+/// The guest that has addresses. Others say what they like.
+const HELD: usize = 2;
+
+/// What a guest may say.
+fn filter(nth: usize) -> Filter {
+    const MAPPED: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+    Filter::new(if nth == HELD { &[MAPPED, [0xfd; 16]] } else { &[] })
+}
+
+/// Bytes of the longest frame that the card carries.
+pub const LONGEST: u32 = 1518;
+
 /// Asserts that a frame of one of so many guests may be on the wire.
 pub fn check_frame(frame: &[u8], guests: usize) {
-    assert!((14..=1518).contains(&frame.len()), "no frame is put on the wire");
+    assert!((14..=LONGEST as usize).contains(&frame.len()), "no frame is put on the wire");
     check_addresses(frame, guests);
 }
 
@@ -31,6 +44,11 @@ pub fn check_frame(frame: &[u8], guests: usize) {
 pub fn check_addresses(frame: &[u8], guests: usize) {
     assert!((0..guests).any(|nth| frame[6..12] == mac(nth)), "a frame of nobody's is put on the wire");
     assert!(frame[..6] != frame[6..12], "a frame to its sender is put on the wire");
+    if frame[6..12] == mac(HELD) {
+        let tag = if frame[12..14] == [0x81, 0] { 4 } else { 0 };
+        let plain = [&frame[..12], &frame[12 + tag..]].concat();
+        assert!(filter(HELD).allows(mac(HELD), &plain), "a frame in the name of another is put on the wire");
+    }
 }
 
 /// Brings frames from the wire. Returns how many.
@@ -63,6 +81,10 @@ pub struct Card<'a, 'd> {
 }
 
 impl Wire for Card<'_, '_> {
+    fn longest(&self) -> u32 {
+        LONGEST
+    }
+
     fn send(&mut self, frame: &[u8]) -> bool {
         check_frame(frame, self.guests);
         !self.busy

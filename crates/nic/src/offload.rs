@@ -73,15 +73,20 @@ impl Offload {
     /// The frames that a packet of this length becomes; `None` if it is not for a card to finish: something lies outside of it, a
     /// frame would be longer than Ethernet's, or there would be more than [`MOST_SEGMENTS`].
     pub fn frames(&self, len: usize) -> Option<usize> {
+        self.frames_of(len, MAX_FRAME)
+    }
+
+    /// As [`Self::frames`], where frames have at most so many bytes.
+    pub fn frames_of(&self, len: usize, longest: usize) -> Option<usize> {
         let sums = [self.ip, self.transport];
         let Some(segments) = self.segments else {
-            let is_sound = len <= MAX_FRAME && sums.iter().flatten().all(|sum| sum.is_within(len));
+            let is_sound = len <= longest && sums.iter().flatten().all(|sum| sum.is_within(len));
             return is_sound.then_some(1);
         };
         let Segments { header, payload, ip, transport, tcp, .. } = segments;
         let transport_end = transport.checked_add(if tcp { TCP } else { UDP })?;
         let is_sound = payload >= LEAST_PAYLOAD
-            && usize::from(header) + usize::from(payload) <= MAX_FRAME
+            && usize::from(header) + usize::from(payload) <= longest
             && ip >= ETHERNET
             && transport >= ip.checked_add(IP)?
             && header >= transport_end

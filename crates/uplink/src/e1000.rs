@@ -8,8 +8,7 @@
 mod sender;
 
 use crate::{
-    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, MIN_PADDED, Place, RawDevice, Sent, Uplink, is_frame,
-    put_frame,
+    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, MIN_PADDED, Place, RawDevice, Sent, Uplink, put_frame,
 };
 use sender::Sender;
 use sluice_nic::Offload;
@@ -61,15 +60,19 @@ const DESCRIPTOR: usize = 16;
 /// Descriptors to receive into, and to send from: multiples of eight.
 const RECEIVERS: usize = 64;
 const SENDERS: usize = 128;
-/// Bytes of a buffer to receive into.
+/// Bytes of a buffer to receive into: what a frame needs, and a longer one than usual. RCTL says which: BSEX and BSIZE of the latter, and that
+/// long frames are taken (13.4.22).
 const BUFFER: usize = 2048;
+const LONG_BUFFER: usize = 0x4000;
+const LONG: u32 = 1 << 25 | 1 << 16 | 1 << 5;
+/// The longest frame, with a tag, that is put into one and has room in a packet buffer of 64 KiB.
+const LONGEST: usize = 9018;
 /// Bytes that wait to be sent: four of the longest packets.
 const SEND_BYTES: usize = 0x4_0000;
 /// Memory: two rings on a page, then the buffers.
 const SEND_RING: usize = RECEIVERS * DESCRIPTOR;
-const RECEIVE_BUFFERS: usize = 0x1000;
-const SEND_BUFFERS: usize = RECEIVE_BUFFERS + RECEIVERS * BUFFER;
-const MEMORY: usize = SEND_BUFFERS + SEND_BYTES;
+const SEND_BUFFERS: usize = 0x1000;
+const RECEIVE_BUFFERS: usize = SEND_BUFFERS + SEND_BYTES;
 
 /// Status of a descriptor: done; of a received one: last of its frame.
 const DONE: u8 = 1;
@@ -86,6 +89,8 @@ const PATIENCE: usize = 10_000;
 pub struct E1000 {
     /// What is read of ICR may have to be written to be acknowledged.
     writes_causes: bool,
+    /// Bytes of the longest frame.
+    longest: usize,
     /// The descriptor that the card fills next.
     next: usize,
     sender: Sender,
@@ -116,6 +121,7 @@ impl E1000 {
     fn with(writes_causes: bool) -> Self {
         Self {
             writes_causes,
+            longest: MAX_FRAME,
             next: 0,
             sender: Sender::new(),
             queued: false,
@@ -124,9 +130,14 @@ impl E1000 {
         }
     }
 
+    /// Bytes of a buffer to receive into.
+    const fn buffer(&self) -> usize {
+        if self.longest > MAX_FRAME { LONG_BUFFER } else { BUFFER }
+    }
+
     /// Gives the card a descriptor to receive into.
-    fn offer(memory: &mut dyn DmaMemory, index: usize) {
-        let address = u64::from(memory.bus()) + (RECEIVE_BUFFERS + index * BUFFER) as u64;
+    fn offer(&self, memory: &mut dyn DmaMemory, index: usize) {
+        let address = u64::from(memory.bus()) + (RECEIVE_BUFFERS + index * self.buffer()) as u64;
         memory.write(index * DESCRIPTOR, &u128::from(address).to_le_bytes());
     }
 
@@ -148,7 +159,7 @@ impl E1000 {
             return Err(());
         }
         let length = usize::from(u16::from_le_bytes([l0, l1]));
-        let sound = status & END != 0 && errors & !WRONG == 0 && (MIN_FRAME..=MAX_FRAME).contains(&length);
+        let sound = status & END != 0 && errors & !WRONG == 0 && (MIN_FRAME..=self.longest).contains(&length);
         let checked = status & (CHECKED | UNCHECKED) == CHECKED && errors & WRONG == 0;
         Ok(sound.then_some((length, checked)))
     }
@@ -159,7 +170,7 @@ impl E1000 {
         while done < most
             && let Ok(filled) = self.filled(card.memory)
         {
-            let place = RECEIVE_BUFFERS + self.next * BUFFER;
+            let place = RECEIVE_BUFFERS + self.next * self.buffer();
             match filled {
                 Some((length, checked)) => {
                     self.counters.received += 1;
@@ -170,7 +181,7 @@ impl E1000 {
                 }
                 None => self.counters.restarts += 1,
             }
-            Self::offer(card.memory, self.next);
+            self.offer(card.memory, self.next);
             self.next = (self.next + 1) % RECEIVERS;
             done += 1;
         }
@@ -213,8 +224,16 @@ impl Uplink for E1000 {
         "e1000"
     }
 
+    fn stretch(&mut self, longest: usize) -> bool {
+        let can = longest <= LONGEST;
+        if can {
+            self.longest = longest.max(MAX_FRAME);
+        }
+        can
+    }
+
     fn memory(&self) -> usize {
-        MEMORY
+        RECEIVE_BUFFERS + RECEIVERS * self.buffer()
     }
 
     fn start(&mut self, card: &mut Card<'_>) -> bool {
@@ -230,7 +249,7 @@ impl Uplink for E1000 {
             raw.write(reg::MTA + 4 * row, 4, 0);
         }
         for index in 0..RECEIVERS {
-            Self::offer(card.memory, index);
+            self.offer(card.memory, index);
         }
         let bus = card.memory.bus();
         Self::set_ring(raw, reg::RECEIVE_RING, bus, RECEIVERS);
@@ -238,14 +257,15 @@ impl Uplink for E1000 {
         raw.write(reg::TIPG, 4, GAPS);
         raw.write(reg::TCTL, 4, SEND);
         raw.write(reg::RXCSUM, 4, CHECKS);
-        raw.write(reg::RCTL, 4, RECEIVE);
+        let long = if self.longest > MAX_FRAME { LONG } else { 0 };
+        raw.write(reg::RCTL, 4, RECEIVE | long);
         self.give_back(raw);
         raw.write(reg::IMS, 4, WANTED);
         true
     }
 
     fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
-        if !is_frame(frame) {
+        if !(MIN_FRAME..=self.longest).contains(&frame.len()) {
             return Sent::Refused;
         }
         let length = frame.len().max(MIN_PADDED);
@@ -268,7 +288,7 @@ impl Uplink for E1000 {
 
     fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Place {
         // The card pads short frames, and not what is summed: who sends such a frame pads it.
-        if len < MIN_PADDED || offload.frames(len).is_none() {
+        if len < MIN_PADDED || offload.frames_of(len, self.longest).is_none() {
             return Place::Never;
         }
         self.sender.place(card.memory, sender::descriptors(len), len).map_or(Place::Full, Place::At)
@@ -283,7 +303,7 @@ impl Uplink for E1000 {
     fn enqueue_placed(&mut self, card: &mut Card<'_>, at: usize, len: usize, offload: &Offload) {
         self.sender.push_packet(card.memory, at, len, offload);
         self.queued = true;
-        self.counters.sent += offload.frames(len).unwrap_or(0) as u64;
+        self.counters.sent += offload.frames_of(len, self.longest).unwrap_or(0) as u64;
     }
 
     fn take(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {

@@ -25,7 +25,7 @@ use sluice_nic::Offload;
 pub const MIN_FRAME: usize = 14;
 /// Shorter frames are padded to this with zeros (IEEE 802.3, 4.2.8, less the CRC).
 pub const MIN_PADDED: usize = 60;
-/// Bytes of the longest frame without CRC: with a VLAN tag.
+/// Bytes of the longest frame without CRC, with a VLAN tag, unless a card is [stretched](Uplink::stretch).
 pub const MAX_FRAME: usize = 1518;
 
 /// The registers of a physical device. Offsets are relative to its port range or its memory BAR, widths are 1, 2 or
@@ -102,7 +102,7 @@ pub enum Sent {
     Done,
     /// The card is busy. It interrupts when it is not, and the next [`Uplink::poll`] may be followed by another try.
     Full,
-    /// It is no Ethernet frame: not 14 to 1518 bytes.
+    /// It is no frame that the card carries: not 14 to 1518 bytes, or what it was [stretched](Uplink::stretch) to.
     Refused,
 }
 
@@ -145,6 +145,11 @@ pub trait Uplink: Send {
     /// The card's registers are in this BAR.
     fn bar(&self) -> u8 {
         0
+    }
+
+    /// Has it carry frames of so many bytes without CRC, [`MAX_FRAME`] or more, from [`Self::start`] on. False: the card cannot.
+    fn stretch(&mut self, longest: usize) -> bool {
+        longest <= MAX_FRAME
     }
 
     /// Bytes of memory that the card must reach; 0 for one that masters no bus.

@@ -1,5 +1,6 @@
 //! Who has which address: each engine has its own copy, which is changed while none is at work.
 
+use crate::vif::Attributes;
 use crate::{MAX_VIFS, Mac, VifId};
 use sluice_switch::is_same;
 
@@ -13,10 +14,20 @@ const FREE: u8 = u8::MAX;
 pub(crate) struct Entry {
     pub mac: Mac,
     pub vlan: Option<u16>,
+    /// Bytes of the longest frame that it takes.
+    pub longest: u32,
     /// What its driver accepted, if it is at work.
     pub features: u64,
     /// It has a card in place of queues: frames come to it whole and finished.
     pub is_card: bool,
+}
+
+impl Entry {
+    /// What everywhere is to be known of a VIF with these attributes.
+    pub fn new(attributes: &Attributes, features: u64, is_card: bool) -> Self {
+        let Attributes { mac, vlan, .. } = *attributes;
+        Self { mac, vlan, longest: attributes.longest(), features, is_card }
+    }
 }
 
 /// All VIFs of a network. A frame's target is found in as much time with one VIF as with [`MAX_VIFS`].
@@ -79,6 +90,11 @@ impl Directory {
     /// Whether a VIF has a card in place of queues.
     pub fn is_card(&self, id: VifId) -> bool {
         self.get(id).is_some_and(|entry| entry.is_card)
+    }
+
+    /// Whether a frame of so many bytes is too long for a VIF.
+    pub fn is_too_long(&self, id: VifId, bytes: u32) -> bool {
+        self.get(id).is_some_and(|entry| bytes > entry.longest)
     }
 
     /// What the driver of a VIF accepted.

@@ -5,9 +5,9 @@ use crate::chain::{Chain, MAX_PIECES, Memory};
 use crate::engine::Engine;
 use crate::frame::{Addresses, Frame};
 use crate::outgoing::{Outgoing, Put, Start};
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, TAG_BYTES};
 use crate::turn::{OVERHEAD, PER_PIECE, PER_SEGMENT, Sent};
-use crate::vif::Sender;
+use crate::vif::{Attributes, Sender};
 use crate::wire::{Given, Wire};
 use crate::{Mac, VifId};
 use sluice_switch::{is_for_the_link, is_group};
@@ -53,6 +53,12 @@ fn check<M: Memory>(vif: &mut Sender<M>, frame: &[u8], addresses: Addresses) -> 
     Some(Sent::Done)
 }
 
+/// Whether a frame with the tag of a VLAN is none that the wire carries. As at a bridge, it is lost there.
+fn is_too_long(wire: &dyn Wire, vlan: Option<u16>, outgoing: &Outgoing<'_>) -> bool {
+    let tag = if vlan.is_some() { TAG_BYTES } else { 0 };
+    outgoing.longest() + tag as u32 > wire.longest()
+}
+
 impl<M: Memory> Engine<M> {
     /// Brings a frame where it is to be, at its sender's expense.
     pub(crate) fn forward(
@@ -70,6 +76,12 @@ impl<M: Memory> Engine<M> {
         let addresses = start.addresses();
         if let Some(refused) = check(vif, start.frame(), addresses) {
             return Ok(refused);
+        }
+        if !vif.attributes.filter.is_open() {
+            start.look(&vif.memory, chain)?;
+            if !vif.may_say(start.frame()) {
+                return Ok(Sent::Done);
+            }
         }
         let Some(plan) = start.plan(&vif.memory, chain, vif.longest())? else {
             return Ok(refuse(vif));
@@ -94,6 +106,9 @@ impl<M: Memory> Engine<M> {
         if frame.len() as u32 > vif.longest() {
             return Ok(refuse(vif));
         }
+        if !vif.may_say(frame) {
+            return Ok(Sent::Done);
+        }
         self.pass_on(id, vif, addresses.to, &Outgoing { chain: None, start: frame, plan: None }, wire)
     }
 
@@ -107,8 +122,10 @@ impl<M: Memory> Engine<M> {
         outbox: &Outbox<M>,
         wire: &mut Option<&mut (dyn Wire + '_)>,
     ) -> Result<u32, Option<Sent>> {
-        let is_between_packets = !outbox.is_full && vif.attributes.vlan.is_none();
-        let wire = wire.as_deref_mut().filter(|_| is_between_packets).ok_or(None)?;
+        let Attributes { vlan, filter, .. } = &vif.attributes;
+        // More than its addresses would have to be looked at.
+        let is_plain = vlan.is_none() && filter.is_open();
+        let wire = wire.as_deref_mut().filter(|_| !outbox.is_full && is_plain).ok_or(None)?;
         let accept = &mut |start: &[u8; Addresses::BYTES]| self.is_for_the_wire(vif, start);
         if self.full || vif.wire_credit <= 0 {
             let start = outbox.card.peek(&vif.memory);
@@ -160,6 +177,7 @@ impl<M: Memory> Engine<M> {
         let target = if is_group(to) { None } else { self.directory.find_in(to, vlan) };
         let Some(mut scratch) = self.scratch.take() else { return Ok(Sent::Done) };
         let sent = match wire {
+            Some(wire) if target.is_none() && is_too_long(*wire, vlan, outgoing) => Ok(refuse(vif)),
             Some(wire) if target.is_none() => self.put_on(*wire, vif, outgoing, &mut scratch),
             _ => Ok(Sent::Done),
         };
@@ -219,6 +237,10 @@ impl<M: Memory> Engine<M> {
         outgoing: &Outgoing<'_>,
         scratch: &mut Scratch,
     ) -> Result<u32, Fault> {
+        if self.directory.is_too_long(target, outgoing.longest()) {
+            self.lose(target);
+            return Ok(0);
+        }
         let as_it_is = outgoing.as_it_is(memory, self.directory.features(target));
         let is_card = self.directory.is_card(target);
         // A card stores what is whole.
@@ -250,6 +272,13 @@ impl<M: Memory> Engine<M> {
             work = work.saturating_add(self.hand_over(id, memory, outgoing, scratch)?);
         }
         Ok(work)
+    }
+
+    /// A frame is lost for a VIF.
+    pub(crate) fn lose(&self, id: VifId) {
+        if let Some(port) = self.shared.port(id).as_mut() {
+            port.counters.missed += 1;
+        }
     }
 
     /// To one VIF. Returns how much work it was, in bytes.

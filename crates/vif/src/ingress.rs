@@ -48,7 +48,7 @@ impl<M: Memory> Engine<M> {
     fn put(&mut self, to: Mac, vlan: Option<u16>, frame: &[u8], checked: bool) -> bool {
         if is_group(to) {
             for id in self.shared.live().iter() {
-                if self.directory.is_in(id, vlan) {
+                if self.directory.is_in(id, vlan) && self.fits(id, frame) {
                     self.hand_stream(id.index() % STREAMS);
                     self.deliver(id, &Frame::plain(frame));
                 }
@@ -57,9 +57,20 @@ impl<M: Memory> Engine<M> {
         }
         let target = self.directory.find_in(to, vlan);
         target.is_some_and(|target| {
-            self.put_together(target, frame, checked);
+            if self.fits(target, frame) {
+                self.put_together(target, frame, checked);
+            }
             true
         })
+    }
+
+    /// Whether a frame is not too long for a VIF, which else loses it.
+    fn fits(&self, id: VifId, frame: &[u8]) -> bool {
+        let fits = !self.directory.is_too_long(id, frame.len() as u32);
+        if !fits {
+            self.lose(id);
+        }
+        fits
     }
 
     /// To one VIF, together with what comes before and after it, if its driver takes that.

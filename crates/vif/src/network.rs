@@ -99,8 +99,7 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
         home.senders[id.index()] = Some(Box::new(Sender::new(attributes, memory, outbox, now)));
         home.own.insert(id);
         home.shared.set_live(id, is_card);
-        let Attributes { mac, vlan, .. } = attributes;
-        self.announce(id, Some(Entry { mac, vlan, features: 0, is_card }));
+        self.announce(id, Some(Entry::new(&attributes, 0, is_card)));
         Some(id)
     }
 
@@ -130,11 +129,8 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
         let port = home.shared.port(id).as_mut().is_none_or(|port| port.activate(active).is_ok());
         let sound = told && port;
         home.shared.set_live(id, active.is_some() && sound);
-        let Attributes { mac, vlan, .. } = sender.attributes;
-        self.announce(
-            id,
-            Some(Entry { mac, vlan, features: active.map_or(0, |active| active.features), is_card: false }),
-        );
+        let entry = Entry::new(&sender.attributes, active.map_or(0, |active| active.features), false);
+        self.announce(id, Some(entry));
         sound
     }
 
@@ -150,9 +146,8 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
             sender.bucket = attributes.limit.map(|rate| crate::bucket::Bucket::new(rate, now));
         }
         sender.attributes = attributes;
-        let Attributes { mac, vlan, .. } = attributes;
         for engine in &mut self.engines {
-            engine.directory.set(id, Some(Entry { mac, vlan, features, is_card }));
+            engine.directory.set(id, Some(Entry::new(&attributes, features, is_card)));
         }
         true
     }

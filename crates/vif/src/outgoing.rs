@@ -33,6 +33,17 @@ impl Start {
         Addresses::of(self.bytes[Header::BYTES..].first_chunk().unwrap_or(&[0; Addresses::BYTES]))
     }
 
+    /// Reads all that is looked at of a frame, and not again what was read before.
+    pub fn look<M: Memory>(&mut self, memory: &M, chain: &Chain) -> Result<(), Fault> {
+        let seen = Plan::START.min(chain.len() as usize);
+        let rest = &mut self.bytes[Header::BYTES + self.seen..Header::BYTES + seen];
+        if !rest.is_empty() {
+            chain.read_at(memory, self.seen as u32, rest)?;
+        }
+        self.seen = seen;
+        Ok(())
+    }
+
     /// What its header asks for. The frame may have so many bytes, or its segments. `None`: it is no such frame as may be sent.
     pub fn plan<M: Memory>(
         &mut self,
@@ -44,14 +55,7 @@ impl Start {
         if header.flags & Header::NEEDS_CSUM == 0 && header.gso_type == Header::GSO_NONE {
             return Ok((chain.len() <= longest).then_some(None));
         }
-        // Not again what was checked.
-        let seen = Plan::START.min(chain.len() as usize);
-        chain.read_at(
-            memory,
-            self.seen as u32,
-            &mut self.bytes[Header::BYTES + self.seen..Header::BYTES + seen],
-        )?;
-        self.seen = seen;
+        self.look(memory, chain)?;
         Ok(Plan::new(&header, self.frame(), chain.len(), longest).ok().map(Some))
     }
 }
@@ -85,6 +89,14 @@ impl Outgoing<'_> {
     /// Bytes.
     pub fn len(&self) -> u32 {
         self.chain.map_or(self.start.len() as u32, Chain::len)
+    }
+
+    /// Bytes of the longest frame once that is done.
+    pub fn longest(&self) -> u32 {
+        match self.plan.as_ref().map(Plan::work) {
+            Some(Work::Segments(tso)) => tso.segment_bytes().min(self.len()),
+            _ => self.len(),
+        }
     }
 
     /// How many frames it is once that is done.

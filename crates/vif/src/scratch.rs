@@ -6,11 +6,11 @@ use alloc::boxed::Box;
 use core::ops::Range;
 use sluice_virtio::Fault;
 
-/// Bytes of the longest frame of the wire, with a tag.
-pub(crate) const LONGEST: usize = 1518;
+/// Bytes of the longest frame, with a tag: what Ethernet has cards carry that take more than 1,500 bytes.
+pub(crate) const LONGEST: usize = 9018;
 /// Offset of a VLAN tag, its bytes, and its first half.
 pub(crate) const TAG: usize = 12;
-const TAG_BYTES: usize = 4;
+pub(crate) const TAG_BYTES: usize = 4;
 pub(crate) const TAGGED: [u8; 2] = [0x81, 0x00];
 
 /// The tag of a VLAN.

@@ -5,6 +5,7 @@ pub mod cutter;
 mod driver;
 mod engines;
 mod isolation;
+mod limits;
 mod model;
 mod native;
 pub mod offloads;

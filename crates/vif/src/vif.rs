@@ -5,6 +5,7 @@ use crate::active::Active;
 use crate::bucket::Bucket;
 use crate::card::Outbox;
 use crate::chain::Memory;
+use crate::filter::Filter;
 use crate::frame::Addresses;
 use crate::lane::Lane;
 use sluice_virtio::Fault;
@@ -24,6 +25,15 @@ pub struct Attributes {
     pub mtu: u16,
     /// Microseconds for which its driver does not hear of a few frames that it has sent.
     pub moderation: u16,
+    /// What it may say that it is above Ethernet.
+    pub filter: Filter,
+}
+
+impl Attributes {
+    /// Most bytes of a frame, in either direction: a header, and the MTU.
+    pub(crate) fn longest(&self) -> u32 {
+        u32::from(self.mtu) + Addresses::BYTES as u32
+    }
 }
 
 /// What happened at a VIF.
@@ -39,10 +49,12 @@ pub struct Counters {
     pub received: u64,
     /// Bytes of them.
     pub received_bytes: u64,
-    /// Frames for it that found no buffers.
+    /// Frames for it that found no buffers, or are too long for it.
     pub missed: u64,
     /// Frames that it sent with another's source address.
     pub forged: u64,
+    /// Frames that it sent in the name of an address which is not its own.
+    pub spoofed: u64,
     /// Chains that it sent and that are no such frames as a station may send.
     pub refused: u64,
     /// Times its driver broke the rules of a queue.
@@ -51,7 +63,7 @@ pub struct Counters {
 
 impl Counters {
     /// All of them, and how reports call them.
-    pub const fn named(&self) -> [(&'static str, u64); 9] {
+    pub const fn named(&self) -> [(&'static str, u64); 10] {
         [
             ("tx_packets", self.sent),
             ("tx_bytes", self.sent_bytes),
@@ -60,6 +72,7 @@ impl Counters {
             ("rx_bytes", self.received_bytes),
             ("rx_dropped", self.missed),
             ("forged", self.forged),
+            ("spoofed", self.spoofed),
             ("refused", self.refused),
             ("faults", self.faults),
         ]
@@ -75,6 +88,7 @@ impl core::ops::AddAssign for Counters {
         self.received_bytes += other.received_bytes;
         self.missed += other.missed;
         self.forged += other.forged;
+        self.spoofed += other.spoofed;
         self.refused += other.refused;
         self.faults += other.faults;
     }
@@ -183,9 +197,16 @@ impl<M: Memory> Sender<M> {
         self.credit -= i64::from(work);
     }
 
-    /// Most bytes of a frame that it sends: a header, and the MTU.
+    /// Most bytes of a frame that it sends.
     pub fn longest(&self) -> u32 {
-        u32::from(self.attributes.mtu) + Addresses::BYTES as u32
+        self.attributes.longest()
+    }
+
+    /// Whether it may send a frame that begins so, and what was looked at of it is all or more than its headers. Counts one that it may not.
+    pub fn may_say(&mut self, frame: &[u8]) -> bool {
+        let allowed = self.attributes.filter.allows(self.attributes.mac, frame);
+        self.counters.spoofed += u64::from(!allowed);
+        allowed
     }
 
     /// Whether frames for this address are its.

@@ -15,7 +15,10 @@ pub enum Given {
 
 /// The physical card.
 pub trait Wire {
-    /// Sends a frame without CRC, 14 to 1518 bytes. False: the card is busy, and tells when it is not.
+    /// Bytes of the longest frame that the card carries, with a tag and without CRC: 1518, or more.
+    fn longest(&self) -> u32;
+
+    /// Sends a frame without CRC, 14 bytes to [`Self::longest`]. False: the card is busy, and tells when it is not.
     fn send(&mut self, frame: &[u8]) -> bool;
 
     /// Sends a packet of so many bytes, of which the card finishes what `offload` says. `fill` puts them where the card finds them, or says that

@@ -40,6 +40,8 @@ pub enum AttachError {
     NoDriver,
     /// It does not do what its driver says.
     NoAnswer,
+    /// It carries no frames as long as its network's.
+    ShortFrames,
     /// Not enough memory for its driver.
     OutOfMemory,
 }
@@ -83,6 +85,9 @@ impl fmt::Display for AttachError {
             Self::NoReset => "it had an owner before and there is no way to reset it",
             Self::NoDriver => {
                 "the hypervisor has no driver for it, which mode = \"emulated\" and a network need; share it with mode = \"passthrough\""
+            }
+            Self::ShortFrames => {
+                "it carries no frames that long: give the network mtu = 1500, or a card that does (an 82540EM or 82574L)"
             }
             Self::NoAnswer => "it does not do what its driver tells it",
             Self::OutOfMemory => "there is not enough memory for its driver",

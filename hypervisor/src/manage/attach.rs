@@ -41,6 +41,9 @@ impl Manager {
         if !vif.is_sound() {
             return Err(CommandError::BadConfiguration);
         }
+        if devices::vif::network(index).is_none_or(|network| vif.mtu > network.mtu()) {
+            return Err(CommandError::FrameTooLong);
+        }
         let front = Seat::Virtual(vif.name.clone());
         if guest.seats.find(&front).is_some() {
             return Err(CommandError::NameTaken);

@@ -695,8 +695,11 @@ impl Manager {
             Command::Create => self.create(),
             Command::Attach(id, virtio) => self.attach(id, virtio),
             Command::AttachVif { domain, network, vif } => self.attach_vif(domain, &network, vif),
-            Command::SetVif { domain, device, share, limit, vlan, moderation } => {
-                self.set_vif(domain, &device, |vif| config::Vif { share, limit, vlan, moderation, ..vif })
+            Command::SetVif { domain, device, share, limit, vlan, addresses, moderation } => {
+                self.set_vif(domain, &device, |vif| {
+                    let addresses = addresses.unwrap_or(vif.addresses);
+                    config::Vif { share, limit, vlan, addresses, moderation, ..vif }
+                })
             }
             Command::Detach { domain, device, force } => self.detach(domain, &device, force),
             Command::ConsoleInput(id, bytes) => self.with(id, |domain| domain.console_input(&bytes)),

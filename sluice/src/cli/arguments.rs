@@ -4,7 +4,7 @@ use crate::config;
 use crate::name::Name;
 use crate::qemu::{Accel, Boot};
 use clap::{Args, Subcommand};
-use sluice_abi::config::{Face, MAX_QUEUE_PAIRS, MAX_SOURCE, VLANS};
+use sluice_abi::config::{Face, MAX_ADDRESSES, MAX_QUEUE_PAIRS, MAX_SOURCE, VLANS};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -150,6 +150,19 @@ fn vlan(text: &str) -> Result<Vlan, String> {
     number.map(Vlan).ok_or_else(|| "write a number from 1 to 4094, or none".to_owned())
 }
 
+/// IP addresses, as the hypervisor is told of them; none for any.
+#[derive(Clone, Debug)]
+pub struct Addresses(pub Vec<[u8; 16]>);
+
+fn addresses(text: &str) -> Result<Addresses, String> {
+    if text == "any" {
+        return Ok(Addresses(Vec::new()));
+    }
+    let all = text.split(',').map(config::vif::parse_address).collect::<Option<Vec<_>>>();
+    let all = all.filter(|all| all.len() <= MAX_ADDRESSES).map(Addresses);
+    all.ok_or_else(|| format!("write up to {MAX_ADDRESSES} addresses, 10.0.0.2,fd00::2, or any"))
+}
+
 /// What a domain's interface may send, and where it is.
 #[derive(Debug, Args)]
 pub struct VifOptions {
@@ -162,6 +175,9 @@ pub struct VifOptions {
     /// The VLAN that it is in: 1 to 4094, or none
     #[arg(long, value_parser = vlan)]
     pub vlan: Option<Vlan>,
+    /// The only IP addresses that it speaks for, with commas between; or any
+    #[arg(long, value_parser = addresses)]
+    pub addresses: Option<Addresses>,
     /// Microseconds for which it does not hear of a few frames that it has sent, 0 to 1000
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub moderation: Option<u16>,
@@ -188,7 +204,7 @@ pub enum VifCommand {
         #[arg(long, value_parser = mac)]
         mac: Mac,
         /// Most bytes of a frame after its header
-        #[arg(long, default_value = "1500", value_parser = clap::value_parser!(u16).range(576..=1500))]
+        #[arg(long, default_value = "1500", value_parser = clap::value_parser!(u16).range(576..=9000))]
         mtu: u16,
         /// What the domain finds: virtio (a virtio network card), native (for the module sluice-vif) or e1000 (an Intel 82540EM)
         #[arg(long, default_value = "virtio", value_parser = face)]
@@ -196,7 +212,7 @@ pub enum VifCommand {
         #[command(flatten)]
         options: VifOptions,
     },
-    /// Set what an interface may send, and its VLAN; what is not said stays
+    /// Set what an interface may send, in whose name, and its VLAN; what is not said stays
     Set {
         /// Domain that has it
         domain: Name,

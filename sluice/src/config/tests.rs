@@ -205,7 +205,7 @@ fn devices_are_shared_in_one_way_only() {
 fn interfaces_are_on_networks_that_a_processor_serves() {
     const ALICE: &str = "devices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0b\" }]";
     const ZOE: &str = "vcpus = 2\ncpus = [0, 1]\ndevices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0a\" }]";
-    const VIF: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0c\", share = 3, limit = \"20Mbit\", vlan = 4094, mtu = 576, moderation = 0 }";
+    const VIF: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0c\", share = 3, limit = \"20Mbit\", vlan = 4094, mtu = 576, moderation = 0, addresses = [\"10.0.0.2\", \"fd00::2\"] }";
     const OTHER: &str = "{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:0d\" }";
     let network = "[network.lan]\ncores = [1]\nnic = \"nic0\"\n";
     let with = |network: &str, zoe: &str, alice: &str| {
@@ -218,11 +218,11 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         (networks.len(), &*networks[0].name, &*networks[0].cores, networks[0].layout, networks[0].nic),
         (1, "lan", &[1][..], Layout::Split, Some(0))
     );
-    let several = "[network.lan]\ncores = [2, 1]\nlayout = \"spread\"\nsignal_bits = 8\n";
+    let several = "[network.lan]\ncores = [2, 1]\nlayout = \"spread\"\nsignal_bits = 8\nmtu = 9000\n";
     let three = with(several, VIF, OTHER).replace("cpus = 2", "cpus = 3");
     let compiled = vif::compile_networks(&try_load(&three).unwrap());
     assert_eq!((&*compiled[0].cores, compiled[0].layout), (&[2, 1][..], Layout::Spread));
-    assert_eq!(compiled[0].signal_bits, Some(8));
+    assert_eq!((compiled[0].signal_bits, compiled[0].mtu), (Some(8), 9000));
     let compiled = vif::compile(&setup, &setup.domains[0]);
     let expected = sluice_abi::config::Vif {
         name: "vif0".into(),
@@ -232,6 +232,10 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         limit: Some(20_000_000),
         vlan: Some(4094),
         mtu: 576,
+        addresses: vec![
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2],
+            [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
+        ],
         moderation: 0,
         face: Face::Virtio,
     };
@@ -261,7 +265,15 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         ("share = 3", "share = 0", "'share' is 0, out of range"),
         ("20Mbit", "20MB", "'20MB' is no rate"),
         ("vlan = 4094", "vlan = 4095", "'vlan' is 4095, out of range"),
-        ("mtu = 576", "mtu = 9000", "'mtu' is 9000, out of range"),
+        ("mtu = 576", "mtu = 9001", "'mtu' is 9001, out of range"),
+        ("mtu = 576", "mtu = 1501", "the network 'lan' carries no frames of 1501 bytes"),
+        ("10.0.0.2", "10.0.0.2/24", "'10.0.0.2/24' is no IP address"),
+        ("\"fd00::2\"", "7", "is no IP address"),
+        (
+            "\"fd00::2\"",
+            "\"::1\", \"::2\", \"::3\", \"::4\", \"::5\", \"::6\", \"::7\", \"::8\"",
+            "at most 8 addresses",
+        ),
         ("moderation = 0", "moderation = 1001", "'moderation' is 1001, out of range"),
         ("mtu = 576", "face = \"tulip\"", "'tulip' is no face of an interface"),
         ("mtu = 576, moderation = 0", "mtu = 576, face = \"e1000\"", "cannot tell its driver of 'mtu'"),
@@ -284,6 +296,11 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
         (
             "[network.lan]\ncores = [1]\nnic = \"nic0\"\n[network.two]\ncores = [1]\nnic = \"nic0\"\n",
             "is the card of the network 'lan' already",
+        ),
+        ("[network.lan]\ncores = [1]\nmtu = 1499\n", "'mtu' is 1499, out of range"),
+        (
+            "[network.lan]\ncores = [1]\nnic = \"nic0\"\nmtu = 9000\n",
+            "'nic0' carries no frames of 9000 bytes",
         ),
         ("[network.LAN]\ncores = [1]\n", "'LAN' cannot be the name of a network"),
     ] {

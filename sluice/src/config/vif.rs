@@ -5,24 +5,25 @@ use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, values};
 use crate::name::Name;
 use sluice_abi::config::{
-    self as abi, Dma, Face, Layout, MAX_ENGINES, MODERATION, MODERATIONS, MTU, NicModel, SHARES, SIGNAL_BITS,
-    Select, VLANS,
+    self as abi, DEFAULT_MTU, Dma, Face, Layout, MAX_ADDRESSES, MAX_ENGINES, MODERATION, MODERATIONS, MTU,
+    NETWORK_MTU, NicModel, SHARES, SIGNAL_BITS, Select, VLANS,
 };
+use std::net::IpAddr;
 use toml::Spanned;
 use toml::de::DeValue;
 
 /// The word of the mode.
 pub const MODE: &str = "vif";
 
-/// Bytes that a frame carries, and the share of a network's time, where the file does not say.
-pub const DEFAULT_MTU: u16 = 1500;
+/// The share of a network's time, where the file does not say.
 const DEFAULT_SHARE: u8 = 1;
 
 /// Virtio's vendor, and its network cards: such as answer the old way, too, and modern ones.
 const VIRTIO: u16 = 0x1af4;
 const VIRTIO_NET: [u16; 2] = [0x1000, 0x1041];
-/// Intel's 82574L.
+/// Intel's 82540EM and 82574L.
 const INTEL: u16 = 0x8086;
+const E1000: u16 = 0x100e;
 const E1000E: u16 = 0x10d3;
 /// One that the hypervisor can drive, as QEMU is told.
 pub const VIRTIO_CARD: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
@@ -38,6 +39,8 @@ pub struct Network {
     pub layout: Layout,
     /// Name of the card by which it reaches others, if one.
     pub nic: Option<Spanned<String>>,
+    /// Most bytes of a frame after its header.
+    pub mtu: u16,
     /// Bits of the identifiers by which drivers are signalled, if interfaces share them.
     pub signal_bits: Option<u8>,
 }
@@ -58,7 +61,9 @@ pub struct Vif {
     /// The VLAN that it is in.
     pub vlan: Option<u16>,
     /// Most bytes of a frame after its header.
-    pub mtu: u16,
+    pub mtu: Spanned<u16>,
+    /// The addresses that it speaks for; any if there are none.
+    pub addresses: Vec<[u8; 16]>,
     /// Microseconds for which its driver does not hear of a few frames that it has sent.
     pub moderation: u16,
     /// What the guest finds.
@@ -87,9 +92,10 @@ pub fn network(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source)
         }
     });
     let nic = walk.string("nic", source);
+    let mtu = walk.number("mtu", NETWORK_MTU, source).map_or(DEFAULT_MTU, Spanned::into_inner);
     let signal_bits = walk.number("signal_bits", SIGNAL_BITS, source).map(Spanned::into_inner);
     walk.finish(source);
-    Some(Network { name: name?, cores, layout, nic, signal_bits })
+    Some(Network { name: name?, cores, layout, nic, mtu, signal_bits })
 }
 
 /// Whether an entry of a guest's `devices` is for [`parse`].
@@ -136,7 +142,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
             }
         }
     }
-    let mtu = mtu.map_or(DEFAULT_MTU, Spanned::into_inner);
+    let mtu = mtu.unwrap_or(Spanned::new(value.span(), DEFAULT_MTU));
     let moderation = moderation.map_or(MODERATION, Spanned::into_inner);
     let limit = walk.string("limit", source).and_then(|text| {
         let rate = parse_rate(text.get_ref());
@@ -148,13 +154,40 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
         }
         rate
     });
+    let addresses = walk.list("addresses", source);
+    let addresses = addresses.into_iter().filter_map(|value| address(value, source)).collect::<Vec<_>>();
+    if addresses.len() > MAX_ADDRESSES {
+        let message =
+            format!("an interface has at most {MAX_ADDRESSES} addresses, and this has {}", addresses.len());
+        source.complain(value.span(), message, "name fewer, or leave 'addresses' out".to_owned());
+    }
     let name = walk.string("name", source);
     walk.finish(source);
     let name = match name {
         Some(name) => values::name(&name, "virtual device", source)?,
         None => Spanned::new(value.span(), format!("{MODE}{earlier}").parse().ok()?),
     };
-    Some(Vif { name, network: network?, mac: mac?, share, limit, vlan, mtu, moderation, face })
+    Some(Vif { name, network: network?, mac: mac?, share, limit, vlan, mtu, addresses, moderation, face })
+}
+
+fn address(value: &Spanned<DeValue>, source: &mut Source) -> Option<[u8; 16]> {
+    let text = if let DeValue::String(text) = value.get_ref() { text } else { "" };
+    let address = parse_address(text);
+    if address.is_none() {
+        let message = format!("'{text}' is no IP address");
+        let help = "write addresses = [\"10.0.0.2\", \"fd00::2\"], without a length behind".to_owned();
+        source.complain(value.span(), message, help);
+    }
+    address
+}
+
+/// An IPv6 address, or an IPv4 address in such a one.
+pub fn parse_address(text: &str) -> Option<[u8; 16]> {
+    let address: IpAddr = text.parse().ok()?;
+    Some(match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    })
 }
 
 /// `100Mbit`, `2 Gbit`, `500kbit`: decimal units of bits per second.
@@ -274,6 +307,18 @@ fn nic(setup: &Setup, earlier: &[Network], network: &Network, source: &mut Sourc
         );
         source.complain(nic.span(), message, help);
     }
+    let is_long = match *device.select.get_ref() {
+        Select::Id { vendor: INTEL, device: E1000 | E1000E, .. } | Select::Address { .. } => true,
+        Select::Id { .. } => false,
+    };
+    if drives && !is_long && network.mtu > DEFAULT_MTU {
+        let message = format!("'{wanted}' carries no frames of {} bytes", network.mtu);
+        let help = format!(
+            "leave mtu out of [network.{}], or give it an 82540EM or 82574L: qemu = \"e1000\" or \"e1000e\"",
+            network.name.get_ref()
+        );
+        source.complain(nic.span(), message, help);
+    }
     let Some(qemu) = &device.qemu else { return };
     let options: Vec<&str> = qemu.get_ref().split(',').map(str::trim).collect();
     let is_virtio = options.first().is_some_and(|name| name.starts_with("virtio-net"));
@@ -286,13 +331,22 @@ fn nic(setup: &Setup, earlier: &[Network], network: &Network, source: &mut Sourc
 fn on_a_network(setup: &Setup, vif: &Vif, source: &mut Source) {
     let wanted = vif.network.get_ref().as_str();
     let names: Vec<&str> = setup.networks.iter().map(|network| &**network.name.get_ref()).collect();
-    if !names.contains(&wanted) {
+    let Some(network) = setup.networks.iter().find(|network| &**network.name.get_ref() == wanted) else {
         let help = if names.is_empty() {
             format!("declare it: [network.{wanted}] with cores = [1]")
         } else {
             suggestion(wanted, &names)
         };
-        source.complain(vif.network.span(), format!("no network is called '{wanted}'"), help);
+        return source.complain(vif.network.span(), format!("no network is called '{wanted}'"), help);
+    };
+    let mtu = *vif.mtu.get_ref();
+    if mtu > network.mtu {
+        let message = format!("the network '{wanted}' carries no frames of {mtu} bytes");
+        let help = format!(
+            "write in [network.{wanted}]: mtu = {mtu}; or give the interface {} at most",
+            network.mtu
+        );
+        source.complain(vif.mtu.span(), message, help);
     }
 }
 
@@ -303,6 +357,7 @@ pub fn compile_networks(setup: &Setup) -> Vec<abi::Network> {
         cores: network.cores.iter().map(|core| *core.get_ref()).collect(),
         layout: network.layout,
         nic: network.nic.as_ref().and_then(|nic| setup.place_of(nic.get_ref())),
+        mtu: network.mtu,
         signal_bits: network.signal_bits,
     };
     setup.networks.iter().map(compile).collect()
@@ -320,7 +375,8 @@ pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Vif> {
             share: vif.share,
             limit: vif.limit,
             vlan: vif.vlan,
-            mtu: vif.mtu,
+            mtu: *vif.mtu.get_ref(),
+            addresses: vif.addresses.clone(),
             moderation: vif.moderation,
             face: vif.face,
         })

@@ -2,7 +2,6 @@
 
 use super::devices;
 use crate::cli::{VifCommand, VifOptions, Which};
-use crate::config::vif::DEFAULT_MTU;
 use crate::control::{Client, choose};
 use crate::name::Name;
 use crate::outcome::{links_json, networks_json};
@@ -11,7 +10,7 @@ use crate::{output, printable};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use sluice_abi::channel::Command;
-use sluice_abi::config::{Face, MODERATION, Vif};
+use sluice_abi::config::{DEFAULT_MTU, Face, MODERATION, Vif};
 use sluice_abi::report::{Count, LinkReport, NetworkReport, Report};
 
 /// Does what was asked for.
@@ -32,6 +31,7 @@ pub fn vif(what: &VifCommand) -> Result<()> {
                 limit: options.limit.and_then(|limit| limit.0),
                 vlan: options.vlan.and_then(|vlan| vlan.0),
                 mtu: *mtu,
+                addresses: options.addresses.clone().map(|addresses| addresses.0).unwrap_or_default(),
                 moderation: options.moderation.unwrap_or(MODERATION),
                 face: *face,
             };
@@ -72,6 +72,7 @@ fn set(domain: &Name, device: &Name, options: &VifOptions) -> Result<()> {
         share: options.share.unwrap_or(u8::try_from(number(&now, "share")).unwrap_or(1)),
         limit: options.limit.map_or(kept("limit"), |limit| limit.0),
         vlan: options.vlan.map_or(kept_vlan, |vlan| vlan.0),
+        addresses: options.addresses.clone().map(|addresses| addresses.0),
         moderation: options
             .moderation
             .unwrap_or(u16::try_from(number(&now, "moderation")).unwrap_or(MODERATION)),
@@ -111,8 +112,19 @@ fn rate(bits: u64) -> String {
 }
 
 fn interface_table(report: &Report) -> String {
-    let heads =
-        ["interface", "on", "share", "limit", "vlan", "sent", "received", "dropped", "forged", "refused"];
+    let heads = [
+        "interface",
+        "on",
+        "share",
+        "limit",
+        "vlan",
+        "sent",
+        "received",
+        "dropped",
+        "forged",
+        "spoofed",
+        "refused",
+    ];
     let mut table = Table::new(&heads);
     for link in interfaces(report) {
         let count = |name| grouped(number(&link.vif, name));
@@ -121,7 +133,7 @@ fn interface_table(report: &Report) -> String {
             vlan => vlan.to_string(),
         };
         let set = [count("share"), rate(number(&link.vif, "limit")), vlan];
-        let counts = ["tx_packets", "rx_packets", "rx_dropped", "forged", "refused"].map(count);
+        let counts = ["tx_packets", "rx_packets", "rx_dropped", "forged", "spoofed", "refused"].map(count);
         let names = [link.name.clone(), link.server.trim_start_matches("network ").to_owned()];
         table.row(names.into_iter().chain(set).chain(counts).collect());
     }

@@ -1,7 +1,7 @@
 //! The steps of a scenario, taken while its run goes on.
 
 use super::format::{Scenario, Step};
-use crate::config::vif::parse_rate;
+use crate::config::vif::{parse_address, parse_rate};
 use crate::config::{Setup, parse_mac};
 use crate::name::Name;
 use crate::observer::{Observer, Steer};
@@ -214,6 +214,21 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
                 share: 1,
                 limit,
                 vlan: None,
+                addresses: None,
+                moderation: MODERATION,
+            }
+        }
+        "speak" => {
+            let wanted = words.next().and_then(|words| words.split_once(' '));
+            let (device, address) = wanted.with_context(|| format!("'{text}' does not say: NAME ADDRESS"))?;
+            let address = parse_address(address).with_context(|| format!("'{address}' is no IP address"))?;
+            Command::SetVif {
+                domain,
+                device: device.to_owned(),
+                share: 1,
+                limit: None,
+                vlan: None,
+                addresses: Some(vec![address]),
                 moderation: MODERATION,
             }
         }
@@ -224,7 +239,7 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
         "type" => Command::ConsoleInput(domain, format!("{}\n", words.next().unwrap_or("")).into_bytes()),
         other => {
             bail!(
-                "a step can start, stop, pause, resume, focus, destroy, restart, attach, plug, limit, detach, take, type, verify, shutdown, key or screen, \
+                "a step can start, stop, pause, resume, focus, destroy, restart, attach, plug, limit, speak, detach, take, type, verify, shutdown, key or screen, \
                  not '{other}'"
             )
         }
@@ -260,6 +275,7 @@ fn vif_of(text: &str) -> Option<(String, Vif)> {
             limit: None,
             vlan: None,
             mtu: 1500,
+            addresses: Vec::new(),
             moderation: MODERATION,
             face: words.next().map_or(Some(Face::default()), Face::of)?,
         },
@@ -299,6 +315,7 @@ mod tests {
             limit: None,
             vlan: None,
             mtu: 1500,
+            addresses: Vec::new(),
             moderation: MODERATION,
             face: Face::Virtio,
         };
@@ -310,9 +327,20 @@ mod tests {
             share: 1,
             limit: Some(50_000_000),
             vlan: None,
+            addresses: None,
             moderation: MODERATION,
         };
         assert_eq!(order("limit bob lan 50Mbit").unwrap(), Action::Order(limit));
+        let speak = Command::SetVif {
+            domain: DomainId(1),
+            device: "lan".to_owned(),
+            share: 1,
+            limit: None,
+            vlan: None,
+            addresses: Some(vec![[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]]),
+            moderation: MODERATION,
+        };
+        assert_eq!(order("speak bob lan 10.0.0.2").unwrap(), Action::Order(speak));
         let take = Command::Detach { domain: DomainId(0), device: "data".to_owned(), force: true };
         assert_eq!(order("take alice data").unwrap(), Action::Order(take));
         for wrong in [

@@ -1,8 +1,8 @@
 //! VIFs whose drivers have a card in place of queues, beside those with queues.
 
 use super::driver::{Ram, attributes, frame};
-use super::{EVERYBODY, Lab, STRANGER, mac};
-use crate::{Card, FEATURES, Next, Packet, VifId};
+use super::{EVERYBODY, Lab, STRANGER, limits, mac, offloads};
+use crate::{Card, FEATURES, Filter, Next, Packet, VifId};
 use sluice_nic::Offload;
 use sluice_nic::e1000::{Reception, Transmission};
 use sluice_nic::offload::{Checksum, Segments};
@@ -368,4 +368,19 @@ fn a_card_is_settled_when_it_is_due_and_after_what_it_received() {
         assert!(fake.received().len() == 1 && lab.received()[0].is_empty(), "it has left");
         assert_eq!(Arc::strong_count(&fake.0), 1, "nobody has the card any more");
     }
+}
+
+#[test]
+fn a_card_of_who_has_addresses_speaks_for_no_others() {
+    let mut lab = Lab::wired(1, FEATURES, usize::MAX);
+    lab.card.as_mut().unwrap().cuts = true;
+    let (fake, id) = lab.with_card(|attributes| attributes.filter = Filter::new(&[limits::OWN]));
+    let (_, mut whole) = offloads::long(STRANGER, mac(OWN), 1000);
+    fake.send_packet(&whole);
+    whole[29] = 2;
+    fake.send_packet(&whole);
+    fake.send(&limits::arp(STRANGER, mac(OWN), 1));
+    fake.send(&limits::arp(STRANGER, mac(OWN), 2));
+    lab.settle();
+    assert_eq!((lab.card.as_ref().unwrap().sent.len(), lab.counts(id).spoofed), (2, 2));
 }

@@ -4,7 +4,7 @@ use super::Network;
 use super::cutter::cut;
 use crate::native::{PAGE, POOL};
 use crate::offload::Header;
-use crate::{Active, Attributes, Given, Mac, Queues, VifId, feature};
+use crate::{Active, Attributes, Filter, Given, Mac, Queues, VifId, feature};
 use sluice_hypercall::vif::VIF_STRUCTURE;
 use sluice_nic::Offload;
 use sluice_virtio::{Fault, Queue};
@@ -116,7 +116,7 @@ impl crate::Memory for Ram {
 }
 
 pub fn attributes(mac: Mac) -> Attributes {
-    Attributes { mac, share: 1, limit: None, vlan: None, mtu: 1500, moderation: 0 }
+    Attributes { mac, share: 1, limit: None, vlan: None, mtu: 1500, moderation: 0, filter: Filter::default() }
 }
 
 /// A frame of so many bytes that differs from others.
@@ -400,6 +400,8 @@ pub struct Card {
     pub checks: bool,
     /// Packets that it has finished.
     pub finished: usize,
+    /// Bytes of the longest frame that it carries.
+    pub longest: u32,
 }
 
 impl Card {
@@ -412,12 +414,18 @@ impl Card {
             cuts: false,
             checks: false,
             finished: 0,
+            longest: 1518,
         }
     }
 }
 
 impl crate::Wire for Card {
+    fn longest(&self) -> u32 {
+        self.longest
+    }
+
     fn send(&mut self, frame: &[u8]) -> bool {
+        assert!(frame.len() <= self.longest as usize, "too long for the wire");
         let has_room = self.room > 0;
         if has_room {
             self.room -= 1;
@@ -440,6 +448,7 @@ impl crate::Wire for Card {
         let mut packet = vec![0xee; len];
         if fill(&mut packet) {
             let sent = cut(&packet, offload);
+            assert!(sent.iter().all(|frame| frame.len() <= self.longest as usize), "too long for the wire");
             assert_eq!(sent.len(), frames);
             self.room -= frames;
             self.sent.extend(sent);

@@ -12,7 +12,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use sluice_abi::config;
 use sluice_abi::report::Count;
-use sluice_vif::{Active, Attributes, Card, Counters, VifId};
+use sluice_vif::{Active, Attributes, Card, Counters, Filter, VifId};
 
 /// An interface.
 pub struct Interface {
@@ -41,7 +41,7 @@ pub enum Face {
 
 fn attributes(vif: &config::Vif) -> Attributes {
     let config::Vif { mac, share, limit, vlan, mtu, moderation, .. } = *vif;
-    Attributes { mac, share, limit, vlan, mtu, moderation }
+    Attributes { mac, share, limit, vlan, mtu, moderation, filter: Filter::new(&vif.addresses) }
 }
 
 impl Interface {
@@ -90,7 +90,7 @@ impl Interface {
         seat.earlier += counters.unwrap_or_default();
     }
 
-    /// Sets what it may send, and its VLAN.
+    /// Sets what it may send, in whose name, and its VLAN.
     pub fn set(&self, vif: &config::Vif) {
         let mut control = self.lock();
         let mut seat = self.seat.lock();
@@ -109,11 +109,13 @@ impl Interface {
         let seat = self.seat.lock();
         let mut all = seat.earlier;
         all += seat.place.and_then(|(id, _)| control.counters(id)).unwrap_or_default();
-        let Attributes { share, limit, vlan, moderation, .. } = seat.attributes;
+        let Attributes { share, limit, vlan, mtu, moderation, filter, .. } = seat.attributes;
         let set = [
             ("share", share.into()),
             ("limit", limit.unwrap_or(0)),
             ("vlan", vlan.unwrap_or(0).into()),
+            ("mtu", mtu.into()),
+            ("addresses", filter.addresses().len() as u64),
             ("moderation", moderation.into()),
         ];
         let counts = set.into_iter().chain(all.named());

@@ -58,6 +58,8 @@ pub struct Network {
     engines: ArrayVec<Engine, MAX_ENGINES>,
     /// The physical card, if the network reaches others.
     wire: Once<SpinLock<Wire>>,
+    /// Most bytes of a frame after its header.
+    mtu: u16,
     identifiers: Identifiers,
     /// Signals to drivers, and those to others with the same identifier.
     signals: AtomicU64,
@@ -193,9 +195,9 @@ fn sleep(next: Next) {
 }
 
 impl Engine {
-    fn new(core: u32, rank: Rank, engine: sluice_vif::Engine<Reach>) -> Self {
+    fn new(core: u32, rank: Rank, engine: sluice_vif::Engine<Reach>, longest: usize) -> Self {
         let duty = engine.duty();
-        let copies = (duty.receives && !duty.alone).then(wire::Copies::new);
+        let copies = (duty.receives && !duty.alone).then(|| wire::Copies::new(longest));
         let state = State { engine, members: [const { None }; MAX_VIFS], copies };
         Self {
             core,
@@ -230,15 +232,24 @@ impl Network {
             config::Layout::Split => Layout::Split,
             config::Layout::Spread => Layout::Spread,
         };
+        let longest = longest(network.mtu);
         let engines = sluice_vif::engines(layout, cores.len()).into_iter().zip(RANKS).zip(cores);
         Self {
             name: network.name.clone(),
-            engines: engines.map(|((engine, rank), core)| Engine::new(*core, rank, engine)).collect(),
+            engines: engines
+                .map(|((engine, rank), core)| Engine::new(*core, rank, engine, longest))
+                .collect(),
             wire: Once::new(),
+            mtu: network.mtu,
             identifiers: Identifiers::new(network.signal_bits),
             signals: AtomicU64::new(0),
             redundant: AtomicU64::new(0),
         }
+    }
+
+    /// Most bytes of a frame after its header.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
     }
 
     /// Its name.
@@ -271,7 +282,7 @@ impl Network {
     /// # Errors
     /// The card cannot be driven.
     pub fn connect(&self, device: &Arc<Device>) -> Result<&'static str, AttachError> {
-        let wire = Wire::connect(device)?;
+        let wire = Wire::connect(device, longest(self.mtu))?;
         Ok(self.wire.call_once(|| SpinLock::new(Rank::Card, wire)).lock().driver())
     }
 
@@ -280,7 +291,10 @@ impl Network {
         let mut state = engine.state.lock();
         let State { engine: served, members, copies } = &mut *state;
         served.ring(engine.rung.take());
-        let mut way = self.wire.get().map(|wire| Way::new(wire, copies.as_mut(), self.engines.len() == 1));
+        let mut way = self
+            .wire
+            .get()
+            .map(|wire| Way::new(wire, copies.as_mut(), self.engines.len() == 1, longest(self.mtu)));
         let wire = way.as_mut().map(|way| way as &mut dyn sluice_vif::Wire);
         let Outcome { sent, received, broken, next } = served.round(wire, tsc::uptime_ns());
         let member = |vif: VifId| members.get(vif.index())?.as_ref()?.upgrade();
@@ -339,6 +353,11 @@ impl Network {
             counts: all.map(|(name, value)| Count { name: name.into(), value }).collect(),
         }
     }
+}
+
+/// Bytes of the longest frame, with a tag, of a network whose frames have so many after their headers.
+const fn longest(mtu: u16) -> usize {
+    mtu as usize + sluice_uplink::MAX_FRAME - config::DEFAULT_MTU as usize
 }
 
 /// Counts one more. Only the engine does.

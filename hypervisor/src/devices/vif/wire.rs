@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use sluice_nic::Offload;
-use sluice_uplink::{Counters, MAX_FRAME, Place, Sent, Uplink};
+use sluice_uplink::{Counters, Place, Sent, Uplink};
 use sluice_vif::Given;
 
 /// A card on the wire, driven by an engine.
@@ -24,12 +24,15 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Puts a card on the wire that nobody has.
-    pub fn connect(device: &Arc<Device>) -> Result<Self, AttachError> {
+    /// Puts a card on the wire that nobody has, for frames of at most so many bytes.
+    pub fn connect(device: &Arc<Device>, longest: usize) -> Result<Self, AttachError> {
         let function = &device.function;
         let config = |offset| function.bdf.read(offset);
         let mut uplink = sluice_uplink::for_device(function.vendor, function.device, &config)
             .ok_or(AttachError::NoDriver)?;
+        if !uplink.stretch(longest) {
+            return Err(AttachError::ShortFrames);
+        }
         let mut hardware = Hardware::take(device, &*uplink)?;
         if !uplink.start(&mut hardware.card()) {
             hardware.give_back(device);
@@ -112,16 +115,18 @@ const BATCH: usize = 8;
 /// Frames from a card that others need meanwhile: what is done with them takes longer than the copy.
 pub(super) struct Copies {
     bytes: Vec<u8>,
+    longest: usize,
 }
 
 impl Copies {
-    pub fn new() -> Self {
-        Self { bytes: Vec::with_capacity(BATCH * (MAX_FRAME + LENGTH)) }
+    /// For frames of at most so many bytes.
+    pub fn new(longest: usize) -> Self {
+        Self { bytes: Vec::with_capacity(BATCH * (longest + LENGTH)), longest }
     }
 
     /// Whether there is room for another.
     fn is_full(&self) -> bool {
-        self.bytes.capacity() - self.bytes.len() < MAX_FRAME + LENGTH
+        self.bytes.capacity() - self.bytes.len() < self.longest + LENGTH
     }
 
     fn push(&mut self, frame: &[u8], checked: bool) {
@@ -153,16 +158,27 @@ pub(super) struct Way<'a> {
     copies: Option<&'a mut Copies>,
     /// No other engine has it.
     alone: bool,
+    /// Bytes of the longest frame that it carries.
+    longest: u32,
     sent: bool,
 }
 
 impl<'a> Way<'a> {
-    pub fn new(wire: &'a SpinLock<Wire>, copies: Option<&'a mut Copies>, alone: bool) -> Self {
-        Self { wire, copies, alone, sent: false }
+    pub fn new(
+        wire: &'a SpinLock<Wire>,
+        copies: Option<&'a mut Copies>,
+        alone: bool,
+        longest: usize,
+    ) -> Self {
+        Self { wire, copies, alone, longest: longest as u32, sent: false }
     }
 }
 
 impl sluice_vif::Wire for Way<'_> {
+    fn longest(&self) -> u32 {
+        self.longest
+    }
+
     fn send(&mut self, frame: &[u8]) -> bool {
         self.sent = true;
         self.wire.lock().send(frame)

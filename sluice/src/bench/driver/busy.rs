@@ -1,11 +1,11 @@
 //! A wire that is really full: the other end of an emulated card, which takes so many bits a second and no more.
 //!
 //! QEMU gives it frames by a local socket, and waits when that is full; a virtio network card then tells its driver so. What each station sent is
-//! counted, as it was and with what a wire adds.
+//! counted, as it was and with what a wire adds. Who asks for a station by ARP (RFC 826) is answered, and nobody else.
 
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,6 +74,9 @@ fn take(mut stream: UnixStream, bits_per_second: u64, counts: &Mutex<Counts>) ->
         let frame = frame.get_mut(..length).ok_or(std::io::ErrorKind::InvalidData)?;
         stream.read_exact(frame)?;
         let Some(from) = frame.get(6..12).and_then(|from| Mac::try_from(from).ok()) else { continue };
+        if let Some(answer) = answer(frame) {
+            stream.write_all(&answer)?;
+        }
         let on_wire = length as u64 + FRAMING;
         {
             let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,10 +94,21 @@ fn take(mut stream: UnixStream, bits_per_second: u64, counts: &Mutex<Counts>) ->
     }
 }
 
+/// Whoever is asked for has this address.
+const GATEWAY: Mac = [0x52, 0x55, 0x0a, 0, 0x02, 0x02];
+
+/// The answer to a frame, behind its length, if it asks for a station.
+fn answer(frame: &[u8]) -> Option<Vec<u8>> {
+    const ASKS: [u8; 10] = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
+    const ANSWERS: [u8; 10] = [8, 6, 0, 1, 8, 0, 6, 4, 0, 2];
+    let (from, sender, wanted) = (frame.get(6..12)?, frame.get(22..32)?, frame.get(38..42)?);
+    let answer = [&[0, 0, 0, 42], from, &GATEWAY, &ANSWERS, &GATEWAY, wanted, sender].concat();
+    (frame.get(12..22)? == ASKS).then_some(answer)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     #[test]
     fn a_wire_takes_so_much_a_second_and_counts_by_station() {
@@ -109,15 +123,39 @@ mod tests {
             stream.write_all(&976u32.to_be_bytes()).unwrap();
             stream.write_all(&frame).unwrap();
         }
+        // A station is asked for by another than the frame says, as it may.
+        let ask = [
+            &[0xff; 6][..],
+            &[0, 0, 0, 0, 0, 1],
+            &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+            &[2; 6],
+            &[10, 0, 0, 2],
+            &[0; 6],
+            &[10, 0, 0, 1],
+        ];
+        stream.write_all(&[&42u32.to_be_bytes(), &*ask.concat()].concat()).unwrap();
+        let mut answer = [0; 46];
+        stream.read_exact(&mut answer).unwrap();
+        let expected = [
+            &[0, 0, 0, 42, 0, 0, 0, 0, 0, 1][..],
+            &GATEWAY,
+            &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2],
+            &GATEWAY,
+            &[10, 0, 0, 1],
+            &[2; 6],
+            &[10, 0, 0, 2],
+        ];
+        assert_eq!(answer[..], expected.concat());
         drop(stream);
-        while wire.counts().values().map(|sent| sent.on_wire).sum::<u64>() < 400_000 {
+        while wire.counts().values().map(|sent| sent.on_wire).sum::<u64>() < 400_066 {
             assert!(began.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_millis(1));
         }
         // 400,000 bytes at a million a second, less what may be early.
         assert!(began.elapsed() > Duration::from_millis(300));
         let each = Sent { bytes: 200 * 976, on_wire: 200_000 };
-        assert_eq!(wire.counts(), Counts::from([([0; 6], each), ([0, 0, 0, 0, 0, 1], each)]));
+        let who_asked = Sent { bytes: each.bytes + 42, on_wire: each.on_wire + 66 };
+        assert_eq!(wire.counts(), Counts::from([([0; 6], each), ([0, 0, 0, 0, 0, 1], who_asked)]));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -9,9 +9,11 @@ use crate::bench::record::{Aim, Record};
 use crate::bench::{Clock, note, quoted, run_watched, scratch};
 use crate::config::vif::VIRTIO_CARD;
 use crate::observer::{Observer, Steer};
+use crate::outcome::Outcome;
 use anyhow::{Context, Result, ensure};
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
+use sluice_abi::config::Face;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,8 @@ struct Case {
     name: &'static str,
     bits_per_second: u64,
     guests: Vec<Sender>,
+    /// Guests that attack by their interfaces, with these faces, again and again.
+    attackers: &'static [Face],
 }
 
 /// A guest: of the wire its share, a limit in Mbit/s, and bytes of its frames' payload.
@@ -39,7 +43,7 @@ struct Sender {
 
 const EQUAL: Sender = Sender { share: 1, limit: None, payload: 1400 };
 
-fn cases() -> [Case; 4] {
+fn cases() -> [Case; 5] {
     let equal = |name, count: usize| Case {
         name,
         bits_per_second: 20_000_000,
@@ -47,6 +51,7 @@ fn cases() -> [Case; 4] {
             // Frames of several lengths: the wire is shared, not frames.
             .map(|nth| Sender { payload: [1400, 300][nth % 2], ..EQUAL })
             .collect(),
+        attackers: &[],
     };
     // The greatest share has the small frames, and a wire so slow that its guest can make enough of them.
     let shares = [(1, 1400), (2, 300), (4, 1400), (8, 300)];
@@ -58,12 +63,15 @@ fn cases() -> [Case; 4] {
             name: "shares",
             bits_per_second: 5_000_000,
             guests: shares.map(|(share, payload)| Sender { share, payload, ..EQUAL }).to_vec(),
+            attackers: &[],
         },
         Case {
             name: "limits",
             bits_per_second: 100_000_000,
             guests: limits.map(|limit| Sender { limit: Some(limit), ..EQUAL }).to_vec(),
+            attackers: &[],
         },
+        Case { name: "attacked", bits_per_second: 5_000_000, guests: vec![EQUAL; 2], attackers: &Face::ALL },
     ]
 }
 
@@ -88,6 +96,21 @@ fn mac(nth: usize) -> Mac {
 struct Measured {
     sent: Vec<Sent>,
     time: Duration,
+    /// What each attacker tried, as its interface counted it from its start on.
+    attempts: Vec<u64>,
+    /// Bytes that attackers had the wire busy with.
+    by_attackers: u64,
+}
+
+/// What an attacker tried that an engine noticed: rules that it broke, and frames that it may not send.
+fn attempts(outcome: &Outcome, domain: &str) -> Result<u64> {
+    let mut links = outcome.report.iter().flat_map(|report| &report.links);
+    let link = links.find(|link| link.name.starts_with(&format!("{domain}.")));
+    let counts = &link.with_context(|| format!("{domain} had no interface"))?.vif;
+    let noticed = counts.iter().filter(|count| ["forged", "refused", "faults"].contains(&&*count.name));
+    let noticed = noticed.map(|count| count.value).sum();
+    ensure!(noticed > 10, "{domain} attacked {noticed} times only");
+    Ok(noticed)
 }
 
 fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
@@ -102,19 +125,26 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
     };
     record.kernels(&outcome.kernels);
     let of = |counts: &Counts, nth: usize| counts.get(&mac(nth)).copied().unwrap_or_default();
-    let sent = (0..case.guests.len()).map(|nth| {
-        let (before, after) = (of(&before, nth), of(&after, nth));
-        Sent { bytes: after.bytes - before.bytes, on_wire: after.on_wire - before.on_wire }
-    });
-    rows(record, case, &Measured { sent: sent.collect(), time: last - first })
+    let mut sent: Vec<Sent> = (0..case.guests.len() + case.attackers.len())
+        .map(|nth| {
+            let (before, after) = (of(&before, nth), of(&after, nth));
+            Sent { bytes: after.bytes - before.bytes, on_wire: after.on_wire - before.on_wire }
+        })
+        .collect();
+    let by_attackers = sent.split_off(case.guests.len()).iter().map(|sent| sent.on_wire).sum();
+    let attempts =
+        case.attackers.iter().map(|face| attempts(&outcome, face.word())).collect::<Result<_>>()?;
+    rows(record, case, &Measured { sent, time: last - first, attempts, by_attackers })
 }
 
 fn configuration(bench: &Bench, case: &Case, wire: &Wire) -> String {
     let [kernel, initrd] = [&bench.unpacked, &bench.initrd].map(|path| quoted(path));
-    let memory = 512 + case.guests.len() * ((MEMORY >> 20) + 8);
+    let memory = 512 + case.guests.len() * ((MEMORY >> 20) + 8) + case.attackers.len() * 40;
+    // Whose processor attackers use is not what is measured.
+    let cpus = if case.attackers.is_empty() { 2 } else { 3 };
     let net = format!("server=off,addr.type=unix,addr.path={}", wire.path.display());
     let mut text = format!(
-        "[machine]\nmemory = \"{memory}MiB\"\niommu = \"amd\"\ncpus = 2\n\
+        "[machine]\nmemory = \"{memory}MiB\"\niommu = \"amd\"\ncpus = {cpus}\n\
          [device.nic0]\nqemu = \"{VIRTIO_CARD}\"\n\
          net = {{ mode = \"stream\", options = {net:?} }}\n[network.lan]\ncores = [1]\nnic = \"nic0\"\n",
     );
@@ -128,6 +158,21 @@ fn configuration(bench: &Bench, case: &Case, wire: &Wire) -> String {
              devices = [{{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:{a:02x}:{b:02x}\", share = {share}{limit} }}]\n",
             MEMORY >> 20,
             nth + 2,
+        );
+    }
+    for (nth, face) in case.attackers.iter().enumerate() {
+        let job = match face {
+            Face::Virtio => "vif",
+            Face::Native => "native",
+            Face::E1000 => "face",
+        };
+        let [.., a, b] = mac(case.guests.len() + nth);
+        let face = face.word();
+        let _ = write!(
+            text,
+            "[domain.{face}]\nkernel = \"bare\"\nmemory = \"32MiB\"\ncpus = [2]\non_poweroff = \"restart\"\n\
+             cmdline = \"job=hostile:{job} machine={memory}\"\n\
+             devices = [{{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:{a:02x}:{b:02x}\", face = \"{face}\" }}]\n",
         );
     }
     text
@@ -162,7 +207,8 @@ impl Observer for Watch<'_> {
         let Some(total) = self.total(&counts).filter(|_| self.ended.is_none()) else { return };
         let Some((_, before)) = &self.began else {
             // Nobody has had a long start: what was sent before is none of what is measured.
-            let least = counts.values().map(|sent| sent.on_wire).min().unwrap_or(0);
+            let guests = (0..self.case.guests.len()).filter_map(|nth| counts.get(&mac(nth)));
+            let least = guests.map(|sent| sent.on_wire).min().unwrap_or(0);
             if least >= self.bytes_of(BEFORE) / (8 * self.case.guests.len() as u64) {
                 self.began = Some((Instant::now(), counts));
             }
@@ -171,7 +217,7 @@ impl Observer for Watch<'_> {
         let earlier: u64 = before.values().map(|sent| sent.on_wire).sum();
         if total - earlier >= self.bytes_of(WHILE) {
             self.ended = Some((Instant::now(), counts));
-            for nth in 0..self.case.guests.len() {
+            for nth in 0..self.case.guests.len() + self.case.attackers.len() {
                 steer.send(Command::Destroy(DomainId(nth as u16)));
             }
         }
@@ -185,7 +231,8 @@ fn error(values: &[f64], wanted: &[f64]) -> f64 {
     each.fold(0.0, f64::max)
 }
 
-fn rows(record: &mut Record, case: &Case, Measured { sent, time }: &Measured) -> Result<()> {
+fn rows(record: &mut Record, case: &Case, measured: &Measured) -> Result<()> {
+    let Measured { sent, time, attempts, by_attackers } = measured;
     let on_wire: Vec<f64> = sent.iter().map(|sent| sent.on_wire as f64).collect();
     ensure!(on_wire.iter().all(|bytes| *bytes > 0.0), "a guest sent nothing while it was measured");
     let list = |values: &[f64]| {
@@ -214,7 +261,17 @@ fn rows(record: &mut Record, case: &Case, Measured { sent, time }: &Measured) ->
         time.as_secs_f64(),
         list(&on_wire)
     );
-    if case.guests.iter().all(|sender| sender.share == 1) {
+    if !case.attackers.is_empty() {
+        let part = case.bits_per_second as f64 / 8.0 / count as f64;
+        let least = on_wire.iter().copied().fold(f64::INFINITY, f64::min) / time.as_secs_f64();
+        let tried = attempts.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let about = format!(
+            "what the lesser of two guests sends, to half of the wire, which it would have beside idle neighbours; {note}; three neighbours attack by a \
+             virtio card, the native face and an 82540EM, and send {} KiB of frames that they may send; {tried} rules broken, and frames forged or refused",
+            by_attackers / 1024
+        );
+        record.aimed("vif.attacked.throughput_ratio", least / part, "ratio", Some(Aim::AtLeast(0.9)), about);
+    } else if case.guests.iter().all(|sender| sender.share == 1) {
         let id = format!("vif.fairness.{count}.jain");
         record.aimed(id, jain(&on_wire), "Jain's index", Some(Aim::AtLeast(0.98)), note);
     } else {

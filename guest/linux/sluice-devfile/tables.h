@@ -5,9 +5,8 @@
  * descriptors it takes or answers with. Where programs of 32 bits have structures
  * of their own, one list serves both: their names end in 32.
  *
- * Source: the kernel's headers for programs; what the analyzer found in virtio-gpu
- * and the DRM core (docs/analyzer.md); Paradice, 4.1, has its own from an
- * analysis of drivers.
+ * Source: the kernel's headers for programs. Paradice, 4.1, has its own from an
+ * analysis of drivers; docs/analyzer.md says what ours finds.
  */
 #include <linux/input.h>
 #include <linux/media.h>

@@ -2,7 +2,7 @@
 /*
  * The face of a mirrored device file: its node and its device in sysfs, as the
  * programs of a class of devices look for them. A class that another module of
- * the kernel owns (cameras, sound cards) has its face in a module of its own,
+ * the kernel owns (cameras, sound cards, graphics cards) has its face in a module of its own,
  * "sluice-devfile-CLASS", so that the front end does not need that one.
  */
 #ifndef _SLUICE_DEVFILE_FACE_H
@@ -50,6 +50,7 @@ struct devfile_face {
 /* Names of the kinds that modules export. */
 extern const struct devfile_face_kind sluice_devfile_video_face;
 extern const struct devfile_face_kind sluice_devfile_sound_face;
+extern const struct devfile_face_kind sluice_devfile_drm_face;
 
 /* The value of an attribute's line; NULL: there is none. */
 static inline const char *devfile_find(const char *text, size_t size,

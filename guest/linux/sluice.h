@@ -275,7 +275,7 @@
 #define SLUICE_DEVFILE_MAX_RANGES 16U
 
 /* Most bytes of all ranges of an operation together. */
-#define SLUICE_DEVFILE_MAX_BYTES 0x40000U
+#define SLUICE_DEVFILE_MAX_BYTES 0x80000U
 
 /* Most bytes that one call copies. */
 #define SLUICE_DEVFILE_MAX_COPY 0x4000U

@@ -69,12 +69,34 @@ pub struct Machine<'a> {
     pub extra: &'a [String],
 }
 
+/// Whether an emulated graphics card is to draw by OpenGL.
+fn draws(arguments: &[String]) -> bool {
+    let values = arguments.iter().skip(1);
+    arguments.iter().zip(values).any(|(option, value)| option == "-display" && value.contains("gl=on"))
+}
+
+/// What QEMU draws with where there is no screen: SDL into memory, Mesa by the processor.
+fn without_screen(arguments: &[String]) -> Result<&'static [(&'static str, &'static str)]> {
+    let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
+    if !draws(arguments) {
+        return Ok(&[]);
+    }
+    let mut asked = Command::new(workspace::qemu());
+    let known = workspace::run(asked.args(["-display", "help"]))?;
+    if !String::from_utf8_lossy(&known.stdout).lines().any(|line| line == "sdl") {
+        bail!("QEMU cannot draw: apt-get install qemu-system-gui brings its windows and OpenGL");
+    }
+    Ok(if has_screen { &[] } else { &[("SDL_VIDEODRIVER", "offscreen"), ("LIBGL_ALWAYS_SOFTWARE", "1")] })
+}
+
 /// Starts QEMU; it ends when the calling thread does, however that happens.
 pub fn start(arguments: &[String]) -> Result<Child> {
+    let draws_with = without_screen(arguments)?;
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .arg(workspace::qemu())
         .args(arguments)
+        .envs(draws_with.iter().copied())
         // A terminal's Ctrl-C is for us; the guests are stopped first.
         .process_group(0)
         .stdin(Stdio::null())

@@ -4,7 +4,8 @@
 use crate::cpio::Archive;
 use crate::kernels::Kernel;
 use crate::packages::{Apt, PackageName};
-use crate::workspace::{cache, hex, root, run, write_whole};
+use crate::progress::Step;
+use crate::workspace::{cache, hex, root, run, scratch, write_whole};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,15 @@ struct Recipe {
     /// Files and directories of these packages, at their own places.
     #[serde(default)]
     debian_files: Vec<String>,
+    /// Programs of ours in C, in `guest/programs`, and the libraries of the packages that each is linked with.
+    #[serde(default)]
+    c_programs: BTreeMap<String, Vec<String>>,
+    /// Packages with headers for those, which are not in the root file system.
+    #[serde(default)]
+    header_packages: Vec<String>,
+    /// Its packages are large, and few want them: not made unless a domain has it.
+    #[serde(default)]
+    extended: bool,
     /// Root file systems of guests that a control domain can make, with their kernel, in /guests.
     #[serde(default)]
     guests: Vec<String>,
@@ -65,6 +75,8 @@ impl Recipe {
             whole.debian_programs.splice(0..0, base.debian_programs.iter().cloned());
             whole.debian_packages.splice(0..0, base.debian_packages.iter().cloned());
             whole.debian_files.splice(0..0, base.debian_files.iter().cloned());
+            whole.header_packages.splice(0..0, base.header_packages.iter().cloned());
+            whole.c_programs.extend(base.c_programs.clone());
         }
         whole
     }
@@ -75,9 +87,10 @@ pub fn names() -> Vec<String> {
     recipes().into_keys().collect()
 }
 
-/// Names and what they are for.
+/// Names and what they are for, but for the extended ones.
 pub fn list() -> Vec<(String, String)> {
-    recipes().into_iter().map(|(name, recipe)| (name, recipe.about)).collect()
+    let usual = recipes().into_iter().filter(|(_, recipe)| !recipe.extended);
+    usual.map(|(name, recipe)| (name, recipe.about)).collect()
 }
 
 /// The root file system of this name for a kernel, built if it is not in the cache as it should be.
@@ -105,6 +118,9 @@ fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
         archive.file(&format!("bin/{name}"), 0o755, &read(&crate::image::guest_program(name)?)?);
     }
     add_debian(&mut archive, recipe)?;
+    for (name, libraries) in &recipe.c_programs {
+        archive.file(&format!("bin/{name}"), 0o755, &c_program(name, libraries, recipe)?);
+    }
     if !recipe.guests.is_empty() {
         archive.directory("guests");
         archive.file("guests/vmlinuz", 0o644, &read(&kernel.image)?);
@@ -277,11 +293,7 @@ fn add_debian(archive: &mut Archive, recipe: &Recipe) -> Result<()> {
     archive.link("lib64/ld-linux-x86-64.so.2", &format!("/{LIBRARIES}/ld-linux-x86-64.so.2"));
     let mut missing: Vec<&String> = programs.iter().chain(&recipe.debian_files).collect();
     for name in packages {
-        let package = PackageName::parse(name).with_context(|| format!("'{name}' is no package's name"))?;
-        let directory = cache().join("packages").join(name);
-        if !directory.join("version").exists() {
-            Apt::open()?.unpack(&package, &directory)?;
-        }
+        let directory = package(name)?;
         for (path, program) in programs.iter().map(|program| (directory.join(program), program)) {
             if path.is_file() {
                 missing.retain(|other| *other != program);
@@ -304,6 +316,42 @@ fn add_debian(archive: &mut Archive, recipe: &Recipe) -> Result<()> {
         bail!("no package of the recipe has {program}");
     }
     Ok(())
+}
+
+/// The folder that a Debian package is unpacked in.
+fn package(name: &str) -> Result<PathBuf> {
+    let package = PackageName::parse(name).with_context(|| format!("'{name}' is no package's name"))?;
+    let directory = cache().join("packages").join(name);
+    if !directory.join("version").exists() {
+        Apt::open()?.unpack(&package, &directory)?;
+    }
+    Ok(directory)
+}
+
+/// The compiler of programs in C, which cargo links by, too.
+const COMPILER: &str = "gcc";
+
+/// A program of ours in C, made with Debian's headers and libraries as they are in the recipe's packages.
+fn c_program(name: &str, libraries: &[String], recipe: &Recipe) -> Result<Vec<u8>> {
+    let step = Step::begin(format!("building {name}"));
+    let made = scratch()?.join(format!("{name}-{}", std::process::id()));
+    let mut compiler = Command::new(COMPILER);
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&made);
+    compiler.arg(root().join("guest/programs").join(format!("{name}.c")));
+    for headers in &recipe.header_packages {
+        compiler.arg("-I").arg(package(headers)?.join("usr/include"));
+    }
+    // What these libraries need themselves is not looked for: the guest has it.
+    compiler.arg("-Wl,--allow-shlib-undefined");
+    for runtime in &recipe.debian_packages {
+        compiler.arg("-L").arg(package(runtime)?.join("usr").join(LIBRARIES));
+    }
+    compiler.args(libraries.iter().map(|library| format!("-l:{library}")));
+    run(&mut compiler).with_context(|| format!("could not build {name}"))?;
+    let bytes = read(&made)?;
+    std::fs::remove_file(&made)?;
+    step.done();
+    Ok(bytes)
 }
 
 /// Adds the directories that a place is in.

@@ -28,7 +28,7 @@ pub const DEVFILE_MAX_OPERATIONS: u32 = 100;
 /// Most ranges of an operation.
 pub const DEVFILE_MAX_RANGES: u32 = 16;
 /// Most bytes of all ranges of an operation together.
-pub const DEVFILE_MAX_BYTES: u32 = 0x4_0000;
+pub const DEVFILE_MAX_BYTES: u32 = 0x8_0000;
 /// Most bytes that one call copies.
 pub const DEVFILE_MAX_COPY: u32 = 0x4000;
 /// Bytes of a range: address (8), bytes (4), ways (4).

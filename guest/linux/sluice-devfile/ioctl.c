@@ -54,20 +54,34 @@ static __always_inline s64 ask(struct file *file, const struct lead *lead,
 			 INT_MAX);
 }
 
-/* An ioctl that answers with a descriptor. */
+/* The line by which an ioctl answers with a descriptor this time; NULL: it does not. */
+static const struct lead *line_of_descriptor(const struct lead *lead,
+					     unsigned long argument)
+{
+	u32 number = lead->number;
+
+	for (; lead->number == number; lead++)
+		if (lead->descriptor && applies(lead, argument))
+			return lead;
+	return NULL;
+}
+
+/* An ioctl that answers with a descriptor, as a line says. */
 static noinline long make_descriptor(struct file *file, const struct lead *lead,
+				     const struct lead *line,
 				     unsigned int number,
 				     unsigned long argument, u64 bits)
 {
-	bool is_result = lead->descriptor == THE_RESULT;
-	s32 __user *place = (void __user *)(argument + lead->descriptor - 1);
+	bool is_result = line->descriptor == THE_RESULT;
+	s32 __user *place = (void __user *)(argument + line->descriptor - 1);
 	struct made made;
 	s64 result;
 
-	result = prepare(file, lead, argument, &made);
+	result = prepare(file, line, argument, &made);
 	if (result)
 		return result;
 	result = ask(file, lead, number, argument, bits | made.bits);
+	tell_descriptors(file, lead, argument);
 	if (!result && !is_result && put_user(made.descriptor, place))
 		result = -EFAULT;
 	if (!result) {
@@ -113,14 +127,17 @@ static noinline long make_known(struct file *file, const struct lead *lead,
 				unsigned int number, unsigned long argument,
 				u64 bits)
 {
+	const struct lead *line;
 	u64 choice;
 	s64 result;
 
 	if (lead->refused && !get_field(argument, lead->choice, 4, &choice) &&
 	    choice < 32 && lead->refused & BIT(choice))
 		return -EINVAL;
-	if (lead->descriptor)
-		return make_descriptor(file, lead, number, argument, bits);
+	line = line_of_descriptor(lead, argument);
+	if (line)
+		return make_descriptor(file, lead, line, number, argument,
+				       bits);
 	result = ask(file, lead, number, argument, bits);
 	tell_descriptors(file, lead, argument);
 	if (lead->not_offered && !result)

@@ -19,6 +19,15 @@ int get_field(unsigned long structure, u16 field, u16 bytes, u64 *value)
 		       0;
 }
 
+bool applies(const struct lead *lead, unsigned long argument)
+{
+	u64 value;
+
+	return lead->when == NOTHING ||
+	       (!get_field(argument, lead->when, 4, &value) &&
+		(value & lead->mask) == lead->value);
+}
+
 /* A walk from the argument of an ioctl. */
 struct walk {
 	struct file *file; /* that the ioctl is made on */
@@ -32,11 +41,8 @@ static void meet(struct walk *walk, const struct lead *lead, u64 address)
 {
 	u64 value;
 
-	if (lead->when != NOTHING &&
-	    (get_field(walk->argument, lead->when, 4, &value) ||
-	     (value & lead->mask) != lead->value))
-		return;
-	if (get_field(address, 0, 4, &value))
+	if (!applies(lead, walk->argument) ||
+	    get_field(address, 0, 4, &value))
 		return;
 	if (!walk->slot) {
 		value -= SLUICE_DEVFILE_LENT;

@@ -34,7 +34,7 @@ struct lead {
 	u16 flags; /* with that: offset of the flags that it is to have, as open(2); NOTHING: as usual */
 	u16 takes; /* one more than the offset of one that the program gives; 0: none */
 	bool tells; /* it is not given here, but told again */
-	u16 when; /* with either: field of the argument's structure that must be so, under a mask; NOTHING: any */
+	u16 when; /* with any of these: field of the argument's structure that must be so, under a mask; NOTHING: any */
 	u32 mask, value;
 	u16 choice; /* field with a number below 32 that must not be among `refused` */
 	u32 refused;
@@ -58,6 +58,8 @@ static inline const struct lead *lead_of(const struct lead *lead,
 	return lead && lead->number ? lead : NULL;
 }
 
+/* Whether a line with a descriptor counts, by its field of the argument's structure. */
+bool applies(const struct lead *lead, unsigned long argument);
 /* A field of a structure of the caller's, of up to eight bytes. */
 int get_field(unsigned long structure, u16 field, u16 bytes, u64 *value);
 /*

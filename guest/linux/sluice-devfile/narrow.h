@@ -5,7 +5,7 @@
  * there is place for four. Those of which fields are named here end where the
  * kernel's do: their sizes are in the ioctls' numbers.
  *
- * Source: the kernel's headers for programs (videodev2.h, asound.h) under the i386
+ * Source: the kernel's headers for programs (videodev2.h, asound.h, drm.h) under the i386
  * psABI.
  */
 #include <linux/compat.h>
@@ -109,4 +109,14 @@ struct snd_ctl_elem_list32 {
 	u32 offset, space, used, count;
 	compat_uptr_t pids;
 	u8 reserved[50];
+};
+
+struct drm_version32 {
+	s32 version_major, version_minor, version_patchlevel;
+	u32 name_len;
+	compat_uptr_t name;
+	u32 date_len;
+	compat_uptr_t date;
+	u32 desc_len;
+	compat_uptr_t desc;
 };

@@ -152,6 +152,10 @@ static const struct devfile_face_kind *kind_of(const char *class)
 		request_module("sluice-devfile-sound");
 		return symbol_get(sluice_devfile_sound_face);
 	}
+	if (!strcmp(class, "drm")) {
+		request_module("sluice-devfile-drm");
+		return symbol_get(sluice_devfile_drm_face);
+	}
 	return NULL;
 }
 
@@ -254,8 +258,8 @@ void publish(struct work_struct *work)
 	mirror->leads = leads_of(config.class, false);
 	mirror->narrow_leads = leads_of(config.class, true);
 	parent = parent_of(mirror);
-	if (!text ||
-	    !publish_face(mirror, config.class, parent, text, length)) {
+	if (!publish_face(mirror, config.class, parent, text,
+			  text ? length : 0)) {
 		device = device_create(devfile_class, parent, mirror->number,
 				       mirror, "%s", mirror->node);
 		if (IS_ERR(device))

@@ -5,14 +5,17 @@
  * descriptors it takes or answers with. Where programs of 32 bits have structures
  * of their own, one list serves both: their names end in 32.
  *
- * Source: the kernel's headers for programs; Paradice, 4.1, has its own from an
- * analysis of drivers.
+ * Source: the kernel's headers for programs. Paradice, 4.1, has its own from an
+ * analysis of drivers; docs/analyzer.md says what ours finds.
  */
 #include <linux/input.h>
 #include <linux/media.h>
 #include <linux/tty.h>
 #include <linux/videodev2.h>
 #include <sound/asound.h>
+#include <uapi/drm/virtgpu_drm.h>
+#include <uapi/linux/dma-buf.h>
+#include <uapi/linux/sync_file.h>
 
 #include "lead.h"
 #include "narrow.h"
@@ -37,7 +40,10 @@
 #define DESCRIPTOR(structure, field, flags_of)                                \
 	.descriptor = 1 + offsetof(structure, field),                        \
 	.flags = offsetof(structure, flags_of)
-/* A field with a descriptor that is taken; and when it is one. */
+/* The same, for a descriptor that has the flags that they usually have. */
+#define USUAL(structure, field)                                              \
+	.descriptor = 1 + offsetof(structure, field), .flags = NOTHING
+/* A field with a descriptor that is taken; and when it, or one that is answered, is one. */
 #define TAKES(structure, field) .takes = 1 + offsetof(structure, field)
 #define WHEN(structure, field, bits, are)                                     \
 	.when = offsetof(structure, field), .mask = bits, .value = are
@@ -207,6 +213,85 @@ static const struct lead terminal_leads[] = {
 	{}
 };
 
+/* Graphics. */
+
+/*
+ * Of render nodes, what the DRM core and virtio's driver reach; by size, too: a
+ * structure has had fields added at its end, and the core takes each.
+ */
+#define GRAPHICS(nr, bytes)                                                   \
+	_IOC(_IOC_READ | _IOC_WRITE, DRM_IOCTL_BASE, nr, bytes)
+#define TEXT(structure, field)                                                \
+	{ LEAD(DRM_IOWR(0x00, structure), BOTH),                             \
+	  ARRAY(structure, field, field##_len, 1) }
+#define COMMAND_IS(bit)                                                       \
+	WHEN(struct drm_virtgpu_execbuffer, flags, bit, bit)
+/* Commands, what they use, and fences before and after them. */
+#define COMMANDS(bytes)                                                       \
+	{ LEAD(GRAPHICS(DRM_COMMAND_BASE + DRM_VIRTGPU_EXECBUFFER, bytes), IN), \
+	  ARRAY(struct drm_virtgpu_execbuffer, command, size, 1) },          \
+	{ LEAD(GRAPHICS(DRM_COMMAND_BASE + DRM_VIRTGPU_EXECBUFFER, bytes), IN), \
+	  ARRAY(struct drm_virtgpu_execbuffer, bo_handles, num_bo_handles, 4) }, \
+	{ LEAD(GRAPHICS(DRM_COMMAND_BASE + DRM_VIRTGPU_EXECBUFFER, bytes), IN), \
+	  TAKES(struct drm_virtgpu_execbuffer, fence_fd),                    \
+	  COMMAND_IS(VIRTGPU_EXECBUF_FENCE_FD_IN) },                         \
+	{ LEAD(GRAPHICS(DRM_COMMAND_BASE + DRM_VIRTGPU_EXECBUFFER, bytes), IN), \
+	  USUAL(struct drm_virtgpu_execbuffer, fence_fd),                    \
+	  COMMAND_IS(VIRTGPU_EXECBUF_FENCE_FD_OUT) }
+#define HANDLES(number, structure)                                            \
+	{ LEAD(number, IN), ARRAY(structure, handles, count_handles, 4) }
+#define POINTS(number, structure, ways)                                       \
+	HANDLES(number, structure),                                          \
+	{ LEAD(number, ways), ARRAY(structure, points, count_handles, 8) }
+#define GRAPHICS_LEADS(version)                                               \
+	TEXT(version, name), TEXT(version, date), TEXT(version, desc),       \
+	{ LEAD(DRM_IOCTL_PRIME_HANDLE_TO_FD, 0),                             \
+	  DESCRIPTOR(struct drm_prime_handle, fd, flags) },                  \
+	{ LEAD(DRM_IOCTL_PRIME_FD_TO_HANDLE, 0),                             \
+	  TAKES(struct drm_prime_handle, fd) },                              \
+	{ LEAD(DRM_IOCTL_SYNCOBJ_HANDLE_TO_FD, 0),                           \
+	  USUAL(struct drm_syncobj_handle, fd) },                            \
+	{ LEAD(DRM_IOCTL_SYNCOBJ_FD_TO_HANDLE, 0),                           \
+	  TAKES(struct drm_syncobj_handle, fd) },                            \
+	HANDLES(GRAPHICS(0xc3, 32), struct drm_syncobj_wait),                \
+	HANDLES(GRAPHICS(0xc3, 40), struct drm_syncobj_wait),                \
+	HANDLES(DRM_IOCTL_SYNCOBJ_RESET, struct drm_syncobj_array),          \
+	HANDLES(DRM_IOCTL_SYNCOBJ_SIGNAL, struct drm_syncobj_array),         \
+	POINTS(GRAPHICS(0xca, 40), struct drm_syncobj_timeline_wait, IN),    \
+	POINTS(GRAPHICS(0xca, 48), struct drm_syncobj_timeline_wait, IN),    \
+	POINTS(DRM_IOCTL_SYNCOBJ_QUERY, struct drm_syncobj_timeline_array, BOTH), \
+	POINTS(DRM_IOCTL_SYNCOBJ_TIMELINE_SIGNAL,                            \
+	       struct drm_syncobj_timeline_array, IN),                       \
+	COMMANDS(32), COMMANDS(40), COMMANDS(64),                            \
+	{ LEAD(DRM_IOCTL_VIRTGPU_GETPARAM, BOTH),                            \
+	  POINTER(struct drm_virtgpu_getparam, value), .size = 4 },          \
+	{ LEAD(DRM_IOCTL_VIRTGPU_GET_CAPS, BOTH),                            \
+	  ARRAY(struct drm_virtgpu_get_caps, addr, size, 1) },               \
+	{ LEAD(DRM_IOCTL_VIRTGPU_RESOURCE_CREATE_BLOB, IN),                  \
+	  ARRAY(struct drm_virtgpu_resource_create_blob, cmd, cmd_size, 1) },\
+	{ LEAD(DRM_IOCTL_VIRTGPU_CONTEXT_INIT, IN),                          \
+	  ARRAY(struct drm_virtgpu_context_init, ctx_set_params, num_params, \
+		sizeof(struct drm_virtgpu_context_set_param)) },             \
+	/* Files of fences, and of buffers that drivers share. */            \
+	{ LEAD(SYNC_IOC_MERGE, 0), TAKES(struct sync_merge_data, fd2) },     \
+	{ LEAD(SYNC_IOC_MERGE, 0), USUAL(struct sync_merge_data, fence) },   \
+	{ LEAD(SYNC_IOC_FILE_INFO, BOTH),                                    \
+	  ARRAY(struct sync_file_info, sync_fence_info, num_fences,          \
+		sizeof(struct sync_fence_info)) },                           \
+	{ LEAD(DMA_BUF_IOCTL_EXPORT_SYNC_FILE, 0),                           \
+	  USUAL(struct dma_buf_export_sync_file, fd) },                      \
+	{ LEAD(DMA_BUF_IOCTL_IMPORT_SYNC_FILE, 0),                           \
+	  TAKES(struct dma_buf_import_sync_file, fd) }
+
+static const struct lead graphics_leads[] = {
+	GRAPHICS_LEADS(struct drm_version),
+	{}
+};
+static const struct lead narrow_graphics_leads[] = {
+	GRAPHICS_LEADS(struct drm_version32),
+	{}
+};
+
 static const struct {
 	const char *class;
 	const struct lead *leads, *narrow;
@@ -216,6 +301,7 @@ static const struct {
 	{ "sound", sound_leads, narrow_sound_leads },
 	{ "input", input_leads, input_leads },
 	{ "tty", terminal_leads, terminal_leads },
+	{ "drm", graphics_leads, narrow_graphics_leads },
 };
 
 #undef IN

@@ -144,6 +144,8 @@ pub mod capability {
     pub const POWER: u8 = 0x01;
     /// Message-signalled interrupts.
     pub const MSI: u8 = 0x05;
+    /// Defined by the vendor.
+    pub const VENDOR: u8 = 0x09;
     /// PCI Express.
     pub const EXPRESS: u8 = 0x10;
     /// MSI-X.
@@ -212,23 +214,25 @@ impl Function {
 
     /// Where the capability `id` is.
     pub fn capability(&self, id: u8) -> Option<u8> {
+        self.capabilities().find_map(|(at, found)| (found == id).then_some(at))
+    }
+
+    /// Offsets and identifiers of all capabilities, in their order.
+    pub fn capabilities(&self) -> impl Iterator<Item = (u8, u8)> {
         const STATUS_CAPABILITIES: u32 = 1 << 20;
-        if self.bdf.read(COMMAND) & STATUS_CAPABILITIES == 0 {
-            return None;
-        }
-        let mut at = self.bdf.read8(0x34) & !3;
+        let bdf = self.bdf;
+        let has_some = bdf.read(COMMAND) & STATUS_CAPABILITIES != 0;
+        let mut at = if has_some { bdf.read8(0x34) & !3 } else { 0 };
         // There is room for 48; a list that goes in a circle ends too.
-        for _ in 0..48 {
-            if at < 0x40 {
+        (0..48).map_while(move |_| {
+            let here = at;
+            if here < 0x40 {
                 return None;
             }
-            let head = self.bdf.read(at);
-            if head as u8 == id {
-                return Some(at);
-            }
+            let head = bdf.read(here);
             at = (head >> 8) as u8 & !3;
-        }
-        None
+            Some((here, head as u8))
+        })
     }
 
     fn find_messages(&mut self) {

@@ -159,6 +159,9 @@ pub struct ExpectDomain {
     /// Values of SLUICE-RESULT keys (the last of each), as patterns.
     #[serde(default)]
     pub results: BTreeMap<String, String>,
+    /// Keys whose values are those of another domain's, DOMAIN.KEY.
+    #[serde(default)]
+    pub same: BTreeMap<String, String>,
 }
 
 /// A number in the JSON document.
@@ -190,6 +193,7 @@ impl Expectations {
                 + wanted.not_console.len()
                 + wanted.kernel_faults.len()
                 + wanted.results.len()
+                + wanted.same.len()
         };
         let domains: usize = self.domain.values().map(domain).sum();
         self.log.len() + self.not_log.len() + domains + self.counter.len()

@@ -7,6 +7,7 @@ use anyhow::Result;
 use regex_lite::Regex;
 use serde_json::Value;
 use sluice_abi::report::DomainState;
+use std::collections::BTreeMap;
 
 /// What a run left behind.
 pub struct Remains<'a> {
@@ -97,7 +98,10 @@ fn these(verdict: &mut Verdict, expect: &Expectations, remains: &Remains) -> Res
         search(verdict, Some(name), &file, console, &wanted.console, true)?;
         search(verdict, Some(name), &file, console, &wanted.not_console, false)?;
         match remains.outcome.guests.iter().find(|guest| guest.name == *name) {
-            Some(guest) => domain(verdict, guest, wanted)?,
+            Some(guest) => {
+                domain(verdict, guest, wanted)?;
+                same(verdict, guest, &wanted.same, &remains.outcome.guests);
+            }
             None => verdict.check(None, Kind::Wrong, false, || format!("no domain is called '{name}'")),
         }
     }
@@ -157,6 +161,22 @@ pub(super) fn domain(verdict: &mut Verdict, guest: &Guest, wanted: &ExpectDomain
     Ok(())
 }
 
+/// Results of a guest that are to be those of another one, which has to have some.
+fn same(verdict: &mut Verdict, guest: &Guest, wanted: &BTreeMap<String, String>, guests: &[Guest]) {
+    for (key, model) in wanted {
+        let (of, their) = model.split_once('.').unwrap_or((model, key));
+        let other = guests.iter().find(|other| other.name == *of).and_then(|other| other.value(their));
+        let own = guest.value(key);
+        let kind = if own.is_some() && other.is_some() { Kind::Wrong } else { Kind::Missing };
+        let alike = own.zip(other).is_some_and(|(own, other)| own.raw() == other.raw());
+        verdict.check(Some(&guest.name), kind, alike, || {
+            let said = [own, other].map(|value| value.cloned().unwrap_or_default());
+            let [own, other] = said;
+            format!("{} reported {key}={own}, and {of} {their}={other}", guest.name)
+        });
+    }
+}
+
 /// Each fault of a guest's kernel is expected by one of `wanted`, and each of `wanted` is there.
 fn kernel_faults(verdict: &mut Verdict, domain: &str, console: &str, wanted: &[String]) -> Result<()> {
     let wanted = wanted.iter().map(|pattern| Regex::new(pattern)).collect::<Result<Vec<_>, _>>()?;
@@ -213,7 +233,6 @@ mod tests {
     use crate::outcome::{Status, parse_finding};
     use crate::scenario::kernel::tests::{FINE, MACHINE_CHECK, STALE_INT3};
     use serde_json::json;
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     fn outcome() -> Outcome {
@@ -249,7 +268,7 @@ mod tests {
     #[test]
     fn what_is_expected_passes() {
         let expect = "log = ['^up']\n[domain.alice]\nstate = 'powered-off'\nresults = { done = 'ok' }\n\
-                      [[counter]]\npath = 'devices/nic0/handoffs'\nmin = 3\nmax = 3\n\
+                      same = { done = 'alice.done' }\n[[counter]]\npath = 'devices/nic0/handoffs'\nmin = 3\nmax = 3\n\
                       [screen]\nend = ['^1 alice +crashed']";
         assert_eq!(judged(expect, FINE, "first\nup"), [""; 0]);
     }
@@ -264,6 +283,9 @@ mod tests {
             "domain.alice.reason = 'triple'",
             "domain.alice.results = { done = 'o' }",
             "domain.alice.results = { more = '.+' }",
+            "domain.alice.same = { done = 'alice.more' }",
+            "domain.alice.same = { more = 'alice.more' }",
+            "domain.alice.same = { done = 'nobody.done' }",
             "domain.alice.console = ['never']",
             "domain.alice.not_console = ['Linux version']",
             "domain.bob.state = 'powered-off'",

@@ -9,6 +9,7 @@
 
 mod bars;
 mod messages;
+mod virtio;
 
 use super::device::Device;
 use super::error::AttachError;
@@ -174,7 +175,7 @@ impl VirtualFunction for PassthroughFunction {
         if let Some(msix) = &physical.msix {
             builder = builder.msix(msix.vectors, msix.table, msix.pending);
         }
-        builder.build()
+        virtio::describe(builder, physical).build()
     }
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {

@@ -65,6 +65,7 @@ mod tests {
     use super::*;
     use crate::{Range, USER_END};
     use proptest::prelude::*;
+    use sluice_hypercall::devfile::{DEVFILE_MAX_BYTES, DEVFILE_MAX_RANGES};
 
     fn range(address: u64, bytes: u32, ways: u32) -> Option<Range> {
         let mut entry = [0; Range::SIZE];
@@ -98,9 +99,10 @@ mod tests {
             entry[12] = 1;
             Range::decode_list(&entry.repeat(count)).is_some()
         };
-        assert!(list(0, 1) && list(16, 0x4000));
-        assert!(!list(17, 1), "too many");
-        assert!(!list(16, 0x4001), "too many bytes");
+        let (most, each) = (DEVFILE_MAX_RANGES as usize, DEVFILE_MAX_BYTES / DEVFILE_MAX_RANGES);
+        assert!(list(0, 1) && list(most, each));
+        assert!(!list(most + 1, 1), "too many");
+        assert!(!list(most, each + 1), "too many bytes");
         assert!(Range::decode_list(&[0; 15]).is_none());
     }
 

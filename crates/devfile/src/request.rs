@@ -376,7 +376,9 @@ mod tests {
         assert_eq!(request(DEVFILE_READ, 100, 255, [0x7000, 64, 8], 16), None, "no such tag");
         assert_eq!(request(DEVFILE_READ, 99, 256, [0x7000, 64, 8], 16), None, "no such file");
         assert_eq!(request(DEVFILE_READ, 99, 255, [0x7000, 64, 8], 17), None, "too many ranges");
-        assert_eq!(request(DEVFILE_READ, 99, 255, [0x7000, 0x4_0001, 8], 16), None, "too long");
+        let bytes = u64::from(DEVFILE_MAX_BYTES);
+        assert!(request(DEVFILE_READ, 99, 255, [0x7000, bytes, 8], 16).is_some());
+        assert_eq!(request(DEVFILE_READ, 99, 255, [0x7000, bytes + 1, 8], 16), None, "too long");
         assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1 << 32, 0, 0], 0), None, "no number of an ioctl");
         assert_eq!(request(0, 0, 0, [0; 3], 0), None);
         assert_eq!(request(DEVFILE_SEEK + 1, 0, 0, [0; 3], 0), None);

@@ -430,6 +430,28 @@
 /* Bytes of the class. */
 #define SLUICE_DEVFILE_CLASS_SIZE 0x20U
 
+/* Asks for the region of a back-end function: its slot. Answered with the guest-physical address of the region in the caller, and in the bits
+ * below REGION_UNIT with its length in units. ENOENT: there is none, or the window is not open. */
+#define SLUICE_REGION_FIND 0x534c0030ULL
+
+/* Has a device reach the region of a back-end function, in place of any other: slot of the device, slot of the function or REGION_NONE.
+ * Answered with the address at which the device finds the region. When the call returns it reaches no other. ENOENT: the device has
+ * no regions, or this function none with it. */
+#define SLUICE_REGION_USE 0x534c0031ULL
+
+/* Clears pages of a region: slot of the back-end function, first page, number of pages. Answered with their number, or that of the first
+ * REGION_MAX_CLEAR. */
+#define SLUICE_REGION_CLEAR 0x534c0032ULL
+
+/* No region. */
+#define SLUICE_REGION_NONE 0xffULL
+
+/* Bytes of a unit, of which regions are made. */
+#define SLUICE_REGION_UNIT 0x200000ULL
+
+/* Most pages that one call clears. */
+#define SLUICE_REGION_MAX_CLEAR 512ULL
+
 /* Makes frames semi-writable, or ends that: address of a list of frame numbers of eight bytes each, number of frames,
  * SEMI_SET or SEMI_CLEAR. Devices never reach a semi-writable frame, whatever it is used as, so that its becoming a page table and memory again
  * costs no flush of an IOMMU. Answered with 0; an error says that a frame is not the caller's, and frames before it in the list may be done. */

@@ -203,6 +203,18 @@ mod tests {
     fn a_module_is_built_from_its_own_files_and_the_common_headers() {
         let sources = sources("sluice-backend").unwrap();
         let files: Vec<&str> = sources.iter().map(|(file, _)| file.as_str()).collect();
-        assert_eq!(files, ["Makefile", "backend.c", "devfile_face.h", "sluice.h", "sluice_backend.h"]);
+        assert_eq!(
+            files,
+            [
+                "Makefile",
+                "backend.c",
+                "devfile_face.h",
+                "region.c",
+                "region.h",
+                "sluice.h",
+                "sluice_backend.h",
+                "sluice_region.h"
+            ]
+        );
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -129,7 +129,14 @@ pub struct Virtio {
     pub source: String,
     /// Of a device file: the physical device behind it, an index into [`Config::devices`], whose PCI identity the guest sees.
     pub identity: Option<u16>,
+    /// Bytes of the region that this guest has with the device behind it ([`Dma::Regions`]), a multiple of [`REGION_UNIT`] up to [`MAX_REGION`]; 0: none.
+    pub region: u64,
 }
+
+/// Regions are multiples of so many bytes.
+pub const REGION_UNIT: u64 = 2 << 20;
+/// Most bytes of a region.
+pub const MAX_REGION: u64 = 64 << 20;
 
 impl Virtio {
     /// Whether its values are what they may be.
@@ -143,6 +150,9 @@ impl Virtio {
             && self.source.len() <= MAX_SOURCE
             && queues
             && (is_file || self.identity.is_none())
+            && (self.identity.is_some() || self.region == 0)
+            && self.region.is_multiple_of(REGION_UNIT)
+            && self.region <= MAX_REGION
     }
 }
 
@@ -392,8 +402,18 @@ pub enum Dma {
     /// The pages that its guest issues to it, by an IOMMU (Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and
     /// Efficient I/O Virtualization", 3.4).
     Fine,
+    /// What its guest issues to it, which it may only read, and the region of one of the guests that it serves by device files, which the domain's
+    /// processors do not see (Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the Device File Boundary", 4.2).
+    Regions,
     /// All memory of the machine: the user accepts that.
     Unprotected,
+}
+
+impl Dma {
+    /// Whether the device has tables of its own, in which there is only what its guest issues.
+    pub const fn is_issued(self) -> bool {
+        matches!(self, Self::Fine | Self::Regions)
+    }
 }
 
 /// Options of a guest that owns a device.
@@ -823,6 +843,7 @@ mod tests {
             by: 1,
             source: String::new(),
             identity: None,
+            region: 0,
         };
         let served = |by: u16, count: usize, source: &str| {
             let mut config = config();

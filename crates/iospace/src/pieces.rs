@@ -15,6 +15,8 @@ pub enum Contents {
     Lent(u16),
     /// What a window shows where nothing is lent: memory that means nothing.
     Sink,
+    /// What devices hold for a guest, by its number.
+    Region(u16),
 }
 
 /// Who may do what with a page, and what it is.

@@ -30,6 +30,8 @@ pub enum FrameUse {
     Mirror(u16),
     /// What that driver domain sees where a guest that it serves has issued nothing. It means nothing.
     Sink(u16),
+    /// What devices of a driver domain hold for that guest, and its processors do not see.
+    Region(u16),
 }
 
 impl FrameUse {
@@ -45,7 +47,8 @@ impl FrameUse {
                 | Self::Buffer
                 | Self::Guest(_)
                 | Self::Mirror(_)
-                | Self::Sink(_),
+                | Self::Sink(_)
+                | Self::Region(_),
             ) => true,
             (
                 Self::Hypervisor
@@ -53,7 +56,8 @@ impl FrameUse {
                 | Self::Buffer
                 | Self::Guest(_)
                 | Self::Mirror(_)
-                | Self::Sink(_),
+                | Self::Sink(_)
+                | Self::Region(_),
                 Self::Free,
             ) => true,
             // In particular, what has had one owner gets to the next by way of the allocator only.
@@ -98,6 +102,7 @@ impl FrameEntry {
             FrameUse::Guest(domain) => (5, domain),
             FrameUse::Mirror(domain) => (6, domain),
             FrameUse::Sink(domain) => (7, domain),
+            FrameUse::Region(domain) => (8, domain),
         };
         Self(kind | (domain as u64) << 16)
     }
@@ -112,6 +117,7 @@ impl FrameEntry {
             5 => FrameUse::Guest(domain),
             6 => FrameUse::Mirror(domain),
             7 => FrameUse::Sink(domain),
+            8 => FrameUse::Region(domain),
             _ => FrameUse::Reserved,
         }
     }

@@ -219,6 +219,8 @@ const CONFIG_CHANGED: Call<Configuration> =
 const NEEDS_RESET: Order = unsafe { Order::new(number(_IOC_NONE, 4, 0)) };
 // SAFETY: It has no argument.
 const PASS_FOCUS: Order = unsafe { Order::new(number(_IOC_NONE, 11, 0)) };
+// SAFETY: It has no argument.
+const ACT: Order = unsafe { Order::new(number(_IOC_NONE, 12, 0)) };
 // SAFETY: The module reads `struct sluice_backend_copy`. What that leads to is what the caller of `copy` answers for.
 const COPY: Call<Copy> = unsafe { Call::new(number(_IOC_WRITE, 8, size_of::<Copy>())) };
 // SAFETY: The module reads `struct sluice_backend_event`.
@@ -340,6 +342,11 @@ impl Function {
     /// Says that the person at the device wants the next guest in the foreground. It is for who is there now to say.
     pub fn pass_focus(&self) -> Result<()> {
         PASS_FOCUS.give(&self.file).context("could not pass the focus on")
+    }
+
+    /// This process acts for a process of the guest from now on: memory that drivers take for it is of the guest's region.
+    pub fn act(&self) -> Result<()> {
+        ACT.give(&self.file).context("could not act for the guest")
     }
 
     /// The same open file for another process: it can copy, and what this one does it can do.

@@ -2,7 +2,7 @@
 //! hypervisor that a guest must not get away with.
 //!
 //! `job=` on the command line says what to do: [`null`] measures, [`hostile`] attacks, [`dma`] attacks by a
-//! device, [`grants`] shares pages with another such kernel, [`conform`] compares the processor with the manual, [`instructions`] checks what the hypervisor executes in the
+//! device, [`grants`] shares pages with another such kernel, [`regions`] serves a device that holds memory of others, [`conform`] compares the processor with the manual, [`instructions`] checks what the hypervisor executes in the
 //! processor's stead, [`isolation`] looks for memory of others, [`witness`] notices what others do to its own, [`loops`]
 //! what they leave it of its processor. It ends by powering off, unless the attack ends it before.
 //!
@@ -24,6 +24,7 @@ mod machine;
 mod null;
 mod pci;
 mod random;
+mod regions;
 mod trap;
 mod witness;
 
@@ -46,6 +47,7 @@ pub const ALL: &[Job] = &[
     Job { name: "hostile", run: hostile::run },
     Job { name: "conform", run: conform::run },
     Job { name: "grants", run: grants::run },
+    Job { name: "regions", run: regions::run },
     DMA,
     Job { name: "instructions", run: |_, _| instructions::run() },
     Job { name: "witness", run: |_, boot| witness::run(boot) },

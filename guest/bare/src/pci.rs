@@ -19,6 +19,7 @@ pub const COMMAND_SILENT: u32 = 1 << 10;
 #[derive(Clone, Copy)]
 pub struct Function {
     slot: u32,
+    number: u32,
 }
 
 impl Function {
@@ -28,7 +29,7 @@ impl Function {
     }
 
     fn select(self, register: u32) {
-        outl(0xcf8, 1 << 31 | self.slot << 11 | register & 0xfc);
+        outl(0xcf8, 1 << 31 | self.slot << 11 | self.number << 8 | register & 0xfc);
     }
 
     /// Reads a register of its configuration.
@@ -84,7 +85,14 @@ impl Function {
     }
 }
 
+/// The function after this one in its slot, behind one that says who the device is.
+pub fn next(function: Function) -> Function {
+    Function { number: function.number + 1, ..function }
+}
+
 /// The first function 0 that fits.
 pub fn find(fits: impl Fn(Function) -> bool) -> Option<Function> {
-    (0..32).map(|slot| Function { slot }).find(|function| function.read(0) != u32::MAX && fits(*function))
+    (0..32)
+        .map(|slot| Function { slot, number: 0 })
+        .find(|function| function.read(0) != u32::MAX && fits(*function))
 }

@@ -42,6 +42,7 @@
 #include <linux/uaccess.h>
 #include <linux/version.h>
 
+#include "region.h"
 #include "sluice.h"
 #include "sluice_backend.h"
 
@@ -122,6 +123,8 @@ struct backend {
 	u32 map_count;
 	spinlock_t maps_lock;
 	bool maps_gone; /* nothing can be granted any more */
+
+	struct region *region; /* NULL: there is none */
 };
 
 static LIST_HEAD(backends);
@@ -806,6 +809,8 @@ static long call_of_program(struct backend *backend, unsigned int number,
 		return map_pages(backend, argument);
 	case SLUICE_BACKEND_UNMAP:
 		return unmap_pages(backend, argument);
+	case SLUICE_BACKEND_ACT:
+		return backend->region ? region_act(backend->region) : 0;
 	case SLUICE_BACKEND_SET_EVENT:
 	case SLUICE_BACKEND_SET_KICK:
 	case SLUICE_BACKEND_SET_CALL:
@@ -1054,6 +1059,7 @@ static int backend_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	error = map_window(backend);
 	if (error)
 		goto unmap_registers;
+	backend->region = region_new(backend->slot);
 	error = pci_alloc_irq_vectors(pdev, SLUICE_VECTORS, SLUICE_VECTORS,
 				      PCI_IRQ_MSIX);
 	if (error < 0)
@@ -1085,6 +1091,8 @@ forget_name:
 free_vectors:
 	pci_free_irq_vectors(pdev);
 unmap:
+	if (backend->region)
+		region_end(backend->region);
 	unmap_window(backend);
 unmap_registers:
 	pci_iounmap(pdev, backend->registers);
@@ -1124,6 +1132,8 @@ static void backend_remove(struct pci_dev *pdev)
 	mutex_unlock(&backend->lock);
 
 	release_name(backend);
+	if (backend->region)
+		region_end(backend->region);
 	unmap_window(backend);
 	pci_free_irq_vectors(pdev);
 	pci_iounmap(pdev, backend->registers);

@@ -153,5 +153,10 @@ struct sluice_backend_unmap {
  * function whose guest is there now can say so.
  */
 #define SLUICE_BACKEND_PASS_FOCUS _IO('L', 0x0b)
+/*
+ * The calling process acts for a process of the guest from now on: what drivers
+ * allocate for it with a device that has regions is memory of the guest's region.
+ */
+#define SLUICE_BACKEND_ACT _IO('L', 0x0c)
 
 #endif

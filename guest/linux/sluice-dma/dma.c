@@ -19,6 +19,10 @@
  * Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for
  * Safe and Efficient I/O Virtualization", 3.2 and 3.3.
  *
+ * A physical device with regions (`dma = "regions"`) only reads what is issued to it. What a
+ * driver allocates for the process of a guest is memory of that guest's region, if it has one
+ * (sluice_region.h).
+ *
  * Locks: pools_lock; spaces_lock (the list), then space->lock (all else of a space).
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -43,6 +47,7 @@
 #include <net/sock.h>
 
 #include "sluice.h"
+#include "sluice_region.h"
 
 /* Largest compound page that is issued as a whole. */
 #define WHOLE_ORDER 3
@@ -115,6 +120,7 @@ struct space {
 	u32 released_count;
 	u32 operation; /* number of the mapping that is under way */
 	int error; /* of it */
+	bool regions; /* the device has some */
 	bool broken; /* a page is issued that should not be: none is let go of any more */
 
 	u64 maps;
@@ -439,13 +445,19 @@ static struct space *space_of(struct device *dev)
 	return container_of(get_dma_ops(dev), struct space, operations);
 }
 
+/* A device with regions writes nowhere else, and whoever wants it to is told at once. */
+static bool writes_outside(struct device *dev, enum dma_data_direction direction)
+{
+	return space_of(dev)->regions && direction == DMA_FROM_DEVICE;
+}
+
 static dma_addr_t dma_map_page_op(struct device *dev, struct page *page, unsigned long offset,
 				  size_t len, enum dma_data_direction direction,
 				  unsigned long attributes)
 {
 	phys_addr_t at = page_to_phys(page) + offset;
 
-	if (!dma_capable(dev, at, len, false))
+	if (!dma_capable(dev, at, len, false) || writes_outside(dev, direction))
 		return DMA_MAPPING_ERROR;
 	if (map_range(space_of(dev), at, len, direction != DMA_TO_DEVICE))
 		return DMA_MAPPING_ERROR;
@@ -469,6 +481,8 @@ static int dma_map_sg_op(struct device *dev, struct scatterlist *list, int count
 	for_each_sg(list, part, count, i)
 		if (!dma_capable(dev, sg_phys(part), part->length, false))
 			return -EIO;
+	if (writes_outside(dev, direction))
+		return -EIO;
 	spin_lock_irqsave(&space->lock, flags);
 	begin(space);
 	for_each_sg(list, part, count, i) {
@@ -505,11 +519,54 @@ static void dma_unmap_sg_op(struct device *dev, struct scatterlist *list, int co
 	spin_unlock_irqrestore(&space->lock, flags);
 }
 
-static void *dma_alloc_op(struct device *dev, size_t len, dma_addr_t *at, gfp_t flags,
-			  unsigned long attributes)
+/* Pages of the region of the guest that is served now: NULL if there is none, or an error. */
+static struct page *region_pages(struct device *dev, size_t len, dma_addr_t *at)
 {
+	struct space *space = space_of(dev);
+	typeof(sluice_region_take) *take;
 	struct page *page;
 
+	if (!space->regions)
+		return NULL;
+	/* Where nothing is served there is no such module. */
+	take = symbol_get(sluice_region_take);
+	if (!take)
+		return NULL;
+	page = take(PCI_SLOT(space->pdev->devfn), len, at);
+	symbol_put(sluice_region_take);
+	return page;
+}
+
+/* Whether pages were of a region, and are given back. */
+static bool give_back(struct device *dev, struct page *page, size_t len)
+{
+	typeof(sluice_region_give) *give;
+	bool given;
+
+	if (!space_of(dev)->regions)
+		return false;
+	give = symbol_get(sluice_region_give);
+	if (!give)
+		return false;
+	given = give(page, len);
+	symbol_put(sluice_region_give);
+	return given;
+}
+
+static struct page *take_pages(struct device *dev, size_t len, dma_addr_t *at,
+				    gfp_t flags, bool writable)
+{
+	struct page *page = region_pages(dev, len, at);
+
+	if (IS_ERR(page))
+		return NULL;
+	if (page && !dma_capable(dev, *at, len, false)) {
+		dev_warn_once(dev, "does not reach its regions, at %pad\n", at);
+		give_back(dev, page, len);
+		return NULL;
+	}
+	if (page)
+		return page;
 	/* What the device cannot address is of no use to it, whoever issues it. */
 	if (dev->coherent_dma_mask <= DMA_BIT_MASK(32))
 		flags |= GFP_DMA32;
@@ -517,18 +574,45 @@ static void *dma_alloc_op(struct device *dev, size_t len, dma_addr_t *at, gfp_t 
 	if (!page)
 		return NULL;
 	*at = page_to_phys(page);
-	if (map_range(space_of(dev), *at, PAGE_ALIGN(len), true)) {
+	if (map_range(space_of(dev), *at, PAGE_ALIGN(len), writable)) {
 		__free_pages(page, get_order(len));
 		return NULL;
 	}
-	return page_address(page);
+	return page;
+}
+
+static void put_pages(struct device *dev, size_t len, struct page *page, dma_addr_t at)
+{
+	if (give_back(dev, page, len))
+		return;
+	unmap_range(space_of(dev), at, PAGE_ALIGN(len));
+	__free_pages(page, get_order(len));
+}
+
+static void *dma_alloc_op(struct device *dev, size_t len, dma_addr_t *at, gfp_t flags,
+			  unsigned long attributes)
+{
+	struct page *page = take_pages(dev, len, at, flags, true);
+
+	return page ? page_address(page) : NULL;
 }
 
 static void dma_free_op(struct device *dev, size_t len, void *memory, dma_addr_t at,
 			unsigned long attributes)
 {
-	unmap_range(space_of(dev), at, PAGE_ALIGN(len));
-	__free_pages(virt_to_page(memory), get_order(len));
+	put_pages(dev, len, virt_to_page(memory), at);
+}
+
+static struct page *dma_alloc_pages_op(struct device *dev, size_t len, dma_addr_t *at,
+				       enum dma_data_direction direction, gfp_t flags)
+{
+	return take_pages(dev, len, at, flags, direction != DMA_TO_DEVICE);
+}
+
+static void dma_free_pages_op(struct device *dev, size_t len, struct page *page, dma_addr_t at,
+			      enum dma_data_direction direction)
+{
+	put_pages(dev, len, page, at);
 }
 
 /* A device that reaches addresses of fewer bits than there are pages is told when it maps one. */
@@ -540,6 +624,12 @@ static int dma_supported_op(struct device *dev, u64 mask)
 static const struct dma_map_ops operations = {
 	.alloc = dma_alloc_op,
 	.free = dma_free_op,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 10, 0)
+	.alloc_pages_op = dma_alloc_pages_op,
+#else
+	.alloc_pages = dma_alloc_pages_op,
+#endif
+	.free_pages = dma_free_pages_op,
 	.map_page = dma_map_page_op,
 	.unmap_page = dma_unmap_page_op,
 	.map_sg = dma_map_sg_op,
@@ -597,6 +687,8 @@ static struct space *space_new(struct pci_dev *pdev, u64 number, unsigned long f
 	space->operations = operations;
 	space->pdev = pdev;
 	space->number = number;
+	space->regions = kvm_hypercall2(SLUICE_REGION_USE, PCI_SLOT(pdev->devfn),
+					SLUICE_REGION_NONE) == 0;
 	space->frames = frames;
 	space->limit = min(pages ?: max(totalram_pages() / 4, 1024ul), frames);
 	/* What is mapped is issued, however much that is. */

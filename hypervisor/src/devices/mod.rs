@@ -40,7 +40,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use device::Device;
 use sluice_abi::DomainId;
-use sluice_abi::config::{self, Attachment, Dma, Passthrough};
+use sluice_abi::config::{self, Attachment};
 use sluice_abi::report::{DeviceReport, LinkReport, ShareReport};
 use sluice_iommu::{Containment, RequesterId};
 use sluice_platform::pci::{BarAddresses, Identity};
@@ -165,7 +165,7 @@ pub fn dma_endpoint(share: &config::Share) -> Option<DmaEndpoint> {
 
 /// Whether the functions of a share reach all memory of the guest by DMA, where an IOMMU stands before them.
 pub fn reaches_guest(share: &config::Share) -> bool {
-    !matches!(share.attachment, Attachment::Passthrough(Passthrough { dma: Dma::Fine, .. }))
+    !matches!(share.attachment, Attachment::Passthrough(options) if options.dma.is_issued())
 }
 
 /// Whether a share gives a guest a device that reaches all memory: there is no IOMMU before it.

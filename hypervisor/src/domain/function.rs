@@ -1,5 +1,6 @@
 //! A function on a guest's PCI bus, as its domain knows it: whatever serves it stands above.
 
+use super::region::Placed;
 use super::{Answer, Domain, Transfer};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -68,6 +69,11 @@ pub trait VirtualFunction: Send + Sync {
     /// The function is no device file that somebody serves, or nothing was declared.
     fn declare(&self, _tag: u32, _reach: Option<(PagingState, Ranges)>) -> Result<(), Error> {
         Err(Error::BadArgument)
+    }
+
+    /// The region that the guest has with a device of the domain, by the device file whose back end the function is.
+    fn region(&self) -> Option<Placed> {
+        None
     }
 
     /// Copies between the domain and a process of the guest whose device file the function is the back end of.

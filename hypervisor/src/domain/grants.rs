@@ -8,6 +8,7 @@
 //!
 //! Nobody waits for a peer: to have it forget pages, its processors are interrupted, and its IOMMU is told. docs/grants.md has the rules.
 
+use super::region::{self, Placed, Reach};
 use super::window::fill;
 use super::{Domain, layout, memory};
 use crate::mm::{self, FrameUse};
@@ -71,8 +72,16 @@ pub(super) enum Seen {
     Nowhere,
     /// A peer, or the domain that serves a virtual device.
     ByPeer(Accepted),
-    /// A physical device of the domain's own, by this map, which is shown to nobody else.
-    ByDevice(memory::Map),
+    /// A physical device of the domain's own.
+    ByDevice(OwnDevice),
+}
+
+/// What a device of the domain's own reaches.
+pub(super) struct OwnDevice {
+    /// Shown to nobody else.
+    pub(super) map: memory::Map,
+    /// It only reads what is issued to it, and reaches one region at a time.
+    pub(super) regions: Option<Reach>,
 }
 
 /// Where a peer sees a space.
@@ -164,9 +173,11 @@ pub fn call(caller: &Domain, call: &Call) -> Result<u64, Error> {
         Call::Accept { granter, space, at, status } => accept(caller, granter, space, at, status),
         Call::Leave(at) => give_up(caller, at),
         Call::Issue { space, reference, page, count } => {
+            let region = region_of(caller, space);
             let operation = |index: u64| {
                 let page = Page { gpa: page.gpa.checked_add(index * PAGE_SIZE)?, ..page };
-                Some(Operation::Issue(u32::try_from(u64::from(reference) + index).ok()?, grant(caller, page)))
+                let grant = grant(caller, region.as_ref(), page);
+                Some(Operation::Issue(u32::try_from(u64::from(reference) + index).ok()?, grant))
             };
             carry_out(caller, space, &operation, count)
         }
@@ -178,11 +189,14 @@ pub fn call(caller: &Domain, call: &Call) -> Result<u64, Error> {
             carry_out(caller, space, &operation, count)
         }
         Call::Batch { space, list, count } => {
+            let region = region_of(caller, space);
             let operation = |index: u64| {
                 let at = list.checked_add(index * Entry::SIZE)?;
                 let words = [caller.read_u64(Gpa::new(at))?, caller.read_u64(Gpa::new(at.checked_add(8)?))?];
                 Some(match Entry::decode(words)? {
-                    Entry::Issue(reference, page) => Operation::Issue(reference, grant(caller, page)),
+                    Entry::Issue(reference, page) => {
+                        Operation::Issue(reference, grant(caller, region.as_ref(), page))
+                    }
                     Entry::Revoke(reference, forced) => Operation::Revoke { reference, forced },
                 })
             };
@@ -200,10 +214,17 @@ fn peer_of(domain: &Domain, place: u8) -> Result<Arc<Domain>, Error> {
     found.filter(|other| other.config.peers.contains(&domain.config.name)).ok_or(Error::NoPeer)
 }
 
-/// A page that a guest wants to lend: only memory of its own. The ledger of the peer's map says so once more.
-fn grant(caller: &Domain, page: Page) -> Option<Grant> {
-    let (frame, _) = caller.memory.translate(Gpa::new(page.gpa), PAGE_SIZE).ok()?.next()?;
+/// A page that a guest wants to lend: only memory of its own, or of the region of the guest that it lends to. The ledger of the peer's map says so
+/// once more.
+fn grant(caller: &Domain, region: Option<&Placed>, page: Page) -> Option<Grant> {
+    let own = caller.memory.translate(Gpa::new(page.gpa), PAGE_SIZE).ok().and_then(|mut parts| parts.next());
+    let frame = own.map(|(frame, _)| frame).or_else(|| region?.frame(page.gpa))?;
     Some(Grant { frame, writable: page.writable })
+}
+
+/// The region of the guest that sees this space as maps of a device file.
+fn region_of(caller: &Domain, space: u8) -> Option<Placed> {
+    region::of(caller, device_of(space)?)
 }
 
 fn create(caller: &Domain, peer: u8, size: u32) -> Result<u64, Error> {
@@ -322,7 +343,7 @@ fn carry_out(caller: &Domain, space: u8, batch: &impl Batch, count: u64) -> Resu
         (Seen::ByPeer(accepted), Some(peer)) => {
             granted.carry_out(&mut View::of_peer(peer, caller.id, accepted), batch, count)
         }
-        (Seen::ByDevice(map), _) => granted.carry_out(&mut View::of_device(caller, map), batch, count),
+        (Seen::ByDevice(own), _) => granted.carry_out(&mut View::of_device(caller, own), batch, count),
         // Whoever comes to serve the device finds what is granted then.
         _ if device_of(space).is_some() => granted.carry_out(&mut Nobody, batch, count),
         _ => return Err(Error::NoPeer),
@@ -356,8 +377,8 @@ impl Spaces {
         own.as_mut().map(|own| &mut own.shared).ok_or(Error::Absent)
     }
 
-    /// That of the virtual device in a slot.
-    fn device(&mut self, slot: u8) -> Option<&mut Shared> {
+    /// That of the device in a slot.
+    pub(super) fn device(&mut self, slot: u8) -> Option<&mut Shared> {
         self.devices.iter_mut().find(|(of, _)| *of == slot).map(|(_, shared)| shared)
     }
 
@@ -576,7 +597,8 @@ impl Domain {
                 let as_granted = granted.is_some_and(|grant| {
                     grant.frame == hpa && (grant.writable || !access.contains(Access::WRITE))
                 });
-                let own = mm::check(hpa, bytes, FrameUse::Guest(granter.id.0)).is_ok();
+                let own = mm::check(hpa, bytes, FrameUse::Guest(granter.id.0)).is_ok()
+                    || mm::check(hpa, bytes, FrameUse::Region(self.id.0)).is_ok();
                 assert!(
                     as_granted && own && bytes == PAGE_SIZE && !access.contains(Access::EXECUTE),
                     "domain {}: {at:#x} leads to {hpa}, as reference {reference} of domain {} does not say",
@@ -601,20 +623,24 @@ pub(super) struct View<'a, M> {
     at: u64,
     /// Where the owner has status words.
     status: Option<u64>,
+    /// Whatever the granter says, pages are only read.
+    reads_only: bool,
 }
 
 impl<'a> View<'a, SpinLockGuard<'a, memory::Map>> {
     /// A peer's window.
     fn of_peer(peer: &'a Domain, by: DomainId, accepted: &Accepted) -> Self {
         let Accepted { at, status, .. } = *accepted;
-        Self { owner: peer, map: peer.space.lock(), contents: Contents::Lent(by.0), at, status }
+        let (map, contents) = (peer.space.lock(), Contents::Lent(by.0));
+        Self { owner: peer, map, contents, at, status, reads_only: false }
     }
 }
 
 impl<'a> View<'a, &'a mut memory::Map> {
     /// What a device of the granter's own reaches.
-    pub(super) fn of_device(granter: &'a Domain, map: &'a mut memory::Map) -> Self {
-        Self { owner: granter, map, contents: Contents::Own, at: 0, status: None }
+    pub(super) fn of_device(granter: &'a Domain, own: &'a mut OwnDevice) -> Self {
+        let (map, contents) = (&mut own.map, Contents::Own);
+        Self { owner: granter, map, contents, at: 0, status: None, reads_only: own.regions.is_some() }
     }
 }
 
@@ -644,8 +670,10 @@ impl<'a, M: DerefMut<Target = memory::Map>> Peer for View<'a, M> {
     type Word = StatusWord<'a>;
 
     fn show(&mut self, reference: u32, grant: Grant) -> Result<(), sluice_grants::Error> {
-        let mut rights = Rights::window(self.contents);
-        if !grant.writable {
+        let held = mm::check(grant.frame, PAGE_SIZE, FrameUse::Region(self.owner.id.0)).is_ok();
+        let contents = if held { Contents::Region(self.owner.id.0) } else { self.contents };
+        let mut rights = Rights::window(contents);
+        if !grant.writable || self.reads_only {
             (rights.owner, rights.party) = (Access::READ, Access::READ);
         }
         let at = self.at(reference);

@@ -12,6 +12,7 @@ mod isolation;
 pub mod layout;
 mod memory;
 pub mod paravirtual;
+pub mod region;
 pub mod rest;
 mod sink;
 mod socket;
@@ -20,7 +21,7 @@ mod window;
 
 pub use function::VirtualFunction;
 pub use memory::{Memory, MemoryError, Piece};
-pub use window::{Loan, onto as window_onto};
+pub use window::{Loan, end as window_end};
 
 use crate::firmware::rtc as clock;
 use crate::mm;

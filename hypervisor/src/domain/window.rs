@@ -20,11 +20,16 @@ pub struct Loan<'a> {
 
 /// Bytes of a window onto all memory of a domain that has so much: a power of two, as BARs are.
 pub fn onto(memory: u64) -> u64 {
+    end(memory).next_power_of_two()
+}
+
+/// Where the memory of a domain that has so much ends.
+pub fn end(memory: u64) -> u64 {
     let end = match memory.checked_sub(layout::PCI_MEMORY) {
         Some(above) if above > 0 => layout::ABOVE_4G + above,
         _ => memory,
     };
-    end.max(LARGE_PAGE).next_power_of_two()
+    end.max(LARGE_PAGE).next_multiple_of(LARGE_PAGE)
 }
 
 /// Whether a window lies where the domain has its windows.

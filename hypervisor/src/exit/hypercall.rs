@@ -3,11 +3,11 @@
 use super::flow::{Flow, skip};
 use super::guest;
 use crate::domain::vcpu::Context;
-use crate::domain::{Domain, grants};
+use crate::domain::{Domain, grants, region};
 use sluice_devfile::Range;
 use sluice_hypercall::call::{self, Error, Hypercall, Width};
 use sluice_hypercall::devfile::{self, DEVFILE_MAX_RANGES};
-use sluice_hypercall::grant;
+use sluice_hypercall::{grant, region as region_calls};
 use sluice_memory::Gpa;
 
 /// The answer of a call, and what follows it.
@@ -35,7 +35,10 @@ pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
             Some(asked) => asked.and_then(|asked| Ok((grants::call(domain, &asked)?, Flow::Attend))),
             None => match devfile::Call::decode(asked.number, asked.arguments) {
                 Some(asked) => device_file(domain, ctx, asked),
-                None => Err(Error::NoSuchCall),
+                None => match region_calls::Call::decode(asked.number, asked.arguments) {
+                    Some(asked) => asked.and_then(|asked| Ok((region::call(domain, &asked)?, Flow::Enter))),
+                    None => Err(Error::NoSuchCall),
+                },
             },
         },
         Some(known) => (known.carry_out)(domain, &asked),

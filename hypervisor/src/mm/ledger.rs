@@ -12,7 +12,7 @@ use sluice_memory::{FrameUse, Hpa};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ledger {
     /// That of the domain, registers of devices, and what stands in for them; and in its windows that of the guests that it serves,
-    /// or that grant it pages.
+    /// or that grant it pages, and its own region.
     Domain {
         /// The domain.
         id: DomainId,
@@ -21,6 +21,8 @@ pub enum Ledger {
         /// Who grants it pages.
         shares: DomainSet,
     },
+    /// What a domain issues to a device of its own, and regions of guests.
+    Device(DomainId),
     /// Buffers of the hypervisor's own drivers.
     Driver,
 }
@@ -49,7 +51,7 @@ impl Ledger {
     pub fn serves(&self) -> DomainSet {
         match self {
             Self::Domain { serves, .. } => *serves,
-            Self::Driver => DomainSet::new(),
+            Self::Device(_) | Self::Driver => DomainSet::new(),
         }
     }
 }
@@ -57,7 +59,7 @@ impl Ledger {
 impl sluice_iospace::Ledger for Ledger {
     fn pin(&self, piece: &Piece) -> Result<(), Foreign> {
         let used_as = match (*self, piece.rights.contents) {
-            (Self::Domain { id, .. }, Contents::Own) => FrameUse::Guest(id.0),
+            (Self::Domain { id, .. } | Self::Device(id), Contents::Own) => FrameUse::Guest(id.0),
             // Registers lie where no memory is, and have no entries.
             (Self::Domain { .. }, Contents::Registers) if !frames::is_memory(piece.hpa, piece.len) => {
                 return Ok(());
@@ -68,9 +70,14 @@ impl sluice_iospace::Ledger for Ledger {
             {
                 FrameUse::Guest(by)
             }
-            (Self::Domain { id, .. }, Contents::Sink) => FrameUse::Sink(id.0),
+            (Self::Domain { id, .. } | Self::Device(id), Contents::Sink) => FrameUse::Sink(id.0),
+            // Whose processors see a region is its guest, and no other domain.
+            (Self::Domain { id, .. }, Contents::Region(of)) if of == id.0 => FrameUse::Region(of),
+            (Self::Device(_), Contents::Region(of)) => FrameUse::Region(of),
             (Self::Driver, Contents::Own) => FrameUse::Buffer,
-            (Self::Domain { .. }, Contents::Lent(_)) | (Self::Driver, _) => {
+            (Self::Domain { .. }, Contents::Lent(_) | Contents::Region(_))
+            | (Self::Device(_), Contents::Lent(_) | Contents::Registers)
+            | (Self::Driver, _) => {
                 log::error!("fault of the hypervisor: {self:?} shows no {:?}", piece.rights.contents);
                 return Err(Foreign);
             }

@@ -448,9 +448,9 @@ fn unprotected(domain: &Domain, share: &Share, setup: &Setup, source: &mut Sourc
         }
         return;
     }
-    if share.dma == Dma::Fine && setup.masters_bus(share) == Some(false) {
+    if share.dma.is_issued() && setup.masters_bus(share) == Some(false) {
         let message = format!("'{name}' reaches no memory by itself: there is nothing to issue to it");
-        source.complain(share.device.span(), message, "leave out dma = \"fine\"".to_owned());
+        source.complain(share.device.span(), message, "leave out 'dma'".to_owned());
     }
     if share.dma == Dma::Unprotected || setup.masters_bus(share) != Some(true) {
         return;

@@ -17,8 +17,8 @@ pub mod virtio;
 mod walk;
 
 pub use diagnostic::ConfigError;
-pub use parse::parse_size;
 pub use values::parse_mac;
+pub use values::parse_size;
 
 use crate::disks::{self, Disk};
 use crate::name::Name;

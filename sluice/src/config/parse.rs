@@ -369,11 +369,12 @@ fn dma(walk: &mut Walk, source: &mut Source) -> Dma {
     let Some(text) = walk.string("dma", source) else { return Dma::Guest };
     match text.get_ref().as_str() {
         "fine" => Dma::Fine,
+        "regions" => Dma::Regions,
         "unprotected" => Dma::Unprotected,
         other => {
             let message = format!("'{other}' is no setting of 'dma'");
-            let help = "leave it out, write dma = \"fine\" for a device that reaches only what its guest's module issues to it, or \
-                        dma = \"unprotected\" to accept that this device reaches all memory";
+            let help = "leave it out, write dma = \"fine\" for a device that reaches only what its guest's module issues to it, dma = \"regions\" for one \
+                        that is served by device files and holds what is each guest's apart, or dma = \"unprotected\" to accept that this device reaches all memory";
             source.complain(text.span(), message, help.to_owned());
             Dma::Guest
         }
@@ -464,25 +465,12 @@ fn image(text: Spanned<String>, what: &str, names: &[String], source: &mut Sourc
 
 fn size(walk: &mut Walk, key: &'static str, source: &mut Source) -> Option<Spanned<u64>> {
     let text = walk.string(key, source)?;
-    let bytes = parse_size(text.get_ref());
+    let bytes = values::parse_size(text.get_ref());
     if bytes.is_none() {
         let message = format!("'{}' is no size", text.get_ref());
         source.complain(text.span(), message, "write a number and a unit: \"256MiB\" or \"2GiB\"".to_owned());
     }
     bytes.map(|bytes| Spanned::new(text.span(), bytes))
-}
-
-/// `256MiB`, `2 GiB`, `512M`: binary units only.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().ok()?;
-    let shift = match text[digits..].trim() {
-        "KiB" | "K" => 10,
-        "MiB" | "M" => 20,
-        "GiB" | "G" => 30,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift)
 }
 
 /// `10ec:8029` or `00:04.0` (optionally `0000:00:04.0`).

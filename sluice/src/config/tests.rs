@@ -413,6 +413,11 @@ fn virtual_devices_are_served_by_another_domain() {
     let identity = file.replace(", source", ", identity = \"wire\", source");
     refused(with(&identity), "'zoe' has no device 'wire' passed through to it");
     refused(with(&disk.replace(", source", ", identity = \"wire\", source")), "'identity'");
+    let region = |size: &str| with(&file.replace(", source", &format!(", region = \"{size}\", source")));
+    refused(region("1MiB"), "'1MiB' is no size of a region");
+    refused(region("66MiB"), "'66MiB' is no size of a region");
+    refused(region("0MiB"), "'0MiB' is no size of a region");
+    refused(region("2MiB"), "a region is held by a device, and none is named");
     refused(with(&file.replace(", source = \"/dev/input/event1\"", "")), "lacks 'source'");
     refused(with(&file.replace("by", "type = \"blk\", by")), "'type'");
     let long = format!("/dev/{}", "a".repeat(64));
@@ -477,11 +482,11 @@ fn pci_functions_are_written_in_two_ways() {
 
 #[test]
 fn sizes_are_exact() {
-    assert_eq!(parse::parse_size("2GiB"), Some(2 << 30));
-    assert_eq!(parse::parse_size("512 M"), Some(512 << 20));
-    assert_eq!(parse::parse_size("12"), None);
-    assert_eq!(parse::parse_size("MiB"), None);
-    assert_eq!(parse::parse_size("99999999999999GiB"), None);
+    assert_eq!(values::parse_size("2GiB"), Some(2 << 30));
+    assert_eq!(values::parse_size("512 M"), Some(512 << 20));
+    assert_eq!(values::parse_size("12"), None);
+    assert_eq!(values::parse_size("MiB"), None);
+    assert_eq!(values::parse_size("99999999999999GiB"), None);
     assert_eq!(human_size(256 << 20), "256 MiB");
 }
 

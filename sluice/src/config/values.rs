@@ -38,3 +38,16 @@ pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
         .collect::<Option<_>>()?;
     bytes.try_into().ok()
 }
+
+/// `256MiB`, `2 GiB`, `512M`: binary units only.
+pub fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let shift = match text[digits..].trim() {
+        "KiB" | "K" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}

@@ -5,7 +5,9 @@ use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, format_mac, network, values};
 use crate::name::Name;
 use sluice_abi::DomainId;
-use sluice_abi::config::{self as abi, Dma, Grants, MAX_NODE, MAX_SOURCE, Mode, VirtioKind};
+use sluice_abi::config::{
+    self as abi, Dma, Grants, MAX_NODE, MAX_REGION, MAX_SOURCE, Mode, REGION_UNIT, VirtioKind,
+};
 use std::net::Ipv4Addr;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -36,6 +38,8 @@ pub struct Virtio {
     pub address: Option<Spanned<Ipv4Addr>>,
     /// Name of the physical device behind a device file, whose PCI identity the guest sees.
     pub identity: Option<Spanned<String>>,
+    /// Bytes of the region that the guest has with that device.
+    pub region: Option<Spanned<u64>>,
 }
 
 /// Whether an entry of a guest's `devices` is for [`parse`].
@@ -119,7 +123,7 @@ pub fn parse(value: &Spanned<DeValue>, earlier: &[Virtio], source: &mut Source) 
             Spanned::new(value.span(), name.parse().ok()?)
         }
     };
-    Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac, address, identity: None })
+    Some(Virtio { name, kind: kind?, by: by?, source: behind?, mac, address, identity: None, region: None })
 }
 
 /// What messages call it.
@@ -149,6 +153,7 @@ fn parse_file(
         walk.missing(source, "source", "source = \"/dev/hwrng\": a device file of that domain");
     }
     let identity = walk.string("identity", source);
+    let region = region(&mut walk, source);
     let name = walk.string("name", source);
     walk.finish(source);
     let kind = VirtioKind::DeviceFile;
@@ -159,7 +164,19 @@ fn parse_file(
             Spanned::new(value.span(), format!("{}{}", kind.word(), alike.count()).parse().ok()?)
         }
     };
-    Some(Virtio { name, kind, by: by?, source: behind?, mac: None, address: None, identity })
+    Some(Virtio { name, kind, by: by?, source: behind?, mac: None, address: None, identity, region })
+}
+
+/// The size of a region, if there is to be one.
+fn region(walk: &mut Walk, source: &mut Source) -> Option<Spanned<u64>> {
+    let text = walk.string("region", source)?;
+    let fits = |bytes: &u64| (1..=MAX_REGION).contains(bytes) && bytes.is_multiple_of(REGION_UNIT);
+    let bytes = values::parse_size(text.get_ref()).filter(fits);
+    if bytes.is_none() {
+        let help = "write a multiple of 2 MiB, up to 64 MiB: region = \"2MiB\"".to_owned();
+        source.complain(text.span(), format!("'{}' is no size of a region", text.get_ref()), help);
+    }
+    bytes.map(|bytes| Spanned::new(text.span(), bytes))
 }
 
 /// An address of one host.
@@ -196,6 +213,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
             server(setup, domain, device, source);
             behind(device, source);
             identity(setup, device, source);
+            region_of(setup, device, source);
             let name = device.name.get_ref();
             if domain.virtio.iter().take(index).any(|other| other.name.get_ref() == name) {
                 let message = format!("'{}' has two virtual devices called '{name}'", domain.name.get_ref());
@@ -301,13 +319,15 @@ fn server(setup: &Setup, domain: &Domain, device: &Virtio, source: &mut Source) 
             source.complain(share.device.span(), message, help);
         }
     }
-    if let Some(share) = server.shares.iter().find(|share| share.dma == Dma::Fine) {
+    let is_file = device.kind == VirtioKind::DeviceFile;
+    let is_blind = |dma: Dma| dma.is_issued() && !(is_file && dma == Dma::Regions);
+    if let Some(share) = server.shares.iter().find(|share| is_blind(share.dma)) {
         let message = format!(
             "'{}' serves virtual devices, and its '{}' would not reach the memory that is lent to it",
             server.name.get_ref(),
             share.device.get_ref()
         );
-        source.complain(share.device.span(), message, "leave out dma = \"fine\"".to_owned());
+        source.complain(share.device.span(), message, "leave out 'dma'".to_owned());
     }
 }
 
@@ -376,6 +396,24 @@ fn identity(setup: &Setup, device: &Virtio, source: &mut Source) {
     }
 }
 
+/// A region is held by a device that has regions.
+fn region_of(setup: &Setup, device: &Virtio, source: &mut Source) {
+    let Some(region) = &device.region else { return };
+    let Some(behind) = &device.identity else {
+        let help =
+            "name it: identity = \"...\", a device that this domain owns with dma = \"regions\"".to_owned();
+        return source.complain(region.span(), "a region is held by a device, and none is named", help);
+    };
+    let server = setup.domains.iter().find(|domain| **domain.name.get_ref() == **device.by.get_ref());
+    let share = server
+        .and_then(|server| server.shares.iter().find(|share| share.device.get_ref() == behind.get_ref()));
+    if let Some(share) = share.filter(|share| share.dma != Dma::Regions) {
+        let message = format!("'{}' has no regions", share.device.get_ref());
+        let help = format!("write at '{}': dma = \"regions\"", device.by.get_ref());
+        source.complain(region.span(), message, help);
+    }
+}
+
 /// A PCI bus takes so many functions only.
 fn functions(setup: &Setup, domain: &Domain, source: &mut Source) {
     let name = &**domain.name.get_ref();
@@ -418,6 +456,7 @@ pub fn compile(setup: &Setup, domain: &Domain) -> Vec<abi::Virtio> {
             by: u16::try_from(server?).ok()?,
             source: device.source.get_ref().clone(),
             identity: device.identity.as_ref().and_then(|name| setup.place_of(name.get_ref())),
+            region: device.region.as_ref().map_or(0, |bytes| *bytes.get_ref()),
         })
     };
     domain.virtio.iter().filter_map(compile).collect()

@@ -35,6 +35,7 @@ pub fn attach(arguments: &AttachDevice) -> Result<()> {
         by: server.0,
         source: arguments.source.clone(),
         identity: None,
+        region: 0,
     };
     client.command(Command::Attach(guest, device))?;
     output::print(format!("{}: has {}, served by {}\n", arguments.domain, arguments.device, arguments.by))

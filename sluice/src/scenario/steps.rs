@@ -257,7 +257,7 @@ fn device_of(text: &str, names: &[String]) -> Option<Virtio> {
         mac => VirtioKind::Net { mac: parse_mac(mac)?, pairs: 1 },
     };
     let by = u16::try_from(names.iter().position(|known| known == server)?).ok()?;
-    Some(Virtio { name: name.to_owned(), kind, by, source: source.to_owned(), identity: None })
+    Some(Virtio { name: name.to_owned(), kind, by, source: source.to_owned(), identity: None, region: 0 })
 }
 
 /// "lan 52:54:00:00:00:0c NETWORK [FACE]" as an interface, and the name of its network.
@@ -302,6 +302,7 @@ mod tests {
             by: 1,
             source: "/dev/sda".to_owned(),
             identity: None,
+            region: 0,
         };
         assert_eq!(
             order("attach alice data blk bob /dev/sda").unwrap(),

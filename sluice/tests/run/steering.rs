@@ -336,8 +336,14 @@ fn devices_come_and_go_while_a_guest_runs() {
     let mut machine = running("plugged", &[]);
     let disk = ["attach-device", "alice", "data", "--type", "blk", "--by", "bob", "--source", "/dev/sda"];
     let attach = ask(&machine, &disk);
-    let device =
-        |kind| Virtio { name: "data".into(), kind, by: 1, source: "/dev/sda".into(), identity: None };
+    let device = |kind| Virtio {
+        name: "data".into(),
+        kind,
+        by: 1,
+        source: "/dev/sda".into(),
+        identity: None,
+        region: 0,
+    };
     agree(&mut machine, Order::Attach(DomainId(0), device(VirtioKind::Block)));
     assert_eq!(ended(attach), ("alice: has data, served by bob\n".to_owned(), Some(0)));
 

@@ -220,6 +220,7 @@ pub fn run(patience: Duration) -> Result<()> {
     sys::make_room_for_lent().context("could not have as many descriptors as are needed")?;
     sys::drop_privileges().context("could not give up rights")?;
     let shadow = Arc::new(Shadow::new(socket, file, patience)?);
+    shadow.function.act()?;
     shadow.listen();
     Ok(())
 }

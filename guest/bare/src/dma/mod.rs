@@ -13,7 +13,7 @@
 mod ahci;
 mod attack;
 pub mod e1000;
-mod fine;
+pub mod fine;
 pub mod memory;
 mod nvme;
 mod rtl8139;

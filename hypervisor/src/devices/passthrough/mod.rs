@@ -42,8 +42,8 @@ struct State {
 pub struct PassthroughFunction {
     device: Arc<Device>,
     guest: Guest,
-    /// The function reaches only what the guest issues to it.
-    is_fine: bool,
+    /// What the function reaches.
+    dma: Dma,
     /// Changed under the lock of the state.
     line: ForwardedLine,
     state: SpinLock<State>,
@@ -75,7 +75,7 @@ impl PassthroughFunction {
         Ok(Arc::new(Self {
             device: device.clone(),
             guest,
-            is_fine: options.dma == Dma::Fine,
+            dma: options.dma,
             line: ForwardedLine::default(),
             state: SpinLock::new(Rank::Function, state),
         }))
@@ -127,7 +127,7 @@ impl PassthroughFunction {
             // Whatever the reset left of it reaches nothing any more.
             endpoint.block();
             endpoint.release();
-            if let (true, Some((domain, _))) = (self.is_fine, self.guest.domain()) {
+            if let (true, Some((domain, _))) = (self.dma.is_issued(), self.guest.domain()) {
                 domain.withdraw_from_own_device(self.guest.slot);
             }
         }
@@ -185,8 +185,9 @@ impl VirtualFunction for PassthroughFunction {
             domain.end(EndReason::Command);
         }
         if let Some(endpoint) = self.device.dma_endpoint() {
-            let space = match self.is_fine {
-                true => domain.lend_to_own_device(self.guest.slot, &endpoint),
+            let regions = (self.dma == Dma::Regions).then(|| u16::try_from(self.device.index).ok()).flatten();
+            let space = match self.dma.is_issued() {
+                true => domain.lend_to_own_device(self.guest.slot, &endpoint, regions),
                 false => domain.device_space(),
             };
             match space {

@@ -7,6 +7,7 @@ use super::window::WindowBar;
 use super::{Lent, Link};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
+use crate::domain::region::Placed;
 use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
@@ -60,6 +61,13 @@ impl BackFunction {
     pub fn show(&self, lent: Option<Lent>) {
         let domain = self.server.domain().map(|(domain, _)| domain);
         self.bars.lock().window.lend(domain.as_ref(), lent);
+    }
+
+    /// Its domain's devices reach the region of the link no more when this returns.
+    pub fn leave_region(&self) {
+        if let Some((region, (server, _))) = self.link.region.as_ref().zip(self.server.domain()) {
+            server.leave_region(&region.0);
+        }
     }
 
     /// Pages of the domain can be shown as what is mapped of a device file, from now on.
@@ -184,6 +192,12 @@ impl VirtualFunction for BackFunction {
         let Ok(queue @ 0..reg::MAX_QUEUES) = u32::try_from(queue) else { return false };
         self.link.with(|state| state.use_buffers(queue as u16));
         true
+    }
+
+    fn region(&self) -> Option<Placed> {
+        let (region, offset) = self.link.region.as_ref()?;
+        let window = self.bars.lock().window.at()?;
+        Some(Placed { region: region.clone(), at: window + offset })
     }
 
     fn copy(&self, domain: &Domain, copy: &Copy) -> Result<(), Error> {

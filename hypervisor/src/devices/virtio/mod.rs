@@ -20,7 +20,8 @@ use super::error::AttachError;
 use super::guest::Guest;
 use super::messages::Messages;
 use super::vif::{Face, Interface, Network};
-use crate::domain::{Domain, Loan, VirtualFunction, attention, window_onto};
+use crate::domain::region::Region;
+use crate::domain::{Domain, Loan, VirtualFunction, attention, window_end};
 use crate::sync::{Rank, SpinLock};
 use alloc::format;
 use alloc::string::String;
@@ -52,8 +53,11 @@ pub struct Link {
     /// Who serves it may take its guest's processor at once when it is told of buffers. Acknowledgements that come while a program still sends
     /// are cheaper for its kernel than those that it waits for; a disk's requests are cheaper together.
     hurries: bool,
-    /// Bytes of the window.
+    /// Bytes of the window, and of what the guest can lend in it.
     window: u64,
+    lendable: u64,
+    /// What a physical device holds for the guest of this device file, and where in the window its server has it.
+    region: Option<(Arc<Region>, u64)>,
     /// Who the physical device behind a device file says it is.
     behind: Option<Identity>,
     /// The interface that an engine serves, in place of a domain.
@@ -240,6 +244,21 @@ pub fn reports() -> Vec<LinkReport> {
     LINKS.lock().iter().map(|link| link.report()).collect()
 }
 
+/// The region that a guest has with the device behind a device file, and where in the window it is: after all that the guest can lend.
+fn region(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio) -> Option<(Arc<Region>, u64)> {
+    let device = virtio.identity.filter(|_| virtio.region != 0)?;
+    let region = Region::new(guest, device, virtio.region);
+    if region.is_none() {
+        log::error!(
+            "device {}.{}: no memory for its region of {:#x} bytes",
+            domain.name,
+            virtio.name,
+            virtio.region
+        );
+    }
+    Some((Arc::new(region?), window_end(domain.memory)))
+}
+
 /// The beginning of a configuration, of whatever is longest of what is known of one.
 type Known = [u8; 40];
 
@@ -270,6 +289,9 @@ impl Link {
             VirtioKind::Entropy => (Kind::Entropy, [0; _]),
             VirtioKind::Files => (Kind::Files, files_config(&virtio.name)),
         };
+        let region = region(guest, domain, virtio);
+        let lendable = window_end(domain.memory);
+        let all = lendable + region.as_ref().map_or(0, |(region, _)| region.len());
         let mut device = Device::new(kind, &name, &virtio.source, &known);
         let foreground = FOREGROUND.load(Ordering::Relaxed);
         device.set_background(foreground != NOBODY && foreground != guest.index() as u32);
@@ -280,7 +302,9 @@ impl Link {
             between: (domain.name.clone(), server.into()),
             kind: virtio.kind.word(),
             hurries: matches!(virtio.kind, VirtioKind::Net { .. }),
-            window: window_onto(domain.memory),
+            window: all.next_power_of_two(),
+            lendable,
+            region,
             behind: virtio.identity.and_then(super::identity),
             vif: None,
             state: SpinLock::new(Rank::Card, State::new(device, None)),
@@ -298,6 +322,8 @@ impl Link {
             kind: "port",
             hurries: false,
             window: 0,
+            lendable: 0,
+            region: None,
             behind: None,
             vif: None,
             state: SpinLock::new(Rank::Card, state),
@@ -315,6 +341,8 @@ impl Link {
             kind: kind.word(),
             hurries: false,
             window: 0,
+            lendable: 0,
+            region: None,
             behind: None,
             vif: Some(served),
             state: SpinLock::new(Rank::Card, State::new(vif::device(vif), None)),
@@ -338,7 +366,7 @@ impl Link {
         }
         let lent = Lent::by(domain, slot).filter(|_| self.vif.is_none());
         if self.is_lent_to() && domain.config.grants == Grants::Pages {
-            domain.lend_to_device(slot, self.window);
+            domain.lend_to_device(slot, self.lendable);
         }
         let back = self.with(|state| {
             state.front = Some(Arc::downgrade(front));
@@ -376,6 +404,11 @@ impl Link {
         }
         if let Some(back) = back {
             back.show(None);
+            back.leave_region();
+        }
+        // What a device held for this life of the guest is not the next one's.
+        if let Some((region, _)) = &self.region {
+            region.clear();
         }
     }
 
@@ -412,6 +445,7 @@ impl Link {
         }
         if let Some(back) = back {
             back.withdraw_maps();
+            back.leave_region();
         }
     }
 

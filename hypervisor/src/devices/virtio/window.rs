@@ -25,6 +25,11 @@ impl WindowBar {
         self.initial
     }
 
+    /// Guest-physical address where it is open.
+    pub fn at(&self) -> Option<u64> {
+        self.at
+    }
+
     /// Adds it to a function.
     pub fn describe(&self, builder: Builder, index: u8) -> Builder {
         builder.bar(index, BarKind::Mem64 { prefetchable: true }, self.size, self.initial)

@@ -615,6 +615,19 @@ static void dma_free_pages_op(struct device *dev, size_t len, struct page *page,
 	put_pages(dev, len, page, at);
 }
 
+/* Shows what was allocated to a program, whose driver asks whether that can be done. */
+static int dma_mmap_op(struct device *dev, struct vm_area_struct *vma, void *memory, dma_addr_t at,
+		       size_t len, unsigned long attributes)
+{
+	unsigned long pages = PAGE_ALIGN(len) >> PAGE_SHIFT;
+
+	if (vma->vm_pgoff >= pages || vma_pages(vma) > pages - vma->vm_pgoff)
+		return -ENXIO;
+	return remap_pfn_range(vma, vma->vm_start,
+			       page_to_pfn(virt_to_page(memory)) + vma->vm_pgoff,
+			       vma_pages(vma) << PAGE_SHIFT, vma->vm_page_prot);
+}
+
 /* A device that reaches addresses of fewer bits than there are pages is told when it maps one. */
 static int dma_supported_op(struct device *dev, u64 mask)
 {
@@ -630,6 +643,7 @@ static const struct dma_map_ops operations = {
 	.alloc_pages = dma_alloc_pages_op,
 #endif
 	.free_pages = dma_free_pages_op,
+	.mmap = dma_mmap_op,
 	.map_page = dma_map_page_op,
 	.unmap_page = dma_unmap_page_op,
 	.map_sg = dma_map_sg_op,

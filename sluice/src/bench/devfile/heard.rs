@@ -11,8 +11,20 @@ use anyhow::{Context, Result, ensure};
 const SOUND: usize = 192_000;
 /// Bytes before the sound in a file of QEMU's.
 const HEADER: usize = 44;
-/// Who plays, in this order.
-const PLACES: [(&str, &str); 2] = [("native", "driver"), ("guest", "guest0")];
+/// How the machine with the card is set up, and who plays, in this order.
+const RUNS: [(Memory, &[(&str, &str)]); 2] = [
+    (Memory::Shared, &[("native", "driver"), ("guest", "guest0")]),
+    (Memory::Region, &[("isolated", "guest0")]),
+];
+
+/// Where the card's buffers are.
+#[derive(Clone, Copy, PartialEq)]
+enum Memory {
+    /// In memory of the domain with the card.
+    Shared,
+    /// In the guest's region.
+    Region,
+}
 
 /// The sound as guest/rootfs/init makes it: six digits in a row, and the end of the line.
 fn sound() -> Vec<u8> {
@@ -22,6 +34,10 @@ fn sound() -> Vec<u8> {
 
 /// Measures it.
 pub fn measure(record: &mut Record) -> Result<()> {
+    RUNS.into_iter().try_for_each(|(memory, places)| play(record, memory, places))
+}
+
+fn play(record: &mut Record, memory: Memory, places: &[(&str, &str)]) -> Result<()> {
     let file = scratch()?.join("devfile-heard.wav");
     let arguments = [
         "-audiodev",
@@ -29,14 +45,14 @@ pub fn measure(record: &mut Record) -> Result<()> {
         "-device",
         "hda-output,audiodev=wav,mixer=off,bus=hda.0",
     ];
-    let text = configuration()?;
+    let text = configuration(memory)?;
     let arguments = arguments.map(str::to_owned).to_vec();
     let (_, outcome) = run_watched("devfile-heard", &text, Clock::Mixed, arguments, &mut StopDriver::new(1))?;
     check(&outcome)?;
     record.kernels(&outcome.kernels);
     let written = std::fs::read(&file).with_context(|| format!("QEMU did not write {}", file.display()))?;
     let heard = heard(&written, &sound());
-    for (index, (place, domain)) in PLACES.into_iter().enumerate() {
+    for (index, (place, domain)) in places.iter().enumerate() {
         let note = "bytes of a second of sound that aplay plays which are in QEMU's WAV file, in a row";
         let bytes = heard.get(index).copied().unwrap_or(0) as f64;
         record.aimed(
@@ -46,7 +62,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
             Some(Aim::AtLeast(SOUND as f64)),
             note,
         );
-        let guest = outcome.guests.iter().find(|guest| guest.name == domain);
+        let guest = outcome.guests.iter().find(|guest| guest.name == *domain);
         let took = guest.and_then(|guest| {
             let pairs = guest.findings.iter().flatten();
             pairs.filter(|pair| pair.0 == "aplay_ms").find_map(|pair| pair.1.raw().parse::<f64>().ok())
@@ -55,7 +71,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
         let note = "of the clock of the domain, from aplay's start to its end, for a second of sound and half a second of silence";
         record.row(format!("devfile.aplay.{place}.milliseconds"), took, "ms", note);
     }
-    ensure!(heard.len() == PLACES.len(), "the sound is in the file {} times", heard.len());
+    ensure!(heard.len() == places.len(), "the sound is in the file {} times", heard.len());
     Ok(())
 }
 
@@ -70,21 +86,32 @@ fn heard(file: &[u8], sound: &[u8]) -> Vec<usize> {
     found
 }
 
-fn configuration() -> Result<String> {
+fn configuration(memory: Memory) -> Result<String> {
     let kernel = kernels::get("debian-6.1")?;
     let image = quoted(&crate::bench::kernel::unpacked(&kernel)?);
     let initrd = quoted(&rootfs::get("stock-device-files", &kernel)?);
-    let files = ["controlC0", "pcmC0D0p"]
-        .map(|node| format!("{{ mode = \"devfile\", by = \"driver\", source = \"/dev/snd/{node}\" }}"));
+    let file = |node: &str, region: &str| {
+        format!("{{ mode = \"devfile\", by = \"driver\", source = \"/dev/snd/{node}\"{region} }}")
+    };
+    // What plays in memory that this domain does not see is put there by maps, and not by its driver.
+    let (dma, options, plays, region) = match memory {
+        Memory::Shared => ("", "plays=0:0 ", "", ""),
+        Memory::Region => (
+            ", dma = \"regions\"",
+            "hda=yes snd_pcm.preallocate_dma=0 snd_hda_intel.single_cmd=1 snd_hda_intel.position_fix=1",
+            ",mapped=-M",
+            ", identity = \"sound\", region = \"2MiB\"",
+        ),
+    };
+    let files = [file("controlC0", ""), file("pcmC0D0p", region)].join(", ");
     Ok(format!(
         "[machine]\nmemory = \"1GiB\"\ncpus = 2\n\
          [device.sound]\npci = \"8086:2668\"\nqemu = \"intel-hda,id=hda\"\n\
          [domain.driver]\nkernel = {image}\ninitrd = {initrd}\nmemory = \"256MiB\"\ncpus = [0]\n\
-         cmdline = \"console=ttyS0 quiet sluice.job=serve:plays=0:0\"\n\
-         devices = [{{ use = \"sound\", mode = \"passthrough\" }}]\n\
+         cmdline = \"console=ttyS0 quiet sluice.job=serve:{options}\"\n\
+         devices = [{{ use = \"sound\", mode = \"passthrough\"{dma} }}]\n\
          [domain.guest0]\nkernel = {image}\ninitrd = {initrd}\nmemory = \"256MiB\"\ncpus = [1]\ngrants = \"pages\"\n\
-         cmdline = \"console=ttyS0 quiet sluice.job=files:random=0,plays=0:0\"\ndevices = [{}]\n",
-        files.join(", ")
+         cmdline = \"console=ttyS0 quiet sluice.job=files:random=0,plays=0:0{plays}\"\ndevices = [{files}]\n"
     ))
 }
 

@@ -344,9 +344,9 @@ impl Function {
         PASS_FOCUS.give(&self.file).context("could not pass the focus on")
     }
 
-    /// This process acts for a process of the guest from now on: memory that drivers take for it is of the guest's region.
-    pub fn act(&self) -> Result<()> {
-        ACT.give(&self.file).context("could not act for the guest")
+    /// This process acts for a process of the guest from now on: memory that drivers take for it is of the guest's region. Returns whether it has one.
+    pub fn act(&self) -> Result<bool> {
+        Ok(ACT.ask(&self.file).context("could not act for the guest")? != 0)
     }
 
     /// The same open file for another process: it can copy, and what this one does it can do.

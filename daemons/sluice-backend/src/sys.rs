@@ -83,6 +83,14 @@ impl Order {
         check(unsafe { ioctl(file, self.0) })
     }
 
+    /// Asks, where the answer is a number.
+    pub fn ask(&self, file: &impl AsRawFd) -> io::Result<libc::c_int> {
+        // SAFETY: No memory is touched (see `new`).
+        let answer = unsafe { ioctl(file, self.0) };
+        check(answer)?;
+        Ok(answer)
+    }
+
     /// Asks with a number.
     pub fn give_number(&self, file: &impl AsRawFd, number: libc::c_ulong) -> io::Result<()> {
         // SAFETY: The argument is a number, and no memory is touched (see `new`).

@@ -124,7 +124,7 @@ int region_act(struct region *region)
 	forget(region, false);
 	list_add(&program->entry, &region->programs);
 	spin_unlock_irq(&regions_lock);
-	return 0;
+	return 1;
 }
 
 /* The region of the guest that the calling process acts for. */

@@ -12,7 +12,7 @@ struct region *region_new(u32 slot);
 /* Nobody takes memory of it any more. Waits for drivers that have some of it yet. */
 void region_end(struct region *region);
 
-/* The calling process acts for a process of the guest from now on. */
+/* The calling process acts for a process of the guest from now on. Returns 1. */
 int region_act(struct region *region);
 
 #endif

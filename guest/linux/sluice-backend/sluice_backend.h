@@ -156,6 +156,7 @@ struct sluice_backend_unmap {
 /*
  * The calling process acts for a process of the guest from now on: what drivers
  * allocate for it with a device that has regions is memory of the guest's region.
+ * Answered with 1 if the guest has one, and with 0 otherwise.
  */
 #define SLUICE_BACKEND_ACT _IO('L', 0x0c)
 

@@ -39,7 +39,7 @@ const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0")
 pub const PARTS: [&str; 6] = ["operations", "latency", "heard", "lines", "attacks", "restarts"];
 
 /// A driver domain that was taken over, and a guest.
-const ATTACKS: [Attack; 2] = [
+const ATTACKS: [Attack; 3] = [
     Attack {
         id: "devfile.driver",
         scenario: "hostile-devfile-undeclared",
@@ -51,6 +51,12 @@ const ATTACKS: [Attack; 2] = [
         scenario: "hostile-files",
         tried: &["files.tried"],
         succeeded: &["calls_wrong"],
+    },
+    Attack {
+        id: "regions",
+        scenario: "hostile-region",
+        tried: &["regions.tried"],
+        succeeded: &["regions.succeeded", "changed", "foreign"],
     },
 ];
 

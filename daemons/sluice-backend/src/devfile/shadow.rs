@@ -9,7 +9,7 @@
 //!
 //! Deviation: addresses that the shadow has its own memory at cannot be mapped. Both lay their memory out at random, and such an operation fails with ENOMEM.
 
-use super::focus::{Manner, Sharing};
+use super::focus::{self, Manner, Sharing};
 use super::lock;
 use anyhow::{Context, Result};
 use sluice_backend::function::{Copy, Function};
@@ -203,6 +203,8 @@ struct Shadow {
     posted: Posted,
     sharing: AtomicU8,
     background: AtomicBool,
+    /// Drivers' buffers are in the guest's region.
+    has_region: bool,
     /// Can be read while the guest is in the foreground.
     foreground: EventFd,
 }
@@ -220,19 +222,20 @@ pub fn run(patience: Duration) -> Result<()> {
     sys::make_room_for_lent().context("could not have as many descriptors as are needed")?;
     sys::drop_privileges().context("could not give up rights")?;
     let shadow = Arc::new(Shadow::new(socket, file, patience)?);
-    shadow.function.act()?;
     shadow.listen();
     Ok(())
 }
 
 impl Shadow {
-    fn new(socket: UnixDatagram, file: File, patience: Duration) -> io::Result<Self> {
+    fn new(socket: UnixDatagram, file: File, patience: Duration) -> Result<Self> {
         let foreground = EventFd::new(EFD_NONBLOCK)?;
         foreground.write(1)?;
         let bound = socket.as_raw_fd().max(file.as_raw_fd()).max(foreground.as_raw_fd()) + 1;
+        let function = Function::shared(file);
+        let has_region = function.act()?;
         Ok(Self {
             socket,
-            function: Function::shared(file),
+            function,
             bound,
             files: [const { Mutex::new(None) }; _],
             lent: Mutex::default(),
@@ -248,6 +251,7 @@ impl Shadow {
             posted: Posted::default(),
             sharing: AtomicU8::new(Sharing::Free as u8),
             background: AtomicBool::new(false),
+            has_region,
             foreground,
         })
     }
@@ -539,6 +543,9 @@ impl Shadow {
             Operation::Ioctl { number, argument, narrow, answer } => {
                 let takes = (!taken.is_empty()).then(|| Taking::new(self, request, taken));
                 let _lent = takes.transpose()?;
+                if self.has_region {
+                    self.leave_out_copies(number, argument)?;
+                }
                 // SAFETY: This is a shadow.
                 let mut result = unsafe { sys::ioctl_for_guest(file, number, argument, narrow) };
                 if let Some(descriptor) = answer.filter(|_| result >= 0) {
@@ -562,6 +569,19 @@ impl Shadow {
             Operation::Map(map) => self.map(file, &map).map(|()| 0),
             Operation::Unmap { first } => self.unmap(first).map(|()| 0),
             _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        }
+    }
+
+    /// Of the ways to a stream's buffer that a program can have, takes out those by which the driver copies: it does not see what it would copy.
+    #[cold]
+    fn leave_out_copies(&self, number: u32, argument: u64) -> io::Result<()> {
+        let choice = argument.saturating_add(focus::PCM_ACCESS);
+        let Some(asked) = focus::chooses_access(number).then(|| self.word(choice)).flatten() else {
+            return Ok(());
+        };
+        match asked & focus::PCM_MAPPED {
+            0 => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            left => self.put_word(choice, left).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT)),
         }
     }
 

@@ -48,9 +48,19 @@ impl Edu {
         });
     }
 
-    /// Copies [`LEN`] bytes by way of its buffer, between addresses that it is to find.
-    pub fn copy(&self, from: u64, to: u64) {
+    /// Copies [`LEN`] bytes from an address that it is to find into its buffer.
+    pub fn load(&self, from: u64) {
         self.go(from, BUFFER, 0);
+    }
+
+    /// Copies what is in its buffer.
+    pub fn store(&self, to: u64) {
         self.go(BUFFER, to, OUT);
+    }
+
+    /// Copies by way of its buffer.
+    pub fn copy(&self, from: u64, to: u64) {
+        self.load(from);
+        self.store(to);
     }
 }

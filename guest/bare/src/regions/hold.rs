@@ -50,7 +50,9 @@ pub fn run(number: u32) {
     let done = told(command::LOOK);
     let changed = secrets.filter(|page| !all(maps, *page, mine)).count();
     let foreign = words(maps, page::FOREIGN).filter(|at| ![0, mine, DAMAGE].contains(&get(*at))).count();
+    let carried = words(maps, page::CARRIED).any(|at| ![0, mine, DAMAGE].contains(&get(at)));
+    let carried = if carried { "yes" } else { "no" };
     let works = if all(maps, page::OWN, mine) { "yes" } else { "no" };
-    println!("SLUICE-RESULT changed={changed} foreign={foreign} works={works}");
+    println!("SLUICE-RESULT changed={changed} foreign={foreign} carried={carried} works={works}");
     println!("SLUICE-RESULT done={}", if done { "ok" } else { "failed" });
 }

@@ -21,8 +21,10 @@ mod page {
     pub const OWN: u64 = 7;
     /// Where the device is told to copy those of the other guest.
     pub const FOREIGN: u64 = 8;
+    /// Where the device writes from its buffer what it read while it reached the other guest's region.
+    pub const CARRIED: u64 = 9;
     /// Pages that are used.
-    pub const END: u64 = 9;
+    pub const END: u64 = 10;
 }
 
 /// Commands.

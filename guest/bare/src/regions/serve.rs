@@ -213,6 +213,11 @@ pub fn run(boot: &BootInfo) {
     attack.by_device(Some(first), &[second]);
     attack.by_device(Some(second), &[first]);
     attack.by_device(None, &[first, second]);
+    // A device's own memory is the device's: nobody switches it.
+    attack.choose(Some(first));
+    attack.edu.load(first.device_page(page::SECRETS));
+    attack.choose(Some(second));
+    attack.edu.store(second.device_page(page::CARRIED));
     for file in &files {
         attack.choose(Some(file));
         attack.edu.copy(file.device_page(page::SECRETS), file.device_page(page::OWN));

@@ -6,6 +6,7 @@ use sluice_hypercall::devfile::{
     Call, DEVFILE_COPY, DEVFILE_DECLARE, DEVFILE_MAX_BYTES, DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES,
     DEVFILE_MAX_NUMBER,
 };
+use sluice_hypercall::region;
 
 /// Requests as they stand in a queue, or in a lane, where they are the same. Whatever is taken for one has a program's ranges only, in bounds, and takes descriptors from these.
 pub fn request(data: &[u8]) {
@@ -40,7 +41,24 @@ fn check(ranges: &[Range]) {
     assert!(all <= DEVFILE_MAX_BYTES.into());
 }
 
-/// Calls in any order. What may be copied lies in one range that was declared last for its tag, in its way.
+/// A call of a region names slots, and clears a bounded number of pages.
+fn region(arguments: [u64; 4]) {
+    for number in region::REGION_FIND - 1..=region::REGION_CLEAR + 1 {
+        match region::Call::decode(number, arguments) {
+            None => assert!(!(region::REGION_FIND..=region::REGION_CLEAR).contains(&number)),
+            Some(Ok(region::Call::Clear { count, .. })) => {
+                assert!((1..=region::REGION_MAX_CLEAR).contains(&count))
+            }
+            Some(Ok(region::Call::Use { function, .. })) => {
+                assert_eq!(function.map_or(region::REGION_NONE, u64::from), arguments[1])
+            }
+            Some(Ok(region::Call::Find(function))) => assert_eq!(u64::from(function), arguments[0]),
+            Some(Err(_)) => assert!(arguments[0] > 255 || arguments[1] > 255 || arguments[2] == 0),
+        }
+    }
+}
+
+/// Calls in any order, and those of regions. What may be copied lies in one range that was declared last for its tag, in its way.
 pub fn calls(data: &[u8]) {
     let mut input = Input::new(data);
     let mut declarations = Declarations::new();
@@ -55,6 +73,7 @@ pub fn calls(data: &[u8]) {
         } else {
             u64::from(input.u8() & 31)
         };
+        region([input.u64(), input.u64(), input.u64(), 0]);
         match Call::decode(number, [first, second, 0x1000, fourth]).flatten() {
             None => {}
             Some(Call::Declare { tag, count, .. }) => {

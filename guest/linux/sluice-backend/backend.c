@@ -664,6 +664,23 @@ static int frame_of(unsigned long address, bool write, u64 *frame)
 	return 0;
 }
 
+/*
+ * Whether a page of a map lies where it should: buffers of a guest with a region
+ * in that, which a driver that took them before anybody asked does not know. A single page is
+ * none: drivers have their positions and the like in such.
+ */
+static bool is_in_place(struct map *map, u64 frame)
+{
+	struct backend *backend = map->backend;
+
+	if (!backend->region || map->pages == 1 ||
+	    region_has(backend->region, PHYS_PFN(frame)))
+		return true;
+	pr_warn_ratelimited("%s: a driver's buffer is not in the guest's region, and is not shown: have it take its memory when it is asked to (snd_pcm.preallocate_dma=0)\n",
+			    backend->name);
+	return false;
+}
+
 /* Issues some pages of a map, as they are at one moment. Returns how many, at least one. */
 static long issue_some(struct map *map, u32 start, u32 count,
 		      struct grant *grants)
@@ -687,6 +704,8 @@ static long issue_some(struct map *map, u32 start, u32 count,
 				break;
 			if (error)
 				return error;
+			if (!is_in_place(map, frame))
+				return -EXDEV;
 			grants[i].what = map->first + start + i;
 			grants[i].page =
 				frame | (map->write ? 0 : SLUICE_GRANT_READ_ONLY);

@@ -77,6 +77,11 @@ struct region *region_new(u32 slot)
 	return region;
 }
 
+bool region_has(const struct region *region, unsigned long frame)
+{
+	return frame >= region->first && frame - region->first < region->pages;
+}
+
 /* Forgets programs: all of them, or those that have ended. */
 static void forget(struct region *region, bool all)
 {
@@ -209,7 +214,7 @@ bool sluice_region_give(struct page *page, size_t len)
 
 	spin_lock_irqsave(&regions_lock, flags);
 	list_for_each_entry(region, &regions, entry) {
-		if (frame < region->first || frame - region->first >= region->pages)
+		if (!region_has(region, frame))
 			continue;
 		bitmap_clear(region->taken, frame - region->first, pages);
 		region->count -= pages;

@@ -12,6 +12,9 @@ struct region *region_new(u32 slot);
 /* Nobody takes memory of it any more. Waits for drivers that have some of it yet. */
 void region_end(struct region *region);
 
+/* Whether a frame is of the region. */
+bool region_has(const struct region *region, unsigned long frame);
+
 /* The calling process acts for a process of the guest from now on. Returns 1. */
 int region_act(struct region *region);
 

@@ -676,7 +676,7 @@ static bool is_in_place(struct map *map, u64 frame)
 	if (!backend->region || map->pages == 1 ||
 	    region_has(backend->region, PHYS_PFN(frame)))
 		return true;
-	pr_warn_ratelimited("%s: a driver's buffer is not in the guest's region, and is not shown: have it take its memory when it is asked to (snd_pcm.preallocate_dma=0)\n",
+	pr_err_ratelimited("%s: a driver's buffer is not in the guest's region, and is not shown: have it take its memory when it is asked to (snd_pcm.preallocate_dma=0)\n",
 			    backend->name);
 	return false;
 }

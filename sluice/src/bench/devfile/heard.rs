@@ -98,7 +98,7 @@ fn configuration(memory: Memory) -> Result<String> {
         Memory::Shared => ("", "plays=0:0 ", "", ""),
         Memory::Region => (
             ", dma = \"regions\"",
-            "hda=yes snd_pcm.preallocate_dma=0 snd_hda_intel.single_cmd=1 snd_hda_intel.position_fix=1",
+            "hda=yes snd_hda_intel.single_cmd=1 snd_hda_intel.position_fix=1",
             ",mapped=-M",
             ", identity = \"sound\", region = \"2MiB\"",
         ),

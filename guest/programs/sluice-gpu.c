@@ -4,6 +4,7 @@
  * that a scenario can expect:
  *
  *   sluice-gpu NODE FRAMES ORDER [held]
+ *   sluice-gpu NODE measured
  *
  * It draws frames that are the same on each system, and tells a digest of their
  * pixels; waits for each by the descriptor of a fence; draws into a buffer that
@@ -11,6 +12,20 @@
  * compute shader, which it checks. With `held` it waits for a line after that, and
  * draws the frames once more: so two programs are known to have had the device at
  * the same time.
+ *
+ * With `measured` it does what lines say, "WORK TIMES", until one says "end", and
+ * marks where the work of a line begins and ends for who counts instructions from
+ * outside (bench/instructions.rs). The work of a line with 0 is prepared, and not
+ * marked. WORK is one of these:
+ *
+ *   triangles  a frame of the scene above
+ *   vbo        a frame of a ring of 6,050 triangles, out of a buffer of the card's
+ *   arrays     the same out of the program's own memory
+ *   draws      the same in 550 calls out of a buffer of the card's
+ *   ORDER      a product: factors are handed over, multiplied, and what comes of it
+ *              is read and compared
+ *
+ * A frame is drawn when the descriptor of its fence says so, and is not read.
  *
  * Sources: EGL 1.5 with EGL_KHR_platform_gbm, EGL_KHR_surfaceless_context,
  * EGL_ANDROID_native_fence_sync and EGL_EXT_image_dma_buf_import; OpenGL ES 3.1.
@@ -32,6 +47,20 @@
 #define WIDTH 320
 #define HEIGHT 240
 #define TRIANGLES 48
+/* Pieces of the ring, along it and around it; a piece is two triangles. */
+#define PIECES 55
+#define RING (PIECES * PIECES * 2)
+/* Cosine and sine of a turn by one piece. */
+#define COSINE 0.9934817f
+#define SINE 0.1139914f
+/* Calls that draw the ring with 11 triangles each. */
+#define DRAWS (PIECES * 10)
+/* Numbers of a vertex: where it is, and its colour. */
+#define NUMBERS 6
+/* How often work is done before it is marked: the first ones fill caches. */
+#define FIRST 4
+/* Orders of products that are measured in one run, at most. */
+#define ORDERS 8
 /* Invocations of the compute shader in a group, in each of two directions. */
 #define GROUP 8
 /* Milliseconds that a frame may take. */
@@ -68,6 +97,15 @@ static void result(const char *key, const char *value)
 		putchar(strchr(" \t()", *value) ? '_' : *value);
 	putchar('\n');
 	fflush(stdout);
+}
+
+static void *allot(size_t size)
+{
+	void *memory = malloc(size);
+
+	if (!memory)
+		fail("there is no memory for %zu bytes", size);
+	return memory;
 }
 
 static GLuint compile(GLenum kind, const char *source)
@@ -133,12 +171,48 @@ static float next_fraction(uint32_t *state)
 	return (float)(next_number(state) & 0xffff) / 65536;
 }
 
-/* Triangles in front of each other, with a texture: all that frames have in common. */
-static GLint prepare_scene(GLuint program)
+/* What frames are made of. */
+struct scene {
+	/* Of the program: how far all is turned. */
+	GLint turn;
+	/* Of the program, too. */
+	GLuint program;
+	/* Buffers with the vertices of the triangles, and of the ring. */
+	GLuint triangles, ring;
+	/* The vertices of the ring in the program's own memory. */
+	float (*vertices)[NUMBERS];
+};
+
+static GLuint buffer_of(const void *data, size_t size)
 {
-	static float vertices[TRIANGLES * 3][6];
+	GLuint buffer;
+
+	glGenBuffers(1, &buffer);
+	glBindBuffer(GL_ARRAY_BUFFER, buffer);
+	glBufferData(GL_ARRAY_BUFFER, size, data, GL_STATIC_DRAW);
+	return buffer;
+}
+
+/* Has vertices taken out of a buffer, or, where that is 0, out of the program's memory. */
+static void use_vertices(GLuint buffer, float (*vertices)[NUMBERS])
+{
+	int i;
+
+	glBindBuffer(GL_ARRAY_BUFFER, buffer);
+	for (i = 0; i < 2; i++) {
+		glVertexAttribPointer(i, 3, GL_FLOAT, GL_FALSE, sizeof(*vertices),
+				      (char *)vertices + i * 3 * sizeof(float));
+		glEnableVertexAttribArray(i);
+	}
+}
+
+/* Triangles in front of each other, with a texture: all that frames have in common. */
+static struct scene prepare_scene(void)
+{
+	static float vertices[TRIANGLES * 3][NUMBERS];
 	static unsigned char texels[16][16][4];
-	GLuint buffer, texture;
+	struct scene scene = { .program = glCreateProgram() };
+	GLuint texture;
 	uint32_t state = 1;
 	int i, j;
 
@@ -154,17 +228,11 @@ static GLint prepare_scene(GLuint program)
 	for (i = 0; i < 256; i++)
 		for (j = 0; j < 4; j++)
 			texels[i / 16][i % 16][j] = 128 + next_number(&state) % 128;
-	glAttachShader(program, compile(GL_VERTEX_SHADER, vertex_source));
-	glAttachShader(program, compile(GL_FRAGMENT_SHADER, fragment_source));
-	link_and_use(program);
-	glGenBuffers(1, &buffer);
-	glBindBuffer(GL_ARRAY_BUFFER, buffer);
-	glBufferData(GL_ARRAY_BUFFER, sizeof(vertices), vertices, GL_STATIC_DRAW);
-	for (i = 0; i < 2; i++) {
-		glVertexAttribPointer(i, 3, GL_FLOAT, GL_FALSE, sizeof(vertices[0]),
-				      (void *)(i * 3 * sizeof(float)));
-		glEnableVertexAttribArray(i);
-	}
+	glAttachShader(scene.program, compile(GL_VERTEX_SHADER, vertex_source));
+	glAttachShader(scene.program, compile(GL_FRAGMENT_SHADER, fragment_source));
+	link_and_use(scene.program);
+	scene.triangles = buffer_of(vertices, sizeof(vertices));
+	use_vertices(scene.triangles, NULL);
 	glGenTextures(1, &texture);
 	glBindTexture(GL_TEXTURE_2D, texture);
 	glTexImage2D(GL_TEXTURE_2D, 0, GL_RGBA, 16, 16, 0, GL_RGBA, GL_UNSIGNED_BYTE,
@@ -173,15 +241,62 @@ static GLint prepare_scene(GLuint program)
 	glTexParameteri(GL_TEXTURE_2D, GL_TEXTURE_MAG_FILTER, GL_LINEAR);
 	glEnable(GL_DEPTH_TEST);
 	glViewport(0, 0, WIDTH, HEIGHT);
-	return glGetUniformLocation(program, "turn");
+	scene.turn = glGetUniformLocation(scene.program, "turn");
+	return scene;
 }
 
-static void draw(GLint turn, int frame)
+/*
+ * A corner of the ring's pieces, which is in one of these directions along it and in
+ * one around it; its colour is where it is.
+ */
+static void place_corner(float *vertex, float (*directions)[2], int along, int around)
 {
+	float *way = directions[along % PIECES], *turned = directions[around % PIECES];
+	float far = 0.6f + 0.25f * turned[0];
+
+	vertex[0] = far * way[0];
+	vertex[1] = far * way[1];
+	vertex[2] = 0.25f * turned[1];
+	vertex[3] = (float)along / PIECES;
+	vertex[4] = (float)around / PIECES;
+	vertex[5] = 1 - vertex[3];
+}
+
+static void prepare_ring(struct scene *scene)
+{
+	static const int corners[6][2] = { { 0, 0 }, { 1, 0 }, { 1, 1 },
+					   { 0, 0 }, { 1, 1 }, { 0, 1 } };
+	size_t size = sizeof(*scene->vertices) * RING * 3;
+	float directions[PIECES][2] = { { 1, 0 } };
+	int i;
+
+	for (i = 1; i < PIECES; i++) {
+		float *last = directions[i - 1];
+
+		directions[i][0] = COSINE * last[0] - SINE * last[1];
+		directions[i][1] = SINE * last[0] + COSINE * last[1];
+	}
+	scene->vertices = allot(size);
+	for (i = 0; i < RING * 3; i++) {
+		const int *corner = corners[i % 6];
+		int piece = i / 6;
+
+		place_corner(scene->vertices[i], directions, piece / PIECES + corner[0],
+			     piece % PIECES + corner[1]);
+	}
+	scene->ring = buffer_of(scene->vertices, size);
+}
+
+/* Draws so many triangles out of the vertices in use, by so many calls. */
+static void draw(GLint turn, int frame, int triangles, int calls)
+{
+	int vertices = triangles * 3 / calls, i;
+
 	glUniform1f(turn, 0.1f * frame);
 	glClearColor(0.25f, 0.5f, 0.75f, 1);
 	glClear(GL_COLOR_BUFFER_BIT | GL_DEPTH_BUFFER_BIT);
-	glDrawArrays(GL_TRIANGLES, 0, TRIANGLES * 3);
+	for (i = 0; i < calls; i++)
+		glDrawArrays(GL_TRIANGLES, i * vertices, vertices);
 }
 
 static uint64_t digest_frame(uint64_t so_far)
@@ -243,7 +358,7 @@ static void draw_frames(EGLDisplay display, GLint turn, int frames, const char *
 	int frame;
 
 	for (frame = 0; frame < frames; frame++) {
-		draw(turn, frame);
+		draw(turn, frame, TRIANGLES, 1);
 		wait_by_fence(display);
 		all = digest_frame(all);
 	}
@@ -280,16 +395,58 @@ static GLuint import_buffer(EGLDisplay display, struct gbm_bo *buffer)
 	return colour;
 }
 
-/* Multiplies, and returns how many numbers of the product are wrong. */
-static int multiply(int order)
+/* Matrices of an order, and what multiplies them. */
+struct product {
+	int order;
+	size_t size;
+	GLuint program, buffers[3];
+	/* Two left factors, whose products with the right one differ in each row. */
+	float *left[2], *right, *expected[2];
+};
+
+/* Numbers of the factors are small and whole: sums are exact in any order. */
+static void prepare_factors(struct product *product)
+{
+	int order = product->order, count = order * order, i, j, k;
+	int *sums = allot(count * sizeof(int));
+	uint32_t state = 2;
+
+	memset(sums, 0, count * sizeof(int));
+	product->right = allot(product->size);
+	for (i = 0; i < 2; i++) {
+		product->left[i] = allot(product->size);
+		product->expected[i] = allot(product->size);
+	}
+	for (i = 0; i < count; i++)
+		product->left[0][i] = next_number(&state) % 16;
+	for (i = 0; i < count; i++)
+		product->right[i] = next_number(&state) % 16;
+	for (i = 0; i < order; i++)
+		for (k = 0; k < order; k++) {
+			int factor = product->left[0][i * order + k];
+
+			for (j = 0; j < order; j++)
+				sums[i * order + j] += factor *
+					(int)product->right[k * order + j];
+		}
+	for (i = 0; i < count; i++)
+		product->expected[0][i] = sums[i];
+	/* The other left factor has the same rows, each one further up. */
+	for (i = 0; i < count; i++) {
+		product->left[1][i] = product->left[0][(i + order) % count];
+		product->expected[1][i] = product->expected[0][(i + order) % count];
+	}
+	free(sums);
+}
+
+static void prepare_product(struct product *product, int order)
 {
 	char source[1024];
-	GLuint program = glCreateProgram(), buffers[3];
-	size_t size = (size_t)order * order * sizeof(float);
-	float *factors[2], *product;
-	uint32_t state = 2;
-	int wrong = 0, i, j, k;
+	int i;
 
+	product->order = order;
+	product->size = (size_t)order * order * sizeof(float);
+	product->program = glCreateProgram();
 	snprintf(source, sizeof(source),
 		 "#version 310 es\n"
 		 "layout(local_size_x = %d, local_size_y = %d) in;\n"
@@ -304,97 +461,208 @@ static int multiply(int order)
 		 "  c[row * %du + column] = sum;\n"
 		 "}\n",
 		 GROUP, GROUP, order, order, order, order);
-	glAttachShader(program, compile(GL_COMPUTE_SHADER, source));
-	link_and_use(program);
-	glGenBuffers(3, buffers);
+	glAttachShader(product->program, compile(GL_COMPUTE_SHADER, source));
+	link_and_use(product->program);
+	glGenBuffers(3, product->buffers);
 	for (i = 0; i < 3; i++) {
-		float *numbers = i < 2 ? malloc(size) : NULL;
-
-		/* Small whole numbers, of which sums are exact in any order. */
-		for (j = 0; numbers && j < order * order; j++)
-			numbers[j] = next_number(&state) % 16;
-		if (numbers)
-			factors[i] = numbers;
-		glBindBufferBase(GL_SHADER_STORAGE_BUFFER, i, buffers[i]);
-		glBufferData(GL_SHADER_STORAGE_BUFFER, size, numbers, GL_DYNAMIC_COPY);
+		glBindBuffer(GL_SHADER_STORAGE_BUFFER, product->buffers[i]);
+		glBufferData(GL_SHADER_STORAGE_BUFFER, product->size, NULL,
+			     GL_DYNAMIC_COPY);
 	}
-	glDispatchCompute(order / GROUP, order / GROUP, 1);
-	glMemoryBarrier(GL_BUFFER_UPDATE_BARRIER_BIT);
-	product = glMapBufferRange(GL_SHADER_STORAGE_BUFFER, 0, size, GL_MAP_READ_BIT);
-	if (!product)
-		fail("the product cannot be read");
-	for (i = 0; i < order; i++)
-		for (j = 0; j < order; j++) {
-			float sum = 0;
+	prepare_factors(product);
+}
 
-			for (k = 0; k < order; k++)
-				sum += factors[0][i * order + k] *
-				       factors[1][k * order + j];
-			wrong += product[i * order + j] != sum;
-		}
+static void hand_over(const struct product *product, int factor, const float *numbers)
+{
+	glBindBuffer(GL_SHADER_STORAGE_BUFFER, product->buffers[factor]);
+	glBufferSubData(GL_SHADER_STORAGE_BUFFER, 0, product->size, numbers);
+}
+
+/* Multiplies with one of the left factors, and returns how many numbers are wrong. */
+static int multiply(const struct product *product, int which)
+{
+	const float *expected = product->expected[which];
+	int groups = product->order / GROUP, wrong = 0, i;
+	const float *numbers;
+
+	glUseProgram(product->program);
+	for (i = 0; i < 3; i++)
+		glBindBufferBase(GL_SHADER_STORAGE_BUFFER, i, product->buffers[i]);
+	hand_over(product, 0, product->left[which]);
+	hand_over(product, 1, product->right);
+	glDispatchCompute(groups, groups, 1);
+	glMemoryBarrier(GL_BUFFER_UPDATE_BARRIER_BIT);
+	glBindBuffer(GL_SHADER_STORAGE_BUFFER, product->buffers[2]);
+	numbers = glMapBufferRange(GL_SHADER_STORAGE_BUFFER, 0, product->size,
+				   GL_MAP_READ_BIT);
+	if (!numbers)
+		fail("the product cannot be read");
+	if (memcmp(numbers, expected, product->size))
+		for (i = 0; i < product->order * product->order; i++)
+			wrong += numbers[i] != expected[i];
 	glUnmapBuffer(GL_SHADER_STORAGE_BUFFER);
 	if (glGetError() != GL_NO_ERROR)
 		fail("the matrices cannot be multiplied");
 	return wrong;
 }
 
-int main(int count, char **arguments)
+/* Tells the counter that this point was reached: a NOP that no compiler emits. */
+static void mark(void)
+{
+	__asm__ volatile(".byte 0x0f, 0x1f, 0x80, 0x4d, 0x41, 0x52, 0x4b" ::: "memory");
+}
+
+/* Multiplies so often, and tells how many numbers were wrong. */
+static void measure_products(int order, int times)
+{
+	static struct product products[ORDERS];
+	struct product *product = products;
+	int wrong = 0, i;
+
+	while (product < products + ORDERS && product->order && product->order != order)
+		product++;
+	if (product == products + ORDERS)
+		fail("these are more than %d orders", ORDERS);
+	if (!product->order)
+		prepare_product(product, order);
+	if (!times)
+		for (i = 0; i < FIRST; i++)
+			wrong += multiply(product, i % 2);
+	else
+		mark();
+	for (i = 0; i < times; i++)
+		wrong += multiply(product, i % 2);
+	if (times)
+		mark();
+	printf("SLUICE-RESULT at=%d times=%d wrong=%d\n", order, times, wrong);
+}
+
+/* Draws so many frames, and tells a digest of the last one. */
+static void measure_frames(EGLDisplay display, struct scene *scene, const char *work,
+			   int times)
+{
+	int is_ring = strcmp(work, "triangles") != 0, frame;
+	int triangles = is_ring ? RING : TRIANGLES;
+	int calls = strcmp(work, "draws") ? 1 : DRAWS;
+
+	if (is_ring && !scene->vertices)
+		prepare_ring(scene);
+	glUseProgram(scene->program);
+	if (!is_ring)
+		use_vertices(scene->triangles, NULL);
+	else if (!strcmp(work, "arrays"))
+		use_vertices(0, scene->vertices);
+	else
+		use_vertices(scene->ring, NULL);
+	if (times)
+		mark();
+	for (frame = 0; frame < (times ? times : FIRST); frame++) {
+		draw(scene->turn, frame, triangles, calls);
+		wait_by_fence(display);
+	}
+	if (times)
+		mark();
+	printf("SLUICE-RESULT at=%s times=%d digest=%016llx\n", work, times,
+	       (unsigned long long)digest_frame(DIGEST_OF_NOTHING));
+}
+
+/* Does what lines say. */
+static void measure(EGLDisplay display, struct scene *scene)
+{
+	char line[64], work[16];
+	int times, order;
+
+	result("gpu_measured", "ready");
+	for (;;) {
+		if (!fgets(line, sizeof(line), stdin))
+			fail("there is no line");
+		if (!strcmp(line, "end\n"))
+			return;
+		if (sscanf(line, "%15s %d", work, &times) != 2 || times < 0)
+			fail("a line that says nothing: %s", line);
+		order = atoi(work) / GROUP * GROUP;
+		if (order > 0)
+			measure_products(order, times);
+		else if (!strcmp(work, "triangles") || !strcmp(work, "vbo") ||
+			 !strcmp(work, "arrays") || !strcmp(work, "draws"))
+			measure_frames(display, scene, work, times);
+		else
+			fail("nobody knows this work: %s", work);
+		fflush(stdout);
+	}
+}
+
+/* A context that draws on no surface. */
+static EGLDisplay open_display(struct gbm_device *device)
 {
 	static const EGLint version[] = {
 		EGL_CONTEXT_MAJOR_VERSION, 3, EGL_CONTEXT_MINOR_VERSION, 1, EGL_NONE,
 	};
-	int frames, order, node;
-	struct gbm_device *device;
-	struct gbm_bo *buffer;
-	EGLDisplay display;
+	EGLDisplay display = eglGetPlatformDisplay(EGL_PLATFORM_GBM_KHR, device, NULL);
 	EGLContext context;
-	GLuint program, colour;
-	char text[32];
-	GLint turn;
 
-	if (count != 4 && count != 5)
-		fail("sluice-gpu NODE FRAMES ORDER [held]");
-	frames = atoi(arguments[2]);
-	order = atoi(arguments[3]) / GROUP * GROUP;
-	node = open(arguments[1], O_RDWR | O_CLOEXEC);
-	device = node < 0 ? NULL : gbm_create_device(node);
-	if (!device)
-		fail("%s is no render node", arguments[1]);
-	display = eglGetPlatformDisplay(EGL_PLATFORM_GBM_KHR, device, NULL);
 	if (!eglInitialize(display, NULL, NULL) || !eglBindAPI(EGL_OPENGL_ES_API))
 		fail("there is no OpenGL ES");
 	context = eglCreateContext(display, EGL_NO_CONFIG_KHR, EGL_NO_CONTEXT, version);
 	if (context == EGL_NO_CONTEXT ||
 	    !eglMakeCurrent(display, EGL_NO_SURFACE, EGL_NO_SURFACE, context))
 		fail("there is no OpenGL ES 3.1");
+	return display;
+}
+
+int main(int count, char **arguments)
+{
+	int measured = count == 3 && !strcmp(arguments[2], "measured");
+	int frames, order, node;
+	struct gbm_device *device;
+	struct gbm_bo *buffer;
+	EGLDisplay display;
+	struct product product;
+	struct scene scene;
+	GLuint colour;
+	char text[32];
+
+	if (!measured && count != 4 && count != 5)
+		fail("sluice-gpu NODE FRAMES ORDER [held], sluice-gpu NODE measured");
+	node = open(arguments[1], O_RDWR | O_CLOEXEC);
+	device = node < 0 ? NULL : gbm_create_device(node);
+	if (!device)
+		fail("%s is no render node", arguments[1]);
+	display = open_display(device);
 	result("gpu_renderer", (const char *)glGetString(GL_RENDERER));
 	result("gpu_version", (const char *)glGetString(GL_VERSION));
 
-	program = glCreateProgram();
-	turn = prepare_scene(program);
+	scene = prepare_scene();
 	glGenRenderbuffers(1, &colour);
 	glBindRenderbuffer(GL_RENDERBUFFER, colour);
 	glRenderbufferStorage(GL_RENDERBUFFER, GL_RGBA8, WIDTH, HEIGHT);
 	use_target(colour);
-	draw_frames(display, turn, frames, "gpu_frames");
+	if (measured) {
+		measure(display, &scene);
+		return 0;
+	}
+	frames = atoi(arguments[2]);
+	order = atoi(arguments[3]) / GROUP * GROUP;
+	draw_frames(display, scene.turn, frames, "gpu_frames");
 
 	buffer = gbm_bo_create(device, WIDTH, HEIGHT, GBM_FORMAT_ARGB8888,
 			       GBM_BO_USE_RENDERING | GBM_BO_USE_LINEAR);
 	if (!buffer)
 		fail("there is no buffer to share");
 	use_target(import_buffer(display, buffer));
-	draw(turn, 0);
+	draw(scene.turn, 0, TRIANGLES, 1);
 	snprintf(text, sizeof(text), "%016llx",
 		 (unsigned long long)digest_frame(DIGEST_OF_NOTHING));
 	result("gpu_shared", text);
 
-	snprintf(text, sizeof(text), "%d", multiply(order));
+	prepare_product(&product, order);
+	snprintf(text, sizeof(text), "%d", multiply(&product, 0));
 	result("gpu_wrong", text);
 	if (count == 5) {
 		if (!fgets(text, sizeof(text), stdin))
 			fail("there is no line");
-		glUseProgram(program);
-		draw_frames(display, turn, frames, "gpu_again");
+		glUseProgram(scene.program);
+		draw_frames(display, scene.turn, frames, "gpu_again");
 	}
 	return 0;
 }

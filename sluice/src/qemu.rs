@@ -75,8 +75,8 @@ fn draws(arguments: &[String]) -> bool {
     arguments.iter().zip(values).any(|(option, value)| option == "-display" && value.contains("gl=on"))
 }
 
-/// What QEMU draws with where there is no screen: SDL into memory, Mesa by the processor.
-fn without_screen(arguments: &[String]) -> Result<&'static [(&'static str, &'static str)]> {
+/// The environment of a QEMU that draws where there is no screen: SDL into memory, Mesa by the processor.
+pub fn draws_with(arguments: &[String]) -> Result<&'static [(&'static str, &'static str)]> {
     let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
     if !draws(arguments) {
         return Ok(&[]);
@@ -91,12 +91,12 @@ fn without_screen(arguments: &[String]) -> Result<&'static [(&'static str, &'sta
 
 /// Starts QEMU; it ends when the calling thread does, however that happens.
 pub fn start(arguments: &[String]) -> Result<Child> {
-    let draws_with = without_screen(arguments)?;
+    let environment = draws_with(arguments)?;
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .arg(workspace::qemu())
         .args(arguments)
-        .envs(draws_with.iter().copied())
+        .envs(environment.iter().copied())
         // A terminal's Ctrl-C is for us; the guests are stopped first.
         .process_group(0)
         .stdin(Stdio::null())

@@ -3,6 +3,7 @@
 //!
 //! The program (daemons/sluice-files) marks a few operations and then many, first in the driver domain and, when that serves, in the guest.
 
+mod gpu;
 mod heard;
 mod latency;
 mod lines;
@@ -36,7 +37,7 @@ const WORKS: [(&str, &str); 6] = [
 const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0"), ("poll", "guest0")];
 
 /// Its parts.
-pub const PARTS: [&str; 6] = ["operations", "latency", "heard", "lines", "attacks", "restarts"];
+pub const PARTS: [&str; 7] = ["operations", "latency", "heard", "lines", "attacks", "restarts", "gpu"];
 
 /// A driver domain that was taken over, and a guest.
 const ATTACKS: [Attack; 3] = [
@@ -63,8 +64,15 @@ const ATTACKS: [Attack; 3] = [
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
-    let runs: [Run; 6] =
-        [operations, latency::measure, heard::measure, lines::measure, attacks, restarts::measure];
+    let runs: [Run; 7] = [
+        operations,
+        latency::measure,
+        heard::measure,
+        lines::measure,
+        attacks,
+        restarts::measure,
+        gpu::measure,
+    ];
     let parts = Parts::new(only);
     for (part, run) in PARTS.into_iter().zip(runs).filter(|(part, _)| parts.wants(part, None)) {
         super::say(part);

@@ -10,7 +10,7 @@ use super::{Clock, scratch};
 use crate::cpio::Archive;
 use crate::kernels::{self, Kernel};
 use crate::outcome::{Finding, parse_finding};
-use crate::{rootfs, workspace};
+use crate::{qemu, rootfs, workspace};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -115,6 +115,7 @@ impl Machine<'_> {
             "stdio",
         ]);
         command.args(self.qemu_args);
+        command.envs(qemu::draws_with(self.qemu_args)?.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         command.spawn().with_context(|| workspace::not_found("setpriv"))
     }

@@ -221,21 +221,20 @@ pub fn run(patience: Duration) -> Result<()> {
     sys::heed_interruptions().context("could not heed interruptions")?;
     sys::make_room_for_lent().context("could not have as many descriptors as are needed")?;
     sys::drop_privileges().context("could not give up rights")?;
-    let shadow = Arc::new(Shadow::new(socket, file, patience)?);
-    shadow.listen();
+    let mut shadow = Shadow::new(socket, file, patience)?;
+    shadow.has_region = shadow.function.act()?;
+    Arc::new(shadow).listen();
     Ok(())
 }
 
 impl Shadow {
-    fn new(socket: UnixDatagram, file: File, patience: Duration) -> Result<Self> {
+    fn new(socket: UnixDatagram, file: File, patience: Duration) -> io::Result<Self> {
         let foreground = EventFd::new(EFD_NONBLOCK)?;
         foreground.write(1)?;
         let bound = socket.as_raw_fd().max(file.as_raw_fd()).max(foreground.as_raw_fd()) + 1;
-        let function = Function::shared(file);
-        let has_region = function.act()?;
         Ok(Self {
             socket,
-            function,
+            function: Function::shared(file),
             bound,
             files: [const { Mutex::new(None) }; _],
             lent: Mutex::default(),
@@ -251,7 +250,7 @@ impl Shadow {
             posted: Posted::default(),
             sharing: AtomicU8::new(Sharing::Free as u8),
             background: AtomicBool::new(false),
-            has_region,
+            has_region: false,
             foreground,
         })
     }

@@ -517,7 +517,7 @@ static void measure_products(int order, int times)
 {
 	static struct product products[ORDERS];
 	struct product *product = products;
-	int wrong = 0, i;
+	int rounds = times ? times : FIRST, wrong = 0, i;
 
 	while (product < products + ORDERS && product->order && product->order != order)
 		product++;
@@ -525,12 +525,9 @@ static void measure_products(int order, int times)
 		fail("these are more than %d orders", ORDERS);
 	if (!product->order)
 		prepare_product(product, order);
-	if (!times)
-		for (i = 0; i < FIRST; i++)
-			wrong += multiply(product, i % 2);
-	else
+	if (times)
 		mark();
-	for (i = 0; i < times; i++)
+	for (i = 0; i < rounds; i++)
 		wrong += multiply(product, i % 2);
 	if (times)
 		mark();

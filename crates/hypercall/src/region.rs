@@ -59,11 +59,10 @@ impl Call {
         let slot = |value: u64| u8::try_from(value).ok();
         let decoded = match number {
             REGION_FIND => slot(first).map(Self::Find),
-            REGION_USE => {
-                let function = (second != REGION_NONE).then_some(second);
-                let function = function.map(|function| slot(function).ok_or(())).transpose().ok();
-                slot(first).zip(function).map(|(device, function)| Self::Use { device, function })
-            }
+            REGION_USE => slot(first).zip(slot(second)).map(|(device, function)| {
+                let function = Some(function).filter(|_| second != REGION_NONE);
+                Self::Use { device, function }
+            }),
             REGION_CLEAR => {
                 let count = (third != 0).then_some(third.min(REGION_MAX_CLEAR));
                 slot(first).zip(count).map(|(function, count)| Self::Clear { function, first: second, count })

@@ -43,7 +43,6 @@ struct region {
 	unsigned long *taken; /* by page */
 	unsigned long count; /* of those that are taken */
 	unsigned int device; /* slot of the device that holds them, if there are any */
-	dma_addr_t at; /* where it finds the region */
 	struct list_head programs;
 	bool left;
 };
@@ -159,6 +158,7 @@ static struct page *take(struct region *region, unsigned int device, unsigned lo
 			 dma_addr_t *at)
 {
 	unsigned long first, cleared;
+	dma_addr_t start; /* of the region, for the device */
 	long answer;
 
 	if (region->count && region->device != device)
@@ -174,7 +174,7 @@ static struct page *take(struct region *region, unsigned int device, unsigned lo
 		return NULL;
 	if (answer < 0)
 		return ERR_PTR(answer);
-	region->at = answer;
+	start = answer;
 	region->device = device;
 	for (cleared = 0; cleared < pages; cleared += answer) {
 		answer = kvm_hypercall3(SLUICE_REGION_CLEAR, region->slot,
@@ -184,7 +184,7 @@ static struct page *take(struct region *region, unsigned int device, unsigned lo
 	}
 	bitmap_set(region->taken, first, pages);
 	region->count += pages;
-	*at = region->at + (first << PAGE_SHIFT);
+	*at = start + (first << PAGE_SHIFT);
 	return pfn_to_page(region->first + first);
 }
 

@@ -519,24 +519,6 @@ static void dma_unmap_sg_op(struct device *dev, struct scatterlist *list, int co
 	spin_unlock_irqrestore(&space->lock, flags);
 }
 
-/* Pages of the region of the guest that is served now: NULL if there is none, or an error. */
-static struct page *region_pages(struct device *dev, size_t len, dma_addr_t *at)
-{
-	struct space *space = space_of(dev);
-	typeof(sluice_region_take) *take;
-	struct page *page;
-
-	if (!space->regions)
-		return NULL;
-	/* Where nothing is served there is no such module. */
-	take = symbol_get(sluice_region_take);
-	if (!take)
-		return NULL;
-	page = take(PCI_SLOT(space->pdev->devfn), len, at);
-	symbol_put(sluice_region_take);
-	return page;
-}
-
 /* Whether pages were of a region, and are given back. */
 static bool give_back(struct device *dev, struct page *page, size_t len)
 {
@@ -553,20 +535,36 @@ static bool give_back(struct device *dev, struct page *page, size_t len)
 	return given;
 }
 
-static struct page *take_pages(struct device *dev, size_t len, dma_addr_t *at,
-				    gfp_t flags, bool writable)
+/* Pages of the region of the guest that is served now: NULL if there is none, or an error. */
+static struct page *region_pages(struct device *dev, size_t len, dma_addr_t *at)
+{
+	struct space *space = space_of(dev);
+	typeof(sluice_region_take) *take;
+	struct page *page;
+
+	if (!space->regions)
+		return NULL;
+	/* Where nothing is served there is no such module. */
+	take = symbol_get(sluice_region_take);
+	if (!take)
+		return NULL;
+	page = take(PCI_SLOT(space->pdev->devfn), len, at);
+	symbol_put(sluice_region_take);
+	if (!IS_ERR_OR_NULL(page) && !dma_capable(dev, *at, len, false)) {
+		dev_warn_once(dev, "does not reach its regions, at %pad\n", at);
+		give_back(dev, page, len);
+		return ERR_PTR(-EIO);
+	}
+	return page;
+}
+
+static struct page *take_pages(struct device *dev, size_t len, dma_addr_t *at, gfp_t flags,
+			       bool writable)
 {
 	struct page *page = region_pages(dev, len, at);
 
-	if (IS_ERR(page))
-		return NULL;
-	if (page && !dma_capable(dev, *at, len, false)) {
-		dev_warn_once(dev, "does not reach its regions, at %pad\n", at);
-		give_back(dev, page, len);
-		return NULL;
-	}
 	if (page)
-		return page;
+		return IS_ERR(page) ? NULL : page;
 	/* What the device cannot address is of no use to it, whoever issues it. */
 	if (dev->coherent_dma_mask <= DMA_BIT_MASK(32))
 		flags |= GFP_DMA32;

@@ -75,11 +75,14 @@ impl Domain {
             return Err(Error::Absent);
         };
         let Some(reach) = &mut own.regions else { return Err(Error::Absent) };
-        match placed {
-            Some((_, placed)) if placed.region.device() != reach.device => Err(Error::Absent),
-            Some((function, placed)) => reach.switch(self, &mut own.map, Some((function, placed.region))),
-            None => reach.switch(self, &mut own.map, None),
+        let Some((function, Placed { region, .. })) = placed else {
+            reach.leave(self, &mut own.map);
+            return Ok(0);
+        };
+        if region.device() != reach.device {
+            return Err(Error::Absent);
         }
+        reach.enter(self, &mut own.map, function, &region)
     }
 
     /// No device of the domain reaches a region any more when this returns.
@@ -89,8 +92,7 @@ impl Domain {
             let Seen::ByDevice(own) = &mut shared.seen else { continue };
             let Some(reach) = &mut own.regions else { continue };
             if reach.in_use.as_ref().is_some_and(|(_, used)| Arc::ptr_eq(used, region)) {
-                let left = reach.switch(self, &mut own.map, None);
-                assert!(left.is_ok(), "domain {}: its device keeps a region: {left:?}", self.name());
+                reach.leave(self, &mut own.map);
             }
         }
     }
@@ -138,8 +140,7 @@ impl Shared {
     pub(super) fn hide_from_own_device(&mut self, granter: &Domain) -> bool {
         let Seen::ByDevice(OwnDevice { map, regions }) = &mut self.seen else { return false };
         if let Some(reach) = regions {
-            let left = reach.switch(granter, map, None);
-            assert!(left.is_ok(), "domain {}: its device keeps a region: {left:?}", granter.name());
+            reach.leave(granter, map);
         }
         let bytes = u64::from(self.space.size()) * PAGE_SIZE;
         let hidden = map.revoke(0, bytes);

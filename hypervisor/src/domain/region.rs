@@ -70,7 +70,6 @@ impl Drop for Region {
 }
 
 /// A region, and where the domain that serves its guest has it.
-#[derive(Clone)]
 pub struct Placed {
     /// Which.
     pub region: Arc<Region>,
@@ -102,46 +101,54 @@ impl Reach {
         Self { device, in_use: None, base }
     }
 
+    /// Where the device finds the region of a function. Each is elsewhere: what it was told of the one before means nothing to it now.
+    fn at(&self, function: u8) -> u64 {
+        self.base + u64::from(function) * MAX_REGION
+    }
+
     /// Where the device finds the region that is in use.
     pub(super) fn range(&self) -> Option<Range<u64>> {
         let (function, region) = self.in_use.as_ref()?;
-        // Each function's is elsewhere: what a device was told of the one before means nothing to it now.
-        let at = self.base + u64::from(*function) * MAX_REGION;
+        let at = self.at(*function);
         Some(at..at + region.len())
     }
 
-    /// Has the device reach this region, and no other any more when this returns. Returns its address for the device; 0 without one.
-    pub(super) fn switch(
+    /// Whether the device reaches this region of a function.
+    fn reaches(&self, function: u8, region: &Arc<Region>) -> bool {
+        self.in_use.as_ref().is_some_and(|(of, used)| *of == function && Arc::ptr_eq(used, region))
+    }
+
+    /// The device reaches no region any more when this returns.
+    pub(super) fn leave(&mut self, owner: &Domain, map: &mut memory::Map) {
+        let Some(range) = self.range() else { return };
+        let hidden = map.revoke(range.start, range.end - range.start);
+        map.settle(owner, |_, _| ());
+        assert!(hidden.is_ok(), "domain {}: its device keeps a region: {hidden:?}", owner.name());
+        self.in_use = None;
+    }
+
+    /// Has the device reach the region of a function, by its slot, and no other any more when this returns. Returns where the device finds it.
+    pub(super) fn enter(
         &mut self,
         owner: &Domain,
         map: &mut memory::Map,
-        wanted: Option<(u8, Arc<Region>)>,
+        function: u8,
+        region: &Arc<Region>,
     ) -> Result<u64, Error> {
-        let is_used = |(function, region): &(u8, Arc<Region>)| {
-            let used = self.in_use.as_ref();
-            used.is_some_and(|(other, used)| other == function && Arc::ptr_eq(used, region))
-        };
-        if !wanted.as_ref().is_some_and(is_used) {
-            if let Some(range) = self.range() {
-                let hidden = map.revoke(range.start, range.end - range.start);
-                map.settle(owner, |_, _| ());
-                assert!(hidden.is_ok(), "domain {}: its device keeps a region: {hidden:?}", owner.name());
-            }
-            self.in_use = wanted;
-            if let (Some(range), Some((_, region))) = (self.range(), self.in_use.clone()) {
-                let rights = Rights::window(Contents::Region(region.guest().0));
-                let shown = map.issue(range.start, region.hpa(), region.len(), rights);
-                map.settle(owner, |_, _| ());
-                shown.map_err(|error| {
-                    self.in_use = None;
-                    match error {
-                        IssueError::OutOfMemory => Error::NoMemory,
-                        _ => Error::Absent,
-                    }
-                })?;
-            }
+        let at = self.at(function);
+        if self.reaches(function, region) {
+            return Ok(at);
         }
-        Ok(self.range().map_or(0, |range| range.start))
+        self.leave(owner, map);
+        let rights = Rights::window(Contents::Region(region.guest().0));
+        let shown = map.issue(at, region.hpa(), region.len(), rights);
+        map.settle(owner, |_, _| ());
+        shown.map_err(|error| match error {
+            IssueError::OutOfMemory => Error::NoMemory,
+            _ => Error::Absent,
+        })?;
+        self.in_use = Some((function, region.clone()));
+        Ok(at)
     }
 }
 

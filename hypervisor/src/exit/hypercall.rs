@@ -31,21 +31,25 @@ pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
     let asked = Hypercall::decode(ctx.vmcb.save.rax, [rbx, rcx, rdx, rsi], width);
     let outcome = match CALLS.iter().find(|known| known.number == asked.number) {
         _ if ctx.vmcb.save.cpl != 0 => Err(Error::NotPermitted),
-        None => match grant::Call::decode(asked.number, asked.arguments) {
-            Some(asked) => asked.and_then(|asked| Ok((grants::call(domain, &asked)?, Flow::Attend))),
-            None => match devfile::Call::decode(asked.number, asked.arguments) {
-                Some(asked) => device_file(domain, ctx, asked),
-                None => match region_calls::Call::decode(asked.number, asked.arguments) {
-                    Some(asked) => asked.and_then(|asked| Ok((region::call(domain, &asked)?, Flow::Enter))),
-                    None => Err(Error::NoSuchCall),
-                },
-            },
-        },
+        None => typed(domain, ctx, &asked),
         Some(known) => (known.carry_out)(domain, &asked),
     };
     ctx.vmcb.save.rax = call::answer(outcome.map(|(value, _)| value), width);
     skip(ctx, 3);
     outcome.map_or(Flow::Enter, |(_, flow)| flow)
+}
+
+/// A call of an interface with arguments of its own.
+fn typed(domain: &Domain, ctx: &Context, asked: &Hypercall) -> Answer {
+    let Hypercall { number, arguments } = *asked;
+    if let Some(asked) = grant::Call::decode(number, arguments) {
+        return Ok((grants::call(domain, &asked?)?, Flow::Attend));
+    }
+    if let Some(asked) = devfile::Call::decode(number, arguments) {
+        return device_file(domain, ctx, asked);
+    }
+    let asked = region_calls::Call::decode(number, arguments).ok_or(Error::NoSuchCall)?;
+    Ok((region::call(domain, &asked?)?, Flow::Enter))
 }
 
 /// Interrupts are looked at before the next entry.

@@ -284,7 +284,7 @@ pub fn leases(setup: &Setup, server: &Domain) -> String {
 /// Who serves it: another domain, whose own devices see memory where it does.
 fn server(setup: &Setup, domain: &Domain, device: &Virtio, source: &mut Source) {
     let wanted = device.by.get_ref().as_str();
-    let Some(server) = setup.domains.iter().find(|domain| &**domain.name.get_ref() == wanted) else {
+    let Some(server) = server_of(setup, device) else {
         if setup.running.iter().any(|running| running == wanted) {
             if let Some(address) = &device.address {
                 let message =
@@ -377,11 +377,16 @@ fn behind(device: &Virtio, source: &mut Source) {
     }
 }
 
+/// The domain that serves a device, if it is one of the setup.
+fn server_of<'s>(setup: &'s Setup, device: &Virtio) -> Option<&'s Domain> {
+    setup.domains.iter().find(|domain| **domain.name.get_ref() == **device.by.get_ref())
+}
+
 /// The device behind a device file is one that the domain owns which serves the file.
 fn identity(setup: &Setup, device: &Virtio, source: &mut Source) {
     let Some(wanted) = &device.identity else { return };
     let name = wanted.get_ref();
-    let server = setup.domains.iter().find(|domain| **domain.name.get_ref() == **device.by.get_ref());
+    let server = server_of(setup, device);
     let owned = server.into_iter().flat_map(|server| &server.shares);
     let owned: Vec<&str> = owned
         .filter(|share| share.mode == Mode::Passthrough)
@@ -404,7 +409,7 @@ fn region_of(setup: &Setup, device: &Virtio, source: &mut Source) {
             "name it: identity = \"...\", a device that this domain owns with dma = \"regions\"".to_owned();
         return source.complain(region.span(), "a region is held by a device, and none is named", help);
     };
-    let server = setup.domains.iter().find(|domain| **domain.name.get_ref() == **device.by.get_ref());
+    let server = server_of(setup, device);
     let share = server
         .and_then(|server| server.shares.iter().find(|share| share.device.get_ref() == behind.get_ref()));
     if let Some(share) = share.filter(|share| share.dma != Dma::Regions) {

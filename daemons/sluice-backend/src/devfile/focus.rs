@@ -105,16 +105,6 @@ const PAUSE: Order = unsafe { Order::new(number(_IOC_WRITE, b'A', 0x45, 4)) };
 // SAFETY: It has no argument.
 const RUN_EMPTY: Order = unsafe { Order::new(number(_IOC_NONE, b'A', 0x48, 0)) };
 
-/// Where `struct snd_pcm_hw_params` has a bit for each way to the buffer (`SNDRV_PCM_ACCESS_*`).
-pub const PCM_ACCESS: u64 = 4;
-/// Those by which the program maps it. By the others the driver copies.
-pub const PCM_MAPPED: u32 = 0b111;
-
-/// Whether an ioctl's argument is a `struct snd_pcm_hw_params`: HW_REFINE or HW_PARAMS.
-pub const fn chooses_access(number: u32) -> bool {
-    matches!(number & 0xffff, 0x4110 | 0x4111)
-}
-
 /// Words of 64 keys.
 const KEY_WORDS: usize = 12;
 

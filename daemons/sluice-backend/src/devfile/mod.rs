@@ -10,6 +10,7 @@
 mod description;
 mod focus;
 mod neighbours;
+mod region;
 pub mod shadow;
 
 use crate::hang::HangWatch;

@@ -9,8 +9,8 @@
 //!
 //! Deviation: addresses that the shadow has its own memory at cannot be mapped. Both lay their memory out at random, and such an operation fails with ENOMEM.
 
-use super::focus::{self, Manner, Sharing};
-use super::lock;
+use super::focus::{Manner, Sharing};
+use super::{lock, region};
 use anyhow::{Context, Result};
 use sluice_backend::function::{Copy, Function};
 use sluice_backend::sys::{self, LanePage, Lent, Mapping, PAGE, ShadowPage};
@@ -574,11 +574,11 @@ impl Shadow {
     /// Of the ways to a stream's buffer that a program can have, takes out those by which the driver copies: it does not see what it would copy.
     #[cold]
     fn leave_out_copies(&self, number: u32, argument: u64) -> io::Result<()> {
-        let choice = argument.saturating_add(focus::PCM_ACCESS);
-        let Some(asked) = focus::chooses_access(number).then(|| self.word(choice)).flatten() else {
+        let choice = argument.saturating_add(region::PCM_ACCESS);
+        let Some(asked) = region::chooses_access(number).then(|| self.word(choice)).flatten() else {
             return Ok(());
         };
-        match asked & focus::PCM_MAPPED {
+        match asked & region::PCM_MAPPED {
             0 => Err(io::Error::from_raw_os_error(libc::EINVAL)),
             left => self.put_word(choice, left).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT)),
         }

@@ -91,17 +91,17 @@ fn query(space: u64, reference: u64) -> i64 {
 
 /// What must not succeed.
 #[derive(Default)]
-struct Attempts {
-    tried: u64,
-    succeeded: u64,
+pub struct Attempts {
+    pub tried: u64,
+    pub succeeded: u64,
 }
 
 impl Attempts {
-    fn count(&mut self, what: &str, succeeded: bool) {
+    pub fn count(&mut self, what: &str, succeeded: bool) {
         self.tried += 1;
         if succeeded {
             self.succeeded += 1;
-            println!("grants: {what} succeeded");
+            println!("attack: {what} succeeded");
         }
     }
 }

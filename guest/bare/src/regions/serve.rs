@@ -6,7 +6,7 @@ use crate::console::println;
 use crate::dma::fine;
 use crate::dma::memory::{Own, get, put};
 use crate::entry::BootInfo;
-use crate::grants::call;
+use crate::grants::{Attempts, call};
 use crate::machine::{sleep, wait_for};
 use crate::pci::{self, Function};
 use sluice_hypercall::{backend as back, grant as hc, region as rc};
@@ -63,8 +63,7 @@ struct Attack {
     /// A page that the device may read, and one that it may write as far as this domain says.
     source: u64,
     into: u64,
-    tried: u32,
-    succeeded: u32,
+    attempts: Attempts,
     failed: u32,
 }
 
@@ -73,14 +72,6 @@ impl Attack {
     fn expect(&mut self, holds: bool, what: &str) {
         if !holds {
             self.failed += 1;
-            println!("regions: {what}");
-        }
-    }
-
-    fn attempt(&mut self, succeeded: bool, what: &str) {
-        self.tried += 1;
-        if succeeded {
-            self.succeeded += 1;
             println!("regions: {what}");
         }
     }
@@ -116,25 +107,25 @@ impl Attack {
             for number in 0..page::END {
                 let at = file.page(number);
                 let seen = (0..LEN).step_by(4).any(|offset| get(at + offset) == file.secret);
-                self.attempt(seen, "this processor reads what a guest holds");
+                self.attempts.count("reading what a guest holds", seen);
                 self.fill(at, DAMAGE);
                 let own = call(hc::GRANT_ISSUE, [hc::GRANT_DEVICE + self.edu.slot, 0, at, 1]);
-                self.attempt(own >= 0, "a page of a region is issued to a device");
+                self.attempts.count("issuing a page of a region to a device", own >= 0);
                 let foreign = call(hc::GRANT_ISSUE, [other.space(), 64 + number, at, 1]);
-                self.attempt(foreign >= 0, "a page of a region is shown to another guest");
+                self.attempts.count("showing a page of a region to another guest", foreign >= 0);
             }
             let list = call(hc::GRANT_BATCH, [other.space(), file.page(1), 1, 0]);
-            self.attempt(list >= 0, "a list is read in a region");
+            self.attempts.count("a list in a region", list >= 0);
             let slot = self.edu.slot;
             for [device, function] in
                 [[file.slot(), file.slot()], [slot, slot], [slot, 31], [31, file.slot()]]
             {
                 let used = call(rc::REGION_USE, [device, function, 0, 0]);
-                self.attempt(used >= 0, "a region is used by what has none");
+                self.attempts.count("the use of a region by what has none", used >= 0);
             }
             for [first, count] in [[file.pages, 1], [u64::MAX, 1], [u64::MAX - 1, u64::MAX]] {
                 let cleared = call(rc::REGION_CLEAR, [file.slot(), first, count, 0]);
-                self.attempt(cleared >= 0, "what is no part of a region is cleared");
+                self.attempts.count("clearing what is no part of a region", cleared >= 0);
             }
         }
     }
@@ -146,12 +137,12 @@ impl Attack {
             for number in [page::SECRETS, page::SECRETS_END - 1] {
                 let theirs = other.device_page(number);
                 let out = self.brings_out(theirs, other.secret);
-                self.attempt(out, "the device brings out what is in no region of its");
+                self.attempts.count("bringing out what is not in the device's region", out);
                 // Whether it has changed, or has come to the other guest, those will see.
-                self.tried += 1;
+                self.attempts.tried += 1;
                 self.store(theirs, DAMAGE);
                 if let Some(used) = used {
-                    self.tried += 1;
+                    self.attempts.tried += 1;
                     self.edu.copy(theirs, used.device_page(page::FOREIGN));
                 }
             }
@@ -159,13 +150,13 @@ impl Attack {
         if let Some(used) = used {
             for number in page::SECRETS..page::SECRETS_END {
                 let out = self.brings_out(used.device_page(number), used.secret);
-                self.attempt(out, "the device brings out what is in its region");
+                self.attempts.count("bringing out what is in the device's region", out);
             }
         }
         // Where this processor sees it.
         for file in used.into_iter().chain(others.iter().copied()) {
             let out = self.brings_out(file.page(page::SECRETS), file.secret);
-            self.attempt(out, "the device finds a region by the processor's address");
+            self.attempts.count("finding a region by the processor's address", out);
         }
     }
 }
@@ -191,7 +182,7 @@ pub fn run(boot: &BootInfo) {
         println!("SLUICE-RESULT devices=missing done=failed");
         return;
     };
-    let mut attack = Attack { edu, source, into, tried: 0, succeeded: 0, failed: 0 };
+    let mut attack = Attack { edu, source, into, attempts: Attempts::default(), failed: 0 };
     let mut files = [first, second];
     for file in &mut files {
         let shown = call(hc::GRANT_ISSUE, [file.space(), 0, file.at, page::END]);
@@ -223,7 +214,7 @@ pub fn run(boot: &BootInfo) {
         attack.edu.copy(file.device_page(page::SECRETS), file.device_page(page::OWN));
         attack.store(file.device_page(page::COMMAND), command::LOOK);
     }
-    let Attack { tried, succeeded, failed, .. } = attack;
+    let Attack { attempts: Attempts { tried, succeeded }, failed, .. } = attack;
     println!("SLUICE-RESULT regions.tried={tried} regions.succeeded={succeeded}");
     println!("SLUICE-RESULT done={}", if failed == 0 { "ok" } else { "failed" });
     // Guests look before they lose what they hold.

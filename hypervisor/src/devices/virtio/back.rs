@@ -66,7 +66,7 @@ impl BackFunction {
     /// Its domain's devices reach the region of the link no more when this returns.
     pub fn leave_region(&self) {
         if let Some((region, (server, _))) = self.link.region.as_ref().zip(self.server.domain()) {
-            server.leave_region(&region.0);
+            server.leave_region(region);
         }
     }
 
@@ -195,9 +195,9 @@ impl VirtualFunction for BackFunction {
     }
 
     fn region(&self) -> Option<Placed> {
-        let (region, offset) = self.link.region.as_ref()?;
+        let region = self.link.region.clone()?;
         let window = self.bars.lock().window.at()?;
-        Some(Placed { region: region.clone(), at: window + offset })
+        Some(Placed { region, at: window + self.link.lendable })
     }
 
     fn copy(&self, domain: &Domain, copy: &Copy) -> Result<(), Error> {

@@ -56,8 +56,8 @@ pub struct Link {
     /// Bytes of the window, and of what the guest can lend in it.
     window: u64,
     lendable: u64,
-    /// What a physical device holds for the guest of this device file, and where in the window its server has it.
-    region: Option<(Arc<Region>, u64)>,
+    /// What a physical device holds for the guest of this device file. Its server has it in the window behind what the guest can lend.
+    region: Option<Arc<Region>>,
     /// Who the physical device behind a device file says it is.
     behind: Option<Identity>,
     /// The interface that an engine serves, in place of a domain.
@@ -244,8 +244,8 @@ pub fn reports() -> Vec<LinkReport> {
     LINKS.lock().iter().map(|link| link.report()).collect()
 }
 
-/// The region that a guest has with the device behind a device file, and where in the window it is: after all that the guest can lend.
-fn region(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio) -> Option<(Arc<Region>, u64)> {
+/// The region that a guest has with the device behind a device file.
+fn region(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio) -> Option<Arc<Region>> {
     let device = virtio.identity.filter(|_| virtio.region != 0)?;
     let region = Region::new(guest, device, virtio.region);
     if region.is_none() {
@@ -256,7 +256,7 @@ fn region(guest: DomainId, domain: &config::Domain, virtio: &config::Virtio) -> 
             virtio.region
         );
     }
-    Some((Arc::new(region?), window_end(domain.memory)))
+    region.map(Arc::new)
 }
 
 /// The beginning of a configuration, of whatever is longest of what is known of one.
@@ -291,7 +291,7 @@ impl Link {
         };
         let region = region(guest, domain, virtio);
         let lendable = window_end(domain.memory);
-        let all = lendable + region.as_ref().map_or(0, |(region, _)| region.len());
+        let all = lendable + region.as_ref().map_or(0, |region| region.len());
         let mut device = Device::new(kind, &name, &virtio.source, &known);
         let foreground = FOREGROUND.load(Ordering::Relaxed);
         device.set_background(foreground != NOBODY && foreground != guest.index() as u32);
@@ -407,7 +407,7 @@ impl Link {
             back.leave_region();
         }
         // What a device held for this life of the guest is not the next one's.
-        if let Some((region, _)) = &self.region {
+        if let Some(region) = &self.region {
             region.clear();
         }
     }

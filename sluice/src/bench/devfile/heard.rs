@@ -18,7 +18,7 @@ const RUNS: [(Memory, &[(&str, &str)]); 2] = [
 ];
 
 /// Where the card's buffers are.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Memory {
     /// In memory of the domain with the card.
     Shared,

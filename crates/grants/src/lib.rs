@@ -1,7 +1,8 @@
 //! Grant spaces: which pages one domain (the granter) lets another (its peer) reach, by reference.
 //!
 //! Key types: [`Space`] (the table, and what each call does to it), [`Grant`], [`Peer`] (how the pages are shown), [`status`] (the word
-//! by which the peer says that it uses a page now). Issuing and revoking are the granter's alone: no call waits for the peer.
+//! by which the peer says that it uses a page now). Issuing and revoking are the granter's alone: no call waits for the peer. [`table`] is the
+//! older way, for comparison.
 //!
 //! The table is a tree of page tables that no hardware walks, by reference in place of an address: an operation costs the same however many
 //! references there are, and parts that were never used take no memory.
@@ -15,6 +16,7 @@
 
 mod space;
 pub mod status;
+pub mod table;
 
 pub use space::{Batch, Error, Grant, Operation, Peer, Space};
 

@@ -19,6 +19,8 @@ pub enum Error {
     Busy,
     /// There is no memory for tables.
     OutOfMemory,
+    /// The page may only be read ([`crate::table`]).
+    ReadOnly,
 }
 
 /// What a reference gives.
@@ -80,6 +82,35 @@ pub trait Batch {
 impl<F: Fn(u64) -> Option<Operation>> Batch for F {
     fn operation(&self, index: u64) -> Option<Operation> {
         self(index)
+    }
+}
+
+/// Steps of a call, in order and until one fails.
+pub(crate) struct Steps {
+    /// So many were taken.
+    pub(crate) done: u64,
+    failed: Option<Error>,
+}
+
+impl Steps {
+    /// Takes up to [`MAX_BATCH`] of so many.
+    pub(crate) fn take(count: u64, mut step: impl FnMut(u64) -> Result<(), Error>) -> Self {
+        let mut done = 0;
+        while done < count.min(MAX_BATCH) {
+            if let Err(error) = step(done) {
+                return Self { done, failed: Some(error) };
+            }
+            done += 1;
+        }
+        Self { done, failed: None }
+    }
+
+    /// How many were taken, if any was or none was asked for.
+    pub(crate) fn answer(self) -> Result<u64, Error> {
+        match self.failed {
+            Some(error) if self.done == 0 => Err(error),
+            _ => Ok(self.done),
+        }
     }
 }
 
@@ -173,39 +204,26 @@ impl<F: TableFrames> Space<F> {
     /// # Errors
     /// What the first one failed by.
     pub fn carry_out<P: Peer>(&mut self, peer: &mut P, batch: &impl Batch, count: u64) -> Result<u64, Error> {
-        let mut done = 0;
-        let mut failed = None;
         // One that is issued is told of once it can be reached; a batch may name it again, so that the table has the last word.
         let mut issued = [0u32; MAX_BATCH as usize];
         let mut news = 0;
-        while done < count.min(MAX_BATCH) {
-            let operation = batch.operation(done).ok_or(Error::NoPage);
-            let result = operation.and_then(|operation| match operation {
-                Operation::Issue(reference, grant) => {
-                    self.issue(peer, reference, grant)?;
-                    if let Some(place) = issued.get_mut(news) {
-                        (*place, news) = (reference, news + 1);
-                    }
-                    Ok(())
+        let steps = Steps::take(count, |index| match batch.operation(index).ok_or(Error::NoPage)? {
+            Operation::Issue(reference, grant) => {
+                self.issue(peer, reference, grant)?;
+                if let Some(place) = issued.get_mut(news) {
+                    (*place, news) = (reference, news + 1);
                 }
-                Operation::Revoke { reference, forced } => self.revoke(peer, reference, forced),
-            });
-            if let Err(error) = result {
-                failed = Some(error);
-                break;
+                Ok(())
             }
-            done += 1;
-        }
+            Operation::Revoke { reference, forced } => self.revoke(peer, reference, forced),
+        });
         peer.forget();
         for reference in issued.iter().take(news).copied() {
             if let (Ok(Some(_)), Some(word)) = (self.lookup(reference), peer.word(reference)) {
                 status::open(&word);
             }
         }
-        match failed {
-            Some(error) if done == 0 => Err(error),
-            _ => Ok(done),
-        }
+        steps.answer()
     }
 
     fn issue(&mut self, peer: &mut impl Peer, reference: u32, grant: Option<Grant>) -> Result<(), Error> {
@@ -217,13 +235,19 @@ impl<F: TableFrames> Space<F> {
         if old.is_some_and(|old| old.frame != grant.frame || !grant.writable) {
             return Err(Error::Taken);
         }
-        self.note(reference, grant)?;
         if old.is_some() {
+            self.note(reference, grant)?;
             return peer.widen(reference, grant).inspect_err(|_| {
                 // The tables are there: this takes no memory.
                 let _ = self.note(reference, Grant { writable: false, ..grant });
             });
         }
+        self.add(peer, reference, grant)
+    }
+
+    /// Notes and shows what was not there.
+    pub(crate) fn add(&mut self, peer: &mut impl Peer, reference: u32, grant: Grant) -> Result<(), Error> {
+        self.note(reference, grant)?;
         self.live += 1;
         peer.show(reference, grant).inspect_err(|_| self.remove(reference))
     }
@@ -252,7 +276,7 @@ impl<F: TableFrames> Space<F> {
     }
 
     /// A page that is there is taken out of tables that exist: that takes no memory.
-    fn remove(&mut self, reference: u32) {
+    pub(crate) fn remove(&mut self, reference: u32) {
         let tables = self.tables.as_mut();
         let removed = tables.map(|tables| tables.unmap(&mut self.frames, place(reference), PAGE_SIZE));
         if removed == Some(Ok(true)) {

@@ -33,7 +33,8 @@ pub fn close(word: &impl Word, forced: bool) -> bool {
     change(word, |old| (forced || old & USES == 0).then_some(old & !GRANTED)) || forced
 }
 
-fn change(word: &impl Word, new: impl Fn(u64) -> Option<u64>) -> bool {
+/// Replaces a word by what `new` makes of it. Returns false if that is nothing, or the word never stands still.
+pub(crate) fn change(word: &impl Word, mut new: impl FnMut(u64) -> Option<u64>) -> bool {
     for _ in 0..TRIES {
         // A word that is not there any more says nothing.
         let Some(old) = word.load() else { return true };

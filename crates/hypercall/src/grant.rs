@@ -28,18 +28,6 @@ pub const GRANT_QUERY: u64 = 0x534c_0017;
 /// the space. Answered with the number of references. There is one in a guest with `grants = "pages"`, and grants in it need no accepting: whoever
 /// serves the device now sees them.
 pub const GRANT_OPEN: u64 = 0x534c_0018;
-/// Lends pages of a space by a table, the older way: number of the space, guest-physical address of the table, which is a page's and has eight bytes for each reference.
-/// Nothing can be issued in the space any more; its peer has pages mapped and copied, as the entries permit. -EBUSY: something is granted.
-pub const GRANT_TABLE: u64 = 0x534c_0019;
-/// Maps pages that a peer lends by a table: window, guest-physical address of a list of references, number. A window is its address, or [`GRANT_DEVICE`] and the
-/// slot of a back-end function on the caller's bus. An entry is eight bytes: the reference, and [`GRANT_MAP_READ`]. -EPERM: the page may only be read.
-pub const GRANT_MAP: u64 = 0x534c_001a;
-/// Unmaps them: window, guest-physical address of a list of references, number. An entry is eight bytes.
-pub const GRANT_UNMAP: u64 = 0x534c_001b;
-/// Copies between memory of the caller's and pages that a peer lends by a table: window, guest-physical address of a list, number of entries. An entry is two words of eight bytes:
-/// the reference with [`GRANT_COPY_OFFSET`], [`GRANT_COPY_BYTES`] and [`GRANT_COPY_OUT`], then the guest-physical address in the caller.
-pub const GRANT_COPY: u64 = 0x534c_001c;
-
 /// Space of the virtual device in slot `n` of the caller's PCI bus: `GRANT_DEVICE + n`. It has at least as many references as the caller has pages, also
 /// in holes; the device finds reference `n` at address `n << 12`.
 pub const GRANT_DEVICE: u64 = 0x80;
@@ -64,22 +52,7 @@ pub const GRANT_IS_WRITABLE: u64 = 1 << 2;
 /// In a status word: the reference is granted. The other bits below 32 count the uses that the peer has under way.
 pub const GRANT_STATUS_GRANTED: u64 = 1 << 63;
 
-/// In a table: the peer may use the page. Bits 63:12 are its guest-physical address.
-pub const GRANT_TABLE_PERMIT: u64 = 1 << 0;
-/// In a table: it may only read it.
-pub const GRANT_TABLE_READ_ONLY: u64 = 1 << 1;
-/// In a table, the hypervisor's: it uses it. The granter ends a grant by exchanging an entry without this bit for 0, in one locked access.
-pub const GRANT_TABLE_USED: u64 = 1 << 2;
-/// A page that is mapped is only read.
-pub const GRANT_MAP_READ: u64 = 1 << 32;
-/// Of a copy: what the first byte's place in the page is multiplied by.
-pub const GRANT_COPY_OFFSET: u64 = 1 << 32;
-/// Of a copy: what the number of bytes, 1 to 4096, is multiplied by.
-pub const GRANT_COPY_BYTES: u64 = 1 << 48;
-/// Of a copy: out of the caller's memory, into the page.
-pub const GRANT_COPY_OUT: u64 = 1 << 63;
-
-const PAGE: u64 = 0x1000;
+pub(crate) const PAGE: u64 = 0x1000;
 
 /// A page that is issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,81 +95,6 @@ impl Entry {
             flags if flags == GRANT_LIST_REVOKE | GRANT_FORCED => Some(Self::Revoke(reference, true)),
             _ => None,
         }
-    }
-}
-
-/// Where a domain sees a space of another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    /// The one that it accepted at this address.
-    At(u64),
-    /// That of the back-end function in this slot of its bus.
-    Function(u8),
-}
-
-impl Window {
-    fn decode(word: u64) -> Option<Self> {
-        if word.is_multiple_of(PAGE) {
-            return (word != 0).then_some(Self::At(word));
-        }
-        small(word)?.checked_sub(GRANT_DEVICE as u8).map(Self::Function)
-    }
-}
-
-/// A page that is mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapped {
-    /// Which.
-    pub reference: u32,
-    /// It is written, too.
-    pub writes: bool,
-}
-
-impl Mapped {
-    /// Bytes of an entry of a list.
-    pub const SIZE: u64 = 8;
-
-    /// The entry of this word; `None` if a bit is set that means nothing.
-    pub const fn decode(word: u64) -> Option<Self> {
-        match word >> 32 << 32 {
-            0 => Some(Self { reference: word as u32, writes: true }),
-            GRANT_MAP_READ => Some(Self { reference: word as u32, writes: false }),
-            _ => None,
-        }
-    }
-}
-
-/// A part of a page that is copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Which page.
-    pub reference: u32,
-    /// Its first byte there.
-    pub offset: u64,
-    /// Bytes, which do not leave the page.
-    pub bytes: u64,
-    /// Into the page; else out of it.
-    pub out: bool,
-    /// Guest-physical address in the caller.
-    pub local: u64,
-}
-
-impl Part {
-    /// Bytes of an entry of a list.
-    pub const SIZE: u64 = 16;
-
-    /// The entry of these words; `None` if a bit is set that means nothing, or the part is no part of a page.
-    pub fn decode([what, local]: [u64; 2]) -> Option<Self> {
-        let offset = what / GRANT_COPY_OFFSET & 0xffff;
-        let bytes = (what & !GRANT_COPY_OUT) / GRANT_COPY_BYTES;
-        let is_part = bytes != 0 && offset.checked_add(bytes).is_some_and(|end| end <= PAGE);
-        is_part.then_some(Self {
-            reference: what as u32,
-            offset,
-            bytes,
-            out: what & GRANT_COPY_OUT != 0,
-            local,
-        })
     }
 }
 
@@ -265,37 +163,6 @@ pub enum Call {
     },
     /// [`GRANT_OPEN`].
     Open(u8),
-    /// [`GRANT_TABLE`].
-    Table {
-        /// Number of the space.
-        space: u8,
-        /// Address of the table.
-        at: u64,
-    },
-    /// [`GRANT_MAP`].
-    Map(List),
-    /// [`GRANT_UNMAP`].
-    Unmap(List),
-    /// [`GRANT_COPY`].
-    Copy(List),
-}
-
-/// A list of what a peer wants of pages that are lent by a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct List {
-    /// Where the caller sees them.
-    pub window: Window,
-    /// Guest-physical address of the list, a multiple of eight.
-    pub at: u64,
-    /// Entries, 1 to [`GRANT_MAX_BATCH`].
-    pub count: u64,
-}
-
-impl List {
-    fn decode([window, at, count, _]: [u64; 4]) -> Option<Self> {
-        at.is_multiple_of(8).then_some(())?;
-        Some(Self { window: Window::decode(window)?, at, count: several(count)? })
-    }
 }
 
 impl Call {
@@ -314,10 +181,6 @@ impl Call {
             GRANT_BATCH => Self::batch(arguments),
             GRANT_QUERY => Self::query(arguments),
             GRANT_OPEN => small(arguments[0]).map(Self::Open),
-            GRANT_TABLE => Self::table(arguments),
-            GRANT_MAP => List::decode(arguments).map(Self::Map),
-            GRANT_UNMAP => List::decode(arguments).map(Self::Unmap),
-            GRANT_COPY => List::decode(arguments).map(Self::Copy),
             _ => return None,
         };
         Some(decoded.ok_or(Error::BadArgument))
@@ -352,22 +215,17 @@ impl Call {
         Some(Self::Batch { space: small(space)?, list, count: several(count)? })
     }
 
-    fn table([space, at, ..]: [u64; 4]) -> Option<Self> {
-        at.is_multiple_of(PAGE).then_some(())?;
-        Some(Self::Table { space: small(space)?, at })
-    }
-
     fn query([space, reference, ..]: [u64; 4]) -> Option<Self> {
         Some(Self::Query { space: small(space)?, reference: u32::try_from(reference).ok()? })
     }
 }
 
-fn small(value: u64) -> Option<u8> {
+pub(crate) fn small(value: u64) -> Option<u8> {
     u8::try_from(value).ok()
 }
 
 /// So many references at once; of more than can be done, the first.
-fn several(count: u64) -> Option<u64> {
+pub(crate) fn several(count: u64) -> Option<u64> {
     (count != 0).then_some(count.min(GRANT_MAX_BATCH))
 }
 
@@ -395,12 +253,6 @@ mod tests {
             (GRANT_BATCH, [0, 4, 1, 0]),
             (GRANT_QUERY, [0, 1 << 32, 0, 0]),
             (GRANT_OPEN, [1 << 8, 0, 0, 0]),
-            (GRANT_TABLE, [0, 8, 0, 0]),
-            (GRANT_MAP, [0, 0, 1, 0]),
-            (GRANT_MAP, [GRANT_DEVICE - 1, 0, 1, 0]),
-            (GRANT_MAP, [0x101, 0, 1, 0]),
-            (GRANT_UNMAP, [PAGE, 4, 1, 0]),
-            (GRANT_COPY, [PAGE, 0, 0, 0]),
         ] {
             assert_eq!(asks(number, arguments), bad, "{number:#x} {arguments:x?}");
         }
@@ -409,27 +261,7 @@ mod tests {
         assert_eq!(asks(GRANT_ISSUE, [1, 2, 0x3001, u64::MAX]), Ok(issue));
         let revoke = Call::Revoke { space: 1, reference: 2, count: 3, forced: true };
         assert_eq!(asks(GRANT_REVOKE, [1, 2, 3, GRANT_FORCED]), Ok(revoke));
-        let window = Window::Function(3);
-        let map = Call::Map(List { window, at: 0x18, count: 2 });
-        assert_eq!(asks(GRANT_MAP, [GRANT_DEVICE + 3, 0x18, 2, 0]), Ok(map));
-        assert_eq!(Call::decode(GRANT_COPY + 1, [0; 4]), None);
-    }
-
-    #[test]
-    fn parts_stay_in_their_page() {
-        let part = |offset: u64, bytes: u64| {
-            Part::decode([7 | offset * GRANT_COPY_OFFSET | bytes * GRANT_COPY_BYTES, 0x123])
-        };
-        let whole = Part { reference: 7, offset: 0, bytes: PAGE, out: false, local: 0x123 };
-        assert_eq!(part(0, PAGE), Some(whole));
-        assert_eq!(part(0, PAGE | 1 << 15), Some(Part { out: true, ..whole }));
-        assert_eq!(part(PAGE - 1, 1), Some(Part { offset: PAGE - 1, bytes: 1, ..whole }));
-        for (offset, bytes) in [(0, 0), (1, PAGE), (PAGE, 1), (0xffff, 1), (0, PAGE + 1), (0, 0x7fff)] {
-            assert_eq!(part(offset, bytes), None, "{offset} {bytes}");
-        }
-        assert_eq!(Mapped::decode(9 | GRANT_MAP_READ), Some(Mapped { reference: 9, writes: false }));
-        assert_eq!(Mapped::decode(9), Some(Mapped { reference: 9, writes: true }));
-        assert_eq!(Mapped::decode(9 | 1 << 33), None);
+        assert_eq!(Call::decode(GRANT_OPEN + 1, [0; 4]), None);
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Domain {
         map.settle(self, |_, _| ());
         shown.ok()?;
         let regions = regions.map(|device| Reach::new(device, bytes));
-        let shared = Shared { space, seen: Seen::ByDevice(OwnDevice { map, regions }) };
+        let shared = Shared { seen: Seen::ByDevice(OwnDevice { map, regions }), ..Shared::new(space) };
         self.grants.lock().devices.push((slot, shared));
         Some((tag, root))
     }

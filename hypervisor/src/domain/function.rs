@@ -63,6 +63,11 @@ pub trait VirtualFunction: Send + Sync {
         false
     }
 
+    /// The guest whose single pages the window of a back-end function shows, and the slot of its device.
+    fn shows_pages(&self) -> Option<(Arc<Domain>, u8)> {
+        None
+    }
+
     /// What an operation of the domain's on a device file may reach of a process, from now on; `None`: nothing any more.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //! Nobody waits for a peer: to have it forget pages, its processors are interrupted, and its IOMMU is told. docs/grants.md has the rules.
 
 use super::region::{self, Placed, Reach};
+use super::table::GrantTable;
 use super::window::fill;
 use super::{Domain, layout, memory};
 use crate::mm::{self, FrameUse};
@@ -64,6 +65,8 @@ struct Own {
 pub(super) struct Shared {
     pub(super) space: Space<mm::TableFrames>,
     pub(super) seen: Seen,
+    /// Guest-physical address of the granter's table, if it lends by one: what is granted in the space is what its peer has mapped.
+    pub(super) table: Option<u64>,
 }
 
 /// Who sees a space.
@@ -95,6 +98,8 @@ pub(super) struct Accepted {
 struct Window {
     at: u64,
     len: u64,
+    /// Whose space it shows, and the number of that.
+    shows: (Weak<Domain>, u8),
     /// It is shown; else it comes or goes.
     ready: bool,
 }
@@ -113,7 +118,7 @@ impl Seen {
         !matches!(self, Self::Nowhere)
     }
 
-    fn accepted(&self) -> Option<&Accepted> {
+    pub(super) fn accepted(&self) -> Option<&Accepted> {
         match self {
             Self::ByPeer(accepted) => Some(accepted),
             Self::Nowhere | Self::ByDevice(_) => None,
@@ -121,8 +126,15 @@ impl Seen {
     }
 }
 
+impl Shared {
+    /// A space that nobody sees.
+    pub(super) const fn new(space: Space<mm::TableFrames>) -> Self {
+        Self { space, seen: Seen::Nowhere, table: None }
+    }
+}
+
 impl Accepted {
-    fn is_by(&self, domain: &Domain) -> bool {
+    pub(super) fn is_by(&self, domain: &Domain) -> bool {
         core::ptr::eq(self.peer.as_ptr(), domain)
     }
 }
@@ -146,13 +158,13 @@ pub fn enter(domain: &Arc<Domain>) {
 pub fn leave(domain: &Domain) {
     DOMAINS.lock().retain(|known| !core::ptr::eq(known.as_ptr(), domain));
     let mut spaces = domain.grants.lock();
-    spaces.take_back(domain.id, |_| true);
+    spaces.take_back(domain, |_| true);
     spaces.own.iter_mut().for_each(|own| *own = None);
     // The tables of a device of its own stay, with nothing in them, until the device is blocked.
     spaces.devices.retain_mut(|(_, shared)| shared.hide_from_own_device(domain));
     drop(spaces);
     for granter in domains() {
-        granter.grants.lock().take_back(granter.id, |accepted| accepted.is_by(domain));
+        granter.grants.lock().take_back(&granter, |accepted| accepted.is_by(domain));
     }
 }
 
@@ -237,7 +249,7 @@ fn create(caller: &Domain, peer: u8, size: u32) -> Result<u64, Error> {
     let (number, place) =
         free.filter(|_| taken + u64::from(size) <= MAX_REFERENCES).ok_or(Error::NoMemory)?;
     let space = Space::new(mm::TableFrames::COHERENT, size).ok_or(Error::NoMemory)?;
-    *place = Some(Own { shared: Shared { space, seen: Seen::Nowhere }, peer });
+    *place = Some(Own { shared: Shared::new(space), peer });
     Ok(number as u64)
 }
 
@@ -271,7 +283,7 @@ fn accept(caller: &Domain, granter: u8, space: u8, at: u64, status: Option<u64>)
     if let Some(status) = status {
         caller.memory.translate(Gpa::new(status), u64::from(size) * 8).map_err(|_| Error::BadArgument)?;
     }
-    caller.take_window(at, len)?;
+    caller.take_window(Window { at, len, shows: (Arc::downgrade(&granter), space), ready: false })?;
     let result = caller.show_sink(at, len).and_then(|()| {
         let mut spaces = granter.grants.lock();
         let own = spaces.own.get_mut(usize::from(space)).and_then(Option::as_mut);
@@ -298,7 +310,7 @@ fn give_up(caller: &Domain, at: u64) -> Result<u64, Error> {
     drop(spaces);
     for granter in domains() {
         let is_it = |accepted: &Accepted| accepted.is_by(caller) && accepted.at == at;
-        granter.grants.lock().take_back(granter.id, is_it);
+        granter.grants.lock().take_back(&granter, is_it);
     }
     caller.window_is(at, len, false);
     Ok(0)
@@ -337,7 +349,10 @@ fn open(caller: &Domain, space: u8) -> Result<u64, Error> {
 
 fn carry_out(caller: &Domain, space: u8, batch: &impl Batch, count: u64) -> Result<u64, Error> {
     let mut spaces = caller.grants.lock();
-    let Shared { space: granted, seen } = spaces.get(space)?;
+    let Shared { space: granted, seen, table } = spaces.get(space)?;
+    if table.is_some() {
+        return Err(Error::NotPermitted);
+    }
     let peer = seen.accepted().and_then(|accepted| accepted.peer.upgrade());
     let done = match (seen, &peer) {
         (Seen::ByPeer(accepted), Some(peer)) => {
@@ -356,7 +371,7 @@ fn device_of(space: u8) -> Option<u8> {
     space.checked_sub(GRANT_DEVICE as u8)
 }
 
-fn as_error(error: sluice_grants::Error) -> Error {
+pub(super) fn as_error(error: sluice_grants::Error) -> Error {
     use sluice_grants::Error as Grants;
     match error {
         Grants::NoReference | Grants::NoPage => Error::BadArgument,
@@ -364,12 +379,13 @@ fn as_error(error: sluice_grants::Error) -> Error {
         Grants::Absent => Error::Absent,
         Grants::Busy => Error::Busy,
         Grants::OutOfMemory => Error::NoMemory,
+        Grants::ReadOnly => Error::NotPermitted,
     }
 }
 
 impl Spaces {
     /// The space of a number.
-    fn get(&mut self, number: u8) -> Result<&mut Shared, Error> {
+    pub(super) fn get(&mut self, number: u8) -> Result<&mut Shared, Error> {
         if let Some(slot) = device_of(number) {
             return self.device(slot).ok_or(Error::Absent);
         }
@@ -389,17 +405,17 @@ impl Spaces {
     }
 
     /// Takes everything back that peers see by these windows. What is granted to a device stays granted: another domain may come to serve it.
-    fn take_back(&mut self, by: DomainId, is_it: impl Fn(&Accepted) -> bool) {
+    fn take_back(&mut self, granter: &Domain, is_it: impl Fn(&Accepted) -> bool) {
         let is_it = |shared: &Shared| shared.seen.accepted().is_some_and(&is_it);
         let mut peers = Vec::new();
         for Own { shared, .. } in self.own.iter_mut().flatten().filter(|own| is_it(&own.shared)) {
-            peers.extend(shared.hide(by));
+            peers.extend(shared.hide(granter));
             shared.forget();
         }
         for (_, shared) in self.devices.iter_mut().filter(|(_, shared)| is_it(shared)) {
-            peers.extend(shared.hide(by));
+            peers.extend(shared.hide(granter));
         }
-        peers.iter().for_each(|peer| self.unshare(by, peer));
+        peers.iter().for_each(|peer| self.unshare(granter.id, peer));
     }
 
     /// A peer sees a space less.
@@ -414,7 +430,7 @@ impl Spaces {
 impl Shared {
     /// The peer loses its view: when this returns, it reaches nothing of the space, and nothing is pinned for it. The window shows
     /// the sink. Returns the peer, if there was one.
-    fn hide(&mut self, by: DomainId) -> Option<Arc<Domain>> {
+    fn hide(&mut self, granter: &Domain) -> Option<Arc<Domain>> {
         let accepted = self.seen.accepted()?;
         // One that has ended took everything back itself.
         let (peer, at) = (accepted.peer.upgrade(), accepted.at);
@@ -425,10 +441,14 @@ impl Shared {
         let map = peer.space.lock();
         self.space.visit(|_, grant| map.unpin_covered(grant.frame));
         drop(map);
+        // What it had mapped is mapped for nobody who comes after it.
+        if let Some(table) = GrantTable::of(granter, self.table) {
+            self.space.let_go(&table);
+        }
         if !shown {
             log::warn!("domain {}: its window at {at:#x} is gone, for want of memory", peer.name());
         }
-        log::debug!("domain {}: what domain {by} granted is taken back", peer.name());
+        log::debug!("domain {}: what domain {} granted is taken back", peer.name(), granter.id);
         Some(peer)
     }
 
@@ -447,7 +467,7 @@ impl Domain {
             log::error!("domain {}: nothing can be granted to the device in slot {slot}", self.name());
             return;
         };
-        self.grants.lock().devices.push((slot, Shared { space, seen: Seen::Nowhere }));
+        self.grants.lock().devices.push((slot, Shared::new(space)));
     }
 
     /// A virtual device is gone, or is somebody else's: when this returns, nobody reaches anything by its space.
@@ -479,7 +499,7 @@ impl Domain {
     /// The domain on the other side of a device does not see any more what is granted to it: when this returns, the window shows the sink.
     pub fn hide_from_peer(&self, slot: u8) {
         let mut spaces = self.grants.lock();
-        if let Some(peer) = spaces.device(slot).and_then(|shared| shared.hide(self.id)) {
+        if let Some(peer) = spaces.device(slot).and_then(|shared| shared.hide(self)) {
             spaces.unshare(self.id, &peer);
         }
     }
@@ -490,8 +510,17 @@ impl Domain {
         spaces.device(slot).map_or(0, |shared| u64::from(shared.space.live()) * PAGE_SIZE)
     }
 
+    /// Whose space the window at an address shows, and the number of that.
+    pub(super) fn shown_at(&self, at: u64) -> Option<(Arc<Domain>, u8)> {
+        let spaces = self.grants.lock();
+        let window = spaces.windows.iter().find(|window| window.at == at && window.ready)?;
+        let (granter, space) = &window.shows;
+        Some((granter.upgrade()?, *space))
+    }
+
     /// Takes addresses for a window.
-    fn take_window(&self, at: u64, len: u64) -> Result<(), Error> {
+    fn take_window(&self, window: Window) -> Result<(), Error> {
+        let Window { at, len, .. } = window;
         let all = layout::GRANTS..layout::GRANTS + layout::GRANTS_SIZE;
         if !at.is_multiple_of(LARGE_PAGE) || !all.contains(&at) || len > all.end - at {
             return Err(Error::BadArgument);
@@ -504,7 +533,6 @@ impl Domain {
         if taken + len > MAX_REFERENCES * PAGE_SIZE {
             return Err(Error::NoMemory);
         }
-        let window = Window { at, len, ready: false };
         spaces.windows.try_push(window).map_err(|_| Error::NoMemory)
     }
 
@@ -629,7 +657,7 @@ pub(super) struct View<'a, M> {
 
 impl<'a> View<'a, SpinLockGuard<'a, memory::Map>> {
     /// A peer's window.
-    fn of_peer(peer: &'a Domain, by: DomainId, accepted: &Accepted) -> Self {
+    pub(super) fn of_peer(peer: &'a Domain, by: DomainId, accepted: &Accepted) -> Self {
         let Accepted { at, status, .. } = *accepted;
         let (map, contents) = (peer.space.lock(), Contents::Lent(by.0));
         Self { owner: peer, map, contents, at, status, reads_only: false }

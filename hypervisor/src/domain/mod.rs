@@ -16,6 +16,8 @@ pub mod region;
 pub mod rest;
 mod sink;
 mod socket;
+mod table;
+pub mod uses;
 pub mod vcpu;
 mod window;
 

@@ -3,11 +3,11 @@
 use super::flow::{Flow, skip};
 use super::guest;
 use crate::domain::vcpu::Context;
-use crate::domain::{Domain, grants, region};
+use crate::domain::{Domain, grants, region, uses};
 use sluice_devfile::Range;
 use sluice_hypercall::call::{self, Error, Hypercall, Width};
 use sluice_hypercall::devfile::{self, DEVFILE_MAX_RANGES};
-use sluice_hypercall::{grant, region as region_calls};
+use sluice_hypercall::{grant, region as region_calls, table};
 use sluice_memory::Gpa;
 
 /// The answer of a call, and what follows it.
@@ -44,6 +44,9 @@ fn typed(domain: &Domain, ctx: &Context, asked: &Hypercall) -> Answer {
     let Hypercall { number, arguments } = *asked;
     if let Some(asked) = grant::Call::decode(number, arguments) {
         return Ok((grants::call(domain, &asked?)?, Flow::Attend));
+    }
+    if let Some(asked) = table::Call::decode(number, arguments) {
+        return Ok((uses::call(domain, &asked?)?, Flow::Attend));
     }
     if let Some(asked) = devfile::Call::decode(number, arguments) {
         return device_file(domain, ctx, asked);

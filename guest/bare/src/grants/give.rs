@@ -15,30 +15,57 @@ const PATIENCE: u64 = 60_000_000_000;
 /// How often a page is taken back from a processor that looks at it at that moment.
 const WATCHES: u64 = 50;
 /// Pages that are lent and must stay what they are but for what the taker may write.
-const PAGES: u64 = 64;
+pub const PAGES: u64 = 64;
 
-struct Giver {
-    space: u64,
-    control: u64,
+pub struct Giver {
+    pub space: u64,
+    pub control: u64,
     /// First of [`PAGES`] pages.
     pages: u64,
     list: u64,
     number: u64,
     failed: u64,
-    attempts: Attempts,
+    pub attempts: Attempts,
 }
 
 /// What a page of the giver holds.
-fn secret(page: u64) -> u64 {
+pub fn secret(page: u64) -> u64 {
     SECRET ^ page << 8
 }
 
 impl Giver {
-    fn page(&self, index: u64) -> u64 {
+    /// One with pages, and no space yet.
+    pub fn new(own: &mut Own) -> Self {
+        let [control, pages, list] = [4096, PAGES * 4096, 0x1_0000].map(|bytes| own.take(bytes));
+        Self { space: 0, control, pages, list, number: 0, failed: 0, attempts: Attempts::default() }
+    }
+
+    /// What the pages hold, and a control page that asks for nothing yet.
+    pub fn fill(&mut self) {
+        self.fill_pages();
+        (0..512).for_each(|word| write(self.control + word * 8, 0));
+        write(self.control + word::MAGIC, MAGIC);
+        self.number = 0;
+    }
+
+    pub fn fill_pages(&self) {
+        for index in 0..PAGES {
+            (0..512).for_each(|word| write(self.page(index) + word * 8, secret(index)));
+        }
+    }
+
+    /// Says how it went.
+    pub fn finish(&self) {
+        let Attempts { tried, succeeded } = &self.attempts;
+        println!("SLUICE-RESULT tried={tried} succeeded={succeeded} failed={}", self.failed);
+        println!("SLUICE-RESULT done=ok");
+    }
+
+    pub fn page(&self, index: u64) -> u64 {
         self.pages + index * 4096
     }
 
-    fn expect(&mut self, what: &str, found: i64, expected: i64) {
+    pub fn expect(&mut self, what: &str, found: i64, expected: i64) {
         if found != expected {
             self.failed += 1;
             println!("grants: {what} is answered with {found}, not {expected}");
@@ -60,12 +87,7 @@ impl Giver {
             sleep(1_000_000);
             query(self.space, 0) & 1 == 1
         });
-        for index in 0..PAGES {
-            (0..512).for_each(|word| write(self.page(index) + word * 8, secret(index)));
-        }
-        (0..512).for_each(|word| write(self.control + word * 8, 0));
-        write(self.control + word::MAGIC, MAGIC);
-        self.number = 0;
+        self.fill();
         if query(self.space, 0) & 2 == 0 {
             let control = issue(self.space, 0, self.control, 1);
             self.expect("the control page", control, 1);
@@ -74,7 +96,7 @@ impl Giver {
     }
 
     /// Asks the taker for something; what it answers.
-    fn ask(&mut self, command: u64, reference: u64, value: u64) -> u64 {
+    pub fn ask(&mut self, command: u64, reference: u64, value: u64) -> u64 {
         self.number += 1;
         write(self.control + word::COMMAND, command);
         write(self.control + word::REFERENCE, reference);
@@ -91,7 +113,7 @@ impl Giver {
         read(self.control + word::RESULT)
     }
 
-    fn untouched(&self, index: u64) -> bool {
+    pub fn untouched(&self, index: u64) -> bool {
         (0..512).all(|word| read(self.page(index) + word * 8) == secret(index))
     }
 
@@ -171,7 +193,7 @@ impl Giver {
     }
 
     /// The taker tries all references; a page that is taken back must not change, and must not be seen.
-    fn replay(&mut self, index: u64) {
+    pub fn replay(&mut self, index: u64) {
         let seen = self.ask(command::REPLAY, 1, secret(index));
         self.attempts.count("reading a page that was taken back", seen != 0);
         let held = self.untouched(index);
@@ -252,9 +274,7 @@ impl Giver {
 /// Runs the giver: all that is allowed, all that is not, and what follows the taker's end.
 pub fn run(boot: &BootInfo) {
     let mut own = Own::new(boot);
-    let [control, pages, list] = [4096, PAGES * 4096, 0x1_0000].map(|bytes| own.take(bytes));
-    let attempts = Attempts::default();
-    let mut giver = Giver { space: 0, control, pages, list, number: 0, failed: 0, attempts };
+    let mut giver = Giver::new(&mut own);
     if !giver.open() {
         return println!("grants: nobody accepts");
     }
@@ -286,7 +306,5 @@ pub fn run(boot: &BootInfo) {
     giver.expect("a range", answer, PAGES as i64);
     let (found, expected) = (giver.ask(command::READ, 9, 0), secret(8));
     giver.expect("what the taker reads in its next life", found as i64, expected as i64);
-    let Attempts { tried, succeeded } = giver.attempts;
-    println!("SLUICE-RESULT tried={tried} succeeded={succeeded} failed={}", giver.failed);
-    println!("SLUICE-RESULT done=ok");
+    giver.finish();
 }

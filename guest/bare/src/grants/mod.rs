@@ -5,6 +5,7 @@
 
 mod cost;
 mod give;
+mod table;
 mod take;
 
 use crate::console::println;
@@ -26,6 +27,7 @@ const MAGIC: u64 = 0x6772_616e_7473_2121;
 
 /// Answers, as [`call`] gives them.
 const NO_SUCH_CALL: i64 = -1000;
+const NOT_PERMITTED: i64 = -1;
 const ABSENT: i64 = -2;
 const BUSY: i64 = -16;
 const EXISTS: i64 = -17;
@@ -42,6 +44,17 @@ mod command {
     pub const LIE: u64 = 6;
     /// To look at a page all the time, without an exit, until [`super::word::STOP`] is the command's number.
     pub const WATCH: u64 = 7;
+    pub const MAP: u64 = 8;
+    pub const UNMAP: u64 = 9;
+    /// To copy between a page and a buffer of its own, as the value says.
+    pub const COPY: u64 = 10;
+    /// The same with memory that it does not have.
+    pub const COPY_WILD: u64 = 11;
+    /// To fill the buffer with the value, and to say what is there.
+    pub const FILL: u64 = 12;
+    pub const LOOK: u64 = 13;
+    /// To try whatever it may not.
+    pub const WILD: u64 = 14;
 }
 
 /// Words of the control page.
@@ -120,6 +133,7 @@ fn number(random: &mut Random) -> u64 {
 pub fn run(side: &str, boot: &BootInfo) {
     match side {
         "give" => give::run(boot),
+        "lend" => table::lend(boot),
         "take" => take::run(boot),
         "steal" => take::steal(boot),
         "cost" => cost::run(boot),

@@ -1,8 +1,8 @@
 //! The side that sees the pages.
 
 use super::{
-    ABSENT, Attempts, DAMAGE, MAGIC, NO_PEER, SECRET, SIZE, WINDOW, call, command, hc, number, read, word,
-    write,
+    ABSENT, Attempts, DAMAGE, MAGIC, NO_PEER, SECRET, SIZE, WINDOW, call, command, hc, number, read, table,
+    word, write,
 };
 use crate::console::println;
 use crate::dma::memory::Own;
@@ -57,7 +57,7 @@ fn watch(reference: u64, number: u64) {
 }
 
 /// Accepts the space of its only peer, and waits for the giver to begin.
-fn accept(words: u64) -> bool {
+fn accept(words: u64, buffer: u64) -> bool {
     let mut answer = 0;
     wait_for(PATIENCE, || {
         sleep(1_000_000);
@@ -68,7 +68,7 @@ fn accept(words: u64) -> bool {
     answer == SIZE as i64
         && wait_for(PATIENCE, || {
             sleep(1_000_000);
-            read(WINDOW + word::MAGIC) == MAGIC
+            read(WINDOW + word::MAGIC) == MAGIC || table::begin(buffer)
         })
 }
 
@@ -100,9 +100,9 @@ pub fn steal(boot: &BootInfo) {
 /// Runs the taker, until the giver has ended.
 pub fn run(boot: &BootInfo) {
     let mut own = Own::new(boot);
-    let words = own.take(SIZE * 8);
+    let [words, buffer] = [SIZE * 8, 8192].map(|bytes| own.take(bytes));
     let mut attempts = Attempts::default();
-    if !accept(words) {
+    if !accept(words, buffer) {
         return println!("grants: there is nothing to take");
     }
     wild(&mut Random::new(9), &mut attempts);
@@ -132,7 +132,7 @@ pub fn run(boot: &BootInfo) {
                 status(words, reference).store(!0 >> 1 | hc::GRANT_STATUS_GRANTED, Ordering::SeqCst);
                 0
             }
-            _ => 0,
+            _ => table::serve(what, reference, value, buffer).unwrap_or(0),
         };
         write(WINDOW + word::RESULT, result);
         write(WINDOW + word::DONE, number);

@@ -194,6 +194,10 @@ impl VirtualFunction for BackFunction {
         true
     }
 
+    fn shows_pages(&self) -> Option<(Arc<Domain>, u8)> {
+        self.bars.lock().window.pages()
+    }
+
     fn region(&self) -> Option<Placed> {
         let region = self.link.region.clone()?;
         let window = self.bars.lock().window.at()?;

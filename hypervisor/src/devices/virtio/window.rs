@@ -30,6 +30,11 @@ impl WindowBar {
         self.at
     }
 
+    /// Whose single pages it shows, and the slot of that one's device.
+    pub fn pages(&self) -> Option<(Arc<Domain>, u8)> {
+        self.lent.as_ref().and_then(Lent::pages)
+    }
+
     /// Adds it to a function.
     pub fn describe(&self, builder: Builder, index: u8) -> Builder {
         builder.bar(index, BarKind::Mem64 { prefetchable: true }, self.size, self.initial)
@@ -60,7 +65,7 @@ impl WindowBar {
     fn show(&self, domain: &Arc<Domain>, at: u64) -> bool {
         let loan = self.lent.as_ref().and_then(Lent::loan);
         let shown = domain.show_window(at, self.size, loan);
-        if let Some((lender, slot)) = self.lent.as_ref().and_then(Lent::pages).filter(|_| shown) {
+        if let Some((lender, slot)) = self.pages().filter(|_| shown) {
             lender.show_to_peer(slot, domain, at);
         }
         shown
@@ -68,7 +73,7 @@ impl WindowBar {
 
     /// Shows single pages no more: the window is about to change.
     fn hide(&self) {
-        if let Some((lender, slot)) = self.lent.as_ref().and_then(Lent::pages) {
+        if let Some((lender, slot)) = self.pages() {
             lender.hide_from_peer(slot);
         }
     }

@@ -6,7 +6,7 @@ use super::record::{Aim, Record};
 use super::{Clock, driver, sluice};
 use crate::outcome::Finding;
 use crate::printable::GuestText;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 /// What is measured: the guest's name for it, and about it.
 const MEASURED: [(&str, &str); 5] = [
@@ -21,10 +21,22 @@ const LIVE: [&str; 3] = ["1e3", "1e5", "1e6"];
 /// How much more than at 10^3 is still the same: the time-stamp counter's calls are part of it.
 const SAME: f64 = 1.1;
 
-/// Its parts: the calls, and each way to lend memory to virtual devices.
-pub const PARTS: [&str; 6] = {
+/// The same for grants by a table, the older way.
+const BY_TABLE: [(&str, &str); 8] = [
+    ("map", "a call that maps one page"),
+    ("unmap", "a call that unmaps one page, and the flush of the caller's processor"),
+    ("copy", "a call that copies 4096 bytes into a page"),
+    ("copy_64", "a call that copies 64 bytes into a page"),
+    ("batch_map", "for one of 64 pages of a list that do not touch"),
+    ("batch_unmap", "for one of 64 pages of a list that do not touch, with one flush"),
+    ("batch_copy", "for one of 64 parts of 4096 bytes of a list"),
+    ("batch_copy_64", "for one of 64 parts of 64 bytes of a list"),
+];
+
+/// Its parts: the calls, those of the older way, and each way to lend memory to virtual devices.
+pub const PARTS: [&str; 7] = {
     let [all, each, held, new, beyond] = driver::LENT;
-    ["calls", all, each, held, new, beyond]
+    ["calls", "table", all, each, held, new, beyond]
 };
 
 /// Measures what is wanted.
@@ -32,14 +44,36 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     if Parts::new(only).wants("calls", None) {
         calls(record)?;
     }
+    if Parts::new(only).wants("table", None) {
+        by_table(record)?;
+    }
     driver::measure_grants(record, only)
 }
 
-fn calls(record: &mut Record) -> Result<()> {
-    let (_, outcome) = sluice("grants", Clock::Instructions, Vec::new())?;
+fn by_table(record: &mut Record) -> Result<()> {
+    let found = said("grants-table")?;
+    for (name, about) in BY_TABLE {
+        let instructions = found(name).with_context(|| format!("the guest did not say what {name} costs"))?;
+        record.row(
+            format!("grants.old.{name}.instructions"),
+            instructions,
+            "instructions",
+            format!("{about}; average of 64"),
+        );
+    }
+    Ok(())
+}
+
+/// What the guests of a configuration say of a name.
+fn said(configuration: &str) -> Result<impl Fn(&str) -> Option<f64>> {
+    let (_, outcome) = sluice(configuration, Clock::Instructions, Vec::new())?;
     let findings: Vec<Finding> = outcome.guests.into_iter().flat_map(|guest| guest.findings).collect();
-    let all: Vec<&(GuestText, GuestText)> = findings.iter().flatten().collect();
-    let value = |key: &str| all.iter().find(|pair| pair.0 == *key)?.1.raw().parse::<f64>().ok();
+    let all: Vec<(GuestText, GuestText)> = findings.into_iter().flatten().collect();
+    Ok(move |key: &str| all.iter().find(|pair| pair.0 == *key)?.1.raw().parse::<f64>().ok())
+}
+
+fn calls(record: &mut Record) -> Result<()> {
+    let value = said("grants")?;
     for (name, about) in MEASURED {
         let mut first: Option<f64> = None;
         for live in LIVE {

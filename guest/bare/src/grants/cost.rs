@@ -1,10 +1,12 @@
 //! What calls cost, in ticks of the time-stamp counter, at so many references that are granted already.
 
+use super::table::one;
 use super::{WINDOW, call, hc, issue, query, revoke, write};
 use crate::console::println;
 use crate::dma::memory::Own;
 use crate::entry::BootInfo;
 use crate::machine::{rdtsc, sleep, wait_for};
+use sluice_hypercall::table as calls;
 
 /// References of the space.
 const SIZE: u64 = 1 << 20;
@@ -84,5 +86,60 @@ pub fn run(boot: &BootInfo) {
             "SLUICE-RESULT grants.batch_issue.{name}={batch_issued} grants.batch_revoke.{name}={batch_revoked}"
         );
     }
+    println!("SLUICE-RESULT done=ok");
+}
+
+/// Lends all references by a table, and sleeps until its peer has ended.
+pub fn permit(boot: &BootInfo) {
+    let mut own = Own::new(boot);
+    let [table, pages] = [SIZE * 8, PAGES * 4096].map(|bytes| own.take(bytes));
+    for reference in 0..SIZE {
+        write(table + reference * 8, (pages + reference % PAGES * 4096) | calls::TABLE_PERMIT);
+    }
+    let space = call(hc::GRANT_CREATE, [0, SIZE, 0, 0]) as u64;
+    if call(calls::TABLE_LEND, [space, table, 0, 0]) != SIZE as i64 {
+        return println!("grants: nothing can be lent by a table");
+    }
+    for accepted in [1, 0] {
+        wait_for(400_000_000_000, || {
+            sleep(10_000_000);
+            query(space, 0) & 1 == accepted
+        });
+    }
+}
+
+/// Measures and prints what a peer's calls cost, of which each use needs two, or a copy.
+pub fn uses(boot: &BootInfo) {
+    let mut own = Own::new(boot);
+    let [buffer, list] = [4096, 4096].map(|bytes| own.take(bytes));
+    wait_for(60_000_000_000, || {
+        sleep(1_000_000);
+        call(hc::GRANT_ACCEPT, [0, 0, WINDOW, hc::GRANT_NO_STATUS]) == SIZE as i64
+    });
+    let part = |bytes: u64| bytes * calls::TABLE_COPY_BYTES | calls::TABLE_COPY_OUT;
+    let copied =
+        |bytes| average(0, |reference| one(calls::TABLE_COPY, list, [reference | part(bytes), buffer]), 1);
+    let mapped = || average(0, |reference| one(calls::TABLE_MAP, list, [reference, 0]), 1);
+    let unmapped = || average(0, |reference| one(calls::TABLE_UNMAP, list, [reference, 0]), 1);
+    let batch = |what: u64, words: u64, flags: u64| {
+        for index in 0..ROUNDS {
+            write(list + index * words * 8, index * 67 | flags);
+            write(list + index * words * 8 + (words - 1) * 8, if words == 2 { buffer } else { index * 67 });
+        }
+        let before = rdtsc();
+        let done = call(what, [WINDOW, list, ROUNDS, 0]);
+        if done == ROUNDS as i64 { (rdtsc() - before) / ROUNDS } else { 0 }
+    };
+    // The tables of the window are there already, as after a while they are.
+    mapped();
+    unmapped();
+    let (map, unmap) = (mapped(), unmapped());
+    let (batch_map, batch_unmap) = (batch(calls::TABLE_MAP, 1, 0), batch(calls::TABLE_UNMAP, 1, 0));
+    let (copy, copy_64) = (copied(4096), copied(64));
+    let [batch_copy, batch_copy_64] = [4096, 64].map(|bytes| batch(calls::TABLE_COPY, 2, part(bytes)));
+    println!("SLUICE-RESULT map={map} unmap={unmap} batch_map={batch_map} batch_unmap={batch_unmap}");
+    println!(
+        "SLUICE-RESULT copy={copy} copy_64={copy_64} batch_copy={batch_copy} batch_copy_64={batch_copy_64}"
+    );
     println!("SLUICE-RESULT done=ok");
 }

@@ -138,6 +138,8 @@ pub fn run(side: &str, boot: &BootInfo) {
         "steal" => take::steal(boot),
         "cost" => cost::run(boot),
         "idle" => cost::idle(boot),
+        "permit" => cost::permit(boot),
+        "uses" => cost::uses(boot),
         _ => println!("no such side: {side}"),
     }
 }

@@ -247,6 +247,42 @@
 /* In a status word: the reference is granted. The other bits below 32 count the uses that the peer has under way. */
 #define SLUICE_GRANT_STATUS_GRANTED (1ULL << 63ULL)
 
+/* Lends pages of a space by a table, the older way: number of the space, guest-physical address of the table, which is a page's and has eight bytes for each reference.
+ * Nothing can be issued in the space any more; its peer has pages mapped and copied, as the entries permit. -EBUSY: something is granted. */
+#define SLUICE_TABLE_LEND 0x534c0040ULL
+
+/* Maps pages that a peer lends by a table: window, guest-physical address of a list of references, number. A window is its address, or GRANT_DEVICE and the
+ * slot of a back-end function on the caller's bus. An entry is eight bytes: the reference, and TABLE_MAP_READ. -EPERM: the page may only be read. */
+#define SLUICE_TABLE_MAP 0x534c0041ULL
+
+/* Unmaps them: window, guest-physical address of a list of references, number. An entry is eight bytes. */
+#define SLUICE_TABLE_UNMAP 0x534c0042ULL
+
+/* Copies between memory of the caller's and pages that a peer lends by a table: window, guest-physical address of a list, number of entries. An entry is two words of eight bytes:
+ * the reference with TABLE_COPY_OFFSET, TABLE_COPY_BYTES and TABLE_COPY_OUT, then the guest-physical address in the caller. */
+#define SLUICE_TABLE_COPY 0x534c0043ULL
+
+/* In a table: the peer may use the page. Bits 63:12 are its guest-physical address. */
+#define SLUICE_TABLE_PERMIT (1ULL << 0ULL)
+
+/* In a table: it may only read it. */
+#define SLUICE_TABLE_READ_ONLY (1ULL << 1ULL)
+
+/* In a table, the hypervisor's: it uses it. The granter ends a grant by exchanging an entry without this bit for 0, in one locked access. */
+#define SLUICE_TABLE_USED (1ULL << 2ULL)
+
+/* A page that is mapped is only read. */
+#define SLUICE_TABLE_MAP_READ (1ULL << 32ULL)
+
+/* Of a copy: what the first byte's place in the page is multiplied by. */
+#define SLUICE_TABLE_COPY_OFFSET (1ULL << 32ULL)
+
+/* Of a copy: what the number of bytes, 1 to 4096, is multiplied by. */
+#define SLUICE_TABLE_COPY_BYTES (1ULL << 48ULL)
+
+/* Of a copy: out of the caller's memory, into the page. */
+#define SLUICE_TABLE_COPY_OUT (1ULL << 63ULL)
+
 /* Virtio device type: the last that has a PCI device identifier. Nobody has registered it. */
 #define SLUICE_DEVFILE_KIND 63U
 

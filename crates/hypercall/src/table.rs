@@ -95,7 +95,7 @@ impl Part {
 
     /// The entry of these words; `None` if a bit is set that means nothing, or the part is no part of a page.
     pub fn decode([what, local]: [u64; 2]) -> Option<Self> {
-        let offset = what / TABLE_COPY_OFFSET & 0xffff;
+        let offset = (what / TABLE_COPY_OFFSET) & 0xffff;
         let bytes = (what & !TABLE_COPY_OUT) / TABLE_COPY_BYTES;
         let is_part = bytes != 0 && offset.checked_add(bytes).is_some_and(|end| end <= PAGE);
         is_part.then_some(Self {

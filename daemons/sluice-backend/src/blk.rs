@@ -6,6 +6,7 @@ use sluice_backend::device::{Device, take_up};
 use sluice_backend::function::{Function, Info, Offer, Window};
 use sluice_backend::request::{Broken, MAX_SEGMENTS, Request, take};
 use sluice_backend::sys::{Part, Way};
+use sluice_backend::table::Table;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -45,6 +46,8 @@ struct Live {
     kicks: EventFd,
     calls: EventFd,
     pace: Pace,
+    /// The guest lends by a table.
+    table: Option<Table>,
 }
 
 /// What answers requests.
@@ -112,6 +115,7 @@ impl Device for Blk {
 
     fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
         let event_idx = info.driver_features & bits(&[VIRTIO_RING_F_EVENT_IDX]) != 0;
+        let table = Table::find(function, &info.queues[..1])?;
         let queue = take_up(&info.queues[0], QUEUE_SIZE, event_idx, window)?;
         self.service.accepted = info.driver_features;
         let live = Live {
@@ -120,6 +124,7 @@ impl Device for Blk {
             kicks: function.kicks(0)?,
             calls: function.calls(0)?,
             pace: Pace::new(self.poll),
+            table,
         };
         // What a former life answered may not have been told.
         live.calls.write(1).context("could not notify the guest")?;
@@ -132,7 +137,8 @@ impl Device for Blk {
         let Some(live) = &mut self.queue else { return Ok(()) };
         let _ = live.kicks.read();
         let notify = || live.calls.write(1).context("could not notify the guest");
-        if serve_queue(&mut live.queue, &live.window, &mut self.service, &mut live.pace, notify)? {
+        let (service, table) = (&mut self.service, live.table.as_mut());
+        if serve_queue(&mut live.queue, &live.window, service, &mut live.pace, table, notify)? {
             // Others first.
             live.kicks.write(1).context("could not go on")?;
         }
@@ -204,7 +210,12 @@ type Asked<'w> = (u16, Request<'w>);
 const GATHERED: u64 = 1 << 20;
 
 /// Takes requests from the queue, up to one that is broken.
-fn gather<'w>(queue: &mut Queue, window: &'w GuestMemoryMmap) -> Result<(Vec<Asked<'w>>, Option<Broken>)> {
+fn gather<'w>(
+    queue: &mut Queue,
+    window: &'w GuestMemoryMmap,
+    mut table: Option<&mut Table>,
+) -> Result<(Vec<Asked<'w>>, Option<Broken>)> {
+    let descriptors = queue.desc_table();
     let mut requests = Vec::with_capacity(AT_ONCE as usize);
     let mut bytes = 0;
     let mut chains = queue.iter(window).context("the guest's queue is broken")?;
@@ -213,6 +224,9 @@ fn gather<'w>(queue: &mut Queue, window: &'w GuestMemoryMmap) -> Result<(Vec<Ask
         && let Some(chain) = chains.next()
     {
         let head = chain.head_index();
+        if let Some(table) = &mut table {
+            table.map_chain(&chain, descriptors, window)?;
+        }
         match Request::parse(chain, window) {
             Ok(request) => {
                 bytes += request.data_len();
@@ -230,6 +244,7 @@ fn serve_queue(
     window: &GuestMemoryMmap,
     service: &mut Service,
     pace: &mut Pace,
+    mut table: Option<&mut Table>,
     mut notify: impl FnMut() -> Result<()>,
 ) -> Result<bool> {
     let wrong = "the guest's queue is broken";
@@ -242,11 +257,16 @@ fn serve_queue(
         queue.disable_notification(window).context(wrong)?;
         let (mut unsaid, mut since) = (0, Instant::now());
         while served < TURN {
-            let (requests, broken) = gather(queue, window)?;
+            let (requests, broken) = gather(queue, window, table.as_deref_mut())?;
             if requests.is_empty() && broken.is_none() {
                 break;
             }
-            for (head, written) in service.answer_all(requests) {
+            let answers = service.answer_all(requests);
+            // The guest ends what it permitted once it is answered.
+            if let Some(table) = &mut table {
+                table.unmap();
+            }
+            for (head, written) in answers {
                 queue.add_used(window, head, written).context(wrong)?;
                 (served, unsaid) = (served + 1, unsaid + 1);
             }

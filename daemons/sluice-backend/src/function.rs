@@ -280,6 +280,21 @@ const MAP: Call<Shown> = unsafe { Call::new(number(_IOC_WRITE, 9, size_of::<Show
 // SAFETY: The module reads `struct sluice_backend_unmap`.
 const UNMAP: Call<Hidden> = unsafe { Call::new(number(_IOC_WRITE, 10, 8)) };
 
+/// What a guest that lends by a table is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Wanted {
+    list: u64,
+    count: u32,
+    unmap: u32,
+}
+
+// SAFETY: As above.
+unsafe impl Plain for Wanted {}
+
+// SAFETY: The module reads `struct sluice_backend_table`, and the list that this names, which it copies.
+const TABLE: Call<Wanted> = unsafe { Call::new(number(_IOC_WRITE, 13, size_of::<Wanted>())) };
+
 /// An open device file.
 pub struct Function {
     file: File,
@@ -365,6 +380,29 @@ impl Function {
     /// `copy.local` leads to so many bytes of this process that are mapped for a guest's process, and which nothing in Rust refers to.
     pub unsafe fn copy(&self, copy: &Copy) -> io::Result<()> {
         COPY.set(&self.file, copy)
+    }
+
+    /// Maps pages of a guest that lends by a table, by entries of `TABLE_MAP`, up to `GRANT_MAX_BATCH` of them. Returns how many were mapped, up to one that could not be.
+    ///
+    /// # Errors
+    /// As the first entry says, or ENOTCONN: the guest does not lend so.
+    pub fn map_granted(&self, entries: &[u64]) -> io::Result<usize> {
+        self.use_table(entries, false)
+    }
+
+    /// Unmaps them again.
+    ///
+    /// # Errors
+    /// The first one is not mapped.
+    pub fn unmap_granted(&self, references: &[u64]) -> io::Result<usize> {
+        self.use_table(references, true)
+    }
+
+    fn use_table(&self, list: &[u64], unmap: bool) -> io::Result<usize> {
+        let count = u32::try_from(list.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let wanted = Wanted { list: list.as_ptr() as u64, count, unmap: unmap.into() };
+        let done = TABLE.ask(&self.file, &wanted)?;
+        Ok(usize::try_from(done).unwrap_or(0).min(list.len()))
     }
 
     /// A page of the window that is a lane.

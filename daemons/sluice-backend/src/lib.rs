@@ -8,4 +8,5 @@ pub mod relay;
 pub mod request;
 pub mod rng;
 pub mod sys;
+pub mod table;
 pub mod vhost_user;

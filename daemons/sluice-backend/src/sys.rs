@@ -49,8 +49,15 @@ impl<T: Plain> Call<T> {
 
     /// Asks with a value.
     pub fn set(&self, file: &impl AsRawFd, value: &T) -> io::Result<()> {
+        self.ask(file, value).map(|_| ())
+    }
+
+    /// Asks with a value, where the answer is a number.
+    pub fn ask(&self, file: &impl AsRawFd, value: &T) -> io::Result<libc::c_int> {
         // SAFETY: The request reads a `T` (see `new`), and `value` is one.
-        check(unsafe { ioctl_with_ref(file, self.number, value) })
+        let answer = unsafe { ioctl_with_ref(file, self.number, value) };
+        check(answer)?;
+        Ok(answer)
     }
 
     /// Asks for a value.

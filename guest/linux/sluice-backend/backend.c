@@ -115,6 +115,7 @@ struct backend {
 	bool window_gone;
 	struct page *sink; /* what the mapping shows then */
 	void *bounce; /* for copies; NULL: there has been none */
+	void *list; /* for references to map; likewise */
 	struct address_space *mapping; /* of the open file */
 	struct dev_pagemap pagemap;
 	u64 window_size;
@@ -138,6 +139,7 @@ static void backend_free(struct kref *users)
 		__free_page(backend->sink);
 	if (backend->bounce)
 		free_pages_exact(backend->bounce, SLUICE_DEVFILE_MAX_COPY);
+	free_page((unsigned long)backend->list);
 	kfree(backend);
 }
 
@@ -506,12 +508,32 @@ static int copy(struct backend *backend, const void __user *from)
 	return 0;
 }
 
-/* Maps of a device file. */
-
 static u64 space_of(struct backend *backend)
 {
 	return SLUICE_GRANT_DEVICE + backend->slot;
 }
+
+/* The hypervisor checks what the guest permits. */
+static long use_table(struct backend *backend, const void __user *from)
+{
+	struct sluice_backend_table wanted;
+
+	static_assert(SLUICE_GRANT_MAX_BATCH * sizeof(u64) <= PAGE_SIZE);
+	if (copy_from_user(&wanted, from, sizeof(wanted)))
+		return -EFAULT;
+	if (!wanted.count || wanted.count > SLUICE_GRANT_MAX_BATCH)
+		return -ERANGE;
+	if (!backend->list)
+		backend->list = (void *)__get_free_page(GFP_KERNEL);
+	if (!backend->list)
+		return -ENOMEM;
+	if (copy_from_user(backend->list, u64_to_user_ptr(wanted.list), wanted.count * sizeof(u64)))
+		return -EFAULT;
+	return kvm_hypercall3(wanted.unmap ? SLUICE_TABLE_UNMAP : SLUICE_TABLE_MAP,
+			      space_of(backend), virt_to_phys(backend->list), wanted.count);
+}
+
+/* Maps of a device file. */
 
 /* Takes back what is issued of some pages. With maps_lock held. */
 static void revoke(struct map *map, u32 start, u32 end)
@@ -828,6 +850,8 @@ static long call_of_program(struct backend *backend, unsigned int number,
 		return map_pages(backend, argument);
 	case SLUICE_BACKEND_UNMAP:
 		return unmap_pages(backend, argument);
+	case SLUICE_BACKEND_TABLE:
+		return use_table(backend, argument);
 	case SLUICE_BACKEND_ACT:
 		return backend->region ? region_act(backend->region) : 0;
 	case SLUICE_BACKEND_SET_EVENT:

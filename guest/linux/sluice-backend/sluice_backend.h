@@ -108,6 +108,13 @@ struct sluice_backend_unmap {
 	__u32 reserved; /* zero */
 };
 
+/* What a guest that lends pages by a table is asked for. */
+struct sluice_backend_table {
+	__u64 list; /* in the program: entries of SLUICE_TABLE_MAP or SLUICE_TABLE_UNMAP */
+	__u32 count; /* up to SLUICE_GRANT_MAX_BATCH */
+	__u32 unmap; /* 1: to unmap them; 0: to map them */
+};
+
 #define SLUICE_BACKEND_INFO _IOR('L', 0x00, struct sluice_backend_info)
 /*
  * -ERANGE: number or size of queues, or the length of the configuration, is
@@ -159,5 +166,11 @@ struct sluice_backend_unmap {
  * Answered with 1 if the guest has one, and with 0 otherwise.
  */
 #define SLUICE_BACKEND_ACT _IO('L', 0x0c)
+/*
+ * Maps or unmaps pages in the window. Answered with how many were, up to one that could
+ * not be. -ENOTCONN: the guest does not lend by a table. -ENOENT: the first one is not
+ * permitted, or not mapped. -EPERM: it may only be read. -EEXIST: it is mapped.
+ */
+#define SLUICE_BACKEND_TABLE _IOW('L', 0x0d, struct sluice_backend_table)
 
 #endif

@@ -48,6 +48,7 @@
 
 #include "sluice.h"
 #include "sluice_region.h"
+#include "table.h"
 
 /* Largest compound page that is issued as a whole. */
 #define WHOLE_ORDER 3
@@ -70,6 +71,10 @@ MODULE_PARM_DESC(pooled, "Pages of 32 KiB from which buffers of a receive queue,
 static bool reuse = true;
 module_param(reuse, bool, 0444);
 MODULE_PARM_DESC(reuse, "Leave pages issued when they are unmapped (default: yes)");
+
+static bool by_table;
+module_param_named(table, by_table, bool, 0444);
+MODULE_PARM_DESC(table, "Lend pages to virtio devices by a table, as who serves them has them mapped for each use (default: no)");
 
 /* How long pages stay issued that nothing is mapped in. */
 enum keep {
@@ -730,7 +735,7 @@ static void take_device(struct pci_dev *pdev)
 	    PCI_FUNC(pdev->devfn) != function || pdev->dev.dma_ops)
 		return;
 	frames = kvm_hypercall1(SLUICE_GRANT_OPEN, number);
-	if (frames <= 0)
+	if (frames <= 0 || (by_table && table_take(pdev, number, frames)))
 		return;
 	space = space_new(pdev, number, frames);
 	if (!space) {
@@ -968,8 +973,11 @@ static void lose_device(struct pci_dev *pdev)
 	if (space)
 		list_del_rcu(&space->entry);
 	spin_unlock(&spaces_lock);
-	if (!space)
+	if (!space) {
+		if (table_is_taken(&pdev->dev))
+			table_lose(pdev);
 		return;
+	}
 	synchronize_rcu();
 	pool_abandon(space);
 	sysfs_remove_group(&pdev->dev.kobj, &counter_group);
@@ -1145,7 +1153,7 @@ static int __init dma_init(void)
 		goto no_notifier;
 	for_each_pci_dev(pdev) {
 		take_device(pdev);
-		if (is_taken(&pdev->dev))
+		if (is_taken(&pdev->dev) || table_is_taken(&pdev->dev))
 			device_for_each_child(&pdev->dev, NULL, try_again);
 	}
 	if (pooled && reuse && !list_empty(&spaces) && klp_enable_patch(&patch))

@@ -34,9 +34,9 @@ const BY_TABLE: [(&str, &str); 8] = [
 ];
 
 /// Its parts: the calls, those of the older way, and each way to lend memory to virtual devices.
-pub const PARTS: [&str; 7] = {
-    let [all, each, held, new, beyond] = driver::LENT;
-    ["calls", "table", all, each, held, new, beyond]
+pub const PARTS: [&str; 8] = {
+    let [all, old, each, held, new, beyond] = driver::LENT;
+    ["calls", "table", all, old, each, held, new, beyond]
 };
 
 /// Measures what is wanted.

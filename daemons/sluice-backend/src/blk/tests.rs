@@ -106,7 +106,7 @@ impl Bench {
 
     fn serve(&mut self) -> Result<bool> {
         let mut pace = Pace::new(Duration::ZERO);
-        serve_queue(&mut self.queue, &self.window, &mut self.service, &mut pace, || {
+        serve_queue(&mut self.queue, &self.window, &mut self.service, &mut pace, None, || {
             self.told += 1;
             Ok(())
         })
@@ -328,7 +328,7 @@ fn a_guest_that_never_stops_asking_does_not_keep_the_device_from_a_reset() {
     bench.offer(0);
     let window = Arc::clone(&bench.window);
     let mut pace = Pace::new(Duration::ZERO);
-    let more = serve_queue(&mut bench.queue, &window, &mut bench.service, &mut pace, || {
+    let more = serve_queue(&mut bench.queue, &window, &mut bench.service, &mut pace, None, || {
         let index: u16 = window.read_obj(GuestAddress(AVAILABLE + 2)).unwrap();
         window.write_obj(index.wrapping_add(1), GuestAddress(AVAILABLE + 2)).unwrap();
         Ok(())

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 
 /// Exit code of VMMCALL (AMD APM volume 2, appendix C).
 const VMMCALL: u32 = 0x81;
-/// What is left of the cost of issuing each page when it is mapped.
-const OF_EACH: f64 = 0.1;
+/// What is left of the cost of lending each page for each use.
+const OF_DEAREST: f64 = 0.1;
 
 fn id(name: &str, lends: Lends, what: &str) -> String {
     format!("grants.{name}.{}.{what}", lends.name)
@@ -52,21 +52,24 @@ pub fn figures(record: &mut Record) -> Result<()> {
     let mut panels = Vec::new();
     for name in NAMES {
         let total = |record: &Record, lends| record.value(&id(name, lends, "total.instructions_per_kb"));
-        let mut of_each = None;
+        let mut dearest = Vec::new();
         for lends in BY_PAGE {
             let Some((own, all)) = total(record, lends).zip(total(record, ALL)) else { continue };
             let note = "total beyond that of a guest that lends all its memory";
             record.row(id(name, lends, "grant.instructions_per_kb"), own - all, "instructions/KB", note);
             record.row(id(name, lends, "ratio_to_all"), own / all, "ratio", "totals");
-            match of_each {
-                Some(each) if lends.name == "new" => record.aimed(
-                    format!("grants.{name}.new_over_each"),
-                    (own - all) / each,
-                    "ratio",
-                    Some(Aim::AtMost(OF_EACH)),
-                    "instructions that grants cost, of those when each page is issued for each use",
-                ),
-                _ => of_each = of_each.or(Some(own - all)),
+            if lends.name == "new" {
+                for (dear, instructions) in &dearest {
+                    record.aimed(
+                        format!("grants.{name}.new_over_{dear}"),
+                        (own - all) / instructions,
+                        "ratio",
+                        Some(Aim::AtMost(OF_DEAREST)),
+                        "instructions that grants cost, of those with which each page is lent for each use",
+                    );
+                }
+            } else if matches!(lends.name, "old" | "each") {
+                dearest.push((lends.name, own - all));
             }
         }
         let mut bars = Vec::new();

@@ -1,0 +1,123 @@
+//! Pages that a guest lends by a table, the older way: mapped in the window for the requests that are under way, and not before or after.
+//!
+//! What is not mapped shows memory without a meaning, as in any window: a guest that permits less than it asks for gets a request that is broken, and harms itself. References are the
+//! guest's, and so is what descriptors say of them.
+//!
+//! Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and Efficient I/O Virtualization", 2.1.
+
+use crate::function::{Function, QueueSetup};
+use crate::request::MAX_SEGMENTS;
+use anyhow::{Context, Result, ensure};
+use sluice_hypercall::grant::GRANT_MAX_BATCH;
+use sluice_hypercall::table::TABLE_MAP_READ;
+use virtio_queue::DescriptorChain;
+use virtio_queue::desc::RawDescriptor;
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+const PAGE: u64 = 4096;
+
+/// The pages of a device that are mapped.
+pub struct Table {
+    function: Function,
+    rings: Vec<u64>,
+    /// For the requests that are under way.
+    mapped: Vec<u64>,
+}
+
+/// Entries of a list: the pages of a part of the guest's memory.
+fn pages(at: u64, len: u64, writes: bool) -> impl Iterator<Item = u64> {
+    let flags = if writes { 0 } else { TABLE_MAP_READ };
+    let last = at.saturating_add(len.max(1) - 1) / PAGE;
+    // A reference is a number of 32 bits: what is larger is none.
+    (at / PAGE..=last.min(u64::from(u32::MAX))).map(move |reference| reference | flags)
+}
+
+impl Table {
+    /// Maps the rings of a guest's queues; `None` if the guest does not lend by a table.
+    ///
+    /// # Errors
+    /// The guest does not permit them.
+    pub fn find(function: &Function, queues: &[QueueSetup]) -> Result<Option<Self>> {
+        let mut found =
+            Self { function: Function::shared(function.share()?), rings: Vec::new(), mapped: Vec::new() };
+        for queue in queues.iter().filter(|queue| queue.enabled != 0) {
+            let entries = u64::from(queue.entries);
+            // Virtio 1.2, 2.7.
+            let rings = [
+                (queue.descriptors, 16 * entries),
+                (queue.driver, 6 + 2 * entries),
+                (queue.device, 6 + 8 * entries),
+            ];
+            let mut list: Vec<u64> = rings.iter().flat_map(|(at, len)| pages(*at, *len, true)).collect();
+            list.sort_unstable();
+            list.dedup();
+            match found.function.map_granted(&list) {
+                Ok(done) => found.rings.extend(&list[..done]),
+                Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return Ok(None),
+                Err(error) => return Err(error).context("the guest's queue cannot be mapped"),
+            }
+            ensure!(found.rings.ends_with(&list), "the guest does not permit all of its queue");
+        }
+        Ok(Some(found))
+    }
+
+    /// Maps what a chain of descriptors leads to: its table, if it has one of its own, and then its parts, as Xen's block driver does for each request.
+    ///
+    /// # Errors
+    /// The queue is broken.
+    pub fn map_chain(
+        &mut self,
+        chain: &DescriptorChain<&GuestMemoryMmap>,
+        queue: u64,
+        window: &GuestMemoryMmap,
+    ) -> Result<()> {
+        let wrong = "the guest's queue is broken";
+        let place = queue.checked_add(u64::from(chain.head_index()) * 16).context(wrong)?;
+        let first: RawDescriptor = window.read_obj(GuestAddress(place)).context(wrong)?;
+        let first = Descriptor::from(first);
+        if first.refers_to_indirect_table() {
+            self.map(&pages(first.addr().0, first.len().into(), false).take(MOST).collect::<Vec<u64>>());
+        }
+        let parts = chain.clone().take(MAX_SEGMENTS as usize + 2);
+        let list = parts.flat_map(|part| pages(part.addr().0, part.len().into(), part.is_write_only()));
+        self.map(&list.take(MOST).collect::<Vec<u64>>());
+        Ok(())
+    }
+
+    /// Nobody needs what was mapped for requests any more.
+    pub fn unmap(&mut self) {
+        unmap(&self.function, &mut self.mapped);
+    }
+
+    /// Maps what the guest permits, and leaves out the rest.
+    fn map(&mut self, mut list: &[u64]) {
+        while let Some(now) =
+            list.get(..list.len().min(GRANT_MAX_BATCH as usize)).filter(|now| !now.is_empty())
+        {
+            let done = self.function.map_granted(now).unwrap_or(0);
+            self.mapped.extend(now[..done].iter().map(|entry| entry & !TABLE_MAP_READ));
+            list = &list[(done + usize::from(done < now.len())).min(list.len())..];
+        }
+    }
+}
+
+/// Most pages of a request. What is longer finds the sink.
+const MOST: usize = 1 << 12;
+
+fn unmap(function: &Function, list: &mut Vec<u64>) {
+    for now in list.chunks(GRANT_MAX_BATCH as usize) {
+        if let Err(error) = function.unmap_granted(now) {
+            eprintln!("sluice-backend: pages of a guest stay mapped: {error}");
+        }
+    }
+    list.clear();
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.unmap();
+        let mut rings = std::mem::take(&mut self.rings);
+        unmap(&self.function, &mut rings);
+    }
+}

@@ -1,5 +1,7 @@
 //! What grants cost. Calls: guest/bare counts the instructions of the whole machine with the time-stamp counter, at so many references that are granted
-//! already.
+//! already. Beside them, the calls of Xen's dom0.
+
+mod xen;
 
 use super::parts::Parts;
 use super::record::{Aim, Record};
@@ -21,16 +23,21 @@ const LIVE: [&str; 3] = ["1e3", "1e5", "1e6"];
 /// How much more than at 10^3 is still the same: the time-stamp counter's calls are part of it.
 const SAME: f64 = 1.1;
 
-/// Its parts: the calls, and each way to lend memory to virtual devices.
-pub const PARTS: [&str; 6] = {
+/// Its parts: the calls, Xen's, and each way to lend memory to virtual devices.
+pub const PARTS: [&str; 7] = {
     let [all, each, held, new, beyond] = driver::LENT;
-    ["calls", all, each, held, new, beyond]
+    ["calls", xen::PART, all, each, held, new, beyond]
 };
 
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
-    if Parts::new(only).wants("calls", None) {
+    let parts = Parts::new(only);
+    if parts.wants("calls", None) {
         calls(record)?;
+    }
+    if parts.wants(xen::PART, None) {
+        let measured = xen::measure(record);
+        super::note(record, xen::PART, measured);
     }
     driver::measure_grants(record, only)
 }

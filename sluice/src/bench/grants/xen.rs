@@ -1,0 +1,195 @@
+//! What Xen's grant operations cost on the same machine: the hypercalls of its paravirtual dom0, counted by a module of ours (bench/xen-grants) with the
+//! time-stamp counter, as guest/bare counts Sluice's.
+//!
+//! Source: Xen 4.17, xen/common/grant_table.c, for what notes say of it.
+
+use crate::bench::driver::xen::{CPU, Packages};
+use crate::bench::peer::Machine;
+use crate::bench::record::Record;
+use crate::bench::{Clock, kernel, scratch_file};
+use crate::kernels;
+use crate::outcome::Finding;
+use crate::rootfs;
+use anyhow::{Context, Result, ensure};
+
+/// The part of the benchmark.
+pub const PART: &str = "xen";
+
+/// What is measured: the module's name for it, and about it.
+const MEASURED: [(&str, &str); 9] = [
+    ("map", MAP),
+    ("unmap", UNMAP),
+    ("copy", COPY),
+    ("copy_64", "the same with 64 bytes"),
+    ("empty", "a hypercall for grants without any operation"),
+    ("batch_map", MAP),
+    ("batch_unmap", "the same as a single one, but that it flushes once for 32 operations"),
+    ("batch_copy", COPY),
+    ("batch_copy_64", "the same with 64 bytes"),
+];
+const MAP: &str = "GNTTABOP_map_grant_ref for the host, writable: Xen looks for the entry of dom0's page tables and writes it";
+const UNMAP: &str = "GNTTABOP_unmap_grant_ref: Xen takes the entry out of dom0's page tables and flushes";
+const COPY: &str = "GNTTABOP_copy of 4096 bytes, from a page of dom0's to a reference; eight bytes that Xen moves are an instruction";
+
+/// What all have in common.
+const ABOUT: &str = "of paravirtual dom0, with pages that it granted to itself, without an IOMMU";
+
+/// The `init` of dom0.
+const SCRIPT: &str = "#!/bin/busybox sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+modprobe xen-grants || echo SLUICE-RESULT done=failed
+dmesg | sed -n 's/.*xen_grants: //p'
+echo SLUICE-RESULT done=ok
+sleep 1000
+";
+
+/// MiB of dom0, and of the machine.
+const MEMORY: (u32, u32) = (256, 768);
+
+/// A loop of the module's may have so many ticks more for each of its instructions, of Xen's interrupts.
+const TOLERANCE: f64 = 0.05;
+
+/// Runs dom0, and keeps what its module counted.
+pub fn measure(record: &mut Record) -> Result<()> {
+    crate::bench::say("grants of Xen's dom0");
+    let kernel = kernels::get("debian-6.1")?;
+    let packages = Packages::unpack()?;
+    record.version("xen", &format!("package {}", packages.version()?));
+    record.version("xen_dom0", &format!("{}, package {}", kernel.release, kernel.version));
+    let archive = rootfs::base_with_own(SCRIPT.as_bytes(), &[], "xen-grants", &kernel)?;
+    let initrd = scratch_file("grants-xen.cpio", &archive.finish())?;
+    let (dom0, machine) = MEMORY;
+    let cmdline = format!(
+        "console=com1 com1=115200,8n1 dom0_mem={dom0}M,max:{dom0}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none"
+    );
+    let found = Machine {
+        name: "grants-xen",
+        clock: Clock::Instructions,
+        cpu: CPU,
+        memory: machine,
+        kernel: &scratch_file("xen", &packages.hypervisor()?)?,
+        initrd: format!(
+            "{} console=hvc0 quiet panic=-1,{}",
+            kernel::unpacked(&kernel)?.display(),
+            initrd.display()
+        ),
+        cmdline: &cmdline,
+        devices: Vec::new(),
+        qemu_args: &[],
+    }
+    .run("done")?;
+    rows(record, &found)
+}
+
+/// Ticks of calls of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Count {
+    ticks: f64,
+    calls: f64,
+    operations: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Count {
+    fn find(found: &[Finding], name: &str) -> Option<Self> {
+        let is_it = |finding: &&Finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == name);
+        let finding = found.iter().find(is_it)?;
+        let number = |key: &str| finding.iter().find(|pair| pair.0 == key)?.1.raw().parse().ok();
+        Some(Self {
+            ticks: number("ticks")?,
+            calls: number("calls")?,
+            operations: number("operations")?,
+            least: number("least")?,
+            most: number("most")?,
+        })
+    }
+
+    /// Ticks of one call.
+    fn mean(self) -> f64 {
+        self.ticks / self.calls
+    }
+
+    /// Operations of one call; one that has none is counted as one.
+    fn each(self) -> f64 {
+        (self.operations / self.calls).max(1.0)
+    }
+}
+
+fn rows(record: &mut Record, found: &[Finding]) -> Result<()> {
+    let count =
+        |name: &str| Count::find(found, name).with_context(|| format!("dom0 did not say what {name} costs"));
+    let said = |key: &str| found.iter().flatten().find(|pair| pair.0 == key).map(|pair| pair.1.raw());
+    ensure!(said("failed") == Some("0"), "operations of dom0 failed, or did not do what they should");
+    let version = said("version").context("dom0 did not say of which version its table is")?;
+    let (none, known) = (count("none")?, count("loop")?);
+    // Xen may emulate the counter for others than dom0, and QEMU's may be the host's.
+    let tick = (known.mean() - none.mean()) / known.each();
+    ensure!((1.0..1.0 + TOLERANCE).contains(&tick), "an instruction is {tick} ticks of dom0's counter");
+    for (name, about) in MEASURED {
+        let count = count(name)?;
+        let per = |ticks: f64| (ticks - none.least) / count.each();
+        let (one, calls) = if count.each() > 1.0 {
+            (format!("for one of {} operations of a hypercall", count.each()), "such hypercalls")
+        } else {
+            ("a hypercall with one operation".to_owned(), "calls")
+        };
+        let note = format!(
+            "{one}: {about}; {ABOUT}, table of version {version}; mean of {} {calls}, least {:.0}, most {:.0}",
+            count.calls,
+            per(count.least),
+            per(count.most)
+        );
+        record.row(format!("grants.xen.{name}.instructions"), per(count.mean()), "instructions", note);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::parse_finding;
+
+    fn findings(lines: &[&str]) -> Vec<Finding> {
+        lines.iter().map(|line| parse_finding(&format!("SLUICE-RESULT {line}")).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_a_count_has_of_itself_is_not_the_operations() {
+        let mut found = findings(&[
+            "at=none ticks=40 calls=10 operations=10 least=4 most=4",
+            "at=loop ticks=1040 calls=10 operations=1000 least=104 most=104",
+            "version=1 failed=0",
+        ]);
+        for (name, _) in MEASURED {
+            let line = match name {
+                "empty" => "ticks=1040 calls=10 operations=0 least=90 most=200".to_owned(),
+                _ if name.starts_with("batch") => {
+                    "ticks=12840 calls=10 operations=640 least=1284 most=1284".to_owned()
+                }
+                _ => "ticks=2040 calls=10 operations=10 least=204 most=204".to_owned(),
+            };
+            found.extend(findings(&[&format!("at={name} {line}")]));
+        }
+        let mut record = Record::new("grants-test");
+        rows(&mut record, &found).unwrap();
+        let value = |name: &str| record.value(&format!("grants.xen.{name}.instructions"));
+        assert_eq!(value("map"), Some(200.0));
+        assert_eq!(value("empty"), Some(100.0));
+        assert_eq!(value("batch_copy"), Some(20.0));
+    }
+
+    #[test]
+    fn ticks_that_are_no_instructions_and_operations_that_fail_are_no_rows() {
+        let emulated = findings(&[
+            "at=none ticks=20000 calls=10 operations=10 least=2000 most=2000",
+            "at=loop ticks=23000 calls=10 operations=1000 least=2300 most=2300",
+            "version=1 failed=0",
+        ]);
+        let mut record = Record::new("grants-test");
+        assert!(rows(&mut record, &emulated).unwrap_err().to_string().contains("ticks"));
+        assert!(rows(&mut record, &findings(&["version=1 failed=2"])).is_err());
+    }
+}

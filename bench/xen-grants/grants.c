@@ -2,8 +2,8 @@
 /*
  * What Xen's grant operations cost, measured by its dom0 when the module is loaded.
  *
- * Dom0 grants pages to itself, maps them, unmaps them, and has Xen copy into them. For Xen this is as with another domain's pages, but for the IOMMU,
- * which a domain's own pages are in already (Xen 4.17, xen/common/grant_table.c: map_grant_ref and unmap_common compare the two domains only there).
+ * Dom0 grants pages to itself, maps them, unmaps them, and has Xen copy into them. For Xen this is as with another paravirtual domain's pages, but for the
+ * IOMMU, which a domain's own pages are in already (Xen 4.17, xen/common/grant_table.c: map_grant_ref and unmap_common compare the two domains only there).
  *
  * The hypercall alone is counted, not what the kernel does before and after it: no list of machine frames is kept (gnttab_map_refs). The count is the
  * time-stamp counter's, which Xen leaves alone for a paravirtual dom0, and which counts instructions where QEMU's time is instructions. Whether it does so

@@ -20,19 +20,19 @@ const MEASURED: [(&str, &str); 9] = [
     ("map", MAP),
     ("unmap", UNMAP),
     ("copy", COPY),
-    ("copy_64", "the same with 64 bytes"),
-    ("empty", "a hypercall for grants without any operation"),
+    ("copy_64", "GNTTABOP_copy of 64 bytes"),
+    ("empty", "for grants, without any operation"),
     ("batch_map", MAP),
-    ("batch_unmap", "the same as a single one, but that it flushes once for 32 operations"),
+    ("batch_unmap", "GNTTABOP_unmap_grant_ref: as a single one, with one flush for 32 operations"),
     ("batch_copy", COPY),
-    ("batch_copy_64", "the same with 64 bytes"),
+    ("batch_copy_64", "GNTTABOP_copy of 64 bytes"),
 ];
 const MAP: &str = "GNTTABOP_map_grant_ref for the host, writable: Xen looks for the entry of dom0's page tables and writes it";
 const UNMAP: &str = "GNTTABOP_unmap_grant_ref: Xen takes the entry out of dom0's page tables and flushes";
 const COPY: &str = "GNTTABOP_copy of 4096 bytes, from a page of dom0's to a reference; eight bytes that Xen moves are an instruction";
 
-/// What all have in common.
-const ABOUT: &str = "of paravirtual dom0, with pages that it granted to itself, without an IOMMU";
+/// What all have in common. A page of a guest with nested paging would have to be looked for in that guest's tables, too.
+const ABOUT: &str = "dom0 is paravirtual, its calls are no VMEXITs; it granted the pages to itself, which Xen takes as those of another paravirtual guest; no IOMMU";
 
 /// The `init` of dom0.
 const SCRIPT: &str = "#!/bin/busybox sh
@@ -131,13 +131,12 @@ fn rows(record: &mut Record, found: &[Finding]) -> Result<()> {
     for (name, about) in MEASURED {
         let count = count(name)?;
         let per = |ticks: f64| (ticks - none.least) / count.each();
-        let (one, calls) = if count.each() > 1.0 {
-            (format!("for one of {} operations of a hypercall", count.each()), "such hypercalls")
-        } else {
-            ("a hypercall with one operation".to_owned(), "calls")
+        let one = match count.each() {
+            many if many > 1.0 => format!("one of {many} operations of a hypercall"),
+            _ => "a hypercall".to_owned(),
         };
         let note = format!(
-            "{one}: {about}; {ABOUT}, table of version {version}; mean of {} {calls}, least {:.0}, most {:.0}",
+            "{one}: {about}. {ABOUT}; table of version {version}; mean of {} hypercalls, least {:.0}, most {:.0}",
             count.calls,
             per(count.least),
             per(count.most)

@@ -2,8 +2,9 @@
 /*
  * What Xen's grant operations cost, measured by its dom0 when the module is loaded.
  *
- * Dom0 grants pages to itself, maps them, unmaps them, and has Xen copy into them. For Xen this is as with another paravirtual domain's pages, but for the
- * IOMMU, which a domain's own pages are in already (Xen 4.17, xen/common/grant_table.c: map_grant_ref and unmap_common compare the two domains only there).
+ * Dom0 maps pages, unmaps them, and has Xen copy into them. They are those that another domain has granted, where the same module was loaded with
+ * `grants`, or dom0 grants them to itself. For Xen the latter is as with another paravirtual domain's pages, but for the IOMMU, which a domain's own pages
+ * are in already (Xen 4.17, xen/common/grant_table.c: map_grant_ref and unmap_common compare the two domains only there).
  *
  * The hypercall alone is counted, not what the kernel does before and after it: no list of machine frames is kept (gnttab_map_refs). The count is the
  * time-stamp counter's, which Xen leaves alone for a paravirtual dom0, and which counts instructions where QEMU's time is instructions. Whether it does so
@@ -15,6 +16,7 @@
 
 #include <linux/gfp.h>
 #include <linux/irqflags.h>
+#include <linux/kernel.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/string.h>
@@ -32,10 +34,20 @@
 #define BATCHES 100
 /* Rounds of the loop whose length is known. */
 #define TURNS 1000
-/* Of dom0. */
-#define OWN_ID 0
 /* Bytes of the smaller copy. */
 #define FEW 64
+
+static bool grants;
+module_param(grants, bool, 0444);
+MODULE_PARM_DESC(grants, "Only grant pages to dom0, and say their references (default: no)");
+
+static unsigned short owner;
+module_param(owner, ushort, 0444);
+MODULE_PARM_DESC(owner, "Domain whose pages dom0 maps (default: its own)");
+
+static unsigned int refs[BATCH], refs_given;
+module_param_array(refs, uint, &refs_given, 0444);
+MODULE_PARM_DESC(refs, "References of those pages");
 
 /* Ticks of one kind of call. */
 struct count {
@@ -45,7 +57,8 @@ struct count {
 };
 
 static struct page *granted[BATCH], *sources[BATCH], *places[BATCH];
-static grant_ref_t refs[BATCH];
+/* The first word of each page that is granted. */
+static u32 words[BATCH];
 static struct gnttab_map_grant_ref maps[BATCH];
 static struct gnttab_unmap_grant_ref unmaps[BATCH];
 static struct gnttab_copy copies[BATCH];
@@ -88,7 +101,7 @@ static void call(struct count *count, unsigned int command, void *operations, un
 static void prepare_map(unsigned int at)
 {
 	gnttab_set_map_op(maps + at, (unsigned long)page_address(places[at]), GNTMAP_host_map,
-			  refs[at], OWN_ID);
+			  refs[at], owner);
 }
 
 static void prepare_unmap(unsigned int at)
@@ -101,7 +114,7 @@ static void prepare_copy(unsigned int at, unsigned int bytes)
 {
 	copies[at] = (struct gnttab_copy){
 		.source = { .u.gmfn = xen_page_to_gfn(sources[at]), .domid = DOMID_SELF },
-		.dest = { .u.ref = refs[at], .domid = OWN_ID },
+		.dest = { .u.ref = refs[at], .domid = owner },
 		.len = bytes,
 		.flags = GNTCOPY_dest_gref,
 	};
@@ -117,14 +130,15 @@ static void map_and_unmap(struct count *mapped, struct count *unmapped, unsigned
 		prepare_map(at);
 	call(mapped, GNTTABOP_map_grant_ref, maps + first, number);
 	for (at = first; at < first + number; at++) {
-		u32 *seen = page_address(places[at]), *own = page_address(granted[at]);
+		u32 *seen = page_address(places[at]);
 
 		if (maps[at].status != GNTST_okay) {
 			failed++;
 			return;
 		}
-		WRITE_ONCE(*seen, at + mapped->calls);
-		failed += READ_ONCE(*own) != at + mapped->calls;
+		failed += READ_ONCE(*seen) != words[at];
+		words[at] = at + mapped->calls;
+		WRITE_ONCE(*seen, words[at]);
 		prepare_unmap(at);
 	}
 	call(unmapped, GNTTABOP_unmap_grant_ref, unmaps + first, number);
@@ -132,7 +146,7 @@ static void map_and_unmap(struct count *mapped, struct count *unmapped, unsigned
 		failed += unmaps[at].status != GNTST_okay;
 }
 
-/* Has pages copied, and looks whether they are. */
+/* Has pages copied. Whether they are is seen when they are mapped again, and at once if they are dom0's own. */
 static void copy(struct count *copied, unsigned int first, unsigned int number, unsigned int bytes)
 {
 	unsigned int at;
@@ -144,7 +158,10 @@ static void copy(struct count *copied, unsigned int first, unsigned int number, 
 	call(copied, GNTTABOP_copy, copies + first, number);
 	for (at = first; at < first + number; at++) {
 		failed += copies[at].status != GNTST_okay;
-		failed += !!memcmp(page_address(sources[at]), page_address(granted[at]), bytes);
+		words[at] = *(u32 *)page_address(sources[at]);
+		if (granted[at])
+			failed += !!memcmp(page_address(sources[at]), page_address(granted[at]),
+					   bytes);
 	}
 }
 
@@ -213,14 +230,37 @@ static int grant_all(void)
 	for (at = 0; at < BATCH; at++) {
 		int ref;
 
-		granted[at] = alloc_page(GFP_KERNEL);
-		sources[at] = alloc_page(GFP_KERNEL);
-		if (!granted[at] || !sources[at])
+		granted[at] = alloc_page(GFP_KERNEL | __GFP_ZERO);
+		if (!granted[at])
 			return -ENOMEM;
-		ref = gnttab_grant_foreign_access(OWN_ID, xen_page_to_gfn(granted[at]), 0);
+		ref = gnttab_grant_foreign_access(0, xen_page_to_gfn(granted[at]), 0);
 		if (ref < 0)
 			return ref;
 		refs[at] = ref;
+	}
+	return 0;
+}
+
+/* Tells dom0 by the console what it is to map. */
+static void tell_refs(void)
+{
+	static char text[BATCH * 12];
+	unsigned int at, length = 0;
+
+	for (at = 0; at < BATCH; at++)
+		length += scnprintf(text + length, sizeof(text) - length, at ? ",%u" : "%u",
+				    refs[at]);
+	pr_info("granted=%s.\n", text);
+}
+
+static int prepare(void)
+{
+	unsigned int at;
+
+	for (at = 0; at < BATCH; at++) {
+		sources[at] = alloc_page(GFP_KERNEL);
+		if (!sources[at])
+			return -ENOMEM;
 	}
 	return gnttab_alloc_pages(BATCH, places);
 }
@@ -234,9 +274,20 @@ static int __init grants_init(void)
 	struct gnttab_get_version version = { .dom = DOMID_SELF };
 	int error;
 
-	if (!xen_pv_domain())
+	if (!xen_domain())
 		return -ENODEV;
-	error = grant_all();
+	if (refs_given && refs_given != BATCH)
+		return -EINVAL;
+	if (!refs_given) {
+		error = grant_all();
+		if (error)
+			return error;
+	}
+	if (grants) {
+		tell_refs();
+		return 0;
+	}
+	error = prepare();
 	if (error)
 		return error;
 	calibrate();

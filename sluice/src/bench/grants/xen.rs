@@ -4,13 +4,14 @@
 //! Source: Xen 4.17, xen/common/grant_table.c, for what notes say of it.
 
 use crate::bench::driver::xen::{CPU, Packages};
-use crate::bench::peer::Machine;
+use crate::bench::peer::{self, Machine};
 use crate::bench::record::Record;
-use crate::bench::{Clock, kernel, scratch_file};
+use crate::bench::{Clock, kernel, plugin, scratch_file};
 use crate::kernels;
 use crate::outcome::Finding;
 use crate::rootfs;
 use anyhow::{Context, Result, ensure};
+use std::path::Path;
 
 /// The part of the benchmark.
 pub const PART: &str = "xen";
@@ -29,13 +30,19 @@ const MEASURED: [(&str, &str); 9] = [
 ];
 const MAP: &str = "GNTTABOP_map_grant_ref for the host, writable: Xen looks for the entry of dom0's page tables and writes it";
 const UNMAP: &str = "GNTTABOP_unmap_grant_ref: Xen takes the entry out of dom0's page tables and flushes";
-const COPY: &str = "GNTTABOP_copy of 4096 bytes, from a page of dom0's to a reference; eight bytes that Xen moves are an instruction";
+const COPY: &str = "GNTTABOP_copy of 4096 bytes, from a frame of dom0's to a reference; eight bytes that Xen moves are an instruction";
 
-/// What all have in common. A page of a guest with nested paging would have to be looked for in that guest's tables, too.
-const ABOUT: &str = "dom0 is paravirtual, its calls are no VMEXITs; it granted the pages to itself, which Xen takes as those of another paravirtual guest; no IOMMU";
+/// What all have in common.
+const ABOUT: &str = "dom0 is paravirtual, its calls are no VMEXITs; no IOMMU";
 
-/// The `init` of dom0.
-const SCRIPT: &str = "#!/bin/busybox sh
+/// Whose pages dom0 maps: how rows begin, and what that is for Xen.
+const OWN: (&str, &str) =
+    ("grants.xen", "pages that dom0 granted to itself, for Xen as those of another paravirtual guest");
+const GUESTS: (&str, &str) =
+    ("grants.xen.pvh", "pages of a guest of kind PVH, which Xen looks for in that guest's nested tables");
+
+/// The `init` of a dom0 without guests.
+const ALONE: &str = "#!/bin/busybox sh
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -45,42 +52,107 @@ echo SLUICE-RESULT done=ok
 sleep 1000
 ";
 
+/// The `init` of a dom0 with a guest that grants pages to it.
+const WITH_GUEST: &str = "#!/bin/busybox sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /run/xen /run/xenstored /run/lock
+mount -t devpts devpts /dev/pts
+for module in xen-gntdev xen-evtchn xen-privcmd xenfs; do modprobe $module; done
+mount -t xenfs xenfs /proc/xen
+xenstored --pid-file /run/xenstored.pid
+xen-init-dom0
+xenconsoled --log=guest --log-dir=/tmp
+xl create /guest/guest.cfg || echo SLUICE-RESULT done=failed
+log=/tmp/guest-guest.log
+until grep -q 'granted=.*[.]' $log; do sleep 0.1; done
+modprobe xen-grants owner=$(xl domid guest) refs=$(sed -n 's/.*granted=\\([0-9,]*\\)[.].*/\\1/p' $log) ||
+    echo SLUICE-RESULT done=failed
+dmesg | sed -n 's/.*xen_grants: //p'
+echo SLUICE-RESULT done=ok
+sleep 1000
+";
+
+/// The `init` of that guest.
+const GUEST: &str = "#!/bin/busybox sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+modprobe xen-grants grants=1
+dmesg | sed -n 's/.*xen_grants: //p'
+sleep 1000
+";
+
+/// What `xl` reads of it. Its counter would be emulated otherwise.
+const CONFIGURATION: &str = "name = 'guest'
+type = 'pvh'
+kernel = '/guest/kernel'
+ramdisk = '/guest/initrd'
+memory = 128
+vcpus = 1
+cmdline = 'console=hvc0 quiet panic=-1'
+tsc_mode = 'native'
+";
+
+/// What dom0 and its guest want of the kernel's modules.
+const MODULES: [&str; 4] = ["xen-gntdev", "xen-evtchn", "xen-privcmd", "xenfs"];
+/// Ours.
+const OURS: &str = "xen-grants";
+
 /// MiB of dom0, and of the machine.
-const MEMORY: (u32, u32) = (256, 768);
+const DOM0: u32 = 512;
+const MACHINE: u32 = 1024;
 
 /// A loop of the module's may have so many ticks more for each of its instructions, of Xen's interrupts.
 const TOLERANCE: f64 = 0.05;
 
-/// Runs dom0, and keeps what its module counted.
+/// Runs a dom0 without a guest and one with one, and keeps what the module counted.
 pub fn measure(record: &mut Record) -> Result<()> {
-    crate::bench::say("grants of Xen's dom0");
     let kernel = kernels::get("debian-6.1")?;
     let packages = Packages::unpack()?;
     record.version("xen", &format!("package {}", packages.version()?));
     record.version("xen_dom0", &format!("{}, package {}", kernel.release, kernel.version));
-    let archive = rootfs::base_with_own(SCRIPT.as_bytes(), &[], "xen-grants", &kernel)?;
-    let initrd = scratch_file("grants-xen.cpio", &archive.finish())?;
-    let (dom0, machine) = MEMORY;
+    let alone = rootfs::base_with_own(ALONE.as_bytes(), &[], OURS, &kernel)?;
+    let unpacked = kernel::unpacked(&kernel)?;
+    let mut with_guest =
+        rootfs::base_with_own(WITH_GUEST.as_bytes(), &MODULES.map(str::to_owned), OURS, &kernel)?;
+    packages.take(&mut with_guest)?;
+    with_guest.directory("guest");
+    peer::take(&mut with_guest, &unpacked, "guest/kernel", 0o644)?;
+    let guest = rootfs::base_with_own(GUEST.as_bytes(), &[], OURS, &kernel)?;
+    with_guest.file("guest/initrd", 0o644, &guest.finish());
+    with_guest.file("guest/guest.cfg", 0o644, CONFIGURATION.as_bytes());
+    for (name, archive, whose) in [("grants-xen", alone, OWN), ("grants-xen-pvh", with_guest, GUESTS)] {
+        crate::bench::say(whose.1);
+        let initrd = scratch_file(&format!("{name}.cpio"), &archive.finish())?;
+        let found = run(name, &packages, &unpacked, &initrd)?;
+        std::fs::remove_file(&initrd)?;
+        rows(record, whose, &found)?;
+    }
+    Ok(())
+}
+
+/// Runs dom0 until it has told what it counted.
+fn run(name: &str, packages: &Packages, kernel: &Path, initrd: &Path) -> Result<Vec<Finding>> {
     let cmdline = format!(
-        "console=com1 com1=115200,8n1 dom0_mem={dom0}M,max:{dom0}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none"
+        "console=com1 com1=115200,8n1 dom0_mem={DOM0}M,max:{DOM0}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none"
     );
-    let found = Machine {
-        name: "grants-xen",
+    // Interrupts that Xen injects into its guest are delivered once with it; what it counts is not asked for.
+    let library = format!("{},mend=on", plugin::build()?.display());
+    let machine = Machine {
+        name,
         clock: Clock::Instructions,
         cpu: CPU,
-        memory: machine,
+        memory: MACHINE,
         kernel: &scratch_file("xen", &packages.hypervisor()?)?,
-        initrd: format!(
-            "{} console=hvc0 quiet panic=-1,{}",
-            kernel::unpacked(&kernel)?.display(),
-            initrd.display()
-        ),
+        initrd: format!("{} console=hvc0 quiet panic=-1,{}", kernel.display(), initrd.display()),
         cmdline: &cmdline,
         devices: Vec::new(),
-        qemu_args: &[],
-    }
-    .run("done")?;
-    rows(record, &found)
+        qemu_args: &["-plugin".to_owned(), library],
+    };
+    machine.run("done")
 }
 
 /// Ticks of calls of one kind.
@@ -118,7 +190,7 @@ impl Count {
     }
 }
 
-fn rows(record: &mut Record, found: &[Finding]) -> Result<()> {
+fn rows(record: &mut Record, (prefix, whose): (&str, &str), found: &[Finding]) -> Result<()> {
     let count =
         |name: &str| Count::find(found, name).with_context(|| format!("dom0 did not say what {name} costs"));
     let said = |key: &str| found.iter().flatten().find(|pair| pair.0 == key).map(|pair| pair.1.raw());
@@ -136,12 +208,12 @@ fn rows(record: &mut Record, found: &[Finding]) -> Result<()> {
             _ => "a hypercall".to_owned(),
         };
         let note = format!(
-            "{one}: {about}. {ABOUT}; table of version {version}; mean of {} hypercalls, least {:.0}, most {:.0}",
+            "{one}: {about}; {whose}. {ABOUT}; table of version {version}; mean of {} hypercalls, least {:.0}, most {:.0}",
             count.calls,
             per(count.least),
             per(count.most)
         );
-        record.row(format!("grants.xen.{name}.instructions"), per(count.mean()), "instructions", note);
+        record.row(format!("{prefix}.{name}.instructions"), per(count.mean()), "instructions", note);
     }
     Ok(())
 }
@@ -173,7 +245,7 @@ mod tests {
             found.extend(findings(&[&format!("at={name} {line}")]));
         }
         let mut record = Record::new("grants-test");
-        rows(&mut record, &found).unwrap();
+        rows(&mut record, OWN, &found).unwrap();
         let value = |name: &str| record.value(&format!("grants.xen.{name}.instructions"));
         assert_eq!(value("map"), Some(200.0));
         assert_eq!(value("empty"), Some(100.0));
@@ -188,7 +260,7 @@ mod tests {
             "version=1 failed=0",
         ]);
         let mut record = Record::new("grants-test");
-        assert!(rows(&mut record, &emulated).unwrap_err().to_string().contains("ticks"));
-        assert!(rows(&mut record, &findings(&["version=1 failed=2"])).is_err());
+        assert!(rows(&mut record, OWN, &emulated).unwrap_err().to_string().contains("ticks"));
+        assert!(rows(&mut record, OWN, &findings(&["version=1 failed=2"])).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Kernel modules of ours (`guest/linux`), built for Debian's kernels with Debian's headers, which are unpacked in the cache and
+//! Kernel modules of ours (`guest/linux`, `bench`), built for Debian's kernels with Debian's headers, which are unpacked in the cache and
 //! not installed.
 
 use crate::packages::{Apt, PackageName};
@@ -11,6 +11,9 @@ use std::process::Command;
 
 /// The compiler that Debian's kernels are built with, which the headers ask for by this name.
 const COMPILER: &str = "gcc-12";
+
+/// Where modules of ours are: those of guests with what all of them share, and those that measure peers.
+const FOLDERS: [&str; 2] = ["guest/linux", "bench"];
 
 /// The file of a module of ours for the kernel of this release, built if the cache does not have it as it should be.
 pub fn get(name: &str, release: &str) -> Result<PathBuf> {
@@ -33,9 +36,12 @@ pub fn get(name: &str, release: &str) -> Result<PathBuf> {
 
 /// The files that a module is built from, by name.
 fn sources(name: &str) -> Result<Vec<(String, Vec<u8>)>> {
-    let common = root().join("guest/linux");
+    let folders = FOLDERS.map(|folder| root().join(folder));
+    let own = folders.iter().map(|folder| folder.join(name)).find(|own| own.is_dir());
+    let own = own.with_context(|| format!("there is no module {name}"))?;
+    let [common, _] = folders;
     let mut files = Vec::new();
-    for directory in [common.join(name), common] {
+    for directory in [own, common] {
         let shown = directory.display();
         for entry in std::fs::read_dir(&directory).with_context(|| format!("there is no {shown}"))? {
             let path = entry?.path();

@@ -133,11 +133,16 @@ impl Packages {
         Ok(execute(Command::new("gzip").arg("-dc").arg(packed))?.stdout)
     }
 
-    /// Adds dom0's programs with their libraries.
-    fn take(&self, archive: &mut Archive) -> Result<()> {
-        for folder in ["lib64", "lib/x86_64-linux-gnu"] {
+    /// Adds dom0's programs with their libraries, and the folders that they want.
+    pub fn take(&self, archive: &mut Archive) -> Result<()> {
+        for folder in ["lib64", "lib/x86_64-linux-gnu", "etc/xen"] {
             archive.directory(folder);
         }
+        for folder in ["var", "var/lib", "var/lib/xen", "var/log", "var/log/xen"] {
+            archive.directory(folder);
+        }
+        archive.link("var/run", "/run");
+        archive.link("var/lock", "/run");
         let search: Vec<PathBuf> =
             PACKAGES.iter().map(|name| self.folder.join(name).join(LIBRARIES)).collect();
         let mut libraries = std::collections::BTreeMap::new();
@@ -209,14 +214,10 @@ pub fn dom0(
     uplink: &str,
 ) -> Result<Vec<u8>> {
     let mut archive = rootfs::base(script(guests, uplink).as_bytes(), &MODULES.map(str::to_owned), kernel)?;
-    for folder in
-        ["guest", "etc/xen", "etc/xen/scripts", "var", "var/lib", "var/lib/xen", "var/log", "var/log/xen"]
-    {
+    packages.take(&mut archive)?;
+    for folder in ["guest", "etc/xen/scripts"] {
         archive.directory(folder);
     }
-    archive.link("var/run", "/run");
-    archive.link("var/lock", "/run");
-    packages.take(&mut archive)?;
     archive.file("guest/kernel", 0o644, guest);
     archive.file("guest/initrd", 0o644, initrd);
     for guest in guests {

@@ -2,6 +2,7 @@
 
 use crate::status::{self, Word};
 use crate::{MAX_BATCH, MAX_SIZE};
+use arrayvec::ArrayVec;
 use sluice_memory::{Access, Hpa, LongMode, MapError, PAGE_SIZE, TableFrames, Tables};
 
 /// Why a call failed. Of several references, those before the one that failed are done.
@@ -87,8 +88,7 @@ impl<F: Fn(u64) -> Option<Operation>> Batch for F {
 
 /// Steps of a call, in order and until one fails.
 pub(crate) struct Steps {
-    /// So many were taken.
-    pub(crate) done: u64,
+    done: u64,
     failed: Option<Error>,
 }
 
@@ -205,20 +205,17 @@ impl<F: TableFrames> Space<F> {
     /// What the first one failed by.
     pub fn carry_out<P: Peer>(&mut self, peer: &mut P, batch: &impl Batch, count: u64) -> Result<u64, Error> {
         // One that is issued is told of once it can be reached; a batch may name it again, so that the table has the last word.
-        let mut issued = [0u32; MAX_BATCH as usize];
-        let mut news = 0;
+        let mut issued = ArrayVec::<u32, { MAX_BATCH as usize }>::new();
         let steps = Steps::take(count, |index| match batch.operation(index).ok_or(Error::NoPage)? {
             Operation::Issue(reference, grant) => {
                 self.issue(peer, reference, grant)?;
-                if let Some(place) = issued.get_mut(news) {
-                    (*place, news) = (reference, news + 1);
-                }
+                let _ = issued.try_push(reference);
                 Ok(())
             }
             Operation::Revoke { reference, forced } => self.revoke(peer, reference, forced),
         });
         peer.forget();
-        for reference in issued.iter().take(news).copied() {
+        for reference in issued {
             if let (Ok(Some(_)), Some(word)) = (self.lookup(reference), peer.word(reference)) {
                 status::open(&word);
             }

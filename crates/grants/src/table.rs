@@ -11,6 +11,7 @@
 use crate::MAX_BATCH;
 use crate::space::{Error, Grant, Peer, Space, Steps};
 use crate::status::{Word, change};
+use arrayvec::ArrayVec;
 use sluice_memory::{Hpa, PAGE_SIZE, TableFrames};
 
 /// The peer may use the page.
@@ -112,21 +113,19 @@ impl<F: TableFrames> Space<F> {
         references: impl Fn(u64) -> Option<u32>,
         count: u64,
     ) -> Result<u64, Error> {
-        let mut unmapped = [0u32; MAX_BATCH as usize];
+        let mut unmapped = ArrayVec::<u32, { MAX_BATCH as usize }>::new();
         let steps = Steps::take(count, |index| {
             let reference = references(index).ok_or(Error::NoReference)?;
             let grant = self.lookup(reference)?.ok_or(Error::Absent)?;
             self.remove(reference);
             peer.hide(reference, grant);
-            if let Some(place) = unmapped.get_mut(index as usize) {
-                *place = reference;
-            }
+            let _ = unmapped.try_push(reference);
             Ok(())
         });
         peer.forget();
         // The peer's list may say something else by now.
-        for reference in unmapped.iter().take(steps.done as usize) {
-            end(&table.entry(*reference));
+        for reference in unmapped {
+            end(&table.entry(reference));
         }
         steps.answer()
     }

@@ -109,6 +109,11 @@ impl Pieces {
             .map(move |piece| piece.within(&range))
     }
 
+    /// The last part of a range in which there is something; of one page: that page.
+    pub(crate) fn last(&self, range: &Range<u64>) -> Option<Piece> {
+        Some(self.last_in(range)?.within(range))
+    }
+
     /// Adds a piece where nothing is.
     pub(crate) fn insert(&mut self, piece: Piece) {
         self.by_address.insert(piece.at, piece);

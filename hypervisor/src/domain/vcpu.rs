@@ -442,6 +442,11 @@ impl Vcpu {
         }
     }
 
+    /// Whether there is nothing to look at but that translations are to be forgotten, which is the caller's to see to then.
+    pub fn take_lone_flush(&self) -> bool {
+        self.events.compare_exchange(event::FLUSH, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Moves posted interrupts into the local APIC.
     pub fn collect(&self, lapic: &mut LocalApic) {
         for word in 0..4 {

@@ -43,10 +43,10 @@ pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
 fn typed(domain: &Domain, ctx: &Context, asked: &Hypercall) -> Answer {
     let Hypercall { number, arguments } = *asked;
     if let Some(asked) = grant::Call::decode(number, arguments) {
-        return Ok((grants::call(domain, &asked?)?, Flow::Attend));
+        return Ok((grants::call(domain, &asked?)?, Flow::Enter));
     }
     if let Some(asked) = table::Call::decode(number, arguments) {
-        return Ok((uses::call(domain, &asked?)?, Flow::Attend));
+        return Ok((uses::call(domain, &asked?)?, Flow::Enter));
     }
     if let Some(asked) = devfile::Call::decode(number, arguments) {
         return device_file(domain, ctx, asked);

@@ -86,8 +86,12 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
     vcpu.begin_slice(tsc::now());
     let mut flow = Flow::Attend;
     loop {
-        let look = flow == Flow::Attend || vcpu.events.load(Ordering::Relaxed) != 0;
-        if look {
+        let seen = vcpu.events.load(Ordering::Relaxed);
+        if flow == Flow::Enter && seen == events::FLUSH && vcpu.take_lone_flush() {
+            // As after a call that took a page from the caller's own processor: nothing else is to be looked at.
+            ctx.asid = Asid::default();
+            renew_asid(ctx, &mut processor.host().asids);
+        } else if flow == Flow::Attend || seen != 0 {
             if !attend(domain, vcpu, ctx, processor) {
                 break;
             }

@@ -263,28 +263,43 @@ impl<F: Format> Tables<F> {
         if !start.is_multiple_of(PAGE_SIZE) || !len.is_multiple_of(PAGE_SIZE) || end > limit {
             return Err(MapError::BadRange);
         }
+        if len == PAGE_SIZE {
+            // Nothing above its own entry is changed for a page where there are tables, as there nearly always are.
+            let from = self.descend(frames, start);
+            return change_one(frames, self.format, from, start, end, change).map(|(_, replaced)| replaced);
+        }
         let mut at = start;
         let mut flush = false;
         while at < end {
-            let (done, replaced) = change_one(frames, self.format, self.root, at, end, change)?;
+            let from = (self.root, self.format.levels());
+            let (done, replaced) = change_one(frames, self.format, from, at, end, change)?;
             flush |= replaced;
             at += done;
         }
         Ok(flush)
     }
+
+    /// The lowest table on the way to an address, and its level.
+    fn descend(&self, memory: &impl PhysicalMemory, at: u64) -> (Hpa, u32) {
+        let (mut table, mut level) = (self.root, self.format.levels());
+        while level > 1
+            && let Entry::Table(next) = self.format.decode(memory.read_u64(slot(table, at, level)), level)
+        {
+            (table, level) = (next, level - 1);
+        }
+        (table, level)
+    }
 }
 
-/// Changes one entry, as high as it can be. Returns the bytes it covers and whether it was present.
+/// Changes one entry, as high as it can be in a table of a level, or below. Returns the bytes it covers and whether it was present.
 fn change_one<F: Format>(
     frames: &mut impl TableFrames,
     format: F,
-    root: Hpa,
+    (mut table, mut level): (Hpa, u32),
     at: u64,
     end: u64,
     change: Change,
 ) -> Result<(u64, bool), MapError> {
-    let mut table = root;
-    let mut level = format.levels();
     loop {
         let place = slot(table, at, level);
         let entry = format.decode(frames.read_u64(place), level);

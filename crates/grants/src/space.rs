@@ -215,7 +215,7 @@ impl<F: TableFrames> Space<F> {
             Operation::Revoke { reference, forced } => self.revoke(peer, reference, forced),
         });
         peer.forget();
-        for reference in issued {
+        for reference in issued.iter().copied() {
             if let (Ok(Some(_)), Some(word)) = (self.lookup(reference), peer.word(reference)) {
                 status::open(&word);
             }

@@ -124,7 +124,7 @@ impl<F: TableFrames> Space<F> {
         });
         peer.forget();
         // The peer's list may say something else by now.
-        for reference in unmapped {
+        for reference in unmapped.iter().copied() {
             end(&table.entry(reference));
         }
         steps.answer()

@@ -444,7 +444,7 @@ fn xen(bench: &Bench, record: &mut Record, log: &Path, strict: bool) -> Result<V
         name: if strict { "paravirtual-strict" } else { "paravirtual-xen" },
         clock: Clock::Instructions,
         cpu: xen::CPU,
-        memory: 768,
+        memory: if strict { 1536 } else { 768 },
         kernel: &hypervisor,
         initrd: format!("{} console=hvc0 {CMDLINE},{}", bench.unpacked.display(), bench.initrd.display()),
         cmdline: &cmdline,

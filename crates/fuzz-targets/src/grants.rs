@@ -1,9 +1,11 @@
-//! Calls of grant spaces, as a hostile granter makes them, and the status words of a hostile peer.
+//! Calls of grant spaces, as a hostile granter makes them, and the status words of a hostile peer; tables of a hostile granter, and what a hostile peer asks of them.
 
 use crate::Input;
 use sluice_grants::status::Word;
+use sluice_grants::table::{self, Table, USED, Use};
 use sluice_grants::{Error, Grant, MAX_BATCH, Operation, Peer, Space};
 use sluice_hypercall::grant::{self as hc, Call, Entry, Page};
+use sluice_hypercall::table as table_calls;
 use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory, TableFrames};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -146,5 +148,122 @@ pub fn calls(data: &[u8]) {
             window.shown.get(reference).is_some_and(|now| now.frame == grant.frame)
         });
         assert!(kept || forced || !used, "a page in use is taken back");
+    }
+}
+
+/// A granter's table, whose words change while they are looked at, as far as `restless` says.
+struct Entries {
+    words: RefCell<BTreeMap<u32, u64>>,
+    restless: RefCell<Vec<u64>>,
+}
+
+struct EntryOf<'a>(&'a Entries, u32);
+
+impl Word for EntryOf<'_> {
+    fn load(&self) -> Option<u64> {
+        if let Some(word) = self.0.restless.borrow_mut().pop() {
+            self.0.words.borrow_mut().insert(self.1, word);
+        }
+        Some(self.0.words.borrow().get(&self.1).copied().unwrap_or(0))
+    }
+    fn replace(&self, old: u64, new: u64) -> bool {
+        let mut words = self.0.words.borrow_mut();
+        let word = words.entry(self.1).or_default();
+        let same = *word == old && self.0.restless.borrow().len() % 3 != 2;
+        if same {
+            *word = new;
+        }
+        same
+    }
+}
+
+impl<'a> Table for &'a Entries {
+    type Entry = EntryOf<'a>;
+    fn entry(&self, reference: u32) -> EntryOf<'a> {
+        assert!(reference < SIZE, "an entry behind the table is looked at");
+        EntryOf(self, reference)
+    }
+    fn frame(&self, at: u64) -> Option<Hpa> {
+        page(Page { gpa: at, writable: true }).map(|grant| grant.frame)
+    }
+}
+
+/// Any calls of a peer with lists of any words, and entries of any words that change meanwhile. Asserts that only pages of the granter are ever shown, to write only such as
+/// were permitted so, that the table and the window agree, and that no entry says that a page is used once nobody can reach it.
+pub fn table(data: &[u8]) {
+    let mut input = Input::new(data);
+    let Some(mut space) = Space::new(Tables::default(), SIZE) else { return };
+    let mut window = Window { shown: BTreeMap::new(), word: 0 };
+    let entries = Entries { words: RefCell::default(), restless: RefCell::default() };
+    while !input.is_empty() {
+        let mut word = |input: &mut Input<'_>| match input.u8() % 3 {
+            0 => input.u64(),
+            1 => u64::from(input.u8() % 40) * PAGE_SIZE | u64::from(input.u8() % 16),
+            _ => u64::from(input.u8() % 40) * PAGE_SIZE | table::PERMIT,
+        };
+        let reference = u32::from(input.u8() % 16);
+        let now = word(&mut input);
+        entries.words.borrow_mut().insert(reference, now);
+        let changes = (0..input.u8() % 4).map(|_| word(&mut input)).collect();
+        *entries.restless.borrow_mut() = changes;
+        let quiet = entries.restless.borrow().is_empty();
+        let list: Vec<u64> = (0..input.u8() % 6)
+            .map(|_| {
+                if input.flag() {
+                    input.u64()
+                } else {
+                    u64::from(input.u8() % 16) | u64::from(input.u8() % 3) << 32
+                }
+            })
+            .collect();
+        let count = list.len() as u64;
+        let before = window.shown.clone();
+        match input.u8() % 4 {
+            0 => {
+                let uses = |index: u64| {
+                    let mapped = table_calls::Mapped::decode(*list.get(index as usize)?)?;
+                    Some(Use { reference: mapped.reference, writes: mapped.writes })
+                };
+                let permitted = entries.words.borrow().clone();
+                let done = space.map(&mut window, &&entries, uses, count);
+                assert!(done.is_err() || done.is_ok_and(|done| done <= count));
+                for (reference, grant) in window.shown.iter().filter(|(new, _)| !before.contains_key(new)) {
+                    let entry = permitted.get(reference).copied().unwrap_or(0);
+                    let as_permitted = entry & table::PERMIT != 0
+                        && (!grant.writable || entry & table::READ_ONLY == 0)
+                        && MEMORY + (entry & !0xfff) == grant.frame.as_u64();
+                    assert!(as_permitted || !quiet, "what was not permitted is mapped");
+                    let entry = entries.words.borrow().get(reference).copied().unwrap_or(0);
+                    assert!(entry & USED != 0 || !quiet, "a page that is mapped is not used");
+                }
+            }
+            1 => {
+                let references = |index: u64| u32::try_from(*list.get(index as usize)?).ok();
+                let done = space.unmap(&mut window, &&entries, references, count);
+                assert!(done.is_err() || done.is_ok_and(|done| done <= count));
+                for reference in before.keys().filter(|old| !window.shown.contains_key(old)) {
+                    let entry = entries.words.borrow().get(reference).copied().unwrap_or(0);
+                    assert!(entry & USED == 0 || !quiet, "a page that is not mapped is used");
+                }
+            }
+            2 => {
+                let part = table_calls::Part::decode([input.u64(), input.u64()]);
+                if let Some(part) = part {
+                    assert!(part.offset + part.bytes <= PAGE_SIZE && part.bytes != 0);
+                    let wanted = Use { reference: part.reference % (2 * SIZE), writes: part.out };
+                    let done = space.use_once(&&entries, wanted, |page| {
+                        assert_eq!(page % PAGE_SIZE, 0);
+                        Ok(())
+                    });
+                    assert!(done.is_err() || wanted.reference < SIZE);
+                }
+            }
+            _ => {
+                let arguments = [input.u64(), input.u64(), input.u64(), input.u64()];
+                let _ =
+                    table_calls::Call::decode(table_calls::TABLE_LEND + u64::from(input.u8() % 5), arguments);
+            }
+        }
+        assert_eq!(space.live() as usize, window.shown.len());
     }
 }

@@ -85,6 +85,7 @@ pub const TARGETS: &[Target] = &[
     ("devfile_request", devfile::request),
     ("devfile_calls", devfile::calls),
     ("grant_calls", grants::calls),
+    ("grant_table", grants::table),
     ("paravirtual_calls", paravirtual::calls),
     ("paravirtual_image", paravirtual::image),
 ];

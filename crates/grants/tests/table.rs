@@ -7,7 +7,7 @@ use common::{Status, Tables, Window};
 use proptest::prelude::*;
 use sluice_grants::status::Word;
 use sluice_grants::table::{PERMIT, READ_ONLY, Table, USED, Use};
-use sluice_grants::{Error, Grant, MAX_BATCH, Space};
+use sluice_grants::{Error, Grant, MAX_BATCH, Peer, Space};
 use sluice_memory::{Hpa, PAGE_SIZE};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -183,6 +183,48 @@ proptest! {
             prop_assert_eq!(space.unmap(&mut window, &entries, |_| Some(*reference), 1), Ok(1));
         }
     }
+}
+
+/// A peer whose processors know pages until they are told to forget them.
+struct Knowing<'a> {
+    window: Window,
+    entries: &'a Entries,
+    hidden: Vec<u32>,
+}
+
+impl Peer for Knowing<'_> {
+    type Word = Status;
+
+    fn show(&mut self, reference: u32, grant: Grant) -> Result<(), Error> {
+        self.window.show(reference, grant)
+    }
+    fn widen(&mut self, reference: u32, grant: Grant) -> Result<(), Error> {
+        self.window.widen(reference, grant)
+    }
+    fn hide(&mut self, reference: u32, grant: Grant) {
+        self.hidden.push(reference);
+        self.window.hide(reference, grant);
+    }
+    fn forget(&mut self) {
+        for reference in self.hidden.drain(..) {
+            assert!(self.entries.get(reference) & USED != 0, "{reference} is known and free");
+        }
+        self.window.forget();
+    }
+    fn word(&self, reference: u32) -> Option<Status> {
+        self.window.word(reference)
+    }
+}
+
+#[test]
+fn an_entry_is_let_go_once_the_page_is_forgotten() {
+    let mut space = Space::new(Tables::new(usize::MAX), SIZE).unwrap();
+    let entries = Entries::new();
+    (0..SIZE).for_each(|reference| entries.set(reference, PERMIT));
+    let mut peer = Knowing { window: Window::new(SIZE, SIZE, false), entries: &entries, hidden: Vec::new() };
+    let all = |index: u64| Some(Use { reference: index as u32, writes: true });
+    assert_eq!(space.map(&mut peer, &entries, all, SIZE.into()), Ok(SIZE.into()));
+    assert_eq!(space.unmap(&mut peer, &entries, |index| Some(index as u32), SIZE.into()), Ok(SIZE.into()));
 }
 
 /// An entry that its granter changes all the time.

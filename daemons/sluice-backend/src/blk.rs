@@ -113,6 +113,10 @@ impl Device for Blk {
         Offer::new(self.features, 1, u32::from(QUEUE_SIZE), &configuration(&self.service.disk))
     }
 
+    fn knows_tables(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
         let event_idx = info.driver_features & bits(&[VIRTIO_RING_F_EVENT_IDX]) != 0;
         let table = Table::find(function, &info.queues[..1])?;

@@ -25,6 +25,11 @@ pub trait Device {
     /// What the guest is offered.
     fn offer(&self) -> Offer;
 
+    /// Whether it has pages mapped that a guest lends by a table.
+    fn knows_tables(&self) -> bool {
+        false
+    }
+
     /// Takes the guest's queues up where the last life of the daemon left them, which for a guest that has just set them up is
     /// the beginning. Returns what to wait for; the place in the list is what [`Device::work`] gets.
     fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>>;

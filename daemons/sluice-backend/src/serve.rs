@@ -4,10 +4,11 @@ use crate::blk::Blk;
 use crate::devfile::DeviceFile;
 use crate::hang::HangWatch;
 use crate::net::Net;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use sluice_backend::device::{Device, Gone};
 use sluice_backend::function::{Function, Window};
 use sluice_backend::rng::Rng;
+use sluice_backend::table::Table;
 use sluice_backend::vhost_user::{self, Service, VhostUser};
 use sluice_hypercall::devfile::DEVFILE_KIND;
 use std::os::fd::{AsRawFd, RawFd};
@@ -126,6 +127,12 @@ fn follow(
     }
     if !info.is_live() || !matches!(state, State::Idle | State::Waiting) {
         return Ok(state);
+    }
+    if !device.knows_tables() && Table::find(function, &info.queues)?.is_some() {
+        let error = anyhow!(
+            "the guest lends pages by a table, which of its devices only a disk of this daemon's knows: have it issue them (sluice_dma.table=0)"
+        );
+        return give_up(device, function, error);
     }
     match device.start(function, window, &info) {
         Ok(waited) => {

@@ -196,7 +196,7 @@ pub fn table(data: &[u8]) {
     let mut window = Window { shown: BTreeMap::new(), word: 0 };
     let entries = Entries { words: RefCell::default(), restless: RefCell::default() };
     while !input.is_empty() {
-        let mut word = |input: &mut Input<'_>| match input.u8() % 3 {
+        let word = |input: &mut Input<'_>| match input.u8() % 3 {
             0 => input.u64(),
             1 => u64::from(input.u8() % 40) * PAGE_SIZE | u64::from(input.u8() % 16),
             _ => u64::from(input.u8() % 40) * PAGE_SIZE | table::PERMIT,

@@ -1,6 +1,7 @@
 //! What is in a space: pieces of consecutive pages that are consecutive in memory too.
 
 use alloc::collections::BTreeMap;
+use core::cell::Cell;
 use core::ops::Range;
 use sluice_memory::{Access, Hpa, PAGE_SIZE};
 
@@ -91,11 +92,13 @@ impl Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     by_address: BTreeMap<u64, Piece>,
+    /// What [`Pieces::last`] found: neighbouring pages are mostly asked for one after the other.
+    recent: Cell<Option<Piece>>,
 }
 
 impl Pieces {
     pub(crate) const fn new() -> Self {
-        Self { by_address: BTreeMap::new() }
+        Self { by_address: BTreeMap::new(), recent: Cell::new(None) }
     }
 
     /// The pieces that overlap a range, cut to it, in order.
@@ -111,11 +114,16 @@ impl Pieces {
 
     /// The last part of a range in which there is something; of one page: that page.
     pub(crate) fn last(&self, range: &Range<u64>) -> Option<Piece> {
-        Some(self.last_in(range)?.within(range))
+        let holds = |piece: &Piece| piece.at <= range.start && range.end <= piece.end();
+        if self.recent.get().filter(holds).is_none() {
+            self.recent.set(self.last_in(range));
+        }
+        Some(self.recent.get()?.within(range))
     }
 
     /// Adds a piece where nothing is.
     pub(crate) fn insert(&mut self, piece: Piece) {
+        self.recent.set(None);
         self.by_address.insert(piece.at, piece);
     }
 
@@ -133,6 +141,7 @@ impl Pieces {
     /// Takes a range out and hands what was in it to `taken`, from the last piece to the first.
     pub(crate) fn take(&mut self, range: Range<u64>, mut taken: impl FnMut(Piece)) {
         while let Some(whole) = self.last_in(&range) {
+            self.recent.set(None);
             self.by_address.remove(&whole.at);
             for rest in [whole.at..range.start, range.end..whole.end()] {
                 if rest.start < rest.end {

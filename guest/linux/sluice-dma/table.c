@@ -14,6 +14,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/atomic.h>
 #include <linux/bitmap.h>
 #include <linux/dma-map-ops.h>
 #include <linux/kvm_para.h>
@@ -23,6 +24,7 @@
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
+#include <linux/sysfs.h>
 #include <linux/version.h>
 
 #include "sluice.h"
@@ -36,6 +38,9 @@ struct table {
 	spinlock_t lock; /* which are taken */
 	unsigned long *taken;
 	unsigned long next; /* where free ones are looked for first */
+
+	atomic64_t mappings;
+	atomic64_t pages_kept; /* in use when their mapping ended */
 };
 
 static struct table *table_of(struct device *dev)
@@ -76,6 +81,25 @@ static unsigned long pages_of(phys_addr_t at, size_t len)
 	return PFN_UP(offset_in_page(at) + len);
 }
 
+/* Numbers of a table, in its device's folder of sysfs. */
+#define COUNTER(name)                                                                             \
+	static ssize_t name##_show(struct device *dev, struct device_attribute *attr, char *to)  \
+	{                                                                                         \
+		return sysfs_emit(to, "%lld\n", atomic64_read(&table_of(dev)->name));            \
+	}                                                                                         \
+	static DEVICE_ATTR_RO(name)
+
+COUNTER(mappings);
+COUNTER(pages_kept);
+
+static struct attribute *counters[] = {
+	&dev_attr_mappings.attr,
+	&dev_attr_pages_kept.attr,
+	NULL,
+};
+
+static const struct attribute_group counter_group = { .name = "grants", .attrs = counters };
+
 static dma_addr_t map(struct device *dev, phys_addr_t at, size_t len, bool writable)
 {
 	struct table *table = table_of(dev);
@@ -84,6 +108,7 @@ static dma_addr_t map(struct device *dev, phys_addr_t at, size_t len, bool writa
 
 	if (first == table->references)
 		return DMA_MAPPING_ERROR;
+	atomic64_inc(&table->mappings);
 	for (i = 0; i < count; i++)
 		WRITE_ONCE(table->entries[first + i], ((at & PAGE_MASK) + (i << PAGE_SHIFT)) | rights);
 	/* What is told to the device of it comes after a barrier of virtio's. */
@@ -91,14 +116,15 @@ static dma_addr_t map(struct device *dev, phys_addr_t at, size_t len, bool writa
 }
 
 /* Ends the grant of a reference. Whether nobody uses it. */
-static bool end(u64 *entry)
+static bool end(struct table *table, unsigned long reference)
 {
-	u64 old = READ_ONCE(*entry);
+	u64 *entry = table->entries + reference, old = READ_ONCE(*entry);
 
 	while (!(old & SLUICE_TABLE_USED))
 		if (try_cmpxchg64(entry, &old, 0))
 			return true;
 	get_page(pfn_to_page(PHYS_PFN(old)));
+	atomic64_inc(&table->pages_kept);
 	pr_warn_once("who serves a device still uses a page of a request that is over\n");
 	return false;
 }
@@ -110,7 +136,7 @@ static void unmap(struct device *dev, dma_addr_t at, size_t len)
 	bool all = true;
 
 	for (i = 0; i < count; i++)
-		all &= end(table->entries + first + i);
+		all &= end(table, first + i);
 	if (all)
 		give(table, first, count);
 }
@@ -237,6 +263,8 @@ bool table_take(struct pci_dev *pdev, u64 space, unsigned long references)
 		table_free(table);
 		return false;
 	}
+	if (sysfs_create_group(&pdev->dev.kobj, &counter_group))
+		pci_warn(pdev, "its counters are not in sysfs\n");
 	__module_get(THIS_MODULE);
 	set_dma_ops(&pdev->dev, &table->operations);
 	pci_info(pdev, "is lent pages by a table of %lu references\n", references);
@@ -252,6 +280,7 @@ void table_lose(struct pci_dev *pdev)
 {
 	struct table *table = table_of(&pdev->dev);
 
+	sysfs_remove_group(&pdev->dev.kobj, &counter_group);
 	set_dma_ops(&pdev->dev, NULL);
 	table_free(table);
 	module_put(THIS_MODULE);

@@ -2,13 +2,13 @@
 /*
  * What Xen's grant operations cost, measured by its dom0 when the module is loaded.
  *
- * Dom0 maps pages, unmaps them, and has Xen copy into them. They are those that another domain has granted, where the same module was loaded with
+ * Dom0 maps pages, unmaps them, and has Xen copy to and from them. They are those that another domain has granted, where the same module was loaded with
  * `grants`, or dom0 grants them to itself. For Xen the latter is as with another paravirtual domain's pages, but for the IOMMU, which a domain's own pages
  * are in already (Xen 4.17, xen/common/grant_table.c: map_grant_ref and unmap_common compare the two domains only there).
  *
  * The hypercall alone is counted, not what the kernel does before and after it: no list of machine frames is kept (gnttab_map_refs). The count is the
  * time-stamp counter's, which Xen leaves alone for a paravirtual dom0, and which counts instructions where QEMU's time is instructions. Whether it does so
- * is told, too: by a loop of a known length.
+ * is told, too: by a loop of a known length. A counter outside sees a mark before and after each hypercall (bench/instructions.rs).
  *
  * The results are lines of the kernel's log.
  */
@@ -49,12 +49,16 @@ static unsigned int refs[BATCH], refs_given;
 module_param_array(refs, uint, &refs_given, 0444);
 MODULE_PARM_DESC(refs, "References of those pages");
 
-/* Ticks of one kind of call. */
+/* Ticks of one kind of call; and which pair of marks the first of these calls has, and how many pairs later the next has its own. */
 struct count {
 	const char *name;
 	u64 ticks, least, most;
 	unsigned int calls, operations;
+	unsigned int first, step;
 };
+
+/* What is measured. */
+enum kind { MAP, UNMAP, COPY, COPY_FEW, BACK, BACK_FEW, EMPTY, KINDS };
 
 static struct page *granted[BATCH], *sources[BATCH], *places[BATCH];
 /* The first word of each page that is granted. */
@@ -63,9 +67,22 @@ static struct gnttab_map_grant_ref maps[BATCH];
 static struct gnttab_unmap_grant_ref unmaps[BATCH];
 static struct gnttab_copy copies[BATCH];
 static unsigned int failed;
+/* Pairs of marks so far. */
+static unsigned int pairs;
+
+/* A NOP with "MARK" as its displacement, which no hypervisor sees. */
+static __always_inline void mark(void)
+{
+	asm volatile(".byte 0x0f, 0x1f, 0x80; .ascii \"MARK\"" : : : "memory");
+}
 
 static void add(struct count *count, u64 ticks, unsigned int operations)
 {
+	if (!count->calls)
+		count->first = pairs;
+	if (count->calls == 1)
+		count->step = pairs - count->first;
+	pairs++;
 	if (!count->calls || ticks < count->least)
 		count->least = ticks;
 	if (ticks > count->most)
@@ -77,9 +94,9 @@ static void add(struct count *count, u64 ticks, unsigned int operations)
 
 static void tell(const struct count *count)
 {
-	pr_info("SLUICE-RESULT at=%s ticks=%llu calls=%u operations=%u least=%llu most=%llu\n",
+	pr_info("SLUICE-RESULT at=%s ticks=%llu calls=%u operations=%u least=%llu most=%llu first=%u step=%u\n",
 		count->name, count->ticks, count->calls, count->operations, count->least,
-		count->most);
+		count->most, count->first, count->step);
 }
 
 /* One hypercall. The kernel has no interrupts meanwhile; those of Xen's own are counted. */
@@ -91,7 +108,9 @@ static void call(struct count *count, unsigned int command, void *operations, un
 
 	local_irq_save(flags);
 	before = rdtsc();
+	mark();
 	result = HYPERVISOR_grant_table_op(command, operations, number);
+	mark();
 	after = rdtsc();
 	local_irq_restore(flags);
 	failed += !!result;
@@ -117,6 +136,16 @@ static void prepare_copy(unsigned int at, unsigned int bytes)
 		.dest = { .u.ref = refs[at], .domid = owner },
 		.len = bytes,
 		.flags = GNTCOPY_dest_gref,
+	};
+}
+
+static void prepare_copy_back(unsigned int at, unsigned int bytes)
+{
+	copies[at] = (struct gnttab_copy){
+		.source = { .u.ref = refs[at], .domid = owner },
+		.dest = { .u.gmfn = xen_page_to_gfn(sources[at]), .domid = DOMID_SELF },
+		.len = bytes,
+		.flags = GNTCOPY_source_gref,
 	};
 }
 
@@ -165,6 +194,30 @@ static void copy(struct count *copied, unsigned int first, unsigned int number, 
 	}
 }
 
+/* Has pages copied the other way, and looks whether they are. */
+static void copy_back(struct count *copied, unsigned int first, unsigned int number,
+		      unsigned int bytes)
+{
+	unsigned int at;
+
+	for (at = first; at < first + number; at++) {
+		u32 *word = page_address(sources[at]);
+
+		memset(word, 0, bytes);
+		*word = ~words[at];
+		prepare_copy_back(at, bytes);
+	}
+	call(copied, GNTTABOP_copy, copies + first, number);
+	for (at = first; at < first + number; at++) {
+		u32 *word = page_address(sources[at]);
+
+		failed += copies[at].status != GNTST_okay;
+		failed += *word != words[at];
+		if (granted[at])
+			failed += !!memcmp(word, page_address(granted[at]), bytes);
+	}
+}
+
 /* What a count has of itself, and whether a tick is an instruction. */
 static void calibrate(void)
 {
@@ -177,13 +230,17 @@ static void calibrate(void)
 
 		local_irq_save(flags);
 		before = rdtsc();
+		mark();
+		mark();
 		after = rdtsc();
 		local_irq_restore(flags);
 		add(&none, after - before, 1);
 
 		local_irq_save(flags);
 		before = rdtsc();
+		mark();
 		asm volatile("1: dec %0; jnz 1b" : "+r"(turns) : : "cc");
+		mark();
 		after = rdtsc();
 		local_irq_restore(flags);
 		add(&loop, after - before, 2 * TURNS);
@@ -192,34 +249,32 @@ static void calibrate(void)
 	tell(&loop);
 }
 
-/* Hypercalls, each with so many operations; the first of each kind are not counted. */
-static void measure(const char *names[5], unsigned int calls, unsigned int number)
+/* Hypercalls, each with so many operations; the first of each kind are not counted. What has no name is not measured. */
+static void measure(const char *names[KINDS], unsigned int calls, unsigned int number)
 {
-	unsigned int warm;
+	unsigned int warm, kind;
 
 	for (warm = 0; warm < 2; warm++) {
-		struct count mapped = { .name = names[0] }, unmapped = { .name = names[1] };
-		struct count copied = { .name = names[2] }, few = { .name = names[3] };
-		struct count empty = { .name = names[4] };
+		struct count counts[KINDS] = {};
 		unsigned int round;
 
+		for (kind = 0; kind < KINDS; kind++)
+			counts[kind].name = names[kind];
 		for (round = 0; round < (warm ? calls : BATCH); round++) {
 			unsigned int first = round * number % BATCH;
 
-			map_and_unmap(&mapped, &unmapped, first, number);
-			copy(&copied, first, number, PAGE_SIZE);
-			copy(&few, first, number, FEW);
-			if (names[4])
-				call(&empty, GNTTABOP_map_grant_ref, maps, 0);
+			map_and_unmap(counts + MAP, counts + UNMAP, first, number);
+			copy(counts + COPY, first, number, PAGE_SIZE);
+			copy(counts + COPY_FEW, first, number, FEW);
+			copy_back(counts + BACK, first, number, PAGE_SIZE);
+			copy_back(counts + BACK_FEW, first, number, FEW);
+			if (names[EMPTY])
+				call(counts + EMPTY, GNTTABOP_map_grant_ref, maps, 0);
 		}
-		if (!warm)
-			continue;
-		tell(&mapped);
-		tell(&unmapped);
-		tell(&copied);
-		tell(&few);
-		if (names[4])
-			tell(&empty);
+		for (kind = 0; warm && kind < KINDS; kind++) {
+			if (names[kind])
+				tell(counts + kind);
+		}
 	}
 }
 
@@ -268,9 +323,11 @@ static int prepare(void)
 /* Nothing is given back: the machine ends after it. */
 static int __init grants_init(void)
 {
-	static const char *singles[] = { "map", "unmap", "copy", "copy_64", "empty" };
-	static const char *batches[] = { "batch_map", "batch_unmap", "batch_copy",
-					 "batch_copy_64", NULL };
+	static const char *singles[KINDS] = { "map", "unmap", "copy", "copy_64", "copy_back",
+					      "copy_back_64", "empty" };
+	static const char *batches[KINDS] = { "batch_map", "batch_unmap", "batch_copy",
+					      "batch_copy_64", "batch_copy_back",
+					      "batch_copy_back_64" };
 	struct gnttab_get_version version = { .dom = DOMID_SELF };
 	int error;
 
@@ -294,7 +351,8 @@ static int __init grants_init(void)
 	measure(singles, SINGLES, 1);
 	measure(batches, BATCHES, BATCH);
 	failed += !!HYPERVISOR_grant_table_op(GNTTABOP_get_version, &version, 1);
-	pr_info("SLUICE-RESULT version=%u failed=%u\n", version.version, failed);
+	pr_info("SLUICE-RESULT version=%u failed=%u pairs=%u\n", version.version, failed,
+		pairs);
 	return 0;
 }
 module_init(grants_init);

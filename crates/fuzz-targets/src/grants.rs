@@ -231,7 +231,7 @@ pub fn table(data: &[u8]) {
                     let entry = permitted.get(reference).copied().unwrap_or(0);
                     let as_permitted = entry & table::PERMIT != 0
                         && (!grant.writable || entry & table::READ_ONLY == 0)
-                        && MEMORY + (entry & !0xfff) == grant.frame.as_u64();
+                        && MEMORY.wrapping_add(entry & !0xfff) == grant.frame.as_u64();
                     assert!(as_permitted || !quiet, "what was not permitted is mapped");
                     let entry = entries.words.borrow().get(reference).copied().unwrap_or(0);
                     assert!(entry & USED != 0 || !quiet, "a page that is mapped is not used");

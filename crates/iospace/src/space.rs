@@ -275,10 +275,8 @@ impl<V: View, L: Ledger> Space<V, L> {
     /// The sink's page at an address.
     fn sink_at(&self, at: u64) -> Result<Piece, IssueError> {
         let range = pieces::range(at, PAGE_SIZE).ok_or(IssueError::BadRange)?;
-        self.pieces
-            .last(&range)
-            .filter(|piece| piece.rights.contents == Contents::Sink)
-            .ok_or(IssueError::Absent)
+        let found = self.pieces.last(&range);
+        found.filter(|piece| piece.rights.contents == Contents::Sink).ok_or(IssueError::Absent)
     }
 
     /// Whether nothing is issued in a range; not if there is no such range.

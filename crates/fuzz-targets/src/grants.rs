@@ -198,8 +198,8 @@ pub fn table(data: &[u8]) {
     while !input.is_empty() {
         let word = |input: &mut Input<'_>| match input.u8() % 3 {
             0 => input.u64(),
-            1 => u64::from(input.u8() % 40) * PAGE_SIZE | u64::from(input.u8() % 16),
-            _ => u64::from(input.u8() % 40) * PAGE_SIZE | table::PERMIT,
+            1 => (u64::from(input.u8() % 40) * PAGE_SIZE) | u64::from(input.u8() % 16),
+            _ => (u64::from(input.u8() % 40) * PAGE_SIZE) | table::PERMIT,
         };
         let reference = u32::from(input.u8() % 16);
         let now = word(&mut input);

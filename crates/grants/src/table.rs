@@ -142,7 +142,7 @@ impl<F: TableFrames> Space<F> {
     ) -> Result<(), Error> {
         let mapped = self.lookup(reference)?.is_some();
         let entry = table.entry(reference);
-        let done = begin(&entry, writes).and_then(|page| act(page));
+        let done = begin(&entry, writes).and_then(act);
         if !mapped {
             end(&entry);
         }

@@ -61,7 +61,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let reference = || prop_oneof![9 => 0..SIZE, 1 => any::<u32>()];
-    let entry = (0..PAGES + 1, 0..16u64).prop_map(|(page, flags)| page * PAGE_SIZE | flags);
+    let entry = (0..PAGES + 1, 0..16u64).prop_map(|(page, flags)| (page * PAGE_SIZE) | flags);
     let some = move || (reference(), any::<bool>()).prop_map(|(reference, writes)| Use { reference, writes });
     prop_oneof![
         6 => (0..SIZE, entry).prop_map(|(reference, entry)| Step::Write(reference, entry)),
@@ -171,7 +171,7 @@ proptest! {
         let mut space = Space::new(Tables::new(usize::MAX), SIZE).unwrap();
         let mut window = Window::new(SIZE, SIZE, false);
         let entries = Entries::new();
-        (0..SIZE).for_each(|reference| entries.set(reference, PERMIT | u64::from(reference) % PAGES * PAGE_SIZE));
+        (0..SIZE).for_each(|reference| entries.set(reference, PERMIT | (u64::from(reference) % PAGES * PAGE_SIZE)));
         let all = |index: u64| Some(Use { reference: index as u32, writes: true });
         prop_assert_eq!(space.map(&mut window, &entries, all, SIZE.into()), Ok(SIZE.into()));
         for (done, reference) in order.iter().enumerate() {

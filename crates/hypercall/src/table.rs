@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn parts_stay_in_their_page() {
         let part = |offset: u64, bytes: u64| {
-            Part::decode([7 | offset * TABLE_COPY_OFFSET | bytes * TABLE_COPY_BYTES, 0x123])
+            Part::decode([7 | (offset * TABLE_COPY_OFFSET) | (bytes * TABLE_COPY_BYTES), 0x123])
         };
         let whole = Part { reference: 7, offset: 0, bytes: PAGE, out: false, local: 0x123 };
         assert_eq!(part(0, PAGE), Some(whole));

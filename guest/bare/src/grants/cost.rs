@@ -116,14 +116,14 @@ pub fn uses(boot: &BootInfo) {
         sleep(1_000_000);
         call(hc::GRANT_ACCEPT, [0, 0, WINDOW, hc::GRANT_NO_STATUS]) == SIZE as i64
     });
-    let part = |bytes: u64| bytes * calls::TABLE_COPY_BYTES | calls::TABLE_COPY_OUT;
+    let part = |bytes: u64| (bytes * calls::TABLE_COPY_BYTES) | calls::TABLE_COPY_OUT;
     let copied =
         |bytes| average(0, |reference| one(calls::TABLE_COPY, list, [reference | part(bytes), buffer]), 1);
     let mapped = || average(0, |reference| one(calls::TABLE_MAP, list, [reference, 0]), 1);
     let unmapped = || average(0, |reference| one(calls::TABLE_UNMAP, list, [reference, 0]), 1);
     let batch = |what: u64, words: u64, flags: u64| {
         for index in 0..ROUNDS {
-            write(list + index * words * 8, index * 67 | flags);
+            write(list + index * words * 8, (index * 67) | flags);
             write(list + index * words * 8 + (words - 1) * 8, if words == 2 { buffer } else { index * 67 });
         }
         let before = rdtsc();

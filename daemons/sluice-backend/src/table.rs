@@ -54,7 +54,10 @@ impl Table {
             list.dedup();
             match found.function.map_granted(&list) {
                 Ok(done) => found.rings.extend(&list[..done]),
-                Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return Ok(None),
+                // An older module knows no tables.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ENOTTY)) => {
+                    return Ok(None);
+                }
                 Err(error) => return Err(error).context("the guest's queue cannot be mapped"),
             }
             ensure!(found.rings.ends_with(&list), "the guest does not permit all of its queue");
@@ -105,11 +108,13 @@ impl Table {
 /// Most pages of a request. What is longer finds the sink.
 const MOST: usize = 1 << 12;
 
+/// What is not mapped any more, since the guest's life has ended, is left out.
 fn unmap(function: &Function, list: &mut Vec<u64>) {
-    for now in list.chunks(GRANT_MAX_BATCH as usize) {
-        if let Err(error) = function.unmap_granted(now) {
-            eprintln!("sluice-backend: pages of a guest stay mapped: {error}");
-        }
+    let mut rest = &list[..];
+    while !rest.is_empty() {
+        let now = &rest[..rest.len().min(GRANT_MAX_BATCH as usize)];
+        let done = function.unmap_granted(now).unwrap_or(0);
+        rest = &rest[done.max(1)..];
     }
     list.clear();
 }

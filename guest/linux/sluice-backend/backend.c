@@ -116,6 +116,7 @@ struct backend {
 	struct page *sink; /* what the mapping shows then */
 	void *bounce; /* for copies; NULL: there has been none */
 	void *list; /* for references to map; likewise */
+	unsigned long *mapped; /* references that the open file has mapped; likewise */
 	struct address_space *mapping; /* of the open file */
 	struct dev_pagemap pagemap;
 	u64 window_size;
@@ -140,6 +141,7 @@ static void backend_free(struct kref *users)
 	if (backend->bounce)
 		free_pages_exact(backend->bounce, SLUICE_DEVFILE_MAX_COPY);
 	free_page((unsigned long)backend->list);
+	kvfree(backend->mapped);
 	kfree(backend);
 }
 
@@ -513,24 +515,78 @@ static u64 space_of(struct backend *backend)
 	return SLUICE_GRANT_DEVICE + backend->slot;
 }
 
+/* Pages that a guest lends by a table. */
+
+/* What is listed from one place on. */
+static long table_call(struct backend *backend, u64 number, u32 first, u32 count)
+{
+	u64 *list = backend->list;
+
+	return kvm_hypercall3(number, space_of(backend), virt_to_phys(list + first), count);
+}
+
 /* The hypervisor checks what the guest permits. */
 static long use_table(struct backend *backend, const void __user *from)
 {
+	u64 pages = backend->window_size >> PAGE_SHIFT;
 	struct sluice_backend_table wanted;
+	u64 *list;
+	long done, i;
 
-	static_assert(SLUICE_GRANT_MAX_BATCH * sizeof(u64) <= PAGE_SIZE);
+	static_assert(SLUICE_GRANT_MAX_BATCH * sizeof(*list) <= PAGE_SIZE);
 	if (copy_from_user(&wanted, from, sizeof(wanted)))
 		return -EFAULT;
 	if (!wanted.count || wanted.count > SLUICE_GRANT_MAX_BATCH)
 		return -ERANGE;
 	if (!backend->list)
 		backend->list = (void *)__get_free_page(GFP_KERNEL);
-	if (!backend->list)
+	if (!backend->mapped)
+		backend->mapped = kvcalloc(BITS_TO_LONGS(pages), sizeof(long), GFP_KERNEL);
+	if (!backend->list || !backend->mapped)
 		return -ENOMEM;
-	if (copy_from_user(backend->list, u64_to_user_ptr(wanted.list), wanted.count * sizeof(u64)))
+	list = backend->list;
+	if (copy_from_user(list, u64_to_user_ptr(wanted.list), wanted.count * sizeof(*list)))
 		return -EFAULT;
-	return kvm_hypercall3(wanted.unmap ? SLUICE_TABLE_UNMAP : SLUICE_TABLE_MAP,
-			      space_of(backend), virt_to_phys(backend->list), wanted.count);
+	done = table_call(backend, wanted.unmap ? SLUICE_TABLE_UNMAP : SLUICE_TABLE_MAP, 0,
+			  wanted.count);
+	for (i = 0; i < done; i++)
+		if ((u32)list[i] < pages)
+			__assign_bit((u32)list[i], backend->mapped, !wanted.unmap);
+	return done;
+}
+
+/* What is not mapped any more, since the guest's life has ended, is left out. */
+static void unmap_listed(struct backend *backend, u32 count)
+{
+	u32 done = 0;
+
+	while (done < count) {
+		long now = table_call(backend, SLUICE_TABLE_UNMAP, done, count - done);
+
+		done += now > 0 ? now : 1;
+	}
+}
+
+/* The program that had them mapped has ended. */
+static void unmap_all(struct backend *backend)
+{
+	u64 pages = backend->window_size >> PAGE_SHIFT;
+	u64 *list = backend->list;
+	unsigned long reference;
+	u32 count = 0;
+
+	if (!backend->mapped)
+		return;
+	for_each_set_bit(reference, backend->mapped, pages) {
+		list[count++] = reference;
+		if (count == SLUICE_GRANT_MAX_BATCH) {
+			unmap_listed(backend, count);
+			count = 0;
+		}
+	}
+	unmap_listed(backend, count);
+	kvfree(backend->mapped);
+	backend->mapped = NULL;
 }
 
 /* Maps of a device file. */
@@ -923,8 +979,10 @@ static int backend_release(struct inode *inode, struct file *file)
 	struct backend *backend = file->private_data;
 
 	mutex_lock(&backend->lock);
-	if (backend->pdev)
+	if (backend->pdev) {
 		drop_events(backend);
+		unmap_all(backend);
+	}
 	free_maps(backend, true);
 	backend->mapping = NULL;
 	backend->open = false;

@@ -169,7 +169,8 @@ struct sluice_backend_table {
 /*
  * Maps or unmaps pages in the window. Answered with how many were, up to one that could
  * not be. -ENOTCONN: the guest does not lend by a table. -ENOENT: the first one is not
- * permitted, or not mapped. -EPERM: it may only be read. -EEXIST: it is mapped.
+ * permitted, or not mapped. -EPERM: it may only be read. -EEXIST: it is mapped. All are
+ * unmapped when the file is closed.
  */
 #define SLUICE_BACKEND_TABLE _IOW('L', 0x0d, struct sluice_backend_table)
 

@@ -123,7 +123,6 @@ impl Pieces {
 
     /// Adds a piece where nothing is.
     pub(crate) fn insert(&mut self, piece: Piece) {
-        self.recent.set(None);
         self.by_address.insert(piece.at, piece);
     }
 

@@ -766,4 +766,17 @@ fn only_a_sink_is_covered() {
         assert_eq!(space.uncover(at, page), Err(IssueError::Absent));
     }
     assert_eq!(space.cover(1, page, lent), Err(IssueError::BadRange));
+    // A sink is found where it is, and no more once it was taken away or is something else.
+    let (at, sink) = (8 * PAGE_SIZE, Hpa::new(60 * PAGE_SIZE));
+    for other in [None, Some(lent)] {
+        space.issue(at, sink, PAGE_SIZE, Rights::window(Contents::Sink)).unwrap();
+        assert_eq!(space.cover(at, page, lent), Ok(()));
+        assert_eq!(space.uncover(at, page), Ok(()));
+        space.revoke(at, PAGE_SIZE).unwrap();
+        if let Some(rights) = other {
+            space.issue(at, sink, PAGE_SIZE, rights).unwrap();
+        }
+        assert_eq!(space.cover(at, page, lent), Err(IssueError::Absent));
+        assert_eq!(space.uncover(at, page), Err(IssueError::Absent));
+    }
 }

@@ -18,7 +18,7 @@ mod space;
 pub mod status;
 pub mod table;
 
-pub use space::{Batch, Error, Grant, Operation, Peer, Space};
+pub use space::{Batch, Error, Grant, Operation, Peer, Space, Steps};
 
 /// Most references of one space: 64 GiB of pages.
 pub const MAX_SIZE: u32 = 1 << 24;

@@ -87,14 +87,14 @@ impl<F: Fn(u64) -> Option<Operation>> Batch for F {
 }
 
 /// Steps of a call, in order and until one fails.
-pub(crate) struct Steps {
+pub struct Steps {
     done: u64,
     failed: Option<Error>,
 }
 
 impl Steps {
     /// Takes up to [`MAX_BATCH`] of so many.
-    pub(crate) fn take(count: u64, mut step: impl FnMut(u64) -> Result<(), Error>) -> Self {
+    pub fn take(count: u64, mut step: impl FnMut(u64) -> Result<(), Error>) -> Self {
         let mut done = 0;
         while done < count.min(MAX_BATCH) {
             if let Err(error) = step(done) {
@@ -106,7 +106,10 @@ impl Steps {
     }
 
     /// How many were taken, if any was or none was asked for.
-    pub(crate) fn answer(self) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// What the first one failed by.
+    pub fn answer(self) -> Result<u64, Error> {
         match self.failed {
             Some(error) if self.done == 0 => Err(error),
             _ => Ok(self.done),

@@ -14,8 +14,8 @@ use super::table::GrantTable;
 use crate::mm;
 use crate::sync::SpinLockGuard;
 use alloc::sync::Arc;
-use sluice_grants::Space;
 use sluice_grants::table::Use;
+use sluice_grants::{Space, Steps};
 use sluice_hypercall::call::Error;
 use sluice_hypercall::grant::GRANT_DEVICE;
 use sluice_hypercall::table::{Call, List, Mapped, Part, Window};
@@ -81,28 +81,22 @@ fn unmap(caller: &Domain, list: &List) -> Result<u64, Error> {
 fn copy(caller: &Domain, list: &List) -> Result<u64, Error> {
     let (granter, number) = shown(caller, list.window)?;
     let mut spaces = granter.grants.lock();
-    let (Shared { space, .. }, table) = lent(&granter, spaces.get(number)?, caller)?;
-    for index in 0..list.count {
+    let shared = spaces.get(number)?;
+    let (table, space) = (lent(&granter, shared, caller)?, &shared.space);
+    let steps = Steps::take(list.count, |index| {
         let words = [0, 8].map(|at| word(caller, list, Part::SIZE, index, at));
         let part = words[0].zip(words[1]).and_then(|(what, local)| Part::decode([what, local]));
-        let copied = part.ok_or(sluice_grants::Error::NoPage).and_then(|part| {
-            let Part { reference, offset, bytes, out, local } = part;
-            space.use_once(&table, Use { reference, writes: out }, |page| {
-                let (there, local) = (Gpa::new(page + offset), Gpa::new(local));
-                let copied = match out {
-                    true => caller.copy(local, (&granter, there), bytes),
-                    false => granter.copy(there, (caller, local), bytes),
-                };
-                copied.map_err(|_| sluice_grants::Error::NoPage)
-            })
-        });
-        match copied {
-            Err(error) if index == 0 => return Err(as_error(error)),
-            Err(_) => return Ok(index),
-            Ok(()) => {}
-        }
-    }
-    Ok(list.count)
+        let Part { reference, offset, bytes, out, local } = part.ok_or(sluice_grants::Error::NoPage)?;
+        space.use_once(&table, Use { reference, writes: out }, |page| {
+            let (there, local) = (Gpa::new(page + offset), Gpa::new(local));
+            let copied = match out {
+                true => caller.copy(local, (&granter, there), bytes),
+                false => granter.copy(there, (caller, local), bytes),
+            };
+            copied.map_err(|_| sluice_grants::Error::NoPage)
+        })
+    });
+    steps.answer().map_err(as_error)
 }
 
 /// A word of an entry of a list, whose entries have `size` bytes.
@@ -122,15 +116,10 @@ fn shown(caller: &Domain, window: Window) -> Result<(Arc<Domain>, u8), Error> {
     found.ok_or(Error::NoPeer)
 }
 
-/// A space as its peer uses it, if it is lent by a table and the caller is the one who sees it.
-fn lent<'a>(
-    granter: &'a Domain,
-    shared: &'a mut Shared,
-    caller: &Domain,
-) -> Result<(&'a mut Shared, GrantTable<'a>), Error> {
+/// The table that a space is lent by, if the caller is the one who sees it.
+fn lent<'a>(granter: &'a Domain, shared: &Shared, caller: &Domain) -> Result<GrantTable<'a>, Error> {
     let sees = shared.seen.accepted().is_some_and(|accepted| accepted.is_by(caller));
-    let table = GrantTable::of(granter, shared.table).filter(|_| sees).ok_or(Error::NoPeer)?;
-    Ok((shared, table))
+    GrantTable::of(granter, shared.table).filter(|_| sees).ok_or(Error::NoPeer)
 }
 
 /// Has a space that a window of the caller's shows do something, and its window with it.
@@ -145,7 +134,8 @@ fn with(
 ) -> Result<u64, Error> {
     let (granter, number) = shown(caller, window)?;
     let mut spaces = granter.grants.lock();
-    let (Shared { space, seen, .. }, table) = lent(&granter, spaces.get(number)?, caller)?;
-    let accepted = seen.accepted().ok_or(Error::NoPeer)?;
-    act(space, &mut View::of_peer(caller, granter.id, accepted), &table).map_err(as_error)
+    let shared = spaces.get(number)?;
+    let table = lent(&granter, shared, caller)?;
+    let accepted = shared.seen.accepted().ok_or(Error::NoPeer)?;
+    act(&mut shared.space, &mut View::of_peer(caller, granter.id, accepted), &table).map_err(as_error)
 }

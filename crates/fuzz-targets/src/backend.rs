@@ -3,9 +3,11 @@
 use crate::Input;
 use sluice_backend::command::{Command, Wish};
 use sluice_backend::function::{Info, QueueSetup, Window};
+use sluice_backend::packets::{Line, Packets, Reach};
 use sluice_backend::relay::{Relay, Rings};
 use sluice_backend::request::{MAX_SEGMENTS, Request};
 use sluice_backend::rng::{self, MOST};
+use sluice_backend::sys;
 use sluice_backend::vhost_user::{self, Service};
 use sluice_hypercall::backend::{CONFIG_SIZE, MAX_QUEUES, STATE_PEER};
 use std::io::{Read, Write};
@@ -14,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use vmm_sys_util::tempfile::TempFile;
 
 /// Bytes of a guest's memory.
@@ -396,5 +399,69 @@ pub fn relay(data: &[u8]) {
                 return;
             }
         }
+    }
+}
+
+/// A pair of queues of a network card whose guest has put anything into them, and a wire with packets of any length. Asserts that what the guest may not have written stays as it was, and
+/// that what leaves is as long as a packet can be.
+pub fn packets(data: &[u8]) {
+    let mut input = Input::new(data);
+    let window: Window =
+        Arc::new(GuestMemoryMmap::from_ranges(&[(GuestAddress(0), SIZE)]).expect("memory of a guest"));
+    wild(&mut input, &window);
+    let setup = QueueSetup {
+        entries: ENTRIES.into(),
+        enabled: 1,
+        descriptors: 0,
+        driver: AVAILABLE,
+        device: USED.into(),
+    };
+    let event = || EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).expect("a descriptor");
+    let line =
+        |setup: &QueueSetup| Line::new(setup, ENTRIES, data.len() & 1 != 0, &window, [event(), event()]);
+    // The other one is empty, unless somebody writes there.
+    let other = QueueSetup { driver: 0x7000, device: 0x7400, ..setup };
+    let (Ok(filled), Ok(empty)) = (line(&setup), line(&other)) else { return };
+    let receives = input.flag();
+    let lines = if receives { [filled, empty] } else { [empty, filled] };
+    let (tap, wire) = sys::socket_pair().expect("a pair of sockets");
+    wire.set_nonblocking(true).expect("it is open");
+    for _ in 0..input.u8() % 4 {
+        let len = 12 + usize::from(input.u16() % 3000);
+        wire.send(&vec![0xa5; len]).expect("there is room");
+    }
+    let by = (Reach::Window, Packets::room().expect("there is memory"));
+    let tap = std::fs::File::from(std::os::fd::OwnedFd::from(tap));
+    let mut packets =
+        Packets::new(Arc::clone(&window), tap, lines, by, input.flag()).expect("descriptors are left");
+    let mut may = vec![false; SIZE];
+    for descriptor in 0..ENTRIES {
+        let [address, rest]: [u64; 2] =
+            window.read_obj(GuestAddress(16 * u64::from(descriptor))).expect("it is in the window");
+        if rest >> 32 & u64::from(WRITE) != 0 {
+            let from = usize::try_from(address).unwrap_or(SIZE).min(SIZE);
+            may[from..from.saturating_add(rest as u32 as usize).min(SIZE)].fill(true);
+        }
+    }
+    // Used rings, and what is said of notifications in them.
+    may[USED as usize..DATA as usize].fill(true);
+    may[0x7400..0x7c10].fill(true);
+    let mut before = vec![0; SIZE];
+    window.read_slice(&mut before, GuestAddress(0)).expect("it is the window");
+    for _ in 0..4 {
+        if packets.work().is_err() {
+            break;
+        }
+    }
+    let mut after = vec![0; SIZE];
+    window.read_slice(&mut after, GuestAddress(0)).expect("it is the window");
+    // A buffer may lie on the descriptors, which say then whatever a packet says.
+    let is_plain = (0..DATA as usize).all(|at| !may[at] || at >= USED as usize);
+    for at in 0..SIZE {
+        assert!(may[at] || !is_plain || before[at] == after[at], "a byte that the device may not write");
+    }
+    let mut left = vec![0; 0x2_0000];
+    while let Ok(len) = wire.recv(&mut left) {
+        assert!((12..=12 + 22 + 65_535).contains(&len), "what leaves is no packet");
     }
 }

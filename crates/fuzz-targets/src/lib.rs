@@ -80,6 +80,7 @@ pub const TARGETS: &[Target] = &[
     ("backend_vhost_user", backend::vhost_user),
     ("backend_request", backend::request),
     ("backend_command", backend::command),
+    ("backend_packets", backend::packets),
     ("backend_random", backend::random),
     ("backend_relay", backend::relay),
     ("devfile_request", devfile::request),

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 use vm_memory::mmap::MmapRegionBuilder;
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
 
@@ -295,6 +295,30 @@ unsafe impl Plain for Wanted {}
 // SAFETY: The module reads `struct sluice_backend_table`, and the list that this names, which it copies.
 const TABLE: Call<Wanted> = unsafe { Call::new(number(_IOC_WRITE, 13, size_of::<Wanted>())) };
 
+/// What is copied between its pages and the room.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct WantedCopies {
+    list: u64,
+    count: u32,
+    reserved: u32,
+}
+
+// SAFETY: As above.
+unsafe impl Plain for WantedCopies {}
+
+// SAFETY: The module reads `struct sluice_backend_table_copy`, and the list that this names, which it copies. What it writes to is the room, which is memory of its own.
+const TABLE_COPY: Call<WantedCopies> =
+    unsafe { Call::new(number(_IOC_WRITE, 14, size_of::<WantedCopies>())) };
+
+/// Bytes of the room: memory of this domain that the module has, for what is copied.
+pub const ROOM_SIZE: usize = 256 << 10;
+/// Most copies of one call.
+pub const MAX_COPIES: usize = 256;
+
+/// A part of a page of a guest that lends by a table, and a place in the room.
+pub type TableCopy = [u64; 2];
+
 /// An open device file.
 pub struct Function {
     file: File,
@@ -316,15 +340,22 @@ impl Function {
     pub fn window(&self, bytes: u64) -> Result<Window> {
         let failed = "could not map the window";
         let size = usize::try_from(bytes).context(failed)?;
-        let offset = FileOffset::new(self.file.try_clone().context(failed)?, 0);
-        let region = MmapRegionBuilder::new(size)
-            .with_file_offset(offset)
-            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
-            .build()
-            .context(failed)?;
+        let region = self.part(0, size).context(failed)?;
         let region = GuestRegionMmap::new(region, GuestAddress(0)).context(failed)?;
         Ok(Arc::new(GuestMemoryMmap::from_regions(vec![region]).context(failed)?))
+    }
+
+    /// Maps the room, which is in the file after the window, of so many bytes.
+    pub fn room(&self, window: u64) -> Result<MmapRegion> {
+        self.part(window, ROOM_SIZE).context("could not map memory for copies")
+    }
+
+    fn part(&self, offset: u64, size: usize) -> Result<MmapRegion> {
+        let region = MmapRegionBuilder::new(size)
+            .with_file_offset(FileOffset::new(self.file.try_clone()?, offset))
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE);
+        Ok(region.build()?)
     }
 
     /// Offers the device to its guest.
@@ -403,6 +434,18 @@ impl Function {
         let wanted = Wanted { list: list.as_ptr() as u64, count, unmap: unmap.into() };
         let done = TABLE.ask(&self.file, &wanted)?;
         Ok(usize::try_from(done).unwrap_or(0).min(list.len()))
+    }
+
+    /// Copies between pages of a guest that lends by a table and the room: entries of `TABLE_COPY`, up to [`MAX_COPIES`], with a place in the room instead of an address.
+    /// Returns how many were carried out, up to one that could not be.
+    ///
+    /// # Errors
+    /// As [`Function::map_granted`]; ERANGE: a place is not in the room.
+    pub fn copy_granted(&self, entries: &[TableCopy]) -> io::Result<usize> {
+        let count = u32::try_from(entries.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let wanted = WantedCopies { list: entries.as_ptr() as u64, count, reserved: 0 };
+        let done = TABLE_COPY.ask(&self.file, &wanted)?;
+        Ok(usize::try_from(done).unwrap_or(0).min(entries.len()))
     }
 
     /// A page of the window that is a lane.

@@ -4,6 +4,7 @@
 pub mod command;
 pub mod device;
 pub mod function;
+pub mod packets;
 pub mod relay;
 pub mod request;
 pub mod rng;

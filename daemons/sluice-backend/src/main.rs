@@ -1,7 +1,7 @@
 //! Serves the virtio devices of guests from a driver domain: one thread for each `/dev/sluice/GUEST.DEVICE`, also for those
 //! that come later.
 //!
-//! A disk is a file or block device ([`disk`], [`blk`]); a network card is the kernel's vhost-net between the guest's queues
+//! A disk is a file or block device ([`disk`], [`blk`]); a network card is the kernel's vhost-net, or this daemon, between the guest's queues
 //! and a tap on a bridge ([`net`]). A disk can also be another program's, and a file system always is ([`sluice_backend::vhost_user`]). Device files of this domain are mirrored in guests
 //! ([`devfile`]). [`function`] is the device file, [`serve`] the life of a device.
 //!
@@ -24,6 +24,7 @@ mod tap;
 use charge::{Charges, Weight};
 use clap::Parser;
 use hang::{HangWatch, OnHang};
+use net::{ByTable, Mover, Moving};
 use serve::Patience;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,12 @@ struct Arguments {
     /// How long it is looked for the next operation on a device file before its guest has to notify again, in microseconds; 0: not at all.
     #[arg(long, default_value_t = 200)]
     poll_files: u64,
+    /// Who moves packets between guests and bridges: the kernel's vhost-net, or this daemon with a call for each. Those of guests that lend pages by a table it always moves.
+    #[arg(long, value_enum, default_value_t = Mover::Kernel)]
+    packets: Mover,
+    /// How packets are reached that a guest lends by a table.
+    #[arg(long, value_enum, default_value_t = ByTable::Map)]
+    table: ByTable,
     /// How much of the processors a guest gets when others want more than is left, as in bob=300; 100 if it is not named, up to 10000.
     #[arg(long, value_name = "GUEST=WEIGHT")]
     weight: Vec<Weight>,
@@ -116,7 +123,8 @@ fn keep_serving(path: &Path, arguments: &Arguments, charges: Option<&Charges>) {
                 action: arguments.on_hang,
             },
         };
-        let end = serve::serve(path, patience, || {
+        let moving = Moving { by: arguments.packets, table: arguments.table };
+        let end = serve::serve(path, patience, moving, || {
             println!("sluice-backend: {name} is offered to its guest");
             std::fs::write(&mark, "")
         });

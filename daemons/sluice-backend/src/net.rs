@@ -1,6 +1,6 @@
-//! A virtio network card (Virtio 1.2, 5.1): the kernel's vhost-net between the guest's queues and a tap.
+//! A virtio network card (Virtio 1.2, 5.1): the kernel's vhost-net between the guest's queues and a tap, or [`sluice_backend::packets`].
 //!
-//! A card with several pairs of queues has a vhost-net, with a thread of its own, for each, and a tap with as many queues. How many of them the guest
+//! A card with several pairs of queues has a vhost-net, with a thread of its own, for each (what is not vhost-net's is the card's one thread's), and a tap with as many queues. How many of them the guest
 //! uses it says by the control queue, which is served here.
 //!
 //! # After a crash
@@ -9,9 +9,12 @@
 
 use crate::tap::Tap;
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use sluice_backend::command::{Command, Wish};
 use sluice_backend::device::{Device, rings, take_up};
 use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
+use sluice_backend::packets::{Line, Packets, Reach};
+use sluice_backend::table::Table;
 use sluice_hypercall::backend::MAX_QUEUES;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
@@ -29,7 +32,7 @@ use virtio_bindings::virtio_net::{
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, MmapRegion};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// Entries of a queue.
@@ -47,8 +50,8 @@ const MAX_PAIRS_AT: usize = 8;
 /// Commands that are answered before the device looks at anything else, such as a reset.
 const TURN: usize = 64;
 
-/// What vhost and the guest agree on.
-const BY_VHOST: [u32; 4] =
+/// What the mover of packets and the guest agree on.
+const BY_MOVER: [u32; 4] =
     [VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC, VIRTIO_F_VERSION_1];
 
 /// What the tap and the guest agree on.
@@ -71,9 +74,37 @@ const OFFLOADS: [(u32, u32); 4] = [
     (VIRTIO_NET_F_GUEST_ECN, libc::TUN_F_TSO_ECN),
 ];
 
+/// Who moves packets between guests and taps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mover {
+    /// vhost-net.
+    Kernel,
+    /// This daemon.
+    Daemon,
+}
+
+/// How packets are reached that a guest lends by a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ByTable {
+    /// They are mapped and unmapped.
+    Map,
+    /// They are copied.
+    Copy,
+}
+
+/// How packets are moved.
+#[derive(Clone, Copy, Debug)]
+pub struct Moving {
+    /// Of guests that issue their pages.
+    pub by: Mover,
+    /// Of those that lend them by a table.
+    pub table: ByTable,
+}
+
 /// A network card.
 pub struct Net {
     tap: Tap,
+    moving: Moving,
     features: u64,
     mac: [u8; 6],
     /// Most pairs of queues.
@@ -83,11 +114,26 @@ pub struct Net {
     live: Option<Live>,
 }
 
+/// What moves the packets of a pair of queues.
+enum Pair {
+    Kernel(Vhost<Window>),
+    Daemon(Box<Packets>),
+}
+
+/// What is waited for.
+#[derive(Clone, Copy)]
+enum Waited {
+    Errors,
+    Control,
+    /// One that this daemon moves the packets of.
+    Pair(usize),
+}
+
 /// Queues that are worked on.
 struct Live {
-    /// One for each pair.
-    vhosts: Vec<Vhost<Window>>,
+    pairs: Vec<Pair>,
     control: Option<Control>,
+    waited: Vec<Waited>,
     /// Signalled when vhost finds a queue broken.
     errors: EventFd,
     /// vhost has them, too.
@@ -100,23 +146,38 @@ struct Control {
     window: Window,
     kicks: EventFd,
     calls: EventFd,
+    /// The guest lends by a table.
+    table: Option<Table>,
 }
 
 impl Net {
     /// Makes what is behind the card.
-    pub fn open(info: &Info) -> Result<Self> {
+    pub fn open(info: &Info, moving: Moving) -> Result<Self> {
         let bridge = info.source().context("the configuration names no bridge (source)")?;
-        let vhost = vhost(Arc::new(GuestMemoryMmap::new()))?;
-        let known = vhost.get_features().context("could not ask for the features of vhost-net")?;
+        let known = match moving.by {
+            Mover::Kernel => {
+                let vhost = vhost(Arc::new(GuestMemoryMmap::new()))?;
+                vhost.get_features().context("could not ask for the features of vhost-net")?
+            }
+            Mover::Daemon => bits(&BY_MOVER),
+        };
         let pairs = u16::from_le_bytes([info.config[MAX_PAIRS_AT], info.config[MAX_PAIRS_AT + 1]]);
         let pairs = pairs.clamp(1, MAX_PAIRS);
         let of_pairs = if pairs > 1 { bits(&[VIRTIO_NET_F_MQ, VIRTIO_NET_F_CTRL_VQ]) } else { 0 };
-        let features = known & bits(&BY_VHOST)
+        let features = known & bits(&BY_MOVER)
             | bits(&BY_TAP)
             | bits(&[VIRTIO_NET_F_MAC, VIRTIO_NET_F_STATUS])
             | of_pairs;
         let mac = std::array::from_fn(|byte| info.config[byte]);
-        Ok(Self { tap: Tap::new(bridge, pairs.into())?, features, mac, pairs, link: true, live: None })
+        Ok(Self {
+            tap: Tap::new(bridge, pairs.into())?,
+            moving,
+            features,
+            mac,
+            pairs,
+            link: true,
+            live: None,
+        })
     }
 
     /// What the guest is told of the card. The most pairs are part of it where there are several.
@@ -176,13 +237,65 @@ fn index(ring: u64, window: &GuestMemoryMmap) -> Result<u16> {
 struct Pairs<'a> {
     function: &'a Function,
     window: &'a Window,
-    accepted: u64,
+    info: &'a Info,
+    moving: Moving,
     errors: &'a EventFd,
 }
 
 impl Pairs<'_> {
-    /// Has vhost work on the queues of a pair, the first of which has this number, with a queue of the tap.
+    /// The features that the guest accepted.
+    const fn accepted(&self) -> u64 {
+        self.info.driver_features
+    }
+
+    /// Has packets moved between the queues of a pair, the first of which has this number, and a queue of the tap.
     fn start(
+        &self,
+        first: usize,
+        setups: &[QueueSetup],
+        tap: &File,
+        events: &mut Vec<EventFd>,
+    ) -> Result<Pair> {
+        let table = Table::find(self.function, setups)?;
+        match (table, self.moving) {
+            (None, Moving { by: Mover::Kernel, .. }) => {
+                self.start_vhost(first, setups, tap, events).map(Pair::Kernel)
+            }
+            (None, Moving { by: Mover::Daemon, .. }) => {
+                self.start_own(first, setups, tap, (Reach::Window, Packets::room()?))
+            }
+            (Some(table), Moving { table: ByTable::Map, .. }) => {
+                self.start_own(first, setups, tap, (Reach::Mapped(table), Packets::room()?))
+            }
+            (Some(table), Moving { table: ByTable::Copy, .. }) => {
+                let room = self.function.room(self.info.window)?;
+                self.start_own(first, setups, tap, (Reach::Copied(table), room))
+            }
+        }
+    }
+
+    /// The same by this daemon.
+    fn start_own(
+        &self,
+        first: usize,
+        setups: &[QueueSetup],
+        tap: &File,
+        by: (Reach, MmapRegion),
+    ) -> Result<Pair> {
+        let event_idx = self.accepted() & bits(&[VIRTIO_RING_F_EVENT_IDX]) != 0;
+        let merges = self.accepted() & bits(&[VIRTIO_NET_F_MRG_RXBUF]) != 0;
+        let line = |place: usize| {
+            let number = (first + place) as u32;
+            let events = [self.function.kicks(number)?, self.function.calls(number)?];
+            Line::new(&setups[place], QUEUE_SIZE, event_idx, self.window, events)
+        };
+        let tap = tap.try_clone().context("there are no descriptors left")?;
+        Packets::new(Window::clone(self.window), tap, [line(0)?, line(1)?], by, merges)
+            .map(|packets| Pair::Daemon(Box::new(packets)))
+    }
+
+    /// The same by vhost.
+    fn start_vhost(
         &self,
         first: usize,
         setups: &[QueueSetup],
@@ -192,7 +305,7 @@ impl Pairs<'_> {
         let vhost = vhost(Window::clone(self.window))?;
         vhost.set_owner().context("vhost-net takes no owner")?;
         vhost
-            .set_features(self.accepted & bits(&BY_VHOST))
+            .set_features(self.accepted() & bits(&BY_MOVER))
             .context("vhost-net refuses the guest's features")?;
         let regions: Result<Vec<_>, _> =
             self.window.iter().map(VhostUserMemoryRegionInfo::from_guest_region).collect();
@@ -238,12 +351,18 @@ impl Control {
                 return Ok(false);
             };
             let head = chain.head_index();
+            if let Some(table) = &mut self.table {
+                table.map_chain(&chain, self.queue.desc_table(), window)?;
+            }
             let command = Command::parse(chain, window)?;
             let done = match command.wish {
                 Wish::Pairs(pairs) if (1..=most).contains(&pairs.into()) => set(pairs).map(|()| true)?,
                 Wish::Pairs(_) | Wish::Unknown => false,
             };
             command.answer(if done { VIRTIO_NET_OK } else { VIRTIO_NET_ERR } as u8);
+            if let Some(table) = &mut self.table {
+                table.unmap();
+            }
             self.queue.add_used(window, head, 1).context(wrong)?;
             if self.queue.needs_notification(window).context(wrong)? {
                 self.calls.write(1).context("could not notify the guest")?;
@@ -259,6 +378,10 @@ impl Device for Net {
         Offer::new(self.features, queues as u32, u32::from(QUEUE_SIZE), &self.configuration())
     }
 
+    fn knows_tables(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, function: &Function, window: &Window, info: &Info) -> Result<Vec<RawFd>> {
         let accepted = info.driver_features;
         let offloads = OFFLOADS.iter().filter(|(feature, _)| accepted & bits(&[*feature]) != 0);
@@ -266,9 +389,10 @@ impl Device for Net {
 
         let (pairs, control) = layout(accepted, self.pairs);
         let errors = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).context("could not make an event")?;
-        let (mut vhosts, mut events) = (Vec::new(), Vec::new());
-        let common = Pairs { function, window, accepted, errors: &errors };
+        let (mut started, mut events) = (Vec::new(), Vec::new());
+        let common = Pairs { function, window, info, moving: self.moving, errors: &errors };
         let mut receive = Vec::new();
+        let mut waited = vec![(errors.as_raw_fd(), Waited::Errors)];
         for (pair, tap) in self.tap.files().iter().enumerate().take(pairs.into()) {
             let first = PAIR * pair;
             let setups = info.queues.get(first..first + PAIR).context("there are too few queues")?;
@@ -276,10 +400,13 @@ impl Device for Net {
             if pair > 0 && setups.iter().all(|setup| setup.enabled == 0) {
                 break;
             }
-            vhosts.push(common.start(first, setups, tap, &mut events)?);
+            let made = common.start(first, setups, tap, &mut events)?;
+            if let Pair::Daemon(packets) = &made {
+                waited.push((packets.waited(), Waited::Pair(pair)));
+            }
+            started.push(made);
             receive.push(setups[0]);
         }
-        let mut waited = vec![errors.as_raw_fd()];
         let mut served = None;
         let mut used = 1;
         if let Some(setup) =
@@ -287,33 +414,44 @@ impl Device for Net {
         {
             let place = control.unwrap_or_default() as u32;
             let event_idx = accepted & bits(&[VIRTIO_RING_F_EVENT_IDX]) != 0;
+            let table = Table::find(function, std::slice::from_ref(setup))?;
             let queue = take_up(setup, QUEUE_SIZE, event_idx, window)?;
             used = used_pairs(&receive, queue.next_used(), window)?;
             let (kicks, calls) = (function.kicks(place)?, function.calls(place)?);
             calls.write(1).context("could not notify the guest")?;
             // What was asked for before may not have been heard.
             kicks.write(1).context("could not begin with the control queue")?;
-            waited.push(kicks.as_raw_fd());
-            served = Some(Control { queue, window: Window::clone(window), kicks, calls });
+            waited.push((kicks.as_raw_fd(), Waited::Control));
+            served = Some(Control { queue, window: Window::clone(window), kicks, calls, table });
         }
         self.tap.set_used(used.into())?;
-        self.live = Some(Live { vhosts, control: served, errors, _events: events });
-        Ok(waited)
+        let (descriptors, waited) = waited.into_iter().unzip();
+        self.live = Some(Live { pairs: started, control: served, waited, errors, _events: events });
+        Ok(descriptors)
     }
 
     fn work(&mut self, which: usize) -> Result<()> {
         let Some(live) = &mut self.live else { return Ok(()) };
-        let Some(control) = live.control.as_mut().filter(|_| which != 0) else {
-            let _ = live.errors.read();
-            bail!("vhost-net finds a queue of the guest broken");
-        };
-        let _ = control.kicks.read();
-        let tap = &mut self.tap;
-        if control.serve(live.vhosts.len(), |pairs| tap.set_used(pairs.into()))? {
-            // Others first.
-            control.kicks.write(1).context("could not go on")?;
+        match live.waited.get(which) {
+            Some(Waited::Pair(pair)) => match live.pairs.get_mut(*pair) {
+                Some(Pair::Daemon(packets)) => packets.work(),
+                _ => Ok(()),
+            },
+            Some(Waited::Control) => {
+                let Some(control) = &mut live.control else { return Ok(()) };
+                let _ = control.kicks.read();
+                let tap = &mut self.tap;
+                if control.serve(live.pairs.len(), |pairs| tap.set_used(pairs.into()))? {
+                    // Others first.
+                    control.kicks.write(1).context("could not go on")?;
+                }
+                Ok(())
+            }
+            Some(Waited::Errors) | None => {
+                let _ = live.errors.read();
+                bail!("vhost-net finds a queue of the guest broken");
+            }
         }
-        Ok(())
     }
 
     fn changed_configuration(&mut self) -> Result<Option<Vec<u8>>> {
@@ -323,7 +461,8 @@ impl Device for Net {
 
     fn stop(&mut self) {
         let Some(live) = self.live.take() else { return };
-        for vhost in live.vhosts {
+        for pair in live.pairs {
+            let Pair::Kernel(vhost) = pair else { continue };
             for place in 0..PAIR {
                 // vhost waits until its worker does not touch the queue any more. Dropping it does, too.
                 let _ = vhost.set_backend(place, None);

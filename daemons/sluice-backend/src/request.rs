@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use virtio_queue::DescriptorChain;
-use vm_memory::{Bytes, GuestMemoryBackend, GuestMemoryMmap, VolatileSlice};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileSlice};
 
 /// Most parts of the data of a request.
 pub const MAX_SEGMENTS: u32 = 126;
@@ -57,14 +57,33 @@ pub struct Request<'w> {
 }
 
 /// What a chain has to be read, and what it has to be written.
-type Parts<'w> = (Slices<'w>, Slices<'w>);
+type Both<Part> = (SmallVec<[Part; 2]>, SmallVec<[Part; 2]>);
 
 /// The parts of a chain.
 pub fn parts<'w>(
     chain: DescriptorChain<&'w GuestMemoryMmap>,
     window: &'w GuestMemoryMmap,
-) -> Result<Parts<'w>, Broken> {
-    let (mut output, mut input) = Parts::default();
+) -> Result<Both<VolatileSlice<'w>>, Broken> {
+    walk(chain, |at, len| window.get_slice(at, len as usize).ok())
+}
+
+/// Where parts of a guest's memory are: address and bytes.
+pub type Pieces = SmallVec<[(u64, u32); 2]>;
+
+/// Where the parts of a chain are, which are in the window.
+pub fn pieces(
+    chain: DescriptorChain<&GuestMemoryMmap>,
+    window: &GuestMemoryMmap,
+) -> Result<Both<(u64, u32)>, Broken> {
+    walk(chain, |at, len| window.get_slice(at, len as usize).ok().map(|_| (at.0, len)))
+}
+
+/// Walks down a chain, each part of which is found or is not in the window.
+fn walk<Part>(
+    chain: DescriptorChain<&GuestMemoryMmap>,
+    find: impl Fn(GuestAddress, u32) -> Option<Part>,
+) -> Result<Both<Part>, Broken> {
+    let (mut output, mut input) = (SmallVec::new(), SmallVec::new());
     let mut count = 0;
     // A walk that fails ends as one that is complete does, but in a descriptor that has a next one.
     let mut whole = false;
@@ -74,11 +93,10 @@ pub fn parts<'w>(
             return Err(Broken::Chain);
         }
         whole = !descriptor.has_next();
-        let slice = window.get_slice(descriptor.addr(), descriptor.len() as usize);
-        let slice = slice.map_err(|_| Broken::Address)?;
+        let part = find(descriptor.addr(), descriptor.len()).ok_or(Broken::Address)?;
         match descriptor.is_write_only() {
-            true => input.push(slice),
-            false if input.is_empty() => output.push(slice),
+            true => input.push(part),
+            false if input.is_empty() => output.push(part),
             false => return Err(Broken::Order),
         }
     }

@@ -3,7 +3,7 @@
 use crate::blk::Blk;
 use crate::devfile::DeviceFile;
 use crate::hang::HangWatch;
-use crate::net::Net;
+use crate::net::{Moving, Net};
 use anyhow::{Context, Result, anyhow, bail};
 use sluice_backend::device::{Device, Gone};
 use sluice_backend::function::{Function, Window};
@@ -38,7 +38,12 @@ pub struct Patience {
 }
 
 /// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
-pub fn serve(path: &Path, patience: Patience, offered: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
+pub fn serve(
+    path: &Path,
+    patience: Patience,
+    moving: Moving,
+    offered: impl FnOnce() -> std::io::Result<()>,
+) -> Result<()> {
     let function = Function::open(path)?;
     let info = function.info()?;
     let mut device: Box<dyn Device> = match info.kind {
@@ -51,7 +56,7 @@ pub fn serve(path: &Path, patience: Patience, offered: impl FnOnce() -> std::io:
             let path = path.context("a file system is another program's: source must name its socket")?;
             Box::new(VhostUser::open(Service::files(&info), &info, path)?)
         }
-        VIRTIO_ID_NET => Box::new(Net::open(&info)?),
+        VIRTIO_ID_NET => Box::new(Net::open(&info, moving)?),
         VIRTIO_ID_RNG => Box::new(Rng::open(&info)?),
         DEVFILE_KIND => Box::new(DeviceFile::open(&info, patience.files, patience.hang)?),
         kind => bail!(
@@ -130,7 +135,7 @@ fn follow(
     }
     if !device.knows_tables() && Table::find(function, &info.queues)?.is_some() {
         let error = anyhow!(
-            "the guest lends pages by a table, which of its devices only a disk of this daemon's knows: have it issue them (sluice_dma.table=0)"
+            "the guest lends pages by a table, of which only disks and network cards of this daemon's know: have it issue them (sluice_dma.table=0)"
         );
         return give_up(device, function, error);
     }

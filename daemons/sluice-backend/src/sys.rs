@@ -3,6 +3,7 @@
 use io_uring::{IoUring, opcode, squeue, types};
 use sluice_devfile::Position;
 use sluice_hypercall::devfile::{DEVFILE_LENT, DEVFILE_MAX_NUMBER};
+use smallvec::SmallVec;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
@@ -167,6 +168,26 @@ pub fn transfer(file: RawFd, slices: &[VolatileSlice<'_>], offset: u64, way: Way
         rest = advance(rest, moved);
     }
     Ok(())
+}
+
+/// Gives a message to a tap or a socket, in one piece.
+pub fn send(file: &impl AsRawFd, slices: &[VolatileSlice<'_>]) -> io::Result<()> {
+    let guards: Vec<_> = slices.iter().map(VolatileSlice::ptr_guard).collect();
+    let parts: SmallVec<[libc::iovec; 4]> = guards
+        .iter()
+        .map(|guard| libc::iovec { iov_base: guard.as_ptr().cast_mut().cast(), iov_len: guard.len() })
+        .collect();
+    // SAFETY: As in `transfer`; it is only read.
+    let moved = unsafe { libc::writev(file.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) };
+    if moved < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Takes a message of a tap or a socket, up to as many bytes as there is room for. Returns how long it is.
+pub fn take(file: &impl AsRawFd, to: &VolatileSlice<'_>) -> io::Result<usize> {
+    let guard = to.ptr_guard_mut();
+    // SAFETY: As in `transfer`; no more than the slice is written.
+    let moved = unsafe { libc::read(file.as_raw_fd(), guard.as_ptr().cast(), guard.len()) };
+    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
 }
 
 /// What is moved between a file and memory.

@@ -115,6 +115,7 @@ struct backend {
 	bool window_gone;
 	struct page *sink; /* what the mapping shows then */
 	void *bounce; /* for copies; NULL: there has been none */
+	void *room; /* that its program has mapped; NULL: it has not asked for it */
 	void *list; /* for references to map; likewise */
 	unsigned long *mapped; /* references that the open file has mapped; likewise */
 	struct address_space *mapping; /* of the open file */
@@ -140,6 +141,8 @@ static void backend_free(struct kref *users)
 		__free_page(backend->sink);
 	if (backend->bounce)
 		free_pages_exact(backend->bounce, SLUICE_DEVFILE_MAX_COPY);
+	if (backend->room)
+		free_pages_exact(backend->room, SLUICE_BACKEND_ROOM_SIZE);
 	free_page((unsigned long)backend->list);
 	kvfree(backend->mapped);
 	kfree(backend);
@@ -246,6 +249,30 @@ static const struct vm_operations_struct window_operations = {
 	.fault = window_fault,
 };
 
+/*
+ * Memory that follows each other, for what is copied. It stays until the last mapping is gone. The
+ * lock is not for here: it is held while memory of the program is read.
+ */
+static int map_room(struct backend *backend, struct vm_area_struct *vma)
+{
+	void *room = READ_ONCE(backend->room), *other;
+
+	if (vma->vm_end - vma->vm_start != SLUICE_BACKEND_ROOM_SIZE)
+		return -EINVAL;
+	if (!room) {
+		room = alloc_pages_exact(SLUICE_BACKEND_ROOM_SIZE, GFP_KERNEL | __GFP_ZERO);
+		if (!room)
+			return -ENOMEM;
+		other = cmpxchg(&backend->room, NULL, room);
+		if (other) {
+			free_pages_exact(room, SLUICE_BACKEND_ROOM_SIZE);
+			room = other;
+		}
+	}
+	return remap_pfn_range(vma, vma->vm_start, PHYS_PFN(virt_to_phys(room)),
+			       SLUICE_BACKEND_ROOM_SIZE, vma->vm_page_prot);
+}
+
 static int backend_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct backend *backend = file->private_data;
@@ -253,6 +280,8 @@ static int backend_mmap(struct file *file, struct vm_area_struct *vma)
 
 	if (!(vma->vm_flags & VM_SHARED))
 		return -EINVAL;
+	if (vma->vm_pgoff == pages)
+		return map_room(backend, vma);
 	if (vma->vm_pgoff > pages || vma_pages(vma) > pages - vma->vm_pgoff)
 		return -EINVAL;
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
@@ -269,7 +298,8 @@ static loff_t backend_llseek(struct file *file, loff_t offset, int whence)
 {
 	struct backend *backend = file->private_data;
 
-	return fixed_size_llseek(file, offset, whence, backend->window_size);
+	return fixed_size_llseek(file, offset, whence,
+				 backend->window_size + SLUICE_BACKEND_ROOM_SIZE);
 }
 
 /* Messages: from the guest. */
@@ -553,6 +583,38 @@ static long use_table(struct backend *backend, const void __user *from)
 		if ((u32)list[i] < pages)
 			__assign_bit((u32)list[i], backend->mapped, !wanted.unmap);
 	return done;
+}
+
+/* Places in the room are made addresses; the hypervisor checks the rest. */
+static long copy_granted(struct backend *backend, const void __user *from)
+{
+	struct sluice_backend_table_copy wanted;
+	void *room = READ_ONCE(backend->room);
+	u64 *list, bytes, place;
+	u32 i;
+
+	if (copy_from_user(&wanted, from, sizeof(wanted)))
+		return -EFAULT;
+	if (!wanted.count || wanted.count > SLUICE_BACKEND_MAX_COPIES || wanted.reserved)
+		return -ERANGE;
+	if (!room)
+		return -ENXIO;
+	if (!backend->list)
+		backend->list = (void *)__get_free_page(GFP_KERNEL);
+	if (!backend->list)
+		return -ENOMEM;
+	list = backend->list;
+	static_assert(SLUICE_BACKEND_MAX_COPIES * 2 * sizeof(*list) <= PAGE_SIZE);
+	if (copy_from_user(list, u64_to_user_ptr(wanted.list), wanted.count * 2 * sizeof(*list)))
+		return -EFAULT;
+	for (i = 0; i < wanted.count; i++) {
+		bytes = (list[2 * i] & ~SLUICE_TABLE_COPY_OUT) / SLUICE_TABLE_COPY_BYTES;
+		place = list[2 * i + 1];
+		if (place > SLUICE_BACKEND_ROOM_SIZE || bytes > SLUICE_BACKEND_ROOM_SIZE - place)
+			return -ERANGE;
+		list[2 * i + 1] = virt_to_phys(room) + place;
+	}
+	return table_call(backend, SLUICE_TABLE_COPY, 0, wanted.count);
 }
 
 /* What is not mapped any more, since the guest's life has ended, is left out. */
@@ -908,6 +970,8 @@ static long call_of_program(struct backend *backend, unsigned int number,
 		return unmap_pages(backend, argument);
 	case SLUICE_BACKEND_TABLE:
 		return use_table(backend, argument);
+	case SLUICE_BACKEND_TABLE_COPY:
+		return copy_granted(backend, argument);
 	case SLUICE_BACKEND_ACT:
 		return backend->region ? region_act(backend->region) : 0;
 	case SLUICE_BACKEND_SET_EVENT:

@@ -115,6 +115,18 @@ struct sluice_backend_table {
 	__u32 unmap; /* 1: to unmap them; 0: to map them */
 };
 
+/* What is copied between pages of a guest that lends by a table and the room. */
+struct sluice_backend_table_copy {
+	__u64 list; /* in the program: entries of SLUICE_TABLE_COPY, with a place in the room for an address */
+	__u32 count; /* up to SLUICE_BACKEND_MAX_COPIES */
+	__u32 reserved; /* zero */
+};
+
+#define SLUICE_BACKEND_MAX_COPIES 256
+
+/* Bytes of the room: memory of this domain, which is in the file after the window. */
+#define SLUICE_BACKEND_ROOM_SIZE (256UL << 10)
+
 #define SLUICE_BACKEND_INFO _IOR('L', 0x00, struct sluice_backend_info)
 /*
  * -ERANGE: number or size of queues, or the length of the configuration, is
@@ -173,5 +185,10 @@ struct sluice_backend_table {
  * unmapped when the file is closed.
  */
 #define SLUICE_BACKEND_TABLE _IOW('L', 0x0d, struct sluice_backend_table)
+/*
+ * Copies. Answered with how many entries were, up to one that could not be. -ENXIO: the
+ * room has not been mapped. -ERANGE: a place is not in it. Else as above.
+ */
+#define SLUICE_BACKEND_TABLE_COPY _IOW('L', 0x0e, struct sluice_backend_table_copy)
 
 #endif

@@ -70,51 +70,93 @@ struct Lends {
     grants: &'static str,
     /// Of the module that issues pages, on the command line of the guests.
     options: &'static str,
+    /// Of who serves them, in the job of the driver domain.
+    serving: &'static str,
     about: &'static str,
     /// What it is measured with.
     loads: &'static [Load],
+    /// What it costs is what it takes beyond this one.
+    beyond: &'static str,
 }
 
-/// As in all but the comparison of grants.
-const ALL: Lends =
-    Lends { name: "all", grants: "all", options: "", about: "all memory is lent", loads: &LOADS };
+/// With network cards.
+const CARDS: [Load; 2] = [Load::Net, Load::Inter];
 
-/// Ways to lend single pages: the older one, and of the newer one from the dearest to the cheapest, and where that does not help, since a program has more buffers than pages stay issued.
-const BY_PAGE: [Lends; 5] = [
+/// As in all but the comparison of grants.
+const ALL: Lends = Lends {
+    name: "all",
+    grants: "all",
+    options: "",
+    serving: "",
+    about: "all memory is lent",
+    loads: &LOADS,
+    beyond: "all",
+};
+
+/// The same, where the daemon moves packets: it does so of guests that lend by a table, of which vhost-net knows nothing.
+const DAEMON_ALL: Lends = Lends {
+    name: "daemon_all",
+    serving: ",packets=daemon",
+    about: "all memory is lent; the daemon moves packets",
+    loads: &CARDS,
+    beyond: "daemon_all",
+    ..ALL
+};
+
+/// Ways to lend single pages: the older ones, and of the newer one from the dearest to the cheapest, and where that does not help, since a program has more buffers than pages stay issued.
+const BY_PAGE: [Lends; 8] = [
     Lends {
         name: "old",
         grants: "pages",
         options: "sluice_dma.table=1 ",
         about: "pages are lent by a table, and mapped and unmapped by the driver domain for each request",
         loads: &[Load::Disk],
+        ..ALL
+    },
+    Lends {
+        name: "old",
+        grants: "pages",
+        options: "sluice_dma.table=1 ",
+        serving: ",table=map",
+        about: "pages are lent by a table, and mapped and unmapped by the driver domain for each packet; the daemon moves packets",
+        ..DAEMON_ALL
+    },
+    Lends {
+        name: "copy",
+        grants: "pages",
+        options: "sluice_dma.table=1 ",
+        serving: ",table=copy",
+        about: "pages are lent by a table, and packets copied; the daemon moves packets",
+        ..DAEMON_ALL
     },
     Lends {
         name: "each",
         grants: "pages",
         options: "sluice_dma.reuse=0 ",
         about: "pages are issued when they are mapped and revoked when they are unmapped",
-        loads: &LOADS,
+        ..ALL
     },
     Lends {
         name: "held",
         grants: "pages",
         options: "sluice_dma.pooled=0 ",
         about: "pages stay issued, and are revoked when others need their place",
-        loads: &LOADS,
+        ..ALL
     },
     Lends {
         name: "new",
         grants: "pages",
-        options: "",
         about: "the same, and network buffers come from pools of issued pages",
-        loads: &LOADS,
+        ..ALL
     },
+    Lends { name: "daemon_new", grants: "pages", about: "as new; the daemon moves packets", ..DAEMON_ALL },
     Lends {
         name: "beyond",
         grants: "pages",
         options: "sluice_dma.pages=2048 ",
         about: "as new, with half as many pages that stay issued as the program has in its buffers",
         loads: &[Load::Disk],
+        ..ALL
     },
 ];
 
@@ -274,13 +316,13 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of grants.
-pub const LENT: [&str; 6] =
-    [ALL.name, BY_PAGE[0].name, BY_PAGE[1].name, BY_PAGE[2].name, BY_PAGE[3].name, BY_PAGE[4].name];
+pub const LENT: [&str; 9] =
+    ["all", "daemon_all", "old", "copy", "each", "held", "new", "daemon_new", "beyond"];
 
 /// Measures what it costs that guests lend their memory page by page.
 pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
-    for lends in [ALL].into_iter().chain(BY_PAGE) {
+    for lends in [ALL, DAEMON_ALL].into_iter().chain(BY_PAGE) {
         bench.system(record, lends.name, lends.loads, &|load, record| {
             let measured = sluice::run(&bench, load, lends, record)?;
             granted::shares(record, lends, load, &measured)

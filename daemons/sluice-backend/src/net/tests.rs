@@ -16,7 +16,7 @@ fn put(window: &Window, bytes: &[u8], at: u64) {
 fn control(window: &Window) -> Control {
     let event = || EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).unwrap();
     let queue = take_up(&QUEUE, QUEUE_SIZE, false, window).unwrap();
-    Control { queue, window: Window::clone(window), kicks: event(), calls: event() }
+    Control { queue, window: Window::clone(window), kicks: event(), calls: event(), table: None }
 }
 
 /// Puts a command into the queue, after so many others.

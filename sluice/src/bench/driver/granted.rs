@@ -1,7 +1,7 @@
 //! Rows of guests that lend their memory page by page, and what that costs them and others beside a guest that lends all of it.
 
 use super::rows::{NAMES, WHOSE, moved, parts, sums};
-use super::{ALL, BY_PAGE, Lends, Load, Measured};
+use super::{ALL, BY_PAGE, DAEMON_ALL, Lends, Load, Measured};
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::{Aim, Record};
 use anyhow::{Context, Result};
@@ -28,8 +28,24 @@ pub fn shares(record: &mut Record, lends: Lends, load: Load, measured: &Measured
             let id = id(name, lends, &format!("{whose}.instructions_per_kb"));
             record.row(id, instructions as f64 / kb, "instructions/KB", note);
         }
-        let of_guests = part.codes.iter().filter(|((vmcb, _), _)| !measured.servers.contains(vmcb));
-        let calls: u64 = of_guests.filter(|((_, code), _)| *code == VMMCALL).map(|(_, count)| count).sum();
+        let calls_of = |server: bool| -> u64 {
+            let own = part.codes.iter().filter(|((vmcb, _), _)| measured.servers.contains(vmcb) == server);
+            own.filter(|((_, code), _)| *code == VMMCALL).map(|(_, count)| count).sum()
+        };
+        if lends.options.contains("table=1") {
+            let calls = calls_of(true);
+            record.row(
+                id(name, lends, "driver_hypercalls_per_operation"),
+                calls as f64 / moved.operations as f64,
+                "hypercalls/operation",
+                format!(
+                    "{calls} hypercalls of the driver domain / {} {}",
+                    moved.operations,
+                    load.operations()
+                ),
+            );
+        }
+        let calls = calls_of(false);
         let note = format!(
             "{calls} hypercalls of guests / {} {}; each is one flush of the driver domain's processors and IOMMU at most",
             moved.operations,
@@ -53,27 +69,39 @@ pub fn figures(record: &mut Record) -> Result<()> {
     for name in NAMES {
         let total = |record: &Record, lends| record.value(&id(name, lends, "total.instructions_per_kb"));
         let mut dearest = Vec::new();
-        for lends in BY_PAGE {
-            let Some((own, all)) = total(record, lends).zip(total(record, ALL)) else { continue };
-            let note = "total beyond that of a guest that lends all its memory";
+        let of_name =
+            |lends: &Lends| lends.loads.iter().any(|load| parts(*load).iter().any(|part| part.0 == name));
+        for lends in BY_PAGE.into_iter().filter(of_name) {
+            let base = if lends.beyond == ALL.name { ALL } else { DAEMON_ALL };
+            let Some((own, all)) = total(record, lends).zip(total(record, base)) else { continue };
+            let note = format!("total beyond that of {}", base.name);
             record.row(id(name, lends, "grant.instructions_per_kb"), own - all, "instructions/KB", note);
-            record.row(id(name, lends, "ratio_to_all"), own / all, "ratio", "totals");
-            if lends.name == "new" {
-                for (dear, instructions) in &dearest {
+            record.row(id(name, lends, &format!("ratio_to_{}", base.name)), own / all, "ratio", "totals");
+            if matches!(lends.name, "new" | "daemon_new") {
+                for (dear, _, instructions) in dearest.iter().filter(|(_, beyond, _)| *beyond == lends.beyond)
+                {
                     record.aimed(
                         format!("grants.{name}.new_over_{dear}"),
-                        (own - all) / instructions,
+                        (own - all) / (instructions - all),
                         "ratio",
                         Some(Aim::AtMost(OF_DEAREST)),
                         "instructions that grants cost, of those with which each page is lent for each use",
                     );
+                    if *dear == "old" {
+                        record.row(
+                            format!("grants.{name}.throughput_new_over_old"),
+                            instructions / own,
+                            "ratio",
+                            "KB for as many instructions of the whole machine, all of which are busy with it",
+                        );
+                    }
                 }
-            } else if matches!(lends.name, "old" | "each") {
-                dearest.push((lends.name, own - all));
+            } else if matches!(lends.name, "old" | "copy" | "each") {
+                dearest.push((lends.name, lends.beyond, own));
             }
         }
         let mut bars = Vec::new();
-        for lends in [ALL].into_iter().chain(BY_PAGE) {
+        for lends in [ALL, DAEMON_ALL].into_iter().chain(BY_PAGE).filter(of_name) {
             let row = |whose: &&str| {
                 let value = record.value(&id(name, lends, &format!("{whose}.instructions_per_kb")))?;
                 Some((format!("{} {whose}", lends.name), value))

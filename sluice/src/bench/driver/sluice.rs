@@ -22,7 +22,7 @@ pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Resu
         Load::Disk => vec![("blk", load.cmdline(0, lends.options))],
         Load::Inter => vec![("net", load.cmdline(0, lends.options)), ("net", load.cmdline(1, lends.options))],
     };
-    let text = configuration(bench, &guests, lends.grants, "");
+    let text = configuration(bench, &guests, lends.grants, lends.serving);
     let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &[])));
     let ran = run_watched(
         &format!("driver-{}-{}", lends.name, load.name()),

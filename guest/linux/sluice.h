@@ -182,6 +182,9 @@
  * slot of the back-end function on its bus (crate::backend::SLOT) and the number of the queue. Answered with 0. */
 #define SLUICE_NOTIFY 0x534c0001ULL
 
+/* Where the numbers of these calls begin (interface(crate::call::interface)). */
+#define SLUICE_GRANT_CALLS 0x534c0010ULL
+
 /* Makes a space: peer, number of references. Answered with the number of the space. */
 #define SLUICE_GRANT_CREATE 0x534c0010ULL
 
@@ -247,6 +250,9 @@
 /* In a status word: the reference is granted. The other bits below 32 count the uses that the peer has under way. */
 #define SLUICE_GRANT_STATUS_GRANTED (1ULL << 63ULL)
 
+/* Where the numbers of these calls begin (interface(crate::call::interface)). */
+#define SLUICE_TABLE_CALLS 0x534c0040ULL
+
 /* Lends pages of a space by a table, the older way: number of the space, guest-physical address of the table, which is a page's and has eight bytes for each reference.
  * Nothing can be issued in the space any more; its peer has pages mapped and copied, as the entries permit. -EBUSY: something is granted. */
 #define SLUICE_TABLE_LEND 0x534c0040ULL
@@ -285,6 +291,9 @@
 
 /* Virtio device type: the last that has a PCI device identifier. Nobody has registered it. */
 #define SLUICE_DEVFILE_KIND 63U
+
+/* Where the numbers of these calls begin (interface(crate::call::interface)). */
+#define SLUICE_DEVFILE_CALLS 0x534c0020ULL
 
 /* Declares what an operation may reach of the calling process: slot of the device on the caller's bus, tag of the operation, guest-physical address of
  * the ranges, their number. The process is the one whose page tables the calling processor uses. What the tag had declared before is withdrawn. */
@@ -465,6 +474,9 @@
 
 /* Bytes of the class. */
 #define SLUICE_DEVFILE_CLASS_SIZE 0x20U
+
+/* Where the numbers of these calls begin (interface(crate::call::interface)). */
+#define SLUICE_REGION_CALLS 0x534c0030ULL
 
 /* Asks for the region of a back-end function: its slot. Answered with the guest-physical address of the region in the caller, and in the bits
  * below REGION_UNIT with its length in units. ENOENT: there is none, or the window is not open. */

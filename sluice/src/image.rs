@@ -32,6 +32,9 @@ const RUSTFLAGS: [&str; 6] =
 const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 const GUEST_RUSTFLAGS: [&str; 4] = ["-C", "target-feature=+crt-static", "-C", "strip=symbols"];
 
+/// The package of the command line.
+const COMMAND: &str = env!("CARGO_PKG_NAME");
+
 /// Builds the hypervisor and returns its ELF file. `$SLUICE_HYPERVISOR` names one that is built already; a package brings its own.
 pub fn hypervisor(features: &[Name]) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SLUICE_HYPERVISOR") {
@@ -100,9 +103,10 @@ pub fn guest_program(package: &str) -> Result<PathBuf> {
     }
     check_sources()?;
     let directory = root().join("target/guest-programs");
+    let profile = if package == COMMAND { "guest-command" } else { "release" };
     let mut cargo = Command::new("cargo");
     cargo
-        .args(["build", "--release", "--package", package, "--target", GUEST_TARGET])
+        .args(["build", "--profile", profile, "--package", package, "--target", GUEST_TARGET])
         .arg("--target-dir")
         .arg(&directory)
         .current_dir(root())
@@ -112,7 +116,7 @@ pub fn guest_program(package: &str) -> Result<PathBuf> {
     }
     follow(&mut cargo, &format!("building {package}"))
         .with_context(|| format!("{package} does not pass cargo build"))?;
-    Ok(directory.join(GUEST_TARGET).join("release").join(package))
+    Ok(directory.join(GUEST_TARGET).join(profile).join(package))
 }
 
 /// Runs cargo and shows how far it is.

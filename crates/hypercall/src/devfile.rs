@@ -9,6 +9,9 @@
 /// Virtio device type: the last that has a PCI device identifier. Nobody has registered it.
 pub const DEVFILE_KIND: u32 = 63;
 
+/// Where the numbers of these calls begin ([`interface`](crate::call::interface)).
+pub const DEVFILE_CALLS: u64 = 0x534c_0020;
+
 /// Declares what an operation may reach of the calling process: slot of the device on the caller's bus, tag of the operation, guest-physical address of
 /// the ranges, their number. The process is the one whose page tables the calling processor uses. What the tag had declared before is withdrawn.
 pub const DEVFILE_DECLARE: u64 = 0x534c_0020;

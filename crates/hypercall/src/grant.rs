@@ -6,6 +6,9 @@
 
 use crate::call::Error;
 
+/// Where the numbers of these calls begin ([`interface`](crate::call::interface)).
+pub const GRANT_CALLS: u64 = 0x534c_0010;
+
 /// Makes a space: peer, number of references. Answered with the number of the space.
 pub const GRANT_CREATE: u64 = 0x534c_0010;
 /// Ends a space in which nothing is granted: number.

@@ -9,6 +9,9 @@
 
 use crate::call::Error;
 
+/// Where the numbers of these calls begin ([`interface`](crate::call::interface)).
+pub const REGION_CALLS: u64 = 0x534c_0030;
+
 /// Asks for the region of a back-end function: its slot. Answered with the guest-physical address of the region in the caller, and in the bits
 /// below [`REGION_UNIT`] with its length in units. ENOENT: there is none, or the window is not open.
 pub const REGION_FIND: u64 = 0x534c_0030;

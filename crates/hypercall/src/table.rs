@@ -6,6 +6,9 @@
 use crate::call::Error;
 use crate::grant::{GRANT_DEVICE, PAGE, several, small};
 
+/// Where the numbers of these calls begin ([`interface`](crate::call::interface)).
+pub const TABLE_CALLS: u64 = 0x534c_0040;
+
 /// Lends pages of a space by a table, the older way: number of the space, guest-physical address of the table, which is a page's and has eight bytes for each reference.
 /// Nothing can be issued in the space any more; its peer has pages mapped and copied, as the entries permit. -EBUSY: something is granted.
 pub const TABLE_LEND: u64 = 0x534c_0040;

@@ -6,8 +6,10 @@ use crate::domain::vcpu::Context;
 use crate::domain::{Domain, grants, region, uses};
 use sluice_devfile::Range;
 use sluice_hypercall::call::{self, Error, Hypercall, Width};
-use sluice_hypercall::devfile::{self, DEVFILE_MAX_RANGES};
-use sluice_hypercall::{grant, region as region_calls, table};
+use sluice_hypercall::devfile::{self, DEVFILE_CALLS, DEVFILE_MAX_RANGES};
+use sluice_hypercall::grant::{self, GRANT_CALLS};
+use sluice_hypercall::region::{self as region_calls, REGION_CALLS};
+use sluice_hypercall::table::{self, TABLE_CALLS};
 use sluice_memory::Gpa;
 
 /// The answer of a call, and what follows it.
@@ -42,17 +44,15 @@ pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
 /// A call of an interface with arguments of its own.
 fn typed(domain: &Domain, ctx: &Context, asked: &Hypercall) -> Answer {
     let Hypercall { number, arguments } = *asked;
-    if let Some(asked) = grant::Call::decode(number, arguments) {
-        return Ok((grants::call(domain, &asked?)?, Flow::Enter));
-    }
-    if let Some(asked) = table::Call::decode(number, arguments) {
-        return Ok((uses::call(domain, &asked?)?, Flow::Enter));
-    }
-    if let Some(asked) = devfile::Call::decode(number, arguments) {
-        return device_file(domain, ctx, asked);
-    }
-    let asked = region_calls::Call::decode(number, arguments).ok_or(Error::NoSuchCall)?;
-    Ok((region::call(domain, &asked?)?, Flow::Enter))
+    let none = Error::NoSuchCall;
+    let value = match call::interface(number) {
+        GRANT_CALLS => grants::call(domain, &grant::Call::decode(number, arguments).ok_or(none)??),
+        TABLE_CALLS => uses::call(domain, &table::Call::decode(number, arguments).ok_or(none)??),
+        DEVFILE_CALLS => device_file(domain, ctx, devfile::Call::decode(number, arguments).ok_or(none)?),
+        REGION_CALLS => region::call(domain, &region_calls::Call::decode(number, arguments).ok_or(none)??),
+        _ => Err(none),
+    };
+    Ok((value?, Flow::Enter))
 }
 
 /// Interrupts are looked at before the next entry.
@@ -71,7 +71,7 @@ fn notify(domain: &Domain, asked: &Hypercall) -> Answer {
 }
 
 /// What an operation on a device file may reach, or a copy of that.
-fn device_file(domain: &Domain, ctx: &Context, asked: Option<devfile::Call>) -> Answer {
+fn device_file(domain: &Domain, ctx: &Context, asked: Option<devfile::Call>) -> Result<u64, Error> {
     let asked = asked.ok_or(Error::BadArgument)?;
     let function = |slot| domain.plugged(slot).ok_or(Error::BadArgument);
     match asked {
@@ -90,5 +90,5 @@ fn device_file(domain: &Domain, ctx: &Context, asked: Option<devfile::Call>) -> 
         devfile::Call::Withdraw { slot, tag } => function(slot)?.declare(tag, None)?,
         devfile::Call::Copy { slot, copy } => function(slot)?.copy(domain, &copy)?,
     }
-    Ok((0, Flow::Enter))
+    Ok(0)
 }

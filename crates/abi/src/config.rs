@@ -647,6 +647,14 @@ pub fn is_ide(vendor: u16, device: u16) -> bool {
     IDE.contains(&(vendor, device))
 }
 
+/// QEMU's NVMe disk. Others are known by their class, which is not in a configuration.
+const NVME: (u16, u16) = (0x1b36, 0x0010);
+
+/// Whether a function with these identifiers is known to be of a disk that guests can share.
+pub fn is_disk(vendor: u16, device: u16) -> bool {
+    is_ide(vendor, device) || (vendor, device) == NVME
+}
+
 /// Longest name in bytes.
 pub const MAX_NAME: usize = 31;
 

@@ -23,14 +23,13 @@ mod engine;
 mod front;
 pub mod identify;
 pub mod prd;
-mod slice;
 mod task_file;
 
 pub use channel::Channel;
 pub use command::{Abort, Disk, Issue, Kind, Local, Verdict, vet};
 pub use engine::{Engine, Failure, Ports};
 pub use front::{Counters, Front, PART};
-pub use slice::{OutOfSlice, Slice};
+pub use sluice_disk::{OutOfSlice, Slice};
 pub use task_file::{Register, TaskFile};
 
 /// Bytes of a sector. Disks with other logical sectors are not shared.

@@ -92,6 +92,11 @@ impl GuestMemory {
         }
     }
 
+    /// Where a range is that lies within one extent, and so in one piece; `None` for any other.
+    pub fn in_one_piece(&self, gpa: Gpa, len: u64) -> Option<Hpa> {
+        self.within(gpa, len).ok().flatten()
+    }
+
     /// The pieces of host memory that make up a range of guest memory, in order.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ pub enum AttachError {
     SharedPage,
     /// The disk does not have these sectors.
     NoSectors,
+    /// Its first namespace is of no kind that can be shared.
+    NoNamespace,
     /// Another domain has some of these sectors.
     Overlap,
     /// Firmware gave one of its BARs no address.
@@ -79,6 +81,9 @@ impl fmt::Display for AttachError {
             Self::TooMany => "its model takes no more guests",
             Self::SharedPage => "its registers share a page with another device's and cannot be moved",
             Self::NoSectors => "the disk ends before these sectors do; the log says how many it has",
+            Self::NoNamespace => {
+                "its first namespace has metadata, or blocks that are no power of two from 512 to 4096 bytes: format it anew, or use mode = \"passthrough\""
+            }
             Self::Overlap => "another domain has some of these sectors; give each its own",
             Self::NoAddress => "firmware gave one of its BARs no address",
             Self::NoRoom => "its memory does not fit the guest's PCI window",

@@ -12,12 +12,17 @@ use crate::pci;
 use crate::pci::reset::{self, Registers};
 use alloc::vec;
 use sluice_iommu::SpaceTag;
-use sluice_iospace::{Rights, Space};
-use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
+use sluice_iospace::{Contents, Rights, Space};
+use sluice_abi::DomainId;
+use sluice_memory::{Extent, Hpa, PAGE_SIZE, PhysicalMemory};
 use sluice_uplink::{Card, DmaMemory, NoMemory, RawDevice, Uplink};
 
 /// In a card's space, its memory begins here: a card that is given no address reaches nothing.
 const FIRST: u64 = 0x10_0000;
+/// In the space of a device that does work for guests, memory of theirs begins here: each byte as far behind it as it is in the machine's.
+const GUESTS: u64 = 1 << 38;
+/// Addresses in a space that every IOMMU translates: of three levels of tables.
+const SPACE: u64 = 1 << 39;
 /// Memory of cards without an IOMMU is below this.
 const LIMIT: u64 = 1 << 32;
 
@@ -69,6 +74,42 @@ impl Buffers {
         issued.map_err(|_| AttachError::OutOfMemory)?;
         endpoint.attach(tag, root);
         Ok(())
+    }
+
+    /// Lets the device reach memory of a guest, until [`Self::take_back`].
+    ///
+    /// # Errors
+    /// There is no memory for tables, or it lies beyond what they can say.
+    pub fn lend(&mut self, by: DomainId, extents: &[Extent]) -> Result<(), AttachError> {
+        let Some((_, space)) = &mut self.space else { return Ok(()) };
+        let rights = Rights::window(Contents::Lent(by.0));
+        let lent = extents.iter().try_for_each(|extent| {
+            let end = extent.hpa.as_u64().checked_add(extent.len).filter(|end| *end <= SPACE - GUESTS);
+            end.ok_or(AttachError::NoAddress)?;
+            let at = GUESTS + extent.hpa.as_u64();
+            space.issue(at, extent.hpa, extent.len, rights).map_err(|_| AttachError::OutOfMemory)
+        });
+        space.settle(&(), |_, _| ());
+        if lent.is_err() {
+            self.take_back(extents);
+        }
+        lent
+    }
+
+    /// The device reaches this memory of a guest's no more.
+    pub fn take_back(&mut self, extents: &[Extent]) {
+        let Some((_, space)) = &mut self.space else { return };
+        for extent in extents {
+            let revoked = space.revoke(GUESTS + extent.hpa.as_u64(), extent.len);
+            // Whole pieces never fail.
+            assert!(revoked.is_ok(), "a device keeps a guest's memory: {revoked:?}");
+        }
+        space.settle(&(), |_, _| ());
+    }
+
+    /// How far behind its machine address the device finds memory that was lent.
+    pub fn lent_at(&self) -> u64 {
+        if self.space.is_some() { GUESTS } else { 0 }
     }
 
     /// The device is silent: nothing of it reaches this memory any more.

@@ -1,8 +1,8 @@
 //! Physical devices and the functions that guests have of them.
 //!
 //! Key types: [`Device`] (a physical function), [`usage::Usage`] (who uses it now), and a [`VirtualFunction`] for each way in which a
-//! guest has a device: [`passthrough`] (one guest owns it), [`ne2000`] (guests have it in turn), [`nic`] (guests have software
-//! cards, and the hypervisor drives it). A new way is a new folder, and a variant of `usage::User`. Devices that are not physical, since another
+//! guest has a device: [`passthrough`] (one guest owns it), [`ne2000`] (guests have it in turn), [`ide`] and [`nvme`] (guests have parts of a disk), [`nic`] (guests have
+//! software cards, and the hypervisor drives it). A new way is a new folder, and a variant of `usage::User`. Devices that are not physical, since another
 //! domain serves them, are in [`virtio`], and the networks of those that a processor of the hypervisor's serves in [`vif`].
 //!
 //! Here is the list of all devices: their interrupts and polls go to who uses them.
@@ -11,11 +11,13 @@ mod device;
 mod error;
 mod guest;
 mod hardware;
+mod hooked_bar;
 mod ide;
 mod intx;
 mod messages;
 mod ne2000;
 mod nic;
+mod nvme;
 mod own_time;
 mod passthrough;
 mod ports;

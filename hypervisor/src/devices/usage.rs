@@ -3,12 +3,14 @@
 use super::device::Device;
 use super::error::AttachError;
 use super::guest::Guest;
-use super::ide::{IdeFunction, SharedDisk};
+use super::ide::SharedDisk;
 use super::ne2000::{self, Ne2000Function};
 use super::nic::{self, CardChoice, NicFunction};
+use super::nvme::SharedNvme;
 use super::passthrough::PassthroughFunction;
 use super::vif;
 use crate::domain::VirtualFunction;
+use crate::pci;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use sluice_abi::config::{self, Attachment, Mode};
@@ -27,6 +29,8 @@ enum User {
     Driver(Arc<nic::Card>),
     /// Guests that have a part of it each.
     Parts(Arc<SharedDisk>),
+    /// The same of a disk that has queues for each.
+    Queues(Arc<SharedNvme>),
     /// The engine of a network, for good.
     Engine(Arc<vif::Network>),
 }
@@ -67,6 +71,9 @@ impl Usage {
                 self.attach_software_card(device, attachment.mode(), &choice, guest, addresses)?
             }
             Attachment::Vpio(options) => self.attach_in_turn(device, options, guest)?,
+            Attachment::Sectors(sectors) if device.function.class == pci::CLASS_NVME => {
+                self.attach_queues(device, *sectors, guest, addresses)?
+            }
             Attachment::Sectors(sectors) => self.attach_part(device, *sectors, guest)?,
             Attachment::Emulated(options) => {
                 let choice = CardChoice::any(device, options)?;
@@ -114,7 +121,7 @@ impl Usage {
         device: &Arc<Device>,
         sectors: config::Sectors,
         guest: Guest,
-    ) -> Result<Arc<IdeFunction>, AttachError> {
+    ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
         let disk = match &self.user {
             User::Nobody => SharedDisk::start(device)?,
             User::Parts(disk) => disk.clone(),
@@ -126,7 +133,28 @@ impl Usage {
         if function.is_err() {
             self.end_if_unused(device);
         }
-        function
+        Ok(function?)
+    }
+
+    fn attach_queues(
+        &mut self,
+        device: &Arc<Device>,
+        sectors: config::Sectors,
+        guest: Guest,
+        addresses: &mut BarAddresses,
+    ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+        let disk = match &self.user {
+            User::Nobody => SharedNvme::start(device)?,
+            User::Queues(disk) => disk.clone(),
+            _ => return Err(AttachError::Busy),
+        };
+        self.model = Mode::Vpio.word();
+        self.user = User::Queues(disk.clone());
+        let function = disk.attach(sectors, guest, addresses);
+        if function.is_err() {
+            self.end_if_unused(device);
+        }
+        Ok(function?)
     }
 
     fn attach_software_card(
@@ -178,6 +206,7 @@ impl Usage {
             User::Turns(card) => card.has_guests(),
             User::Driver(card) => card.has_guests(),
             User::Parts(disk) => disk.has_guests(),
+            User::Queues(disk) => disk.has_guests(),
         };
         if in_use {
             return;
@@ -188,6 +217,10 @@ impl Usage {
             User::Turns(card) => card.handoffs(),
             User::Driver(card) => card.stop(),
             User::Parts(disk) => {
+                disk.stop();
+                Handoffs::default()
+            }
+            User::Queues(disk) => {
                 disk.stop();
                 Handoffs::default()
             }
@@ -204,14 +237,18 @@ impl Usage {
             User::Turns(card) => card.interrupt(),
             User::Driver(card) => card.interrupt(),
             User::Parts(disk) => disk.interrupt(),
+            // It tells by messages.
+            User::Queues(_) => {}
             User::Engine(network) => network.interrupt(),
         }
     }
 
-    /// The function raised one of its messages, which only an owner lets it do.
+    /// The function raised one of its messages, which only an owner lets it do, or a driver for it.
     pub fn message(&self, message: u16) {
-        if let User::Owner(function) = &self.user {
-            function.message(message);
+        match &self.user {
+            User::Owner(function) => function.message(message),
+            User::Queues(disk) => disk.message(message),
+            _ => {}
         }
     }
 
@@ -223,6 +260,7 @@ impl Usage {
             User::Turns(card) => card.poll(),
             User::Driver(card) => card.poll(),
             User::Parts(disk) => disk.poll(),
+            User::Queues(disk) => disk.poll(),
             User::Engine(_) => {}
         }
     }
@@ -243,6 +281,7 @@ impl Usage {
             User::Turns(card) => card.add_to(&mut report),
             User::Driver(card) => card.add_to(&mut report),
             User::Parts(disk) => disk.add_to(&mut report),
+            User::Queues(disk) => disk.add_to(&mut report),
         }
         report
     }

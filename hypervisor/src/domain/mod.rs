@@ -529,6 +529,11 @@ impl Domain {
         self.memory.write(&mm::Direct, gpa, bytes)
     }
 
+    /// Where a range of guest memory is, for a device; `None` if it is not RAM of this guest in one piece.
+    pub fn in_one_piece(&self, gpa: Gpa, len: u64) -> Option<Hpa> {
+        self.memory.in_one_piece(gpa, len)
+    }
+
     /// Reads two bytes at once, which the guest may write meanwhile.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ pub enum Ledger {
     },
     /// What a domain issues to a device of its own, and regions of guests.
     Device(DomainId),
-    /// Buffers of the hypervisor's own drivers.
+    /// Buffers of the hypervisor's own drivers, and memory of guests that a device does work for.
     Driver,
 }
 
@@ -75,6 +75,8 @@ impl sluice_iospace::Ledger for Ledger {
             (Self::Domain { id, .. }, Contents::Region(of)) if of == id.0 => FrameUse::Region(of),
             (Self::Device(_), Contents::Region(of)) => FrameUse::Region(of),
             (Self::Driver, Contents::Own) => FrameUse::Buffer,
+            // A disk that guests share moves their data from and to their own pages.
+            (Self::Driver, Contents::Lent(by)) => FrameUse::Guest(by),
             (Self::Domain { .. }, Contents::Lent(_) | Contents::Region(_))
             | (Self::Device(_), Contents::Lent(_) | Contents::Registers)
             | (Self::Driver, _) => {

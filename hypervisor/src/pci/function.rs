@@ -179,6 +179,9 @@ pub struct Function {
     pub msix: Option<MsixCapability>,
 }
 
+/// Class of a disk that is an NVM Express controller (PCI Code and ID Assignment 1.11, 1.2).
+pub const CLASS_NVME: u32 = 0x01_0802;
+
 /// Whether a function is an IDE controller whose first channel is at the ports and the interrupt of old
 /// (PCI IDE Controller Specification 1.0, 2.2).
 pub fn is_compatible_ide(function: &Function) -> bool {

@@ -2,6 +2,7 @@
 //! must differ.
 
 use super::diagnostic::Source;
+use super::parse::QEMU_DEVICES;
 use super::walk::suggestion;
 use super::{
     Domain, Image, Iommu, Setup, Share, added_words, format_mac, human_size, peers, refusals, server_words,
@@ -241,7 +242,7 @@ fn devices(setup: &Setup, source: &mut Source) {
             if share.mode != Mode::Passthrough
                 && share.mac.is_none()
                 && share.sectors.is_none()
-                && !is_ide(share, setup)
+                && !is_disk(share, setup)
             {
                 let help = format!("add: mac = \"52:54:00:00:00:{:02x}\"", 0x0a + used.len());
                 let message =
@@ -282,16 +283,22 @@ pub fn is_disk_controller(driver: &str) -> bool {
     driver == "nvme" || driver.ends_with("ahci") || driver.ends_with("-ide")
 }
 
-/// Whether a device is a controller whose disk guests can share; false where only the hypervisor sees what it is.
-fn is_ide(share: &Share, setup: &Setup) -> bool {
-    setup.identity(share).is_some_and(|(vendor, device)| config::is_ide(vendor, device))
+/// Whether a device is known to be a controller whose disk guests can share; false where only the hypervisor sees what it is.
+fn is_disk(share: &Share, setup: &Setup) -> bool {
+    setup.identity(share).is_some_and(|(vendor, device)| config::is_disk(vendor, device))
+}
+
+/// Whether a device is known to be something else.
+fn is_no_disk(share: &Share, setup: &Setup) -> bool {
+    let known = setup.identity(share).filter(|id| QEMU_DEVICES.iter().any(|(_, vendor, device)| (*vendor, *device) == *id));
+    known.is_some_and(|(vendor, device)| !config::is_disk(vendor, device))
 }
 
 /// A shared disk has parts, which are disjoint.
 fn sectors(share: &Share, setup: &Setup, source: &mut Source) {
     let name = share.device.get_ref();
     let Some(sectors) = &share.sectors else {
-        if share.mode != Mode::Passthrough && is_ide(share, setup) {
+        if share.mode != Mode::Passthrough && is_disk(share, setup) {
             let message =
                 format!("'{name}' is a disk's controller: each guest that shares the disk has a part of it");
             let help = "add sectors = \"FIRST..END\" and use mode = \"vpio\", or give it to one guest: mode = \"passthrough\"";
@@ -299,17 +306,16 @@ fn sectors(share: &Share, setup: &Setup, source: &mut Source) {
         }
         return;
     };
-    let known = setup.identity(share).is_none_or(|(vendor, device)| config::is_ide(vendor, device));
     let others: [(&str, Option<Range<usize>>); 4] = [
         ("mac", share.mac.as_ref().map(Spanned::span)),
         ("model", share.model.as_ref().map(Spanned::span)),
         ("weight", share.weight.as_ref().map(Spanned::span)),
         ("max_wait_ms", share.max_wait_ms.as_ref().map(Spanned::span)),
     ];
-    if share.mode != Mode::Vpio || !known {
+    if share.mode != Mode::Vpio || is_no_disk(share, setup) {
         let message = format!("'{name}' has no sectors to share");
         let help =
-            "'sectors' goes with mode = \"vpio\" and an IDE controller: qemu = \"piix3-ide\"".to_owned();
+            "'sectors' goes with mode = \"vpio\" and a disk's controller: qemu = \"nvme\" or qemu = \"piix3-ide\"".to_owned();
         source.complain(sectors.span(), message, help);
     }
     for (key, span) in others {

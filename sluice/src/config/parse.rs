@@ -19,7 +19,7 @@ use toml::de::{DeTable, DeValue};
 const DEFAULT_MACHINE_MEMORY: u64 = 2 << 30;
 
 /// QEMU devices whose PCI identifiers are known, so that `pci` can be left out.
-const QEMU_DEVICES: [(&str, u16, u16); 8] = [
+pub(super) const QEMU_DEVICES: [(&str, u16, u16); 8] = [
     ("ne2k_pci", 0x10ec, 0x8029),
     ("rtl8139", 0x10ec, 0x8139),
     ("e1000", 0x8086, 0x100e),

@@ -2,13 +2,13 @@
 //!
 //! [`sluice_hypercall::backend`] says what is where.
 
-use super::bar::HookedBar;
+use super::super::hooked_bar::HookedBar;
 use super::window::WindowBar;
 use super::{Lent, Link};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
 use crate::domain::region::Placed;
-use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
+use crate::domain::{Answer, Domain, PageHandler, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
 use sluice_hypercall::backend as reg;
@@ -156,7 +156,7 @@ impl VirtualFunction for BackFunction {
         let [registers, window] = [reg::REGISTERS_BAR, reg::WINDOW_BAR].map(enabled);
         drop(platform);
         bars.registers.leave(domain, registers);
-        bars.registers.settle(domain, slot, registers);
+        bars.registers.settle(domain, PageHandler::Socket { slot, bar: reg::REGISTERS_BAR }, registers);
         bars.window.settle(self.server.domain().map(|(domain, _)| domain).as_ref(), window);
         drop(bars);
         self.link.with(|state| {

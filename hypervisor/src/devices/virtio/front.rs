@@ -1,12 +1,12 @@
 //! What a guest sees of a virtual device: a virtio function.
 
-use super::bar::HookedBar;
+use super::super::hooked_bar::HookedBar;
 use super::window::WindowBar;
 use super::{Lent, Link};
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
 use crate::devices::ports::HookedPorts;
-use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
+use crate::domain::{Answer, Domain, PageHandler, Transfer, VirtualFunction};
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -157,8 +157,8 @@ impl VirtualFunction for FrontFunction {
         bars.registers.leave(domain, registers);
         bars.msix.leave(domain, msix);
         bars.notify.leave(domain, notify);
-        bars.registers.settle(domain, slot, registers);
-        bars.msix.settle(domain, slot, msix);
+        bars.registers.settle(domain, PageHandler::Socket { slot, bar: pci::REGISTERS_BAR }, registers);
+        bars.msix.settle(domain, PageHandler::Socket { slot, bar: pci::MSIX_BAR }, msix);
         bars.notify.settle(domain, slot, notify);
         if let Some(maps) = &mut bars.maps {
             maps.settle(self.guest.domain().map(|(domain, _)| domain).as_ref(), at);

@@ -9,7 +9,6 @@
 //! I/O Virtualization", 2.1 (driver domains).
 
 mod back;
-mod bar;
 pub mod channel;
 mod files;
 mod front;

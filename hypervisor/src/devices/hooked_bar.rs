@@ -41,10 +41,9 @@ impl HookedBar {
         }
     }
 
-    /// Has it answer where it is wanted; the function is in the socket of `slot`.
-    pub fn settle(&mut self, domain: &Domain, slot: u8, wanted: Option<u64>) {
+    /// Has it answer where it is wanted, by `handler`.
+    pub fn settle(&mut self, domain: &Domain, handler: PageHandler, wanted: Option<u64>) {
         if let (None, Some(at)) = (self.at, wanted) {
-            let handler = PageHandler::Socket { slot, bar: self.index };
             self.at = domain.map_device(handler, Hpa::new(0), &[self.piece(at)]).then_some(at);
         }
     }

@@ -15,7 +15,6 @@ mod driver;
 mod fairness;
 mod first_ssh;
 mod grants;
-mod ide;
 mod iommu;
 mod kernel;
 mod marks;
@@ -27,6 +26,7 @@ mod peer;
 mod plot;
 mod plugin;
 pub mod record;
+mod shared_disk;
 mod split;
 mod tally;
 mod transfer;
@@ -56,7 +56,7 @@ struct Benchmark {
     measure: fn(&mut Record, &[String]) -> Result<()>,
 }
 
-static ALL: [Benchmark; 12] = [
+static ALL: [Benchmark; 13] = [
     Benchmark {
         name: "null-exit",
         about: "instructions from guest to guest for one exit, beside KVM",
@@ -116,9 +116,16 @@ static ALL: [Benchmark; 12] = [
     },
     Benchmark {
         name: "ide",
-        about: "an IDE disk that guests share: exits and instructions per request, beside native Linux, a passed-through controller and KVM with QEMU's",
-        parts: &ide::PARTS,
-        measure: ide::measure,
+        about: "an IDE disk that guests share: exits and instructions per request, beside native Linux and KVM with QEMU's controller",
+        parts: &shared_disk::IDE_PARTS,
+        measure: shared_disk::measure_ide,
+    },
+    Benchmark {
+        name: "nvme",
+        about: "an NVMe disk that guests share: exits and instructions per request, beside native Linux, the disk passed through, and KVM with QEMU's \
+                and with virtio-blk",
+        parts: &shared_disk::NVME_PARTS,
+        measure: shared_disk::measure_nvme,
     },
     Benchmark {
         name: "analyzer",

@@ -22,6 +22,7 @@ pub mod masters;
 pub mod models;
 pub mod nic_e1000;
 pub mod nic_rtl8139;
+pub mod nvme;
 pub mod paravirtual;
 pub mod platform;
 pub mod tables;
@@ -66,6 +67,7 @@ pub const TARGETS: &[Target] = &[
     ("nic_e1000", nic_e1000::e1000),
     ("vpio_monitor", vpio::monitor),
     ("ide_command", ide::command),
+    ("nvme_command", nvme::command),
     ("model_rtl8139", models::rtl8139),
     ("model_e1000", models::e1000),
     ("vpio_masters", masters::masters),

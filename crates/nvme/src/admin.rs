@@ -31,7 +31,8 @@ impl Front {
         memory: &impl Memory,
         page: &mut [u8],
     ) -> Option<(Status, u32)> {
-        let answer = if command.is_fused_or_listed() { Err(Status::FIELD) } else { self.act(command, memory, page)? };
+        let answer =
+            if command.is_fused_or_listed() { Err(Status::FIELD) } else { self.act(command, memory, page)? };
         Some(match answer {
             Ok(result) => (Status::SUCCESS, result),
             Err(status) => (status, 0),
@@ -167,5 +168,6 @@ impl Front {
 
 /// Sends what was asked for.
 fn send(command: &Command, bytes: &[u8], memory: &impl Memory) -> Answer {
-    scatter(command.prp(), bytes.get(..identify::BYTES.min(bytes.len())).unwrap_or_default(), memory).map(|()| 0)
+    scatter(command.prp(), bytes.get(..identify::BYTES.min(bytes.len())).unwrap_or_default(), memory)
+        .map(|()| 0)
 }

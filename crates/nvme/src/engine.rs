@@ -14,6 +14,8 @@ const PATIENCE: u64 = 5_000_000;
 const UNIT: u64 = 500_000;
 /// Bytes of a completion.
 const COMPLETION: usize = 16;
+/// What is read of a disk that does not answer.
+const GONE: u32 = u32::MAX;
 /// Set Features: numbers of queues.
 const QUEUES: u32 = 7;
 /// The queues of the admin, and what is answered to it.
@@ -69,18 +71,25 @@ impl Pair {
         self.tail = (self.tail + 1) % DEPTH;
     }
 
+    /// Where the next completion is.
+    fn next(&self) -> usize {
+        self.at + PAGE as usize + usize::from(self.head) * COMPLETION
+    }
+
+    /// The last double word of the next completion, if there is one.
+    fn peek(&self, memory: &impl Shared) -> Option<u32> {
+        let mut word = [0; 4];
+        memory.read(self.next() + 12, &mut word);
+        Some(u32::from_le_bytes(word)).filter(|last| (last >> 16 & 1 != 0) == self.phase)
+    }
+
     /// The next completion: result, number of the command, and what became of it.
     fn take(&mut self, memory: &impl Shared) -> Option<(u32, u16, Status)> {
-        let at = self.at + PAGE as usize + usize::from(self.head) * COMPLETION;
-        let mut word = [0; 4];
-        memory.read(at + 12, &mut word);
-        let last = u32::from_le_bytes(word);
-        if (last >> 16 & 1 != 0) != self.phase {
-            return None;
-        }
+        let last = self.peek(memory)?;
         // The phase tag says that the rest is there.
         fence(Ordering::Acquire);
-        memory.read(at, &mut word);
+        let mut word = [0; 4];
+        memory.read(self.next(), &mut word);
         self.head += 1;
         if self.head == DEPTH {
             (self.head, self.phase) = (0, !self.phase);
@@ -137,18 +146,26 @@ impl<H: Hardware, const GUESTS: usize> Engine<H, GUESTS> {
 
     fn wait_for(&self, ready: u32) -> Result<(), Failure> {
         let mut left = (u64::from(self.hardware.read(CAP) >> 24) + 1) * UNIT;
-        while self.hardware.read(CSTS) & READY != ready {
-            left = left.checked_sub(STEP).ok_or(Failure::Silent)?;
+        loop {
+            let status = self.hardware.read(CSTS);
+            if status & READY == ready && status != GONE {
+                return Ok(());
+            }
+            // Who is not there any more is not waited for.
+            left = left.checked_sub(STEP).filter(|_| status != GONE).ok_or(Failure::Silent)?;
             self.hardware.delay_us(STEP);
         }
-        Ok(())
     }
 
     fn enable(&mut self, memory: &mut impl Shared) -> Result<(), Failure> {
         const PAGE_SIZES: u32 = 0xf << 16;
         const COMMAND_SET: u32 = 1 << 5;
         let (low, high) = (self.hardware.read(CAP), self.hardware.read(CAP + 4));
-        if low & 0xffff < u32::from(DEPTH - 1) || high & PAGE_SIZES != 0 || high & COMMAND_SET == 0 || high & 0xf != 0 {
+        if low & 0xffff < u32::from(DEPTH - 1)
+            || high & PAGE_SIZES != 0
+            || high & COMMAND_SET == 0
+            || high & 0xf != 0
+        {
             return Err(Failure::Kind);
         }
         if !self.stop() {
@@ -224,7 +241,11 @@ impl<H: Hardware, const GUESTS: usize> Engine<H, GUESTS> {
         let completions = Command::new(admin::CREATE_COMPLETIONS, 0).with_prp(bus + PAGE, 0);
         let submissions = Command::new(admin::CREATE_SUBMISSIONS, 0).with_prp(bus, 0);
         self.administer(completions.with(10, size).with(11, 0b11 | u32::from(vector) << 16), memory)?;
-        self.administer(submissions.with(10, size).with(11, 1 | number << 16), memory)?;
+        if let Err(failure) = self.administer(submissions.with(10, size).with(11, 1 | number << 16), memory) {
+            // Or the next guest at this place would find its number taken.
+            let delete = Command::new(admin::DELETE_COMPLETIONS, 0).with(10, number);
+            return self.administer(delete, memory).and(Err(failure));
+        }
         if let Some(place) = self.pairs.get_mut(guest) {
             *place = Some(pair);
         }
@@ -254,6 +275,12 @@ impl<H: Hardware, const GUESTS: usize> Engine<H, GUESTS> {
         if let Some(pair) = self.pairs.get(guest).and_then(Option::as_ref) {
             self.ring(2 * pair.number, pair.tail);
         }
+    }
+
+    /// Whether the disk has ended a command of a guest's that nobody has taken yet: it is not the disk that the guest waits for.
+    pub fn has_ended(&self, guest: usize, memory: &impl Shared) -> bool {
+        let pair = self.pairs.get(guest).and_then(Option::as_ref);
+        pair.is_some_and(|pair| pair.peek(memory).is_some())
     }
 
     /// The next of a guest's commands that has ended: its number, and what became of it.

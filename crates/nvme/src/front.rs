@@ -96,8 +96,10 @@ pub struct Front {
     pub(crate) submissions: Option<Submissions>,
     pub(crate) completions: Option<Completions>,
     pub(crate) doorbells: Option<Doorbells>,
-    /// By slot.
-    flights: [Option<Flight>; SLOTS],
+    /// By slot, of those that are taken.
+    flights: [Flight; SLOTS],
+    /// A bit for each slot that is taken.
+    taken: u64,
     /// Requests for events, none of which happens.
     pub(crate) events: u8,
     /// A bit for each message that is due.
@@ -121,7 +123,8 @@ impl Front {
             submissions: None,
             completions: None,
             doorbells: None,
-            flights: [None; SLOTS],
+            flights: [Flight::Nobody; SLOTS],
+            taken: 0,
             events: 0,
             signals: 0,
             counters: Counters { commands: 0, refused: 0, read: 0, written: 0, doorbells: 0 },
@@ -139,8 +142,8 @@ impl Front {
     }
 
     /// Whether the physical disk has commands.
-    pub fn is_busy(&self) -> bool {
-        self.flights.iter().any(Option::is_some)
+    pub const fn is_busy(&self) -> bool {
+        self.taken != 0
     }
 
     // --- registers ----------------------------------------------------------------------------
@@ -234,7 +237,7 @@ impl Front {
     fn end(&mut self) {
         (self.admin, self.submissions, self.completions, self.doorbells) = (None, None, None, None);
         (self.fatal, self.flushes, self.events, self.signals) = (false, false, 0, 0);
-        self.flights.iter_mut().flatten().for_each(|flight| *flight = Flight::Nobody);
+        self.flights.fill(Flight::Nobody);
         self.life = Life::Ending;
     }
 
@@ -251,11 +254,13 @@ impl Front {
     fn start(&mut self) {
         let size = |field: u32| (field & 0xfff) as u16 + 1;
         let (submissions, completions) = (size(self.sizes), size(self.sizes >> 16));
-        if self.configuration & CHOICES != 0 || submissions < 2 || completions < 2 {
+        let [first, second] = self.places;
+        let are_within =
+            Submissions::is_within(first, submissions) && Completions::is_within(second, completions);
+        if self.configuration & CHOICES != 0 || submissions < 2 || completions < 2 || !are_within {
             self.fatal = true;
             return;
         }
-        let [first, second] = self.places;
         self.admin =
             Some((Submissions::new(first, submissions), Completions::new(second, completions, Some(0))));
         self.life = Life::On;
@@ -268,7 +273,7 @@ impl Front {
         if self.life != Life::On {
             return Taken::Nothing;
         }
-        if self.flushes && !self.flights.contains(&Some(Flight::Own)) {
+        if self.flushes && !self.flights.contains(&Flight::Own) {
             return match self.free_slot() {
                 Some(slot) => self.fly(slot, Flight::Own, Command::new(io::FLUSH, self.offer.namespace())),
                 None => Taken::Nothing,
@@ -281,12 +286,13 @@ impl Front {
     }
 
     fn free_slot(&self) -> Option<usize> {
-        self.flights.iter().position(Option::is_none)
+        Some(self.taken.trailing_ones() as usize).filter(|slot| *slot < SLOTS)
     }
 
     fn fly(&mut self, slot: usize, flight: Flight, command: Command) -> Taken {
         if let Some(place) = self.flights.get_mut(slot) {
-            *place = Some(flight);
+            *place = flight;
+            self.taken |= 1 << slot;
         }
         Taken::Issue(command.with_id(slot as u16))
     }
@@ -298,16 +304,14 @@ impl Front {
             return false;
         }
         // A queue is deleted when none of its commands is under way.
-        let waits = self.flights.iter().any(Option::is_some)
-            && submissions.peek(memory).is_some_and(|command| command.opcode() == admin::DELETE_SUBMISSIONS);
-        if waits {
-            return false;
-        }
-        let Some(command) = submissions.take(memory) else { return false };
+        let is_busy = self.taken != 0;
+        let waits = |command: &Command| is_busy && command.opcode() == admin::DELETE_SUBMISSIONS;
+        let Some(command) = submissions.take_unless(memory, waits) else { return false };
         let head = submissions.head();
         self.counters.commands += 1;
         let page = lists.page(SLOTS);
-        let answer = page.map_or(Some((Status::TRANSFER, 0)), |page| self.administer(&command, memory, page.bytes));
+        let answer =
+            page.map_or(Some((Status::TRANSFER, 0)), |page| self.administer(&command, memory, page.bytes));
         if let (Some((status, result)), Some((_, completions))) = (answer, &mut self.admin) {
             self.counters.refused += u64::from(!status.is_success());
             completions.put(command.id(), status, result, (0, head), memory);
@@ -332,13 +336,15 @@ impl Front {
         let (Some(submissions), Some(completions)) = (&mut self.submissions, &mut self.completions) else {
             return Taken::Nothing;
         };
-        if submissions.is_empty() && !self.doorbells.is_some_and(|page| submissions.look(&page, TAIL, memory)) {
+        if submissions.is_empty() && !self.doorbells.is_some_and(|page| submissions.look(&page, TAIL, memory))
+        {
             return Taken::Nothing;
         }
         let Some(command) = submissions.take(memory) else { return Taken::Nothing };
         self.counters.commands += 1;
         let list = lists.page(slot);
-        let verdict = list.ok_or(Status::TRANSFER).and_then(|mut list| vet(&command, &self.offer, memory, &mut list));
+        let verdict =
+            list.ok_or(Status::TRANSFER).and_then(|mut list| vet(&command, &self.offer, memory, &mut list));
         match verdict {
             Ok(issue) => {
                 let blocks = u64::from(command.0[12] & 0xffff) + 1;
@@ -371,9 +377,16 @@ impl Front {
         completions.has_room() || self.doorbells.is_some_and(|page| completions.look(&page, HEAD, memory))
     }
 
+    /// Frees a slot. Returns whose its command was; `None` if it was free.
+    fn land(&mut self, slot: u16) -> Option<Flight> {
+        let flight = self.flights.get_mut(usize::from(slot)).filter(|_| self.taken & 1 << slot != 0)?;
+        self.taken &= !(1 << slot);
+        Some(core::mem::replace(flight, Flight::Nobody))
+    }
+
     /// The physical disk is done with the command in a slot. The caller has seen that there is [room](Self::has_room).
     pub fn complete(&mut self, slot: u16, status: Status, memory: &impl Memory) {
-        match self.flights.get_mut(usize::from(slot)).and_then(Option::take) {
+        match self.land(slot) {
             Some(Flight::Guest(id)) => {
                 if let (Some(completions), Some(submissions)) = (&mut self.completions, &self.submissions) {
                     completions.put(id, status, 0, (1, submissions.head()), memory);
@@ -387,20 +400,14 @@ impl Front {
         self.settle();
     }
 
-    /// The physical disk has given up all that it had. The guest is told that it can repeat its commands, as far as there is room.
+    /// The physical disk has given up all that it had. The guest is told that it can repeat its commands, as far as there is room; a shutdown asks
+    /// again for its flush.
     pub fn give_up(&mut self, memory: &impl Memory) {
-        for slot in 0..SLOTS {
-            if self.flights.get(slot).is_some_and(Option::is_some) {
-                if !self.has_room(memory) {
-                    self.flights.fill(None);
-                    break;
-                }
-                // A shutdown asks again for its flush.
-                if self.flights.get(slot) == Some(&Some(Flight::Own)) {
-                    self.flights[slot] = None;
-                    continue;
-                }
-                self.complete(slot as u16, Status::ABORTED, memory);
+        for slot in 0..SLOTS as u16 {
+            if self.flights.get(usize::from(slot)) == Some(&Flight::Own) || !self.has_room(memory) {
+                self.land(slot);
+            } else {
+                self.complete(slot, Status::ABORTED, memory);
             }
         }
         self.settle();

@@ -53,7 +53,9 @@ impl Facts {
     /// Of the answers of a controller and of its first namespace. `None` if it is a namespace that cannot be shared: of no blocks, with metadata, or with
     /// blocks of less than 512 bytes or more than a page.
     pub fn new(controller: &[u8; BYTES], namespace: &[u8; BYTES]) -> Option<Self> {
-        let format = u32::from_le_bytes(*namespace.get(FORMATS + 4 * usize::from(namespace[FORMAT] & 0xf)..)?.first_chunk()?);
+        let format = u32::from_le_bytes(
+            *namespace.get(FORMATS + 4 * usize::from(namespace[FORMAT] & 0xf)..)?.first_chunk()?,
+        );
         let (metadata, shift) = (format as u16, (format >> 16) as u8);
         let blocks = u64::from_le_bytes(*namespace.first_chunk()?);
         let is_plain = metadata == 0 && (9..=12).contains(&shift) && blocks > 0;

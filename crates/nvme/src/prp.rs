@@ -68,7 +68,7 @@ pub fn each(
 
 /// The address of a page.
 fn page(entry: u64) -> Result<u64, Status> {
-    if entry % PAGE == 0 { Ok(entry) } else { Err(Status::OFFSET) }
+    if entry.is_multiple_of(PAGE) { Ok(entry) } else { Err(Status::OFFSET) }
 }
 
 /// Copies into the guest's memory.

@@ -37,6 +37,11 @@ pub struct Submissions {
 }
 
 impl Submissions {
+    /// Whether so many entries from `at` on have addresses.
+    pub const fn is_within(at: u64, size: u16) -> bool {
+        at.checked_add(size as u64 * Command::SIZE as u64).is_some()
+    }
+
     /// An empty queue of `size` entries, from a page on.
     pub const fn new(at: u64, size: u16) -> Self {
         Self { at, size, head: 0, tail: 0 }
@@ -90,9 +95,21 @@ impl Submissions {
         Some(Command::decode(&raw))
     }
 
-    /// The next command, which stays there.
+    /// The next command, which stays there: the driver may change it until it is taken.
     pub fn peek(&self, memory: &impl Memory) -> Option<Command> {
         Self { ..*self }.take(memory)
+    }
+
+    /// Takes a command, unless it has to wait: it is read once, and what waits and what is taken are the same bytes.
+    pub fn take_unless(
+        &mut self,
+        memory: &impl Memory,
+        waits: impl FnOnce(&Command) -> bool,
+    ) -> Option<Command> {
+        let mut after = *self;
+        let command = after.take(memory).filter(|command| !waits(command))?;
+        *self = after;
+        Some(command)
     }
 }
 
@@ -111,6 +128,11 @@ pub struct Completions {
 impl Completions {
     /// Bytes of an entry.
     const ENTRY: u64 = 16;
+
+    /// Whether so many entries from `at` on have addresses.
+    pub const fn is_within(at: u64, size: u16) -> bool {
+        at.checked_add(size as u64 * Self::ENTRY).is_some()
+    }
 
     /// An empty queue of `size` entries, from a page on.
     pub const fn new(at: u64, size: u16, vector: Option<u16>) -> Self {
@@ -153,7 +175,14 @@ impl Completions {
     }
 
     /// Tells the driver of a command: its number, what became of it, and which queue it came by and where that is now.
-    pub fn put(&mut self, id: u16, status: Status, result: u32, (queue, head): (u16, u16), memory: &impl Memory) {
+    pub fn put(
+        &mut self,
+        id: u16,
+        status: Status,
+        result: u32,
+        (queue, head): (u16, u16),
+        memory: &impl Memory,
+    ) {
         let at = self.at + u64::from(self.tail) * Self::ENTRY;
         let mut entry = [0; 12];
         entry[..4].copy_from_slice(&result.to_le_bytes());
@@ -173,5 +202,5 @@ impl Completions {
 
 /// Whether a queue can begin there.
 pub const fn is_page(at: u64) -> bool {
-    at % PAGE == 0
+    at.is_multiple_of(PAGE)
 }

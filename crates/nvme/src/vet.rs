@@ -30,7 +30,12 @@ pub struct List<'a> {
 ///
 /// # Errors
 /// What the guest is told instead; the physical disk gets nothing.
-pub fn vet(command: &Command, offer: &Offer, memory: &impl Memory, list: &mut List<'_>) -> Result<Command, Status> {
+pub fn vet(
+    command: &Command,
+    offer: &Offer,
+    memory: &impl Memory,
+    list: &mut List<'_>,
+) -> Result<Command, Status> {
     if command.is_fused_or_listed() {
         return Err(Status::FIELD);
     }
@@ -102,7 +107,12 @@ fn pages(
 }
 
 /// Copies the ranges of Dataset Management, translated. Returns how many.
-fn ranges(command: &Command, offer: &Offer, memory: &impl Memory, list: &mut List<'_>) -> Result<usize, Status> {
+fn ranges(
+    command: &Command,
+    offer: &Offer,
+    memory: &impl Memory,
+    list: &mut List<'_>,
+) -> Result<usize, Status> {
     let count = (command.0[10] & 0xff) as usize + 1;
     let bytes = list.bytes.get_mut(..count.min(RANGES) * RANGE).ok_or(Status::FIELD)?;
     prp::gather(command.prp(), bytes, memory)?;

@@ -22,6 +22,7 @@ mod isolation;
 mod loops;
 mod machine;
 mod null;
+mod nvme;
 mod pci;
 mod random;
 mod regions;

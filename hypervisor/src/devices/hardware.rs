@@ -11,9 +11,9 @@ use crate::mm::{self, Direct, FrameUse};
 use crate::pci;
 use crate::pci::reset::{self, Registers};
 use alloc::vec;
+use sluice_abi::DomainId;
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Contents, Rights, Space};
-use sluice_abi::DomainId;
 use sluice_memory::{Extent, Hpa, PAGE_SIZE, PhysicalMemory};
 use sluice_uplink::{Card, DmaMemory, NoMemory, RawDevice, Uplink};
 

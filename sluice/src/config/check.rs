@@ -290,7 +290,9 @@ fn is_disk(share: &Share, setup: &Setup) -> bool {
 
 /// Whether a device is known to be something else.
 fn is_no_disk(share: &Share, setup: &Setup) -> bool {
-    let known = setup.identity(share).filter(|id| QEMU_DEVICES.iter().any(|(_, vendor, device)| (*vendor, *device) == *id));
+    let known = setup
+        .identity(share)
+        .filter(|id| QEMU_DEVICES.iter().any(|(_, vendor, device)| (*vendor, *device) == *id));
     known.is_some_and(|(vendor, device)| !config::is_disk(vendor, device))
 }
 

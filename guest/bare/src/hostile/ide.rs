@@ -3,7 +3,7 @@
 //!
 //! Source: ATA-6, 8 (commands); SFF-8038i (bus master).
 
-use super::Tally;
+use super::{Score, Tally};
 use crate::console::println;
 use crate::dma::memory::{get, put};
 use crate::entry::BootInfo;
@@ -100,30 +100,6 @@ impl Disk {
         let mut words = [0u16; 256];
         words.iter_mut().for_each(|word| *word = inw(self.command));
         u64::from(words[60]) | u64::from(words[61]) << 16
-    }
-}
-
-/// Counts what an attack tried, and what it brought about.
-struct Score {
-    what: &'static str,
-    tried: u32,
-    succeeded: u32,
-}
-
-impl Score {
-    fn new(what: &'static str) -> Self {
-        Self { what, tried: 0, succeeded: 0 }
-    }
-
-    fn add(&mut self, succeeded: bool) {
-        self.tried += 1;
-        self.succeeded += u32::from(succeeded);
-    }
-}
-
-impl Drop for Score {
-    fn drop(&mut self) {
-        println!("SLUICE-RESULT {0}_tried={1} {0}_succeeded={2}", self.what, self.tried, self.succeeded);
     }
 }
 

@@ -13,6 +13,7 @@ mod instructions;
 mod locks;
 mod memory;
 mod native;
+mod nvme;
 mod paging;
 mod platform;
 mod ports;
@@ -61,6 +62,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "native" => native::run(random, boot),
         "files" => files::run(random, boot),
         "ide" => ide::run(random, boot),
+        "nvme" => nvme::run(random, boot),
         "flood" => storm::flood(),
         "inits" => storm::inits(),
         "messages" => storm::messages(),
@@ -109,5 +111,31 @@ impl Tally {
     /// Prints the counts.
     pub fn report(&self, what: &str) {
         println!("SLUICE-RESULT {what}.tried={} {what}.raised={}", self.tried, self.raised);
+    }
+}
+
+/// Counts what an attack tried, and what it brought about.
+pub struct Score {
+    what: &'static str,
+    tried: u32,
+    succeeded: u32,
+}
+
+impl Score {
+    /// Nothing was tried yet.
+    pub fn new(what: &'static str) -> Self {
+        Self { what, tried: 0, succeeded: 0 }
+    }
+
+    /// One more was tried.
+    pub fn add(&mut self, succeeded: bool) {
+        self.tried += 1;
+        self.succeeded += u32::from(succeeded);
+    }
+}
+
+impl Drop for Score {
+    fn drop(&mut self) {
+        println!("SLUICE-RESULT {0}_tried={1} {0}_succeeded={2}", self.what, self.tried, self.succeeded);
     }
 }

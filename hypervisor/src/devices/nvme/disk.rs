@@ -9,9 +9,9 @@ use crate::cpu;
 use crate::domain::Domain;
 use crate::iommu::DmaEndpoint;
 use crate::irq::message::Vector;
+use crate::pci;
 use crate::pci::messages::{self, MSIX_ENABLE, MSIX_MASK_ALL, write_entry};
 use crate::pci::reset::{self, Registers};
-use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
 use alloc::sync::Arc;
@@ -55,7 +55,7 @@ struct Client {
     slice: Slice,
     function: Arc<NvmeFunction>,
     /// The interrupt that tells of its completions.
-    vector: Option<Vector>,
+    vector: Vector,
     /// The disk may reach the guest's memory.
     lent: bool,
     /// The disk was started anew: what it had of the guest's is lost.
@@ -157,8 +157,7 @@ impl SharedNvme {
             }
         };
         log::info!("device {}: a disk of {} sectors, shared", device.name, facts.blocks());
-        let state =
-            State { engine, buffers: Some(buffers), facts, clients: [const { None }; CLIENTS] };
+        let state = State { engine, buffers: Some(buffers), facts, clients: [const { None }; CLIENTS] };
         Ok(Arc::new(Self { device: device.clone(), state: SpinLock::new(Rank::Card, state) }))
     }
 
@@ -185,17 +184,21 @@ impl SharedNvme {
         guest: Guest,
         addresses: &mut BarAddresses,
     ) -> Result<Arc<NvmeFunction>, AttachError> {
+        if guest.knows_machine {
+            // Among its pages are tables that the hardware uses, which no device may write.
+            return Err(AttachError::NoModel);
+        }
         let mut state = self.state.lock();
         let State { engine, buffers, facts, clients } = &mut *state;
         let buffers = buffers.as_mut().ok_or(AttachError::NoAnswer)?;
-        let slice =
-            Slice::new(sectors.first, sectors.count, facts.blocks()).ok_or(AttachError::NoSectors)?;
+        let slice = Slice::new(sectors.first, sectors.count, facts.blocks()).ok_or(AttachError::NoSectors)?;
         if clients.iter().flatten().any(|client| client.slice.overlaps(&slice)) {
             return Err(AttachError::Overlap);
         }
         let place = clients.iter().position(Option::is_none).ok_or(AttachError::TooMany)?;
         let gate = self.device.dma_endpoint().filter(DmaEndpoint::remaps_interrupts);
-        let vector = Vector::allocate(self.device.index, message_of(place), gate);
+        let vector =
+            Vector::allocate(self.device.index, message_of(place), gate).ok_or(AttachError::TooMany)?;
         let mut serial = *b"SLUICE              ";
         for (to, from) in serial.iter_mut().skip(7).zip(guest.name.bytes()) {
             *to = from;
@@ -203,7 +206,6 @@ impl SharedNvme {
         let front = Front::new(Offer::new(facts.clone(), slice, serial));
         let function = Arc::new(NvmeFunction::new(self.clone(), place, guest, addresses)?);
         engine.open(place, message_of(place), buffers)?;
-        let vector = Some(vector.ok_or(AttachError::TooMany)?);
         clients[place] = Some(Client {
             front,
             slice,
@@ -283,12 +285,17 @@ impl SharedNvme {
     pub fn poll(&self) {
         let now = tsc::uptime_ns();
         let mut state = self.state.lock();
-        let is_busy = |client: &&Client| client.front.is_busy();
-        let busy = || state.clients.iter().flatten().filter(is_busy);
-        if busy().next().is_none() {
+        let State { engine, buffers: Some(buffers), clients, .. } = &*state else { return };
+        let present = (0..).zip(clients).filter_map(|(place, client)| Some((place, client.as_ref()?)));
+        let mut busy = present.filter(|(_, client)| client.front.is_busy()).peekable();
+        if busy.peek().is_none() {
             return;
         }
-        if busy().any(|client| client.moved + PATIENCE < now) || !state.engine.is_alive() {
+        // A guest that makes no room for completions, or is paused, does not make the disk a dead one.
+        let is_lost = |(place, client): (usize, &Client)| {
+            client.moved + PATIENCE < now && !engine.has_ended(place, buffers)
+        };
+        if busy.any(is_lost) || !engine.is_alive() {
             log::warn!("device {}: it does not answer, and is started anew", self.device.name);
             state.recover(&self.device, None);
         }
@@ -428,8 +435,8 @@ impl Client {
         let Some((domain, _)) = self.function.guest.domain() else { return };
         let home = domain.vcpus.first().and_then(|vcpu| cpu::get(vcpu.home));
         let home = home.filter(|cpu| cpu.apic_id < 0xff).or_else(|| cpu::get(0));
-        if let (Some(home), Some(vector)) = (home, &mut self.vector) {
-            write_entry(&device.function, message_of(place), Some(vector.message(home.apic_id)));
+        if let Some(home) = home {
+            write_entry(&device.function, message_of(place), Some(self.vector.message(home.apic_id)));
         }
     }
 

@@ -94,11 +94,7 @@ impl VirtualFunction for NvmeFunction {
 
     fn describe(&self) -> Result<Function, BuildError> {
         let identity = Identity { class: pci::CLASS_NVME, ..self.disk.device().identity() };
-        self.bar
-            .lock()
-            .describe(Builder::new(identity))
-            .msix(VECTORS, (BAR, TABLE), (BAR, PENDING))
-            .build()
+        self.bar.lock().describe(Builder::new(identity)).msix(VECTORS, (BAR, TABLE), (BAR, PENDING)).build()
     }
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {

@@ -1,6 +1,6 @@
 //! Rows from counts.
 
-use super::{Counted, SYSTEMS, System, Way};
+use super::{Counted, Disk, System, Way};
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::{Aim, Record};
 use crate::bench::tally::Phase;
@@ -18,13 +18,29 @@ const WORKLOADS: [(&str, Phase, &str); 4] = [
 ];
 
 /// Data per instruction of the machine, ours and another system's: rows' beginnings, the other's name, what it should come to, and what is to be known.
-const RATIOS: [(&str, &str, &str, Option<Aim>, &str); 5] = [
+pub type Ratio = (&'static str, &'static str, &'static str, Option<Aim>, &'static str);
+
+/// Of an IDE disk.
+pub const IDE: [Ratio; 5] = [
     ("ide.vpio", "native", "ide.native", Some(Aim::AtLeast(0.9)), BOUND),
     ("ide.vpio", "kvm", "peer.kvm.ide", Some(Aim::AtLeast(1.0)), ""),
     ("ide.vpio.shared", "native", "ide.native", Some(Aim::AtLeast(0.9)), BOUND),
     ("ide.vpio.shared", "kvm", "peer.kvm.ide", Some(Aim::AtLeast(1.0)), ALONE),
     ("ide.vpio.shared", "sole", "ide.vpio", None, ""),
 ];
+/// Of an NVMe disk.
+pub const NVME: [Ratio; 9] = [
+    ("nvme.passthrough", "native", "nvme.native", None, ""),
+    ("nvme.vpio", "passthrough", "nvme.passthrough", Some(Aim::AtLeast(0.9)), ""),
+    ("nvme.vpio", "native", "nvme.native", None, ""),
+    ("nvme.vpio", "kvm", "peer.kvm.nvme", Some(Aim::AtLeast(1.0)), ""),
+    ("nvme.vpio", "kvm_virtio", "peer.kvm.virtio", Some(Aim::AtLeast(1.0)), ""),
+    ("nvme.vpio.shared", "passthrough", "nvme.passthrough", Some(Aim::AtLeast(0.9)), SOLE),
+    ("nvme.vpio.shared", "kvm", "peer.kvm.nvme", Some(Aim::AtLeast(1.0)), SOLE),
+    ("nvme.vpio.shared", "kvm_virtio", "peer.kvm.virtio", Some(Aim::AtLeast(1.0)), SOLE),
+    ("nvme.vpio.shared", "sole", "nvme.vpio", None, ""),
+];
+const SOLE: &str = ", which one guest has alone";
 const BOUND: &str = "; the aim is that of passthrough, which cannot do better than this";
 const ALONE: &str = ", which one guest has alone: two of KVM's did not get to their end in this emulator";
 
@@ -53,7 +69,7 @@ fn moved(guests: &[Guest], name: &str, count: usize) -> Result<Moved> {
 }
 
 /// Rows of a system.
-pub fn counts(record: &mut Record, system: &System, counted: &Counted) -> Result<()> {
+pub fn counts(record: &mut Record, disk: &Disk, system: &System, counted: &Counted) -> Result<()> {
     for (name, phase, reported) in WORKLOADS {
         let moved = moved(&counted.guests, reported, system.guests)?;
         let counts = counted.tally.phase(phase);
@@ -68,15 +84,20 @@ pub fn counts(record: &mut Record, system: &System, counted: &Counted) -> Result
             record.row(id(system.prefix, name, what), value, unit, format!("{note}; {about}"));
         };
         if system.way != Way::Native {
-            let (all, ports) =
-                (counts.all_exits(), counts.device_exits(&transfer::regions(&counted.guests)?));
+            let (all, own) = (counts.all_exits(), counts.device_exits(&transfer::regions(&counted.guests)?));
+            let registers = disk.registers;
             let note = format!("{} exits of the guest, all causes", all.count);
             row("exits_per_request", all.count as f64 / requests, "exits/request", note);
-            let note = format!("{} exits by accesses to the controller's ports", ports.count);
-            row("ide_exits_per_request", ports.count as f64 / requests, "exits/request", note);
+            let note = format!("{} exits by accesses to {registers}", own.count);
+            row(
+                &format!("{}_exits_per_request", disk.name),
+                own.count as f64 / requests,
+                "exits/request",
+                note,
+            );
             let note = format!(
-                "{} instructions between an exit of the guest and the next entry, {} of them after accesses to the controller's ports",
-                all.instructions, ports.instructions
+                "{} instructions between an exit of the guest and the next entry, {} of them after accesses to {registers}",
+                all.instructions, own.instructions
             );
             row("handling_per_request", all.instructions as f64 / requests, "instructions/request", note);
         }
@@ -93,8 +114,8 @@ fn id(prefix: &str, name: &str, what: &str) -> String {
 }
 
 /// Ratios of a workload, with their aims, of those that were measured.
-fn ratios(record: &mut Record, name: &str) {
-    for (prefix, other, peer, aim, more) in RATIOS {
+fn ratios(record: &mut Record, disk: &Disk, name: &str) {
+    for &(prefix, other, peer, aim, more) in disk.ratios {
         let per_kb = [peer, prefix].map(|prefix| record.value(&id(prefix, name, "instructions_per_kb")));
         if let [Some(theirs), Some(ours)] = per_kb {
             let note = format!("data per instruction of the machine, {prefix} to {peer}{more}");
@@ -105,10 +126,10 @@ fn ratios(record: &mut Record, name: &str) {
 }
 
 /// Ratios, and the picture.
-pub fn figures(record: &mut Record) -> Result<()> {
+pub fn figures(disk: &Disk, record: &mut Record) -> Result<()> {
     let mut panels = Vec::new();
     for (name, ..) in WORKLOADS {
-        ratios(record, name);
+        ratios(record, disk, name);
         for (what, title) in [
             ("instructions_per_kb", "instructions of the machine per KB"),
             ("handling_per_request", "instructions of exit handling per request"),
@@ -117,22 +138,19 @@ pub fn figures(record: &mut Record) -> Result<()> {
             let bar = |system: &System| {
                 Some((system.part.replace('-', " "), record.value(&id(system.prefix, name, what))?))
             };
-            let bars: Vec<_> = SYSTEMS.iter().filter_map(bar).collect();
+            let bars: Vec<_> = disk.systems.iter().filter_map(bar).collect();
             if !bars.is_empty() {
                 panels.push(Panel { title: format!("{name}, {title}"), bars });
             }
         }
     }
-    plot::write(
-        "ide",
-        "An IDE disk: shared by virtual passthrough, alone, and emulated by QEMU with KVM",
-        &panels,
-    )
+    plot::write(disk.name, disk.title, &panels)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::shared_disk;
     use crate::outcome::parse_finding;
 
     #[test]
@@ -153,7 +171,7 @@ mod tests {
         let mut record = Record::new("ide-test");
         record.row("ide.vpio.read.instructions_per_kb", 200.0, "instructions/KB", "");
         record.row("peer.kvm.ide.read.instructions_per_kb", 500.0, "instructions/KB", "");
-        ratios(&mut record, "read");
+        ratios(&mut record, &shared_disk::IDE, "read");
         assert_eq!(record.value("ide.vpio.read.ratio_to_kvm"), Some(2.5));
         assert_eq!(record.value("ide.vpio.read.ratio_to_native"), None, "which was not measured");
     }

@@ -54,7 +54,7 @@ struct Disk {
     registers: &'static str,
     systems: &'static [System],
     ratios: &'static [Ratio],
-    /// A guest wants sectors, memory and effects on the disk that are not its own.
+    /// A guest wants sectors, memory and effects on the disk that are not its own; sectors come first.
     attack: Attack,
 }
 
@@ -185,9 +185,35 @@ const NVME: Disk = Disk {
     ratios: &rows::NVME,
     attack: Attack {
         id: "nvme",
-        scenario: "hostile-nvme",
-        tried: &["sectors_tried", "memory_tried", "codes_tried", "silent_tried"],
-        succeeded: &["sectors_succeeded", "memory_succeeded", "codes_succeeded", "silent_succeeded"],
+        scenario: "hostile-nvme-none",
+        tried: &[
+            "blocks_tried",
+            "memory_tried",
+            "misaligned_tried",
+            "rewritten_tried",
+            "raced_tried",
+            "queues_tried",
+            "nowhere_tried",
+            "codes_tried",
+            "secrets_tried",
+            "features_tried",
+            "resets_tried",
+            "silent_tried",
+        ],
+        succeeded: &[
+            "blocks_succeeded",
+            "memory_succeeded",
+            "misaligned_succeeded",
+            "rewritten_succeeded",
+            "raced_succeeded",
+            "queues_succeeded",
+            "nowhere_succeeded",
+            "codes_succeeded",
+            "secrets_succeeded",
+            "features_succeeded",
+            "resets_succeeded",
+            "silent_succeeded",
+        ],
     },
 };
 
@@ -256,8 +282,8 @@ fn measure(disk: &'static Disk, record: &mut Record, only: &[String]) -> Result<
 
 fn attack(disk: &Disk, record: &mut Record) -> Result<()> {
     let guests = disk.attack.guests(record)?;
-    let touched = guests.iter().filter_map(|guest| guest.sum("sectors_succeeded")).sum::<u64>();
-    let tried = guests.iter().filter_map(|guest| guest.sum("sectors_tried")).sum::<u64>();
+    let touched = guests.iter().filter_map(|guest| guest.sum(disk.attack.succeeded[0])).sum::<u64>();
+    let tried = guests.iter().filter_map(|guest| guest.sum(disk.attack.tried[0])).sum::<u64>();
     let note = format!(
         "commands beyond its range that a hostile driver had executed, of {tried}; by the scenario {}, in which a neighbour's data stay as they are",
         disk.attack.scenario

@@ -63,6 +63,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "files" => files::run(random, boot),
         "ide" => ide::run(random, boot),
         "nvme" => nvme::run(random, boot),
+        "hoard" => nvme::hoard(boot),
         "flood" => storm::flood(),
         "inits" => storm::inits(),
         "messages" => storm::messages(),

@@ -5,10 +5,7 @@
 use crate::command::admin;
 use crate::prp::scatter;
 use crate::queue::{Completions, Doorbells, Submissions, is_page};
-use crate::{Command, Front, Memory, Status, VECTORS, identify};
-
-/// Requests for events that a driver may have waiting.
-pub const EVENTS: u8 = 4;
+use crate::{Command, EVENTS, Front, Memory, Status, VECTORS, identify};
 
 /// The namespace of a log or feature that is of the controller.
 const EVERYTHING: u32 = u32::MAX;

@@ -4,7 +4,7 @@
 //!
 //! Source: NVMe, 5.15.2 (figures 245 and 247), 5.14.1.2 (SMART).
 
-use crate::{MOST_PAGES_LOG2, PAGE};
+use crate::{EVENTS, MOST_PAGES_LOG2, PAGE};
 use sluice_disk::Slice;
 
 /// Bytes of each answer.
@@ -154,7 +154,7 @@ impl Offer {
         put(page, 80, &VERSION.to_le_bytes());
         put(page, 256, &HAS_DOORBELLS.to_le_bytes());
         // Up to four aborts, and requests for four events; one slot of firmware, which cannot be written.
-        put(page, 258, &[3, crate::admin::EVENTS - 1, 0b11]);
+        put(page, 258, &[3, EVENTS - 1, 0b11]);
         // Entries of 64 and 16 bytes.
         put(page, 512, &[0x66, 0x44]);
         put(page, 516, &1_u32.to_le_bytes());

@@ -47,6 +47,9 @@ pub const REGISTERS: u32 = 0x2000;
 /// Messages of a guest's function: of the admin queue and of the other, if the driver wants them apart.
 pub const VECTORS: u16 = 2;
 
+/// Requests for events that a driver may have waiting. No event happens.
+const EVENTS: u8 = 4;
+
 /// A guest's memory, by the addresses that its drivers use. Each access is looked up.
 pub trait Memory {
     /// Reads bytes; false: not all of them are memory of the guest's that its disk may access now.

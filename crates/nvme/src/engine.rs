@@ -76,11 +76,9 @@ impl Pair {
         self.at + PAGE as usize + usize::from(self.head) * COMPLETION
     }
 
-    /// The last double word of the next completion, if there is one.
+    /// The last double word of the next completion, if there is one: its number, its phase tag and what became of it are of one moment.
     fn peek(&self, memory: &impl Shared) -> Option<u32> {
-        let mut word = [0; 4];
-        memory.read(self.next() + 12, &mut word);
-        Some(u32::from_le_bytes(word)).filter(|last| (last >> 16 & 1 != 0) == self.phase)
+        Some(memory.read_word(self.next() + 12)).filter(|last| (last >> 16 & 1 != 0) == self.phase)
     }
 
     /// The next completion: result, number of the command, and what became of it.
@@ -88,13 +86,12 @@ impl Pair {
         let last = self.peek(memory)?;
         // The phase tag says that the rest is there.
         fence(Ordering::Acquire);
-        let mut word = [0; 4];
-        memory.read(self.next(), &mut word);
+        let result = memory.read_word(self.next());
         self.head += 1;
         if self.head == DEPTH {
             (self.head, self.phase) = (0, !self.phase);
         }
-        Some((u32::from_le_bytes(word), last as u16, Status((last >> 17) as u16)))
+        Some((result, last as u16, Status((last >> 17) as u16)))
     }
 }
 

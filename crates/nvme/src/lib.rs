@@ -58,6 +58,12 @@ pub trait Memory {
     /// Writes bytes; false as for [`Self::read`].
     fn write(&self, at: u64, bytes: &[u8]) -> bool;
 
+    /// Reads a word at a multiple of four bytes, all of it at once: the driver may write it meanwhile. `None` as for [`Self::read`].
+    fn read_word(&self, at: u64) -> Option<u32>;
+
+    /// Writes such a word at once, after all that was written before: the driver may read it meanwhile. False as for [`Self::read`].
+    fn write_word(&self, at: u64, value: u32) -> bool;
+
     /// Where the physical disk finds these bytes, which are within a page, for as long as the guest has its disk.
     fn bus(&self, at: u64, len: u64) -> Option<u64>;
 }
@@ -69,6 +75,9 @@ pub trait Shared {
 
     /// Copies out; `into` is left alone where it is not all inside.
     fn read(&self, offset: usize, into: &mut [u8]);
+
+    /// Reads a word at a multiple of four bytes, all of it at once: the disk may write it meanwhile. All ones where it is not inside.
+    fn read_word(&self, offset: usize) -> u32;
 
     /// Copies in; nothing where it is not all inside.
     fn write(&mut self, offset: usize, bytes: &[u8]);

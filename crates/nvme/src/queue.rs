@@ -15,13 +15,12 @@ pub struct Doorbells {
 impl Doorbells {
     /// The last value of a doorbell.
     fn value(&self, doorbell: u16, memory: &impl Memory) -> Option<u32> {
-        let mut word = [0; 4];
-        memory.read(self.values + 4 * u64::from(doorbell), &mut word).then_some(u32::from_le_bytes(word))
+        memory.read_word(self.values + 4 * u64::from(doorbell))
     }
 
     /// The driver is to ring when it passes this value.
     fn ring_at(&self, doorbell: u16, value: u16, memory: &impl Memory) {
-        memory.write(self.events + 4 * u64::from(doorbell), &u32::from(value).to_le_bytes());
+        memory.write_word(self.events + 4 * u64::from(doorbell), value.into());
         // What was written is seen before what is read next.
         fence(Ordering::SeqCst);
     }
@@ -192,7 +191,7 @@ impl Completions {
         memory.write(at, &entry);
         // The phase tag says that the rest is there.
         fence(Ordering::Release);
-        memory.write(at + 12, &last.to_le_bytes());
+        memory.write_word(at + 12, last);
         self.tail += 1;
         if self.tail == self.size {
             (self.tail, self.phase) = (0, !self.phase);

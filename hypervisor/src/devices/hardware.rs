@@ -135,6 +135,11 @@ impl Buffers {
         Some(unsafe { core::slice::from_raw_parts_mut(mm::virt(at), len) })
     }
 
+    /// Four bytes at a multiple of four, read at once, which the device may write meanwhile; `None` if they are not there.
+    pub fn word(&self, offset: usize) -> Option<u32> {
+        self.at(offset, 4).filter(|at| at.is_aligned(4)).map(|at| Direct.read_u32(at))
+    }
+
     fn at(&self, offset: usize, len: usize) -> Option<Hpa> {
         let end = offset.checked_add(len)? as u64;
         (end <= self.bytes).then(|| Hpa::new(self.hpa.as_u64() + offset as u64))

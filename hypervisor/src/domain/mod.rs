@@ -550,6 +550,27 @@ impl Domain {
         self.memory.write_u16(&mm::Direct, gpa, value)
     }
 
+    /// Reads four bytes at once, which the guest may write meanwhile.
+    ///
+    /// # Errors
+    /// They are not RAM of this guest, or not aligned.
+    pub fn read_u32(&self, gpa: Gpa) -> Result<u32, OutOfRange> {
+        self.word(gpa).map(|hpa| mm::Direct.read_u32(hpa))
+    }
+
+    /// Writes four bytes at once, which the guest may read meanwhile.
+    ///
+    /// # Errors
+    /// They are not RAM of this guest, or not aligned.
+    pub fn write_u32(&self, gpa: Gpa, value: u32) -> Result<(), OutOfRange> {
+        self.word(gpa).map(|hpa| mm::Direct.write_u32(hpa, value))
+    }
+
+    /// Where four bytes are, at a multiple of four.
+    fn word(&self, gpa: Gpa) -> Result<Hpa, OutOfRange> {
+        self.memory.in_one_piece(gpa, 4).filter(|_| gpa.is_aligned(4)).ok_or(OutOfRange)
+    }
+
     /// Copies from this guest's memory to that of another.
     ///
     /// # Errors

@@ -5,10 +5,12 @@ use super::ram::{BUS, HOLE, Ram};
 use super::{FIRST, SECTORS, all, offer};
 use crate::command::{admin, io};
 use crate::front::Taken;
+use crate::queue::Completions;
 use crate::register::{ASQ, ENABLE, READY, SHUT_DOWN, SHUTTING_DOWN};
 use crate::{Command, DEPTH, Memory, PAGE, SLOTS, Status};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::vec;
+use std::vec::Vec;
 
 /// Configuration: a shutdown is announced.
 const ANNOUNCE: u32 = 1 << 14;
@@ -188,6 +190,14 @@ impl Memory for Fickle<'_> {
         self.0.write(at, bytes)
     }
 
+    fn read_word(&self, at: u64) -> Option<u32> {
+        self.0.read_word(at)
+    }
+
+    fn write_word(&self, at: u64, value: u32) -> bool {
+        self.0.write_word(at, value)
+    }
+
     fn bus(&self, at: u64, len: u64) -> Option<u64> {
         self.0.bus(at, len)
     }
@@ -320,4 +330,40 @@ fn of_what_the_disk_has_lost_no_more_is_told_than_there_is_room_for() {
         [Some(ids[0]), Some(ids[1])]
     );
     assert_eq!(driver.told(), None);
+}
+
+/// Memory that a driver reads while it is written: notes what was written at once.
+struct Watched<'a>(&'a Ram, RefCell<Vec<(u64, u32)>>);
+
+impl Memory for Watched<'_> {
+    fn read(&self, at: u64, into: &mut [u8]) -> bool {
+        self.0.read(at, into)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> bool {
+        self.0.write(at, bytes)
+    }
+
+    fn read_word(&self, at: u64) -> Option<u32> {
+        self.0.read_word(at)
+    }
+
+    fn write_word(&self, at: u64, value: u32) -> bool {
+        self.1.borrow_mut().push((at, value));
+        self.0.write_word(at, value)
+    }
+
+    fn bus(&self, at: u64, len: u64) -> Option<u64> {
+        self.0.bus(at, len)
+    }
+}
+
+#[test]
+fn a_driver_finds_a_phase_tag_and_what_became_of_the_command_at_once() {
+    let ram = Ram::new();
+    let watched = Watched(&ram, RefCell::default());
+    let mut queue = Completions::new(0x3000, 2, None);
+    queue.put(9, Status::RANGE, 0, (1, 0), &watched);
+    let last = 9 | 1 << 16 | u32::from(Status::RANGE.0) << 17;
+    assert_eq!(watched.1.into_inner(), [(0x300c, last)]);
 }

@@ -46,6 +46,12 @@ impl Shared for Region {
         }
     }
 
+    fn read_word(&self, offset: usize) -> u32 {
+        let mut word = [0xff; 4];
+        self.read(offset, &mut word);
+        u32::from_le_bytes(word)
+    }
+
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         if let Some(part) = self.0.borrow_mut().get_mut(offset..offset + bytes.len()) {
             part.copy_from_slice(bytes);

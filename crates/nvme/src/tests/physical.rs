@@ -5,7 +5,7 @@ use super::{BLOCKS, SECRET, SERIAL};
 use crate::command::{admin, io};
 use crate::engine::{Engine, Failure};
 use crate::identify::Facts;
-use crate::{Command, DEPTH, Offer, PAGE, SLOTS, Status};
+use crate::{Command, DEPTH, Offer, PAGE, SLOTS, Shared, Status};
 use proptest::prelude::*;
 use sluice_disk::Slice;
 use std::format;
@@ -305,4 +305,38 @@ proptest! {
         }
         prop_assert_eq!(world.disk.held(3).len(), held.len());
     }
+}
+
+/// Memory that a disk writes while it is read: what is copied is of two moments, what is read at once is not.
+struct Torn(Region);
+
+impl Shared for Torn {
+    fn bus(&self) -> u64 {
+        self.0.bus()
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        self.0.read(offset, into);
+        if let Some(first) = into.first_mut() {
+            *first ^= 0xff;
+        }
+    }
+
+    fn read_word(&self, offset: usize) -> u32 {
+        self.0.read_word(offset)
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.0.write(offset, bytes);
+    }
+}
+
+#[test]
+fn the_number_of_a_completion_is_of_the_moment_of_its_phase_tag() {
+    let (mut world, _) = World::on();
+    world.open(0).expect("it has queues");
+    world.submit(0, 7);
+    world.disk.end(1, 7, Status::FIELD);
+    let torn = Torn(world.memory.clone());
+    assert_eq!(world.engine.take(0, &torn), Some((7, Status::FIELD)));
 }

@@ -84,6 +84,15 @@ impl Memory for Ram {
         is_ours
     }
 
+    fn read_word(&self, at: u64) -> Option<u32> {
+        let mut word = [0; 4];
+        self.read(at, &mut word).then_some(u32::from_le_bytes(word))
+    }
+
+    fn write_word(&self, at: u64, value: u32) -> bool {
+        self.write(at, &value.to_le_bytes())
+    }
+
     fn bus(&self, at: u64, len: u64) -> Option<u64> {
         assert!(len > 0 && at % PAGE + len <= PAGE, "{len} bytes at {at:#x} are within a page");
         Self::has(at, len).then_some(BUS.wrapping_add(at))

@@ -104,6 +104,15 @@ impl Memory for Racing<'_> {
         self.ram.write(at, bytes)
     }
 
+    fn read_word(&self, at: u64) -> Option<u32> {
+        let mut word = [0; 4];
+        self.read(at, &mut word).then_some(u32::from_le_bytes(word))
+    }
+
+    fn write_word(&self, at: u64, value: u32) -> bool {
+        self.write(at, &value.to_le_bytes())
+    }
+
     fn bus(&self, at: u64, len: u64) -> Option<u64> {
         self.ram.bus(at, len)
     }

@@ -92,6 +92,10 @@ impl Shared for Buffers {
         DmaMemory::read(self, offset, into);
     }
 
+    fn read_word(&self, offset: usize) -> u32 {
+        self.word(offset).unwrap_or(u32::MAX)
+    }
+
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         DmaMemory::write(self, offset, bytes);
     }
@@ -113,6 +117,14 @@ impl sluice_nvme::Memory for Reach<'_> {
 
     fn write(&self, at: u64, bytes: &[u8]) -> bool {
         self.may && self.domain.write(Gpa::new(at), bytes).is_ok()
+    }
+
+    fn read_word(&self, at: u64) -> Option<u32> {
+        self.domain.read_u32(Gpa::new(at)).ok().filter(|_| self.may)
+    }
+
+    fn write_word(&self, at: u64, value: u32) -> bool {
+        self.may && self.domain.write_u32(Gpa::new(at), value).is_ok()
     }
 
     fn bus(&self, at: u64, len: u64) -> Option<u64> {

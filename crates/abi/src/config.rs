@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -106,14 +106,21 @@ pub enum Grants {
     None,
     /// Single pages, which the guest issues to each device by a module, and takes back.
     Pages,
+    /// Single pages, which the guest's kernel maps in an IOMMU that it drives.
+    Iommu,
     /// All of it, always.
     All,
 }
 
 impl Grants {
     /// All of them, by their words in the configuration file.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("none", Self::None), ("pages", Self::Pages), ("all", Self::All)];
+    pub const ALL: [(&'static str, Self); 4] =
+        [("none", Self::None), ("pages", Self::Pages), ("iommu", Self::Iommu), ("all", Self::All)];
+
+    /// Whether single pages are reached.
+    pub const fn by_page(self) -> bool {
+        matches!(self, Self::Pages | Self::Iommu)
+    }
 }
 
 /// A virtual device, which a guest drives with its stock virtio driver, and another domain serves.
@@ -773,9 +780,9 @@ impl Config {
                 }
             }
             let serves = self.served_by(index);
-            let own =
-                domain.devices.len() + domain.virtio.len() + domain.vifs.len() + usize::from(domain.control);
-            if own + serves > MAX_FUNCTIONS {
+            let own = domain.devices.len() + domain.virtio.len() + domain.vifs.len();
+            let more = usize::from(domain.control) + usize::from(domain.grants == Grants::Iommu);
+            if own + more + serves > MAX_FUNCTIONS {
                 return Err(Fault::Functions(index));
             }
         }

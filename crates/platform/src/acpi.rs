@@ -1,4 +1,4 @@
-//! The ACPI tables of a guest: RSDP, XSDT, FADT, MADT, MCFG and a DSDT.
+//! The ACPI tables of a guest: RSDP, XSDT, FADT, MADT, MCFG and a DSDT, and a VIOT if it has an IOMMU.
 //!
 //! The platform is hardware-reduced: no PM timer, no SCI, no fixed events; sleep control and reset are two
 //! ports ([`crate::power`]), and events are global interrupts that a generic event device turns into notifications: the press of the
@@ -51,6 +51,17 @@ pub struct Description<'a> {
     pub high_window: Range<u64>,
     /// Guest-physical address of ECAM ([`crate::pci::ECAM_SIZE`] bytes), below 4 GiB.
     pub ecam: u64,
+    /// An IOMMU that the guest drives.
+    pub iommu: Option<Iommu<'a>>,
+}
+
+/// A virtio-iommu function of bus 0, and what is behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Iommu<'a> {
+    /// Its slot.
+    pub slot: u8,
+    /// Slots of functions whose memory accesses it translates. Their numbers for it are their bus numbers, devices and functions.
+    pub endpoints: &'a [u8],
 }
 
 /// The tables, ready to be copied.
@@ -76,11 +87,14 @@ pub fn build(description: &Description<'_>, base: Gpa) -> Tables {
     let rsdp = layout.next;
     layout.next += 64;
     let dsdt = layout.place(table(b"DSDT", 2, &dsdt::body(description)));
-    let roots = [
+    let mut roots = alloc::vec![
         layout.place(table(b"FACP", 6, &fadt(dsdt))),
         layout.place(table(b"APIC", 5, &madt(description.vcpus))),
         layout.place(table(b"MCFG", 1, &mcfg(description.ecam))),
     ];
+    if let Some(iommu) = &description.iommu {
+        roots.push(layout.place(table(b"VIOT", 0, &viot(iommu))));
+    }
     let entries: Vec<u8> = roots.into_iter().flat_map(u64::to_le_bytes).collect();
     let xsdt = layout.place(table(b"XSDT", 1, &entries));
     layout.blocks.insert(0, (Gpa::new(rsdp), self::rsdp(xsdt)));
@@ -214,6 +228,34 @@ fn mcfg(ecam: u64) -> Vec<u8> {
     let mut body = alloc::vec![0; 8];
     body.extend(ecam.to_le_bytes());
     body.extend([0; 8]);
+    body
+}
+
+/// Virtual I/O translation (Virtual I/O Translation Table, version 0 of 2021), less the header: the IOMMU, and a range for each
+/// function behind it.
+fn viot(iommu: &Iommu<'_>) -> Vec<u8> {
+    const NODES: u16 = 48;
+    const RANGE: u8 = 1;
+    const VIRTIO_IOMMU: u8 = 3;
+    let function = |slot: u8| u16::from(slot) << 3;
+    let mut body = Vec::new();
+    body.extend((1 + iommu.endpoints.len() as u16).to_le_bytes());
+    body.extend(NODES.to_le_bytes());
+    body.extend([0; 8]);
+    body.extend([VIRTIO_IOMMU, 0, 16, 0]);
+    // Segment 0.
+    body.extend([0; 2]);
+    body.extend(function(iommu.slot).to_le_bytes());
+    body.extend([0; 8]);
+    for slot in iommu.endpoints {
+        body.extend([RANGE, 0, 24, 0]);
+        body.extend(u32::from(function(*slot)).to_le_bytes());
+        body.extend([0; 4]);
+        body.extend(function(*slot).to_le_bytes());
+        body.extend(function(*slot).to_le_bytes());
+        body.extend(NODES.to_le_bytes());
+        body.extend([0; 6]);
+    }
     body
 }
 

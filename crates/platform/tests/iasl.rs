@@ -2,7 +2,7 @@
 //! same bytes. Passes with a note where `iasl` (Debian: acpica-tools) is not installed.
 
 use sluice_memory::Gpa;
-use sluice_platform::acpi::{self, Description, IrqRoute};
+use sluice_platform::acpi::{self, Description, Iommu, IrqRoute};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -23,6 +23,7 @@ fn iasl_reads_the_tables_back() {
         mmio_window: 0xC000_0000..0xE000_0000,
         high_window: 0x40_0000_0000..0x80_0000_0000,
         ecam: 0xE000_0000,
+        iommu: Some(Iommu { slot: 3, endpoints: &[4, 8] }),
     };
     let folder = std::env::temp_dir().join(format!("sluice-iasl-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -59,6 +59,8 @@ pub enum Kind {
     Entropy,
     /// A stream to the hypervisor: a console device (5.3), see [`crate::Port`].
     Port,
+    /// An IOMMU (5.13), see [`crate::iommu`].
+    Iommu,
 }
 
 impl Kind {
@@ -69,6 +71,7 @@ impl Kind {
             Self::Block => 2,
             Self::Port => 3,
             Self::Entropy => 4,
+            Self::Iommu => 23,
             Self::Files => 26,
             Self::DeviceFile => DEVFILE_KIND as u16,
         }

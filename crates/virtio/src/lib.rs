@@ -4,7 +4,8 @@
 //! features, status, where its queues are. A back end sees registers of its own (`backend`, laid out in
 //! [`sluice_hypercall::backend`]): it offers features and configuration, and learns where the queues are. The queues themselves
 //! are between the two, and the transport never looks into one: it makes no difference to it whether a driver domain serves them or
-//! the hypervisor does. For the latter there is [`Ring`], the device's side of a queue, and what is built on it: [`Port`], a stream.
+//! the hypervisor does. For the latter there is [`Ring`], the device's side of a queue, and what is built on it: [`Port`], a stream, and
+//! [`iommu`].
 //!
 //! Every access answers with [`Changes`]: whom the caller must tell of what.
 //!
@@ -20,6 +21,7 @@ mod backend;
 mod common;
 mod device;
 pub mod features;
+pub mod iommu;
 pub mod pci;
 mod port;
 mod queue;

@@ -80,6 +80,7 @@ pub fn function(
         Kind::Entropy => 0x00_ff00,
         Kind::Port => 0x07_8000,
         Kind::DeviceFile => 0x08_8000,
+        Kind::Iommu => 0x08_0600,
     };
     let identity = Identity {
         vendor: 0x1af4,

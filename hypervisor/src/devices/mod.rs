@@ -234,7 +234,7 @@ pub fn front(
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
     match vif::link::find(guest.id, device) {
         Some(link) => vif::front(link, guest, low),
-        None => virtio::front(Some(device), guest, low, high),
+        None => virtio::front(device, guest, low, high),
     }
 }
 

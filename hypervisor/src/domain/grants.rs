@@ -18,7 +18,6 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::ops::{DerefMut, Range};
-use sluice_abi::config::Grants;
 use sluice_abi::{DomainId, DomainSet};
 use sluice_grants::status::Word;
 use sluice_grants::{Batch, Grant, Operation, Peer, Space};
@@ -170,7 +169,7 @@ pub fn leave(domain: &Domain) {
 
 /// Those of a set that do not issue single pages to their devices: what else a window shows of them is all lent.
 pub fn without_granters(domains: DomainSet) -> DomainSet {
-    let granters = self::domains().into_iter().filter(|domain| domain.config.grants == Grants::Pages);
+    let granters = self::domains().into_iter().filter(|domain| domain.config.grants.by_page());
     granters.fold(domains, |domains, granter| domains.without(granter.id))
 }
 
@@ -349,21 +348,7 @@ fn open(caller: &Domain, space: u8) -> Result<u64, Error> {
 
 fn carry_out(caller: &Domain, space: u8, batch: &impl Batch, count: u64) -> Result<u64, Error> {
     let mut spaces = caller.grants.lock();
-    let Shared { space: granted, seen, table } = spaces.get(space)?;
-    if table.is_some() {
-        return Err(Error::NotPermitted);
-    }
-    let peer = seen.accepted().and_then(|accepted| accepted.peer.upgrade());
-    let done = match (seen, &peer) {
-        (Seen::ByPeer(accepted), Some(peer)) => {
-            granted.carry_out(&mut View::of_peer(peer, caller.id, accepted), batch, count)
-        }
-        (Seen::ByDevice(own), _) => granted.carry_out(&mut View::of_device(caller, own), batch, count),
-        // Whoever comes to serve the device finds what is granted then.
-        _ if device_of(space).is_some() => granted.carry_out(&mut Nobody, batch, count),
-        _ => return Err(Error::NoPeer),
-    };
-    done.map_err(as_error)
+    spaces.get(space)?.carry_out(caller, device_of(space).is_some(), batch, count)
 }
 
 /// The slot of the device whose space has this number.
@@ -428,6 +413,31 @@ impl Spaces {
 }
 
 impl Shared {
+    /// Carries out operations of the granter's, in the space of a device or of a peer.
+    fn carry_out(
+        &mut self,
+        granter: &Domain,
+        is_device: bool,
+        batch: &impl Batch,
+        count: u64,
+    ) -> Result<u64, Error> {
+        let Self { space, seen, table } = self;
+        if table.is_some() {
+            return Err(Error::NotPermitted);
+        }
+        let peer = seen.accepted().and_then(|accepted| accepted.peer.upgrade());
+        let done = match (seen, &peer) {
+            (Seen::ByPeer(accepted), Some(peer)) => {
+                space.carry_out(&mut View::of_peer(peer, granter.id, accepted), batch, count)
+            }
+            (Seen::ByDevice(own), _) => space.carry_out(&mut View::of_device(granter, own), batch, count),
+            // Whoever comes to serve the device finds what is granted then.
+            _ if is_device => space.carry_out(&mut Nobody, batch, count),
+            _ => return Err(Error::NoPeer),
+        };
+        done.map_err(as_error)
+    }
+
     /// The peer loses its view: when this returns, it reaches nothing of the space, and nothing is pinned for it. The window shows
     /// the sink. Returns the peer, if there was one.
     fn hide(&mut self, granter: &Domain) -> Option<Arc<Domain>> {
@@ -502,6 +512,36 @@ impl Domain {
         if let Some(peer) = spaces.device(slot).and_then(|shared| shared.hide(self)) {
             spaces.unshare(self.id, &peer);
         }
+    }
+
+    /// Whether pages can be granted to the device in a slot.
+    pub fn has_space_for_device(&self, slot: u8) -> bool {
+        self.grants.lock().device(slot).is_some()
+    }
+
+    /// Takes back what is granted to a device by these references, the first of them that one call may look at; nobody reaches it any more when
+    /// this returns. Returns how many that were: all that are asked for, if the space has no more.
+    pub fn revoke_from_device(&self, slot: u8, references: Range<u64>) -> u64 {
+        /// A look takes a fortieth of what it takes to revoke a page.
+        const LOOKS: u64 = 16 * GRANT_MAX_BATCH;
+        let Range { start, end } = references;
+        let mut spaces = self.grants.lock();
+        let Some(shared) = spaces.device(slot) else { return end - start };
+        let last = end.min(shared.space.size().into());
+        let mut found = ArrayVec::<u32, { GRANT_MAX_BATCH as usize }>::new();
+        let mut next = start;
+        while next < last && next - start < LOOKS && !found.is_full() {
+            if let Ok(Some(_)) = shared.space.lookup(next as u32) {
+                found.push(next as u32);
+            }
+            next += 1;
+        }
+        let revoke =
+            |index: u64| Some(Operation::Revoke { reference: *found.get(index as usize)?, forced: true });
+        if let Err(error) = shared.carry_out(self, true, &revoke, found.len() as u64) {
+            log::debug!("domain {}: its device in slot {slot} keeps pages: {error:?}", self.name());
+        }
+        if next < last { next - start } else { end - start }
     }
 
     /// Bytes that are granted to a device.

@@ -131,6 +131,8 @@ pub enum Answer {
     },
     /// The device is not here now: the access must be made again later.
     Wait,
+    /// The device has more to do for this access than one may take: it must be made again, after whatever else is due.
+    Again,
 }
 
 /// Who handles a hooked port.

@@ -65,6 +65,7 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         Answer::Wait => {
             return wait_for_device(vcpu);
         }
+        Answer::Again => return Flow::Attend,
         Answer::Refused => vcpu.refusals.count(handler.refusal() as usize),
         Answer::Failed { deferred } => vcpu.fail(exit.port.into(), !exit.input, deferred),
         Answer::Done | Answer::Attend => {}
@@ -118,6 +119,7 @@ fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, hand
             Answer::Wait => {
                 return wait_for_device(vcpu);
             }
+            Answer::Again => return Flow::Attend,
             Answer::Refused => vcpu.refusals.count(handler.refusal() as usize),
             Answer::Failed { deferred } => vcpu.fail(exit.port.into(), !exit.input, deferred),
             Answer::Done | Answer::Attend => {}

@@ -29,6 +29,8 @@ pub enum Fault {
     Guest(sluice_insn::Fault),
     /// The device is held by another domain: try again later.
     Wait,
+    /// The device has more to do: try again at once.
+    Again,
 }
 
 impl From<sluice_insn::Fault> for Fault {
@@ -45,7 +47,7 @@ pub fn abandon(vcpu: &Vcpu, ctx: &mut Context, fault: Fault) -> Flow {
         Fault::Guest(Guest::Stack) => raise(ctx, exception::SS, Some(0)),
         Fault::Guest(Guest::Page(fault)) => raise_page_fault(ctx, fault.address, fault.error_code),
         Fault::Guest(Guest::Alignment) => raise(ctx, exception::AC, Some(0)),
-        Fault::Guest(Guest::Changed) => Flow::Attend,
+        Fault::Guest(Guest::Changed) | Fault::Again => Flow::Attend,
         Fault::Wait => wait_for_device(vcpu),
     }
 }
@@ -53,7 +55,7 @@ pub fn abandon(vcpu: &Vcpu, ctx: &mut Context, fault: Fault) -> Flow {
 /// Moves the bytes of an operand that was resolved, to or from RAM as a whole, and registers in units of so many bytes.
 ///
 /// # Errors
-/// [`Fault::Wait`]: what comes before is done.
+/// [`Fault::Wait`], [`Fault::Again`]: what comes before is done.
 pub fn transfer(
     domain: &Domain,
     vcpu: &Vcpu,
@@ -98,6 +100,7 @@ fn move_piece(
         }
         match domain.mmio(vcpu, at, part) {
             Answer::Wait => return Err(Fault::Wait),
+            Answer::Again => return Err(Fault::Again),
             Answer::Failed { deferred } => vcpu.fail(at.as_u64(), is_write, deferred),
             Answer::Done | Answer::Attend | Answer::Refused => {}
         }

@@ -52,6 +52,7 @@ pub fn repeat(
     let answer = domain.serve_page(Some(handler), vcpu, gpa, transfer);
     match answer {
         Answer::Wait => return Some(wait_for_device(vcpu)),
+        Answer::Again => return Some(Flow::Attend),
         Answer::Failed { deferred } => vcpu.fail(gpa.as_u64(), plain.is_store, deferred),
         Answer::Done | Answer::Attend | Answer::Refused => {}
     }

@@ -185,6 +185,7 @@ impl Manager {
                     domain.stop_serving(guest);
                 }
             }
+            Some(Seat::Iommu) => virtio::remove_iommu(id),
             Some(Seat::Device(_) | Seat::Channel) | None => {}
         }
     }

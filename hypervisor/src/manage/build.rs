@@ -236,7 +236,7 @@ fn has_window(config: &config::Domain, seat: &Seat) -> bool {
             let is_file = |virtio: &config::Virtio| virtio.kind == VirtioKind::DeviceFile;
             config.virtio.iter().any(|virtio| virtio.name == *name && is_file(virtio))
         }
-        Seat::Device(_) | Seat::Channel => false,
+        Seat::Device(_) | Seat::Channel | Seat::Iommu => false,
     }
 }
 
@@ -257,7 +257,8 @@ pub fn plug(
             return Err(BuildError::TooLarge);
         }
         Seat::Virtual(name) => (&**name, devices::front(name, guest, low, high)),
-        Seat::Channel => (virtio::channel::NAME, virtio::front(None, guest, low, high)),
+        Seat::Channel => (virtio::channel::NAME, virtio::channel(guest, low, high)),
+        Seat::Iommu => (virtio::IOMMU, virtio::iommu(&domain.config, guest, low, high)),
         Seat::BackEnd(of, _) if !domain.serve(*of) => return Err(BuildError::OutOfMemory),
         Seat::BackEnd(of, name) => (&**name, virtio::back((*of, name), guest, low, high)),
     };
@@ -311,6 +312,8 @@ fn load(
     let routes: Vec<acpi::IrqRoute> = Seats::slots().map(route).collect();
     let sockets: Vec<u8> = seats.sockets().collect();
     let has_windows = Domain::has_room_for_windows(config.memory);
+    let endpoints: Vec<u8> = seats.behind_iommu(config).collect();
+    let iommu = seats.find(&Seat::Iommu).map(|slot| acpi::Iommu { slot, endpoints: &endpoints });
     let tables = acpi::build(
         &acpi::Description {
             vcpus: u32::from(config.vcpus),
@@ -320,6 +323,7 @@ fn load(
             high_window: if has_windows { HIGH_WINDOW } else { 0..0 },
             io_window: 0x1000..0x1_0000,
             ecam: layout::ECAM,
+            iommu,
         },
         layout::ACPI,
     );

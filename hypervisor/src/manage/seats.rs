@@ -4,7 +4,7 @@
 
 use alloc::string::String;
 use sluice_abi::DomainId;
-use sluice_abi::config::{self, MAX_FUNCTIONS};
+use sluice_abi::config::{self, Attachment, Dma, Grants, MAX_FUNCTIONS};
 
 /// First slot of the virtual PCI bus that has something.
 const FIRST_SLOT: usize = 3;
@@ -18,8 +18,15 @@ pub enum Seat {
     Virtual(String),
     /// Its stream to the management channel.
     Channel,
+    /// The IOMMU that its kernel drives.
+    Iommu,
     /// The back end of a guest's virtual device of this name.
     BackEnd(DomainId, String),
+}
+
+/// Whether a device reaches only what its domain issues to it.
+fn is_fine(share: &config::Share) -> bool {
+    matches!(&share.attachment, Attachment::Passthrough(options) if options.dma == Dma::Fine)
 }
 
 /// The slots of a domain's bus.
@@ -39,7 +46,8 @@ impl Seats {
         let virtual_devices =
             virtio.chain(domain.vifs.iter().map(|vif| &vif.name)).cloned().map(Seat::Virtual);
         let channel = domain.control.then_some(Seat::Channel);
-        for seat in devices.chain(virtual_devices).chain(channel) {
+        let iommu = (domain.grants == Grants::Iommu).then_some(Seat::Iommu);
+        for seat in devices.chain(virtual_devices).chain(channel).chain(iommu) {
             let _ = seats.take(seat);
         }
         seats
@@ -77,6 +85,18 @@ impl Seats {
     pub fn sockets(&self) -> impl Iterator<Item = u8> {
         let slots = (FIRST_SLOT as u8..).zip(&self.seats);
         slots.filter(|(_, seat)| !matches!(seat, Some(Seat::Device(_)))).map(|(slot, _)| slot)
+    }
+
+    /// Slots of what can be behind the domain's IOMMU, now or later: virtual devices that another domain serves, and those of its own that
+    /// reach only what it issues.
+    pub fn behind_iommu(&self, domain: &config::Domain) -> impl Iterator<Item = u8> {
+        let is_behind = |seat: &Option<Seat>| match seat {
+            None => true,
+            Some(Seat::Virtual(name)) => domain.virtio.iter().any(|virtio| virtio.name == *name),
+            Some(Seat::Device(index)) => domain.devices.get(*index).is_some_and(is_fine),
+            Some(Seat::Channel | Seat::Iommu | Seat::BackEnd(..)) => false,
+        };
+        (FIRST_SLOT as u8..).zip(&self.seats).filter(move |(_, seat)| is_behind(seat)).map(|(slot, _)| slot)
     }
 
     /// All slots that can have something.

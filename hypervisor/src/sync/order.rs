@@ -20,6 +20,8 @@ ranks! {
     Context,
     /// `MANAGER`.
     Manager,
+    /// What a guest's IOMMU has come to: `Translator::state`.
+    Translator,
     /// What is in a slot: `Socket`.
     Socket,
     /// `virtio::LINKS`.

@@ -14,6 +14,7 @@ fn description(routes: &[IrqRoute]) -> Description<'_> {
         mmio_window: 0xC000_0000..0xE000_0000,
         high_window: 0x40_0000_0000..0x80_0000_0000,
         ecam: 0xE000_0000,
+        iommu: None,
     }
 }
 
@@ -156,6 +157,30 @@ fn acpi_6_3_3_every_socket_can_be_ejected_and_is_notified() {
     assert!(!self::dsdt(&none).windows(4).any(|window| window == b"_EJ0"));
 }
 
+#[test]
+fn viot_names_the_iommu_and_what_is_behind_it() {
+    let iommu = Some(Iommu { slot: 5, endpoints: &[3, 31] });
+    let tables = build(&Description { iommu, ..description(&ROUTES) }, Gpa::new(0xE_0000));
+    let viot = named(&tables, b"VIOT");
+    let u16_at = |at: usize| u16::from_le_bytes([viot[at], viot[at + 1]]);
+    assert_eq!((u16_at(36), u16_at(38)), (3, 48), "nodes, and where the first is");
+    assert_eq!(
+        (viot[48], u16_at(50), u16_at(52), u16_at(54)),
+        (3, 16, 0, 5 << 3),
+        "a virtio-iommu on the bus"
+    );
+    for (node, slot) in [(64, 3u16), (88, 31)] {
+        assert_eq!((viot[node], u16_at(node + 2)), (1, 24), "a range of functions");
+        assert_eq!(u32_at(viot, node + 4), u32::from(slot) << 3, "the first one's number");
+        assert_eq!(u32_at(viot, node + 8), 0, "segment 0");
+        assert_eq!((u16_at(node + 12), u16_at(node + 14)), (slot << 3, slot << 3), "one function");
+        assert_eq!(u16_at(node + 16), 48, "behind the first node");
+    }
+    assert_eq!(viot.len(), 112);
+    let without = build(&description(&ROUTES), Gpa::new(0xE_0000));
+    assert!(!without.blocks.iter().any(|(_, bytes)| bytes.starts_with(b"VIOT")));
+}
+
 proptest! {
     #[test]
     fn any_description_builds(
@@ -166,12 +191,14 @@ proptest! {
         mmio_window: Range<u64>,
         high_window: Range<u64>,
         ecam: u64,
+        iommu: Option<u8>,
     ) {
         let routes: Vec<_> =
             routes.into_iter().map(|(slot, pin, gsi)| IrqRoute { slot, pin, gsi }).collect();
         let sockets = &sockets;
+        let iommu = iommu.map(|slot| Iommu { slot, endpoints: sockets });
         let description =
-            Description { vcpus, routes: &routes, sockets, io_window, mmio_window, high_window, ecam };
+            Description { vcpus, routes: &routes, sockets, io_window, mmio_window, high_window, ecam, iommu };
         for (_, bytes) in &build(&description, Gpa::new(0xE_0000)).blocks {
             prop_assert_eq!(sum(bytes), 0);
         }

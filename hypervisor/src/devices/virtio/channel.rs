@@ -3,7 +3,7 @@
 //! The guest's stock virtio-console driver shows it as `/dev/virtio-ports/sluice`. What it writes is taken out of its memory in its own time,
 //! when it tells of it; a bounded amount is kept for [`read`], and the rest waits in its queue.
 
-use super::{Link, State};
+use super::{Link, State, Which};
 use crate::devices::ram::Ram;
 use crate::devices::virtio::front::FrontFunction;
 use crate::domain::{Domain, attention};
@@ -16,7 +16,7 @@ use sluice_virtio::{Changes, Fault, Signals};
 pub const NAME: &str = "sluice";
 
 fn link(of: DomainId) -> Option<Arc<Link>> {
-    super::link(of, None).ok()
+    super::link(of, |which| *which == Which::Channel).ok()
 }
 
 /// Whether a program of the guest's has its stream open.

@@ -1,6 +1,7 @@
 //! What a guest sees of a virtual device: a virtio function.
 
 use super::super::hooked_bar::HookedBar;
+use super::iommu::Translator;
 use super::window::WindowBar;
 use super::{Lent, Link};
 use crate::devices::error::AttachError;
@@ -39,6 +40,8 @@ pub struct FrontFunction {
     dead: AtomicBool,
     /// The lock is held until the domain's tables say the same.
     bars: SpinLock<Bars>,
+    /// It is the guest's IOMMU.
+    pub(super) translator: Option<Translator>,
 }
 
 impl FrontFunction {
@@ -49,6 +52,30 @@ impl FrontFunction {
     pub fn new(
         link: Arc<Link>,
         guest: Guest,
+        addresses: &mut BarAddresses,
+        high: &mut BarAddresses,
+    ) -> Result<Arc<Self>, AttachError> {
+        Self::of(link, guest, None, addresses, high)
+    }
+
+    /// The function of the IOMMU of a guest with so much memory.
+    ///
+    /// # Errors
+    /// The guest has no room for its BARs.
+    pub fn new_iommu(
+        link: Arc<Link>,
+        guest: Guest,
+        memory: u64,
+        addresses: &mut BarAddresses,
+        high: &mut BarAddresses,
+    ) -> Result<Arc<Self>, AttachError> {
+        Self::of(link, guest, Some(Translator::new(memory)), addresses, high)
+    }
+
+    fn of(
+        link: Arc<Link>,
+        guest: Guest,
+        translator: Option<Translator>,
         addresses: &mut BarAddresses,
         high: &mut BarAddresses,
     ) -> Result<Arc<Self>, AttachError> {
@@ -67,7 +94,13 @@ impl FrontFunction {
             this: this.clone(),
             dead: AtomicBool::new(false),
             bars,
+            translator,
         }))
+    }
+
+    /// What it is of.
+    pub(super) fn link(&self) -> &Link {
+        &self.link
     }
 
     /// Whose it is.
@@ -178,6 +211,9 @@ impl VirtualFunction for FrontFunction {
         if self.is_dead() {
             return Answer::Done;
         }
+        if let Some((translator, (domain, _))) = self.translator.as_ref().zip(self.guest.domain()) {
+            return translator.requests(&self.link, &domain);
+        }
         let numbers = bytes.chunks(width.max(1).into()).take(MAX_QUEUES as usize);
         let queue =
             |bytes: &[u8]| bytes.iter().take(2).rev().fold(0, |queue, byte| queue << 8 | u16::from(*byte));
@@ -202,12 +238,12 @@ impl VirtualFunction for FrontFunction {
             return Answer::Attend;
         }
         // Registers know accesses of up to four bytes: a wider one is several, the lowest first.
-        let mut answer = Answer::Attend;
+        let (mut answer, is_write) = (Answer::Attend, transfer.is_write());
         for start in (0..transfer.len()).step_by(4) {
             let part = transfer.part(start..transfer.len().min(start + 4));
             answer = self.registers(offset.wrapping_add(start as u32), part);
         }
-        answer
+        if is_write { self.translated(answer) } else { answer }
     }
 
     fn reaches_grants(&self) -> bool {

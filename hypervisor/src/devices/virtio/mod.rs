@@ -12,6 +12,7 @@ mod back;
 pub mod channel;
 mod files;
 mod front;
+mod iommu;
 mod vif;
 mod window;
 
@@ -30,6 +31,7 @@ use back::BackFunction;
 use core::sync::atomic::{AtomicU32, Ordering};
 use files::Files;
 use front::FrontFunction;
+pub use iommu::NAME as IOMMU;
 use sluice_abi::DomainId;
 use sluice_abi::config::{self, Grants, VirtioKind};
 use sluice_abi::report::LinkReport;
@@ -38,11 +40,28 @@ use sluice_memory::Extent;
 use sluice_platform::pci::{BarAddresses, Identity};
 use sluice_virtio::{Changes, Device, Issues, Kind, Port, Signal, pci};
 
+/// Which of a guest's virtual devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Which {
+    /// The one of this name in its list.
+    Named(String),
+    /// Its stream to the management channel, which the hypervisor serves.
+    Channel,
+    /// Its IOMMU, which the hypervisor serves.
+    Iommu,
+}
+
+impl Which {
+    fn is_named(&self, name: &str) -> bool {
+        matches!(self, Self::Named(own) if own == name)
+    }
+}
+
 /// A virtual device: where the guest that has it and the domain that serves it meet.
 pub struct Link {
     guest: DomainId,
-    /// Its name in the guest's list; `None`: it is the guest's stream to the management channel, which the hypervisor serves.
-    device: Option<String>,
+    /// Which of the guest's devices it is.
+    which: Which,
     /// "guest.device".
     name: String,
     /// Names of both domains.
@@ -97,7 +116,7 @@ impl Lent {
         match domain.config.grants {
             Grants::None => None,
             Grants::All => Some(Self::All(domain.id, domain.extents().to_vec())),
-            Grants::Pages => Some(Self::Pages(Arc::downgrade(domain), slot)),
+            Grants::Pages | Grants::Iommu => Some(Self::Pages(Arc::downgrade(domain), slot)),
         }
     }
 
@@ -146,10 +165,14 @@ static FOREGROUND: AtomicU32 = AtomicU32::new(NOBODY);
 /// Index of the domain that the person at a device wants to leave for the next.
 static LEFT: AtomicU32 = AtomicU32::new(NOBODY);
 
-fn link(guest: DomainId, device: Option<&str>) -> Result<Arc<Link>, AttachError> {
+fn link(guest: DomainId, is_it: impl Fn(&Which) -> bool) -> Result<Arc<Link>, AttachError> {
     let links = LINKS.lock();
-    let link = links.iter().find(|link| link.guest == guest && link.device.as_deref() == device);
+    let link = links.iter().find(|link| link.guest == guest && is_it(&link.which));
     link.cloned().ok_or(AttachError::NoSuchDevice)
+}
+
+fn named(guest: DomainId, device: &str) -> Result<Arc<Link>, AttachError> {
+    link(guest, |which| which.is_named(device))
 }
 
 /// Notes a virtual device of a guest, which the domain called `server` serves. Neither has it yet.
@@ -166,7 +189,7 @@ pub fn add_vif(guest: DomainId, domain: &config::Domain, vif: &config::Vif, netw
 
 /// Sets what an interface of a guest that is a virtio card may send, and its VLAN.
 pub fn set_vif(guest: DomainId, vif: &config::Vif) {
-    if let Ok(link) = link(guest, Some(&vif.name))
+    if let Ok(link) = named(guest, &vif.name)
         && let Some(served) = &link.vif
     {
         served.set(vif);
@@ -209,20 +232,54 @@ pub fn add_channel(guest: DomainId, domain: &config::Domain) {
 
 /// Forgets a virtual device, which its guest no longer has. What still serves it serves nobody.
 pub fn remove(guest: DomainId, device: &str) {
-    LINKS.lock().retain(|link| link.guest != guest || link.device.as_deref() != Some(device));
+    LINKS.lock().retain(|link| link.guest != guest || !link.which.is_named(device));
 }
 
-/// A guest's function of its virtual device of this name, or, without one, of its stream to the management channel. `high` has addresses above 4 GiB.
+/// Forgets the IOMMU of a guest.
+pub fn remove_iommu(guest: DomainId) {
+    LINKS.lock().retain(|link| link.guest != guest || link.which != Which::Iommu);
+}
+
+/// A guest's function of its virtual device of this name. `high` has addresses above 4 GiB.
 ///
 /// # Errors
 /// There is no such device, or no room for it.
 pub fn front(
-    device: Option<&str>,
+    device: &str,
     guest: Guest,
     addresses: &mut BarAddresses,
     high: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    Ok(FrontFunction::new(link(guest.id, device)?, guest, addresses, high)?)
+    Ok(FrontFunction::new(named(guest.id, device)?, guest, addresses, high)?)
+}
+
+/// A guest's function of its stream to the management channel.
+///
+/// # Errors
+/// It has none, or no room for it.
+pub fn channel(
+    guest: Guest,
+    addresses: &mut BarAddresses,
+    high: &mut BarAddresses,
+) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+    let link = link(guest.id, |which| *which == Which::Channel)?;
+    Ok(FrontFunction::new(link, guest, addresses, high)?)
+}
+
+/// A guest's function of the IOMMU that it drives, a new one for each of its lives.
+///
+/// # Errors
+/// There is no room for it.
+pub fn iommu(
+    domain: &config::Domain,
+    guest: Guest,
+    addresses: &mut BarAddresses,
+    high: &mut BarAddresses,
+) -> Result<Arc<dyn VirtualFunction>, AttachError> {
+    remove_iommu(guest.id);
+    let link = Arc::new(Link::of_iommu(guest.id, domain));
+    LINKS.lock().push(link.clone());
+    Ok(FrontFunction::new_iommu(link, guest, domain.memory, addresses, high)?)
 }
 
 /// The back end of a guest's virtual device, for the domain that serves it. `high` has addresses above 4 GiB.
@@ -235,7 +292,7 @@ pub fn back(
     addresses: &mut BarAddresses,
     high: &mut BarAddresses,
 ) -> Result<Arc<dyn VirtualFunction>, AttachError> {
-    Ok(BackFunction::new(link(guest, Some(device))?, server, addresses, high)?)
+    Ok(BackFunction::new(named(guest, device)?, server, addresses, high)?)
 }
 
 /// All virtual devices, for a report.
@@ -296,7 +353,7 @@ impl Link {
         device.set_background(foreground != NOBODY && foreground != guest.index() as u32);
         Self {
             guest,
-            device: Some(virtio.name.clone()),
+            which: Which::Named(virtio.name.clone()),
             name,
             between: (domain.name.clone(), server.into()),
             kind: virtio.kind.word(),
@@ -313,12 +370,23 @@ impl Link {
     /// The stream by which a guest reaches the management channel.
     fn of_channel(guest: DomainId, domain: &config::Domain) -> Self {
         let state = State::new(Device::of_port(), Some(Port::new(channel::NAME)));
+        Self::served_here(guest, Which::Channel, (&domain.name, channel::NAME), "port", state)
+    }
+
+    /// A device of this name that the hypervisor serves.
+    fn served_here(
+        guest: DomainId,
+        which: Which,
+        (domain, name): (&str, &str),
+        kind: &'static str,
+        state: State,
+    ) -> Self {
         Self {
             guest,
-            device: None,
-            name: format!("{}.{}", domain.name, channel::NAME),
-            between: (domain.name.clone(), "the hypervisor".into()),
-            kind: "port",
+            which,
+            name: format!("{domain}.{name}"),
+            between: (domain.into(), "the hypervisor".into()),
+            kind,
             hurries: false,
             window: 0,
             lendable: 0,
@@ -334,7 +402,7 @@ impl Link {
         let kind = VirtioKind::Net { mac: vif.mac, pairs: 1 };
         Self {
             guest,
-            device: Some(vif.name.clone()),
+            which: Which::Named(vif.name.clone()),
             name: format!("{}.{}", domain.name, vif.name),
             between: (domain.name.clone(), format!("network {}", served.network())),
             kind: kind.word(),
@@ -354,7 +422,7 @@ impl Link {
 
     /// Whether another domain serves it, to which its guest lends memory.
     fn is_lent_to(&self) -> bool {
-        self.device.is_some() && self.vif.is_none()
+        matches!(self.which, Which::Named(_)) && self.vif.is_none()
     }
 
     /// The guest exists: from here on its memory is in the window, as far as it lends any.
@@ -363,8 +431,8 @@ impl Link {
         if let Some(vif) = &self.vif {
             vif.comes(&self.name, domain, Face::Queues(Arc::<Self>::downgrade(self)));
         }
-        let lent = Lent::by(domain, slot).filter(|_| self.vif.is_none());
-        if self.is_lent_to() && domain.config.grants == Grants::Pages {
+        let lent = Lent::by(domain, slot).filter(|_| self.is_lent_to());
+        if self.is_lent_to() && domain.config.grants.by_page() {
             domain.lend_to_device(slot, self.lendable);
         }
         let back = self.with(|state| {
@@ -543,7 +611,9 @@ impl State {
         }
         if changes.contains(Changes::REFUSED) && self.complains() {
             let remedy = match &self.lent {
-                Some(_) => "load the module sluice-dma before the device's driver",
+                Some(_) => {
+                    "load sluice-dma, or with grants = \"iommu\" virtio_iommu (Linux 6.12), before the device's driver"
+                }
                 None => "add grants to its configuration",
             };
             log::warn!(

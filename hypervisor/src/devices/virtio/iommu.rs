@@ -1,0 +1,135 @@
+//! The IOMMU that a guest's stock driver drives (`grants = "iommu"`): what is mapped for a device is issued to it, and what is unmapped is taken
+//! back.
+//!
+//! Key type: [`Translator`], a guest's IOMMU. An address of a device is a grant reference: the page that the guest maps at I/O page `n` is what it
+//! could issue by reference `n` itself ([`crate::domain::grants`]).
+//!
+//! Source: Virtual I/O Device (VIRTIO) 1.2, 5.13; Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and Efficient I/O
+//! Virtualization", 3.4 (the same interface for an IOMMU).
+
+use super::front::FrontFunction;
+use super::{Link, State, Which};
+use crate::devices::ram::Ram;
+use crate::domain::{Answer, Domain, grants, layout};
+use crate::sync::{Rank, SpinLock};
+use alloc::sync::Arc;
+use core::ops::{Range, RangeInclusive};
+use sluice_abi::DomainId;
+use sluice_abi::config;
+use sluice_hypercall::call::Error;
+use sluice_hypercall::grant::{Call, GRANT_DEVICE, GRANT_MAX_BATCH, Page};
+use sluice_memory::PAGE_SIZE;
+use sluice_virtio::iommu::{AT_ONCE, Behind, Iommu, REQUESTS, Refused, Served};
+use sluice_virtio::{Changes, Fault};
+
+const _: () = assert!(AT_ONCE <= GRANT_MAX_BATCH);
+
+/// Its name, and kind.
+pub const NAME: &str = "iommu";
+
+/// A guest's IOMMU.
+pub struct Translator {
+    state: SpinLock<Iommu>,
+}
+
+impl Translator {
+    /// That of a domain with so much memory.
+    pub fn new(memory: u64) -> Self {
+        Self { state: SpinLock::new(Rank::Translator, Iommu::new(addresses(memory))) }
+    }
+
+    /// The guest has told of requests.
+    pub fn requests(&self, link: &Link, domain: &Arc<Domain>) -> Answer {
+        let mut iommu = self.state.lock();
+        let queue = link.with(|state| {
+            state.count_kick(REQUESTS);
+            state.device.live_queue(REQUESTS).copied()
+        });
+        let Some(queue) = queue else { return Answer::Done };
+        match iommu.serve(&queue, &Ram(domain.clone()), &mut Devices(domain)) {
+            Ok(Served { more, signals }) => {
+                if signals {
+                    link.with(|state| state.use_buffers(REQUESTS));
+                }
+                if more { Answer::Again } else { Answer::Attend }
+            }
+            Err(Fault) => {
+                link.change(|state| ((), state.iommu_broke(domain)));
+                Answer::Attend
+            }
+        }
+    }
+
+    /// The guest has written to a register of it: if that was a reset, nobody reaches anything any more that was mapped, once this is done.
+    pub fn written(&self, link: &Link, domain: &Domain) -> Answer {
+        let mut iommu = self.state.lock();
+        if link.with(|state| !state.device.is_live()) {
+            iommu.reset();
+        }
+        if iommu.leave(&mut Devices(domain)) { Answer::Again } else { Answer::Attend }
+    }
+}
+
+/// Addresses that the devices of a domain with so much memory can have: where a back end looks for memory of it.
+fn addresses(memory: u64) -> RangeInclusive<u64> {
+    layout::HIGH_RAM..=memory.min(layout::PCI_MEMORY) / PAGE_SIZE * PAGE_SIZE - 1
+}
+
+/// The devices of a domain, which reach what is issued to them.
+struct Devices<'a>(&'a Domain);
+
+impl Behind for Devices<'_> {
+    fn is_there(&self, slot: u8) -> bool {
+        self.0.has_space_for_device(slot)
+    }
+
+    fn open(&mut self, slot: u8) -> bool {
+        grants::call(self.0, &Call::Open(space(slot))).is_ok()
+    }
+
+    fn map(&mut self, slot: u8, pages: Range<u64>, gpa: u64, writable: bool) -> Result<u64, Refused> {
+        let reference = u32::try_from(pages.start).map_err(|_| Refused::BadPage)?;
+        let (page, count) = (Page { gpa, writable }, pages.end - pages.start);
+        let issued = grants::call(self.0, &Call::Issue { space: space(slot), reference, page, count });
+        issued.map_err(|error| match error {
+            Error::Absent | Error::NoPeer | Error::NotPermitted => Refused::NoDevice,
+            Error::NoMemory => Refused::OutOfMemory,
+            _ => Refused::BadPage,
+        })
+    }
+
+    fn unmap(&mut self, slot: u8, pages: Range<u64>) -> u64 {
+        self.0.revoke_from_device(slot, pages)
+    }
+}
+
+/// Number of the space of a device.
+fn space(slot: u8) -> u8 {
+    GRANT_DEVICE as u8 + slot
+}
+
+impl Link {
+    /// The IOMMU of a guest.
+    pub(super) fn of_iommu(guest: DomainId, domain: &config::Domain) -> Self {
+        let state = State::new(sluice_virtio::iommu::device(&addresses(domain.memory)), None);
+        Self::served_here(guest, Which::Iommu, (&domain.name, NAME), NAME, state)
+    }
+}
+
+impl State {
+    /// The driver of the guest's IOMMU broke the rules of the queue.
+    fn iommu_broke(&mut self, domain: &Domain) -> Changes {
+        if self.complains() {
+            log::warn!("domain {}: its driver of the IOMMU breaks virtio's rules", domain.name());
+        }
+        self.device.break_down()
+    }
+}
+
+impl FrontFunction {
+    /// The same answer, unless the access was a write to an IOMMU that has to let go of more than one access may.
+    pub(super) fn translated(&self, answer: Answer) -> Answer {
+        let translator = self.translator.as_ref().zip(self.guest().domain());
+        translator.map_or(answer, |(translator, (domain, _))| translator.written(self.link(), &domain))
+    }
+}

@@ -30,6 +30,7 @@ use crate::outcome::Guest;
 use crate::rootfs;
 use anyhow::Result;
 use plan::Peer;
+use sluice_abi::report::Report;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -66,6 +67,8 @@ const LOADS: [Load; 3] = [Load::Net, Load::Disk, Load::Inter];
 struct Lends {
     /// Its name in rows.
     name: &'static str,
+    /// The guests' kernel: one of [`OLDER`] and [`NEWER`].
+    kernel: &'static str,
     /// As the configuration has it.
     grants: &'static str,
     /// Of the module that issues pages, on the command line of the guests.
@@ -85,6 +88,7 @@ const CARDS: [Load; 2] = [Load::Net, Load::Inter];
 /// As in all but the comparison of grants.
 const ALL: Lends = Lends {
     name: "all",
+    kernel: OLDER,
     grants: "all",
     options: "",
     serving: "",
@@ -103,8 +107,20 @@ const DAEMON_ALL: Lends = Lends {
     ..ALL
 };
 
+/// The same with Linux 6.12, which has a driver of the IOMMU.
+const NEWER_ALL: Lends = Lends {
+    name: "newer_all",
+    kernel: NEWER,
+    about: "all memory is lent, by Linux 6.12",
+    beyond: "newer_all",
+    ..ALL
+};
+
+/// All that others are compared with.
+const BASES: [Lends; 3] = [ALL, DAEMON_ALL, NEWER_ALL];
+
 /// Ways to lend single pages: the older ones, and of the newer one from the dearest to the cheapest, and where that does not help, since a program has more buffers than pages stay issued.
-const BY_PAGE: [Lends; 8] = [
+const BY_PAGE: [Lends; 9] = [
     Lends {
         name: "old",
         grants: "pages",
@@ -158,7 +174,17 @@ const BY_PAGE: [Lends; 8] = [
         loads: &[Load::Disk],
         ..ALL
     },
+    Lends {
+        name: "iommu",
+        grants: "iommu",
+        about: "pages are mapped and unmapped for each use in an IOMMU that Linux 6.12 drives; no module",
+        ..NEWER_ALL
+    },
 ];
+
+/// The kernel of all that is measured, and the one that has a driver of virtio-iommu.
+const OLDER: &str = "debian-6.1";
+const NEWER: &str = "debian-6.12";
 
 /// Memory of each guest in bytes.
 const MEMORY: u64 = 192 << 20;
@@ -243,7 +269,7 @@ struct Bench {
 
 impl Bench {
     fn new(only: &[String]) -> Result<Self> {
-        let kernel = kernels::get("debian-6.1")?;
+        let kernel = kernels::get(OLDER)?;
         Ok(Self {
             parts: Parts::new(only),
             plugin: plugin::build()?,
@@ -253,6 +279,15 @@ impl Bench {
             serving: rootfs::get("driver-domain", &kernel)?,
             kernel,
         })
+    }
+
+    /// What guests with this kernel start with.
+    fn image(&self, kernel: &str) -> Result<Image> {
+        if kernel == OLDER {
+            return Ok(Image { kernel: self.unpacked.clone(), initrd: self.initrd.clone() });
+        }
+        let kernel = kernels::get(kernel)?;
+        Ok(Image { kernel: kernel::unpacked(&kernel)?, initrd: rootfs::get("iommu-load", &kernel)? })
     }
 
     /// Runs the loads that are wanted of a system.
@@ -281,6 +316,12 @@ impl Bench {
     }
 }
 
+/// A guest's kernel as it is after it has unpacked itself, and its root file system.
+struct Image {
+    kernel: PathBuf,
+    initrd: PathBuf,
+}
+
 /// Runs something, and once more if it fails: as with the scenarios, QEMU's emulation has faults that come once in many runs.
 fn twice(record: &mut Record, run: &dyn Fn(&mut Record) -> Result<()>) -> Result<()> {
     run(record).or_else(|error| {
@@ -299,6 +340,8 @@ struct Measured {
     split: Split,
     /// Those of the machine's guests that serve the others, by their VMCBs.
     servers: BTreeSet<u64>,
+    /// What the hypervisor counted, if it is ours.
+    report: Option<Report>,
 }
 
 /// Measures what is wanted.
@@ -316,13 +359,13 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of grants.
-pub const LENT: [&str; 9] =
-    ["all", "daemon_all", "old", "copy", "each", "held", "new", "daemon_new", "beyond"];
+pub const LENT: [&str; 11] =
+    ["all", "daemon_all", "newer_all", "old", "copy", "each", "held", "new", "daemon_new", "beyond", "iommu"];
 
 /// Measures what it costs that guests lend their memory page by page.
 pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
-    for lends in [ALL, DAEMON_ALL].into_iter().chain(BY_PAGE) {
+    for lends in BASES.into_iter().chain(BY_PAGE) {
         bench.system(record, lends.name, lends.loads, &|load, record| {
             let measured = sluice::run(&bench, load, lends, record)?;
             granted::shares(record, lends, load, &measured)

@@ -1,7 +1,7 @@
 //! Rows of guests that lend their memory page by page, and what that costs them and others beside a guest that lends all of it.
 
 use super::rows::{NAMES, WHOSE, moved, parts, sums};
-use super::{ALL, BY_PAGE, DAEMON_ALL, Lends, Load, Measured};
+use super::{BASES, BY_PAGE, Lends, Load, Measured};
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::{Aim, Record};
 use anyhow::{Context, Result};
@@ -60,6 +60,31 @@ pub fn shares(record: &mut Record, lends: Lends, load: Load, measured: &Measured
             note,
         );
     }
+    if lends.grants == "iommu" { viommu(record, load, measured) } else { Ok(()) }
+}
+
+/// How often an IOMMU that guests drive was told of something, and how often that had translations forgotten: from the guests' start to their end,
+/// for each packet or request of all parts.
+fn viommu(record: &mut Record, load: Load, measured: &Measured) -> Result<()> {
+    let report = measured.report.as_ref().context("the hypervisor sent no report")?;
+    let operations = parts(load).iter().map(|(_, _, reported)| Ok(moved(reported, measured)?.operations));
+    let operations: u64 = operations.sum::<Result<u64>>()?;
+    let links = report.links.iter().filter(|link| link.kind == "iommu");
+    let doorbells: u64 = links.map(|link| link.kicks).sum();
+    let flushes: u64 =
+        report.iommu.units.iter().flat_map(|unit| &unit.flushes).map(|count| count.value).sum();
+    let (unit, of) = if load.has_disk() { ("per request", "request") } else { ("per packet", "packet") };
+    for (what, name, count) in [
+        ("doorbells", format!("grants.viommu.virtio.{}.doorbells_per_{of}", load.name()), doorbells),
+        (
+            "commands to the machine's IOMMU",
+            format!("iotlb.viommu.{}.flushes_per_{of}", load.name()),
+            flushes,
+        ),
+    ] {
+        let note = format!("{count} {what} / {operations} {}", load.operations());
+        record.row(name, count as f64 / operations as f64, unit, note);
+    }
     Ok(())
 }
 
@@ -72,7 +97,7 @@ pub fn figures(record: &mut Record) -> Result<()> {
         let of_name =
             |lends: &Lends| lends.loads.iter().any(|load| parts(*load).iter().any(|part| part.0 == name));
         for lends in BY_PAGE.into_iter().filter(of_name) {
-            let base = if lends.beyond == ALL.name { ALL } else { DAEMON_ALL };
+            let Some(base) = BASES.into_iter().find(|base| base.name == lends.beyond) else { continue };
             let Some((own, all)) = total(record, lends).zip(total(record, base)) else { continue };
             let note = format!("total beyond that of {}", base.name);
             record.row(id(name, lends, "grant.instructions_per_kb"), own - all, "instructions/KB", note);
@@ -101,7 +126,7 @@ pub fn figures(record: &mut Record) -> Result<()> {
             }
         }
         let mut bars = Vec::new();
-        for lends in [ALL, DAEMON_ALL].into_iter().chain(BY_PAGE).filter(of_name) {
+        for lends in BASES.into_iter().chain(BY_PAGE).filter(of_name) {
             let row = |whose: &&str| {
                 let value = record.value(&id(name, lends, &format!("{whose}.instructions_per_kb")))?;
                 Some((format!("{} {whose}", lends.name), value))

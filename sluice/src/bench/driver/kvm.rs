@@ -44,7 +44,7 @@ fn measured(bench: &Bench, plan: &Plan, initramfs: &Path) -> Result<Measured> {
     let split = reader.finish();
     let (found, split) = (ran?, split?);
     ensure!(modules(&found)? == range, "KVM's modules were not where they had been before");
-    Ok(Measured { guests: vec![transfer::guest(found)], split, servers: [].into() })
+    Ok(Measured { guests: vec![transfer::guest(found)], split, servers: [].into(), report: None })
 }
 
 fn machine<'a>(bench: &'a Bench, plan: &'a Plan, initramfs: &Path, qemu_args: &'a [String]) -> Machine<'a> {

@@ -138,7 +138,7 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
         let id = format!("{}.redundant_signals", case.prefix());
         record.row(id, redundant as f64 / signals.max(1) as f64, "signals/signal", note);
     }
-    let measured = Measured { guests: outcome.guests, split, servers };
+    let measured = Measured { guests: outcome.guests, split, servers, report: outcome.report };
     let server = if is_engine { "engine" } else { "driver" };
     shares(record, &Served { prefix: case.prefix(), server, guests: case.guests }, &measured)
 }

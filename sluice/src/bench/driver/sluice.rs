@@ -1,6 +1,6 @@
 //! Guests whose devices a driver domain serves.
 
-use super::{Bench, DRIVE, Lends, Load, MEMORY, Measured};
+use super::{Bench, DRIVE, Image, Lends, Load, MEMORY, Measured};
 use crate::bench::record::Record;
 use crate::bench::split::{Split, Third};
 use crate::bench::tally::Reader;
@@ -22,7 +22,8 @@ pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Resu
         Load::Disk => vec![("blk", load.cmdline(0, lends.options))],
         Load::Inter => vec![("net", load.cmdline(0, lends.options)), ("net", load.cmdline(1, lends.options))],
     };
-    let text = configuration(bench, &guests, lends.grants, lends.serving);
+    let image = bench.image(lends.kernel)?;
+    let text = configuration(bench, &image, &guests, lends.grants, lends.serving);
     let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &[])));
     let ran = run_watched(
         &format!("driver-{}-{}", lends.name, load.name()),
@@ -36,17 +37,24 @@ pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Resu
     check(&outcome)?;
     record.kernels(&outcome.kernels);
     let server = server(&outcome, &split)?;
-    Ok(Measured { guests: outcome.guests, split, servers: [server].into() })
+    Ok(Measured { guests: outcome.guests, split, servers: [server].into(), report: outcome.report })
 }
 
-/// A machine with a driver domain, and guests: types of their devices and command lines, and what they lend.
-pub fn configuration(bench: &Bench, guests: &[(&str, String)], grants: &str, options: &str) -> String {
-    let [kernel, initrd, serving] = [&bench.unpacked, &bench.initrd, &bench.serving].map(|path| quoted(path));
+/// A machine with a driver domain, and guests: their kernel, types of their devices and command lines, and what they lend.
+pub fn configuration(
+    bench: &Bench,
+    image: &Image,
+    guests: &[(&str, String)],
+    grants: &str,
+    options: &str,
+) -> String {
+    let [own, kernel, initrd, serving] =
+        [&bench.unpacked, &image.kernel, &image.initrd, &bench.serving].map(|path| quoted(path));
     let mut text = format!(
         "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\nqemu_args = [\"-drive\", \"{DRIVE}\"]\n\
          [device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\nnet = \"user\"\n\
          [device.nvme]\npci = \"1b36:0010\"\nqemu = \"nvme,serial=sluice,drive=disk0\"\n\
-         [domain.driver]\nkernel = {kernel}\ninitrd = {serving}\nmemory = \"256MiB\"\n\
+         [domain.driver]\nkernel = {own}\ninitrd = {serving}\nmemory = \"256MiB\"\n\
          cmdline = \"console=ttyS0 quiet sluice.job=serve:bridge=br0,uplink=eth0{options}\"\n\
          devices = [{{ use = \"nic0\", mode = \"passthrough\" }}, {{ use = \"nvme\", mode = \"passthrough\" }}]\n"
     );

@@ -148,7 +148,7 @@ fn measure(
     if system.face == Face::E1000 {
         interrupts(record, system, load, &outcome);
     }
-    Ok(Measured { guests: outcome.guests, split, servers: BTreeSet::new() })
+    Ok(Measured { guests: outcome.guests, split, servers: BTreeSet::new(), report: None })
 }
 
 /// How many frames an interrupt is for: exits are by interrupts, since sending takes none.

@@ -99,7 +99,7 @@ pub(super) fn run(bench: &Bench, plan: &Plan, record: &mut Record) -> Result<Mea
     let ran = machine.run(plan.last);
     let split = reader.finish();
     std::fs::remove_file(&initramfs)?;
-    Ok(Measured { guests: vec![transfer::guest(ran?)], split: split?, servers: [].into() })
+    Ok(Measured { guests: vec![transfer::guest(ran?)], split: split?, servers: [].into(), report: None })
 }
 
 /// Debian's packages in the cache.

@@ -31,6 +31,7 @@ pub mod vif_card;
 pub mod vif_native;
 pub mod vif_offload;
 pub mod virtio;
+pub mod virtio_iommu;
 pub mod vpio;
 mod wire;
 
@@ -76,6 +77,7 @@ pub const TARGETS: &[Target] = &[
     ("vif_offload", vif_offload::offload),
     ("virtio_device", virtio::device),
     ("virtio_port", virtio::port),
+    ("virtio_iommu", virtio_iommu::requests),
     ("vif_network", vif::network),
     ("vif_card", vif_card::card),
     ("vif_native", vif_native::native),

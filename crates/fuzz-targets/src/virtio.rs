@@ -83,10 +83,17 @@ fn queues(device: &Device) -> Vec<[u32; 8]> {
 }
 
 /// The guest's memory begins here.
-const START: u64 = 0x1000;
+pub(crate) const START: u64 = 0x1000;
 
 /// A guest's memory, all of it the driver's to fill.
-struct Ram(core::cell::RefCell<Vec<u8>>);
+pub(crate) struct Ram(core::cell::RefCell<Vec<u8>>);
+
+impl Ram {
+    /// So many bytes, which are zero.
+    pub(crate) fn new(len: usize) -> Self {
+        Self(core::cell::RefCell::new(vec![0; len]))
+    }
+}
 
 impl Memory for Ram {
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Fault> {
@@ -109,7 +116,7 @@ impl Memory for Ram {
 pub fn port(data: &[u8]) {
     const MOST: usize = 128 * 1024;
     let mut input = Input::new(data);
-    let ram = Ram(core::cell::RefCell::new(vec![0; 16 * 1024]));
+    let ram = Ram::new(16 * 1024);
     let mut device = Device::of_port();
     let _ = device.attach_guest(Issues::Nothing, [].into_iter());
     let mut port = Port::new("stream");

@@ -207,6 +207,30 @@ impl<F: TableFrames> Space<F> {
     /// # Errors
     /// What the first one failed by.
     pub fn carry_out<P: Peer>(&mut self, peer: &mut P, batch: &impl Batch, count: u64) -> Result<u64, Error> {
+        self.carry_out_and(peer, batch, count, P::forget)
+    }
+
+    /// The same, but nobody has been made to forget anything: that is to follow, by [`Peer::forget`], before a page that was revoked is taken for the
+    /// granter's own again, or one that was issued for the peer's.
+    ///
+    /// # Errors
+    /// What the first one failed by.
+    pub fn carry_out_unsettled<P: Peer>(
+        &mut self,
+        peer: &mut P,
+        batch: &impl Batch,
+        count: u64,
+    ) -> Result<u64, Error> {
+        self.carry_out_and(peer, batch, count, |_| ())
+    }
+
+    fn carry_out_and<P: Peer>(
+        &mut self,
+        peer: &mut P,
+        batch: &impl Batch,
+        count: u64,
+        settle: impl FnOnce(&mut P),
+    ) -> Result<u64, Error> {
         // One that is issued is told of once it can be reached; a batch may name it again, so that the table has the last word.
         let mut issued = ArrayVec::<u32, { MAX_BATCH as usize }>::new();
         let steps = Steps::take(count, |index| match batch.operation(index).ok_or(Error::NoPage)? {
@@ -217,7 +241,7 @@ impl<F: TableFrames> Space<F> {
             }
             Operation::Revoke { reference, forced } => self.revoke(peer, reference, forced),
         });
-        peer.forget();
+        settle(peer);
         for reference in issued.iter().copied() {
             if let (Ok(Some(_)), Some(word)) = (self.lookup(reference), peer.word(reference)) {
                 status::open(&word);

@@ -12,14 +12,18 @@ mod request;
 use crate::device::{Device, Kind};
 use crate::queue::Queue;
 use crate::ring::{Buffer, Fault, Memory, Ring, buffers};
+use arrayvec::ArrayVec;
 use core::ops::{Range, RangeInclusive};
 use request::{Denied, LONGEST, Request, ok};
 use sluice_memory::PAGE_SIZE;
 
 /// Most devices behind one: the slots of a bus.
 pub const ENDPOINTS: usize = 32;
-/// Most pages that [`Iommu::serve`] maps or takes back before it returns, and most requests that it answers.
+/// Most pages that [`Iommu::serve`] maps before it returns, and most requests that it answers. Once it has taken back so many, it begins no other
+/// step.
 pub const AT_ONCE: u64 = 512;
+/// Longest chain of a driver that is taken, in descriptors; Linux makes them of two.
+const LONGEST_CHAIN: usize = 16;
 
 /// The queue of requests. That of events has the next number, and nothing is put into it.
 pub const REQUESTS: u16 = 0;
@@ -64,16 +68,22 @@ pub trait Behind {
     fn open(&mut self, slot: u8) -> bool;
 
     /// Has the device see guest-physical memory from `gpa` on at these pages, of which there are at most [`AT_ONCE`]. Returns how many it was
-    /// done for, one at least.
+    /// done for, one at least. It need not see all of it before [`Self::settle`].
     ///
     /// # Errors
     /// What the first one failed by.
     fn map(&mut self, slot: u8, pages: Range<u64>, gpa: u64, writable: bool) -> Result<u64, Refused>;
 
-    /// Takes back what is mapped at these pages, as far as one step may: nobody reaches it any more when this returns. Returns how many pages
-    /// there is nothing at any more, counted from the first; one at least.
+    /// Takes back what is mapped at these pages, as far as one step may. Returns how many pages there is nothing at any more, counted from the
+    /// first; one at least. They may be reached until [`Self::settle`].
     fn unmap(&mut self, slot: u8, pages: Range<u64>) -> u64;
+
+    /// What was mapped is seen, and nobody reaches what was taken back any more, when this returns. Requests are answered only then.
+    fn settle(&mut self);
 }
+
+/// All pages.
+const ALL: (u64, u64) = (0, u64::MAX);
 
 /// What is left to do of a request, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,13 +143,15 @@ pub struct Iommu {
     work: Option<Work>,
     /// Slots of devices that were attached when the driver let go of all: the next page of each that is looked at.
     leaving: [Option<u64>; ENDPOINTS],
+    /// There is one of these.
+    leaves: bool,
 }
 
 impl Iommu {
     /// One whose devices have addresses in a range of whole pages.
     pub fn new(addresses: RangeInclusive<u64>) -> Self {
         let (attached, leaving) = ([None; ENDPOINTS], [None; ENDPOINTS]);
-        Self { ring: Ring::default(), addresses, attached, work: None, leaving }
+        Self { ring: Ring::default(), addresses, attached, work: None, leaving, leaves: false }
     }
 
     /// The driver has reset the device: nothing is attached any more. [`Self::leave`] takes back what was mapped.
@@ -147,6 +159,7 @@ impl Iommu {
         for (leaving, attached) in self.leaving.iter_mut().zip(&mut self.attached) {
             if attached.take().is_some() {
                 *leaving = Some(0);
+                self.leaves = true;
             }
         }
         (self.ring, self.work) = (Ring::default(), None);
@@ -165,37 +178,49 @@ impl Iommu {
         if self.leave(behind) {
             return Ok(Served { more: true, signals: false });
         }
-        let mut served = Served::default();
+        let carried = self.carry_out(queue, memory, behind);
+        behind.settle();
+        let more = carried?;
+        Ok(Served { more, signals: self.ring.publish(queue, memory)? })
+    }
+
+    /// Carries requests out, and gives their chains back. Returns whether there is more to do.
+    fn carry_out(
+        &mut self,
+        queue: &Queue,
+        memory: &dyn Memory,
+        behind: &mut impl Behind,
+    ) -> Result<bool, Fault> {
         let mut left = AT_ONCE;
         while let Some(head) = self.ring.next(queue, memory)? {
             if left == 0 {
-                served.more = true;
-                break;
+                return Ok(true);
             }
             left -= 1;
-            let answered = self.take(queue, memory, head, &mut left, behind)?;
-            let Some(written) = answered else {
-                served.more = true;
-                break;
-            };
+            let Some(written) = self.take(queue, memory, head, &mut left, behind)? else { return Ok(true) };
             self.ring.give(queue, memory, head, written)?;
         }
-        served.signals = self.ring.publish(queue, memory)?;
-        Ok(served)
+        Ok(false)
     }
 
     /// Takes back what was mapped before a reset, as far as one call may. Returns whether there is more.
     pub fn leave(&mut self, behind: &mut impl Behind) -> bool {
+        if !self.leaves {
+            return false;
+        }
         let mut left = AT_ONCE;
         for (slot, next) in (0..).zip(&mut self.leaving) {
-            while let Some(page) = next {
-                let Some(fewer) = left.checked_sub(1) else { return true };
-                left = fewer;
+            while let Some(page) = next
+                && left > 0
+            {
                 let done = behind.unmap(slot, *page..u64::MAX);
+                left = left.saturating_sub(done);
                 *next = page.checked_add(done).filter(|page| *page != u64::MAX);
             }
         }
-        false
+        behind.settle();
+        self.leaves = self.leaving.iter().any(Option::is_some);
+        self.leaves
     }
 
     /// Does a request, or what is left of it. Returns the bytes of its answer, if there is one already.
@@ -207,16 +232,16 @@ impl Iommu {
         left: &mut u64,
         behind: &mut impl Behind,
     ) -> Result<Option<u32>, Fault> {
+        let chain = Chain::read(queue, memory, head)?;
         let work = match self.work.take() {
             Some(work) => work,
             None => {
                 let mut bytes = [0; LONGEST];
-                let len = read(queue, memory, head, &mut bytes)?;
-                match Request::decode(bytes.get(..len).unwrap_or_default()) {
+                match Request::decode(chain.request(memory, &mut bytes)?) {
                     Ok(Request::Probe { endpoint }) => {
                         let there = slot(endpoint).is_some_and(|slot| behind.is_there(slot));
                         let answer = if there { Ok(()) } else { Err(Denied::NoEntry) };
-                        return write(queue, memory, head, &request::properties(answer)).map(Some);
+                        return chain.answer(memory, &request::properties(answer)).map(Some);
                     }
                     Ok(request) => self.begin(&request),
                     Err(denied) => Work::answer(Err(denied)),
@@ -224,7 +249,7 @@ impl Iommu {
             }
         };
         match self.go_on(work, left, behind) {
-            Some(answer) => write(queue, memory, head, &ok(answer)).map(Some),
+            Some(answer) => chain.answer(memory, &ok(answer)).map(Some),
             None => Ok(None),
         }
     }
@@ -238,7 +263,6 @@ impl Iommu {
     }
 
     fn plan(&self, request: &Request) -> Result<Work, Denied> {
-        const ALL: (u64, u64) = (0, u64::MAX);
         match *request {
             Request::Attach { domain, endpoint } => {
                 let slot = slot(endpoint).ok_or(Denied::NoEntry)?;
@@ -262,7 +286,8 @@ impl Iommu {
                     return Err(Denied::OutOfRange);
                 }
                 let (first, end) = pages(first, last)?;
-                if !gpa.is_multiple_of(PAGE_SIZE) || gpa.checked_add((end - first) * PAGE_SIZE).is_none() {
+                let len = (end - first).checked_mul(PAGE_SIZE);
+                if !gpa.is_multiple_of(PAGE_SIZE) || len.and_then(|len| gpa.checked_add(len)).is_none() {
                     return Err(Denied::OutOfRange);
                 }
                 let then = Then::Map { first, next: first, end, gpa, writable };
@@ -296,16 +321,20 @@ impl Iommu {
                     self.work = Some(work);
                     return None;
                 }
-                // To look at pages that nothing is at takes time, too, and is bounded by itself.
-                *left -= 1;
-                work.back.0 = from.saturating_add(behind.unmap(work.slot, from..to));
+                // To look at pages that nothing is at takes time, too: they count like the others.
+                let done = behind.unmap(work.slot, from..to);
+                *left = left.saturating_sub(done);
+                work.back.0 = from.saturating_add(done);
                 continue;
             }
             work.then = match work.then {
                 Then::Answer(answer) => return Some(answer),
                 Then::Open { domain } => {
                     let opened = behind.open(work.slot);
-                    self.attach(work.slot, Some(domain).filter(|_| opened));
+                    // What it was attached to stays, so that what may be mapped there is taken back with a reset.
+                    if opened {
+                        self.attach(work.slot, Some(domain));
+                    }
                     Then::Answer(if opened { Ok(()) } else { Err(Denied::NoEntry) })
                 }
                 Then::Close => {
@@ -367,35 +396,40 @@ fn pages(first: u64, last: u64) -> Result<(u64, u64), Denied> {
     Ok((first / PAGE_SIZE, last / PAGE_SIZE + 1))
 }
 
-/// Reads what a chain has for the device, up to the length of `bytes`. Returns how much that is.
-fn read(queue: &Queue, memory: &dyn Memory, head: u16, bytes: &mut [u8]) -> Result<usize, Fault> {
-    let mut done = 0;
-    for buffer in buffers(queue, memory, head) {
-        let Buffer { address, len, writable } = buffer?;
-        if writable {
-            break;
-        }
-        let part = bytes.get_mut(done..).unwrap_or_default();
-        let len = part.len().min(len as usize);
-        let part = part.get_mut(..len).unwrap_or_default();
-        memory.read(address, part)?;
-        done += len;
-    }
-    Ok(done)
-}
+/// A chain, whose descriptors are read once.
+struct Chain(ArrayVec<Buffer, LONGEST_CHAIN>);
 
-/// Writes the answer to where a chain has room for it, and returns its length.
-fn write(queue: &Queue, memory: &dyn Memory, head: u16, answer: &[u8]) -> Result<u32, Fault> {
-    let mut rest = answer;
-    for buffer in buffers(queue, memory, head) {
-        let Buffer { address, len, writable } = buffer?;
-        if !writable {
-            continue;
+impl Chain {
+    fn read(queue: &Queue, memory: &dyn Memory, head: u16) -> Result<Self, Fault> {
+        let mut chain = ArrayVec::new();
+        for buffer in buffers(queue, memory, head) {
+            chain.try_push(buffer?).map_err(|_| Fault)?;
         }
-        let (part, after) = rest.split_at(rest.len().min(len as usize));
-        memory.write(address, part)?;
-        rest = after;
+        Ok(Self(chain))
     }
-    // Without its answer the driver would take a request for done that was not.
-    if rest.is_empty() { Ok(answer.len() as u32) } else { Err(Fault) }
+
+    /// What it has for the device, as far as `bytes` goes.
+    fn request<'a>(&self, memory: &dyn Memory, bytes: &'a mut [u8]) -> Result<&'a [u8], Fault> {
+        let mut done = 0;
+        for buffer in self.0.iter().take_while(|buffer| !buffer.writable) {
+            let part = bytes.get_mut(done..).unwrap_or_default();
+            let len = part.len().min(buffer.len as usize);
+            let part = part.get_mut(..len).unwrap_or_default();
+            memory.read(buffer.address, part)?;
+            done += len;
+        }
+        Ok(bytes.get(..done).unwrap_or_default())
+    }
+
+    /// Writes the answer to where it has room for it, and returns its length.
+    fn answer(&self, memory: &dyn Memory, answer: &[u8]) -> Result<u32, Fault> {
+        let mut rest = answer;
+        for buffer in self.0.iter().filter(|buffer| buffer.writable) {
+            let (part, after) = rest.split_at(rest.len().min(buffer.len as usize));
+            memory.write(buffer.address, part)?;
+            rest = after;
+        }
+        // Without its answer the driver would take a request for done that was not.
+        if rest.is_empty() { Ok(answer.len() as u32) } else { Err(Fault) }
+    }
 }

@@ -348,7 +348,7 @@ fn open(caller: &Domain, space: u8) -> Result<u64, Error> {
 
 fn carry_out(caller: &Domain, space: u8, batch: &impl Batch, count: u64) -> Result<u64, Error> {
     let mut spaces = caller.grants.lock();
-    spaces.get(space)?.carry_out(caller, device_of(space).is_some(), batch, count)
+    spaces.get(space)?.carry_out(caller, device_of(space).is_some(), batch, count, Settle::Now)
 }
 
 /// The slot of the device whose space has this number.
@@ -365,6 +365,30 @@ pub(super) fn as_error(error: sluice_grants::Error) -> Error {
         Grants::Busy => Error::Busy,
         Grants::OutOfMemory => Error::NoMemory,
         Grants::ReadOnly => Error::NotPermitted,
+    }
+}
+
+/// When everyone is made to forget what was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settle {
+    /// Before the call returns.
+    Now,
+    /// By a later call.
+    Later,
+}
+
+impl Settle {
+    fn carry_out(
+        self,
+        space: &mut Space<mm::TableFrames>,
+        peer: &mut impl Peer,
+        batch: &impl Batch,
+        count: u64,
+    ) -> Result<u64, sluice_grants::Error> {
+        match self {
+            Self::Now => space.carry_out(peer, batch, count),
+            Self::Later => space.carry_out_unsettled(peer, batch, count),
+        }
     }
 }
 
@@ -420,6 +444,7 @@ impl Shared {
         is_device: bool,
         batch: &impl Batch,
         count: u64,
+        settle: Settle,
     ) -> Result<u64, Error> {
         let Self { space, seen, table } = self;
         if table.is_some() {
@@ -428,11 +453,13 @@ impl Shared {
         let peer = seen.accepted().and_then(|accepted| accepted.peer.upgrade());
         let done = match (seen, &peer) {
             (Seen::ByPeer(accepted), Some(peer)) => {
-                space.carry_out(&mut View::of_peer(peer, granter.id, accepted), batch, count)
+                settle.carry_out(space, &mut View::of_peer(peer, granter.id, accepted), batch, count)
             }
-            (Seen::ByDevice(own), _) => space.carry_out(&mut View::of_device(granter, own), batch, count),
+            (Seen::ByDevice(own), _) => {
+                settle.carry_out(space, &mut View::of_device(granter, own), batch, count)
+            }
             // Whoever comes to serve the device finds what is granted then.
-            _ if is_device => space.carry_out(&mut Nobody, batch, count),
+            _ if is_device => settle.carry_out(space, &mut Nobody, batch, count),
             _ => return Err(Error::NoPeer),
         };
         done.map_err(as_error)
@@ -519,8 +546,39 @@ impl Domain {
         self.grants.lock().device(slot).is_some()
     }
 
-    /// Takes back what is granted to a device by these references, the first of them that one call may look at; nobody reaches it any more when
-    /// this returns. Returns how many that were: all that are asked for, if the space has no more.
+    /// Issues pages of the domain's from a guest-physical address on to a device, by these references. Returns how many were issued. The device may
+    /// find the sink there until [`Self::settle_device`].
+    ///
+    /// # Errors
+    /// What the first one failed by.
+    pub fn issue_to_device(
+        &self,
+        slot: u8,
+        references: Range<u64>,
+        gpa: u64,
+        writable: bool,
+    ) -> Result<u64, Error> {
+        let issue = |index: u64| {
+            let page = Page { gpa: gpa.checked_add(index * PAGE_SIZE)?, writable };
+            let reference = u32::try_from(references.start + index).ok()?;
+            Some(Operation::Issue(reference, grant(self, None, page)))
+        };
+        let mut spaces = self.grants.lock();
+        let shared = spaces.device(slot).ok_or(Error::Absent)?;
+        shared.carry_out(self, true, &issue, references.end - references.start, Settle::Later)
+    }
+
+    /// Nobody reaches what was taken back from a device any more when this returns, and the device what was issued to it.
+    pub fn settle_device(&self, slot: u8) {
+        if let Some(shared) = self.grants.lock().device(slot) {
+            // A batch of nothing, after which everyone forgets.
+            let settled = shared.carry_out(self, true, &|_: u64| None, 0, Settle::Now);
+            debug_assert!(settled.is_ok() || shared.table.is_some());
+        }
+    }
+
+    /// Takes back what is granted to a device by these references, the first of them that one call may look at. Returns how many that were: all
+    /// that are asked for, if the space has no more. They may be reached until [`Self::settle_device`].
     pub fn revoke_from_device(&self, slot: u8, references: Range<u64>) -> u64 {
         /// A look takes a fortieth of what it takes to revoke a page.
         const LOOKS: u64 = 16 * GRANT_MAX_BATCH;
@@ -538,7 +596,7 @@ impl Domain {
         }
         let revoke =
             |index: u64| Some(Operation::Revoke { reference: *found.get(index as usize)?, forced: true });
-        if let Err(error) = shared.carry_out(self, true, &revoke, found.len() as u64) {
+        if let Err(error) = shared.carry_out(self, true, &revoke, found.len() as u64, Settle::Later) {
             log::debug!("domain {}: its device in slot {slot} keeps pages: {error:?}", self.name());
         }
         if next < last { next - start } else { end - start }

@@ -17,7 +17,7 @@ use core::ops::{Range, RangeInclusive};
 use sluice_abi::DomainId;
 use sluice_abi::config;
 use sluice_hypercall::call::Error;
-use sluice_hypercall::grant::{Call, GRANT_DEVICE, GRANT_MAX_BATCH, Page};
+use sluice_hypercall::grant::{Call, GRANT_DEVICE, GRANT_MAX_BATCH};
 use sluice_memory::PAGE_SIZE;
 use sluice_virtio::iommu::{AT_ONCE, Behind, Iommu, REQUESTS, Refused, Served};
 use sluice_virtio::{Changes, Fault};
@@ -46,12 +46,16 @@ impl Translator {
             state.device.live_queue(REQUESTS).copied()
         });
         let Some(queue) = queue else { return Answer::Done };
-        match iommu.serve(&queue, &Ram(domain.clone()), &mut Devices(domain)) {
+        match iommu.serve(&queue, &Ram(domain.clone()), &mut Devices::of(domain)) {
             Ok(Served { more, signals }) => {
                 if signals {
                     link.with(|state| state.use_buffers(REQUESTS));
                 }
-                if more { Answer::Again } else { Answer::Attend }
+                match (more, signals) {
+                    (true, _) => Answer::Again,
+                    (false, true) => Answer::Attend,
+                    (false, false) => Answer::Done,
+                }
             }
             Err(Fault) => {
                 link.change(|state| ((), state.iommu_broke(domain)));
@@ -66,7 +70,7 @@ impl Translator {
         if link.with(|state| !state.device.is_live()) {
             iommu.reset();
         }
-        if iommu.leave(&mut Devices(domain)) { Answer::Again } else { Answer::Attend }
+        if iommu.leave(&mut Devices::of(domain)) { Answer::Again } else { Answer::Attend }
     }
 }
 
@@ -76,22 +80,30 @@ fn addresses(memory: u64) -> RangeInclusive<u64> {
 }
 
 /// The devices of a domain, which reach what is issued to them.
-struct Devices<'a>(&'a Domain);
+struct Devices<'a> {
+    domain: &'a Domain,
+    /// Slots of those for which something was issued or revoked, a bit each.
+    unsettled: u32,
+}
+
+impl<'a> Devices<'a> {
+    fn of(domain: &'a Domain) -> Self {
+        Self { domain, unsettled: 0 }
+    }
+}
 
 impl Behind for Devices<'_> {
     fn is_there(&self, slot: u8) -> bool {
-        self.0.has_space_for_device(slot)
+        self.domain.has_space_for_device(slot)
     }
 
     fn open(&mut self, slot: u8) -> bool {
-        grants::call(self.0, &Call::Open(space(slot))).is_ok()
+        grants::call(self.domain, &Call::Open(space(slot))).is_ok()
     }
 
     fn map(&mut self, slot: u8, pages: Range<u64>, gpa: u64, writable: bool) -> Result<u64, Refused> {
-        let reference = u32::try_from(pages.start).map_err(|_| Refused::BadPage)?;
-        let (page, count) = (Page { gpa, writable }, pages.end - pages.start);
-        let issued = grants::call(self.0, &Call::Issue { space: space(slot), reference, page, count });
-        issued.map_err(|error| match error {
+        self.unsettled |= 1 << (slot & 31);
+        self.domain.issue_to_device(slot, pages, gpa, writable).map_err(|error| match error {
             Error::Absent | Error::NoPeer | Error::NotPermitted => Refused::NoDevice,
             Error::NoMemory => Refused::OutOfMemory,
             _ => Refused::BadPage,
@@ -99,7 +111,13 @@ impl Behind for Devices<'_> {
     }
 
     fn unmap(&mut self, slot: u8, pages: Range<u64>) -> u64 {
-        self.0.revoke_from_device(slot, pages)
+        self.unsettled |= 1 << (slot & 31);
+        self.domain.revoke_from_device(slot, pages)
+    }
+
+    fn settle(&mut self) {
+        let unsettled = core::mem::take(&mut self.unsettled);
+        (0..32).filter(|slot| unsettled & 1 << slot != 0).for_each(|slot| self.domain.settle_device(slot));
     }
 }
 

@@ -10,6 +10,7 @@ mod face;
 mod files;
 mod ide;
 mod instructions;
+mod iommu;
 mod locks;
 mod memory;
 mod native;
@@ -62,6 +63,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "native" => native::run(random, boot),
         "files" => files::run(random, boot),
         "ide" => ide::run(random, boot),
+        "iommu" => iommu::run(random, boot),
         "nvme" => nvme::run(random, boot),
         "hoard" => nvme::hoard(boot),
         "flood" => storm::flood(),

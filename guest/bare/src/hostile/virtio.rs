@@ -23,11 +23,13 @@ const PAGE: u64 = 4096;
 
 /// Offset of the configuration in the registers.
 const CONFIGURATION: u64 = 0x2000;
+/// Features that the driver of an IOMMU accepts: bounded addresses, MAP and UNMAP, PROBE (Virtio 1.2, 5.13.3).
+const IOMMU_FEATURES: u64 = 1 << 0 | 1 << 2 | 1 << 4;
 
 /// Offsets in the memory for a queue.
 pub const AVAILABLE: u64 = 0x1000;
 pub const USED: u64 = 0x2000;
-const TABLE: u64 = 0x3000;
+pub const TABLE: u64 = 0x3000;
 pub const BUFFERS: u64 = 0x4000;
 const MEMORY: u64 = 0x1_0000;
 /// Where the frame begins in a buffer.
@@ -39,6 +41,7 @@ pub enum Kind {
     Disk,
     Net,
     File,
+    Iommu,
 }
 
 impl Kind {
@@ -47,13 +50,14 @@ impl Kind {
             Self::Disk => 0x1042_1af4,
             Self::Net => 0x1041_1af4,
             Self::File => (0x1040 + DEVFILE_KIND) << 16 | 0x1af4,
+            Self::Iommu => 0x1057_1af4,
         }
     }
 
     fn queues(self) -> u64 {
         match self {
             Self::Disk | Self::File => 1,
-            Self::Net => 2,
+            Self::Net | Self::Iommu => 2,
         }
     }
 }
@@ -69,11 +73,11 @@ pub struct Device {
     /// First address that is not the guest's.
     pub end: u64,
     /// The space in which pages are issued to it, if single pages are.
-    space: Option<u64>,
+    pub space: Option<u64>,
 }
 
 /// Writes `width` bytes of memory that is a register.
-fn store(at: u64, width: u64, value: u64) {
+pub fn store(at: u64, width: u64, value: u64) {
     unsafe {
         match width {
             1 => (at as *mut u8).write_volatile(value as u8),
@@ -96,28 +100,26 @@ fn load(at: u64, width: u64) {
 }
 
 impl Device {
+    /// The device, to which the guest issues pages by calls from now on, if single pages are its way.
     pub fn find(kind: Kind, boot: &BootInfo) -> Option<Self> {
+        let mut device = Self::take(kind, &mut Own::new(boot))?;
+        let space = hc::GRANT_DEVICE + u64::from(device.function.slot());
+        device.space = (call(hc::GRANT_OPEN, [space, 0, 0, 0]) > 0).then_some(space);
+        Some(device)
+    }
+
+    /// The device, with memory for its queues. Nothing is issued to it.
+    pub fn take(kind: Kind, own: &mut Own) -> Option<Self> {
         let function = pci::find(|function| function.read(0) == kind.identifiers())?;
         function.enable();
-        let mut own = Own::new(boot);
         let at = own.take(kind.queues() * MEMORY);
         let [registers, messages] = [0, 1].map(|bar| function.memory(bar));
-        let space = hc::GRANT_DEVICE + u64::from(function.slot());
-        let space = (call(hc::GRANT_OPEN, [space, 0, 0, 0]) > 0).then_some(space);
-        Some(Self {
-            kind,
-            function,
-            registers,
-            messages,
-            doorbell: function.ports(2),
-            at,
-            end: own.end(),
-            space,
-        })
+        let (doorbell, end) = (function.ports(2), own.end());
+        Some(Self { kind, function, registers, messages, doorbell, at, end, space: None })
     }
 
     /// Whether the device says that it was used against the rules (Virtio 1.2, 2.1).
-    fn needs_reset(&self) -> bool {
+    pub fn needs_reset(&self) -> bool {
         self.status() & 64 != 0
     }
 
@@ -136,7 +138,7 @@ impl Device {
     }
 
     /// Any call in the disk's space. Returns whether it gave something away that is not the guest's.
-    fn wild_call(&self, space: u64, random: &mut Random) -> bool {
+    pub fn wild_call(&self, space: u64, random: &mut Random) -> bool {
         let mine = random.below(self.end / PAGE) * PAGE;
         let page = match random.below(4) {
             0 => random.wild(),
@@ -164,11 +166,22 @@ impl Device {
         }
     }
 
-    fn set(&self, register: u64, width: u64, value: u64) {
+    pub fn set(&self, register: u64, width: u64, value: u64) {
         store(self.registers + register, width, value);
     }
 
-    fn status(&self) -> u8 {
+    /// Eight bytes of its own configuration, by halves (Virtio 1.2, 4.1.3.1).
+    pub fn configuration(&self, offset: u64) -> u64 {
+        let [low, high] = [0, 4].map(|half| u64::from(get(self.registers + CONFIGURATION + offset + half)));
+        high << 32 | low
+    }
+
+    /// A register of two bytes.
+    pub fn word(&self, register: u64) -> u16 {
+        unsafe { ((self.registers + register) as *const u16).read_volatile() }
+    }
+
+    pub fn status(&self) -> u8 {
         unsafe { ((self.registers + 0x14) as *const u8).read_volatile() }
     }
 
@@ -190,7 +203,8 @@ impl Device {
             self.set(0x14, 1, status);
         }
         let platform = u64::from(self.space.is_some()) << 1;
-        for (half, features) in [(0, u64::from(indirect) << 28), (1, 1 | platform)] {
+        let of_kind = if self.kind == Kind::Iommu { IOMMU_FEATURES } else { 0 };
+        for (half, features) in [(0, u64::from(indirect) << 28 | of_kind), (1, 1 | platform)] {
             self.set(0x08, 4, half);
             self.set(0x0c, 4, features);
         }
@@ -238,7 +252,7 @@ impl Device {
                 put(verdict, 0xff);
             }
             // Who attacks one asks for itself.
-            Kind::File => return false,
+            Kind::File | Kind::Iommu => return false,
             Kind::Net => {
                 let frame = at + BUFFERS + HEADER;
                 (0..6).for_each(|byte| store(frame + byte, 1, 0xff));
@@ -280,7 +294,7 @@ impl Device {
     }
 
     /// Requests that no driver makes, some of which change while they are read.
-    fn attack(&self, random: &mut Random) {
+    pub fn attack(&self, random: &mut Random) {
         (0..self.kind.queues()).for_each(|queue| self.attack_queue(queue, random));
     }
 
@@ -312,7 +326,7 @@ impl Device {
 }
 
 /// Any access to any register, and to the configuration of the function.
-fn registers(device: &Device, random: &mut Random, tally: &mut Tally) {
+pub fn registers(device: &Device, random: &mut Random, tally: &mut Tally) {
     for _ in 0..6_000u32 {
         let (value, width) = (random.wild(), 1 << random.below(4));
         let (kind, offset) = (random.below(8), random.below(0x40));

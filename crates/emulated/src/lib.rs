@@ -25,6 +25,7 @@ mod mirror;
 mod names;
 mod nic;
 mod owner;
+mod pace;
 mod polled;
 mod shared_nic;
 mod straight;

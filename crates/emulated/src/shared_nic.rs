@@ -53,6 +53,8 @@ pub struct SharedNic {
     changes: Changes,
     /// Something is left to do that no interrupt will tell of, and is to be done then.
     again: Option<u64>,
+    /// The time of the last call that had one.
+    now: u64,
     /// The frame going out of a guest's card.
     frame: Box<[u8; FRAME]>,
 }
@@ -72,6 +74,7 @@ impl SharedNic {
             stuck: 0,
             changes: Changes::default(),
             again: None,
+            now: 0,
             frame: Box::new([0; FRAME]),
         }
     }
@@ -165,6 +168,7 @@ impl SharedNic {
         width: u8,
         into: &mut [u8],
     ) {
+        self.now = env.now;
         let Some(vnic) = self.vnic_mut(port) else { return into.fill(0xff) };
         vnic.count(register, width, into.len());
         if let Some(value) = self.read_through(env, port, register, width) {
@@ -205,6 +209,7 @@ impl SharedNic {
         let Some(vnic) = self.vnics.get_mut(port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
+        self.now = env.now;
         vnic.count(register, width, from.len());
         if self.write_through(env, port, register, width, value_of(from)) {
             return;
@@ -220,7 +225,7 @@ impl SharedNic {
             if let Some(mirror) = &mut vnic.mirror {
                 mirror::show_interrupts(&vnic.nic, &mut **mirror);
             }
-            return vnic.publish_line(port, &mut self.changes);
+            return vnic.publish_line(port, env.now, &mut self.changes);
         }
         vnic.look();
         let mut bus = vnic.bus(env.guests, port);
@@ -254,6 +259,7 @@ impl SharedNic {
     /// Goes on with what the card at a port has left to do, as far as a call may. To be called when
     /// [`Self::resumes_at`] has come, in the time of its guest: nobody else's call does this work.
     pub fn resume<G: Guests>(&mut self, env: &mut Environment<'_, G>, port: PortId) {
+        self.now = env.now;
         if let Some(vnic) = self.vnic_mut(port) {
             vnic.behind = false;
         }
@@ -264,11 +270,20 @@ impl SharedNic {
 
     /// The physical card interrupts. Not for the shared card while a guest has it ([`Self::holder`]).
     pub fn interrupt<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
+        self.now = env.now;
         if !self.owner.is_driver() {
             return;
         }
         let Self { switch, vnics, uplink, owner, stuck, changes, .. } = self;
-        let mut inward = Inward { switch, vnics, owner: *owner, stuck, guests: &mut *env.guests, open: None };
+        let mut inward = Inward {
+            switch,
+            vnics,
+            owner: *owner,
+            stuck,
+            now: env.now,
+            guests: &mut *env.guests,
+            open: None,
+        };
         let more = uplink.poll_with_fcs(&mut env.card, &mut |frame, fcs| inward.take(frame, fcs, changes));
         inward.close(changes);
         if more {
@@ -280,6 +295,7 @@ impl SharedNic {
 
     /// [`Self::deadline`] has come, or a guest was [configured](Self::configure).
     pub fn poll<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
+        self.now = env.now;
         self.poll_vnics(env);
         self.hand_over(env);
     }
@@ -288,11 +304,11 @@ impl SharedNic {
         for (index, vnic) in self.vnics.iter_mut().take(self.switch.span()).enumerate() {
             if let (Some(vnic), Some(port)) = (vnic, PortId::from_index(index))
                 && self.owner.guest() != Some(port)
-                && vnic.nic.deadline().is_some_and(|at| at <= env.now)
+                && vnic.deadline().is_some_and(|at| at <= env.now)
             {
                 vnic.nic.advance(env.now);
                 self.stuck &= !port.bit();
-                vnic.publish(port, self.owner, self.stuck, &mut self.changes);
+                vnic.publish(port, self.owner, (self.stuck, env.now), &mut self.changes);
             }
         }
         if self.again.is_some_and(|at| at <= env.now) {
@@ -311,13 +327,14 @@ impl SharedNic {
         let holder = self.owner.guest().map(PortId::index);
         let vnics = self.vnics.iter().take(self.switch.span()).enumerate();
         let vnics = vnics.filter(|(index, _)| Some(*index) != holder);
-        let cards = vnics.filter_map(|(_, vnic)| vnic.as_ref()?.nic.deadline());
+        let cards = vnics.filter_map(|(_, vnic)| vnic.as_ref()?.deadline());
         cards.chain(self.again).chain(self.hand_over_at).min()
     }
 
     /// Guests at these ports ([`PortId::bit`]) do no more than [`Self::shown`] says from now on: what they wrote before
     /// counts.
     pub fn carried_out<G: Guests>(&mut self, env: &mut Environment<'_, G>, ports: u16) {
+        self.now = env.now;
         if self.owner.guest().is_some_and(|port| ports & port.bit() != 0) {
             self.bring_back(env);
         }
@@ -375,7 +392,7 @@ impl SharedNic {
 
     pub(crate) fn publish(&mut self, port: PortId) {
         if let Some(vnic) = self.vnics.get_mut(port.index()).and_then(Option::as_deref_mut) {
-            vnic.publish(port, self.owner, self.stuck, &mut self.changes);
+            vnic.publish(port, self.owner, (self.stuck, self.now), &mut self.changes);
         }
     }
 
@@ -424,10 +441,12 @@ impl SharedNic {
                 Outgoing::Idle => return self.flush(&mut env.card),
                 Outgoing::Busy => {}
                 Outgoing::Frame(frame) => {
+                    let bytes = frame.len();
                     if !drives || !wire.send_frame(port, frame) {
                         // What became of it, the switch counts; the card has sent it in any case.
                         let _: Verdict = self.switch.send(port, frame);
                     }
+                    vnic.sent(bytes);
                 }
             }
         }
@@ -444,7 +463,7 @@ impl SharedNic {
 
     fn deliver<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
         let Self { switch, vnics, owner, stuck, changes, .. } = self;
-        deliver(switch, vnics, *owner, stuck, changes, env.guests);
+        deliver(switch, vnics, (*owner, env.now), stuck, changes, env.guests);
         for (port, vnic) in occupied(vnics, switch.span()) {
             if vnic.behind && vnic.resumes_at.is_none() {
                 vnic.resume_at(port, Some(env.after_pause()), changes);
@@ -485,7 +504,7 @@ fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, owner: CardOwner, card: &
 fn deliver<G: Guests>(
     switch: &mut Switch,
     vnics: &mut VirtualNics,
-    owner: CardOwner,
+    (owner, now): (CardOwner, u64),
     stuck: &mut u16,
     changes: &mut Changes,
     guests: &mut G,
@@ -514,6 +533,6 @@ fn deliver<G: Guests>(
             }
         }
         drop(bus);
-        vnic.publish(port, owner, *stuck, changes);
+        vnic.publish(port, owner, (*stuck, now), changes);
     }
 }

@@ -69,6 +69,7 @@ pub(crate) struct Inward<'a, G: Guests> {
     pub(crate) owner: CardOwner,
     /// Ports whose card has no room, by bit.
     pub(crate) stuck: &'a mut u16,
+    pub(crate) now: u64,
     pub(crate) guests: &'a mut G,
     /// The guest that the last frame went to, how its card reaches memory, and what that may still do.
     pub(crate) open: Option<(PortId, Bus<G::Memory>, Budget)>,
@@ -115,7 +116,7 @@ impl<G: Guests> Inward<'_, G> {
     pub(crate) fn close(&mut self, changes: &mut Changes) {
         let Some((port, ..)) = self.open.take() else { return };
         if let Some(vnic) = self.vnics.get_mut(port.index()).and_then(Option::as_deref_mut) {
-            vnic.publish(port, self.owner, *self.stuck, changes);
+            vnic.publish(port, self.owner, (*self.stuck, self.now), changes);
         }
     }
 }

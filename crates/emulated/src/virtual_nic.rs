@@ -7,6 +7,7 @@ use crate::mirror::{self, Direction, Mirror, Shown};
 use crate::names;
 use crate::nic::{Description, Nic, Offer, Register, describe};
 use crate::owner::{self, CardOwner, DirectPolicy};
+use crate::pace::Pace;
 use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
@@ -48,6 +49,8 @@ pub(crate) struct VirtualNic {
     decided: Option<(mirror::Key, Shown)>,
     /// When there last was a cause that a read would have taken away.
     caused_at: Option<u64>,
+    /// How often its line rises, if its driver cannot say.
+    pace: Option<Pace>,
 }
 
 /// For how many nanoseconds after such a cause the page of causes goes on to exit. Where interrupts come often, a change of what
@@ -113,6 +116,7 @@ impl VirtualNic {
             shown: Shown::default(),
             decided: None,
             caused_at: None,
+            pace: matches!(model, NicModel::Rtl8139 | NicModel::Rtl8139c).then(Pace::default),
         }
     }
 
@@ -152,7 +156,12 @@ impl VirtualNic {
         budget: &mut Budget,
     ) -> bool {
         match self.nic.offer(frame, fcs, memory, budget) {
-            Offer::Stored => self.rx_packets += 1,
+            Offer::Stored => {
+                self.rx_packets += 1;
+                if let Some(pace) = &mut self.pace {
+                    pace.carry(frame.len());
+                }
+            }
             Offer::Unwanted => {}
             Offer::Missed => self.rx_missed += 1,
             Offer::Later => return false,
@@ -193,19 +202,45 @@ impl VirtualNic {
         self.nic.peek(register, width).filter(|_| is_plain && is_often_caused(self.caused_at, now))
     }
 
+    fn wants_line(&self) -> bool {
+        self.nic.interrupt() && !self.silent
+    }
+
+    /// When something is due that nobody asks for: in the card, or on its line.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        let held = self.pace.filter(|_| !self.line && self.wants_line()).map(|pace| pace.rises_at());
+        [self.nic.deadline(), held].into_iter().flatten().min()
+    }
+
+    /// The card has sent a frame of so many bytes.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        if let Some(pace) = &mut self.pace {
+            pace.carry(bytes);
+        }
+    }
+
     /// Brings the line up to date with its card.
-    pub(crate) fn publish_line(&mut self, port: PortId, changes: &mut Changes) {
-        let line = self.nic.interrupt() && !self.silent;
+    pub(crate) fn publish_line(&mut self, port: PortId, now: u64, changes: &mut Changes) {
+        let line = self.wants_line() && (self.line || self.pace.is_none_or(|pace| pace.rises_at() <= now));
         if line != self.line {
             self.line = line;
+            if let Some(pace) = self.pace.as_mut().filter(|_| line) {
+                pace.rise(now);
+            }
             // Up and down again before anyone has looked is no change.
             changes.lines ^= port.bit();
         }
     }
 
     /// Brings what the guest sees up to date with its card.
-    pub(crate) fn publish(&mut self, port: PortId, owner: CardOwner, stuck: u16, changes: &mut Changes) {
-        self.publish_line(port, changes);
+    pub(crate) fn publish(
+        &mut self,
+        port: PortId,
+        owner: CardOwner,
+        (stuck, now): (u16, u64),
+        changes: &mut Changes,
+    ) {
+        self.publish_line(port, now, changes);
         let (Some(mirror), Some(model)) = (&mut self.mirror, self.device) else { return };
         mirror::show_moving(&self.nic, &mut **mirror);
         let shown = match owner.guest() {

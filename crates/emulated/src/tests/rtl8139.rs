@@ -205,3 +205,31 @@ fn a_ring_without_an_end_does_not_go_along() {
     machine.wait();
     assert_eq!(machine.holder(), None);
 }
+
+#[test]
+fn a_line_rises_no_more_often_than_a_wire_would_have_it() {
+    // On a wire that is ten times as fast.
+    let mut machine = Machine::new(NicModel::E1000, &MODELS);
+    let mut alice = machine.driver(0);
+    let mut arrive = |machine: &mut Machine, number| {
+        machine.physical.arriving.push_back(frame(mac(0), ROUTER, 1514, number));
+        machine.physical.after();
+        machine.with(|shared, env| shared.interrupt(env));
+    };
+    arrive(&mut machine, 0);
+    let rose = machine.now;
+    assert!(machine.line(0), "after a while without any, a frame is told of at once");
+    assert_eq!(marks(&machine.take(0, &mut *alice)), [0]);
+    arrive(&mut machine, 1);
+    arrive(&mut machine, 2);
+    assert!(!machine.line(0), "the wire of an RTL8139 would not have them yet");
+    let due = machine.shared.deadline().expect("somebody has to come back to it");
+    assert!((rose + 2 * 123_040..rose + 250_000).contains(&due), "{rose} {due}");
+    machine.now = due - 2000;
+    machine.with(|shared, env| shared.poll(env));
+    assert!(!machine.line(0));
+    machine.with(|shared, env| shared.poll(env));
+    assert!(machine.line(0), "both at once");
+    assert_eq!(marks(&machine.take(0, &mut *alice)), [1, 2]);
+    assert_eq!(machine.shared.deadline(), None);
+}

@@ -60,31 +60,32 @@ pub fn shares(record: &mut Record, lends: Lends, load: Load, measured: &Measured
             note,
         );
     }
-    if lends.grants == "iommu" { viommu(record, load, measured) } else { Ok(()) }
+    if lends.options.contains("table=1") || lends.grants == "all" {
+        return Ok(());
+    }
+    translations(record, lends, load, measured)
 }
 
-/// How often an IOMMU that guests drive was told of something, and how often that had translations forgotten: from the guests' start to their end,
+/// How often an IOMMU that guests drive was told of something, and how often the machine's was told to forget: from the guests' start to their end,
 /// for each packet or request of all parts.
-fn viommu(record: &mut Record, load: Load, measured: &Measured) -> Result<()> {
+fn translations(record: &mut Record, lends: Lends, load: Load, measured: &Measured) -> Result<()> {
     let report = measured.report.as_ref().context("the hypervisor sent no report")?;
     let operations = parts(load).iter().map(|(_, _, reported)| Ok(moved(reported, measured)?.operations));
     let operations: u64 = operations.sum::<Result<u64>>()?;
-    let links = report.links.iter().filter(|link| link.kind == "iommu");
-    let doorbells: u64 = links.map(|link| link.kicks).sum();
-    let flushes: u64 =
-        report.iommu.units.iter().flat_map(|unit| &unit.flushes).map(|count| count.value).sum();
     let (unit, of) = if load.has_disk() { ("per request", "request") } else { ("per packet", "packet") };
-    for (what, name, count) in [
-        ("doorbells", format!("grants.viommu.virtio.{}.doorbells_per_{of}", load.name()), doorbells),
-        (
-            "commands to the machine's IOMMU",
-            format!("iotlb.viommu.{}.flushes_per_{of}", load.name()),
-            flushes,
-        ),
-    ] {
-        let note = format!("{count} {what} / {operations} {}", load.operations());
-        record.row(name, count as f64 / operations as f64, unit, note);
+    let per = |what: &str, count: u64| {
+        (count as f64 / operations as f64, format!("{count} {what} / {operations} {}", load.operations()))
+    };
+    if lends.grants == "iommu" {
+        let links = report.links.iter().filter(|link| link.kind == "iommu");
+        let (value, note) = per("doorbells", links.map(|link| link.kicks).sum());
+        record.row(format!("grants.viommu.virtio.{}.doorbells_per_{of}", load.name()), value, unit, note);
     }
+    let flushes = report.iommu.units.iter().flat_map(|unit| &unit.flushes).map(|count| count.value).sum();
+    let (value, note) =
+        per("commands to the machine's IOMMU, those of the guests' start among them", flushes);
+    let aim = (lends.name == "new" && !load.has_disk()).then_some(Aim::AtMost(0.001));
+    record.aimed(format!("iotlb.{}.{}.flushes_per_{of}", lends.name, load.name()), value, unit, aim, note);
     Ok(())
 }
 

@@ -192,7 +192,7 @@
 #define SLUICE_GRANT_DESTROY 0x534c0011ULL
 
 /* Accepts a space: granter (a peer of the caller), number of the space, guest-physical address of the window, guest-physical address of the status words,
- * of eight bytes each, or GRANT_NO_STATUS. Answered with the number of references. */
+ * of eight bytes each, with GRANT_STATUS_ADDRESSES, or GRANT_NO_STATUS. Whoever accepts clears the words before. Answered with the number of references. */
 #define SLUICE_GRANT_ACCEPT 0x534c0012ULL
 
 /* Gives a window up: its address. What is granted there is taken back at once. */
@@ -229,10 +229,14 @@
 /* The peer keeps no status words: no revoke is ever answered with EBUSY. */
 #define SLUICE_GRANT_NO_STATUS 0xffffffffffffffffULL
 
+/* Each status word is followed by the machine address of its page, eight bytes, 0 where nothing is granted: for a device without an IOMMU. It is
+ * to be read during a use only. Such uses hold up also a revoke by force. Refused with EPERM where no device of the caller reaches all memory anyway. */
+#define SLUICE_GRANT_STATUS_ADDRESSES (1ULL << 0ULL)
+
 /* The peer may not write the pages. */
 #define SLUICE_GRANT_READ_ONLY (1ULL << 0ULL)
 
-/* Whatever the status word says. */
+/* Whatever the status word says, unless GRANT_STATUS_ADDRESSES. */
 #define SLUICE_GRANT_FORCED (1ULL << 32ULL)
 
 /* An entry of a list takes its reference back. */

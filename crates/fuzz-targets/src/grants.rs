@@ -46,23 +46,39 @@ impl TableFrames for Tables {
 struct Window {
     shown: BTreeMap<u32, Grant>,
     word: u64,
+    /// The peer programs devices by addresses beside the words.
+    has_addresses: bool,
 }
 
-struct Fixed(u64);
+struct Fixed {
+    word: u64,
+    has_address: bool,
+}
 
 impl Word for Fixed {
     fn load(&self) -> Option<u64> {
-        Some(self.0)
+        Some(self.word)
     }
     fn replace(&self, old: u64, _: u64) -> bool {
-        self.0 == old
+        self.word == old
     }
+    fn has_address(&self) -> bool {
+        self.has_address
+    }
+    fn tell(&self, page: Option<Hpa>) {
+        assert!(page.is_none_or(is_granters), "the address of a page that is not the granter's is told");
+    }
+}
+
+/// Whether this is a page of the granter.
+fn is_granters(page: Hpa) -> bool {
+    page.as_u64() >> 30 == 1 && page.is_aligned(PAGE_SIZE)
 }
 
 impl Peer for Window {
     type Word = Fixed;
     fn show(&mut self, reference: u32, grant: Grant) -> Result<(), Error> {
-        assert!(reference < SIZE && grant.frame.as_u64() >> 30 == 1 && grant.frame.is_aligned(PAGE_SIZE));
+        assert!(reference < SIZE && is_granters(grant.frame));
         assert!(self.shown.insert(reference, grant).is_none(), "a reference is shown twice");
         Ok(())
     }
@@ -76,7 +92,7 @@ impl Peer for Window {
     }
     fn forget(&mut self) {}
     fn word(&self, _: u32) -> Option<Fixed> {
-        Some(Fixed(self.word))
+        Some(Fixed { word: self.word, has_address: self.has_addresses })
     }
 }
 
@@ -86,11 +102,11 @@ fn page(page: Page) -> Option<Grant> {
 }
 
 /// Any call with any arguments, and lists of any bytes. Asserts that only pages of the granter are ever shown, that the table and the window agree,
-/// that no call moves more than it may, and that a page in use goes by force only.
+/// that no call moves more than it may, and that a page in use goes by force only, and not by that either if a device may use it by its address.
 pub fn calls(data: &[u8]) {
     let mut input = Input::new(data);
     let Some(mut space) = Space::new(Tables::default(), SIZE) else { return };
-    let mut window = Window { shown: BTreeMap::new(), word: 0 };
+    let mut window = Window { shown: BTreeMap::new(), word: 0, has_addresses: false };
     while !input.is_empty() {
         window.word = if input.flag() { 0 } else { input.u64() };
         let number = hc::GRANT_CREATE + u64::from(input.u8() % 11);
@@ -140,6 +156,12 @@ pub fn calls(data: &[u8]) {
                 assert_eq!(found, if reference < SIZE { Ok(true) } else { Err(Error::NoReference) });
                 continue;
             }
+            // Accepted anew, of which no status word or address outside of what was said is looked at.
+            Some(Ok(Call::Accept { status, .. })) if window.shown.is_empty() => {
+                assert!(status.is_none_or(|status| status.at % PAGE_SIZE == 0));
+                window.has_addresses = status.is_some_and(|status| status.stride() == 16);
+                continue;
+            }
             _ => continue,
         };
         assert!(result.is_err() || result.is_ok_and(|done| done <= count.min(MAX_BATCH)));
@@ -147,7 +169,7 @@ pub fn calls(data: &[u8]) {
         let kept = before.iter().all(|(reference, grant)| {
             window.shown.get(reference).is_some_and(|now| now.frame == grant.frame)
         });
-        assert!(kept || forced || !used, "a page in use is taken back");
+        assert!(kept || forced && !window.has_addresses || !used, "a page in use is taken back");
     }
 }
 
@@ -193,7 +215,7 @@ impl<'a> Table for &'a Entries {
 pub fn table(data: &[u8]) {
     let mut input = Input::new(data);
     let Some(mut space) = Space::new(Tables::default(), SIZE) else { return };
-    let mut window = Window { shown: BTreeMap::new(), word: 0 };
+    let mut window = Window { shown: BTreeMap::new(), word: 0, has_addresses: false };
     let entries = Entries { words: RefCell::default(), restless: RefCell::default() };
     while !input.is_empty() {
         let word = |input: &mut Input<'_>| match input.u8() % 3 {

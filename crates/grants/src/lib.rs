@@ -9,8 +9,8 @@
 //!
 //! Source: Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and Efficient I/O Virtualization", 3.1.
 //!
-//! Deviations: the status is a word of its own, in the peer's memory, and says whether the page is granted too; there are no machine addresses,
-//! since devices reach pages through an IOMMU (3.4.2).
+//! Deviations: the status is a word of its own, in the peer's memory, and says whether the page is granted too. Devices reach pages through an IOMMU
+//! (3.4.2), so that a peer is told no machine addresses unless there is none ([`status`]).
 #![no_std]
 #![forbid(unsafe_code)]
 

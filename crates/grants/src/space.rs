@@ -69,7 +69,7 @@ pub enum Operation {
     Revoke {
         /// Which.
         reference: u32,
-        /// Whatever the status word says.
+        /// Whatever the status word says, unless the peer programs devices by an address beside it.
         forced: bool,
     },
 }
@@ -243,8 +243,8 @@ impl<F: TableFrames> Space<F> {
         });
         settle(peer);
         for reference in issued.iter().copied() {
-            if let (Ok(Some(_)), Some(word)) = (self.lookup(reference), peer.word(reference)) {
-                status::open(&word);
+            if let (Ok(Some(grant)), Some(word)) = (self.lookup(reference), peer.word(reference)) {
+                status::open(&word, grant.frame);
             }
         }
         steps.answer()
@@ -289,10 +289,12 @@ impl<F: TableFrames> Space<F> {
 
     fn revoke(&mut self, peer: &mut impl Peer, reference: u32, forced: bool) -> Result<(), Error> {
         let grant = self.lookup(reference)?.ok_or(Error::Absent)?;
-        if let Some(word) = peer.word(reference)
-            && !status::close(&word, forced)
-        {
-            return Err(Error::Busy);
+        if let Some(word) = peer.word(reference) {
+            // No IOMMU would stop the device that uses it.
+            let forced = forced && !word.has_address();
+            if !status::close(&word, forced) {
+                return Err(Error::Busy);
+            }
         }
         self.remove(reference);
         peer.hide(reference, grant);
@@ -306,6 +308,11 @@ impl<F: TableFrames> Space<F> {
         if removed == Some(Ok(true)) {
             self.live -= 1;
         }
+    }
+
+    /// Says in all words that nothing is granted, whatever they count: before the pages are taken away in one go.
+    pub fn close_all<W: Word>(&self, word: impl Fn(u32) -> W) {
+        self.visit(|reference, _| _ = status::close(&word(reference), true));
     }
 
     /// Forgets all grants: the peer, or what it saw them by, is gone. `each` gets what there was. False for want of memory; the space

@@ -6,10 +6,11 @@ mod common;
 use common::{Tables, Window};
 use proptest::prelude::*;
 use sluice_grants::status::{GRANTED, Word};
-use sluice_grants::{Batch, Error, Grant, MAX_BATCH, MAX_SIZE, Operation, Space};
+use sluice_grants::{Batch, Error, Grant, MAX_BATCH, MAX_SIZE, Operation, Peer, Space};
 use sluice_memory::{Hpa, PAGE_SIZE};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 const SIZE: u32 = 600;
 
@@ -22,6 +23,17 @@ impl Window {
         if let Some(cell) = self.words.get(&reference) {
             cell.set(word);
         }
+    }
+
+    /// A window whose peer programs devices by addresses.
+    fn with_addresses(self) -> Self {
+        let addresses = self.words.keys().map(|reference| (*reference, Rc::default())).collect();
+        Self { addresses: Some(addresses), ..self }
+    }
+
+    /// What is written beside the word of a reference.
+    fn address_of(&self, reference: u32) -> Option<u64> {
+        self.addresses.as_ref()?.get(&reference).map(|address| address.get())
     }
 }
 
@@ -69,6 +81,8 @@ fn expect(
             if !table.contains_key(&reference) {
                 return Err(Error::Absent);
             }
+            // Force does not stop a device that works by the address.
+            let forced = forced && window.addresses.is_none();
             if window.keeps_status && !forced && window.word_of(reference) & 0xffff_ffff != 0 {
                 return Err(Error::Busy);
             }
@@ -84,12 +98,15 @@ proptest! {
     #[test]
     fn a_space_does_what_a_plain_table_does(
         calls in proptest::collection::vec((proptest::collection::vec(operation(), 1..12), proptest::option::of((0..12u32, any::<u64>()))), 1..30),
-        keeps_status in any::<bool>(),
+        (keeps_status, addresses) in any::<(bool, bool)>(),
         room in 0..60u32,
     ) {
         let tables = Tables::new(usize::MAX);
         let mut space = Space::new(tables.clone(), SIZE).unwrap();
         let mut window = Window::new(SIZE, room, keeps_status);
+        if keeps_status && addresses {
+            window = window.with_addresses();
+        }
         let (mut table, mut room) = (BTreeMap::new(), room);
         for (operations, used) in calls {
             let used: Use = used;
@@ -131,6 +148,16 @@ proptest! {
                     prop_assert_eq!(window.word_of(reference) & GRANTED != 0, table.contains_key(&reference));
                 }
             }
+            for (reference, address) in window.addresses.iter().flatten() {
+                let granted = table.get(reference).map_or(0, |grant| grant.frame.as_u64());
+                prop_assert_eq!(address.get(), granted);
+            }
+        }
+        if window.addresses.is_some() {
+            space.close_all(|reference| window.word(reference).unwrap());
+            for reference in table.keys() {
+                prop_assert_eq!((window.word_of(*reference) & GRANTED, window.address_of(*reference)), (0, Some(0)));
+            }
         }
         let mut left = BTreeMap::new();
         prop_assert!(space.clear(|reference, grant| _ = left.insert(reference, grant)));
@@ -167,6 +194,23 @@ fn a_page_in_use_is_taken_back_by_force_only() {
     assert_eq!((window.word_of(3), window.shown.len()), (2, 0));
 }
 
+#[test]
+fn a_page_that_a_device_uses_by_its_address_is_not_taken_back_by_force() {
+    let mut space = Space::new(Tables::new(usize::MAX), SIZE).unwrap();
+    let mut window = Window::new(SIZE, 9, true).with_addresses();
+    assert_eq!(space.carry_out(&mut window, &issue(3), 1), Ok(1));
+    assert_eq!((window.word_of(3), window.address_of(3)), (GRANTED, Some(9 * PAGE_SIZE)));
+    window.set(3, GRANTED | 1);
+    for forced in [false, true] {
+        assert_eq!(space.carry_out(&mut window, &revoke(3, forced), 1), Err(Error::Busy));
+        assert_eq!((window.word_of(3), window.address_of(3)), (GRANTED | 1, Some(9 * PAGE_SIZE)));
+        assert_eq!(window.shown.len(), 1);
+    }
+    window.set(3, GRANTED);
+    assert_eq!(space.carry_out(&mut window, &revoke(3, true), 1), Ok(1));
+    assert_eq!((window.word_of(3), window.address_of(3)), (0, Some(0)));
+}
+
 /// A word that is never what it was: a peer that writes it all the time.
 struct Restless(Cell<u64>);
 
@@ -186,7 +230,7 @@ fn a_word_that_never_stands_still_holds_nobody_up() {
     let word = Restless(Cell::new(0));
     assert!(!close(&word, false));
     assert!(close(&word, true));
-    open(&word);
+    open(&word, Hpa::new(PAGE_SIZE));
     assert!(word.0.get() <= 48);
 }
 

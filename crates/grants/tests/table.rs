@@ -40,7 +40,7 @@ impl Table for Entries {
     type Entry = Status;
 
     fn entry(&self, reference: u32) -> Status {
-        Status(self.0[&reference].clone())
+        Status { word: self.0[&reference].clone(), address: None }
     }
 
     fn frame(&self, page: u64) -> Option<Hpa> {
@@ -269,7 +269,7 @@ fn a_call_maps_so_many_pages_and_no_more() {
     impl Table for All {
         type Entry = Status;
         fn entry(&self, _: u32) -> Status {
-            Status(Rc::new(Cell::new(PERMIT)))
+            Status { word: Rc::new(Cell::new(PERMIT)), address: None }
         }
         fn frame(&self, _: u64) -> Option<Hpa> {
             Some(Hpa::new(MEMORY))

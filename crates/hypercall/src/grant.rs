@@ -14,7 +14,7 @@ pub const GRANT_CREATE: u64 = 0x534c_0010;
 /// Ends a space in which nothing is granted: number.
 pub const GRANT_DESTROY: u64 = 0x534c_0011;
 /// Accepts a space: granter (a peer of the caller), number of the space, guest-physical address of the window, guest-physical address of the status words,
-/// of eight bytes each, or [`GRANT_NO_STATUS`]. Answered with the number of references.
+/// of eight bytes each, with [`GRANT_STATUS_ADDRESSES`], or [`GRANT_NO_STATUS`]. Whoever accepts clears the words before. Answered with the number of references.
 pub const GRANT_ACCEPT: u64 = 0x534c_0012;
 /// Gives a window up: its address. What is granted there is taken back at once.
 pub const GRANT_LEAVE: u64 = 0x534c_0013;
@@ -40,9 +40,12 @@ pub const GRANT_MAX_BATCH: u64 = 512;
 pub const GRANT_MAX_SIZE: u64 = 0x10_0000;
 /// The peer keeps no status words: no revoke is ever answered with EBUSY.
 pub const GRANT_NO_STATUS: u64 = 0xffff_ffff_ffff_ffff;
+/// Each status word is followed by the machine address of its page, eight bytes, 0 where nothing is granted: for a device without an IOMMU. It is
+/// to be read during a use only. Such uses hold up also a revoke by force. Refused with EPERM where no device of the caller reaches all memory anyway.
+pub const GRANT_STATUS_ADDRESSES: u64 = 1 << 0;
 /// The peer may not write the pages.
 pub const GRANT_READ_ONLY: u64 = 1 << 0;
-/// Whatever the status word says.
+/// Whatever the status word says, unless [`GRANT_STATUS_ADDRESSES`].
 pub const GRANT_FORCED: u64 = 1 << 32;
 /// An entry of a list takes its reference back.
 pub const GRANT_LIST_REVOKE: u64 = 1 << 33;
@@ -73,6 +76,30 @@ impl Page {
             return None;
         }
         Some(Self { gpa: word & !(PAGE - 1), writable: word & GRANT_READ_ONLY == 0 })
+    }
+}
+
+/// Where a peer has its status words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Guest-physical address of the first, a whole page's.
+    pub at: u64,
+    /// [`GRANT_STATUS_ADDRESSES`].
+    pub has_addresses: bool,
+}
+
+impl Status {
+    /// What is said of them; `None` if it is not a page and the known bits.
+    pub const fn decode(word: u64) -> Option<Self> {
+        if word & (PAGE - 1) & !GRANT_STATUS_ADDRESSES != 0 {
+            return None;
+        }
+        Some(Self { at: word & !(PAGE - 1), has_addresses: word & GRANT_STATUS_ADDRESSES != 0 })
+    }
+
+    /// Bytes from one to the next.
+    pub const fn stride(self) -> u64 {
+        if self.has_addresses { 16 } else { 8 }
     }
 }
 
@@ -121,8 +148,8 @@ pub enum Call {
         space: u8,
         /// Address of the window.
         at: u64,
-        /// Address of the status words, if the caller keeps any.
-        status: Option<u64>,
+        /// The status words, if the caller keeps any.
+        status: Option<Status>,
     },
     /// [`GRANT_LEAVE`].
     Leave(u64),
@@ -196,9 +223,8 @@ impl Call {
     }
 
     fn accept([granter, space, at, status]: [u64; 4]) -> Option<Self> {
-        let status = (status != GRANT_NO_STATUS).then_some(status);
-        let aligned = at.is_multiple_of(PAGE) && status.is_none_or(|status| status.is_multiple_of(PAGE));
-        aligned.then_some(())?;
+        at.is_multiple_of(PAGE).then_some(())?;
+        let status = if status == GRANT_NO_STATUS { None } else { Some(Status::decode(status)?) };
         Some(Self::Accept { granter: small(granter)?, space: small(space)?, at, status })
     }
 
@@ -248,6 +274,7 @@ mod tests {
             (GRANT_DESTROY, [1 << 8, 0, 0, 0]),
             (GRANT_ACCEPT, [0, 0, 0x10, 0]),
             (GRANT_ACCEPT, [0, 0, 0, 8]),
+            (GRANT_ACCEPT, [0, 0, 0, 2 | GRANT_STATUS_ADDRESSES]),
             (GRANT_ISSUE, [0, 1 << 32, 0, 1]),
             (GRANT_ISSUE, [0, 0, 2, 1]),
             (GRANT_ISSUE, [0, 0, 0, 0]),
@@ -264,6 +291,13 @@ mod tests {
         assert_eq!(asks(GRANT_ISSUE, [1, 2, 0x3001, u64::MAX]), Ok(issue));
         let revoke = Call::Revoke { space: 1, reference: 2, count: 3, forced: true };
         assert_eq!(asks(GRANT_REVOKE, [1, 2, 3, GRANT_FORCED]), Ok(revoke));
+        let accept = |status| Ok(Call::Accept { granter: 0, space: 1, at: 0x1000, status });
+        let words = |has_addresses| Some(Status { at: 0x2000, has_addresses });
+        for (argument, status) in
+            [(GRANT_NO_STATUS, None), (0x2000, words(false)), (0x2000 | GRANT_STATUS_ADDRESSES, words(true))]
+        {
+            assert_eq!(asks(GRANT_ACCEPT, [0, 1, 0x1000, argument]), accept(status));
+        }
         assert_eq!(Call::decode(GRANT_OPEN + 1, [0; 4]), None);
     }
 

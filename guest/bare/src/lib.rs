@@ -42,6 +42,9 @@ pub struct Job {
 /// Attacks by devices. Apart, for a kernel that does nothing else: all of them do not fit below 640 KiB.
 pub const DMA: Job = Job { name: "dma", run: dma::run };
 
+/// A peer that has such a device.
+pub const GRANTS: Job = Job { name: "grants", run: grants::run_low };
+
 /// All of them.
 pub const ALL: &[Job] = &[
     Job { name: "null", run: |_, _| null::run() },

@@ -24,7 +24,7 @@ use sluice_grants::{Batch, Grant, Operation, Peer, Space};
 use sluice_hypercall::call::Error;
 use sluice_hypercall::grant::{
     Call, Entry, GRANT_DEVICE, GRANT_IS_ACCEPTED, GRANT_IS_ISSUED, GRANT_IS_WRITABLE, GRANT_MAX_BATCH,
-    GRANT_MAX_SIZE, GRANT_STATUS_GRANTED, Page,
+    GRANT_MAX_SIZE, GRANT_STATUS_GRANTED, Page, Status,
 };
 use sluice_iospace::{Contents, IssueError, Rights};
 use sluice_memory::{Access, Gpa, Hpa, LARGE_PAGE, PAGE_SIZE};
@@ -90,7 +90,7 @@ pub(super) struct OwnDevice {
 pub(super) struct Accepted {
     peer: Weak<Domain>,
     at: u64,
-    status: Option<u64>,
+    status: Option<Status>,
 }
 
 /// A part of a domain's window addresses that is taken.
@@ -130,6 +130,12 @@ impl Shared {
     pub(super) const fn new(space: Space<mm::TableFrames>) -> Self {
         Self { space, seen: Seen::Nowhere, table: None }
     }
+}
+
+/// The status word of a reference, in the memory of the peer.
+fn word(peer: &Domain, status: Status, reference: u32) -> StatusWord<'_> {
+    let at = status.at + u64::from(reference) * status.stride();
+    StatusWord { peer, at: Gpa::new(at), has_address: status.has_addresses }
 }
 
 impl Accepted {
@@ -262,7 +268,11 @@ fn destroy(caller: &Domain, space: u8) -> Result<u64, Error> {
     Ok(0)
 }
 
-fn accept(caller: &Domain, granter: u8, space: u8, at: u64, status: Option<u64>) -> Result<u64, Error> {
+fn accept(caller: &Domain, granter: u8, space: u8, at: u64, status: Option<Status>) -> Result<u64, Error> {
+    // Where the memory of others is in the machine is for those to know who reach all of it.
+    if status.is_some_and(|status| status.has_addresses) && !caller.reaches_everything {
+        return Err(Error::NotPermitted);
+    }
     let granter = peer_of(caller, granter)?;
     let this = domains().into_iter().find(|known| core::ptr::eq(&raw const **known, caller));
     let this = Arc::downgrade(&this.ok_or(Error::NoPeer)?);
@@ -280,7 +290,8 @@ fn accept(caller: &Domain, granter: u8, space: u8, at: u64, status: Option<u64>)
     };
     let len = window_len(size);
     if let Some(status) = status {
-        caller.memory.translate(Gpa::new(status), u64::from(size) * 8).map_err(|_| Error::BadArgument)?;
+        let bytes = u64::from(size) * status.stride();
+        caller.memory.translate(Gpa::new(status.at), bytes).map_err(|_| Error::BadArgument)?;
     }
     caller.take_window(Window { at, len, shows: (Arc::downgrade(&granter), space), ready: false })?;
     let result = caller.show_sink(at, len).and_then(|()| {
@@ -470,9 +481,13 @@ impl Shared {
     fn hide(&mut self, granter: &Domain) -> Option<Arc<Domain>> {
         let accepted = self.seen.accepted()?;
         // One that has ended took everything back itself.
-        let (peer, at) = (accepted.peer.upgrade(), accepted.at);
+        let (peer, at, status) = (accepted.peer.upgrade(), accepted.at, accepted.status);
         self.seen = Seen::Nowhere;
         let peer = peer?;
+        // It programs no device by an address of what is somebody else's soon.
+        if let Some(status) = status.filter(|status| status.has_addresses) {
+            self.space.close_all(|reference| word(&peer, status, reference));
+        }
         let len = window_len(self.space.size());
         let shown = peer.show_sink(at, len).is_ok();
         let map = peer.space.lock();
@@ -748,7 +763,7 @@ pub(super) struct View<'a, M> {
     /// Address of the first reference.
     at: u64,
     /// Where the owner has status words.
-    status: Option<u64>,
+    status: Option<Status>,
     /// Whatever the granter says, pages are only read.
     reads_only: bool,
 }
@@ -780,6 +795,8 @@ impl<M> View<'_, M> {
 pub(super) struct StatusWord<'a> {
     peer: &'a Domain,
     at: Gpa,
+    /// The machine address of the page follows.
+    has_address: bool,
 }
 
 impl Word for StatusWord<'_> {
@@ -789,6 +806,16 @@ impl Word for StatusWord<'_> {
 
     fn replace(&self, old: u64, new: u64) -> bool {
         self.peer.replace_u64(self.at, old, new)
+    }
+
+    fn has_address(&self) -> bool {
+        self.has_address
+    }
+
+    fn tell(&self, page: Option<Hpa>) {
+        if self.has_address {
+            self.peer.write_u64(Gpa::new(self.at.as_u64() + 8), page.map_or(0, Hpa::as_u64));
+        }
     }
 }
 
@@ -832,8 +859,7 @@ impl<'a, M: DerefMut<Target = memory::Map>> Peer for View<'a, M> {
     }
 
     fn word(&self, reference: u32) -> Option<StatusWord<'a>> {
-        let at = Gpa::new(self.status? + u64::from(reference) * 8);
-        Some(StatusWord { peer: self.owner, at })
+        Some(word(self.owner, self.status?, reference))
     }
 }
 

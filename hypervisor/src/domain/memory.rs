@@ -136,6 +136,8 @@ pub struct Memory {
     space: Map,
     /// What the map says of RAM.
     guest: GuestMemory,
+    /// Guest-physical addresses are the physical ones.
+    identity: bool,
 }
 
 impl Memory {
@@ -150,7 +152,8 @@ impl Memory {
     ) -> Result<Self, MemoryError> {
         let processors = TableView::new(LongMode, mm::TableFrames::COHERENT, Processors)
             .ok_or(MemoryError::OutOfMemory)?;
-        let mut memory = Self { id, space: Space::new(mm::Ledger::of(id)), guest: GuestMemory::new() };
+        let mut memory =
+            Self { id, space: Space::new(mm::Ledger::of(id)), guest: GuestMemory::new(), identity };
         memory.see(View::Processors(processors))?;
         if let Some(endpoint) = endpoints.first() {
             // Tag 0 is nobody's.
@@ -174,6 +177,11 @@ impl Memory {
 
     fn see(&mut self, view: View) -> Result<(), MemoryError> {
         Ok(self.space.add_view(view)?)
+    }
+
+    /// Whether it is for a domain that has a device before which no IOMMU stands.
+    pub fn is_identity(&self) -> bool {
+        self.identity
     }
 
     /// What becomes part of the domain.

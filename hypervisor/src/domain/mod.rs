@@ -302,6 +302,8 @@ pub struct Domain {
     /// Shared virtual devices.
     pub platform: SpinLock<Platform>,
     memory: GuestMemory,
+    /// It has a device that reaches all memory: no IOMMU stands before it.
+    reaches_everything: bool,
     /// The one map of its memory, and who sees it.
     space: SpinLock<memory::Map>,
     /// What it lets others reach.
@@ -368,6 +370,7 @@ impl Domain {
                 },
             ),
             memory: ram,
+            reaches_everything: memory.is_identity(),
             space: SpinLock::new(Rank::Space, space),
             grants: SpinLock::new(Rank::Grants, grants::Spaces::default()),
             sink: Once::new(),
@@ -389,8 +392,15 @@ impl Domain {
 
     /// Takes its devices back.
     pub fn detach(&self) {
-        grants::leave(self);
-        self.functions.iter().for_each(|function| function.detach());
+        let detach = || self.functions.iter().for_each(|function| function.detach());
+        // What others grant is theirs again once it has left: a device that no IOMMU keeps from it must stand still by then.
+        if self.reaches_everything {
+            detach();
+            grants::leave(self);
+        } else {
+            grants::leave(self);
+            detach();
+        }
         self.unplug_all();
     }
 
@@ -589,6 +599,13 @@ impl Domain {
     /// Reads an aligned word, for walks of the guest's page tables.
     pub fn read_u64(&self, gpa: Gpa) -> Option<u64> {
         self.memory.read_u64(&mm::Direct, gpa).ok()
+    }
+
+    /// Writes an aligned word in one access, if it is RAM of this guest.
+    pub fn write_u64(&self, gpa: Gpa, value: u64) {
+        if let Some(hpa) = self.memory.in_one_piece(gpa, 8).filter(|hpa| hpa.is_aligned(8)) {
+            mm::Direct.write_u64(hpa, value);
+        }
     }
 
     /// Replaces an aligned word in one locked access, if it is `old` still. Returns whether it was.

@@ -1,6 +1,6 @@
 //! Memory for tables, and a peer that remembers what it could reach.
 
-use sluice_grants::status::Word;
+use sluice_grants::status::{GRANTED, Word};
 use sluice_grants::{Error, Grant, Peer};
 use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory, TableFrames};
 use std::cell::{Cell, RefCell};
@@ -78,23 +78,39 @@ pub struct Window {
     pub pins: BTreeMap<u64, u32>,
     pub words: BTreeMap<u32, Rc<Cell<u64>>>,
     pub keeps_status: bool,
+    /// What is written beside the words, if the peer programs devices by it.
+    pub addresses: Option<BTreeMap<u32, Rc<Cell<u64>>>>,
     pub flushes: u32,
     /// Shows so many pages more.
     pub room: u32,
 }
 
-pub struct Status(pub Rc<Cell<u64>>);
+#[derive(Default)]
+pub struct Status {
+    pub word: Rc<Cell<u64>>,
+    pub address: Option<Rc<Cell<u64>>>,
+}
 
 impl Word for Status {
     fn load(&self) -> Option<u64> {
-        Some(self.0.get())
+        Some(self.word.get())
     }
     fn replace(&self, old: u64, new: u64) -> bool {
-        let same = self.0.get() == old;
+        let same = self.word.get() == old;
         if same {
-            self.0.set(new);
+            let is_told = self.address.as_ref().is_none_or(|address| address.get() != 0);
+            assert!(is_told || (old ^ new) & GRANTED == 0, "it is granted, and its address is not there");
+            self.word.set(new);
         }
         same
+    }
+    fn has_address(&self) -> bool {
+        self.address.is_some()
+    }
+    fn tell(&self, page: Option<Hpa>) {
+        if let Some(address) = &self.address {
+            address.set(page.map_or(0, Hpa::as_u64));
+        }
     }
 }
 
@@ -128,10 +144,20 @@ impl Peer for Window {
             *pins -= 1;
             assert!(*pins > 0 || !self.cached.contains(&frame), "{frame:#x} is unpinned and can be reached");
         }
+        for (reference, address) in self.addresses.iter().flatten().filter(|(_, address)| address.get() != 0)
+        {
+            let shown = self.shown.get(reference).map(|grant| grant.frame.as_u64());
+            assert_eq!(shown, Some(address.get()), "{reference} has an address that is not granted");
+        }
     }
 
     fn word(&self, reference: u32) -> Option<Status> {
-        self.keeps_status.then(|| Status(self.words.get(&reference).cloned().unwrap_or_default()))
+        let address =
+            |addresses: &BTreeMap<u32, Rc<Cell<u64>>>| addresses.get(&reference).cloned().unwrap_or_default();
+        self.keeps_status.then(|| Status {
+            word: self.words.get(&reference).cloned().unwrap_or_default(),
+            address: self.addresses.as_ref().map(address),
+        })
     }
 }
 

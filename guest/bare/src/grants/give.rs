@@ -49,9 +49,11 @@ impl Giver {
     }
 
     pub fn fill_pages(&self) {
-        for index in 0..PAGES {
-            (0..512).for_each(|word| write(self.page(index) + word * 8, secret(index)));
-        }
+        (0..PAGES).for_each(|index| self.fill_page(index));
+    }
+
+    pub fn fill_page(&self, index: u64) {
+        (0..512).for_each(|word| write(self.page(index) + word * 8, secret(index)));
     }
 
     /// Says how it went.
@@ -73,7 +75,7 @@ impl Giver {
     }
 
     /// Makes a space and waits until it is accepted.
-    fn open(&mut self) -> bool {
+    pub fn open(&mut self) -> bool {
         self.space = call(hc::GRANT_CREATE, [0, SIZE, 0, 0]) as u64;
         if self.space >= 8 {
             println!("grants: there is no space: {}", self.space as i64);
@@ -111,6 +113,18 @@ impl Giver {
             println!("grants: the taker does not answer command {command}");
         }
         read(self.control + word::RESULT)
+    }
+
+    /// Ends a command that goes on until then.
+    pub fn stop(&self) {
+        write(self.control + word::STOP, self.number);
+    }
+
+    /// A forced revoke, as the only entry of a list.
+    pub fn revoke_by_list(&self, reference: u64) -> i64 {
+        write(self.list, reference | hc::GRANT_LIST_REVOKE | hc::GRANT_FORCED);
+        write(self.list + 8, 0);
+        call(hc::GRANT_BATCH, [self.space, self.list, 1, 0])
     }
 
     pub fn untouched(&self, index: u64) -> bool {
@@ -184,7 +198,7 @@ impl Giver {
             let before = looks();
             let went_on = wait_for(PATIENCE, || looks() > before + 2);
             seen += u64::from(read(self.control + word::SEEN) == secret(5));
-            write(self.control + word::STOP, self.number);
+            self.stop();
             self.expect("a page that is watched", i64::from(watched && went_on), 1);
             self.expect("forced revoke of what is watched", answer, 1);
         }

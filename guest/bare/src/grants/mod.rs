@@ -4,6 +4,7 @@
 //! the rules is counted; what of it succeeded must be 0.
 
 mod cost;
+mod dma;
 mod give;
 mod table;
 mod take;
@@ -55,6 +56,13 @@ mod command {
     pub const LOOK: u64 = 13;
     /// To try whatever it may not.
     pub const WILD: u64 = 14;
+    /// To have a card read a page, and to say what came.
+    pub const SEND: u64 = 15;
+    /// To have it write the value there, once, or until [`super::word::STOP`] is the command's number.
+    pub const RECEIVE: u64 = 16;
+    pub const KEEP_WRITING: u64 = 17;
+    /// To say of how many references it has the machine address.
+    pub const ADDRESSES: u64 = 18;
 }
 
 /// Words of the control page.
@@ -129,11 +137,21 @@ fn number(random: &mut Random) -> u64 {
     }
 }
 
+/// Runs the side that has a card.
+pub fn run_low(side: &str, boot: &BootInfo) {
+    match side {
+        "dma" => dma::take(boot),
+        _ => println!("no such side: {side}"),
+    }
+}
+
 /// Runs one side.
 pub fn run(side: &str, boot: &BootInfo) {
     match side {
         "give" => give::run(boot),
         "lend" => table::lend(boot),
+        "give-dma" => dma::give(boot),
+        "ask-dma" => dma::ask(boot),
         "take" => take::run(boot),
         "steal" => take::steal(boot),
         "cost" => cost::run(boot),

@@ -56,11 +56,12 @@ fn watch(reference: u64, number: u64) {
     }
 }
 
-/// Accepts the space of its only peer, and waits for the giver to begin.
-fn accept(words: u64, buffer: u64) -> bool {
+/// Accepts the space of its only peer, after it tried something else, and waits for the giver to begin.
+pub fn accept(words: u64, buffer: u64, mut attempt: impl FnMut()) -> bool {
     let mut answer = 0;
     wait_for(PATIENCE, || {
         sleep(1_000_000);
+        attempt();
         answer = call(hc::GRANT_ACCEPT, [0, 0, WINDOW, words]);
         answer == SIZE as i64
     });
@@ -102,7 +103,7 @@ pub fn run(boot: &BootInfo) {
     let mut own = Own::new(boot);
     let [words, buffer] = [SIZE * 8, 8192].map(|bytes| own.take(bytes));
     let mut attempts = Attempts::default();
-    if !accept(words, buffer) {
+    if !accept(words, buffer, || ()) {
         return println!("grants: there is nothing to take");
     }
     wild(&mut Random::new(9), &mut attempts);

@@ -580,7 +580,13 @@ impl Domain {
         };
         let mut spaces = self.grants.lock();
         let shared = spaces.device(slot).ok_or(Error::Absent)?;
-        shared.carry_out(self, true, &issue, references.end - references.start, Settle::Later)
+        // Unlike a call of the guest's this widens nothing: where something is mapped, nothing can be (Virtio 1.2, 5.13.6.5.2).
+        let is_free = |reference: &u64| matches!(shared.space.lookup(*reference as u32), Ok(None));
+        let free = references.clone().take_while(is_free).count() as u64;
+        if free == 0 {
+            return Err(Error::Exists);
+        }
+        shared.carry_out(self, true, &issue, free, Settle::Later)
     }
 
     /// Nobody reaches what was taken back from a device any more when this returns, and the device what was issued to it.

@@ -211,7 +211,7 @@ fn a_line_rises_no_more_often_than_a_wire_would_have_it() {
     // On a wire that is ten times as fast.
     let mut machine = Machine::new(NicModel::E1000, &MODELS);
     let mut alice = machine.driver(0);
-    let mut arrive = |machine: &mut Machine, number| {
+    let arrive = |machine: &mut Machine, number| {
         machine.physical.arriving.push_back(frame(mac(0), ROUTER, 1514, number));
         machine.physical.after();
         machine.with(|shared, env| shared.interrupt(env));

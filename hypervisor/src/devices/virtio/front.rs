@@ -41,7 +41,7 @@ pub struct FrontFunction {
     /// The lock is held until the domain's tables say the same.
     bars: SpinLock<Bars>,
     /// It is the guest's IOMMU.
-    pub(super) translator: Option<Translator>,
+    translator: Option<Translator>,
 }
 
 impl FrontFunction {
@@ -96,11 +96,6 @@ impl FrontFunction {
             bars,
             translator,
         }))
-    }
-
-    /// What it is of.
-    pub(super) fn link(&self) -> &Link {
-        &self.link
     }
 
     /// Whose it is.
@@ -243,7 +238,10 @@ impl VirtualFunction for FrontFunction {
             let part = transfer.part(start..transfer.len().min(start + 4));
             answer = self.registers(offset.wrapping_add(start as u32), part);
         }
-        if is_write { self.translated(answer) } else { answer }
+        match self.translator.as_ref().filter(|_| is_write).zip(self.guest.domain()) {
+            Some((translator, (domain, _))) => translator.written(&self.link, &domain),
+            None => answer,
+        }
     }
 
     fn reaches_grants(&self) -> bool {

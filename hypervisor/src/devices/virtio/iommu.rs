@@ -7,7 +7,6 @@
 //! Source: Virtual I/O Device (VIRTIO) 1.2, 5.13; Ram, Santos and Turner, "Redesigning Xen's Memory Sharing Mechanism for Safe and Efficient I/O
 //! Virtualization", 3.4 (the same interface for an IOMMU).
 
-use super::front::FrontFunction;
 use super::{Link, State, Which};
 use crate::devices::ram::Ram;
 use crate::domain::{Answer, Domain, grants, layout};
@@ -58,7 +57,11 @@ impl Translator {
                 }
             }
             Err(Fault) => {
-                link.change(|state| ((), state.iommu_broke(domain)));
+                // If it was reset meanwhile, that was wrong of queues that it has no more.
+                link.change(|state| {
+                    let is_in_use = state.device.live_queue(REQUESTS) == Some(&queue);
+                    ((), if is_in_use { state.iommu_broke(domain) } else { Changes::empty() })
+                });
                 Answer::Attend
             }
         }
@@ -141,13 +144,5 @@ impl State {
             log::warn!("domain {}: its driver of the IOMMU breaks virtio's rules", domain.name());
         }
         self.device.break_down()
-    }
-}
-
-impl FrontFunction {
-    /// The same answer, unless the access was a write to an IOMMU that has to let go of more than one access may.
-    pub(super) fn translated(&self, answer: Answer) -> Answer {
-        let translator = self.translator.as_ref().zip(self.guest().domain());
-        translator.map_or(answer, |(translator, (domain, _))| translator.written(self.link(), &domain))
     }
 }

@@ -358,9 +358,77 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     rows::figures(record)
 }
 
+/// On those who serve guests that lend single pages, and by such guests.
+const ON_PAGES: [Attack; 5] = [
+    Attack {
+        id: "isolation.driver.pages",
+        scenario: "hostile-secrets-pages",
+        tried: &["looked_at"],
+        succeeded: &["secrets", "altered"],
+    },
+    Attack {
+        id: "isolation.driver.iommu",
+        scenario: "hostile-secrets-iommu",
+        tried: &["looked_at"],
+        succeeded: &["secrets", "altered"],
+    },
+    Attack {
+        id: "isolation.guest.pages",
+        scenario: "hostile-virtio-pages",
+        tried: &["virtio.tried", "grants_tried"],
+        succeeded: &["grants_succeeded"],
+    },
+    Attack {
+        id: "isolation.guest.iommu",
+        scenario: "hostile-iommu",
+        tried: &[
+            "memory_tried",
+            "ranges_tried",
+            "endpoints_tried",
+            "twice_tried",
+            "widened_tried",
+            "parts_tried",
+            "bytes_tried",
+            "chains_tried",
+            "rings_tried",
+            "jumps_tried",
+            "resets_tried",
+            "raced_tried",
+            "late_tried",
+            "stale_tried",
+            "flight_tried",
+            "read_only_tried",
+            "calls_tried",
+        ],
+        succeeded: &[
+            "memory_succeeded",
+            "ranges_succeeded",
+            "endpoints_succeeded",
+            "twice_succeeded",
+            "widened_succeeded",
+            "parts_succeeded",
+            "bytes_succeeded",
+            "chains_succeeded",
+            "rings_succeeded",
+            "jumps_succeeded",
+            "resets_succeeded",
+            "raced_succeeded",
+            "late_succeeded",
+            "stale_succeeded",
+            "flight_succeeded",
+            "read_only_succeeded",
+            "calls_succeeded",
+        ],
+    },
+    Attack { id: "isolation.peers", scenario: "grants", tried: &["tried"], succeeded: &["succeeded"] },
+];
+
 /// Parts of the comparison of grants.
 pub const LENT: [&str; 11] =
     ["all", "daemon_all", "newer_all", "old", "copy", "each", "held", "new", "daemon_new", "beyond", "iommu"];
+
+/// What is tried against guests that lend single pages, and by them.
+pub const ATTACKED: &str = "attacks";
 
 /// Measures what it costs that guests lend their memory page by page.
 pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
@@ -371,6 +439,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
             granted::shares(record, lends, load, &measured)
         });
     }
+    bench.attacks(record, ATTACKED, &ON_PAGES);
     granted::figures(record)
 }
 

@@ -4,7 +4,8 @@
 //! drivers do all the time is simpler: all descriptors of a packet are there when the doorbell rings, and what the card is to do
 //! makes sense. Such a packet is read off the ring ([`E1000::whole`]), its bytes are copied to where the physical card
 //! finds them ([`E1000::gather`]), and its descriptors are done with ([`E1000::complete`]). Registers, descriptors and frames are then as
-//! they would have been the other way (`tests/whole.rs`), but for what the packet before has left behind in the buffer. Everything
+//! they would have been the other way (`tests/whole.rs`), but for what the packet before has left behind in the buffer, and for a packet that sends
+//! the very descriptors that report it. Everything
 //! else is `None`, and nothing has happened.
 //!
 //! Every descriptor is read once, and so is every byte: a guest that alters either meanwhile has sent what was read.

@@ -46,7 +46,7 @@ impl Seats {
         let virtual_devices =
             virtio.chain(domain.vifs.iter().map(|vif| &vif.name)).cloned().map(Seat::Virtual);
         let channel = domain.control.then_some(Seat::Channel);
-        // Before all that is behind it: a system shuts down what it found last first, and Linux resets its IOMMU then.
+        // First, so that it is where it was whatever the domain has.
         let iommu = (domain.grants == Grants::Iommu).then_some(Seat::Iommu);
         for seat in iommu.into_iter().chain(devices).chain(virtual_devices).chain(channel) {
             let _ = seats.take(seat);

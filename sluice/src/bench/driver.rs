@@ -301,7 +301,7 @@ impl Bench {
         for load in loads.iter().copied().filter(|load| self.parts.wants(name, Some(load.name()))) {
             let what = format!("{name}, {}", load.name());
             self.parts.say(&what);
-            let result = twice(record, &|record| run(load, record));
+            let result = run(load, record);
             note(record, &what, result);
         }
     }
@@ -320,17 +320,6 @@ impl Bench {
 struct Image {
     kernel: PathBuf,
     initrd: PathBuf,
-}
-
-/// Runs something, and once more if it fails: as with the scenarios, QEMU's emulation has faults that come once in many runs.
-fn twice(record: &mut Record, run: &dyn Fn(&mut Record) -> Result<()>) -> Result<()> {
-    run(record).or_else(|error| {
-        crate::output::note(format_args!(
-            "  again, because: {}",
-            format!("{error:#}").lines().next().unwrap_or_default()
-        ));
-        run(record)
-    })
 }
 
 /// What came of a load.

@@ -265,11 +265,7 @@ fn measure(disk: &'static Disk, record: &mut Record, only: &[String]) -> Result<
     };
     for system in disk.systems.iter().filter(|system| bench.parts.wants(system.part, None)) {
         bench.parts.say(system.part);
-        let result = bench.system(system, record).or_else(|error| {
-            // As with the scenarios: QEMU's emulation has faults that come once in many runs.
-            crate::output::note(format_args!("  again, because: {error:#}"));
-            bench.system(system, record)
-        });
+        let result = bench.system(system, record);
         note(record, system.part, result);
     }
     if bench.parts.wants(ATTACKS, None) {

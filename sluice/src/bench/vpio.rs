@@ -95,14 +95,6 @@ impl Bench {
     /// there is only one guest, since the log of them takes longer than all else. `job` is what each of them does; those
     /// that wait for each other wait for all.
     fn observe(&self, card: &Card, mode: Mode, weights: &[u8], job: &str) -> Result<(Outcome, Tally)> {
-        // As with the scenarios: QEMU's emulation has faults that come once in many runs.
-        self.observe_once(card, mode, weights, job).or_else(|error| {
-            crate::output::note(format_args!("  again, because: {}", reason(&error)));
-            self.observe_once(card, mode, weights, job)
-        })
-    }
-
-    fn observe_once(&self, card: &Card, mode: Mode, weights: &[u8], job: &str) -> Result<(Outcome, Tally)> {
         let partner = Partner::start(weights.len())?;
         let options = format!("sluice.marks=1 sluice.partner=10.0.2.2:{} sluice.job={job}", partner.port);
         let text = card.configuration(mode, weights, &options, self);

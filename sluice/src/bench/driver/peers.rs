@@ -4,7 +4,7 @@
 //! A peer's machine has one processor, ours has one more for the engine: counts are sums over all processors.
 
 use super::plan::{PEERS, Peer, Plan};
-use super::{Bench, Load, Measured, SERVED, kvm, many, rows, twice, vif, xen};
+use super::{Bench, Load, Measured, SERVED, kvm, many, rows, vif, xen};
 use crate::bench::note;
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::{Aim, Record};
@@ -62,11 +62,11 @@ pub fn measure(bench: &Bench, record: &mut Record) -> Result<()> {
     figures(record)
 }
 
-/// Measures one piece, again if it fails.
+/// Measures one piece.
 fn one(bench: &Bench, record: &mut Record, who: &str, piece: &str, run: &dyn Fn(&mut Record) -> Result<()>) {
     let what = format!("{PART}, {who}, {piece}");
     bench.parts.say(&what);
-    let result = twice(record, run);
+    let result = run(record);
     note(record, &what, result);
 }
 

@@ -171,6 +171,16 @@ pub fn x2apic() {
     wrmsr(0x80f, 0x1ff);
 }
 
+/// A hypercall with four arguments.
+pub fn call(number: u64, [first, second, third, fourth]: [u64; 4]) -> i64 {
+    let answer: i64;
+    unsafe {
+        asm!("xchg rbx, {first}", "vmmcall", "xchg rbx, {first}", first = inout(reg) first => _,
+            inout("rax") number as i64 => answer, in("rcx") second, in("rdx") third, in("rsi") fourth);
+    }
+    answer
+}
+
 /// Powers the guest off.
 pub fn power_off() -> ! {
     loop {

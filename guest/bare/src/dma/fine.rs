@@ -6,8 +6,8 @@
 use super::memory::{self, Own};
 use super::{Engine, LEN};
 use crate::console::println;
-use crate::grants::call;
 use crate::machine;
+use crate::machine::call;
 use crate::random::Random;
 use sluice_hypercall::grant as hc;
 

@@ -3,8 +3,8 @@
 
 use super::give::{Giver, PAGES, secret};
 use super::{
-    Attempts, BAD, BUSY, MAGIC, NOT_PERMITTED, SIZE, WINDOW, call, command, hc, issue, query, read, revoke,
-    take, word, write,
+    Asked, Attempts, BAD, BUSY, MAGIC, NOT_PERMITTED, PATIENCE, SIZE, WINDOW, call, command, hc, issue,
+    query, read, revoke, serve, take, word,
 };
 use crate::console::println;
 use crate::dma::memory::{self, Own};
@@ -13,8 +13,6 @@ use crate::entry::BootInfo;
 use crate::machine::{pause, sleep, wait_for};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How long the other side is waited for, in ticks.
-const PATIENCE: u64 = 60_000_000_000;
 /// How often a page is taken back from a card that writes to it all the time.
 const ROUNDS: u64 = 60;
 /// What the card writes: four bytes, again and again.
@@ -105,36 +103,20 @@ impl Taker {
 
     /// Does what the giver asks for, until that one has ended.
     fn serve(&mut self) -> bool {
-        let mut done = 0;
-        wait_for(4 * PATIENCE, || {
-            sleep(300_000);
-            if read(WINDOW + word::MAGIC) != MAGIC {
-                return true;
+        let answer = |taker: &mut Self, asked: &Asked| match asked.what {
+            command::BEGIN_USE => u64::from(taker.table.begin(asked.reference)),
+            command::END_USE => taker.table.end(asked.reference),
+            command::SEND => taker.send(asked.reference),
+            command::RECEIVE => u64::from(taker.receive(asked.reference, asked.value)),
+            command::ADDRESSES => {
+                (0..SIZE).filter(|reference| taker.table.address(*reference) != 0).count() as u64
             }
-            let number = read(WINDOW + word::NUMBER);
-            if number == done {
-                return false;
+            _ => 0,
+        };
+        serve(self, answer, |taker, asked| {
+            if asked.what == command::KEEP_WRITING {
+                taker.keep_writing(asked.reference, asked.value, asked.number);
             }
-            let [what, reference, value] =
-                [word::COMMAND, word::REFERENCE, word::VALUE].map(|word| read(WINDOW + word));
-            let reference = reference % SIZE;
-            let result = match what {
-                command::BEGIN_USE => u64::from(self.table.begin(reference)),
-                command::END_USE => self.table.end(reference),
-                command::SEND => self.send(reference),
-                command::RECEIVE => u64::from(self.receive(reference, value)),
-                command::ADDRESSES => {
-                    (0..SIZE).filter(|reference| self.table.address(*reference) != 0).count() as u64
-                }
-                _ => 0,
-            };
-            write(WINDOW + word::RESULT, result);
-            write(WINDOW + word::DONE, number);
-            if what == command::KEEP_WRITING {
-                self.keep_writing(reference, value, number);
-            }
-            done = number;
-            false
         })
     }
 }

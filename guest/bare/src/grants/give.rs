@@ -1,8 +1,8 @@
 //! The side that issues and revokes.
 
 use super::{
-    ABSENT, Attempts, BAD, BUSY, DAMAGE, EXISTS, MAGIC, NO_PEER, NO_SUCH_CALL, SECRET, SIZE, call, command,
-    hc, issue, number, query, read, revoke, word, write,
+    ABSENT, Attempts, BAD, BUSY, DAMAGE, EXISTS, MAGIC, NO_PEER, NO_SUCH_CALL, PATIENCE, SECRET, SIZE, call,
+    command, hc, issue, number, query, read, revoke, word, write,
 };
 use crate::console::println;
 use crate::dma::memory::Own;
@@ -10,8 +10,6 @@ use crate::entry::BootInfo;
 use crate::machine::{sleep, wait_for};
 use crate::random::Random;
 
-/// How long the other side is waited for, in ticks.
-const PATIENCE: u64 = 60_000_000_000;
 /// How often a page is taken back from a processor that looks at it at that moment.
 const WATCHES: u64 = 50;
 /// Pages that are lent and must stay what they are but for what the taker may write.

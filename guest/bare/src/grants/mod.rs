@@ -11,12 +11,14 @@ mod take;
 
 use crate::console::println;
 use crate::entry::BootInfo;
+use crate::machine::{call, sleep, wait_for};
 use crate::random::Random;
-use core::arch::asm;
 use sluice_hypercall::grant as hc;
 
 /// Where the taker has its window: the first address that may have one.
 const WINDOW: u64 = 448 << 30;
+/// How long the other side is waited for, in ticks.
+const PATIENCE: u64 = 60_000_000_000;
 /// References of the space.
 const SIZE: u64 = 2048;
 /// What the giver's pages hold that nobody else must see.
@@ -80,22 +82,45 @@ mod word {
     pub const STOP: u64 = 192;
 }
 
+/// What the giver asked for.
+struct Asked {
+    what: u64,
+    reference: u64,
+    value: u64,
+    number: u64,
+}
+
+/// Does what the giver asks for until that one has ended, and says whether it has: `answer` says what is answered, `after` goes on with what has been
+/// answered already.
+fn serve<T>(taker: &mut T, answer: impl Fn(&mut T, &Asked) -> u64, after: impl Fn(&mut T, &Asked)) -> bool {
+    let mut done = 0;
+    wait_for(4 * PATIENCE, || {
+        sleep(300_000);
+        if read(WINDOW + word::MAGIC) != MAGIC {
+            return true;
+        }
+        let number = read(WINDOW + word::NUMBER);
+        if number == done {
+            return false;
+        }
+        let [what, reference, value] =
+            [word::COMMAND, word::REFERENCE, word::VALUE].map(|word| read(WINDOW + word));
+        let asked = Asked { what, reference: reference % SIZE, value, number };
+        let result = answer(taker, &asked);
+        write(WINDOW + word::RESULT, result);
+        write(WINDOW + word::DONE, number);
+        after(taker, &asked);
+        done = number;
+        false
+    })
+}
+
 fn read(at: u64) -> u64 {
     unsafe { (at as *const u64).read_volatile() }
 }
 
 fn write(at: u64, value: u64) {
     unsafe { (at as *mut u64).write_volatile(value) };
-}
-
-/// A hypercall with four arguments.
-pub fn call(number: u64, [first, second, third, fourth]: [u64; 4]) -> i64 {
-    let answer: i64;
-    unsafe {
-        asm!("xchg rbx, {first}", "vmmcall", "xchg rbx, {first}", first = inout(reg) first => _,
-            inout("rax") number as i64 => answer, in("rcx") second, in("rdx") third, in("rsi") fourth);
-    }
-    answer
 }
 
 fn issue(space: u64, reference: u64, page: u64, count: u64) -> i64 {

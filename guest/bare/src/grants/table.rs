@@ -2,8 +2,8 @@
 
 use super::give::Giver;
 use super::{
-    ABSENT, BAD, BUSY, DAMAGE, EXISTS, MAGIC, NOT_PERMITTED, SIZE, WINDOW, call, command, hc, issue, word,
-    write,
+    ABSENT, BAD, BUSY, DAMAGE, EXISTS, MAGIC, NOT_PERMITTED, PATIENCE, SIZE, WINDOW, call, command, hc,
+    issue, word, write,
 };
 use crate::console::println;
 use crate::dma::memory::Own;
@@ -13,7 +13,6 @@ use crate::random::Random;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_hypercall::table as calls;
 
-const PATIENCE: u64 = 60_000_000_000;
 /// Calls that mean nothing.
 const WILD: u32 = 10_000;
 

@@ -1,8 +1,8 @@
 //! The side that sees the pages.
 
 use super::{
-    ABSENT, Attempts, DAMAGE, MAGIC, NO_PEER, SECRET, SIZE, WINDOW, call, command, hc, number, read, table,
-    word, write,
+    ABSENT, Asked, Attempts, DAMAGE, MAGIC, NO_PEER, PATIENCE, SECRET, SIZE, WINDOW, call, command, hc,
+    number, read, serve, table, word, write,
 };
 use crate::console::println;
 use crate::dma::memory::Own;
@@ -10,8 +10,6 @@ use crate::entry::BootInfo;
 use crate::machine::{sleep, wait_for};
 use crate::random::Random;
 use core::sync::atomic::{AtomicU64, Ordering};
-
-const PATIENCE: u64 = 60_000_000_000;
 
 fn page(reference: u64) -> u64 {
     WINDOW + reference * 4096
@@ -107,41 +105,25 @@ pub fn run(boot: &BootInfo) {
         return println!("grants: there is nothing to take");
     }
     wild(&mut Random::new(9), &mut attempts);
-    let mut done = 0;
-    let ended = wait_for(4 * PATIENCE, || {
-        sleep(300_000);
-        if read(WINDOW + word::MAGIC) != MAGIC {
-            return true;
+    let answer = |_: &mut (), &Asked { what, reference, value, .. }: &Asked| match what {
+        command::READ => read(page(reference)),
+        command::WRITE => {
+            write(page(reference) + 8, value);
+            0
         }
-        let number = read(WINDOW + word::NUMBER);
-        if number == done {
-            return false;
+        command::BEGIN_USE => u64::from(begin(words, reference)),
+        command::END_USE => status(words, reference).fetch_sub(1, Ordering::SeqCst),
+        command::REPLAY => replay(reference, value),
+        command::LIE => {
+            status(words, reference).store(!0 >> 1 | hc::GRANT_STATUS_GRANTED, Ordering::SeqCst);
+            0
         }
-        let [what, reference, value] =
-            [word::COMMAND, word::REFERENCE, word::VALUE].map(|word| read(WINDOW + word));
-        let reference = reference % SIZE;
-        let result = match what {
-            command::READ => read(page(reference)),
-            command::WRITE => {
-                write(page(reference) + 8, value);
-                0
-            }
-            command::BEGIN_USE => u64::from(begin(words, reference)),
-            command::END_USE => status(words, reference).fetch_sub(1, Ordering::SeqCst),
-            command::REPLAY => replay(reference, value),
-            command::LIE => {
-                status(words, reference).store(!0 >> 1 | hc::GRANT_STATUS_GRANTED, Ordering::SeqCst);
-                0
-            }
-            _ => table::serve(what, reference, value, buffer).unwrap_or(0),
-        };
-        write(WINDOW + word::RESULT, result);
-        write(WINDOW + word::DONE, number);
-        if what == command::WATCH {
-            watch(reference, number);
+        _ => table::serve(what, reference, value, buffer).unwrap_or(0),
+    };
+    let ended = serve(&mut (), answer, |(), asked| {
+        if asked.what == command::WATCH {
+            watch(asked.reference, asked.number);
         }
-        done = number;
-        false
     });
     // The giver is gone: nothing of it is left in the window, and the window still answers.
     let left = (0..SIZE).filter(|reference| read(page(*reference)) & !0xff00 == SECRET & !0xff00).count();

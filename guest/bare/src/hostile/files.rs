@@ -7,7 +7,7 @@ use super::virtio::{AVAILABLE, BUFFERS, Device, Kind, PATIENCE, SIZE, USED};
 use crate::console::println;
 use crate::dma::memory::{get, put, put64};
 use crate::entry::BootInfo;
-use crate::grants::call;
+use crate::machine::call;
 use crate::machine::{outw, sleep, wait_for};
 use crate::random::Random;
 use sluice_hypercall::devfile as df;

@@ -15,6 +15,7 @@ mod locks;
 mod memory;
 mod native;
 mod nvme;
+mod pages;
 mod paging;
 mod platform;
 mod ports;

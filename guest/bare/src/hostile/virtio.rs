@@ -7,7 +7,7 @@ use super::Tally;
 use crate::console::println;
 use crate::dma::memory::{Own, get, put, put64};
 use crate::entry::BootInfo;
-use crate::grants::call;
+use crate::machine::call;
 use crate::machine::{outb, outl, outw, sleep, wait_for};
 use crate::pci::{self, Function};
 use crate::random::Random;

@@ -12,18 +12,18 @@ mod reach;
 mod resets;
 mod wild;
 
+use super::pages::{PAGE, fill, holds};
 use super::virtio::{self, BUFFERS, Device, Kind, PATIENCE, USED};
 use crate::console::println;
 use crate::dma::memory::{Own, get, put};
 use crate::entry::BootInfo;
-use crate::grants::call;
+use crate::machine::call;
 use crate::machine::{sleep, wait_for};
 use crate::pci;
 use crate::random::Random;
 use driver::{DONE, Driver, Outcome, Request, WRITE};
 use sluice_hypercall::grant as hc;
 
-const PAGE: u64 = 4096;
 /// The first address that devices can have: where the RAM above the hole begins.
 const FIRST: u64 = 1 << 20;
 /// The address space of the disk.
@@ -135,16 +135,6 @@ struct Guest<'a> {
     spaces: [Option<u32>; 2],
     counts: Counts,
     random: &'a mut Random,
-}
-
-/// Fills whole pages.
-fn fill(at: u64, pages: u64, value: u32) {
-    (at..at + pages * PAGE).step_by(4).for_each(|at| put(at, value));
-}
-
-/// Whether all of some pages has that value.
-fn holds(at: u64, pages: u64, value: u32) -> bool {
-    (at..at + pages * PAGE).step_by(4).all(|at| get(at) == value)
 }
 
 impl Guest<'_> {

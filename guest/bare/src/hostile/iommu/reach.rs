@@ -6,8 +6,8 @@ use super::driver::Request;
 use super::{BUFFERS, DOMAIN, Guest, HELD, PAGE, PAGES, QUEUE, fill, holds, resets};
 use crate::console::println;
 use crate::dma::memory::get;
-use crate::grants::call;
 use crate::machine;
+use crate::machine::call;
 use sluice_hypercall::grant as hc;
 
 impl Guest<'_> {

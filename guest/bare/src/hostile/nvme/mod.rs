@@ -11,6 +11,7 @@ mod endings;
 mod memory;
 mod queues;
 
+use super::pages::{PAGE, fill, holds};
 use crate::console::println;
 use crate::dma::memory::{Own, get, put, put64};
 use crate::entry::BootInfo;
@@ -18,7 +19,6 @@ use crate::machine;
 use crate::nvme::{Command, Controller, DATASET, DEPTH, FLUSH, READ, WRITE, ZEROES, admin};
 use crate::random::Random;
 
-const PAGE: u64 = 4096;
 /// Blocks of a page.
 const BLOCKS: u32 = 8;
 /// Most pages that a command moves.
@@ -112,16 +112,6 @@ struct Guest<'a> {
     /// Commands that should have been answered, and were not.
     unanswered: u32,
     random: &'a mut Random,
-}
-
-/// Fills whole pages.
-fn fill(at: u64, pages: u64, value: u32) {
-    (at..at + pages * PAGE).step_by(4).for_each(|at| put(at, value));
-}
-
-/// Whether all of some pages has that value.
-fn holds(at: u64, pages: u64, value: u32) -> bool {
-    (at..at + pages * PAGE).step_by(4).all(|at| get(at) == value)
 }
 
 impl Guest<'_> {

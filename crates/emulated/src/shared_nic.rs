@@ -446,7 +446,7 @@ impl SharedNic {
                         // What became of it, the switch counts; the card has sent it in any case.
                         let _: Verdict = self.switch.send(port, frame);
                     }
-                    vnic.sent(bytes);
+                    vnic.carried(bytes);
                 }
             }
         }

@@ -158,9 +158,7 @@ impl VirtualNic {
         match self.nic.offer(frame, fcs, memory, budget) {
             Offer::Stored => {
                 self.rx_packets += 1;
-                if let Some(pace) = &mut self.pace {
-                    pace.carry(frame.len());
-                }
+                self.carried(frame.len());
             }
             Offer::Unwanted => {}
             Offer::Missed => self.rx_missed += 1,
@@ -212,8 +210,8 @@ impl VirtualNic {
         [self.nic.deadline(), held].into_iter().flatten().min()
     }
 
-    /// The card has sent a frame of so many bytes.
-    pub(crate) fn sent(&mut self, bytes: usize) {
+    /// The card has sent or received a frame of so many bytes.
+    pub(crate) fn carried(&mut self, bytes: usize) {
         if let Some(pace) = &mut self.pace {
             pace.carry(bytes);
         }

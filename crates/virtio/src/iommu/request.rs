@@ -39,7 +39,7 @@ pub enum Request {
     Map {
         /// The address space.
         domain: u32,
-        /// First and last address in it.
+        /// First address in it.
         first: u64,
         /// The last one.
         last: u64,

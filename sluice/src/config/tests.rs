@@ -403,6 +403,9 @@ fn virtual_devices_are_served_by_another_domain() {
         "two virtual devices called 'a'",
     );
     refused(with(&vec![disk; 29].join(", ")), "more than the 28 that fit");
+    // An IOMMU that the guest drives takes a slot, too.
+    let full = with(&vec![disk; 29].join(", "));
+    refused(full.replace("\"all\"", "\"iommu\""), "has and serves 30 devices");
     let file = "{ mode = \"devfile\", by = \"zoe\", source = \"/dev/input/event1\" }";
     let setup = try_load(&GOOD.replace(WHOLE, &with(&format!("{file}, {disk}, {file}")))).unwrap();
     let compiled = virtio::compile(&setup, &setup.domains[1]);

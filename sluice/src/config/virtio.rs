@@ -424,7 +424,9 @@ fn functions(setup: &Setup, domain: &Domain, source: &mut Source) {
     let name = &**domain.name.get_ref();
     let all = setup.domains.iter().flat_map(|other| &other.virtio);
     let serves = all.filter(|device| device.by.get_ref() == name).count();
-    let count = domain.shares.len() + domain.virtio.len() + domain.vifs.len() + serves;
+    let drives_iommu = domain.grants.as_ref().is_some_and(|grants| *grants.get_ref() == Grants::Iommu);
+    let own = domain.shares.len() + domain.virtio.len() + domain.vifs.len();
+    let count = own + usize::from(domain.control) + usize::from(drives_iommu) + serves;
     if count > abi::MAX_FUNCTIONS {
         let message = format!(
             "'{name}' has and serves {count} devices, more than the {} that fit its bus",

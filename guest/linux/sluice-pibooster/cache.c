@@ -24,7 +24,6 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
-#include <linux/shrinker.h>
 #include <linux/string.h>
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
@@ -33,6 +32,7 @@
 #include <asm/xen/hypercall.h>
 #include <asm/xen/page.h>
 
+#include "kernels.h"
 #include "pibooster.h"
 #include "sluice.h"
 
@@ -270,17 +270,15 @@ bool cache_push(enum level level, struct page *page)
 static void give_back(struct cache *cache, struct page *page)
 {
 	*state_of(page) = 0;
-	if (cache == caches + LEVEL_PTE && PageTable(page))
-		pgtable_pte_page_dtor(page);
-	if (cache == caches + LEVEL_PMD && PageTable(page))
-		pgtable_pmd_page_dtor(page);
+	if (PageTable(page))
+		table_end(cache - caches, page);
 	if (cache->counted)
 		put_page(page);
 	else
 		__free_pages(page, cache->order);
 }
 
-unsigned long cache_shrink_level(struct cache *cache, unsigned long count)
+static unsigned long cache_shrink_level(struct cache *cache, unsigned long count)
 {
 	struct page *page, *next;
 	unsigned long freed = 0;
@@ -504,11 +502,13 @@ static unsigned long shrink_scan(struct shrinker *shrinker, struct shrink_contro
 	return cache_shrink(control->nr_to_scan) ?: SHRINK_STOP;
 }
 
-static struct shrinker shrinker = {
+static const struct shrinker shrinker_model = {
 	.count_objects = shrink_count,
 	.scan_objects = shrink_scan,
 	.seeks = DEFAULT_SEEKS,
 };
+
+static struct shrinker *shrinker;
 
 /* Whether there is a hypervisor that has semi-writable pages: of no page at first. */
 static bool has_semi(void)
@@ -519,7 +519,7 @@ static bool has_semi(void)
 
 int cache_begin(unsigned long all)
 {
-	int level, error;
+	int level;
 
 	for (level = 0; level < LEVELS; level++) {
 		spin_lock_init(&caches[level].lock);
@@ -536,16 +536,17 @@ int cache_begin(unsigned long all)
 	states = vzalloc(frames);
 	if (!states)
 		return -ENOMEM;
-	error = register_shrinker(&shrinker, KBUILD_MODNAME);
-	if (error)
-		vfree(states);
-	return error;
+	shrinker = start_shrinker(&shrinker_model);
+	if (shrinker)
+		return 0;
+	vfree(states);
+	return -ENOMEM;
 }
 
 /* Nothing of the kernel's comes here any more, and the cache is off. */
 void cache_end(void)
 {
-	unregister_shrinker(&shrinker);
+	end_shrinker(shrinker);
 	cancel_work_sync(&tidy_work);
 	vfree(states);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Where the kernel allocates and frees page tables (arch/x86/mm/pgtable.c, arch/x86/xen/mmu_pv.c, mm/memory.c of Linux 6.1): replaced by a live patch, so that the
+ * Where the kernel allocates and frees page tables (arch/x86/mm/pgtable.c, arch/x86/xen/mmu_pv.c, mm/memory.c of Linux 6.1 and 6.12): replaced by a live patch, so that the
  * pages come from the cache and go to it. What the kernel does with a table besides is done here as there.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -10,13 +10,16 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/version.h>
+#include <asm/ibt.h>
 #include <asm/pgalloc.h>
 #include <asm/paravirt.h>
 
+#include "kernels.h"
 #include "pibooster.h"
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0) || LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
-#error "these are the functions of Linux 6.1"
+#if (LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0) || LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)) && \
+	(LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0) || LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0))
+#error "these are the functions of Linux 6.1 and 6.12"
 #endif
 
 /* Of the kernel's own. */
@@ -30,22 +33,12 @@ unsigned long sites_frames(void)
 	return *end_of_frames;
 }
 
-/* What a table's page needs to be one; it stays so in the cache. */
-static struct page *lowest_table(struct page *page)
+/* A page for a table of this level, which becomes one unless it came from the cache as such. */
+static struct page *as_table(enum level level, struct page *page)
 {
 	if (!page)
 		return NULL;
-	if (PageTable(page) || pgtable_pte_page_ctor(page))
-		return page;
-	__free_page(page);
-	return NULL;
-}
-
-static struct page *middle_table(struct page *page)
-{
-	if (!page)
-		return NULL;
-	if (PageTable(page) || pgtable_pmd_page_ctor(page))
+	if (PageTable(page) || table_begin(level, page))
 		return page;
 	__free_page(page);
 	return NULL;
@@ -53,7 +46,7 @@ static struct page *middle_table(struct page *page)
 
 static pgtable_t alloc_pte(struct mm_struct *mm)
 {
-	return lowest_table(cache_pop(LEVEL_PTE) ?: alloc_page(GFP_PGTABLE_USER));
+	return as_table(LEVEL_PTE, cache_pop(LEVEL_PTE) ?: alloc_page(GFP_PGTABLE_USER));
 }
 
 /*
@@ -64,7 +57,7 @@ static void free_pte(struct mmu_gather *tlb, struct page *page)
 {
 	paravirt_release_pte(page_to_pfn(page));
 	if (!cache_push(LEVEL_PTE, page))
-		pgtable_pte_page_dtor(page);
+		table_end(LEVEL_PTE, page);
 	paravirt_tlb_remove_table(tlb, page);
 }
 
@@ -74,7 +67,7 @@ static void free_pmd(struct mmu_gather *tlb, pmd_t *pmd)
 
 	paravirt_release_pmd(page_to_pfn(page));
 	if (!cache_push(LEVEL_PMD, page))
-		pgtable_pmd_page_dtor(page);
+		table_end(LEVEL_PMD, page);
 	paravirt_tlb_remove_table(tlb, page);
 }
 
@@ -83,7 +76,8 @@ static void free_pud(struct mmu_gather *tlb, pud_t *pud)
 	struct page *page = virt_to_page(pud);
 
 	paravirt_release_pud(page_to_pfn(page));
-	cache_push(LEVEL_PUD, page);
+	if (!cache_push(LEVEL_PUD, page))
+		table_end(LEVEL_PUD, page);
 	paravirt_tlb_remove_table(tlb, page);
 }
 
@@ -98,7 +92,7 @@ static int alloc_pmd(struct mm_struct *mm, pud_t *pud, unsigned long address)
 	struct page *page = address < TASK_SIZE_MAX ? cache_pop(LEVEL_PMD) : NULL;
 	spinlock_t *lock;
 
-	page = middle_table(page ?: alloc_page(table_flags(address)));
+	page = as_table(LEVEL_PMD, page ?: alloc_page(table_flags(address)));
 	if (!page)
 		return -ENOMEM;
 	lock = pud_lock(mm, pud);
@@ -118,7 +112,7 @@ static int alloc_pud(struct mm_struct *mm, p4d_t *p4d, unsigned long address)
 {
 	struct page *page = address < TASK_SIZE_MAX ? cache_pop(LEVEL_PUD) : NULL;
 
-	page = page ?: alloc_page(table_flags(address));
+	page = as_table(LEVEL_PUD, page ?: alloc_page(table_flags(address)));
 	if (!page)
 		return -ENOMEM;
 	spin_lock(&mm->page_table_lock);
@@ -154,8 +148,8 @@ static pgd_t *alloc_pgd(struct mm_struct *mm)
 	}
 	spin_lock(all_pgds_lock);
 	clone_pgd_range(pgd + KERNEL_PGD_BOUNDARY, kernel_pgd + KERNEL_PGD_BOUNDARY, KERNEL_PGD_PTRS);
-	page->pt_mm = mm;
-	list_add(&page->lru, all_pgds);
+	pgd_belongs(page, mm);
+	list_add(pgd_link(page), all_pgds);
 	spin_unlock(all_pgds_lock);
 	return pgd;
 }
@@ -165,7 +159,7 @@ static void free_pgd(struct mm_struct *mm, pgd_t *pgd)
 	struct page *page = virt_to_page(pgd);
 
 	spin_lock(all_pgds_lock);
-	list_del(&page->lru);
+	list_del(pgd_link(page));
 	spin_unlock(all_pgds_lock);
 	paravirt_pgd_free(mm, pgd);
 	drop_pgd(page);
@@ -244,6 +238,11 @@ int sites_find(void)
 		return error;
 	lookup = (void *)probe.addr;
 	unregister_kprobe(&probe);
+#ifdef CONFIG_X86_KERNEL_IBT
+	/* A probe is behind the instruction that functions are called at. */
+	if (is_endbr(*(u32 *)((void *)lookup - ENDBR_INSN_SIZE)))
+		lookup = (void *)lookup - ENDBR_INSN_SIZE;
+#endif
 	kernel_pgd = (void *)lookup("init_top_pgt");
 	all_pgds_lock = (void *)lookup("pgd_lock");
 	all_pgds = (void *)lookup("pgd_list");

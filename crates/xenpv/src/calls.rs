@@ -2,7 +2,7 @@
 
 use crate::abi::{Error, GDT, M2P, M2P_END, MAX_BATCH, MAX_LINES, PAGE, call, vcpu_info};
 use crate::guest::gpr;
-use crate::{After, End, Guest, Host, Registers};
+use crate::{After, BIOS, End, Guest, Host, Registers};
 use alloc::vec::Vec;
 use sluice_pagetypes::{Mfn, Refused};
 
@@ -228,7 +228,8 @@ impl Guest {
                 self.copy_out(host, arg, answer.as_flattened())?;
                 Ok(0)
             }
-            // The machine's map is the domain's: where its devices are it knows from these.
+            // The machine's map is the domain's: where its devices are it knows from these. It ends as many pages after the domain's memory as
+            // its kernel may want for a BIOS: that gives the pages which it has there these numbers instead, and needs no other ones.
             memory::MEMORY_MAP | memory::MACHINE_MEMORY_MAP => {
                 let [room, _] = self.halves(host, arg)?;
                 let [_, buffer] = self.words::<2>(host, arg)?;
@@ -236,7 +237,8 @@ impl Guest {
                     return Err(Error::Invalid);
                 }
                 let mut entry = [0; 20];
-                entry[8..16].copy_from_slice(&(self.layout.pages * PAGE).to_le_bytes());
+                let spare = if operation == memory::MACHINE_MEMORY_MAP { BIOS.end - BIOS.start } else { 0 };
+                entry[8..16].copy_from_slice(&((self.layout.pages + spare) * PAGE).to_le_bytes());
                 entry[16] = 1;
                 self.copy_out(host, buffer, &entry)?;
                 self.copy_out(host, arg, &1u32.to_le_bytes())?;

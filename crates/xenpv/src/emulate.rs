@@ -1,6 +1,6 @@
 //! Instructions that a kernel executes as if it had the privilege, and writes to page tables as if they were writable.
 
-use crate::abi::{Error, MAX_LINES};
+use crate::abi::{Error, MAX_LINES, vcpu_info};
 use crate::bounce::PAGE_FAULT;
 use crate::guest::gpr;
 use crate::memory::leaf;
@@ -163,7 +163,7 @@ impl Guest {
                 self.task_switched = false;
                 true
             }
-            Mnemonic::Mov => self.control_register(registers, &instruction),
+            Mnemonic::Mov => self.control_register(host, registers, &instruction),
             Mnemonic::In => {
                 let bits = match width_of(instruction.op0_register()) {
                     1 => 0xff,
@@ -222,12 +222,23 @@ impl Guest {
         true
     }
 
-    fn control_register(&mut self, registers: &mut Registers, instruction: &Instruction) -> bool {
+    fn control_register(
+        &mut self,
+        host: &mut impl Host,
+        registers: &mut Registers,
+        instruction: &Instruction,
+    ) -> bool {
         let (to, from) = (instruction.op0_register(), instruction.op1_register());
         let number = |register: Register| register.is_gpr().then(|| register.full_register().number());
         if let Some(slot) = number(to).and_then(|number| registers.gpr.get_mut(number)) {
             *slot = match from {
                 Register::CR0 => CR0 | if self.task_switched { CR0_TS } else { 0 },
+                // Where the interface has it, too, and the kernel may write it.
+                Register::CR2 => {
+                    let mut address = [0; 8];
+                    host.read(self.info.0, self.info.1 + vcpu_info::CR2, &mut address);
+                    u64::from_le_bytes(address)
+                }
                 Register::CR3 => self.root.0 << 12,
                 Register::CR4 => CR4,
                 Register::DR6 => 0xffff_0ff0,

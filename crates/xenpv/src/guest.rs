@@ -151,8 +151,8 @@ impl Guest {
         mut types: Types,
         hardware: Hardware,
     ) -> Result<Self, Refused> {
-        for frames in &hardware.registers {
-            types.add_registers(frames.clone())?;
+        for frames in hardware.frames() {
+            types.add_registers(frames)?;
         }
         // The hypervisor writes both for as long as the guest lives.
         types.hold_writable(host, built.shared_info)?;

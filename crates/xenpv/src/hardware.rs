@@ -20,6 +20,10 @@ const PIC_MASK: u16 = 0x21;
 /// The counter of a PC's timer by which Linux times its processor: it reads this 100,000 times if it says ones, and gives up at zeros.
 const TIMER: u16 = 0x42;
 
+/// Frames of the machine's that an initial domain may map to look for a BIOS's tables: Linux takes them for those of a PC, 6.12 from 512 KiB on
+/// (iBFT; drivers/firmware/iscsi_ibft_find.c) and up to 1 MiB. What is to be found there is for the host to say.
+pub const BIOS: Range<u64> = 0x80..0x100;
+
 /// What a domain has of the machine's devices. Empty: it has none, and is no initial domain.
 #[derive(Clone, Debug, Default)]
 pub struct Hardware {
@@ -33,6 +37,11 @@ impl Hardware {
     /// Whether the domain is told that it is the initial one.
     pub fn is_initial(&self) -> bool {
         !self.registers.is_empty() || self.lines != 0
+    }
+
+    /// Frames that it may map and that are nobody's memory.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.registers.iter().cloned().chain(self.is_initial().then_some(BIOS))
     }
 }
 

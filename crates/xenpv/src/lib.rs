@@ -46,5 +46,5 @@ pub use build::{Built, Image, Layout};
 pub use counters::{COUNTS, Counters};
 pub use emulate::PAT;
 pub use guest::{After, End, Guest, Registers};
-pub use hardware::{Hardware, LINES};
+pub use hardware::{BIOS, Hardware, LINES};
 pub use host::Host;

@@ -281,7 +281,7 @@ pub fn check(guest: &Guest, machine: &Machinery) {
             if !entry.contains(Entry::PRESENT) {
                 continue;
             }
-            let is_register = guest.hardware.registers.iter().any(|own| own.contains(&entry.frame().0));
+            let is_register = guest.hardware.frames().any(|own| own.contains(&entry.frame().0));
             if kind == Kind::L1 && is_register {
                 continue;
             }

@@ -4,6 +4,7 @@
 //! guest does, `devices` serves its functions, `manage` builds and ends domains. The order of locks is [`Rank`].
 
 pub mod attention;
+mod bios;
 pub mod counters;
 mod fine;
 mod function;
@@ -310,6 +311,8 @@ pub struct Domain {
     grants: SpinLock<grants::Spaces>,
     /// What its windows show where nothing is lent, once it has any.
     sink: Once<sink::Sink>,
+    /// Of a paravirtual one with devices: what it finds in place of a BIOS.
+    bios: Once<bios::Blank>,
     permission_map: Hpa,
     state: AtomicU8,
     end: SpinLock<Option<EndReason>>,
@@ -374,6 +377,7 @@ impl Domain {
             space: SpinLock::new(Rank::Space, space),
             grants: SpinLock::new(Rank::Grants, grants::Spaces::default()),
             sink: Once::new(),
+            bios: Once::new(),
             permission_map,
             state: AtomicU8::new(0),
             end: SpinLock::new(Rank::End, None),

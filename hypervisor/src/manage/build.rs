@@ -22,7 +22,7 @@ use sluice_platform::acpi;
 use sluice_platform::pci;
 use sluice_platform::pci::{BarAddresses, ConfigEffect, PciBus};
 use sluice_platform::rtc::Rtc;
-use sluice_xenpv::Hardware;
+use sluice_xenpv::{BIOS, Hardware};
 
 /// Guest-physical addresses for memory BARs.
 const PCI_WINDOW: Range<u64> = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
@@ -164,7 +164,8 @@ pub fn build(
     let bus = build_bus(&attached.0).map_err(BuildError::Function)?;
     let start = if paravirtual {
         let hardware = hardware(&attached.0);
-        if hardware.registers.iter().any(|frames| frames.start * PAGE_SIZE < config.memory) {
+        let spare = (BIOS.end - BIOS.start) * PAGE_SIZE;
+        if hardware.registers.iter().any(|frames| frames.start * PAGE_SIZE < config.memory + spare) {
             return Err(BuildError::InTheWay);
         }
         let (layout, built) = load_paravirtual(config, kernel, initrd, &memory, &hardware)?;
@@ -185,6 +186,10 @@ pub fn build(
     }
     let domain = Arc::new(domain);
     domain.settle();
+    if matches!(&start, Start::Paravirtual(.., hardware) if hardware.is_initial()) && !domain.show_bios() {
+        domain.detach();
+        return Err(BuildError::OutOfMemory);
+    }
     for (index, function) in domain.functions.iter().enumerate() {
         function.attached(&domain, index);
     }

@@ -1,11 +1,11 @@
 //! A device of the guest's own: its registers, ports and interrupts, and those of others.
 
 use super::{SELF, ask, poke, spare};
-use crate::abi::{Error, call};
+use crate::abi::{Error, PAGE, call};
 use crate::guest::gpr;
 use crate::memory::leaf;
 use crate::model::{self, FIRST, FRAMES, LINE_OF_DEVICE, Machinery, REGISTERS};
-use crate::{After, Guest, Registers};
+use crate::{After, BIOS, Guest, Registers};
 use sluice_hypercall::paravirtual::SEMI_SET;
 use sluice_pagetypes::{Entry, Mfn};
 
@@ -65,6 +65,39 @@ fn registers_of_its_device_can_be_mapped_and_no_others() {
     }
     let mut other = model::guest();
     assert_eq!(map(&mut other, REGISTERS.start, Entry::WRITE).0, Error::Invalid.code());
+}
+
+#[test]
+fn an_initial_domain_finds_the_frames_of_a_bios_and_numbers_for_the_pages_it_has_there() {
+    let mut owner = model::owner();
+    for frame in [BIOS.start, BIOS.end - 1] {
+        assert_eq!(map(&mut owner, frame, Entry::empty()).0, 0);
+        assert_eq!(map(&mut model::guest(), frame, Entry::empty()).0, Error::Invalid.code());
+    }
+    for frame in [BIOS.start - 1, BIOS.end] {
+        assert_eq!(map(&mut owner, frame, Entry::empty()).0, Error::Invalid.code(), "{frame:#x}");
+    }
+    let bytes = |(guest, machine, registers): &mut Owner, operation: u64| {
+        let (_, page) = spare(700);
+        poke(guest, machine, page, &[8, page + 64]);
+        assert_eq!(ask(guest, machine, registers, call::MEMORY_OP, [operation, page, 0, 0]), 0);
+        guest.words::<2>(machine, page + 64).unwrap()
+    };
+    let [own, machines] = [9, 10].map(|operation| bytes(&mut owner, operation));
+    assert_eq!(machines, [0, own[1] + (BIOS.end - BIOS.start) * PAGE]);
+}
+
+#[test]
+fn the_address_of_a_page_fault_is_read_from_cr2() {
+    let mut owner = model::owner();
+    let (guest, machine, registers) = &mut owner;
+    let (_, table) = spare(700);
+    poke(guest, machine, table, &[14 | 4 << 8, 0xffff_ffff_8100_0000, 0, 0]);
+    assert_eq!(ask(guest, machine, registers, call::SET_TRAP_TABLE, [table, 0, 0, 0]), 0);
+    guest.page_fault(machine, registers, 6, 0x1234_5678);
+    // mov %cr2, %rdi
+    assert_eq!(execute(&mut owner, &[0x0f, 0x20, 0xd7]), After::Enter);
+    assert_eq!(owner.2.gpr[gpr::RDI], 0x1234_5678);
 }
 
 #[test]

@@ -82,13 +82,16 @@ impl Wire {
             hardware.give_back(device);
             return Err(AttachError::NoAnswer);
         }
-        let mut queues = Vec::new();
-        for mut queue in given {
-            let part = hardware.split_off(device, uplink.bar(), queue.memory());
-            let Some(mut hardware) = part else { return Err(AttachError::NoAddress) };
+        let put_to_use = |mut queue: Box<dyn Queue>| {
+            let mut hardware = hardware.split_off(device, uplink.bar(), queue.memory())?;
             queue.start(&mut hardware.card());
-            queues.push(SpinLock::new(Rank::Card, Sending { hardware, queue }));
-        }
+            Some(SpinLock::new(Rank::Card, Sending { hardware, queue }))
+        };
+        let Some(queues) = given.into_iter().map(put_to_use).collect::<Option<Vec<_>>>() else {
+            uplink.stop(&mut hardware.card());
+            hardware.give_back(device);
+            return Err(AttachError::NoAddress);
+        };
         let told = if messages.is_some() { "messages" } else { "its line" };
         log::info!(
             "device {}: on the wire, driven as {}, {} queues of engines' own, tells by {told}",

@@ -35,8 +35,7 @@ pub struct Engines {
     about: &'static str,
 }
 
-const ONE: Engines =
-    Engines { name: "one", layout: "split", count: 1, card: "e1000", about: "one engine" };
+const ONE: Engines = Engines { name: "one", layout: "split", count: 1, card: "e1000", about: "one engine" };
 const SPLIT: Engines = Engines {
     name: "split",
     layout: "split",

@@ -259,7 +259,7 @@ pub fn uplink(data: &[u8]) {
         let mut card = Card { registers: &mut hostile, memory };
         let sends = which > 0 || queues.is_empty();
         let sender: &mut dyn Transmit = match which.checked_sub(1) {
-            Some(queue) if what % 8 == 0 => {
+            Some(queue) if what.is_multiple_of(8) => {
                 queues[queue].start(&mut card);
                 continue;
             }

@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use sluice_abi::config::NicModel;
 use sluice_nic::Budget;
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
-use sluice_uplink::{Card, DmaMemory, RawDevice, Sent, Uplink, for_device};
+use sluice_uplink::{Card, DmaMemory, RawDevice, Sent, Transmit, Uplink, for_device};
 use std::sync::Mutex;
 
 mod bounds;

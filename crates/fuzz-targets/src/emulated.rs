@@ -6,7 +6,9 @@ use sluice_emulated::{Environment, Guests, PortId, Register, SharedNic};
 use sluice_nic::Offload;
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_nic::offload::{Checksum, Segments};
-use sluice_uplink::{Card, Counters, DmaMemory, MAX_FRAME, NoMemory, RawDevice, Sent, Uplink, for_device};
+use sluice_uplink::{
+    Card, Counters, DmaMemory, MAX_FRAME, NoMemory, RawDevice, Sent, Transmit, Uplink, for_device,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -28,24 +30,30 @@ struct Wire {
 
 struct Uplinked(Arc<Mutex<Wire>>);
 
-impl Uplink for Uplinked {
-    fn name(&self) -> &'static str {
-        "wire"
-    }
-    fn start(&mut self, _: &mut Card<'_>) -> bool {
-        true
-    }
+impl Transmit for Uplinked {
     fn enqueue(&mut self, _: &mut Card<'_>, frame: &[u8]) -> Sent {
         assert!((14..=MAX_FRAME).contains(&frame.len()));
         assert!(frame[6..12] == MALLORY || frame[6..12] == BOB, "a frame from {:x?}", &frame[6..12]);
         assert!(frame[..5] != [1, 0x80, 0xc2, 0, 0] && frame[12..14] != [0x88, 0x08], "for the link");
         if self.0.lock().unwrap().full { Sent::Full } else { Sent::Done }
     }
+}
+
+impl Uplink for Uplinked {
+    fn name(&self) -> &'static str {
+        "wire"
+    }
+
+    fn start(&mut self, _: &mut Card<'_>) -> bool {
+        true
+    }
+
     fn poll(&mut self, _: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
         let arriving = std::mem::take(&mut self.0.lock().unwrap().arriving);
         arriving.iter().for_each(|frame| take(frame));
         false
     }
+
     fn stop(&mut self, _: &mut Card<'_>) {}
     fn counters(&self) -> Counters {
         Counters::default()
@@ -229,9 +237,15 @@ pub fn uplink(data: &[u8]) {
         _ => 0,
     };
     let mut driver = for_device(vendor, device, &config).unwrap();
-    let mut memory = Changing(RefCell::new(vec![0; driver.memory()]));
+    let wanted = input.choose(&[0, 1, 2]);
+    let mut queues = if wanted == 0 { Vec::new() } else { driver.give_queues(wanted, input.flag()) };
+    let sizes = [driver.memory()].into_iter().chain(queues.iter().map(|queue| queue.memory()));
+    let mut memories: Vec<_> = sizes.map(|bytes| Changing(RefCell::new(vec![0; bytes]))).collect();
     while !input.is_empty() {
         let what = input.u8();
+        // The driver, or a queue that it gave away.
+        let which = usize::from(input.u8()) % memories.len();
+        let memory = &mut memories[which];
         for _ in 0..input.u8() % 8 {
             // Mostly where rings are.
             let mut bytes = memory.0.borrow_mut();
@@ -241,14 +255,24 @@ pub fn uplink(data: &[u8]) {
             bytes[at..at + room].copy_from_slice(&new[..room]);
         }
         let mut hostile = Hostile { input: &mut input, accesses: 0 };
-        let mut card = Card { registers: &mut hostile, memory: &mut memory };
+        let size = memory.0.borrow().len();
+        let mut card = Card { registers: &mut hostile, memory };
+        let sends = which > 0 || queues.is_empty();
+        let sender: &mut dyn Transmit = match which.checked_sub(1) {
+            Some(queue) if what.is_multiple_of(8) => {
+                queues[queue].start(&mut card);
+                continue;
+            }
+            Some(queue) => &mut *queues[queue],
+            None => &mut *driver,
+        };
         match what % 8 {
             0 => drop(driver.start(&mut card)),
             1 => driver.stop(&mut card),
             2..=4 => {
                 let len = usize::from(what) * 7;
-                let sent = driver.send(&mut card, &vec![0x5a; len]);
-                assert_eq!(sent == Sent::Refused, !(14..=MAX_FRAME).contains(&len));
+                let sent = sender.send(&mut card, &vec![0x5a; len]);
+                assert_eq!(sent == Sent::Refused, !sends || !(14..=MAX_FRAME).contains(&len));
             }
             5 => {
                 let sum = |input: &mut Input<'_>| {
@@ -261,11 +285,11 @@ pub fn uplink(data: &[u8]) {
                 let segments = Segments { header, payload, ip: 14, transport: 34, ipv4: true, tcp: true };
                 let offload = Offload { ip, transport, segments: input.flag().then_some(segments) };
                 let len = usize::from(input.u16());
-                let mut card = Card { registers: &mut hostile, memory: &mut memory };
-                if let Some(at) = driver.place(&mut card, len, &offload).at() {
-                    assert!(at >= 0x1000 && at + len <= driver.memory(), "{len} bytes at {at:#x}");
-                    driver.enqueue_placed(&mut card, at, len, &offload);
-                    driver.flush(&mut card);
+                let mut card = Card { registers: &mut hostile, memory };
+                if let Some(at) = sender.place(&mut card, len, &offload).at() {
+                    assert!(sends && at >= 0x1000 && at + len <= size, "{len} bytes at {at:#x}");
+                    sender.enqueue_placed(&mut card, at, len, &offload);
+                    sender.flush(&mut card);
                 }
             }
             _ => {

@@ -140,6 +140,10 @@ impl Wire for Physical<'_, '_> {
         LONGEST
     }
 
+    fn tells(&self) -> bool {
+        true
+    }
+
     fn send(&mut self, frame: &[u8]) -> bool {
         check_frame(frame, GUESTS);
         !self.busy

@@ -85,6 +85,10 @@ impl Wire for Card<'_, '_> {
         LONGEST
     }
 
+    fn tells(&self) -> bool {
+        true
+    }
+
     fn send(&mut self, frame: &[u8]) -> bool {
         check_frame(frame, self.guests);
         !self.busy

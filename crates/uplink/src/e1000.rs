@@ -3,14 +3,21 @@
 //! The card writes descriptors back; of these nothing is read but status and length, which are checked, and each is
 //! written whole before the card gets it again.
 //! Source: Intel 8254x Software Developer's Manual (317453), 3.2 (receive, checksums), 3.3 (transmit), 3.5 (segmentation), 13.4 (registers),
-//! 14.4-14.5 (initialization); 82574 datasheet (317694), 7.1 (receive, legacy descriptors), 10.2.4.1 (ICR). Of the latter one queue is used, and its line.
+//! 14.4-14.5 (initialization); 82574 datasheet (317694), 7.1 (receive, legacy descriptors), 7.2 (queues), 10.2.4.1 (ICR), 10.2.6 (their registers). Of
+//! the latter one queue is received by, and up to two are sent by.
 
+mod messages;
+mod queue;
 mod sender;
 
 use crate::{
-    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, MIN_PADDED, Place, RawDevice, Sent, Uplink, put_frame,
+    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, Place, Queue, RawDevice, Sent, Transmit, Uplink,
 };
-use sender::Sender;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use queue::{Notice, SendQueue};
 use sluice_nic::Offload;
 
 /// Registers, by their names in the manual.
@@ -33,6 +40,9 @@ mod reg {
     pub const LENGTH: u16 = 0x08;
     pub const HEAD: u16 = 0x10;
     pub const TAIL: u16 = 0x18;
+    pub const TURNS: u16 = 0x40;
+    /// From one to the next.
+    pub const NEXT_RING: u16 = 0x100;
 }
 
 /// CTRL: reset; link up; speed found by itself.
@@ -69,10 +79,9 @@ const LONG: u32 = 1 << 25 | 1 << 16 | 1 << 5;
 const LONGEST: usize = 9018;
 /// Bytes that wait to be sent: four of the longest packets.
 const SEND_BYTES: usize = 0x4_0000;
-/// Memory: two rings on a page, then the buffers.
-const SEND_RING: usize = RECEIVERS * DESCRIPTOR;
+/// Memory: the ring to receive by on a page, its buffers, and a queue to send from if that is not given away: a page with its ring, and the bytes.
+const RECEIVE_BUFFERS: usize = 0x1000;
 const SEND_BUFFERS: usize = 0x1000;
-const RECEIVE_BUFFERS: usize = SEND_BUFFERS + SEND_BYTES;
 
 /// Status of a descriptor: done; of a received one: last of its frame.
 const DONE: u8 = 1;
@@ -87,17 +96,19 @@ const PATIENCE: usize = 10_000;
 /// The driver.
 #[derive(Debug)]
 pub struct E1000 {
-    /// What is read of ICR may have to be written to be acknowledged.
-    writes_causes: bool,
+    /// It is an 82574L.
+    is_82574: bool,
     /// Bytes of the longest frame.
     longest: usize,
     /// The descriptor that the card fills next.
     next: usize,
-    sender: Sender,
-    /// There are frames in it that the card has not been told of.
-    queued: bool,
+    /// What it sends by itself.
+    queue: Option<SendQueue>,
+    /// Queues that it gave away, and whether the card tells by messages.
+    given: u8,
+    messages: bool,
     /// Somebody waits for a descriptor, and transmit interrupts are on.
-    awaited: bool,
+    awaited: Arc<AtomicBool>,
     counters: Counters,
 }
 
@@ -105,6 +116,15 @@ impl Default for E1000 {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Empties a ring, or has it begin at an address.
+fn set_ring(raw: &mut dyn RawDevice, ring: u16, address: u32, descriptors: usize) {
+    raw.write(ring + reg::LOW, 4, address);
+    raw.write(ring + reg::HIGH, 4, 0);
+    raw.write(ring + reg::LENGTH, 4, (descriptors * DESCRIPTOR) as u32);
+    raw.write(ring + reg::HEAD, 4, 0);
+    raw.write(ring + reg::TAIL, 4, 0);
 }
 
 impl E1000 {
@@ -118,16 +138,23 @@ impl E1000 {
         Self::with(true)
     }
 
-    fn with(writes_causes: bool) -> Self {
+    fn with(is_82574: bool) -> Self {
+        let awaited = Arc::new(AtomicBool::new(false));
         Self {
-            writes_causes,
+            is_82574,
             longest: MAX_FRAME,
             next: 0,
-            sender: Sender::new(),
-            queued: false,
-            awaited: false,
+            queue: Some(SendQueue::new(0, false, Notice::Line(awaited.clone()))),
+            given: 0,
+            messages: false,
+            awaited,
             counters: Counters::default(),
         }
+    }
+
+    /// Where the memory of its own queue begins.
+    const fn after_buffers(&self) -> usize {
+        RECEIVE_BUFFERS + RECEIVERS * self.buffer()
     }
 
     /// Bytes of a buffer to receive into.
@@ -139,14 +166,6 @@ impl E1000 {
     fn offer(&self, memory: &mut dyn DmaMemory, index: usize) {
         let address = u64::from(memory.bus()) + (RECEIVE_BUFFERS + index * self.buffer()) as u64;
         memory.write(index * DESCRIPTOR, &u128::from(address).to_le_bytes());
-    }
-
-    fn set_ring(raw: &mut dyn RawDevice, ring: u16, address: u32, descriptors: usize) {
-        raw.write(ring + reg::LOW, 4, address);
-        raw.write(ring + reg::HIGH, 4, 0);
-        raw.write(ring + reg::LENGTH, 4, (descriptors * DESCRIPTOR) as u32);
-        raw.write(ring + reg::HEAD, 4, 0);
-        raw.write(ring + reg::TAIL, 4, 0);
     }
 
     /// Length of the frame in the next descriptor, and whether the card has found all its checksums right. `Err`: the card has not filled it;
@@ -203,7 +222,7 @@ impl E1000 {
     }
 
     /// Everything off and the card reset; emulations take the reset bit for a formality.
-    fn reset(raw: &mut dyn RawDevice) -> bool {
+    fn reset(&self, raw: &mut dyn RawDevice) -> bool {
         Self::silence(raw);
         raw.write(reg::RCTL, 4, 0);
         raw.write(reg::TCTL, 4, 0);
@@ -213,9 +232,40 @@ impl E1000 {
         let done = (0..PATIENCE).any(|_| raw.read(reg::CTRL, 4) & RESET == 0);
         Self::silence(raw);
         for ring in [reg::RECEIVE_RING, reg::SEND_RING] {
-            Self::set_ring(raw, ring, 0, 0);
+            set_ring(raw, ring, 0, 0);
+        }
+        if self.is_82574 {
+            set_ring(raw, reg::SEND_RING + reg::NEXT_RING, 0, 0);
         }
         done && raw.read(reg::STATUS, 4) != u32::MAX
+    }
+}
+
+impl Transmit for E1000 {
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+        self.queue.as_mut().map_or(Sent::Refused, |queue| queue.enqueue(card, frame))
+    }
+
+    fn flush(&mut self, card: &mut Card<'_>) {
+        if let Some(queue) = &mut self.queue {
+            queue.flush(card);
+        }
+    }
+
+    fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Place {
+        self.queue.as_mut().map_or(Place::Never, |queue| queue.place(card, len, offload))
+    }
+
+    fn await_room(&mut self, card: &mut Card<'_>) {
+        if let Some(queue) = &mut self.queue {
+            queue.await_room(card);
+        }
+    }
+
+    fn enqueue_placed(&mut self, card: &mut Card<'_>, at: usize, len: usize, offload: &Offload) {
+        if let Some(queue) = &mut self.queue {
+            queue.enqueue_placed(card, at, len, offload);
+        }
     }
 }
 
@@ -233,16 +283,38 @@ impl Uplink for E1000 {
     }
 
     fn memory(&self) -> usize {
-        RECEIVE_BUFFERS + RECEIVERS * self.buffer()
+        self.after_buffers() + if self.queue.is_some() { SendQueue::MEMORY } else { 0 }
+    }
+
+    fn queues(&self) -> usize {
+        if self.is_82574 { 2 } else { 1 }
+    }
+
+    fn has_messages(&self) -> bool {
+        self.is_82574
+    }
+
+    fn give_queues(&mut self, wanted: usize, messages: bool) -> Vec<Box<dyn Queue>> {
+        let count = wanted.min(self.queues()) as u8;
+        self.messages = messages && self.is_82574;
+        self.given = count;
+        self.queue = None;
+        let give = |index| {
+            let notice = if self.messages { Notice::Message } else { Notice::Line(self.awaited.clone()) };
+            let mut queue = SendQueue::new(index, count > 1, notice);
+            queue.longest = self.longest;
+            Box::new(queue) as Box<dyn Queue>
+        };
+        (0..count).map(give).collect()
     }
 
     fn start(&mut self, card: &mut Card<'_>) -> bool {
-        let raw = &mut *card.registers;
-        if !Self::reset(raw) {
+        if !self.reset(card.registers) {
             return false;
         }
-        (self.next, self.sender) = (0, Sender::new());
-        (self.queued, self.awaited) = (false, false);
+        self.next = 0;
+        self.awaited.store(false, Ordering::SeqCst);
+        let raw = &mut *card.registers;
         let control = raw.read(reg::CTRL, 4);
         raw.write(reg::CTRL, 4, control | LINK);
         for row in 0..128 {
@@ -251,59 +323,25 @@ impl Uplink for E1000 {
         for index in 0..RECEIVERS {
             self.offer(card.memory, index);
         }
-        let bus = card.memory.bus();
-        Self::set_ring(raw, reg::RECEIVE_RING, bus, RECEIVERS);
-        Self::set_ring(raw, reg::SEND_RING, bus.wrapping_add(SEND_RING as u32), SENDERS);
+        set_ring(raw, reg::RECEIVE_RING, card.memory.bus(), RECEIVERS);
         raw.write(reg::TIPG, 4, GAPS);
-        raw.write(reg::TCTL, 4, SEND);
+        let base = self.after_buffers();
+        if let Some(queue) = &mut self.queue {
+            queue.longest = self.longest;
+            queue.start_at(card, base);
+        }
+        let raw = &mut *card.registers;
+        if self.messages {
+            messages::set_up(raw, self.given);
+        }
         raw.write(reg::RXCSUM, 4, CHECKS);
         let long = if self.longest > MAX_FRAME { LONG } else { 0 };
         raw.write(reg::RCTL, 4, RECEIVE | long);
         self.give_back(raw);
-        raw.write(reg::IMS, 4, WANTED);
+        if !self.messages {
+            raw.write(reg::IMS, 4, WANTED);
+        }
         true
-    }
-
-    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
-        if !(MIN_FRAME..=self.longest).contains(&frame.len()) {
-            return Sent::Refused;
-        }
-        let length = frame.len().max(MIN_PADDED);
-        let Some(at) = self.sender.place(card.memory, 1, length) else {
-            self.await_room(card);
-            return Sent::Full;
-        };
-        put_frame(card.memory, at, frame);
-        self.sender.push_frame(card.memory, at, length);
-        self.queued = true;
-        self.counters.sent += 1;
-        Sent::Done
-    }
-
-    fn flush(&mut self, card: &mut Card<'_>) {
-        if core::mem::take(&mut self.queued) {
-            card.registers.write(reg::SEND_RING + reg::TAIL, 4, self.sender.tail() as u32);
-        }
-    }
-
-    fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Place {
-        // The card pads short frames, and not what is summed: who sends such a frame pads it.
-        if len < MIN_PADDED || offload.frames_of(len, self.longest).is_none() {
-            return Place::Never;
-        }
-        self.sender.place(card.memory, sender::descriptors(len), len).map_or(Place::Full, Place::At)
-    }
-
-    fn await_room(&mut self, card: &mut Card<'_>) {
-        self.awaited = true;
-        self.flush(card);
-        card.registers.write(reg::IMS, 4, SENT);
-    }
-
-    fn enqueue_placed(&mut self, card: &mut Card<'_>, at: usize, len: usize, offload: &Offload) {
-        self.sender.push_packet(card.memory, at, len, offload);
-        self.queued = true;
-        self.counters.sent += offload.frames_of(len, self.longest).unwrap_or(0) as u64;
     }
 
     fn take(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
@@ -315,16 +353,21 @@ impl Uplink for E1000 {
     }
 
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {
+        if self.messages {
+            let Some(missed) = messages::ask(card.registers) else { return false };
+            self.counters.overruns += u64::from(missed != 0);
+            return self.drain(card, RECEIVERS, &mut |frame, _| take(frame)) == RECEIVERS;
+        }
         // Reading acknowledges. Before the ring is read: a frame that comes later raises the line again.
         let causes = card.registers.read(reg::ICR, 4);
         if causes == u32::MAX {
             return false;
         }
-        if self.writes_causes {
+        if self.is_82574 {
+            // What is read may have to be written to be acknowledged.
             card.registers.write(reg::ICR, 4, causes);
         }
-        if self.awaited && causes & SENT != 0 {
-            self.awaited = false;
+        if causes & SENT != 0 && self.awaited.swap(false, Ordering::SeqCst) {
             card.registers.write(reg::IMC, 4, SENT);
         }
         if causes & OVERRUN != 0 {
@@ -334,10 +377,10 @@ impl Uplink for E1000 {
     }
 
     fn stop(&mut self, card: &mut Card<'_>) {
-        Self::reset(card.registers);
+        self.reset(card.registers);
     }
 
     fn counters(&self) -> Counters {
-        self.counters
+        Counters { sent: self.queue.as_ref().map_or(0, SendQueue::sent), ..self.counters }
     }
 }

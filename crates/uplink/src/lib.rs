@@ -1,7 +1,7 @@
 //! How the hypervisor itself drives a network card: just enough to put frames on the wire and take all from it.
 //!
-//! Key types: [`Uplink`], which each driver implements; [`Card`], its way to the hardware: registers ([`RawDevice`])
-//! and, for bus masters, memory of the hypervisor's ([`DmaMemory`]). [`for_device`] finds the driver of a card.
+//! Key types: [`Uplink`], which each driver implements, and [`Transmit`], how it sends; [`Queue`], what it gives away to send by; [`Card`], the way to the hardware: registers
+//! ([`RawDevice`]) and, for bus masters, memory of the hypervisor's ([`DmaMemory`]). [`for_device`] finds the driver of a card.
 //! Neighbours: `sluice_emulated` puts a switch and guests' software cards before an uplink; `sluice_vpio` works the
 //! same NE2000 with the same ring while guests share it.
 //!
@@ -19,6 +19,7 @@ pub mod rtl8139;
 pub mod virtio;
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use sluice_nic::Offload;
 
 /// Bytes of the shortest frame a driver sends: two addresses and a type. It pads to [`MIN_PADDED`].
@@ -111,7 +112,7 @@ pub enum Sent {
 pub enum Place {
     /// Here, in [`Card::memory`].
     At(usize),
-    /// There is no room now. [`Uplink::await_room`] has the card tell when there is.
+    /// There is no room now. [`Transmit::await_room`] has the card tell when there is.
     Full,
     /// This card does not finish such a packet.
     Never,
@@ -137,30 +138,8 @@ pub struct Counters {
     pub restarts: u64,
 }
 
-/// A driver. It keeps what it knows of the card; the card itself comes with each call.
-pub trait Uplink: Send {
-    /// What it is called in reports.
-    fn name(&self) -> &'static str;
-
-    /// The card's registers are in this BAR.
-    fn bar(&self) -> u8 {
-        0
-    }
-
-    /// Has it carry frames of so many bytes without CRC, [`MAX_FRAME`] or more, from [`Self::start`] on. False: the card cannot.
-    fn stretch(&mut self, longest: usize) -> bool {
-        longest <= MAX_FRAME
-    }
-
-    /// Bytes of memory that the card must reach; 0 for one that masters no bus.
-    fn memory(&self) -> usize {
-        0
-    }
-
-    /// Resets the card and puts it on the wire: it takes every frame, and interrupts for them.
-    /// False if the card does not answer as it should.
-    fn start(&mut self, card: &mut Card<'_>) -> bool;
-
+/// What sends frames: a driver, or a queue apart from it. The card comes with each call.
+pub trait Transmit: Send {
     /// Sends a frame without CRC.
     fn send(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
         let sent = self.enqueue(card, frame);
@@ -184,6 +163,61 @@ pub trait Uplink: Send {
 
     /// As [`Self::enqueue`], of a packet that [`Self::place`] has just found a place for.
     fn enqueue_placed(&mut self, _: &mut Card<'_>, _at: usize, _len: usize, _offload: &Offload) {}
+}
+
+/// A queue of a card to send from, apart from its driver: who has it works on it while others work on the card and on its other queues. The card
+/// comes with memory that is the queue's alone.
+pub trait Queue: Transmit {
+    /// Bytes of memory that the card must reach: a multiple of 4096.
+    fn memory(&self) -> usize;
+
+    /// Puts it to use, after [`Uplink::start`].
+    fn start(&mut self, card: &mut Card<'_>);
+
+    /// Frames that it has put on the wire.
+    fn sent(&self) -> u64;
+}
+
+/// A driver. It keeps what it knows of the card; the card itself comes with each call.
+pub trait Uplink: Transmit {
+    /// What it is called in reports.
+    fn name(&self) -> &'static str;
+
+    /// The card's registers are in this BAR.
+    fn bar(&self) -> u8 {
+        0
+    }
+
+    /// Has it carry frames of so many bytes without CRC, [`MAX_FRAME`] or more, from [`Self::start`] on. False: the card cannot.
+    fn stretch(&mut self, longest: usize) -> bool {
+        longest <= MAX_FRAME
+    }
+
+    /// Bytes of memory that the card must reach; 0 for one that masters no bus.
+    fn memory(&self) -> usize {
+        0
+    }
+
+    /// How many queues it can give away.
+    fn queues(&self) -> usize {
+        0
+    }
+
+    /// Whether it can have the card tell by messages (MSI-X) in place of its line.
+    fn has_messages(&self) -> bool {
+        false
+    }
+
+    /// Gives queues away, as many as are wanted of [`Self::queues`]: it sends nothing itself any more. After [`Self::stretch`], before
+    /// [`Self::start`]. With `messages`, the card tells by these and not by its line: by message 0 of frames received after [`Self::poll`], and by
+    /// 1 + *n* of room in queue *n*. Each is sent once, and not again before it is asked for anew.
+    fn give_queues(&mut self, _wanted: usize, _messages: bool) -> Vec<Box<dyn Queue>> {
+        Vec::new()
+    }
+
+    /// Resets the card and puts it on the wire: it takes every frame, and interrupts for them.
+    /// False if the card does not answer as it should.
+    fn start(&mut self, card: &mut Card<'_>) -> bool;
 
     /// Gives frames as [`Self::poll`] does, of which it may be cheaper, but acknowledges nothing: for who looks without being
     /// interrupted. Returns how many; about as many as are wanted at most.

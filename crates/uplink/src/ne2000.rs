@@ -6,7 +6,7 @@
 pub mod card;
 pub mod ring;
 
-use crate::{Card, Counters, MAX_FRAME, MIN_PADDED, RawDevice, Sent, Uplink, is_frame};
+use crate::{Card, Counters, MAX_FRAME, MIN_PADDED, RawDevice, Sent, Transmit, Uplink, is_frame};
 use alloc::boxed::Box;
 use alloc::vec;
 use card::{DCR, HALT, PAGE1, RUN, get, put, put_array, put_pair};
@@ -69,6 +69,30 @@ impl Ne2000 {
     }
 }
 
+impl Transmit for Ne2000 {
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+        let raw = &mut *card.registers;
+        if !is_frame(frame) {
+            return Sent::Refused;
+        }
+        if get(raw, port::CMD) & Command::TRANSMIT.bits() != 0 {
+            self.await_sent(raw, true);
+            return Sent::Full;
+        }
+        let mut padded = [0; MAX_FRAME.next_multiple_of(4)];
+        padded.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
+        let length = frame.len().max(MIN_PADDED);
+        if let Some(bytes) = padded.get(..length.next_multiple_of(4)) {
+            card::write_memory(raw, RUN, u16::from(SEND_PAGE) << 8, bytes);
+        }
+        put(raw, port::TPSR, SEND_PAGE);
+        put_pair(raw, port::TBCR0, length as u16);
+        put(raw, port::CMD, RUN | Command::TRANSMIT.bits());
+        self.counters.sent += 1;
+        Sent::Done
+    }
+}
+
 impl Uplink for Ne2000 {
     fn name(&self) -> &'static str {
         "ne2000"
@@ -91,28 +115,6 @@ impl Uplink for Ne2000 {
         put(raw, port::TCR, 0);
         put(raw, port::RCR, TAKE_ALL.bits());
         true
-    }
-
-    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
-        let raw = &mut *card.registers;
-        if !is_frame(frame) {
-            return Sent::Refused;
-        }
-        if get(raw, port::CMD) & Command::TRANSMIT.bits() != 0 {
-            self.await_sent(raw, true);
-            return Sent::Full;
-        }
-        let mut padded = [0; MAX_FRAME.next_multiple_of(4)];
-        padded.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
-        let length = frame.len().max(MIN_PADDED);
-        if let Some(bytes) = padded.get(..length.next_multiple_of(4)) {
-            card::write_memory(raw, RUN, u16::from(SEND_PAGE) << 8, bytes);
-        }
-        put(raw, port::TPSR, SEND_PAGE);
-        put_pair(raw, port::TBCR0, length as u16);
-        put(raw, port::CMD, RUN | Command::TRANSMIT.bits());
-        self.counters.sent += 1;
-        Sent::Done
     }
 
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {

@@ -4,7 +4,9 @@
 //! go round the ring's end and nothing is written beyond 16 bytes after it.
 //! Source: RTL8139C(L) data sheet 1.4, sections 5, 7 (transmit) and 8 (receive). Registers by their names there.
 
-use crate::{Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, RawDevice, Sent, Uplink, is_frame, put_frame};
+use crate::{
+    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, RawDevice, Sent, Transmit, Uplink, is_frame, put_frame,
+};
 use alloc::boxed::Box;
 use alloc::vec;
 use sluice_nic::rtl8139::registers::{Command, Interrupt, Receive, TransmitStatus, reg};
@@ -145,6 +147,33 @@ impl Rtl8139 {
     }
 }
 
+impl Transmit for Rtl8139 {
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+        let raw = &mut *card.registers;
+        if !is_frame(frame) {
+            return Sent::Refused;
+        }
+        let (buffer, status) = (self.next % BUFFERS, of(reg::TSD, self.next));
+        let Some(busy) = self.busy.get_mut(buffer) else { return Sent::Refused };
+        if *busy {
+            let seen = TransmitStatus::from_bits_retain(raw.read(status, 4));
+            if seen.contains(TransmitStatus::ABORTED) {
+                raw.write(reg::TCR, 4, BURST | GAP | CLEAR_ABORT);
+            }
+            if !seen.intersects(TransmitStatus::OWN | TransmitStatus::ABORTED) {
+                self.set_mask(raw, true);
+                return Sent::Full;
+            }
+        }
+        *busy = true;
+        let length = put_frame(card.memory, SEND + buffer * BUFFER, frame);
+        raw.write(status, 4, length as u32);
+        self.next = (buffer + 1) % BUFFERS;
+        self.counters.sent += 1;
+        Sent::Done
+    }
+}
+
 impl Uplink for Rtl8139 {
     fn name(&self) -> &'static str {
         "rtl8139"
@@ -177,31 +206,6 @@ impl Uplink for Rtl8139 {
         }
         self.set_mask(raw, false);
         true
-    }
-
-    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
-        let raw = &mut *card.registers;
-        if !is_frame(frame) {
-            return Sent::Refused;
-        }
-        let (buffer, status) = (self.next % BUFFERS, of(reg::TSD, self.next));
-        let Some(busy) = self.busy.get_mut(buffer) else { return Sent::Refused };
-        if *busy {
-            let seen = TransmitStatus::from_bits_retain(raw.read(status, 4));
-            if seen.contains(TransmitStatus::ABORTED) {
-                raw.write(reg::TCR, 4, BURST | GAP | CLEAR_ABORT);
-            }
-            if !seen.intersects(TransmitStatus::OWN | TransmitStatus::ABORTED) {
-                self.set_mask(raw, true);
-                return Sent::Full;
-            }
-        }
-        *busy = true;
-        let length = put_frame(card.memory, SEND + buffer * BUFFER, frame);
-        raw.write(status, 4, length as u32);
-        self.next = (buffer + 1) % BUFFERS;
-        self.counters.sent += 1;
-        Sent::Done
     }
 
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {

@@ -7,7 +7,9 @@
 
 mod queue;
 
-use crate::{Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, RawDevice, Sent, Uplink, is_frame, put_frame};
+use crate::{
+    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, RawDevice, Sent, Transmit, Uplink, is_frame, put_frame,
+};
 use queue::{Places, Queue};
 
 /// Reads a double word of the function's PCI configuration.
@@ -254,6 +256,39 @@ impl VirtioNet {
     }
 }
 
+impl Transmit for VirtioNet {
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+        if !is_frame(frame) {
+            return Sent::Refused;
+        }
+        let mut room = self.room(card.memory);
+        if room.is_none() {
+            // Who was to be told may have been overtaken by what it is told of.
+            self.await_room(card);
+            room = self.room(card.memory);
+        }
+        let Some(index) = room else { return Sent::Full };
+        let at = SEND_BUFFERS + usize::from(index) * SEND_BUFFER;
+        card.memory.write(at, &[0; HEADER]);
+        let len = put_frame(card.memory, at + HEADER, frame);
+        self.send.offer(card.memory, index, at, HEADER + len, false);
+        self.queued = true;
+        self.counters.sent += 1;
+        Sent::Done
+    }
+
+    fn flush(&mut self, card: &mut Card<'_>) {
+        if core::mem::take(&mut self.queued) && self.send.publish(card.memory) {
+            card.registers.write(self.doorbells[usize::from(SEND)], 2, SEND.into());
+        }
+    }
+
+    fn await_room(&mut self, card: &mut Card<'_>) {
+        self.flush(card);
+        self.send.listen(card.memory, true);
+    }
+}
+
 impl Uplink for VirtioNet {
     fn name(&self) -> &'static str {
         "virtio-net"
@@ -289,37 +324,6 @@ impl Uplink for VirtioNet {
         self.set(raw, reg::STATUS, 1, ACKNOWLEDGE | DRIVER | FEATURES_OK | DRIVER_OK);
         raw.write(self.doorbells[usize::from(RECEIVE)], 2, RECEIVE.into());
         true
-    }
-
-    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
-        if !is_frame(frame) {
-            return Sent::Refused;
-        }
-        let mut room = self.room(card.memory);
-        if room.is_none() {
-            // Who was to be told may have been overtaken by what it is told of.
-            self.await_room(card);
-            room = self.room(card.memory);
-        }
-        let Some(index) = room else { return Sent::Full };
-        let at = SEND_BUFFERS + usize::from(index) * SEND_BUFFER;
-        card.memory.write(at, &[0; HEADER]);
-        let len = put_frame(card.memory, at + HEADER, frame);
-        self.send.offer(card.memory, index, at, HEADER + len, false);
-        self.queued = true;
-        self.counters.sent += 1;
-        Sent::Done
-    }
-
-    fn flush(&mut self, card: &mut Card<'_>) {
-        if core::mem::take(&mut self.queued) && self.send.publish(card.memory) {
-            card.registers.write(self.doorbells[usize::from(SEND)], 2, SEND.into());
-        }
-    }
-
-    fn await_room(&mut self, card: &mut Card<'_>) {
-        self.flush(card);
-        self.send.listen(card.memory, true);
     }
 
     fn take(&mut self, card: &mut Card<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sluice_nic::ne2000::registers::{Command, Interrupt, port};
 use sluice_nic::ne2000::{MEMORY_END, MEMORY_START, Reception};
-use sluice_uplink::{Card, MAX_FRAME, NoMemory, RawDevice, Sent, Uplink, ne2000::Ne2000};
+use sluice_uplink::{Card, MAX_FRAME, NoMemory, RawDevice, Sent, Transmit, Uplink, ne2000::Ne2000};
 use std::collections::VecDeque;
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];

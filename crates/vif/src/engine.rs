@@ -23,7 +23,7 @@ const QUANTUM: i64 = 16 * 1024;
 const WORK: i64 = 2 * QUANTUM;
 /// Rounds in which an engine looks at a VIF that has nothing to send, before it leaves it to the driver to tell.
 pub(crate) const LOOKS: u8 = 64;
-/// Nanoseconds after which one of several engines looks again whether a full card has room: the card's word wakes but one of them.
+/// Nanoseconds after which an engine looks again whether a full card has room that does not tell it.
 const RETRY_NS: u64 = 20_000;
 
 /// When there is something to do again.
@@ -66,8 +66,6 @@ pub struct Duty {
     pub sends: bool,
     /// It takes frames from the wire.
     pub receives: bool,
-    /// No other engine has the card.
-    pub alone: bool,
 }
 
 /// An engine of a network.
@@ -87,6 +85,8 @@ pub struct Engine<M> {
     pub(crate) broken: VifSet,
     /// The VIF whose turn it is first.
     turn: u8,
+    /// The card tells it when it has room.
+    is_told: bool,
     /// In this round, nobody else's turn on the wire begins.
     pub(crate) full: bool,
     /// Greatest share of those that wanted to send in the last round, and in this.
@@ -114,6 +114,7 @@ impl<M: Memory> Engine<M> {
             fresh: VifSet::default(),
             broken: VifSet::default(),
             turn: 0,
+            is_told: false,
             full: false,
             heaviest: 1,
             heaviest_now: 1,
@@ -147,6 +148,7 @@ impl<M: Memory> Engine<M> {
             next = Next::Now;
         }
         let mut sent = VifSet::default();
+        self.is_told = wire.as_ref().is_some_and(|wire| wire.tells());
         self.full = false;
         self.heaviest = core::mem::replace(&mut self.heaviest_now, 1);
         let first = self.turn;
@@ -390,10 +392,10 @@ impl<M: Memory> Engine<M> {
         match sent {
             Sent::Done => None,
             Sent::Full => {
-                // The card says when it has room again, and a turn that has begun goes on.
+                // A turn that has begun goes on when there is room again.
                 vif.is_waiting |= vif.wire_credit > 0;
                 let retry = Next::At(now.saturating_add(RETRY_NS));
-                Some(if self.duty.alone { Next::Idle } else { retry })
+                Some(if self.is_told { Next::Idle } else { retry })
             }
             Sent::Over => Some(Next::Now),
         }

@@ -30,7 +30,7 @@ impl Layout {
     const fn duty(self, index: usize, count: usize) -> Duty {
         let receives = index == 0;
         let sends = !receives || count == 1 || matches!(self, Self::Spread);
-        Duty { sends, receives, alone: count == 1 }
+        Duty { sends, receives }
     }
 }
 

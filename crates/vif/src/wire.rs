@@ -7,7 +7,7 @@ use sluice_nic::Offload;
 pub enum Given {
     /// It has it.
     Sent,
-    /// It is busy, and tells when it is not.
+    /// It is busy, and [tells](Wire::tells) when it is not.
     Full,
     /// It does not finish such a packet.
     Never,
@@ -18,7 +18,10 @@ pub trait Wire {
     /// Bytes of the longest frame that the card carries, with a tag and without CRC: 1518, or more.
     fn longest(&self) -> u32;
 
-    /// Sends a frame without CRC, 14 bytes to [`Self::longest`]. False: the card is busy, and tells when it is not.
+    /// Whether the card wakes this engine when it is busy no more. Else the engine looks again by itself.
+    fn tells(&self) -> bool;
+
+    /// Sends a frame without CRC, 14 bytes to [`Self::longest`]. False: the card is busy, and [tells](Self::tells) when it is not.
     fn send(&mut self, frame: &[u8]) -> bool;
 
     /// Sends a packet of so many bytes, of which the card finishes what `offload` says. `fill` puts them where the card finds them, or says that

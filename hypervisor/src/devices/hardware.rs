@@ -9,13 +9,14 @@ use super::ports::PortDevice;
 use crate::iommu::{self, DeviceView, Devices, DmaEndpoint, Owner};
 use crate::mm::{self, Direct, FrameUse};
 use crate::pci;
+use crate::pci::messages;
 use crate::pci::reset::{self, Registers};
 use alloc::vec;
 use sluice_abi::DomainId;
 use sluice_iommu::SpaceTag;
 use sluice_iospace::{Contents, Rights, Space};
 use sluice_memory::{Extent, Hpa, PAGE_SIZE, PhysicalMemory};
-use sluice_uplink::{Card, DmaMemory, NoMemory, RawDevice, Uplink};
+use sluice_uplink::{Card, DmaMemory, NoMemory, RawDevice};
 
 /// In a card's space, its memory begins here: a card that is given no address reaches nothing.
 const FIRST: u64 = 0x10_0000;
@@ -26,11 +27,19 @@ const SPACE: u64 = 1 << 39;
 /// Memory of cards without an IOMMU is below this.
 const LIMIT: u64 = 1 << 32;
 
-/// Memory of the hypervisor's that a device reaches.
-pub struct Buffers {
+/// A piece of the hypervisor's memory that a device reaches.
+struct Piece {
     hpa: Hpa,
     bytes: u64,
     bus: u32,
+    is_translated: bool,
+}
+
+/// Memory of the hypervisor's that a device reaches.
+pub struct Buffers {
+    piece: Piece,
+    /// Bytes of all that was allocated: more than those of the piece, if some were [taken away](Self::split_off).
+    bytes: u64,
     space: Option<(DmaEndpoint, Space<DeviceView<()>, mm::Ledger>)>,
 }
 
@@ -46,7 +55,8 @@ impl Buffers {
         let hpa =
             mm::allocate_below(FrameUse::Buffer, bytes, PAGE_SIZE, limit).ok_or(AttachError::OutOfMemory)?;
         mm::zero(hpa, bytes);
-        let mut buffers = Self { hpa, bytes, bus: hpa.as_u64() as u32, space: None };
+        let piece = Piece { hpa, bytes, bus: hpa.as_u64() as u32, is_translated: false };
+        let mut buffers = Self { piece, bytes, space: None };
         if let Some(endpoint) = endpoint
             && let Err(error) = buffers.contain(device, endpoint)
         {
@@ -66,11 +76,12 @@ impl Buffers {
         let root = tables.root();
         endpoint.claim(Owner::Hypervisor).map_err(|iommu::Busy| AttachError::GroupBusy)?;
         let mut space = Space::new(mm::Ledger::Driver);
-        let issued =
-            space.add_view(tables).and_then(|()| space.issue(FIRST, self.hpa, self.bytes, Rights::MEMORY));
+        let issued = space
+            .add_view(tables)
+            .and_then(|()| space.issue(FIRST, self.piece.hpa, self.bytes, Rights::MEMORY));
         space.settle(&(), |_, _| ());
         self.space = Some((endpoint, space));
-        self.bus = FIRST as u32;
+        (self.piece.bus, self.piece.is_translated) = (FIRST as u32, true);
         issued.map_err(|_| AttachError::OutOfMemory)?;
         endpoint.attach(tag, root);
         Ok(())
@@ -112,7 +123,20 @@ impl Buffers {
         if self.space.is_some() { GUESTS } else { 0 }
     }
 
-    /// The device is silent: nothing of it reaches this memory any more.
+    /// Takes the last so many whole pages away, which the device goes on reaching. They are its user's for as long as the machine runs.
+    fn split_off(&mut self, bytes: u64) -> Option<Piece> {
+        let own = self.piece.bytes.checked_sub(bytes.next_multiple_of(PAGE_SIZE))?;
+        let rest = Piece {
+            hpa: Hpa::new(self.piece.hpa.as_u64() + own),
+            bytes: self.piece.bytes - own,
+            bus: self.piece.bus + own as u32,
+            is_translated: self.piece.is_translated,
+        };
+        self.piece.bytes = own;
+        Some(rest)
+    }
+
+    /// The device is silent: nothing of it reaches this memory any more. Memory of which a part was taken away is not used again.
     pub fn free(mut self) {
         if let Some((endpoint, mut space)) = self.space.take() {
             endpoint.block();
@@ -124,20 +148,51 @@ impl Buffers {
                 log::debug!("a card's space ends empty");
             }
         }
-        mm::zero(self.hpa, self.bytes);
-        mm::release(FrameUse::Buffer, self.hpa, self.bytes);
+        if self.piece.bytes == self.bytes {
+            mm::zero(self.piece.hpa, self.bytes);
+            mm::release(FrameUse::Buffer, self.piece.hpa, self.bytes);
+        }
     }
 
     /// `len` bytes from `offset` on, which the device does not write now; `None` if not all of them are there.
     pub fn part(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
-        let at = self.at(offset, len)?;
-        // SAFETY: the frames are this value's, mapped, and initialised; while the slice lives nobody else has it, which takes `&mut self`.
-        Some(unsafe { core::slice::from_raw_parts_mut(mm::virt(at), len) })
+        self.piece.part(offset, len)
     }
 
     /// Four bytes at a multiple of four, read at once, which the device may write meanwhile; `None` if they are not there.
     pub fn word(&self, offset: usize) -> Option<u32> {
-        self.at(offset, 4).filter(|at| at.is_aligned(4)).map(|at| Direct.read_u32(at))
+        self.piece.at(offset, 4).filter(|at| at.is_aligned(4)).map(|at| Direct.read_u32(at))
+    }
+}
+
+impl DmaMemory for Buffers {
+    fn bus(&self) -> u32 {
+        self.piece.bus()
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        self.piece.read(offset, into);
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.piece.write(offset, bytes);
+    }
+
+    fn with(&mut self, offset: usize, len: usize, act: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        self.piece.with(offset, len, act)
+    }
+
+    fn is_translated(&self) -> bool {
+        self.piece.is_translated()
+    }
+}
+
+impl Piece {
+    /// See [`Buffers::part`].
+    fn part(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        let at = self.at(offset, len)?;
+        // SAFETY: the frames are this value's, mapped, and initialised; while the slice lives nobody else has it, which takes `&mut self`.
+        Some(unsafe { core::slice::from_raw_parts_mut(mm::virt(at), len) })
     }
 
     fn at(&self, offset: usize, len: usize) -> Option<Hpa> {
@@ -146,7 +201,7 @@ impl Buffers {
     }
 }
 
-impl DmaMemory for Buffers {
+impl DmaMemory for Piece {
     fn bus(&self) -> u32 {
         self.bus
     }
@@ -168,13 +223,26 @@ impl DmaMemory for Buffers {
     }
 
     fn is_translated(&self) -> bool {
-        self.space.is_some()
+        self.is_translated
     }
 }
 
 enum Interface {
     Ports(PortDevice),
     Memory(Registers),
+}
+
+/// The way to a queue of a physical card, for who works on it apart from the card's driver.
+pub struct QueueHardware {
+    registers: Registers,
+    memory: Piece,
+}
+
+impl QueueHardware {
+    /// The card, for the queue.
+    pub fn card(&mut self) -> Card<'_> {
+        Card { registers: &mut self.registers, memory: &mut self.memory }
+    }
 }
 
 /// The way to a physical card.
@@ -185,10 +253,10 @@ pub struct Hardware {
 }
 
 impl Hardware {
-    /// Makes the card ready for its driver: it decodes its addresses, and reaches the driver's memory.
-    pub fn take(device: &Device, uplink: &dyn Uplink) -> Result<Self, AttachError> {
+    /// Makes the card ready for its driver, whose registers are in a BAR: it decodes its addresses, and reaches so many bytes of memory.
+    pub fn take(device: &Device, bar: u8, memory: usize) -> Result<Self, AttachError> {
         let function = &device.function;
-        let bar = function.bar(uplink.bar()).ok_or(AttachError::NoAddress)?;
+        let bar = function.bar(bar).ok_or(AttachError::NoAddress)?;
         if bar.address == 0 {
             return Err(AttachError::NoAddress);
         }
@@ -198,7 +266,7 @@ impl Hardware {
             true => Interface::Ports(PortDevice::new(bar.address as u16)),
             false => Interface::Memory(Registers::of(function, bar.index).ok_or(AttachError::NoAddress)?),
         };
-        let buffers = match uplink.memory() {
+        let buffers = match memory {
             0 => None,
             bytes => Some(Buffers::allocate(device, bytes as u64)?),
         };
@@ -208,9 +276,17 @@ impl Hardware {
         Ok(Self { interface, buffers, nothing: NoMemory })
     }
 
+    /// The way to a queue of the card's, with the last so many bytes of its memory: for as long as the machine runs. Its driver has registers in a BAR
+    /// of memory.
+    pub fn split_off(&mut self, device: &Device, bar: u8, memory: usize) -> Option<QueueHardware> {
+        let registers = Registers::of(&device.function, bar)?;
+        Some(QueueHardware { registers, memory: self.buffers.as_mut()?.split_off(memory as u64)? })
+    }
+
     /// Takes the card off the bus and resets it.
     pub fn give_back(self, device: &Device) {
         reset::quiet(&device.function);
+        messages::disable(&device.function);
         device.reset();
         if let Some(buffers) = self.buffers {
             buffers.free();

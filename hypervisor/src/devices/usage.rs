@@ -277,7 +277,9 @@ impl Usage {
             ..DeviceReport::default()
         };
         match &self.user {
-            User::Nobody | User::Owner(_) | User::Engine(_) => {}
+            User::Nobody | User::Owner(_) => {}
+            // The processors that are woken by messages count these.
+            User::Engine(network) => report.interrupts += network.messages(),
             User::Turns(card) => card.add_to(&mut report),
             User::Driver(card) => card.add_to(&mut report),
             User::Parts(disk) => disk.add_to(&mut report),

@@ -1,7 +1,8 @@
-//! Vectors of the hypervisor for message-signalled interrupts of devices that are passed through.
+//! Vectors of the hypervisor for message-signalled interrupts of devices.
 //!
-//! Key type: [`Vector`]. A device never gets a message of the guest's: its physical MSI or MSI-X registers hold
-//! one of these vectors, whose interrupt becomes the guest's message.
+//! Key type: [`Vector`]. A device that is passed through never gets a message of the guest's: its physical MSI or MSI-X registers hold
+//! one of these vectors, whose interrupt becomes the guest's message. One that the hypervisor drives itself may have vectors that do nothing but wake
+//! a processor.
 //!
 //! Source: Intel SDM vol. 3, 12.11 (message address and data).
 
@@ -14,8 +15,12 @@ const FIRST_VECTOR: u8 = 0x60;
 /// Vectors 0x60-0xdf.
 const VECTORS: usize = 128;
 
-/// Who a vector belongs to: device index + 1 in the upper half, message index in the lower; 0: nobody.
+/// Who a vector belongs to: device index + 1 in the upper half, message index in the lower; 0: nobody; or [`WAKES`].
 static OWNERS: [AtomicU32; VECTORS] = [const { AtomicU32::new(0) }; VECTORS];
+/// Owner of a vector whose interrupt is for the processor that it reaches, and for nobody else.
+const WAKES: u32 = u32::MAX;
+/// How often each vector was raised for its owner.
+static RAISED: [AtomicU64; VECTORS] = [const { AtomicU64::new(0) }; VECTORS];
 static PENDING: [AtomicU64; VECTORS / 64] = [const { AtomicU64::new(0) }; VECTORS / 64];
 
 /// A vector that a device may raise; free again when dropped.
@@ -30,12 +35,26 @@ pub struct Vector {
 impl Vector {
     /// A vector for message `message` of a device; `None` if all are in use.
     pub fn allocate(device: usize, message: u16, gate: Option<DmaEndpoint>) -> Option<Self> {
-        let owner = (device as u32 + 1) << 16 | u32::from(message);
+        Self::allocate_for((device as u32 + 1) << 16 | u32::from(message), gate)
+    }
+
+    /// A vector that ends a halt of the processor which its message reaches, and does nothing else; `None` if all are in use.
+    pub fn allocate_to_wake(gate: Option<DmaEndpoint>) -> Option<Self> {
+        Self::allocate_for(WAKES, gate)
+    }
+
+    fn allocate_for(owner: u32, gate: Option<DmaEndpoint>) -> Option<Self> {
         let free =
             |slot: &AtomicU32| slot.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         let index = OWNERS.iter().position(free)?;
+        RAISED[index].store(0, Ordering::Relaxed);
         idt::set_handler(FIRST_VECTOR + index as u8, interrupt);
         Some(Self { index, gate, allowed: None })
+    }
+
+    /// How often it was raised.
+    pub fn raised(&self) -> u64 {
+        RAISED[self.index].load(Ordering::Relaxed)
     }
 
     /// Message address and data that reach the processor with that local APIC, and no other.
@@ -63,9 +82,12 @@ impl Drop for Vector {
 
 fn interrupt(vector: u8) {
     let index = usize::from(vector.wrapping_sub(FIRST_VECTOR));
-    if let Some(word) = PENDING.get(index / 64) {
-        word.fetch_or(1 << (index % 64), Ordering::SeqCst);
-        super::set_pending();
+    if let Some(raised) = RAISED.get(index) {
+        raised.fetch_add(1, Ordering::Relaxed);
+        if OWNERS[index].load(Ordering::SeqCst) != WAKES {
+            PENDING[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
+            super::set_pending();
+        }
     }
     apic::eoi();
 }

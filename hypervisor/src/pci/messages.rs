@@ -2,7 +2,7 @@
 //!
 //! Source: PCI Local Bus 3.0, 6.8.1 (MSI), 6.8.2 (MSI-X).
 
-use super::function::Function;
+use super::function::{self, Function};
 use super::reset::Registers;
 
 /// Bytes of an entry of the MSI-X table.
@@ -16,6 +16,22 @@ pub const MSI_MULTIPLE: u16 = 7 << 4;
 pub const MSIX_ENABLE: u16 = 1 << 15;
 /// Message control of MSI-X: all vectors are masked.
 pub const MSIX_MASK_ALL: u16 = 1 << 14;
+
+/// How many messages of MSI-X can be used.
+pub fn usable(function: &Function) -> usize {
+    let table = |bar: u8| function.bar(bar).is_some_and(|bar| !bar.io && bar.address != 0);
+    function.msix.filter(|msix| table(msix.table.0)).map_or(0, |msix| msix.vectors.into())
+}
+
+/// Turns MSI-X on, each message masked, and the line off.
+pub fn enable(function: &Function) {
+    if let Some(msix) = function.msix {
+        function.bdf.change16(msix.offset, true, MSIX_ENABLE | MSIX_MASK_ALL, 0);
+        (0..msix.vectors).for_each(|message| write_entry(function, message, None));
+        function.bdf.change16(msix.offset, true, 0, MSIX_MASK_ALL);
+    }
+    function.bdf.set_command(function::COMMAND_NO_INTX, 0);
+}
 
 /// Turns MSI and MSI-X off.
 pub fn disable(function: &Function) {

@@ -141,7 +141,10 @@ fn e1000(function: &Function) -> u64 {
     registers.write(CONTROL, registers.read(CONTROL) | 1 << 26);
     tsc::delay_us(2 * MS);
     registers.write(MASK_CLEAR, u32::MAX);
-    for ring in [0x2800, 0x3800] {
+    // Of the 82574, both rings of each kind.
+    let all =
+        if function.device == 0x10d3 { &[0x2800, 0x3800, 0x2900, 0x3900][..] } else { &[0x2800, 0x3800] };
+    for ring in all {
         // Base, length, head and tail.
         for register in [0x00, 0x04, 0x08, 0x10, 0x18] {
             registers.write(ring + register, 0);

@@ -36,7 +36,8 @@ ranks! {
     Engine2,
     /// The fourth.
     Engine3,
-    /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`; or engines: `vif::Network::wire`.
+    /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`; or engines: the driver or a queue of
+    /// `vif::Wire`.
     Card,
     /// A guest's interface on a network: `vif::Interface::seat`.
     Seat,

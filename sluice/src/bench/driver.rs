@@ -433,7 +433,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 10] = [
+pub const SERVED: [&str; 11] = [
     "vif",
     "domain",
     "attacks",
@@ -444,6 +444,7 @@ pub const SERVED: [&str; 10] = [
     many::PART,
     peers::PART,
     "native",
+    "queues",
 ];
 
 /// Of a guest on an engine that serves its neighbour, too, with each face.
@@ -492,12 +493,14 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
         let measured = sluice::run(&bench, load, ALL, record)?;
         vif::rows(record, vif::DOMAIN, load, &measured)
     });
-    bench.system(record, SERVED[3], &loads, &|load, record| {
-        vif::ENGINES.iter().try_for_each(|engines| {
-            let measured = vif::run_engines(&bench, load, engines, record)?;
-            vif::engine_rows(record, engines, load, &measured)
-        })
-    });
+    for (part, all) in [(SERVED[3], &vif::ENGINES[..]), (SERVED[10], &vif::QUEUES)] {
+        bench.system(record, part, &loads, &|load, record| {
+            all.iter().try_for_each(|engines| {
+                let measured = vif::run_engines(&bench, load, engines, record)?;
+                vif::engine_rows(record, engines, load, &measured)
+            })
+        });
+    }
     bench.attacks(record, SERVED[2], &ON_ENGINE);
     sharing::measure(&bench, record);
     many::measure(&bench, record);

@@ -51,6 +51,23 @@ impl Cplus {
     }
 }
 
+impl Transmit for Cplus {
+    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
+        let at = SEND_RING + 16 * self.send;
+        if status(card, at) & OWN != 0 {
+            return Sent::Full;
+        }
+        let buffer = BUFFERS + (RECEIVES + self.send) * BUFFER;
+        // In two pieces.
+        card.memory.write(buffer, frame);
+        let first = status(card, at) & END | WHOLE | OWN | frame.len() as u32;
+        describe(card, at, first, buffer);
+        self.send = (self.send + 1) % SENDS;
+        card.registers.write(reg::TPPOLL, 1, 0x40);
+        Sent::Done
+    }
+}
+
 impl Uplink for Cplus {
     fn name(&self) -> &'static str {
         "rtl8139+"
@@ -74,21 +91,6 @@ impl Uplink for Cplus {
             card.registers.write(offset, width, value);
         }
         true
-    }
-
-    fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
-        let at = SEND_RING + 16 * self.send;
-        if status(card, at) & OWN != 0 {
-            return Sent::Full;
-        }
-        let buffer = BUFFERS + (RECEIVES + self.send) * BUFFER;
-        // In two pieces.
-        card.memory.write(buffer, frame);
-        let first = status(card, at) & END | WHOLE | OWN | frame.len() as u32;
-        describe(card, at, first, buffer);
-        self.send = (self.send + 1) % SENDS;
-        card.registers.write(reg::TPPOLL, 1, 0x40);
-        Sent::Done
     }
 
     fn poll(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8])) -> bool {

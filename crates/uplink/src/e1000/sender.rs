@@ -2,7 +2,7 @@
 //!
 //! Packets lie in one piece, in the order in which they are sent, so that a place is free again when the descriptors before it are done.
 
-use super::{DESCRIPTOR, DONE, SEND_BUFFERS, SEND_BYTES, SEND_RING, SENDERS};
+use super::{DESCRIPTOR, DONE, SEND_BUFFERS, SEND_BYTES, SENDERS};
 use crate::DmaMemory;
 use sluice_nic::{Offload, e1000};
 
@@ -39,12 +39,17 @@ pub(super) struct Sender {
     free: usize,
     /// The contexts that the card has: without segmentation, and with it.
     contexts: [Option<u128>; 2],
+    /// Where in the card's memory the ring begins; the bytes follow it.
+    base: usize,
+    /// The card has a context for each kind until this ring gives it another.
+    keeps_contexts: bool,
 }
 
 impl Sender {
-    /// Nothing waits, and the card was reset.
-    pub(super) const fn new() -> Self {
-        Self { oldest: 0, tail: 0, places: [0; SENDERS], free: 0, contexts: [None; 2] }
+    /// Nothing waits, and the card was reset. The ring begins at `base` of the card's memory, and the bytes follow it. A card with another ring
+    /// does not keep contexts.
+    pub(super) const fn new(base: usize, keeps_contexts: bool) -> Self {
+        Self { oldest: 0, tail: 0, places: [0; SENDERS], free: 0, contexts: [None; 2], base, keeps_contexts }
     }
 
     /// The first descriptor that the card does not have.
@@ -63,7 +68,12 @@ impl Sender {
             self.reclaim(memory);
             self.find(descriptors, bytes)
         })?;
-        Some(SEND_BUFFERS + found)
+        Some(self.buffers() + found)
+    }
+
+    /// Where the bytes begin.
+    const fn buffers(&self) -> usize {
+        self.base + SEND_BUFFERS
     }
 
     fn find(&self, descriptors: usize, bytes: usize) -> Option<usize> {
@@ -87,7 +97,7 @@ impl Sender {
     fn reclaim(&mut self, memory: &dyn DmaMemory) {
         while self.oldest != self.tail {
             let mut status = [0];
-            memory.read(SEND_RING + self.oldest * DESCRIPTOR + 12, &mut status);
+            memory.read(self.base + self.oldest * DESCRIPTOR + 12, &mut status);
             if status[0] & DONE == 0 {
                 return;
             }
@@ -118,7 +128,7 @@ impl Sender {
         let kind = if cut { CUT } else { 0 };
         let context = u128::from_le_bytes(e1000::context_for(offload, len));
         let known = &mut self.contexts[usize::from(cut)];
-        if *known != Some(context) {
+        if *known != Some(context) || !self.keeps_contexts {
             *known = Some(context);
             self.push(memory, at, context | u128::from(kind | STATUS) << 64);
         }
@@ -147,14 +157,15 @@ impl Sender {
 
     /// One descriptor of the packet whose bytes begin at `place`.
     fn push(&mut self, memory: &mut dyn DmaMemory, place: usize, words: u128) {
-        memory.write(SEND_RING + self.tail * DESCRIPTOR, &words.to_le_bytes());
+        memory.write(self.base + self.tail * DESCRIPTOR, &words.to_le_bytes());
+        let place = place - self.buffers();
         if let Some(known) = self.places.get_mut(self.tail) {
-            *known = (place - SEND_BUFFERS) as u32;
+            *known = place as u32;
         }
         self.tail = (self.tail + 1) % SENDERS;
     }
 
     const fn end(&mut self, at: usize, len: usize) {
-        self.free = (at - SEND_BUFFERS + len).next_multiple_of(ALIGNMENT);
+        self.free = (at - self.buffers() + len).next_multiple_of(ALIGNMENT);
     }
 }

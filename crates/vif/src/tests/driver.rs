@@ -402,6 +402,8 @@ pub struct Card {
     pub finished: usize,
     /// Bytes of the longest frame that it carries.
     pub longest: u32,
+    /// Whether it says when it has room.
+    pub tells: bool,
 }
 
 impl Card {
@@ -415,6 +417,7 @@ impl Card {
             checks: false,
             finished: 0,
             longest: 1518,
+            tells: true,
         }
     }
 }
@@ -422,6 +425,10 @@ impl Card {
 impl crate::Wire for Card {
     fn longest(&self) -> u32 {
         self.longest
+    }
+
+    fn tells(&self) -> bool {
+        self.tells
     }
 
     fn send(&mut self, frame: &[u8]) -> bool {

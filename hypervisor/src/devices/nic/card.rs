@@ -154,7 +154,7 @@ impl Card {
         let pci::Function { vendor, device: id, .. } = device.function;
         let uplink = sluice_uplink::for_device(vendor, id, &|offset| device.function.bdf.read(offset))
             .ok_or(AttachError::NoDriver)?;
-        let mut hardware = Hardware::take(device, &*uplink)?;
+        let mut hardware = Hardware::take(device, uplink.bar(), uplink.memory())?;
         let mut shared = SharedNic::new(uplink);
         let answers = shared.start(&mut hardware.card());
         let state = State { shared, hardware: Some(hardware), plugged: Vec::new() };

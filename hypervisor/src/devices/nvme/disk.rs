@@ -10,7 +10,7 @@ use crate::domain::Domain;
 use crate::iommu::DmaEndpoint;
 use crate::irq::message::Vector;
 use crate::pci;
-use crate::pci::messages::{self, MSIX_ENABLE, MSIX_MASK_ALL, write_entry};
+use crate::pci::messages::{self, write_entry};
 use crate::pci::reset::{self, Registers};
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
@@ -419,13 +419,8 @@ fn bring_up(
     engine: &mut Engine<Hardware, CLIENTS>,
     buffers: &mut Buffers,
 ) -> Result<Facts, Failure> {
-    let function = &device.function;
-    if let Some(msix) = function.msix {
-        function.bdf.change16(msix.offset, true, MSIX_ENABLE | MSIX_MASK_ALL, 0);
-        (0..msix.vectors).for_each(|message| write_entry(function, message, None));
-        function.bdf.change16(msix.offset, true, 0, MSIX_MASK_ALL);
-    }
-    function.bdf.set_command(pci::COMMAND_MASTER | pci::COMMAND_NO_INTX, 0);
+    messages::enable(&device.function);
+    device.function.bdf.set_command(pci::COMMAND_MASTER, 0);
     engine.start(buffers)
 }
 

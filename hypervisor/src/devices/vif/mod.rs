@@ -12,6 +12,7 @@ mod card;
 mod front;
 mod interface;
 pub mod link;
+mod messages;
 mod native;
 mod patience;
 mod pool;
@@ -36,8 +37,8 @@ use reach::Reach;
 use sluice_abi::config;
 use sluice_abi::report::{Count, NetworkReport};
 use sluice_vif::{
-    Active, Attributes, Counters, Identifiers, Layout, MAX_ENGINES, MAX_VIFS, Next, Outcome, RECEIVE, Rung,
-    SEND, VifId,
+    Active, Attributes, Counters, Duty, Identifiers, Layout, MAX_ENGINES, MAX_VIFS, Next, Outcome, RECEIVE,
+    Rung, SEND, VifId,
 };
 use wire::{Way, Wire};
 
@@ -57,7 +58,7 @@ pub struct Network {
     name: String,
     engines: ArrayVec<Engine, MAX_ENGINES>,
     /// The physical card, if the network reaches others.
-    wire: Once<SpinLock<Wire>>,
+    wire: Once<Wire>,
     /// Most bytes of a frame after its header.
     mtu: u16,
     identifiers: Identifiers,
@@ -71,8 +72,9 @@ struct Engine {
     /// Index of its processor.
     core: u32,
     state: SpinLock<State>,
-    /// It takes what comes from the wire.
-    receives: bool,
+    duty: Duty,
+    /// Its index among those that send.
+    sender: usize,
     /// VIFs whose drivers have told of frames.
     rung: Rung,
     /// It does not look: it is to be woken.
@@ -88,6 +90,9 @@ struct State {
     /// Where frames from the wire are meanwhile, if others need the card.
     copies: Option<wire::Copies>,
 }
+
+/// What frames are counted as that went by each queue of a card.
+const QUEUES: [&str; 2] = ["tx_packets_0", "tx_packets_1"];
 
 /// The locks of a network's engines, which are taken in this order.
 const RANKS: [Rank; MAX_ENGINES] = [Rank::Engine0, Rank::Engine1, Rank::Engine2, Rank::Engine3];
@@ -195,14 +200,14 @@ fn sleep(next: Next) {
 }
 
 impl Engine {
-    fn new(core: u32, rank: Rank, engine: sluice_vif::Engine<Reach>, longest: usize) -> Self {
+    fn new(core: u32, sender: usize, rank: Rank, engine: sluice_vif::Engine<Reach>) -> Self {
         let duty = engine.duty();
-        let copies = (duty.receives && !duty.alone).then(|| wire::Copies::new(longest));
-        let state = State { engine, members: [const { None }; MAX_VIFS], copies };
+        let state = State { engine, members: [const { None }; MAX_VIFS], copies: None };
         Self {
             core,
             state: SpinLock::new(rank, state),
-            receives: duty.receives,
+            duty,
+            sender,
             rung: Rung::default(),
             asleep: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
@@ -232,13 +237,16 @@ impl Network {
             config::Layout::Split => Layout::Split,
             config::Layout::Spread => Layout::Spread,
         };
-        let longest = longest(network.mtu);
-        let engines = sluice_vif::engines(layout, cores.len()).into_iter().zip(RANKS).zip(cores);
+        let engines = sluice_vif::engines(layout, cores.len());
+        let mut senders = 0;
+        let mut engine = |((engine, rank), core): ((sluice_vif::Engine<Reach>, Rank), &u32)| {
+            let sender = senders;
+            senders += usize::from(engine.duty().sends);
+            Engine::new(*core, sender, rank, engine)
+        };
         Self {
             name: network.name.clone(),
-            engines: engines
-                .map(|((engine, rank), core)| Engine::new(*core, rank, engine, longest))
-                .collect(),
+            engines: engines.into_iter().zip(RANKS).zip(cores).map(&mut engine).collect(),
             wire: Once::new(),
             mtu: network.mtu,
             identifiers: Identifiers::new(network.signal_bits),
@@ -272,9 +280,9 @@ impl Network {
         }
     }
 
-    /// The card has something.
+    /// The card has something, and says so by its line.
     pub fn interrupt(&self) {
-        self.engines.iter().filter(|engine| engine.receives).for_each(Engine::wake);
+        self.engines.iter().filter(|engine| engine.duty.receives).for_each(Engine::wake);
     }
 
     /// Puts a physical card behind the network. Returns what its driver is called.
@@ -282,8 +290,20 @@ impl Network {
     /// # Errors
     /// The card cannot be driven.
     pub fn connect(&self, device: &Arc<Device>) -> Result<&'static str, AttachError> {
-        let wire = Wire::connect(device, longest(self.mtu))?;
-        Ok(self.wire.call_once(|| SpinLock::new(Rank::Card, wire)).lock().driver())
+        let engines: ArrayVec<_, MAX_ENGINES> =
+            self.engines.iter().map(|engine| (engine.duty, engine.core)).collect();
+        let wire = Wire::connect(device, longest(self.mtu), &engines)?;
+        if engines.len() > 1 && !wire.has_queues() {
+            for engine in self.engines.iter().filter(|engine| engine.duty.receives) {
+                engine.state.lock().copies = Some(wire::Copies::new(longest(self.mtu)));
+            }
+        }
+        Ok(self.wire.call_once(|| wire).driver())
+    }
+
+    /// Messages that the card sent.
+    pub fn messages(&self) -> u64 {
+        self.wire.get().map_or(0, Wire::messages)
     }
 
     /// A round of an engine.
@@ -291,10 +311,11 @@ impl Network {
         let mut state = engine.state.lock();
         let State { engine: served, members, copies } = &mut *state;
         served.ring(engine.rung.take());
-        let mut way = self
-            .wire
-            .get()
-            .map(|wire| Way::new(wire, copies.as_mut(), self.engines.len() == 1, longest(self.mtu)));
+        let alone = self.engines.len() == 1;
+        let mut way = self.wire.get().map(|wire| {
+            let route = wire.route(engine.sender, alone);
+            Way::new(wire, route, copies.as_mut(), alone, longest(self.mtu))
+        });
         let wire = way.as_mut().map(|way| way as &mut dyn sluice_vif::Wire);
         let Outcome { sent, received, broken, next } = served.round(wire, tsc::uptime_ns());
         let member = |vif: VifId| members.get(vif.index())?.as_ref()?.upgrade();
@@ -317,16 +338,16 @@ impl Network {
     fn doze(&self, engine: &Engine) {
         engine.asleep.store(true, Ordering::SeqCst);
         engine.state.lock().engine.doze();
-        if let Some(wire) = self.wire.get().filter(|_| engine.receives) {
-            wire.lock().doze();
+        if let Some(wire) = self.wire.get().filter(|_| engine.duty.receives) {
+            wire.doze();
         }
     }
 
     /// That round found nothing.
     fn sleep(&self, engine: &Engine) {
         count(&engine.sleeps);
-        if let Some(wire) = self.wire.get().filter(|_| engine.receives) {
-            wire.lock().sleep();
+        if let Some(wire) = self.wire.get().filter(|_| engine.duty.receives) {
+            wire.sleep();
         }
     }
 
@@ -342,11 +363,19 @@ impl Network {
             ("redundant_signals", self.redundant.load(Ordering::Relaxed)),
         ];
         let unclaimed = self.lock().network.unclaimed();
-        let wire = self.wire.get().map(|wire| wire.lock().counters());
-        let wire = wire.map(|sluice_uplink::Counters { sent, received, overruns, restarts }| {
-            [("tx_packets", sent), ("rx_packets", received), ("overruns", overruns), ("restarts", restarts)]
+        let wire = self.wire.get().map(|wire| {
+            let sluice_uplink::Counters { sent, received, overruns, restarts } = wire.counters();
+            [
+                ("tx_packets", sent),
+                ("rx_packets", received),
+                ("overruns", overruns),
+                ("restarts", restarts),
+                ("messages", wire.messages()),
+            ]
         });
-        let all = own.into_iter().chain(wire.into_iter().flatten()).chain([("unclaimed", unclaimed)]);
+        let queues = self.wire.get().into_iter().flat_map(|wire| QUEUES.into_iter().zip(wire.sent()));
+        let all =
+            own.into_iter().chain(wire.into_iter().flatten()).chain(queues).chain([("unclaimed", unclaimed)]);
         NetworkReport {
             name: self.name.clone(),
             cores: self.engines.iter().map(|engine| engine.core as u16).collect(),

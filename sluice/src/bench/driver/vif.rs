@@ -25,21 +25,39 @@ const LOOKS: u64 = 900;
 
 /// Engines that share a network in one of two ways.
 pub struct Engines {
-    /// As in rows, and in the configuration.
-    pub layout: &'static str,
+    /// As in rows.
+    name: &'static str,
+    /// As in the configuration.
+    layout: &'static str,
     count: u8,
+    /// QEMU's card.
+    card: &'static str,
     about: &'static str,
 }
 
+const ONE: Engines = Engines { name: "one", layout: "split", count: 1, card: "e1000", about: "one engine" };
+const SPLIT: Engines = Engines {
+    name: "split",
+    layout: "split",
+    count: 2,
+    card: "e1000",
+    about: "one engine receives from the wire, the other sends",
+};
+const SPREAD: Engines = Engines {
+    name: "spread",
+    layout: "spread",
+    count: 2,
+    card: "e1000",
+    about: "each engine sends for a guest, the first receives from the wire",
+};
+
 /// One, and two in both ways, whose looking for work is not counted.
-pub const ENGINES: [Engines; 3] = [
-    Engines { layout: "one", count: 1, about: "one engine" },
-    Engines { layout: "split", count: 2, about: "one engine receives from the wire, the other sends" },
-    Engines {
-        layout: "spread",
-        count: 2,
-        about: "each engine sends for a guest, the first receives from the wire",
-    },
+pub const ENGINES: [Engines; 3] = [ONE, SPLIT, SPREAD];
+
+/// Two with an 82574L, of which each that sends has a queue. What is sent is compared among these only, as for [`CHECKING`].
+pub const QUEUES: [Engines; 2] = [
+    Engines { name: "82574.split", card: "e1000e", ..SPLIT },
+    Engines { name: "82574.spread", card: "e1000e", ..SPREAD },
 ];
 
 /// A system: how its rows begin, what its part beside guest and hypervisor is called, and what is to be known of it.
@@ -118,10 +136,9 @@ pub fn run_engines(bench: &Bench, load: Load, engines: &Engines, record: &mut Re
         (0..engines.count).map(|nth| (first + nth).to_string()).collect::<Vec<_>>().join(between)
     };
     let apart = format!("apart={},looks={LOOKS}", indices(APART, ":"));
-    let layout = if engines.count == 1 { "split" } else { engines.layout };
-    let cores = format!("cores = [{}]\nlayout = \"{layout}\"", indices(1, ", "));
+    let cores = format!("cores = [{}]\nlayout = \"{}\"", indices(1, ", "), engines.layout);
     let cpus = format!("cpus = {}\n", 1 + engines.count);
-    measure(bench, load, record, &ENGINE, &apart, &cpus, &cores)
+    measure(bench, load, record, &System { card: engines.card, ..ENGINE }, &apart, &cpus, &cores)
 }
 
 fn measure(
@@ -265,9 +282,9 @@ pub fn engine_rows(record: &mut Record, engines: &Engines, load: Load, measured:
             each.join(" and "),
             load.operations()
         );
-        let id = format!("vif.engines.{}.{name}.busiest.{unit}", engines.layout);
+        let id = format!("vif.engines.{}.{name}.busiest.{unit}", engines.name);
         record.row(id, busiest as f64 / operations, "instructions", note.clone());
-        let id = format!("vif.engines.{}.{name}.all.{unit}", engines.layout);
+        let id = format!("vif.engines.{}.{name}.all.{unit}", engines.name);
         record.row(id, part.apart.iter().sum::<u64>() as f64 / operations, "instructions", note);
         anyhow::Ok(())
     };

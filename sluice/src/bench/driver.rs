@@ -1,7 +1,7 @@
 //! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
 //! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
 //!
-//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`many`] puts more of them on a network, [`talking`] has all of these talk at once, [`latency`] sees how long that takes them, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`peers`] others' guests ([`plan`]): [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback. [`rows`] makes rows of the counts, [`restarts`] ends the
+//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`many`] puts more of them on a network, [`talking`] has all of these talk at once, [`latency`] sees how long that takes them, [`pingpong`] how processors pass a word, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`peers`] others' guests ([`plan`]): [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback. [`rows`] makes rows of the counts, [`restarts`] ends the
 //! daemon and the driver domain under load, again and again.
 
 mod busy;
@@ -10,6 +10,7 @@ mod kvm;
 mod latency;
 mod many;
 mod peers;
+mod pingpong;
 mod plan;
 mod restarts;
 mod rows;
@@ -435,7 +436,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 12] = [
+pub const SERVED: [&str; 13] = [
     "vif",
     "domain",
     "attacks",
@@ -448,6 +449,7 @@ pub const SERVED: [&str; 12] = [
     "native",
     talking::PART,
     latency::PART,
+    pingpong::PART,
 ];
 
 /// Of a guest on an engine that serves its neighbour, too, with each face.
@@ -507,6 +509,7 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     many::measure(&bench, record);
     talking::measure(&bench, record);
     latency::measure(&bench, record);
+    pingpong::measure(&bench, record);
     peers::measure(&bench, record)?;
     vif::figures(record)
 }

@@ -5,7 +5,7 @@
 //! trip costs, not how long it takes.
 
 use super::plan::{Device, Peer, Plan, Planned};
-use super::rows::{moved, parts, sums};
+use super::rows::{codes, moved, parts, sums};
 use super::{Bench, Load, Measured};
 use crate::bench::record::{Aim, Record};
 use crate::bench::split::{Part, Split, Third};
@@ -196,7 +196,12 @@ pub fn rows(
         let note = format!("{instructions} instructions / {count:.0}; {about}");
         record.row(id, instructions as f64 / count, units[0], note);
     }
-    record.row(format!("{prefix}.exits"), exits as f64 / count, units[1], format!("of all guests; {about}"));
+    record.row(
+        format!("{prefix}.exits"),
+        exits as f64 / count,
+        units[1],
+        format!("of all guests: {}; {about}", codes(part, measured)),
+    );
 }
 
 /// How much dearer it is with others, and beside the driver domain.

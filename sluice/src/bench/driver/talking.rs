@@ -21,8 +21,9 @@ use std::collections::BTreeSet;
 /// Names of what [`measure`] can do.
 pub const PART: &str = "talking";
 
-/// Trips of each pair.
+/// Trips of each pair, and how many the load makes before those (daemons/sluice-load/src/line.rs).
 const TRIPS: usize = 500;
+const WARM: usize = 50;
 
 /// Guests that all talk, who serves them, and how much they exchange.
 pub struct Talk {
@@ -143,6 +144,7 @@ fn one(bench: &Bench, record: &mut Record, talk: &Talk) -> Result<()> {
     let trips = (pairs * talk.trips) as f64;
     let served = Served { prefix: prefix.clone(), server, about };
     rows(record, &served, "rtt", ["instructions/trip", "exits/trip"], trips, (part, &measured));
+    doorbells(record, talk, &measured);
     if let [working, vain] = *part.apart {
         let note = format!(
             "{vain} instructions of the engine's rounds that found nothing, beside {working} of others; {}",
@@ -154,6 +156,19 @@ fn one(bench: &Bench, record: &mut Record, talk: &Talk) -> Result<()> {
         record.row(format!("{prefix}.rtt.working.instructions"), rest, "instructions/trip", note);
     }
     Ok(())
+}
+
+/// How often drivers had to tell of frames, which is an exit each time.
+fn doorbells(record: &mut Record, talk: &Talk, measured: &Measured) {
+    let Some(report) = &measured.report else { return };
+    let told: u64 = report.links.iter().map(|link| link.kicks).sum();
+    // What is reported begins with the boot, and trips before it is measured are among it.
+    let trips = talk.guests / 2 * (talk.trips + WARM);
+    let note = format!(
+        "{told} doorbells / {trips} trips, those before the measured ones included; from the boot of the guests on"
+    );
+    let id = format!("{}.talking.rtt.doorbells", talk.prefix());
+    record.row(id, told as f64 / trips as f64, "doorbells/trip", note);
 }
 
 /// How much dearer it is with more pairs, and beside the driver domain.

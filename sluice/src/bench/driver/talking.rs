@@ -81,12 +81,12 @@ impl Talk {
     }
 
     /// Runs it to its end.
-    pub fn run(&self, bench: &Bench, clock: Clock, qemu_args: Vec<String>) -> Result<Outcome> {
+    pub fn run(&self, bench: &Bench, what: &str, clock: Clock, qemu_args: Vec<String>) -> Result<Outcome> {
         let guests: Vec<Started> =
             (0..self.guests).map(|nth| Started { cmdline: self.cmdline(nth), is_paused: false }).collect();
         let text = machine(bench, self.by, self.driver, &guests);
         let mut watch = Watch { talk: self, ready: 0, left: self.guests };
-        let name = format!("vif-talking-{}", self.name());
+        let name = format!("vif-{what}-{}", self.name());
         let (_, outcome) = run_watched(&name, &text, clock, qemu_args, &mut watch)?;
         let ended = outcome.guests.iter().filter(|guest| said(guest, "exchanged").count() > 0).count();
         ensure!(ended == self.guests / 2, "{ended} pairs exchanged all: {}", outcome.problems.join("\n"));
@@ -123,7 +123,7 @@ fn one(bench: &Bench, record: &mut Record, talk: &Talk) -> Result<()> {
     };
     let reader = Reader::start(&scratch()?, Split::new(third))?;
     let plugin = format!("{}{apart}", plugin::exits(&bench.plugin, &[]));
-    let ran = talk.run(bench, Clock::Mixed, reader.arguments(false, Some(&plugin)));
+    let ran = talk.run(bench, PART, Clock::Mixed, reader.arguments(false, Some(&plugin)));
     let split = reader.finish();
     let (outcome, split) = (ran?, split?);
     record.kernels(&outcome.kernels);

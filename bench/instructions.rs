@@ -26,7 +26,8 @@
 //!
 //! With `apart=INDEX:INDEX...` instructions of the virtual processors of these indices are not among INSTRUCTIONS, and every line ends with the number
 //! of each. For machines whose processors QEMU runs in turn (`-icount`), and not together with `within`. With `looks=NUMBER`, too, rounds of theirs
-//! that found nothing are not counted: what lies between two `PAUSE`s that are at most so many instructions apart.
+//! that found nothing are not counted: what lies between two `PAUSE`s that are at most so many instructions apart. With `told=on`, too, every line ends
+//! with the number of those instructions of each.
 //!
 //! With `spins=on` instructions of loops that wait are not among INSTRUCTIONS: those between two `PAUSE`s of a virtual processor that are at most
 //! [`SPIN`] instructions apart. On the same machines.
@@ -147,6 +148,7 @@ static EXITS: AtomicBool = AtomicBool::new(false);
 static APART: OnceLock<Vec<usize>> = OnceLock::new();
 /// Instructions of a round of theirs that found nothing, at most.
 static LOOKS: AtomicU64 = AtomicU64::new(0);
+static TOLD: AtomicBool = AtomicBool::new(false);
 /// Who runs, and since which count; what each executed before that.
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static SINCE: AtomicU64 = AtomicU64::new(0);
@@ -297,6 +299,7 @@ pub extern "C" fn qemu_plugin_install(
                 Ok(most) => LOOKS.store(most, Ordering::Relaxed),
                 Err(_) => return 1,
             },
+            None if text == "told=on" => TOLD.store(true, Ordering::Relaxed),
             None if text == "mend=on" => {
                 if find_exception_index().is_none() {
                     return 1;
@@ -544,7 +547,8 @@ fn say(what: &str) {
     let vmruns = VMRUNS.load(Ordering::Relaxed);
     if let Some(indices) = APART.get() {
         let apart: Vec<u64> = indices.iter().map(|index| executed_by(*index) - spun(*index)).collect();
-        let numbers: String = apart.iter().map(|number| format!(" {number}")).collect();
+        let vain = indices.iter().map(|index| spun(*index)).filter(|_| TOLD.load(Ordering::Relaxed));
+        let numbers: String = apart.iter().copied().chain(vain).map(|number| format!(" {number}")).collect();
         return print(&format!("count {what} {} {vmruns}{numbers}\n", instructions - apart.iter().sum::<u64>()));
     }
     match RANGE.get() {

@@ -18,7 +18,7 @@ const RIGHT: u8 = b'y';
 const WRONG: u8 = b'n';
 /// Bytes of a message that comes back, and how many are sent: before it is measured, and then.
 const MESSAGE: usize = 64;
-const WARM: usize = 50;
+pub const WARM: usize = 50;
 const TRIPS: usize = 500;
 /// Seed of the data.
 const SEED: u64 = 4;
@@ -31,7 +31,7 @@ pub fn listen(at: SocketAddrV4, bytes: usize) -> Result<()> {
     answer(&TcpListener::bind(at).with_context(|| format!("could not listen at {at}"))?, bytes)
 }
 
-fn answer(listener: &TcpListener, bytes: usize) -> Result<()> {
+pub fn answer(listener: &TcpListener, bytes: usize) -> Result<()> {
     let (mut stream, _) = listener.accept().context("nobody connected")?;
     let mut taken = vec![0; bytes];
     stream.read_exact(&mut taken).context("the other one sent less than was agreed")?;
@@ -74,17 +74,20 @@ pub fn talk(to: SocketAddr, bytes: usize) -> Result<()> {
     Ok(())
 }
 
+/// Sends a small message, which comes back.
+pub fn trip(stream: &mut TcpStream, number: usize) -> Result<()> {
+    let sent = [number as u8; MESSAGE];
+    let mut come = [0; MESSAGE];
+    stream.write_all(&sent)?;
+    stream.read_exact(&mut come).context("a message did not come back")?;
+    ensure!(come == sent, "another message came back");
+    Ok(())
+}
+
 /// Sends small messages, each when the one before it has come back.
 fn trips(stream: &mut TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
-    let mut trip = |number: usize| -> Result<()> {
-        let sent = [number as u8; MESSAGE];
-        let mut come = [0; MESSAGE];
-        stream.write_all(&sent)?;
-        stream.read_exact(&mut come).context("a message did not come back")?;
-        ensure!(come == sent, "another message came back");
-        Ok(())
-    };
+    let mut trip = |number| trip(stream, number);
     // The first ones are slow, as after every pause.
     (0..WARM).try_for_each(&mut trip)?;
     measured(Part::Trips, 2 * TRIPS * MESSAGE, || TRIPS, || (0..TRIPS).try_for_each(&mut trip))

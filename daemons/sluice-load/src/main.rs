@@ -1,11 +1,12 @@
 //! The load of the benchmark `driver-domain`, the same program in every guest under every hypervisor: a disk written and read past the
-//! page cache with several requests under way ([`disk`]), or data sent from one guest to another ([`line`]). What was moved is compared
+//! page cache with several requests under way ([`disk`]), or data sent from one guest to another ([`line`]), messages of several pairs of guests at the same time ([`exchange`]). What was moved is compared
 //! with what it must be ([`pattern`]), outside of what is measured. [`soak`] is the load under which those who serve are ended and started again.
 //!
 //! Whoever counts instructions from outside is told where a part begins and ends by a write to a port that nobody has ([`mark`]); what was
 //! moved in it is a line `SLUICE-RESULT at=PART ...` on the console.
 
 mod disk;
+mod exchange;
 mod flood;
 mod line;
 mod mark;
@@ -53,6 +54,14 @@ enum Load {
         /// MiB to send.
         #[arg(long, default_value_t = 4)]
         mib: usize,
+    },
+    /// Exchange small messages with who listens and takes no data, from when a line is typed.
+    Exchange {
+        /// Who listens.
+        to: SocketAddr,
+        /// How many.
+        #[arg(long, default_value_t = 500)]
+        trips: usize,
     },
     /// Download from the server of `sluice`.
     Get {
@@ -110,6 +119,7 @@ fn main() -> anyhow::Result<()> {
         }
         Load::Listen { at, mib } => line::listen(at, mib << 20),
         Load::Talk { to, mib } => line::talk(to, mib << 20),
+        Load::Exchange { to, trips } => exchange::exchange(to, trips),
         Load::Get { from, name, bytes, to } => line::get(from, &name, bytes, &to),
         Load::Put { to, name, from } => line::put(to, &name, &from),
         Load::Flood { to, bytes } => flood::send(to, bytes),

@@ -52,13 +52,8 @@ impl Part {
     }
 }
 
-/// Does something between the two marks of a part, and says how much it moved, in how many operations as it knows afterwards.
-pub fn measured<T>(
-    part: Part,
-    bytes: usize,
-    operations: impl FnOnce() -> usize,
-    work: impl FnOnce() -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
+/// Does something between the two marks of a part.
+pub fn marked<T>(part: Part, work: impl FnOnce() -> T) -> T {
     let ports = File::options().write(true).open("/dev/port").ok();
     let mark = |number: u64| {
         if let Some(ports) = &ports {
@@ -69,7 +64,17 @@ pub fn measured<T>(
     mark(2 * part.number());
     let done = work();
     mark(2 * part.number() + 1);
-    let done = done?;
+    done
+}
+
+/// The same, and says how much it moved, in how many operations as it knows afterwards.
+pub fn measured<T>(
+    part: Part,
+    bytes: usize,
+    operations: impl FnOnce() -> usize,
+    work: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let done = marked(part, work)?;
     let operations = operations();
     println!("SLUICE-RESULT at={} bytes={bytes} operations={operations}", part.name());
     Ok(done)

@@ -4,7 +4,7 @@
 //! `job=` on the command line says what to do: [`null`] measures, [`hostile`] attacks, [`dma`] attacks by a
 //! device, [`grants`] shares pages with another such kernel, [`regions`] serves a device that holds memory of others, [`conform`] compares the processor with the manual, [`instructions`] checks what the hypervisor executes in the
 //! processor's stead, [`isolation`] looks for memory of others, [`witness`] notices what others do to its own, [`loops`]
-//! what they leave it of its processor. It ends by powering off, unless the attack ends it before.
+//! what they leave it of its processor, [`pingpong`] measures how two processors pass a word. It ends by powering off, unless the attack ends it before.
 //!
 //! Everything here is unsafe by purpose, so that `unsafe` marks nothing: [`machine`] holds the
 //! instructions, and jobs are written as plainly as they can be.
@@ -24,6 +24,7 @@ mod machine;
 mod null;
 mod nvme;
 mod pci;
+mod pingpong;
 mod random;
 mod regions;
 mod trap;
@@ -56,6 +57,7 @@ pub const ALL: &[Job] = &[
     Job { name: "instructions", run: |_, _| instructions::run() },
     Job { name: "witness", run: |_, boot| witness::run(boot) },
     Job { name: "watch", run: |_, boot| witness::watch(boot) },
+    Job { name: "pingpong", run: |_, boot| pingpong::run(boot) },
     Job { name: "loops", run: |_, boot| loops::run(boot) },
     Job { name: "marker", run: |_, boot| isolation::mark(boot) },
     Job { name: "scan", run: |_, boot| isolation::scan(boot) },

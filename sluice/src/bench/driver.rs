@@ -1,19 +1,22 @@
 //! Virtual disks and network cards that another domain serves, beside those of KVM and Xen: the same guest kernel, the same load, the same
 //! emulated machine with one processor, an e1000 and an NVMe disk. Who executes instructions is told apart by [`split`](super::split).
 //!
-//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`many`] puts more of them on a network, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`peers`] others' guests ([`plan`]): [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback. [`rows`] makes rows of the counts, [`restarts`] ends the
+//! [`vif`] compares a driver domain with an engine, [`sharing`] has an engine's guests share a wire that is full ([`busy`]), [`many`] puts more of them on a network, [`talking`] has all of these talk at once, [`latency`] sees how long that takes them, [`pingpong`] how processors pass a word, [`granted`] ways to lend memory to whom serves. [`sluice`] runs ours, [`peers`] others' guests ([`plan`]): [`kvm`] a Debian host with vhost-net and virtio-blk, [`xen`] a Debian dom0 with netback and blkback. [`rows`] makes rows of the counts, [`restarts`] ends the
 //! daemon and the driver domain under load, again and again.
 
 mod busy;
 mod granted;
 mod kvm;
+mod latency;
 mod many;
 mod peers;
+mod pingpong;
 mod plan;
 mod restarts;
 mod rows;
 mod sharing;
 mod sluice;
+mod talking;
 mod vif;
 pub mod xen;
 
@@ -433,7 +436,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 11] = [
+pub const SERVED: [&str; 14] = [
     "vif",
     "domain",
     "attacks",
@@ -445,6 +448,9 @@ pub const SERVED: [&str; 11] = [
     peers::PART,
     "native",
     "queues",
+    talking::PART,
+    latency::PART,
+    pingpong::PART,
 ];
 
 /// Of a guest on an engine that serves its neighbour, too, with each face.
@@ -504,6 +510,9 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     bench.attacks(record, SERVED[2], &ON_ENGINE);
     sharing::measure(&bench, record);
     many::measure(&bench, record);
+    talking::measure(&bench, record);
+    latency::measure(&bench, record);
+    pingpong::measure(&bench, record);
     peers::measure(&bench, record)?;
     vif::figures(record)
 }

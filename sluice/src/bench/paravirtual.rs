@@ -107,9 +107,6 @@ struct Beside<'a> {
 /// Nothing more.
 const PLAIN: Beside<'static> = Beside { machine: "", domain: "", cmdline: "" };
 
-/// Where the hypervisor's image is linked (hypervisor/link.ld), up to where a Linux kernel begins in its guest.
-const IMAGE: (u64, u64) = (0xffff_ffff_8020_0000, 0x00e0_0000);
-
 /// Memory of the guest in MiB.
 const MEMORY: u32 = 256;
 
@@ -154,7 +151,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     let systems: [(&str, &str, Entries, Run); 5] = [
         ("native", "native", Entries::None, native),
         ("sluice", "pv", Entries::Vmruns, |bench, record, log| {
-            sluice(bench, &bench.initrd, record, counting(bench, Some(IMAGE), false, log), &PLAIN)
+            sluice(bench, &bench.initrd, record, counting(bench, Some(plugin::IMAGE), false, log), &PLAIN)
         }),
         ("cache", "pv.cache", Entries::Vmruns, cached),
         ("xen", "peer.xen.default", Entries::Returns, |bench, record, log| xen(bench, record, log, false)),
@@ -217,7 +214,7 @@ fn invalidations(bench: &Bench, record: &mut Record) -> Result<()> {
     for (prefix, initrd, wanted, how) in guests {
         super::say(prefix);
         let log = scratch()?.join(format!("paravirtual-{prefix}.count"));
-        let mut arguments = counting(bench, Some(IMAGE), wanted.is_some(), &log);
+        let mut arguments = counting(bench, Some(plugin::IMAGE), wanted.is_some(), &log);
         arguments.extend(["-trace", INVALIDATION].map(str::to_owned));
         let found = sluice(bench, initrd, record, arguments, &CARD)?;
         let text =
@@ -379,7 +376,8 @@ fn native(bench: &Bench, _: &mut Record, log: &Path) -> Result<Vec<Finding>> {
 }
 
 fn cached(bench: &Bench, record: &mut Record, log: &Path) -> Result<Vec<Finding>> {
-    let found = sluice(bench, &bench.with_cache, record, counting(bench, Some(IMAGE), true, log), &PLAIN)?;
+    let found =
+        sluice(bench, &bench.with_cache, record, counting(bench, Some(plugin::IMAGE), true, log), &PLAIN)?;
     let said = |key: &str| {
         let mut pairs = found.iter().flatten();
         pairs.find(|pair| pair.0 == key).and_then(|pair| pair.1.raw().parse::<f64>().ok())

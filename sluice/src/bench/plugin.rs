@@ -6,6 +6,9 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Where the hypervisor's image is linked (hypervisor/link.ld), up to where a Linux kernel begins in its guest: first address, and bytes.
+pub const IMAGE: (u64, u64) = (0xffff_ffff_8020_0000, 0x00e0_0000);
+
 /// When something happened: instructions executed by the machine so far, and `VMRUN`s among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {

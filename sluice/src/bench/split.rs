@@ -4,6 +4,8 @@
 //! An instruction between an entry and the next exit is the guest's, which is known by the address of its VMCB. Of the others those within
 //! the range of addresses that the plugin was given are the hypervisor's; the rest, if there is a range, is the system beside it: the kernel
 //! of a KVM host with all its programs, Xen's dom0. Without a range all are the hypervisor's. A processor that runs no guest can be counted apart.
+//!
+//! Several guests may mark the same part: it goes on from the first one's begin to the last one's end.
 
 use super::tally::{IOIO, Lines, MARKS, without_injection};
 use std::collections::BTreeMap;
@@ -30,6 +32,8 @@ pub struct Part {
     pub beside: u64,
     /// Instructions of each processor that is counted apart.
     pub apart: Vec<u64>,
+    /// Instructions while so many guests were between their marks, all but those of processors that are counted apart.
+    pub marking: BTreeMap<u32, u64>,
 }
 
 impl Part {
@@ -69,6 +73,8 @@ pub struct Split {
     /// Parts by the numbers of their marks; what lies between them is under `None`.
     parts: BTreeMap<Option<u16>, Part>,
     part: Option<u16>,
+    /// Guests that have begun it and have not ended it.
+    marking: u32,
     /// Who runs, or ran last.
     guest: u64,
     /// A guest has been entered and has not exited yet.
@@ -116,6 +122,17 @@ impl Split {
         self.mark = (code == IOIO && MARKS.contains(&port)).then(|| port - MARKS.start());
     }
 
+    fn at_mark(&mut self, mark: u16) {
+        let part = Some(mark / 2);
+        self.marking = match (self.part == part, mark.is_multiple_of(2)) {
+            (true, true) => self.marking + 1,
+            (false, true) => 1,
+            (true, false) => self.marking.saturating_sub(1),
+            (false, false) => 0,
+        };
+        self.part = part.filter(|_| self.marking > 0);
+    }
+
     /// `run N VMRUNS [THIRD...]` before an entry, `exit ...` after an exit.
     fn count(&mut self, rest: &str) {
         let mut words = rest.split(' ');
@@ -127,7 +144,10 @@ impl Split {
         let before = self.clock.third.iter().chain(core::iter::repeat(&0));
         let besides: Vec<u64> =
             clock.third.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect();
-        let (guest, third) = (self.guest, self.third);
+        let (guest, third, marking) = (self.guest, self.third, self.marking);
+        if matches!(what, "run" | "exit") {
+            *self.now().marking.entry(marking).or_default() += passed;
+        }
         if third == Third::Apart && matches!(what, "run" | "exit") {
             let apart = &mut self.now().apart;
             apart.resize(besides.len().max(apart.len()), 0);
@@ -138,7 +158,7 @@ impl Split {
                 self.now().guests.entry(guest).or_default().instructions += passed;
                 self.running = false;
                 if let Some(mark) = self.mark.take() {
-                    self.part = mark.is_multiple_of(2).then_some(mark / 2);
+                    self.at_mark(mark);
                 }
             }
             "run" => {
@@ -226,6 +246,31 @@ mod tests {
         let lines = lines.map(|line| format!("{line} 7").replace("0 7", "0 9"));
         let two = split(Third::Apart, &lines.each_ref().map(String::as_str));
         assert_eq!(two.part(1).unwrap().apart, [45, 0]);
+    }
+
+    #[test]
+    fn a_part_goes_on_until_all_who_began_it_have_ended_it() {
+        let (begin, end) = (port(0x5a2), port(0x5a3));
+        let lines = [
+            "vmrun! a000",
+            &begin,
+            "count exit 100 1",
+            "count run 110 2",
+            "vmrun! b000",
+            &begin,
+            "count exit 200 2",
+            "count run 210 3",
+            "vmrun! a000",
+            &end,
+            "count exit 400 3",
+            "count run 410 4",
+            "vmrun! b000",
+            &end,
+            "count exit 500 4",
+            "count run 900 5",
+        ];
+        let part = split(Third::Nothing, &lines).part(1).cloned().unwrap();
+        assert_eq!((part.total(), part.marking), (400, BTreeMap::from([(1, 200), (2, 200)])));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! trip costs, not how long it takes.
 
 use super::plan::{Device, Peer, Plan, Planned};
-use super::rows::{moved, parts, sums};
+use super::rows::{codes, moved, parts, sums};
 use super::{Bench, Load, Measured};
 use crate::bench::record::{Aim, Record};
 use crate::bench::split::{Part, Split, Third};
@@ -29,7 +29,7 @@ const MEMORY: u64 = 96 << 20;
 
 /// Who serves the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub enum By {
     /// An engine.
     Engine,
     /// The same, by identifiers of so many bits that guests share.
@@ -140,17 +140,24 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
     }
     let measured = Measured { guests: outcome.guests, split, servers, report: outcome.report };
     let server = if is_engine { "engine" } else { "driver" };
-    shares(record, &Served { prefix: case.prefix(), server, guests: case.guests }, &measured)
+    shares(record, &Served::new(case.prefix(), server, case.guests), &measured)
 }
 
-/// Guests of which two talk, in rows.
+/// Guests that talk, in rows.
 pub struct Served {
     /// How the rows begin.
     pub prefix: String,
     /// How who serves them is called.
     pub server: &'static str,
-    /// How many there are.
-    pub guests: usize,
+    /// Who of them talks.
+    pub about: String,
+}
+
+impl Served {
+    /// So many, of which two talk.
+    pub fn new(prefix: String, server: &'static str, guests: usize) -> Self {
+        Self { prefix, server, about: format!("of {guests} guests two talk to each other") }
+    }
 }
 
 /// Rows of what the two exchanged.
@@ -165,7 +172,8 @@ pub fn shares(record: &mut Record, served: &Served, measured: &Measured) -> Resu
     Ok(())
 }
 
-fn rows(
+/// Rows of one thing that they did so many times.
+pub fn rows(
     record: &mut Record,
     by: &Served,
     what: &str,
@@ -176,7 +184,7 @@ fn rows(
     let (guests, exits, served) = sums(part, measured);
     let serving = served + part.beside + part.apart.iter().sum::<u64>();
     let prefix = format!("{}.{what}", by.prefix);
-    let about = format!("of {} guests two talk to each other", by.guests);
+    let about = &by.about;
     for (whose, instructions) in
         [("guests", guests), (by.server, serving), ("hypervisor", part.hypervisor), ("total", part.total())]
     {
@@ -188,7 +196,12 @@ fn rows(
         let note = format!("{instructions} instructions / {count:.0}; {about}");
         record.row(id, instructions as f64 / count, units[0], note);
     }
-    record.row(format!("{prefix}.exits"), exits as f64 / count, units[1], format!("of all guests; {about}"));
+    record.row(
+        format!("{prefix}.exits"),
+        exits as f64 / count,
+        units[1],
+        format!("of all guests: {}; {about}", codes(part, measured)),
+    );
 }
 
 /// How much dearer it is with others, and beside the driver domain.
@@ -250,21 +263,35 @@ pub fn plan(peer: Peer, guests: usize) -> Plan {
 }
 
 fn configuration(bench: &Bench, case: &Case) -> String {
+    let guests: Vec<Started> =
+        (0..case.guests).map(|nth| Started { cmdline: cmdline(nth), is_paused: nth < 2 }).collect();
+    machine(bench, case.by, 0, &guests)
+}
+
+/// A guest of a [`machine`].
+pub struct Started {
+    /// Its kernel's command line.
+    pub cmdline: String,
+    /// It waits until it is told to start.
+    pub is_paused: bool,
+}
+
+/// A machine without a wire: who serves the guests, and on which processor a driver domain does. The guests have the first one.
+pub fn machine(bench: &Bench, by: By, driver: u32, guests: &[Started]) -> String {
     let [kernel, initrd, serving] = [&bench.unpacked, &bench.initrd, &bench.serving].map(|path| quoted(path));
-    let memory = 768 + case.guests as u64 * ((MEMORY >> 20) + 8);
-    let cpus = if case.by == By::Domain { 1 } else { 2 };
+    let memory = 768 + guests.len() as u64 * ((MEMORY >> 20) + 8);
+    let cpus = if by == By::Domain { 1 + driver } else { 2 };
     let mut text = format!("[machine]\nmemory = \"{memory}MiB\"\ncpus = {cpus}\n");
-    text += &match case.by {
+    text += &match by {
         By::Engine => "[network.lan]\ncores = [1]\n".to_owned(),
         By::Bits(bits) => format!("[network.lan]\ncores = [1]\nsignal_bits = {bits}\n"),
         By::Domain => format!(
-            "[domain.driver]\nkernel = {kernel}\ninitrd = {serving}\nmemory = \"256MiB\"\n\
+            "[domain.driver]\nkernel = {kernel}\ninitrd = {serving}\nmemory = \"256MiB\"\ncpus = [{driver}]\n\
              cmdline = \"console=ttyS0 quiet sluice.job=serve:bridge=br0\"\n"
         ),
     };
-    for nth in 0..case.guests {
-        let paused = nth < 2;
-        let (more, device) = match case.by {
+    for (nth, Started { cmdline, is_paused }) in guests.iter().enumerate() {
+        let (more, device) = match by {
             By::Domain => {
                 ("grants = \"all\"\n", "mode = \"virtio\", type = \"net\", by = \"driver\", source = \"br0\"")
             }
@@ -273,10 +300,9 @@ fn configuration(bench: &Bench, case: &Case) -> String {
         let _ = write!(
             text,
             "[domain.guest{nth}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\n{more}\
-             paused = {paused}\ncmdline = \"{}\"\n\
+             paused = {is_paused}\ncmdline = \"{cmdline}\"\n\
              devices = [{{ {device}, mac = \"{}\" }}]\n",
             MEMORY >> 20,
-            cmdline(nth),
             mac(nth),
         );
     }

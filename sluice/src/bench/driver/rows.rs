@@ -100,7 +100,7 @@ pub fn sums(part: &Part, measured: &Measured) -> (u64, u64, u64) {
 }
 
 /// The commonest causes of the served guests' exits, by their names in the manual (AMD APM volume 2, appendix C).
-fn codes(part: &Part, measured: &Measured) -> String {
+pub fn codes(part: &Part, measured: &Measured) -> String {
     let mut counts: Vec<(u32, u64)> = Vec::new();
     for ((vmcb, code), count) in part.codes.iter().filter(|((vmcb, _), _)| !measured.servers.contains(vmcb)) {
         let _ = vmcb;

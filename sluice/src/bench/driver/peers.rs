@@ -74,7 +74,7 @@ fn one(bench: &Bench, record: &mut Record, who: &str, piece: &str, run: &dyn Fn(
 fn talking(bench: &Bench, peer: Peer, guests: usize, record: &mut Record) -> Result<()> {
     let measured = run(bench, peer, &many::plan(peer, guests), record)?;
     let prefix = format!("{}.{guests}", peer.prefix());
-    many::shares(record, &many::Served { prefix, server: "driver", guests }, &measured)
+    many::shares(record, &many::Served { prefix, server: "driver", beside: None, guests }, &measured)
 }
 
 /// Systems with the same loads: as they are called in pictures, and how their rows begin.

@@ -36,12 +36,12 @@ ranks! {
     Engine2,
     /// The fourth.
     Engine3,
-    /// Signals that go by way of a controller domain: `vif::relay::Relay::state`.
-    Relay,
     /// A card that several guests have: `ne2000::Card::state`, `nic::Card::state`; or engines: `vif::Network::wire`.
     Card,
     /// A guest's interface on a network: `vif::Interface::seat`.
     Seat,
+    /// Signals that go by way of a controller domain: `vif::relay::Relay::state`.
+    Relay,
     /// The card that a guest has in place of an interface: `CardFunction::state`.
     Face,
     /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::mapping`.

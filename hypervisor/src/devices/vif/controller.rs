@@ -90,18 +90,14 @@ impl ControllerFunction {
         self.network.relay()
     }
 
-    /// Its driver takes signals from now on, or does not.
-    fn set_works(&self, works: bool) {
-        let mut state = self.state.lock();
-        let works = works && !state.gone;
-        let changes = core::mem::replace(&mut state.works, works) != works;
-        drop(state);
-        let Some(relay) = self.relay().filter(|_| changes) else { return };
-        if works {
-            relay.begin(self.this.clone());
-        } else {
-            relay.end();
-        }
+    /// Its driver may have begun to take signals, or have ended.
+    fn refresh(&self) {
+        let who = || {
+            let state = self.state.lock();
+            let works = state.works && !state.gone;
+            works.then(|| -> Weak<dyn Controller> { self.this.clone() })
+        };
+        self.relay().into_iter().for_each(|relay| relay.refresh(who));
     }
 }
 
@@ -154,7 +150,7 @@ impl VirtualFunction for ControllerFunction {
         if core::mem::replace(&mut self.state.lock().gone, true) {
             return;
         }
-        self.set_works(false);
+        self.refresh();
         // The words go with the function.
         let bars = self.bars.lock();
         if let Some((domain, _)) = self.guest.domain() {
@@ -173,9 +169,9 @@ impl VirtualFunction for ControllerFunction {
         let masters = platform.pci.command(slot) & pci::COMMAND_MASTER != 0;
         drop(platform);
         state.messages.configure(domain, capability);
-        let works = masters && state.messages.are_enabled();
+        state.works = masters && state.messages.are_enabled();
         drop(state);
-        self.set_works(works);
+        self.refresh();
     }
 
     /// Signals are to be passed on.

@@ -98,15 +98,14 @@ impl Relay {
         members.iter().for_each(|member| member.used(queue));
     }
 
-    /// A controller is at work from now on.
-    pub fn begin(&self, controller: Weak<dyn Controller>) {
-        self.state.lock().controller = Some(controller);
-    }
-
-    /// It is not any more: what it owes is passed on.
-    pub fn end(&self) {
+    /// A controller may have begun to work, or have ended. `who` says who is at work now, and is asked under the lock: so the last answer holds, whichever
+    /// processors ask. Without a controller, what was owed is passed on.
+    pub fn refresh(&self, who: impl FnOnce() -> Option<Weak<dyn Controller>>) {
         let mut state = self.state.lock();
-        state.controller = None;
+        state.controller = who();
+        if state.controller.is_some() {
+            return;
+        }
         let owed = state.owed.settle().map(|(queue, vifs)| (queue, state.members(vifs)));
         drop(state);
         for (queue, members) in &owed {

@@ -140,7 +140,7 @@ mod tests {
         fn engine(&self, nth: usize) -> Option<Self> {
             let mut next = self.clone();
             let engine = &mut next.engines[nth];
-            let vifs = VifSet(1 << (usize::from(engine.left) + nth) % 2);
+            let vifs = VifSet(1 << ((usize::from(engine.left) + nth) % 2));
             match engine.at {
                 0 if engine.left == 0 => return None,
                 0 => vifs.iter().for_each(|vif| next.published[vif.index()] += 1),

@@ -35,6 +35,7 @@ Depends: dkms
 Description: Linux modules of domains of the Sluice hypervisor
  For driver domains: windows onto the memory of guests (sluice-backend). For guests:
  grants of single pages (sluice-dma), network interfaces as they are (sluice-vif),
+ signals of a network, passed on (sluice-signals),
  device files of other domains (sluice-devfile and its classes), page tables of
  paravirtual kernels (sluice-pibooster).
 END

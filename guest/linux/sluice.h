@@ -646,4 +646,55 @@
 /* Pages of that list. */
 #define SLUICE_VIF_POOL_COUNT 0x5010U
 
+/* PCI device identifier of the function. */
+#define SLUICE_SIGNALS_DEVICE 0x0003U
+
+/* PCI class code: system peripheral, other. */
+#define SLUICE_SIGNALS_CLASS 0x088000U
+
+/* Of this interface: the PCI revision. */
+#define SLUICE_SIGNALS_VERSION_VALUE 1U
+
+/* BAR of the words and the MSI-X table. */
+#define SLUICE_SIGNALS_BAR 0U
+
+/* Bytes of it. */
+#define SLUICE_SIGNALS_BAR_SIZE 0x2000ULL
+
+/* Bytes of it that are memory. */
+#define SLUICE_SIGNALS_MEMORY 0x1000U
+
+/* Word of VIFs that received something: bit n is for VIF n. */
+#define SLUICE_SIGNALS_RECEIVED 0x0000U
+
+/* Word of VIFs of which something was sent, likewise. */
+#define SLUICE_SIGNALS_SENT 0x0040U
+
+/* Offset of the MSI-X table. */
+#define SLUICE_SIGNALS_MSIX_TABLE 0x1000U
+
+/* Offset of the MSI-X pending bits. */
+#define SLUICE_SIGNALS_MSIX_PENDING 0x1800U
+
+/* Messages: the one says that bits were set. */
+#define SLUICE_SIGNALS_VECTORS 1U
+
+/* BAR of the port. Four bytes that are written there say whose signals are passed on. */
+#define SLUICE_SIGNALS_DOORBELL_BAR 1U
+
+/* Ports of it. */
+#define SLUICE_SIGNALS_DOORBELL_SIZE 4U
+
+/* VIFs that one write is for: bits 0-15, from the first of a group on. */
+#define SLUICE_SIGNALS_GROUP 16U
+
+/* Where the number of the group begins: group n is of the VIFs from n times SIGNALS_GROUP on. */
+#define SLUICE_SIGNALS_GROUP_SHIFT 16U
+
+/* Groups. */
+#define SLUICE_SIGNALS_GROUPS 4U
+
+/* Bit of the doorbell: something was sent. Without it something was received. */
+#define SLUICE_SIGNALS_DOORBELL_SENT (1U << 31U)
+
 #endif

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 22;
+pub const VERSION: u32 = 23;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -192,6 +192,8 @@ pub struct Network {
     pub mtu: u16,
     /// Bits of the identifiers by which drivers are signalled in each direction, [`SIGNAL_BITS`], so that interfaces share them; `None`: each has its own.
     pub signal_bits: Option<u8>,
+    /// The domain by which signals to drivers go, an index into [`Config::domains`]; `None`: the hypervisor passes them on itself.
+    pub controller: Option<u16>,
 }
 
 /// What [`Network::signal_bits`] can be.
@@ -733,7 +735,11 @@ impl Config {
             let is_shared =
                 network.nic.is_some_and(|nic| shares.into_iter().any(|share| share.device == nic));
             let exists = network.nic.is_none_or(|nic| usize::from(nic) < self.devices.len());
-            if !is_name(&network.name) || is_taken || is_shared || !exists || !network.is_sound() {
+            let controls = |domain: &Domain| domain.kind == Kind::Full;
+            let is_controlled =
+                network.controller.is_none_or(|nth| self.domains.get(usize::from(nth)).is_some_and(controls));
+            let is_possible = exists && is_controlled;
+            if !is_name(&network.name) || is_taken || is_shared || !is_possible || !network.is_sound() {
                 return Err(Fault::Network(index));
             }
         }
@@ -779,7 +785,9 @@ impl Config {
                     return Err(Fault::Vif(index));
                 }
             }
-            let serves = self.served_by(index);
+            let controls =
+                self.networks.iter().filter(|network| network.controller == u16::try_from(index).ok());
+            let serves = self.served_by(index) + controls.count();
             let own = domain.devices.len() + domain.virtio.len() + domain.vifs.len();
             let more = usize::from(domain.control) + usize::from(domain.grants == Grants::Iommu);
             if own + more + serves > MAX_FUNCTIONS {
@@ -900,6 +908,7 @@ mod tests {
             nic: None,
             mtu: 8999,
             signal_bits: None,
+            controller: None,
         };
         let vif = Vif {
             name: "net0".into(),
@@ -939,6 +948,18 @@ mod tests {
         for wrong in [&[][..], &[1, 2, 1], &[1, 2, 3, 4, 5]] {
             assert_eq!(on(cores(wrong), vif.clone()), Err(Fault::Network(0)), "{wrong:?}");
         }
+        let controller = |nth: u16| vec![Network { controller: Some(nth), ..network.clone() }];
+        assert_eq!(on(controller(0), vif.clone()), Ok(()), "one that has an interface there itself");
+        assert_eq!(on(controller(1), vif.clone()), Err(Fault::Network(0)), "no such domain");
+        let mut controlled = Config { networks: controller(0), ..config() };
+        controlled.domains[0].kind = Kind::Paravirtual;
+        assert_eq!(controlled.check(), Err(Fault::Network(0)), "no bus for the function");
+        let mut full = Config { networks: controller(0), ..config() };
+        let called = |nth: usize| Vif { name: format!("vif{nth}"), ..vif.clone() };
+        full.domains[0].vifs = (0..MAX_FUNCTIONS - 2).map(called).collect();
+        assert_eq!(full.check(), Ok(()), "a device, the interfaces, and the function");
+        full.domains[0].vifs.push(called(MAX_FUNCTIONS));
+        assert_eq!(full.check(), Err(Fault::Functions(0)));
         for vif in [
             Vif { mac: [1, 0, 0, 0, 0, 1], ..vif.clone() },
             Vif { share: 0, ..vif.clone() },

@@ -41,6 +41,7 @@ mod network;
 pub mod offload;
 mod outgoing;
 mod port;
+mod relay;
 mod rung;
 mod scratch;
 mod shared;
@@ -58,6 +59,7 @@ pub use engine::{Duty, Engine, Next, Outcome};
 pub use filter::{Address, Filter, MAX_ADDRESSES};
 pub use identifiers::Identifiers;
 pub use network::{Layout, Network, engines};
+pub use relay::{Doorbell, Owed};
 pub use rung::Rung;
 pub use sluice_switch::Mac;
 pub use vif::{Attributes, Counters};
@@ -85,7 +87,7 @@ impl VifId {
 }
 
 /// VIFs of one network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VifSet(u64);
 
 impl VifSet {
@@ -107,6 +109,16 @@ impl VifSet {
     /// Whether there are none.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// The word with their bits: bit n is of VIF n.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// How many they are.
+    pub const fn len(self) -> u32 {
+        self.0.count_ones()
     }
 
     fn insert(&mut self, vif: VifId) {

@@ -186,7 +186,7 @@ impl Manager {
                 }
             }
             Some(Seat::Iommu) => virtio::remove_iommu(id),
-            Some(Seat::Device(_) | Seat::Channel) | None => {}
+            Some(Seat::Device(_) | Seat::Channel | Seat::Controller(_)) | None => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! Building a domain: memory, nested page tables, virtual platform, kernel, processors.
 
 use super::seats::{Seat, Seats};
-use crate::devices::{self, AttachError, Guest, virtio};
+use crate::devices::{self, AttachError, Guest, vif, virtio};
 use crate::domain::vcpu::{Context, RunState, Vcpu};
 use crate::domain::{Domain, Memory, MemoryError, VirtualFunction, grants, layout};
 use crate::sched;
@@ -241,7 +241,7 @@ fn has_window(config: &config::Domain, seat: &Seat) -> bool {
             let is_file = |virtio: &config::Virtio| virtio.kind == VirtioKind::DeviceFile;
             config.virtio.iter().any(|virtio| virtio.name == *name && is_file(virtio))
         }
-        Seat::Device(_) | Seat::Channel | Seat::Iommu => false,
+        Seat::Device(_) | Seat::Channel | Seat::Iommu | Seat::Controller(_) => false,
     }
 }
 
@@ -264,6 +264,7 @@ pub fn plug(
         Seat::Virtual(name) => (&**name, devices::front(name, guest, low, high)),
         Seat::Channel => (virtio::channel::NAME, virtio::channel(guest, low, high)),
         Seat::Iommu => (virtio::IOMMU, virtio::iommu(&domain.config, guest, low, high)),
+        Seat::Controller(network) => (vif::CONTROLLER, vif::controller(*network, guest, low)),
         Seat::BackEnd(of, _) if !domain.serve(*of) => return Err(BuildError::OutOfMemory),
         Seat::BackEnd(of, name) => (&**name, virtio::back((*of, name), guest, low, high)),
     };

@@ -199,6 +199,11 @@ pub fn init(config: Config, bundle: Bundle<'static>, info: &'static BootInfo) {
             }
         }
     }
+    for (index, network) in (0..).zip(&config.networks) {
+        if let Some(entry) = network.controller.and_then(|nth| entries.get_mut(usize::from(nth))) {
+            let _ = entry.seats.take(Seat::Controller(index));
+        }
+    }
     if let Some(Err(error)) = config.focus.map(virtio::set_foreground) {
         log::warn!("nobody is in the foreground: {error}");
     }
@@ -515,6 +520,8 @@ impl Manager {
             sched::dismiss(&domain);
             let action = self.action(id, &domain);
             if action == Action::Keep {
+                // Others wait for signals that it would pass on.
+                self.entries[id.index()].seats.controllers().for_each(|slot| domain.deaden(slot));
                 self.announce(id);
                 continue;
             }

@@ -20,6 +20,8 @@ pub enum Seat {
     Channel,
     /// The IOMMU that its kernel drives.
     Iommu,
+    /// What passes signals of the network at this place of the configuration on.
+    Controller(u16),
     /// The back end of a guest's virtual device of this name.
     BackEnd(DomainId, String),
 }
@@ -82,6 +84,11 @@ impl Seats {
         self.iter().any(|(_, seat)| matches!(seat, Seat::BackEnd(of, _) if *of == guest))
     }
 
+    /// Slots of what passes signals of networks on.
+    pub fn controllers(&self) -> impl Iterator<Item = u8> {
+        self.iter().filter(|(_, seat)| matches!(seat, Seat::Controller(_))).map(|(slot, _)| slot)
+    }
+
     /// Slots of what comes and goes: all but those of devices.
     pub fn sockets(&self) -> impl Iterator<Item = u8> {
         let slots = (FIRST_SLOT as u8..).zip(&self.seats);
@@ -95,7 +102,7 @@ impl Seats {
             None => true,
             Some(Seat::Virtual(name)) => domain.virtio.iter().any(|virtio| virtio.name == *name),
             Some(Seat::Device(index)) => domain.devices.get(*index).is_some_and(is_fine),
-            Some(Seat::Channel | Seat::Iommu | Seat::BackEnd(..)) => false,
+            Some(Seat::Channel | Seat::Iommu | Seat::Controller(_) | Seat::BackEnd(..)) => false,
         };
         (FIRST_SLOT as u8..).zip(&self.seats).filter(move |(_, seat)| is_behind(seat)).map(|(slot, _)| slot)
     }

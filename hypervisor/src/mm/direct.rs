@@ -73,6 +73,15 @@ impl Direct {
         found == old
     }
 
+    /// Sets bits of an aligned word in one locked access, whatever others do there.
+    pub fn set_bits(self, at: Hpa, bits: u64) {
+        debug_assert!(at.is_aligned(8));
+        // SAFETY: mapped physical memory that the caller may write, aligned.
+        unsafe {
+            asm!("lock or [{at}], {bits}", at = in(reg) virt(at), bits = in(reg) bits, options(nostack));
+        }
+    }
+
     /// Reads four bytes at once; `at` is a multiple of four.
     pub fn read_u32(self, at: Hpa) -> u32 {
         debug_assert!(at.is_aligned(4));

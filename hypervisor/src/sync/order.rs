@@ -41,6 +41,8 @@ ranks! {
     Card,
     /// A guest's interface on a network: `vif::Interface::seat`.
     Seat,
+    /// Signals that go by way of a controller domain: `vif::relay::Relay::state`.
+    Relay,
     /// The card that a guest has in place of an interface: `CardFunction::state`.
     Face,
     /// A guest's function of a device: `PassthroughFunction::state`, `Ne2000Function::ports`, `NicFunction::mapping`.

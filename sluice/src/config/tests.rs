@@ -303,9 +303,27 @@ fn interfaces_are_on_networks_that_a_processor_serves() {
             "'nic0' carries no frames of 9000 bytes",
         ),
         ("[network.LAN]\ncores = [1]\n", "'LAN' cannot be the name of a network"),
+        ("[network.lan]\ncores = [1]\ncontroller = \"zo\"\n", "no domain of this file is called 'zo'"),
+        ("[network.lan]\ncores = [1]\ncontroller = 1\n", "controller"),
     ] {
         wrong(text, VIF, OTHER, expect);
     }
+    // Zoe has an interface on the network herself.
+    let controlled = "[network.lan]\ncores = [1]\ncontroller = \"zoe\"\n";
+    let setup = try_load(&with(controlled, VIF, OTHER)).unwrap();
+    assert_eq!(vif::compile_networks(&setup)[0].controller, Some(0));
+    let another = "[network.two]\ncores = [1]\ncontroller = \"alice\"\n[network.lan]\ncores = [1]\n";
+    let setup = try_load(&with(another, VIF, OTHER)).unwrap();
+    let controllers =
+        vif::compile_networks(&setup).iter().map(|network| network.controller).collect::<Vec<_>>();
+    assert_eq!(controllers, [Some(1), None]);
+    let paravirtual = "[domain.eve]\nkernel = \"debian-6.1\"\nmemory = \"64MiB\"\nkind = \"paravirtual\"\n";
+    let by_eve = format!("{paravirtual}[network.lan]\ncores = [1]\ncontroller = \"eve\"\n");
+    wrong(&by_eve, VIF, OTHER, "'eve' is paravirtual, and cannot pass signals on");
+    let most =
+        (0..28).map(|nth| OTHER.replace("00:0d", &format!("01:{nth:02x}"))).collect::<Vec<_>>().join(", ");
+    assert!(try_load(&with(network, &most, OTHER)).is_ok());
+    wrong(controlled, &most, OTHER, "'zoe' has and serves 29 devices");
     let pinned = with(network, VIF, OTHER).replace("cpus = [0]", "cpus = [1]");
     let found = try_load(&pinned).unwrap_err().to_string();
     assert!(found.contains("processor 1 serves the network 'lan', and runs no guests"), "{found}");

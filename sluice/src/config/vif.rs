@@ -5,8 +5,8 @@ use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, values};
 use crate::name::Name;
 use sluice_abi::config::{
-    self as abi, DEFAULT_MTU, Dma, Face, Layout, MAX_ADDRESSES, MAX_ENGINES, MODERATION, MODERATIONS, MTU,
-    NETWORK_MTU, NicModel, SHARES, SIGNAL_BITS, Select, VLANS,
+    self as abi, DEFAULT_MTU, Dma, Face, Kind, Layout, MAX_ADDRESSES, MAX_ENGINES, MODERATION, MODERATIONS,
+    MTU, NETWORK_MTU, NicModel, SHARES, SIGNAL_BITS, Select, VLANS,
 };
 use std::net::IpAddr;
 use toml::Spanned;
@@ -43,6 +43,8 @@ pub struct Network {
     pub mtu: u16,
     /// Bits of the identifiers by which drivers are signalled, if interfaces share them.
     pub signal_bits: Option<u8>,
+    /// Name of the domain by which signals to drivers go, if not straight to them.
+    pub controller: Option<Spanned<String>>,
 }
 
 /// A guest's interface.
@@ -94,8 +96,9 @@ pub fn network(name: Option<Spanned<Name>>, mut walk: Walk, source: &mut Source)
     let nic = walk.string("nic", source);
     let mtu = walk.number("mtu", NETWORK_MTU, source).map_or(DEFAULT_MTU, Spanned::into_inner);
     let signal_bits = walk.number("signal_bits", SIGNAL_BITS, source).map(Spanned::into_inner);
+    let controller = walk.string("controller", source);
     walk.finish(source);
-    Some(Network { name: name?, cores, layout, nic, mtu, signal_bits })
+    Some(Network { name: name?, cores, layout, nic, mtu, signal_bits, controller })
 }
 
 /// Whether an entry of a guest's `devices` is for [`parse`].
@@ -208,6 +211,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
     for (index, network) in setup.networks.iter().enumerate() {
         cores(setup, network, source);
         nic(setup, &setup.networks[..index], network, source);
+        controller(setup, network, source);
     }
     for domain in &setup.domains {
         for (index, vif) in domain.vifs.iter().enumerate() {
@@ -219,16 +223,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
                 let message = format!("'{owner}' has two virtual devices called '{name}'");
                 source.complain(vif.name.span(), message, "give each its own: name = \"...\"".to_owned());
             }
-            if let Some(share) = domain.shares.iter().find(|share| share.dma == Dma::Unprotected) {
-                let message = format!(
-                    "'{owner}' has '{}' without an IOMMU, and so cannot have virtual devices",
-                    share.device.get_ref()
-                );
-                let help =
-                    "leave out dma = \"unprotected\": the machine that `run` emulates has an IOMMU then"
-                        .to_owned();
-                source.complain(share.device.span(), message, help);
-            }
+            is_protected(domain, "have virtual devices", source);
         }
         for cpu in &domain.cpus {
             if let Some(network) = setup
@@ -245,6 +240,38 @@ pub fn check(setup: &Setup, source: &mut Source) {
             }
         }
     }
+}
+
+/// What is virtual of other domains is not where a device without an IOMMU looks.
+fn is_protected(domain: &Domain, what: &str, source: &mut Source) {
+    let Some(share) = domain.shares.iter().find(|share| share.dma == Dma::Unprotected) else { return };
+    let (name, device) = (domain.name.get_ref(), share.device.get_ref());
+    let message = format!("'{name}' has '{device}' without an IOMMU, and so cannot {what}");
+    let help = "leave out dma = \"unprotected\": the machine that `run` emulates has an IOMMU then";
+    source.complain(share.device.span(), message, help.to_owned());
+}
+
+/// The domain that passes signals on is there from the start, and has a bus for the function by which it does. It may have an interface on the network
+/// itself: of that, too, it is told first.
+fn controller(setup: &Setup, network: &Network, source: &mut Source) {
+    let Some(controller) = &network.controller else { return };
+    let wanted = controller.get_ref().as_str();
+    let Some(domain) = setup.domains.iter().find(|domain| &**domain.name.get_ref() == wanted) else {
+        let names: Vec<&str> = setup.domains.iter().map(|domain| &**domain.name.get_ref()).collect();
+        let message = format!("no domain of this file is called '{wanted}'");
+        let help = format!(
+            "{}; one that is created later cannot pass signals on: leave 'controller' out to have the hypervisor do so",
+            suggestion(wanted, &names)
+        );
+        return source.complain(controller.span(), message, help);
+    };
+    if *domain.kind.get_ref() == Kind::Paravirtual {
+        let message =
+            format!("'{wanted}' is paravirtual, and cannot pass signals on: it has no bus for that");
+        let help = "name another domain, or leave 'controller' out".to_owned();
+        source.complain(controller.span(), message, help);
+    }
+    is_protected(domain, "pass signals on", source);
 }
 
 /// The processors are there, each once, and another is left for guests.
@@ -359,6 +386,10 @@ pub fn compile_networks(setup: &Setup) -> Vec<abi::Network> {
         nic: network.nic.as_ref().and_then(|nic| setup.place_of(nic.get_ref())),
         mtu: network.mtu,
         signal_bits: network.signal_bits,
+        controller: network.controller.as_ref().and_then(|name| {
+            let is_it = |domain: &Domain| **domain.name.get_ref() == **name.get_ref();
+            setup.domains.iter().position(is_it)?.try_into().ok()
+        }),
     };
     setup.networks.iter().map(compile).collect()
 }

@@ -1,6 +1,7 @@
 //! Virtual devices that one guest serves for another: `mode = "virtio"`, and device files of its: `mode = "devfile"`.
 
 use super::diagnostic::Source;
+use super::vif::Network;
 use super::walk::{Walk, suggestion};
 use super::{Domain, Setup, format_mac, network, values};
 use crate::name::Name;
@@ -424,6 +425,8 @@ fn functions(setup: &Setup, domain: &Domain, source: &mut Source) {
     let name = &**domain.name.get_ref();
     let all = setup.domains.iter().flat_map(|other| &other.virtio);
     let serves = all.filter(|device| device.by.get_ref() == name).count();
+    let controls = |network: &&Network| network.controller.as_ref().is_some_and(|by| by.get_ref() == name);
+    let serves = serves + setup.networks.iter().filter(controls).count();
     let drives_iommu = domain.grants.as_ref().is_some_and(|grants| *grants.get_ref() == Grants::Iommu);
     let own = domain.shares.len() + domain.virtio.len() + domain.vifs.len();
     let count = own + usize::from(domain.control) + usize::from(drives_iommu) + serves;

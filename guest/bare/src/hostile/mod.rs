@@ -4,6 +4,7 @@
 mod card;
 mod clock;
 mod control;
+mod controller;
 mod debug;
 mod decode;
 mod face;
@@ -50,6 +51,7 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "instructions" => instructions::run(random),
         "clock" => clock::run(),
         "control" => control::run(random),
+        "controller" => controller::run(random),
         "decode" => decode::run(boot.argument("own").and_then(|text| text.parse().ok()).unwrap_or(0)),
         "debug" => debug::run(random.next(), 1_000_000_000),
         "locks" => locks::run(5_000_000_000),

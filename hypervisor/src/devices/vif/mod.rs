@@ -8,7 +8,9 @@
 //!
 //! Source: Raj and Schwan, "High Performance and Scalable I/O Virtualization via Self-Virtualized Devices", 2 (design) and 3.2 (cores).
 
+mod bars;
 mod card;
+mod controller;
 mod front;
 mod interface;
 pub mod link;
@@ -17,6 +19,7 @@ mod native;
 mod patience;
 mod pool;
 mod reach;
+mod relay;
 mod wire;
 
 use super::device::Device;
@@ -34,6 +37,7 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use patience::Patience;
 use reach::Reach;
+use relay::Relay;
 use sluice_abi::config;
 use sluice_abi::report::{Count, NetworkReport};
 use sluice_vif::{
@@ -42,16 +46,10 @@ use sluice_vif::{
 };
 use wire::{Way, Wire};
 
+pub use controller::{CONTROLLER, controller};
 pub use front::front;
 pub use interface::{Face, Interface};
-
-/// Who drives a VIF. It is called with the lock of an engine held.
-pub trait Member: Send + Sync {
-    /// Its driver is to be signalled: buffers of this queue were used.
-    fn used(&self, queue: u16);
-    /// Its driver broke the rules: nothing more is done for it before it resets its device.
-    fn broke(&self);
-}
+pub use relay::Member;
 
 /// A network, and its engines.
 pub struct Network {
@@ -65,6 +63,8 @@ pub struct Network {
     /// Signals to drivers, and those to others with the same identifier.
     signals: AtomicU64,
     redundant: AtomicU64,
+    /// They go by way of a controller domain.
+    relay: Option<Relay>,
 }
 
 /// One of them.
@@ -252,6 +252,7 @@ impl Network {
             identifiers: Identifiers::new(network.signal_bits),
             signals: AtomicU64::new(0),
             redundant: AtomicU64::new(0),
+            relay: network.controller.map(|_| Relay::new()),
         }
     }
 
@@ -265,10 +266,16 @@ impl Network {
         &self.name
     }
 
+    /// Its signals, if they go by way of a controller domain.
+    fn relay(&self) -> Option<&Relay> {
+        self.relay.as_ref()
+    }
+
     /// The VIFs, while nothing is done for them.
     pub fn lock(&self) -> Control<'_> {
         Control {
             network: sluice_vif::Network::new(self.engines.iter().map(|engine| Held(engine.state.lock()))),
+            relay: self.relay(),
         }
     }
 
@@ -320,13 +327,15 @@ impl Network {
         let Outcome { sent, received, broken, next } = served.round(wire, tsc::uptime_ns());
         let member = |vif: VifId| members.get(vif.index())?.as_ref()?.upgrade();
         for (set, queue) in [(received, RECEIVE), (sent, SEND)] {
-            for member in set.iter().filter_map(member) {
-                self.signals.fetch_add(1, Ordering::Relaxed);
-                member.used(queue);
-            }
-            for member in self.identifiers.redundant(set, served.all_live()).iter().filter_map(member) {
-                self.redundant.fetch_add(1, Ordering::Relaxed);
-                member.used(queue);
+            let redundant = self.identifiers.redundant(set, served.all_live());
+            for (vifs, counter) in [(set, &self.signals), (redundant, &self.redundant)] {
+                let is_passed_on = self.relay().is_some_and(|relay| relay.owe(queue, vifs));
+                for member in vifs.iter().filter_map(member) {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    if !is_passed_on {
+                        member.used(queue);
+                    }
+                }
             }
         }
         broken.iter().filter_map(member).for_each(|member| member.broke());
@@ -374,8 +383,9 @@ impl Network {
             ]
         });
         let queues = self.wire.get().into_iter().flat_map(|wire| QUEUES.into_iter().zip(wire.sent()));
-        let all =
-            own.into_iter().chain(wire.into_iter().flatten()).chain(queues).chain([("unclaimed", unclaimed)]);
+        let relayed = self.relay.iter().flat_map(Relay::counts);
+        let wire = wire.into_iter().flatten();
+        let all = own.into_iter().chain(relayed).chain(wire).chain(queues).chain([("unclaimed", unclaimed)]);
         NetworkReport {
             name: self.name.clone(),
             cores: self.engines.iter().map(|engine| engine.core as u16).collect(),
@@ -414,6 +424,7 @@ impl DerefMut for Held<'_> {
 /// The VIFs of a network, in the hands of who makes, changes or ends them.
 pub struct Control<'a> {
     network: sluice_vif::Network<Held<'a>>,
+    relay: Option<&'a Relay>,
 }
 
 impl Control<'_> {
@@ -446,6 +457,9 @@ impl Control<'_> {
     fn set_member(&mut self, vif: VifId, member: Option<&Weak<dyn Member>>) {
         for engine in self.network.engines() {
             engine.0.members[vif.index()] = member.cloned();
+        }
+        if let Some(relay) = self.relay {
+            relay.set_member(vif, member.cloned());
         }
     }
 

@@ -4,18 +4,17 @@
 //! the guest; the driver's are memory to it. What exits are commands, and the doorbell, which is rung only while the engine does not look.
 
 use super::Member;
+use super::bars::{Bars, Layout};
 use super::interface::Face;
 use super::link::Link;
 use super::pool::Pool;
 use crate::devices::error::AttachError;
 use crate::devices::guest::Guest;
 use crate::devices::messages::Messages;
-use crate::devices::ports::HookedPorts;
-use crate::domain::{Answer, Domain, PageHandler, Piece, Transfer, VirtualFunction};
+use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
-use core::ops::Range;
 use sluice_hypercall::backend::VENDOR;
 use sluice_hypercall::vif::{
     VIF_BAR, VIF_BAR_SIZE, VIF_BROKEN, VIF_CLASS, VIF_COMMAND, VIF_COMMAND_POOL, VIF_COMMAND_START,
@@ -30,13 +29,18 @@ use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEff
 use sluice_traps::Direction;
 use sluice_vif::{Active, RECEIVE};
 
-/// What of the BAR the guest can do without an exit.
-const PARTS: [(Range<u32>, Direction); 4] = [
-    (0..VIF_TO_SEND, Direction::READ),
-    (VIF_TO_SEND..VIF_RECEIVED_RING, Direction::READ.union(Direction::WRITE)),
-    (VIF_RECEIVED_RING..VIF_STRUCTURE, Direction::READ),
-    (VIF_STRUCTURE..VIF_BAR_SIZE as u32, Direction::empty()),
-];
+/// Its BARs, and what of the structure the guest can do without an exit.
+static LAYOUT: Layout = Layout {
+    memory: VIF_BAR,
+    doorbell: VIF_DOORBELL_BAR,
+    ports: VIF_DOORBELL_SIZE,
+    parts: &[
+        (0..VIF_TO_SEND, Direction::READ),
+        (VIF_TO_SEND..VIF_RECEIVED_RING, Direction::READ.union(Direction::WRITE)),
+        (VIF_RECEIVED_RING..VIF_STRUCTURE, Direction::READ),
+        (VIF_STRUCTURE..VIF_BAR_SIZE as u32, Direction::empty()),
+    ],
+};
 
 /// What is zero when a driver starts.
 const WORDS: [u32; 8] = [
@@ -49,14 +53,6 @@ const WORDS: [u32; 8] = [
     VIF_WANTS_SENT,
     VIF_WANTS_RECEIVED,
 ];
-
-/// Where the BARs answer.
-struct Bars {
-    /// Guest-physical address to begin with, and now.
-    initial: u64,
-    at: Option<u64>,
-    doorbell: HookedPorts,
-}
 
 /// What its driver is at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,14 +91,6 @@ pub struct NativeFunction {
     state: SpinLock<State>,
 }
 
-fn pieces(at: u64, gone: bool) -> [Piece; PARTS.len()] {
-    PARTS.map(|(range, direct)| {
-        let range = range.start.into()..range.end.into();
-        let direct = if gone { Direction::empty() } else { direct };
-        Piece { gpa: Gpa::new(at + range.start), range, direct }
-    })
-}
-
 impl NativeFunction {
     /// The guest's function of an interface.
     ///
@@ -114,9 +102,7 @@ impl NativeFunction {
         addresses: &mut BarAddresses,
     ) -> Result<Arc<Self>, AttachError> {
         let pool = Arc::new(Pool::new(guest.id).ok_or(AttachError::OutOfMemory)?);
-        let initial = addresses.take(VIF_BAR_SIZE);
-        let doorbell = HookedPorts::new(VIF_DOORBELL_SIZE, guest.slot, addresses);
-        let (initial, doorbell) = initial.zip(doorbell).ok_or(AttachError::NoRoom)?;
+        let bars = Bars::new(&LAYOUT, &guest, addresses)?;
         let state = State {
             messages: Messages::new(VIF_VECTORS),
             list: 0,
@@ -131,7 +117,7 @@ impl NativeFunction {
             guest,
             this: this.clone(),
             pool,
-            bars: SpinLock::new(Rank::Function, Bars { initial, at: None, doorbell }),
+            bars: SpinLock::new(Rank::Function, bars),
             state: SpinLock::new(Rank::Face, state),
         });
         function.set(VIF_MAGIC, &VIF_MAGIC_VALUE.to_le_bytes());
@@ -266,7 +252,7 @@ impl VirtualFunction for NativeFunction {
     }
 
     fn describe(&self) -> Result<Function, BuildError> {
-        let bars = self.bars.lock();
+        let (memory, doorbell) = self.bars.lock().initial();
         let kind = BarKind::Mem32 { prefetchable: true };
         let identity = Identity {
             vendor: VENDOR,
@@ -277,8 +263,8 @@ impl VirtualFunction for NativeFunction {
             subsystem: VIF_DEVICE,
         };
         Builder::new(identity)
-            .bar(VIF_BAR, kind, VIF_BAR_SIZE, bars.initial)
-            .bar(VIF_DOORBELL_BAR, BarKind::Io, VIF_DOORBELL_SIZE.into(), bars.doorbell.initial())
+            .bar(VIF_BAR, kind, VIF_BAR_SIZE, memory)
+            .bar(VIF_DOORBELL_BAR, BarKind::Io, VIF_DOORBELL_SIZE.into(), doorbell)
             .msix(VIF_VECTORS, (VIF_BAR, VIF_MSIX_TABLE), (VIF_BAR, VIF_MSIX_PENDING))
             .build()
     }
@@ -295,34 +281,15 @@ impl VirtualFunction for NativeFunction {
         drop(state);
         // The structure goes with the function.
         let bars = self.bars.lock();
-        let Some(((domain, _), at)) = self.guest.domain().zip(bars.at) else { return };
-        let handler = PageHandler::Socket { slot: self.guest.slot, bar: VIF_BAR };
-        for piece in pieces(at, true) {
-            domain.redirect_device(handler, self.pool.structure(), &piece);
+        if let Some((domain, _)) = self.guest.domain() {
+            bars.hide(&domain, self.guest.slot, self.pool.structure());
         }
     }
 
     fn configured(&self, domain: &Domain, _: usize, _: ConfigEffect) {
         let slot = self.guest.slot;
         let gone = self.state.lock().gone;
-        let mut bars = self.bars.lock();
-        let platform = domain.platform.lock();
-        let enabled =
-            |index: u8| platform.pci.bar(slot, index).filter(|bar| bar.enabled).map(|bar| bar.address);
-        let [at, doorbell] = [VIF_BAR, VIF_DOORBELL_BAR].map(enabled);
-        drop(platform);
-        // First away with what moves, so that two BARs can change places.
-        bars.doorbell.leave(domain, doorbell);
-        if let Some(old) = bars.at.take_if(|old| Some(*old) != at) {
-            domain.unmap_device(&pieces(old, gone));
-        }
-        bars.doorbell.settle(domain, slot, doorbell);
-        if let (None, Some(at)) = (bars.at, at) {
-            let handler = PageHandler::Socket { slot, bar: VIF_BAR };
-            let shown = domain.map_device(handler, self.pool.structure(), &pieces(at, gone));
-            bars.at = shown.then_some(at);
-        }
-        drop(bars);
+        self.bars.lock().settle(domain, slot, self.pool.structure(), gone);
         if !self.masters(domain) && self.state.lock().phase == Phase::Runs {
             // A function that may not master the bus reaches no memory.
             self.command(domain, VIF_COMMAND_STOP);
@@ -346,9 +313,7 @@ impl VirtualFunction for NativeFunction {
     }
 
     fn memory(&self, domain: &Domain, _: u8, gpa: Gpa, mut transfer: Transfer<'_>) -> Answer {
-        let offset = self.bars.lock().at.and_then(|at| gpa.as_u64().checked_sub(at));
-        let Some(offset) = offset.filter(|offset| *offset < VIF_BAR_SIZE) else { return Answer::Refused };
-        let offset = offset as u32;
+        let Some(offset) = self.bars.lock().offset(gpa) else { return Answer::Refused };
         if let Some(entry) = offset.checked_sub(VIF_MSIX_TABLE) {
             let pending = VIF_MSIX_PENDING - VIF_MSIX_TABLE;
             self.state.lock().messages.access(domain, entry, pending, transfer);

@@ -14,15 +14,19 @@ use crate::bench::{Clock, note, plugin, quoted, run_watched, scratch};
 use crate::observer::{Observer, Steer};
 use crate::outcome::Finding;
 use crate::printable::GuestText;
+use crate::rootfs;
 use anyhow::{Context, Result, ensure};
 use sluice_abi::DomainId;
 use sluice_abi::channel::Command;
 use sluice_abi::report::DomainState;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Names of what [`measure`] can do.
 pub const PART: &str = "many";
+
+/// The domain by which signals go.
+const CONTROLLER: &str = "controller";
 
 /// Bytes of a guest's memory.
 const MEMORY: u64 = 96 << 20;
@@ -34,6 +38,8 @@ pub enum By {
     Engine,
     /// The same, by identifiers of so many bits that guests share.
     Bits(u8),
+    /// The same, with signals by way of a controller domain, the first of the domains.
+    Controller,
     /// A driver domain with a bridge, the first of the domains.
     Domain,
 }
@@ -49,6 +55,7 @@ impl Case {
         match self.by {
             By::Engine => self.guests.to_string(),
             By::Bits(bits) => format!("bits{bits}"),
+            By::Controller => "controller".to_owned(),
             By::Domain => format!("domain{}", self.guests),
         }
     }
@@ -58,13 +65,14 @@ impl Case {
         match self.by {
             By::Engine => format!("vif.virtio.{}", self.guests),
             By::Bits(bits) => format!("vif.signal_bits.{bits}"),
+            By::Controller => "vif.controller".to_owned(),
             By::Domain => format!("base.driver_domain.{}", self.guests),
         }
     }
 
     /// Domains before the first guest.
     fn first(&self) -> u16 {
-        u16::from(self.by == By::Domain)
+        u16::from(matches!(self.by, By::Domain | By::Controller))
     }
 }
 
@@ -82,8 +90,8 @@ fn cases() -> impl Iterator<Item = Case> {
     let by = move |by: By| {
         COUNTS.into_iter().filter(move |guests| serves(by, *guests)).map(move |guests| Case { guests, by })
     };
-    let bits = BITS.into_iter().map(|bits| Case { guests: 8, by: By::Bits(bits) });
-    by(By::Engine).chain(by(By::Domain)).chain(bits)
+    let signals = BITS.into_iter().map(By::Bits).chain([By::Controller]).map(|by| Case { guests: 8, by });
+    by(By::Engine).chain(by(By::Domain)).chain(signals)
 }
 
 /// Measures what is wanted.
@@ -111,7 +119,7 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
     let mut watch = Watch { case, waiting: 0, is_up: false, started: false };
     let ran = run_watched(
         &format!("vif-many-{}", case.name()),
-        &configuration(bench, case),
+        &configuration(bench, case)?,
         Clock::Mixed,
         reader.arguments(false, Some(&plugin)),
         &mut watch,
@@ -122,15 +130,35 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
     let ended = |guest: usize| outcome.guests.get(guest + usize::from(case.first())).map(|guest| guest.state);
     let both = [0, 1].map(ended) == [Some(DomainState::PoweredOff); 2];
     ensure!(both, "the two that talk did not end well: {}", outcome.problems.join("\n"));
-    let servers: BTreeSet<u64> =
-        if is_engine { BTreeSet::new() } else { [super::sluice::server(&outcome, &split)?].into() };
-    if let By::Bits(_) = case.by {
+    let servers: BTreeSet<u64> = match case.by {
+        By::Engine | By::Bits(_) => BTreeSet::new(),
+        By::Domain => [super::sluice::server(&outcome, &split, "driver")?].into(),
+        By::Controller => [super::sluice::server(&outcome, &split, CONTROLLER)?].into(),
+    };
+    let counts = || {
         let report = outcome.report.as_ref().context("the hypervisor made no report")?;
         let network = report.networks.first().context("there is no network")?;
-        let count = |name: &str| {
-            network.counts.iter().find(|count| count.name == name).map_or(0, |count| count.value)
-        };
-        let (signals, redundant) = (count("signals"), count("redundant_signals"));
+        let counts = network.counts.iter().map(|count| (count.name.clone(), count.value));
+        anyhow::Ok(counts.collect::<BTreeMap<_, _>>())
+    };
+    let count = |counts: &BTreeMap<String, u64>, name: &str| counts.get(name).copied().unwrap_or(0);
+    if case.by == By::Controller {
+        let counts = counts()?;
+        let [signals, passed, refused] =
+            ["signals", "controller_passed", "controller_refused"].map(|name| count(&counts, name));
+        let note = format!(
+            "{passed} signals by the controller / {signals} in all, {refused} that it would have passed on for nothing, from the boot on"
+        );
+        record.row(
+            format!("{}.passed", case.prefix()),
+            passed as f64 / signals.max(1) as f64,
+            "signals/signal",
+            note,
+        );
+    }
+    if let By::Bits(_) = case.by {
+        let counts = counts()?;
+        let (signals, redundant) = (count(&counts, "signals"), count(&counts, "redundant_signals"));
         let note = format!(
             "{redundant} signals for another / {signals} that were meant, {} guests, from their boot on",
             case.guests
@@ -139,8 +167,12 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
         record.row(id, redundant as f64 / signals.max(1) as f64, "signals/signal", note);
     }
     let measured = Measured { guests: outcome.guests, split, servers, report: outcome.report };
-    let server = if is_engine { "engine" } else { "driver" };
-    shares(record, &Served::new(case.prefix(), server, case.guests), &measured)
+    let (server, beside) = match case.by {
+        By::Domain => ("driver", None),
+        By::Controller => (CONTROLLER, Some("engine")),
+        By::Engine | By::Bits(_) => ("engine", None),
+    };
+    shares(record, &Served { beside, ..Served::new(case.prefix(), server, case.guests) }, &measured)
 }
 
 /// Guests that talk, in rows.
@@ -149,6 +181,8 @@ pub struct Served {
     pub prefix: String,
     /// How who serves them is called.
     pub server: &'static str,
+    /// How the engine is called, if who serves them is a domain beside one.
+    pub beside: Option<&'static str>,
     /// Who of them talks.
     pub about: String,
 }
@@ -156,7 +190,7 @@ pub struct Served {
 impl Served {
     /// So many, of which two talk.
     pub fn new(prefix: String, server: &'static str, guests: usize) -> Self {
-        Self { prefix, server, about: format!("of {guests} guests two talk to each other") }
+        Self { prefix, server, beside: None, about: format!("of {guests} guests two talk to each other") }
     }
 }
 
@@ -182,12 +216,13 @@ pub fn rows(
     (part, measured): (&Part, &Measured),
 ) {
     let (guests, exits, served) = sums(part, measured);
-    let serving = served + part.beside + part.apart.iter().sum::<u64>();
+    let apart = part.beside + part.apart.iter().sum::<u64>();
+    let serving = if by.beside.is_some() { served } else { served + apart };
     let prefix = format!("{}.{what}", by.prefix);
     let about = &by.about;
-    for (whose, instructions) in
-        [("guests", guests), (by.server, serving), ("hypervisor", part.hypervisor), ("total", part.total())]
-    {
+    let parts =
+        [("guests", guests), (by.server, serving), ("hypervisor", part.hypervisor), ("total", part.total())];
+    for (whose, instructions) in parts.into_iter().chain(by.beside.map(|engine| (engine, apart))) {
         let id = if whose == "total" {
             format!("{prefix}.instructions")
         } else {
@@ -202,6 +237,16 @@ pub fn rows(
         units[1],
         format!("of all guests: {}; {about}", codes(part, measured)),
     );
+    if by.beside.is_some() {
+        let own: u64 = part
+            .guests
+            .iter()
+            .filter(|(vmcb, _)| measured.servers.contains(vmcb))
+            .map(|(_, own)| own.exits)
+            .sum();
+        let id = format!("{prefix}.{}.exits", by.server);
+        record.row(id, own as f64 / count, units[1], format!("of that domain; {about}"));
+    }
 }
 
 /// How much dearer it is with others, and beside the driver domain.
@@ -216,6 +261,18 @@ pub fn figures(record: &mut Record) {
             found.push((format!("vif.{what}.ratio_of_32_to_2"), many / few, Some(Aim::AtMost(1.2)), note));
         }
         for guests in COUNTS {
+            if guests == 8
+                && let [Some(direct), Some(controlled)] =
+                    [By::Engine, By::Controller].map(|by| of(by, guests))
+            {
+                let note = "instructions of the whole machine, eight guests of which two talk, with signals by way of a controller domain to those without";
+                found.push((
+                    format!("vif.controller.{what}.ratio_to_direct"),
+                    controlled / direct,
+                    None,
+                    note,
+                ));
+            }
             if let [Some(ours), Some(theirs)] = [By::Engine, By::Domain].map(|by| of(by, guests)) {
                 let note = "instructions of the whole machine, the engine's to the driver domain's; all but two guests are idle";
                 found.push((
@@ -262,7 +319,7 @@ pub fn plan(peer: Peer, guests: usize) -> Plan {
     }
 }
 
-fn configuration(bench: &Bench, case: &Case) -> String {
+fn configuration(bench: &Bench, case: &Case) -> Result<String> {
     let guests: Vec<Started> =
         (0..case.guests).map(|nth| Started { cmdline: cmdline(nth), is_paused: nth < 2 }).collect();
     machine(bench, case.by, 0, &guests)
@@ -277,7 +334,7 @@ pub struct Started {
 }
 
 /// A machine without a wire: who serves the guests, and on which processor a driver domain does. The guests have the first one.
-pub fn machine(bench: &Bench, by: By, driver: u32, guests: &[Started]) -> String {
+pub fn machine(bench: &Bench, by: By, driver: u32, guests: &[Started]) -> Result<String> {
     let [kernel, initrd, serving] = [&bench.unpacked, &bench.initrd, &bench.serving].map(|path| quoted(path));
     let memory = 768 + guests.len() as u64 * ((MEMORY >> 20) + 8);
     let cpus = if by == By::Domain { 1 + driver } else { 2 };
@@ -285,6 +342,12 @@ pub fn machine(bench: &Bench, by: By, driver: u32, guests: &[Started]) -> String
     text += &match by {
         By::Engine => "[network.lan]\ncores = [1]\n".to_owned(),
         By::Bits(bits) => format!("[network.lan]\ncores = [1]\nsignal_bits = {bits}\n"),
+        By::Controller => format!(
+            "[network.lan]\ncores = [1]\ncontroller = \"controller\"\n\
+             [domain.controller]\nkernel = {kernel}\ninitrd = {}\nmemory = \"128MiB\"\ncpus = [0]\n\
+             cmdline = \"console=ttyS0 quiet sluice.job=signals\"\n",
+            quoted(&rootfs::get("signals", &bench.kernel)?)
+        ),
         By::Domain => format!(
             "[domain.driver]\nkernel = {kernel}\ninitrd = {serving}\nmemory = \"256MiB\"\ncpus = [{driver}]\n\
              cmdline = \"console=ttyS0 quiet sluice.job=serve:bridge=br0\"\n"
@@ -306,7 +369,7 @@ pub fn machine(bench: &Bench, by: By, driver: u32, guests: &[Started]) -> String
             mac(nth),
         );
     }
-    text
+    Ok(text)
 }
 
 /// Starts the two when all others wait, and ends these when the two have ended.
@@ -318,17 +381,24 @@ struct Watch<'a> {
     started: bool,
 }
 
+impl Watch<'_> {
+    /// All that wait, and the controller, if there is one.
+    fn wanted(&self) -> usize {
+        self.case.guests - 2 + usize::from(self.case.by == By::Controller)
+    }
+}
+
 impl Observer for Watch<'_> {
     fn hello(&mut self, _: &[String]) {
         self.is_up = true;
     }
 
     fn finding(&mut self, _: usize, finding: &Finding) {
-        self.waiting += usize::from(finding.iter().any(|(key, _)| key == "waiting"));
+        self.waiting += usize::from(finding.iter().any(|(key, _)| key == "waiting" || key == "signals"));
     }
 
     fn tick(&mut self, steer: &mut Steer) {
-        if self.is_up && !self.started && self.waiting == self.case.guests - 2 {
+        if self.is_up && !self.started && self.waiting == self.wanted() {
             self.started = true;
             // Who listens is there first.
             [1, 0].into_iter().for_each(|nth| steer.send(Command::Start(DomainId(self.case.first() + nth))));

@@ -36,7 +36,7 @@ pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Resu
     let ((_, outcome), split) = (ran?, split?);
     check(&outcome)?;
     record.kernels(&outcome.kernels);
-    let server = server(&outcome, &split)?;
+    let server = server(&outcome, &split, "driver")?;
     Ok(Measured { guests: outcome.guests, split, servers: [server].into(), report: outcome.report })
 }
 
@@ -83,13 +83,13 @@ pub fn check(outcome: &Outcome) -> Result<()> {
 }
 
 /// Outside nobody knows a guest's name: the driver domain is the one that had as many exits as the hypervisor's report says.
-pub fn server(outcome: &Outcome, split: &Split) -> Result<u64> {
+pub fn server(outcome: &Outcome, split: &Split, name: &str) -> Result<u64> {
     let report = outcome.report.as_ref().context("the hypervisor sent no report")?;
     let driver = report
         .domains
         .iter()
-        .find(|domain| domain.name == "driver")
-        .context("the report has no driver domain")?;
+        .find(|domain| domain.name == name)
+        .with_context(|| format!("the report has no domain '{name}'"))?;
     let exits: u64 = driver.exits.iter().map(|count| count.value).sum();
     let seen = split.exits();
     let nearest = seen.into_iter().min_by_key(|(_, seen)| seen.abs_diff(exits));

@@ -84,7 +84,7 @@ impl Talk {
     pub fn run(&self, bench: &Bench, what: &str, clock: Clock, qemu_args: Vec<String>) -> Result<Outcome> {
         let guests: Vec<Started> =
             (0..self.guests).map(|nth| Started { cmdline: self.cmdline(nth), is_paused: false }).collect();
-        let text = machine(bench, self.by, self.driver, &guests);
+        let text = machine(bench, self.by, self.driver, &guests)?;
         let mut watch = Watch { talk: self, ready: 0, left: self.guests };
         let name = format!("vif-{what}-{}", self.name());
         let (_, outcome) = run_watched(&name, &text, clock, qemu_args, &mut watch)?;
@@ -127,8 +127,11 @@ fn one(bench: &Bench, record: &mut Record, talk: &Talk) -> Result<()> {
     let split = reader.finish();
     let (outcome, split) = (ran?, split?);
     record.kernels(&outcome.kernels);
-    let servers: BTreeSet<u64> =
-        if talk.is_by_engine() { BTreeSet::new() } else { [super::sluice::server(&outcome, &split)?].into() };
+    let servers: BTreeSet<u64> = if talk.is_by_engine() {
+        BTreeSet::new()
+    } else {
+        [super::sluice::server(&outcome, &split, "driver")?].into()
+    };
     let measured = Measured { guests: outcome.guests, split, servers, report: outcome.report };
     let part = measured.split.part(1).context("no guest set the marks of its messages")?;
     let pairs = talk.guests / 2;
@@ -142,7 +145,7 @@ fn one(bench: &Bench, record: &mut Record, talk: &Talk) -> Result<()> {
     let prefix = format!("{}.talking", talk.prefix());
     let server = if talk.is_by_engine() { "engine" } else { "driver" };
     let trips = (pairs * talk.trips) as f64;
-    let served = Served { prefix: prefix.clone(), server, about };
+    let served = Served { prefix: prefix.clone(), server, beside: None, about };
     rows(record, &served, "rtt", ["instructions/trip", "exits/trip"], trips, (part, &measured));
     doorbells(record, talk, &measured);
     if let [working, vain] = *part.apart {

@@ -11,6 +11,7 @@ mod lane;
 mod measure;
 mod narrow;
 mod noop;
+mod packets;
 mod random;
 mod requests;
 mod seek;

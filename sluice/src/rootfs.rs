@@ -113,8 +113,7 @@ pub fn get_with(name: &str, kernel: &Kernel, modules: &BTreeMap<String, PathBuf>
 fn build(recipe: &Recipe, kernel: &Kernel, others: &BTreeMap<String, PathBuf>) -> Result<Vec<u8>> {
     let scripts = root().join("guest/rootfs");
     let modules = [&recipe.modules[..], &POWER_BUTTON.map(str::to_owned)].concat();
-    let mut own: BTreeMap<_, _> =
-        others.iter().map(|(name, file)| (canonical(name), file.clone())).collect();
+    let mut own: BTreeMap<_, _> = others.iter().map(|(name, file)| (canonical(name), file.clone())).collect();
     for name in &recipe.own_modules {
         own.insert(canonical(name), crate::modules::get(name, &kernel.release)?);
     }

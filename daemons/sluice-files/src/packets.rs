@@ -27,8 +27,10 @@ const FRAME: usize = 60;
 const ETHERTYPE: u16 = 0x88b5;
 /// How often the whole ring is sent before the second mark, and after it.
 const ROUNDS: TwoCounts = TwoCounts { few: 2, many: 10 };
-/// How long the card's link may take to come up.
-const LINK_TIME: Duration = Duration::from_secs(30);
+/// How long the card's link usually takes to come up, since the driver starts the card anew. Nothing is asked meanwhile, as by pkt-gen.
+const LINK_TIME: Duration = Duration::from_secs(4);
+/// How long frames may take to be gone then.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `struct nmreq_header`.
 #[repr(C)]
@@ -72,8 +74,7 @@ const fn number(direction: u32, number: u32, size: usize) -> libc::c_ulong {
 }
 
 // SAFETY: The driver reads and writes `struct nmreq_header` and the body that it leads to.
-const CONTROL: Call<Header> =
-    unsafe { Call::new(number(_IOC_READ | _IOC_WRITE, 151, size_of::<Header>())) };
+const CONTROL: Call<Header> = unsafe { Call::new(number(_IOC_READ | _IOC_WRITE, 151, size_of::<Header>())) };
 // SAFETY: It takes no argument.
 const SEND: Order = unsafe { Order::new(number(_IOC_NONE, 148, 0)) };
 
@@ -182,8 +183,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Sends a frame as soon as the card has a link.
+    /// Sends a frame when the card has a link.
     fn start(&mut self) -> Result<()> {
+        sleep(LINK_TIME);
         self.put(1)?;
         self.finish()
     }
@@ -196,7 +198,7 @@ impl Ring {
             if self.room()? == self.slots - 1 {
                 return Ok(());
             }
-            ensure!(begin.elapsed() < LINK_TIME, "the card does not take frames");
+            ensure!(begin.elapsed() < PATIENCE, "the card does not take frames");
             sleep(Duration::from_millis(10));
         }
     }

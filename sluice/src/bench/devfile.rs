@@ -120,7 +120,8 @@ fn operations(record: &mut Record) -> Result<()> {
         let guest = outcome.guests.iter().find(|guest| guest.name == domain);
         let guest = guest.with_context(|| format!("there is no domain {domain}"))?;
         for (work, per) in WORKS {
-            let (few, many) = said(&guest.findings, work).with_context(|| format!("{domain} did not report {work}"))?;
+            let (few, many) =
+                said(&guest.findings, work).with_context(|| format!("{domain} did not report {work}"))?;
             let set = sets.next().and_then(|set| set.try_into().ok()).context("a mark is missing")?;
             row(record, (place, work, per), &cost(set, few, many));
         }
@@ -130,7 +131,8 @@ fn operations(record: &mut Record) -> Result<()> {
 
 /// How often a guest did something between its marks.
 fn said(findings: &[Finding], work: &str) -> Option<(f64, f64)> {
-    let finding = findings.iter().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == work))?;
+    let finding =
+        findings.iter().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == work))?;
     number(finding, "few").zip(number(finding, "many"))
 }
 

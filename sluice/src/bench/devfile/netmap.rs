@@ -27,7 +27,9 @@ const MODULES: [(&str, &str); 2] = [("netmap", "netmap.ko"), (DRIVER, "e1000/e10
 
 /// How to have it.
 pub fn how() -> String {
-    format!("git clone {UPSTREAM} && git -C netmap checkout {COMMIT}, and {VARIABLE}=netmap in the environment")
+    format!(
+        "git clone {UPSTREAM} && git -C netmap checkout {COMMIT}, and {VARIABLE}=netmap in the environment"
+    )
 }
 
 /// A folder with its source.
@@ -45,8 +47,10 @@ impl Checkout {
 
     fn at(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let path = path.canonicalize().with_context(|| format!("{VARIABLE}={shown}: there is no such folder"))?;
-        if !FOLDERS.iter().all(|folder| path.join(folder).is_dir()) || !path.join("LINUX/configure").is_file() {
+        let path =
+            path.canonicalize().with_context(|| format!("{VARIABLE}={shown}: there is no such folder"))?;
+        if !FOLDERS.iter().all(|folder| path.join(folder).is_dir()) || !path.join("LINUX/configure").is_file()
+        {
             bail!("{VARIABLE}={shown} is no checkout of netmap: {}", how());
         }
         let is_known = path.join(".git").exists();

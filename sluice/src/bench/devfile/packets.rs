@@ -34,7 +34,8 @@ const PLACES: [(&str, usize); 3] = [("assigned", 0), ("interrupt", 1), ("poll", 
 const NEAR: f64 = 1.1;
 
 /// Memory of netmap's that has room for a ring of 512 slots to send from, as one poll is to send 256 frames, and little else: all of it is mapped.
-const OPTIONS: &str = "e1000.TxDescriptors=512 netmap.if_num=10 netmap.ring_num=16 netmap.ring_size=12288 netmap.buf_num=2048";
+const OPTIONS: &str =
+    "e1000.TxDescriptors=512 netmap.if_num=10 netmap.ring_num=16 netmap.ring_size=12288 netmap.buf_num=2048";
 
 /// An EtherType of the program's frames, in the two bytes behind the addresses, and their length.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
@@ -137,7 +138,8 @@ fn rows(record: &mut Record, place: &str, marks: &[Mark], findings: &[Finding]) 
 
 /// As many frames left the card as programs say that they sent.
 fn check_frames(file: &Path, findings: &[Vec<Finding>]) -> Result<()> {
-    let sent: f64 = findings.iter().flatten().filter_map(|finding| super::number(finding, "packets_sent")).sum();
+    let sent: f64 =
+        findings.iter().flatten().filter_map(|finding| super::number(finding, "packets_sent")).sum();
     let bytes = std::fs::read(file).with_context(|| format!("QEMU did not write {}", file.display()))?;
     let left = frames(&bytes).context("what QEMU kept of frames cannot be read")?;
     ensure!(sent > 0.0 && left as f64 == sent, "{left} frames left the card, and {sent} were sent");
@@ -151,7 +153,8 @@ fn frames(file: &[u8]) -> Option<usize> {
     let mut found = 0;
     while !rest.is_empty() {
         let (header, behind) = rest.split_at_checked(16)?;
-        let [kept, whole] = [8, 12].map(|at| header[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes)));
+        let [kept, whole] =
+            [8, 12].map(|at| header[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes)));
         let (frame, next) = behind.split_at_checked(kept? as usize)?;
         found += usize::from(whole? == FRAME && frame.get(12..14) == Some(&ETHERTYPE));
         rest = next;
@@ -166,7 +169,8 @@ fn figures(record: &mut Record) -> Result<()> {
     let mut panels = Vec::new();
     for batch in BATCHES {
         let value = |place: &str| record.value(&format!("packets.{batch}.{place}.instructions"));
-        let values: Vec<(&str, f64)> = places.iter().filter_map(|place| Some((*place, value(place)?))).collect();
+        let values: Vec<(&str, f64)> =
+            places.iter().filter_map(|place| Some((*place, value(place)?))).collect();
         let of = |place: &str| values.iter().find(|value| value.0 == place).map(|value| value.1);
         for (number, way) in ["interrupt", "poll"].into_iter().enumerate() {
             for to in [NATIVE, "assigned"] {
@@ -179,12 +183,20 @@ fn figures(record: &mut Record) -> Result<()> {
             }
         }
         let bars = values.iter().map(|(place, value)| ((*place).to_owned(), *value)).collect();
-        panels.push(Panel { title: format!("at most {batch} frames by each poll, instructions per frame"), bars });
+        panels.push(Panel {
+            title: format!("at most {batch} frames by each poll, instructions per frame"),
+            bars,
+        });
     }
     for (way, near) in ["interrupt", "poll"].into_iter().zip(near) {
         let smallest = smallest(&near).map_or(0, |number| BATCHES[number]);
         let note = "frames by each poll from which on a frame takes at most 1.1 times the instructions that it takes without a hypervisor; 0: none that was measured";
-        record.row(format!("packets.smallest_batch_within_10_percent.{way}"), f64::from(smallest), "frames", note);
+        record.row(
+            format!("packets.smallest_batch_within_10_percent.{way}"),
+            f64::from(smallest),
+            "frames",
+            note,
+        );
     }
     plot::write("devfile-netmap", "Frames that are sent by netmap, in batches", &panels)
 }
@@ -240,7 +252,10 @@ mod tests {
             bytes
         };
         let mut file = vec![0; 24];
-        file.extend([record(60, ETHERTYPE), record(60, [8, 6]), record(61, ETHERTYPE), record(60, ETHERTYPE)].concat());
+        file.extend(
+            [record(60, ETHERTYPE), record(60, [8, 6]), record(61, ETHERTYPE), record(60, ETHERTYPE)]
+                .concat(),
+        );
         assert_eq!(frames(&file), Some(2));
         assert_eq!(frames(&file[..file.len() - 1]), None, "a frame was cut");
         assert_eq!(frames(&[0; 23]), None);

@@ -13,9 +13,12 @@ use std::process::Command;
 const CLANG: [&str; 6] =
     ["clang-14", "libclang-cpp14", "libclang-common-14-dev", "libllvm14", "libz3-4", "libedit2"];
 
+/// Where those of graphics cards are in the source.
+const GRAPHICS: &str = "drivers/gpu/drm";
+
 /// Drivers whose table of ioctls is read: name, folder in the source, table.
 const DRIVERS: [(&str, &str, &str); 5] = [
-    ("drm", "drivers/gpu/drm", "drm_ioctls"),
+    ("drm", GRAPHICS, "drm_ioctls"),
     ("virtio-gpu", "drivers/gpu/drm/virtio", "virtio_gpu_ioctls"),
     ("radeon", "drivers/gpu/drm/radeon", "radeon_ioctls_kms"),
     ("nouveau", "drivers/gpu/drm/nouveau", "nouveau_ioctls"),
@@ -76,7 +79,7 @@ pub fn driver(name: &str, kernel: &Kernel) -> Result<Vec<Found>> {
         let known: Vec<&str> = drivers().collect();
         format!("'{name}' is no driver that is known; there are: {}", known.join(", "))
     })?;
-    let program = Program::new(modules(&clang()?, kernel, &source(kernel)?.join(folder))?);
+    let program = Program::new(modules(&clang()?, kernel, &source(kernel, GRAPHICS)?.join(folder))?);
     let rows = program.rows(table);
     if rows.is_empty() {
         bail!("{name} has no table {table} in Linux {}", kernel.release);
@@ -159,17 +162,17 @@ fn clang() -> Result<(PathBuf, String)> {
     Ok((package("clang-14")?.join("usr/lib/llvm-14/bin/clang"), libraries.join(":")))
 }
 
-/// The folder with a kernel's source: of its drivers, those that are analyzed.
-fn source(kernel: &Kernel) -> Result<PathBuf> {
+/// Where a kernel's source is, of which this folder is there.
+pub fn source(kernel: &Kernel, folder: &str) -> Result<PathBuf> {
     let series: Vec<&str> = kernel.release.split(['.', '-', '+']).take(2).collect();
     let name = format!("linux-source-{}", series.join("."));
     let place = package(&name)?;
     let root = place.join(&name);
-    if !root.join("drivers/gpu/drm").is_dir() {
+    if !root.join(folder).is_dir() {
         let archive = place.join(format!("usr/src/{name}.tar.xz"));
         let mut tar = Command::new("tar");
         tar.arg("-C").arg(&place).arg("-xJf").arg(archive).arg("--exclude=*/drm/amd");
-        run(tar.args(["--wildcards", "*/drivers/gpu/drm"]))?;
+        run(tar.args(["--wildcards", &format!("*/{folder}")]))?;
     }
     Ok(root)
 }

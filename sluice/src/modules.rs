@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The compiler that Debian's kernels are built with, which the headers ask for by this name.
-const COMPILER: &str = "gcc-12";
+pub const COMPILER: &str = "gcc-12";
 
 /// Where modules of ours are: those of guests with what all of them share, and those that measure peers.
 const FOLDERS: [&str; 2] = ["guest/linux", "bench"];
@@ -83,7 +83,7 @@ fn build(name: &str, sources: &[(String, Vec<u8>)], release: &str) -> Result<Vec
 }
 
 /// A folder that this call made: several build at once, and a former process of this number may have left one.
-fn own_folder(base: &Path) -> Result<PathBuf> {
+pub fn own_folder(base: &Path) -> Result<PathBuf> {
     for number in 0.. {
         let directory = base.join(format!("module-{}-{number}", std::process::id()));
         match std::fs::create_dir(&directory) {

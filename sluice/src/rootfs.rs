@@ -95,8 +95,13 @@ pub fn list() -> Vec<(String, String)> {
 
 /// The root file system of this name for a kernel, built if it is not in the cache as it should be.
 pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
+    get_with(name, kernel, &BTreeMap::new())
+}
+
+/// The same, with these modules beside the kernel's, or in the place of those of the same name.
+pub fn get_with(name: &str, kernel: &Kernel, modules: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
     let recipe = recipes().remove(name).with_context(|| format!("no root file system '{name}'"))?;
-    let bytes = build(&recipe, kernel).with_context(|| format!("could not build '{name}'"))?;
+    let bytes = build(&recipe, kernel, modules).with_context(|| format!("could not build '{name}'"))?;
     let digest = hex(&Sha256::digest(&bytes));
     let path = cache().join("rootfs").join(format!("{name}-{}-{}.cpio", kernel.release, &digest[..12]));
     if !path.exists() {
@@ -105,10 +110,10 @@ pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn build(recipe: &Recipe, kernel: &Kernel) -> Result<Vec<u8>> {
+fn build(recipe: &Recipe, kernel: &Kernel, others: &BTreeMap<String, PathBuf>) -> Result<Vec<u8>> {
     let scripts = root().join("guest/rootfs");
     let modules = [&recipe.modules[..], &POWER_BUTTON.map(str::to_owned)].concat();
-    let mut own = BTreeMap::new();
+    let mut own: BTreeMap<_, _> = others.iter().map(|(name, file)| (canonical(name), file.clone())).collect();
     for name in &recipe.own_modules {
         own.insert(canonical(name), crate::modules::get(name, &kernel.release)?);
     }

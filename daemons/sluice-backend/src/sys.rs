@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::AtomicU32;
 use vm_memory::VolatileSlice;
 use vm_memory::volatile_memory::PtrGuardMut;
 use vmm_sys_util::ioctl::{ioctl, ioctl_with_mut_ref, ioctl_with_ref};
@@ -549,6 +550,14 @@ impl Mapping {
         // SAFETY: It is the mapping, which stays, and nothing in Rust refers to it.
         let bytes = unsafe { VolatileSlice::new(self.at.cast(), self.pages as usize * PAGE) };
         bytes.copy_to(to);
+    }
+
+    /// Its words. Whoever else has it mapped may change them at any time.
+    pub fn words(&self) -> &[AtomicU32] {
+        let words = self.pages as usize * PAGE / size_of::<AtomicU32>();
+        // SAFETY: It is the mapping, which stays as long as this borrow of it, and is aligned to a page; what others change at any time is read and
+        // written by atomic accesses only.
+        unsafe { std::slice::from_raw_parts(self.at.cast::<AtomicU32>(), words) }
     }
 
     /// Whether there is memory at its start: a program that touched it otherwise would end by SIGBUS.

@@ -48,6 +48,30 @@ pub fn run(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Operations that come so slowly that nobody looks for the next one any more, and those that then come in a row, of which at least half are to go by
+/// the lane.
+const SLOW: u32 = 150;
+const QUICK: u32 = 1000;
+/// From one of the slow ones to the next: longer than anybody looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Makes them.
+pub fn again(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("could not open {}", path.display()))?;
+    for _ in 0..SLOW {
+        noop::nothing(&file)?;
+        std::thread::sleep(PAUSE);
+    }
+    let before = counted("posted")?;
+    for _ in 0..QUICK {
+        noop::nothing(&file)?;
+    }
+    let posted = counted("posted")? - before;
+    ensure!(posted >= u64::from(QUICK) / 2, "of {QUICK} operations in a row {posted} were posted");
+    result("lane=used_again");
+    Ok(())
+}
+
 /// The error of a read in which a signal comes.
 fn interrupted(file: &File) -> Result<i32> {
     let thread = sys::thread();

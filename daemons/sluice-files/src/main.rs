@@ -11,6 +11,7 @@ mod lane;
 mod measure;
 mod narrow;
 mod noop;
+mod packets;
 mod random;
 mod requests;
 mod seek;
@@ -188,6 +189,11 @@ enum What {
         /// The device file of an input device that is silent.
         file: PathBuf,
     },
+    /// Makes operations so slowly that nobody looks for the next one, and then in a row, most of which are to go without waking the other domain again.
+    LaneAgain {
+        /// The device file.
+        file: PathBuf,
+    },
     /// Reads as much as it gets for a while, in processes of their own, once a line has come.
     Flood {
         /// The device file.
@@ -240,6 +246,7 @@ fn main() -> anyhow::Result<()> {
         What::Flood { file, processes, seconds } => flood::run(&file, processes, seconds),
         What::Seek { file } => seek::run(&file),
         What::Lane { file } => lane::run(&file),
+        What::LaneAgain { file } => lane::again(&file),
         What::Noop { file, count } => noop::run(&file, count),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::camera::Camera;
 use crate::sound::Sound;
-use crate::{noop, result};
+use crate::{noop, packets, result};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use sluice_processes::mark;
@@ -37,6 +37,15 @@ pub enum Work {
         /// Lines.
         height: u32,
     },
+    /// A frame of 64 bytes that a network card sends by netmap.
+    Packets {
+        /// The device file.
+        file: PathBuf,
+        /// The card's name in the domain that has it.
+        port: String,
+        /// How many frames are sent at once, one after the other.
+        batches: Vec<u32>,
+    },
 }
 
 /// Does it `few` times, then `many` times.
@@ -66,22 +75,33 @@ pub fn run(work: &Work) -> Result<()> {
             twice(&format!("camera_{width}x{height}"), 5, 25, || stream.next(&mut frame))?;
             stream.stop()
         }
+        Work::Packets { file, port, batches } => packets::measure(file, port, batches),
     }
 }
 
 fn twice(name: &str, few: u32, many: u32, mut act: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut repeat = |times| (0..times).try_for_each(|_| act());
     // The first ones fill caches.
-    for _ in 0..4 {
-        act()?;
-    }
+    repeat(4)?;
+    counted(name, TwoCounts { few, many }, repeat)
+}
+
+/// How often something is done between the first two marks, and between the last two.
+#[derive(Clone, Copy, Debug)]
+pub struct TwoCounts {
+    /// Between the first two.
+    pub few: u32,
+    /// Between the last two.
+    pub many: u32,
+}
+
+/// Does something so often, with marks before, between and after.
+pub fn counted(name: &str, counts: TwoCounts, mut act: impl FnMut(u32) -> Result<()>) -> Result<()> {
+    let TwoCounts { few, many } = counts;
     mark();
-    for _ in 0..few {
-        act()?;
-    }
+    act(few)?;
     mark();
-    for _ in 0..many {
-        act()?;
-    }
+    act(many)?;
     mark();
     result(&format!("at={name} few={few} many={many}"));
     Ok(())

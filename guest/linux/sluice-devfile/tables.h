@@ -292,6 +292,37 @@ static const struct lead narrow_graphics_leads[] = {
 	{}
 };
 
+/* Packets. */
+
+/*
+ * Of netmap's device file, whose kernels' headers lack it: a header leads to a
+ * body, by the request in it. Options, another pointer, are not followed: they
+ * have the driver go on to use memory of the program's.
+ *
+ * Source: luigirizzo/netmap at 89607e1406c1, sys/net/netmap.h, version 14.
+ */
+struct packets_header {
+	__u16 version, request;
+	__u32 reserved; /* 0, so that the request can be read as four bytes */
+	char name[64];
+	__u64 options, body;
+};
+#define REQUESTS(requests, bytes)                                             \
+	{ LEAD(_IOWR('i', 151, struct packets_header), BOTH),                \
+	  POINTER(struct packets_header, body), .size = bytes,               \
+	  .kind = offsetof(struct packets_header, request),                  \
+	  .kinds = requests }
+
+static const struct lead packet_leads[] = {
+	REQUESTS(BIT(1), 56), /* register */
+	REQUESTS(BIT(2), 32), /* port's information */
+	REQUESTS(BIT(3), 64), /* attach to a switch */
+	REQUESTS(BIT(4) | BIT(5) | BIT(6) | BIT(7) | BIT(13), 8),
+	REQUESTS(BIT(8) | BIT(10) | BIT(11), 16),
+	REQUESTS(BIT(12), 64), /* pools' information */
+	{}
+};
+
 static const struct {
 	const char *class;
 	const struct lead *leads, *narrow;
@@ -302,6 +333,7 @@ static const struct {
 	{ "input", input_leads, input_leads },
 	{ "tty", terminal_leads, terminal_leads },
 	{ "drm", graphics_leads, narrow_graphics_leads },
+	{ "misc", packet_leads, packet_leads },
 };
 
 #undef IN

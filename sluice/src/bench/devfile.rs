@@ -7,6 +7,8 @@ mod gpu;
 mod heard;
 mod latency;
 mod lines;
+mod netmap;
+mod packets;
 mod restarts;
 
 use super::attack::Attack;
@@ -17,7 +19,7 @@ use super::plot::{self, Panel};
 use super::record::{Aim, Record};
 use super::{Clock, kernel, plugin, quoted, run_watched, scratch};
 use crate::kernels;
-use crate::outcome::Guest;
+use crate::outcome::Finding;
 use crate::rootfs;
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write;
@@ -37,7 +39,8 @@ const WORKS: [(&str, &str); 6] = [
 const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0"), ("poll", "guest0")];
 
 /// Its parts.
-pub const PARTS: [&str; 7] = ["operations", "latency", "heard", "lines", "attacks", "restarts", "gpu"];
+pub const PARTS: [&str; 8] =
+    ["operations", "latency", "heard", "lines", "attacks", "restarts", "gpu", "netmap"];
 
 /// A driver domain that was taken over, and a guest.
 const ATTACKS: [Attack; 3] = [
@@ -64,7 +67,7 @@ const ATTACKS: [Attack; 3] = [
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
-    let runs: [Run; 7] = [
+    let runs: [Run; 8] = [
         operations,
         latency::measure,
         heard::measure,
@@ -72,6 +75,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         attacks,
         restarts::measure,
         gpu::measure,
+        packets::measure,
     ];
     let parts = Parts::new(only);
     for (part, run) in PARTS.into_iter().zip(runs).filter(|(part, _)| parts.wants(part, None)) {
@@ -116,7 +120,8 @@ fn operations(record: &mut Record) -> Result<()> {
         let guest = outcome.guests.iter().find(|guest| guest.name == domain);
         let guest = guest.with_context(|| format!("there is no domain {domain}"))?;
         for (work, per) in WORKS {
-            let (few, many) = said(guest, work).with_context(|| format!("{domain} did not report {work}"))?;
+            let (few, many) =
+                said(&guest.findings, work).with_context(|| format!("{domain} did not report {work}"))?;
             let set = sets.next().and_then(|set| set.try_into().ok()).context("a mark is missing")?;
             row(record, (place, work, per), &cost(set, few, many));
         }
@@ -125,11 +130,15 @@ fn operations(record: &mut Record) -> Result<()> {
 }
 
 /// How often a guest did something between its marks.
-fn said(guest: &Guest, work: &str) -> Option<(f64, f64)> {
+fn said(findings: &[Finding], work: &str) -> Option<(f64, f64)> {
     let finding =
-        guest.findings.iter().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == work))?;
-    let number = |key: &str| finding.iter().find(|pair| pair.0 == key)?.1.raw().parse::<f64>().ok();
-    number("few").zip(number("many"))
+        findings.iter().find(|finding| finding.iter().any(|pair| pair.0 == "at" && pair.1 == work))?;
+    number(finding, "few").zip(number(finding, "many"))
+}
+
+/// A number that was found.
+fn number(finding: &Finding, key: &str) -> Option<f64> {
+    finding.iter().find(|pair| pair.0 == key)?.1.raw().parse().ok()
 }
 
 fn row(record: &mut Record, (place, work, per): (&str, &str, &str), cost: &Cost) {

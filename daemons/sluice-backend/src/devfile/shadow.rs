@@ -153,6 +153,9 @@ impl Posted {
     }
 }
 
+/// How long passing an answer on takes, about.
+const PASSING: Duration = Duration::from_micros(10);
+
 /// How looking for requests in the lane pays: who looked in vain does so less often.
 #[derive(Debug, Default)]
 struct Prospects {
@@ -417,8 +420,8 @@ impl Shadow {
         let mut since = Instant::now();
         self.posted.thread.store(sys::thread(), Ordering::Relaxed);
         lane.open();
-        // Who passes the last answer on may need this processor.
-        std::thread::yield_now();
+        // Who passes the last answer on may need this processor, and has had more of it lately: a yield would not give it to them.
+        std::thread::sleep(PASSING);
         loop {
             if lane.is_posted() {
                 self.serve_posted(lane);

@@ -7,13 +7,14 @@ use anyhow::{Context, Result, ensure};
 
 const TABLES: &str = "guest/linux/sluice-devfile/tables.h";
 /// Headings there, names in rows, and the code of the class.
-const CLASSES: [(&str, &str, Option<&str>); 6] = [
+const CLASSES: [(&str, &str, Option<&str>); 7] = [
     ("Cameras", "camera", Some("guest/linux/sluice-devfile-video/video.c")),
     ("Media", "media", None),
     ("Sound", "sound", Some("guest/linux/sluice-devfile-sound/sound.c")),
     ("Input", "input", Some("guest/linux/sluice-devfile/input.c")),
     ("Terminals", "terminal", None),
     ("Graphics", "graphics", Some("guest/linux/sluice-devfile-drm/drm.c")),
+    ("Packets", "packets", None),
 ];
 
 /// Counts them.

@@ -154,7 +154,7 @@ pub fn arguments(setup: &Setup, machine: &Machine) -> Result<Vec<String>> {
     let mut slots = if amd { APART.iter() } else { [].iter() };
     for (index, device) in setup.devices.iter().enumerate() {
         let Some(qemu) = &device.qemu else { continue };
-        let mut properties = format!("{},id=dev{index}", qemu.get_ref());
+        let mut properties = format!("{},id={}", qemu.get_ref(), device_id(index));
         if let Select::Address { bus: 0, device, function } = device.select.get_ref() {
             properties += &format!(",addr={device:02x}.{function}");
         } else if let Some(slot) = slots.next() {
@@ -206,6 +206,11 @@ fn attach(
     };
     add("-device", device);
     Ok(())
+}
+
+/// QEMU's name of a device of the configuration.
+pub fn device_id(index: usize) -> String {
+    format!("dev{index}")
 }
 
 /// Arguments that boot an image.

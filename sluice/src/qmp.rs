@@ -15,8 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub enum Act {
     /// Presses and releases a key, by QEMU's name for it.
     Key(String),
-    /// Writes a picture of the screen to a file, in PPM.
-    Screen(PathBuf),
+    /// Writes a picture of a screen to a file, in PPM.
+    Screen {
+        /// The file.
+        file: PathBuf,
+        /// QEMU's name of the card whose it is; the machine's own by default.
+        card: Option<String>,
+    },
 }
 
 /// A connection to the monitor.
@@ -46,7 +51,10 @@ impl Monitor {
     pub fn act(&mut self, act: &Act) -> Result<()> {
         match act {
             Act::Key(key) => self.command("send-key", json!({ "keys": [{ "type": "qcode", "data": key }] })),
-            Act::Screen(file) => self.command("screendump", json!({ "filename": file })),
+            Act::Screen { file, card: None } => self.command("screendump", json!({ "filename": file })),
+            Act::Screen { file, card: Some(card) } => {
+                self.command("screendump", json!({ "filename": file, "device": card, "head": 0 }))
+            }
         }
     }
 
@@ -109,6 +117,14 @@ impl Picture {
         };
         sluice_screen::decode::text(self.width, self.height, pixel).join("\n")
     }
+
+    /// What tells it from others: its size, and FNV-1a of its pixels.
+    pub fn digest(&self) -> String {
+        let digest = self.pixels.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+            (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        format!("{} x {}, digest {digest:016x}", self.width, self.height)
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +135,8 @@ mod tests {
     fn a_picture_is_read() {
         let blank = [&b"P6\n640 480\n255\n"[..], &[0; 640 * 480 * 3]].concat();
         assert_eq!(Picture::parse(&blank).unwrap().text().trim(), "");
+        let small = Picture::parse(b"P6\n1 1\n255\nabc").unwrap();
+        assert_eq!(small.digest(), "1 x 1, digest e71fa2190541574b");
         assert!(Picture::parse(b"P5\n1 1\n255\n\0").is_err());
         assert!(Picture::parse(b"").is_err());
     }

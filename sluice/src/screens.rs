@@ -150,7 +150,7 @@ impl Shot {
         let file = files.path(Member::Screen);
         loop {
             std::thread::sleep(PAUSE);
-            monitor.act(&Act::Screen(file.clone()))?;
+            monitor.act(&Act::Screen { file: file.clone(), card: None })?;
             let picture = Picture::parse(&std::fs::read(&file).context("QEMU wrote no picture")?)?;
             let text = picture.text();
             if has(&text, &shows) {

@@ -560,6 +560,16 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.at.cast::<AtomicU32>(), words) }
     }
 
+    /// Copies bytes to the start of it, as many as fit. Nothing is written where it may not be.
+    pub fn write(&self, from: &[u8]) {
+        if !self.writable {
+            return;
+        }
+        // SAFETY: It is the mapping, which stays and may be written, and nothing in Rust refers to it.
+        let bytes = unsafe { VolatileSlice::new(self.at.cast(), self.pages as usize * PAGE) };
+        bytes.copy_from(from);
+    }
+
     /// Whether there is memory at its start: a program that touched it otherwise would end by SIGBUS.
     pub fn is_there(&self) -> io::Result<bool> {
         let (_reader, mut writer) = std::io::pipe()?;

@@ -14,6 +14,7 @@ mod noop;
 mod packets;
 mod random;
 mod requests;
+mod screen;
 mod seek;
 mod shared;
 mod sound;
@@ -172,6 +173,11 @@ enum What {
         /// The device file.
         file: PathBuf,
     },
+    /// Sets modes and flips pages of a graphics card, as lines say.
+    Screen {
+        /// The device file: a primary node.
+        file: PathBuf,
+    },
     /// Looks at a camera's buffers past the front end, which this guest's own root can, while they are mapped and when they are not any more.
     Keep {
         /// The device file.
@@ -240,6 +246,7 @@ fn main() -> anyhow::Result<()> {
         What::Apart { plays, hears } => sound::apart(&plays, &hears),
         What::Terminal { file } => terminal::run(&file),
         What::Frame { bytes } => camera::frame(bytes),
+        What::Screen { file } => screen::run(&file),
         What::Keep { file } => keep::run(&file),
         What::Outlive { file } => camera::outlive(&file),
         What::Measure { work } => measure::run(&work),

@@ -65,10 +65,28 @@ static u64 size_of(const struct open_file *open, const struct lead *lead)
 	}
 }
 
+/* The sum of so many words, at the address in a field. */
+static int add_up(unsigned long structure, u16 field, u64 *count)
+{
+	u64 address, word, sum = 0, i;
+	int error = get_field(structure, field, 8, &address);
+
+	if (*count > SLUICE_DEVFILE_MAX_BYTES / 4)
+		return -E2BIG;
+	for (i = 0; i < *count && !error; i++) {
+		error = get_field(address + 4 * i, 0, 4, &word);
+		sum += word;
+	}
+	*count = sum;
+	return error;
+}
+
 static int get_count(struct walk *walk, const struct open_file *open,
 		     const struct lead *lead, unsigned long structure,
 		     u64 *count)
 {
+	int error;
+
 	switch (lead->count) {
 	case NOTHING:
 		*count = 1;
@@ -77,9 +95,12 @@ static int get_count(struct walk *walk, const struct open_file *open,
 		*count = open->channels;
 		return 0;
 	default:
-		return get_field(lead->counted_there ? walk->argument :
-						       structure,
-				 lead->count, lead->count_bytes, count);
+		error = get_field(lead->counted_there ? walk->argument :
+							structure,
+				  lead->count, lead->count_bytes, count);
+		if (!error && lead->sums)
+			error = add_up(structure, lead->sums - 1, count);
+		return error;
 	}
 }
 

@@ -27,6 +27,7 @@ struct lead {
 	u16 pointer, pointer_bytes; /* offset of the pointer; NOTHING: none */
 	u16 follows; /* in place of that: offset of memory that follows the structure */
 	u16 count, count_bytes; /* field with the number of elements; NOTHING: one */
+	u16 sums; /* one more than the offset of a pointer to so many words, whose sum is the number; 0: none */
 	u16 size; /* bytes of an element */
 	u8 ways;
 	bool counted_there; /* the count is a field of the argument's structure, as `when` is */

@@ -120,3 +120,8 @@ struct drm_version32 {
 	u32 desc_len;
 	compat_uptr_t desc;
 };
+
+struct drm_unique32 {
+	u32 unique_len;
+	compat_uptr_t unique;
+};

@@ -216,8 +216,8 @@ static const struct lead terminal_leads[] = {
 /* Graphics. */
 
 /*
- * Of render nodes, what the DRM core and virtio's driver reach; by size, too: a
- * structure has had fields added at its end, and the core takes each.
+ * Of primary and render nodes, what the DRM core and virtio's driver reach; by
+ * size, too: a structure has had fields added at its end, and the core takes each.
  */
 #define GRAPHICS(nr, bytes)                                                   \
 	_IOC(_IOC_READ | _IOC_WRITE, DRM_IOCTL_BASE, nr, bytes)
@@ -243,8 +243,65 @@ static const struct lead terminal_leads[] = {
 #define POINTS(number, structure, ways)                                       \
 	HANDLES(number, structure),                                          \
 	{ LEAD(number, ways), ARRAY(structure, points, count_handles, 8) }
-#define GRAPHICS_LEADS(version)                                               \
+/* Screens: what a line of the table names, and as many as that field says. */
+#define MODE(name, structure, ways, field, number_of, bytes)                  \
+	{ LEAD(DRM_IOCTL_MODE_##name, ways),                                 \
+	  ARRAY(struct structure, field, number_of, bytes) }
+#define RESOURCES(field, number_of)                                           \
+	MODE(GETRESOURCES, drm_mode_card_res, BOTH, field, number_of, 4)
+#define CONNECTOR(field, number_of, bytes)                                    \
+	MODE(GETCONNECTOR, drm_mode_get_connector, BOTH, field, number_of, bytes)
+#define GAMMA(name, ways)                                                     \
+	MODE(name, drm_mode_crtc_lut, ways, red, gamma_size, 2),             \
+	MODE(name, drm_mode_crtc_lut, ways, green, gamma_size, 2),           \
+	MODE(name, drm_mode_crtc_lut, ways, blue, gamma_size, 2)
+/* Of each object so many properties as the second array says, one after the other. */
+#define ATOMIC(field, bytes, ...)                                             \
+	{ LEAD(DRM_IOCTL_MODE_ATOMIC, IN), __VA_ARGS__                       \
+	  ARRAY(struct drm_mode_atomic, field, count_objs, bytes) }
+#define OF_ALL_OBJECTS                                                        \
+	.sums = 1 + offsetof(struct drm_mode_atomic, count_props_ptr),
+#define MODE_LEADS                                                            \
+	RESOURCES(fb_id_ptr, count_fbs), RESOURCES(crtc_id_ptr, count_crtcs),\
+	RESOURCES(connector_id_ptr, count_connectors),                       \
+	RESOURCES(encoder_id_ptr, count_encoders),                           \
+	CONNECTOR(encoders_ptr, count_encoders, 4),                          \
+	CONNECTOR(modes_ptr, count_modes, sizeof(struct drm_mode_modeinfo)), \
+	CONNECTOR(props_ptr, count_props, 4),                                \
+	CONNECTOR(prop_values_ptr, count_props, 8),                          \
+	MODE(GETPLANERESOURCES, drm_mode_get_plane_res, BOTH, plane_id_ptr,  \
+	     count_planes, 4),                                               \
+	MODE(GETPLANE, drm_mode_get_plane, BOTH, format_type_ptr,            \
+	     count_format_types, 4),                                         \
+	MODE(GETPROPERTY, drm_mode_get_property, BOTH, values_ptr,           \
+	     count_values, 8),                                               \
+	MODE(GETPROPERTY, drm_mode_get_property, BOTH, enum_blob_ptr,        \
+	     count_enum_blobs, sizeof(struct drm_mode_property_enum)),       \
+	MODE(OBJ_GETPROPERTIES, drm_mode_obj_get_properties, BOTH, props_ptr,\
+	     count_props, 4),                                                \
+	MODE(OBJ_GETPROPERTIES, drm_mode_obj_get_properties, BOTH,           \
+	     prop_values_ptr, count_props, 8),                               \
+	MODE(GETPROPBLOB, drm_mode_get_blob, BOTH, data, length, 1),         \
+	MODE(CREATEPROPBLOB, drm_mode_create_blob, IN, data, length, 1),     \
+	MODE(SETCRTC, drm_mode_crtc, IN, set_connectors_ptr,                 \
+	     count_connectors, 4),                                           \
+	MODE(DIRTYFB, drm_mode_fb_dirty_cmd, IN, clips_ptr, num_clips,       \
+	     sizeof(struct drm_clip_rect)),                                  \
+	GAMMA(GETGAMMA, BOTH), GAMMA(SETGAMMA, IN),                          \
+	ATOMIC(objs_ptr, 4), ATOMIC(count_props_ptr, 4),                     \
+	ATOMIC(props_ptr, 4, OF_ALL_OBJECTS),                                \
+	ATOMIC(prop_values_ptr, 8, OF_ALL_OBJECTS),                          \
+	{ LEAD(DRM_IOCTL_MODE_CREATE_LEASE, IN),                             \
+	  ARRAY(struct drm_mode_create_lease, object_ids, object_count, 4),  \
+	  DESCRIPTOR(struct drm_mode_create_lease, fd, flags) },             \
+	MODE(LIST_LESSEES, drm_mode_list_lessees, BOTH, lessees_ptr,         \
+	     count_lessees, 4),                                              \
+	MODE(GET_LEASE, drm_mode_get_lease, BOTH, objects_ptr, count_objects, 4)
+#define GRAPHICS_LEADS(version, unique_name)                                  \
 	TEXT(version, name), TEXT(version, date), TEXT(version, desc),       \
+	{ LEAD(DRM_IOWR(0x01, unique_name), BOTH),                           \
+	  ARRAY(unique_name, unique, unique_len, 1) },                       \
+	MODE_LEADS,                                                          \
 	{ LEAD(DRM_IOCTL_PRIME_HANDLE_TO_FD, 0),                             \
 	  DESCRIPTOR(struct drm_prime_handle, fd, flags) },                  \
 	{ LEAD(DRM_IOCTL_PRIME_FD_TO_HANDLE, 0),                             \
@@ -284,11 +341,11 @@ static const struct lead terminal_leads[] = {
 	  TAKES(struct dma_buf_import_sync_file, fd) }
 
 static const struct lead graphics_leads[] = {
-	GRAPHICS_LEADS(struct drm_version),
+	GRAPHICS_LEADS(struct drm_version, struct drm_unique),
 	{}
 };
 static const struct lead narrow_graphics_leads[] = {
-	GRAPHICS_LEADS(struct drm_version32),
+	GRAPHICS_LEADS(struct drm_version32, struct drm_unique32),
 	{}
 };
 

@@ -104,11 +104,12 @@ fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
     Ok(Run { outcome: Some(outcome), verdicts, excuse })
 }
 
-/// The text of a picture that a step took.
+/// The text of a picture that a step took, and a last line by which it is known.
 fn screen(directory: &Path, name: &str) -> Result<String> {
     let file = steps::picture(directory, name);
     let picture = std::fs::read(&file).with_context(|| format!("no picture {}", file.display()))?;
-    Ok(Picture::parse(&picture)?.text())
+    let picture = Picture::parse(&picture)?;
+    Ok(format!("{}\n{}", picture.text(), picture.digest()))
 }
 
 /// A fault of QEMU's explains what befell the domain that it struck, and what did not come any more, also of others: the

@@ -7,6 +7,7 @@ use crate::name::Name;
 use crate::observer::{Observer, Steer};
 use crate::outcome::has_stopped;
 use crate::printable::GuestText;
+use crate::qemu;
 use crate::qmp::Act;
 use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
@@ -51,12 +52,13 @@ impl<'s> Script<'s> {
     pub fn new(setup: &Setup, scenario: &'s Scenario, directory: &Path) -> Result<Self> {
         let names: Vec<String> =
             setup.domains.iter().map(|domain| domain.name.get_ref().to_string()).collect();
+        let devices: Vec<String> =
+            setup.devices.iter().map(|device| device.name.get_ref().to_string()).collect();
         let mut actions = Vec::new();
         let mut patterns = Vec::new();
         for step in &scenario.step {
-            actions.push(
-                step.actions.iter().map(|action| order(action, &names, directory)).collect::<Result<_>>()?,
-            );
+            let orders = step.actions.iter().map(|action| order(action, &names, &devices, directory));
+            actions.push(orders.collect::<Result<_>>()?);
             patterns.push(step.console.as_deref().map(Regex::new).transpose()?);
         }
         let states = vec![DomainState::Created; names.len()];
@@ -81,7 +83,8 @@ impl<'s> Script<'s> {
     /// The pictures of the screen that the steps take.
     pub fn screens(&self) -> impl Iterator<Item = &str> {
         let actions = self.steps.iter().flat_map(|step| &step.actions);
-        actions.filter_map(|action| action.strip_prefix("screen "))
+        let pictures = actions.filter_map(|action| action.strip_prefix("screen "));
+        pictures.filter_map(|picture| picture.split(' ').next())
     }
 
     /// What is wrong if steps are left at the end of the run.
@@ -164,7 +167,7 @@ impl Observer for Script<'_> {
 }
 
 /// "destroy alice" as an action.
-fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
+fn order(text: &str, names: &[String], devices: &[String], directory: &Path) -> Result<Action> {
     let mut words = text.splitn(3, ' ');
     let verb = words.next().unwrap_or_default();
     match verb {
@@ -177,7 +180,12 @@ fn order(text: &str, names: &[String], directory: &Path) -> Result<Action> {
         "key" => return Ok(Action::Act(Act::Key(name.to_owned()))),
         "screen" => {
             let name: Name = name.parse()?;
-            return Ok(Action::Act(Act::Screen(picture(directory, &name))));
+            let card = words.next().map(|card| {
+                let index = devices.iter().position(|known| known == card);
+                index.map(qemu::device_id).with_context(|| format!("no device '{card}'"))
+            });
+            let file = picture(directory, &name);
+            return Ok(Action::Act(Act::Screen { file, card: card.transpose()? }));
         }
         _ => {}
     }
@@ -289,13 +297,15 @@ mod tests {
     #[test]
     fn actions_are_commands() {
         let names = ["alice".to_owned(), "bob".to_owned()];
-        let order = |text| order(text, &names, Path::new("run"));
+        let order = |text| order(text, &names, &["nic0".to_owned(), "gpu".to_owned()], Path::new("run"));
         assert_eq!(order("destroy bob").unwrap(), Action::Order(Command::Destroy(DomainId(1))));
         let typed = Command::ConsoleInput(DomainId(0), b"echo hi\n".to_vec());
         assert_eq!(order("type alice echo hi").unwrap(), Action::Order(typed));
         assert_eq!(order("key f1").unwrap(), Action::Act(Act::Key("f1".to_owned())));
         let file = PathBuf::from("run/screen-end.ppm");
-        assert_eq!(order("screen end").unwrap(), Action::Act(Act::Screen(file)));
+        let of = |card| Action::Act(Act::Screen { file: file.clone(), card });
+        assert_eq!(order("screen end").unwrap(), of(None));
+        assert_eq!(order("screen end gpu").unwrap(), of(Some("dev1".to_owned())));
         let disk = Virtio {
             name: "data".to_owned(),
             kind: VirtioKind::Block,
@@ -355,6 +365,7 @@ mod tests {
             "kick bob",
             "screen",
             "screen ../x",
+            "screen end sound",
         ] {
             assert!(order(wrong).is_err(), "{wrong}");
         }

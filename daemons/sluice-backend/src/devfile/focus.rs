@@ -4,7 +4,8 @@
 //!
 //! - of an input device is told of nothing: the driver's own filter of the file lets nothing pass. What it can ask for shows no key as pressed, and
 //!   what would change the device for others is refused (EBUSY);
-//! - of a sound card stands still: streams are paused, or stopped as if they had run empty where they cannot be, and what would move them on waits.
+//! - of a sound card stands still: streams are paused, or stopped as if they had run empty where they cannot be, and what would move them on waits;
+//! - of a graphics card is not master ([`screen`](super::screen)): what only the master may, the driver refuses.
 //!
 //! The foreground is passed on by both Ctrl keys of a shared keyboard, when they and all others are let go again.
 //!
@@ -12,6 +13,7 @@
 //! include/uapi/linux/input.h and include/uapi/sound/asound.h.
 
 use super::lock;
+use super::screen::{self, Wish};
 use sluice_backend::function::Function;
 use sluice_backend::sys::{Call, Order, Plain};
 use sluice_devfile::Operation;
@@ -38,6 +40,8 @@ pub enum Sharing {
     Input,
     /// A stream of a sound card.
     Sound,
+    /// The screen of a graphics card.
+    Screen,
 }
 
 /// What an operation of a guest in the background comes to.
@@ -123,6 +127,7 @@ impl Sharing {
         match class {
             "input" if name.starts_with("event") => Self::Input,
             "sound" if name.starts_with("pcm") => Self::Sound,
+            "drm" if name.starts_with("card") => Self::Screen,
             _ => Self::Free,
         }
     }
@@ -137,6 +142,7 @@ impl Sharing {
         let sharing = match told[0] {
             1 => Self::Input,
             2 => Self::Sound,
+            3 => Self::Screen,
             _ => Self::Free,
         };
         (sharing, told[1] != 0)
@@ -145,7 +151,7 @@ impl Sharing {
     /// What becomes of an operation in the background.
     pub fn manner(self, operation: &Operation) -> Manner {
         match self {
-            Self::Free => Manner::Free,
+            Self::Free | Self::Screen => Manner::Free,
             Self::Input => match *operation {
                 Operation::Write { .. } => Manner::Refused,
                 Operation::Ioctl { number, .. } => input(number),
@@ -158,6 +164,11 @@ impl Sharing {
                 _ => Manner::Free,
             },
         }
+    }
+
+    /// What an operation wishes that the daemon does.
+    pub fn wish(self, operation: &Operation) -> Option<Wish> {
+        if self == Self::Screen { Wish::of(operation) } else { None }
     }
 
     /// A file's guest goes to the background. Returns whether the file is to go on when it comes back.
@@ -177,6 +188,10 @@ impl Sharing {
                 }
                 paused
             }
+            Self::Screen => {
+                screen::leave(file);
+                false
+            }
         }
     }
 
@@ -187,7 +202,9 @@ impl Sharing {
                 // One that does not run cannot run empty.
                 let _ = RUN_EMPTY.give(file);
             }
-            _ => {
+            // The daemon has seen to it, and a shadow may not.
+            Self::Screen => {}
+            Self::Free | Self::Input => {
                 self.leave(file);
             }
         }
@@ -196,7 +213,8 @@ impl Sharing {
     /// A file's guest comes to the foreground.
     pub fn enter(self, file: &File, goes_on: bool) {
         match self {
-            Self::Free => {}
+            // One file has the screen, and which says the guest's device.
+            Self::Free | Self::Screen => {}
             Self::Input => {
                 let _ = mask(file, 0, &[u64::MAX]);
             }
@@ -466,7 +484,9 @@ mod tests {
         assert_eq!(of("/dev/snd/pcmC0D0p", "sound"), Sharing::Sound);
         assert_eq!(of("/dev/snd/controlC0", "sound"), Sharing::Free);
         assert_eq!(of("/dev/video0", "video4linux"), Sharing::Free);
-        for sharing in [Sharing::Free, Sharing::Input, Sharing::Sound] {
+        assert_eq!(of("/dev/dri/card0", "drm"), Sharing::Screen);
+        assert_eq!(of("/dev/dri/renderD128", "drm"), Sharing::Free);
+        for sharing in [Sharing::Free, Sharing::Input, Sharing::Sound, Sharing::Screen] {
             for background in [false, true] {
                 assert_eq!(Sharing::decode(sharing.encode(background)), (sharing, background));
             }

@@ -11,11 +11,13 @@ mod description;
 mod focus;
 mod neighbours;
 mod region;
+mod screen;
 pub mod shadow;
 
 use crate::hang::HangWatch;
 use anyhow::{Context, Result, bail};
 use focus::{KeyboardShare, Sharing};
+use screen::{Screen, Wish};
 use shadow::Told;
 use sluice_backend::device::Device;
 use sluice_backend::function::{Function, Info, Offer, QueueSetup, Window};
@@ -100,6 +102,8 @@ struct State {
     closing: HashSet<(u64, u32)>,
     /// Files that the guest has closed, and where it is told that none has them open any more.
     released: HashMap<u32, Place>,
+    /// Of a graphics card.
+    screen: Screen,
 }
 
 /// A request that is to be answered.
@@ -304,6 +308,8 @@ impl Device for DeviceFile {
     fn tick(&mut self) {
         if let Some(live) = &self.live {
             live.end_what_hangs();
+            // Another guest's master may have gone.
+            live.take_screen();
         }
     }
 
@@ -373,6 +379,30 @@ impl Live {
         state.background = background;
         state.files.values().for_each(|file| file.turn(self.sharing, background));
         state.shadows.values().for_each(|shadow| shadow.turn(self.sharing, background));
+        drop(state);
+        self.take_screen();
+        // Who came to the foreground before this one left it has not got the screen.
+        if self.sharing == Sharing::Screen && background {
+            neighbours::beside(self).iter().for_each(|other| other.take_screen());
+        }
+    }
+
+    /// The guest's master becomes the driver's, if the guest is in the foreground and no other has the screen.
+    fn take_screen(&self) {
+        let state = lock(&self.state);
+        if self.sharing == Sharing::Screen && !state.background {
+            state.screen.enter(&state.files);
+        }
+    }
+
+    /// A file asks to be master, or not to be.
+    fn grant(&self, state: &mut State, wish: Wish, number: u32) -> i64 {
+        let background = state.background;
+        let Some(open) = state.files.get(&number) else { return -i64::from(libc::ENODEV) };
+        match state.screen.grant(wish, number, &open.file, background) {
+            Ok(()) => 0,
+            Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
     }
 
     /// Writes what programs look for in sysfs into a page that the guest has for it. Returns how much it is.
@@ -468,6 +498,7 @@ impl Live {
             Operation::Nothing => 0,
             Operation::Release => {
                 let file = state.files.remove(&request.file);
+                state.screen.closed(request.file);
                 let spaces = file.as_ref().map(|file| std::mem::take(&mut *lock(&file.passed)));
                 for space in spaces.unwrap_or_default().into_keys() {
                     let told = state.shadows.get(&space).map(|shadow| shadow.ask(bytes, &[]));
@@ -501,6 +532,9 @@ impl Live {
                 0
             }
             _ if state.under_way.contains_key(&request.tag) => -i64::from(libc::EBUSY),
+            _ if let Some(wish) = self.sharing.wish(&request.operation) => {
+                self.grant(&mut state, wish, request.file)
+            }
             _ => {
                 let file = state.files.get(&request.file).cloned();
                 let returns = request.returns();
@@ -583,10 +617,15 @@ impl Live {
             Ok(file) => {
                 let open = OpenFile::new(file, flags & libc::O_NONBLOCK == 0, HashMap::new());
                 let mut state = lock(&self.state);
+                if self.sharing == Sharing::Screen {
+                    state.screen.opened(number, &open.file);
+                }
                 if state.background {
                     open.turn(self.sharing, true);
                 }
                 state.files.insert(number, Arc::new(open));
+                drop(state);
+                self.take_screen();
                 0
             }
             Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),

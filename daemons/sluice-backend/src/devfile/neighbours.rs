@@ -24,6 +24,13 @@ pub fn find(guest: &[u8], number: u32) -> Option<Arc<Live>> {
     devices.find(|device| is(&device.guest, device.number.load(Ordering::Relaxed), guest, number))
 }
 
+/// The devices behind the same node as this one, this one left out.
+pub fn beside(device: &Live) -> Vec<Arc<Live>> {
+    let devices = lock(&DEVICES);
+    let others = devices.iter().filter_map(Weak::upgrade);
+    others.filter(|other| !std::ptr::eq(&raw const **other, device) && other.path == device.path).collect()
+}
+
 /// Whether a device of this owner's, who calls it so, is the one that a guest means.
 fn is(owner: &[u8], called: u32, guest: &[u8], number: u32) -> bool {
     number != 0 && owner == guest && called == number

@@ -449,6 +449,10 @@ impl Shadow {
             Some(request) if request.returns().is_some() || !request.taken.is_empty() => {
                 -i64::from(libc::EINVAL)
             }
+            // The daemon's: it comes again by the queue.
+            Some(request) if self.sharing().wish(&request.operation).is_some() => {
+                -i64::from(DEVFILE_UNKNOWN_FILE)
+            }
             Some(request) => self.carry_out(&request, &[]).unwrap_or(-i64::from(DEVFILE_UNKNOWN_FILE)),
         };
         if let Some(tag) = self.posted.end(number, result) {

@@ -1,0 +1,476 @@
+//! The screen of a graphics card, by include/uapi/drm/drm_mode.h: a mode is set, and pages are flipped, with buffers that this program draws into.
+//!
+//! What is drawn is known: a picture of the screen can be compared with it.
+
+use crate::result;
+use anyhow::{Context, Result, bail, ensure};
+use sluice_backend::sys::{self, Call, Mapping, Order, PAGE, Plain, Request};
+use sluice_devfile::Map;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::path::Path;
+use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
+
+/// Pixels of the mode that is set.
+const SIZE: (u32, u32) = (1024, 768);
+/// Longest time until a page is flipped, in ms.
+const FLIP_TIME: i32 = 10_000;
+
+/// `struct drm_mode_modeinfo`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Mode([u32; 17]);
+
+impl Mode {
+    fn size(&self) -> (u32, u32) {
+        (self.0[1] & 0xffff, self.0[3] >> 16)
+    }
+}
+
+/// `struct drm_mode_card_res`: addresses and numbers of framebuffers, CRTCs, connectors and encoders; bounds.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Resources {
+    lists: [u64; 4],
+    counts: [u32; 4],
+    bounds: [u32; 4],
+}
+
+/// `struct drm_mode_get_connector`: encoders, modes, properties, values.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Connector {
+    lists: [u64; 4],
+    modes: u32,
+    properties: u32,
+    encoders: u32,
+    encoder: u32,
+    number: u32,
+    kind: [u32; 2],
+    connection: u32,
+    rest: [u32; 4],
+}
+
+/// `struct drm_mode_crtc`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Crtc {
+    connectors: u64,
+    count: u32,
+    number: u32,
+    framebuffer: u32,
+    rest: [u32; 3],
+    mode_valid: u32,
+    mode: Mode,
+}
+
+/// `struct drm_mode_create_dumb`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Dumb {
+    height: u32,
+    width: u32,
+    bits: u32,
+    flags: u32,
+    handle: u32,
+    pitch: u32,
+    size: u64,
+}
+
+/// `struct drm_mode_map_dumb`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct MapDumb {
+    handle: u32,
+    padding: u32,
+    offset: u64,
+}
+
+/// `struct drm_mode_fb_cmd`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Framebuffer {
+    number: u32,
+    width: u32,
+    height: u32,
+    pitch: u32,
+    bits: u32,
+    depth: u32,
+    handle: u32,
+}
+
+/// `struct drm_mode_crtc_page_flip`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Flip {
+    crtc: u32,
+    framebuffer: u32,
+    flags: u32,
+    reserved: u32,
+    data: u64,
+}
+
+/// `struct drm_mode_fb_dirty_cmd`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Dirty {
+    framebuffer: u32,
+    flags: u32,
+    color: u32,
+    count: u32,
+    clips: u64,
+}
+
+/// `struct drm_mode_get_plane_res`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Planes {
+    list: u64,
+    count: u32,
+    padding: u32,
+}
+
+/// `struct drm_mode_obj_get_properties`: numbers and values.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Properties {
+    lists: [u64; 2],
+    count: u32,
+    object: u32,
+    kind: u32,
+    padding: u32,
+}
+
+/// `struct drm_mode_get_property`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Property {
+    lists: [u64; 2],
+    number: u32,
+    flags: u32,
+    name: [u8; 32],
+    counts: [u32; 2],
+}
+
+/// `struct drm_mode_atomic`: objects, how many properties of each, properties, values.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Atomic {
+    flags: u32,
+    count: u32,
+    lists: [u64; 4],
+    reserved: u64,
+    data: u64,
+}
+
+macro_rules! plain {
+    ($($structure:ty),*) => {$(
+        // SAFETY: It is numbers. Addresses are for the driver, which checks them; the lists that they are of live as long as the call.
+        unsafe impl Plain for $structure {}
+    )*};
+}
+plain!(
+    Resources,
+    Connector,
+    Crtc,
+    Dumb,
+    MapDumb,
+    Framebuffer,
+    Flip,
+    Dirty,
+    Planes,
+    Properties,
+    Property,
+    Atomic
+);
+
+const fn number(direction: u32, number: u32, size: usize) -> Request {
+    ioctl_expr(direction, b'd' as u32, number, size as u32) as Request
+}
+
+/// An ioctl that reads and writes its argument.
+const fn call<T: Plain>(nr: u32) -> Call<T> {
+    // SAFETY: The driver reads and writes the structure, and what it leads to, as its fields say.
+    unsafe { Call::new(number(_IOC_READ | _IOC_WRITE, nr, size_of::<T>())) }
+}
+
+// SAFETY: The driver reads two numbers.
+const CAPABILITY: Call<[u64; 2]> = unsafe { Call::new(number(_IOC_WRITE, 0x0d, 16)) };
+// SAFETY: They have no arguments.
+const SET_MASTER: Order = unsafe { Order::new(number(_IOC_NONE, 0x1e, 0)) };
+// SAFETY: As above.
+const DROP_MASTER: Order = unsafe { Order::new(number(_IOC_NONE, 0x1f, 0)) };
+const RESOURCES: Call<Resources> = call(0xa0);
+const SET_CRTC: Call<Crtc> = call(0xa2);
+const CONNECTOR: Call<Connector> = call(0xa7);
+const PROPERTY: Call<Property> = call(0xaa);
+const ADD_FRAMEBUFFER: Call<Framebuffer> = call(0xae);
+const FLIP: Call<Flip> = call(0xb0);
+const DIRTY: Call<Dirty> = call(0xb1);
+const CREATE_DUMB: Call<Dumb> = call(0xb2);
+const MAP_DUMB: Call<MapDumb> = call(0xb3);
+const PLANES: Call<Planes> = call(0xb5);
+const PROPERTIES: Call<Properties> = call(0xb9);
+const ATOMIC: Call<Atomic> = call(0xbc);
+
+/// `DRM_MODE_PAGE_FLIP_EVENT`.
+const EVENT: u32 = 1;
+/// `DRM_MODE_OBJECT_PLANE`.
+const PLANE: u32 = 0xeeee_eeee;
+/// `DRM_CLIENT_CAP_UNIVERSAL_PLANES`, `DRM_CLIENT_CAP_ATOMIC`.
+const CAPABILITIES: [u64; 2] = [2, 3];
+/// `DRM_EVENT_FLIP_COMPLETE`.
+const FLIP_COMPLETE: u32 = 2;
+
+/// Where a list is.
+fn at<T>(list: &mut [T]) -> u64 {
+    list.as_mut_ptr() as u64
+}
+
+/// Memory that is drawn into, and can be shown.
+struct Buffer {
+    framebuffer: u32,
+    pitch: u32,
+    mapping: Mapping,
+}
+
+impl Buffer {
+    fn new(file: &File) -> Result<Self> {
+        let (width, height) = SIZE;
+        let mut dumb = Dumb { width, height, bits: 32, ..Dumb::default() };
+        CREATE_DUMB.update(file, &mut dumb).context("CREATE_DUMB failed")?;
+        let Dumb { handle, pitch, .. } = dumb;
+        let mut framebuffer =
+            Framebuffer { width, height, pitch, bits: 32, depth: 24, handle, ..Framebuffer::default() };
+        ADD_FRAMEBUFFER.update(file, &mut framebuffer).context("ADDFB failed")?;
+        let mut place = MapDumb { handle, ..MapDumb::default() };
+        MAP_DUMB.update(file, &mut place).context("MAP_DUMB failed")?;
+        let pages = (dumb.size as usize).div_ceil(PAGE) as u32;
+        let map = Map { offset: place.offset, first: 0, pages, read: true, write: true };
+        let mapping = Mapping::new(file, &map).context("could not map a buffer")?;
+        Ok(Self { framebuffer: framebuffer.number, pitch, mapping })
+    }
+
+    /// Draws a picture, of which there are some. Returns its digest.
+    fn draw(&self, which: u32) -> u64 {
+        let (width, height) = SIZE;
+        let mut bytes = vec![0; (self.pitch * height) as usize];
+        let mut digest = FNV_BASIS;
+        for (y, row) in (0..height).zip(bytes.chunks_exact_mut(self.pitch as usize)) {
+            for (x, pixel) in (0..width).zip(row.chunks_exact_mut(4)) {
+                let rgb = [3 * x + 85 * which, 5 * y + 40 * which, (x ^ y) + which].map(|value| value as u8);
+                pixel.copy_from_slice(&[rgb[2], rgb[1], rgb[0], 0]);
+                digest = rgb.iter().fold(digest, |digest, byte| fnv(digest, *byte));
+            }
+        }
+        self.mapping.write(&bytes);
+        digest
+    }
+}
+
+/// FNV-1a, which who looks at a picture of the screen takes as well.
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fnv(digest: u64, byte: u8) -> u64 {
+    (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+}
+
+/// A card, with the first connector that has a screen.
+struct Card {
+    file: File,
+    connector: u32,
+    crtc: u32,
+    mode: Mode,
+    buffers: [Buffer; 2],
+    shown: usize,
+    plane: u32,
+    framebuffer_of_plane: u32,
+}
+
+impl Card {
+    fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path).context("could not open the card")?;
+        CAPABILITIES.iter().try_for_each(|which| CAPABILITY.set(&file, &[*which, 1]))?;
+        let (crtcs, connectors) = resources(&file)?;
+        let found = connectors.iter().find_map(|connector| Some((*connector, mode(&file, *connector)?)));
+        let (connector, mode) = found.context("no connector has a screen with such a mode")?;
+        let crtc = *crtcs.first().context("no CRTC")?;
+        let (plane, framebuffer_of_plane) = plane(&file)?;
+        let buffers = [Buffer::new(&file)?, Buffer::new(&file)?];
+        Ok(Self { file, connector, crtc, mode, buffers, shown: 1, plane, framebuffer_of_plane })
+    }
+
+    /// The mode, with a buffer.
+    fn set_mode(&self, framebuffer: u32) -> io::Result<()> {
+        let mut connectors = [self.connector];
+        let mut crtc = Crtc {
+            connectors: at(&mut connectors),
+            count: 1,
+            number: self.crtc,
+            framebuffer,
+            mode_valid: 1,
+            mode: self.mode,
+            ..Crtc::default()
+        };
+        SET_CRTC.update(&self.file, &mut crtc)
+    }
+
+    fn flip(&self, framebuffer: u32, data: u64) -> io::Result<()> {
+        let mut flip = Flip { crtc: self.crtc, framebuffer, flags: EVENT, reserved: 0, data };
+        FLIP.update(&self.file, &mut flip)
+    }
+
+    /// The same by properties.
+    fn commit(&self, framebuffer: u32, data: u64) -> io::Result<()> {
+        let (mut objects, mut counts) = ([self.plane], [1_u32]);
+        let (mut properties, mut values) = ([self.framebuffer_of_plane], [u64::from(framebuffer)]);
+        let lists = [at(&mut objects), at(&mut counts), at(&mut properties), at(&mut values)];
+        ATOMIC.update(&self.file, &mut Atomic { flags: EVENT, count: 1, lists, reserved: 0, data })
+    }
+
+    /// The event of a page that was flipped.
+    fn await_flip(&self, data: u64) -> Result<()> {
+        let ready = sys::poll_for(&self.file, libc::POLLIN as u16, FLIP_TIME);
+        ensure!(ready & i64::from(libc::POLLIN) != 0, "no page was flipped: poll says {ready}");
+        let mut event = [0; 32];
+        let read = (&self.file).read(&mut event).context("could not read an event")?;
+        let word = |at: usize| u32::from_le_bytes([event[at], event[at + 1], event[at + 2], event[at + 3]]);
+        let found = u64::from(word(8)) | u64::from(word(12)) << 32;
+        ensure!(
+            (read, word(0), found) == (event.len(), FLIP_COMPLETE, data),
+            "an event is {:x?}",
+            &event[..read]
+        );
+        Ok(())
+    }
+
+    /// Shows a picture, in one of the ways.
+    fn show(&mut self, way: &str, which: u32) -> Result<()> {
+        let next = if way == "dirty" { self.shown } else { 1 - self.shown };
+        let digest = self.buffers[next].draw(which);
+        let framebuffer = self.buffers[next].framebuffer;
+        let data = 0x1234_5678_0000 | u64::from(which);
+        let done = match way {
+            "mode" => self.set_mode(framebuffer),
+            "flip" => self.flip(framebuffer, data),
+            "atomic" => self.commit(framebuffer, data),
+            "dirty" => {
+                let mut clips = [[0_u16, 0, SIZE.0 as u16, SIZE.1 as u16]];
+                let clips = at(&mut clips);
+                DIRTY.update(&self.file, &mut Dirty { framebuffer, count: 1, clips, ..Dirty::default() })
+            }
+            _ => bail!("nothing is shown by '{way}'"),
+        };
+        if done.is_ok() {
+            self.shown = next;
+            if matches!(way, "flip" | "atomic") {
+                self.await_flip(data)?;
+            }
+        }
+        result(&format!("{way}_{which}={} digest_{which}={digest:016x}", outcome(&done)));
+        Ok(())
+    }
+
+    /// What is wrong fails as the driver has it.
+    fn ask_wrongly(&self) {
+        let nowhere = 0x1000;
+        let ask = |what: &str, done: io::Result<()>| result(&format!("wrong_{what}={}", outcome(&done)));
+        let mut resources =
+            Resources { lists: [0, 0, nowhere, 0], counts: [0, 0, 1, 0], ..Resources::default() };
+        ask("pointer", RESOURCES.update(&self.file, &mut resources));
+        ask("framebuffer", self.set_mode(0x7fff_ffff));
+        ask("flip", self.flip(self.connector, 0));
+        // The first array says that more follow than there are.
+        let (mut objects, mut counts) = ([self.plane], [u32::MAX]);
+        let lists = [at(&mut objects), at(&mut counts), nowhere, nowhere];
+        let commit = |count, lists| {
+            ATOMIC.update(&self.file, &mut Atomic { flags: 0, count, lists, reserved: 0, data: 0 })
+        };
+        ask("sum", commit(1, lists));
+        ask("count", commit(u32::MAX, [nowhere; 4]));
+        counts[0] = 1;
+        let (mut property, mut value) = ([0x7fff_ffff_u32], [0_u64]);
+        ask("property", commit(1, [lists[0], at(&mut counts), at(&mut property), at(&mut value)]));
+        let mut dirty =
+            Dirty { framebuffer: self.buffers[0].framebuffer, count: 1, clips: nowhere, ..Dirty::default() };
+        ask("clips", DIRTY.update(&self.file, &mut dirty));
+    }
+}
+
+/// `ok`, or an error's number.
+fn outcome(done: &io::Result<()>) -> String {
+    match done {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => error.raw_os_error().unwrap_or(0).to_string(),
+    }
+}
+
+/// CRTCs and connectors.
+fn resources(file: &File) -> Result<(Vec<u32>, Vec<u32>)> {
+    let mut counted = RESOURCES.get(file).context("GETRESOURCES failed")?;
+    let mut lists = counted.counts.map(|count| vec![0_u32; count as usize]);
+    for (address, list) in counted.lists.iter_mut().zip(&mut lists) {
+        *address = at(list);
+    }
+    RESOURCES.update(file, &mut counted).context("GETRESOURCES failed")?;
+    let [_, crtcs, connectors, _] = lists;
+    Ok((crtcs, connectors))
+}
+
+/// The mode of a connector that this program sets.
+fn mode(file: &File, number: u32) -> Option<Mode> {
+    let mut connector = Connector { number, ..Connector::default() };
+    CONNECTOR.update(file, &mut connector).ok()?;
+    let mut modes = vec![Mode::default(); connector.modes as usize];
+    let mut encoders = vec![0_u32; connector.encoders as usize];
+    let mut properties = vec![0_u32; connector.properties as usize];
+    let mut values = vec![0_u64; connector.properties as usize];
+    connector.lists = [at(&mut encoders), at(&mut modes), at(&mut properties), at(&mut values)];
+    CONNECTOR.update(file, &mut connector).ok()?;
+    modes.into_iter().find(|mode| mode.size() == SIZE)
+}
+
+/// The first plane, and its property that says which framebuffer it shows.
+fn plane(file: &File) -> Result<(u32, u32)> {
+    let mut planes = PLANES.get(file).context("GETPLANERESOURCES failed")?;
+    let mut list = vec![0_u32; planes.count as usize];
+    planes.list = at(&mut list);
+    PLANES.update(file, &mut planes).context("GETPLANERESOURCES failed")?;
+    let object = *list.first().context("no plane")?;
+    let mut properties = Properties { object, kind: PLANE, ..Properties::default() };
+    PROPERTIES.update(file, &mut properties).context("OBJ_GETPROPERTIES failed")?;
+    let mut numbers = vec![0_u32; properties.count as usize];
+    let mut values = vec![0_u64; properties.count as usize];
+    properties.lists = [at(&mut numbers), at(&mut values)];
+    PROPERTIES.update(file, &mut properties).context("OBJ_GETPROPERTIES failed")?;
+    for number in numbers {
+        let mut property = Property { number, ..Property::default() };
+        PROPERTY.update(file, &mut property).context("GETPROPERTY failed")?;
+        if property.name.starts_with(b"FB_ID\0") {
+            return Ok((object, number));
+        }
+    }
+    bail!("no property of the plane says what it shows")
+}
+
+/// Does what lines say: `mode 1`, `flip 2`, `atomic 3`, `dirty 4` show a picture, `wrong` asks for what fails, `set-master` and `drop-master` are the
+/// ioctls; `end`.
+pub fn run(path: &Path) -> Result<()> {
+    let mut card = Card::open(path)?;
+    result("screen=ready");
+    for line in io::stdin().lines() {
+        let line = line.context("no line came")?;
+        match line.trim().split_once(' ') {
+            Some((way, which)) => card.show(way, which.parse().context("no number of a picture")?)?,
+            None => match line.trim() {
+                "wrong" => card.ask_wrongly(),
+                "set-master" => result(&format!("set_master={}", outcome(&SET_MASTER.give(&card.file)))),
+                "drop-master" => result(&format!("drop_master={}", outcome(&DROP_MASTER.give(&card.file)))),
+                "end" => break,
+                other => bail!("what is '{other}'?"),
+            },
+        }
+    }
+    result("screen=ended");
+    Ok(())
+}

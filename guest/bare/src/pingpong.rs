@@ -70,18 +70,22 @@ unsafe extern "C" {
 #[repr(align(64))]
 struct Line(AtomicU64);
 
-const ZERO: Line = Line(AtomicU64::new(0));
+impl Line {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+}
 
 #[unsafe(no_mangle)]
 static mut pingpong_stack: u64 = 0;
 /// Interrupts that each processor has taken.
 #[unsafe(no_mangle)]
-static pingpong_signals: [Line; 2] = [ZERO; 2];
+static pingpong_signals: [Line; 2] = [Line::new(), Line::new()];
 /// The word that each processor waits for.
-static WORDS: [Line; 2] = [ZERO; 2];
+static WORDS: [Line; 2] = [Line::new(), Line::new()];
 /// Which way is next, and how many trips, as `trips * 4 + way`; the second processor has begun.
-static NEXT: Line = ZERO;
-static BEGUN: Line = ZERO;
+static NEXT: Line = Line::new();
+static BEGUN: Line = Line::new();
 
 /// How each processor waits: it sleeps until an interrupt comes, or looks.
 struct Way {
@@ -146,7 +150,7 @@ fn load_gates(table: u64) {
     trap::load_from(table, 4095);
 }
 
-static TABLE: Line = ZERO;
+static TABLE: Line = Line::new();
 
 /// The second processor's life.
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
 //! Uses device files as their stock programs do, and says what came of it in lines that a scenario can expect.
 
 mod camera;
+mod counted;
 mod endure;
 mod flood;
 mod focus;

@@ -1,11 +1,11 @@
 //! Work that is counted from outside, in a guest as in the domain that has the device.
 
 use crate::camera::Camera;
+use crate::counted::{TwoCounts, counted};
 use crate::sound::Sound;
-use crate::{noop, packets, result};
+use crate::{noop, packets};
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use sluice_processes::mark;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
@@ -84,25 +84,4 @@ fn twice(name: &str, few: u32, many: u32, mut act: impl FnMut() -> Result<()>) -
     // The first ones fill caches.
     repeat(4)?;
     counted(name, TwoCounts { few, many }, repeat)
-}
-
-/// How often something is done between the first two marks, and between the last two.
-#[derive(Clone, Copy, Debug)]
-pub struct TwoCounts {
-    /// Between the first two.
-    pub few: u32,
-    /// Between the last two.
-    pub many: u32,
-}
-
-/// Does something so often, with marks before, between and after.
-pub fn counted(name: &str, counts: TwoCounts, mut act: impl FnMut(u32) -> Result<()>) -> Result<()> {
-    let TwoCounts { few, many } = counts;
-    mark();
-    act(few)?;
-    mark();
-    act(many)?;
-    mark();
-    result(&format!("at={name} few={few} many={many}"));
-    Ok(())
 }

@@ -3,7 +3,7 @@
 //! Source: luigirizzo/netmap at 89607e1406c1, `sys/net/netmap.h` (version 14 of its interface). Layouts and numbers are stated here again; nothing
 //! of it is taken over.
 
-use crate::measure::{TwoCounts, counted};
+use crate::counted::{TwoCounts, counted};
 use crate::result;
 use anyhow::{Context, Result, ensure};
 use sluice_backend::sys::{self, Call, Mapping, Order, PAGE, Plain};

@@ -1,4 +1,4 @@
-//! Marks around what is counted from outside.
+//! Marks around what is done a few times and then many times, for who counts instructions from outside.
 
 use crate::result;
 use anyhow::Result;

@@ -67,6 +67,11 @@ impl Controller {
         false
     }
 
+    /// Empties the words.
+    fn clear(&self) {
+        [SIGNALS_RECEIVED, SIGNALS_SENT].iter().for_each(|word| put64(self.words + u64::from(*word), 0));
+    }
+
     /// Passes everything on that there could be.
     fn pass_all(&self) {
         for group in 0..SIGNALS_GROUPS {
@@ -93,7 +98,7 @@ impl Controller {
                 _ => outl(self.doorbell, wild as u32),
             }
         }
-        [SIGNALS_RECEIVED, SIGNALS_SENT].iter().for_each(|word| put64(self.words + u64::from(*word), 0));
+        self.clear();
         self.program();
     }
 
@@ -125,7 +130,9 @@ pub fn run(random: &mut Random) {
         controller.pass_all();
     }
     println!("SLUICE-RESULT controller.words=done");
-    [SIGNALS_RECEIVED, SIGNALS_SENT].iter().for_each(|word| put64(controller.words + u64::from(*word), 0));
+    controller.clear();
+    // What was owed and is not in the words any more would not be told again.
+    controller.pass_all();
     let is_kept = controller.is_told();
     sleep(WHILE);
     println!("SLUICE-RESULT controller.kept={}", if is_kept { "yes" } else { "no" });

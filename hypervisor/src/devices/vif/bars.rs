@@ -6,8 +6,9 @@ use crate::devices::ports::HookedPorts;
 use crate::domain::{Domain, PageHandler, Piece};
 use arrayvec::ArrayVec;
 use core::ops::Range;
+use sluice_hypercall::backend::VENDOR;
 use sluice_memory::{Gpa, Hpa};
-use sluice_platform::pci::BarAddresses;
+use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, Function, Identity};
 use sluice_traps::Direction;
 
 /// A stretch of the memory BAR, and what of it the guest can do without an exit.
@@ -16,14 +17,29 @@ pub type Part = (Range<u32>, Direction);
 /// Most parts.
 const PARTS: usize = 4;
 
-/// Which BARs they are, how large the port is, and of which parts the memory is, without gaps.
+/// What function they are of, which ones they are, how large the port is, and of which parts the memory is, without gaps.
 pub struct Layout {
+    /// The function's device, class and version.
+    pub device: u16,
+    pub class: u32,
+    pub version: u8,
     /// The memory.
     pub memory: u8,
     /// The port, and how many of them it is.
     pub doorbell: u8,
     pub ports: u16,
     pub parts: &'static [Part],
+    /// Its messages, and where in the memory their table and pending bits are.
+    pub vectors: u16,
+    pub table: u32,
+    pub pending: u32,
+}
+
+impl Layout {
+    /// Bytes of the memory.
+    fn size(&self) -> u64 {
+        self.parts.last().map_or(0, |(range, _)| range.end.into())
+    }
 }
 
 /// Where the BARs of a function answer.
@@ -45,16 +61,32 @@ impl Bars {
         guest: &Guest,
         addresses: &mut BarAddresses,
     ) -> Result<Self, AttachError> {
-        let size = layout.parts.last().map_or(0, |(range, _)| range.end.into());
-        let initial = addresses.take(size);
+        let initial = addresses.take(layout.size());
         let doorbell = HookedPorts::new(layout.ports, guest.slot, addresses);
         let (initial, doorbell) = initial.zip(doorbell).ok_or(AttachError::NoRoom)?;
         Ok(Self { layout, initial, at: None, doorbell })
     }
 
-    /// Where the memory and the port are to begin with.
-    pub fn initial(&self) -> (u64, u64) {
-        (self.initial, self.doorbell.initial())
+    /// How the function looks on the PCI bus.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn describe(&self) -> Result<Function, BuildError> {
+        let Layout { device, class, version, memory, doorbell, ports, vectors, table, pending, .. } =
+            *self.layout;
+        let identity = Identity {
+            vendor: VENDOR,
+            device,
+            class,
+            revision: version,
+            subsystem_vendor: VENDOR,
+            subsystem: device,
+        };
+        Builder::new(identity)
+            .bar(memory, BarKind::Mem32 { prefetchable: true }, self.layout.size(), self.initial)
+            .bar(doorbell, BarKind::Io, ports.into(), self.doorbell.initial())
+            .msix(vectors, (memory, table), (memory, pending))
+            .build()
     }
 
     /// Offset of an address in the memory.

@@ -16,14 +16,13 @@ use crate::mm::Direct;
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
-use sluice_hypercall::backend::VENDOR;
 use sluice_hypercall::signals::{
     SIGNALS_BAR, SIGNALS_BAR_SIZE, SIGNALS_CLASS, SIGNALS_DEVICE, SIGNALS_DOORBELL_BAR,
     SIGNALS_DOORBELL_SIZE, SIGNALS_MEMORY, SIGNALS_MSIX_PENDING, SIGNALS_MSIX_TABLE, SIGNALS_RECEIVED,
     SIGNALS_SENT, SIGNALS_VECTORS, SIGNALS_VERSION_VALUE,
 };
 use sluice_memory::{Gpa, PAGE_SIZE};
-use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
+use sluice_platform::pci::{BarAddresses, BuildError, ConfigEffect, Function};
 use sluice_traps::Direction;
 use sluice_vif::{RECEIVE, VifSet};
 
@@ -32,6 +31,9 @@ pub const CONTROLLER: &str = "signals";
 
 /// Its BARs. The words are memory to the guest.
 static LAYOUT: Layout = Layout {
+    device: SIGNALS_DEVICE,
+    class: SIGNALS_CLASS,
+    version: SIGNALS_VERSION_VALUE as u8,
     memory: SIGNALS_BAR,
     doorbell: SIGNALS_DOORBELL_BAR,
     ports: SIGNALS_DOORBELL_SIZE,
@@ -39,6 +41,9 @@ static LAYOUT: Layout = Layout {
         (0..SIGNALS_MEMORY, Direction::READ.union(Direction::WRITE)),
         (SIGNALS_MEMORY..SIGNALS_BAR_SIZE as u32, Direction::empty()),
     ],
+    vectors: SIGNALS_VECTORS,
+    table: SIGNALS_MSIX_TABLE,
+    pending: SIGNALS_MSIX_PENDING,
 };
 
 struct State {
@@ -126,20 +131,7 @@ impl VirtualFunction for ControllerFunction {
     }
 
     fn describe(&self) -> Result<Function, BuildError> {
-        let (memory, doorbell) = self.bars.lock().initial();
-        let identity = Identity {
-            vendor: VENDOR,
-            device: SIGNALS_DEVICE,
-            class: SIGNALS_CLASS,
-            revision: SIGNALS_VERSION_VALUE as u8,
-            subsystem_vendor: VENDOR,
-            subsystem: SIGNALS_DEVICE,
-        };
-        Builder::new(identity)
-            .bar(SIGNALS_BAR, BarKind::Mem32 { prefetchable: true }, SIGNALS_BAR_SIZE, memory)
-            .bar(SIGNALS_DOORBELL_BAR, BarKind::Io, SIGNALS_DOORBELL_SIZE.into(), doorbell)
-            .msix(SIGNALS_VECTORS, (SIGNALS_BAR, SIGNALS_MSIX_TABLE), (SIGNALS_BAR, SIGNALS_MSIX_PENDING))
-            .build()
+        self.bars.lock().describe()
     }
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {

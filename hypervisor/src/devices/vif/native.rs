@@ -15,7 +15,6 @@ use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::{Arc, Weak};
-use sluice_hypercall::backend::VENDOR;
 use sluice_hypercall::vif::{
     VIF_BAR, VIF_BAR_SIZE, VIF_BROKEN, VIF_CLASS, VIF_COMMAND, VIF_COMMAND_POOL, VIF_COMMAND_START,
     VIF_COMMAND_STOP, VIF_DEVICE, VIF_DOORBELL_BAR, VIF_DOORBELL_SIZE, VIF_DOORBELL_WANTED, VIF_MAC,
@@ -25,12 +24,15 @@ use sluice_hypercall::vif::{
     VIF_WANTS_RECEIVED, VIF_WANTS_SENT,
 };
 use sluice_memory::Gpa;
-use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
+use sluice_platform::pci::{BarAddresses, BuildError, ConfigEffect, Function};
 use sluice_traps::Direction;
 use sluice_vif::{Active, RECEIVE};
 
 /// Its BARs, and what of the structure the guest can do without an exit.
 static LAYOUT: Layout = Layout {
+    device: VIF_DEVICE,
+    class: VIF_CLASS,
+    version: VIF_VERSION_VALUE as u8,
     memory: VIF_BAR,
     doorbell: VIF_DOORBELL_BAR,
     ports: VIF_DOORBELL_SIZE,
@@ -40,6 +42,9 @@ static LAYOUT: Layout = Layout {
         (VIF_RECEIVED_RING..VIF_STRUCTURE, Direction::READ),
         (VIF_STRUCTURE..VIF_BAR_SIZE as u32, Direction::empty()),
     ],
+    vectors: VIF_VECTORS,
+    table: VIF_MSIX_TABLE,
+    pending: VIF_MSIX_PENDING,
 };
 
 /// What is zero when a driver starts.
@@ -252,21 +257,7 @@ impl VirtualFunction for NativeFunction {
     }
 
     fn describe(&self) -> Result<Function, BuildError> {
-        let (memory, doorbell) = self.bars.lock().initial();
-        let kind = BarKind::Mem32 { prefetchable: true };
-        let identity = Identity {
-            vendor: VENDOR,
-            device: VIF_DEVICE,
-            class: VIF_CLASS,
-            revision: VIF_VERSION_VALUE as u8,
-            subsystem_vendor: VENDOR,
-            subsystem: VIF_DEVICE,
-        };
-        Builder::new(identity)
-            .bar(VIF_BAR, kind, VIF_BAR_SIZE, memory)
-            .bar(VIF_DOORBELL_BAR, BarKind::Io, VIF_DOORBELL_SIZE.into(), doorbell)
-            .msix(VIF_VECTORS, (VIF_BAR, VIF_MSIX_TABLE), (VIF_BAR, VIF_MSIX_PENDING))
-            .build()
+        self.bars.lock().describe()
     }
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {

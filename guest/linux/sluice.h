@@ -386,6 +386,9 @@
 /* Its result is a descriptor, whose file becomes one of the device's, as below. */
 #define SLUICE_DEVFILE_IOCTL_RESULT 2ULL
 
+/* The descriptor that it answers with is where a range begins, in a word of its own: DEVFILE_IOCTL_DESCRIPTOR is one more than the range's number. */
+#define SLUICE_DEVFILE_IOCTL_RANGE 4ULL
+
 /* From this bit on, 16 bits: one more than the offset of the descriptor that it answers with in its structure; 0: it answers with none. The descriptor's file becomes one of
  * the device's, under a number that the guest chose. Such an ioctl is not posted in a lane. */
 #define SLUICE_DEVFILE_IOCTL_DESCRIPTOR 16U

@@ -124,7 +124,8 @@ fn build(recipe: &Recipe, kernel: &Kernel, others: &BTreeMap<String, PathBuf>) -
     }
     add_debian(&mut archive, recipe)?;
     for (name, libraries) in &recipe.c_programs {
-        archive.file(&format!("bin/{name}"), 0o755, &c_program(name, libraries, recipe)?);
+        let place = if name.ends_with(PRELOADED) { "lib" } else { "bin" };
+        archive.file(&format!("{place}/{name}"), 0o755, &c_program(name, libraries, recipe)?);
     }
     if !recipe.guests.is_empty() {
         archive.directory("guests");
@@ -336,13 +337,20 @@ fn package(name: &str) -> Result<PathBuf> {
 /// The compiler of programs in C, which cargo links by, too.
 const COMPILER: &str = "gcc";
 
-/// A program of ours in C, made with Debian's headers and libraries as they are in the recipe's packages.
+/// How the name of a library ends that Debian's programs are started with.
+const PRELOADED: &str = ".so";
+
+/// A program of ours in C, or a library of that kind, made with Debian's headers and libraries as they are in the recipe's packages.
 fn c_program(name: &str, libraries: &[String], recipe: &Recipe) -> Result<Vec<u8>> {
     let step = Step::begin(format!("building {name}"));
     let made = scratch()?.join(format!("{name}-{}", std::process::id()));
     let mut compiler = Command::new(COMPILER);
     compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&made);
-    compiler.arg(root().join("guest/programs").join(format!("{name}.c")));
+    let source = name.strip_suffix(PRELOADED).unwrap_or(name);
+    if source != name {
+        compiler.args(["-shared", "-fPIC"]);
+    }
+    compiler.arg(root().join("guest/programs").join(format!("{source}.c")));
     for headers in &recipe.header_packages {
         compiler.arg("-I").arg(package(headers)?.join("usr/include"));
     }

@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::num::NonZeroU32;
 use sluice_hypercall::devfile::{
     DEVFILE_ADOPT, DEVFILE_AWAIT, DEVFILE_CANCEL, DEVFILE_DESCRIPTOR_SIZE, DEVFILE_FORGET, DEVFILE_HELLO,
-    DEVFILE_IOCTL, DEVFILE_IOCTL_DESCRIPTOR, DEVFILE_IOCTL_FILE, DEVFILE_IOCTL_NARROW, DEVFILE_IOCTL_RESULT,
-    DEVFILE_MAP, DEVFILE_MAPS_READ, DEVFILE_MAPS_SIZE, DEVFILE_MAPS_WRITE, DEVFILE_MAX_BYTES,
-    DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES, DEVFILE_MAX_NUMBER, DEVFILE_MAX_OPERATIONS,
-    DEVFILE_MAX_RANGES, DEVFILE_MOVE_NARROW, DEVFILE_NOTHING, DEVFILE_OPEN, DEVFILE_POLL, DEVFILE_READ,
-    DEVFILE_RELEASE, DEVFILE_REQUEST_DESCRIPTORS, DEVFILE_REQUEST_RANGES, DEVFILE_REQUEST_SIZE, DEVFILE_SEEK,
-    DEVFILE_UNMAP, DEVFILE_WRITE,
+    DEVFILE_IOCTL, DEVFILE_IOCTL_DESCRIPTOR, DEVFILE_IOCTL_FILE, DEVFILE_IOCTL_NARROW, DEVFILE_IOCTL_RANGE,
+    DEVFILE_IOCTL_RESULT, DEVFILE_MAP, DEVFILE_MAPS_READ, DEVFILE_MAPS_SIZE, DEVFILE_MAPS_WRITE,
+    DEVFILE_MAX_BYTES, DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES, DEVFILE_MAX_NUMBER,
+    DEVFILE_MAX_OPERATIONS, DEVFILE_MAX_RANGES, DEVFILE_MOVE_NARROW, DEVFILE_NOTHING, DEVFILE_OPEN,
+    DEVFILE_POLL, DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_REQUEST_DESCRIPTORS, DEVFILE_REQUEST_RANGES,
+    DEVFILE_REQUEST_SIZE, DEVFILE_SEEK, DEVFILE_UNMAP, DEVFILE_WRITE,
 };
 
 /// What is to be done.
@@ -118,12 +118,27 @@ impl Position {
     }
 }
 
-/// Whether a program of 32 bits makes the ioctl, whose argument can then be one of its, and whether its result is a descriptor.
-fn manners(bits: u64, argument: u64) -> Option<(bool, bool)> {
+/// Whether a program of 32 bits makes the ioctl, whose argument can then be one of its, and where a descriptor is that it answers with.
+fn manners(bits: u64, argument: u64) -> Option<(bool, Place)> {
     let manners = bits & ((1 << DEVFILE_IOCTL_DESCRIPTOR) - 1);
-    let (narrow, result) = (manners & DEVFILE_IOCTL_NARROW != 0, manners & DEVFILE_IOCTL_RESULT != 0);
-    let known = manners & !(DEVFILE_IOCTL_NARROW | DEVFILE_IOCTL_RESULT) == 0;
-    (known && (!narrow || argument >> 32 == 0)).then_some((narrow, result))
+    let narrow = manners & DEVFILE_IOCTL_NARROW != 0;
+    let place = match manners & !DEVFILE_IOCTL_NARROW {
+        0 => Place::Argument,
+        DEVFILE_IOCTL_RESULT => Place::Result,
+        DEVFILE_IOCTL_RANGE => Place::Range,
+        _ => return None,
+    };
+    (!narrow || argument >> 32 == 0).then_some((narrow, place))
+}
+
+/// Where a descriptor is, if an ioctl answers with one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In its structure.
+    Argument,
+    Result,
+    /// Where a range begins.
+    Range,
 }
 
 /// Where an ioctl answers with a descriptor.
@@ -133,6 +148,8 @@ pub enum Answer {
     Field(u16),
     /// It is the result.
     Result,
+    /// In the word that the range with this number begins with, which may be written.
+    Range(u16),
 }
 
 /// What becomes of a descriptor that an ioctl answers with.
@@ -149,19 +166,30 @@ impl Descriptor {
     const SIZE: u32 = 4;
 
     /// The descriptor that an ioctl with this number says it answers with. An inner `None`: with none; an outer one: that cannot be.
-    fn decode(number: u32, bits: u64, result: bool) -> Option<Option<Self>> {
+    fn decode(number: u32, bits: u64, place_is: Place) -> Option<Option<Self>> {
         let (place, file) = ((bits >> DEVFILE_IOCTL_DESCRIPTOR) as u16, (bits >> DEVFILE_IOCTL_FILE) as u32);
-        let place = match (place.checked_sub(1), result) {
-            (None, false) => return (file == 0).then_some(None),
-            (None, true) => Answer::Result,
-            (Some(field), false) => {
+        let place = match (place.checked_sub(1), place_is) {
+            (None, Place::Argument) => return (file == 0).then_some(None),
+            (None, Place::Result) => Answer::Result,
+            (Some(range), Place::Range) => Answer::Range(range),
+            (Some(field), Place::Argument) => {
                 // The ioctl's number says how large its structure is.
                 let fits = u32::from(field) + Self::SIZE <= number >> 16 & 0x3fff;
                 Answer::Field(fits.then_some(field)?)
             }
-            (Some(_), true) => return None,
+            (Some(_), Place::Result) | (None, Place::Range) => return None,
         };
         (file < DEVFILE_MAX_FILES).then_some(Some(Self { place, file: file as u16 }))
+    }
+
+    /// Whether it can be where it is said, by the ranges of the operation: in one page, and where the answer is copied from.
+    fn is_reached(&self, ranges: &[Range]) -> bool {
+        match self.place {
+            Answer::Field(_) | Answer::Result => true,
+            Answer::Range(number) => ranges.get(usize::from(number)).is_some_and(|range| {
+                range.output && range.bytes >= Self::SIZE && range.address.is_multiple_of(Self::SIZE.into())
+            }),
+        }
     }
 }
 
@@ -301,8 +329,8 @@ impl Request {
                 let (narrow, answer) = match third {
                     0 => (false, None),
                     bits => {
-                        let (narrow, result) = manners(bits, second)?;
-                        (narrow, Descriptor::decode(number, bits, result)?)
+                        let (narrow, place) = manners(bits, second)?;
+                        (narrow, Descriptor::decode(number, bits, place)?)
                     }
                 };
                 Operation::Ioctl { number, argument: second, narrow, answer }
@@ -330,6 +358,9 @@ impl Request {
                 *bytes = word(place).to_le_bytes();
             }
             ranges = Range::decode_list(list.as_flattened())?.to_vec();
+        }
+        if let Operation::Ioctl { answer: Some(answer), .. } = &operation {
+            answer.is_reached(&ranges).then_some(())?;
         }
         let mut taken = Vec::new();
         if taken_count > 0 {
@@ -383,7 +414,7 @@ mod tests {
         assert_eq!(request(0, 0, 0, [0; 3], 0), None);
         assert_eq!(request(DEVFILE_SEEK + 1, 0, 0, [0; 3], 0), None);
         assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1, 1 << 32, 1], 0), None, "no argument of 32 bits");
-        assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1, 1, 4], 0), None, "no such manner");
+        assert_eq!(request(DEVFILE_IOCTL, 0, 0, [1, 1, 8], 0), None, "no such manner");
         assert_eq!(request(DEVFILE_HELLO, 0, 0, [1 << 32, 0, 0], 0), None, "no number of a device");
     }
 
@@ -449,6 +480,33 @@ mod tests {
         assert_eq!(ask(0, 3 << 32 | 2), Some((Some(result), false)));
         assert_eq!(ask(8, 3 << 32 | 1 << 16 | 2), None, "two places");
         assert_eq!(ask(8, 256 << 32 | 2), None, "no such file");
+    }
+
+    #[test]
+    fn a_descriptor_elsewhere_is_a_word_of_a_range_that_may_be_written() {
+        let ask = |bits: u64, address: u64, size: u8, ways: u8| {
+            let mut bytes = [0; Request::SIZE];
+            bytes[0] = DEVFILE_IOCTL as u8;
+            bytes[24] = 1;
+            bytes[40..48].copy_from_slice(&bits.to_le_bytes());
+            bytes[48] = 2;
+            // Of two ranges the second.
+            (bytes[64], bytes[68]) = (16, 3);
+            bytes[72..80].copy_from_slice(&address.to_le_bytes());
+            (bytes[80], bytes[84]) = (size, ways);
+            Request::decode(&bytes).map(|request| request.operation)
+        };
+        let elsewhere = |range: u64| 255 << 32 | range << 16 | DEVFILE_IOCTL_RANGE;
+        let answer = Some(Descriptor { place: Answer::Range(1), file: 255 });
+        let expected = Operation::Ioctl { number: 1, argument: 0, narrow: false, answer };
+        assert_eq!(ask(elsewhere(2), 0x1004, 4, 2), Some(expected));
+        assert_eq!(ask(elsewhere(0), 0x1004, 4, 2), None, "no range");
+        assert_eq!(ask(elsewhere(3), 0x1004, 4, 2), None, "no such range");
+        assert_eq!(ask(elsewhere(2), 0x1004, 4, 1), None, "it cannot be written");
+        assert_eq!(ask(elsewhere(2), 0x1004, 3, 2), None, "no word");
+        assert_eq!(ask(elsewhere(2), 0x1ffe, 4, 2), None, "in two pages");
+        assert_eq!(ask(elsewhere(2) | DEVFILE_IOCTL_RESULT, 0x1004, 4, 2), None, "two places");
+        assert_eq!(ask(elsewhere(2) + (1 << 32), 0x1004, 4, 2), None, "no such file");
     }
 
     #[test]

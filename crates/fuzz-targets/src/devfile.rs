@@ -1,7 +1,7 @@
 //! Device files: what a hostile guest asks for and declares, and what a hostile server asks to have copied.
 
 use crate::Input;
-use sluice_devfile::{Declarations, Lane, Range, Ranges, Request};
+use sluice_devfile::{Answer, Declarations, Lane, Operation, Range, Ranges, Request};
 use sluice_hypercall::devfile::{
     Call, DEVFILE_COPY, DEVFILE_DECLARE, DEVFILE_MAX_BYTES, DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES,
     DEVFILE_MAX_NUMBER,
@@ -28,6 +28,12 @@ pub fn request(data: &[u8]) {
         };
         assert!(request.ranges.iter().any(|range| holds(&range)));
         assert!(u32::from(taken.number) < DEVFILE_MAX_NUMBER && u32::from(taken.file) < DEVFILE_MAX_FILES);
+    }
+    if let Operation::Ioctl { answer: Some(answer), .. } = request.operation
+        && let Answer::Range(number) = answer.place
+    {
+        let range = &request.ranges[usize::from(number)];
+        assert!(range.output && range.bytes >= 4 && range.address.is_multiple_of(4));
     }
 }
 

@@ -76,6 +76,8 @@ pub const DEVFILE_IOCTL: u32 = 6;
 pub const DEVFILE_IOCTL_NARROW: u64 = 1;
 /// Its result is a descriptor, whose file becomes one of the device's, as below.
 pub const DEVFILE_IOCTL_RESULT: u64 = 2;
+/// The descriptor that it answers with is where a range begins, in a word of its own: [`DEVFILE_IOCTL_DESCRIPTOR`] is one more than the range's number.
+pub const DEVFILE_IOCTL_RANGE: u64 = 4;
 /// From this bit on, 16 bits: one more than the offset of the descriptor that it answers with in its structure; 0: it answers with none. The descriptor's file becomes one of
 /// the device's, under a number that the guest chose. Such an ioctl is not posted in a lane.
 pub const DEVFILE_IOCTL_DESCRIPTOR: u32 = 16;

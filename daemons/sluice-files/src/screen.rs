@@ -8,6 +8,7 @@ use sluice_backend::sys::{self, Call, Mapping, Order, PAGE, Plain, Request};
 use sluice_devfile::Map;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
 
@@ -219,6 +220,8 @@ const EVENT: u32 = 1;
 const PLANE: u32 = 0xeeee_eeee;
 /// `DRM_CLIENT_CAP_UNIVERSAL_PLANES`, `DRM_CLIENT_CAP_ATOMIC`.
 const CAPABILITIES: [u64; 2] = [2, 3];
+/// `DRM_MODE_OBJECT_CRTC`.
+const CRTC: u32 = 0xcccc_cccc;
 /// `DRM_EVENT_FLIP_COMPLETE`.
 const FLIP_COMPLETE: u32 = 2;
 
@@ -285,6 +288,9 @@ struct Card {
     shown: usize,
     plane: u32,
     framebuffer_of_plane: u32,
+    /// Properties: of the plane a fence that is waited for, of the CRTC where one is told.
+    in_fence: u32,
+    out_fence: u32,
 }
 
 impl Card {
@@ -295,9 +301,23 @@ impl Card {
         let found = connectors.iter().find_map(|connector| Some((*connector, mode(&file, *connector)?)));
         let (connector, mode) = found.context("no connector has a screen with such a mode")?;
         let crtc = *crtcs.first().context("no CRTC")?;
-        let (plane, framebuffer_of_plane) = plane(&file)?;
+        let plane = plane(&file)?;
+        let framebuffer_of_plane = property(&file, plane, PLANE, b"FB_ID\0")?;
+        let in_fence = property(&file, plane, PLANE, b"IN_FENCE_FD\0")?;
+        let out_fence = property(&file, crtc, CRTC, b"OUT_FENCE_PTR\0")?;
         let buffers = [Buffer::new(&file)?, Buffer::new(&file)?];
-        Ok(Self { file, connector, crtc, mode, buffers, shown: 1, plane, framebuffer_of_plane })
+        Ok(Self {
+            file,
+            connector,
+            crtc,
+            mode,
+            buffers,
+            shown: 1,
+            plane,
+            framebuffer_of_plane,
+            in_fence,
+            out_fence,
+        })
     }
 
     /// The mode, with a buffer.
@@ -328,6 +348,33 @@ impl Card {
         ATOMIC.update(&self.file, &mut Atomic { flags: EVENT, count: 1, lists, reserved: 0, data })
     }
 
+    /// Shows a framebuffer once a fence is signalled (-1: at once), and has a fence told at this address (0: nowhere).
+    fn commit_fenced(&self, framebuffer: u32, fence: i32, told: u64) -> io::Result<()> {
+        let (mut objects, mut counts) = ([self.plane, self.crtc], [2_u32, 1]);
+        let mut properties = [self.framebuffer_of_plane, self.in_fence, self.out_fence];
+        let mut values = [u64::from(framebuffer), i64::from(fence) as u64, told];
+        let lists = [at(&mut objects), at(&mut counts), at(&mut properties), at(&mut values)];
+        ATOMIC.update(&self.file, &mut Atomic { flags: 0, count: 2, lists, reserved: 0, data: 0 })?;
+        // The program's number is in its place again.
+        if values[1] != i64::from(fence) as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(())
+    }
+
+    /// Shows a framebuffer, and it once more when that is done, which the fence of the first one says.
+    fn commit_twice(&self, framebuffer: u32) -> io::Result<()> {
+        let mut fences = [-1_i32, -1];
+        self.commit_fenced(framebuffer, -1, at(&mut fences[..1]))?;
+        let first = taken(fences[0])?;
+        self.commit_fenced(framebuffer, first.as_raw_fd(), at(&mut fences[1..]))?;
+        let second = taken(fences[1])?;
+        if sys::poll_for(&second, libc::POLLIN as u16, FLIP_TIME) & i64::from(libc::POLLIN) == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
     /// The event of a page that was flipped.
     fn await_flip(&self, data: u64) -> Result<()> {
         let ready = sys::poll_for(&self.file, libc::POLLIN as u16, FLIP_TIME);
@@ -354,6 +401,7 @@ impl Card {
             "mode" => self.set_mode(framebuffer),
             "flip" => self.flip(framebuffer, data),
             "atomic" => self.commit(framebuffer, data),
+            "fenced" => self.commit_twice(framebuffer),
             "dirty" => {
                 let mut clips = [[0_u16, 0, SIZE.0 as u16, SIZE.1 as u16]];
                 let clips = at(&mut clips);
@@ -393,6 +441,11 @@ impl Card {
         ask("property", commit(1, [lists[0], at(&mut counts), at(&mut property), at(&mut value)]));
         let mut dirty =
             Dirty { framebuffer: self.buffers[0].framebuffer, count: 1, clips: nowhere, ..Dirty::default() };
+        let shown = self.buffers[self.shown].framebuffer;
+        ask("fence_place", self.commit_fenced(shown, -1, nowhere));
+        ask("fence_none", self.commit_fenced(shown, 999, 0));
+        ask("fence_own", self.commit_fenced(shown, io::stdin().as_raw_fd(), 0));
+        ask("fence_card", self.commit_fenced(shown, self.file.as_raw_fd(), 0));
         ask("clips", DIRTY.update(&self.file, &mut dirty));
     }
 }
@@ -430,14 +483,26 @@ fn mode(file: &File, number: u32) -> Option<Mode> {
     modes.into_iter().find(|mode| mode.size() == SIZE)
 }
 
-/// The first plane, and its property that says which framebuffer it shows.
-fn plane(file: &File) -> Result<(u32, u32)> {
+/// A descriptor that the driver has told.
+fn taken(descriptor: i32) -> io::Result<File> {
+    if descriptor <= 2 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    sys::take_descriptor(descriptor, |_| false)
+}
+
+/// The first plane.
+fn plane(file: &File) -> Result<u32> {
     let mut planes = PLANES.get(file).context("GETPLANERESOURCES failed")?;
     let mut list = vec![0_u32; planes.count as usize];
     planes.list = at(&mut list);
     PLANES.update(file, &mut planes).context("GETPLANERESOURCES failed")?;
-    let object = *list.first().context("no plane")?;
-    let mut properties = Properties { object, kind: PLANE, ..Properties::default() };
+    list.first().copied().context("no plane")
+}
+
+/// An object's property of this name.
+fn property(file: &File, object: u32, kind: u32, name: &[u8]) -> Result<u32> {
+    let mut properties = Properties { object, kind, ..Properties::default() };
     PROPERTIES.update(file, &mut properties).context("OBJ_GETPROPERTIES failed")?;
     let mut numbers = vec![0_u32; properties.count as usize];
     let mut values = vec![0_u64; properties.count as usize];
@@ -446,14 +511,14 @@ fn plane(file: &File) -> Result<(u32, u32)> {
     for number in numbers {
         let mut property = Property { number, ..Property::default() };
         PROPERTY.update(file, &mut property).context("GETPROPERTY failed")?;
-        if property.name.starts_with(b"FB_ID\0") {
-            return Ok((object, number));
+        if property.name.starts_with(name) {
+            return Ok(number);
         }
     }
-    bail!("no property of the plane says what it shows")
+    bail!("no property of {object} is called {}", String::from_utf8_lossy(name))
 }
 
-/// Does what lines say: `mode 1`, `flip 2`, `atomic 3`, `dirty 4` show a picture, `wrong` asks for what fails, `set-master` and `drop-master` are the
+/// Does what lines say: `mode 1`, `flip 2`, `atomic 3`, `dirty 4`, `fenced 5` show a picture, `wrong` asks for what fails, `set-master` and `drop-master` are the
 /// ioctls; `end`.
 pub fn run(path: &Path) -> Result<()> {
     let mut card = Card::open(path)?;

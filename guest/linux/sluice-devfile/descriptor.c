@@ -53,6 +53,8 @@ int prepare(struct file *from, const struct lead *lead, unsigned long structure,
 	made->bits = (u64)made->open->number << SLUICE_DEVFILE_IOCTL_FILE;
 	if (lead->descriptor == THE_RESULT)
 		made->bits |= SLUICE_DEVFILE_IOCTL_RESULT;
+	else if (lead->descriptor == SAID_ELSEWHERE)
+		made->bits |= SLUICE_DEVFILE_IOCTL_RANGE;
 	else
 		made->bits |= (u64)lead->descriptor
 			      << SLUICE_DEVFILE_IOCTL_DESCRIPTOR;

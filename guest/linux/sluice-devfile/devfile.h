@@ -12,6 +12,7 @@
  *   file.c        open files
  *   poll.c        who is told when a file is ready
  *   lead.c        what arguments of ioctls lead to (tables.h, narrow.h)
+ *   fence.c       fences that properties of a screen name
  *   descriptor.c  files for descriptors that ioctls answer with
  *   ioctl.c, maps.c, node.c (with input.c)
  *   operations.c  all that a program can do with a file (with operate_on.h)
@@ -189,6 +190,7 @@ struct open_file {
 	struct mirror *mirror;
 	u32 number;
 	u32 device; /* the life's number */
+	u32 in_fence, out_fence; /* properties of a screen, by their numbers; 0: not known */
 	u32 frame, sample, channels; /* bytes of the first two, for a sound card */
 	u32 told; /* flags that the other side has been told of */
 	u64 life;

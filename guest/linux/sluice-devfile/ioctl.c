@@ -7,8 +7,33 @@
 
 #include "descriptor.h"
 #include "devfile.h"
+#include "fence.h"
 #include "lead.h"
 #include "operate_on.h"
+
+/*
+ * Adds to a commit what its properties take, and where it answers with a fence:
+ * where it was found before a file was made for that.
+ */
+static noinline int reach_fences(struct open_file *open, struct slot *slot,
+				 unsigned long argument, u64 place)
+{
+	u64 out, bits = le64_to_cpu(slot->request->arguments[2]);
+	int error = find_fences(open, slot, argument, &out);
+
+	if (error)
+		return error;
+	if (out != place)
+		return -EINVAL;
+	if (!place)
+		return 0;
+	error = reach(slot, place, sizeof(u32),
+		      SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT);
+	/* One more than the number of this range. */
+	bits |= (u64)slot->count << SLUICE_DEVFILE_IOCTL_DESCRIPTOR;
+	slot->request->arguments[2] = cpu_to_le64(bits);
+	return error;
+}
 
 /*
  * The number says where the argument leads. What is written is read before, so
@@ -17,7 +42,7 @@
  */
 static __always_inline s64 ask(struct file *file, const struct lead *lead,
 			       unsigned int number, unsigned long argument,
-			       u64 bits)
+			       u64 bits, u64 place)
 {
 	struct open_file *open = file->private_data;
 	bool at_once = true;
@@ -40,6 +65,8 @@ static __always_inline s64 ask(struct file *file, const struct lead *lead,
 		reach(slot, argument, _IOC_SIZE(number), ways);
 	if (lead) {
 		error = follow(file, slot, lead, argument);
+		if (!error && lead->has_fences)
+			error = reach_fences(open, slot, argument, place);
 		if (error) {
 			let_go(slot);
 			unpin(slot);
@@ -70,17 +97,19 @@ static const struct lead *line_of_descriptor(const struct lead *lead,
 static noinline long make_descriptor(struct file *file, const struct lead *lead,
 				     const struct lead *line,
 				     unsigned int number,
-				     unsigned long argument, u64 bits)
+				     unsigned long argument, u64 bits,
+				     u64 elsewhere)
 {
 	bool is_result = line->descriptor == THE_RESULT;
-	s32 __user *place = (void __user *)(argument + line->descriptor - 1);
+	s32 __user *place = (void __user *)(elsewhere ?:
+				argument + line->descriptor - 1);
 	struct made made;
 	s64 result;
 
 	result = prepare(file, line, argument, &made);
 	if (result)
 		return result;
-	result = ask(file, lead, number, argument, bits | made.bits);
+	result = ask(file, lead, number, argument, bits | made.bits, elsewhere);
 	tell_descriptors(file, lead, argument);
 	if (!result && !is_result && put_user(made.descriptor, place))
 		result = -EFAULT;
@@ -127,19 +156,32 @@ static noinline long make_known(struct file *file, const struct lead *lead,
 				unsigned int number, unsigned long argument,
 				u64 bits)
 {
+	/* A fence that a property names. */
+	static const struct lead fence = { .descriptor = SAID_ELSEWHERE,
+					   .flags = NOTHING };
 	const struct lead *line;
-	u64 choice;
+	u64 choice, place;
 	s64 result;
 
 	if (lead->refused && !get_field(argument, lead->choice, 4, &choice) &&
 	    choice < 32 && lead->refused & BIT(choice))
 		return -EINVAL;
+	if (lead->has_fences) {
+		result = find_fences(file->private_data, NULL, argument,
+				     &place);
+		if (!result && place)
+			return make_descriptor(file, lead, &fence, number,
+					       argument, bits, place);
+		return result ?: ask(file, lead, number, argument, bits, 0);
+	}
 	line = line_of_descriptor(lead, argument);
 	if (line)
 		return make_descriptor(file, lead, line, number, argument,
-				       bits);
-	result = ask(file, lead, number, argument, bits);
+				       bits, 0);
+	result = ask(file, lead, number, argument, bits, 0);
 	tell_descriptors(file, lead, argument);
+	if (lead->names_fences && !result)
+		note_fence(file->private_data, argument);
 	if (lead->not_offered && !result)
 		result = withdraw_offer(lead, argument);
 	if (lead->frame_bits != NOTHING && !result)
@@ -159,7 +201,7 @@ static long make_ioctl(struct file *file, unsigned int number,
 	if (lead)
 		result = make_known(file, lead, number, argument, bits);
 	else
-		result = ask(file, NULL, number, argument, bits);
+		result = ask(file, NULL, number, argument, bits, 0);
 	if (result == -EAGAIN)
 		arm_listeners(open);
 	return result;

@@ -65,8 +65,7 @@ static u64 size_of(const struct open_file *open, const struct lead *lead)
 	}
 }
 
-/* The sum of so many words, at the address in a field. */
-static int add_up(unsigned long structure, u16 field, u64 *count)
+int add_up(unsigned long structure, u16 field, u64 *count)
 {
 	u64 address, word, sum = 0, i;
 	int error = get_field(structure, field, 8, &address);

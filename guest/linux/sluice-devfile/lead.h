@@ -12,6 +12,8 @@ struct file;
 struct slot;
 
 #define NOTHING 0xffff
+/* In place of an offset of a descriptor: it is wherever the program said. */
+#define SAID_ELSEWHERE 0xfffd
 /* In place of an offset of a descriptor: the result. Of its flags: the argument. */
 #define THE_RESULT 0xfffe
 #define THE_ARGUMENT 0xfffe
@@ -34,6 +36,7 @@ struct lead {
 	u16 descriptor; /* one more than the offset of the one that the ioctl answers with; 0: none */
 	u16 flags; /* with that: offset of the flags that it is to have, as open(2); NOTHING: as usual */
 	u16 takes; /* one more than the offset of one that the program gives; 0: none */
+	bool names_fences, has_fences; /* the answer names a property, which may be a fence; its properties may be */
 	bool tells; /* it is not given here, but told again */
 	u16 when; /* with any of these: field of the argument's structure that must be so, under a mask; NOTHING: any */
 	u32 mask, value;
@@ -63,6 +66,8 @@ static inline const struct lead *lead_of(const struct lead *lead,
 bool applies(const struct lead *lead, unsigned long argument);
 /* A field of a structure of the caller's, of up to eight bytes. */
 int get_field(unsigned long structure, u16 field, u16 bytes, u64 *value);
+/* The sum of so many words, at the address in a field. */
+int add_up(unsigned long structure, u16 field, u64 *count);
 /*
  * Adds to a request on a file what its ioctl's argument leads to, by all lines of
  * the ioctl. Nothing there is believed: it only says what the driver may reach.

@@ -273,6 +273,8 @@ static const struct lead terminal_leads[] = {
 	     count_planes, 4),                                               \
 	MODE(GETPLANE, drm_mode_get_plane, BOTH, format_type_ptr,            \
 	     count_format_types, 4),                                         \
+	/* Its first line says what is to be done with the answer. */         \
+	{ LEAD(DRM_IOCTL_MODE_GETPROPERTY, BOTH), .names_fences = true },    \
 	MODE(GETPROPERTY, drm_mode_get_property, BOTH, values_ptr,           \
 	     count_values, 8),                                               \
 	MODE(GETPROPERTY, drm_mode_get_property, BOTH, enum_blob_ptr,        \
@@ -288,6 +290,7 @@ static const struct lead terminal_leads[] = {
 	MODE(DIRTYFB, drm_mode_fb_dirty_cmd, IN, clips_ptr, num_clips,       \
 	     sizeof(struct drm_clip_rect)),                                  \
 	GAMMA(GETGAMMA, BOTH), GAMMA(SETGAMMA, IN),                          \
+	{ LEAD(DRM_IOCTL_MODE_ATOMIC, IN), .has_fences = true },             \
 	ATOMIC(objs_ptr, 4), ATOMIC(count_props_ptr, 4),                     \
 	ATOMIC(props_ptr, 4, OF_ALL_OBJECTS),                                \
 	ATOMIC(prop_values_ptr, 8, OF_ALL_OBJECTS),                          \

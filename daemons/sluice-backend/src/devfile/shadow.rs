@@ -555,7 +555,7 @@ impl Shadow {
                 // SAFETY: This is a shadow.
                 let mut result = unsafe { sys::ioctl_for_guest(file, number, argument, narrow) };
                 if let Some(descriptor) = answer.filter(|_| result >= 0) {
-                    self.keep(&descriptor, argument, result)?;
+                    self.keep(&descriptor, request, argument, result)?;
                     result = 0;
                 }
                 if let Manner::Cleared(first, last) = manner {
@@ -592,10 +592,13 @@ impl Shadow {
     }
 
     /// Keeps the file that a driver has made a descriptor for.
-    fn keep(&self, descriptor: &Descriptor, argument: u64, result: i64) -> io::Result<()> {
+    fn keep(&self, descriptor: &Descriptor, request: &Request, argument: u64, result: i64) -> io::Result<()> {
         let number = match descriptor.place {
             Answer::Field(field) => argument.checked_add(field.into()).and_then(|at| self.word(at)),
             Answer::Result => u32::try_from(result).ok(),
+            Answer::Range(number) => {
+                request.ranges.get(usize::from(number)).and_then(|range| self.word(range.address))
+            }
         };
         let number = number.ok_or(io::ErrorKind::InvalidInput)? as RawFd;
         let passed = |number| {
@@ -788,7 +791,7 @@ impl Drop for Taking<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_hypercall::devfile::{DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_WRITE};
+    use sluice_hypercall::devfile::{DEVFILE_IOCTL, DEVFILE_READ, DEVFILE_RELEASE, DEVFILE_WRITE};
 
     #[test]
     fn what_is_posted_is_answered_once() {
@@ -896,10 +899,26 @@ mod tests {
     fn a_result_that_is_a_descriptor_is_none_of_the_shadows_own() {
         let shadow = shadow(File::open("/dev/null").unwrap());
         let descriptor = Descriptor { place: Answer::Result, file: 4 };
-        let kept = |result| shadow.keep(&descriptor, 0, result).err().and_then(|error| error.raw_os_error());
+        let asked = request(DEVFILE_IOCTL, [1, 0, 0]);
+        let kept =
+            |result| shadow.keep(&descriptor, &asked, 0, result).err().and_then(|error| error.raw_os_error());
         assert_eq!(kept(i64::from(shadow.socket.as_raw_fd())), Some(libc::EBADF));
         let passed = lock(&shadow.files[3]).as_ref().unwrap().as_raw_fd();
         assert_eq!(kept(passed.into()), Some(libc::EBADF));
+        assert!(lock(&shadow.files[4]).is_none());
+    }
+
+    #[test]
+    fn a_descriptor_in_a_range_is_looked_for_in_memory_that_stands_for_the_guests() {
+        let shadow = shadow(File::open("/dev/null").unwrap());
+        let own = [i64::from(shadow.socket.as_raw_fd()); 2];
+        let mut asked = request(DEVFILE_IOCTL, [1, 0, 0]);
+        asked.ranges = vec![Range { address: own.as_ptr() as u64, bytes: 4, input: true, output: true }];
+        for range in [0, 1] {
+            let descriptor = Descriptor { place: Answer::Range(range), file: 4 };
+            let error = shadow.keep(&descriptor, &asked, 0, 0).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "the shadow's own memory, or no range");
+        }
         assert!(lock(&shadow.files[4]).is_none());
     }
 

@@ -7,7 +7,7 @@
 use crate::cpu::{self, Cpu, Role, timer};
 use crate::domain::vcpu::BlockReason;
 use crate::exit::{self, Slice};
-use crate::sched::{self, Home, Slot, Turn};
+use crate::sched::{self, Outlook, Slot, Turn};
 use crate::svm::{self, HostArea};
 use crate::x86::{self, msr, tsc};
 use crate::{devices, manage};
@@ -29,6 +29,8 @@ struct Processor {
     since: u64,
     share: Share,
     slice_end: u64,
+    /// What others want beside who runs.
+    outlook: Outlook,
     /// Who runs has to make room for another.
     makes_room: bool,
     /// What the timer is set to; `None` once an interrupt was taken, which may have been the timer's,
@@ -61,6 +63,7 @@ pub fn run_cpu(cpu: &'static Cpu) -> ! {
         since: 0,
         share: Share::default(),
         slice_end: 0,
+        outlook: Outlook::OLD,
         makes_room: false,
         armed: None,
         loaded: None,
@@ -86,6 +89,7 @@ pub fn run_cpu(cpu: &'static Cpu) -> ! {
 impl Processor {
     fn run_slice(&mut self, slot: Slot, share: Share, now: u64) {
         self.load(&slot);
+        self.outlook = Outlook::OLD;
         let vcpu = slot.vcpu();
         vcpu.unblock(BlockReason::Halt);
         (self.since, self.share, self.makes_room) = (now, share, false);
@@ -128,31 +132,40 @@ impl Processor {
         if self.index == cpu::BOOT && (manage::wants_service() || manage::send_when_idle()) {
             return;
         }
-        let wake = self.next_wake(&sched::home_of(self.index), now);
-        self.arm(wake);
+        self.outlook = sched::home_of(self.index).look(None, &self.order, now);
+        self.arm(self.next_wake());
         cpu::idle();
         self.armed = None;
     }
 
+    /// Looks at what others want, if that may have changed since it did so last.
+    fn look(&mut self, now: u64) {
+        if cpu::this().take_news() || self.outlook.wakes <= now {
+            self.outlook = sched::home_of(self.index).look(self.loaded.as_ref(), &self.order, now);
+        }
+    }
+
     /// Until when the virtual processor that runs may go on; `None`: another comes first.
-    fn end_of_slice(&mut self, home: &Home, now: u64) -> Option<u64> {
-        let own = self.loaded.as_ref();
+    fn end_of_slice(&mut self, now: u64) -> Option<u64> {
+        if self.outlook.is_lone {
+            return Some(u64::MAX);
+        }
         if now >= self.slice_end {
-            if home.is_wanted_by_another(own, now) {
+            if sched::home_of(self.index).is_wanted_by_another(self.loaded.as_ref(), now) {
                 return None;
             }
             self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
         }
-        if !home.has_one_before(own, self.share_at(now, false), &self.order, now) {
+        if !self.outlook.claim.takes_place(&self.order, self.share_at(now, false)) {
             return Some(self.slice_end);
         }
         let grain_end = self.since.saturating_add(tsc::ticks_from_ns(GRAIN_NS));
         (now < grain_end).then_some(self.slice_end.min(grain_end))
     }
 
-    /// When after `now` somebody wants attention.
-    fn next_wake(&self, home: &Home, now: u64) -> u64 {
-        home.next_wake(now).min(devices::next_poll(self.index)).min(manage::next_service(self.index))
+    /// When somebody wants attention.
+    fn next_wake(&self) -> u64 {
+        self.outlook.wakes.min(devices::next_poll(self.index)).min(manage::next_service(self.index))
     }
 
     fn arm(&mut self, deadline: u64) {
@@ -186,15 +199,12 @@ impl Slice for Processor {
     }
 
     fn prepare_timer(&mut self, guest_deadline: Option<u64>, now: u64) -> bool {
-        let home = sched::home_of(self.index);
-        let end = if home.is_lone() { Some(u64::MAX) } else { self.end_of_slice(&home, now) };
-        let Some(end) = end else {
+        self.look(now);
+        let Some(end) = self.end_of_slice(now) else {
             self.makes_room = true;
             return false;
         };
-        let others = self.next_wake(&home, now);
-        drop(home);
-        self.arm(end.min(others).min(guest_deadline.unwrap_or(u64::MAX)));
+        self.arm(end.min(self.next_wake()).min(guest_deadline.unwrap_or(u64::MAX)));
         true
     }
 }

@@ -13,7 +13,7 @@ use crate::x86::MAX_CPUS;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use sluice_platform::share::{Order, Share};
+use sluice_platform::share::{Claim, Order, Share};
 
 /// A virtual processor, kept alive by its domain.
 #[derive(Clone)]
@@ -41,6 +41,18 @@ impl Slot {
     #[inline]
     fn rests(&self, now: u64) -> bool {
         self.rest.until() > now
+    }
+
+    /// When after `now` it, if it has halted, or a function of its domain wants attention.
+    fn wakes(&self, now: u64) -> u64 {
+        if !self.domain.may_run() {
+            return u64::MAX;
+        }
+        let later = |at: u64| if at > now { at } else { u64::MAX };
+        let vcpu = self.vcpu();
+        let halted = vcpu.state() == RunState::Blocked(BlockReason::Halt);
+        let timer = if halted { vcpu.wake_at.load(Ordering::SeqCst) } else { u64::MAX };
+        later(timer).min(later(self.domain.resumes_at()))
     }
 
     /// What it wants of its home at `now`.
@@ -79,6 +91,7 @@ pub fn admit(domain: &Arc<Domain>) {
     for (index, vcpu) in domain.vcpus.iter().enumerate() {
         if let Some(home) = HOMES.get(vcpu.home as usize) {
             home.lock().push(Slot { domain: domain.clone(), index, rest: vcpu.rest.clone() });
+            cpu::announce(vcpu.home);
             cpu::kick(vcpu.home);
         }
     }
@@ -122,39 +135,44 @@ impl Home {
         Some((slot.clone(), turn, share))
     }
 
-    /// Whether one that has woken comes before `own`, which runs.
-    pub fn has_one_before(&self, own: Option<&Slot>, share: Share, order: &Order, now: u64) -> bool {
-        let others = self.0.iter().filter(|slot| !slot.rests(now) && own != Some(slot));
-        let mut comes = others.filter(|slot| order.takes_place(slot.vcpu().share(), share));
-        comes.any(|slot| slot.wants(now) == Some(Turn::Run))
-    }
-
-    /// Whether it has no more than one virtual processor.
-    pub fn is_lone(&self) -> bool {
-        self.0.len() <= 1
+    /// What the others than `own`, which runs, want of it at `now`, and when somebody wants more.
+    pub fn look(&self, own: Option<&Slot>, order: &Order, now: u64) -> Outlook {
+        let mut outlook = Outlook { is_lone: self.0.len() <= 1, ..Outlook::NOTHING };
+        for slot in self.0.iter() {
+            let rest = slot.rest.until();
+            if rest > now {
+                outlook.wakes = outlook.wakes.min(rest);
+                continue;
+            }
+            if own != Some(slot) && slot.wants(now) == Some(Turn::Run) {
+                outlook.claim = outlook.claim.min(order.claim(slot.vcpu().share()));
+            }
+            outlook.wakes = outlook.wakes.min(slot.wakes(now));
+        }
+        outlook
     }
 
     /// Whether one wants time at `now` that is not `own`.
     pub fn is_wanted_by_another(&self, own: Option<&Slot>, now: u64) -> bool {
         self.0.iter().filter(|slot| own != Some(slot)).any(|slot| slot.wants(now).is_some())
     }
+}
 
-    /// When after `now` a halted virtual processor, or a function of one's domain, wants attention. One that wants it already
-    /// waits for the end of the slice.
-    pub fn next_wake(&self, now: u64) -> u64 {
-        let later = |at: u64| if at > now { at } else { u64::MAX };
-        let wakes = self.0.iter().map(|slot| {
-            let rest = slot.rest.until();
-            if rest > now {
-                return rest;
-            }
-            if !slot.domain.may_run() {
-                return u64::MAX;
-            }
-            let halted = slot.vcpu().state() == RunState::Blocked(BlockReason::Halt);
-            let timer = if halted { slot.vcpu().wake_at.load(Ordering::SeqCst) } else { u64::MAX };
-            later(timer).min(later(slot.domain.resumes_at()))
-        });
-        wakes.min().unwrap_or(u64::MAX)
-    }
+/// What a home has seen of its virtual processors. It holds until something is [announced](cpu::announce), somebody wakes, or another is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Outlook {
+    /// Of those who have woken, the first.
+    pub claim: Claim,
+    /// When a halted virtual processor, or a function of one's domain, wants attention. One that wanted it already waits for the end of the slice.
+    pub wakes: u64,
+    /// There are no others.
+    pub is_lone: bool,
+}
+
+impl Outlook {
+    /// Nobody wants anything.
+    const NOTHING: Self = Self { claim: Claim::NONE, wakes: u64::MAX, is_lone: false };
+
+    /// It has not looked.
+    pub const OLD: Self = Self { wakes: 0, ..Self::NOTHING };
 }

@@ -85,7 +85,26 @@ impl Order {
 
     /// Whether one that wants to run takes the place of one that does.
     pub fn takes_place(&self, share: Share, running: Share) -> bool {
-        share.halted && self.place(share) < self.place(running)
+        self.claim(share).takes_place(self, running)
+    }
+
+    /// What one that wants to run claims. Until another is chosen, it stays what it is.
+    pub fn claim(&self, share: Share) -> Claim {
+        if share.halted { Claim(self.place(share)) } else { Claim::NONE }
+    }
+}
+
+/// What those who have woken claim of the place of one that runs: the least comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claim(u64);
+
+impl Claim {
+    /// Nobody claims it.
+    pub const NONE: Self = Self(u64::MAX);
+
+    /// Whether it is enough to take the place of one that runs, by what that has had by now.
+    pub fn takes_place(self, order: &Order, running: Share) -> bool {
+        self != Self::NONE && self.0 < order.place(running)
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Cpu {
     pub nmis: AtomicU64,
     /// Interrupts taken that nobody asked for, of any vector; among `interrupts`.
     pub spurious: AtomicU64,
+    /// See [`announce`].
+    news: AtomicBool,
     /// For the owner of the run loop (scheduler, SVM): this processor's own structure there.
     pub local: AtomicPtr<()>,
     /// Descriptor tables and stacks.
@@ -162,6 +164,7 @@ pub(crate) fn register(apic_id: u32) -> Option<&'static Cpu> {
         interrupts: AtomicU64::new(0),
         nmis: AtomicU64::new(0),
         spurious: AtomicU64::new(0),
+        news: AtomicBool::new(false),
         local: AtomicPtr::new(core::ptr::null_mut()),
         tables: gdt::Tables::new(index)?,
     }));
@@ -226,6 +229,24 @@ pub fn halt() -> ! {
 pub fn kick(index: u32) {
     if let Some(cpu) = get(index) {
         apic::send_ipi(cpu.apic_id, vector::KICK);
+    }
+}
+
+/// Something has changed that a processor looks at before it enters a guest or sleeps: it looks again. One that is in a guest, or asleep, has to be
+/// [`kick`]ed, too, and after this.
+#[inline]
+pub fn announce(index: u32) {
+    if let Some(cpu) = get(index) {
+        cpu.news.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Cpu {
+    /// Whether something was announced since it last asked this. Only it may ask.
+    #[inline]
+    pub fn take_news(&self) -> bool {
+        // A load alone, which is what it mostly comes to, is cheaper than an exchange.
+        self.news.load(Ordering::SeqCst) && self.news.swap(false, Ordering::SeqCst)
     }
 }
 

@@ -23,7 +23,10 @@ impl OwnTime {
     /// The function goes on at this TSC, in the domain's time: a processor of the domain's must learn of that.
     pub fn set(&self, domain: &Domain, tsc: u64) {
         self.0.store(tsc, Ordering::SeqCst);
-        domain.vcpus.iter().for_each(|vcpu| vcpu.rest.end());
+        for vcpu in &domain.vcpus {
+            vcpu.rest.end();
+            cpu::announce(vcpu.home);
+        }
         let here = cpu::this().index;
         // A home of the domain's that is in here looks before it sleeps, and at the end of the slice at the latest.
         let elsewhere = domain.vcpus.first().filter(|_| domain.vcpus.iter().all(|vcpu| vcpu.home != here));

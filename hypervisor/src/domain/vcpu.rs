@@ -435,8 +435,9 @@ impl Vcpu {
         }
     }
 
-    /// Interrupts the home processor so that it looks at its virtual processors again.
+    /// Has the home processor look at its virtual processors again.
     pub fn nudge(&self) {
+        cpu::announce(self.home);
         if self.home != cpu::this().index {
             cpu::kick(self.home);
         }

@@ -8,7 +8,7 @@ use crate::scratch::Scratch;
 use crate::shared::Shared;
 use crate::stream::{STREAMS, Stream};
 use crate::turn::{OVERHEAD, Sent, Turn};
-use crate::vif::Sender;
+use crate::vif::{LOOKS, Sender};
 use crate::wire::Wire;
 use crate::{MAX_VIFS, VifId, VifSet};
 use alloc::boxed::Box;
@@ -21,8 +21,6 @@ use sluice_virtio::Fault;
 const QUANTUM: i64 = 16 * 1024;
 /// And what the engine does for it in a round, in bytes: for a turn of long frames.
 const WORK: i64 = 2 * QUANTUM;
-/// Rounds in which an engine looks at a VIF that has nothing to send, before it leaves it to the driver to tell.
-pub(crate) const LOOKS: u8 = 64;
 /// Nanoseconds after which an engine looks again whether a full card has room that does not tell it.
 const RETRY_NS: u64 = 20_000;
 
@@ -156,7 +154,11 @@ impl<M: Memory> Engine<M> {
         for id in VifSet(order).iter() {
             let id = VifId((id.0 + first) % MAX_VIFS as u8);
             let was_full = self.full;
-            let Some(mut vif) = self.senders.get_mut(id.index()).and_then(Option::take) else { continue };
+            let Some(place) = self.senders.get_mut(id.index()) else { continue };
+            if place.as_mut().is_some_and(|vif| vif.stays_idle()) {
+                continue;
+            }
+            let Some(mut vif) = place.take() else { continue };
             match self.serve(id, &mut vif, &mut wire, now) {
                 Ok((wanted, after)) => {
                     if wanted {

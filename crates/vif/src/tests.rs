@@ -13,8 +13,8 @@ mod shares;
 mod signals;
 mod streams;
 
-use crate::engine::LOOKS;
 use crate::offload::Header;
+use crate::vif::LOOKS;
 use crate::{Active, Attributes, Counters, Engine, Layout, Mac, Next, Outcome, VifId, VifSet, Wire};
 use driver::{Card, Driver, Ram, frame};
 use std::vec::Vec;

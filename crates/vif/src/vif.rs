@@ -94,6 +94,9 @@ impl core::ops::AddAssign for Counters {
     }
 }
 
+/// Rounds in which an engine looks at a VIF that has nothing to send, before it leaves it to the driver to tell.
+pub(crate) const LOOKS: u8 = 64;
+
 /// The sending side of a VIF: one engine serves it.
 pub(crate) struct Sender<M> {
     pub attributes: Attributes,
@@ -182,6 +185,19 @@ impl<M: Memory> Sender<M> {
         }
         self.signal = Signal { told: shown, held: None };
         Ok((is_awaited, None))
+    }
+
+    /// Whether there is nothing to do for it, as in the turn before: a look at its queue, which is all that most turns are with many VIFs. A driver
+    /// that breaks rules, and one that is to be left alone, have a whole turn.
+    #[inline]
+    pub fn stays_idle(&mut self) -> bool {
+        let waits = || self.lane.as_ref().is_none_or(|lane| lane.waiting(&self.memory) != Ok(0));
+        // After a turn in which there was nothing to do, it has heard of all that was sent.
+        if self.idle == 0 || self.idle >= LOOKS - 1 || waits() {
+            return false;
+        }
+        self.idle += 1;
+        true
     }
 
     /// Says whether the driver is to tell of frames.

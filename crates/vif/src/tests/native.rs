@@ -438,7 +438,7 @@ fn the_doorbell_is_wanted_while_the_engine_does_not_look() {
     lab.network.wake();
     settle(&mut lab, &mut [&mut native]);
     // It has nothing to send for long.
-    for _ in 0..crate::engine::LOOKS {
+    for _ in 0..crate::vif::LOOKS {
         assert_eq!(round(&mut lab, &mut [&mut native]).next, Next::Idle);
     }
     assert!(native.send(Header::default(), &sent), "nobody looks");

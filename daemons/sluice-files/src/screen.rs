@@ -439,13 +439,13 @@ impl Card {
         counts[0] = 1;
         let (mut property, mut value) = ([0x7fff_ffff_u32], [0_u64]);
         ask("property", commit(1, [lists[0], at(&mut counts), at(&mut property), at(&mut value)]));
-        let mut dirty =
-            Dirty { framebuffer: self.buffers[0].framebuffer, count: 1, clips: nowhere, ..Dirty::default() };
         let shown = self.buffers[self.shown].framebuffer;
         ask("fence_place", self.commit_fenced(shown, -1, nowhere));
         ask("fence_none", self.commit_fenced(shown, 999, 0));
         ask("fence_own", self.commit_fenced(shown, io::stdin().as_raw_fd(), 0));
         ask("fence_card", self.commit_fenced(shown, self.file.as_raw_fd(), 0));
+        let mut dirty =
+            Dirty { framebuffer: self.buffers[0].framebuffer, count: 1, clips: nowhere, ..Dirty::default() };
         ask("clips", DIRTY.update(&self.file, &mut dirty));
     }
 }

@@ -46,8 +46,8 @@ struct Processor {
 fn serve_cards(slot: &Slot, share: Share, now: u64) {
     slot.domain.resume(now);
     let took = tsc::now().wrapping_sub(now);
-    slot.vcpu().charge(took);
-    slot.vcpu().set_share(share.and(took, true));
+    slot.vcpu.charge(took);
+    slot.vcpu.set_share(share.and(took, true));
 }
 
 /// The life of a physical processor once the machine is up.
@@ -90,7 +90,7 @@ impl Processor {
     fn run_slice(&mut self, slot: Slot, share: Share, now: u64) {
         self.load(&slot);
         self.outlook = Outlook::OLD;
-        let vcpu = slot.vcpu();
+        let vcpu = &slot.vcpu;
         vcpu.unblock(BlockReason::Halt);
         (self.since, self.share, self.makes_room) = (now, share, false);
         self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
@@ -109,12 +109,12 @@ impl Processor {
             if last == slot {
                 return;
             }
-            let mut context = last.vcpu().context.lock();
+            let mut context = last.vcpu.context.lock();
             context.fpu.save();
             context.tsc_aux = x86::rdmsr(msr::TSC_AUX);
             context.breakpoints = x86::read_breakpoints();
         }
-        let context = slot.vcpu().context.lock();
+        let context = slot.vcpu.context.lock();
         context.fpu.restore();
         x86::write_breakpoints(context.breakpoints);
         // SAFETY: TSC_AUX only feeds RDTSCP and RDPID.

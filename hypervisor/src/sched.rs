@@ -6,7 +6,6 @@
 
 use crate::cpu::{self, Role};
 use crate::domain::Domain;
-use crate::domain::rest::Rest;
 use crate::domain::vcpu::{BlockReason, RunState, Vcpu, event};
 use crate::sync::{Rank, SpinLock, SpinLockGuard};
 use crate::x86::MAX_CPUS;
@@ -20,58 +19,58 @@ use sluice_platform::share::{Claim, Order, Share};
 pub struct Slot {
     /// Whose it is.
     pub domain: Arc<Domain>,
-    index: usize,
-    /// Its [`Vcpu::rest`], which most are looked up for.
-    rest: Arc<Rest>,
+    /// The virtual processor.
+    pub vcpu: Arc<Vcpu>,
 }
 
 impl PartialEq for Slot {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.domain, &other.domain) && self.index == other.index
+        Arc::ptr_eq(&self.vcpu, &other.vcpu)
     }
 }
 
 impl Slot {
-    /// The virtual processor.
-    pub fn vcpu(&self) -> &Vcpu {
-        &self.domain.vcpus[self.index]
-    }
-
-    /// It certainly wants nothing at `now`.
-    #[inline]
-    fn rests(&self, now: u64) -> bool {
-        self.rest.until() > now
-    }
-
-    /// When after `now` it, if it has halted, or a function of its domain wants attention.
-    fn wakes(&self, now: u64) -> u64 {
-        if !self.domain.may_run() {
-            return u64::MAX;
-        }
-        let later = |at: u64| if at > now { at } else { u64::MAX };
-        let vcpu = self.vcpu();
-        let halted = vcpu.state() == RunState::Blocked(BlockReason::Halt);
-        let timer = if halted { vcpu.wake_at.load(Ordering::SeqCst) } else { u64::MAX };
-        later(timer).min(later(self.domain.resumes_at()))
-    }
-
     /// What it wants of its home at `now`.
-    pub fn wants(&self, now: u64) -> Option<Turn> {
-        if self.rests(now) {
-            return None;
+    #[inline]
+    fn wants(&self, now: u64) -> Want {
+        let rests = self.vcpu.rest.until();
+        if rests > now {
+            return Want::later(rests);
         }
-        let vcpu = self.vcpu();
         if !self.domain.may_run() {
-            return None;
+            return Want::later(u64::MAX);
         }
-        let ready = match vcpu.state() {
-            RunState::Ready => true,
-            RunState::Blocked(BlockReason::Halt) => vcpu.wake_at.load(Ordering::SeqCst) <= now,
-            RunState::Off => vcpu.events.load(Ordering::SeqCst) & event::SIPI != 0,
-            RunState::Blocked(BlockReason::Device) => false,
+        let timer = match self.vcpu.state() {
+            RunState::Ready => return Want::RUN,
+            RunState::Blocked(BlockReason::Halt) => self.vcpu.wake_at.load(Ordering::SeqCst),
+            RunState::Off if self.vcpu.events.load(Ordering::SeqCst) & event::SIPI != 0 => return Want::RUN,
+            RunState::Off | RunState::Blocked(BlockReason::Device) => u64::MAX,
         };
-        let cards = || self.domain.resumes_at() <= now;
-        if ready { Some(Turn::Run) } else { cards().then_some(Turn::Cards) }
+        let cards = self.domain.resumes_at();
+        if timer <= now {
+            Want::RUN
+        } else if cards <= now {
+            Want { turn: Some(Turn::Cards), then: timer }
+        } else {
+            Want::later(timer.min(cards))
+        }
+    }
+}
+
+/// What a virtual processor wants of its home.
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    /// What it wants now.
+    turn: Option<Turn>,
+    /// TSC from which it wants something else, whatever it does until then; `u64::MAX`: never, unless something is [announced](cpu::announce).
+    then: u64,
+}
+
+impl Want {
+    const RUN: Self = Self { turn: Some(Turn::Run), then: u64::MAX };
+
+    fn later(then: u64) -> Self {
+        Self { turn: None, then }
     }
 }
 
@@ -88,9 +87,9 @@ static HOMES: [SpinLock<Vec<Slot>>; MAX_CPUS] = [const { SpinLock::new(Rank::Hom
 
 /// Makes the virtual processors of a domain known to their homes.
 pub fn admit(domain: &Arc<Domain>) {
-    for (index, vcpu) in domain.vcpus.iter().enumerate() {
+    for vcpu in &domain.vcpus {
         if let Some(home) = HOMES.get(vcpu.home as usize) {
-            home.lock().push(Slot { domain: domain.clone(), index, rest: vcpu.rest.clone() });
+            home.lock().push(Slot { domain: domain.clone(), vcpu: vcpu.clone() });
             cpu::announce(vcpu.home);
             cpu::kick(vcpu.home);
         }
@@ -130,7 +129,8 @@ pub fn home_of(processor: u32) -> Home {
 impl Home {
     /// The next virtual processor that wants time, what for, and its share as it begins.
     pub fn pick(&self, order: &mut Order, now: u64) -> Option<(Slot, Turn, Share)> {
-        let wanting = self.0.iter().filter_map(|slot| Some(((slot, slot.wants(now)?), slot.vcpu().share())));
+        let wanting =
+            self.0.iter().filter_map(|slot| Some(((slot, slot.wants(now).turn?), slot.vcpu.share())));
         let ((slot, turn), share) = order.next(wanting)?;
         Some((slot.clone(), turn, share))
     }
@@ -139,22 +139,22 @@ impl Home {
     pub fn look(&self, own: Option<&Slot>, order: &Order, now: u64) -> Outlook {
         let mut outlook = Outlook { is_lone: self.0.len() <= 1, ..Outlook::NOTHING };
         for slot in self.0.iter() {
-            let rest = slot.rest.until();
-            if rest > now {
-                outlook.wakes = outlook.wakes.min(rest);
-                continue;
+            let mut want = slot.wants(now);
+            if own == Some(slot) {
+                // Its cards go on while it runs. What they want by now is done before it is entered.
+                want = Want::later(Some(slot.domain.resumes_at()).filter(|at| *at > now).unwrap_or(u64::MAX));
             }
-            if own != Some(slot) && slot.wants(now) == Some(Turn::Run) {
-                outlook.claim = outlook.claim.min(order.claim(slot.vcpu().share()));
+            if want.turn == Some(Turn::Run) {
+                outlook.claim = outlook.claim.min(order.claim(slot.vcpu.share()));
             }
-            outlook.wakes = outlook.wakes.min(slot.wakes(now));
+            outlook.wakes = outlook.wakes.min(want.then);
         }
         outlook
     }
 
     /// Whether one wants time at `now` that is not `own`.
     pub fn is_wanted_by_another(&self, own: Option<&Slot>, now: u64) -> bool {
-        self.0.iter().filter(|slot| own != Some(slot)).any(|slot| slot.wants(now).is_some())
+        self.0.iter().filter(|slot| own != Some(slot)).any(|slot| slot.wants(now).turn.is_some())
     }
 }
 

@@ -291,7 +291,7 @@ pub struct Domain {
     /// What it was built from.
     pub config: config::Domain,
     /// Its processors.
-    pub vcpus: Vec<Vcpu>,
+    pub vcpus: Vec<Arc<Vcpu>>,
     /// The functions that stay on its PCI bus.
     pub functions: Vec<Arc<dyn VirtualFunction>>,
     /// Those that come and go, by slot.

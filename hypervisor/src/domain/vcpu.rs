@@ -12,7 +12,6 @@ use crate::svm::VmcbPage;
 use crate::sync::{Rank, SpinLock};
 use crate::{cpu, x86};
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use bitflags::bitflags;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -258,7 +257,7 @@ pub struct Vcpu {
     /// TSC at which a halted processor must be looked at again; `u64::MAX`: never.
     pub wake_at: AtomicU64,
     /// Until when its home need not look at it.
-    pub rest: Arc<Rest>,
+    pub rest: Rest,
     pub(crate) in_guest: AtomicBool,
     pub(crate) sipi_vector: AtomicU8,
     state: AtomicU8,
@@ -285,7 +284,7 @@ impl Vcpu {
             events: AtomicU32::new(0),
             route: SpinLock::new(Rank::Route, route),
             wake_at: AtomicU64::new(u64::MAX),
-            rest: Arc::default(),
+            rest: Rest::default(),
             in_guest: AtomicBool::new(false),
             sipi_vector: AtomicU8::new(0),
             state: AtomicU8::new(RunState::Off.code()),

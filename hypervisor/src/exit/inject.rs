@@ -1,9 +1,9 @@
 //! Bringing interrupts and exceptions into a guest.
 //!
 //! Source: APM vol 2, 15.20 (event injection) and 15.21 (virtual interrupts). Exceptions and NMIs are
-//! injected; an interrupt is offered as the virtual interrupt, which the processor takes before the
-//! guest's next instruction. Where one cannot be taken now, the virtual interrupt is intercepted: its
-//! exit says that the guest's interrupt window is open.
+//! injected; an interrupt is offered as the virtual interrupt, which the processor takes as soon as the guest's
+//! interrupt flag is set, without an exit. What the guest has not taken by the next exit is decided again. Where an
+//! interrupt must not be offered yet, the virtual interrupt is intercepted: its exit says that the guest's interrupt window is open.
 //!
 //! Why interrupts are not injected as well: QEMU's TCG does not clear the vector that was injected
 //! (`exception_index` after `SVM_EVTINJ_TYPE_INTR` in its `helper_vmrun`). When another of its threads
@@ -76,11 +76,8 @@ fn decide(domain: &Domain, ctx: &mut Context) {
         close_window(ctx);
         return;
     };
-    if ctx.vmcb.save.rflags & RFLAGS_IF == 0 {
-        open_window(ctx);
-        return;
-    }
-    let shadow = ctx.vmcb.control.interrupt_shadow & 1 != 0;
+    // A shadow that hides an interrupt now; without the flag, there is nothing to hide.
+    let shadow = ctx.vmcb.save.rflags & RFLAGS_IF != 0 && ctx.vmcb.control.interrupt_shadow & 1 != 0;
     let woken = (shadow || ctx.vmcb.save.rip == ctx.shadow_at) && ends_halt(domain, ctx);
     if shadow && !woken {
         open_window(ctx);

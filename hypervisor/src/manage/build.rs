@@ -371,7 +371,7 @@ fn load_paravirtual(
     Ok((layout, built.map_err(BuildError::Paravirtual)?))
 }
 
-fn build_processors(domain: &Domain, start: &Start) -> Result<Vec<Vcpu>, BuildError> {
+fn build_processors(domain: &Domain, start: &Start) -> Result<Vec<Arc<Vcpu>>, BuildError> {
     let count = u32::from(domain.config.vcpus);
     let told = domain.config.devices.iter().any(|share| share.attachment.machine_check());
     let mut vcpus = Vec::new();
@@ -395,7 +395,7 @@ fn build_processors(domain: &Domain, start: &Start) -> Result<Vec<Vcpu>, BuildEr
         if id == 0 {
             vcpu.set_state(RunState::Ready);
         }
-        vcpus.push(vcpu);
+        vcpus.push(Arc::new(vcpu));
     }
     Ok(vcpus)
 }

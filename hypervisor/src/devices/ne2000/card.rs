@@ -6,7 +6,6 @@ use super::super::guest::Guest;
 use super::Ne2000Function;
 use super::ports::SharedPorts;
 use crate::domain::Domain;
-use crate::domain::vcpu::Vcpu;
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
@@ -174,7 +173,7 @@ impl Card {
                 }
             }
             if changes.wake & bit != 0 {
-                domain.vcpus.iter().for_each(Vcpu::device_is_here);
+                domain.vcpus.iter().for_each(|vcpu| vcpu.device_is_here());
             }
         }
         changes

@@ -16,7 +16,7 @@
 /* Steps of the window: at least, at most, and to begin with. */
 #define ADAPT_SHORTEST 2
 #define ADAPT_LONGEST 64
-#define ADAPT_FIRST 8
+#define ADAPT_FIRST 16
 /* Spare pages that are never given back. */
 #define ADAPT_FLOOR 4
 

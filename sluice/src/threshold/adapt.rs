@@ -4,7 +4,7 @@
 /// Steps of the window: at least, at most, and to begin with.
 pub const SHORTEST: u32 = 2;
 pub const LONGEST: u32 = 64;
-pub const FIRST: u32 = 8;
+pub const FIRST: u32 = 16;
 /// Spare pages that are never given back.
 pub const FLOOR: u32 = 4;
 

@@ -250,7 +250,7 @@ bool cache_push(enum level level, struct page *page)
 	u8 *state = state_of(page);
 	bool taken;
 
-	if (unlikely(READ_ONCE(tracing)))
+	if (unlikely(READ_ONCE(tracing)) && READ_ONCE(on))
 		trace_table(level, true);
 	/* What has no reference of the cache's goes to the kernel's allocator when this says so. */
 	if (!READ_ONCE(on) && (cache->counted || !*state))

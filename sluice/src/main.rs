@@ -8,7 +8,7 @@
 //!   [`outcome`] what came of it; [`logs`] and [`document`] are what a run leaves behind.
 //! - [`name`] is what may become part of a path, [`claim`] a directory whose files are this process's to remove;
 //!   [`printable`], [`mod@console`] and [`terminal`] stand between a guest's words and the operator's screen.
-//! - [`analyze`] reads drivers' sources for what their ioctls copy.
+//! - [`analyze`] reads drivers' sources for what their ioctls copy; [`threshold`] replays what a guest recorded of its page tables.
 //! - [`output`] is where words go; [`mod@progress`] tells how far a build or a download is.
 //! - [`control`] and [`manage`] are the commands on running instances, [`broker`] what they reach the hypervisor by, [`control_domain`] the same in a
 //!   guest, [`ending`] and [`interrupt`] how guests are stopped in order; [`scenario`] the tests, [`mutate`]
@@ -60,6 +60,7 @@ mod session;
 mod summary;
 mod table;
 mod terminal;
+mod threshold;
 mod workspace;
 
 use anyhow::{Context, Result};
@@ -176,6 +177,7 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Analyze { names, kernel, diff, details } => {
             analyze::command(&names, &kernel, diff.as_deref(), details)?;
         }
+        Command::Threshold { file } => output::print(threshold::command(&file)?)?,
         Command::Mutate { names, list: true, json } => mutate::list(&names, json)?,
         Command::Mutate { names, .. } => return mutate::run(&names),
         Command::Test(TestArguments { worker: Some(name), .. }) => return scenario::run_one(&name),

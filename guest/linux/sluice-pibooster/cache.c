@@ -8,7 +8,7 @@
  *
  * There is a list of pages for each level. Allocation takes the first page of it, freeing adds one to its end, in the same time however many there are. Pages
  * come from the kernel's allocator to begin with (`prefill`), and then are those that were freed: these are made semi-writable some at a time, by one call of the
- * hypervisor. Under pressure they are given back, and made ordinary memory before.
+ * hypervisor. Under pressure they are given back, and made ordinary memory before; also beyond a threshold, which is fixed or follows what was needed (adapt.h).
  *
  * The kernel frees the tables of the lower levels when no other processor walks them any more (RCU). The cache has a reference of
  * its own to each such page: it is free when this is the only one, and it never reaches the kernel's allocator as long as it is the cache's.
@@ -87,6 +87,13 @@ static u64 batch[SLUICE_SEMI_MAX_BATCH];
 
 static void tidy(struct work_struct *work);
 static DECLARE_WORK(tidy_work, tidy);
+
+/* Each level keeps as many pages as it needed lately. */
+static bool adapts;
+
+/* What happens once a second, while it does or a record is made. */
+static void step(struct work_struct *work);
+static DECLARE_DELAYED_WORK(step_work, step);
 
 static u8 *state_of(struct page *page)
 {
@@ -167,12 +174,15 @@ struct page *cache_pop(enum level level)
 
 	if (!READ_ONCE(on))
 		return NULL;
+	if (unlikely(READ_ONCE(tracing)))
+		trace_table(level, false);
 	spin_lock(&cache->lock);
 	if (unlikely(!cache->ready_count) && cache->fresh_count)
 		make_ready(cache);
 	page = list_first_entry_or_null(&cache->ready, struct page, lru);
 	/* Somebody may walk the page still: then all that come after it were freed later. */
 	if (unlikely(!page || page_ref_count(page) != 1)) {
+		adapt_missed(&cache->adapt);
 		if (++cache->misses % LOOK_EVERY == 0)
 			schedule_work(&tidy_work);
 		spin_unlock(&cache->lock);
@@ -183,6 +193,7 @@ struct page *cache_pop(enum level level)
 	if (cache->counted)
 		get_page(page);
 	cache->ready_count--;
+	adapt_taken(&cache->adapt, cache->ready_count + cache->fresh_count);
 	cache->used++;
 	cache->hits++;
 	spin_unlock(&cache->lock);
@@ -239,6 +250,8 @@ bool cache_push(enum level level, struct page *page)
 	u8 *state = state_of(page);
 	bool taken;
 
+	if (unlikely(READ_ONCE(tracing)) && READ_ONCE(on))
+		trace_table(level, true);
 	/* What has no reference of the cache's goes to the kernel's allocator when this says so. */
 	if (!READ_ONCE(on) && (cache->counted || !*state))
 		return false;
@@ -278,13 +291,13 @@ static void give_back(struct cache *cache, struct page *page)
 		__free_pages(page, cache->order);
 }
 
-static unsigned long cache_shrink_level(struct cache *cache, unsigned long count)
+/* With the level's lock. Its mark of what was needed is the caller's. */
+static unsigned long shrink_locked(struct cache *cache, unsigned long count)
 {
 	struct page *page, *next;
 	unsigned long freed = 0;
 	LIST_HEAD(pages);
 
-	spin_lock(&cache->lock);
 	/* What came last has been used last, and is given back last. */
 	while (freed < count && (cache->ready_count || cache->fresh_count)) {
 		struct list_head *from = cache->ready_count ? &cache->ready : &cache->fresh;
@@ -302,6 +315,16 @@ static unsigned long cache_shrink_level(struct cache *cache, unsigned long count
 		list_del(&page->lru);
 		give_back(cache, page);
 	}
+	return freed;
+}
+
+static unsigned long cache_shrink_level(struct cache *cache, unsigned long count)
+{
+	unsigned long freed;
+
+	spin_lock(&cache->lock);
+	freed = shrink_locked(cache, count);
+	adapt_removed(&cache->adapt, freed);
 	spin_unlock(&cache->lock);
 	return freed;
 }
@@ -358,6 +381,46 @@ static void tidy(struct work_struct *work)
 	keep -= keep / 8;
 	if (count > keep)
 		cache_shrink(count - keep);
+}
+
+bool cache_adapts(void)
+{
+	return READ_ONCE(adapts);
+}
+
+void cache_adapt(bool yes)
+{
+	int level;
+
+	for (level = 0; level < LEVELS && yes && !adapts; level++) {
+		spin_lock(&caches[level].lock);
+		adapt_begin(&caches[level].adapt, cache_level_count(caches + level));
+		spin_unlock(&caches[level].lock);
+	}
+	WRITE_ONCE(adapts, yes);
+	cache_steps();
+}
+
+void cache_steps(void)
+{
+	if (READ_ONCE(adapts) || READ_ONCE(tracing))
+		schedule_delayed_work(&step_work, round_jiffies_relative(HZ));
+}
+
+static void step(struct work_struct *work)
+{
+	int level;
+
+	trace_second();
+	for (level = 0; level < LEVELS && READ_ONCE(adapts); level++) {
+		struct cache *cache = caches + level;
+
+		spin_lock(&cache->lock);
+		cache->given_back += shrink_locked(cache, adapt_step(&cache->adapt, cache_level_count(cache)));
+		spin_unlock(&cache->lock);
+		cond_resched();
+	}
+	cache_steps();
 }
 
 void fill_user_table(struct page *page)
@@ -547,6 +610,10 @@ int cache_begin(unsigned long all)
 void cache_end(void)
 {
 	end_shrinker(shrinker);
+	/* Nobody wants steps any more. */
+	cache_adapt(false);
+	trace_begin(0);
+	cancel_delayed_work_sync(&step_work);
 	cancel_work_sync(&tidy_work);
 	vfree(states);
 }

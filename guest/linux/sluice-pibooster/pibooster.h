@@ -10,6 +10,8 @@
 #include <linux/spinlock.h>
 #include <linux/types.h>
 
+#include "adapt.h"
+
 enum level {
 	LEVEL_PGD,
 	LEVEL_USER_PGD, /* the table of a program's own addresses, which Xen's guests have apart */
@@ -36,6 +38,9 @@ struct cache {
 	u64 misses;
 	u64 pushes;
 
+	struct adapt adapt;
+	u64 given_back; /* pages, by what it was adapted to */
+
 	struct kobject kobject;
 };
 
@@ -47,6 +52,23 @@ extern u64 semi_calls, semi_frames;
 extern u64 dirty_pages;
 /* The cache shrinks by itself to so many pages, and to so many percent of the page tables in use; 0: it does not. */
 extern unsigned int threshold, threshold_percent;
+
+/* Instead, each level keeps as many as it needed lately (adapt.h). */
+bool cache_adapts(void);
+void cache_adapt(bool yes);
+/* A step each second, while somebody wants them. */
+void cache_steps(void);
+
+/* What page tables come and go is recorded. */
+extern bool tracing;
+/* The longest record. */
+#define TRACE_MAX_KIB 4096
+void trace_table(enum level level, bool freed);
+void trace_second(void);
+/* Begins a new record of at most so many KiB; 0: there is none. */
+int trace_begin(unsigned long kib);
+unsigned long trace_kib(void);
+ssize_t trace_read(char *to, loff_t offset, size_t count);
 
 /* An empty cache, which is off, on a machine with so many frames. */
 int cache_begin(unsigned long frames);

@@ -39,6 +39,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "bench",
             "mutate",
             "analyze",
+            "threshold",
             "screens",
             "completions",
             "man",

@@ -368,6 +368,16 @@ pub enum Command {
         #[arg(long)]
         details: bool,
     },
+    /// Compare bounds of the cache of page-table pages by what a guest recorded: fixed ones, and the one that adapts itself
+    #[command(after_help = concat!(
+        "Example, the first lines in a guest with the module sluice-pibooster:\n",
+        "  echo 64 >/sys/kernel/sluice_pibooster/trace_kib\n",
+        "  cat /sys/kernel/sluice_pibooster/trace >load.trace\n",
+        "  cargo sluice threshold load.trace"))]
+    Threshold {
+        /// What was recorded
+        file: PathBuf,
+    },
     /// Take checks out of a copy of the sources, one at a time, and see whether a test notices
     #[command(after_help = concat!(
         "Examples:\n",

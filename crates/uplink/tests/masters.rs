@@ -581,7 +581,7 @@ fn packet(len: usize, mark: u8) -> (Vec<u8>, Offload) {
     let sum = |start, offset| Some(Checksum { start, offset, end: 0 });
     let segments = Segments { header: 54, payload: 1400, ip: 14, transport: 34, ipv4: true, tcp: true };
     let segments = (len > MAX_FRAME).then_some(segments);
-    (frame(len, mark), Offload { ip: None, transport: sum(34, 50), segments })
+    (frame(len, mark), Offload { transport: sum(34, 50), segments, ..Offload::default() })
 }
 
 /// Packets of all lengths and frames between them, as the card has room: all go out whole and in order.

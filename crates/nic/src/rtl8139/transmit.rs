@@ -97,6 +97,11 @@ impl Work {
         self.polls > 0 && self.kicks == 0 && self.assembled == 0 && self.segments.is_none()
     }
 
+    /// The C+ transmitter found a descriptor that is not the card's.
+    pub(super) const fn stop_polling(&mut self) {
+        self.polls = 0;
+    }
+
     /// The C+ transmitter took so many descriptors.
     pub(super) const fn take(&mut self, descriptors: u8) {
         self.polls = self.polls.saturating_sub(descriptors);

@@ -48,8 +48,8 @@ pub struct Whole {
     descriptors: ArrayVec<Descriptor, MOST_DESCRIPTORS>,
     first: u32,
     next: u32,
-    /// The beginning of the packet as it is to be sent, if that was read.
-    headers: ArrayVec<u8, HEADERS>,
+    /// The beginning of the packet as it is to be sent, if that was read: all its headers, and what lies behind them in the same buffer.
+    start: ArrayVec<u8, HEADERS>,
     len: usize,
     frames: usize,
     offload: Offload,
@@ -81,8 +81,9 @@ impl Descriptor {
 }
 
 impl Rtl8139 {
-    /// The packet that is next in the ring, if it lies there whole, would go to the wire, and is one that another card can finish.
-    pub fn whole(&self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
+    /// The packet that is next in the ring, if it lies there whole, would go to the wire, and is one that another card can finish. If there is
+    /// none the card stops looking for one, as [`Self::transmit`] would have it.
+    pub fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
         let regs = &self.regs;
         let sends = regs.transmitting() && regs.sends_by_descriptor();
         if !sends || !self.work.is_between_packets() || regs.loopback() || !self.link() {
@@ -102,6 +103,10 @@ impl Rtl8139 {
             for bytes in block.iter() {
                 let descriptor = Descriptor::new(bytes);
                 let status = descriptor.status;
+                if status & OWN == 0 && descriptors.is_empty() {
+                    self.work.stop_polling();
+                    return None;
+                }
                 if status & OWN == 0 || (status & FIRST != 0) != descriptors.is_empty() {
                     return None;
                 }
@@ -127,7 +132,7 @@ impl Rtl8139 {
         memory: &mut dyn Dma,
     ) -> Option<Whole> {
         let (first, last) = (*descriptors.first()?, *descriptors.last()?);
-        let mut headers = ArrayVec::new();
+        let mut start = ArrayVec::new();
         let mut offload = Offload::default();
         if last.vlan & INSERT_TAG != 0 {
             return None;
@@ -136,12 +141,11 @@ impl Rtl8139 {
             let mut bytes = [0; HEADERS];
             let read = bytes.get_mut(..first.bytes().min(HEADERS))?;
             memory.read(first.buffer, read).ok()?;
-            let (found, end) = finish(read, last.status, len)?;
-            offload = found;
-            headers.try_extend_from_slice(read.get(..end)?).ok()?;
+            offload = finish(read, last.status, len)?;
+            start.try_extend_from_slice(read).ok()?;
         }
         let frames = offload.frames(len).filter(|_| (HEAD..=MAX_LEN).contains(&len))?;
-        Some(Whole { descriptors, first: self.regs.next_send, next, headers, len, frames, offload })
+        Some(Whole { descriptors, first: self.regs.next_send, next, start, len, frames, offload })
     }
 
     /// Copies a packet's bytes into `into`, which has its length. `accept` is shown its first bytes before the rest is copied.
@@ -154,9 +158,9 @@ impl Rtl8139 {
         budget: &mut Budget,
         accept: &mut dyn FnMut(&[u8; HEAD]) -> bool,
     ) -> bool {
-        let mut known = whole.headers.len();
-        let Some(headers) = into.get_mut(..known) else { return false };
-        headers.copy_from_slice(&whole.headers);
+        let mut known = whole.start.len();
+        let Some(start) = into.get_mut(..known) else { return false };
+        start.copy_from_slice(&whole.start);
         let mut asked = known >= HEAD;
         if asked && !into.first_chunk().is_some_and(&mut *accept) {
             return false;
@@ -200,9 +204,9 @@ impl Rtl8139 {
     }
 }
 
-/// What is left to be done to a packet that begins with these bytes and has that length, and how many of them are its headers. Puts in
-/// what a checksum begins with. `None`: it is not what its descriptor claims, or no other card does the same.
-fn finish(bytes: &mut [u8], status: u32, len: usize) -> Option<(Offload, usize)> {
+/// What is left to be done to a packet that begins with these bytes and has that length. Puts in what a checksum begins with. `None`: it is
+/// not what its descriptor claims, or no other card does the same.
+fn finish(bytes: &mut [u8], status: u32, len: usize) -> Option<Offload> {
     let (ethernet, packet) = bytes.split_at_mut_checked(ETHERNET)?;
     let ip_header = usize::from(packet.first()? & 0x0f) * 4;
     let (header, tcp) = packet.split_at_mut_checked(ip_header)?;
@@ -244,5 +248,5 @@ fn finish(bytes: &mut [u8], status: u32, len: usize) -> Option<(Offload, usize)>
         let length = if cut { 0 } else { total - ip_header };
         set_word(tcp, 16, fold(pseudo_header(header, length)?))?;
     }
-    Some((offload, end))
+    Some(offload)
 }

@@ -89,7 +89,10 @@ pub fn rtl8139(data: &[u8]) {
             5 => {
                 let budget = &mut Budget::default();
                 let Some(whole) = card.whole(&mut memory, budget) else { continue };
-                assert!(whole.frames() <= MOST_SEGMENTS && whole.offload().frames(whole.len()) == Some(whole.frames()));
+                assert!(
+                    whole.frames() <= MOST_SEGMENTS
+                        && whole.offload().frames(whole.len()) == Some(whole.frames())
+                );
                 let (mut bytes, accept) = (vec![0; whole.len()], input.flag());
                 let before = card.clone();
                 if card.gather(&mut memory, &whole, &mut bytes, budget, &mut |_| accept) {

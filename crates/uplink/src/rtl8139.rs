@@ -231,8 +231,7 @@ impl Transmit for Rtl8139 {
 
     fn enqueue_placed(&mut self, card: &mut Card<'_>, at: usize, len: usize, offload: &Offload) {
         if let Sender::Ring(ring) = &mut self.sender {
-            ring.enqueue_placed(card.memory, at, len, offload);
-            self.counters.sent += offload.frames_of(len, MAX_FRAME).unwrap_or(0) as u64;
+            self.counters.sent += ring.enqueue_placed(card.memory, at, len, offload) as u64;
         }
     }
 }

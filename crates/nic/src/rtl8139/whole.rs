@@ -48,6 +48,8 @@ pub struct Whole {
     descriptors: ArrayVec<Descriptor, MOST_DESCRIPTORS>,
     first: u32,
     next: u32,
+    /// There is nothing behind it.
+    is_all: bool,
     /// The beginning of the packet as it is to be sent, if that was read: all its headers, and what lies behind them in the same buffer.
     start: ArrayVec<u8, HEADERS>,
     len: usize,
@@ -100,7 +102,7 @@ impl Rtl8139 {
             budget.bytes(block.as_flattened().len());
             let at = regs.tnpds().wrapping_add(DESCRIPTOR.wrapping_mul(next.into()));
             memory.read(at, block.as_flattened_mut()).ok()?;
-            for bytes in block.iter() {
+            for (index, bytes) in block.iter().enumerate() {
                 let descriptor = Descriptor::new(bytes);
                 let status = descriptor.status;
                 if status & OWN == 0 && descriptors.is_empty() {
@@ -114,7 +116,10 @@ impl Rtl8139 {
                 len += descriptor.bytes();
                 next = if status & END_OF_RING == 0 && next + 1 < u32::from(RING) { next + 1 } else { 0 };
                 if status & LAST != 0 {
-                    return self.describe(descriptors, next, len, memory);
+                    // What follows was read, too, as a card may that reads ahead: there need be no other look at it.
+                    let after = block.get(index + 1).filter(|_| next != 0);
+                    let is_all = after.is_some_and(|bytes| Descriptor::new(bytes).status & OWN == 0);
+                    return self.describe(descriptors, (next, is_all), len, memory);
                 }
                 if next == 0 {
                     break;
@@ -127,7 +132,7 @@ impl Rtl8139 {
     fn describe(
         &self,
         descriptors: ArrayVec<Descriptor, MOST_DESCRIPTORS>,
-        next: u32,
+        (next, is_all): (u32, bool),
         len: usize,
         memory: &mut dyn Dma,
     ) -> Option<Whole> {
@@ -145,7 +150,7 @@ impl Rtl8139 {
             start.try_extend_from_slice(read).ok()?;
         }
         let frames = offload.frames(len).filter(|_| (HEAD..=MAX_LEN).contains(&len))?;
-        Some(Whole { descriptors, first: self.regs.next_send, next, start, len, frames, offload })
+        Some(Whole { descriptors, first: self.regs.next_send, next, is_all, start, len, frames, offload })
     }
 
     /// Copies a packet's bytes into `into`, which has its length. `accept` is shown its first bytes before the rest is copied.
@@ -201,6 +206,9 @@ impl Rtl8139 {
         self.regs.next_send = whole.next;
         self.regs.tally.sent = self.regs.tally.sent.wrapping_add(1);
         self.work.take(whole.descriptors.len() as u8);
+        if whole.is_all {
+            self.work.stop_polling();
+        }
     }
 }
 

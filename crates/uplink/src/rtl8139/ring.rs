@@ -6,9 +6,7 @@
 //! Source: RTL8139C+(L) data sheet 1.6, sections 5 (TPPoll, ring addresses) and 6.2 (transmit descriptors).
 
 use crate::places::Places;
-use crate::{
-    Card, DmaMemory, MAX_FRAME, MIN_FRAME, MIN_PADDED, Place, RawDevice, Sent, put_frame,
-};
+use crate::{Card, DmaMemory, MAX_FRAME, MIN_FRAME, MIN_PADDED, Place, RawDevice, Sent, put_frame};
 use sluice_nic::Offload;
 use sluice_nic::rtl8139::registers::{POLL_NORMAL, reg};
 
@@ -36,6 +34,8 @@ pub(super) struct Ring {
     base: usize,
     /// There are packets in it that the card has not been told of.
     queued: bool,
+    /// Frames that the packet becomes which a place was last found for.
+    placed: usize,
 }
 
 /// What an empty descriptor has: which is the last of the ring.
@@ -49,7 +49,7 @@ impl Ring {
 
     /// At `base` of the card's memory, and not in use yet.
     pub const fn new(base: usize) -> Self {
-        Self { places: Places::new(), base, queued: false }
+        Self { places: Places::new(), base, queued: false, placed: 0 }
     }
 
     /// Empties it. The card's transmitter is off, and begins with the first descriptor when it is on.
@@ -103,18 +103,22 @@ impl Ring {
     /// As [`Transmit::place`](crate::Transmit::place).
     pub fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Place {
         // Short frames are for who pads them. The card looks at headers, and asks nobody where they are.
-        let asks_nothing = *offload == Offload::default();
-        if len < MIN_PADDED
-            || offload.frames_of(len, MAX_FRAME).is_none()
-            || !(asks_nothing || offload.is_in_headers)
-        {
+        if len < MIN_PADDED || !(offload.is_in_headers || *offload == Offload::default()) {
             return Place::Never;
         }
+        let Some(frames) = offload.frames_of(len, MAX_FRAME) else { return Place::Never };
+        self.placed = frames;
         self.find(card, len).map_or(Place::Full, Place::At)
     }
 
-    /// As [`Transmit::enqueue_placed`](crate::Transmit::enqueue_placed).
-    pub fn enqueue_placed(&mut self, memory: &mut dyn DmaMemory, at: usize, len: usize, offload: &Offload) {
+    /// As [`Transmit::enqueue_placed`](crate::Transmit::enqueue_placed): the frames that it becomes.
+    pub fn enqueue_placed(
+        &mut self,
+        memory: &mut dyn DmaMemory,
+        at: usize,
+        len: usize,
+        offload: &Offload,
+    ) -> usize {
         let sum = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
         // Who is cut has all checksums put in, and the bits of them are the payload's.
         let what = match offload.segments {
@@ -122,6 +126,7 @@ impl Ring {
             None => sum(offload.ip.is_some(), SUM_IP) | sum(offload.transport.is_some(), SUM_TCP),
         };
         self.push(memory, at, len, what);
+        self.placed
     }
 
     /// A packet whose bytes are at a place that was found.

@@ -700,7 +700,7 @@ fn a_card_is_not_believed<M: Model>(seed: u64, tame: bool, polls: u8) {
 /// A packet of TCP over IPv4, which the card cuts if it is longer than a frame, and what is left to be done to it.
 fn packet(len: usize, mark: u8) -> (Vec<u8>, Offload) {
     let mut bytes = frame(len, mark);
-    bytes[12..18].copy_from_slice(&[8, 0, 0x45, 0, (len - 14 >> 8) as u8, (len - 14) as u8]);
+    bytes[12..18].copy_from_slice(&[8, 0, 0x45, 0, ((len - 14) >> 8) as u8, (len - 14) as u8]);
     (bytes[23], bytes[46], bytes[47]) = (6, 0x50, 0);
     let sum = |start, offset| Some(Checksum { start, offset, end: 0 });
     let segments = Segments { header: 54, payload: 1400, ip: 14, transport: 34, ipv4: true, tcp: true };

@@ -82,7 +82,7 @@ impl Packet {
         bytes.extend([1, 2, 3, 4, 0xff, 0xff, 0xff, 0, 5, 6, 7, 8, (tcp / 4) as u8 * 16, self.flags]);
         bytes.extend([1, 0, 9, 9, 0, 0]);
         bytes.resize(14 + ip + tcp, 1);
-        bytes.extend((0..self.data + self.behind).map(|index| (index * 7 >> 2) as u8));
+        bytes.extend((0..self.data + self.behind).map(|index| ((index * 7) >> 2) as u8));
         if let Some((at, value)) = self.wrong
             && let Some(byte) = bytes.get_mut(at)
         {

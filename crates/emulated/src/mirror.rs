@@ -104,9 +104,10 @@ pub(crate) fn show_written(nic: &Nic, register: Register, mirror: &mut dyn Mirro
             .step_by(4)
             .for_each(|offset| show(nic, offset, mirror));
     }
-    // An access that is not aligned reaches into the next word. The summary is one of all TSD.
+    // An access that is not aligned reaches into the next word. The summary is one of all TSD, and moves in C mode only.
     let is_status = (rtl8139::TSD..rtl8139::TSAD).contains(&(first as u16));
-    let summary = (is_status && matches!(nic, Nic::Rtl8139(_))).then_some(rtl8139::SUMMARY.into());
+    let is_cplus = matches!(nic, Nic::Rtl8139(card) if card.regs.cplus);
+    let summary = (is_cplus && is_status).then_some(rtl8139::SUMMARY.into());
     for offset in [Some(first), first.checked_add(4), summary].into_iter().flatten() {
         if offset < PAGES as u32 * PAGE {
             show(nic, offset, mirror);

@@ -32,7 +32,7 @@ impl Wire<'_, '_> {
         budget: &mut Budget,
     ) -> Option<Whole> {
         let Self { switch, uplink, card } = self;
-        if !switch.is_wire_free() {
+        if !nic.has_packets() || !switch.is_wire_free() {
             return None;
         }
         let whole = nic.whole(bus, budget)?;

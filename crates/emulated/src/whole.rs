@@ -49,12 +49,20 @@ impl Whole {
 }
 
 impl Nic {
+    /// It may have packets to send that lie whole in its ring.
+    pub(crate) const fn has_packets(&self) -> bool {
+        match self {
+            Self::Ne2000(_) => false,
+            Self::Rtl8139(card) => card.begins_packets(),
+            Self::E1000(card) => card.transmitting(),
+        }
+    }
+
     /// The next packet that it has to send, if that lies whole in its ring, would go to the wire, and is one that another card can finish.
     pub(crate) fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
         match self {
             Self::Ne2000(_) => None,
             Self::Rtl8139(card) => card.whole(memory, budget).map(Whole::Rtl8139),
-            Self::E1000(card) if !card.transmitting() => None,
             Self::E1000(card) => card.whole(memory, budget).map(Whole::E1000),
         }
     }

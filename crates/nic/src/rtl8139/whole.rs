@@ -83,12 +83,17 @@ impl Descriptor {
 }
 
 impl Rtl8139 {
+    /// It looks for a packet in its ring next: [`Self::whole`] may have one.
+    pub const fn begins_packets(&self) -> bool {
+        self.work.is_between_packets()
+    }
+
     /// The packet that is next in the ring, if it lies there whole, would go to the wire, and is one that another card can finish. If there is
     /// none the card stops looking for one, as [`Self::transmit`] would have it.
     pub fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
         let regs = &self.regs;
         let sends = regs.transmitting() && regs.sends_by_descriptor();
-        if !sends || !self.work.is_between_packets() || regs.loopback() || !self.link() {
+        if !sends || !self.begins_packets() || regs.loopback() || !self.link() {
             return None;
         }
         let mut descriptors = ArrayVec::<Descriptor, MOST_DESCRIPTORS>::new();

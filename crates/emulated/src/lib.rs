@@ -32,6 +32,7 @@ mod straight;
 #[cfg(test)]
 mod tests;
 mod virtual_nic;
+mod whole;
 
 pub use environment::{Environment, Guests};
 pub use mirror::{Direct, Direction, Mirror, PAGES, Shown};

@@ -60,6 +60,8 @@ const MOVING_RTL8139: &[u16] = &[
     rtl8139::MPC,
     rtl8139::SUMMARY,
 ];
+/// Those of them that do so in C+ mode, where the others are written by the driver only.
+const MOVING_CPLUS: &[u16] = &[rtl8139::CR & !3, rtl8139::CAPR, rtl8139::IMR, rtl8139::TCTR, rtl8139::MPC];
 /// Registers whose writing changes no other than these.
 const ALONE_RTL8139: [u16; 6] =
     [rtl8139::TSAD, rtl8139::CAPR, rtl8139::IMR, rtl8139::TPPOLL & !3, rtl8139::TSD, rtl8139::TSD + 4];
@@ -83,7 +85,10 @@ pub(crate) fn show_all(nic: &Nic, mirror: &mut dyn Mirror) {
 pub(crate) fn show_moving(nic: &Nic, mirror: &mut dyn Mirror) {
     match nic {
         Nic::Ne2000(_) => {}
-        Nic::Rtl8139(_) => MOVING_RTL8139.iter().for_each(|offset| show(nic, u32::from(*offset), mirror)),
+        Nic::Rtl8139(card) => {
+            let moving = if card.regs.cplus { MOVING_CPLUS } else { MOVING_RTL8139 };
+            moving.iter().for_each(|offset| show(nic, u32::from(*offset), mirror));
+        }
         Nic::E1000(_) => MOVING_E1000.iter().for_each(|offset| show(nic, *offset, mirror)),
     }
 }
@@ -99,8 +104,11 @@ pub(crate) fn show_written(nic: &Nic, register: Register, mirror: &mut dyn Mirro
             .step_by(4)
             .for_each(|offset| show(nic, offset, mirror));
     }
-    // An access that is not aligned reaches into the next word.
-    for offset in [Some(first), first.checked_add(4)].into_iter().flatten() {
+    // An access that is not aligned reaches into the next word. The summary is one of all TSD, and moves in C mode only.
+    let is_status = (rtl8139::TSD..rtl8139::TSAD).contains(&(first as u16));
+    let is_cplus = matches!(nic, Nic::Rtl8139(card) if card.regs.cplus);
+    let summary = (is_cplus && is_status).then_some(rtl8139::SUMMARY.into());
+    for offset in [Some(first), first.checked_add(4), summary].into_iter().flatten() {
         if offset < PAGES as u32 * PAGE {
             show(nic, offset, mirror);
         }

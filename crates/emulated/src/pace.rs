@@ -24,9 +24,9 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The card has sent or received a frame of so many bytes, or several one after the other.
-    pub(crate) const fn carry(&mut self, bytes: usize) {
-        let more = (bytes as u64 + AROUND) * BYTE;
+    /// The card has sent or received so many frames one after the other, of so many bytes in all.
+    pub(crate) const fn carry(&mut self, frames: usize, bytes: usize) {
+        let more = (bytes as u64 + frames as u64 * AROUND) * BYTE;
         self.carried = if self.carried + more < MOST { self.carried + more } else { MOST };
     }
 
@@ -48,14 +48,13 @@ mod tests {
     #[test]
     fn a_line_waits_for_the_wire_and_no_longer_than_the_most() {
         let mut pace = Pace::default();
-        pace.carry(60);
+        pace.carry(1, 60);
         assert_eq!(pace.rises_at(), 6_720, "the shortest frame at 100 Mbit/s");
         pace.rise(1_000_000);
         assert_eq!(pace.rises_at(), 1_000_000, "what has happened is no reason to wait any more");
-        pace.carry(1514);
-        pace.carry(1514);
+        pace.carry(2, 2 * 1514);
         assert_eq!(pace.rises_at(), 1_000_000 + 2 * 123_040);
-        pace.carry(usize::MAX >> 16);
+        pace.carry(1, usize::MAX >> 16);
         assert_eq!(pace.rises_at(), 1_000_000 + MOST);
     }
 }

@@ -3,7 +3,7 @@
 use crate::environment::{Environment, Guests};
 use crate::mirror::{self, Mirror, Shown};
 use crate::names;
-use crate::nic::{Description, FRAME, Nic, Outgoing, Register, describe};
+use crate::nic::{Description, FRAME, Outgoing, Register, describe};
 use crate::owner::{CardOwner, Handoffs};
 use crate::straight::{Inward, Wire};
 use crate::virtual_nic::{Changes, VirtualNic, VirtualNics};
@@ -431,10 +431,8 @@ impl SharedNic {
             let Some(bus) = bus.as_mut() else { return };
             let mut wire = Wire { switch: &mut self.switch, uplink: &mut *self.uplink, card: &mut env.card };
             let drives = self.owner.is_driver();
-            if let Nic::E1000(nic) = &mut vnic.nic
-                && drives
-                && wire.send_packet(port, nic, bus, &mut budget)
-            {
+            if drives && let Some(whole) = wire.send_packet(port, &mut vnic.nic, bus, &mut budget) {
+                vnic.carried(whole.frames(), whole.bytes());
                 continue;
             }
             match vnic.nic.transmit(bus, &mut self.frame, &mut budget) {
@@ -446,7 +444,7 @@ impl SharedNic {
                         // What became of it, the switch counts; the card has sent it in any case.
                         let _: Verdict = self.switch.send(port, frame);
                     }
-                    vnic.carried(bytes);
+                    vnic.carried(1, bytes);
                 }
             }
         }

@@ -6,12 +6,14 @@
 //! What was checked is what is sent: the packet is looked at where the guest cannot alter it.
 
 use crate::environment::Guests;
+use crate::nic::Nic;
 use crate::owner::CardOwner;
 use crate::virtual_nic::{Bus, Changes, VirtualNics};
+use crate::whole::Whole;
+use sluice_nic::Budget;
 use sluice_nic::dma::Dma;
-use sluice_nic::{Budget, E1000};
 use sluice_switch::{PortId, Switch, Target};
-use sluice_uplink::{Card, Place, Sent, Uplink};
+use sluice_uplink::{Card, Sent, Uplink};
 
 /// The way out: the switch, the driver of the physical card, and the card.
 pub(crate) struct Wire<'a, 'c> {
@@ -21,20 +23,20 @@ pub(crate) struct Wire<'a, 'c> {
 }
 
 impl Wire<'_, '_> {
-    /// Sends the next packet of a guest's card, if it can go straight. False, and nothing has happened, if it cannot.
+    /// Sends the next packet of a guest's card, if it can go straight. `None`, and nothing has happened, if it cannot.
     pub(crate) fn send_packet(
         &mut self,
         port: PortId,
-        nic: &mut E1000,
+        nic: &mut Nic,
         bus: &mut dyn Dma,
         budget: &mut Budget,
-    ) -> bool {
+    ) -> Option<Whole> {
         let Self { switch, uplink, card } = self;
-        if !nic.transmitting() || !switch.is_wire_free() {
-            return false;
+        if !nic.has_packets() || !switch.is_wire_free() {
+            return None;
         }
-        let Some(whole) = nic.whole(bus, budget) else { return false };
-        let Place::At(at) = uplink.place(card, whole.len(), whole.offload()) else { return false };
+        let whole = nic.whole(bus, budget)?;
+        let at = uplink.place(card, whole.len(), whole.offload()).at()?;
         let mut head = None;
         let gathered = card.memory.with(at, whole.len(), &mut |into| {
             nic.gather(bus, &whole, into, budget, &mut |first| {
@@ -42,11 +44,11 @@ impl Wire<'_, '_> {
                 switch.goes_straight(port, first)
             })
         });
-        let Some(head) = head.filter(|_| gathered) else { return false };
+        let head = head.filter(|_| gathered)?;
         uplink.enqueue_placed(card, at, whole.len(), whole.offload());
         switch.count_straight(port, whole.frames() as u64);
         nic.complete(bus, &whole, &head, budget);
-        true
+        Some(whole)
     }
 
     /// Sends a frame of a guest's card, if it can go straight. False, and nothing has happened, if it cannot.

@@ -20,6 +20,7 @@ use proptest::prelude::*;
 use sluice_abi::config::NicModel;
 use sluice_nic::Budget;
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
+use sluice_uplink::rtl8139::Rtl8139 as UplinkRtl8139;
 use sluice_uplink::{Card, DmaMemory, RawDevice, Sent, Transmit, Uplink, for_device};
 use std::sync::Mutex;
 
@@ -294,8 +295,14 @@ impl Machine {
     }
 
     fn driver(&mut self, guest: usize) -> Box<dyn Uplink> {
-        let description = describe(self.ports[guest].1);
-        self.online(guest, for_device(description.vendor, description.device, &|_| 0).unwrap())
+        let model = self.ports[guest].1;
+        let description = describe(model);
+        // Who sends by one ring only drives no card that a guest could have in its hands.
+        let driver: Box<dyn Uplink> = match model {
+            NicModel::Rtl8139 | NicModel::Rtl8139c => Box::new(UplinkRtl8139::new_in_c_mode()),
+            _ => for_device(description.vendor, description.device, &|_| 0).unwrap(),
+        };
+        self.online(guest, driver)
     }
 
     fn online(&mut self, guest: usize, mut driver: Box<dyn Uplink>) -> Box<dyn Uplink> {

@@ -158,7 +158,7 @@ impl VirtualNic {
         match self.nic.offer(frame, fcs, memory, budget) {
             Offer::Stored => {
                 self.rx_packets += 1;
-                self.carried(frame.len());
+                self.carried(1, frame.len());
             }
             Offer::Unwanted => {}
             Offer::Missed => self.rx_missed += 1,
@@ -210,10 +210,10 @@ impl VirtualNic {
         [self.nic.deadline(), held].into_iter().flatten().min()
     }
 
-    /// The card has sent or received a frame of so many bytes.
-    pub(crate) fn carried(&mut self, bytes: usize) {
+    /// The card has sent or received so many frames, of so many bytes in all.
+    pub(crate) fn carried(&mut self, frames: usize, bytes: usize) {
         if let Some(pace) = &mut self.pace {
-            pace.carry(bytes);
+            pace.carry(frames, bytes);
         }
     }
 

@@ -283,7 +283,8 @@ pub fn uplink(data: &[u8]) {
                 let input = &mut *hostile.input;
                 let (header, payload) = (input.u8(), input.u16() % 2048);
                 let segments = Segments { header, payload, ip: 14, transport: 34, ipv4: true, tcp: true };
-                let offload = Offload { ip, transport, segments: input.flag().then_some(segments) };
+                let segments = input.flag().then_some(segments);
+                let offload = Offload { ip, transport, segments, is_in_headers: input.flag() };
                 let len = usize::from(input.u16());
                 let mut card = Card { registers: &mut hostile, memory };
                 if let Some(at) = sender.place(&mut card, len, &offload).at() {

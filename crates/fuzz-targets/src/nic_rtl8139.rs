@@ -2,6 +2,7 @@
 
 use crate::Input;
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
+use sluice_nic::offload::MOST_SEGMENTS;
 use sluice_nic::rtl8139::registers::reg;
 use sluice_nic::rtl8139::{MAX_SENT, Reception};
 use sluice_nic::{Budget, Rtl8139};
@@ -85,7 +86,21 @@ pub fn rtl8139(data: &[u8]) {
                 let (offset, width) = (u16::from(input.u8()) + 4, input.choose(&[1, 2, 4, 3, 0, 8]));
                 assert_eq!(card.read(offset, width), card.read(offset, width));
             }
-            5 | 6 => {
+            5 => {
+                let budget = &mut Budget::default();
+                let Some(whole) = card.whole(&mut memory, budget) else { continue };
+                assert!(
+                    whole.frames() <= MOST_SEGMENTS
+                        && whole.offload().frames(whole.len()) == Some(whole.frames())
+                );
+                let (mut bytes, accept) = (vec![0; whole.len()], input.flag());
+                let before = card.clone();
+                if card.gather(&mut memory, &whole, &mut bytes, budget, &mut |_| accept) {
+                    assert!(accept && card == before);
+                    card.complete(&mut memory, &whole, budget);
+                }
+            }
+            6 => {
                 if let Some(frame) = card.transmit(&mut memory, &mut Budget::default()) {
                     assert!(!frame.is_empty() && frame.len() <= MAX_SENT);
                 }

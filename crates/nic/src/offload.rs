@@ -67,6 +67,9 @@ pub struct Offload {
     /// Cutting: lengths, identifications and sequence numbers are put in, too. The sum of the pseudo-header is that of one
     /// without length.
     pub segments: Option<Segments>,
+    /// All of it can be found in the packet: its headers are IPv4's and TCP's, the length that the former has is the packet's, and it is
+    /// their checksums that are wanted. A card that looks for headers itself, such as an RTL8139C+, then does the same.
+    pub is_in_headers: bool,
 }
 
 impl Offload {
@@ -107,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_packet_becomes_as_many_frames_as_its_payload_fills() {
-        let offload = Offload { transport: Some(TRANSPORT), segments: Some(SEGMENTS), ip: None };
+        let offload = Offload { transport: Some(TRANSPORT), segments: Some(SEGMENTS), ..Offload::default() };
         for (len, frames) in [(54, None), (55, Some(1)), (1514, Some(1)), (1515, Some(2)), (65535, Some(45))]
         {
             assert_eq!(offload.frames(len), frames, "{len}");
@@ -140,12 +143,12 @@ mod tests {
             Checksum { end: 50, ..TRANSPORT },
         ];
         for sum in sums {
-            let offload = Offload { transport: Some(sum), segments: Some(SEGMENTS), ip: None };
+            let offload = Offload { transport: Some(sum), segments: Some(SEGMENTS), ..Offload::default() };
             assert_eq!(offload.frames(60_000), None, "{sum:?}");
         }
         let sum = Checksum { end: 53, ..TRANSPORT };
         assert_eq!(
-            Offload { ip: Some(sum), segments: Some(SEGMENTS), transport: None }.frames(60_000),
+            Offload { ip: Some(sum), segments: Some(SEGMENTS), ..Offload::default() }.frames(60_000),
             Some(42)
         );
     }

@@ -44,6 +44,7 @@ pub mod registers;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod whole;
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -56,6 +57,7 @@ const MIN_FRAME: usize = 60;
 
 pub use receive::{OVERRUN, Reception};
 pub use transmit::{ASSEMBLY_LEN, MAX_SENT};
+pub use whole::{HEAD, MOST_DESCRIPTORS, Whole};
 
 /// PCI vendor, Realtek.
 pub const VENDOR: u16 = 0x10ec;

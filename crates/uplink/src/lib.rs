@@ -15,6 +15,7 @@ extern crate alloc;
 
 pub mod e1000;
 pub mod ne2000;
+mod places;
 pub mod rtl8139;
 pub mod virtio;
 

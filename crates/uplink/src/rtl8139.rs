@@ -1,26 +1,28 @@
-//! The RTL8139 as an uplink, in C mode: a receive ring and four buffers to send from.
+//! The RTL8139 as an uplink. It receives in C mode, by a ring of bytes; it sends in C+ mode if the card has it, and else from four buffers.
 //!
-//! Memory: the ring of 32 KiB and what the card may write behind it, then the four buffers. RCR.WRAP is off, so frames
+//! Memory: the ring of 32 KiB and what the card may write behind it, then what is sent from. RCR.WRAP is off, so frames
 //! go round the ring's end and nothing is written beyond 16 bytes after it.
-//! Source: RTL8139C(L) data sheet 1.4, sections 5, 7 (transmit) and 8 (receive). Registers by their names there.
+//! Source: RTL8139C(L) data sheet 1.4, sections 5, 7 (transmit) and 8 (receive); RTL8139C+(L) data sheet 1.6, sections 5 (CPCR, of which either
+//! direction has a bit) and 6. Registers by their names there.
 
-use crate::{
-    Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, RawDevice, Sent, Transmit, Uplink, is_frame, put_frame,
-};
+mod ring;
+mod slots;
+
+use crate::{Card, Counters, DmaMemory, MAX_FRAME, MIN_FRAME, Place, RawDevice, Sent, Transmit, Uplink};
 use alloc::boxed::Box;
 use alloc::vec;
-use sluice_nic::rtl8139::registers::{Command, Interrupt, Receive, TransmitStatus, reg};
+use ring::Ring;
+use slots::Slots;
+use sluice_nic::Offload;
+use sluice_nic::rtl8139::registers::{Command, CplusCommand, Interrupt, Receive, TCR_VERSION, reg};
 
 /// Bytes of the receive ring: RBLEN is 2.
-const RING: usize = 32 << 10;
+const RING_LEN: usize = 32 << 10;
 const RING_LENGTH: u32 = 2 << 11;
-/// Bytes of a buffer to send from.
-const BUFFER: usize = 0x800;
-const BUFFERS: usize = 4;
-/// Where the buffers begin.
-const SEND: usize = RING + 0x1000;
-/// Bytes of memory in all.
-const MEMORY: usize = SEND + BUFFERS * BUFFER;
+/// Where begins what is sent from.
+const SEND: usize = RING_LEN + 0x1000;
+/// Bytes of memory in all: what is sent from takes less in C mode.
+const MEMORY: usize = SEND + Ring::MEMORY;
 /// Bytes before each frame in the ring, and of the CRC after it.
 const HEADER: usize = 4;
 const CRC: usize = 4;
@@ -32,8 +34,8 @@ const LAG: u16 = 0x10;
 const BURST: u32 = 7 << 8;
 const GAP: u32 = 3 << 24;
 const NO_THRESHOLD: u32 = 7 << 13;
-/// TCR: tries an aborted transmission again.
-const CLEAR_ABORT: u32 = 1;
+/// TCR: which chip it is.
+const VERSION: u32 = 0x7cc0_0000;
 /// Frames of one [`Uplink::poll`].
 const FRAMES: usize = 64;
 /// Reads of a register that should change.
@@ -47,19 +49,38 @@ const SENT: Interrupt = Interrupt::SENT.union(Interrupt::SEND_ERROR);
 const LOST: Interrupt = Interrupt::OVERFLOW.union(Interrupt::FIFO_OVERFLOW);
 const RUNNING: u32 = Command::RECEIVE.union(Command::TRANSMIT).bits() as u32;
 
+/// What it sends from.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a card has one")]
+enum Sender {
+    /// In C mode.
+    Slots(Slots),
+    /// In C+ mode.
+    Ring(Ring),
+}
+
 /// The driver.
 #[derive(Debug)]
 pub struct Rtl8139 {
+    /// The card may be put into C+ mode if it has that.
+    may_use_rings: bool,
     /// Offset in the ring that is read next.
     read: usize,
-    /// The buffer to send from next.
-    next: usize,
-    /// Buffers that the card was given and that were not seen to be free again.
-    busy: [bool; BUFFERS],
-    /// Somebody waits for a buffer, and transmit interrupts are on.
+    sender: Sender,
+    /// Somebody waits for room, and transmit interrupts are on.
     awaited: bool,
+    /// A frame that goes round the ring's end.
     scratch: Box<[u8]>,
     counters: Counters,
+}
+
+/// A frame in the ring.
+struct Received {
+    start: usize,
+    len: usize,
+    fcs: u32,
+    /// Where what follows it begins.
+    next: usize,
 }
 
 impl Default for Rtl8139 {
@@ -68,22 +89,22 @@ impl Default for Rtl8139 {
     }
 }
 
-/// The register of a buffer.
-const fn of(first: u16, buffer: usize) -> u16 {
-    first + 4 * (buffer % BUFFERS) as u16
-}
-
 impl Rtl8139 {
     /// A driver for a card that it has not touched yet.
     pub fn new() -> Self {
         Self {
+            may_use_rings: true,
             read: 0,
-            next: 0,
-            busy: [false; BUFFERS],
+            sender: Sender::Slots(Slots::new(SEND)),
             awaited: false,
             scratch: vec![0; MAX_FRAME].into_boxed_slice(),
             counters: Counters::default(),
         }
+    }
+
+    /// The same, which leaves the card in C mode.
+    pub fn new_in_c_mode() -> Self {
+        Self { may_use_rings: false, ..Self::new() }
     }
 
     fn set_mask(&mut self, raw: &mut dyn RawDevice, awaited: bool) {
@@ -92,11 +113,19 @@ impl Rtl8139 {
         raw.write(reg::IMR, 2, mask.bits().into());
     }
 
-    /// Turns the receiver on with an empty ring; writing RCR empties it. What RCR said before does not let a frame in.
-    fn open(&mut self, raw: &mut dyn RawDevice) {
+    /// Turns the receiver on with an empty ring; writing RCR empties it. What RCR said before does not let a frame in. A ring to send from
+    /// begins anew, too: in C+ mode a write of CR that has TE takes the card to its first descriptor. What was in it is lost.
+    fn open(&mut self, card: &mut Card<'_>) {
         let everything = Receive::ALL | Receive::STATION | Receive::MULTICAST | Receive::BROADCAST;
         let nothing = RING_LENGTH | BURST | NO_THRESHOLD;
-        raw.write(reg::CR, 1, Command::TRANSMIT.bits().into());
+        match &mut self.sender {
+            Sender::Slots(_) => card.registers.write(reg::CR, 1, Command::TRANSMIT.bits().into()),
+            Sender::Ring(ring) => {
+                card.registers.write(reg::CR, 1, 0);
+                ring.clear(card);
+            }
+        }
+        let raw = &mut *card.registers;
         raw.write(reg::RCR, 4, nothing);
         self.read = 0;
         raw.write(reg::CR, 1, RUNNING);
@@ -104,73 +133,107 @@ impl Rtl8139 {
         raw.write(reg::CAPR, 2, LAG.wrapping_neg().into());
     }
 
-    /// The next frame in the ring, in `scratch`: its length and check sequence. `None` if there is something else.
-    fn fetch(&mut self, memory: &dyn DmaMemory) -> Option<(usize, u32)> {
+    /// The next frame in the ring. `None` if there is something else.
+    fn fetch(&self, memory: &dyn DmaMemory) -> Option<Received> {
         let mut header = [0; HEADER];
         memory.read(self.read, &mut header);
         let [s0, s1, l0, l1] = header;
         let (status, length) = (u16::from_le_bytes([s0, s1]), usize::from(u16::from_le_bytes([l0, l1])));
-        let frame = length.checked_sub(CRC)?;
-        if status & INTACT == 0 || !(MIN_FRAME..=MAX_FRAME).contains(&frame) {
+        let len = length.checked_sub(CRC)?;
+        if status & INTACT == 0 || !(MIN_FRAME..=MAX_FRAME).contains(&len) {
             return None;
         }
-        let start = (self.read + HEADER) % RING;
-        let (first, rest) = self.scratch.get_mut(..frame)?.split_at_mut(frame.min(RING - start));
-        memory.read(start, first);
-        memory.read(0, rest);
-        let end = (start + frame) % RING;
+        let start = (self.read + HEADER) % RING_LEN;
+        let end = (start + len) % RING_LEN;
         let mut fcs = [0; CRC];
-        let (first, rest) = fcs.split_at_mut(CRC.min(RING - end));
+        let (first, rest) = fcs.split_at_mut(CRC.min(RING_LEN - end));
         memory.read(end, first);
         memory.read(0, rest);
-        self.read = (self.read + HEADER + length).next_multiple_of(4) % RING;
-        Some((frame, u32::from_le_bytes(fcs)))
+        let next = (self.read + HEADER + length).next_multiple_of(4) % RING_LEN;
+        Some(Received { start, len, fcs: u32::from_le_bytes(fcs), next })
     }
 
-    /// Up to [`FRAMES`] frames of the ring; true if there may be more.
+    /// Hands a frame over where it lies, or a copy if it goes round the ring's end.
+    fn hand_over(
+        &mut self,
+        memory: &mut dyn DmaMemory,
+        frame: &Received,
+        take: &mut dyn FnMut(&[u8], Option<u32>),
+    ) {
+        let Received { start, len, fcs, .. } = *frame;
+        if start + len <= RING_LEN {
+            memory.with(start, len, &mut |bytes| {
+                take(bytes, Some(fcs));
+                true
+            });
+            return;
+        }
+        let Some(bytes) = self.scratch.get_mut(..len) else { return };
+        let (first, rest) = bytes.split_at_mut(RING_LEN - start);
+        memory.read(start, first);
+        memory.read(0, rest);
+        take(bytes, Some(fcs));
+    }
+
+    /// Up to [`FRAMES`] frames of the ring; true if there may be more. The card gets their room back when all are handed over.
     fn drain(&mut self, card: &mut Card<'_>, take: &mut dyn FnMut(&[u8], Option<u32>)) -> bool {
-        let raw = &mut *card.registers;
-        for _ in 0..FRAMES {
-            if raw.read(reg::CR, 1) & u32::from(Command::EMPTY.bits()) != 0 {
-                return false;
-            }
-            let Some((length, fcs)) = self.fetch(card.memory) else {
+        // One that comes later raises the line again.
+        let end = (card.registers.read(reg::CBR, 2) as usize).next_multiple_of(4) % RING_LEN;
+        let mut count = 0;
+        while self.read != end && count < FRAMES {
+            let Some(frame) = self.fetch(card.memory) else {
                 self.counters.restarts += 1;
-                self.open(raw);
+                self.open(card);
                 return false;
             };
-            raw.write(reg::CAPR, 2, (self.read as u16).wrapping_sub(LAG).into());
-            self.counters.received += 1;
-            take(self.scratch.get(..length).unwrap_or(&[]), Some(fcs));
+            self.hand_over(card.memory, &frame, take);
+            self.read = frame.next;
+            count += 1;
         }
-        true
+        self.counters.received += count as u64;
+        if count > 0 {
+            card.registers.write(reg::CAPR, 2, (self.read as u16).wrapping_sub(LAG).into());
+        }
+        self.read != end
     }
 }
 
 impl Transmit for Rtl8139 {
     fn enqueue(&mut self, card: &mut Card<'_>, frame: &[u8]) -> Sent {
-        let raw = &mut *card.registers;
-        if !is_frame(frame) {
-            return Sent::Refused;
+        let sent = match &mut self.sender {
+            Sender::Slots(slots) => slots.enqueue(card, frame),
+            Sender::Ring(ring) => ring.enqueue(card, frame),
+        };
+        match sent {
+            Sent::Done => self.counters.sent += 1,
+            Sent::Full => self.await_room(card),
+            Sent::Refused => {}
         }
-        let (buffer, status) = (self.next % BUFFERS, of(reg::TSD, self.next));
-        let Some(busy) = self.busy.get_mut(buffer) else { return Sent::Refused };
-        if *busy {
-            let seen = TransmitStatus::from_bits_retain(raw.read(status, 4));
-            if seen.contains(TransmitStatus::ABORTED) {
-                raw.write(reg::TCR, 4, BURST | GAP | CLEAR_ABORT);
-            }
-            if !seen.intersects(TransmitStatus::OWN | TransmitStatus::ABORTED) {
-                self.set_mask(raw, true);
-                return Sent::Full;
-            }
+        sent
+    }
+
+    fn flush(&mut self, card: &mut Card<'_>) {
+        if let Sender::Ring(ring) = &mut self.sender {
+            ring.flush(card.registers);
         }
-        *busy = true;
-        let length = put_frame(card.memory, SEND + buffer * BUFFER, frame);
-        raw.write(status, 4, length as u32);
-        self.next = (buffer + 1) % BUFFERS;
-        self.counters.sent += 1;
-        Sent::Done
+    }
+
+    fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Place {
+        match &mut self.sender {
+            Sender::Slots(_) => Place::Never,
+            Sender::Ring(ring) => ring.place(card, len, offload),
+        }
+    }
+
+    fn await_room(&mut self, card: &mut Card<'_>) {
+        self.flush(card);
+        self.set_mask(card.registers, true);
+    }
+
+    fn enqueue_placed(&mut self, card: &mut Card<'_>, at: usize, len: usize, offload: &Offload) {
+        if let Sender::Ring(ring) = &mut self.sender {
+            self.counters.sent += ring.enqueue_placed(card.memory, at, len, offload) as u64;
+        }
     }
 }
 
@@ -190,20 +253,27 @@ impl Uplink for Rtl8139 {
         if !(0..PATIENCE).any(|_| reset(raw)) {
             return false;
         }
-        (self.next, self.busy) = (0, [false; BUFFERS]);
         raw.write(reg::IMR, 2, 0);
+        let has_rings = raw.read(reg::TCR, 4) & VERSION == TCR_VERSION;
+        if self.may_use_rings && has_rings {
+            // Before the ring's address, which it may spoil.
+            raw.write(reg::CPCR, 2, CplusCommand::TRANSMIT.bits().into());
+            self.sender = Sender::Ring(Ring::new(SEND));
+        } else {
+            let mut slots = Slots::new(SEND);
+            slots.start(card);
+            self.sender = Sender::Slots(slots);
+        }
+        let raw = &mut *card.registers;
         raw.write(reg::RBSTART, 4, card.memory.bus());
         for row in [0, 4] {
             raw.write(reg::MAR + row, 4, u32::MAX);
         }
         // Before the receiver is on: a frame that comes then raises the line.
         raw.write(reg::ISR, 2, 0xffff);
-        self.open(raw);
+        self.open(card);
+        let raw = &mut *card.registers;
         raw.write(reg::TCR, 4, BURST | GAP);
-        for buffer in 0..BUFFERS {
-            let address = card.memory.bus().wrapping_add((SEND + buffer * BUFFER) as u32);
-            raw.write(of(reg::TSAD, buffer), 4, address);
-        }
         self.set_mask(raw, false);
         true
     }
@@ -235,8 +305,8 @@ impl Uplink for Rtl8139 {
         raw.write(reg::CR, 1, Command::RESET.bits().into());
         let _ = (0..PATIENCE).any(|_| raw.read(reg::CR, 1) & u32::from(Command::RESET.bits()) == 0);
         raw.write(reg::RBSTART, 4, 0);
-        for buffer in 0..BUFFERS {
-            raw.write(of(reg::TSAD, buffer), 4, 0);
+        for row in 0..4 {
+            raw.write(reg::TSAD + 4 * row, 4, 0);
         }
         raw.write(reg::ISR, 2, 0xffff);
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sluice_nic::dma::{Dma, VecMemory};
 use sluice_nic::offload::{Checksum, Segments};
 use sluice_nic::{Budget, E1000, Offload, Rtl8139, e1000, rtl8139};
-use sluice_uplink::{Card, DmaMemory, MAX_FRAME, RawDevice, Sent, Uplink, for_device};
+use sluice_uplink::{Card, DmaMemory, MAX_FRAME, Place, RawDevice, Sent, Uplink, for_device};
 use sluice_virtio::{Buffer, Device, Fault, Issues, Kind, Ring, buffers, pci};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -63,6 +63,40 @@ impl Model for Rtl8139 {
     }
     fn refused(&self) -> u64 {
         Rtl8139::refused(self)
+    }
+}
+
+/// The same card in an older revision, which has no C+ mode.
+struct Rtl8139C(Rtl8139);
+
+impl Model for Rtl8139C {
+    fn new() -> Self {
+        Self(Model::new())
+    }
+    const ID: (u16, u16) = Rtl8139::ID;
+    fn read(&mut self, offset: u16, width: u8) -> u32 {
+        let value = self.0.read(offset, width);
+        // TCR, bits 26 and 23.
+        if offset == 0x40 { value & !0x0480_0000 } else { value }
+    }
+    fn write(&mut self, offset: u16, width: u8, value: u32, memory: &mut VecMemory) {
+        assert!(!(0xd8..0xf0).contains(&offset), "it has no register {offset:#x}");
+        Model::write(&mut self.0, offset, width, value, memory);
+    }
+    fn transmit(&mut self, memory: &mut VecMemory) -> Option<Vec<u8>> {
+        Model::transmit(&mut self.0, memory)
+    }
+    fn receive(&mut self, frame: &[u8], memory: &mut VecMemory) -> bool {
+        Model::receive(&mut self.0, frame, memory)
+    }
+    fn interrupt(&self) -> bool {
+        self.0.interrupt()
+    }
+    fn advance(&mut self, now: u64) {
+        self.0.advance(now);
+    }
+    fn refused(&self) -> u64 {
+        self.0.refused()
     }
 }
 
@@ -238,6 +272,8 @@ struct Hardware<M> {
     /// So many frames go out at most.
     lets: usize,
     now: u64,
+    /// Writes of the driver's: registers.
+    written: Vec<u16>,
 }
 
 impl<M: Model> Hardware<M> {
@@ -266,6 +302,7 @@ impl<M: Model> RawDevice for Hardware<M> {
         value
     }
     fn write(&mut self, offset: u16, width: u8, value: u32) {
+        self.written.push(offset);
         self.model.write(offset, width, value, &mut self.memory.borrow_mut());
         self.after();
     }
@@ -336,6 +373,7 @@ impl<M: Model> Bench<M> {
             arriving: VecDeque::new(),
             lets: usize::MAX,
             now: 0,
+            written: vec![],
         };
         let mut bench = Self { hardware, memory: Memory(memory), driver };
         // Links take their time.
@@ -388,6 +426,89 @@ fn an_rtl8139_s_check_sequences_come_with_its_frames() {
         bench.driver.poll_with_fcs(&mut card, &mut |frame, fcs| got.push((frame.to_vec(), fcs)));
         assert_eq!(got, [(frame.clone(), Some(crc(&frame)))]);
     }
+}
+
+/// TPPoll, CAPR and ISR.
+const TPPOLL: u16 = 0xd9;
+const CAPR: u16 = 0x38;
+const ISR: u16 = 0x3e;
+
+#[test]
+fn an_rtl8139_is_told_once_of_many_frames_and_gives_their_room_back_at_once() {
+    let mut bench = Bench::<Rtl8139>::new();
+    bench.hardware.written.clear();
+    let mut card = Card { registers: &mut bench.hardware, memory: &mut bench.memory };
+    for mark in 0..40 {
+        assert_eq!(bench.driver.enqueue(&mut card, &frame(1000, mark)), Sent::Done);
+    }
+    bench.driver.flush(&mut card);
+    bench.driver.flush(&mut card);
+    assert_eq!(bench.hardware.written, [TPPOLL]);
+    assert_eq!(bench.hardware.wire, (0..40).map(|mark| frame(1000, mark)).collect::<Vec<_>>());
+    // As much as the ring holds.
+    bench.hardware.written.clear();
+    bench.hardware.arriving.extend((0..20).map(|mark| frame(1400, mark)));
+    (0..20).for_each(|_| bench.hardware.after());
+    assert_eq!(bench.poll(), ((0..20).map(|mark| frame(1400, mark)).collect(), false));
+    assert_eq!(bench.hardware.written, [ISR, CAPR]);
+}
+
+/// The ring to send from has room for more when the card is told of what waits.
+#[test]
+fn an_rtl8139_takes_more_than_its_ring_has() {
+    let mut bench = Bench::<Rtl8139>::new();
+    bench.hardware.written.clear();
+    let mut card = Card { registers: &mut bench.hardware, memory: &mut bench.memory };
+    for mark in 0..150 {
+        assert_eq!(bench.driver.enqueue(&mut card, &frame(60, mark)), Sent::Done);
+    }
+    bench.driver.flush(&mut card);
+    assert_eq!(bench.hardware.written, [TPPOLL; 3]);
+    assert_eq!(bench.hardware.wire, (0..150).map(|mark| frame(60, mark)).collect::<Vec<_>>());
+}
+
+/// What it has the card do is what the card finds in headers, for nothing else can it be told.
+#[test]
+fn an_rtl8139_finishes_what_stands_in_headers_and_a_card_without_c_plus_nothing() {
+    let mut bench = Bench::<Rtl8139>::new();
+    let mut older = Bench::<Rtl8139C>::new();
+    for (len, finished) in [(59, false), (60, true), (1514, true), (5000, true), (60_000, true)] {
+        let (bytes, offload) = packet(len, 1);
+        let elsewhere = Offload { is_in_headers: false, ..offload };
+        let mut card = Card { registers: &mut bench.hardware, memory: &mut bench.memory };
+        assert_eq!(bench.driver.place(&mut card, bytes.len(), &offload).at().is_some(), finished, "{len}");
+        assert_eq!(bench.driver.place(&mut card, bytes.len(), &elsewhere), Place::Never);
+        let nothing = bench.driver.place(&mut card, bytes.len(), &Offload::default());
+        assert_eq!(nothing.at().is_some(), (60..=MAX_FRAME).contains(&len));
+        let mut card = Card { registers: &mut older.hardware, memory: &mut older.memory };
+        assert_eq!(older.driver.place(&mut card, bytes.len(), &offload), Place::Never);
+    }
+}
+
+/// A receiver that begins anew takes the card to the beginning of its ring to send from, and the driver with it.
+fn who_receives_anew_sends_on<M: Model>() {
+    let mut bench = Bench::<M>::new();
+    for mark in 0..70 {
+        assert_eq!(bench.send(&frame(100, mark)), Sent::Done);
+        if mark % 7 == 3 {
+            bench.hardware.arriving.push_back(frame(300, mark));
+            bench.hardware.after();
+            bench.hardware.memory.borrow_mut().bytes[..0x8000].fill(0xee);
+            assert_eq!(bench.poll(), (vec![], false));
+            bench.hardware.arriving.push_back(frame(400, mark));
+            bench.hardware.after();
+            assert_eq!(bench.poll().0, [frame(400, mark)]);
+        }
+    }
+    assert_eq!(bench.driver.counters().restarts, 10);
+    assert_eq!(bench.hardware.wire, (0..70).map(|mark| frame(100, mark)).collect::<Vec<_>>());
+    assert_eq!(bench.hardware.model.refused(), 0);
+}
+
+#[test]
+fn an_rtl8139_that_receives_anew_sends_on() {
+    who_receives_anew_sends_on::<Rtl8139>();
+    who_receives_anew_sends_on::<Rtl8139C>();
 }
 
 /// Our virtio device asks for no such addresses; cards of other kinds know of none, and have no choice.
@@ -576,17 +697,20 @@ fn a_card_is_not_believed<M: Model>(seed: u64, tame: bool, polls: u8) {
     assert_eq!(bench.hardware.wire, [frame(333, 3)]);
 }
 
-/// A packet with a number in its IP header, which the card cuts if it is longer than a frame, and the payload of what goes out.
+/// A packet of TCP over IPv4, which the card cuts if it is longer than a frame, and what is left to be done to it.
 fn packet(len: usize, mark: u8) -> (Vec<u8>, Offload) {
+    let mut bytes = frame(len, mark);
+    bytes[12..18].copy_from_slice(&[8, 0, 0x45, 0, ((len - 14) >> 8) as u8, (len - 14) as u8]);
+    (bytes[23], bytes[46], bytes[47]) = (6, 0x50, 0);
     let sum = |start, offset| Some(Checksum { start, offset, end: 0 });
     let segments = Segments { header: 54, payload: 1400, ip: 14, transport: 34, ipv4: true, tcp: true };
     let segments = (len > MAX_FRAME).then_some(segments);
-    (frame(len, mark), Offload { ip: None, transport: sum(34, 50), segments })
+    (bytes, Offload { ip: None, transport: sum(34, 50), segments, is_in_headers: true })
 }
 
 /// Packets of all lengths and frames between them, as the card has room: all go out whole and in order.
-fn packets_go_out_whole(steps: &[(u16, u8)]) {
-    let mut bench = Bench::<E1000>::new();
+fn packets_go_out_whole<M: Model>(steps: &[(u16, u8)]) {
+    let mut bench = Bench::<M>::new();
     let mut expected: Vec<u8> = vec![];
     let mut wanted = |bytes: &[u8]| expected.extend(bytes.get(54..).unwrap_or(&[]));
     for (mark, (len, lets)) in (0..).zip(steps) {
@@ -618,6 +742,9 @@ macro_rules! for_each_card {
         mod of_rtl8139 {
             $(#[test] fn $test() { super::$test::<sluice_nic::Rtl8139>(); })*
         }
+        mod of_rtl8139c {
+            $(#[test] fn $test() { super::$test::<super::Rtl8139C>(); })*
+        }
         mod of_virtio {
             $(#[test] fn $test() { super::$test::<super::Virtio>(); })*
         }
@@ -642,12 +769,14 @@ proptest! {
     fn what_the_card_finishes_goes_out_whole(
         steps in prop::collection::vec((prop_oneof![60u16..1600, 60u16..65535], prop_oneof![Just(0u8), any::<u8>()]), 1..120),
     ) {
-        packets_go_out_whole(&steps);
+        packets_go_out_whole::<E1000>(&steps);
+        packets_go_out_whole::<Rtl8139>(&steps);
     }
 
     #[test]
     fn no_card_is_believed(seed in any::<u64>(), tame in any::<bool>(), polls in any::<u8>()) {
         a_card_is_not_believed::<Rtl8139>(seed, tame, polls);
+        a_card_is_not_believed::<Rtl8139C>(seed, tame, polls);
         a_card_is_not_believed::<E1000>(seed, tame, polls);
         a_card_is_not_believed::<Virtio>(seed, tame, polls);
     }

@@ -323,7 +323,7 @@ fn packet(len: usize, queue: usize, mark: u8) -> (Vec<u8>, Offload) {
         tcp: true,
     };
     let segments = (len > MAX_FRAME).then_some(segments);
-    (frame(len, queue, mark), Offload { ip: None, transport, segments })
+    (frame(len, queue, mark), Offload { transport, segments, ..Offload::default() })
 }
 
 #[test]

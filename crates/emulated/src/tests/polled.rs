@@ -214,6 +214,7 @@ const CUT: Offload = Offload {
     ip: Some(Checksum { start: 14, offset: 24, end: 33 }),
     transport: Some(Checksum { start: 34, offset: 50, end: 0 }),
     segments: Some(Segments { header: 54, payload: 1000, ip: 14, transport: 34, ipv4: true, tcp: true }),
+    is_in_headers: false,
 };
 
 #[test]

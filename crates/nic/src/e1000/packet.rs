@@ -83,6 +83,7 @@ impl Context {
             ip: (options & IXSM != 0).then_some(ip),
             transport: (options & TXSM != 0).then_some(transport),
             segments: cut.is_some().then_some(segments),
+            is_in_headers: false,
         })
     }
 

@@ -14,6 +14,8 @@ const MODE_LOAD: u8 = 0x40;
 const MODE_PROGRAM: u8 = 0x80;
 /// CONFIG registers can be written.
 const MODE_CONFIG: u8 = 0xc0;
+/// The aligned word that has CR at its end.
+const CR_WORD: u16 = reg::CR & !3;
 /// RE and TE: what can be written of CR.
 const CR_WRITABLE: u8 = 0x0c;
 
@@ -42,6 +44,8 @@ impl Rtl8139 {
             // Those that are asked for after each access.
             reg::CAPR => regs.read_at.wrapping_sub(0x10) & 0xffff | regs.write_at << 16,
             reg::IMR => u32::from(regs.imr) | u32::from(regs.isr) << 16,
+            // Before it are those of early reception, which read 0.
+            CR_WORD => u32::from(self.byte(reg::CR)) << 24,
             reg::TSD..=reg::RBSTART | reg::TCR..=reg::MPC => self.long(offset),
             reg::TIMER_INT | reg::RDSAR | reg::RDSAR_HIGH => self.long(offset),
             _ => u32::from(self.word(offset)) | u32::from(self.word(offset.saturating_add(2))) << 16,

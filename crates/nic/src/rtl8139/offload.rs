@@ -5,15 +5,17 @@
 
 use crate::checksum::{fold, sum};
 
-const LARGE_SEND: u32 = 1 << 27;
-const IP_CHECKSUM: u32 = 1 << 18;
-const UDP_CHECKSUM: u32 = 1 << 17;
-const TCP_CHECKSUM: u32 = 1 << 16;
+pub(super) const LARGE_SEND: u32 = 1 << 27;
+pub(super) const IP_CHECKSUM: u32 = 1 << 18;
+pub(super) const UDP_CHECKSUM: u32 = 1 << 17;
+pub(super) const TCP_CHECKSUM: u32 = 1 << 16;
+/// With LGSEN, from bit 16 on: bytes of a segment.
+pub(super) const SEGMENT: u16 = 0x7ff;
 /// Bytes before the IP header.
-const ETHERNET: usize = 14;
-const TCP: u8 = 6;
+pub(super) const ETHERNET: usize = 14;
+pub(super) const TCP: u8 = 6;
 const UDP: u8 = 17;
-const TCP_HEADER: usize = 20;
+pub(super) const TCP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 /// TCP flags that only the last segment carries.
 const PUSH_AND_FIN: u8 = 0x09;
@@ -64,7 +66,7 @@ fn offload(frame: &mut [u8], status: u32) -> Option<Plan> {
     let (header, payload) = packet.get_mut(..total)?.split_at_mut_checked(header_len)?;
     let protocol = *header.get(9)?;
     if status & LARGE_SEND != 0 {
-        let segment = (status >> 16 & 0x7ff) as usize;
+        let segment = usize::from((status >> 16) as u16 & SEGMENT);
         if protocol != TCP || payload.len() < TCP_HEADER || segment == 0 {
             return None;
         }
@@ -134,15 +136,15 @@ fn check_tcp(header: &[u8], payload: &mut [u8]) -> Option<()> {
 }
 
 /// Sum of what TCP and UDP prepend for their checksum: addresses, protocol, length.
-fn pseudo_header(header: &[u8], len: usize) -> Option<u64> {
+pub(super) fn pseudo_header(header: &[u8], len: usize) -> Option<u64> {
     Some(sum(header.get(12..20)?) + u64::from(*header.get(9)?) + len as u64)
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|word| u16::from_be_bytes(*word))
 }
 
-fn set_word(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+pub(super) fn set_word(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut()? = value.to_be_bytes();
     Some(())
 }

@@ -4,6 +4,7 @@ mod c_mode;
 mod cplus;
 mod hostile;
 mod registers;
+mod whole;
 
 use super::registers::reg;
 use super::{Reception, Rtl8139};

@@ -19,7 +19,7 @@ const TAG_LEN: usize = 4;
 /// Bytes of the two addresses, after which a tag goes.
 const ADDRESSES: usize = 12;
 /// Descriptors of the C+ transmit ring, and how many the card takes for one poll.
-const RING: u8 = 64;
+pub(super) const RING: u8 = 64;
 /// Bytes of a C+ descriptor.
 pub(super) const DESCRIPTOR: u64 = 16;
 
@@ -32,9 +32,9 @@ pub(super) const FIRST: u32 = 1 << 29;
 /// Descriptor: last of a frame.
 pub(super) const LAST: u32 = 1 << 28;
 /// Bits of the first word that tell of errors after sending.
-const ERRORS: u32 = 1 << 25 | 1 << 23 | 1 << 22 | 1 << 21 | 1 << 20;
+pub(super) const ERRORS: u32 = 1 << 25 | 1 << 23 | 1 << 22 | 1 << 21 | 1 << 20;
 /// Second word: put a VLAN tag in.
-const INSERT_TAG: u32 = 1 << 17;
+pub(super) const INSERT_TAG: u32 = 1 << 17;
 
 /// A C+ descriptor as it lies in memory.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +51,13 @@ impl Descriptor {
         if !bus.read(address, &mut bytes) {
             return None;
         }
-        let all = u128::from_le_bytes(bytes);
-        Some(Self { status: all as u32, vlan: (all >> 32) as u32, buffer: (all >> 64) as u64 })
+        Some(Self::new(&bytes))
+    }
+
+    /// Of its bytes.
+    pub(super) const fn new(bytes: &[u8; DESCRIPTOR as usize]) -> Self {
+        let all = u128::from_le_bytes(*bytes);
+        Self { status: all as u32, vlan: (all >> 32) as u32, buffer: (all >> 64) as u64 }
     }
 }
 
@@ -80,6 +85,27 @@ impl Work {
     /// TPPoll was written.
     pub(super) const fn poll(&mut self) {
         self.polls = RING;
+    }
+
+    /// Descriptors that the C+ transmitter may still take.
+    pub(super) const fn polls(&self) -> u8 {
+        self.polls
+    }
+
+    /// The C+ transmitter looks at its next descriptor next, which begins a packet.
+    pub(super) const fn is_between_packets(&self) -> bool {
+        self.polls > 0 && self.kicks == 0 && self.assembled == 0 && self.segments.is_none()
+    }
+
+    /// The C+ transmitter found a descriptor that is not the card's.
+    pub(super) const fn stop_polling(&mut self) {
+        self.polls = 0;
+    }
+
+    /// The C+ transmitter took so many descriptors.
+    pub(super) const fn take(&mut self, descriptors: u8) {
+        self.polls = self.polls.saturating_sub(descriptors);
+        self.taken = true;
     }
 
     /// A reset stops everything, but what was put together stays.

@@ -1,15 +1,12 @@
-//! What waits to be sent: a ring of descriptors, and a ring of bytes that they lead to.
-//!
-//! Packets lie in one piece, in the order in which they are sent, so that a place is free again when the descriptors before it are done.
+//! What waits to be sent: a ring of descriptors, and a ring of bytes that they lead to ([`Places`]).
 
 use super::{DESCRIPTOR, DONE, SEND_BUFFERS, SEND_BYTES, SENDERS};
 use crate::DmaMemory;
+use crate::places::Places;
 use sluice_nic::{Offload, e1000};
 
 /// Most bytes of a descriptor, below the 16,288 that a card takes (317453, 3.3.3).
 const PIECE: usize = 0x2000;
-/// Places begin at a multiple of this.
-const ALIGNMENT: usize = 64;
 
 /// Command bits, in a descriptor's third long word: last of its packet, CRC wanted, cut into segments, status wanted, not a legacy
 /// descriptor; and which kind that is.
@@ -28,15 +25,10 @@ pub(super) const fn descriptors(len: usize) -> usize {
     1 + len.div_ceil(PIECE)
 }
 
-/// The descriptors between the oldest one that the card may not be done with and the next free one.
+/// The ring of descriptors, and where its packets' bytes are.
 #[derive(Debug)]
 pub(super) struct Sender {
-    oldest: usize,
-    tail: usize,
-    /// Where the bytes of each descriptor's packet begin.
-    places: [u32; SENDERS],
-    /// Where those of the next one may.
-    free: usize,
+    places: Places<SENDERS, SEND_BYTES>,
     /// The contexts that the card has: without segmentation, and with it.
     contexts: [Option<u128>; 2],
     /// Where in the card's memory the ring begins; the bytes follow it.
@@ -49,12 +41,12 @@ impl Sender {
     /// Nothing waits, and the card was reset. The ring begins at `base` of the card's memory, and the bytes follow it. A card with another ring
     /// does not keep contexts.
     pub(super) const fn new(base: usize, keeps_contexts: bool) -> Self {
-        Self { oldest: 0, tail: 0, places: [0; SENDERS], free: 0, contexts: [None; 2], base, keeps_contexts }
+        Self { places: Places::new(), contexts: [None; 2], base, keeps_contexts }
     }
 
     /// The first descriptor that the card does not have.
     pub(super) const fn tail(&self) -> usize {
-        self.tail
+        self.places.tail()
     }
 
     /// Where in the card's memory so many bytes can be put, which take so many descriptors at most. `None`: there is no room now.
@@ -64,9 +56,11 @@ impl Sender {
         descriptors: usize,
         bytes: usize,
     ) -> Option<usize> {
-        let found = self.find(descriptors, bytes).or_else(|| {
-            self.reclaim(memory);
-            self.find(descriptors, bytes)
+        let base = self.base;
+        let found = self.places.place(descriptors, bytes, &mut |index| {
+            let mut status = [0];
+            memory.read(base + index * DESCRIPTOR + 12, &mut status);
+            status[0] & DONE != 0
         })?;
         Some(self.buffers() + found)
     }
@@ -74,35 +68,6 @@ impl Sender {
     /// Where the bytes begin.
     const fn buffers(&self) -> usize {
         self.base + SEND_BUFFERS
-    }
-
-    fn find(&self, descriptors: usize, bytes: usize) -> Option<usize> {
-        let used = (self.tail + SENDERS - self.oldest) % SENDERS;
-        if used + descriptors >= SENDERS {
-            return None;
-        }
-        if used == 0 {
-            return (bytes <= SEND_BYTES).then_some(0);
-        }
-        let first = self.places.get(self.oldest).map_or(0, |place| *place as usize);
-        // A full ring of bytes must not look like an empty one.
-        if self.free > first {
-            let fits = SEND_BYTES - self.free >= bytes;
-            return if fits { Some(self.free) } else { (bytes < first).then_some(0) };
-        }
-        (bytes < first - self.free).then_some(self.free)
-    }
-
-    /// Sees which descriptors are done with.
-    fn reclaim(&mut self, memory: &dyn DmaMemory) {
-        while self.oldest != self.tail {
-            let mut status = [0];
-            memory.read(self.base + self.oldest * DESCRIPTOR + 12, &mut status);
-            if status[0] & DONE == 0 {
-                return;
-            }
-            self.oldest = (self.oldest + 1) % SENDERS;
-        }
     }
 
     /// A frame, whose bytes are where [`Self::place`] said.
@@ -157,15 +122,11 @@ impl Sender {
 
     /// One descriptor of the packet whose bytes begin at `place`.
     fn push(&mut self, memory: &mut dyn DmaMemory, place: usize, words: u128) {
-        memory.write(self.base + self.tail * DESCRIPTOR, &words.to_le_bytes());
-        let place = place - self.buffers();
-        if let Some(known) = self.places.get_mut(self.tail) {
-            *known = place as u32;
-        }
-        self.tail = (self.tail + 1) % SENDERS;
+        let index = self.places.push(place - self.buffers());
+        memory.write(self.base + index * DESCRIPTOR, &words.to_le_bytes());
     }
 
     const fn end(&mut self, at: usize, len: usize) {
-        self.free = (at - self.buffers() + len).next_multiple_of(ALIGNMENT);
+        self.places.end(at - self.buffers(), len);
     }
 }

@@ -59,6 +59,8 @@ impl Tso {
             ip: ipv4.then_some(packet),
             transport: Some(CardSum { start: transport, offset: transport + TCP_CHECKSUM as u8, end: 0 }),
             segments: Some(segments),
+            // The length that the IP header has is the card's to put in.
+            is_in_headers: false,
         }
     }
 }

@@ -10,6 +10,8 @@ mod lines;
 mod netmap;
 mod packets;
 mod restarts;
+mod screens;
+mod steps;
 
 use super::attack::Attack;
 use super::driver::{StopDriver, check};
@@ -39,8 +41,8 @@ const WORKS: [(&str, &str); 6] = [
 const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0"), ("poll", "guest0")];
 
 /// Its parts.
-pub const PARTS: [&str; 8] =
-    ["operations", "latency", "heard", "lines", "attacks", "restarts", "gpu", "netmap"];
+pub const PARTS: [&str; 9] =
+    ["operations", "latency", "heard", "lines", "attacks", "restarts", "gpu", "screens", "netmap"];
 
 /// A driver domain that was taken over, and a guest.
 const ATTACKS: [Attack; 3] = [
@@ -67,7 +69,7 @@ const ATTACKS: [Attack; 3] = [
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
-    let runs: [Run; 8] = [
+    let runs: [Run; 9] = [
         operations,
         latency::measure,
         heard::measure,
@@ -75,6 +77,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         attacks,
         restarts::measure,
         gpu::measure,
+        screens::measure,
         packets::measure,
     ];
     let parts = Parts::new(only);

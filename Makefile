@@ -3,7 +3,7 @@
 CARGO := $(shell command -v cargo || echo /usr/bin/cargo)
 SLUICE := $(CARGO) sluice
 
-.PHONY: help setup run test test-all mutate check bench image deb clean
+.PHONY: help setup setup-all run test test-all mutate check bench image deb clean
 
 help:
 	@echo 'make run     boot two Debian guests that share one network card, in QEMU'
@@ -14,11 +14,15 @@ help:
 	@echo 'make bench   repeat the measurements in bench/results'
 	@echo 'make image   sluice.iso: guests for a PC that need no server (BIOS and UEFI)'
 	@echo 'make deb     Debian packages of the command, with the hypervisor in it, and of the modules for DKMS, and a look into both'
-	@echo 'make setup   install what the others need (they do it themselves)'
+	@echo 'make setup   install what the others need (they do it themselves); setup-all: and what test-all and bench need'
 	@echo 'make clean   remove what was built; downloads stay in cache/'
 
 setup:
 	@setup/packages.sh
+	@setup/space.sh
+
+setup-all:
+	@setup/packages.sh all
 	@setup/space.sh
 
 run: setup
@@ -28,7 +32,7 @@ test: setup
 	$(CARGO) test --quiet
 	$(SLUICE) test
 
-test-all: setup
+test-all: setup-all
 	$(CARGO) test --quiet
 	$(SLUICE) test --all
 	$(MAKE) deb
@@ -44,7 +48,7 @@ check: setup
 	else echo 'check: cargo-deny is not installed; licences are not checked (see deny.toml)'; fi
 	@for file in examples/*.toml; do $(SLUICE) check $$file || exit 1; done
 
-bench: setup
+bench: setup-all
 	$(SLUICE) bench
 
 image: setup

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that building, testing and running Sluice needs, and upgrades a compiler that is too old.
-# Does nothing, and asks for no password, when all is there. SLUICE_SKIP_SETUP=1 leaves everything to you.
+# With `all`, what only `make test-all` and `make bench` need, too. Does nothing, and asks for no password, when all is there.
+# SLUICE_SKIP_SETUP=1 leaves everything to you.
 set -eu
 
 [ "${SLUICE_SKIP_SETUP:-}" = 1 ] && exit 0
@@ -26,6 +27,9 @@ packages="$packages make gcc-12 libelf-dev"
 
 # Disks of guests: a Debian on them, made without privileges, and the way in.
 packages="$packages mmdebstrap uidmap fakeroot e2fsprogs openssh-client"
+
+# A graphics card that draws is QEMU's windows, and Mesa.
+[ "${1:-}" != all ] || packages="$packages qemu-system-gui libegl1 libgl1-mesa-dri"
 compiler="rustc-web cargo-web rust-web-src rust-web-clippy rustfmt-web"
 rustc=$(command -v rustc || true)
 found=$([ -z "$rustc" ] || rustc --version 2>/dev/null | cut -d ' ' -f 2)

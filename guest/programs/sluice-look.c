@@ -103,15 +103,17 @@ void glFinish(void)
 	end_frame();
 }
 
-void *dlsym(void *library, const char *name)
-{
-	return strcmp(name, "glFinish") ? behind(library, name) : (void *)glFinish;
-}
-
 __eglMustCastToProperFunctionPointerType eglGetProcAddress(const char *name)
 {
 	return strcmp(name, "glFinish") ? BEHIND(eglGetProcAddress)(name) :
 					  (__eglMustCastToProperFunctionPointerType)glFinish;
+}
+
+void *dlsym(void *library, const char *name)
+{
+	if (!strcmp(name, "glFinish"))
+		return glFinish;
+	return strcmp(name, "eglGetProcAddress") ? behind(library, name) : eglGetProcAddress;
 }
 
 static int counted(unsigned int *count, int result)

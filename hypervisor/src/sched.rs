@@ -85,13 +85,11 @@ pub enum Turn {
 
 static HOMES: [SpinLock<Vec<Slot>>; MAX_CPUS] = [const { SpinLock::new(Rank::Home, Vec::new()) }; MAX_CPUS];
 
-/// Makes the virtual processors of a domain known to their homes.
+/// Makes the virtual processors of a domain known to their homes. They want nothing before [`Domain::run`].
 pub fn admit(domain: &Arc<Domain>) {
     for vcpu in &domain.vcpus {
         if let Some(home) = HOMES.get(vcpu.home as usize) {
             home.lock().push(Slot { domain: domain.clone(), vcpu: vcpu.clone() });
-            cpu::announce(vcpu.home);
-            cpu::kick(vcpu.home);
         }
     }
 }

@@ -84,7 +84,9 @@ pub fn draws_with(arguments: &[String]) -> Result<&'static [(&'static str, &'sta
     let mut asked = Command::new(workspace::qemu());
     let known = workspace::run(asked.args(["-display", "help"]))?;
     if !String::from_utf8_lossy(&known.stdout).lines().any(|line| line == "sdl") {
-        bail!("QEMU cannot draw: `make setup-all`, or apt-get install qemu-system-gui libegl1 libgl1-mesa-dri");
+        bail!(
+            "QEMU cannot draw: `make setup-all`, or apt-get install qemu-system-gui libegl1 libgl1-mesa-dri"
+        );
     }
     Ok(if has_screen { &[] } else { &[("SDL_VIDEODRIVER", "offscreen"), ("LIBGL_ALWAYS_SOFTWARE", "1")] })
 }

@@ -12,6 +12,8 @@ pub enum Contents {
     Own,
     /// Registers of a device, or what stands in for them.
     Registers,
+    /// Memory of a device of this domain's, by its number: it is the space's own domain, or one that shows this one pages of it.
+    DeviceMemory(u16),
     /// Memory of another domain, by its number, which lends it to this one: a part of a window.
     Lent(u16),
     /// What a window shows where nothing is lent: memory that means nothing.

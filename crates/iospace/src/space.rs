@@ -134,6 +134,11 @@ impl<V: View, L: Ledger> Space<V, L> {
         self.views.iter().map(|seen| &seen.view)
     }
 
+    /// The pieces in a range, cut to it, in order.
+    pub fn pieces_in(&self, range: Range<u64>) -> impl Iterator<Item = Piece> {
+        self.pieces.overlapping(range)
+    }
+
     /// All pieces, in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         self.pieces.iter()

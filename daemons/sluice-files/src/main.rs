@@ -13,6 +13,7 @@ mod measure;
 mod narrow;
 mod noop;
 mod packets;
+mod radeon;
 mod random;
 mod requests;
 mod screen;
@@ -179,6 +180,21 @@ enum What {
         /// The device file: a primary node.
         file: PathBuf,
     },
+    /// Asks a Radeon card what it is, and uses its memory.
+    Radeon {
+        /// The device file: either of its nodes.
+        file: PathBuf,
+        /// A part of its memory stays mapped, and is looked at as lines say.
+        #[arg(long)]
+        held: bool,
+    },
+    /// Maps a page of a file at each of some places.
+    Map {
+        /// The device file.
+        file: PathBuf,
+        /// Bytes from its beginning, hexadecimal.
+        places: Vec<String>,
+    },
     /// Looks at a camera's buffers past the front end, which this guest's own root can, while they are mapped and when they are not any more.
     Keep {
         /// The device file.
@@ -248,6 +264,8 @@ fn main() -> anyhow::Result<()> {
         What::Terminal { file } => terminal::run(&file),
         What::Frame { bytes } => camera::frame(bytes),
         What::Screen { file } => screen::run(&file),
+        What::Radeon { file, held } => radeon::run(&file, held),
+        What::Map { file, places } => radeon::map(&file, &places),
         What::Keep { file } => keep::run(&file),
         What::Outlive { file } => camera::outlive(&file),
         What::Measure { work } => measure::run(&work),

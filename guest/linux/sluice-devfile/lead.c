@@ -116,6 +116,8 @@ static int go(struct walk *walk, const struct lead *lead,
 
 	if (lead->kind != NOTHING) {
 		error = get_field(structure, lead->kind, 4, &kind);
+		/* What is below the first is far above all. */
+		kind -= lead->first_kind;
 		if (error || kind >= 32 || !(lead->kinds & BIT(kind)))
 			return error;
 	}

@@ -44,8 +44,8 @@ struct lead {
 	u32 refused;
 	u16 offer; /* field of the answer in which these bits are cleared */
 	u32 not_offered, not_alone; /* always; without a device of the class "media" */
-	u16 kind; /* field with a number below 32 that must be among `kinds`; NOTHING: any */
-	u32 kinds;
+	u16 kind; /* field with a number that must be among `kinds`, 32 from `first_kind` on; NOTHING: any */
+	u32 kinds, first_kind;
 	/* Fields with the bits of a frame and a sample, and the channels, after the ioctl; NOTHING: none. */
 	u16 frame_bits, sample_bits, channels;
 	const struct lead *elements; /* what each leads to */

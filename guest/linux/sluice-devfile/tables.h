@@ -13,6 +13,7 @@
 #include <linux/tty.h>
 #include <linux/videodev2.h>
 #include <sound/asound.h>
+#include <uapi/drm/radeon_drm.h>
 #include <uapi/drm/virtgpu_drm.h>
 #include <uapi/linux/dma-buf.h>
 #include <uapi/linux/sync_file.h>
@@ -216,8 +217,9 @@ static const struct lead terminal_leads[] = {
 /* Graphics. */
 
 /*
- * Of primary and render nodes, what the DRM core and virtio's driver reach; by
- * size, too: a structure has had fields added at its end, and the core takes each.
+ * Of primary and render nodes, what the DRM core and the drivers of virtio's and
+ * Radeon cards reach; by size, too: a structure has had fields added at its end, and
+ * the core takes each. The numbers of the two drivers' ioctls differ.
  */
 #define GRAPHICS(nr, bytes)                                                   \
 	_IOC(_IOC_READ | _IOC_WRITE, DRM_IOCTL_BASE, nr, bytes)
@@ -300,6 +302,38 @@ static const struct lead terminal_leads[] = {
 	MODE(LIST_LESSEES, drm_mode_list_lessees, BOTH, lessees_ptr,         \
 	     count_lessees, 4),                                              \
 	MODE(GET_LEASE, drm_mode_get_lease, BOTH, objects_ptr, count_objects, 4)
+/* Radeon cards. Commands: addresses of chunks, which say where their words are. */
+static const struct lead radeon_words[] = {
+	{ LEAD(1, IN),
+	  ARRAY(struct drm_radeon_cs_chunk, chunk_data, length_dw, 4) },
+	{}
+};
+static const struct lead radeon_chunks[] = {
+	{ LEAD(1, IN), .pointer = 0, .pointer_bytes = 8,
+	  .size = sizeof(struct drm_radeon_cs_chunk), .elements = radeon_words },
+	{}
+};
+/* How much is answered depends on what is asked, for which some read a number first. */
+#define ANSWER(bytes, first_request, requests)                                \
+	{ LEAD(DRM_IOCTL_RADEON_INFO, BOTH),                                 \
+	  POINTER(struct drm_radeon_info, value), .size = bytes,             \
+	  .kind = offsetof(struct drm_radeon_info, request),                 \
+	  .first_kind = first_request, .kinds = requests }
+#define LONG_ANSWERS                                                          \
+	(BIT(RADEON_INFO_TIMESTAMP) | BIT(RADEON_INFO_NUM_BYTES_MOVED) |     \
+	 BIT(RADEON_INFO_VRAM_USAGE) | BIT(RADEON_INFO_GTT_USAGE))
+#define TILES BIT(RADEON_INFO_SI_TILE_MODE_ARRAY)
+#define MACROTILES BIT(RADEON_INFO_CIK_MACROTILE_MODE_ARRAY)
+#define RADEON_LEADS                                                          \
+	ANSWER(4, 0, (u32)~(LONG_ANSWERS | TILES | MACROTILES)),             \
+	ANSWER(8, 0, LONG_ANSWERS), ANSWER(32 * 4, 0, TILES),                \
+	ANSWER(16 * 4, 0, MACROTILES), ANSWER(4, 32, ~0U),                   \
+	{ LEAD(DRM_IOCTL_RADEON_CS, IN), .elements = radeon_chunks,          \
+	  ARRAY(struct drm_radeon_cs, chunks, num_chunks, 8) },              \
+	/* Memory of the program's that the driver goes on to use: not here. */ \
+	{ LEAD(DRM_IOCTL_RADEON_GEM_USERPTR, BOTH),                          \
+	  .choice = offsetof(struct drm_radeon_gem_userptr, flags),          \
+	  .refused = ~0U }
 #define GRAPHICS_LEADS(version, unique_name)                                  \
 	TEXT(version, name), TEXT(version, date), TEXT(version, desc),       \
 	{ LEAD(DRM_IOWR(0x01, unique_name), BOTH),                           \
@@ -332,6 +366,7 @@ static const struct lead terminal_leads[] = {
 	{ LEAD(DRM_IOCTL_VIRTGPU_CONTEXT_INIT, IN),                          \
 	  ARRAY(struct drm_virtgpu_context_init, ctx_set_params, num_params, \
 		sizeof(struct drm_virtgpu_context_set_param)) },             \
+	RADEON_LEADS,                                                        \
 	/* Files of fences, and of buffers that drivers share. */            \
 	{ LEAD(SYNC_IOC_MERGE, 0), TAKES(struct sync_merge_data, fd2) },     \
 	{ LEAD(SYNC_IOC_MERGE, 0), USUAL(struct sync_merge_data, fence) },   \

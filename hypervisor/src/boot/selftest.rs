@@ -113,6 +113,17 @@ fn frames() {
             assert!(issue(hpa, rights) == expected, "{hpa} for {rights:?}");
         }
     }
+    // A device's memory is none of RAM, and is shown by its owner only, or to whom that one grants pages.
+    for (of, hpa, expected) in [
+        (1, LOCAL_APIC, Ok(())),
+        (2, LOCAL_APIC, Err(IssueError::Foreign)),
+        (1, own, Err(IssueError::Foreign)),
+        (1, mirror, Err(IssueError::Foreign)),
+        (2, other, Err(IssueError::Foreign)),
+    ] {
+        let rights = Rights { contents: Contents::DeviceMemory(of), ..Rights::DEVICE };
+        assert!(issue(hpa, rights) == expected, "{hpa} for {rights:?}");
+    }
     // The last page of one owner and the first of another.
     let end = Hpa::new(own.as_u64() + LARGE_PAGE - PAGE_SIZE);
     assert!(map.issue(0, end, 2 * PAGE_SIZE, Rights::MEMORY) == Err(IssueError::Foreign), "past its end");

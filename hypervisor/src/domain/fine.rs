@@ -111,7 +111,7 @@ impl Domain {
                     self.name()
                 );
                 let end = u64::from(shared.space.size()) * PAGE_SIZE;
-                self.check_granted(self, shared, map, 0..end);
+                self.check_granted(self, shared, &[], map, 0..end);
                 let reach = regions.as_ref();
                 let used = reach.and_then(|reach| Some((reach.range()?, reach.in_use.as_ref()?)));
                 map.views().for_each(|view| {

@@ -26,7 +26,7 @@ use sluice_hypercall::grant::{
     Call, Entry, GRANT_DEVICE, GRANT_IS_ACCEPTED, GRANT_IS_ISSUED, GRANT_IS_WRITABLE, GRANT_MAX_BATCH,
     GRANT_MAX_SIZE, GRANT_STATUS_GRANTED, Page, Status,
 };
-use sluice_iospace::{Contents, IssueError, Rights};
+use sluice_iospace::{Contents, IssueError, Piece, Rights};
 use sluice_memory::{Access, Gpa, Hpa, LARGE_PAGE, PAGE_SIZE};
 
 const _: () = {
@@ -66,6 +66,8 @@ pub(super) struct Shared {
     pub(super) seen: Seen,
     /// Guest-physical address of the granter's table, if it lends by one: what is granted in the space is what its peer has mapped.
     pub(super) table: Option<u64>,
+    /// It shows what is mapped of a device file, which may be memory of a device of the granter's.
+    pub(super) maps: bool,
 }
 
 /// Who sees a space.
@@ -128,7 +130,7 @@ impl Seen {
 impl Shared {
     /// A space that nobody sees.
     pub(super) const fn new(space: Space<mm::TableFrames>) -> Self {
-        Self { space, seen: Seen::Nowhere, table: None }
+        Self { space, seen: Seen::Nowhere, table: None, maps: false }
     }
 }
 
@@ -191,15 +193,15 @@ pub fn call(caller: &Domain, call: &Call) -> Result<u64, Error> {
         Call::Leave(at) => give_up(caller, at),
         Call::Issue { space, reference, page, count } => {
             let region = region_of(caller, space);
-            let operation = |index: u64| {
+            let operation = |devices: &[Piece], index: u64| {
                 let page = Page { gpa: page.gpa.checked_add(index * PAGE_SIZE)?, ..page };
-                let grant = grant(caller, region.as_ref(), page);
+                let grant = grant(caller, region.as_ref(), devices, page);
                 Some(Operation::Issue(u32::try_from(u64::from(reference) + index).ok()?, grant))
             };
             carry_out(caller, space, &operation, count)
         }
         Call::Revoke { space, reference, count, forced } => {
-            let operation = |index: u64| {
+            let operation = |_: &[Piece], index: u64| {
                 let reference = u32::try_from(u64::from(reference) + index).ok()?;
                 Some(Operation::Revoke { reference, forced })
             };
@@ -207,12 +209,12 @@ pub fn call(caller: &Domain, call: &Call) -> Result<u64, Error> {
         }
         Call::Batch { space, list, count } => {
             let region = region_of(caller, space);
-            let operation = |index: u64| {
+            let operation = |devices: &[Piece], index: u64| {
                 let at = list.checked_add(index * Entry::SIZE)?;
                 let words = [caller.read_u64(Gpa::new(at))?, caller.read_u64(Gpa::new(at.checked_add(8)?))?];
                 Some(match Entry::decode(words)? {
                     Entry::Issue(reference, page) => {
-                        Operation::Issue(reference, grant(caller, region.as_ref(), page))
+                        Operation::Issue(reference, grant(caller, region.as_ref(), devices, page))
                     }
                     Entry::Revoke(reference, forced) => Operation::Revoke { reference, forced },
                 })
@@ -231,12 +233,26 @@ fn peer_of(domain: &Domain, place: u8) -> Result<Arc<Domain>, Error> {
     found.filter(|other| other.config.peers.contains(&domain.config.name)).ok_or(Error::NoPeer)
 }
 
-/// A page that a guest wants to lend: only memory of its own, or of the region of the guest that it lends to. The ledger of the peer's map says so
-/// once more.
-fn grant(caller: &Domain, region: Option<&Placed>, page: Page) -> Option<Grant> {
+/// A page that a guest wants to lend: only memory of its own, or of the region of the guest that it lends to, or of these of its devices. The ledger of the
+/// peer's map says so once more.
+fn grant(caller: &Domain, region: Option<&Placed>, devices: &[Piece], page: Page) -> Option<Grant> {
     let own = caller.memory.translate(Gpa::new(page.gpa), PAGE_SIZE).ok().and_then(|mut parts| parts.next());
-    let frame = own.map(|(frame, _)| frame).or_else(|| region?.frame(page.gpa))?;
+    let held = || region?.frame(page.gpa);
+    let in_device = || devices.iter().find_map(|piece| frame_in(piece, page));
+    let frame = own.map(|(frame, _)| frame).or_else(held).or_else(in_device)?;
     Some(Grant { frame, writable: page.writable })
+}
+
+/// Whether a page is one of a piece's.
+fn has(piece: &Piece, frame: Hpa) -> bool {
+    frame.as_u64().checked_sub(piece.hpa.as_u64()).is_some_and(|offset| offset < piece.len)
+}
+
+/// The frame of a page that is in a piece, if the granter may do with it what the peer is to.
+fn frame_in(piece: &Piece, page: Page) -> Option<Hpa> {
+    let offset = page.gpa.checked_sub(piece.at).filter(|offset| *offset < piece.len)?;
+    let may = !page.writable || piece.rights.owner.contains(Access::WRITE);
+    may.then(|| Hpa::new(piece.hpa.as_u64() + offset))
 }
 
 /// The region of the guest that sees this space as maps of a device file.
@@ -357,9 +373,19 @@ fn open(caller: &Domain, space: u8) -> Result<u64, Error> {
     function.map(|_| size.into()).ok_or(Error::Absent)
 }
 
-fn carry_out(caller: &Domain, space: u8, batch: &impl Batch, count: u64) -> Result<u64, Error> {
+/// Carries out operations, which are told what memory of devices the space may show.
+fn carry_out(
+    caller: &Domain,
+    space: u8,
+    operation: &impl Fn(&[Piece], u64) -> Option<Operation>,
+    count: u64,
+) -> Result<u64, Error> {
     let mut spaces = caller.grants.lock();
-    spaces.get(space)?.carry_out(caller, device_of(space).is_some(), batch, count, Settle::Now)
+    let shared = spaces.get(space)?;
+    // Found under the lock under which it is taken back: what has left the caller's map is not granted any more after that.
+    let devices = if shared.maps { caller.device_memory() } else { Vec::new() };
+    let batch = |index: u64| operation(&devices, index);
+    shared.carry_out(caller, device_of(space).is_some(), &batch, count, Settle::Now)
 }
 
 /// The slot of the device whose space has this number.
@@ -457,7 +483,7 @@ impl Shared {
         count: u64,
         settle: Settle,
     ) -> Result<u64, Error> {
-        let Self { space, seen, table } = self;
+        let Self { space, seen, table, .. } = self;
         if table.is_some() {
             return Err(Error::NotPermitted);
         }
@@ -514,12 +540,45 @@ impl Domain {
     /// The virtual device in a slot gets a space, which shows pages of the domain in a window of `bytes`. Without memory for it, nothing can be
     /// granted to the device.
     pub fn lend_to_device(&self, slot: u8, bytes: u64) {
+        self.lend(slot, bytes, false);
+    }
+
+    /// The same for a back-end function, whose guest is shown what is mapped of a device file.
+    pub fn lend_maps(&self, slot: u8, bytes: u64) {
+        // Without an IOMMU its devices are given back before its grants end: a guest would reach memory of the next owner's card.
+        self.lend(slot, bytes, !self.reaches_everything);
+    }
+
+    fn lend(&self, slot: u8, bytes: u64, maps: bool) {
         let size = u32::try_from(bytes / PAGE_SIZE).ok();
         let Some(space) = size.and_then(|size| Space::new(mm::TableFrames::COHERENT, size)) else {
             log::error!("domain {}: nothing can be granted to the device in slot {slot}", self.name());
             return;
         };
-        self.grants.lock().devices.push((slot, Shared::new(space)));
+        self.grants.lock().devices.push((slot, Shared { maps, ..Shared::new(space) }));
+    }
+
+    /// This memory of a device of the domain's is not in its map any more: when this returns, nobody else reaches it either.
+    pub fn take_back_device_memory(&self, frames: Range<u64>) {
+        let mut spaces = self.grants.lock();
+        let shows_maps = |shared: &Shared| shared.maps && shared.space.live() != 0;
+        for (slot, shared) in spaces.devices.iter_mut().filter(|(_, shared)| shows_maps(shared)) {
+            let mut references = 0..shared.space.size();
+            while !references.is_empty() {
+                let mut found = ArrayVec::<u32, { GRANT_MAX_BATCH as usize }>::new();
+                let is_it = |reference: &u32| match shared.space.lookup(*reference) {
+                    Ok(Some(grant)) => frames.contains(&grant.frame.as_u64()),
+                    _ => false,
+                };
+                found.extend(references.by_ref().filter(is_it).take(GRANT_MAX_BATCH as usize));
+                let revoke = |index: u64| {
+                    Some(Operation::Revoke { reference: *found.get(index as usize)?, forced: true })
+                };
+                if let Err(error) = shared.carry_out(self, true, &revoke, found.len() as u64, Settle::Now) {
+                    log::error!("domain {}: slot {slot} keeps memory of a device: {error:?}", self.name());
+                }
+            }
+        }
     }
 
     /// A virtual device is gone, or is somebody else's: when this returns, nobody reaches anything by its space.
@@ -576,7 +635,7 @@ impl Domain {
         let issue = |index: u64| {
             let page = Page { gpa: gpa.checked_add(index * PAGE_SIZE)?, writable };
             let reference = u32::try_from(references.start + index).ok()?;
-            Some(Operation::Issue(reference, grant(self, None, page)))
+            Some(Operation::Issue(reference, grant(self, None, &[], page)))
         };
         let mut spaces = self.grants.lock();
         let shared = spaces.device(slot).ok_or(Error::Absent)?;
@@ -699,9 +758,10 @@ impl Domain {
                 let Some(accepted) = shared.seen.accepted().filter(|accepted| accepted.is_by(self)) else {
                     continue;
                 };
-                let len = window_len(shared.space.size());
-                checked.push(accepted.at..accepted.at + len);
-                self.check_granted(&granter, shared, &self.space.lock(), accepted.at..accepted.at + len);
+                let window = accepted.at..accepted.at + window_len(shared.space.size());
+                checked.push(window.clone());
+                let devices = if shared.maps { granter.device_memory() } else { Vec::new() };
+                self.check_granted(&granter, shared, &devices, &self.space.lock(), window);
             }
         }
         let map = self.space.lock();
@@ -729,12 +789,16 @@ impl Domain {
         &self,
         granter: &Domain,
         shared: &Shared,
+        devices: &[Piece],
         map: &memory::Map,
         range: Range<u64>,
     ) {
         let start = range.start;
+        let mut in_devices = 0;
+        shared.space.visit(|_, grant| in_devices += u32::from(!mm::is_memory(grant.frame, PAGE_SIZE)));
         for view in map.views() {
-            let mut live = 0;
+            // No device reaches another's memory.
+            let mut live = if matches!(view, memory::View::Devices(_)) { in_devices } else { 0 };
             view.visit(&mut |at, hpa, bytes, access| {
                 if !range.contains(&at) || mm::check(hpa, bytes, FrameUse::Sink(self.id.0)).is_ok() {
                     return;
@@ -745,7 +809,8 @@ impl Domain {
                     grant.frame == hpa && (grant.writable || !access.contains(Access::WRITE))
                 });
                 let own = mm::check(hpa, bytes, FrameUse::Guest(granter.id.0)).is_ok()
-                    || mm::check(hpa, bytes, FrameUse::Region(self.id.0)).is_ok();
+                    || mm::check(hpa, bytes, FrameUse::Region(self.id.0)).is_ok()
+                    || !mm::is_memory(hpa, bytes) && devices.iter().any(|piece| has(piece, hpa));
                 assert!(
                     as_granted && own && bytes == PAGE_SIZE && !access.contains(Access::EXECUTE),
                     "domain {}: {at:#x} leads to {hpa}, as reference {reference} of domain {} does not say",
@@ -830,10 +895,17 @@ impl<'a, M: DerefMut<Target = memory::Map>> Peer for View<'a, M> {
 
     fn show(&mut self, reference: u32, grant: Grant) -> Result<(), sluice_grants::Error> {
         let held = mm::check(grant.frame, PAGE_SIZE, FrameUse::Region(self.owner.id.0)).is_ok();
-        let contents = if held { Contents::Region(self.owner.id.0) } else { self.contents };
+        let contents = match self.contents {
+            _ if held => Contents::Region(self.owner.id.0),
+            Contents::Lent(by) if !mm::is_memory(grant.frame, PAGE_SIZE) => Contents::DeviceMemory(by),
+            contents => contents,
+        };
         let mut rights = Rights::window(contents);
         if !grant.writable || self.reads_only {
             (rights.owner, rights.party) = (Access::READ, Access::READ);
+        }
+        if let Contents::DeviceMemory(_) = contents {
+            (rights.owner, rights.party) = (rights.owner | Access::UNCACHED, Access::empty());
         }
         let at = self.at(reference);
         self.map.cover(at, grant.frame, rights).map_err(|error| match error {

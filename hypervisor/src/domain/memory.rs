@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 use sluice_abi::DomainId;
 use sluice_abi::report::SpaceReport;
 use sluice_iommu::SpaceTag;
-use sluice_iospace::{Audience, IssueError, Rights, Space, Stale, TableView};
+use sluice_iospace::{Audience, Contents, IssueError, Rights, Space, Stale, TableView};
 use sluice_loader::{GuestWrite, RamRange};
 use sluice_memory::{
     Access, FrameUse, Gpa, GuestMemory, HUGE_PAGE, Hpa, LARGE_PAGE, LongMode, MapError, OutOfRange, PAGE_SIZE,
@@ -293,12 +293,12 @@ fn revoke(space: &mut Map, piece: &Piece) -> bool {
     is_in_window(piece) && space.revoke(piece.gpa.as_u64(), piece.len()).is_ok()
 }
 
-/// Shows the guest a piece of device memory, as far as it is direct.
-fn issue(space: &mut Map, hpa: Hpa, piece: &Piece) -> bool {
+/// Shows the guest a piece of a BAR, as far as it is direct.
+fn issue(space: &mut Map, hpa: Hpa, piece: &Piece, contents: Contents) -> bool {
     if piece.direct.is_empty() {
         return true;
     }
-    let mut rights = Rights { owner: Access::UNCACHED, ..Rights::DEVICE };
+    let mut rights = Rights { contents, owner: Access::UNCACHED, ..Rights::DEVICE };
     for (direction, right) in [(Direction::READ, Access::READ), (Direction::WRITE, Access::WRITE)] {
         rights.owner.set(right, piece.direct.contains(direction));
     }
@@ -368,6 +368,16 @@ impl Domain {
     /// PCI window; what is not direct goes to `handler`. Returns whether it could be done: not where something is
     /// already, and not outside the window.
     pub fn map_device(&self, handler: PageHandler, hpa: Hpa, pieces: &[Piece]) -> bool {
+        self.map_bar(handler, hpa, pieces, Contents::Registers)
+    }
+
+    /// The same of a BAR which is memory of the device: pages of it can be shown to a guest, as maps of a device file
+    /// ([`Self::take_back_device_memory`]).
+    pub fn map_device_memory(&self, handler: PageHandler, hpa: Hpa, pieces: &[Piece]) -> bool {
+        self.map_bar(handler, hpa, pieces, Contents::DeviceMemory(self.id.0))
+    }
+
+    fn map_bar(&self, handler: PageHandler, hpa: Hpa, pieces: &[Piece], contents: Contents) -> bool {
         if !pieces.iter().all(is_in_window) {
             return false;
         }
@@ -380,7 +390,7 @@ impl Domain {
         }
         drop(pages);
         let mut space = self.space.lock();
-        let mapped = pieces.iter().all(|piece| issue(&mut space, hpa, piece));
+        let mapped = pieces.iter().all(|piece| issue(&mut space, hpa, piece, contents));
         space.settle(self, |_, _| ());
         drop(space);
         if !mapped {
@@ -398,7 +408,7 @@ impl Domain {
         let hooked = pages.hook(piece.gpa, piece.len(), !piece.direct, handler);
         drop(pages);
         let mut space = self.space.lock();
-        let moved = revoke(&mut space, piece) && issue(&mut space, hpa, piece);
+        let moved = revoke(&mut space, piece) && issue(&mut space, hpa, piece, Contents::Registers);
         space.settle(self, |_, _| ());
         hooked && moved
     }
@@ -414,6 +424,14 @@ impl Domain {
             }
         }
         space.settle(self, |_, _| ());
+    }
+
+    /// Memory of devices that its processors reach, where the guest has put it.
+    pub(super) fn device_memory(&self) -> Vec<sluice_iospace::Piece> {
+        let window = layout::PCI_MEMORY..layout::PCI_MEMORY + layout::PCI_MEMORY_SIZE;
+        let is_it =
+            |piece: &sluice_iospace::Piece| piece.rights.contents == Contents::DeviceMemory(self.id.0);
+        self.space.lock().pieces_in(window).filter(is_it).collect()
     }
 
     /// Lets the guest reach registers where they physically are, for as long as it lives. Returns whether it could be done.

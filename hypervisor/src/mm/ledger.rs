@@ -65,6 +65,12 @@ impl sluice_iospace::Ledger for Ledger {
                 return Ok(());
             }
             (Self::Domain { id, .. }, Contents::Registers) => FrameUse::Mirror(id.0),
+            (Self::Domain { id, shares, .. }, Contents::DeviceMemory(of))
+                if (of == id.0 || shares.contains(DomainId(of)))
+                    && !frames::is_memory(piece.hpa, piece.len) =>
+            {
+                return Ok(());
+            }
             (Self::Domain { serves, shares, .. }, Contents::Lent(by))
                 if serves.contains(DomainId(by)) || shares.contains(DomainId(by)) =>
             {
@@ -77,8 +83,8 @@ impl sluice_iospace::Ledger for Ledger {
             (Self::Driver, Contents::Own) => FrameUse::Buffer,
             // A disk that guests share moves their data from and to their own pages.
             (Self::Driver, Contents::Lent(by)) => FrameUse::Guest(by),
-            (Self::Domain { .. }, Contents::Lent(_) | Contents::Region(_))
-            | (Self::Device(_), Contents::Lent(_) | Contents::Registers)
+            (Self::Domain { .. }, Contents::Lent(_) | Contents::Region(_) | Contents::DeviceMemory(_))
+            | (Self::Device(_), Contents::Lent(_) | Contents::Registers | Contents::DeviceMemory(_))
             | (Self::Driver, _) => {
                 log::error!("fault of the hypervisor: {self:?} shows no {:?}", piece.rights.contents);
                 return Err(Foreign);

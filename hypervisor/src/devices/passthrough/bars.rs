@@ -44,6 +44,11 @@ impl MemoryBar {
         Some(Self { index: bar.index, kind, size, hpa: bar.address, initial, trapped })
     }
 
+    /// Whether it is memory, which may be read and written in any order and by anybody (PCI Local Bus 3.0, 6.2.5.1), and no registers.
+    fn is_memory(&self) -> bool {
+        matches!(self.kind, BarKind::Mem32 { prefetchable: true } | BarKind::Mem64 { prefetchable: true })
+    }
+
     /// Its pieces at `gpa`: address, offset, bytes, whether accesses exit.
     fn pieces(&self, gpa: u64) -> ArrayVec<Piece, 3> {
         let (start, end) = self.trapped;
@@ -119,6 +124,9 @@ impl Bars {
                 && let Some(gpa) = mapped.take()
             {
                 domain.unmap_device(&bar.pieces(gpa));
+                if bar.is_memory() {
+                    domain.take_back_device_memory(bar.hpa..bar.hpa + bar.size);
+                }
             }
         }
         for bar in &self.memory {
@@ -126,7 +134,12 @@ impl Bars {
             let mapped = &mut self.mapped[usize::from(bar.index)];
             if mapped.is_none() {
                 let handler = PageHandler::Device { function: index, bar: bar.index };
-                if domain.map_device(handler, Hpa::new(bar.hpa), &bar.pieces(wanted.address)) {
+                let (hpa, pieces) = (Hpa::new(bar.hpa), bar.pieces(wanted.address));
+                let is_there = match bar.is_memory() {
+                    true => domain.map_device_memory(handler, hpa, &pieces),
+                    false => domain.map_device(handler, hpa, &pieces),
+                };
+                if is_there {
                     *mapped = Some(wanted.address);
                 }
             }

@@ -73,7 +73,7 @@ impl BackFunction {
     /// Pages of the domain can be shown as what is mapped of a device file, from now on.
     pub fn lend_maps(&self) {
         if let Some((server, _)) = self.server.domain().filter(|_| self.shows_maps()) {
-            server.lend_to_device(self.server.slot, DEVFILE_MAPS_SIZE);
+            server.lend_maps(self.server.slot, DEVFILE_MAPS_SIZE);
         }
     }
 

@@ -7,7 +7,7 @@ use sluice_platform::ioapic::{IoApic, WriteEffect};
 use sluice_platform::lapic::{Effect, LocalApic, Rates};
 use sluice_platform::message::Message;
 use sluice_platform::msix::MsixTable;
-use sluice_platform::pci::{BarKind, Builder, Identity, PciBus};
+use sluice_platform::pci::{BarKind, Builder, Identity, PciBus, ROM_BAR};
 use sluice_platform::rtc::{self, Rtc};
 use sluice_platform::uart::Uart;
 
@@ -198,6 +198,7 @@ fn bus() -> PciBus {
         .bar(0, BarKind::Mem32 { prefetchable: false }, 0x2_0000, 0xc000_0000)
         .bar(1, BarKind::Io, 64, 0x1000)
         .bar(2, BarKind::Mem64 { prefetchable: true }, 0x4000, 0xc010_0000)
+        .bar(ROM_BAR, BarKind::Rom, 0x1_0000, 0xc020_0000)
         .msi(8)
         .msix(17, (2, 0), (2, 0x2000));
     bus.insert(4, memory.build().expect("a valid function")).expect("a free slot");
@@ -297,14 +298,14 @@ fn check(bus: &PciBus) {
     for slot in [3u8, 4] {
         assert_eq!(bus.ecam_read(u32::from(slot) << 15, 4), 0x8029_10ec);
         let function = bus.function(slot).expect("it is there");
-        for index in 0..6 {
+        for index in 0..=ROM_BAR {
             let (Some(bar), Some(window)) = (function.bar(index), function.window(index)) else { continue };
             assert_eq!((bar.kind, bar.size), (window.kind, window.size));
             assert!(bar.address % bar.size == 0);
             let end = bar.address.checked_add(bar.size);
             let limit = match bar.kind {
                 BarKind::Io => 1 << 32,
-                BarKind::Mem32 { .. } => 1 << 32,
+                BarKind::Mem32 { .. } | BarKind::Rom => 1 << 32,
                 BarKind::Mem64 { .. } => u64::MAX,
             };
             assert!(!bar.enabled || end.is_some_and(|end| end <= limit), "{bar:x?}");

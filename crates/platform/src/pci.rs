@@ -7,8 +7,7 @@
 //!
 //! Source: PCI Local Bus 3.0, chapter 6 and 3.2.2.3.2 (mechanism 1); PCI Express 4.0, 7.2.2 (ECAM).
 //!
-//! Deviations: no function has an expansion ROM, or extended configuration space (offsets
-//! from 256 read as ones).
+//! Deviations: no function has extended configuration space (offsets from 256 read as ones).
 
 mod addresses;
 pub mod function;
@@ -17,7 +16,9 @@ mod tests;
 
 pub use addresses::BarAddresses;
 use alloc::boxed::Box;
-pub use function::{Bar, BarKind, BarWindow, BuildError, Builder, Function, Identity, Msi, MsixCapability};
+pub use function::{
+    Bar, BarKind, BarWindow, BuildError, Builder, Function, Identity, Msi, MsixCapability, ROM_BAR,
+};
 
 /// Mechanism 1: address register (32 bits).
 pub const ADDRESS_PORT: u16 = 0xCF8;
@@ -109,7 +110,7 @@ impl PciBus {
         self.slots.iter_mut().flatten().for_each(|function| function.reset());
     }
 
-    /// Where BAR `index` (0-5) of the function in a slot is now.
+    /// Where BAR `index` (0-5, or [`ROM_BAR`]) of the function in a slot is now.
     pub fn bar(&self, slot: u8, index: u8) -> Option<Bar> {
         self.function(slot)?.bar(index)
     }

@@ -1139,7 +1139,8 @@ static int __init dma_init(void)
 	struct pci_dev *pdev = NULL;
 	int error;
 
-	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
+	/* Elsewhere a call is an illegal instruction. */
+	if (!kvm_para_available())
 		return -ENODEV;
 
 	error = watch_frees();

@@ -67,6 +67,9 @@ impl Device {
         for bar in function.bars.iter().filter(|bar| !bar.io) {
             log::info!("device {name}: memory {:#x}+{:#x}", bar.address, bar.size);
         }
+        if let Some(rom) = &function.rom {
+            log::info!("device {name}: expansion ROM {:#x}+{:#x}", rom.address, rom.size);
+        }
         Self {
             index,
             name: name.to_string(),

@@ -192,7 +192,7 @@ pub enum PageHandler {
     Device {
         /// Index in [`Domain::functions`].
         function: u8,
-        /// BAR, 0-5.
+        /// BAR, 0-5; the expansion ROM is 6.
         bar: u8,
     },
     /// Memory of what is in a socket.

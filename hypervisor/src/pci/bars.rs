@@ -1,8 +1,9 @@
-//! Puts memory BARs that are smaller than a page on pages of their own.
+//! Puts memory BARs that are smaller than a page on pages of their own, and expansion ROMs where there is room.
 //!
 //! A guest that is given a BAR is given whole pages. Firmware packs small BARs into one page; before such a
 //! function is passed through, its BAR moves to a page that nothing else decodes. The place is searched between
 //! the BARs that firmware placed on the root bus, which the host bridge therefore forwards, then just below them.
+//! Expansion ROMs are there as well, which firmware leaves without an address once it has run them.
 
 use super::function::{self as pci, Function};
 use crate::firmware::acpi;
@@ -32,7 +33,7 @@ impl DecodedRanges {
     pub fn new(info: &BootInfo) -> Self {
         let mut decoded = Self { bars: Vec::new(), other: Vec::new() };
         for function in pci::functions() {
-            for bar in function.bars.iter().filter(|bar| !bar.io && bar.address != 0) {
+            for bar in function.bars.iter().chain(&function.rom).filter(|bar| !bar.io && bar.address != 0) {
                 decoded.bars.push(pages(bar.address, bar.size));
             }
             decoded.other.extend(function.forwarded());
@@ -53,7 +54,7 @@ impl DecodedRanges {
             if bar.address != 0 && bar.address.is_multiple_of(PAGE_SIZE) && sharers.count() == 1 {
                 continue;
             }
-            let Some(page) = self.free_page().filter(|_| bdf.bus == 0) else { return false };
+            let Some(page) = self.free(PAGE_SIZE).filter(|_| bdf.bus == 0) else { return false };
             if let Some(index) = self.bars.iter().position(|other| *other == own) {
                 self.bars.remove(index);
             }
@@ -65,22 +66,37 @@ impl DecodedRanges {
             );
             bar.address = page;
         }
+        self.place_rom(function);
         function.write_bars();
         true
     }
 
-    fn free_page(&self) -> Option<u64> {
+    /// Finds room for the expansion ROM of a function. Without any there is none.
+    fn place_rom(&mut self, function: &mut Function) {
+        let Some(rom) = function.rom.as_mut().filter(|rom| rom.address == 0) else { return };
+        match self.free(rom.size.max(PAGE_SIZE)).filter(|_| function.bdf.bus == 0) {
+            Some(at) => {
+                self.bars.push(pages(at, rom.size));
+                rom.address = at;
+            }
+            None => function.rom = None,
+        }
+    }
+
+    /// A place for so many bytes, a power of two, at a multiple of them.
+    fn free(&self, bytes: u64) -> Option<u64> {
         let low = self.bars.iter().filter(|bar| bar.end <= END);
         let first = low.clone().map(|bar| bar.start).min()?;
         let last = low.map(|bar| bar.end).max()?;
-        let is_free = |page: &u64| {
-            let end = page + PAGE_SIZE;
-            !self.bars.iter().chain(&self.other).any(|range| range.start < end && *page < range.end)
+        let is_free = |at: &u64| {
+            let end = at + bytes;
+            !self.bars.iter().chain(&self.other).any(|range| range.start < end && *at < range.end)
         };
         let down = |range: Range<u64>| {
-            (range.start / PAGE_SIZE..range.end / PAGE_SIZE).rev().map(|page| page * PAGE_SIZE)
+            (range.start.div_ceil(bytes)..range.end / bytes).rev().map(|place| place * bytes)
         };
-        down(first..last).find(is_free).or_else(|| down(first.saturating_sub(MIB)..first).find(is_free))
+        let below = first.saturating_sub(MIB.max(2 * bytes))..first;
+        down(first..last).find(is_free).or_else(|| down(below).find(is_free))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Physical PCI functions: finding them, and what configuration space says of them.
 //!
-//! Source: PCI Local Bus Specification 3.0, 6.1 (header), 6.2.5 (base addresses), 6.7 and 6.8 (capabilities,
+//! Source: PCI Local Bus Specification 3.0, 6.1 (header), 6.2.5 (base addresses, expansion ROM), 6.7 and 6.8 (capabilities,
 //! MSI, MSI-X), 3.2.2.3.2 (mechanism 1).
 
 use crate::firmware::acpi;
@@ -11,11 +11,15 @@ use arrayvec::ArrayVec;
 use core::fmt;
 use sluice_abi::config::Select;
 use sluice_iommu::group::Bridge;
+use sluice_platform::pci::ROM_BAR;
 
 const ADDRESS: u16 = 0xcf8;
 const DATA: u16 = 0xcfc;
 
 const COMMAND: u8 = 0x04;
+const ROM: u8 = 0x30;
+const ROM_ENABLE: u32 = 1 << 0;
+const ROM_ADDRESS: u32 = !0x7ff;
 /// Command register: the function answers to its ports.
 pub const COMMAND_IO: u16 = 1 << 0;
 /// Command register: the function answers to its memory.
@@ -102,7 +106,7 @@ impl Bdf {
 /// A base address register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// Index, 0-5.
+    /// Index, 0-5; of an expansion ROM [`ROM_BAR`].
     pub index: u8,
     /// In port space; otherwise in memory.
     pub io: bool,
@@ -173,6 +177,8 @@ pub struct Function {
     pub pin: u8,
     /// Base addresses.
     pub bars: ArrayVec<Bar, 6>,
+    /// Its expansion ROM, which does not answer but while it is [shown](Self::show_rom).
+    pub rom: Option<Bar>,
     /// Its MSI capability.
     pub msi: Option<MsiCapability>,
     /// Its MSI-X capability.
@@ -205,6 +211,7 @@ impl Function {
             subsystem: (subsystem as u16, (subsystem >> 16) as u16),
             pin: (bdf.read(0x3c) >> 8) as u8,
             bars: ArrayVec::new(),
+            rom: None,
             msi: None,
             msix: None,
         };
@@ -265,7 +272,14 @@ impl Function {
                 self.bdf.write(offset + 4, (bar.address >> 32) as u32);
             }
         }
-        self.bdf.write(0x30, 0);
+        self.bdf.write(ROM, 0);
+    }
+
+    /// Has the expansion ROM answer where it was found, or nowhere.
+    pub fn show_rom(&self, shown: bool) {
+        if let Some(rom) = &self.rom {
+            self.bdf.write(ROM, if shown { rom.address as u32 | ROM_ENABLE } else { 0 });
+        }
     }
 
     /// Memory behind a type 1 header (a bridge): what it forwards, prefetchable and not.
@@ -379,6 +393,18 @@ impl Function {
             }
             index += if wide { 2 } else { 1 };
         }
+        let found = self.bdf.read(ROM);
+        self.bdf.write(ROM, ROM_ADDRESS);
+        let sized = self.bdf.read(ROM) & ROM_ADDRESS;
+        self.bdf.write(ROM, found);
+        self.rom = (sized != 0).then(|| Bar {
+            index: ROM_BAR,
+            io: false,
+            wide: false,
+            prefetch: false,
+            address: (found & ROM_ADDRESS).into(),
+            size: (!sized).wrapping_add(1).into(),
+        });
         self.bdf.write(COMMAND, u32::from(command));
     }
 }

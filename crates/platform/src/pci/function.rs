@@ -1,6 +1,6 @@
 //! One PCI function: 256 bytes of configuration space under a write mask, and what they mean.
 //!
-//! Source: PCI Local Bus 3.0, 6.1-6.2 (header), 6.2.5 (BARs), 6.8 (MSI and MSI-X).
+//! Source: PCI Local Bus 3.0, 6.1-6.2 (header), 6.2.5 (BARs, expansion ROM), 6.8 (MSI and MSI-X).
 
 use super::{ConfigEffect, ones};
 use crate::msix::ENTRY_SIZE;
@@ -30,6 +30,7 @@ mod reg {
     pub const BARS: u8 = 0x10;
     pub const BARS_END: u8 = 0x28;
     pub const SUBSYSTEM: usize = 0x2C;
+    pub const ROM: u8 = 0x30;
     pub const CAPABILITIES: usize = 0x34;
     pub const INTERRUPT_LINE: usize = 0x3C;
     pub const INTERRUPT_PIN: usize = 0x3D;
@@ -38,6 +39,11 @@ mod reg {
     pub const MSIX: u8 = 0x70;
     pub const OTHERS: u16 = 0x80;
 }
+
+/// The number of an expansion ROM where BARs have theirs.
+pub const ROM_BAR: u8 = 6;
+/// It answers (6.2.5.2).
+const ROM_ENABLE: u32 = 1 << 0;
 
 /// Header type: the device has more functions than this.
 const MULTIFUNCTION: u8 = 1 << 7;
@@ -81,15 +87,18 @@ pub enum BarKind {
         /// Reads have no side effects.
         prefetchable: bool,
     },
+    /// An expansion ROM, below 4 GiB: [`ROM_BAR`] only.
+    Rom,
 }
 
 impl BarKind {
-    /// The read-only low bits of the register (6.2.5.1).
+    /// The read-only low bits of the register (6.2.5.1, 6.2.5.2).
     fn flags(self) -> u32 {
         match self {
             Self::Io => 0b01,
             Self::Mem32 { prefetchable } => u32::from(prefetchable) << 3,
             Self::Mem64 { prefetchable } => 0b100 | u32::from(prefetchable) << 3,
+            Self::Rom => 0,
         }
     }
 }
@@ -114,7 +123,7 @@ pub struct Bar {
     pub address: u64,
     /// Size in bytes, a power of two.
     pub size: u64,
-    /// It answers: its bit of the command register is on, and its address is one that it may have.
+    /// It answers: its bit of the command register is on, that of an expansion ROM itself, too, and its address is one that it may have.
     pub enabled: bool,
 }
 
@@ -153,9 +162,9 @@ pub struct MsixCapability {
 pub enum BuildError {
     /// The slot is taken, or there is none of this number.
     Slot(u8),
-    /// There are six BARs, and a 64-bit one takes two.
+    /// There are six BARs, of which a 64-bit one takes two, and an expansion ROM is none of them.
     BarIndex(u8),
-    /// The size is no power of two, or out of range for the kind (4 bytes to 256 ports; 16 bytes up).
+    /// The size is no power of two, or out of range for the kind (4 bytes to 256 ports; 16 bytes up; ROMs: 2 KiB to 16 MiB).
     BarSize(u8),
     /// The initial address is no multiple of the size, or beyond what the kind can hold.
     BarAddress(u8),
@@ -182,7 +191,7 @@ impl Builder {
         let mut function = Function {
             config: [0; 256],
             writable: [0; 256],
-            bars: [None; 6],
+            bars: [None; ROM_BAR as usize + 1],
             fixed: false,
             has_msi: false,
             has_msix: false,
@@ -215,7 +224,7 @@ impl Builder {
         self
     }
 
-    /// BAR `index`, of `size` bytes, at `address` to begin with.
+    /// BAR `index`, of `size` bytes, at `address` to begin with; [`ROM_BAR`]: an expansion ROM, which does not answer to begin with.
     pub fn bar(mut self, index: u8, kind: BarKind, size: u64, address: u64) -> Self {
         if let Err(error) = self.function.add_bar(index, kind, size, address) {
             self.error.get_or_insert(error);
@@ -292,7 +301,7 @@ impl Builder {
 pub struct Function {
     config: [u8; 256],
     writable: [u8; 256],
-    bars: [Option<BarWindow>; 6],
+    bars: [Option<BarWindow>; ROM_BAR as usize + 1],
     fixed: bool,
     has_msi: bool,
     has_msix: bool,
@@ -353,15 +362,15 @@ impl Function {
         self.put16(reg::STATUS, if asserted { cleared | STATUS_INTERRUPT } else { cleared });
     }
 
-    /// What BAR `index` was built as.
+    /// What BAR `index` was built as, or [`ROM_BAR`].
     pub fn window(&self, index: u8) -> Option<BarWindow> {
         *self.bars.get(usize::from(index))?
     }
 
-    /// Where BAR `index` is now. A BAR at address 0, or one that would wrap, does not answer.
+    /// Where BAR `index` is now, or [`ROM_BAR`]. A BAR at address 0, or one that would wrap, does not answer.
     pub fn bar(&self, index: u8) -> Option<Bar> {
         let BarWindow { kind, size, initial } = self.window(index)?;
-        let offset = usize::from(reg::BARS) + usize::from(index) * 4;
+        let offset = bar_register(index);
         let low = u64::from(self.get32(offset));
         let (address, limit, decode) = match kind {
             BarKind::Io => (low & !3 & 0xFFFF_FFFF, 1 << 16, command::IO),
@@ -369,10 +378,12 @@ impl Function {
             BarKind::Mem64 { .. } => {
                 (u64::from(self.get32(offset + 4)) << 32 | low & !15, 1 << 52, command::MEMORY)
             }
+            BarKind::Rom => (low & !u64::from(ROM_ENABLE), 1 << 32, command::MEMORY),
         };
+        let on = kind != BarKind::Rom || low & u64::from(ROM_ENABLE) != 0;
         let fits = address != 0 && address.checked_add(size).is_some_and(|end| end <= limit);
         let stays = !self.fixed || kind != BarKind::Io || address == initial;
-        Some(Bar { kind, address, size, enabled: fits && stays && self.command() & decode != 0 })
+        Some(Bar { kind, address, size, enabled: on && fits && stays && self.command() & decode != 0 })
     }
 
     /// What the guest programmed into the MSI capability, if there is one.
@@ -453,6 +464,7 @@ impl Function {
         match offset & !3 {
             reg::COMMAND if offset < reg::COMMAND + 2 => ConfigEffect::CommandChanged(slot, self.command()),
             reg::BARS..reg::BARS_END => ConfigEffect::BarsChanged(slot),
+            reg::ROM if self.window(ROM_BAR).is_some() => ConfigEffect::BarsChanged(slot),
             // Control, address, data and mask.
             register if self.has_msi && (reg::MSI..reg::MSI + 20).contains(&register) => {
                 ConfigEffect::MsiChanged(slot)
@@ -464,12 +476,14 @@ impl Function {
 
     fn add_bar(&mut self, index: u8, kind: BarKind, size: u64, address: u64) -> Result<(), BuildError> {
         let registers: u8 = if matches!(kind, BarKind::Mem64 { .. }) { 2 } else { 1 };
-        let last =
-            index.checked_add(registers - 1).filter(|last| *last < 6).ok_or(BuildError::BarIndex(index))?;
+        let last = index.checked_add(registers - 1);
+        let is_place = |last: &u8| if kind == BarKind::Rom { *last == ROM_BAR } else { *last < ROM_BAR };
+        let last = last.filter(is_place).ok_or(BuildError::BarIndex(index))?;
         let (smallest, largest, limit) = match kind {
             BarKind::Io => (4, 256, 1u64 << 16),
             BarKind::Mem32 { .. } => (16, 1 << 31, 1 << 32),
             BarKind::Mem64 { .. } => (16, 1 << 48, 1 << 52),
+            BarKind::Rom => (1 << 11, 1 << 24, 1 << 32),
         };
         if !size.is_power_of_two() || !(smallest..=largest).contains(&size) {
             return Err(BuildError::BarSize(index));
@@ -480,13 +494,13 @@ impl Function {
         if (index..=last).any(|index| self.is_taken(index)) {
             return Err(BuildError::BarIndex(index));
         }
-        let offset = |index: u8| usize::from(reg::BARS + index * 4);
         let mask = !(size - 1);
-        self.put32(offset(index), address as u32 | kind.flags());
-        self.allow32(offset(index), mask as u32);
+        let switch = if kind == BarKind::Rom { ROM_ENABLE } else { 0 };
+        self.put32(bar_register(index), address as u32 | kind.flags());
+        self.allow32(bar_register(index), mask as u32 | switch);
         if registers == 2 {
-            self.put32(offset(last), (address >> 32) as u32);
-            self.allow32(offset(last), (mask >> 32) as u32);
+            self.put32(bar_register(last), (address >> 32) as u32);
+            self.allow32(bar_register(last), (mask >> 32) as u32);
         }
         if let Some(bar) = self.bars.get_mut(usize::from(index)) {
             *bar = Some(BarWindow { kind, size, initial: address });
@@ -529,7 +543,7 @@ impl Function {
         for ((index, offset), size) in sizes {
             let window = self.window(index).ok_or(BuildError::MsixTable)?;
             let end = u64::from(offset) + size;
-            if window.kind == BarKind::Io || offset & 7 != 0 || end > window.size {
+            if matches!(window.kind, BarKind::Io | BarKind::Rom) || offset & 7 != 0 || end > window.size {
                 return Err(BuildError::MsixTable);
             }
         }
@@ -597,6 +611,11 @@ impl Function {
     fn allow32(&mut self, offset: usize, mask: u32) {
         put(&mut self.writable, offset, &mask.to_le_bytes());
     }
+}
+
+/// Offset of the register that says where a BAR is.
+fn bar_register(index: u8) -> usize {
+    if index == ROM_BAR { reg::ROM.into() } else { usize::from(reg::BARS) + usize::from(index) * 4 }
 }
 
 fn put(space: &mut [u8; 256], offset: usize, bytes: &[u8]) {

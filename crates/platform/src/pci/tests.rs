@@ -125,6 +125,36 @@ fn a_bar_answers_where_it_may() {
 }
 
 #[test]
+fn pci_6_2_5_2_an_expansion_rom_answers_when_it_is_switched_on() {
+    let card = Builder::new(SOUND).bar(ROM_BAR, BarKind::Rom, 0x1_0000, 0xFD00_0000).build().unwrap();
+    let mut bus = bus();
+    bus.insert(7, card).unwrap();
+    let rom = Bar { kind: BarKind::Rom, address: 0xFD00_0000, size: 0x1_0000, enabled: false };
+    assert_eq!((read(&mut bus, 7, 0x30), bus.bar(7, ROM_BAR)), (0xFD00_0000, Some(rom)));
+    let _ = write(&mut bus, 7, 4, command::MEMORY.into());
+    assert_eq!(bus.bar(7, ROM_BAR), Some(rom), "switched off");
+    assert_eq!(write(&mut bus, 7, 0x30, u32::MAX), ConfigEffect::BarsChanged(7));
+    assert_eq!(read(&mut bus, 7, 0x30), 0xFFFF_0001);
+    let _ = write(&mut bus, 7, 0x30, 0xFE12_3001);
+    assert_eq!(bus.bar(7, ROM_BAR), Some(Bar { address: 0xFE12_0000, enabled: true, ..rom }));
+    let _ = write(&mut bus, 7, 4, 0);
+    assert!(!bus.bar(7, ROM_BAR).unwrap().enabled, "no memory answers");
+    assert_eq!(bus.bar(7, 5), None);
+    bus.reset();
+    assert_eq!(read(&mut bus, 7, 0x30), 0xFD00_0000);
+
+    let build = |builder: Builder| builder.build().unwrap_err();
+    let new = || Builder::new(SOUND);
+    assert_eq!(build(new().bar(5, BarKind::Rom, 1 << 11, 0)), BuildError::BarIndex(5));
+    let memory = BarKind::Mem32 { prefetchable: false };
+    assert_eq!(build(new().bar(ROM_BAR, memory, 1 << 11, 0)), BuildError::BarIndex(ROM_BAR));
+    assert_eq!(build(new().bar(ROM_BAR, BarKind::Rom, 1 << 10, 0)), BuildError::BarSize(ROM_BAR));
+    assert_eq!(build(new().bar(ROM_BAR, BarKind::Rom, 1 << 25, 0)), BuildError::BarSize(ROM_BAR));
+    let table = new().bar(ROM_BAR, BarKind::Rom, 1 << 11, 0).msix(1, (ROM_BAR, 0), (ROM_BAR, 0x100));
+    assert_eq!(build(table), BuildError::MsixTable);
+}
+
+#[test]
 fn pci_6_7_capabilities_are_a_list() {
     let mut bus = bus();
     assert_eq!(read(&mut bus, 3, 0x34), 0);

@@ -1,4 +1,4 @@
-//! BARs of a function that a guest owns: where they are in the guest, and accesses to them that exit.
+//! BARs of a function that a guest owns, and its expansion ROM: where they are in the guest, and accesses to them that exit.
 //!
 //! Source: PCI Local Bus 3.0, 6.2.5.
 
@@ -10,10 +10,10 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use sluice_memory::{Gpa, Hpa, PAGE_SIZE};
-use sluice_platform::pci::{Bar, BarAddresses, BarKind, Builder};
+use sluice_platform::pci::{Bar, BarAddresses, BarKind, Builder, ROM_BAR};
 use sluice_traps::Direction;
 
-/// A memory BAR as the guest sees it.
+/// A memory BAR as the guest sees it, or the expansion ROM.
 #[derive(Clone, Copy, Debug)]
 struct MemoryBar {
     index: u8,
@@ -31,7 +31,11 @@ impl MemoryBar {
     fn new(bar: &pci::Bar, function: &Function, addresses: Option<&mut BarAddresses>) -> Option<Self> {
         let size = bar.size.max(PAGE_SIZE);
         let prefetchable = bar.prefetch;
-        let kind = if bar.wide { BarKind::Mem64 { prefetchable } } else { BarKind::Mem32 { prefetchable } };
+        let kind = match bar.index {
+            ROM_BAR => BarKind::Rom,
+            _ if bar.wide => BarKind::Mem64 { prefetchable },
+            _ => BarKind::Mem32 { prefetchable },
+        };
         // Without addresses of its own the guest has no MSI-X, and the table in the function means nothing.
         let table = messages::table_in(function, bar.index).filter(|_| addresses.is_some());
         let trapped = table.map_or((0, 0), |table| {
@@ -52,11 +56,8 @@ impl MemoryBar {
     /// Its pieces at `gpa`: address, offset, bytes, whether accesses exit.
     fn pieces(&self, gpa: u64) -> ArrayVec<Piece, 3> {
         let (start, end) = self.trapped;
-        let all = [
-            (0..start, Direction::all()),
-            (start..end, Direction::empty()),
-            (end..self.size, Direction::all()),
-        ];
+        let direct = if self.kind == BarKind::Rom { Direction::READ } else { Direction::all() };
+        let all = [(0..start, direct), (start..end, Direction::empty()), (end..self.size, direct)];
         all.into_iter()
             .filter(|(range, _)| !range.is_empty())
             .map(|(range, direct)| Piece { gpa: Gpa::new(gpa.wrapping_add(range.start)), range, direct })
@@ -64,11 +65,14 @@ impl MemoryBar {
     }
 }
 
+/// Six BARs, and the expansion ROM.
+const BARS: usize = ROM_BAR as usize + 1;
+
 /// The BARs of a function, and where they answer in the guest now.
 pub struct Bars {
-    memory: ArrayVec<MemoryBar, 6>,
+    memory: ArrayVec<MemoryBar, BARS>,
     /// Guest-physical address at which a memory BAR is mapped now, by BAR.
-    mapped: [Option<u64>; 6],
+    mapped: [Option<u64>; BARS],
     /// Whether a port BAR answers, by BAR.
     decoded: [bool; 6],
 }
@@ -79,8 +83,13 @@ impl Bars {
     pub fn new(function: &Function, mut addresses: Option<&mut BarAddresses>) -> Option<Self> {
         let memory = function.bars.iter().filter(|bar| !bar.io);
         let memory = memory.map(|bar| MemoryBar::new(bar, function, addresses.as_deref_mut()));
-        let memory = memory.collect::<Option<_>>()?;
-        Some(Self { memory, mapped: [None; 6], decoded: [false; 6] })
+        let mut memory = memory.collect::<Option<ArrayVec<_, BARS>>>()?;
+        // Its pages must be its own, and a guest that knows the machine has what it has for life. It can do without.
+        let rom = function.rom.as_ref().filter(|rom| rom.address != 0 && rom.size >= PAGE_SIZE);
+        if let (Some(rom), Some(addresses)) = (rom, addresses) {
+            memory.extend(MemoryBar::new(rom, function, Some(addresses)));
+        }
+        Some(Self { memory, mapped: [None; BARS], decoded: [false; 6] })
     }
 
     /// Frames of the memory BARs, where they physically are.
@@ -101,7 +110,7 @@ impl Bars {
     }
 
     /// Has the port BARs answer while the guest wants them to.
-    pub fn map_ports(&mut self, domain: &Domain, function: &Function, bars: &[Option<Bar>; 6]) {
+    pub fn map_ports(&mut self, domain: &Domain, function: &Function, bars: &[Option<Bar>; BARS]) {
         for bar in function.bars.iter().filter(|bar| bar.io) {
             let enabled = answers(bars, bar.index).is_some();
             if core::mem::replace(&mut self.decoded[usize::from(bar.index)], enabled) != enabled {
@@ -114,8 +123,9 @@ impl Bars {
         }
     }
 
-    /// Has the memory BARs answer where the guest put them. `index` is the function's in the domain.
-    pub fn map(&mut self, domain: &Domain, index: u8, bars: &[Option<Bar>; 6]) {
+    /// Has the memory BARs answer where the guest put them, and the expansion ROM only while it wants that to: a function may not answer elsewhere
+    /// meanwhile (6.2.5.2). `index` is the function's in the domain.
+    pub fn map(&mut self, domain: &Domain, function: &Function, index: u8, bars: &[Option<Bar>; BARS]) {
         // First away with what moves, so that two BARs can change places.
         for bar in &self.memory {
             let wanted = answers(bars, bar.index).map(|bar| bar.address);
@@ -124,6 +134,9 @@ impl Bars {
                 && let Some(gpa) = mapped.take()
             {
                 domain.unmap_device(&bar.pieces(gpa));
+                if bar.kind == BarKind::Rom {
+                    function.show_rom(false);
+                }
                 if bar.is_memory() {
                     domain.take_back_device_memory(bar.hpa..bar.hpa + bar.size);
                 }
@@ -133,6 +146,9 @@ impl Bars {
             let Some(wanted) = answers(bars, bar.index) else { continue };
             let mapped = &mut self.mapped[usize::from(bar.index)];
             if mapped.is_none() {
+                if bar.kind == BarKind::Rom {
+                    function.show_rom(true);
+                }
                 let handler = PageHandler::Device { function: index, bar: bar.index };
                 let (hpa, pieces) = (Hpa::new(bar.hpa), bar.pieces(wanted.address));
                 let is_there = match bar.is_memory() {
@@ -154,7 +170,7 @@ impl Bars {
 }
 
 /// Where a BAR answers in the guest, if it does.
-fn answers(bars: &[Option<Bar>; 6], index: u8) -> Option<Bar> {
+fn answers(bars: &[Option<Bar>; BARS], index: u8) -> Option<Bar> {
     bars.get(usize::from(index)).copied().flatten().filter(|bar| bar.enabled)
 }
 

@@ -225,7 +225,7 @@ impl VirtualFunction for PassthroughFunction {
         }
         state.bars.map_ports(domain, function, &bars);
         if !self.guest.knows_machine {
-            state.bars.map(domain, index as u8, &bars);
+            state.bars.map(domain, function, index as u8, &bars);
         }
         match effect {
             ConfigEffect::MsiChanged(_) => state.messages.set_msi(domain, function, msi),

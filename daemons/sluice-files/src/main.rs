@@ -2,6 +2,7 @@
 
 mod camera;
 mod counted;
+mod drm;
 mod endure;
 mod flood;
 mod focus;

@@ -2,14 +2,15 @@
 //!
 //! Nothing depends on who asks: a guest's answers are compared with those in the domain that has the card.
 
+use crate::drm::{call, number, plain};
 use crate::result;
 use anyhow::{Context, Result, bail, ensure};
-use sluice_backend::sys::{Call, Mapping, PAGE, Plain, Request};
+use sluice_backend::sys::{Call, Mapping, PAGE, Plain};
 use sluice_devfile::Map;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
-use vmm_sys_util::ioctl::{_IOC_READ, _IOC_WRITE, ioctl_expr};
+use vmm_sys_util::ioctl::_IOC_WRITE;
 
 /// Requests of `RADEON_INFO`, and some that there are not.
 const REQUESTS: u32 = 0x2a;
@@ -90,25 +91,11 @@ struct Commands {
     limits: [u64; 2],
 }
 
-macro_rules! plain {
-    ($($structure:ty),*) => {$(
-        // SAFETY: It is numbers. Addresses are for the driver, which checks them; what they are of lives as long as the call.
-        unsafe impl Plain for $structure {}
-    )*};
-}
 plain!(Version, Info, Sizes, Create, Place, OwnMemory, Commands);
-
-/// An ioctl that reads and writes its argument.
-const fn call<T: Plain>(nr: u32) -> Call<T> {
-    let number = ioctl_expr(_IOC_READ | _IOC_WRITE, b'd' as u32, nr, size_of::<T>() as u32);
-    // SAFETY: The driver reads and writes the structure, and what it leads to, as its fields say.
-    unsafe { Call::new(number as Request) }
-}
 
 const VERSION: Call<Version> = call(0x00);
 // SAFETY: The driver reads two numbers.
-const CLOSE: Call<u64> =
-    unsafe { Call::new(ioctl_expr(_IOC_WRITE, b'd' as u32, 0x09, size_of::<u64>() as u32) as Request) };
+const CLOSE: Call<u64> = unsafe { Call::new(number(_IOC_WRITE, 0x09, size_of::<u64>())) };
 const SIZES: Call<Sizes> = call(0x5c);
 const CREATE: Call<Create> = call(0x5d);
 const PLACE: Call<Place> = call(0x5e);
@@ -133,19 +120,19 @@ fn driver(file: &File) -> Result<String> {
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())
 }
 
-/// What comes of a request, in memory that is filled with a byte but for a number at its beginning.
-fn ask(file: &File, request: u32, number: u32, fill: u8) -> (i32, [u8; ANSWER]) {
+/// What comes of a request, in memory that is filled with a byte but for the number that some read at its beginning: 0.
+fn ask(file: &File, request: u32, fill: u8) -> (i32, [u8; ANSWER]) {
     let mut answer = [fill; ANSWER];
-    answer[..4].copy_from_slice(&number.to_le_bytes());
+    answer[..4].fill(0);
     let mut info = Info { request, padding: 0, value: answer.as_mut_ptr() as u64 };
     let done = INFO.update(file, &mut info);
     (outcome(&done), answer)
 }
 
-/// All requests: their errors, or how many bytes they write and what; the number that some read is one of which nothing is known.
+/// All requests: their errors, or how many bytes they write and what.
 fn answers(file: &File) -> String {
     let one = |request: u32| {
-        let (first, second) = (ask(file, request, 0, 0x00), ask(file, request, 0, 0xff));
+        let (first, second) = (ask(file, request, 0x00), ask(file, request, 0xff));
         if first.0 != 0 {
             return format!("{request:x}:e{}", first.0);
         }
@@ -271,7 +258,7 @@ pub fn run(path: &Path, held: bool) -> Result<()> {
         return hold(&file);
     }
     result(&format!("radeon_driver={}", driver(&file)?));
-    let (error, id) = ask(&file, DEVICE_ID, 0, 0);
+    let (error, id) = ask(&file, DEVICE_ID, 0);
     ensure!(error == 0, "INFO failed: error {error}");
     let Sizes(sizes) = SIZES.get(&file).context("GEM_INFO failed")?;
     let sizes = sizes.map(|bytes| (bytes >> 20).to_string()).join("/");

@@ -2,15 +2,16 @@
 //!
 //! What is drawn is known: a picture of the screen can be compared with it.
 
+use crate::drm::{call, number, plain};
 use crate::result;
 use anyhow::{Context, Result, bail, ensure};
-use sluice_backend::sys::{self, Call, Mapping, Order, PAGE, Plain, Request};
+use sluice_backend::sys::{self, Call, Mapping, Order, PAGE, Plain};
 use sluice_devfile::Map;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
+use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_WRITE};
 
 /// Pixels of the mode that is set.
 const SIZE: (u32, u32) = (1024, 768);
@@ -164,12 +165,6 @@ struct Atomic {
     data: u64,
 }
 
-macro_rules! plain {
-    ($($structure:ty),*) => {$(
-        // SAFETY: It is numbers. Addresses are for the driver, which checks them; the lists that they are of live as long as the call.
-        unsafe impl Plain for $structure {}
-    )*};
-}
 plain!(
     Resources,
     Connector,
@@ -184,16 +179,6 @@ plain!(
     Property,
     Atomic
 );
-
-const fn number(direction: u32, number: u32, size: usize) -> Request {
-    ioctl_expr(direction, b'd' as u32, number, size as u32) as Request
-}
-
-/// An ioctl that reads and writes its argument.
-const fn call<T: Plain>(nr: u32) -> Call<T> {
-    // SAFETY: The driver reads and writes the structure, and what it leads to, as its fields say.
-    unsafe { Call::new(number(_IOC_READ | _IOC_WRITE, nr, size_of::<T>())) }
-}
 
 // SAFETY: The driver reads two numbers.
 const CAPABILITY: Call<[u64; 2]> = unsafe { Call::new(number(_IOC_WRITE, 0x0d, 16)) };

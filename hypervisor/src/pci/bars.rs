@@ -71,16 +71,15 @@ impl DecodedRanges {
         true
     }
 
-    /// Finds room for the expansion ROM of a function. Without any there is none.
+    /// Finds room for the expansion ROM of a function. Without any there is none, and none of less than a page, which would not be its own.
     fn place_rom(&mut self, function: &mut Function) {
-        let Some(rom) = function.rom.as_mut().filter(|rom| rom.address == 0) else { return };
-        match self.free(rom.size.max(PAGE_SIZE)).filter(|_| function.bdf.bus == 0) {
-            Some(at) => {
-                self.bars.push(pages(at, rom.size));
-                rom.address = at;
-            }
-            None => function.rom = None,
+        let Some(mut rom) = function.rom.take().filter(|rom| rom.size >= PAGE_SIZE) else { return };
+        if rom.address == 0 {
+            let Some(at) = self.free(rom.size).filter(|_| function.bdf.bus == 0) else { return };
+            self.bars.push(pages(at, rom.size));
+            rom.address = at;
         }
+        function.rom = Some(rom);
     }
 
     /// A place for so many bytes, a power of two, at a multiple of them.

@@ -84,9 +84,8 @@ impl Bars {
         let memory = function.bars.iter().filter(|bar| !bar.io);
         let memory = memory.map(|bar| MemoryBar::new(bar, function, addresses.as_deref_mut()));
         let mut memory = memory.collect::<Option<ArrayVec<_, BARS>>>()?;
-        // Its pages must be its own, and a guest that knows the machine has what it has for life. It can do without.
-        let rom = function.rom.as_ref().filter(|rom| rom.address != 0 && rom.size >= PAGE_SIZE);
-        if let (Some(rom), Some(addresses)) = (rom, addresses) {
+        // A guest that knows the machine has what it has for life. It can do without.
+        if let (Some(rom), Some(addresses)) = (&function.rom, addresses) {
             memory.extend(MemoryBar::new(rom, function, Some(addresses)));
         }
         Some(Self { memory, mapped: [None; BARS], decoded: [false; 6] })
@@ -126,6 +125,7 @@ impl Bars {
     /// Has the memory BARs answer where the guest put them, and the expansion ROM only while it wants that to: a function may not answer elsewhere
     /// meanwhile (6.2.5.2). `index` is the function's in the domain.
     pub fn map(&mut self, domain: &Domain, function: &Function, index: u8, bars: &[Option<Bar>; BARS]) {
+        let showed_rom = self.shows_rom();
         // First away with what moves, so that two BARs can change places.
         for bar in &self.memory {
             let wanted = answers(bars, bar.index).map(|bar| bar.address);
@@ -134,9 +134,6 @@ impl Bars {
                 && let Some(gpa) = mapped.take()
             {
                 domain.unmap_device(&bar.pieces(gpa));
-                if bar.kind == BarKind::Rom {
-                    function.show_rom(false);
-                }
                 if bar.is_memory() {
                     domain.take_back_device_memory(bar.hpa..bar.hpa + bar.size);
                 }
@@ -146,9 +143,6 @@ impl Bars {
             let Some(wanted) = answers(bars, bar.index) else { continue };
             let mapped = &mut self.mapped[usize::from(bar.index)];
             if mapped.is_none() {
-                if bar.kind == BarKind::Rom {
-                    function.show_rom(true);
-                }
                 let handler = PageHandler::Device { function: index, bar: bar.index };
                 let (hpa, pieces) = (Hpa::new(bar.hpa), bar.pieces(wanted.address));
                 let is_there = match bar.is_memory() {
@@ -160,6 +154,13 @@ impl Bars {
                 }
             }
         }
+        if self.shows_rom() != showed_rom {
+            function.show_rom(!showed_rom);
+        }
+    }
+
+    fn shows_rom(&self) -> bool {
+        self.mapped[usize::from(ROM_BAR)].is_some()
     }
 
     /// Offset in memory BAR `bar` of a guest-physical address; `None` where the BAR does not answer.

@@ -5,6 +5,7 @@
  *
  *   sluice-gpu NODE FRAMES ORDER [held]
  *   sluice-gpu NODE measured
+ *   sluice-gpu NODE stream SECONDS TIMES DEPTH
  *
  * It draws frames that are the same on each system, and tells a digest of their
  * pixels; waits for each by the descriptor of a fence; draws into a buffer that
@@ -27,6 +28,10 @@
  *
  * A frame is drawn when the descriptor of its fence says so, and is not read.
  *
+ * With `stream` it waits for a line, and draws frames for so many seconds, each of the
+ * ring so many times over, and sends so many before the first one is drawn. It tells
+ * how many there were. TIMES of 0 is the 48 triangles.
+ *
  * Sources: EGL 1.5 with EGL_KHR_platform_gbm, EGL_KHR_surfaceless_context,
  * EGL_ANDROID_native_fence_sync and EGL_EXT_image_dma_buf_import; OpenGL ES 3.1.
  */
@@ -42,6 +47,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WIDTH 320
@@ -63,6 +69,8 @@
 #define ORDERS 8
 /* Invocations of the compute shader in a group, in each of two directions. */
 #define GROUP 8
+/* Frames of a stream that can be under way at once. */
+#define DEPTHS 64
 /* Milliseconds that a frame may take. */
 #define PATIENCE 60000
 
@@ -330,24 +338,36 @@ static void use_target(GLuint colour)
 /* A call of an extension. */
 #define CALL(type, name) ((type)eglGetProcAddress(name))
 
-/* Waits by a descriptor until all is drawn. */
-static void wait_by_fence(EGLDisplay display)
+/* A descriptor that says when all is drawn. */
+static int fence_of(EGLDisplay display)
 {
 	EGLSyncKHR sync = CALL(PFNEGLCREATESYNCKHRPROC, "eglCreateSyncKHR")(
 		display, EGL_SYNC_NATIVE_FENCE_ANDROID, NULL);
-	struct pollfd fence = { .events = POLLIN };
+	int fence;
 
 	if (sync == EGL_NO_SYNC_KHR)
 		fail("there is no fence");
 	glFlush();
-	fence.fd = CALL(PFNEGLDUPNATIVEFENCEFDANDROIDPROC,
-			"eglDupNativeFenceFDANDROID")(display, sync);
-	if (fence.fd < 0)
+	fence = CALL(PFNEGLDUPNATIVEFENCEFDANDROIDPROC,
+		     "eglDupNativeFenceFDANDROID")(display, sync);
+	if (fence < 0)
 		fail("the fence has no descriptor");
+	CALL(PFNEGLDESTROYSYNCKHRPROC, "eglDestroySyncKHR")(display, sync);
+	return fence;
+}
+
+static void wait_for(int descriptor)
+{
+	struct pollfd fence = { .fd = descriptor, .events = POLLIN };
+
 	if (poll(&fence, 1, PATIENCE) != 1 || fence.revents != POLLIN)
 		fail("the fence is not signalled: %#x", fence.revents);
-	close(fence.fd);
-	CALL(PFNEGLDESTROYSYNCKHRPROC, "eglDestroySyncKHR")(display, sync);
+	close(descriptor);
+}
+
+static void wait_by_fence(EGLDisplay display)
+{
+	wait_for(fence_of(display));
 }
 
 /* Draws frames, and tells a digest of all. */
@@ -563,6 +583,50 @@ static void measure_frames(EGLDisplay display, struct scene *scene, const char *
 	       (unsigned long long)digest_frame(DIGEST_OF_NOTHING));
 }
 
+static double seconds_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+/* Draws frames for so many seconds, of which so many are under way at once, and tells how many. */
+static void stream(EGLDisplay display, struct scene *scene, int seconds, int times,
+		   int depth)
+{
+	int fences[DEPTHS], frames = 0, i;
+	char text[32];
+	double end;
+
+	if (depth < 1 || depth > DEPTHS)
+		fail("1 to %d frames can be under way, not %d", DEPTHS, depth);
+	if (times) {
+		prepare_ring(scene);
+		use_vertices(scene->ring, NULL);
+	}
+	for (i = 0; i < FIRST; i++) {
+		draw(scene->turn, i, times ? RING : TRIANGLES, 1);
+		wait_by_fence(display);
+	}
+	result("gpu_stream", "ready");
+	if (!fgets(text, sizeof(text), stdin))
+		fail("there is no line");
+	end = seconds_now() + seconds;
+	for (; seconds_now() < end; frames++) {
+		draw(scene->turn, frames, times ? RING : TRIANGLES, 1);
+		for (i = 1; i < times; i++)
+			glDrawArrays(GL_TRIANGLES, 0, RING * 3);
+		if (frames >= depth)
+			wait_for(fences[frames % depth]);
+		fences[frames % depth] = fence_of(display);
+	}
+	for (i = frames < depth ? 0 : frames - depth; i < frames; i++)
+		wait_for(fences[i % depth]);
+	snprintf(text, sizeof(text), "%d", frames);
+	result("gpu_streamed", text);
+}
+
 /* Does what lines say. */
 static void measure(EGLDisplay display, struct scene *scene)
 {
@@ -610,6 +674,7 @@ static EGLDisplay open_display(struct gbm_device *device)
 int main(int count, char **arguments)
 {
 	int measured = count == 3 && !strcmp(arguments[2], "measured");
+	int streams = count == 6 && !strcmp(arguments[2], "stream");
 	int frames, order, node;
 	struct gbm_device *device;
 	struct gbm_bo *buffer;
@@ -619,8 +684,9 @@ int main(int count, char **arguments)
 	GLuint colour;
 	char text[32];
 
-	if (!measured && count != 4 && count != 5)
-		fail("sluice-gpu NODE FRAMES ORDER [held], sluice-gpu NODE measured");
+	if (!measured && !streams && count != 4 && count != 5)
+		fail("sluice-gpu NODE FRAMES ORDER [held], sluice-gpu NODE measured, "
+		     "sluice-gpu NODE stream SECONDS TIMES DEPTH");
 	node = open(arguments[1], O_RDWR | O_CLOEXEC);
 	device = node < 0 ? NULL : gbm_create_device(node);
 	if (!device)
@@ -636,6 +702,11 @@ int main(int count, char **arguments)
 	use_target(colour);
 	if (measured) {
 		measure(display, &scene);
+		return 0;
+	}
+	if (streams) {
+		stream(display, &scene, atoi(arguments[3]), atoi(arguments[4]),
+		       atoi(arguments[5]));
 		return 0;
 	}
 	frames = atoi(arguments[2]);

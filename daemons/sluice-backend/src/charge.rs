@@ -37,6 +37,17 @@ impl std::str::FromStr for Weight {
     }
 }
 
+/// Whose a device is, `GUEST.DEVICE`.
+fn guest(device: &str) -> Option<&str> {
+    device.split_once('.').map(|(guest, _)| guest).filter(|guest| is_name(guest))
+}
+
+/// The weight of a device's guest.
+pub fn weight(weights: &[Weight], device: &str) -> u32 {
+    let named = weights.iter().find(|weight| guest(device) == Some(&weight.guest));
+    named.map_or(Weight::DEFAULT, |named| named.weight)
+}
+
 /// The groups of guests.
 pub struct Charges {
     /// The daemon's own group.
@@ -59,7 +70,7 @@ impl Charges {
 
     /// From now on this thread, and what it starts, is charged to the guest of a device, `GUEST.DEVICE`.
     pub fn enter(&self, device: &str) -> Result<()> {
-        let guest = device.split_once('.').map(|(guest, _)| guest).filter(|guest| is_name(guest));
+        let guest = guest(device);
         let guest = guest.with_context(|| format!("'{device}' does not say whose device it is"))?;
         let group = self.base.join(guest);
         let _alone = self.entering.lock();

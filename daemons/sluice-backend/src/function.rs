@@ -5,11 +5,13 @@
 use crate::sys::{Call, LanePage, Mapping, Order, Plain};
 use anyhow::{Context, Result};
 use sluice_hypercall::backend;
+use sluice_hypercall::devfile::{DEVFILE_IN, DEVFILE_MAX_COPY};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
@@ -230,6 +232,10 @@ const SET_KICK: Call<Event> = unsafe { Call::new(number(_IOC_WRITE, 6, size_of::
 // SAFETY: As above.
 const SET_CALL: Call<Event> = unsafe { Call::new(number(_IOC_WRITE, 7, size_of::<Event>())) };
 
+/// How often a copy is tried for which the guest's process has no page just now, and how long after each other.
+const TRIES: u32 = 30;
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// What is copied between a process of the guest and this one.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -405,12 +411,42 @@ impl Function {
         Self { file }
     }
 
-    /// Copies what the guest has declared for an operation, in the way that `copy` says.
+    /// Copies what the guest has declared for an operation, in the way that `copy` says, however much it is.
+    ///
+    /// # Errors
+    /// `EFAULT`: the guest has not declared it, or its process has no such memory.
     ///
     /// # Safety
-    /// `copy.local` leads to so many bytes of this process that are mapped for a guest's process, and which nothing in Rust refers to.
+    /// `copy.local` leads to so many bytes of this process that may be read, or written to, and which nothing in Rust refers to meanwhile.
     pub unsafe fn copy(&self, copy: &Copy) -> io::Result<()> {
-        COPY.set(&self.file, copy)
+        let mut done = 0;
+        while done < copy.bytes {
+            let (address, local) = (copy.address + u64::from(done), copy.local + u64::from(done));
+            let part = Copy { address, local, bytes: (copy.bytes - done).min(DEVFILE_MAX_COPY), ..*copy };
+            let mut tries = 0;
+            while let Err(error) = COPY.set(&self.file, &part) {
+                tries += 1;
+                match error.raw_os_error() {
+                    Some(libc::EFAULT) if tries < TRIES => std::thread::sleep(PAUSE),
+                    // What is not declared is no memory of the caller's.
+                    Some(libc::EPERM) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+                    _ => return Err(error),
+                }
+            }
+            done += part.bytes;
+        }
+        Ok(())
+    }
+
+    /// Reads what the guest has declared for the operation with this tag.
+    ///
+    /// # Errors
+    /// As [`Function::copy`].
+    pub fn read(&self, tag: u32, address: u64, to: &mut [u8]) -> io::Result<()> {
+        let bytes = u32::try_from(to.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let local = to.as_mut_ptr() as u64;
+        // SAFETY: These are bytes of the caller's, which nobody else refers to.
+        unsafe { self.copy(&Copy { address, local, tag, bytes, way: DEVFILE_IN, reserved: 0 }) }
     }
 
     /// Maps pages of a guest that lends by a table, by entries of `TABLE_MAP`, up to `GRANT_MAX_BATCH` of them. Returns how many were mapped, up to one that could not be.

@@ -62,6 +62,10 @@ struct Arguments {
     /// What follows when a driver hangs.
     #[arg(long, value_enum, default_value_t = OnHang::Say)]
     on_hang: OnHang,
+    /// Guests share the work of graphics cards by their weights: this daemon gives a card their commands, each guest's when its turn has come. Cards with the
+    /// kernel's virtio driver, which do what they are given in that order.
+    #[arg(long)]
+    turns: bool,
     /// Makes system calls for a process of a guest (the daemon starts itself with this).
     #[arg(long, hide = true)]
     shadow: bool,
@@ -70,7 +74,7 @@ struct Arguments {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     if arguments.shadow {
-        return devfile::shadow::run(Duration::from_micros(arguments.poll_files));
+        return devfile::shadow::run(Duration::from_micros(arguments.poll_files), arguments.turns);
     }
     std::fs::create_dir_all(&arguments.state)?;
     for entry in std::fs::read_dir(&arguments.state)? {
@@ -124,7 +128,8 @@ fn keep_serving(path: &Path, arguments: &Arguments, charges: Option<&Charges>) {
             },
         };
         let moving = Moving { by: arguments.packets, table: arguments.table };
-        let end = serve::serve(path, patience, moving, || {
+        let turns = arguments.turns.then(|| charge::weight(&arguments.weight, &name));
+        let end = serve::serve(path, patience, moving, turns, || {
             println!("sluice-backend: {name} is offered to its guest");
             std::fs::write(&mark, "")
         });

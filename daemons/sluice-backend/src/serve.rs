@@ -37,11 +37,13 @@ pub struct Patience {
     pub hang: HangWatch,
 }
 
-/// Serves the device behind a file until that fails. `offered` is called when the guest has been offered the device.
+/// Serves the device behind a file until that fails. `turns` is the guest's weight where guests share cards in turns; `offered` is called when the guest has
+/// been offered the device.
 pub fn serve(
     path: &Path,
     patience: Patience,
     moving: Moving,
+    turns: Option<u32>,
     offered: impl FnOnce() -> std::io::Result<()>,
 ) -> Result<()> {
     let function = Function::open(path)?;
@@ -58,7 +60,7 @@ pub fn serve(
         }
         VIRTIO_ID_NET => Box::new(Net::open(&info, moving)?),
         VIRTIO_ID_RNG => Box::new(Rng::open(&info)?),
-        DEVFILE_KIND => Box::new(DeviceFile::open(&info, patience.files, patience.hang)?),
+        DEVFILE_KIND => Box::new(DeviceFile::open(&info, patience.files, patience.hang, turns)?),
         kind => bail!(
             "virtio devices of type {kind} are not known, only network cards (1), disks (2), random numbers (4), file systems (26) and device files ({DEVFILE_KIND})"
         ),

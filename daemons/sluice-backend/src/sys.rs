@@ -348,6 +348,55 @@ pub fn drop_privileges() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
 }
 
+/// Has ioctls of a type and number refused (EPERM) from now on, of this process and what it starts, whatever the size in them; threads that there are already
+/// may go on.
+///
+/// # Parameters
+/// - `which`: the type in the higher byte, the number in the lower one.
+pub fn refuse_ioctls(which: u16) -> io::Result<()> {
+    /// `AUDIT_ARCH_X86_64` and `AUDIT_ARCH_I386` (include/uapi/linux/audit.h).
+    const LONG: u32 = 0xc000_003e;
+    const NARROW: u32 = 0x4000_0003;
+    /// The call among those of 64 bits, of 64 bits with short addresses, and of 32 bits.
+    const CALLS: [u32; 3] = [16, 514, 54];
+    /// What tells calls with short addresses apart.
+    const SHORT: u32 = 0x4000_0000;
+    // Places in `struct seccomp_data`: the call, the architecture, the lower half of the second argument.
+    let (call, architecture, second) = (0, 4, 24);
+    let code = |code: u32| code as u16;
+    let load = |place| libc::sock_filter {
+        code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS),
+        jt: 0,
+        jf: 0,
+        k: place,
+    };
+    let and =
+        |k| libc::sock_filter { code: code(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K), jt: 0, jf: 0, k };
+    let skip =
+        |k, jt, jf| libc::sock_filter { code: code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K), jt, jf, k };
+    let end = |k| libc::sock_filter { code: code(libc::BPF_RET | libc::BPF_K), jt: 0, jf: 0, k };
+    let mut filter = [
+        load(architecture),
+        skip(NARROW, 5, 0),
+        skip(LONG, 0, 10),
+        load(call),
+        and(!SHORT),
+        skip(CALLS[0], 3, 0),
+        skip(CALLS[1], 2, 6),
+        load(call),
+        skip(CALLS[2], 0, 4),
+        load(second),
+        and(0xffff),
+        skip(which.into(), 0, 1),
+        end(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        end(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let program = &raw const program;
+    // SAFETY: The program is whole, and the kernel checks it.
+    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, program, 0, 0) })
+}
+
 /// Has SIGUSR1 interrupt system calls, and do nothing else.
 pub fn heed_interruptions() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}

@@ -7,15 +7,18 @@
 //! Source: Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the Device File Boundary", 3.1, 5.1. Deviation: processes make the real
 //! system calls, where the source runs drivers in threads of the kernel that are marked; so drivers find their callers' memory as they always do.
 
+mod card;
 mod description;
 mod focus;
 mod neighbours;
 mod region;
 mod screen;
 pub mod shadow;
+mod turns;
 
 use crate::hang::HangWatch;
 use anyhow::{Context, Result, bail};
+use card::{Card, Turn};
 use focus::{KeyboardShare, Sharing};
 use screen::{Screen, Wish};
 use shadow::Told;
@@ -39,6 +42,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use turns::Ticket;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::EventFd;
@@ -65,6 +69,8 @@ pub struct DeviceFile {
     /// How long shadows look for the next request.
     patience: Duration,
     hang: HangWatch,
+    /// What its guest shares in turns, with its weight.
+    card: Option<(Arc<Card>, u32)>,
     live: Option<Arc<Live>>,
     kicks: Option<EventFd>,
 }
@@ -86,6 +92,7 @@ struct Live {
     sharing: Sharing,
     patience: Duration,
     hang: HangWatch,
+    card: Option<(Arc<Card>, u32)>,
     state: Mutex<State>,
     /// A file is not open in a shadow any more.
     closed: Condvar,
@@ -116,6 +123,15 @@ struct UnderWay {
     returns: Option<u32>,
     /// When it was interrupted first.
     interrupted: Option<Instant>,
+    /// What it waits for if this daemon does it, and no shadow.
+    ticket: Option<Ticket>,
+}
+
+impl UnderWay {
+    /// The shadow of this address space does it.
+    const fn is_of(&self, space: u64) -> bool {
+        self.space == space && self.ticket.is_none()
+    }
 }
 
 /// Where an answer goes.
@@ -201,12 +217,14 @@ impl DeviceFile {
     /// # Parameters
     /// - `patience`: how long it is looked for the next request where the guest posts them.
     /// - `hang`: what becomes of what does not end.
-    pub fn open(info: &Info, patience: Duration, hang: HangWatch) -> Result<Self> {
+    /// - `turns`: the guest's weight where guests share cards in turns.
+    pub fn open(info: &Info, patience: Duration, hang: HangWatch, turns: Option<u32>) -> Result<Self> {
         let source = info.source().context("the configuration names no device file (source)")?;
         let path = PathBuf::from(source);
         let class = class(&path);
         let configuration = configuration(&path, &class)?;
         let sharing = Sharing::of(&path, &class);
+        let card = turns.map(|_| Card::of(&path)).transpose().context("could not watch a card")?.flatten();
         Ok(Self {
             path,
             configuration,
@@ -215,6 +233,7 @@ impl DeviceFile {
             keyboard: None,
             patience,
             hang,
+            card: card.zip(turns),
             live: None,
             kicks: None,
         })
@@ -269,6 +288,7 @@ impl Device for DeviceFile {
             sharing: self.sharing,
             patience: self.patience,
             hang: self.hang,
+            card: self.card.clone(),
             state: Mutex::new(State { background: self.background, ..State::default() }),
             closed: Condvar::new(),
         };
@@ -522,9 +542,13 @@ impl Live {
             }
             Operation::Cancel => {
                 let now = Instant::now();
-                let space = state.under_way.get_mut(&request.tag).map(|under_way| {
+                let space = state.under_way.get_mut(&request.tag).and_then(|under_way| {
+                    if let Some((ticket, (card, _))) = under_way.ticket.zip(self.card.as_ref()) {
+                        card.give_up(ticket);
+                        return None;
+                    }
                     under_way.interrupted.get_or_insert(now);
-                    under_way.space
+                    Some(under_way.space)
                 });
                 if let Some(shadow) = space.and_then(|space| state.shadows.get(&space)) {
                     let _ = shadow.ask(bytes, &[]);
@@ -538,9 +562,17 @@ impl Live {
             _ => {
                 let file = state.files.get(&request.file).cloned();
                 let returns = request.returns();
-                let under_way = UnderWay { place, space: request.space, file, returns, interrupted: None };
+                let turn = self.card.as_ref().filter(|_| card::is_work(&request.operation));
+                let turn = turn.map(|(card, weight)| card.ask(&self.guest, *weight));
+                let ticket = turn.as_ref().map(Turn::ticket);
+                let under_way =
+                    UnderWay { place, space: request.space, file, returns, interrupted: None, ticket };
                 state.under_way.insert(request.tag, under_way);
-                match self.begin(&mut state, &request, bytes, &taken) {
+                let begun = match turn {
+                    Some(turn) => self.hand_over(&state, turn, &request, &taken),
+                    None => self.begin(&mut state, &request, bytes, &taken),
+                };
+                match begun {
                     Ok(()) => return,
                     Err(error) => {
                         state.under_way.remove(&request.tag);
@@ -551,6 +583,31 @@ impl Live {
         };
         drop(state);
         self.answer(place, result);
+    }
+
+    /// Has this daemon give a card the commands of a program when it is the guest's turn.
+    fn hand_over(
+        self: &Arc<Self>,
+        state: &State,
+        turn: Turn,
+        request: &Request,
+        taken: &[Arc<OpenFile>],
+    ) -> std::io::Result<()> {
+        let Operation::Ioctl { number, argument, .. } = request.operation else { return Ok(()) };
+        let no_device = || std::io::Error::from_raw_os_error(libc::ENODEV);
+        let file = Arc::clone(state.files.get(&request.file).ok_or_else(no_device)?);
+        let function = Function::shared(self.function.try_clone()?);
+        let (live, tag, told) = (Arc::clone(self), request.tag, request.returns().is_some());
+        let before = taken.first().cloned();
+        std::thread::Builder::new().spawn(move || {
+            let before = before.as_ref().map(|open| &open.file);
+            let made = turn.hand_over(&function, (tag, number, argument), &file.file, before, told);
+            match made {
+                Ok(made) => live.finish(tag, 0, made),
+                Err(error) => live.finish(tag, -i64::from(error.raw_os_error().unwrap_or(libc::EIO)), None),
+            }
+        })?;
+        Ok(())
     }
 
     /// A file that an operation takes: one of this device's, or of another that the same guest has here.
@@ -637,6 +694,7 @@ impl Live {
         let (ours, theirs) = sys::socket_pair()?;
         let child = Command::new("/proc/self/exe")
             .args(["--shadow", "--poll-files", &self.patience.as_micros().to_string()])
+            .args(self.card.as_ref().map(|_| "--turns"))
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::from(self.function.try_clone()?))
             .spawn()?;
@@ -673,7 +731,7 @@ impl Live {
             lock(&file.passed).remove(&space);
         }
         let lost: Vec<u32> =
-            state.under_way.iter().filter(|(_, one)| one.space == space).map(|(tag, _)| *tag).collect();
+            state.under_way.iter().filter(|(_, one)| one.is_of(space)).map(|(tag, _)| *tag).collect();
         let shadow = state.shadows.remove(&space);
         drop(state);
         drop(shadow);

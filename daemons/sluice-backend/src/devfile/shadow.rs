@@ -10,14 +10,14 @@
 //! Deviation: addresses that the shadow has its own memory at cannot be mapped. Both lay their memory out at random, and such an operation fails with ENOMEM.
 
 use super::focus::{Manner, Sharing};
-use super::{lock, region};
+use super::{card, lock, region};
 use anyhow::{Context, Result};
 use sluice_backend::function::{Copy, Function};
 use sluice_backend::sys::{self, LanePage, Lent, Mapping, PAGE, ShadowPage};
 use sluice_devfile::{Answer, Descriptor, Lane, Map, Operation, Range, Request};
 use sluice_hypercall::devfile::{
-    DEVFILE_IN, DEVFILE_MAX_COPY, DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS,
-    DEVFILE_OUT, DEVFILE_UNKNOWN_FILE,
+    DEVFILE_IN, DEVFILE_MAX_DESCRIPTORS, DEVFILE_MAX_FILES, DEVFILE_MAX_OPERATIONS, DEVFILE_OUT,
+    DEVFILE_UNKNOWN_FILE,
 };
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -39,12 +39,9 @@ const STACK: usize = 128 * 1024;
 /// Files that come with a request: its own, and those that it takes.
 const MOST_FILES: usize = 1 + DEVFILE_MAX_DESCRIPTORS as usize;
 
-/// How often a copy is tried for which the guest's process has no page just now, and how long after each other.
-const TRIES: u32 = 30;
-const PAUSE: Duration = Duration::from_millis(1);
-
-/// How often an operation is interrupted that does not end: it may not have been in its system call yet.
+/// How often an operation is interrupted that does not end, and how long after each other: it may not have been in its system call yet.
 const INTERRUPTIONS: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What who started the shadow is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +205,8 @@ struct Shadow {
     background: AtomicBool,
     /// Drivers' buffers are in the guest's region.
     has_region: bool,
+    /// What has a card do something is the daemon's, and refused here.
+    in_turns: bool,
     /// Can be read while the guest is in the foreground.
     foreground: EventFd,
 }
@@ -216,7 +215,8 @@ struct Shadow {
 ///
 /// # Parameters
 /// - `patience`: how long it looks for the next request of a guest that posts them; zero: not at all.
-pub fn run(patience: Duration) -> Result<()> {
+/// - `in_turns`: the device is a card whose work the daemon hands over.
+pub fn run(patience: Duration, in_turns: bool) -> Result<()> {
     let own =
         |stream: io::Result<std::os::fd::OwnedFd>| stream.context("a shadow is started by the daemon only");
     let socket = UnixDatagram::from(own(io::stdin().as_fd().try_clone_to_owned())?);
@@ -224,7 +224,11 @@ pub fn run(patience: Duration) -> Result<()> {
     sys::heed_interruptions().context("could not heed interruptions")?;
     sys::make_room_for_lent().context("could not have as many descriptors as are needed")?;
     sys::drop_privileges().context("could not give up rights")?;
+    if in_turns {
+        sys::refuse_ioctls(card::WORK).context("could not have what the daemon does refused")?;
+    }
     let mut shadow = Shadow::new(socket, file, patience)?;
+    shadow.in_turns = in_turns;
     shadow.has_region = shadow.function.act()?;
     Arc::new(shadow).listen();
     Ok(())
@@ -254,6 +258,7 @@ impl Shadow {
             sharing: AtomicU8::new(Sharing::Free as u8),
             background: AtomicBool::new(false),
             has_region: false,
+            in_turns: false,
             foreground,
         })
     }
@@ -450,7 +455,10 @@ impl Shadow {
                 -i64::from(libc::EINVAL)
             }
             // The daemon's: it comes again by the queue.
-            Some(request) if self.sharing().wish(&request.operation).is_some() => {
+            Some(request)
+                if self.sharing().wish(&request.operation).is_some()
+                    || self.in_turns && card::is_work(&request.operation) =>
+            {
                 -i64::from(DEVFILE_UNKNOWN_FILE)
             }
             Some(request) => self.carry_out(&request, &[]).unwrap_or(-i64::from(DEVFILE_UNKNOWN_FILE)),
@@ -662,25 +670,8 @@ impl Shadow {
 
     /// Copies between the guest's process and the pages that stand for its own.
     fn copy(&self, tag: u32, address: u64, bytes: u32, way: u32) -> io::Result<()> {
-        let mut done = 0;
-        while done < bytes {
-            let at = address + u64::from(done);
-            let part = (bytes - done).min(DEVFILE_MAX_COPY);
-            let copy = Copy { address: at, local: at, tag, bytes: part, way, reserved: 0 };
-            let mut tries = 0;
-            // SAFETY: The range is mapped in pages of the guest's.
-            while let Err(error) = unsafe { self.function.copy(&copy) } {
-                tries += 1;
-                match error.raw_os_error() {
-                    Some(libc::EFAULT) if tries < TRIES => std::thread::sleep(PAUSE),
-                    // What is not declared is no memory of the caller's.
-                    Some(libc::EPERM) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
-                    _ => return Err(error),
-                }
-            }
-            done += part;
-        }
-        Ok(())
+        // SAFETY: The range is mapped in pages of the guest's.
+        unsafe { self.function.copy(&Copy { address, local: address, tag, bytes, way, reserved: 0 }) }
     }
 }
 

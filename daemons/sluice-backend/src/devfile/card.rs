@@ -84,6 +84,14 @@ const NUMBER: sluice_backend::sys::Request =
 // SAFETY: The driver takes structures that are longer than its own, and reads where the two addresses lead to.
 const HAND_OVER: Call<Batch> = unsafe { Call::new(NUMBER) };
 
+/// Whether a device's driver is the one whose ioctl that is: the card's own, or that of the virtio device on it, by which later kernels name the card.
+fn is_in_order(device: &Path) -> bool {
+    let drives =
+        |device: &Path| std::fs::read_link(device.join("driver")).is_ok_and(|link| link.ends_with(DRIVER));
+    let on_it = std::fs::read_dir(device).into_iter().flatten().flatten();
+    drives(device) || on_it.map(|entry| entry.path()).any(|entry| entry.is_dir() && drives(&entry))
+}
+
 /// Whether an operation has a card do something.
 pub const fn is_work(operation: &Operation) -> bool {
     matches!(operation, Operation::Ioctl { number, .. } if *number as u16 == WORK)
@@ -132,8 +140,7 @@ impl Card {
         let number = std::os::unix::fs::MetadataExt::rdev(&std::fs::metadata(node)?);
         let device = format!("/sys/dev/char/{}:{}/device", libc::major(number), libc::minor(number));
         let Ok(device) = Path::new(&device).canonicalize() else { return Ok(None) };
-        let driver = std::fs::read_link(device.join("driver")).unwrap_or_default();
-        if driver.file_name().is_none_or(|name| name != DRIVER) {
+        if !is_in_order(&device) {
             return Ok(None);
         }
         let mut cards = lock(&CARDS);
@@ -202,6 +209,7 @@ impl Card {
             }
             state.turns.over(&done, Instant::now());
             self.settle(&mut state);
+            state.turns.debug();
         }
     }
 }

@@ -128,9 +128,9 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    /// The shadow of this address space does it.
-    const fn is_of(&self, space: u64) -> bool {
-        self.space == space && self.ticket.is_none()
+    /// The address space whose shadow does it, if one does.
+    fn shadow(&self) -> Option<u64> {
+        Some(self.space).filter(|_| self.ticket.is_none())
     }
 }
 
@@ -377,15 +377,19 @@ impl State {
         self.released.extract_if(|file, _| is_over(file)).map(|(_, place)| place).collect()
     }
 
-    /// Keeps a file that the shadow of an address space has. Returns what the guest is answered.
-    fn take_in(&mut self, number: u32, space: u64, made: Option<File>) -> i64 {
+    /// Keeps a file that the shadow of an address space has, or none. Returns what the guest is answered.
+    fn take_in(&mut self, number: u32, shadow: Option<u64>, made: Option<File>) -> i64 {
         let Some((waits, file)) = made.and_then(|file| Some((sys::waits(&file).ok()?, file))) else {
             return -i64::from(libc::EIO);
         };
         match self.files.entry(number) {
             Entry::Occupied(_) => -i64::from(libc::EBADF),
             Entry::Vacant(place) => {
-                place.insert(Arc::new(OpenFile::new(file, waits, HashMap::from([(space, true)]))));
+                place.insert(Arc::new(OpenFile::new(
+                    file,
+                    waits,
+                    shadow.map(|space| (space, true)).into_iter().collect(),
+                )));
                 0
             }
         }
@@ -489,12 +493,14 @@ impl Live {
     /// An operation is over, and has perhaps made a file.
     fn finish(&self, tag: u32, result: i64, made: Option<File>) {
         let mut state = lock(&self.state);
-        let Some(UnderWay { place, space, file, returns, .. }) = state.under_way.remove(&tag) else { return };
-        if let Some(file) = file {
+        let Some(under_way) = state.under_way.remove(&tag) else { return };
+        let shadow = under_way.shadow();
+        let UnderWay { place, file, returns, .. } = under_way;
+        if let Some((file, space)) = file.zip(shadow) {
             lock(&file.passed).insert(space, true);
         }
         let result = match returns.filter(|_| result >= 0) {
-            Some(number) => state.take_in(number, space, made),
+            Some(number) => state.take_in(number, shadow, made),
             None => result,
         };
         drop(state);
@@ -730,8 +736,12 @@ impl Live {
         for file in state.files.values() {
             lock(&file.passed).remove(&space);
         }
-        let lost: Vec<u32> =
-            state.under_way.iter().filter(|(_, one)| one.is_of(space)).map(|(tag, _)| *tag).collect();
+        let lost: Vec<u32> = state
+            .under_way
+            .iter()
+            .filter(|(_, one)| one.shadow() == Some(space))
+            .map(|(tag, _)| *tag)
+            .collect();
         let shadow = state.shadows.remove(&space);
         drop(state);
         drop(shadow);
@@ -751,11 +761,11 @@ mod tests {
     fn a_file_that_was_made_comes_under_a_free_number() {
         let mut state = State::default();
         let file = || Some(File::open("/dev/null").unwrap());
-        assert_eq!(state.take_in(7, 1, None), -i64::from(libc::EIO), "there is none");
+        assert_eq!(state.take_in(7, Some(1), None), -i64::from(libc::EIO), "there is none");
         assert!(state.files.is_empty());
-        assert_eq!(state.take_in(7, 1, file()), 0);
+        assert_eq!(state.take_in(7, Some(1), file()), 0);
         assert_eq!(*lock(&state.files[&7].passed), HashMap::from([(1, true)]));
-        assert_eq!(state.take_in(7, 2, file()), -i64::from(libc::EBADF));
+        assert_eq!(state.take_in(7, Some(2), file()), -i64::from(libc::EBADF));
         assert_eq!(*lock(&state.files[&7].passed), HashMap::from([(1, true)]));
     }
 

@@ -868,6 +868,24 @@ mod tests {
     use std::os::fd::IntoRawFd;
 
     #[test]
+    fn an_ioctl_is_refused_whatever_its_size_and_way() {
+        let refused = || {
+            // SAFETY: No memory is touched.
+            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).unwrap();
+            refuse_ioctls(0x6442).unwrap();
+            let null = File::open("/dev/null").unwrap();
+            // SAFETY: The driver knows none of these.
+            let ask = |number, narrow| unsafe { ioctl_for_guest(&null, number, 0, narrow) };
+            let all = [0xc020_6442, 0xc040_6442, 0xc028_6443, 0xc028_4142];
+            all.map(|number| [false, true].map(|narrow| -ask(number, narrow) as i32))
+        };
+        // Only for this thread.
+        let refused = std::thread::spawn(refused).join().unwrap();
+        let [refuses, has_none] = [[libc::EPERM; 2], [libc::ENOTTY; 2]];
+        assert_eq!(refused, [refuses, refuses, has_none, has_none]);
+    }
+
+    #[test]
     fn a_descriptor_is_taken_over_by_one() {
         let ours = File::open("/dev/null").unwrap();
         let made = File::open("/dev/null").unwrap().into_raw_fd();

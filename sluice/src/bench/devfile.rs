@@ -12,6 +12,7 @@ mod packets;
 mod restarts;
 mod screens;
 mod steps;
+mod turns;
 
 use super::attack::Attack;
 use super::driver::{StopDriver, check};
@@ -41,8 +42,8 @@ const WORKS: [(&str, &str); 6] = [
 const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0"), ("poll", "guest0")];
 
 /// Its parts.
-pub const PARTS: [&str; 9] =
-    ["operations", "latency", "heard", "lines", "attacks", "restarts", "gpu", "screens", "netmap"];
+pub const PARTS: [&str; 10] =
+    ["operations", "latency", "heard", "lines", "attacks", "restarts", "gpu", "screens", "turns", "netmap"];
 
 /// A driver domain that was taken over, and a guest.
 const ATTACKS: [Attack; 3] = [
@@ -69,7 +70,7 @@ const ATTACKS: [Attack; 3] = [
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
-    let runs: [Run; 9] = [
+    let runs: [Run; 10] = [
         operations,
         latency::measure,
         heard::measure,
@@ -78,6 +79,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         restarts::measure,
         gpu::measure,
         screens::measure,
+        turns::measure,
         packets::measure,
     ];
     let parts = Parts::new(only);

@@ -209,7 +209,6 @@ impl Card {
             }
             state.turns.over(&done, Instant::now());
             self.settle(&mut state);
-            state.turns.debug();
         }
     }
 }

@@ -150,24 +150,6 @@ impl Turns {
         Some(ticket)
     }
 
-    pub fn debug(&self) {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static N: AtomicU32 = AtomicU32::new(0);
-        if N.fetch_add(1, Ordering::Relaxed) % 100 == 0 {
-            for g in &self.guests {
-                eprintln!(
-                    "DBG {} w{} had {}ms usual {:?} given {} waiting {}",
-                    String::from_utf8_lossy(&g.name),
-                    g.weight,
-                    g.had / 1000000,
-                    g.usual,
-                    g.given,
-                    g.waiting.len()
-                );
-            }
-        }
-    }
-
     /// Somebody waits, and may go after a while.
     pub fn is_held(&self) -> bool {
         self.guests.iter().any(|guest| !guest.waiting.is_empty())

@@ -17,7 +17,7 @@ const fn frames(name: &'static str, about: &'static str) -> Work {
 }
 
 /// Frames. All but the first are of the same picture.
-const FRAMES: [Work; 4] = [
+pub const FRAMES: [Work; 4] = [
     frames("triangles", "48 triangles in one call, out of a buffer of the card's"),
     frames("vbo", "a ring of 6,050 triangles in one call, out of a buffer of the card's"),
     frames("arrays", "a ring of 6,050 triangles in one call, out of the program's own memory"),
@@ -38,13 +38,14 @@ const PRODUCTS: [Work; 4] =
     [order("64", 10, 60), order("128", 10, 60), order("256", 4, 16), order("512", 2, 6)];
 
 /// The program, and guests that multiply at the same time, at most.
-const SETTING: Setting = Setting {
+pub const SETTING: Setting = Setting {
     name: "devfile-gpu",
     job: "gpu_measured",
     rootfs: "stock-gpu",
     file: "/dev/dri/renderD128",
     memory: 768,
     guests: 3,
+    serving: "",
 };
 
 /// Measures it.

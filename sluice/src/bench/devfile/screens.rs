@@ -37,6 +37,7 @@ const SETTING: Setting = Setting {
     file: "/dev/dri/card0",
     memory: 1024,
     guests: 1,
+    serving: "",
 };
 
 /// Measures it.

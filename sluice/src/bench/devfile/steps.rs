@@ -76,6 +76,8 @@ pub struct Setting {
     pub memory: usize,
     /// Guests, which are domains from 1 on. After them comes one more, whose operations all go by the queue.
     pub guests: usize,
+    /// More of the job of the domain with the card.
+    pub serving: &'static str,
 }
 
 /// Takes what programs say.
@@ -141,29 +143,52 @@ impl Setting {
     }
 
     fn configuration(&self) -> Result<String> {
+        let mut machine = CardMachine::new(self, self.without_lane(), &format!("{}=lines", self.job))?;
+        for guest in 1..=self.without_lane() {
+            let options = if guest == self.without_lane() { "sluice_devfile.poll_us=0 " } else { "" };
+            machine.guest(guest, "paused = true\n", options, &format!("{}=lines", self.job));
+        }
+        Ok(machine.text)
+    }
+}
+
+/// The configuration of a machine with a card, and guests that share it.
+pub struct CardMachine<'s> {
+    /// As far as it is written.
+    pub text: String,
+    setting: &'s Setting,
+    image: String,
+    initrd: String,
+}
+
+impl<'s> CardMachine<'s> {
+    /// A domain with the card and a job, and room for so many guests.
+    pub fn new(setting: &'s Setting, guests: usize, job: &str) -> Result<Self> {
         let kernel = kernels::get("debian-6.1")?;
-        let initrd = quoted(&rootfs::get(self.rootfs, &kernel)?);
+        let initrd = quoted(&rootfs::get(setting.rootfs, &kernel)?);
         let image = quoted(&kernel::unpacked(&kernel)?);
         let display = DISPLAY.map(|word| format!("{word:?}")).join(", ");
-        let Self { job, file, memory, guests, .. } = self;
-        let machine = (guests + 2) * memory + LOADED_MIB;
-        let mut text = format!(
+        let Setting { memory, serving, .. } = setting;
+        let machine = (guests + 1) * memory + LOADED_MIB;
+        let text = format!(
             "[machine]\nmemory = \"{machine}MiB\"\ncpus = 2\nqemu_args = [{display}]\n\
              [device.gpu]\npci = \"1af4:1050\"\nqemu = \"virtio-gpu-gl-pci,iommu_platform=on\"\n\
              [domain.driver]\nkernel = {image}\ninitrd = {initrd}\nmemory = \"{memory}MiB\"\ncpus = [0]\n\
-             cmdline = \"console=ttyS0 quiet sluice.job=serve:{job}=lines\"\n\
+             cmdline = \"console=ttyS0 quiet sluice.job=serve:{job}{serving}\"\n\
              devices = [{{ use = \"gpu\", mode = \"passthrough\" }}]\n"
         );
-        for guest in 1..=self.without_lane() {
-            let options = if guest == self.without_lane() { "sluice_devfile.poll_us=0 " } else { "" };
-            let _ = write!(
-                text,
-                "[domain.guest{guest}]\nkernel = {image}\ninitrd = {initrd}\nmemory = \"{memory}MiB\"\ncpus = [1]\ngrants = \"pages\"\npaused = true\n\
-                 cmdline = \"console=ttyS0 quiet {options}sluice.job=files:random=0,{job}=lines\"\n\
-                 devices = [{{ mode = \"devfile\", by = \"driver\", source = \"{file}\", identity = \"gpu\" }}]\n"
-            );
-        }
-        Ok(text)
+        Ok(Self { text, setting, image, initrd })
+    }
+
+    /// A guest with the card's device file, which does a job: more of its entry, and of its kernel's command line.
+    pub fn guest(&mut self, number: usize, more: &str, options: &str, job: &str) {
+        let Self { setting: Setting { file, memory, .. }, image, initrd, .. } = self;
+        let _ = write!(
+            self.text,
+            "[domain.guest{number}]\nkernel = {image}\ninitrd = {initrd}\nmemory = \"{memory}MiB\"\ncpus = [1]\ngrants = \"pages\"\n{more}\
+             cmdline = \"console=ttyS0 quiet {options}sluice.job=files:random=0,{job}\"\n\
+             devices = [{{ mode = \"devfile\", by = \"driver\", source = \"{file}\", identity = \"gpu\" }}]\n"
+        );
     }
 }
 

@@ -13,24 +13,28 @@ use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const KERNEL: &str = "debian-6.1";
+const KERNEL: &str = "debian-6.12";
 
 /// Memory of a domain, and of the machine, in MiB.
 const MEMORY: u32 = 512;
 const MACHINE: u32 = 2560;
 
+/// How many seconds a program of IGT's may take: several times of what it takes in the domain that has the card.
+const PATIENCE: u32 = 180;
+
 /// Programs of IGT's that are for any card, and those for virtio's, all subtests.
 const fn all(name: &'static str) -> Test {
-    Test { name, patience: 60, subtests: "" }
+    Test { name, patience: PATIENCE, subtests: "" }
 }
 
 /// Those that end soon enough, by IGT's patterns.
 const fn some(name: &'static str, subtests: &'static str) -> Test {
-    Test { name, patience: 60, subtests }
+    Test { name, patience: PATIENCE, subtests }
 }
 
-/// What is run, in this order.
-const TESTS: [Test; 37] = [
+/// What is run, in this order. Not among them are those that need fences of software (sw_sync, syncobj_wait, syncobj_timeline, syncobj_eventfd), which Debian's
+/// kernels do not have, nor those for two cards of which one is Intel's (prime_vgem): all of these are skipped.
+const TESTS: [Test; 32] = [
     all("core_auth"),
     all("core_getclient"),
     all("core_getstats"),
@@ -69,11 +73,6 @@ const TESTS: [Test; 37] = [
     some("kms_cursor_legacy", "*,!torture-*,!forked-*,!*cursor*-vs-flip*,!*flip-vs-cursor*"),
     all("kms_prime"),
     all("syncobj_basic"),
-    all("syncobj_wait"),
-    all("syncobj_timeline"),
-    all("syncobj_eventfd"),
-    all("sw_sync"),
-    all("prime_vgem"),
     all("kms_sysfs_edid_timing"),
 ];
 
@@ -162,6 +161,9 @@ type Pair = (String, String, String);
 struct Compared {
     /// How often each verdict was in a place.
     counts: [BTreeMap<String, u32>; 2],
+    /// Those that were run in both places, and of these the ones that the domain does not skip.
+    both: u32,
+    carried_out: u32,
     same: u32,
     different: Vec<Pair>,
     /// Those that the domain does not repeat: its two verdicts.
@@ -181,6 +183,8 @@ impl Compared {
                 (subtest.clone(), theirs.clone(), other.map_or("-", String::as_str).to_owned())
             };
             let ours = guest.get(subtest);
+            compared.both += u32::from(ours.is_some());
+            compared.carried_out += u32::from(theirs != "SKIP" && ours.is_some());
             match (again.get(subtest), ours) {
                 (second, _) if second != Some(theirs) => compared.unsteady.push(pair(second)),
                 (_, None) => compared.alone.push(pair(None)),
@@ -210,9 +214,10 @@ fn rows(record: &mut Record, compared: &Compared) -> Result<()> {
             record.row(format!("igt.{place}.{name}"), f64::from(count), "subtests", note);
         }
     }
-    let both = compared.same + count(&compared.different)? + count(&compared.unsteady)?;
     let note = "run in the domain that has the card and in a guest that has its nodes";
-    record.row("igt.verdicts.subtests", f64::from(both), "subtests", note);
+    record.row("igt.verdicts.subtests", f64::from(compared.both), "subtests", note);
+    let note = "of these, those that the domain does not skip for want of something that the card or its driver does not have";
+    record.row("igt.verdicts.carried_out", f64::from(compared.carried_out), "subtests", note);
     let note = "whose verdict is the same in both places";
     record.row("igt.verdicts.same", f64::from(compared.same), "subtests", note);
     for (name, about, pairs) in [
@@ -288,7 +293,7 @@ mod tests {
         let again = run(&[("a", "SUCCESS"), ("b", "SUCCESS"), ("c", "SUCCESS"), ("d", "SKIP")]);
         let guest = run(&[("a", "SUCCESS"), ("b", "SKIP"), ("c", "SUCCESS"), ("e", "SUCCESS")]);
         let compared = Compared::new(&driver, &again, &guest);
-        assert_eq!(compared.same, 1);
+        assert_eq!((compared.both, compared.carried_out, compared.same), (3, 3, 1));
         assert_eq!(listed(&compared.different), "b: SUCCESS / SKIP");
         assert_eq!(listed(&compared.unsteady), "c: FAIL / SUCCESS");
         assert_eq!(listed(&compared.alone), "d: SKIP / -; e: - / SUCCESS");

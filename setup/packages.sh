@@ -30,6 +30,10 @@ packages="$packages mmdebstrap uidmap fakeroot e2fsprogs openssh-client"
 
 # A graphics card that draws is QEMU's windows, and Mesa.
 [ "${1:-}" != all ] || packages="$packages qemu-system-gui libegl1 libgl1-mesa-dri"
+
+# IGT, if there is a checkout of it (docs/benchmarks.md, device files).
+[ -z "${SLUICE_IGT:-}" ] || packages="$packages meson ninja-build bison flex pkg-config libdrm-dev libcairo2-dev libdw-dev libkmod-dev libpciaccess-dev \
+	libproc2-dev libudev-dev libunwind-dev libpixman-1-dev zlib1g-dev libglib2.0-dev"
 compiler="rustc-web cargo-web rust-web-src rust-web-clippy rustfmt-web"
 rustc=$(command -v rustc || true)
 found=$([ -z "$rustc" ] || rustc --version 2>/dev/null | cut -d ' ' -f 2)

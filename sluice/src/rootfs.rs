@@ -93,15 +93,24 @@ pub fn list() -> Vec<(String, String)> {
     usual.map(|(name, recipe)| (name, recipe.about)).collect()
 }
 
-/// The root file system of this name for a kernel, built if it is not in the cache as it should be.
-pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
-    get_with(name, kernel, &BTreeMap::new())
+/// What a root file system is to have that its recipe does not say.
+#[derive(Default)]
+pub struct Additions {
+    /// Modules beside the kernel's, or in the place of those of the same name.
+    pub modules: BTreeMap<String, PathBuf>,
+    /// Files, by their places, without the first slash.
+    pub files: BTreeMap<String, PathBuf>,
 }
 
-/// The same, with these modules beside the kernel's, or in the place of those of the same name.
-pub fn get_with(name: &str, kernel: &Kernel, modules: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
+/// The root file system of this name for a kernel, built if it is not in the cache as it should be.
+pub fn get(name: &str, kernel: &Kernel) -> Result<PathBuf> {
+    get_with(name, kernel, &Additions::default())
+}
+
+/// The same, with more in it.
+pub fn get_with(name: &str, kernel: &Kernel, more: &Additions) -> Result<PathBuf> {
     let recipe = recipes().remove(name).with_context(|| format!("no root file system '{name}'"))?;
-    let bytes = build(&recipe, kernel, modules).with_context(|| format!("could not build '{name}'"))?;
+    let bytes = build(&recipe, kernel, more).with_context(|| format!("could not build '{name}'"))?;
     let digest = hex(&Sha256::digest(&bytes));
     let path = cache().join("rootfs").join(format!("{name}-{}-{}.cpio", kernel.release, &digest[..12]));
     if !path.exists() {
@@ -110,10 +119,11 @@ pub fn get_with(name: &str, kernel: &Kernel, modules: &BTreeMap<String, PathBuf>
     Ok(path)
 }
 
-fn build(recipe: &Recipe, kernel: &Kernel, others: &BTreeMap<String, PathBuf>) -> Result<Vec<u8>> {
+fn build(recipe: &Recipe, kernel: &Kernel, more: &Additions) -> Result<Vec<u8>> {
     let scripts = root().join("guest/rootfs");
     let modules = [&recipe.modules[..], &POWER_BUTTON.map(str::to_owned)].concat();
-    let mut own: BTreeMap<_, _> = others.iter().map(|(name, file)| (canonical(name), file.clone())).collect();
+    let mut own: BTreeMap<_, _> =
+        more.modules.iter().map(|(name, file)| (canonical(name), file.clone())).collect();
     for name in &recipe.own_modules {
         own.insert(canonical(name), crate::modules::get(name, &kernel.release)?);
     }
@@ -126,6 +136,10 @@ fn build(recipe: &Recipe, kernel: &Kernel, others: &BTreeMap<String, PathBuf>) -
     for (name, libraries) in &recipe.c_programs {
         let place = if name.ends_with(PRELOADED) { "lib" } else { "bin" };
         archive.file(&format!("{place}/{name}"), 0o755, &c_program(name, libraries, recipe)?);
+    }
+    for (place, file) in &more.files {
+        add_parents(&mut archive, Path::new(place));
+        archive.file(place, 0o755, &read(file)?);
     }
     if !recipe.guests.is_empty() {
         archive.directory("guests");

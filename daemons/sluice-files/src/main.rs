@@ -180,6 +180,9 @@ enum What {
     Screen {
         /// The device file: a primary node.
         file: PathBuf,
+        /// It is open as standard input already, by another process, and only asked to be master.
+        #[arg(long)]
+        other: bool,
     },
     /// Asks a Radeon card what it is, and uses its memory.
     Radeon {
@@ -264,7 +267,8 @@ fn main() -> anyhow::Result<()> {
         What::Apart { plays, hears } => sound::apart(&plays, &hears),
         What::Terminal { file } => terminal::run(&file),
         What::Frame { bytes } => camera::frame(bytes),
-        What::Screen { file } => screen::run(&file),
+        What::Screen { other: true, .. } => screen::be_another(),
+        What::Screen { file, .. } => screen::run(&file),
         What::Radeon { file, held } => radeon::run(&file, held),
         What::Map { file, places } => radeon::map(&file, &places),
         What::Keep { file } => keep::run(&file),

@@ -9,12 +9,16 @@ use sluice_backend::sys::{self, Call, Mapping, Order, PAGE, Plain};
 use sluice_devfile::Map;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_WRITE};
 
 /// Pixels of the mode that is set.
 const SIZE: (u32, u32) = (1024, 768);
+/// The user of a process without privileges.
+const NOBODY: u32 = 65534;
 /// Longest time until a page is flipped, in ms.
 const FLIP_TIME: i32 = 10_000;
 
@@ -165,7 +169,30 @@ struct Atomic {
     data: u64,
 }
 
+/// `struct drm_client`: a number, whether it is authenticated, process, user, and what is not used any more.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Client {
+    number: u32,
+    is_authenticated: u32,
+    process: u64,
+    rest: [u64; 3],
+}
+
+/// `struct drm_mode_create_lease`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Lease {
+    objects: u64,
+    count: u32,
+    flags: u32,
+    lessee: u32,
+    descriptor: u32,
+}
+
 plain!(
+    Client,
+    Lease,
     Resources,
     Connector,
     Crtc,
@@ -186,6 +213,7 @@ const CAPABILITY: Call<[u64; 2]> = unsafe { Call::new(number(_IOC_WRITE, 0x0d, 1
 const SET_MASTER: Order = unsafe { Order::new(number(_IOC_NONE, 0x1e, 0)) };
 // SAFETY: As above.
 const DROP_MASTER: Order = unsafe { Order::new(number(_IOC_NONE, 0x1f, 0)) };
+const CLIENT: Call<Client> = call(0x05);
 const RESOURCES: Call<Resources> = call(0xa0);
 const SET_CRTC: Call<Crtc> = call(0xa2);
 const CONNECTOR: Call<Connector> = call(0xa7);
@@ -198,9 +226,12 @@ const MAP_DUMB: Call<MapDumb> = call(0xb3);
 const PLANES: Call<Planes> = call(0xb5);
 const PROPERTIES: Call<Properties> = call(0xb9);
 const ATOMIC: Call<Atomic> = call(0xbc);
+const LEASE: Call<Lease> = call(0xc6);
 
 /// `DRM_MODE_PAGE_FLIP_EVENT`.
 const EVENT: u32 = 1;
+/// `DRM_MODE_ATOMIC_TEST_ONLY`.
+const TEST_ONLY: u32 = 0x100;
 /// `DRM_MODE_OBJECT_PLANE`.
 const PLANE: u32 = 0xeeee_eeee;
 /// `DRM_CLIENT_CAP_UNIVERSAL_PLANES`, `DRM_CLIENT_CAP_ATOMIC`.
@@ -404,6 +435,54 @@ impl Card {
         Ok(())
     }
 
+    /// Asks whether a framebuffer could be shown, and a fence be told: where one would be, there is none.
+    fn ask_only(&self, framebuffer: u32) -> io::Result<()> {
+        let mut fence = [77_i32];
+        let (mut objects, mut counts) = ([self.plane, self.crtc], [1_u32, 1]);
+        let mut properties = [self.framebuffer_of_plane, self.out_fence];
+        let mut values = [u64::from(framebuffer), at(&mut fence)];
+        let lists = [at(&mut objects), at(&mut counts), at(&mut properties), at(&mut values)];
+        ATOMIC.update(&self.file, &mut Atomic { flags: TEST_ONLY, count: 2, lists, reserved: 0, data: 0 })?;
+        if fence[0] != -1 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(())
+    }
+
+    /// The one client that the driver tells of is this process.
+    fn is_client(&self) -> io::Result<()> {
+        let mut client = Client::default();
+        CLIENT.update(&self.file, &mut client)?;
+        if (client.is_authenticated, client.process) != (1, u64::from(std::process::id())) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(())
+    }
+
+    /// A file with the screen lent to it maps a buffer, to write there.
+    fn lend(&self) -> Result<()> {
+        let mut objects = [self.crtc, self.connector, self.plane];
+        let mut lease = Lease { objects: at(&mut objects), count: 3, ..Lease::default() };
+        LEASE.update(&self.file, &mut lease).context("CREATE_LEASE failed")?;
+        let lessee = taken(lease.descriptor as i32).context("there is no lease")?;
+        let buffer = Buffer::new(&lessee)?;
+        buffer.draw(0);
+        Ok(())
+    }
+
+    /// What only the process that opened the card may do, and others only with privileges.
+    fn own(&self) -> Result<()> {
+        let say = |what: &str, done: io::Result<()>| result(&format!("own_{what}={}", outcome(&done)));
+        say("test", self.ask_only(self.buffers[self.shown].framebuffer));
+        say("client", self.is_client());
+        self.lend()?;
+        say("lease", Ok(()));
+        let mut other = Command::new(std::env::current_exe()?);
+        other.args(["screen", "stdin", "--other"]).stdin(self.file.try_clone()?).uid(NOBODY);
+        ensure!(other.status()?.success(), "the other process failed");
+        Ok(())
+    }
+
     /// What is wrong fails as the driver has it.
     fn ask_wrongly(&self) {
         let nowhere = 0x1000;
@@ -503,7 +582,15 @@ fn property(file: &File, object: u32, kind: u32, name: &[u8]) -> Result<u32> {
     bail!("no property of {object} is called {}", String::from_utf8_lossy(name))
 }
 
-/// Does what lines say: `mode 1`, `flip 2`, `atomic 3`, `dirty 4`, `fenced 5` show a picture, `wrong` asks for what fails, `set-master` and `drop-master` are the
+/// Another process than the one that opened the card, which is its standard input, without privileges, asks not to be master, and to be it.
+pub fn be_another() -> Result<()> {
+    let card = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (dropped, set) = (DROP_MASTER.give(&card), SET_MASTER.give(&card));
+    result(&format!("own_dropped_by_other={} own_set_by_other={}", outcome(&dropped), outcome(&set)));
+    Ok(())
+}
+
+/// Does what lines say: `mode 1`, `flip 2`, `atomic 3`, `dirty 4`, `fenced 5` show a picture, `wrong` asks for what fails, `own` for what depends on who asks, `set-master` and `drop-master` are the
 /// ioctls; `end`.
 pub fn run(path: &Path) -> Result<()> {
     let mut card = Card::open(path)?;
@@ -514,6 +601,7 @@ pub fn run(path: &Path) -> Result<()> {
             Some((way, which)) => card.show(way, which.parse().context("no number of a picture")?)?,
             None => match line.trim() {
                 "wrong" => card.ask_wrongly(),
+                "own" => card.own()?,
                 "set-master" => result(&format!("set_master={}", outcome(&SET_MASTER.give(&card.file)))),
                 "drop-master" => result(&format!("drop_master={}", outcome(&DROP_MASTER.give(&card.file)))),
                 "end" => break,

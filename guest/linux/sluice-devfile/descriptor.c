@@ -31,6 +31,8 @@ int prepare(struct file *from, const struct lead *lead, unsigned long structure,
 		error = get_field(structure, lead->flags, 4, &flags);
 	if (error)
 		return error;
+	if (lead->reopens)
+		flags = (flags & ~(u64)O_ACCMODE) | (from->f_flags & O_ACCMODE);
 	made->open = new_file(open->mirror, from->f_mapping);
 	if (IS_ERR(made->open))
 		return PTR_ERR(made->open);

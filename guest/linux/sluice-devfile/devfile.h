@@ -201,6 +201,7 @@ struct open_file {
 	u32 ready; /* what it was told of, and nobody has heard yet */
 	__poll_t wanted; /* what was asked for last, by who may still listen */
 	struct fasync_struct *signalled; /* who gets SIGIO */
+	struct pid *opener; /* held: the process that it was made for */
 	struct inode *of; /* held: that of the file it was made from, by an ioctl */
 	bool lost; /* the other side may have it, or make it yet */
 };

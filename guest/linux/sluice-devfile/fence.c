@@ -69,6 +69,14 @@ static int find_fence(struct open_file *open, struct slot *slot, u64 property,
 	return 0;
 }
 
+bool only_tests(unsigned long argument)
+{
+	u64 flags;
+
+	return !get_field(argument, FIELD(flags), 4, &flags) &&
+	       flags & DRM_MODE_ATOMIC_TEST_ONLY;
+}
+
 int find_fences(struct open_file *open, struct slot *slot,
 		unsigned long argument, u64 *out)
 {

@@ -14,5 +14,7 @@ void note_fence(struct open_file *open, unsigned long argument);
  */
 int find_fences(struct open_file *open, struct slot *slot,
 		unsigned long argument, u64 *out);
+/* Whether a commit is only to be looked at: no fence is told. */
+bool only_tests(unsigned long argument);
 
 #endif

@@ -3,6 +3,7 @@
  * Open files: each has a number, by which the back end knows it, and belongs to one
  * life of its device.
  */
+#include <linux/pid.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 
@@ -22,6 +23,7 @@ struct open_file *new_file(struct mirror *mirror, struct address_space *mapping)
 	init_waitqueue_head(&open->wait);
 	open->mirror = mirror;
 	open->mapping = mapping;
+	open->opener = get_pid(task_tgid(current));
 	spin_lock_irqsave(&mirror->lock, flags);
 	open->life = mirror->life;
 	open->device = mirror->identity;
@@ -31,6 +33,7 @@ struct open_file *new_file(struct mirror *mirror, struct address_space *mapping)
 		__set_bit(open->number, mirror->files);
 	spin_unlock_irqrestore(&mirror->lock, flags);
 	if (open->number == SLUICE_DEVFILE_MAX_FILES) {
+		put_pid(open->opener);
 		kfree(open);
 		return ERR_PTR(-EMFILE);
 	}

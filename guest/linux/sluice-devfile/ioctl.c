@@ -2,7 +2,10 @@
 /*
  * Ioctls: their numbers and the tables say what they may reach.
  */
+#include <linux/capability.h>
 #include <linux/file.h>
+#include <linux/pid.h>
+#include <linux/sched.h>
 #include <linux/uaccess.h>
 
 #include "descriptor.h"
@@ -29,6 +32,9 @@ static noinline int reach_fences(struct open_file *open, struct slot *slot,
 		return 0;
 	error = reach(slot, place, sizeof(u32),
 		      SLUICE_DEVFILE_IN | SLUICE_DEVFILE_OUT);
+	/* The driver writes there that there is no fence. */
+	if (!(bits & SLUICE_DEVFILE_IOCTL_RANGE))
+		return error;
 	/* One more than the number of this range. */
 	bits |= (u64)slot->count << SLUICE_DEVFILE_IOCTL_DESCRIPTOR;
 	slot->request->arguments[2] = cpu_to_le64(bits);
@@ -159,6 +165,7 @@ static noinline long make_known(struct file *file, const struct lead *lead,
 	/* A fence that a property names. */
 	static const struct lead fence = { .descriptor = SAID_ELSEWHERE,
 					   .flags = NOTHING };
+	struct open_file *open = file->private_data;
 	const struct lead *line;
 	u64 choice, place;
 	s64 result;
@@ -166,13 +173,16 @@ static noinline long make_known(struct file *file, const struct lead *lead,
 	if (lead->refused && !get_field(argument, lead->choice, 4, &choice) &&
 	    choice < 32 && lead->refused & BIT(choice))
 		return -EINVAL;
+	if (lead->is_openers && open->opener != task_tgid(current) &&
+	    !capable(CAP_SYS_ADMIN))
+		return -EACCES;
 	if (lead->has_fences) {
-		result = find_fences(file->private_data, NULL, argument,
+		result = find_fences(open, NULL, argument,
 				     &place);
-		if (!result && place)
+		if (!result && place && !only_tests(argument))
 			return make_descriptor(file, lead, &fence, number,
 					       argument, bits, place);
-		return result ?: ask(file, lead, number, argument, bits, 0);
+		return result ?: ask(file, lead, number, argument, bits, place);
 	}
 	line = line_of_descriptor(lead, argument);
 	if (line)
@@ -181,11 +191,14 @@ static noinline long make_known(struct file *file, const struct lead *lead,
 	result = ask(file, lead, number, argument, bits, 0);
 	tell_descriptors(file, lead, argument);
 	if (lead->names_fences && !result)
-		note_fence(file->private_data, argument);
+		note_fence(open, argument);
+	if (lead->asker && !result)
+		result = put_user(task_pid_vnr(current),
+				  (u32 __user *)(argument + lead->asker - 1));
 	if (lead->not_offered && !result)
 		result = withdraw_offer(lead, argument);
 	if (lead->frame_bits != NOTHING && !result)
-		note_sound(file->private_data, lead, argument);
+		note_sound(open, lead, argument);
 	return result;
 }
 

@@ -35,8 +35,11 @@ struct lead {
 	bool counted_there; /* the count is a field of the argument's structure, as `when` is */
 	u16 descriptor; /* one more than the offset of the one that the ioctl answers with; 0: none */
 	u16 flags; /* with that: offset of the flags that it is to have, as open(2); NOTHING: as usual */
+	bool reopens; /* with that: it may be read and written as the file may that the ioctl is made on */
 	u16 takes; /* one more than the offset of one that the program gives; 0: none */
 	bool names_fences, has_fences; /* the answer names a property, which may be a fence; its properties may be */
+	bool is_openers; /* it is for the process that opened the file, and for who has CAP_SYS_ADMIN */
+	u16 asker; /* one more than the offset of the number of the process that asks, in the answer; 0: none */
 	bool tells; /* it is not given here, but told again */
 	u16 when; /* with any of these: field of the argument's structure that must be so, under a mask; NOTHING: any */
 	u32 mask, value;

@@ -100,5 +100,6 @@ void file_free(struct kref *users)
 	struct open_file *file = container_of(users, struct open_file, users);
 
 	kref_put(&file->mirror->users, mirror_free);
+	put_pid(file->opener);
 	kfree(file);
 }

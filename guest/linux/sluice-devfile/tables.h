@@ -226,6 +226,9 @@ static const struct lead terminal_leads[] = {
 #define TEXT(structure, field)                                                \
 	{ LEAD(DRM_IOWR(0x00, structure), BOTH),                             \
 	  ARRAY(structure, field, field##_len, 1) }
+/* Of clients there is one, who asks. Programs of 32 bits have the smaller structure. */
+#define CLIENT(bytes)                                                         \
+	{ LEAD(GRAPHICS(0x05, bytes), 0), .asker = 1 + 8 }
 #define COMMAND_IS(bit)                                                       \
 	WHEN(struct drm_virtgpu_execbuffer, flags, bit, bit)
 /* Commands, what they use, and fences before and after them. */
@@ -298,7 +301,8 @@ static const struct lead terminal_leads[] = {
 	ATOMIC(prop_values_ptr, 8, OF_ALL_OBJECTS),                          \
 	{ LEAD(DRM_IOCTL_MODE_CREATE_LEASE, IN),                             \
 	  ARRAY(struct drm_mode_create_lease, object_ids, object_count, 4),  \
-	  DESCRIPTOR(struct drm_mode_create_lease, fd, flags) },             \
+	  DESCRIPTOR(struct drm_mode_create_lease, fd, flags),               \
+	  .reopens = true },                                                 \
 	MODE(LIST_LESSEES, drm_mode_list_lessees, BOTH, lessees_ptr,         \
 	     count_lessees, 4),                                              \
 	MODE(GET_LEASE, drm_mode_get_lease, BOTH, objects_ptr, count_objects, 4)
@@ -336,6 +340,9 @@ static const struct lead radeon_chunks[] = {
 	  .refused = ~0U }
 #define GRAPHICS_LEADS(version, unique_name)                                  \
 	TEXT(version, name), TEXT(version, date), TEXT(version, desc),       \
+	CLIENT(24), CLIENT(40),                                              \
+	{ LEAD(DRM_IOCTL_SET_MASTER, 0), .is_openers = true },               \
+	{ LEAD(DRM_IOCTL_DROP_MASTER, 0), .is_openers = true },              \
 	{ LEAD(DRM_IOWR(0x01, unique_name), BOTH),                           \
 	  ARRAY(unique_name, unique, unique_len, 1) },                       \
 	MODE_LEADS,                                                          \

@@ -3,16 +3,20 @@
 //!
 //! The program (daemons/sluice-files) marks a few operations and then many, first in the driver domain and, when that serves, in the guest.
 
+mod checkout;
 mod gpu;
 mod heard;
+mod igt;
 mod latency;
 mod lines;
 mod netmap;
 mod packets;
 mod restarts;
 mod screens;
+mod start;
 mod steps;
 mod turns;
+mod verdicts;
 
 use super::attack::Attack;
 use super::driver::{StopDriver, check};
@@ -42,8 +46,19 @@ const WORKS: [(&str, &str); 6] = [
 const PLACES: [(&str, &str); 3] = [("native", "driver"), ("interrupt", "guest0"), ("poll", "guest0")];
 
 /// Its parts.
-pub const PARTS: [&str; 10] =
-    ["operations", "latency", "heard", "lines", "attacks", "restarts", "gpu", "screens", "turns", "netmap"];
+pub const PARTS: [&str; 11] = [
+    "operations",
+    "latency",
+    "heard",
+    "lines",
+    "attacks",
+    "restarts",
+    "gpu",
+    "screens",
+    "turns",
+    "netmap",
+    "igt",
+];
 
 /// A driver domain that was taken over, and a guest.
 const ATTACKS: [Attack; 3] = [
@@ -70,7 +85,7 @@ const ATTACKS: [Attack; 3] = [
 /// Measures what is wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     type Run = fn(&mut Record) -> Result<()>;
-    let runs: [Run; 10] = [
+    let runs: [Run; 11] = [
         operations,
         latency::measure,
         heard::measure,
@@ -81,6 +96,7 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         screens::measure,
         turns::measure,
         packets::measure,
+        verdicts::measure,
     ];
     let parts = Parts::new(only);
     for (part, run) in PARTS.into_iter().zip(runs).filter(|(part, _)| parts.wants(part, None)) {

@@ -5,22 +5,18 @@
 //!
 //! The source is Paradice, section 6.1.2, whose pkt-gen sends as many frames of 64 bytes by each poll.
 
-use super::netmap::{self, Checkout};
-use crate::bench::driver::{StopDriver, check};
+use super::netmap;
+use super::start::StartGuest;
+use crate::bench::driver::check;
 use crate::bench::marks::{Entries, Mark, cost, marks};
 use crate::bench::peer::{self, Peer};
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::Record;
 use crate::bench::{Clock, kernel, quoted, run_watched, scratch};
 use crate::kernels::{self, Kernel};
-use crate::observer::{Observer, Steer};
 use crate::outcome::Finding;
-use crate::printable::GuestText;
-use crate::rootfs;
+use crate::rootfs::{self, Additions};
 use anyhow::{Context, Result, ensure};
-use sluice_abi::DomainId;
-use sluice_abi::channel::Command;
-use sluice_abi::report::DomainState;
 use std::path::{Path, PathBuf};
 
 /// Frames that are sent by one poll, as the program's line in guest/rootfs/init has them.
@@ -43,15 +39,15 @@ const FRAME: u32 = 60;
 
 /// Measures it, if there is a checkout of netmap.
 pub fn measure(record: &mut Record) -> Result<()> {
-    let Some(checkout) = Checkout::named()? else {
-        crate::output::note(format_args!("  netmap is left out, since Debian has none: {}", netmap::how()));
+    let Some(checkout) = netmap::UPSTREAM.checkout()? else {
+        let how = netmap::UPSTREAM.how();
+        crate::output::note(format_args!("  netmap is left out, since Debian has none: {how}"));
         return Ok(());
     };
     let kernel = kernels::get("debian-6.1")?;
-    let modules = checkout.modules(&kernel)?;
-    let server = rootfs::get_with("file-server", &kernel, &modules)?;
-    let by_git = if checkout.is_known { "" } else { ", as the user says: a folder without history" };
-    record.version("netmap", &format!("{}{by_git}", netmap::COMMIT));
+    let more = Additions { modules: netmap::modules(&checkout, &kernel)?, ..Additions::default() };
+    let server = rootfs::get_with("file-server", &kernel, &more)?;
+    record.version("netmap", &checkout.version());
     native(record, &kernel, &server)?;
     with_sluice(record, &kernel, &server)?;
     figures(record)
@@ -87,7 +83,7 @@ fn native(record: &mut Record, kernel: &Kernel, initrd: &Path) -> Result<()> {
 fn with_sluice(record: &mut Record, kernel: &Kernel, server: &Path) -> Result<()> {
     let (log, frames, arguments) = watched("devfile-netmap")?;
     let text = configuration(kernel, server)?;
-    let mut starts = StartGuest { stop: StopDriver::new(1), serves: false };
+    let mut starts = StartGuest::new();
     let (_, outcome) = run_watched("devfile-netmap", &text, Clock::Instructions, arguments, &mut starts)?;
     check(&outcome)?;
     record.kernels(&outcome.kernels);
@@ -207,32 +203,6 @@ fn smallest(near: &[bool]) -> Option<usize> {
     (behind < near.len()).then_some(behind)
 }
 
-/// Starts the guest when its file is served.
-struct StartGuest {
-    stop: StopDriver,
-    serves: bool,
-}
-
-impl Observer for StartGuest {
-    fn state(&mut self, domain: usize, state: DomainState, reason: &GuestText, steer: &mut Steer) {
-        self.stop.state(domain, state, reason, steer);
-        // A domain without netmap never serves.
-        if domain == 0 && state.is_ended() {
-            steer.send(Command::Shutdown);
-        }
-    }
-
-    fn finding(&mut self, _domain: usize, finding: &Finding) {
-        self.serves |= finding.iter().any(|(key, _)| key == "serving");
-    }
-
-    fn tick(&mut self, steer: &mut Steer) {
-        if std::mem::take(&mut self.serves) {
-            steer.send(Command::Start(DomainId(1)));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,19 +229,5 @@ mod tests {
         assert_eq!(frames(&file), Some(2));
         assert_eq!(frames(&file[..file.len() - 1]), None, "a frame was cut");
         assert_eq!(frames(&[0; 23]), None);
-    }
-
-    #[test]
-    fn the_guest_starts_once_when_it_is_served() {
-        let mut starts = StartGuest { stop: StopDriver::new(1), serves: false };
-        let sent = |starts: &mut StartGuest| {
-            let mut steer = Steer::default();
-            starts.tick(&mut steer);
-            steer.take().0
-        };
-        assert!(sent(&mut starts).is_empty());
-        starts.finding(0, &crate::outcome::parse_finding("SLUICE-RESULT serving=ok").unwrap());
-        assert_eq!(sent(&mut starts), [Command::Start(DomainId(1))]);
-        assert!(sent(&mut starts).is_empty());
     }
 }

@@ -17,7 +17,7 @@ const USUAL: u64 = 100;
 /// How far a guest may be ahead of another one that wants the device, in time of a guest of the usual weight.
 const SLACK: Duration = Duration::from_millis(5);
 
-/// How long who has been served is waited for.
+/// How long who has been served is waited for, at most: no longer than the batch usually takes that waits, so that at worst half of the time is lost.
 const IDLE: Duration = Duration::from_millis(50);
 
 /// Batches that the device may have of a guest at once where others use it, too: who asks next waits for them.
@@ -55,7 +55,7 @@ impl Guest {
 
     /// It uses the device now and then.
     fn is_there(&self, now: Instant) -> bool {
-        self.wants(now) || self.was_served(now, AWAY)
+        self.wants(now, AWAY)
     }
 
     /// Another batch keeps nobody waiting for long.
@@ -63,8 +63,9 @@ impl Guest {
         self.given < FEW || self.usual * (self.given + 1) < SHORT
     }
 
-    fn wants(&self, now: Instant) -> bool {
-        !self.waiting.is_empty() || self.given > 0 || self.was_served(now, IDLE)
+    /// It asks for the device, has it, or has had it just now.
+    fn wants(&self, now: Instant, lately: Duration) -> bool {
+        !self.waiting.is_empty() || self.given > 0 || self.was_served(now, lately)
     }
 
     /// Nanoseconds of the device to its weight.
@@ -114,7 +115,7 @@ impl Turns {
         });
         let guest = &mut self.guests[which];
         guest.weight = weight.max(1);
-        if !guest.wants(now) {
+        if !guest.wants(now, IDLE) {
             // What it left unused others have had.
             guest.had = guest.had.max(self.last);
         }
@@ -137,7 +138,9 @@ impl Turns {
             let others = self.guests.iter().enumerate().filter(|(other, _)| other != which);
             let mut others = others.map(|(_, other)| other).filter(|other| other.is_there(now));
             let ahead = SLACK.as_nanos() as u64;
-            let waits_for = |other: &Guest| other.wants(now) && guest.had > other.had.saturating_add(ahead);
+            let waits_for = |other: &Guest| {
+                other.wants(now, guest.usual.min(IDLE)) && guest.had > other.had.saturating_add(ahead)
+            };
             !guest.waiting.is_empty() && others.all(|other| guest.is_short() && !waits_for(other))
         };
         let which = (0..self.guests.len()).filter(may).min_by_key(|which| self.guests[*which].had)?;
@@ -155,15 +158,22 @@ impl Turns {
         self.guests.iter().any(|guest| !guest.waiting.is_empty())
     }
 
-    /// The time since the last look is the oldest batch's.
+    /// The time since the last look is the oldest batch's; or, while somebody is held, the guest's that is waited for.
     fn account(&mut self, now: Instant) {
         let since = self.known.replace(now).unwrap_or(now);
+        let elapsed = now.saturating_duration_since(since);
         if let Some(oldest) = self.given.front_mut() {
-            oldest.used += now.saturating_duration_since(since);
+            oldest.used += elapsed;
             if oldest.used > oldest.charged {
                 let guest = &mut self.guests[oldest.guest];
                 guest.had += guest.share(oldest.used - oldest.charged);
                 oldest.charged = oldest.used;
+            }
+        } else if self.is_held() {
+            let awaited =
+                self.guests.iter_mut().filter(|guest| guest.waiting.is_empty() && guest.wants(since, IDLE));
+            if let Some(guest) = awaited.min_by_key(|guest| guest.had) {
+                guest.had += guest.share(elapsed);
             }
         }
     }
@@ -216,9 +226,10 @@ mod tests {
         Load { weight, batch: Duration::from_micros(micros), pause: Duration::from_micros(pause), at_once }
     }
 
-    /// What part of the device's time each had.
+    /// What part of the time each had the device for.
     fn shares(loads: &[Load]) -> Vec<f64> {
         const STEP: Duration = Duration::from_micros(100);
+        const TIME: Duration = Duration::from_secs(20);
         let start = Instant::now();
         let mut machine = Machine {
             turns: Turns::default(),
@@ -231,7 +242,7 @@ mod tests {
             loads.iter().enumerate().flat_map(|(which, load)| vec![(start, which); load.at_once]).collect();
         let mut next = 1;
         let mut busy: Option<(Instant, Ticket, usize)> = None;
-        while machine.now < start + Duration::from_secs(20) {
+        while machine.now < start + TIME {
             machine.now += STEP;
             if let Some((end, ticket, which)) = busy
                 && end <= machine.now
@@ -255,8 +266,7 @@ mod tests {
                 busy = Some((machine.now + loads[which].batch, ticket, which));
             }
         }
-        let all: Duration = machine.had.iter().sum();
-        machine.had.iter().map(|had| had.as_secs_f64() / all.as_secs_f64()).collect()
+        machine.had.iter().map(|had| had.as_secs_f64() / TIME.as_secs_f64()).collect()
     }
 
     fn near(shares: &[f64], expected: &[f64]) {
@@ -284,8 +294,22 @@ mod tests {
     }
 
     #[test]
+    fn who_is_waited_for_pays_for_it() {
+        // Five of every forty milliseconds is what it wants.
+        let few = load(100, 5_000, 35_000, 1);
+        let long = shares(&[load(100, 100_000, 0, 2), few]);
+        assert!((0.45..0.55).contains(&long[0]) && long[1] > 0.06, "{long:?}");
+    }
+
+    #[test]
+    fn nobody_is_waited_for_longer_than_a_batch_takes() {
+        let short = shares(&[load(100, 10_000, 0, 2), load(100, 5_000, 35_000, 1)]);
+        assert!(short[0] > 0.7 && short[1] > 0.08, "{short:?}");
+    }
+
+    #[test]
     fn what_one_leaves_the_other_has() {
-        // It wants a tenth of the device and no more.
+        // It wants one part in twenty of the device and no more.
         let shares = shares(&[load(100, 10_000, 0, 2), load(100, 5_000, 95_000, 1)]);
         assert!(shares[0] > 0.94, "{shares:?}");
     }

@@ -340,7 +340,7 @@ struct Measured {
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
     bench.system(record, "sluice", &LOADS, &|load, record| {
-        let measured = sluice::run(&bench, load, ALL, record)?;
+        let measured = sluice::run(&bench, load, ALL, 1, record)?;
         rows::shares(record, "driver_domain", load, &measured)
     });
     bench.system(record, "kvm", &LOADS, &|load, record| peers::load(&bench, Peer::Kvm, load, record));
@@ -427,7 +427,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
     for lends in BASES.into_iter().chain(BY_PAGE) {
         bench.system(record, lends.name, lends.loads, &|load, record| {
-            let measured = sluice::run(&bench, load, lends, record)?;
+            let measured = sluice::run(&bench, load, lends, 1, record)?;
             granted::shares(record, lends, load, &measured)
         });
     }
@@ -436,7 +436,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 14] = [
+pub const SERVED: [&str; 17] = [
     "vif",
     "domain",
     "attacks",
@@ -451,6 +451,9 @@ pub const SERVED: [&str; 14] = [
     talking::PART,
     latency::PART,
     pingpong::PART,
+    "apart",
+    "vpio",
+    "emulated",
 ];
 
 /// Of a guest on an engine that serves its neighbour, too, with each face.
@@ -479,26 +482,18 @@ const ON_ENGINE: [Attack; 3] = [
 pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
     let loads = [Load::Net, Load::Inter];
-    bench.system(record, SERVED[0], &loads, &|load, record| {
-        let measured = vif::run(&bench, load, &vif::ENGINE, record)?;
-        vif::rows(record, vif::ENGINE, load, &measured)
-    });
-    bench.system(record, SERVED[5], &[Load::Net], &|load, record| {
-        let measured = vif::run(&bench, load, &vif::CHECKING, record)?;
-        vif::rows(record, vif::CHECKING, load, &measured)
-    });
-    bench.system(record, SERVED[6], &loads, &|load, record| {
-        let measured = vif::run(&bench, load, &vif::CARD, record)?;
-        vif::rows(record, vif::CARD, load, &measured)
-    });
-    bench.system(record, SERVED[9], &loads, &|load, record| {
-        let measured = vif::run(&bench, load, &vif::NATIVE, record)?;
-        vif::rows(record, vif::NATIVE, load, &measured)
-    });
-    bench.system(record, SERVED[1], &loads, &|load, record| {
-        let measured = sluice::run(&bench, load, ALL, record)?;
-        vif::rows(record, vif::DOMAIN, load, &measured)
-    });
+    for (part, system, loads) in [
+        (SERVED[0], &vif::ENGINE, &loads[..]),
+        (SERVED[5], &vif::CHECKING, &[Load::Net]),
+        (SERVED[6], &vif::CARD, &loads),
+        (SERVED[9], &vif::NATIVE, &loads),
+        (SERVED[1], &vif::DOMAIN, &loads),
+        (SERVED[14], &vif::APART, &loads),
+        (SERVED[15], &vif::VPIO, &loads),
+        (SERVED[16], &vif::EMULATED, &loads),
+    ] {
+        bench.system(record, part, loads, &|load, record| vif::load(&bench, load, system, record));
+    }
     for (part, all) in [(SERVED[3], &vif::ENGINES[..]), (SERVED[10], &vif::QUEUES)] {
         bench.system(record, part, &loads, &|load, record| {
             all.iter().try_for_each(|engines| {

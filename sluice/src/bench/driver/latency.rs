@@ -54,7 +54,7 @@ impl Times {
 }
 
 fn one(bench: &Bench, record: &mut Record, guests: usize) -> Result<()> {
-    let talks = [By::Engine, By::Domain].map(|by| Talk { guests, by, driver: 1, trips: TRIPS });
+    let talks = [By::Engine, By::Apart].map(|by| Talk { guests, by, trips: TRIPS });
     let mut turns = Vec::new();
     for turn in 0..TURNS {
         bench.parts.say(&format!("{PART}, {guests}: turn {} of {TURNS}", turn + 1));

@@ -42,6 +42,15 @@ pub enum By {
     Controller,
     /// A driver domain with a bridge, the first of the domains.
     Domain,
+    /// The same, which has a processor to itself, as an engine has.
+    Apart,
+}
+
+impl By {
+    /// A driver domain does.
+    pub const fn is_domain(self) -> bool {
+        matches!(self, Self::Domain | Self::Apart)
+    }
 }
 
 /// Guests, and who serves them.
@@ -57,6 +66,7 @@ impl Case {
             By::Bits(bits) => format!("bits{bits}"),
             By::Controller => "controller".to_owned(),
             By::Domain => format!("domain{}", self.guests),
+            By::Apart => format!("apart{}", self.guests),
         }
     }
 
@@ -67,17 +77,18 @@ impl Case {
             By::Bits(bits) => format!("vif.signal_bits.{bits}"),
             By::Controller => "vif.controller".to_owned(),
             By::Domain => format!("base.driver_domain.{}", self.guests),
+            By::Apart => format!("base.driver_domain_apart.{}", self.guests),
         }
     }
 
     /// Domains before the first guest.
     fn first(&self) -> u16 {
-        u16::from(matches!(self.by, By::Domain | By::Controller))
+        u16::from(self.by.is_domain() || self.by == By::Controller)
     }
 }
 
 /// How many guests there are, of which two talk.
-pub const COUNTS: [usize; 3] = [2, 8, 32];
+const COUNTS: [usize; 5] = [2, 4, 8, 16, 32];
 
 /// Devices for which a driver domain's bus has slots.
 const MOST_SERVED: usize = 28;
@@ -86,12 +97,12 @@ const MOST_SERVED: usize = 28;
 const BITS: [u8; 4] = [1, 2, 4, 8];
 
 fn cases() -> impl Iterator<Item = Case> {
-    let serves = |by: By, guests: usize| by != By::Domain || guests <= MOST_SERVED;
+    let serves = |by: By, guests: usize| !by.is_domain() || guests <= MOST_SERVED;
     let by = move |by: By| {
         COUNTS.into_iter().filter(move |guests| serves(by, *guests)).map(move |guests| Case { guests, by })
     };
     let signals = BITS.into_iter().map(By::Bits).chain([By::Controller]).map(|by| Case { guests: 8, by });
-    by(By::Engine).chain(by(By::Domain)).chain(signals)
+    by(By::Engine).chain(by(By::Domain)).chain(by(By::Apart)).chain(signals)
 }
 
 /// Measures what is wanted.
@@ -111,7 +122,7 @@ pub fn engine(bench: &Bench, record: &mut Record, guests: usize) -> Result<()> {
 }
 
 fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
-    let is_engine = case.by != By::Domain;
+    let is_engine = !case.by.is_domain();
     let reader =
         Reader::start(&scratch()?, Split::new(if is_engine { Third::Apart } else { Third::Nothing }))?;
     let apart = if is_engine { ",apart=2" } else { "" };
@@ -132,7 +143,7 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
     ensure!(both, "the two that talk did not end well: {}", outcome.problems.join("\n"));
     let servers: BTreeSet<u64> = match case.by {
         By::Engine | By::Bits(_) => BTreeSet::new(),
-        By::Domain => [super::sluice::server(&outcome, &split, "driver")?].into(),
+        By::Domain | By::Apart => [super::sluice::server(&outcome, &split, "driver")?].into(),
         By::Controller => [super::sluice::server(&outcome, &split, CONTROLLER)?].into(),
     };
     let counts = || {
@@ -168,7 +179,7 @@ fn one(bench: &Bench, record: &mut Record, case: &Case) -> Result<()> {
     }
     let measured = Measured { guests: outcome.guests, split, servers, report: outcome.report };
     let (server, beside) = match case.by {
-        By::Domain => ("driver", None),
+        By::Domain | By::Apart => ("driver", None),
         By::Controller => (CONTROLLER, Some("engine")),
         By::Engine | By::Bits(_) => ("engine", None),
     };
@@ -273,14 +284,22 @@ pub fn figures(record: &mut Record) {
                     note,
                 ));
             }
-            if let [Some(ours), Some(theirs)] = [By::Engine, By::Domain].map(|by| of(by, guests)) {
-                let note = "instructions of the whole machine, the engine's to the driver domain's; all but two guests are idle";
-                found.push((
-                    format!("vif.{guests}.{what}.ratio_to_driver_domain"),
-                    ours / theirs,
-                    None,
-                    note,
-                ));
+            for (by, suffix, note) in [
+                (
+                    By::Domain,
+                    "",
+                    "instructions of the whole machine, the engine's to the driver domain's; all but two guests are idle",
+                ),
+                (
+                    By::Apart,
+                    "_apart",
+                    "the same, where the driver domain has a processor to itself, as the engine has",
+                ),
+            ] {
+                if let [Some(ours), Some(theirs)] = [By::Engine, by].map(|by| of(by, guests)) {
+                    let id = format!("vif.{guests}.{what}.ratio_to_driver_domain{suffix}");
+                    found.push((id, ours / theirs, None, note));
+                }
             }
         }
         for (id, ratio, aim, note) in found {
@@ -322,7 +341,7 @@ pub fn plan(peer: Peer, guests: usize) -> Plan {
 fn configuration(bench: &Bench, case: &Case) -> Result<String> {
     let guests: Vec<Started> =
         (0..case.guests).map(|nth| Started { cmdline: cmdline(nth), is_paused: nth < 2 }).collect();
-    machine(bench, case.by, 0, &guests)
+    machine(bench, case.by, &guests)
 }
 
 /// A guest of a [`machine`].
@@ -333,11 +352,11 @@ pub struct Started {
     pub is_paused: bool,
 }
 
-/// A machine without a wire: who serves the guests, and on which processor a driver domain does. The guests have the first one.
-pub fn machine(bench: &Bench, by: By, driver: u32, guests: &[Started]) -> Result<String> {
+/// A machine without a wire: who serves the guests, which have the first processor.
+pub fn machine(bench: &Bench, by: By, guests: &[Started]) -> Result<String> {
     let [kernel, initrd, serving] = [&bench.unpacked, &bench.initrd, &bench.serving].map(|path| quoted(path));
     let memory = 768 + guests.len() as u64 * ((MEMORY >> 20) + 8);
-    let cpus = if by == By::Domain { 1 + driver } else { 2 };
+    let cpus = if by == By::Domain { 1 } else { 2 };
     let mut text = format!("[machine]\nmemory = \"{memory}MiB\"\ncpus = {cpus}\n");
     text += &match by {
         By::Engine => "[network.lan]\ncores = [1]\n".to_owned(),
@@ -348,14 +367,15 @@ pub fn machine(bench: &Bench, by: By, driver: u32, guests: &[Started]) -> Result
              cmdline = \"console=ttyS0 quiet sluice.job=signals\"\n",
             quoted(&rootfs::get("signals", &bench.kernel)?)
         ),
-        By::Domain => format!(
-            "[domain.driver]\nkernel = {kernel}\ninitrd = {serving}\nmemory = \"256MiB\"\ncpus = [{driver}]\n\
-             cmdline = \"console=ttyS0 quiet sluice.job=serve:bridge=br0\"\n"
+        By::Domain | By::Apart => format!(
+            "[domain.driver]\nkernel = {kernel}\ninitrd = {serving}\nmemory = \"256MiB\"\ncpus = [{}]\n\
+             cmdline = \"console=ttyS0 quiet sluice.job=serve:bridge=br0\"\n",
+            cpus - 1
         ),
     };
     for (nth, Started { cmdline, is_paused }) in guests.iter().enumerate() {
         let (more, device) = match by {
-            By::Domain => {
+            By::Domain | By::Apart => {
                 ("grants = \"all\"\n", "mode = \"virtio\", type = \"net\", by = \"driver\", source = \"br0\"")
             }
             _ => ("", "mode = \"vif\", network = \"lan\""),

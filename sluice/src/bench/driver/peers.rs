@@ -17,6 +17,9 @@ pub const PART: &str = "peers";
 /// What one guest does with the wire, and two with each other.
 const LOADS: [Load; 2] = [Load::Net, Load::Inter];
 
+/// Guests of which two talk: each takes its time to boot.
+const COUNTS: [usize; 3] = [2, 8, 32];
+
 fn run(bench: &Bench, peer: Peer, plan: &Plan, record: &mut Record) -> Result<Measured> {
     match peer {
         Peer::Kvm => kvm::run(bench, plan, record),
@@ -40,16 +43,13 @@ pub fn measure(bench: &Bench, record: &mut Record) -> Result<()> {
     for of in LOADS {
         let piece = of.name();
         if wants("engine", piece) && !bench.parts.wants(SERVED[0], Some(piece)) {
-            one(bench, record, "engine", piece, &|record| {
-                let measured = vif::run(bench, of, &vif::ENGINE, record)?;
-                vif::rows(record, vif::ENGINE, of, &measured)
-            });
+            one(bench, record, "engine", piece, &|record| vif::load(bench, of, &vif::ENGINE, record));
         }
         for peer in PEERS.into_iter().filter(|peer| wants(peer.name(), piece)) {
             one(bench, record, peer.name(), piece, &|record| load(bench, peer, of, record));
         }
     }
-    for guests in many::COUNTS {
+    for guests in COUNTS {
         let piece = guests.to_string();
         if wants("engine", &piece) && !bench.parts.wants(many::PART, Some(&piece)) {
             one(bench, record, "engine", &piece, &|record| many::engine(bench, record, guests));
@@ -93,7 +93,7 @@ fn figures(record: &mut Record) -> Result<()> {
             ratio(record, peer, name, &format!("{name}.total.instructions_per_kb"), true);
         }
         ratio(record, peer, "1.tcp", "1.tcp.instructions", true);
-        for guests in many::COUNTS {
+        for guests in COUNTS {
             for what in ["rtt", "tcp"] {
                 let name = format!("{guests}.{what}");
                 ratio(record, peer, &name, &format!("{name}.instructions"), what == "tcp");
@@ -105,7 +105,7 @@ fn figures(record: &mut Record) -> Result<()> {
         [("rtt", "a message there and back, instructions"), ("tcp", "guest to guest, instructions per KB")]
     {
         let of = |guests| (format!("{title}; of {guests} guests two talk"), format!("{guests}.{what}"));
-        shown.extend(many::COUNTS.map(of));
+        shown.extend(COUNTS.map(of));
     }
     let panel = |(title, name): (String, String)| {
         let bar = |(label, prefix): (&str, &str)| {

@@ -81,7 +81,7 @@ fn one(bench: &Bench, record: &mut Record, victim: Victim) -> Result<()> {
         ("net", job("soak-listen,at=10.9.0.1")),
         ("net", job("soak-talk,at=10.9.0.2,to=10.9.0.1")),
     ];
-    let text = configuration(bench, &bench.image(ALL.kernel)?, &guests, ALL.grants, ",kill=typed");
+    let text = configuration(bench, &bench.image(ALL.kernel)?, &guests, ALL, 1, ",kill=typed");
     let text = text.replacen("memory = \"1GiB\"", "memory = \"1280MiB\"\ncpus = 2", 1);
     // QEMU's network answers for everybody: while the bridge has forgotten who is where, it would end the guests' connection.
     let text = text.replacen("net = \"user\"", "net = \"none\"", 1);

@@ -14,8 +14,8 @@ use sluice_abi::channel::Command;
 use sluice_abi::report::DomainState;
 use std::fmt::Write;
 
-/// Runs a load.
-pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Result<Measured> {
+/// Runs a load on so many processors: the guests have the first one, the driver domain the last.
+pub fn run(bench: &Bench, load: Load, lends: Lends, cpus: u32, record: &mut Record) -> Result<Measured> {
     let reader = Reader::start(&scratch()?, Split::new(Third::Nothing))?;
     let guests: Vec<(&str, String)> = match load {
         Load::Net => vec![("net", load.cmdline(0, lends.options))],
@@ -23,10 +23,10 @@ pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Resu
         Load::Inter => vec![("net", load.cmdline(0, lends.options)), ("net", load.cmdline(1, lends.options))],
     };
     let image = bench.image(lends.kernel)?;
-    let text = configuration(bench, &image, &guests, lends.grants, lends.serving);
+    let text = configuration(bench, &image, &guests, lends, cpus, "");
     let arguments = reader.arguments(false, Some(&plugin::exits(&bench.plugin, &[])));
     let ran = run_watched(
-        &format!("driver-{}-{}", lends.name, load.name()),
+        &format!("driver-{}-{cpus}-{}", lends.name, load.name()),
         &text,
         Clock::Mixed,
         arguments,
@@ -40,23 +40,27 @@ pub fn run(bench: &Bench, load: Load, lends: Lends, record: &mut Record) -> Resu
     Ok(Measured { guests: outcome.guests, split, servers: [server].into(), report: outcome.report })
 }
 
-/// A machine with a driver domain, and guests: their kernel, types of their devices and command lines, and what they lend.
+/// A machine with a driver domain, and guests: their kernel, types of their devices and command lines, what they lend, on how many processors, and more of
+/// the driver domain's job.
 pub fn configuration(
     bench: &Bench,
     image: &Image,
     guests: &[(&str, String)],
-    grants: &str,
-    options: &str,
+    lends: Lends,
+    cpus: u32,
+    more: &str,
 ) -> String {
     let [own, kernel, initrd, serving] =
         [&bench.unpacked, &image.kernel, &image.initrd, &bench.serving].map(|path| quoted(path));
     let mut text = format!(
-        "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\nqemu_args = [\"-drive\", \"{DRIVE}\"]\n\
+        "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\ncpus = {cpus}\nqemu_args = [\"-drive\", \"{DRIVE}\"]\n\
          [device.nic0]\npci = \"8086:100e\"\nqemu = \"e1000\"\nnet = \"user\"\n\
          [device.nvme]\npci = \"1b36:0010\"\nqemu = \"nvme,serial=sluice,drive=disk0\"\n\
-         [domain.driver]\nkernel = {own}\ninitrd = {serving}\nmemory = \"256MiB\"\n\
-         cmdline = \"console=ttyS0 quiet sluice.job=serve:bridge=br0,uplink=eth0{options}\"\n\
-         devices = [{{ use = \"nic0\", mode = \"passthrough\" }}, {{ use = \"nvme\", mode = \"passthrough\" }}]\n"
+         [domain.driver]\nkernel = {own}\ninitrd = {serving}\nmemory = \"256MiB\"\ncpus = [{}]\n\
+         cmdline = \"console=ttyS0 quiet sluice.job=serve:bridge=br0,uplink=eth0{}{more}\"\n\
+         devices = [{{ use = \"nic0\", mode = \"passthrough\" }}, {{ use = \"nvme\", mode = \"passthrough\" }}]\n",
+        cpus - 1,
+        lends.serving
     );
     for (number, (kind, cmdline)) in guests.iter().enumerate() {
         let source = if *kind == "blk" {
@@ -66,9 +70,10 @@ pub fn configuration(
         };
         let _ = write!(
             text,
-            "[domain.guest{number}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncmdline = \"{cmdline}\"\n\
-             grants = \"{grants}\"\ndevices = [{{ mode = \"virtio\", type = \"{kind}\", by = \"driver\", {source} }}]\n",
-            MEMORY >> 20
+            "[domain.guest{number}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\ncmdline = \"{cmdline}\"\n\
+             grants = \"{}\"\ndevices = [{{ mode = \"virtio\", type = \"{kind}\", by = \"driver\", {source} }}]\n",
+            MEMORY >> 20,
+            lends.grants
         );
     }
     text

@@ -31,23 +31,25 @@ pub struct Talk {
     pub guests: usize,
     /// An engine or a driver domain.
     pub by: By,
-    /// The driver domain's processor.
-    pub driver: u32,
     /// Trips of each pair.
     pub trips: usize,
 }
 
 const fn talk(guests: usize, by: By) -> Talk {
-    Talk { guests, by, driver: 0, trips: TRIPS }
+    Talk { guests, by, trips: TRIPS }
 }
 
 /// A driver domain's bus has slots for 28 devices.
-const CASES: [Talk; 5] = [
+const CASES: [Talk; 9] = [
     talk(2, By::Engine),
+    talk(4, By::Engine),
     talk(8, By::Engine),
+    talk(16, By::Engine),
     talk(32, By::Engine),
     talk(2, By::Domain),
+    talk(4, By::Domain),
     talk(8, By::Domain),
+    talk(16, By::Domain),
 ];
 
 impl Talk {
@@ -56,7 +58,7 @@ impl Talk {
     }
 
     fn is_by_engine(&self) -> bool {
-        self.by != By::Domain
+        !self.by.is_domain()
     }
 
     /// How its rows begin.
@@ -84,7 +86,7 @@ impl Talk {
     pub fn run(&self, bench: &Bench, what: &str, clock: Clock, qemu_args: Vec<String>) -> Result<Outcome> {
         let guests: Vec<Started> =
             (0..self.guests).map(|nth| Started { cmdline: self.cmdline(nth), is_paused: false }).collect();
-        let text = machine(bench, self.by, self.driver, &guests)?;
+        let text = machine(bench, self.by, &guests)?;
         let mut watch = Watch { talk: self, ready: 0, left: self.guests };
         let name = format!("vif-{what}-{}", self.name());
         let (_, outcome) = run_watched(&name, &text, clock, qemu_args, &mut watch)?;
@@ -190,7 +192,7 @@ fn figures(record: &mut Record) {
             let id = format!("vif.talking.rtt.{infix}ratio_of_32_to_2");
             record.aimed(id, many / few, "ratio", Some(Aim::AtMost(1.2)), note);
         }
-        for guests in [2, 8] {
+        for guests in [2, 4, 8, 16] {
             let (ours, theirs) =
                 (of(record, guests, By::Engine, what), of(record, guests, By::Domain, "instructions"));
             if let (Some(ours), Some(theirs)) = (ours, theirs) {

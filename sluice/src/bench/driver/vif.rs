@@ -5,8 +5,8 @@
 
 use super::plan::PEERS;
 use super::rows::{WHOSE, moved, parts, sums};
-use super::sluice::check;
-use super::{Bench, Load, MEMORY, Measured};
+use super::sluice::{self, check};
+use super::{ALL, Bench, Load, MEMORY, Measured};
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::{Aim, Record};
 use crate::bench::split::{Split, Third};
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// QEMU's index of the first engine's processor: the first does the hypervisor's own work, the second runs guests.
-const APART: u8 = 2;
+const APART_FROM: u8 = 2;
 /// Instructions of a round that finds nothing, at most, where those are not counted.
 const LOOKS: u64 = 900;
 
@@ -35,6 +35,14 @@ pub struct Engines {
     about: &'static str,
 }
 
+impl Engines {
+    /// Indices of their processors, from that of the first on.
+    fn indices(&self, first: u8, between: &str) -> String {
+        (0..self.count).map(|nth| (first + nth).to_string()).collect::<Vec<_>>().join(between)
+    }
+}
+
+const NONE: Engines = Engines { count: 0, about: "no engine", ..ONE };
 const ONE: Engines = Engines { name: "one", layout: "split", count: 1, card: "e1000", about: "one engine" };
 const SPLIT: Engines = Engines {
     name: "split",
@@ -68,11 +76,49 @@ pub struct System {
     engine: Option<&'static str>,
     /// QEMU's card.
     card: &'static str,
-    /// What guests find.
-    face: Face,
+    /// How guests come to it.
+    way: Way,
     /// Parts of loads that are compared with others'.
     compared: &'static [&'static str],
     note: &'static str,
+}
+
+/// How guests come to a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By an engine, with such a face.
+    Vif(Face),
+    /// They share it in a mode in which nobody but the hypervisor serves them.
+    Shared(&'static str),
+    /// By a driver domain, on the last of so many processors.
+    Domain(u32),
+}
+
+impl Way {
+    /// Its name in those of files.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Vif(face) => face.word(),
+            Self::Shared(mode) => mode,
+            Self::Domain(_) => "domain",
+        }
+    }
+
+    /// What a guest's entry has, but for the address.
+    fn device(self) -> String {
+        match self {
+            Self::Vif(face) => format!("mode = \"vif\", network = \"lan\", face = \"{}\"", face.word()),
+            Self::Shared(mode) => format!("use = \"nic0\", mode = \"{mode}\""),
+            Self::Domain(_) => {
+                "mode = \"virtio\", type = \"net\", by = \"driver\", source = \"br0\"".to_owned()
+            }
+        }
+    }
+
+    /// Guests drive an 82540EM.
+    fn is_e1000(self) -> bool {
+        matches!(self, Self::Vif(Face::E1000) | Self::Shared(_))
+    }
 }
 
 impl System {
@@ -88,7 +134,7 @@ pub const ENGINE: System = System {
     server: "engine",
     engine: Some("vif.engine"),
     card: "e1000",
-    face: Face::Virtio,
+    way: Way::Vif(Face::Virtio),
     compared: &NAMES,
     note: "two processors, run in turn by the emulator; the engine's looking for work is counted",
 };
@@ -105,11 +151,11 @@ pub const CHECKING: System = System {
 
 /// As the first, but guests have an 82540EM in place of a virtio card.
 pub const CARD: System =
-    System { prefix: "vif.e1000", engine: Some("vif.engine.e1000"), face: Face::E1000, ..ENGINE };
+    System { prefix: "vif.e1000", engine: Some("vif.engine.e1000"), way: Way::Vif(Face::E1000), ..ENGINE };
 
 /// As the first, but guests have the interface as it is, and Sluice's driver.
 pub const NATIVE: System =
-    System { prefix: "vif.native", engine: Some("vif.engine.native"), face: Face::Native, ..ENGINE };
+    System { prefix: "vif.native", engine: Some("vif.engine.native"), way: Way::Vif(Face::Native), ..ENGINE };
 
 /// Served by a driver domain.
 pub const DOMAIN: System = System {
@@ -117,44 +163,74 @@ pub const DOMAIN: System = System {
     server: "driver",
     engine: None,
     card: "e1000",
-    face: Face::Virtio,
+    way: Way::Domain(1),
     compared: &NAMES,
     note: "one processor, which spares it interrupts from one to another",
+};
+
+/// The same, which has a processor to itself.
+pub const APART: System = System {
+    prefix: "base.driver_domain_apart",
+    way: Way::Domain(2),
+    note: "two processors, run in turn by the emulator; the driver domain has one of them",
+    ..DOMAIN
+};
+
+/// Sharing the card by virtual passthrough: nobody serves the guests but the hypervisor.
+pub const VPIO: System = System {
+    prefix: "base.vpio",
+    way: Way::Shared("vpio"),
+    note: "one processor; behind the IOMMU the card moves the guest's own memory",
+    ..DOMAIN
+};
+
+/// Sharing the card by software ones.
+pub const EMULATED: System = System {
+    prefix: "base.emulated",
+    way: Way::Shared("emulated"),
+    note: "one processor; a card in software for each guest",
+    ..DOMAIN
 };
 
 /// Parts of the loads.
 const NAMES: [&str; 3] = ["rx", "tx", "inter"];
 
-/// Runs a load.
-pub fn run(bench: &Bench, load: Load, system: &System, record: &mut Record) -> Result<Measured> {
-    measure(bench, load, record, system, &format!("apart={APART}"), "cpus = 2\n", "cores = [1]")
+/// Runs a load, and makes rows of it.
+pub fn load(bench: &Bench, load: Load, system: &System, record: &mut Record) -> Result<()> {
+    let measured = match system.way {
+        Way::Domain(cpus) => sluice::run(bench, load, ALL, cpus, record)?,
+        Way::Vif(_) => measure(bench, load, record, system, &ONE, "")?,
+        Way::Shared(_) => measure(bench, load, record, system, &NONE, "")?,
+    };
+    shares(record, system, load, &measured)?;
+    if load == Load::Inter { trips(record, system, &measured) } else { Ok(()) }
 }
 
 /// Runs a load with some engines.
 pub fn run_engines(bench: &Bench, load: Load, engines: &Engines, record: &mut Record) -> Result<Measured> {
-    let indices = |first: u8, between: &str| {
-        (0..engines.count).map(|nth| (first + nth).to_string()).collect::<Vec<_>>().join(between)
-    };
-    let apart = format!("apart={},looks={LOOKS}", indices(APART, ":"));
-    let cores = format!("cores = [{}]\nlayout = \"{}\"", indices(1, ", "), engines.layout);
-    let cpus = format!("cpus = {}\n", 1 + engines.count);
-    measure(bench, load, record, &System { card: engines.card, ..ENGINE }, &apart, &cpus, &cores)
+    let system = System { card: engines.card, ..ENGINE };
+    measure(bench, load, record, &system, engines, &format!(",looks={LOOKS}"))
 }
 
+/// Runs a load. `more` is for the plugin, beside the engines' processors.
 fn measure(
     bench: &Bench,
     load: Load,
     record: &mut Record,
     system: &System,
-    apart: &str,
-    cpus: &str,
-    cores: &str,
+    engines: &Engines,
+    more: &str,
 ) -> Result<Measured> {
-    let reader = Reader::start(&scratch()?, Split::new(Third::Apart))?;
-    let plugin = format!("{},{apart}", plugin::exits(&bench.plugin, &[]));
+    let (third, apart) = if engines.count == 0 {
+        (Third::Nothing, String::new())
+    } else {
+        (Third::Apart, format!(",apart={}{more}", engines.indices(APART_FROM, ":")))
+    };
+    let reader = Reader::start(&scratch()?, Split::new(third))?;
+    let plugin = format!("{}{apart}", plugin::exits(&bench.plugin, &[]));
     let ran = good(
-        &format!("vif-{}-{}-{}", system.card, system.face.word(), load.name()),
-        &configuration(bench, load, system, cpus, cores),
+        &format!("vif-{}-{}-{}", system.card, system.way.word(), load.name()),
+        &configuration(bench, load, system, engines),
         Clock::Mixed,
         reader.arguments(false, Some(&plugin)),
     );
@@ -162,7 +238,7 @@ fn measure(
     let ((_, outcome), split) = (ran?, split?);
     record.kernels(&outcome.kernels);
     check(&outcome)?;
-    if system.face == Face::E1000 {
+    if system.way == Way::Vif(Face::E1000) {
         interrupts(record, system, load, &outcome);
     }
     Ok(Measured { guests: outcome.guests, split, servers: BTreeSet::new(), report: None })
@@ -172,7 +248,7 @@ fn measure(
 fn interrupts(record: &mut Record, system: &System, load: Load, outcome: &Outcome) {
     let links = outcome.report.iter().flat_map(|report| &report.links);
     let (mut packets, mut raised) = (0, 0);
-    for link in links.filter(|link| link.kind == system.face.word()) {
+    for link in links.filter(|link| link.kind == system.way.word()) {
         let moved = link.vif.iter().filter(|count| ["tx_segments", "rx_packets"].contains(&&*count.name));
         packets += moved.map(|count| count.value).sum::<u64>();
         raised += link.used;
@@ -183,21 +259,30 @@ fn interrupts(record: &mut Record, system: &System, load: Load, outcome: &Outcom
     record.row(id, packets as f64 / raised.max(1) as f64, "packets/interrupt", note);
 }
 
-/// The machine of the driver domain, with an engine in its place.
-fn configuration(bench: &Bench, load: Load, system: &System, cpus: &str, cores: &str) -> String {
-    let (card, face) = (system.card, system.face.word());
-    let initrd = if system.face == Face::E1000 { &bench.cards } else { &bench.initrd };
+/// The machine of the driver domain, with engines, or nobody, in its place.
+fn configuration(bench: &Bench, load: Load, system: &System, engines: &Engines) -> String {
+    let initrd = if system.way.is_e1000() { &bench.cards } else { &bench.initrd };
     let [kernel, initrd] = [&bench.unpacked, initrd].map(|path| quoted(path));
     let mut text = format!(
-        "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\n{cpus}\
-         [device.nic0]\nqemu = \"{card}\"\nnet = \"user\"\n\
-         [network.lan]\n{cores}\nnic = \"nic0\"\n",
+        "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\ncpus = {}\n\
+         [device.nic0]\nqemu = \"{}\"\nnet = \"user\"\n",
+        1 + engines.count,
+        system.card
     );
+    if engines.count > 0 {
+        let cores = engines.indices(1, ", ");
+        let _ = write!(
+            text,
+            "[network.lan]\ncores = [{cores}]\nlayout = \"{}\"\nnic = \"nic0\"\n",
+            engines.layout
+        );
+    }
+    let device = system.way.device();
     for number in 0..load.jobs().len() {
         let _ = write!(
             text,
             "[domain.guest{number}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\n\
-             cmdline = \"{}\"\ndevices = [{{ mode = \"vif\", network = \"lan\", mac = \"52:54:00:00:00:{:02x}\", face = \"{face}\" }}]\n",
+             cmdline = \"{}\"\ndevices = [{{ {device}, mac = \"52:54:00:00:00:{:02x}\" }}]\n",
             MEMORY >> 20,
             load.cmdline(number, ""),
             0x0a + number
@@ -208,12 +293,6 @@ fn configuration(bench: &Bench, load: Load, system: &System, cpus: &str, cores: 
 
 fn id(system: &System, name: &str, whose: &str) -> String {
     format!("{}.{name}.{whose}.instructions_per_kb", system.prefix)
-}
-
-/// All rows of a load.
-pub fn rows(record: &mut Record, system: System, load: Load, measured: &Measured) -> Result<()> {
-    shares(record, &system, load, measured)?;
-    if load == Load::Inter { trips(record, &system, measured) } else { Ok(()) }
 }
 
 fn shares(record: &mut Record, system: &System, load: Load, measured: &Measured) -> Result<()> {

@@ -299,3 +299,88 @@ impl Drop for Turn {
         self.card.settle(&mut state);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    fn bytes(words: &[(usize, u32)]) -> [u8; size_of::<Batch>()] {
+        let mut bytes = [0; _];
+        for (at, word) in words {
+            bytes[*at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_batch_has_its_fields_where_the_kernel_has_them() {
+        let given = bytes(&[(0, 3), (4, 40), (8, 5), (12, 6), (16, 7), (24, 8), (28, u32::MAX), (32, 9)]);
+        let batch = Batch {
+            flags: 3,
+            bytes: 40,
+            commands: 6 << 32 | 5,
+            handles: 7,
+            handle_count: 8,
+            fence: -1,
+            ring: 9,
+            rest: [0; 7],
+        };
+        assert_eq!(Batch::decode(&given), Some(batch));
+        assert_eq!(size_of::<Batch>(), 64);
+    }
+
+    #[test]
+    fn what_is_too_much_or_not_known_is_refused() {
+        let fits = |words: &[(usize, u32)]| Batch::decode(&bytes(words)).is_some();
+        assert!(fits(&[(4, MOST_BYTES), (24, MOST_HANDLES)]));
+        assert!(!fits(&[(4, MOST_BYTES + 1)]) && !fits(&[(24, MOST_HANDLES + 1)]));
+        assert!((36..64).step_by(4).all(|at| !fits(&[(at, 1)])));
+    }
+
+    #[test]
+    fn work_is_known_by_type_and_number() {
+        let ioctl = |number| Operation::Ioctl { number, argument: 0, narrow: false, answer: None };
+        assert!(is_work(&ioctl(0xc028_6442)) && is_work(&ioctl(0xc040_6442)));
+        assert!(!is_work(&ioctl(0xc028_6443)) && !is_work(&Operation::Poll { events: 1 }));
+    }
+
+    fn card() -> Arc<Card> {
+        let card = Arc::new(Card::new(PathBuf::new()).unwrap());
+        let watched = Arc::clone(&card);
+        std::thread::spawn(move || watched.watch());
+        card
+    }
+
+    #[test]
+    fn who_gives_up_waits_no_more() {
+        let turn = card().ask(b"alice", 100);
+        turn.card.give_up(turn.ticket());
+        assert_eq!(turn.wait().unwrap_err().raw_os_error(), Some(libc::EINTR));
+    }
+
+    #[test]
+    fn a_turn_ends_when_its_fence_is_told_though_another_has_that_open() {
+        let card = card();
+        let fence = EventFd::new(EFD_NONBLOCK).unwrap();
+        let open = |fence: &EventFd| -> OwnedFd {
+            // SAFETY: It is open for as long as `fence` is there, which is longer than this.
+            unsafe { std::os::fd::BorrowedFd::borrow_raw(fence.as_raw_fd()) }.try_clone_to_owned().unwrap()
+        };
+        for _ in 0..3 {
+            let turn = card.ask(b"alice", 100);
+            turn.wait().unwrap();
+            turn.begun(File::from(open(&fence))).unwrap();
+        }
+        assert_eq!(lock(&card.state).fences.len(), 3);
+        fence.write(1).unwrap();
+        while !lock(&card.state).fences.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let turn = card.ask(b"bob", 100);
+        turn.wait().unwrap();
+        let waiting = card.ask(b"alice", 100);
+        drop(turn);
+        waiting.wait().unwrap();
+    }
+}

@@ -55,6 +55,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
     rows(record, &costs, &answers, |_| PLACES[0])?;
     let costs = SETTING.in_domains(record, steps(), &mut |finding| answers.take(finding))?;
     rows(record, &costs, &answers, |domain| SETTING.place(domain))?;
+    super::turns::figures(record);
     figures(record)
 }
 

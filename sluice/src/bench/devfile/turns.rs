@@ -115,6 +115,14 @@ fn handed_over(record: &mut Record) -> Result<()> {
         let work =
             gpu::FRAMES.iter().find(|work| work.name == batch.work).context("nobody knows this work")?;
         frame_rows(record, work, "turns", "commands by the daemon, in turns with nobody", &cost);
+    }
+    figures(record);
+    Ok(())
+}
+
+/// What handing over costs beside a guest whose shadow does it, if that is known.
+pub fn figures(record: &mut Record) {
+    for work in &gpu::FRAMES {
         let of = |place: &str| record.value(&format!("gpu.{}.{place}.frames_per_ginstruction", work.name));
         if let Some((turns, shadow)) = of("turns").zip(of("devfile")) {
             let note =
@@ -122,7 +130,6 @@ fn handed_over(record: &mut Record) -> Result<()> {
             record.row(format!("gpu.{}.turns.ratio_to_devfile", work.name), turns / shadow, "ratio", note);
         }
     }
-    Ok(())
 }
 
 fn configuration(case: &Case) -> Result<String> {

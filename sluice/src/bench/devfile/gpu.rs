@@ -4,7 +4,7 @@
 //! The source is Paradice, section 6.1.3. Deviations: a ring of 6,050 triangles, many small draws for display lists, which OpenGL ES has not, and a
 //! compute shader for OpenCL.
 
-use super::steps::{Batch, CARD, PLACES, Setting, Steps, Work, frame_figures, frame_rows};
+use super::steps::{Batch, CARD, PLACES, Setting, Steps, Work, frame_figures, frame_rows, turn_figures};
 use crate::bench::marks::Cost;
 use crate::bench::plot::{self, Panel};
 use crate::bench::record::Record;
@@ -55,7 +55,7 @@ pub fn measure(record: &mut Record) -> Result<()> {
     rows(record, &costs, &answers, |_| PLACES[0])?;
     let costs = SETTING.in_domains(record, steps(), &mut |finding| answers.take(finding))?;
     rows(record, &costs, &answers, |domain| SETTING.place(domain))?;
-    super::turns::figures(record);
+    turn_figures(record, &FRAMES);
     figures(record)
 }
 

@@ -261,6 +261,18 @@ pub fn frame_figures(record: &mut Record, works: &[Work]) -> Vec<Panel> {
     panels
 }
 
+/// What handing over costs beside a guest whose shadow does it, if that is known.
+pub fn turn_figures(record: &mut Record, works: &[Work]) {
+    for work in works {
+        let of = |place: &str| record.value(&format!("gpu.{}.{place}.frames_per_ginstruction", work.name));
+        if let Some((turns, shadow)) = of("turns").zip(of("devfile")) {
+            let note =
+                "frames per instruction of the whole machine, commands by the daemon to those by a shadow";
+            record.row(format!("gpu.{}.turns.ratio_to_devfile", work.name), turns / shadow, "ratio", note);
+        }
+    }
+}
+
 /// What is done next.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {

@@ -3,7 +3,7 @@
 //!
 //! What is compared are frames of two guests in the same time of the same run: the card's time is the host's, by whose processors it draws.
 
-use super::steps::{CARD, CardMachine, Setting, Steps, frame_rows};
+use super::steps::{CARD, CardMachine, Setting, Steps, frame_rows, turn_figures};
 use super::{Clock, StopDriver, check, gpu, run_watched};
 use crate::bench::note;
 use crate::bench::record::Record;
@@ -116,20 +116,8 @@ fn handed_over(record: &mut Record) -> Result<()> {
             gpu::FRAMES.iter().find(|work| work.name == batch.work).context("nobody knows this work")?;
         frame_rows(record, work, "turns", "commands by the daemon, in turns with nobody", &cost);
     }
-    figures(record);
+    turn_figures(record, &gpu::FRAMES);
     Ok(())
-}
-
-/// What handing over costs beside a guest whose shadow does it, if that is known.
-pub fn figures(record: &mut Record) {
-    for work in &gpu::FRAMES {
-        let of = |place: &str| record.value(&format!("gpu.{}.{place}.frames_per_ginstruction", work.name));
-        if let Some((turns, shadow)) = of("turns").zip(of("devfile")) {
-            let note =
-                "frames per instruction of the whole machine, commands by the daemon to those by a shadow";
-            record.row(format!("gpu.{}.turns.ratio_to_devfile", work.name), turns / shadow, "ratio", note);
-        }
-    }
 }
 
 fn configuration(case: &Case) -> Result<String> {

@@ -24,6 +24,9 @@
 //! With `within=FIRST+SIZE` (hexadecimal) every line ends with two numbers more: instructions at these addresses, a guest's included, and how many of
 //! them were an `iretq` or a `sysretq`: how often a hypervisor there that does without `VMRUN` let somebody go on.
 //!
+//! With `places=on` as well each `mark` is preceded by a line `count at ADDRESS TIMES` for each instruction within the range that was executed since the mark
+//! before, in the order of their addresses (hexadecimal).
+//!
 //! With `apart=INDEX:INDEX...` instructions of the virtual processors of these indices are not among INSTRUCTIONS, and every line ends with the number
 //! of each. For machines whose processors QEMU runs in turn (`-icount`), and not together with `within`. With `looks=NUMBER`, too, rounds of theirs
 //! that found nothing are not counted: what lies between two `PAUSE`s that are at most so many instructions apart. With `told=on`, too, every line ends
@@ -136,6 +139,8 @@ static WITHIN: AtomicU64 = AtomicU64::new(0);
 /// Those of them that are [`RETURNS`].
 static RETURNED: AtomicU64 = AtomicU64::new(0);
 static RANGE: OnceLock<Function> = OnceLock::new();
+/// How often each instruction within [`RANGE`] was executed since the last mark, by its place there.
+static PLACES: OnceLock<Vec<AtomicU64>> = OnceLock::new();
 static VMRUNS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_SEEN: AtomicBool = AtomicBool::new(false);
 static UNPACKED_SEEN: AtomicBool = AtomicBool::new(false);
@@ -274,6 +279,7 @@ pub extern "C" fn qemu_plugin_install(
 ) -> c_int {
     let mut functions = Vec::new();
     let (mut calls, mut seen) = (Vec::new(), Vec::new());
+    let mut places = false;
     for index in 0..usize::try_from(count).unwrap_or(0) {
         let text = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy();
         match Function::parse(&text) {
@@ -305,10 +311,15 @@ pub extern "C" fn qemu_plugin_install(
                     return 1;
                 }
             }
+            None if text == "places=on" => places = true,
             None if text == "spins=on" => SPINS.store(true, Ordering::Relaxed),
             None if text == "exits=on" => EXITS.store(true, Ordering::Relaxed),
             None => return 1,
         }
+    }
+    if places {
+        let Some(range) = RANGE.get() else { return 1 };
+        let _ = PLACES.set((0..range.size).map(|_| AtomicU64::new(0)).collect());
     }
     let _ = FUNCTIONS.set(functions);
     let _ = CALLS.set(calls);
@@ -351,6 +362,7 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
         if RANGE.get().is_some_and(|range| address.wrapping_sub(range.first) < range.size) {
             let mut targets = vec![&WITHIN];
             targets.extend(RETURNS.contains(&found).then_some(&RETURNED));
+            targets.extend(place_of(address));
             for target in targets {
                 let target = target.as_ptr().cast();
                 unsafe { qemu_plugin_register_vcpu_insn_exec_inline(instruction(index), ADD, target, 1) };
@@ -398,6 +410,22 @@ extern "C" fn translated(_id: u64, block: *mut Block) {
             call(kernel);
         } else if begins(UNPACKED) {
             call(unpacked);
+        }
+    }
+}
+
+/// Where the executions of an instruction are counted, if they are.
+fn place_of(address: u64) -> Option<&'static AtomicU64> {
+    PLACES.get()?.get((address - RANGE.get()?.first) as usize)
+}
+
+/// Says how often each instruction was executed since the last time.
+fn say_places() {
+    let (Some(places), Some(range)) = (PLACES.get(), RANGE.get()) else { return };
+    for (address, place) in (range.first..).zip(places) {
+        let times = place.swap(0, Ordering::Relaxed);
+        if times > 0 {
+            print(&format!("count at {address:x} {times}\n"));
         }
     }
 }
@@ -538,6 +566,7 @@ extern "C" fn init(_: c_uint, _: *mut c_void) {
 }
 
 extern "C" fn mark(_: c_uint, _: *mut c_void) {
+    say_places();
     say("mark");
 }
 

@@ -16,6 +16,7 @@ mod restarts;
 mod rows;
 mod sharing;
 mod sluice;
+mod stages;
 mod talking;
 mod vif;
 pub mod xen;
@@ -436,7 +437,7 @@ pub fn measure_grants(record: &mut Record, only: &[String]) -> Result<()> {
 }
 
 /// Parts of the comparison of engines with driver domains.
-pub const SERVED: [&str; 17] = [
+pub const SERVED: [&str; 18] = [
     "vif",
     "domain",
     "attacks",
@@ -454,6 +455,7 @@ pub const SERVED: [&str; 17] = [
     "apart",
     "vpio",
     "emulated",
+    stages::PART,
 ];
 
 /// Of a guest on an engine that serves its neighbour, too, with each face.
@@ -508,6 +510,7 @@ pub fn measure_vif(record: &mut Record, only: &[String]) -> Result<()> {
     talking::measure(&bench, record);
     latency::measure(&bench, record);
     pingpong::measure(&bench, record);
+    stages::measure(&bench, record);
     peers::measure(&bench, record)?;
     vif::figures(record)
 }

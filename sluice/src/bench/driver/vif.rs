@@ -43,7 +43,9 @@ impl Engines {
 }
 
 const NONE: Engines = Engines { count: 0, about: "no engine", ..ONE };
-const ONE: Engines = Engines { name: "one", layout: "split", count: 1, card: "e1000", about: "one engine" };
+/// One, as in all but the comparison of engines.
+pub const ONE: Engines =
+    Engines { name: "one", layout: "split", count: 1, card: "e1000", about: "one engine" };
 const SPLIT: Engines = Engines {
     name: "split",
     layout: "split",
@@ -122,6 +124,11 @@ impl Way {
 }
 
 impl System {
+    /// What a guest's entry has, but for the address.
+    pub fn device(&self) -> String {
+        self.way.device()
+    }
+
     /// How its rows begin.
     pub const fn prefix(&self) -> &'static str {
         self.prefix
@@ -230,7 +237,7 @@ fn measure(
     let plugin = format!("{}{apart}", plugin::exits(&bench.plugin, &[]));
     let ran = good(
         &format!("vif-{}-{}-{}", system.card, system.way.word(), load.name()),
-        &configuration(bench, load, system, engines),
+        &configuration(bench, load, system, engines, 1024, false),
         Clock::Mixed,
         reader.arguments(false, Some(&plugin)),
     );
@@ -259,12 +266,20 @@ fn interrupts(record: &mut Record, system: &System, load: Load, outcome: &Outcom
     record.row(id, packets as f64 / raised.max(1) as f64, "packets/interrupt", note);
 }
 
-/// The machine of the driver domain, with engines, or nobody, in its place.
-fn configuration(bench: &Bench, load: Load, system: &System, engines: &Engines) -> String {
+/// The machine of the driver domain, with engines, or nobody, in its place, and so many MiB of memory. Guests start at once, unless
+/// they are `paused`.
+pub fn configuration(
+    bench: &Bench,
+    load: Load,
+    system: &System,
+    engines: &Engines,
+    memory: u64,
+    paused: bool,
+) -> String {
     let initrd = if system.way.is_e1000() { &bench.cards } else { &bench.initrd };
     let [kernel, initrd] = [&bench.unpacked, initrd].map(|path| quoted(path));
     let mut text = format!(
-        "[machine]\nmemory = \"1GiB\"\niommu = \"amd\"\ncpus = {}\n\
+        "[machine]\nmemory = \"{memory}MiB\"\niommu = \"amd\"\ncpus = {}\n\
          [device.nic0]\nqemu = \"{}\"\nnet = \"user\"\n",
         1 + engines.count,
         system.card
@@ -281,7 +296,7 @@ fn configuration(bench: &Bench, load: Load, system: &System, engines: &Engines) 
     for number in 0..load.jobs().len() {
         let _ = write!(
             text,
-            "[domain.guest{number}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\n\
+            "[domain.guest{number}]\nkernel = {kernel}\ninitrd = {initrd}\nmemory = \"{}MiB\"\ncpus = [0]\npaused = {paused}\n\
              cmdline = \"{}\"\ndevices = [{{ {device}, mac = \"52:54:00:00:00:{:02x}\" }}]\n",
             MEMORY >> 20,
             load.cmdline(number, ""),

@@ -70,6 +70,7 @@ const STAGES: [(&str, &[&str]); 7] = [
             "crates/vif/src/wire",
             "crates/vif/src/card",
             "hypervisor/src/devices/vif/wire",
+            "hypervisor/src/devices/hardware",
         ],
     ),
     // The source's signal.
@@ -89,7 +90,7 @@ const STAGES: [(&str, &[&str]); 7] = [
         &[
             "crates/memory/",
             "hypervisor/src/mm/",
-            "hypervisor/src/domain/memory",
+            "hypervisor/src/domain/mod",
             "hypervisor/src/devices/ram",
             "hypervisor/src/devices/vif/reach",
         ],
@@ -219,7 +220,11 @@ fn attribute(text: &str, folder: &str) -> BTreeMap<u64, &'static str> {
             function = Some(line);
             continue;
         };
-        let stage = if COPIES.contains(&name) { Some("copies") } else { stage_of(line, folder) };
+        let stage = if name.rsplit("::").next().is_some_and(|last| COPIES.contains(&last)) {
+            Some("copies")
+        } else {
+            stage_of(line, folder)
+        };
         if let Some(stage) = stage {
             stages.insert(place, stage);
             address = None;
@@ -305,7 +310,7 @@ mod tests {
     #[test]
     fn a_place_is_of_the_innermost_file_of_ours() {
         let text = "0x10\ncore::option\n/usr/lib/option.rs:7\nlongest\n/w/crates/vif/src/outgoing.rs:96\nhand_over\n/w/crates/vif/src/egress.rs:240\n\
-                    0x20\nmemcpy\n/usr/lib/mem.rs:1\n0x30\nrun\n/w/hypervisor/src/svm.rs:3\n0x40\nx\n??:0\n\
+                    0x20\ncompiler_builtins::mem::memcpy\n/usr/lib/mem.rs:1\n0x30\nrun\n/w/hypervisor/src/svm.rs:3\n0x40\nx\n??:0\n\
                     0x50\nserve\n/w/crates/vif/src/engine.rs:5\n";
         let found = attribute(text, "/w/");
         let expected = [(0x10, "frames"), (0x20, "copies"), (0x30, REST), (0x50, "rounds")];

@@ -6,8 +6,8 @@
 //!
 //! The driver is the kernel's for virtio graphics cards: include/uapi/drm/virtgpu_drm.h. It does what it is given in that order.
 
-use super::lock;
 use super::turns::{Ticket, Turns};
+use super::{in_sysfs, lock};
 use sluice_backend::function::Function;
 use sluice_backend::sys::{self, Call, Plain};
 use sluice_devfile::Operation;
@@ -137,9 +137,7 @@ pub struct Turn {
 impl Card {
     /// The card behind a node, if it does what it is given in turn.
     pub fn of(node: &Path) -> io::Result<Option<Arc<Self>>> {
-        let number = std::os::unix::fs::MetadataExt::rdev(&std::fs::metadata(node)?);
-        let device = format!("/sys/dev/char/{}:{}/device", libc::major(number), libc::minor(number));
-        let Ok(device) = Path::new(&device).canonicalize() else { return Ok(None) };
+        let Ok(device) = in_sysfs(node).join("device").canonicalize() else { return Ok(None) };
         if !is_in_order(&device) {
             return Ok(None);
         }
@@ -168,6 +166,10 @@ impl Card {
         state.waiting.insert(ticket);
         state.turns.ask(guest, weight, ticket, Instant::now());
         self.settle(&mut state);
+        if state.turns.is_held() {
+            // From now on it is looked now and then.
+            let _ = self.wake.write(1);
+        }
         Turn { card: Arc::clone(self), ticket }
     }
 
@@ -183,9 +185,6 @@ impl Card {
             state.going.insert(ticket);
         }
         self.changed.notify_all();
-        if state.turns.is_held() {
-            let _ = self.wake.write(1);
-        }
     }
 
     /// Sees to it that turns end when the card is done.
@@ -199,17 +198,22 @@ impl Card {
             if done.contains(&WAKE) {
                 let _ = self.wake.read();
             }
-            let mut state = lock(&self.state);
-            for ticket in &done {
-                if let Some(fence) = state.fences.remove(ticket) {
-                    // The guest's program may have it open, too, so that closing it does not end the watch.
-                    let none = EpollEvent::default();
-                    let _ = self.epoll.ctl(ControlOperation::Delete, fence.as_raw_fd(), none);
-                }
-            }
-            state.turns.over(&done, Instant::now());
-            self.settle(&mut state);
+            self.look(&done);
         }
+    }
+
+    /// The card is done with these, if any.
+    fn look(&self, done: &[Ticket]) {
+        let mut state = lock(&self.state);
+        for ticket in done {
+            if let Some(fence) = state.fences.remove(ticket) {
+                // The guest's program may have it open, too, so that closing it does not end the watch.
+                let none = EpollEvent::default();
+                let _ = self.epoll.ctl(ControlOperation::Delete, fence.as_raw_fd(), none);
+            }
+        }
+        state.turns.over(done, Instant::now());
+        self.settle(&mut state);
     }
 }
 
@@ -350,6 +354,20 @@ mod tests {
         let watched = Arc::clone(&card);
         std::thread::spawn(move || watched.watch());
         card
+    }
+
+    #[test]
+    fn who_is_held_has_the_watch_woken_once() {
+        let card = Arc::new(Card::new(PathBuf::new()).unwrap());
+        // Two guests use it, and more batches than a few of one are asked for.
+        drop(card.ask(b"bob", 100));
+        let turns: Vec<Turn> = (0..8).map(|_| card.ask(b"alice", 100)).collect();
+        assert!(lock(&card.state).turns.is_held());
+        assert!(card.wake.read().is_ok());
+        (0..3).for_each(|_| card.look(&[]));
+        assert!(lock(&card.state).turns.is_held());
+        assert_eq!(card.wake.read().unwrap_err().kind(), io::ErrorKind::WouldBlock, "a look wakes nobody");
+        drop(turns);
     }
 
     #[test]

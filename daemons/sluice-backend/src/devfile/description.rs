@@ -6,7 +6,6 @@
 
 use sluice_backend::sys::PAGE;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Attributes of an input device (the kernel's drivers/input/input.c).
@@ -41,8 +40,7 @@ const CLASSES: [(&str, &str, &[&str], bool); 3] = [
 
 /// The description of the device behind a node, at most a page; nothing where it has none.
 pub fn of(node: &Path) -> Vec<u8> {
-    let number = fs::metadata(node).map_or(0, |found| found.rdev());
-    describe(Path::new(&format!("/sys/dev/char/{}:{}", libc::major(number), libc::minor(number))))
+    describe(&super::in_sysfs(node))
 }
 
 fn describe(node: &Path) -> Vec<u8> {

@@ -240,11 +240,15 @@ impl DeviceFile {
     }
 }
 
+/// The folder of a node in sysfs, which is there if the node is one of characters that a driver has.
+fn in_sysfs(node: &Path) -> PathBuf {
+    let number = std::fs::metadata(node).map_or(0, |found| found.rdev());
+    PathBuf::from(format!("/sys/dev/char/{}:{}", libc::major(number), libc::minor(number)))
+}
+
 /// What sysfs calls the class of a node's device; nothing, if it has none.
 fn class(path: &Path) -> String {
-    let number = std::fs::metadata(path).map_or(0, |found| found.rdev());
-    let device = format!("/sys/dev/char/{}:{}/subsystem", libc::major(number), libc::minor(number));
-    let class = std::fs::read_link(device).unwrap_or_default();
+    let class = std::fs::read_link(in_sysfs(path).join("subsystem")).unwrap_or_default();
     class.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
 }
 
@@ -423,10 +427,7 @@ impl Live {
     fn grant(&self, state: &mut State, wish: Wish, number: u32) -> i64 {
         let background = state.background;
         let Some(open) = state.files.get(&number) else { return -i64::from(libc::ENODEV) };
-        match state.screen.grant(wish, number, &open.file, background) {
-            Ok(()) => 0,
-            Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
-        }
+        shadow::answer(state.screen.grant(wish, number, &open.file, background).map(|()| 0))
     }
 
     /// Writes what programs look for in sysfs into a page that the guest has for it. Returns how much it is.
@@ -582,7 +583,7 @@ impl Live {
                     Ok(()) => return,
                     Err(error) => {
                         state.under_way.remove(&request.tag);
-                        -i64::from(error.raw_os_error().unwrap_or(libc::EIO))
+                        shadow::answer(Err(error))
                     }
                 }
             }
@@ -608,10 +609,8 @@ impl Live {
         std::thread::Builder::new().spawn(move || {
             let before = before.as_ref().map(|open| &open.file);
             let made = turn.hand_over(&function, (tag, number, argument), &file.file, before, told);
-            match made {
-                Ok(made) => live.finish(tag, 0, made),
-                Err(error) => live.finish(tag, -i64::from(error.raw_os_error().unwrap_or(libc::EIO)), None),
-            }
+            let (result, made) = made.map_or_else(|error| (Err(error), None), |made| (Ok(0), made));
+            live.finish(tag, shadow::answer(result), made);
         })?;
         Ok(())
     }
@@ -691,7 +690,7 @@ impl Live {
                 self.take_screen();
                 0
             }
-            Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
+            Err(error) => shadow::answer(Err(error)),
         }
     }
 

@@ -676,7 +676,7 @@ impl Shadow {
 }
 
 /// What the guest is answered.
-fn answer(result: io::Result<i64>) -> i64 {
+pub fn answer(result: io::Result<i64>) -> i64 {
     result.unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 

@@ -180,6 +180,9 @@ impl Turns {
 
     /// These batches are over. Of several that are over at once each has taken its part of the time since the last look, as they usually do.
     pub fn over(&mut self, tickets: &[Ticket], now: Instant) {
+        if !self.given.iter().any(|batch| tickets.contains(&batch.ticket)) {
+            return self.account(now);
+        }
         let since = self.known.replace(now).unwrap_or(now);
         let elapsed = now.saturating_duration_since(since).as_nanos();
         let (over, left): (VecDeque<Batch>, VecDeque<Batch>) =
@@ -373,6 +376,17 @@ mod tests {
         }
         (given + 1..=given + 20).for_each(|ticket| turns.ask(b"alice", 100, ticket, now));
         assert_eq!(std::iter::from_fn(|| turns.next(now)).count(), 20);
+    }
+
+    #[test]
+    fn looks_in_between_lose_no_time() {
+        let (mut turns, start) = (Turns::default(), Instant::now());
+        turns.ask(b"alice", 100, 1, start);
+        assert_eq!(turns.next(start), Some(1));
+        let at = |millis| start + Duration::from_millis(millis);
+        (1..100).for_each(|millis| turns.over(&[99], at(millis)));
+        turns.over(&[1], at(100));
+        assert_eq!(turns.guests[0].had, 100_000_000, "a tenth of a second");
     }
 
     #[test]

@@ -302,11 +302,32 @@ impl Bench {
         loads: &[Load],
         run: &dyn Fn(Load, &mut Record) -> Result<()>,
     ) {
-        for load in loads.iter().copied().filter(|load| self.parts.wants(name, Some(load.name()))) {
-            let what = format!("{name}, {}", load.name());
-            self.parts.say(&what);
-            let result = run(load, record);
-            note(record, &what, result);
+        self.pieces(
+            record,
+            name,
+            loads.iter().copied(),
+            |load| load.name().to_owned(),
+            |record, load| run(*load, record),
+        );
+    }
+
+    /// Does the pieces of a part that are wanted.
+    fn pieces<T>(
+        &self,
+        record: &mut Record,
+        part: &str,
+        all: impl IntoIterator<Item = T>,
+        name: impl Fn(&T) -> String,
+        run: impl Fn(&mut Record, &T) -> Result<()>,
+    ) {
+        for piece in all {
+            let name = name(&piece);
+            if self.parts.wants(part, Some(&name)) {
+                let what = format!("{part}, {name}");
+                self.parts.say(&what);
+                let result = run(record, &piece);
+                note(record, &what, result);
+            }
         }
     }
 

@@ -7,8 +7,8 @@
 use super::Bench;
 use super::many::By;
 use super::talking::{Talk, said};
+use crate::bench::Clock;
 use crate::bench::record::{Aim, Record};
-use crate::bench::{Clock, note};
 use anyhow::{Context, Result, ensure};
 
 /// Names of what [`measure`] can do.
@@ -24,12 +24,7 @@ const POINTS: [(&str, usize); 3] = [("p50", 500), ("p90", 900), ("p99", 990)];
 
 /// Measures what is wanted.
 pub fn measure(bench: &Bench, record: &mut Record) {
-    for guests in COUNTS.into_iter().filter(|guests| bench.parts.wants(PART, Some(&guests.to_string()))) {
-        let what = format!("{PART}, {guests}");
-        bench.parts.say(&what);
-        let result = one(bench, record, guests);
-        note(record, &what, result);
-    }
+    bench.pieces(record, PART, COUNTS, usize::to_string, |record, guests| one(bench, record, *guests));
 }
 
 /// Times of a run's trips in microseconds, the shortest first.

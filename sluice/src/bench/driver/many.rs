@@ -10,7 +10,7 @@ use super::{Bench, Load, Measured};
 use crate::bench::record::{Aim, Record};
 use crate::bench::split::{Part, Split, Third};
 use crate::bench::tally::Reader;
-use crate::bench::{Clock, note, plugin, quoted, run_watched, scratch};
+use crate::bench::{Clock, plugin, quoted, run_watched, scratch};
 use crate::observer::{Observer, Steer};
 use crate::outcome::Finding;
 use crate::printable::GuestText;
@@ -107,12 +107,7 @@ fn cases() -> impl Iterator<Item = Case> {
 
 /// Measures what is wanted.
 pub fn measure(bench: &Bench, record: &mut Record) {
-    for case in cases().filter(|case| bench.parts.wants(PART, Some(&case.name()))) {
-        let what = format!("{PART}, {}", case.name());
-        bench.parts.say(&what);
-        let result = one(bench, record, &case);
-        note(record, &what, result);
-    }
+    bench.pieces(record, PART, cases(), Case::name, |record, case| one(bench, record, case));
     figures(record);
 }
 

@@ -6,7 +6,7 @@ use super::Bench;
 use super::busy::{Counts, Mac, Sent, Wire};
 use crate::bench::fairness::jain;
 use crate::bench::record::{Aim, Record};
-use crate::bench::{Clock, note, quoted, run_watched, scratch};
+use crate::bench::{Clock, quoted, run_watched, scratch};
 use crate::config::vif::VIRTIO_CARD;
 use crate::observer::{Observer, Steer};
 use crate::outcome::Outcome;
@@ -80,12 +80,7 @@ pub const PART: &str = "wire";
 
 /// Measures what is wanted.
 pub fn measure(bench: &Bench, record: &mut Record) {
-    for case in cases().iter().filter(|case| bench.parts.wants(PART, Some(case.name))) {
-        let what = format!("{PART}, {}", case.name);
-        bench.parts.say(&what);
-        let result = one(bench, record, case);
-        note(record, &what, result);
-    }
+    bench.pieces(record, PART, cases(), |case| case.name.to_owned(), |record, case| one(bench, record, case));
 }
 
 fn mac(nth: usize) -> Mac {

@@ -11,7 +11,7 @@ use super::vif::{ENGINE, ONE, configuration};
 use super::{Bench, Load, Measured};
 use crate::bench::record::Record;
 use crate::bench::split::Split;
-use crate::bench::{Clock, note, plugin, quoted, run_watched, scratch};
+use crate::bench::{Clock, plugin, quoted, run_watched, scratch};
 use crate::image;
 use crate::observer::{Observer, Steer};
 use crate::outcome::Finding;
@@ -108,12 +108,7 @@ type Places = BTreeMap<u64, u64>;
 
 /// Measures what is wanted.
 pub fn measure(bench: &Bench, record: &mut Record) {
-    for guests in COUNTS.into_iter().filter(|guests| bench.parts.wants(PART, Some(&guests.to_string()))) {
-        let what = format!("{PART}, {guests}");
-        bench.parts.say(&what);
-        let result = one(bench, record, guests);
-        note(record, &what, result);
-    }
+    bench.pieces(record, PART, COUNTS, usize::to_string, |record, guests| one(bench, record, *guests));
 }
 
 fn one(bench: &Bench, record: &mut Record, guests: usize) -> Result<()> {

@@ -8,7 +8,7 @@ use super::{Bench, Measured};
 use crate::bench::record::{Aim, Record};
 use crate::bench::split::{Split, Third};
 use crate::bench::tally::Reader;
-use crate::bench::{Clock, note, plugin, run_watched, scratch};
+use crate::bench::{Clock, plugin, run_watched, scratch};
 use crate::observer::{Observer, Steer};
 use crate::outcome::{Finding, Guest, Outcome};
 use crate::printable::GuestText;
@@ -103,12 +103,7 @@ pub fn said<'a>(guest: &'a Guest, key: &'a str) -> impl Iterator<Item = &'a Gues
 
 /// Measures what is wanted.
 pub fn measure(bench: &Bench, record: &mut Record) {
-    for talk in CASES.iter().filter(|talk| bench.parts.wants(PART, Some(&talk.name()))) {
-        let what = format!("{PART}, {}", talk.name());
-        bench.parts.say(&what);
-        let result = one(bench, record, talk);
-        note(record, &what, result);
-    }
+    bench.pieces(record, PART, CASES, Talk::name, |record, talk| one(bench, record, talk));
     figures(record);
 }
 

@@ -73,6 +73,7 @@ impl GuestMemory {
     }
 
     /// Where `gpa` is, and how many bytes follow it in the same extent.
+    #[inline]
     fn locate(&self, gpa: Gpa) -> Option<(Hpa, u64)> {
         self.extents.iter().find_map(|extent| {
             let offset = gpa.as_u64().checked_sub(extent.gpa.as_u64())?;
@@ -84,6 +85,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// It does not begin in memory of this guest.
+    #[inline]
     fn within(&self, gpa: Gpa, len: u64) -> Result<Option<Hpa>, OutOfRange> {
         match self.locate(gpa) {
             Some((hpa, left)) => Ok((len <= left).then_some(hpa)),
@@ -93,6 +95,7 @@ impl GuestMemory {
     }
 
     /// Where a range is that lies within one extent, and so in one piece; `None` for any other.
+    #[inline]
     pub fn in_one_piece(&self, gpa: Gpa, len: u64) -> Option<Hpa> {
         self.within(gpa, len).ok().flatten()
     }
@@ -112,11 +115,23 @@ impl GuestMemory {
     ///
     /// # Errors
     /// A part of the range is not memory of this guest; nothing was copied.
+    #[inline]
     pub fn read(&self, memory: &impl PhysicalMemory, gpa: Gpa, buffer: &mut [u8]) -> Result<(), OutOfRange> {
         if let Some(hpa) = self.within(gpa, buffer.len() as u64)? {
             memory.read(hpa, buffer);
             return Ok(());
         }
+        self.read_pieces(memory, gpa, buffer)
+    }
+
+    /// Reads what goes on past the end of an extent.
+    #[cold]
+    fn read_pieces(
+        &self,
+        memory: &impl PhysicalMemory,
+        gpa: Gpa,
+        buffer: &mut [u8],
+    ) -> Result<(), OutOfRange> {
         let mut rest = buffer;
         for (hpa, bytes) in self.translate(gpa, rest.len() as u64)? {
             let (part, after) = rest.split_at_mut_checked(bytes as usize).ok_or(OutOfRange)?;
@@ -130,11 +145,18 @@ impl GuestMemory {
     ///
     /// # Errors
     /// A part of the range is not memory of this guest; nothing was copied.
+    #[inline]
     pub fn write(&self, memory: &impl PhysicalMemory, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
         if let Some(hpa) = self.within(gpa, bytes.len() as u64)? {
             memory.write(hpa, bytes);
             return Ok(());
         }
+        self.write_pieces(memory, gpa, bytes)
+    }
+
+    /// Writes what goes on past the end of an extent.
+    #[cold]
+    fn write_pieces(&self, memory: &impl PhysicalMemory, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
         let mut rest = bytes;
         for (hpa, bytes) in self.translate(gpa, rest.len() as u64)? {
             let (part, after) = rest.split_at_checked(bytes as usize).ok_or(OutOfRange)?;
@@ -148,6 +170,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// A part of a range is not memory of its guest; nothing was copied.
+    #[inline]
     pub fn copy(
         &self,
         memory: &impl PhysicalMemory,
@@ -159,6 +182,18 @@ impl GuestMemory {
             memory.copy(from, to, len);
             return Ok(());
         }
+        self.copy_pieces(memory, from, (other, to), len)
+    }
+
+    /// Copies what goes on past the end of an extent, on either side.
+    #[cold]
+    fn copy_pieces(
+        &self,
+        memory: &impl PhysicalMemory,
+        from: Gpa,
+        (other, to): (&Self, Gpa),
+        len: u64,
+    ) -> Result<(), OutOfRange> {
         let (mut sources, mut targets) = (self.translate(from, len)?, other.translate(to, len)?);
         let (mut source, mut target) = (sources.next(), targets.next());
         while let (Some((from, readable)), Some((to, writable))) = (source, target) {
@@ -176,6 +211,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// It is not memory of this guest, or not aligned.
+    #[inline]
     pub fn read_u16(&self, memory: &impl PhysicalMemory, gpa: Gpa) -> Result<u16, OutOfRange> {
         match self.locate(gpa) {
             Some((hpa, left)) if left >= 2 && gpa.is_aligned(2) => Ok(memory.read_u16(hpa)),
@@ -187,6 +223,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// It is not memory of this guest, or not aligned.
+    #[inline]
     pub fn write_u16(&self, memory: &impl PhysicalMemory, gpa: Gpa, value: u16) -> Result<(), OutOfRange> {
         match self.locate(gpa) {
             Some((hpa, left)) if left >= 2 && gpa.is_aligned(2) => {
@@ -201,6 +238,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// It is not memory of this guest, or not aligned.
+    #[inline]
     pub fn read_u64(&self, memory: &impl PhysicalMemory, gpa: Gpa) -> Result<u64, OutOfRange> {
         match self.locate(gpa) {
             Some((hpa, left)) if left >= 8 && gpa.is_aligned(8) => Ok(memory.read_u64(hpa)),

@@ -20,6 +20,9 @@ pub trait Memory: sluice_virtio::Memory {
 }
 
 /// A chain from a send queue: a header and a frame.
+///
+/// It is too large to be handed from one to the other: who looks at many has one, which is filled again for each.
+#[derive(Default)]
 pub(crate) struct Chain {
     pieces: ArrayVec<(u64, u32), MAX_PIECES>,
     /// The header, if it is not in front of the frame.
@@ -29,29 +32,35 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Reads the chain at `head`. `None`: no such frame can be sent. All of it is memory of the sender's, so that an error on its way to
-    /// somebody is not the sender's.
-    pub fn read<M: Memory>(queue: &Queue, memory: &M, head: u16) -> Result<Option<Self>, Fault> {
-        let mut pieces = ArrayVec::new();
-        let mut len = 0u32;
+    /// Fills it with the chain at `head`. Returns whether it is a frame that can be sent. All of it is memory of the sender's, so that an error on
+    /// its way to somebody is not the sender's.
+    pub fn read<M: Memory>(&mut self, queue: &Queue, memory: &M, head: u16) -> Result<bool, Fault> {
+        self.clear(None);
         for buffer in buffers(queue, memory, head) {
-            let Buffer { address, len: bytes, writable } = buffer?;
-            if writable || !memory.holds(address, bytes) {
+            let Buffer { address, len, writable } = buffer?;
+            if writable || !memory.holds(address, len) {
                 return Err(Fault);
             }
-            let Some(sum) = len.checked_add(bytes) else { return Ok(None) };
-            if pieces.try_push((address, bytes)).is_err() {
-                return Ok(None);
+            if !self.push(address, len) {
+                return Ok(false);
             }
-            len = sum;
         }
-        Ok(len.checked_sub(Header::BYTES as u32).map(|len| Self { pieces, header: None, len }))
+        let len = self.len.checked_sub(Header::BYTES as u32);
+        self.len = len.unwrap_or(0);
+        Ok(len.is_some())
     }
 
-    /// A frame in these pieces of the sender's memory, with its header.
-    pub fn after(header: [u8; Header::BYTES], pieces: ArrayVec<(u64, u32), MAX_PIECES>) -> Self {
-        let len = pieces.iter().fold(0, |len: u32, (_, bytes)| len.saturating_add(*bytes));
-        Self { pieces, header: Some(header), len }
+    /// Nothing, behind a header that is not in front of the frame.
+    pub fn clear(&mut self, header: Option<[u8; Header::BYTES]>) {
+        self.pieces.clear();
+        (self.header, self.len) = (header, 0);
+    }
+
+    /// Adds a piece. False: it would be too much.
+    pub fn push(&mut self, address: u64, len: u32) -> bool {
+        let sum = self.len.checked_add(len);
+        self.len = sum.unwrap_or(self.len);
+        sum.is_some() && self.pieces.try_push((address, len)).is_ok()
     }
 
     /// Bytes in front of the frame.

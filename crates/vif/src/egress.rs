@@ -72,7 +72,8 @@ impl<M: Memory> Engine<M> {
         let Some(chain) = chain.filter(|chain| chain.len() >= Addresses::BYTES as u32) else {
             return Ok(refuse(vif));
         };
-        let mut start = Start::read(&vif.memory, chain)?;
+        let mut start = Start::new();
+        start.read(&vif.memory, chain)?;
         let addresses = start.addresses();
         if let Some(refused) = check(vif, start.frame(), addresses) {
             return Ok(refused);

@@ -1,7 +1,7 @@
 //! What an engine does for VIFs: a round serves the send queues that are its own.
 
 use crate::card::Outbox;
-use crate::chain::Memory;
+use crate::chain::{Chain, Memory};
 use crate::directory::Directory;
 use crate::lane::Lane;
 use crate::scratch::Scratch;
@@ -280,14 +280,14 @@ impl<M: Memory> Engine<M> {
         vif.idle = 0;
         self.begin_turn(vif);
         let (mut turn, mut next) = (Turn::default(), Next::Now);
-        let mut left = waiting;
+        let (mut left, mut chain) = (waiting, Chain::default());
         while left != 0 {
             if let Some(pause) = self.pause(vif, turn, now) {
                 next = pause;
                 break;
             }
-            let entry = lane.next(&vif.memory, left)?;
-            let chain = entry.chain.as_ref();
+            let entry = lane.next(&vif.memory, left, &mut chain)?;
+            let chain = Some(&chain).filter(|_| entry.is_sound);
             let credits = (vif.credit, vif.wire_credit);
             let sent = self.forward(id, vif, chain, wire)?;
             if let Some(after) = self.account(vif, &mut turn, credits, sent, now) {

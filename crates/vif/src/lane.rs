@@ -23,8 +23,8 @@ pub(crate) enum Lane {
 
 /// The frame that is next to be sent.
 pub(crate) struct Entry {
-    /// Where it is. `None`: no such frame can be sent.
-    pub chain: Option<Chain>,
+    /// It can be sent.
+    pub is_sound: bool,
     /// What its queue calls it.
     head: u16,
     /// Entries that it takes.
@@ -61,16 +61,15 @@ impl Lane {
         }
     }
 
-    /// The next frame that is to be sent of those that wait, if there are some.
-    pub fn next<M: Memory>(&self, memory: &M, waiting: u16) -> Result<Entry, Fault> {
+    /// Fills `chain` with the next frame that is to be sent, of those that wait: there are some.
+    pub fn next<M: Memory>(&self, memory: &M, waiting: u16, chain: &mut Chain) -> Result<Entry, Fault> {
         match self {
             Self::Virtio { queue, ring, .. } => {
                 let head = ring.head(queue, memory, 0)?;
-                Ok(Entry { chain: Chain::read(queue, memory, head)?, head, count: 1 })
+                Ok(Entry { is_sound: chain.read(queue, memory, head)?, head, count: 1 })
             }
             Self::Native(ring) => {
-                let (chain, count) = ring.next(memory, waiting)?;
-                Ok(Entry { chain: Some(chain), head: 0, count })
+                Ok(Entry { is_sound: true, head: 0, count: ring.next(memory, waiting, chain)? })
             }
         }
     }

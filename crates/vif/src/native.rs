@@ -3,10 +3,9 @@
 //! What is in the memory of the VIF, and where, is [`sluice_hypercall::vif`]'s. There are no addresses in it: what a driver writes is the number of
 //! a page, and one that is not in its pool is a fault.
 
-use crate::chain::{Chain, MAX_PIECES, Memory};
+use crate::chain::{Chain, Memory};
 use crate::frame::Frame;
 use crate::offload::Header;
-use arrayvec::ArrayVec;
 use core::sync::atomic::{Ordering, fence};
 use sluice_hypercall::vif::{
     VIF_DESCRIPTOR, VIF_DESCRIPTOR_MORE, VIF_DOORBELL_WANTED, VIF_ENTRIES, VIF_OFFERED, VIF_OFFERED_ENTRY,
@@ -94,13 +93,11 @@ impl Ring {
         if waiting > VIF_ENTRIES { Err(Fault) } else { Ok(waiting) }
     }
 
-    /// The next frame of those that wait, and how many descriptors it has.
+    /// Fills `chain` with the next frame of those that wait. Returns how many descriptors it has.
     ///
     /// # Errors
     /// It has too many or no end, is nowhere in the pool, or has no bytes in one.
-    pub fn next<M: Memory>(&self, memory: &M, waiting: u16) -> Result<(Chain, u16), Fault> {
-        let mut pieces = ArrayVec::<_, MAX_PIECES>::new();
-        let mut header = [0; Header::BYTES];
+    pub fn next<M: Memory>(&self, memory: &M, waiting: u16, chain: &mut Chain) -> Result<u16, Fault> {
         for nth in 0..waiting {
             let mut bytes = [0; VIF_DESCRIPTOR as usize];
             let at = entry(VIF_SEND_RING, VIF_DESCRIPTOR, self.done.wrapping_add(nth));
@@ -112,11 +109,15 @@ impl Ring {
                 return Err(Fault);
             }
             if nth == 0 {
+                let mut header = [0; Header::BYTES];
                 header[..HEADER].copy_from_slice(&rest);
+                chain.clear(Some(header));
             }
-            pieces.try_push((address, len)).map_err(|_| Fault)?;
+            if !chain.push(address, len) {
+                return Err(Fault);
+            }
             if u16::from_le_bytes([f0, f1]) & VIF_DESCRIPTOR_MORE == 0 {
-                return Ok((Chain::after(header, pieces), nth + 1));
+                return Ok(nth + 1);
             }
         }
         Err(Fault)

@@ -16,11 +16,15 @@ pub(crate) struct Start {
 }
 
 impl Start {
+    /// Of no frame yet.
+    pub const fn new() -> Self {
+        Self { bytes: [0; Header::BYTES + Plan::START], seen: 0 }
+    }
+
     /// Reads the header and the addresses of a frame that has some.
-    pub fn read<M: Memory>(memory: &M, chain: &Chain) -> Result<Self, Fault> {
-        let mut start = Self { bytes: [0; Header::BYTES + Plan::START], seen: Addresses::BYTES };
-        chain.start(memory, &mut start.bytes[..Header::BYTES + Addresses::BYTES])?;
-        Ok(start)
+    pub fn read<M: Memory>(&mut self, memory: &M, chain: &Chain) -> Result<(), Fault> {
+        self.seen = Addresses::BYTES;
+        chain.start(memory, &mut self.bytes[..Header::BYTES + Addresses::BYTES])
     }
 
     /// The beginning of the frame.

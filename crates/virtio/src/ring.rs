@@ -88,7 +88,7 @@ impl Ring {
     ///
     /// # Errors
     /// The driver claims to have made more available than there are.
-    pub fn waiting(&self, queue: &Queue, memory: &dyn Memory) -> Result<u16, Fault> {
+    pub fn waiting(&self, queue: &Queue, memory: &(impl Memory + ?Sized)) -> Result<u16, Fault> {
         let waiting = read_u16(memory, queue.driver, 2)?.wrapping_sub(self.taken);
         // What the driver wrote before is read after.
         fence(Ordering::Acquire);
@@ -99,7 +99,7 @@ impl Ring {
     ///
     /// # Errors
     /// There is no such descriptor.
-    pub fn head(&self, queue: &Queue, memory: &dyn Memory, after: u16) -> Result<u16, Fault> {
+    pub fn head(&self, queue: &Queue, memory: &(impl Memory + ?Sized), after: u16) -> Result<u16, Fault> {
         let slot = u64::from(self.taken.wrapping_add(after) % queue.size);
         let head = read_u16(memory, queue.driver, ENTRIES + slot * 2)?;
         if head < queue.size { Ok(head) } else { Err(Fault) }
@@ -109,7 +109,7 @@ impl Ring {
     ///
     /// # Errors
     /// The driver claims to have made more available than there are.
-    pub fn next(&self, queue: &Queue, memory: &dyn Memory) -> Result<Option<u16>, Fault> {
+    pub fn next(&self, queue: &Queue, memory: &(impl Memory + ?Sized)) -> Result<Option<u16>, Fault> {
         match self.waiting(queue, memory)? {
             0 => Ok(None),
             _ => self.head(queue, memory, 0).map(Some),
@@ -120,7 +120,13 @@ impl Ring {
     ///
     /// # Errors
     /// The rings are not in memory of the guest's.
-    pub fn give(&mut self, queue: &Queue, memory: &dyn Memory, head: u16, written: u32) -> Result<(), Fault> {
+    pub fn give(
+        &mut self,
+        queue: &Queue,
+        memory: &(impl Memory + ?Sized),
+        head: u16,
+        written: u32,
+    ) -> Result<(), Fault> {
         let slot = u64::from(self.taken % queue.size);
         let entry = u64::from(head) | u64::from(written) << 32;
         memory.write(at(queue.device, ENTRIES + slot * 8)?, &entry.to_le_bytes())?;
@@ -132,7 +138,7 @@ impl Ring {
     ///
     /// # Errors
     /// The rings are not in memory of the guest's.
-    pub fn publish(&mut self, queue: &Queue, memory: &dyn Memory) -> Result<bool, Fault> {
+    pub fn publish(&mut self, queue: &Queue, memory: &(impl Memory + ?Sized)) -> Result<bool, Fault> {
         let before = self.published;
         self.show(queue, memory)?;
         self.is_awaited(queue, memory, before)
@@ -142,7 +148,7 @@ impl Ring {
     ///
     /// # Errors
     /// The rings are not in memory of the guest's.
-    pub fn show(&mut self, queue: &Queue, memory: &dyn Memory) -> Result<u16, Fault> {
+    pub fn show(&mut self, queue: &Queue, memory: &(impl Memory + ?Sized)) -> Result<u16, Fault> {
         if self.published != self.taken {
             fence(Ordering::Release);
             memory.write_u16(at(queue.device, 2)?, self.taken)?;
@@ -157,7 +163,12 @@ impl Ring {
     ///
     /// # Errors
     /// The rings are not in memory of the guest's.
-    pub fn is_awaited(&self, queue: &Queue, memory: &dyn Memory, before: u16) -> Result<bool, Fault> {
+    pub fn is_awaited(
+        &self,
+        queue: &Queue,
+        memory: &(impl Memory + ?Sized),
+        before: u16,
+    ) -> Result<bool, Fault> {
         let now = self.published;
         if before == now {
             return Ok(false);
@@ -176,7 +187,7 @@ impl Ring {
     pub fn put(
         &mut self,
         queue: &Queue,
-        memory: &dyn Memory,
+        memory: &(impl Memory + ?Sized),
         head: u16,
         written: u32,
     ) -> Result<bool, Fault> {
@@ -188,7 +199,7 @@ impl Ring {
     ///
     /// # Errors
     /// The rings are not in memory of the guest's.
-    pub fn listen(&self, queue: &Queue, memory: &dyn Memory, wanted: bool) -> Result<(), Fault> {
+    pub fn listen(&self, queue: &Queue, memory: &(impl Memory + ?Sized), wanted: bool) -> Result<(), Fault> {
         if self.events {
             // An index that lies behind is not come to for a while, and then once.
             let event = if wanted { self.taken } else { self.taken.wrapping_sub(1) };
@@ -205,7 +216,7 @@ impl Ring {
 /// The buffers of a chain, in order. After a fault there is no other.
 pub fn buffers<'a>(
     queue: &'a Queue,
-    memory: &'a dyn Memory,
+    memory: &'a (impl Memory + ?Sized),
     head: u16,
 ) -> impl Iterator<Item = Result<Buffer, Fault>> + 'a {
     let (mut next, mut left) = (Some(head), queue.size);
@@ -225,7 +236,11 @@ pub fn buffers<'a>(
     })
 }
 
-fn descriptor(queue: &Queue, memory: &dyn Memory, index: u16) -> Result<(Buffer, Option<u16>), Fault> {
+fn descriptor(
+    queue: &Queue,
+    memory: &(impl Memory + ?Sized),
+    index: u16,
+) -> Result<(Buffer, Option<u16>), Fault> {
     if index >= queue.size {
         return Err(Fault);
     }
@@ -248,6 +263,6 @@ fn at(base: u64, offset: u64) -> Result<u64, Fault> {
     base.checked_add(offset).ok_or(Fault)
 }
 
-fn read_u16(memory: &dyn Memory, base: u64, offset: u64) -> Result<u16, Fault> {
+fn read_u16(memory: &(impl Memory + ?Sized), base: u64, offset: u64) -> Result<u16, Fault> {
     memory.read_u16(at(base, offset)?)
 }

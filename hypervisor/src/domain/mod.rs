@@ -533,6 +533,7 @@ impl Domain {
     ///
     /// # Errors
     /// The range is not wholly RAM of this guest; nothing was read.
+    #[inline]
     pub fn read(&self, gpa: Gpa, buffer: &mut [u8]) -> Result<(), OutOfRange> {
         self.memory.read(&mm::Direct, gpa, buffer)
     }
@@ -541,6 +542,7 @@ impl Domain {
     ///
     /// # Errors
     /// The range is not wholly RAM of this guest; nothing was written.
+    #[inline]
     pub fn write(&self, gpa: Gpa, bytes: &[u8]) -> Result<(), OutOfRange> {
         self.memory.write(&mm::Direct, gpa, bytes)
     }
@@ -554,6 +556,7 @@ impl Domain {
     ///
     /// # Errors
     /// They are not RAM of this guest, or not aligned.
+    #[inline]
     pub fn read_u16(&self, gpa: Gpa) -> Result<u16, OutOfRange> {
         self.memory.read_u16(&mm::Direct, gpa)
     }
@@ -562,6 +565,7 @@ impl Domain {
     ///
     /// # Errors
     /// They are not RAM of this guest, or not aligned.
+    #[inline]
     pub fn write_u16(&self, gpa: Gpa, value: u16) -> Result<(), OutOfRange> {
         self.memory.write_u16(&mm::Direct, gpa, value)
     }
@@ -591,11 +595,13 @@ impl Domain {
     ///
     /// # Errors
     /// A range is not wholly RAM of its guest; nothing was copied.
+    #[inline]
     pub fn copy(&self, from: Gpa, (other, to): (&Self, Gpa), len: u64) -> Result<(), OutOfRange> {
         self.memory.copy(&mm::Direct, from, (&other.memory, to), len)
     }
 
     /// Whether a range is wholly RAM of this guest.
+    #[inline]
     pub fn holds(&self, gpa: Gpa, len: u64) -> bool {
         self.memory.translate(gpa, len).is_ok()
     }

@@ -40,6 +40,7 @@ impl Reach {
 }
 
 impl Memory for Reach {
+    #[inline]
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Fault> {
         match self {
             Self::Guest(ram) => ram.read(address, buffer),
@@ -47,6 +48,7 @@ impl Memory for Reach {
         }
     }
 
+    #[inline]
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             Self::Guest(ram) => ram.write(address, bytes),
@@ -54,6 +56,7 @@ impl Memory for Reach {
         }
     }
 
+    #[inline]
     fn read_u16(&self, address: u64) -> Result<u16, Fault> {
         match self {
             Self::Guest(ram) => ram.read_u16(address),
@@ -61,6 +64,7 @@ impl Memory for Reach {
         }
     }
 
+    #[inline]
     fn write_u16(&self, address: u64, value: u16) -> Result<(), Fault> {
         match self {
             Self::Guest(ram) => ram.write_u16(address, value),
@@ -70,6 +74,7 @@ impl Memory for Reach {
 }
 
 impl sluice_vif::Memory for Reach {
+    #[inline]
     fn copy(&self, from: u64, other: &Self, to: u64, len: u32) -> Result<(), Fault> {
         let mut done = 0;
         self.pieces(from, len, |source, at, len| {
@@ -84,6 +89,7 @@ impl sluice_vif::Memory for Reach {
         })
     }
 
+    #[inline]
     fn holds(&self, address: u64, len: u32) -> bool {
         match self {
             Self::Guest(ram) => ram.holds(address, len),

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 pub const PART: &str = "latency";
 
 /// Guests.
-const COUNTS: [usize; 2] = [2, 8];
+const COUNTS: [usize; 4] = [2, 4, 8, 16];
 /// Trips of each pair in a run, and turns.
 const TRIPS: usize = 1000;
 const TURNS: usize = 3;

@@ -18,6 +18,7 @@
 
 pub mod ir;
 mod lead;
+mod learn;
 mod lex;
 mod memory;
 mod parse;
@@ -26,6 +27,7 @@ mod value;
 mod walk;
 
 pub use lead::{From, Lead, Slice, slice};
+pub use learn::{Copy, Sample, learn};
 pub use parse::module;
 pub use program::Program;
 pub use value::{Id, Node, Values};

@@ -1,17 +1,17 @@
-//! `cargo sluice analyze`: what the ioctls of a driver copy, found in the driver's source from Debian's package by clang and
-//! [`sluice_slice`]. Packages are unpacked in the cache; nothing is installed.
+//! `cargo sluice analyze`: what the ioctls of a driver copy, found in the driver's source from Debian's package by clang ([`clang`]) and
+//! [`sluice_slice`], and how that compares with the front end's table ([`check`]). Packages are unpacked in the cache; nothing is
+//! installed.
+
+mod check;
+mod clang;
+
+pub use check::{Check, Counts};
+pub use clang::source;
 
 use crate::kernels::{self, Kernel};
-use crate::packages::{Apt, PackageName};
-use crate::workspace::{cache, run};
-use anyhow::{Context, Result, bail};
-use sluice_slice::{Program, Slice, Walk, module, slice};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// What clang consists of, in Debian 12.
-const CLANG: [&str; 6] =
-    ["clang-14", "libclang-cpp14", "libclang-common-14-dev", "libllvm14", "libz3-4", "libedit2"];
+use anyhow::{Context, Result, bail, ensure};
+use clang::Compiler;
+use sluice_slice::{Comparison, Line, Program, Slice, Table, Verdict, Walk, slice};
 
 /// Where those of graphics cards are in the source.
 const GRAPHICS: &str = "drivers/gpu/drm";
@@ -24,6 +24,9 @@ const DRIVERS: [(&str, &str, &str); 5] = [
     ("nouveau", "drivers/gpu/drm/nouveau", "nouveau_ioctls"),
     ("i915", "drivers/gpu/drm/i915", "i915_ioctls"),
 ];
+
+/// The front end's table for all of them.
+const TABLE: &str = "graphics_leads";
 
 /// The handlers of commands that there are no more.
 const GONE: [&str; 2] = ["drm_invalid_op", "drm_noop"];
@@ -79,7 +82,7 @@ pub fn driver(name: &str, kernel: &Kernel) -> Result<Vec<Found>> {
         let known: Vec<&str> = drivers().collect();
         format!("'{name}' is no driver that is known; there are: {}", known.join(", "))
     })?;
-    let program = Program::new(modules(&clang()?, kernel, &source(kernel, GRAPHICS)?.join(folder))?);
+    let program = Program::new(Compiler::new(kernel)?.driver(&source(kernel, GRAPHICS)?.join(folder))?);
     let rows = program.rows(table);
     if rows.is_empty() {
         bail!("{name} has no table {table} in Linux {}", kernel.release);
@@ -118,10 +121,59 @@ pub fn changes(old: &[Found], new: &[Found]) -> Vec<String> {
     lines
 }
 
+/// What of a driver is printed, beside how many commands it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Nothing.
+    Sums,
+    /// Each command.
+    Details,
+    /// A table for the front end, in C.
+    C,
+    /// What differs from the front end's table.
+    Check,
+}
+
+/// The lines of the front end's table that lead to memory.
+///
+/// # Errors
+/// It cannot be compiled or read.
+pub fn table(kernel: &Kernel) -> Result<Vec<Line>> {
+    Compiler::new(kernel)?.lines(TABLE, "").context("could not read the front end's table")
+}
+
+/// What was found of a driver as C, which is compiled and read again: it leads where it should.
+///
+/// # Errors
+/// It is no C, or says something else.
+fn c(name: &str, kernel: &Kernel, found: &[Found]) -> Result<String> {
+    let mut table = Table::default();
+    for Found { name, number, slice } in found {
+        table.add(name, *number, slice);
+    }
+    let array = format!("{}_leads", name.replace('-', "_"));
+    let text = table.definition(&array);
+    let lines = Compiler::new(kernel)?.lines(&array, &text).context("what was printed is no C")?;
+    for Found { name, number, slice } in found {
+        let slice = Slice { leads: slice.leads.clone(), ..Slice::default() };
+        let verdict = Comparison::of(*number, &slice, &lines).verdict;
+        ensure!(
+            matches!(verdict, Verdict::Same | Verdict::Nowhere),
+            "{name} is not what was found: {verdict:?}"
+        );
+    }
+    Ok(text)
+}
+
 /// Analyzes drivers and prints what was found, or, with another kernel, what is different there.
-pub fn command(names: &[String], kernel: &str, diff: Option<&str>, details: bool) -> Result<()> {
+///
+/// # Errors
+/// A driver cannot be analyzed, or the front end's table lacks something.
+pub fn command(names: &[String], kernel: &str, diff: Option<&str>, form: Form) -> Result<()> {
     let kernel = kernels::get(kernel)?;
     let other = diff.map(kernels::get).transpose()?;
+    let table = if form == Form::Check { table(&kernel)? } else { Vec::new() };
+    let mut lacking = 0;
     for name in names {
         let found = driver(name, &kernel)?;
         if let Some(other) = &other {
@@ -130,8 +182,28 @@ pub fn command(names: &[String], kernel: &str, diff: Option<&str>, details: bool
             }
             continue;
         }
-        for Found { name, number, slice } in found.iter().filter(|_| details) {
-            crate::output::print(format_args!("{name} {number:#010x} {slice:?}\n"))?;
+        match form {
+            Form::C => {
+                crate::output::print(c(name, &kernel, &found)?)?;
+                continue;
+            }
+            Form::Check => {
+                let check = Check::new(&found, &table);
+                let Counts { same, wider, missing, excepted, not_known, alone } = check.counts();
+                crate::output::print(check.report())?;
+                crate::output::print(format_args!(
+                    "{name} {}: {same} same, {wider} wider, {missing} missing ({excepted} known why), {not_known} not known; {alone} only in the table\n",
+                    kernel.release
+                ))?;
+                lacking += missing - excepted;
+                continue;
+            }
+            Form::Details => {
+                for Found { name, number, slice } in &found {
+                    crate::output::print(format_args!("{name} {number:#010x} {slice:?}\n"))?;
+                }
+            }
+            Form::Sums => {}
         }
         let Sums { commands, nested, sliced, unsliced } = Sums::of(&found);
         crate::output::print(format_args!(
@@ -139,99 +211,8 @@ pub fn command(names: &[String], kernel: &str, diff: Option<&str>, details: bool
             kernel.release
         ))?;
     }
+    ensure!(lacking == 0, "the front end's table lacks something of {lacking} commands");
     Ok(())
-}
-
-fn package(name: &str) -> Result<PathBuf> {
-    let place = cache().join("analyze").join(name);
-    if !place.join("version").exists() {
-        let name = PackageName::parse(name).with_context(|| format!("{name} is no package's name"))?;
-        Apt::open()?.unpack(&name, &place)?;
-    }
-    Ok(place)
-}
-
-/// The command that runs clang.
-fn clang() -> Result<(PathBuf, String)> {
-    let mut libraries = Vec::new();
-    for name in CLANG {
-        let place = package(name)?.join("usr/lib");
-        libraries.push(place.join("x86_64-linux-gnu").display().to_string());
-        libraries.push(place.join("llvm-14/lib").display().to_string());
-    }
-    Ok((package("clang-14")?.join("usr/lib/llvm-14/bin/clang"), libraries.join(":")))
-}
-
-/// Where a kernel's source is, of which this folder is there.
-pub fn source(kernel: &Kernel, folder: &str) -> Result<PathBuf> {
-    let series: Vec<&str> = kernel.release.split(['.', '-', '+']).take(2).collect();
-    let name = format!("linux-source-{}", series.join("."));
-    let place = package(&name)?;
-    let root = place.join(&name);
-    if !root.join(folder).is_dir() {
-        let archive = place.join(format!("usr/src/{name}.tar.xz"));
-        let mut tar = Command::new("tar");
-        tar.arg("-C").arg(&place).arg("-xJf").arg(archive).arg("--exclude=*/drm/amd");
-        run(tar.args(["--wildcards", &format!("*/{folder}")]))?;
-    }
-    Ok(root)
-}
-
-/// The intermediate code of the files of a folder that reach a program's memory, or have ioctls. A file that Debian's kernel is
-/// built without does not compile, and is left out.
-fn modules(
-    (clang, libraries): &(PathBuf, String),
-    kernel: &Kernel,
-    folder: &Path,
-) -> Result<Vec<sluice_slice::ir::Module>> {
-    let own = crate::modules::headers(&kernel.release)?;
-    let makefile = std::fs::read_to_string(own.join("Makefile"))?;
-    let common = makefile.trim().strip_prefix("include ").context("the headers have a common part")?;
-    let common = own.join(common.trim_end_matches("/Makefile"));
-    let shim = crate::workspace::root().join("sluice/src/analyze/user.h");
-    let mut found = Vec::new();
-    let list = std::fs::read_dir(folder).with_context(|| format!("no {}", folder.display()))?;
-    let mut files: Vec<PathBuf> = list.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
-    if folder.ends_with("i915") {
-        let inner = std::fs::read_dir(folder.join("gem"))?;
-        files.extend(inner.filter_map(|entry| entry.ok().map(|entry| entry.path())));
-    }
-    files.sort();
-    for file in files.iter().filter(|file| file.extension().is_some_and(|end| end == "c")) {
-        let text = std::fs::read_to_string(file)?;
-        if !["_user", "_ioctl", "__user"].iter().any(|word| text.contains(word)) {
-            continue;
-        }
-        let mut command = Command::new(clang);
-        command.env("LD_LIBRARY_PATH", libraries).arg("-nostdinc");
-        for (root, inner) in [
-            (&common, "arch/x86/include"),
-            (&own, "arch/x86/include/generated"),
-            (&common, "include"),
-            (&own, "include"),
-            (&common, "arch/x86/include/uapi"),
-            (&own, "arch/x86/include/generated/uapi"),
-            (&common, "include/uapi"),
-            (&own, "include/generated/uapi"),
-        ] {
-            command.arg("-I").arg(root.join(inner));
-        }
-        for inner in ["compiler-version.h", "kconfig.h", "compiler_types.h"] {
-            command.arg("-include").arg(common.join("include/linux").join(inner));
-        }
-        command.arg("-I").arg(folder).arg("-I").arg(folder.join("include"));
-        command.arg("-I").arg(folder.join("include/nvkm"));
-        command.args(["-D__KERNEL__", "-DCC_USING_FENTRY", "-DMODULE", "-DKBUILD_MODNAME=\"x\""]);
-        command.args(["-DKBUILD_BASENAME=\"x\"", "-std=gnu11", "-fshort-wchar", "-funsigned-char", "-w"]);
-        command.args(["-fno-strict-aliasing", "-mno-sse", "-mcmodel=kernel", "-O0", "-Xclang"]);
-        command.args(["-disable-O0-optnone", "-fno-discard-value-names", "-S", "-emit-llvm", "-o", "-"]);
-        command.arg("-include").arg(&shim).arg(file);
-        match run(&mut command) {
-            Ok(output) => found.push(module(&String::from_utf8_lossy(&output.stdout))?),
-            Err(_) => crate::output::note(format_args!("sluice: left out: {}", file.display())),
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ static ALL: [Benchmark; 13] = [
     },
     Benchmark {
         name: "analyzer",
-        about: "what the ioctl analyzer finds in drivers of two kernels: commands, nested, sliced, not sliced",
+        about: "what the ioctl analyzer finds in drivers of two kernels, and whether the front end's table has it",
         parts: &[],
         measure: |record, _| analyzer::measure(record),
     },

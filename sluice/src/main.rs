@@ -174,8 +174,14 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Report { instance } => manage::report(instance.as_ref())?,
         Command::Bench { names, only, list: true, json } => bench::list(&names, &only, json)?,
         Command::Bench { names, only, .. } => return bench::run(&names, &only),
-        Command::Analyze { names, kernel, diff, details } => {
-            analyze::command(&names, &kernel, diff.as_deref(), details)?;
+        Command::Analyze { names, kernel, diff, details, c, check } => {
+            let form = match (details, c, check) {
+                (true, ..) => analyze::Form::Details,
+                (_, true, _) => analyze::Form::C,
+                (.., true) => analyze::Form::Check,
+                _ => analyze::Form::Sums,
+            };
+            analyze::command(&names, &kernel, diff.as_deref(), form)?;
         }
         Command::Threshold { file } => output::print(threshold::command(&file)?)?,
         Command::Mutate { names, list: true, json } => mutate::list(&names, json)?,

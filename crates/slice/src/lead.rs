@@ -29,10 +29,17 @@ pub struct Lead {
     pub is_read: bool,
     /// The driver writes it.
     pub is_written: bool,
-    /// A field of the structure, of four bytes, that is one of these.
+    /// A field of the structure, of four bytes or the lower four of eight, that is one of these.
     pub kind: Option<(i64, Vec<i64>)>,
     /// What each element leads to.
     pub elements: Vec<Self>,
+}
+
+impl Lead {
+    /// One structure, that the driver reads.
+    pub const fn read(from: From, size: i64) -> Self {
+        Self { from, count: None, size, is_read: true, is_written: false, kind: None, elements: Vec::new() }
+    }
 }
 
 /// What is known of a command.
@@ -111,7 +118,7 @@ fn add(
         _ => (true, false),
     };
     let amount = amount(walk, operation, &path)?;
-    let kind = if path.len() == 1 { kind(&walk.values, operation) } else { None };
+    let kind = kind(&walk.values, operation);
     // The element of an array that a loop goes through.
     let mut array = None;
     match terms.as_slice() {
@@ -231,14 +238,20 @@ fn rounds(walk: &Walk<'_>, operation: &Operation, round: Id, path: &[i64]) -> Op
     None
 }
 
-/// What a field of the argument must be.
+/// What a field must be of the structure that leads there: the argument's, or the same element of an array.
 fn kind(values: &Values, operation: &Operation) -> Option<(i64, Vec<i64>)> {
+    let Node::Field(pointer, 8) = *values.node(Place::of(values, operation.address)?.base) else {
+        return None;
+    };
+    let (home, element, _) = locate(values, pointer).ok()?;
+    let element = if home.is_empty() { Vec::new() } else { element };
     operation.conditions.iter().find_map(|&condition| {
         let Node::In(value, of) = values.node(condition) else { return None };
-        let Node::Field(at, 4) = *values.node(*value) else { return None };
+        // Of eight bytes, the lower four say it.
+        let Node::Field(at, 4 | 8) = *values.node(*value) else { return None };
         let (path, terms, offset) = locate(values, at).ok()?;
         let few = of.iter().all(|one| (0..32).contains(one));
-        (path.is_empty() && terms.is_empty() && few).then(|| (offset, of.to_vec()))
+        (path == home && terms == element && few).then(|| (offset, of.to_vec()))
     })
 }
 

@@ -2,7 +2,8 @@
 //! known of each value.
 //!
 //! Key types: [`Program`] (the files of a driver), [`Operation`] (one copy, where it is and how long), [`Slice`] (copies as the
-//! front end of device files follows them, and why some cannot be).
+//! front end of device files follows them, and why some cannot be), [`Line`] (the same in the front end's own tables), [`Table`]
+//! (lines as C), [`Comparison`] (what was found, with a table).
 //!
 //! Source: Amiri Sani, Boos, Qin and Zhong, "I/O Paravirtualization at the Device File Boundary", 4.1 and 5.3.
 //!
@@ -16,20 +17,26 @@
     reason = "the shape of the grammar"
 )]
 
+mod compare;
 pub mod ir;
 mod lead;
 mod learn;
 mod lex;
+mod line;
 mod memory;
 mod parse;
 mod program;
+mod table;
 mod value;
 mod walk;
 
+pub use compare::{Comparison, Verdict};
 pub use lead::{From, Lead, Slice, slice};
 pub use learn::{Copy, Sample, learn};
+pub use line::{Count, Line, lines, probe};
 pub use parse::module;
 pub use program::Program;
+pub use table::Table;
 pub use value::{Id, Node, Values};
 pub use walk::{Kind, Operation, Walk};
 
@@ -47,4 +54,7 @@ pub enum Error {
     /// A statement that is none.
     #[error("no statement of intermediate code: {0}")]
     Statement(String),
+    /// A table that cannot be read.
+    #[error("no table of what ioctls lead to: {0}")]
+    Table(String),
 }

@@ -134,14 +134,7 @@ impl Program {
 
     /// The text that an operand points to.
     fn text(&self, module: usize, operand: &Operand) -> Option<String> {
-        let name = match operand {
-            Operand::Global(name) => name,
-            Operand::Constant(op) => match op.as_ref() {
-                Op::Element(_, Operand::Global(name), _) => name,
-                _ => return None,
-            },
-            _ => return None,
-        };
+        let name = pointed(operand)?;
         let Some(Operand::Bytes(bytes)) = &self.variable(module, name)?.1.value else { return None };
         Some(String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next()?).into_owned())
     }
@@ -262,6 +255,21 @@ pub fn strip(operand: &Operand) -> &Operand {
             _ => operand,
         },
         _ => operand,
+    }
+}
+
+/// The variable that a constant points to, or to the beginning of.
+pub fn pointed(operand: &Operand) -> Option<&Rc<str>> {
+    match strip(operand) {
+        Operand::Global(name) => Some(name),
+        Operand::Constant(op) => match op.as_ref() {
+            Op::Element(_, of, indices) => {
+                let is_first = |index: &Operand| matches!(index, Operand::Number(0) | Operand::Zero);
+                indices.iter().all(is_first).then(|| pointed(of))?
+            }
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -104,3 +104,16 @@ int unreached(void *dev, void *data, void *file)
 	memdup_user((void *)((struct array *)data)->pointer, 16);
 	return 0;
 }
+
+int by_kind_of_element(void *dev, void *data, void *file)
+{
+	struct array *a = data;
+	struct parameter { u64 kind, value; } *copy = memdup_user((void *)a->pointer, a->count * sizeof(*copy));
+	for (u32 i = 0; i < a->count; i++)
+		switch (copy[i].kind) {
+		case 1: a->kind = copy[i].value; break;
+		case 4: memdup_user((void *)copy[i].value, 64); break;
+		default: return -22;
+		}
+	return 0;
+}

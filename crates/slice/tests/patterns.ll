@@ -6,6 +6,7 @@ target triple = "x86_64-pc-linux-gnu"
 %struct.array = type { i64, i32, i32 }
 %struct.item = type { i32, i32, i64 }
 %struct.list = type { %struct.list* }
+%struct.parameter = type { i64, i64 }
 
 ; Function Attrs: noinline nounwind uwtable
 define dso_local i32 @plain(i8* noundef %dev, i8* noundef %data, i8* noundef %file) #0 {
@@ -493,6 +494,103 @@ return:                                           ; preds = %if.end, %if.then
   ret i32 %10
 }
 
+; Function Attrs: noinline nounwind uwtable
+define dso_local i32 @by_kind_of_element(i8* noundef %dev, i8* noundef %data, i8* noundef %file) #0 {
+entry:
+  %retval = alloca i32, align 4
+  %dev.addr = alloca i8*, align 8
+  %data.addr = alloca i8*, align 8
+  %file.addr = alloca i8*, align 8
+  %a = alloca %struct.array*, align 8
+  %copy = alloca %struct.parameter*, align 8
+  %i = alloca i32, align 4
+  store i8* %dev, i8** %dev.addr, align 8
+  store i8* %data, i8** %data.addr, align 8
+  store i8* %file, i8** %file.addr, align 8
+  %0 = load i8*, i8** %data.addr, align 8
+  %1 = bitcast i8* %0 to %struct.array*
+  store %struct.array* %1, %struct.array** %a, align 8
+  %2 = load %struct.array*, %struct.array** %a, align 8
+  %pointer = getelementptr inbounds %struct.array, %struct.array* %2, i32 0, i32 0
+  %3 = load i64, i64* %pointer, align 8
+  %4 = inttoptr i64 %3 to i8*
+  %5 = load %struct.array*, %struct.array** %a, align 8
+  %count = getelementptr inbounds %struct.array, %struct.array* %5, i32 0, i32 1
+  %6 = load i32, i32* %count, align 8
+  %conv = zext i32 %6 to i64
+  %mul = mul i64 %conv, 16
+  %call = call i8* @memdup_user(i8* noundef %4, i64 noundef %mul)
+  %7 = bitcast i8* %call to %struct.parameter*
+  store %struct.parameter* %7, %struct.parameter** %copy, align 8
+  store i32 0, i32* %i, align 4
+  br label %for.cond
+
+for.cond:                                         ; preds = %for.inc, %entry
+  %8 = load i32, i32* %i, align 4
+  %9 = load %struct.array*, %struct.array** %a, align 8
+  %count1 = getelementptr inbounds %struct.array, %struct.array* %9, i32 0, i32 1
+  %10 = load i32, i32* %count1, align 8
+  %cmp = icmp ult i32 %8, %10
+  br i1 %cmp, label %for.body, label %for.end
+
+for.body:                                         ; preds = %for.cond
+  %11 = load %struct.parameter*, %struct.parameter** %copy, align 8
+  %12 = load i32, i32* %i, align 4
+  %idxprom = zext i32 %12 to i64
+  %arrayidx = getelementptr inbounds %struct.parameter, %struct.parameter* %11, i64 %idxprom
+  %kind = getelementptr inbounds %struct.parameter, %struct.parameter* %arrayidx, i32 0, i32 0
+  %13 = load i64, i64* %kind, align 8
+  switch i64 %13, label %sw.default [
+    i64 1, label %sw.bb
+    i64 4, label %sw.bb7
+  ]
+
+sw.bb:                                            ; preds = %for.body
+  %14 = load %struct.parameter*, %struct.parameter** %copy, align 8
+  %15 = load i32, i32* %i, align 4
+  %idxprom3 = zext i32 %15 to i64
+  %arrayidx4 = getelementptr inbounds %struct.parameter, %struct.parameter* %14, i64 %idxprom3
+  %value = getelementptr inbounds %struct.parameter, %struct.parameter* %arrayidx4, i32 0, i32 1
+  %16 = load i64, i64* %value, align 8
+  %conv5 = trunc i64 %16 to i32
+  %17 = load %struct.array*, %struct.array** %a, align 8
+  %kind6 = getelementptr inbounds %struct.array, %struct.array* %17, i32 0, i32 2
+  store i32 %conv5, i32* %kind6, align 4
+  br label %sw.epilog
+
+sw.bb7:                                           ; preds = %for.body
+  %18 = load %struct.parameter*, %struct.parameter** %copy, align 8
+  %19 = load i32, i32* %i, align 4
+  %idxprom8 = zext i32 %19 to i64
+  %arrayidx9 = getelementptr inbounds %struct.parameter, %struct.parameter* %18, i64 %idxprom8
+  %value10 = getelementptr inbounds %struct.parameter, %struct.parameter* %arrayidx9, i32 0, i32 1
+  %20 = load i64, i64* %value10, align 8
+  %21 = inttoptr i64 %20 to i8*
+  %call11 = call i8* @memdup_user(i8* noundef %21, i64 noundef 64)
+  br label %sw.epilog
+
+sw.default:                                       ; preds = %for.body
+  store i32 -22, i32* %retval, align 4
+  br label %return
+
+sw.epilog:                                        ; preds = %sw.bb7, %sw.bb
+  br label %for.inc
+
+for.inc:                                          ; preds = %sw.epilog
+  %22 = load i32, i32* %i, align 4
+  %inc = add i32 %22, 1
+  store i32 %inc, i32* %i, align 4
+  br label %for.cond, !llvm.loop !11
+
+for.end:                                          ; preds = %for.cond
+  store i32 0, i32* %retval, align 4
+  br label %return
+
+return:                                           ; preds = %for.end, %sw.default
+  %23 = load i32, i32* %retval, align 4
+  ret i32 %23
+}
+
 attributes #0 = { noinline nounwind uwtable "frame-pointer"="all" "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #1 = { "frame-pointer"="all" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 
@@ -510,3 +608,4 @@ attributes #1 = { "frame-pointer"="all" "no-trapping-math"="true" "stack-protect
 !8 = distinct !{!8, !7}
 !9 = distinct !{!9, !7}
 !10 = distinct !{!10, !7}
+!11 = distinct !{!11, !7}

@@ -14,15 +14,7 @@ fn handler(name: &str) -> Slice {
 }
 
 fn lead(pointer: i64, count: Option<(i64, u8)>, size: i64) -> Lead {
-    Lead {
-        from: From::Pointer(pointer),
-        count,
-        size,
-        is_read: true,
-        is_written: false,
-        kind: None,
-        elements: Vec::new(),
-    }
+    Lead { count, ..Lead::read(From::Pointer(pointer), size) }
 }
 
 #[test]
@@ -55,6 +47,14 @@ fn elements_put_in_some_rounds_of_a_loop_are_an_array() {
 fn a_field_decides_whether_a_pointer_is_followed() {
     let found = handler("by_kind");
     assert_eq!(found.leads, [Lead { kind: Some((12, vec![9, 10])), ..lead(0, Some((8, 4)), 64) }]);
+}
+
+#[test]
+fn a_field_of_an_element_decides_whether_its_pointer_is_followed() {
+    let named = Lead { kind: Some((0, vec![4])), ..lead(8, None, 64) };
+    let found = handler("by_kind_of_element");
+    assert_eq!(found.leads, [Lead { elements: vec![named], ..lead(0, Some((8, 4)), 16) }]);
+    assert!(found.reasons.is_empty());
 }
 
 #[test]

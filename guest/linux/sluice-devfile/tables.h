@@ -243,6 +243,17 @@ static const struct lead terminal_leads[] = {
 	{ LEAD(GRAPHICS(DRM_COMMAND_BASE + DRM_VIRTGPU_EXECBUFFER, bytes), IN), \
 	  USUAL(struct drm_virtgpu_execbuffer, fence_fd),                    \
 	  COMMAND_IS(VIRTGPU_EXECBUF_FENCE_FD_OUT) }
+/*
+ * Of a context's parameters the fourth is where its name is (VIRTGPU_CONTEXT_PARAM_DEBUG_NAME,
+ * drivers of Linux 6.12; older headers lack it), of which as much is read.
+ */
+static const struct lead context_parameters[] = {
+	{ LEAD(1, IN), POINTER(struct drm_virtgpu_context_set_param, value),
+	  .size = 64,
+	  .kind = offsetof(struct drm_virtgpu_context_set_param, param),
+	  .kinds = BIT(4) },
+	{}
+};
 #define HANDLES(number, structure)                                            \
 	{ LEAD(number, IN), ARRAY(structure, handles, count_handles, 4) }
 #define POINTS(number, structure, ways)                                       \
@@ -372,7 +383,8 @@ static const struct lead radeon_chunks[] = {
 	  ARRAY(struct drm_virtgpu_resource_create_blob, cmd, cmd_size, 1) },\
 	{ LEAD(DRM_IOCTL_VIRTGPU_CONTEXT_INIT, IN),                          \
 	  ARRAY(struct drm_virtgpu_context_init, ctx_set_params, num_params, \
-		sizeof(struct drm_virtgpu_context_set_param)) },             \
+		sizeof(struct drm_virtgpu_context_set_param)),               \
+	  .elements = context_parameters },                                  \
 	RADEON_LEADS,                                                        \
 	/* Files of fences, and of buffers that drivers share. */            \
 	{ LEAD(SYNC_IOC_MERGE, 0), TAKES(struct sync_merge_data, fd2) },     \

@@ -2,10 +2,13 @@
 
 use super::record::Record;
 use super::{note, say};
-use crate::analyze::{self, Found, Sums};
+use crate::analyze::{self, Check, Counts, Found, Sums};
 use crate::kernels::{self, Kernel};
 use anyhow::Result;
 use std::collections::BTreeSet;
+
+/// Drivers that the front end's table has lines for.
+const CHECKED: [&str; 3] = ["drm", "virtio-gpu", "radeon"];
 
 /// Analyzes all.
 pub fn measure(record: &mut Record) -> Result<()> {
@@ -25,9 +28,9 @@ pub fn measure(record: &mut Record) -> Result<()> {
 
 fn compare(record: &mut Record, driver: &str, old: &Kernel, new: &Kernel) -> Result<()> {
     let before = analyze::driver(driver, old)?;
-    rows(record, driver, old, &before);
+    rows(record, driver, old, &before)?;
     let after = analyze::driver(driver, new)?;
-    rows(record, &format!("{driver}.6_12"), new, &after);
+    rows(record, &format!("{driver}.6_12"), new, &after)?;
     let changed: BTreeSet<String> = analyze::changes(&before, &after)
         .iter()
         .filter_map(|line| line.split(' ').nth(1).map(str::to_owned))
@@ -37,7 +40,7 @@ fn compare(record: &mut Record, driver: &str, old: &Kernel, new: &Kernel) -> Res
     Ok(())
 }
 
-fn rows(record: &mut Record, what: &str, kernel: &Kernel, found: &[Found]) {
+fn rows(record: &mut Record, what: &str, kernel: &Kernel, found: &[Found]) -> Result<()> {
     let Sums { commands, nested, sliced, unsliced } = Sums::of(found);
     for (name, count, about) in [
         ("commands", commands, "those that the driver still has"),
@@ -51,5 +54,24 @@ fn rows(record: &mut Record, what: &str, kernel: &Kernel, found: &[Found]) {
             "commands",
             format!("Linux {}: {about}", kernel.release),
         );
+    }
+    if what.split('.').next().is_some_and(|driver| CHECKED.contains(&driver)) {
+        verdicts(record, what, kernel, Check::new(found, &analyze::table(kernel)?).counts());
+    }
+    Ok(())
+}
+
+fn verdicts(record: &mut Record, what: &str, kernel: &Kernel, counts: Counts) {
+    let Counts { same, wider, missing, excepted, not_known, alone } = counts;
+    let lacks = format!("something that is found is not in the table; exceptions: {excepted}");
+    for (name, count, about) in [
+        ("same", same, "the front end's table leads to what is found"),
+        ("wider", wider, "the table leads to that and to more"),
+        ("missing", missing, lacks.as_str()),
+        ("not_known", not_known, "what is found is in the table, and something is not known"),
+        ("alone", alone, "of no command of the driver's, but in the table"),
+    ] {
+        let note = format!("Linux {}: {about}", kernel.release);
+        record.row(format!("analyzer.{what}.{name}"), count as f64, "commands", note);
     }
 }

@@ -352,7 +352,7 @@ pub enum Command {
     },
     /// Say what the ioctls of a driver copy, from its source
     #[command(
-        after_help = "Examples:\n  cargo sluice analyze radeon virtio-gpu --details\n  cargo sluice analyze drm --diff debian-6.12"
+        after_help = "Examples:\n  cargo sluice analyze radeon virtio-gpu --details\n  cargo sluice analyze drm --diff debian-6.12\n  cargo sluice analyze drm --check"
     )]
     Analyze {
         /// Drivers: drm, virtio-gpu, radeon, nouveau, i915
@@ -367,6 +367,12 @@ pub enum Command {
         /// Print each command
         #[arg(long)]
         details: bool,
+        /// Print the table for the front end of device files, in C
+        #[arg(long, conflicts_with_all = ["details", "diff"])]
+        c: bool,
+        /// Compare the front end's hand-written table with what is found
+        #[arg(long, conflicts_with_all = ["details", "diff", "c"])]
+        check: bool,
     },
     /// Compare bounds of the cache of page-table pages by what a guest recorded: fixed ones, and the one that adapts itself
     #[command(after_help = concat!(

@@ -4,14 +4,17 @@
 
 mod check;
 mod clang;
+mod learned;
 
 pub use check::{Check, Counts};
 pub use clang::source;
+pub use learned::Learned;
 
 use crate::kernels::{self, Kernel};
 use anyhow::{Context, Result, bail, ensure};
 use clang::Compiler;
 use sluice_slice::{Comparison, Line, Program, Slice, Table, Verdict, Walk, slice};
+use std::path::Path;
 
 /// Where those of graphics cards are in the source.
 const GRAPHICS: &str = "drivers/gpu/drm";
@@ -163,6 +166,27 @@ fn c(name: &str, kernel: &Kernel, found: &[Found]) -> Result<String> {
         );
     }
     Ok(text)
+}
+
+/// Compares a file of tables that were learned with the front end's, and prints what came of it.
+///
+/// # Errors
+/// It cannot be read, or the front end's table lacks something.
+pub fn learned(file: &Path, kernel: &str) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
+    let mut lacking = 0;
+    for learned in Learned::read(&text, &kernels::get(kernel)?)? {
+        crate::output::print(learned.report())?;
+        let [same, wider, missing] =
+            [Verdict::Same, Verdict::Wider, Verdict::Missing].map(|verdict| learned.count(verdict));
+        crate::output::print(format_args!(
+            "{}: {same} same, {wider} wider, {missing} missing\n",
+            learned.class
+        ))?;
+        lacking += missing;
+    }
+    ensure!(lacking == 0, "the front end's table lacks something of {lacking} commands that was learned");
+    Ok(())
 }
 
 /// Analyzes drivers and prints what was found, or, with another kernel, what is different there.

@@ -174,7 +174,8 @@ fn dispatch(command: Command) -> Result<Status> {
         Command::Report { instance } => manage::report(instance.as_ref())?,
         Command::Bench { names, only, list: true, json } => bench::list(&names, &only, json)?,
         Command::Bench { names, only, .. } => return bench::run(&names, &only),
-        Command::Analyze { names, kernel, diff, details, c, check } => {
+        Command::Analyze { learned: Some(file), kernel, .. } => analyze::learned(&file, &kernel)?,
+        Command::Analyze { names, kernel, diff, details, c, check, .. } => {
             let form = match (details, c, check) {
                 (true, ..) => analyze::Form::Details,
                 (_, true, _) => analyze::Form::C,

@@ -33,14 +33,20 @@ impl Comparison {
     /// Compares what was found of a command with a table.
     pub fn of(number: u32, slice: &Slice, table: &[Line]) -> Self {
         let found: Vec<Line> = slice.leads.iter().map(|lead| Line::of(number, lead)).collect();
+        let known = if slice.reasons.is_empty() { Known::Whole } else { Known::OneRound };
+        Self::of_lines(number, &found, known, table)
+    }
+
+    /// Compares lines of a command with a table, where something of it may be not known.
+    fn of_lines(number: u32, found: &[Line], known: Known, table: &[Line]) -> Self {
         let table: Vec<Line> = table.iter().filter(|line| line.number == number).cloned().collect();
-        let left = |from: &[Line], by: &[Line], is_part: bool| -> Vec<Line> {
-            from.iter().filter(|line| !is_covered(line, by, is_part)).cloned().collect()
+        let left = |from: &[Line], by: &[Line], known: Known| -> Vec<Line> {
+            from.iter().filter(|line| !is_covered(line, by, known)).cloned().collect()
         };
-        let (missing, more) = (left(&found, &table, !slice.reasons.is_empty()), left(&table, &found, false));
+        let (missing, more) = (left(found, &table, known), left(&table, found, Known::Whole));
         let verdict = if !missing.is_empty() {
             Verdict::Missing
-        } else if !slice.reasons.is_empty() {
+        } else if known != Known::Whole {
             Verdict::NotKnown
         } else if found.is_empty() && table.is_empty() {
             Verdict::Nowhere
@@ -51,11 +57,32 @@ impl Comparison {
         };
         Self { verdict, missing, more }
     }
+
+    /// Compares what was learned of a command ([`learn`](crate::learn)) with a table. Of what was seen with one number of elements only
+    /// nobody knows whether there can be others.
+    pub fn of_learned(number: u32, learned: &[Line], table: &[Line]) -> Self {
+        let found: Vec<Line> = learned.iter().filter(|line| line.number == number).cloned().collect();
+        let mut compared = Self::of_lines(number, &found, Known::OneNumber, table);
+        if compared.verdict == Verdict::NotKnown {
+            compared.verdict = if compared.more.is_empty() { Verdict::Same } else { Verdict::Wider };
+        }
+        compared
+    }
 }
 
-/// Do lines lead to all that one does? Each kind, and each way, may be another's. What `is_part` of something that is not known may
-/// have been found of one round of a loop.
-fn is_covered(wanted: &Line, by: &[Line], is_part: bool) -> bool {
+/// What something is that leads to one element.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// One element.
+    Whole,
+    /// One, or what was found of a round of a loop.
+    OneRound,
+    /// One, or all of an array that was seen with no other number of elements.
+    OneNumber,
+}
+
+/// Do lines lead to all that one does? Each kind, and each way, may be another's.
+fn is_covered(wanted: &Line, by: &[Line], known: Known) -> bool {
     let kinds: Vec<Option<(i64, i64)>> = match &wanted.kind {
         Some((at, values)) => values.iter().map(|&value| Some((*at, value))).collect(),
         None => vec![None],
@@ -65,7 +92,7 @@ fn is_covered(wanted: &Line, by: &[Line], is_part: bool) -> bool {
         kinds.iter().all(|&kind| {
             by.iter().any(|line| {
                 let goes = if is_write { line.is_written } else { line.is_read };
-                goes && applies(line, kind) && reaches(line, wanted, is_part)
+                goes && applies(line, kind) && reaches(line, wanted, known)
             })
         })
     })
@@ -81,20 +108,22 @@ fn applies(line: &Line, kind: Option<(i64, i64)>) -> bool {
 }
 
 /// Does a line lead to as much as another, from the same place?
-fn reaches(line: &Line, wanted: &Line, is_part: bool) -> bool {
+fn reaches(line: &Line, wanted: &Line, known: Known) -> bool {
     let is_same_place = line.from == wanted.from && line.pointer_bytes == wanted.pointer_bytes;
     let is_same_count = match (wanted.count, line.count) {
-        (Count::One, Count::Field(..) | Count::Computed) => is_part,
+        (Count::One, Count::Field(..) | Count::Computed) => known != Known::Whole,
         (Count::Computed, _) => false,
         (wanted, count) => wanted == count,
     };
     let (Some(size), Some(least)) = (line.size, wanted.size) else { return false };
     // Where an element begins, and what it leads to, depends on how large one is.
-    let is_large = if wanted.elements.is_empty() { size >= least } else { size == least };
+    let is_one = wanted.count == Count::One && line.count != Count::One;
+    let is_several = known == Known::OneNumber && is_one && size > 0 && least % size == 0;
+    let is_large = if wanted.elements.is_empty() { size >= least || is_several } else { size == least };
     is_same_place
         && is_same_count
         && is_large
-        && wanted.elements.iter().all(|element| is_covered(element, &line.elements, is_part))
+        && wanted.elements.iter().all(|element| is_covered(element, &line.elements, known))
 }
 
 #[cfg(test)]
@@ -126,6 +155,17 @@ mod tests {
         let leads = [lead(0, Some((8, 4)), 4), lead(16, None, 24)];
         assert_eq!(compare(&leads, &leads), Verdict::Same);
         assert_eq!(compare(&[], &[]), Verdict::Nowhere);
+    }
+
+    #[test]
+    fn what_was_seen_with_one_number_is_of_a_table_that_counts() {
+        let table = [Line::of(7, &lead(0, Some((8, 4)), 4))];
+        let learned = |found: &Lead| Comparison::of_learned(7, &[Line::of(7, found)], &table).verdict;
+        assert_eq!(learned(&lead(0, Some((8, 4)), 4)), Verdict::Same);
+        assert_eq!(learned(&lead(0, None, 12)), Verdict::Wider);
+        assert_eq!(learned(&lead(0, None, 10)), Verdict::Missing, "no whole elements");
+        assert_eq!(learned(&lead(0, Some((12, 4)), 4)), Verdict::Missing, "another field counts");
+        assert_eq!(learned(&lead(16, None, 12)), Verdict::Missing);
     }
 
     #[test]

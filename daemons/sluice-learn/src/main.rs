@@ -12,7 +12,7 @@ mod reach;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use program::Given;
-use sluice_slice::learn;
+use sluice_slice::{Sample, Table, learn};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
@@ -43,16 +43,16 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let (given, status) = program::watch(&arguments.program)?;
-    let mut text = String::new();
-    let mut commands: BTreeMap<(&str, u32), Vec<_>> = BTreeMap::new();
-    for Given { class, sample } in &given {
+    let mut commands: BTreeMap<(&str, u32), Vec<Sample>> = BTreeMap::new();
+    for Given { class, sample } in given.iter() {
         commands.entry((class, sample.number)).or_default().push(sample.clone());
     }
+    let mut tables: BTreeMap<&str, Table> = BTreeMap::new();
     for ((class, number), samples) in &commands {
-        let slice = learn(samples);
-        text += &format!("/* {class}: command {number:#010x}, given {} times */\n", samples.len());
-        text += &format!("{slice:?}\n");
+        tables.entry(class).or_default().add(&format!("{class} {number:#010x}"), *number, &learn(samples));
     }
+    let text: String =
+        tables.iter().map(|(class, table)| table.definition(&format!("learned_{class}"))).collect();
     match &arguments.out {
         Some(file) => std::fs::write(file, text)?,
         None => std::io::stdout().write_all(text.as_bytes())?,

@@ -356,7 +356,7 @@ pub enum Command {
     )]
     Analyze {
         /// Drivers: drm, virtio-gpu, radeon, nouveau, i915
-        #[arg(required = true)]
+        #[arg(required_unless_present = "learned")]
         names: Vec<String>,
         /// Whose source
         #[arg(long, default_value = "debian-6.1")]
@@ -373,6 +373,9 @@ pub enum Command {
         /// Compare the front end's hand-written table with what is found
         #[arg(long, conflicts_with_all = ["details", "diff", "c"])]
         check: bool,
+        /// Compare the front end's hand-written tables with what sluice-learn wrote to a file
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "details", "diff", "c", "check"])]
+        learned: Option<PathBuf>,
     },
     /// Compare bounds of the cache of page-table pages by what a guest recorded: fixed ones, and the one that adapts itself
     #[command(after_help = concat!(

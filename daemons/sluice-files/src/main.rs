@@ -22,6 +22,7 @@ mod seek;
 mod shared;
 mod sound;
 mod terminal;
+mod topology;
 mod watchdog;
 
 use clap::{Parser, Subcommand};

@@ -3,7 +3,7 @@
 use crate::camera::{
     BOTH, Buffer, Camera, DEQUEUE, FRAME_TIME, HEIGHT, MAPPED, QUEUE, START, Stream, WIDTH, number,
 };
-use crate::result;
+use crate::{result, topology};
 use anyhow::{Context, Result, bail, ensure};
 use sluice_backend::sys::{self, Call, Order, Plain};
 use std::fs::{File, OpenOptions};
@@ -67,6 +67,7 @@ fn value(call: &Call<Controls>, camera: &File, request: i32, value: i32) -> std:
 /// Has frames made by requests of which each sets another brightness.
 pub fn run(path: &Path, media: &Path) -> Result<()> {
     let media = OpenOptions::new().read(true).write(true).open(media).context("no media device")?;
+    topology::show(&media)?;
     let camera = Camera::open(path, WIDTH, HEIGHT)?;
     let camera = camera.file();
     let count = Stream::buffers(camera, MAPPED)?;

@@ -142,8 +142,15 @@ static const struct lead narrow_video_leads[] = {
 
 /* Media. */
 
+#define TOPOLOGY(part, count, structure)                                      \
+	{ LEAD(MEDIA_IOC_G_TOPOLOGY, BOTH),                                  \
+	  ARRAY(struct media_v2_topology, part, count, sizeof(struct structure)) }
 static const struct lead media_leads[] = {
 	{ LEAD(MEDIA_IOC_REQUEST_ALLOC, 0), .descriptor = 1, .flags = NOTHING },
+	TOPOLOGY(ptr_entities, num_entities, media_v2_entity),
+	TOPOLOGY(ptr_interfaces, num_interfaces, media_v2_interface),
+	TOPOLOGY(ptr_pads, num_pads, media_v2_pad),
+	TOPOLOGY(ptr_links, num_links, media_v2_link),
 	{}
 };
 

@@ -117,6 +117,19 @@ fn a_length_that_no_field_says_is_said_to_be_a_guess() {
 }
 
 #[test]
+fn a_field_by_which_more_was_reached_once_is_no_count() {
+    let samples = [(12, 3), (20, 5), (40, 4)].map(|(bytes, field)| {
+        let mut program = Program::new();
+        let list = program.put(vec![0; bytes]);
+        program.reach(list, bytes as u64, true);
+        program.sample(structure(48, &[(8, 8, list), (32, 4, field)]))
+    });
+    let slice = learn(&samples);
+    assert_eq!(slice.leads, [lead(8, None, 40, true)]);
+    assert!(slice.reasons.contains("the pointer at 8: 12 to 40 bytes, and no field says how many"));
+}
+
+#[test]
 fn what_no_field_leads_to_is_said() {
     let mut sample = numbers(0, 0);
     sample.copies.push(Copy { address: 0x1234_5678, bytes: 24, is_written: false });

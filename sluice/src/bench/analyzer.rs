@@ -2,9 +2,11 @@
 
 use super::record::Record;
 use super::{note, say};
-use crate::analyze::{self, Check, Counts, Found, Sums};
+use crate::analyze::{self, Check, Counts, Found, Learned, Sums};
 use crate::kernels::{self, Kernel};
-use anyhow::Result;
+use crate::{scenario, workspace};
+use anyhow::{Context, Result};
+use sluice_slice::Verdict;
 use std::collections::BTreeSet;
 
 /// Drivers that the front end's table has lines for.
@@ -22,6 +24,42 @@ pub fn measure(record: &mut Record) -> Result<()> {
         say(driver);
         let result = compare(record, driver, &old, &new);
         note(record, driver, result);
+    }
+    say("learned");
+    let result = learned(record, &old);
+    note(record, "learned", result);
+    Ok(())
+}
+
+/// The scenario in which programs are watched, and its domains.
+const LEARNED: &str = "device-files-learn";
+const DOMAINS: [(&str, &str); 2] = [("driver", "modetest and sluice-files"), ("camera", "v4l2-compliance")];
+
+/// How what was learned compares with the front end's tables.
+fn learned(record: &mut Record, kernel: &Kernel) -> Result<()> {
+    record.kernels(&scenario::outcome(LEARNED)?.kernels);
+    let consoles = workspace::consoles(&format!("test-{LEARNED}").parse()?);
+    for (domain, programs) in DOMAINS {
+        let log = consoles.join(format!("{domain}.log"));
+        let text = std::fs::read_to_string(&log).with_context(|| format!("no {}", log.display()))?;
+        let mut all = Vec::new();
+        // What one program made comes behind its status.
+        for said in text.split("learned_status_").skip(1) {
+            let tables: Vec<&str> =
+                said.lines().filter_map(|line| line.strip_prefix("learned: ")).map(str::trim_end).collect();
+            all.extend(Learned::read(&tables.join("\n"), kernel)?);
+        }
+        let classes: BTreeSet<&str> = all.iter().map(|learned| learned.class).collect();
+        for class in classes {
+            for (verdict, name) in
+                [(Verdict::Same, "same"), (Verdict::Wider, "wider"), (Verdict::Missing, "missing")]
+            {
+                let of_class = all.iter().filter(|learned| learned.class == class);
+                let sum: usize = of_class.map(|learned| learned.count(verdict)).sum();
+                let about = format!("{programs} were watched; what they made against the front end's table");
+                record.row(format!("analyzer.learned.{class}.{name}"), sum as f64, "commands", about);
+            }
+        }
     }
     Ok(())
 }

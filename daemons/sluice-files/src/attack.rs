@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is kept on the card's side, and on a program's.
 const CARD: u32 = 0x5a17_ce00;
@@ -239,7 +239,10 @@ impl Attacker {
         self.marks += 2;
         let mark = |card: &Card, before: &[u32], mark| -> Result<bool> {
             let words = [before, &commands::write(self.mark.0.id, Bytes, mark)].concat();
-            card.execute(&words, &handles).context("EXECBUFFER failed")?;
+            let begun = Instant::now();
+            card.execute(&words, &handles).with_context(|| {
+                format!("EXECBUFFER failed: {} of {other}, after {:?}", kind.name, begun.elapsed())
+            })?;
             self.card.wait(&self.mark.0)?;
             self.card.download(&self.mark.0)?;
             Ok(self.mark.0.read() == [mark; WORDS])
@@ -364,8 +367,14 @@ impl Attacker {
                 attacker.import(descriptor)?;
             }
             let words = wild.batch();
+            let begun = Instant::now();
             sent += 1;
-            taken += u32::from(attacker.execute(&words, &[]).is_ok());
+            match attacker.execute(&words, &[]) {
+                Ok(()) => taken += 1,
+                Err(error) => {
+                    println!("attack: batch {sent} was not taken, after {:?}: {error}", begun.elapsed())
+                }
+            }
         }
         result(&format!("wild_sent={sent} wild_taken={taken}"));
         Ok(())

@@ -2,7 +2,7 @@
 //! names these, in commands and to the driver, and sends commands that make no sense.
 //!
 //! A card's commands name a buffer by a number that is one for all who have the card ([`Buffer::id`]), and the driver does not look into them. So the card is to
-//! know who has which. A context that names what is not its own is lost, so that each attempt has a new one. All that is tried is tried first with a buffer that the
+//! know who has which. A context that names what is not its own may be lost, so each attempt has a new one. All that is tried is tried first with a buffer that the
 //! context has been given: there it has to succeed, or a failure would say nothing.
 
 use crate::result;
@@ -28,8 +28,7 @@ const PROGRAM: u32 = 0x0dec_0700;
 /// What is where others' bytes are to go.
 const NOTHING: u32 = 0x3c3c_3c3c;
 
-/// Where the driver's mappings begin, in a node that has one (`DRM_FILE_PAGE_OFFSET_START`), and pages of which that many are tried.
-const MAPS: u64 = 0x1_0000_0000;
+/// Pages around where a buffer of its own is mapped in the node, where others' are, too.
 const PLACES: u64 = 256;
 
 /// Words that are others in each place.
@@ -330,7 +329,8 @@ impl Attacker {
         }
         let mut maps = Count::default();
         let attacker = self.card.another()?;
-        for place in (0..PLACES).map(|page| MAPS + page * PAGE as u64) {
+        let first = self.mark.0.offset.saturating_sub(PLACES / 2 * PAGE as u64);
+        for place in (0..PLACES).map(|page| first + page * PAGE as u64) {
             let map = Map { offset: place, first: 0, pages: 1, read: true, write: false };
             maps.add(Mapping::new(&attacker, &map).is_ok());
             if self.buffers().all(|buffer| buffer.offset != place) {

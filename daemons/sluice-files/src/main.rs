@@ -1,5 +1,6 @@
 //! Uses device files as their stock programs do, and says what came of it in lines that a scenario can expect.
 
+mod attack;
 mod camera;
 mod counted;
 mod drm;
@@ -23,7 +24,9 @@ mod shared;
 mod sound;
 mod terminal;
 mod topology;
+mod virgl;
 mod watchdog;
+mod wild;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -193,6 +196,22 @@ enum What {
         #[arg(long)]
         held: bool,
     },
+    /// Attacks those who have a virtio graphics card, too, by its commands.
+    CardAttack {
+        /// The device file: a render node.
+        file: PathBuf,
+        /// Names of buffers that are tried: from one on.
+        #[arg(long, default_value_t = 64)]
+        ids: u32,
+        /// Batches that make no sense.
+        #[arg(long, default_value_t = 100)]
+        batches: u32,
+    },
+    /// Keeps buffers of a virtio graphics card, and looks whether they have changed until a line comes.
+    CardKeep {
+        /// The device file: a render node.
+        file: PathBuf,
+    },
     /// Maps a page of a file at each of some places.
     Map {
         /// The device file.
@@ -271,6 +290,8 @@ fn main() -> anyhow::Result<()> {
         What::Screen { other: true, .. } => screen::be_another(),
         What::Screen { file, .. } => screen::run(&file),
         What::Radeon { file, held } => radeon::run(&file, held),
+        What::CardAttack { file, ids, batches } => attack::attack(&file, ids, batches),
+        What::CardKeep { file } => attack::keep(&file),
         What::Map { file, places } => radeon::map(&file, &places),
         What::Keep { file } => keep::run(&file),
         What::Outlive { file } => camera::outlive(&file),

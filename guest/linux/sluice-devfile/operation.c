@@ -152,12 +152,26 @@ static bool operate_at_once(struct mirror *mirror, struct slot *slot,
 	return done;
 }
 
+/* Makes a request by the queue, and waits. Returns whether the slot is with the other side, perhaps yet. */
+static bool operate_by_queue(struct mirror *mirror, struct slot *slot,
+			     bool blocks, u64 life, s64 *result)
+{
+	slot->request->lane = cpu_to_le32(lane_page(mirror, slot));
+	*result = submit(mirror, slot, SLOT_WAITED, life);
+	if (*result)
+		return false;
+	*result = await(mirror, slot, blocks, life);
+	return true;
+}
+
 /* Makes a request for the caller, and waits. The slot is not the caller's any more. */
 s64 operate(struct mirror *mirror, struct slot *slot, bool blocks, u64 life,
 	    bool at_once)
 {
 	u32 tag = tag_of(mirror, slot), count = slot->count;
 	struct devfile_request *request = slot->request;
+	__le32 operation = request->operation;
+	__le64 argument = request->arguments[0];
 	unsigned long flags;
 	bool submitted = false;
 	s64 result;
@@ -176,11 +190,16 @@ s64 operate(struct mirror *mirror, struct slot *slot, bool blocks, u64 life,
 		}
 	}
 	if (!at_once || !operate_at_once(mirror, slot, &result)) {
-		request->lane = cpu_to_le32(lane_page(mirror, slot));
-		result = submit(mirror, slot, SLOT_WAITED, life);
-		submitted = !result;
-		if (submitted)
-			result = await(mirror, slot, blocks, life);
+		submitted = operate_by_queue(mirror, slot, blocks, life,
+					     &result);
+		/* What was posted and then adopted may be the daemon's, too: it is asked now. */
+		if (request->operation != operation &&
+		    result == -(s64)SLUICE_DEVFILE_UNKNOWN_FILE) {
+			request->operation = operation;
+			request->arguments[0] = argument;
+			submitted = operate_by_queue(mirror, slot, blocks, life,
+						     &result);
+		}
 	}
 	if (count)
 		kvm_hypercall2(SLUICE_DEVFILE_WITHDRAW, mirror->slot, tag);

@@ -60,8 +60,8 @@ pub const PARTS: [&str; 11] = [
     "igt",
 ];
 
-/// A driver domain that was taken over, and a guest.
-const ATTACKS: [Attack; 3] = [
+/// A driver domain that was taken over, a guest, and one by a card's commands.
+const ATTACKS: [Attack; 4] = [
     Attack {
         id: "devfile.driver",
         scenario: "hostile-devfile-undeclared",
@@ -73,6 +73,19 @@ const ATTACKS: [Attack; 3] = [
         scenario: "hostile-files",
         tried: &["files.tried"],
         succeeded: &["calls_wrong"],
+    },
+    Attack {
+        id: "devfile.card",
+        scenario: "hostile-gpu-shadows",
+        tried: &["names_tried", "driver_tried", "changing_sent", "wild_sent"],
+        succeeded: &[
+            "names_succeeded",
+            "handles_succeeded",
+            "flink_succeeded",
+            "maps_succeeded",
+            "changing_succeeded",
+            "kept_changed",
+        ],
     },
     Attack {
         id: "regions",

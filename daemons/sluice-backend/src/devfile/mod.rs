@@ -28,7 +28,7 @@ use sluice_backend::sys;
 use sluice_devfile::{Operation, Request, Taken};
 use sluice_hypercall::devfile::{
     DEVFILE_ANSWER_SIZE, DEVFILE_CLASS_SIZE, DEVFILE_CONFIG_SIZE, DEVFILE_MAX_SPACES, DEVFILE_NODE_SIZE,
-    DEVFILE_VERSION,
+    DEVFILE_UNKNOWN_FILE, DEVFILE_VERSION,
 };
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -497,7 +497,9 @@ impl Live {
         let Some(under_way) = state.under_way.remove(&tag) else { return };
         let shadow = under_way.shadow();
         let UnderWay { place, file, returns, .. } = under_way;
-        if let Some((file, space)) = file.zip(shadow) {
+        // A shadow that does not know the file of what was posted has not been passed it.
+        let is_known = result != -i64::from(DEVFILE_UNKNOWN_FILE);
+        if let Some((file, space)) = file.zip(shadow).filter(|_| is_known) {
             lock(&file.passed).insert(space, true);
         }
         let result = match returns.filter(|_| result >= 0) {

@@ -11,7 +11,7 @@ pub use clang::source;
 pub use learned::Learned;
 
 use crate::kernels::{self, Kernel};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clang::Compiler;
 use sluice_slice::{Comparison, Line, Program, Slice, Table, Verdict, Walk, slice};
 use std::path::Path;
@@ -19,17 +19,52 @@ use std::path::Path;
 /// Where those of graphics cards are in the source.
 const GRAPHICS: &str = "drivers/gpu/drm";
 
-/// Drivers whose table of ioctls is read: name, folder in the source, table.
-const DRIVERS: [(&str, &str, &str); 5] = [
-    ("drm", GRAPHICS, "drm_ioctls"),
-    ("virtio-gpu", "drivers/gpu/drm/virtio", "virtio_gpu_ioctls"),
-    ("radeon", "drivers/gpu/drm/radeon", "radeon_ioctls_kms"),
-    ("nouveau", "drivers/gpu/drm/nouveau", "nouveau_ioctls"),
-    ("i915", "drivers/gpu/drm/i915", "i915_ioctls"),
-];
+/// How a driver's commands are known.
+#[derive(Clone, Copy)]
+enum Commands {
+    /// By its table, of this name.
+    Table(&'static str),
+    /// By a header for programs, the beginning of their names, and the function that is called for all.
+    Header { header: &'static str, prefix: &'static str, entry: &'static str },
+}
 
-/// The front end's table for all of them.
-const TABLE: &str = "graphics_leads";
+/// What can be analyzed.
+struct Driver {
+    name: &'static str,
+    /// In the source.
+    folder: &'static str,
+    commands: Commands,
+    /// The front end's table.
+    table: &'static str,
+}
+
+const fn graphics(name: &'static str, folder: &'static str, table: &'static str) -> Driver {
+    Driver { name, folder, commands: Commands::Table(table), table: "graphics_leads" }
+}
+
+const DRIVERS: [Driver; 7] = [
+    graphics("drm", GRAPHICS, "drm_ioctls"),
+    graphics("virtio-gpu", "drivers/gpu/drm/virtio", "virtio_gpu_ioctls"),
+    graphics("radeon", "drivers/gpu/drm/radeon", "radeon_ioctls_kms"),
+    graphics("nouveau", "drivers/gpu/drm/nouveau", "nouveau_ioctls"),
+    graphics("i915", "drivers/gpu/drm/i915", "i915_ioctls"),
+    Driver {
+        name: "evdev",
+        folder: "drivers/input",
+        commands: Commands::Header { header: "linux/input.h", prefix: "EVIOC", entry: "evdev_ioctl" },
+        table: "input_leads",
+    },
+    Driver {
+        name: "alsa-pcm",
+        folder: "sound/core",
+        commands: Commands::Header {
+            header: "sound/asound.h",
+            prefix: "SNDRV_PCM_IOCTL_",
+            entry: "snd_pcm_ioctl",
+        },
+        table: "sound_leads",
+    },
+];
 
 /// The handlers of commands that there are no more.
 const GONE: [&str; 2] = ["drm_invalid_op", "drm_noop"];
@@ -73,7 +108,7 @@ impl Sums {
 
 /// The drivers that are known.
 pub fn drivers() -> impl Iterator<Item = &'static str> {
-    DRIVERS.iter().map(|(name, ..)| *name)
+    DRIVERS.iter().map(|driver| driver.name)
 }
 
 /// Analyzes a driver of a kernel's source.
@@ -81,28 +116,47 @@ pub fn drivers() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// Nobody knows it, or its source cannot be had or read.
 pub fn driver(name: &str, kernel: &Kernel) -> Result<Vec<Found>> {
-    let (_, folder, table) = DRIVERS.iter().find(|(known, ..)| *known == name).with_context(|| {
+    let Driver { folder, commands, .. } = known(name)?;
+    let compiler = Compiler::new(kernel)?;
+    // That of graphics cards has what they share.
+    let unpacked = if folder.starts_with(GRAPHICS) { GRAPHICS } else { folder };
+    let program = Program::new(compiler.driver(&source(kernel, unpacked)?.join(folder))?);
+    let by_table = |table| {
+        let rows = program.rows(table);
+        ensure!(!rows.is_empty(), "{name} has no table {table} in Linux {}", kernel.release);
+        let live = rows.into_iter().filter(|(_, handler, _)| !GONE.contains(&handler.1.as_ref()));
+        let found = live.map(|(number, handler, name)| {
+            let mut walk = Walk::new(&program);
+            let slice = if program.function(handler.0, &handler.1).is_some() {
+                let (operations, _) = walk.handler(&handler);
+                slice(&mut walk, &operations)
+            } else {
+                let reason = format!("{} is not among the files", handler.1);
+                Slice { reasons: [reason].into(), ..Slice::default() }
+            };
+            Found { name, number, slice }
+        });
+        Ok(found.collect())
+    };
+    match *commands {
+        Commands::Table(table) => by_table(table),
+        Commands::Header { header, prefix, entry } => {
+            let function = program.find(entry).with_context(|| format!("{name} has no function {entry}"))?;
+            let found = compiler.commands(header, prefix)?.into_iter().map(|(name, number)| {
+                let mut walk = Walk::new(&program);
+                let (operations, _) = walk.command(&function, number);
+                Found { name, number, slice: slice(&mut walk, &operations) }
+            });
+            Ok(found.collect())
+        }
+    }
+}
+
+fn known(name: &str) -> Result<&'static Driver> {
+    DRIVERS.iter().find(|known| known.name == name).with_context(|| {
         let known: Vec<&str> = drivers().collect();
         format!("'{name}' is no driver that is known; there are: {}", known.join(", "))
-    })?;
-    let program = Program::new(Compiler::new(kernel)?.driver(&source(kernel, GRAPHICS)?.join(folder))?);
-    let rows = program.rows(table);
-    if rows.is_empty() {
-        bail!("{name} has no table {table} in Linux {}", kernel.release);
-    }
-    let live = rows.into_iter().filter(|(_, handler, _)| !GONE.contains(&handler.1.as_ref()));
-    let found = live.map(|(number, handler, name)| {
-        let mut walk = Walk::new(&program);
-        let slice = if program.function(handler.0, &handler.1).is_some() {
-            let (operations, _) = walk.handler(&handler);
-            slice(&mut walk, &operations)
-        } else {
-            let reason = format!("{} is not among the files", handler.1);
-            Slice { reasons: [reason].into(), ..Slice::default() }
-        };
-        Found { name, number, slice }
-    });
-    Ok(found.collect())
+    })
 }
 
 /// What two kernels' drivers differ in, a line each.
@@ -141,8 +195,8 @@ pub enum Form {
 ///
 /// # Errors
 /// It cannot be compiled or read.
-pub fn table(kernel: &Kernel) -> Result<Vec<Line>> {
-    Compiler::new(kernel)?.lines(TABLE, "").context("could not read the front end's table")
+pub fn table(name: &str, kernel: &Kernel) -> Result<Vec<Line>> {
+    Compiler::new(kernel)?.lines(known(name)?.table, "").context("could not read the front end's table")
 }
 
 /// What was found of a driver as C, which is compiled and read again: it leads where it should.
@@ -196,7 +250,6 @@ pub fn learned(file: &Path, kernel: &str) -> Result<()> {
 pub fn command(names: &[String], kernel: &str, diff: Option<&str>, form: Form) -> Result<()> {
     let kernel = kernels::get(kernel)?;
     let other = diff.map(kernels::get).transpose()?;
-    let table = if form == Form::Check { table(&kernel)? } else { Vec::new() };
     let mut lacking = 0;
     for name in names {
         let found = driver(name, &kernel)?;
@@ -212,6 +265,7 @@ pub fn command(names: &[String], kernel: &str, diff: Option<&str>, form: Form) -
                 continue;
             }
             Form::Check => {
+                let table = table(name, &kernel)?;
                 let check = Check::new(&found, &table);
                 let Counts { same, wider, missing, excepted, not_known, alone } = check.counts();
                 crate::output::print(check.report())?;

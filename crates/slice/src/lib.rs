@@ -33,7 +33,7 @@ mod walk;
 pub use compare::{Comparison, Verdict};
 pub use lead::{From, Lead, Slice, slice};
 pub use learn::{Copy, Sample, learn};
-pub use line::{Count, Line, lines, probe};
+pub use line::{Count, Line, lines, numbers, probe};
 pub use parse::module;
 pub use program::Program;
 pub use table::Table;

@@ -112,6 +112,17 @@ pub fn lines(module: &Module, table: &str) -> Result<Vec<Line>, Error> {
     Reader { module, offsets }.table(table, 0)
 }
 
+/// The numbers of a constant array of a file.
+///
+/// # Errors
+/// There is no such array.
+pub fn numbers(module: &Module, name: &str) -> Result<Vec<u32>, Error> {
+    let found: Option<Vec<u32>> = rows(module, name).and_then(|rows| {
+        rows.iter().map(|(ty, value)| number(ty, value).and_then(|number| number.try_into().ok())).collect()
+    });
+    found.ok_or_else(|| Error::Table(name.to_owned()))
+}
+
 /// The parts of a constant array, of which all may be zero.
 fn rows<'a>(module: &'a Module, name: &str) -> Option<&'a [(Type, Operand)]> {
     match module.variables.get(name)? {

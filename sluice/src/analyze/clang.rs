@@ -5,9 +5,9 @@ use crate::kernels::Kernel;
 use crate::modules::own_folder;
 use crate::packages::{Apt, PackageName};
 use crate::workspace::{cache, root, run, scratch};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use sluice_slice::ir::Module;
-use sluice_slice::{Line, lines, module, probe};
+use sluice_slice::{Line, lines, module, numbers, probe};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +17,12 @@ const CLANG: [&str; 6] =
 
 /// The folder of the front end's sources, below the one that all modules of guests share.
 const FRONT_END: &str = "sluice-devfile";
+
+/// What numbers of commands are called that are compiled.
+const NUMBERS: &str = "sluice_numbers";
+
+/// Structures that the kernel has under names of its own.
+const KERNELS_OWN: &str = "#include <sound/pcm.h>\n#define snd_pcm_status snd_pcm_status64\n";
 
 /// Compiles for a kernel.
 pub struct Compiler {
@@ -77,6 +83,42 @@ impl Compiler {
         Ok(found)
     }
 
+    /// The commands that a header for programs defines whose names begin so: names and numbers. Those with parameters are left out.
+    ///
+    /// # Errors
+    /// There is no such header, or none.
+    pub fn commands(&self, header: &str, prefix: &str) -> Result<Vec<(String, u32)>> {
+        let file = self.common.join("include/uapi").join(header);
+        let text = std::fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
+        let names: Vec<String> = text.lines().filter_map(|line| command_name(line, prefix)).collect();
+        let text = format!(
+            "{KERNELS_OWN}#include <{header}>\nconst unsigned int {NUMBERS}[] = {{ {} }};\n",
+            names.join(", ")
+        );
+        let code = self.text(&text, &[])?;
+        let found = numbers(&code, NUMBERS)?;
+        ensure!(
+            found.len() == names.len() && !names.is_empty(),
+            "no commands {prefix} in {}",
+            file.display()
+        );
+        Ok(names.into_iter().zip(found).collect())
+    }
+
+    /// The intermediate code of a text, with these folders of headers.
+    fn text(&self, text: &str, headers: &[&Path]) -> Result<Module> {
+        let folder = own_folder(&scratch()?)?;
+        let file = folder.join("table.c");
+        std::fs::write(&file, text).context("could not write to the scratch folder")?;
+        let mut command = self.command();
+        for header in headers {
+            command.arg("-I").arg(header);
+        }
+        let output = run(command.arg(&file));
+        std::fs::remove_dir_all(&folder)?;
+        Ok(module(&String::from_utf8_lossy(&output?.stdout))?)
+    }
+
     /// The lines of a table of the front end's, or of one that is defined here, in the macros of tables.h.
     ///
     /// # Errors
@@ -88,15 +130,8 @@ impl Compiler {
              {definition}{}",
             probe(table)
         );
-        let folder = own_folder(&scratch()?)?;
-        let file = folder.join("table.c");
-        std::fs::write(&file, text).context("could not write to the scratch folder")?;
         let modules = root().join("guest/linux");
-        let mut command = self.command();
-        command.arg("-I").arg(modules.join(FRONT_END)).arg("-I").arg(&modules).arg(&file);
-        let output = run(&mut command);
-        std::fs::remove_dir_all(&folder)?;
-        let code = module(&String::from_utf8_lossy(&output?.stdout))?;
+        let code = self.text(&text, &[&modules.join(FRONT_END), &modules])?;
         Ok(lines(&code, table)?)
     }
 
@@ -127,6 +162,13 @@ impl Compiler {
     }
 }
 
+/// The command that a line of a header defines, if its name begins so.
+fn command_name(line: &str, prefix: &str) -> Option<String> {
+    let (name, value) = line.strip_prefix("#define")?.trim_start().split_once([' ', '\t'])?;
+    let is_one = name.starts_with(prefix) && !name.contains('(') && value.trim_start().starts_with("_IO");
+    is_one.then(|| name.to_owned())
+}
+
 fn package(name: &str) -> Result<PathBuf> {
     let place = cache().join("analyze").join(name);
     if !place.join("version").exists() {
@@ -149,4 +191,22 @@ pub fn source(kernel: &Kernel, folder: &str) -> Result<PathBuf> {
         run(tar.args(["--wildcards", &format!("*/{folder}")]))?;
     }
     Ok(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_of_a_header_are_those_without_parameters() {
+        let name = |line| command_name(line, "EVIOC");
+        assert_eq!(
+            name("#define EVIOCGVERSION\t\t_IOR('E', 0x01, int)\t/* get driver version */"),
+            Some("EVIOCGVERSION".into())
+        );
+        assert_eq!(name("#define EVIOCGNAME(len)\t\t_IOC(_IOC_READ, 'E', 0x06, len)"), None);
+        assert_eq!(name("#define EVIOC_FLAG\t1"), None);
+        assert_eq!(name("#define VIDIOC_QUERYCAP\t_IOR('V', 0, int)"), None);
+        assert_eq!(name("#undef EVIOCGVERSION"), None);
+    }
 }

@@ -10,7 +10,7 @@ use sluice_slice::Verdict;
 use std::collections::BTreeSet;
 
 /// Drivers that the front end's table has lines for.
-const CHECKED: [&str; 3] = ["drm", "virtio-gpu", "radeon"];
+const CHECKED: [&str; 5] = ["drm", "virtio-gpu", "radeon", "evdev", "alsa-pcm"];
 
 /// Analyzes all.
 pub fn measure(record: &mut Record) -> Result<()> {
@@ -93,8 +93,9 @@ fn rows(record: &mut Record, what: &str, kernel: &Kernel, found: &[Found]) -> Re
             format!("Linux {}: {about}", kernel.release),
         );
     }
-    if what.split('.').next().is_some_and(|driver| CHECKED.contains(&driver)) {
-        verdicts(record, what, kernel, Check::new(found, &analyze::table(kernel)?).counts());
+    let driver = what.split('.').next().unwrap_or(what);
+    if CHECKED.contains(&driver) {
+        verdicts(record, what, kernel, Check::new(found, &analyze::table(driver, kernel)?).counts());
     }
     Ok(())
 }

@@ -355,7 +355,7 @@ pub enum Command {
         after_help = "Examples:\n  cargo sluice analyze radeon virtio-gpu --details\n  cargo sluice analyze drm --diff debian-6.12\n  cargo sluice analyze drm --check"
     )]
     Analyze {
-        /// Drivers: drm, virtio-gpu, radeon, nouveau, i915
+        /// Drivers: drm, virtio-gpu, radeon, nouveau, i915, evdev, alsa-pcm
         #[arg(required_unless_present = "learned")]
         names: Vec<String>,
         /// Whose source

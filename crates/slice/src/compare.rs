@@ -46,7 +46,7 @@ impl Comparison {
         let (missing, more) = (left(found, &table, known), left(&table, found, Known::Whole));
         let verdict = if !missing.is_empty() {
             Verdict::Missing
-        } else if known != Known::Whole {
+        } else if known == Known::OneRound {
             Verdict::NotKnown
         } else if found.is_empty() && table.is_empty() {
             Verdict::Nowhere
@@ -62,11 +62,7 @@ impl Comparison {
     /// nobody knows whether there can be others.
     pub fn of_learned(number: u32, learned: &[Line], table: &[Line]) -> Self {
         let found: Vec<Line> = learned.iter().filter(|line| line.number == number).cloned().collect();
-        let mut compared = Self::of_lines(number, &found, Known::OneNumber, table);
-        if compared.verdict == Verdict::NotKnown {
-            compared.verdict = if compared.more.is_empty() { Verdict::Same } else { Verdict::Wider };
-        }
-        compared
+        Self::of_lines(number, &found, Known::OneNumber, table)
     }
 }
 

@@ -10,7 +10,7 @@
 use crate::lead::{From, Lead, Slice};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 /// How deep pointers are followed, as in the walk of a driver's source.
 const DEEPEST: usize = 8;
@@ -52,9 +52,14 @@ impl Sample {
         })
     }
 
-    /// Where its argument ends, by its number (ioctl(2)).
-    fn end(&self) -> u64 {
-        self.argument.saturating_add(u64::from(self.number >> 16 & 0x3fff))
+    /// Bytes of its argument, by its number (ioctl(2)).
+    pub fn size(&self) -> u64 {
+        u64::from(self.number >> 16 & 0x3fff)
+    }
+
+    /// Where its argument is.
+    fn own(&self) -> Range<u64> {
+        self.argument..self.argument.saturating_add(self.size())
     }
 }
 
@@ -100,7 +105,7 @@ struct Left {
 impl Left {
     /// All but the argument itself.
     fn of(sample: &Sample) -> Self {
-        let own = sample.argument..sample.end();
+        let own = sample.own();
         let mut copies: Vec<Copy> = sample
             .copies
             .iter()
@@ -163,7 +168,7 @@ struct Amount {
 pub fn learn(samples: &[Sample]) -> Slice {
     let mut slice = Slice::default();
     for sample in samples {
-        let own = sample.argument..sample.end();
+        let own = sample.own();
         for copy in sample.copies.iter().filter(|copy| own.contains(&copy.address)) {
             let most = if copy.is_written { &mut slice.written } else { &mut slice.read };
             let end = copy.address.saturating_add(copy.bytes).min(own.end);
@@ -188,9 +193,10 @@ pub fn learn(samples: &[Sample]) -> Slice {
 fn follows(samples: &[Sample], left: &mut [Left], reasons: &mut BTreeSet<String>) -> Vec<Lead> {
     let mut found: Option<(u64, Reached)> = None;
     for (sample, left) in samples.iter().zip(left) {
-        let is_elsewhere = left.named.contains(&sample.end());
-        let Some(more) = (if is_elsewhere { None } else { left.take(sample.end()) }) else { continue };
-        let (_, known) = found.get_or_insert((sample.end() - sample.argument, Reached::default()));
+        let end = sample.own().end;
+        // What a pointer leads to is not behind it, wherever it lies.
+        let Some(more) = (if left.named.contains(&end) { None } else { left.take(end) }) else { continue };
+        let (_, known) = found.get_or_insert((sample.size(), Reached::default()));
         if known.bytes != 0 && known.bytes != more.bytes {
             reasons.insert("behind the argument are bytes of which no field says how many".to_owned());
         }

@@ -287,7 +287,7 @@ impl<M: Memory> Engine<M> {
                 break;
             }
             let entry = lane.next(&vif.memory, left, &mut chain)?;
-            let chain = Some(&chain).filter(|_| entry.is_sound);
+            let chain = entry.is_sound.then_some(&chain);
             let credits = (vif.credit, vif.wire_credit);
             let sent = self.forward(id, vif, chain, wire)?;
             if let Some(after) = self.account(vif, &mut turn, credits, sent, now) {

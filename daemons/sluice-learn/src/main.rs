@@ -11,8 +11,7 @@ mod reach;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use program::Given;
-use sluice_slice::{Sample, Table, learn};
+use sluice_slice::{Table, learn};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
@@ -43,12 +42,8 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let (given, status) = program::watch(&arguments.program)?;
-    let mut commands: BTreeMap<(&str, u32), Vec<Sample>> = BTreeMap::new();
-    for Given { class, sample } in given.iter() {
-        commands.entry((class, sample.number)).or_default().push(sample.clone());
-    }
     let mut tables: BTreeMap<&str, Table> = BTreeMap::new();
-    for ((class, number), samples) in &commands {
+    for ((class, number), samples) in &given {
         tables.entry(class).or_default().add(&format!("{class} {number:#010x}"), *number, &learn(samples));
     }
     let text: String =

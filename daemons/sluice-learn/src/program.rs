@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use sluice_slice::{Copy, Sample};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -24,13 +24,8 @@ const PIECE: u64 = 1 << 20;
 /// AUDIT_ARCH_X86_64: calls of programs of 64 bits.
 const X86_64: u32 = 0xc000_003e;
 
-/// A command that the program gave to a device.
-pub struct Given {
-    /// The device's class, as its table has it.
-    pub class: String,
-    /// What was seen.
-    pub sample: Sample,
-}
+/// What was seen of each command that the program gave, by the device's class, as its table has it, and the ioctl's number.
+pub type Given = BTreeMap<(String, u32), Vec<Sample>>;
 
 /// A thread of the program's.
 #[derive(Default)]
@@ -41,7 +36,7 @@ struct Thread {
 }
 
 /// Runs a program to its end. Returns its ioctls on devices, and its status.
-pub fn watch(arguments: &[OsString]) -> Result<(Vec<Given>, i32)> {
+pub fn watch(arguments: &[OsString]) -> Result<(Given, i32)> {
     let kernel = Reached::open()?;
     let (name, rest) = arguments.split_first().context("no program is named")?;
     let mut command = Command::new(name);
@@ -61,7 +56,7 @@ pub fn watch(arguments: &[OsString]) -> Result<(Vec<Given>, i32)> {
             | Options::PTRACE_O_EXITKILL,
     )?;
     ptrace::syscall(first, None)?;
-    let mut watch = Watch { kernel, threads: HashMap::new(), known: HashMap::new(), given: Vec::new() };
+    let mut watch = Watch { kernel, threads: HashMap::new(), given: Given::new() };
     let status = watch.run(first)?;
     Ok((watch.given, status))
 }
@@ -69,9 +64,7 @@ pub fn watch(arguments: &[OsString]) -> Result<(Vec<Given>, i32)> {
 struct Watch {
     kernel: Reached,
     threads: HashMap<i32, Thread>,
-    /// How many samples there are of a command, and which.
-    known: HashMap<(String, u32), HashSet<Vec<u8>>>,
-    given: Vec<Given>,
+    given: Given,
 }
 
 impl Watch {
@@ -130,12 +123,14 @@ impl Watch {
             return Ok(());
         }
         let Some((class, mut sample)) = known.ioctl.take() else { return Ok(()) };
-        let samples = self.known.entry((class.clone(), sample.number)).or_default();
+        let samples = self.given.entry((class, sample.number)).or_default();
         if samples.len() < SAMPLES {
-            end(thread, &mut sample, &reached)?;
+            end(thread, &mut sample, &reached);
             // The same once more says nothing.
-            if samples.insert(format!("{:?} {:?}", sample.structure, sample.copies).into_bytes()) {
-                self.given.push(Given { class, sample });
+            let is_same =
+                |known: &Sample| known.structure == sample.structure && known.copies == sample.copies;
+            if !samples.iter().any(is_same) {
+                samples.push(sample);
             }
         }
         Ok(())
@@ -144,9 +139,8 @@ impl Watch {
 
 /// An ioctl begins: if it is on a device, its class and what is at its argument.
 fn begin(thread: Pid, [file, number, argument, ..]: [u64; 6]) -> Option<(String, Sample)> {
-    let number = number as u32;
-    let structure = read(thread, argument, u64::from(number >> 16 & 0x3fff)).unwrap_or_default();
-    let sample = Sample { number, argument, structure, ..Sample::default() };
+    let mut sample = Sample { number: number as u32, argument, ..Sample::default() };
+    sample.structure = read(thread, argument, sample.size()).unwrap_or_default();
     let file = file as i32;
     let file = std::fs::metadata(format!("/proc/{thread}/fd/{file}")).ok()?;
     let (major, minor) = (libc::major(file.rdev()), libc::minor(file.rdev()));
@@ -155,12 +149,10 @@ fn begin(thread: Pid, [file, number, argument, ..]: [u64; 6]) -> Option<(String,
 }
 
 /// It is over.
-fn end(thread: Pid, sample: &mut Sample, reached: &[Reach]) -> Result<()> {
+fn end(thread: Pid, sample: &mut Sample, reached: &[Reach]) {
     for reach in reached {
         match reach {
-            Reach::Bytes { address, bytes, is_written } => {
-                sample.copies.push(Copy { address: *address, bytes: *bytes, is_written: *is_written });
-            }
+            Reach::Bytes(copy) => sample.copies.push(*copy),
             Reach::Text { address, most } => {
                 let text = read(thread, *address, (*most).min(PIECE)).unwrap_or_default();
                 let end = text.iter().position(|byte| *byte == 0);
@@ -191,7 +183,6 @@ fn end(thread: Pid, sample: &mut Sample, reached: &[Reach]) -> Result<()> {
         let there = read(thread, address, (end - address).min(PIECE)).unwrap_or_default();
         sample.memory.push((address, there));
     }
-    Ok(())
 }
 
 /// What is at an address of the program's.

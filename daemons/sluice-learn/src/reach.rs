@@ -1,6 +1,7 @@
 //! What the kernel reaches of the memory of processes that this one traces: the module `sluice-learn` (guest/linux/sluice-learn) tells.
 
 use anyhow::{Context, Result, bail};
+use sluice_slice::Copy;
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -14,14 +15,7 @@ const NAME: usize = 24;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// So many bytes at an address were read, or written.
-    Bytes {
-        /// Where.
-        address: u64,
-        /// How many.
-        bytes: u64,
-        /// By the kernel.
-        is_written: bool,
-    },
+    Bytes(Copy),
     /// A text of at most so many bytes was read.
     Text {
         /// Where.
@@ -66,7 +60,7 @@ fn decode(record: &[u8; RECORD]) -> Result<(i32, Reach)> {
     let [address, bytes] =
         [8, 16].map(|at| u64::from_le_bytes(*record[at..].first_chunk().unwrap_or(&[0; 8])));
     let reach = match way {
-        0 | 1 => Reach::Bytes { address, bytes, is_written: way == 1 },
+        0 | 1 => Reach::Bytes(Copy { address, bytes, is_written: way == 1 }),
         2 => Reach::Text { address, most: bytes },
         3 => {
             let name = record[NAME..].split(|byte| *byte == 0).next().unwrap_or_default();
@@ -93,7 +87,8 @@ mod tests {
             record[24..24 + name.len()].copy_from_slice(name);
             decode(&record).map_err(|error| error.to_string())
         };
-        let bytes = |is_written| Ok((4711, Reach::Bytes { address: 0x7ffd_1000, bytes: 20, is_written }));
+        let bytes =
+            |is_written| Ok((4711, Reach::Bytes(Copy { address: 0x7ffd_1000, bytes: 20, is_written })));
         assert_eq!(record(0, b"_copy_from_user"), bytes(false));
         assert_eq!(record(1, b"__put_user_4"), bytes(true));
         assert_eq!(record(2, b""), Ok((4711, Reach::Text { address: 0x7ffd_1000, most: 20 })));

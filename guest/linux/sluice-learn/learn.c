@@ -22,7 +22,6 @@
 #include <linux/rcupdate.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
-#include <linux/vmalloc.h>
 #include <asm/syscall.h>
 
 /* daemons/sluice-learn/src/reach.rs has it, too. */
@@ -85,9 +84,8 @@ static struct place places[] = {
 
 static DEFINE_MUTEX(user); /* who has the file open */
 static pid_t debugger; /* its process */
-static DEFINE_MUTEX(reader);
 static DEFINE_RAW_SPINLOCK(lock);
-static STRUCT_KFIFO_PTR(struct record) records; /* lock */
+static DEFINE_KFIFO(records, struct record, RECORDS); /* lock */
 static bool is_full; /* lock: something was not noted */
 
 static bool is_watched(void)
@@ -222,7 +220,6 @@ static ssize_t learn_read(struct file *file, char __user *to, size_t room, loff_
 	struct record record;
 	size_t done = 0;
 
-	mutex_lock(&reader);
 	while (room - done >= sizeof(record)) {
 		bool is_there;
 
@@ -237,13 +234,10 @@ static ssize_t learn_read(struct file *file, char __user *to, size_t room, loff_
 		raw_spin_unlock_irq(&lock);
 		if (!is_there)
 			break;
-		if (copy_to_user(to + done, &record, sizeof(record))) {
-			mutex_unlock(&reader);
+		if (copy_to_user(to + done, &record, sizeof(record)))
 			return -EFAULT;
-		}
 		done += sizeof(record);
 	}
-	mutex_unlock(&reader);
 	return done;
 }
 
@@ -261,26 +255,7 @@ static struct miscdevice device = {
 	.mode = 0600,
 };
 
-static int __init learn_init(void)
-{
-	int error = kfifo_alloc(&records, RECORDS, GFP_KERNEL);
-
-	if (error)
-		return error;
-	error = misc_register(&device);
-	if (error)
-		kfifo_free(&records);
-	return error;
-}
-
-static void __exit learn_exit(void)
-{
-	misc_deregister(&device);
-	kfifo_free(&records);
-}
-
-module_init(learn_init);
-module_exit(learn_exit);
+module_misc_device(device);
 
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("Tells a debugger which memory of a program the kernel reaches in ioctls");

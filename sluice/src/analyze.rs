@@ -121,25 +121,24 @@ pub fn driver(name: &str, kernel: &Kernel) -> Result<Vec<Found>> {
     // That of graphics cards has what they share.
     let unpacked = if folder.starts_with(GRAPHICS) { GRAPHICS } else { folder };
     let program = Program::new(compiler.driver(&source(kernel, unpacked)?.join(folder))?);
-    let by_table = |table| {
-        let rows = program.rows(table);
-        ensure!(!rows.is_empty(), "{name} has no table {table} in Linux {}", kernel.release);
-        let live = rows.into_iter().filter(|(_, handler, _)| !GONE.contains(&handler.1.as_ref()));
-        let found = live.map(|(number, handler, name)| {
-            let mut walk = Walk::new(&program);
-            let slice = if program.function(handler.0, &handler.1).is_some() {
-                let (operations, _) = walk.handler(&handler);
-                slice(&mut walk, &operations)
-            } else {
-                let reason = format!("{} is not among the files", handler.1);
-                Slice { reasons: [reason].into(), ..Slice::default() }
-            };
-            Found { name, number, slice }
-        });
-        Ok(found.collect())
-    };
     match *commands {
-        Commands::Table(table) => by_table(table),
+        Commands::Table(table) => {
+            let rows = program.rows(table);
+            ensure!(!rows.is_empty(), "{name} has no table {table} in Linux {}", kernel.release);
+            let live = rows.into_iter().filter(|(_, handler, _)| !GONE.contains(&handler.1.as_ref()));
+            let found = live.map(|(number, handler, name)| {
+                let mut walk = Walk::new(&program);
+                let slice = if program.function(handler.0, &handler.1).is_some() {
+                    let (operations, _) = walk.handler(&handler);
+                    slice(&mut walk, &operations)
+                } else {
+                    let reason = format!("{} is not among the files", handler.1);
+                    Slice { reasons: [reason].into(), ..Slice::default() }
+                };
+                Found { name, number, slice }
+            });
+            Ok(found.collect())
+        }
         Commands::Header { header, prefix, entry } => {
             let function = program.find(entry).with_context(|| format!("{name} has no function {entry}"))?;
             let found = compiler.commands(header, prefix)?.into_iter().map(|(name, number)| {

@@ -2,6 +2,7 @@
 
 use crate::lead::Slice;
 use crate::line::{Count, Line};
+use crate::table::Table;
 
 /// What came of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +17,19 @@ pub enum Verdict {
     Missing,
     /// It leads to what was found, but something is not known.
     NotKnown,
+}
+
+impl Verdict {
+    /// In reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Nowhere => "nowhere",
+            Self::Same => "same",
+            Self::Wider => "wider",
+            Self::Missing => "missing",
+            Self::NotKnown => "not known",
+        }
+    }
 }
 
 /// A command, in the table and as it was found.
@@ -35,6 +49,19 @@ impl Comparison {
         let found: Vec<Line> = slice.leads.iter().map(|lead| Line::of(number, lead)).collect();
         let known = if slice.reasons.is_empty() { Known::Whole } else { Known::OneRound };
         Self::of_lines(number, &found, known, table)
+    }
+
+    /// What differs as C, behind what is said of either side where it has something.
+    pub fn differences(&self, command: &str, missing: &str, more: &str) -> String {
+        let mut text = String::new();
+        for (title, lines) in [(missing, &self.missing), (more, &self.more)] {
+            if !lines.is_empty() {
+                let mut table = Table::default();
+                table.add_lines(command, lines);
+                text += &format!("  {title}:\n{table}");
+            }
+        }
+        text
     }
 
     /// Compares lines of a command with a table, where something of it may be not known.

@@ -1,7 +1,7 @@
 //! The front end's hand-written table (guest/linux/sluice-devfile/tables.h) against what is found in a driver.
 
 use super::Found;
-use sluice_slice::{Comparison, From, Line, Table, Verdict};
+use sluice_slice::{Comparison, From, Line, Verdict};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -123,30 +123,17 @@ impl<'a> Check<'a> {
         let mut text = String::new();
         for (command, found) in &self.commands {
             let Found { name, number, slice } = command;
-            let Comparison { verdict, missing, more } = found;
-            let said = match verdict {
-                Verdict::Nowhere => continue,
-                Verdict::Same => "same",
-                Verdict::Wider => "wider",
-                Verdict::Missing => "missing",
-                Verdict::NotKnown => "not known",
-            };
-            let _ = writeln!(text, "{name} {number:#010x}: {said}");
+            if found.verdict == Verdict::Nowhere {
+                continue;
+            }
+            let _ = writeln!(text, "{name} {number:#010x}: {}", found.verdict.word());
             for why in self.why(command, found) {
                 let _ = writeln!(text, "  an exception: {why}");
             }
             for reason in &slice.reasons {
                 let _ = writeln!(text, "  not known: {reason}");
             }
-            for (title, lines) in
-                [("found, and not in the table", missing), ("in the table, and not found", more)]
-            {
-                if !lines.is_empty() {
-                    let mut table = Table::default();
-                    table.add_lines(name, lines);
-                    let _ = write!(text, "  {title}:\n{table}");
-                }
-            }
+            text += &found.differences(name, "found, and not in the table", "in the table, and not found");
         }
         for number in &self.alone {
             let same = self.commands.iter().find(|(command, _)| command.number & 0xffff == number & 0xffff);

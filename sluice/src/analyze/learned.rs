@@ -3,7 +3,7 @@
 use super::clang::Compiler;
 use crate::kernels::Kernel;
 use anyhow::{Context, Result, ensure};
-use sluice_slice::{Comparison, Table, Verdict};
+use sluice_slice::{Comparison, Verdict};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -56,21 +56,10 @@ impl Learned {
     /// A line for each command, with what differs as C.
     pub fn report(&self) -> String {
         let mut text = String::new();
-        for (number, Comparison { verdict, missing, more }) in &self.commands {
+        for (number, compared) in &self.commands {
             let command = format!("{} {number:#010x}", self.class);
-            let said = match verdict {
-                Verdict::Missing => "missing",
-                Verdict::Same => "same",
-                _ => "wider",
-            };
-            let _ = writeln!(text, "{command}: {said}");
-            for (title, lines) in [("learned, and not in the table", missing), ("in the table", more)] {
-                if !lines.is_empty() {
-                    let mut table = Table::default();
-                    table.add_lines(&command, lines);
-                    let _ = write!(text, "  {title}:\n{table}");
-                }
-            }
+            let _ = writeln!(text, "{command}: {}", compared.verdict.word());
+            text += &compared.differences(&command, "learned, and not in the table", "in the table");
         }
         text
     }

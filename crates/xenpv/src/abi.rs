@@ -132,10 +132,14 @@ pub const M2P_END: u64 = 0xffff_8040_0000_0000;
 pub const INVALID_PFN: u64 = u64::MAX;
 /// Where the processor finds the descriptor table, 16 pages. It is the guest's but for the page of reserved descriptors.
 pub const GDT: u64 = 0xffff_8080_0000_0000;
-/// Where SYSCALL goes, after them.
-pub const STUB: u64 = GDT + 16 * PAGE;
-/// Where SYSCALL of 32-bit code goes.
-pub const STUB_32: u64 = STUB + 16;
+/// Where the hypervisor's code of privilege level 0 is ([`sluice_gate`]), after them. SYSCALL of 32-bit code goes to its first byte.
+pub const GATE: u64 = GDT + 16 * PAGE;
+/// Where SYSCALL goes.
+pub const GATE_WIDE: u64 = GATE + sluice_gate::WIDE as u64;
+/// Where that code has its words.
+pub const GATE_WORDS: u64 = GATE + sluice_gate::WORDS as u64;
+/// Where that code finds the page with the guest's `struct vcpu_info`.
+pub const GATE_INFO: u64 = GATE_WORDS + PAGE;
 /// The page of the descriptor table that holds reserved descriptors.
 pub const RESERVED_GDT_PAGE: usize = 14;
 /// Descriptors that a guest may have.

@@ -7,7 +7,7 @@ use crate::{After, End, Guest, Host, Registers};
 /// Number of the callback for events.
 const EVENT: usize = 0;
 /// Number of the callback for system calls.
-const SYSCALL: usize = 2;
+pub(crate) const SYSCALL: usize = 2;
 /// Number of the callback for system calls of 32-bit code.
 const SYSCALL_32: usize = 7;
 
@@ -58,7 +58,8 @@ impl Guest {
         self.exception(host, registers, vector, None, 0)
     }
 
-    /// SYSCALL: a program's goes to the kernel, the kernel's is a hypercall. The processor has put RIP and RFLAGS where SYSCALL puts them.
+    /// SYSCALL, as far as the gate does not do it: a program's goes to the kernel, the kernel's is a hypercall. The processor has put RIP and RFLAGS where
+    /// SYSCALL puts them.
     pub fn syscall(&mut self, host: &mut impl Host, registers: &mut Registers, wide: bool) -> After {
         registers.rip = registers.gpr[gpr::RCX];
         registers.rflags = sane(registers.gpr[gpr::R11]);

@@ -1,12 +1,15 @@
 //! Memory as a kernel finds it when it starts, and what the hypervisor keeps in it.
 //!
 //! A domain's frames are one run. The first of them are the guest's, in the order of its own page numbers; the last are the hypervisor's
-//! ([`Layout::hidden`]): the table from machine frames to page numbers, the page of reserved descriptors, the page with the entry points of SYSCALL, and
+//! ([`Layout::hidden`]): the table from machine frames to page numbers, the page of reserved descriptors, the gate's code and its words, and
 //! the page tables that show these, but for `struct shared_info`, which the guest may write.
 //!
 //! Source: xen.h ("start of day"), elfnote.h; the order of pages is that of Xen's tools.
 
-use crate::abi::{GDT, INVALID_PFN, M2P, PAGE, RESERVED_DESCRIPTORS, RESERVED_GDT_PAGE, STUB, shared_info};
+use crate::abi::{
+    GATE, GATE_INFO, GATE_WORDS, GDT, INVALID_PFN, M2P, PAGE, RESERVED_DESCRIPTORS, RESERVED_GDT_PAGE,
+    shared_info,
+};
 use crate::host::Host;
 use core::fmt;
 use core::ops::Range;
@@ -196,6 +199,7 @@ pub struct Built {
     pub console: Mfn,
     pub(crate) reserved_gdt: Mfn,
     gdt_table: Mfn,
+    pub(crate) gate_words: Mfn,
     hole: [(usize, Mfn); 2],
     m2p: Mfn,
     first: u64,
@@ -239,8 +243,8 @@ impl Layout {
 
     fn hypervisors(&self) -> u64 {
         let count = |range: Range<u64>| range.end - range.start;
-        // Reserved descriptors, entry points; tables of three levels for both parts of the hole.
-        2 + 3 + 2 + count(self.m2p_leaves()) + count(self.m2p_pages())
+        // Reserved descriptors, the gate's code and words; tables of three levels for both parts of the hole.
+        3 + 3 + 2 + count(self.m2p_leaves()) + count(self.m2p_pages())
     }
 
     /// Builds memory: the kernel, what it is told (its command line, and whether it is the initial domain's), its page tables, and what is the hypervisor's.
@@ -346,7 +350,7 @@ impl Layout {
     fn hole(&self, memory: &mut impl Memory) -> Built {
         let mut frames = self.hidden().map(Mfn);
         let mut next = || frames.next().unwrap_or_default();
-        let (descriptors, stub) = (next(), next());
+        let (descriptors, gate, gate_words) = (next(), next(), next());
         let (upper, middle) = (next(), next());
         let (gdt_upper, gdt_middle, gdt_table) = (next(), next(), next());
         let leaves = self.m2p_leaves();
@@ -356,7 +360,7 @@ impl Layout {
             let entry = Entry::new(to, flags | Entry::PRESENT);
             memory.write(table, index * 8, &entry.bits().to_le_bytes());
         };
-        let (way, read_only) = (Entry::USER | Entry::WRITE, Entry::from_bits_retain(1 << 63));
+        let (way, no_execute) = (Entry::USER | Entry::WRITE, Entry::from_bits_retain(1 << 63));
         let page = |address: u64, shift: u32| address >> shift & 511;
         // The room for the table is 256 GiB: one table of the second level shows 512 GiB of frames' numbers.
         put(upper, page(M2P, 30) + leaves.start / 512, middle, way);
@@ -365,20 +369,21 @@ impl Layout {
         }
         for (at, number) in self.m2p_pages().zip(m2p.0..) {
             let leaf = Mfn(first_leaf.0 + at / 512 - leaves.start);
-            put(leaf, at % 512, Mfn(number), Entry::USER | read_only);
+            put(leaf, at % 512, Mfn(number), Entry::USER | no_execute);
         }
         put(gdt_upper, page(GDT, 30), gdt_middle, way);
         put(gdt_middle, page(GDT, 21), gdt_table, way);
-        put(gdt_table, RESERVED_GDT_PAGE as u64, descriptors, read_only);
+        put(gdt_table, RESERVED_GDT_PAGE as u64, descriptors, no_execute);
         // No user's: the processor is at privilege level 0 when it comes here.
-        put(gdt_table, page(STUB, 12), stub, Entry::empty());
+        put(gdt_table, page(GATE, 12), gate, Entry::empty());
+        let shared_info = Mfn(self.first + self.pages);
+        for (address, frame) in [(GATE_WORDS, gate_words), (GATE_INFO, shared_info)] {
+            put(gdt_table, page(address, 12), frame, Entry::WRITE | no_execute);
+        }
         for (index, descriptor) in RESERVED_DESCRIPTORS {
             memory.write(descriptors, index as u64 * 8, &descriptor.to_le_bytes());
         }
-        // VMMCALL, at both entry points.
-        for at in [0, 16] {
-            memory.write(stub, at, &[0x0f, 0x01, 0xd9]);
-        }
+        memory.write(gate, 0, sluice_gate::code());
         let start = self.m2p_pages().start * 512;
         for number in start..self.m2p_pages().end * 512 {
             let page = number.checked_sub(self.first).filter(|page| *page < self.pages);
@@ -391,10 +396,11 @@ impl Layout {
             entry: 0,
             start_info: 0,
             stack: 0,
-            shared_info: Mfn(self.first + self.pages),
+            shared_info,
             console: Mfn(0),
             reserved_gdt: descriptors,
             gdt_table,
+            gate_words,
             hole: [(page(M2P, 39) as usize, upper), (page(GDT, 39) as usize, gdt_upper)],
             m2p,
             first: self.first,
@@ -421,6 +427,13 @@ impl Built {
         let read_only = Entry::from_bits_retain(1 << 63) | Entry::PRESENT;
         let entry = frame.map_or(0, |frame| Entry::new(frame, read_only).bits());
         host.write(self.gdt_table, page % ENTRIES * 8, &entry.to_le_bytes());
+    }
+
+    /// Has the gate find the guest's `struct vcpu_info` in this frame.
+    pub(crate) fn show_info(&self, host: &mut impl Host, frame: Mfn) {
+        let data = Entry::from_bits_retain(1 << 63) | Entry::PRESENT | Entry::WRITE;
+        let index = (GATE_INFO / PAGE) as usize % ENTRIES;
+        host.write(self.gdt_table, index * 8, &Entry::new(frame, data).bits().to_le_bytes());
     }
 
     /// Says which page number the guest gives to a frame of its own.

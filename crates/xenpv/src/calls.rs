@@ -109,7 +109,7 @@ impl Guest {
             call::MMU_UPDATE => self.mmu_update(host, first, second, third, fourth),
             call::SET_GDT => self.set_gdt(host, first, second),
             call::STACK_SWITCH => {
-                self.kernel_sp = second;
+                (self.kernel_sp, self.gate_is_stale) = (second, true);
                 Ok(0)
             }
             call::FPU_TASKSWITCH => {
@@ -349,6 +349,10 @@ impl Guest {
         host.read(self.info.0, self.info.1, &mut bytes);
         host.write(frame, offset, &bytes);
         (self.info, self.info_moved) = ((frame, offset), true);
+        self.layout.show_info(host, frame);
+        self.gate_is_stale = true;
+        // The page is at a place that processors may have translated.
+        host.invalidate();
         Ok(0)
     }
 

@@ -54,7 +54,7 @@ const OPERATIONS: [&str; 16] = [
 const OTHER: usize = 14;
 
 /// How many counts there are.
-pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 10;
+pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 12;
 
 /// What was asked of the interface, and what it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,10 @@ pub struct Counters {
     pub exceptions: u64,
     /// Events that went to the kernel.
     pub upcalls: u64,
+    /// System calls of programs that made no exit.
+    pub gate_calls: u64,
+    /// The kernel's returns that made none.
+    pub gate_returns: u64,
 }
 
 impl Default for Counters {
@@ -88,6 +92,7 @@ impl Default for Counters {
         let (calls, operations) = ([0; call::END as usize], [0; OPERATIONS.len()]);
         let (errors, updates, refused, semi, hides, shows) = (0, 0, 0, 0, 0, 0);
         let (emulated, exceptions, upcalls) = (0, 0, 0);
+        let (gate_calls, gate_returns) = (0, 0);
         Self {
             calls,
             operations,
@@ -100,6 +105,8 @@ impl Default for Counters {
             emulated,
             exceptions,
             upcalls,
+            gate_calls,
+            gate_returns,
         }
     }
 }
@@ -133,6 +140,8 @@ impl Counters {
             ("emulated", self.emulated),
             ("exceptions", self.exceptions),
             ("upcalls", self.upcalls),
+            ("gate.calls", self.gate_calls),
+            ("gate.returns", self.gate_returns),
         ];
         let calls = CALLS.iter().map(|(call, name)| (*name, number(*call)));
         let operations = OPERATIONS.iter().copied().zip(self.operations);

@@ -196,7 +196,7 @@ impl Guest {
             msr::PAT => PAT,
             msr::FS_BASE => registers.fs_base,
             msr::GS_BASE => registers.gs_base,
-            msr::KERNEL_GS_BASE => self.other_gs,
+            msr::KERNEL_GS_BASE => registers.other_gs,
             msr::APIC_BASE | msr::MISC_ENABLE | msr::PATCH_LEVEL => 0,
             _ => return false,
         };
@@ -210,7 +210,7 @@ impl Guest {
         let to = match registers.gpr[gpr::RCX] as u32 {
             msr::FS_BASE => &mut registers.fs_base,
             msr::GS_BASE => &mut registers.gs_base,
-            msr::KERNEL_GS_BASE => &mut self.other_gs,
+            msr::KERNEL_GS_BASE => &mut registers.other_gs,
             // What a kernel writes there is as the interface has it, or is nothing.
             msr::EFER | msr::PAT | msr::MISC_ENABLE | msr::APIC_BASE => return true,
             _ => return false,

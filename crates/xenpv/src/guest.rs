@@ -2,6 +2,7 @@
 
 use crate::counters::Counters;
 use crate::events::Channels;
+use crate::gate::Selectors;
 use crate::memory::Found;
 use crate::{Built, Hardware, Host};
 use alloc::vec::Vec;
@@ -25,6 +26,15 @@ pub struct Registers {
     pub fs_base: u64,
     /// Base of GS.
     pub gs_base: u64,
+    /// Base of GS in the mode that does not run, which the processor has for SWAPGS.
+    pub other_gs: u64,
+}
+
+impl Registers {
+    /// SWAPGS.
+    pub(crate) fn swap_gs(&mut self) {
+        core::mem::swap(&mut self.gs_base, &mut self.other_gs);
+    }
 }
 
 /// Hardware numbers of general registers.
@@ -111,14 +121,16 @@ pub struct Guest {
     pub(crate) kernel: bool,
     /// CR0.TS: the next floating-point instruction is an exception.
     pub(crate) task_switched: bool,
-    /// Base of GS in the mode that does not run.
-    pub(crate) other_gs: u64,
     pub(crate) kernel_sp: u64,
     pub(crate) traps: [Trap; 256],
     pub(crate) callbacks: [Callback; CALLBACKS],
     pub(crate) gdt: [Option<Mfn>; crate::abi::RESERVED_GDT_PAGE],
     /// How often its descriptors may have changed, and 1.
     pub(crate) descriptor_changes: u64,
+    /// Segments of its programs, as the gate takes them.
+    pub(crate) program_segments: Selectors,
+    /// What the gate was told is not so any more.
+    pub(crate) gate_is_stale: bool,
     /// Where the kernel's address was found last, until its page tables may have changed.
     pub(crate) found: Cell<Option<Found>>,
     /// Where `struct vcpu_info` is: frame, offset.
@@ -167,12 +179,13 @@ impl Guest {
             user_root: None,
             kernel: true,
             task_switched: false,
-            other_gs: 0,
             kernel_sp: 0,
             traps: [Trap::default(); 256],
             callbacks: [Callback::default(); CALLBACKS],
             gdt: [None; crate::abi::RESERVED_GDT_PAGE],
             descriptor_changes: 1,
+            program_segments: (0, 0),
+            gate_is_stale: true,
             found: Cell::new(None),
             info: (built.shared_info, 0),
             info_moved: false,
@@ -187,6 +200,7 @@ impl Guest {
             layout: built,
         };
         guest.set_upcall_mask(host, true);
+        guest.leave_host(host);
         Ok(guest)
     }
 
@@ -262,6 +276,6 @@ impl Guest {
     /// Changes between the kernel and its programs.
     pub(crate) fn toggle(&mut self, registers: &mut Registers) {
         self.kernel = !self.kernel;
-        core::mem::swap(&mut registers.gs_base, &mut self.other_gs);
+        registers.swap_gs();
     }
 }

@@ -86,6 +86,7 @@ impl Guest {
             physdev::SET_IOPL => {
                 let [level] = self.halves(host, arg)?;
                 self.iopl = u8::try_from(level).ok().filter(|level| *level < 4).ok_or(Error::Invalid)?;
+                self.gate_is_stale = true;
             }
             physdev::SET_IOBITMAP => {}
             // The hypervisor knows the guest's devices.

@@ -31,6 +31,7 @@ mod counters;
 mod cpuid;
 mod emulate;
 mod events;
+mod gate;
 mod guest;
 mod hardware;
 mod host;

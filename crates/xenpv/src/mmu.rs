@@ -221,6 +221,7 @@ impl Guest {
             ext::NEW_BASEPTR => {
                 self.hold_root(host, frame)?;
                 let old = core::mem::replace(&mut self.root, frame);
+                self.gate_is_stale = true;
                 self.lose();
                 host.invalidate();
                 self.types.release(host, old);
@@ -230,6 +231,7 @@ impl Guest {
                 if let Some(frame) = new {
                     self.hold_root(host, frame)?;
                 }
+                self.gate_is_stale = true;
                 if let Some(old) = core::mem::replace(&mut self.user_root, new) {
                     self.types.release(host, old);
                 }

@@ -49,7 +49,7 @@ impl Guest {
         }
         if result.is_ok() {
             core::mem::swap(&mut self.gdt, &mut new);
-            self.descriptor_changes += 1;
+            self.change_descriptors();
             for (page, frame) in self.gdt.iter().enumerate() {
                 self.layout.show_gdt(host, page, *frame);
             }
@@ -74,7 +74,7 @@ impl Guest {
         }
         let index = (at % PAGE / 8) as usize;
         let written = self.types.write_descriptor(host, Mfn(at / PAGE), index, value);
-        self.descriptor_changes += 1;
+        self.change_descriptors();
         self.note(written)?;
         Ok(0)
     }
@@ -90,6 +90,7 @@ impl Guest {
             return Err(Error::Invalid);
         }
         let callback = self.callbacks.get_mut(usize::from(what as u16)).ok_or(Error::NoCall)?;
+        self.gate_is_stale = true;
         *callback = Callback { address, mask_events: what >> 16 & 1 != 0 };
         Ok(0)
     }
@@ -107,11 +108,11 @@ impl Guest {
         }
         match which {
             0 => registers.fs_base = base,
-            1 => self.other_gs = base,
+            1 => registers.other_gs = base,
             2 => registers.gs_base = base,
             3 => {
                 let descriptor = self.descriptor(host, base as u16).unwrap_or(0);
-                self.other_gs = descriptor >> 16 & 0xff_ffff | descriptor >> 32 & 0xff00_0000;
+                registers.other_gs = descriptor >> 16 & 0xff_ffff | descriptor >> 32 & 0xff00_0000;
             }
             _ => return Err(Error::Invalid),
         }

@@ -120,13 +120,13 @@ fn the_hypervisors_part_of_addresses_can_be_read_where_the_interface_says_and_ne
     let foreign = abi::M2P + (FIRST + FRAMES - 1) * 8;
     let entry = in_hole(&guest, &machine, foreign);
     assert_eq!(word(&machine, entry.frame(), (foreign % 4096) as usize), abi::INVALID_PFN);
-    let stub = in_hole(&guest, &machine, abi::STUB);
-    assert!(stub.contains(Entry::PRESENT) && !stub.intersects(Entry::USER | Entry::WRITE));
+    let gate = in_hole(&guest, &machine, abi::GATE);
+    assert!(gate.contains(Entry::PRESENT) && !gate.intersects(Entry::USER | Entry::WRITE));
     let gdt = in_hole(&guest, &machine, abi::GDT + 14 * 4096);
     assert!(gdt.contains(Entry::PRESENT) && !gdt.intersects(Entry::USER | Entry::WRITE));
     assert_eq!(guest.descriptor(&machine, CS64), Some(0x00af_fb00_0000_ffff));
     assert_eq!(guest.descriptor(&machine, SS), Some(0x00cf_f300_0000_ffff));
-    for address in [abi::M2P, abi::GDT, abi::STUB, 0x0000_8000_0000_0000] {
+    for address in [abi::M2P, abi::GDT, abi::GATE, 0x0000_8000_0000_0000] {
         assert!(leaf(&machine, guest.root, address).is_none(), "{address:#x} is no argument of a hypercall");
     }
 }
@@ -301,7 +301,7 @@ fn semi_writable_is_said_of_own_frames_only_and_of_not_too_many() {
         assert!(machine.shown.contains(&Mfn(FIRST + 800)), "nothing of the piece is done");
         model::check(&guest, &machine);
     }
-    let arguments = [abi::STUB, 1, 1, 0];
+    let arguments = [abi::GATE, 1, 1, 0];
     let answer = ask(&mut guest, &mut machine, &mut registers, call::SEMI_WRITABLE, arguments);
     assert_eq!(answer, Error::Fault.code(), "a list in the hypervisor's part");
 }

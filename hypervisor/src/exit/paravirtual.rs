@@ -2,7 +2,7 @@
 //!
 //! Its page tables are walked by the hardware as [`sluice_pagetypes`] has validated them. Nested page tables stand behind
 //! them all the same: they show the domain's own frames where they physically are, so that an error of the validation would be a nested page fault
-//! and not another domain's memory. SYSCALL leads to a page of the hypervisor's with a VMMCALL, the only code at privilege level 0.
+//! and not another domain's memory. SYSCALL leads to the gate ([`sluice_gate`]), the only code at privilege level 0.
 //!
 //! Source: Xen's public interface ([`sluice_xenpv`]); APM vol 2, 15.12 (exceptions), 15.14 (VMMCALL), 6.1 (SYSCALL).
 
@@ -53,8 +53,6 @@ const CR0_TS: u64 = 1 << 3;
 const CR4: u64 = 0x620;
 /// SCE, LME, LMA, NXE, SVME.
 const EFER: u64 = svm::EFER_SVME | 0xd01;
-/// Where SYSCALL gets CS and SS: their contents are fixed, and no descriptor is read.
-const STAR: u64 = 0xe008 << 32;
 /// RFLAGS that SYSCALL clears: TF, IF, DF, NT, AC.
 const SFMASK: u64 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 14 | 1 << 18;
 
@@ -255,11 +253,11 @@ pub fn start(
     save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
     // Too short for a map of ports: they are nobody's at privilege level 3.
     save.tr = Segment { attributes: 0x8b, ..Segment::default() };
-    (save.cr4, save.efer, save.star, save.sfmask) = (CR4, EFER, STAR, SFMASK);
-    (save.lstar, save.cstar) = (abi::STUB, abi::STUB_32);
+    (save.cr4, save.efer, save.star, save.sfmask) = (CR4, EFER, sluice_gate::STAR, SFMASK);
+    (save.lstar, save.cstar) = (abi::GATE_WIDE, abi::GATE);
     save.g_pat = sluice_xenpv::PAT;
     let mut state = Box::new(Paravirtual { guest, registers, memory, segments: Default::default() });
-    put(ctx, &mut state, &hands);
+    put(ctx, &mut state, &mut hands);
     ctx.paravirtual = Some(state);
     Ok(())
 }
@@ -309,10 +307,17 @@ fn take(ctx: &Context, registers: &mut Registers) {
     (registers.rip, registers.rflags) = (save.rip, save.rflags);
     (registers.cs, registers.ss) = (save.cs.selector, save.ss.selector);
     (registers.fs_base, registers.gs_base) = (save.fs.base, save.gs.base);
+    registers.other_gs = save.kernel_gs_base;
 }
 
 /// Gives the registers back to the processor. Returns false if a selector has no descriptor that code may have.
-fn put(ctx: &mut Context, state: &mut Paravirtual, hands: &Hands<'_>) -> bool {
+fn put(ctx: &mut Context, state: &mut Paravirtual, hands: &mut Hands<'_>) -> bool {
+    let valid = put_registers(ctx, state, hands);
+    state.guest.leave_host(hands);
+    valid
+}
+
+fn put_registers(ctx: &mut Context, state: &mut Paravirtual, hands: &Hands<'_>) -> bool {
     let Paravirtual { guest, registers, segments: known, .. } = state;
     let segments = (ctx.vmcb.save.cs.selector, ctx.vmcb.save.ss.selector, ctx.vmcb.save.cpl);
     let root = guest.active_root().0 * PAGE_SIZE;
@@ -323,6 +328,7 @@ fn put(ctx: &mut Context, state: &mut Paravirtual, hands: &Hands<'_>) -> bool {
     (save.rax, save.rsp) = (registers.gpr[0], registers.gpr[4]);
     (save.rip, save.rflags) = (registers.rip, registers.rflags);
     (save.fs.base, save.gs.base) = (registers.fs_base, registers.gs_base);
+    save.kernel_gs_base = registers.other_gs;
     save.cr3 = root;
     save.cr0 = CR0 | if guest.is_task_switched() { CR0_TS } else { 0 };
     save.cpl = 3;
@@ -344,6 +350,10 @@ fn put(ctx: &mut Context, state: &mut Paravirtual, hands: &Hands<'_>) -> bool {
         return false;
     }
     *known = Segments { changes: guest.descriptor_changes(), code, stack };
+    // What IRET takes at privilege level 0, to 64-bit code: long mode, DPL 3; and a stack with that DPL.
+    if !guest.in_kernel() && code.attributes & 0x260 == 0x260 && stack.attributes & 0x60 == 0x60 {
+        guest.allow_program(registers.cs, registers.ss);
+    }
     (ctx.vmcb.save.cs, ctx.vmcb.save.ss) = (code, stack);
     true
 }
@@ -360,26 +370,37 @@ fn segment(selector: u16, descriptor: u64) -> Segment {
     }
 }
 
+/// Has a guest that was interrupted in the gate go on with its VMMCALL, with the registers of who called.
+fn exit_gate(ctx: &mut Context, registers: &Registers) {
+    let save = &mut ctx.vmcb.save;
+    (save.rax, save.rsp) = (registers.gpr[0], registers.gpr[4]);
+    if save.rip != abi::GATE {
+        save.rip = abi::GATE + sluice_gate::exit();
+    }
+}
+
 /// Looks at the guest's timer and console, and tells it of events.
 pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     let Some(mut state) = ctx.paravirtual.take() else { return };
-    publish(vcpu, &state.guest);
     let mut hands = Hands::new(domain, state.memory);
+    publish(vcpu, &mut state.guest, &hands);
     let Paravirtual { guest, registers, .. } = &mut *state;
+    guest.enter_host(&hands);
+    take(ctx, registers);
     guest.tick(&mut hands);
     guest.serve_console(&mut hands);
     let lines = domain.take_lines();
     for line in (0..LINES).filter(|line| lines >> line & 1 != 0) {
         guest.raise_line(&mut hands, line);
     }
-    if ctx.vmcb.save.cpl == 0 {
-        // Interrupted where SYSCALL leads: the exit that comes next is the one to tell of events, with the guest's own registers.
+    if ctx.vmcb.save.cpl == 0 && !guest.leave_gate(&mut hands, registers) {
+        // The exit that comes next is the one to tell of events, with the guest's own registers.
+        exit_gate(ctx, registers);
         ctx.paravirtual = Some(state);
         return;
     }
-    take(ctx, registers);
     let after = guest.deliver(&mut hands, registers);
-    let put = put(ctx, &mut state, &hands);
+    let put = put(ctx, &mut state, &mut hands);
     ctx.paravirtual = Some(state);
     if let After::End(end) = after {
         domain.end(reason(end));
@@ -389,7 +410,8 @@ pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
 }
 
 /// Reports are made without asking the guest's processor.
-fn publish(vcpu: &Vcpu, guest: &Guest) {
+fn publish(vcpu: &Vcpu, guest: &mut Guest, hands: &Hands<'_>) {
+    guest.count_gate(hands);
     vcpu.paravirtual.publish(guest.counters.named().map(|(_, count)| count));
 }
 
@@ -399,6 +421,7 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     ctx.vmcb.control.tlb_control = 0;
     let mut hands = Hands::new(domain, state.memory);
     let Paravirtual { guest, registers, .. } = &mut *state;
+    guest.enter_host(&hands);
     take(ctx, registers);
     let deadline = guest.deadline();
     let after = handle(vcpu, ctx, guest, &mut hands, registers);
@@ -410,7 +433,7 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let is_timer_set = guest.deadline() != deadline;
     guest.counters.hides += hands.changes.0;
     guest.counters.shows += hands.changes.1;
-    let valid = put(ctx, &mut state, &hands);
+    let valid = put(ctx, &mut state, &mut hands);
     if hands.memory.is_lent && matches!(after, Some(After::End(_))) {
         check_devices(domain, &state.guest);
     }
@@ -419,7 +442,7 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         ctx.regs = state.registers.gpr;
     }
     if !valid || after != Some(After::Enter) {
-        publish(vcpu, &state.guest);
+        publish(vcpu, &mut state.guest, &hands);
     }
     ctx.paravirtual = Some(state);
     match after {
@@ -455,11 +478,10 @@ fn handle(
 ) -> Option<After> {
     let control = &ctx.vmcb.control;
     let code = control.exit_code as u32;
+    if ctx.vmcb.save.cpl == 0 {
+        return handle_gate(vcpu, code, guest, hands, registers);
+    }
     Some(match code {
-        exit_code::VMMCALL if ctx.vmcb.save.cpl == 0 => {
-            vcpu.exits.count(Exit::Hypercall as usize);
-            guest.syscall(hands, registers, ctx.vmcb.save.rip == abi::STUB)
-        }
         exit_code::CPUID => {
             vcpu.exits.count(Exit::Cpuid as usize);
             guest.cpuid(hands, registers);
@@ -506,6 +528,28 @@ fn handle(
             guest.exception(hands, registers, vector::UD, None, 0)
         }
         _ => return None,
+    })
+}
+
+/// What an exit from the gate asks for: what SYSCALL does, whether it was VMMCALL that asked or the guest's stack cannot be reached.
+fn handle_gate(
+    vcpu: &Vcpu,
+    code: u32,
+    guest: &mut Guest,
+    hands: &mut Hands<'_>,
+    registers: &mut Registers,
+) -> Option<After> {
+    match code {
+        exit_code::VMMCALL => vcpu.exits.count(Exit::Hypercall as usize),
+        EXCEPTION..=LAST_EXCEPTION if code - EXCEPTION != u32::from(vector::MC) => {
+            vcpu.exits.count(Exit::Exception as usize);
+        }
+        _ => return None,
+    }
+    let wide = registers.rip != abi::GATE;
+    Some(match guest.leave_gate(hands, registers) {
+        true => After::Enter,
+        false => guest.syscall(hands, registers, wide),
     })
 }
 

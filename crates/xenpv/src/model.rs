@@ -1,6 +1,8 @@
 //! A machine in memory with a small guest in it, for tests and for fuzzing.
 #![allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "it is for tests")]
 
+pub mod gate;
+
 use crate::abi::{self, PAGE};
 use crate::build::Memory;
 use crate::{Guest, Hardware, Host, Image, Layout, Registers};

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use sluice_pagetypes::{Entry, Kind, Mfn};
 
+mod gate;
 mod hardware;
 
 const SELF: u64 = 0x7ff0;

@@ -154,7 +154,8 @@ pub const CS32: u16 = 0xe023;
 /// Selector of flat data.
 pub const SS: u16 = 0xe02b;
 /// The reserved descriptors: place in their page, value.
-pub const RESERVED_DESCRIPTORS: [(usize, u64); 3] = [
+pub const RESERVED_DESCRIPTORS: [(usize, u64); 4] = [
+    ((sluice_gate::GATE_CODE as usize >> 3) % 512, sluice_gate::GATE_DESCRIPTOR),
     ((CS32 as usize >> 3) % 512, 0x00cf_fb00_0000_ffff),
     ((SS as usize >> 3) % 512, 0x00cf_f300_0000_ffff),
     ((CS64 as usize >> 3) % 512, 0x00af_fb00_0000_ffff),
@@ -213,5 +214,5 @@ pub mod rflags {
 
 const _: () = {
     assert!(shared_info::WALL_CLOCK == 3072);
-    assert!(RESERVED_DESCRIPTORS[2].0 == 6);
+    assert!(RESERVED_DESCRIPTORS[3].0 == 6);
 };

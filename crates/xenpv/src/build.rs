@@ -13,6 +13,7 @@ use crate::abi::{
 use crate::host::Host;
 use core::fmt;
 use core::ops::Range;
+use sluice_gate::word;
 use sluice_pagetypes::{ENTRIES, Entry, Mfn};
 
 /// Page numbers per gigabyte: what one table of the lowest level covers of the table from frames to page numbers.
@@ -384,6 +385,14 @@ impl Layout {
             memory.write(descriptors, index as u64 * 8, &descriptor.to_le_bytes());
         }
         memory.write(gate, 0, sluice_gate::code());
+        let at = GATE + sluice_gate::fault();
+        // A gate of privilege level 0 for interrupts, by the first of the stacks that the task's state has (APM vol 2, 4.8.4).
+        let fault = u128::from(
+            at & 0xffff | u64::from(sluice_gate::GATE_CODE) << 16 | 0x8e01 << 32 | (at >> 16 & 0xffff) << 48,
+        ) | u128::from(at >> 32) << 64;
+        memory.write(gate_words, (word::IDT + 14 * 16) as u64, &fault.to_le_bytes());
+        let stack = GATE_WORDS + word::STACK as u64;
+        memory.write(gate_words, word::IST as u64, &stack.to_le_bytes());
         let start = self.m2p_pages().start * 512;
         for number in start..self.m2p_pages().end * 512 {
             let page = number.checked_sub(self.first).filter(|page| *page < self.pages);

@@ -54,7 +54,7 @@ const OPERATIONS: [&str; 16] = [
 const OTHER: usize = 14;
 
 /// How many counts there are.
-pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 12;
+pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 13;
 
 /// What was asked of the interface, and what it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +81,8 @@ pub struct Counters {
     pub exceptions: u64,
     /// Events that went to the kernel.
     pub upcalls: u64,
-    /// System calls of programs that made no exit.
-    pub gate_calls: u64,
-    /// The kernel's returns that made none.
-    pub gate_returns: u64,
+    /// What made no exit: system calls of programs, returns of the kernel's, page faults.
+    pub gate: [u64; 3],
 }
 
 impl Default for Counters {
@@ -92,7 +90,6 @@ impl Default for Counters {
         let (calls, operations) = ([0; call::END as usize], [0; OPERATIONS.len()]);
         let (errors, updates, refused, semi, hides, shows) = (0, 0, 0, 0, 0, 0);
         let (emulated, exceptions, upcalls) = (0, 0, 0);
-        let (gate_calls, gate_returns) = (0, 0);
         Self {
             calls,
             operations,
@@ -105,8 +102,7 @@ impl Default for Counters {
             emulated,
             exceptions,
             upcalls,
-            gate_calls,
-            gate_returns,
+            gate: [0; 3],
         }
     }
 }
@@ -129,6 +125,7 @@ impl Counters {
     pub fn named(&self) -> [(&'static str, u64); COUNTS] {
         let number = |number: u64| self.calls.get(number as usize).copied().unwrap_or(0);
         let known: u64 = CALLS.iter().map(|(call, _)| number(*call)).sum();
+        let [calls, returns, faults] = self.gate;
         let rest = [
             ("call.other", self.calls.iter().sum::<u64>() - known),
             ("errors", self.errors),
@@ -140,8 +137,9 @@ impl Counters {
             ("emulated", self.emulated),
             ("exceptions", self.exceptions),
             ("upcalls", self.upcalls),
-            ("gate.calls", self.gate_calls),
-            ("gate.returns", self.gate_returns),
+            ("gate.calls", calls),
+            ("gate.returns", returns),
+            ("gate.faults", faults),
         ];
         let calls = CALLS.iter().map(|(call, name)| (*name, number(*call)));
         let operations = OPERATIONS.iter().copied().zip(self.operations);

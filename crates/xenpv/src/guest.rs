@@ -129,6 +129,8 @@ pub struct Guest {
     pub(crate) descriptor_changes: u64,
     /// Segments of its programs, as the gate takes them.
     pub(crate) program_segments: Selectors,
+    /// Who runs, as the gate was told.
+    pub(crate) gate_mode: bool,
     /// What the gate was told is not so any more.
     pub(crate) gate_is_stale: bool,
     /// Where the kernel's address was found last, until its page tables may have changed.
@@ -185,6 +187,7 @@ impl Guest {
             gdt: [None; crate::abi::RESERVED_GDT_PAGE],
             descriptor_changes: 1,
             program_segments: (0, 0),
+            gate_mode: false,
             gate_is_stale: true,
             found: Cell::new(None),
             info: (built.shared_info, 0),
@@ -262,7 +265,8 @@ impl Guest {
             page => self.gdt.get(page).copied().flatten(),
         };
         let descriptor = crate::memory::entry(host, frame?, index % 512).bits();
-        (descriptor & 1 << 47 != 0).then_some(descriptor)
+        // Present, of privilege level 3.
+        (descriptor >> 45 & 7 == 7).then_some(descriptor)
     }
 
     pub(crate) fn upcall_mask(&self, host: &impl Host) -> bool {

@@ -46,6 +46,7 @@ mod tests;
 pub use build::{Built, Image, Layout};
 pub use counters::{COUNTS, Counters};
 pub use emulate::PAT;
+pub use gate::Asked;
 pub use guest::{After, End, Guest, Registers};
 pub use hardware::{BIOS, Hardware, LINES};
 pub use host::Host;

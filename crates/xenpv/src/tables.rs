@@ -9,6 +9,7 @@ use sluice_pagetypes::Mfn;
 impl Guest {
     /// HYPERVISOR_set_trap_table: entries of 16 bytes up to one without an address.
     pub(crate) fn set_trap_table(&mut self, host: &impl Host, table: u64) -> Result<u64, Error> {
+        self.gate_is_stale = true;
         if table == 0 {
             self.traps = [Trap::default(); 256];
             return Ok(0);

@@ -18,13 +18,14 @@ use crate::x86::port::{inb, inl, inw, outb, outl, outw};
 use crate::x86::{self, tsc};
 use crate::{mm, svm};
 use alloc::boxed::Box;
+use sluice_gate::word;
 use sluice_memory::{Hpa, PAGE_SIZE, PhysicalMemory};
 use sluice_pagetypes::{Counts, ENTRIES, HOLE, LINE, Machine, Mfn, Refused, Types};
 use sluice_platform::clock::{Scale, TimeInfo};
 use sluice_platform::cpuid::{CpuInfo, filter};
 use sluice_traps::Direction;
 use sluice_traps::ports::Disposition;
-use sluice_xenpv::{After, Built, End, Guest, Hardware, Host, LINES, Layout, Registers, abi};
+use sluice_xenpv::{After, Asked, Built, End, Guest, Hardware, Host, LINES, Layout, Registers, abi};
 
 /// INTn: a software interrupt.
 const INTERCEPT_INTN: u32 = 1 << 21;
@@ -244,15 +245,17 @@ pub fn start(
     let control = &mut ctx.vmcb.control;
     control.intercept3 |= INTERCEPT_INTN;
     control.intercept3 &= !Intercept3::IRET.bits();
-    control.intercept_exceptions = u32::MAX;
+    // Page faults come to the gate.
+    control.intercept_exceptions = !(1 << vector::PF);
     let save = &mut ctx.vmcb.save;
     let data = Segment { selector: 0, attributes: 0xc93, limit: u32::MAX, base: 0 };
     (save.ds, save.es, save.fs, save.gs) = (data, data, data, data);
     save.gdtr = Segment { base: abi::GDT, limit: abi::GDT_LIMIT, ..Segment::default() };
-    save.idtr = Segment::default();
+    save.idtr =
+        Segment { base: abi::GATE_WORDS + word::IDT as u64, limit: word::IDT_LIMIT, ..Segment::default() };
     save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
-    // Too short for a map of ports: they are nobody's at privilege level 3.
-    save.tr = Segment { attributes: 0x8b, ..Segment::default() };
+    let task = abi::GATE_WORDS + word::TSS as u64;
+    save.tr = Segment { attributes: 0x8b, base: task, limit: word::TSS_LIMIT, selector: 0 };
     (save.cr4, save.efer, save.star, save.sfmask) = (CR4, EFER, sluice_gate::STAR, SFMASK);
     (save.lstar, save.cstar) = (abi::GATE_WIDE, abi::GATE);
     save.g_pat = sluice_xenpv::PAT;
@@ -393,7 +396,7 @@ pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     for line in (0..LINES).filter(|line| lines >> line & 1 != 0) {
         guest.raise_line(&mut hands, line);
     }
-    if ctx.vmcb.save.cpl == 0 && !guest.leave_gate(&mut hands, registers) {
+    if ctx.vmcb.save.cpl == 0 && guest.leave_gate(&mut hands, registers) == Asked::Call {
         // The exit that comes next is the one to tell of events, with the guest's own registers.
         exit_gate(ctx, registers);
         ctx.paravirtual = Some(state);
@@ -504,7 +507,6 @@ fn handle(
                 vector::UD => guest.invalid_opcode(hands, registers),
                 vector::NM => guest.device_not_available(hands, registers),
                 vector::GP => guest.general_protection(hands, registers, error),
-                vector::PF => guest.page_fault(hands, registers, error, control.exit_info2),
                 vector::MC => return None,
                 vector => {
                     let error = (WITH_ERROR >> vector & 1 != 0).then_some(error);
@@ -531,7 +533,7 @@ fn handle(
     })
 }
 
-/// What an exit from the gate asks for: what SYSCALL does, whether it was VMMCALL that asked or the guest's stack cannot be reached.
+/// What an exit from the gate asks for: what SYSCALL does or a page fault, whether it was VMMCALL that asked or the guest's stack cannot be reached.
 fn handle_gate(
     vcpu: &Vcpu,
     code: u32,
@@ -547,9 +549,12 @@ fn handle_gate(
         _ => return None,
     }
     let wide = registers.rip != abi::GATE;
-    Some(match guest.leave_gate(hands, registers) {
-        true => After::Enter,
-        false => guest.syscall(hands, registers, wide),
+    // Most are there, with nothing to be put right.
+    let is_call = registers.rip == abi::GATE + sluice_gate::exit();
+    Some(match if is_call { Asked::Call } else { guest.leave_gate(hands, registers) } {
+        Asked::Nothing => After::Enter,
+        Asked::Call => guest.syscall(hands, registers, wide),
+        Asked::Fault { error, address } => guest.page_fault(hands, registers, error, address),
     })
 }
 

@@ -111,7 +111,7 @@ const PLAIN: Beside<'static> = Beside { machine: "", domain: "", cmdline: "" };
 const MEMORY: u32 = 256;
 
 /// What the kernel is told under every hypervisor: without large pages for programs, since a paravirtual guest has none.
-const CMDLINE: &str = "quiet panic=-1 transparent_hugepage=never";
+const CMDLINE: &str = "quiet panic=-1 transparent_hugepage=never norandmaps";
 
 /// QEMU takes a paravirtual guest's IRET for one of its kernel's if SMAP is on, so that Xen runs without; the others have what Xen has.
 const NATIVE_CPU: &str = "EPYC,-smap,-monitor";

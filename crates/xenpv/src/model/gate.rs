@@ -3,8 +3,10 @@
 use super::Machinery;
 use crate::abi::{GATE, GATE_INFO, GATE_WIDE, GATE_WORDS, PAGE};
 use crate::guest::gpr;
+use crate::memory::word;
 use crate::{Guest, Registers};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use sluice_gate::word as at;
 use sluice_pagetypes::{Entry, Kind, Mfn};
 
 /// How the gate was left.
@@ -14,7 +16,7 @@ pub enum Left {
     Passed,
     /// By VMMCALL.
     Called,
-    /// A page was not there, or not for that.
+    /// By an exception that exits: an address that is none.
     Faulted,
     /// As many instructions were executed as were to be.
     Interrupted,
@@ -25,11 +27,18 @@ struct Processor<'a> {
     machine: &'a mut Machinery,
     registers: &'a mut Registers,
     root: Mfn,
+    cr2: u64,
     zero: bool,
     carry: bool,
 }
 
-struct Fault;
+/// Why an instruction is not executed.
+enum Fault {
+    /// The page is not there, or not for that: error code, address.
+    Page(u64, u64),
+    /// An exception that exits.
+    Other,
+}
 
 /// SYSCALL of 64-bit code, whose registers these are, and what the gate makes of it, up to so many instructions. The gate must write nothing that the guest could
 /// not but its own words and the guest's `struct vcpu_info`, and read nothing of the hypervisor's for it.
@@ -43,23 +52,67 @@ pub fn syscall(
     registers.gpr[gpr::R11] = registers.rflags;
     registers.rip = GATE_WIDE;
     (registers.cs, registers.ss) = (0xe008, 0xe010);
-    let root = guest.active_root();
-    let mut processor = Processor { guest, machine, registers, root, zero: false, carry: false };
-    for _ in 0..instructions {
-        match processor.step() {
-            Ok(None) => {}
-            Ok(Some(left)) => return left,
-            Err(Fault) => return Left::Faulted,
-        }
-    }
-    Left::Interrupted
+    Processor::new(guest, machine, registers).run(instructions)
 }
 
-impl Processor<'_> {
+/// A page fault of the guest's in the same way.
+pub fn page_fault(
+    guest: &Guest,
+    machine: &mut Machinery,
+    registers: &mut Registers,
+    (error, address): (u64, u64),
+    instructions: usize,
+) -> Left {
+    let mut processor = Processor::new(guest, machine, registers);
+    processor.interrupt(error, address);
+    processor.run(instructions)
+}
+
+impl<'a> Processor<'a> {
+    fn new(guest: &'a Guest, machine: &'a mut Machinery, registers: &'a mut Registers) -> Self {
+        let root = guest.active_root();
+        Self { guest, machine, registers, root, cr2: 0, zero: false, carry: false }
+    }
+
+    fn run(mut self, instructions: usize) -> Left {
+        for _ in 0..instructions {
+            match self.step() {
+                Ok(None) => {}
+                Ok(Some(left)) => return left,
+                Err(Fault::Page(error, address)) => self.interrupt(error, address),
+                Err(Fault::Other) => return Left::Faulted,
+            }
+        }
+        Left::Interrupted
+    }
+
+    /// Delivers a page fault by the table of interrupts that is among the gate's words.
+    fn interrupt(&mut self, error: u64, address: u64) {
+        let words = self.guest.layout.gate_words;
+        let get = |offset: usize| word(self.machine, words, offset);
+        let [low, high] = [get(at::IDT + 14 * 16), get(at::IDT + 14 * 16 + 8)];
+        assert_eq!(low >> 32 & 0xffff, 0x8e01, "present, for privilege level 0, by IST1");
+        let to = low & 0xffff | low >> 48 << 16 | high << 32;
+        let stack = get(at::IST);
+        let code = (low >> 16) as u16;
+        let (table, index) = (self.guest.layout.reserved_gdt, usize::from(code >> 3) % 512);
+        assert_eq!(self.machine.word(table, index), sluice_gate::GATE_DESCRIPTOR);
+        let registers = &mut *self.registers;
+        let (cs, ss) = (u64::from(registers.cs), u64::from(registers.ss));
+        let frame = [error, registers.rip, cs, registers.rflags, registers.gpr[gpr::RSP], ss];
+        assert_eq!((stack - 1) / PAGE, GATE_WORDS / PAGE, "the gate's own stack");
+        for (at, value) in (0..).zip(frame) {
+            self.machine.set_word(words, (stack - GATE_WORDS) as usize / 8 - frame.len() + at, value);
+        }
+        registers.gpr[gpr::RSP] = stack - 8 * frame.len() as u64;
+        (registers.rip, registers.cs, registers.ss) = (to, code, 0);
+        self.cr2 = address;
+    }
+
     /// Where an address is, by the page tables that the processor walks, and whether it is one of the hypervisor's.
     fn find(&self, address: u64, write: bool) -> Result<(Mfn, usize), Fault> {
         if !matches!(address as i64 >> 47, 0 | -1) {
-            return Err(Fault);
+            return Err(Fault::Other);
         }
         let mut table = self.root;
         let mut rights = Entry::USER | Entry::WRITE;
@@ -67,13 +120,13 @@ impl Processor<'_> {
             let index = (address >> shift & 511) as usize;
             let entry = Entry::from_bits_retain(self.machine.word(table, index));
             if !entry.contains(Entry::PRESENT) {
-                return Err(Fault);
+                return Err(Fault::Page(u64::from(write) << 1, address));
             }
             rights &= entry;
             table = entry.frame();
         }
         if write && !rights.contains(Entry::WRITE) {
-            return Err(Fault);
+            return Err(Fault::Page(3, address));
         }
         let page = address / PAGE * PAGE;
         if ![GATE, GATE_WORDS, GATE_INFO].contains(&page) {
@@ -157,6 +210,9 @@ impl Processor<'_> {
             Mnemonic::Mov if instruction.op0_register() == Register::CR3 => {
                 self.root = Mfn(self.operand(&instruction, 1)?.0 / PAGE);
             }
+            Mnemonic::Mov if instruction.op1_register() == Register::CR2 => {
+                self.assign(&instruction, self.cr2)?
+            }
             Mnemonic::Mov | Mnemonic::Movzx => {
                 let (value, _) = self.operand(&instruction, 1)?;
                 self.assign(&instruction, value)?;
@@ -239,7 +295,7 @@ impl Processor<'_> {
         assert_eq!((registers.cs & 3, registers.ss & 3), (3, 3), "privilege level 3");
         assert_eq!(crate::bounce::sane(registers.rflags), registers.rflags);
         assert!(crate::bounce::is_canonical(registers.rip));
-        let runs_kernel = self.machine.word(self.guest.layout.gate_words, sluice_gate::word::MODE / 8) != 0;
+        let runs_kernel = self.machine.word(self.guest.layout.gate_words, at::MODE / 8) != 0;
         let root = if runs_kernel { Some(self.guest.root) } else { self.guest.user_root };
         assert_eq!(Some(self.root), root, "the page tables of who runs");
         Ok(Some(Left::Passed))

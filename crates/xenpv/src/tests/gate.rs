@@ -1,11 +1,11 @@
 //! What the gate does beside what the hypervisor does in its place.
 
 use super::{ask, poke, spare};
-use crate::abi::{GATE_WIDE, GATE_WORDS, IN_SYSCALL, M2P, call, rflags};
-use crate::guest::{Callback, gpr};
-use crate::model::gate::{Left, syscall};
+use crate::abi::{CS64, GATE_WIDE, GATE_WORDS, IN_SYSCALL, M2P, SS, call, rflags};
+use crate::guest::{Callback, Trap, gpr};
+use crate::model::gate::{Left, page_fault, syscall};
 use crate::model::{self, BASE, FIRST, Machinery};
-use crate::{After, Guest, Registers};
+use crate::{After, Asked, Guest, Registers};
 use alloc::vec::Vec;
 use proptest::prelude::*;
 use sluice_pagetypes::{Entry, Mfn};
@@ -17,9 +17,16 @@ const USER: (u16, u16) = (0x33, 0x2b);
 /// More instructions than the gate has.
 const ALL: usize = 200;
 
+/// Where it wants page faults.
+const FAULT_ENTRY: u64 = BASE + 0x4000;
+
 /// A guest, and how it comes to the gate.
 #[derive(Clone, Debug)]
 struct Case {
+    /// By a page fault: error code, address; else by SYSCALL.
+    fault: Option<(u32, u64)>,
+    trap: Trap,
+    segments: (u16, u16),
     in_kernel: bool,
     number: u64,
     kernel_sp: u64,
@@ -63,6 +70,7 @@ fn set_up(case: &Case) -> (Guest, Machinery, Registers) {
     let bytes: Vec<u8> = case.frame.iter().flat_map(|word| word.to_le_bytes()).collect();
     let _ = guest.copy_out(&mut machine, case.sp, &bytes);
     guest.callbacks[2] = case.callback;
+    guest.traps[14] = case.trap;
     (guest.kernel_sp, guest.iopl) = (case.kernel_sp, case.iopl);
     guest.allow_program(case.selectors.0, case.selectors.1);
     guest.kernel = case.in_kernel;
@@ -73,20 +81,24 @@ fn set_up(case: &Case) -> (Guest, Machinery, Registers) {
     guest.leave_host(&mut machine);
     let [rip, flags, other_gs, gs] = case.registers;
     registers = Registers { rip, rflags: crate::bounce::sane(flags), other_gs, gs_base: gs, ..registers };
+    (registers.cs, registers.ss) = case.segments;
     registers.gpr = core::array::from_fn(|number| 0x1111 * number as u64);
     (registers.gpr[gpr::RAX], registers.gpr[gpr::RSP]) = (case.number, case.sp);
     (guest, machine, registers)
 }
 
 /// By the hypervisor.
-fn slowly(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers) -> After {
+fn slowly(case: &Case, guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers) -> After {
     guest.enter_host(machine);
-    finish(guest, machine, registers)
+    finish(case, guest, machine, registers)
 }
 
-/// What follows an exit by SYSCALL.
-fn finish(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers) -> After {
-    let after = guest.syscall(machine, registers, true);
+/// What follows an exit by what the case is.
+fn finish(case: &Case, guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers) -> After {
+    let after = match case.fault {
+        Some((error, address)) => guest.page_fault(machine, registers, error, address),
+        None => guest.syscall(machine, registers, true),
+    };
     let after = if after == After::Enter { guest.deliver(machine, registers) } else { after };
     guest.leave_host(machine);
     after
@@ -94,25 +106,45 @@ fn finish(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers)
 
 /// By the gate, of which so many instructions are executed before an interrupt; then by the hypervisor.
 fn by_gate(
+    case: &Case,
     guest: &mut Guest,
     machine: &mut Machinery,
     registers: &mut Registers,
     instructions: usize,
 ) -> (Left, After) {
     let before = *registers;
-    let left = syscall(guest, machine, registers, instructions);
+    let left = match case.fault {
+        Some((error, address)) => {
+            page_fault(guest, machine, registers, (error.into(), address), instructions)
+        }
+        None => syscall(guest, machine, registers, instructions),
+    };
     guest.enter_host(machine);
     if left == Left::Passed {
         return (left, After::Enter);
     }
-    if guest.leave_gate(machine, registers) {
-        let after = guest.deliver(machine, registers);
-        guest.leave_host(machine);
-        return (left, after);
-    }
-    let expected = Registers { rip: registers.rip, cs: registers.cs, ss: registers.ss, ..with_call(before) };
+    let expected = match guest.leave_gate(machine, registers) {
+        Asked::Fault { error, address } => {
+            let known = case
+                .fault
+                .map(|(error, address)| (error, if left == Left::Interrupted { 0 } else { address }));
+            assert_eq!(known, Some((error, if left == Left::Interrupted { 0 } else { address })));
+            before
+        }
+        // It happens again.
+        Asked::Nothing if *registers == before => before,
+        Asked::Nothing => {
+            let after = guest.deliver(machine, registers);
+            guest.leave_host(machine);
+            return (left, after);
+        }
+        Asked::Call => {
+            assert_eq!(case.fault, None);
+            Registers { rip: registers.rip, cs: registers.cs, ss: registers.ss, ..with_call(before) }
+        }
+    };
     assert_eq!(*registers, expected, "the caller's registers, after {instructions} instructions");
-    (left, finish(guest, machine, registers))
+    (left, finish(case, guest, machine, registers))
 }
 
 /// Registers as SYSCALL leaves them.
@@ -124,16 +156,16 @@ fn with_call(mut registers: Registers) -> Registers {
 /// Runs a case both ways, and compares. Returns how the gate was left.
 fn compare(case: &Case, instructions: usize) -> Left {
     let (mut guest, mut machine, mut registers) = set_up(case);
-    let mut expected = with_call(registers);
-    let after = slowly(&mut guest, &mut machine, &mut expected);
+    let mut expected = if case.fault.is_some() { registers } else { with_call(registers) };
+    let after = slowly(case, &mut guest, &mut machine, &mut expected);
     let (mut other, mut memory, _) = set_up(case);
-    let (left, met) = by_gate(&mut other, &mut memory, &mut registers, instructions);
+    let (left, met) = by_gate(case, &mut other, &mut memory, &mut registers, instructions);
     assert_eq!(met, after, "{left:?}");
     if let After::End(_) = after {
         assert_ne!(left, Left::Passed);
         return left;
     }
-    if expected.rip == ENTRY {
+    if [ENTRY, FAULT_ENTRY].contains(&expected.rip) {
         // Its kernel finds these in its frame.
         for register in [gpr::RCX, gpr::R11] {
             registers.gpr[register] = expected.gpr[register];
@@ -151,6 +183,9 @@ fn compare(case: &Case, instructions: usize) -> Left {
 
 fn call_of_a_program() -> Case {
     Case {
+        fault: None,
+        trap: Trap { address: FAULT_ENTRY, flags: 4 },
+        segments: (CS64, SS),
         in_kernel: false,
         number: 39,
         kernel_sp: spare(705).1,
@@ -172,6 +207,14 @@ fn return_to_a_program() -> Case {
     Case { in_kernel: true, number: call::IRET, frame, sp: spare(706).1 + 64, mask: 1, ..call_of_a_program() }
 }
 
+fn fault_of_a_program() -> Case {
+    Case { fault: Some((6, 0x1234_5678)), segments: (USER.0, USER.1), ..call_of_a_program() }
+}
+
+fn fault_of_the_kernel() -> Case {
+    Case { in_kernel: true, sp: spare(707).1 + 1000, fault: Some((4, 0x1234_5678)), ..call_of_a_program() }
+}
+
 #[test]
 fn what_is_asked_most_makes_no_exit() {
     let within = [7, 0x11, 0xcc, 0, BASE + 0x100, 0xe030, 0x246, spare(706).1 + 256, 0xe02b];
@@ -182,6 +225,8 @@ fn what_is_asked_most_makes_no_exit() {
             return_to_a_program(),
             Case { frame: within, ..return_to_a_program() },
             Case { frame: of_call, ..return_to_a_program() },
+            fault_of_a_program(),
+            fault_of_the_kernel(),
         ] {
             let case = Case { moved, ..case };
             assert_eq!(compare(&case, ALL), Left::Passed, "{case:?}");
@@ -200,6 +245,14 @@ fn an_interrupt_at_any_instruction_of_the_gate_changes_nothing() {
         Case { mask: 1, ..call_of_a_program() },
         Case { pending: true, ..return_to_a_program() },
         hypercall,
+        fault_of_a_program(),
+        fault_of_the_kernel(),
+        Case { fault: Some((7, BASE)), ..fault_of_the_kernel() },
+        // Faults of the gate's own.
+        Case { kernel_sp: spare(742).1 + 16, ..call_of_a_program() },
+        Case { kernel_sp: spare(742).1 + 16, ..fault_of_a_program() },
+        Case { sp: spare(742).1 + 16, ..fault_of_the_kernel() },
+        Case { sp: spare(740).1 + 4096 - 64, ..return_to_a_program() },
     ] {
         let mut instructions = 0;
         while compare(&case, instructions) == Left::Interrupted {
@@ -224,15 +277,15 @@ fn the_hypervisor_is_asked_for_what_the_gate_must_not_do_alone() {
         (Case { kernel_sp: M2P + 0x8_0000, ..call.clone() }, Left::Called),
         (Case { kernel_sp: 0x9000_0000_0000_0000, ..call.clone() }, Left::Called),
         (Case { kernel_sp: 0xffff_8800_0000_0000 + 16, ..call.clone() }, Left::Called),
-        (Case { kernel_sp: BASE + 720 * 4096 + 512, ..call.clone() }, Left::Faulted),
-        (Case { kernel_sp: 0x5000, ..call.clone() }, Left::Faulted),
-        (Case { kernel_sp: spare(742).1 + 16, ..call.clone() }, Left::Faulted),
+        (Case { kernel_sp: BASE + 720 * 4096 + 512, ..call.clone() }, Left::Called),
+        (Case { kernel_sp: 0x5000, ..call.clone() }, Left::Called),
+        (Case { kernel_sp: spare(742).1 + 16, ..call.clone() }, Left::Called),
         (Case { callback: Callback { address: 0, mask_events: true }, ..call.clone() }, Left::Called),
         (Case { callback: Callback { address: ENTRY, mask_events: false }, ..call.clone() }, Left::Called),
         (Case { mask: 0x80, ..call }, Left::Called),
         (Case { sp: GATE_WORDS + 0x800, ..of_return.clone() }, Left::Called),
         (Case { sp: GATE_WIDE, ..of_return.clone() }, Left::Called),
-        (Case { sp: spare(740).1 + 4096 - 64, ..of_return.clone() }, Left::Faulted),
+        (Case { sp: spare(740).1 + 4096 - 64, ..of_return.clone() }, Left::Called),
         (Case { sp: 0x5000_0000_0000_0000, ..of_return.clone() }, Left::Faulted),
         (Case { pending: true, ..of_return.clone() }, Left::Called),
         (Case { has_programs: false, ..of_return.clone() }, Left::Called),
@@ -242,6 +295,17 @@ fn the_hypervisor_is_asked_for_what_the_gate_must_not_do_alone() {
         (with(5, 0xe008), Left::Called),
         (with(6, 0x46), Left::Called),
         (with(8, 0x23), Left::Called),
+        (Case { kernel_sp: GATE_WORDS + 0x800, ..fault_of_a_program() }, Left::Called),
+        (Case { kernel_sp: spare(742).1 + 16, ..fault_of_a_program() }, Left::Called),
+        (Case { mask: 1, ..fault_of_a_program() }, Left::Called),
+        (Case { trap: Trap { address: FAULT_ENTRY, flags: 0 }, ..fault_of_a_program() }, Left::Called),
+        (Case { trap: Trap::default(), ..fault_of_a_program() }, Left::Called),
+        (Case { fault: Some((7, BASE + 720 * 4096)), ..fault_of_the_kernel() }, Left::Called),
+        (Case { sp: GATE_WORDS + 0x800, ..fault_of_the_kernel() }, Left::Called),
+        (Case { sp: 0xffff_8800_0000_0000 + 16, ..fault_of_the_kernel() }, Left::Called),
+        (Case { sp: 0xffff_8000_0000_0000 + 16, ..fault_of_the_kernel() }, Left::Called),
+        (Case { sp: 0x5000_0000_0000_0000, ..fault_of_the_kernel() }, Left::Faulted),
+        (Case { sp: BASE + 720 * 4096 + 512, ..fault_of_the_kernel() }, Left::Called),
     ] {
         assert_eq!(compare(&case, ALL), left, "{case:?}");
     }
@@ -288,23 +352,26 @@ prop_compose! {
         ss in prop_oneof![6 => Just(u64::from(USER.1)), 4 => Just(0xe02bu64), 1 => any::<u64>()],
         flags in prop_oneof![Just(0x246u64), any::<u64>(), any::<u64>().prop_map(|flags| flags | rflags::IF)],
         to in any::<u64>(),
+        fault in prop::option::of(((0..32u32).prop_map(|error| error | 4), prop_oneof![any::<u64>(), Just(BASE + 720 * 4096)])),
+        trap in prop_oneof![6 => Just(Trap { address: FAULT_ENTRY, flags: 4 }), 1 => Just(Trap { address: FAULT_ENTRY, flags: 3 }), 1 => Just(Trap::default())],
     ) -> Case {
+        let segments = if in_kernel || fault.is_none() { (CS64, SS) } else { USER };
         let frame = [general[0], general[1], general[2], how, rip, cs, flags, to, ss];
         Case {
             in_kernel, number, kernel_sp, callback: Callback { address, mask_events }, mask, pending, has_programs,
-            selectors, moved, iopl, registers, frame, sp,
+            selectors, fault, trap, segments, moved, iopl, registers, frame, sp,
         }
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// What a guest asks for is done, and where it could not be left to the gate, it was not.
     #[test]
     fn the_gate_does_what_the_hypervisor_does(case in cases(), instructions in prop_oneof![Just(ALL), 0..80usize]) {
         // A hypercall is the hypervisor's both times, and some go on in turns.
-        prop_assume!(!case.in_kernel || case.number == call::IRET || case.number == call::STACK_SWITCH);
+        prop_assume!(case.fault.is_some() || !case.in_kernel || case.number == call::IRET || case.number == call::STACK_SWITCH);
         compare(&case, instructions);
     }
 }

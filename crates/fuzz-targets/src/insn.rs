@@ -1,7 +1,7 @@
 //! The instruction emulator: bytes, registers and page tables are all the guest's.
 
 use crate::Input;
-use sluice_insn::plain::{Met, Moves, PlainMove};
+use sluice_insn::plain::{Met, Moves, PlainMove, PlainWord};
 use sluice_insn::walk::{Access, Kind, WalkError};
 use sluice_insn::{
     Addressing, Error, Fault, Machine, PagingState, Segment, SegmentRegister, StringIo, Tables, touch,
@@ -281,6 +281,9 @@ pub fn plain(data: &[u8]) {
     let (rip, cr3, base) = (input.u64(), input.u64() & !0xfff, input.u64());
     let mut code = [0; 15];
     code.iter_mut().for_each(|byte| *byte = input.u8());
+    if let Some(word) = PlainWord::decode(&code) {
+        assert_eq!(sluice_insn::length(&code, 64), Some(word.length.into()));
+    }
     let Some(plain) = PlainMove::decode(&code) else { return };
     assert_eq!(sluice_insn::length(&code, 64), Some(plain.length.into()));
     let gpr = |register: usize| base.rotate_left(register as u32);

@@ -31,11 +31,86 @@ pub struct PlainMove {
     pub register: u8,
     /// From the register to memory.
     pub is_store: bool,
+    operand: Operand,
+}
+
+/// MOV of a general register to eight bytes of memory, or XCHG with them, in 64-bit mode: what Linux writes page tables by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainWord {
+    /// Bytes of the instruction.
+    pub length: u8,
+    /// Hardware number of the general register.
+    pub register: u8,
+    /// The register gets what was in memory.
+    pub is_exchange: bool,
+    operand: Operand,
+}
+
+/// An operand in memory, in DS or SS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Operand {
     base: Option<u8>,
     index: Option<u8>,
     scale: u8,
     relative: bool,
     displacement: i32,
+}
+
+impl Operand {
+    /// What follows ModRM. `None`: it is a register, or the bytes end.
+    fn decode(modrm: u8, rex: u8, bytes: &mut impl Iterator<Item = u8>) -> Option<Self> {
+        let (mode, low) = (modrm >> 6, modrm & 7);
+        if mode == 3 {
+            return None;
+        }
+        let (mut base, mut index, mut scale) = (Some(low | (rex & 1) << 3), None, 0);
+        let mut relative = false;
+        let mut long = mode == 2;
+        if low == 4 {
+            let sib = bytes.next()?;
+            base = Some(sib & 7 | (rex & 1) << 3);
+            index = Some(sib >> 3 & 7 | (rex & 2) << 2).filter(|index| *index != 4);
+            scale = sib >> 6;
+            if mode == 0 && sib & 7 == 5 {
+                (base, long) = (None, true);
+            }
+        } else if mode == 0 && low == 5 {
+            (base, relative, long) = (None, true, true);
+        }
+        let displacement = match (mode, long) {
+            (_, true) => i32::from_le_bytes([bytes.next()?, bytes.next()?, bytes.next()?, bytes.next()?]),
+            (1, false) => i32::from(bytes.next()? as i8),
+            _ => 0,
+        };
+        Some(Self { base, index, scale, relative, displacement })
+    }
+
+    /// Linear address, given that of the next instruction: DS and SS begin at zero in 64-bit mode.
+    fn linear(&self, next: u64, gpr: impl Fn(usize) -> u64) -> u64 {
+        let value = |register: Option<u8>| register.map_or(0, |register| gpr(register.into()));
+        let from = if self.relative { next } else { value(self.base) };
+        from.wrapping_add(value(self.index) << self.scale).wrapping_add_signed(self.displacement.into())
+    }
+}
+
+impl PlainWord {
+    /// The instruction at the start of `code`, if it is one of these.
+    pub fn decode(code: &[u8]) -> Option<Self> {
+        let mut bytes = code.iter().copied();
+        let (rex, opcode, modrm) = (bytes.next()?, bytes.next()?, bytes.next()?);
+        if rex & 0xf8 != 0x48 || !matches!(opcode, 0x87 | 0x89) {
+            return None;
+        }
+        let operand = Operand::decode(modrm, rex, &mut bytes)?;
+        let length = (code.len() - bytes.len()) as u8;
+        let register = modrm >> 3 & 7 | (rex & 4) << 1;
+        Some(Self { length, register, is_exchange: opcode == 0x87, operand })
+    }
+
+    /// Linear address of the memory operand.
+    pub fn linear(&self, rip: u64, gpr: impl Fn(usize) -> u64) -> u64 {
+        self.operand.linear(rip.wrapping_add(self.length.into()), gpr)
+    }
 }
 
 impl PlainMove {
@@ -62,50 +137,19 @@ impl PlainMove {
             width = 1;
         }
         let modrm = bytes.next()?;
-        let (mode, low) = (modrm >> 6, modrm & 7);
         let register = modrm >> 3 & 7 | (rex & 4) << 1;
         // Registers of eight bytes are left to others, and so are AH, CH, DH and BH.
-        if mode == 3 || rex & 8 != 0 || is_byte && rex == 0 && register >= 4 {
+        if rex & 8 != 0 || is_byte && rex == 0 && register >= 4 {
             return None;
         }
-        let (mut base, mut index, mut scale) = (Some(low | (rex & 1) << 3), None, 0);
-        let mut relative = false;
-        let mut long = mode == 2;
-        if low == 4 {
-            let sib = bytes.next()?;
-            base = Some(sib & 7 | (rex & 1) << 3);
-            index = Some(sib >> 3 & 7 | (rex & 2) << 2).filter(|index| *index != 4);
-            scale = sib >> 6;
-            if mode == 0 && sib & 7 == 5 {
-                (base, long) = (None, true);
-            }
-        } else if mode == 0 && low == 5 {
-            (base, relative, long) = (None, true, true);
-        }
-        let displacement = match (mode, long) {
-            (_, true) => i32::from_le_bytes([bytes.next()?, bytes.next()?, bytes.next()?, bytes.next()?]),
-            (1, false) => i32::from(bytes.next()? as i8),
-            _ => 0,
-        };
+        let operand = Operand::decode(modrm, rex, &mut bytes)?;
         let length = code.len() - bytes.len();
-        (length <= LONGEST).then_some(Self {
-            length: length as u8,
-            width,
-            register,
-            is_store,
-            base,
-            index,
-            scale,
-            relative,
-            displacement,
-        })
+        (length <= LONGEST).then_some(Self { length: length as u8, width, register, is_store, operand })
     }
 
-    /// Linear address of the memory operand: DS and SS begin at zero in 64-bit mode.
+    /// Linear address of the memory operand.
     pub fn linear(&self, rip: u64, gpr: impl Fn(usize) -> u64) -> u64 {
-        let value = |register: Option<u8>| register.map_or(0, |register| gpr(register.into()));
-        let from = if self.relative { rip.wrapping_add(self.length.into()) } else { value(self.base) };
-        from.wrapping_add(value(self.index) << self.scale).wrapping_add_signed(self.displacement.into())
+        self.operand.linear(rip.wrapping_add(self.length.into()), gpr)
     }
 
     /// What the register holds after a load of `value` in place of `old`.
@@ -261,8 +305,10 @@ fn fetch(place: Gpa, length: u8, read: impl Fn(Gpa) -> Option<u64>) -> Option<u6
 mod tests {
     use super::*;
     use alloc::collections::BTreeMap;
-    use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
+    use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
     use proptest::prelude::*;
+
+    const RIP: u64 = 0xffff_ffff_8100_0ffd;
 
     fn value(register: usize) -> u64 {
         (register as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -270,7 +316,6 @@ mod tests {
 
     /// What is taken for a plain move is one to a decoder of all instructions, with the same operands.
     fn agrees(code: &[u8]) -> bool {
-        const RIP: u64 = 0xffff_ffff_8100_0ffd;
         let Some(plain) = PlainMove::decode(code) else { return false };
         let instruction = Decoder::with_ip(64, code, RIP, DecoderOptions::NONE).decode();
         assert_eq!((instruction.mnemonic(), instruction.len()), (Mnemonic::Mov, usize::from(plain.length)));
@@ -283,13 +328,45 @@ mod tests {
         let named = instruction.op_register(register);
         assert_eq!(named.size(), usize::from(plain.width));
         assert_eq!(named.full_register().number(), usize::from(plain.register));
+        assert_eq!(plain.linear(RIP, value), address(&instruction, memory), "{instruction:?}");
+        true
+    }
+
+    /// Where a decoder has an operand in memory.
+    fn address(instruction: &Instruction, memory: u32) -> u64 {
         let whole = |register: iced_x86::Register, _, _| match register.is_segment_register() {
             true => Some(0),
             false => Some(value(register.full_register().number())),
         };
-        let at = instruction.try_virtual_address(memory, 0, whole).unwrap();
-        assert_eq!(plain.linear(RIP, value), at, "{instruction:?}");
+        instruction.try_virtual_address(memory, 0, whole).unwrap()
+    }
+
+    /// The same for a word.
+    fn agrees_on_word(code: &[u8]) -> bool {
+        let Some(plain) = PlainWord::decode(code) else { return false };
+        let instruction = Decoder::with_ip(64, code, RIP, DecoderOptions::NONE).decode();
+        let mnemonic = if plain.is_exchange { Mnemonic::Xchg } else { Mnemonic::Mov };
+        assert_eq!((instruction.mnemonic(), instruction.len()), (mnemonic, usize::from(plain.length)));
+        assert_eq!((instruction.op0_kind(), instruction.memory_size().size()), (OpKind::Memory, 8));
+        assert_eq!(instruction.op1_register().size(), 8);
+        assert_eq!(instruction.op1_register().number(), usize::from(plain.register));
+        assert_eq!(plain.linear(RIP, value), address(&instruction, 0), "{instruction:?}");
         true
+    }
+
+    #[test]
+    fn words_of_page_tables_are_written_by_known_instructions() {
+        for code in [&[0x48, 0x87, 0x03][..], &[0x49, 0x87, 0x44, 0x24, 8], &[0x4c, 0x89, 0x2d, 1, 2, 3, 4]] {
+            assert!(agrees_on_word(code), "{code:02x?}");
+        }
+        let others: [&[u8]; 5] = [
+            &[0x48, 0x8b, 0x02],
+            &[0x89, 0x02, 0],
+            &[0x48, 0x87, 0xc3],
+            &[0xf0, 0x48, 0x87, 3],
+            &[0x48, 0x87],
+        ];
+        assert!(others.iter().all(|code| PlainWord::decode(code).is_none()));
     }
 
     #[test]
@@ -325,11 +402,12 @@ mod tests {
         #[test]
         fn any_code_is_read_as_a_decoder_does(
             prefixes in prop::collection::vec(prop::sample::select(&[0x66, 0x40, 0x41, 0x42, 0x44, 0x47, 0x48, 0x67, 0xf3][..]), 0..3),
-            opcode in prop::sample::select(&[0x88, 0x89, 0x8a, 0x8b][..]),
+            opcode in prop::sample::select(&[0x87, 0x88, 0x89, 0x8a, 0x8b][..]),
             rest in prop::array::uniform6(any::<u8>()),
         ) {
             let code: alloc::vec::Vec<u8> = prefixes.into_iter().chain([opcode]).chain(rest).collect();
             agrees(&code);
+            agrees_on_word(&code);
         }
     }
 

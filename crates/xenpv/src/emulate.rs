@@ -7,6 +7,7 @@ use crate::memory::leaf;
 use crate::{After, Guest, Host, Registers};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use sluice_insn::operand::{Fault, Segment};
+use sluice_insn::plain::PlainWord;
 use sluice_insn::walk::Kind;
 use sluice_pagetypes::{Entry, Mfn};
 
@@ -265,6 +266,13 @@ impl Guest {
         table: Mfn,
     ) -> Written {
         let (code, length) = self.fetch(host, registers.rip);
+        let gprs = |register: usize| registers.gpr.get(register).copied().unwrap_or_default();
+        let plain = PlainWord::decode(code.get(..length).unwrap_or_default());
+        let plain =
+            plain.filter(|plain| plain.linear(registers.rip, gprs) == address && address.is_multiple_of(8));
+        if let Some(plain) = plain {
+            return self.write_word(host, registers, (table, (address % 4096) as usize / 8), &plain);
+        }
         let mut step = TableWrite { guest: self, host, registers, address, table, later: false };
         let done = sluice_insn::step(&mut step, code.get(..length).unwrap_or_default());
         match done {
@@ -272,6 +280,30 @@ impl Guest {
             Err(_) if step.later => Written::Later,
             Err(_) => Written::Refused,
         }
+    }
+
+    /// The same for the instructions that most of them are.
+    fn write_word(
+        &mut self,
+        host: &mut impl Host,
+        registers: &mut Registers,
+        (table, index): (Mfn, usize),
+        plain: &PlainWord,
+    ) -> Written {
+        let Some(register) = registers.gpr.get_mut(usize::from(plain.register)) else {
+            return Written::Refused;
+        };
+        let old = host.word(table, index);
+        match self.write_entry(host, table, index, *register, false) {
+            Ok(()) => {}
+            Err(Error::Restart) => return Written::Later,
+            Err(_) => return Written::Refused,
+        }
+        if plain.is_exchange {
+            *register = old;
+        }
+        registers.rip = registers.rip.wrapping_add(plain.length.into());
+        Written::Done
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::abi::{CS64, GATE, GATE_INFO, GATE_WORDS, PAGE, SS, vcpu_info};
 use crate::bounce::{PAGE_FAULT, SYSCALL, is_canonical};
 use crate::guest::gpr;
-use crate::memory::word;
 use crate::{Guest, Host, Registers};
 use sluice_gate::{FAULT_FRAME, FLAGS_ENTRY, FLAGS_SET, Place, RETURN};
 use sluice_pagetypes::{HOLE, Mfn};
@@ -176,7 +175,7 @@ impl Guest {
     }
 
     fn gate_word(&self, host: &impl Host, offset: usize) -> u64 {
-        word(host, self.layout.gate_words, offset)
+        host.word(self.layout.gate_words, offset / 8)
     }
 
     /// The frame of a page fault: error code, RIP, CS, RFLAGS, RSP, SS.

@@ -1,7 +1,9 @@
 //! A paravirtual guest that asks for anything.
 
 use crate::Input;
-use sluice_xenpv::{After, Image, model};
+use sluice_xenpv::model::gate::{self, Left};
+use sluice_xenpv::model::{self, Machinery};
+use sluice_xenpv::{After, Asked, Guest, Image, Registers};
 
 /// Hypercalls, exceptions and privileged instructions in any order, with arguments that often mean something. Asserts after each
 /// that no page table, no descriptor table and no frame of the hypervisor's can be written by the guest or by its devices ([`model::check`]).
@@ -27,19 +29,19 @@ pub fn calls(data: &[u8]) {
             registers.gpr[index] = argument(&mut input, arguments);
         }
         let after = match input.u8() % 8 {
-            0 => guest.page_fault(
-                &mut machine,
-                &mut registers,
-                input.u8().into(),
-                arguments + u64::from(input.u16()),
-            ),
+            0 => {
+                // To the hardware all is done at privilege level 3.
+                let fault = (u64::from(input.u8() | 4), arguments + u64::from(input.u16()));
+                let left = gate::page_fault(&guest, &mut machine, &mut registers, fault, input.u8().into());
+                leave(&mut guest, &mut machine, &mut registers, left)
+            }
             1 => guest.general_protection(&mut machine, &mut registers, input.u8().into()),
             2 => guest.invalid_opcode(&mut machine, &mut registers),
             _ => {
                 registers.gpr[0] = u64::from(input.u8() % 64);
-                registers.gpr[1] = registers.rip;
-                registers.gpr[11] = input.u64();
-                guest.syscall(&mut machine, &mut registers, true)
+                registers.rflags = input.u64();
+                let left = gate::syscall(&guest, &mut machine, &mut registers, input.u8().into());
+                leave(&mut guest, &mut machine, &mut registers, left)
             }
         };
         model::check(&guest, &machine);
@@ -54,6 +56,21 @@ pub fn calls(data: &[u8]) {
             return;
         }
     }
+}
+
+/// What comes of an exit from the gate, or of none.
+fn leave(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers, left: Left) -> After {
+    guest.enter_host(machine);
+    if left == Left::Passed {
+        return After::Enter;
+    }
+    let after = match guest.leave_gate(machine, registers) {
+        Asked::Nothing => After::Enter,
+        Asked::Call => guest.syscall(machine, registers, true),
+        Asked::Fault { error, address } => guest.page_fault(machine, registers, error, address),
+    };
+    guest.leave_host(machine);
+    after
 }
 
 /// A kernel file.

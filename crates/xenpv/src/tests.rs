@@ -127,6 +127,11 @@ fn the_hypervisors_part_of_addresses_can_be_read_where_the_interface_says_and_ne
     assert!(gdt.contains(Entry::PRESENT) && !gdt.intersects(Entry::USER | Entry::WRITE));
     assert_eq!(guest.descriptor(&machine, CS64), Some(0x00af_fb00_0000_ffff));
     assert_eq!(guest.descriptor(&machine, SS), Some(0x00cf_f300_0000_ffff));
+    assert_eq!(
+        guest.descriptor(&machine, sluice_gate::GATE_CODE | 3),
+        None,
+        "it is no segment of the guest's"
+    );
     for address in [abi::M2P, abi::GDT, abi::GATE, 0x0000_8000_0000_0000] {
         assert!(leaf(&machine, guest.root, address).is_none(), "{address:#x} is no argument of a hypercall");
     }

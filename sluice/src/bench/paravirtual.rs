@@ -352,8 +352,6 @@ fn counting(bench: &Bench, range: Option<(u64, u64)>, with_cache: bool, log: &Pa
     let functions = range.map(within);
     let mut library =
         plugin::with_functions(&bench.plugin, functions.as_ref().map_or(&[], |one| one.as_slice()));
-        library += ",places=on";
-    }
     if range.is_some() && !bench.symbols.is_empty() {
         library += &tables::arguments(&bench.symbols, with_cache);
     }

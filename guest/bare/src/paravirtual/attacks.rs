@@ -361,6 +361,7 @@ fn hypervisors_addresses(machine: &Machine, score: &mut Score) {
         GDT + 14 * 4096,
         GDT + 16 * 4096,
         GDT + 17 * 4096,
+        GDT + 18 * 4096,
         0xffff_87ff_ffff_f000,
         0xffff_8000_0000_0000 - 8,
         0x8000_0000_0000,

@@ -27,12 +27,14 @@ mod entry;
 mod kind;
 mod machine;
 mod types;
+mod verify;
 
 pub use descriptor::Descriptor;
 pub use entry::Entry;
 pub use kind::{Change, Devices, Kind};
 pub use machine::Machine;
 pub use types::{Counts, Mfn, Refused, Types};
+pub use verify::Contradiction;
 
 /// Entries of a page table, and descriptors of a page.
 pub const ENTRIES: usize = 512;

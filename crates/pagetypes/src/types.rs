@@ -107,7 +107,7 @@ impl Types {
         Ok(())
     }
 
-    fn is_register(&self, frame: Mfn) -> bool {
+    pub(crate) fn is_register(&self, frame: Mfn) -> bool {
         self.registers.iter().any(|frames| frames.contains(&frame.0))
     }
 
@@ -126,8 +126,17 @@ impl Types {
 
     /// What is known of a frame. `None`: it is not the domain's.
     pub fn counts(&self, frame: Mfn) -> Option<Counts> {
-        let index = usize::try_from(frame.0.checked_sub(self.first)?).ok()?;
-        self.frames.get(index).map(|state| state.counts)
+        self.frames.get(self.index(frame)?).map(|state| state.counts)
+    }
+
+    /// Place of a frame in the account, if it is there.
+    pub(crate) fn index(&self, frame: Mfn) -> Option<usize> {
+        usize::try_from(frame.0.checked_sub(self.first)?).ok()
+    }
+
+    /// Tables are being forgotten, or validated, in pieces.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        !self.dying.is_empty() || !self.held.is_empty()
     }
 
     /// Whether the guest may name the frame: it is the domain's, and the hypervisor keeps nothing in it.

@@ -54,7 +54,7 @@ const OPERATIONS: [&str; 16] = [
 const OTHER: usize = 14;
 
 /// How many counts there are.
-pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 13;
+pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 14;
 
 /// What was asked of the interface, and what it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,8 @@ pub struct Counters {
     pub exceptions: u64,
     /// Events that went to the kernel.
     pub upcalls: u64,
+    /// How often the account of page tables was found to be right, where it is compared with a count from nothing.
+    pub verified: u64,
     /// What made no exit: system calls of programs, returns of the kernel's, page faults.
     pub gate: [u64; 3],
 }
@@ -102,6 +104,7 @@ impl Default for Counters {
             emulated,
             exceptions,
             upcalls,
+            verified: 0,
             gate: [0; 3],
         }
     }
@@ -137,6 +140,7 @@ impl Counters {
             ("emulated", self.emulated),
             ("exceptions", self.exceptions),
             ("upcalls", self.upcalls),
+            ("verified", self.verified),
             ("gate.calls", calls),
             ("gate.returns", returns),
             ("gate.faults", faults),

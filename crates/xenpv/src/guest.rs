@@ -7,7 +7,7 @@ use crate::memory::Found;
 use crate::{Built, Hardware, Host};
 use alloc::vec::Vec;
 use core::cell::Cell;
-use sluice_pagetypes::{Mfn, Refused, Types};
+use sluice_pagetypes::{Contradiction, Mfn, Refused, Types};
 
 /// Registers of the processor that the interface reads and changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -223,6 +223,17 @@ impl Guest {
     /// Whether a floating-point instruction is to be an exception.
     pub fn is_task_switched(&self) -> bool {
         self.task_switched
+    }
+
+    /// Counts page tables and what they refer to from nothing ([`Types::verify`]). Returns how many tables there were.
+    ///
+    /// # Errors
+    /// Says what must not be.
+    pub fn verify(&self, host: &impl Host) -> Result<usize, Contradiction> {
+        let own = [self.layout.shared_info, self.layout.console, self.root].into_iter();
+        let moved = self.info_moved.then_some(self.info.0);
+        let holds = own.chain(self.user_root).chain(moved).chain(self.gdt.iter().copied().flatten());
+        self.types.verify(host, holds)
     }
 
     /// A number that is another one, and never 0, when descriptors may have changed.

@@ -306,6 +306,9 @@ pub fn check(guest: &Guest, machine: &Machinery) {
             }
         }
     }
+    if let Err(contradiction) = guest.verify(machine) {
+        panic!("{contradiction}");
+    }
     for (frame, counts) in guest.types.frames() {
         assert_eq!(machine.shown.contains(&frame), counts.kind.is_for_devices(counts.semi), "{frame}");
     }

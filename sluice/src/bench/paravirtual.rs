@@ -164,6 +164,10 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
             let text = std::fs::read_to_string(&log)
                 .with_context(|| format!("QEMU did not write {}", log.display()))?;
             rows(record, prefix, entries, &found, &marks(&text, entries))?;
+            if let Some(boot) = tables::boot(&text) {
+                let note = "from the kernel's own first steps (setup_arch) to its first program's";
+                record.row(format!("{prefix}.boot.instructions"), boot, "instructions", note);
+            }
             match part {
                 "native" => Ok(()),
                 "sluice" => tables::rows(record, "pv", tables::PLAIN, &text),
@@ -498,6 +502,11 @@ fn rows(
 /// Ratios with their aims, and the picture.
 fn figures(record: &mut Record) -> Result<()> {
     tables::comparisons(record);
+    let boot = |prefix: &str| record.value(&format!("{prefix}.boot.instructions"));
+    if let Some((ours, xen)) = boot("pv").zip(boot("peer.xen.default")) {
+        let note = "instructions, Sluice's to Xen's; Xen's kernel is its dom0, which finds a machine and its ACPI tables, and ours has no devices";
+        record.row("pv.boot.ratio_to_xen", ours / xen, "ratio", note);
+    }
     let mut panels = Vec::new();
     for work in WORKS {
         let value = |prefix: &str| record.value(&format!("{prefix}.{work}.instructions"));

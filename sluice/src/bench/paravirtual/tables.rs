@@ -25,6 +25,9 @@ const CACHE: [&str; 2] = ["cache_pop", "cache_push"];
 /// What is looked for during calls, in this order: an interrupt or another task, whose calls are left out; and the kernel's own allocator.
 const SEEN: [&str; 3] = ["irq_enter_rcu", "__schedule", "__alloc_pages"];
 
+/// Called once, soon after a kernel's first instruction, by each under every hypervisor (init/main.c).
+const START: &str = "setup_arch";
+
 /// How much less the source measured with its cache, in percent: allocation and freeing of each level, of the lowest what we aim at.
 const LESS: [(&str, f64, f64); 5] = [
     ("pgd", 34.0, 47.0),
@@ -46,7 +49,16 @@ pub type Symbols = BTreeMap<String, u64>;
 /// All that [`symbols`] wants to know of.
 pub fn wanted() -> impl Iterator<Item = &'static str> {
     let levels = LEVELS.into_iter().flat_map(|(_, alloc, free)| [alloc, free]);
-    levels.chain([LATER.1]).chain(CACHE).chain(SEEN)
+    levels.chain([LATER.1, START]).chain(CACHE).chain(SEEN)
+}
+
+/// Instructions of a boot: from the call of [`START`] to the first mark, which its first program makes.
+pub fn boot(text: &str) -> Option<f64> {
+    let mut calls = text.lines().filter_map(Call::parse);
+    let start = calls.find(|call| call.function == START)?.start;
+    let mark = text.lines().find_map(|line| line.strip_prefix("count mark "))?;
+    let end: u64 = mark.split_whitespace().next()?.parse().ok()?;
+    Some(end.checked_sub(start)? as f64)
 }
 
 /// What a guest said of its functions.

@@ -313,6 +313,7 @@ pub fn monitor(data: &[u8]) {
         max_wait: 100_000,
         undivide_after: 400_000,
         watch: 50_000,
+        quiet: 1_000,
     };
     let mut monitor = Monitor::for_device(0x10ec, 0x8029, timing).expect("it has a model");
     let clients = core::array::from_fn(|index| monitor.attach(mac(index)).ok());

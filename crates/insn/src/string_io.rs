@@ -49,6 +49,26 @@ impl StringIo {
         })
     }
 
+    /// An INS or OUTS of which the exit said width (in bytes) and repetition, and that is so short that it has no prefix besides
+    /// those: its bytes need not be looked at. `None` if it is longer.
+    pub fn without_prefixes(
+        bitness: u32,
+        output: bool,
+        width: u8,
+        repeats: bool,
+        length: u64,
+    ) -> Option<Self> {
+        let (address_mask, native) = match bitness {
+            64 => (u64::MAX, 4),
+            32 => (0xffff_ffff, 4),
+            _ => (0xffff, 2),
+        };
+        // One byte is the opcode, and of the wider operands the mode has one without a prefix.
+        let shortest = 1 + u64::from(repeats) + u64::from(width != 1 && width != native);
+        let segment = if output { Segment::Ds } else { Segment::Es };
+        (length == shortest).then_some(Self { repeats, address_mask, segment })
+    }
+
     /// Whether it has a REP prefix.
     pub fn repeats(&self) -> bool {
         self.repeats
@@ -106,5 +126,50 @@ mod tests {
         assert_eq!((io.together(0, 0x1000, 4, 5000), io.together(0, 0x1ffd, 4, 5)), (1024, 1));
         assert!(StringIo::decode(&[0x90], 64).is_err());
         assert!(StringIo::decode(&[0xf3], 64).is_err());
+    }
+
+    #[test]
+    fn what_is_known_by_its_length_is_what_its_bytes_say() {
+        for bitness in [16, 32, 64] {
+            let native = if bitness == 16 { 2 } else { 4 };
+            for (opcode, output, wide) in
+                [(0x6c, false, false), (0x6d, false, true), (0x6e, true, false), (0x6f, true, true)]
+            {
+                for prefixes in [
+                    &[][..],
+                    &[0x66],
+                    &[0x67],
+                    &[0x65],
+                    &[0xf3],
+                    &[0xf2],
+                    &[0xf3, 0x66],
+                    &[0xf3, 0x67],
+                    &[0x66, 0x66],
+                    &[0xf3, 0xf3],
+                    &[0x65, 0x66],
+                    &[0xf3, 0x66, 0x67],
+                ] {
+                    let bytes = [prefixes, &[opcode]].concat();
+                    let decoded = StringIo::decode(&bytes, bitness).unwrap();
+                    let width = match (wide, prefixes.contains(&0x66)) {
+                        (false, _) => 1,
+                        (true, false) => native,
+                        (true, true) => 6 - native,
+                    };
+                    let known = StringIo::without_prefixes(
+                        bitness,
+                        output,
+                        width,
+                        decoded.repeats,
+                        bytes.len() as u64,
+                    );
+                    assert!(known.is_none_or(|known| known == decoded), "{bytes:x?} of {bitness} bits");
+                    let plain = prefixes.iter().all(|prefix| [0x66, 0xf2, 0xf3].contains(prefix));
+                    let doubled = prefixes.len() == 2 && prefixes[0] == prefixes[1]
+                        || !wide && width == 1 && prefixes.contains(&0x66);
+                    assert_eq!(known.is_some(), plain && !doubled, "{bytes:x?} of {bitness} bits");
+                }
+            }
+        }
     }
 }

@@ -200,6 +200,11 @@ impl IoApic {
         }
     }
 
+    /// Holds back a level that rises from now on, until [`Self::release`] or until it falls.
+    pub fn hold(&mut self, pin: u8) {
+        self.held |= 1u32.checked_shl(pin.into()).unwrap_or(0) & !self.lines;
+    }
+
     /// A local APIC ended a level-triggered interrupt of `vector`.
     pub fn eoi(&mut self, vector: u8) -> Eois {
         let mut eois = Eois::default();

@@ -63,12 +63,14 @@ pub struct PortTable<H> {
     ranges: Vec<Range<H>>,
     /// Disjoint, each within a range that has one handler. Any other change of these ports ends one.
     windows: Vec<Window>,
+    /// Index of the range that an access was found in last: the next one is often there, too.
+    recent: usize,
 }
 
 impl<H: Copy + PartialEq> PortTable<H> {
     /// Everything is refused.
     pub const fn new() -> Self {
-        Self { ranges: Vec::new(), windows: Vec::new() }
+        Self { ranges: Vec::new(), windows: Vec::new(), recent: 0 }
     }
 
     /// Sends accesses in these directions to a handler.
@@ -129,15 +131,18 @@ impl<H: Copy + PartialEq> PortTable<H> {
     /// What becomes of an access of `width` bytes that exited. It goes whole to the handler of its
     /// first port, if the others belong to the same handler or are direct; it is direct only if all
     /// its ports are. Anything else straddles what does not belong together and is refused.
-    pub fn lookup_access(&self, port: u16, width: u8, direction: Direction) -> Disposition<H> {
-        let at = self.ranges.partition_point(|range| range.last < port);
-        if let (Some(range), Some(last)) =
-            (self.ranges.get(at), port.checked_add(u16::from(width.max(1)) - 1))
-            && range.first <= port
-            && last <= range.last
-        {
-            // Nearly every access is inside one range.
-            return if direction == Direction::READ { range.read } else { range.write };
+    pub fn lookup_access(&mut self, port: u16, width: u8, direction: Direction) -> Disposition<H> {
+        // Nearly every access is inside one range.
+        if let Some(last) = port.checked_add(u16::from(width.max(1)) - 1) {
+            let has_all = |range: &&Range<H>| range.first <= port && last <= range.last;
+            let mut found = self.ranges.get(self.recent).filter(has_all);
+            if found.is_none() {
+                self.recent = self.ranges.partition_point(|range| range.last < port);
+                found = self.ranges.get(self.recent).filter(has_all);
+            }
+            if let Some(range) = found {
+                return if direction == Direction::READ { range.read } else { range.write };
+            }
         }
         let mut all = self.lookup(port, direction);
         for byte in 1..u16::from(width) {

@@ -12,8 +12,9 @@ use core::array;
 
 use crate::access::{Cause, ClientId, Outcome, RawDevice, Reaction, Refusal, RegisterAccess, Served};
 use crate::counters::{ClientCounters, DeviceCounters};
-use crate::ne2000::{CountingDevice, Device, Regime};
+use crate::ne2000::{CountingDevice, Device, Regime, Stirred};
 use handoff::Queue;
+use sluice_model::models::ne2000::id;
 use sluice_model::{
     DeviceEvent, HookSet, MAX_REGISTERS, Model, Questions, RegisterId, Seen, Tracker, hook_set, models,
 };
@@ -35,6 +36,10 @@ pub struct Timing {
     pub undivide_after: u64,
     /// While several share: how often the monitor looks whether the holder stopped the card.
     pub watch: u64,
+    /// For how long after a client wrote its interrupt mask it is not told that its line went up. A driver that masks the card
+    /// while it sends unmasks it before it takes interrupts of the line again: one that comes between is taken for nothing
+    /// and comes twice. A real card is still sending then.
+    pub quiet: u64,
 }
 
 impl Default for Timing {
@@ -46,6 +51,7 @@ impl Default for Timing {
             max_wait: 20_000_000,
             undivide_after: 100_000_000,
             watch: 10_000_000,
+            quiet: 8_000,
         }
     }
 }
@@ -113,6 +119,8 @@ struct Slot {
     touched: u64,
     /// All its processors halted since then.
     halted: bool,
+    /// When it last wrote its interrupt mask.
+    masked: Option<u64>,
     /// Since when it waits, if it does.
     waiting: Option<u64>,
     hooks: HookSet,
@@ -127,6 +135,7 @@ impl Slot {
             reactions: [None; MAX_REGISTERS],
             touched: 0,
             halted: false,
+            masked: None,
             waiting: None,
             hooks: HookSet::ALL,
             key: (Questions::ABSENT, None, 0),
@@ -149,6 +158,8 @@ pub struct Monitor {
     queue: Queue,
     /// The holder is being followed, from this time on, until it rests.
     following: Option<(Tracker, u64)>,
+    /// Hooks are those of a holder that is followed.
+    follows: bool,
     /// The holder as last accounted for, and since when.
     held: Option<(ClientId, u64)>,
     /// The holder before, for counting handoffs.
@@ -175,6 +186,7 @@ impl Monitor {
             attached: 0,
             queue: Queue::default(),
             following: None,
+            follows: false,
             held: None,
             last: None,
             alone: None,
@@ -271,6 +283,16 @@ impl Monitor {
         now: u64,
         access: RegisterAccess<'_>,
     ) -> Outcome {
+        let single = match access {
+            RegisterAccess::Read { offset, width: 1 } => Some((offset, None)),
+            RegisterAccess::Write { offset, width: 1, value } => Some((offset, Some(value as u8))),
+            _ => None,
+        };
+        if let Some(value) =
+            single.and_then(|(offset, written)| self.quick(raw, client, now, offset, written))
+        {
+            return Outcome::Done(value.into());
+        }
         let attached = self.attached & client.bit() != 0;
         let Some(slot) = self.slots.get_mut(client.index()).filter(|_| attached) else {
             if let RegisterAccess::ReadString { into, .. } = access {
@@ -284,9 +306,9 @@ impl Monitor {
         };
         slot.touched = now;
         slot.halted = false;
-        let elements = access.elements();
+        let (elements, writes) = (access.elements(), access.is_write());
         let mut raw = CountingDevice::new(raw);
-        let concerned = self.device.online(client) || self.device.holder() == Some(client);
+        let concerned = self.device.holder() == Some(client) || self.device.online(client);
         let served = self.serve(&mut raw, client, now, access);
         let register = self.device.named();
         let outcome = match served {
@@ -296,13 +318,18 @@ impl Monitor {
         };
         // Who is off-line moves no handoff along: it could have the holder stopped as often as it likes. Of who is on-line, an
         // access does so while it is followed, or when it is time.
-        let online = self.device.online(client);
-        let wanted = self.following.is_some() || !self.queue.is_empty() && (!online || self.is_due(now));
-        if (concerned || online) && wanted {
-            self.progress(&mut raw, now);
+        if self.following.is_some() || !self.queue.is_empty() {
+            let online = self.device.online(client);
+            let wanted = self.following.is_some() || !online || self.is_due(now);
+            if (concerned || online) && wanted {
+                self.progress(&mut raw, now);
+            }
         }
         let named = usize::from(register.0);
         if let Some(slot) = self.slots.get_mut(client.index()) {
+            if writes && register == id::IMR {
+                slot.masked = Some(now);
+            }
             let counters = &mut slot.counters;
             counters.forwarded_elements += raw.elements;
             if outcome != Outcome::Wait {
@@ -316,6 +343,40 @@ impl Monitor {
         }
         self.refresh(now);
         outcome
+    }
+
+    /// Serves a hooked access of one byte, a read if nothing is `written`, as [`Self::access`] does, in a few steps, if that is
+    /// possible: the shared holder makes it, who is not followed, it is not time for anything, and it is to a register that can
+    /// be served so. Else `None`, and nothing was done.
+    pub fn quick(
+        &mut self,
+        raw: &mut dyn RawDevice,
+        client: ClientId,
+        now: u64,
+        offset: u16,
+        written: Option<u8>,
+    ) -> Option<u8> {
+        if self.following.is_some() || !self.queue.is_empty() && self.is_due(now) {
+            return None;
+        }
+        let mut raw = CountingDevice::new(raw);
+        let value = self.device.quick(&mut raw, client, offset, written)?;
+        let register = self.device.named();
+        let slot = self.slots.get_mut(client.index())?;
+        slot.touched = now;
+        slot.halted = false;
+        if register == id::IMR && written.is_some() {
+            slot.masked = Some(now);
+        }
+        let counters = &mut slot.counters;
+        counters.forwarded_elements += raw.elements;
+        counters.hooked_elements += 1;
+        counters.hooked_instructions += 1;
+        if let Some(count) = counters.hooked_by_register.get_mut(usize::from(register.0)) {
+            *count += 1;
+        }
+        self.refresh(now);
+        Some(value)
     }
 
     /// Decides what a client sees of a refused access.
@@ -387,12 +448,20 @@ impl Monitor {
     /// The client's virtual interrupt controller saw the end of its interrupt.
     pub fn end_of_interrupt(&mut self, client: ClientId) {
         self.device.end_of_interrupt(client);
-        self.refresh_lines();
+        let Stirred { lines, hooks } = self.device.take_stirred();
+        debug_assert!(!hooks, "the end of an interrupt changes no hooks");
+        self.refresh_lines(lines);
     }
 
     /// Level of the client's virtual interrupt line.
     pub fn line(&self, client: ClientId) -> bool {
         self.lines & client.bit() != 0
+    }
+
+    /// Nanoseconds after which the client is to be told that its line went up at `now`; see [`Timing::quiet`].
+    pub fn quiet_for(&self, client: ClientId, now: u64) -> u64 {
+        let masked = self.slots.get(client.index()).and_then(|slot| slot.masked);
+        masked.map_or(0, |masked| masked.saturating_add(self.timing.quiet).saturating_sub(now))
     }
 
     /// The physical line may be unmasked now. Ask after every call of the monitor.
@@ -408,6 +477,11 @@ impl Monitor {
     /// It is time for [`Self::poll`], whoever calls and why.
     pub const fn is_due(&self, now: u64) -> bool {
         self.due <= now
+    }
+
+    /// Nothing changed since the last call of [`Self::changes`].
+    pub const fn is_unchanged(&self) -> bool {
+        self.changes.is_empty()
     }
 
     /// Takes what changed since the last call.
@@ -446,8 +520,22 @@ impl Monitor {
         &self.device.counters
     }
 
-    /// Brings what the caller sees up to date with what happened.
+    /// Brings what the caller sees up to date with what happened. After most accesses nothing has.
     fn refresh(&mut self, now: u64) {
+        let Stirred { lines, hooks } = self.device.take_stirred();
+        if hooks || self.following.is_some() || self.follows {
+            self.refresh_holder(now);
+        }
+        debug_assert_eq!(self.decided, self.decides(), "hooks that nobody looked at");
+        self.refresh_lines(lines);
+    }
+
+    /// What decides all hooks: whose are not those of a client that has nothing.
+    fn decides(&self) -> Option<(ClientId, HookKey)> {
+        self.device.holder().map(|client| (client, self.questions(client)))
+    }
+
+    fn refresh_holder(&mut self, now: u64) {
         let holder = self.device.holder();
         if holder != self.held.map(|(client, _)| client) {
             if let Some((old, since)) = self.held
@@ -458,13 +546,13 @@ impl Monitor {
             self.held = holder.map(|client| (client, now));
             self.following = None;
         }
-        let decides = holder.map(|client| (client, self.questions(client)));
+        self.follows = self.following.is_some();
+        let decides = self.decides();
         if decides != self.decided {
             self.decided = decides;
             self.due = 0;
             self.refresh_hooks();
         }
-        self.refresh_lines();
     }
 
     /// Finds out whose hooks are others now.
@@ -484,13 +572,19 @@ impl Monitor {
         }
     }
 
-    fn refresh_lines(&mut self) {
-        let mut lines = 0;
-        for client in self.clients().filter(|&client| self.device.line(client)) {
-            lines |= client.bit();
+    /// Finds out which of these clients' lines have another level.
+    fn refresh_lines(&mut self, mut stirred: u8) {
+        while let Some(client) = ClientId::from_index(stirred.trailing_zeros() as usize) {
+            let up = if self.device.line(client) { client.bit() } else { 0 };
+            let changed = (self.lines ^ up) & client.bit();
+            self.changes.lines |= changed;
+            self.lines ^= changed;
+            stirred &= !client.bit();
         }
-        self.changes.lines |= lines ^ self.lines;
-        self.lines = lines;
+        debug_assert!(
+            self.clients().all(|client| self.device.line(client) == self.line(client)),
+            "a line that nobody looked at"
+        );
     }
 
     /// The attached clients.

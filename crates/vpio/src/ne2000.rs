@@ -13,6 +13,7 @@
 
 mod backlog;
 mod hardware;
+mod quick;
 mod receive;
 mod regime;
 mod send;
@@ -149,7 +150,19 @@ pub(crate) struct Device {
     send_inputs: u64,
     /// What the last access named.
     named: RegisterId,
+    /// What decides lines and hooks may have changed.
+    stirred: Stirred,
     pub(crate) counters: DeviceCounters,
+}
+
+/// What may have changed since the monitor last looked. Too much costs time, too little is a fault that the monitor's
+/// debugging assertions find.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stirred {
+    /// Clients whose line may have another level, bit per client.
+    pub(crate) lines: u8,
+    /// Who holds the card, how, or what the holder may command.
+    pub(crate) hooks: bool,
 }
 
 impl Device {
@@ -168,6 +181,7 @@ impl Device {
             mirror: Mirror::new(),
             scratch: vec![0; ring.bytes()].into_boxed_slice(),
             sole_line: false,
+            stirred: Stirred::default(),
             counters: DeviceCounters::default(),
         }
     }
@@ -198,8 +212,25 @@ impl Device {
         self.contexts.get(client.index())?.as_deref()
     }
 
+    /// For changing it, so that its line may change, too.
     fn context_mut(&mut self, client: ClientId) -> Option<&mut Context> {
+        self.stirred.lines |= client.bit();
         self.contexts.get_mut(client.index())?.as_deref_mut()
+    }
+
+    /// Takes what may have changed since the last call.
+    pub(crate) fn take_stirred(&mut self) -> Stirred {
+        core::mem::take(&mut self.stirred)
+    }
+
+    /// Other hooks, and any line, may be called for now.
+    const fn stir(&mut self) {
+        self.stirred = Stirred { lines: u8::MAX, hooks: true };
+    }
+
+    const fn set_regime(&mut self, regime: Regime) {
+        self.regime = regime;
+        self.stir();
     }
 
     /// Makes a context in a free slot.
@@ -211,6 +242,7 @@ impl Device {
 
     /// Forgets a client that does not hold the card.
     pub(crate) fn forget(&mut self, client: ClientId) {
+        self.stir();
         self.mirror.disown(client);
         if let Some(slot) = self.contexts.get_mut(client.index()) {
             *slot = None;
@@ -264,6 +296,7 @@ impl Device {
     pub(crate) fn end_of_interrupt(&mut self, client: ClientId) {
         if self.regime == Regime::Sole(client) {
             self.sole_line = false;
+            self.stirred.lines |= client.bit();
         }
     }
 
@@ -271,7 +304,10 @@ impl Device {
     pub(crate) fn interrupt(&mut self, raw: &mut dyn RawDevice) {
         match self.regime {
             Regime::Unused => hardware::silence(raw),
-            Regime::Sole(_) => self.sole_line = true,
+            Regime::Sole(client) => {
+                self.sole_line = true;
+                self.stirred.lines |= client.bit();
+            }
             Regime::Shared(_) => self.watch(raw),
         }
     }

@@ -366,3 +366,38 @@ fn the_time_to_look_comes_by_what_changed_or_by_the_clock() {
     assert_eq!(monitor.access(hw, client, *now, access), Outcome::Wait);
     assert!(monitor.is_due(*now) && monitor.changes().poll);
 }
+
+/// Drivers unmask the card before they take interrupts of its line again.
+#[test]
+fn who_wrote_the_interrupt_mask_is_told_of_the_line_a_little_later() {
+    for guests in [1, 2] {
+        let world = World::new(guests, 1, TIMING);
+        (0..guests).for_each(|index| start(&world, index));
+        let write = |offset, value| {
+            while outb(&world, 0, offset, value).is_none() {
+                world.borrow_mut().pass(TIMING.max_wait);
+            }
+        };
+        write(0, 0x22);
+        world.borrow_mut().pass(TIMING.quiet);
+        let quiet = || {
+            let world = world.borrow();
+            world.monitor.quiet_for(world.clients[0], world.now)
+        };
+        assert_eq!(quiet(), 0);
+        // Neither another register, nor reading this one, nor its port on another page.
+        write(7, 0x40);
+        inb(&world, 0, 0x0f);
+        write(0, 0x62);
+        write(0x0f, 0xff);
+        write(0, 0x22);
+        assert_eq!(quiet(), 0, "{guests} guests");
+        write(0x0f, 0);
+        write(0x0f, 0x3f);
+        assert_eq!(quiet(), TIMING.quiet, "{guests} guests");
+        world.borrow_mut().now += TIMING.quiet - 1;
+        assert_eq!(quiet(), 1);
+        world.borrow_mut().now += 1;
+        assert_eq!(quiet(), 0);
+    }
+}

@@ -12,9 +12,6 @@ use sluice_gate::word as at;
 /// Bytes of a program's frame on the kernel's stack.
 const FRAME: u64 = 64;
 
-/// Selectors of programs' code and stack, as the gate takes them. Zeros: it takes none.
-pub(crate) type Selectors = (u16, u16);
-
 impl Guest {
     /// Takes from the gate who runs. To be called before anything else is asked of an exit.
     #[inline]

@@ -2,7 +2,6 @@
 
 use crate::counters::Counters;
 use crate::events::Channels;
-use crate::gate::Selectors;
 use crate::memory::Found;
 use crate::{Built, Hardware, Host};
 use alloc::vec::Vec;
@@ -127,8 +126,8 @@ pub struct Guest {
     pub(crate) gdt: [Option<Mfn>; crate::abi::RESERVED_GDT_PAGE],
     /// How often its descriptors may have changed, and 1.
     pub(crate) descriptor_changes: u64,
-    /// Segments of its programs, as the gate takes them.
-    pub(crate) program_segments: Selectors,
+    /// Selectors of programs' code and stack, as the gate takes them. Zeros: it takes none.
+    pub(crate) program_segments: (u16, u16),
     /// Who runs, as the gate was told.
     pub(crate) gate_mode: bool,
     /// What the gate was told is not so any more.

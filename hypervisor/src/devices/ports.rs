@@ -2,7 +2,7 @@
 
 use super::devices;
 use crate::domain::{Domain, PortHandler};
-use crate::x86::port::{inb, inl, insb, inw, outb, outl, outsb, outw};
+use crate::x86::port::{inb, inl, insb, insl, insw, inw, outb, outl, outsb, outsl, outsw, outw};
 use core::ops::Range;
 use sluice_platform::pci::BarAddresses;
 use sluice_vpio::RawDevice;
@@ -51,8 +51,8 @@ impl RawDevice for PortDevice {
         let port = self.port(offset);
         match width {
             1 => insb(port, into),
-            2 => into.as_chunks_mut().0.iter_mut().for_each(|chunk| *chunk = inw(port).to_le_bytes()),
-            _ => into.as_chunks_mut().0.iter_mut().for_each(|chunk| *chunk = inl(port).to_le_bytes()),
+            2 => insw(port, into.as_chunks_mut().0),
+            _ => insl(port, into.as_chunks_mut().0),
         }
     }
 
@@ -60,8 +60,8 @@ impl RawDevice for PortDevice {
         let port = self.port(offset);
         match width {
             1 => outsb(port, from),
-            2 => from.as_chunks().0.iter().for_each(|chunk| outw(port, u16::from_le_bytes(*chunk))),
-            _ => from.as_chunks().0.iter().for_each(|chunk| outl(port, u32::from_le_bytes(*chunk))),
+            2 => outsw(port, from.as_chunks().0),
+            _ => outsl(port, from.as_chunks().0),
         }
     }
 }

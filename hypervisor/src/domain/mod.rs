@@ -325,7 +325,7 @@ pub struct Domain {
     pub(crate) tsc_moved: AtomicBool,
     /// TSC until which its clock pages say that it stood still.
     stood_still_until: AtomicU64,
-    /// TSC at which interrupts that came without end are delivered again.
+    /// TSC at which interrupts that are held back are delivered: they came without end, or were to come later.
     held_until: AtomicU64,
     /// Its kernel panicked, and a crash kernel of its own took over, which was logged.
     dumps: AtomicBool,
@@ -676,6 +676,14 @@ impl Domain {
         }
     }
 
+    /// An I/O APIC pin goes up; its level, and what else is held back, is delivered at `until` (TSC ticks), or when the guest
+    /// halts.
+    pub fn raise_line_later(&self, pin: u8, until: u64) {
+        self.platform.lock().io_apic.hold(pin);
+        self.held_until.fetch_min(until, Ordering::SeqCst);
+        self.set_line(pin, true);
+    }
+
     /// Whether it is a paravirtual one.
     pub fn is_paravirtual(&self) -> bool {
         self.config.kind == config::Kind::Paravirtual
@@ -775,11 +783,21 @@ impl Domain {
             self.deliver(message);
         }
         if eois.held {
-            self.held_until.store(tsc::now().saturating_add(tsc::ticks_from_ns(HELD_NS)), Ordering::SeqCst);
+            let until = tsc::now().saturating_add(tsc::ticks_from_ns(HELD_NS));
+            self.held_until.fetch_min(until, Ordering::SeqCst);
         }
     }
 
-    /// Delivers interrupts that were held back because they came without end, if they were for long enough at `now`.
+    /// The earlier of a deadline and of when interrupts that are held back are due.
+    #[inline]
+    pub fn until_release(&self, deadline: Option<u64>) -> Option<u64> {
+        match self.held_until.load(Ordering::Relaxed) {
+            u64::MAX => deadline,
+            held => Some(deadline.map_or(held, |deadline| deadline.min(held))),
+        }
+    }
+
+    /// Delivers interrupts that were held back, if they were for long enough at `now`.
     #[inline]
     pub fn release_held(&self, now: u64) {
         if self.held_until.load(Ordering::Relaxed) <= now {

@@ -12,6 +12,7 @@ use crate::svm::VmcbPage;
 use crate::sync::{Rank, SpinLock};
 use crate::{cpu, x86};
 use alloc::boxed::Box;
+use alloc::vec;
 use bitflags::bitflags;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -168,6 +169,8 @@ pub struct Context {
     pub machine_check_lost: bool,
     /// What its driver does again and again.
     pub moves: Moves,
+    /// Room for what a string instruction moves between memory and a port.
+    pub string: Box<[u8]>,
     /// The domain is paravirtual.
     pub paravirtual: Option<Box<Paravirtual>>,
 }
@@ -202,6 +205,7 @@ impl Context {
             machine_check: MachineCheck::new(told),
             machine_check_lost: false,
             moves: Moves::default(),
+            string: vec![0; STRING_BYTES].into_boxed_slice(),
             paravirtual: None,
         })
     }
@@ -227,6 +231,8 @@ impl Context {
     }
 }
 
+/// Bytes of a string instruction that are moved to or from a port in one go.
+const STRING_BYTES: usize = 4096;
 /// Guest-physical addresses are shorter than this.
 const FAILED_PLACE: u64 = u64::MAX >> 2;
 

@@ -16,9 +16,7 @@ use sluice_insn::{Fault, Pieces, StringIo};
 use sluice_traps::Direction;
 use sluice_traps::ports::Disposition;
 
-/// Bytes of a string instruction handled in one go.
-const CHUNK: usize = 4096;
-/// Runs of elements that lie side by side, likewise. A backward string has one element in each; no driver uses one.
+/// Most runs of elements that lie side by side, handled in one go. A backward string has one element in each; no driver uses one.
 const RUNS: usize = 16;
 const RFLAGS_TF: u64 = 1 << 8;
 const RFLAGS_DF: u64 = 1 << 10;
@@ -28,6 +26,7 @@ struct PortExit {
     width: u8,
     input: bool,
     string: bool,
+    repeats: bool,
     next_rip: u64,
 }
 
@@ -40,6 +39,7 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         width: (info >> 4 & 7) as u8,
         input: info & 1 != 0,
         string: info & 4 != 0,
+        repeats: info & 8 != 0,
         next_rip: ctx.vmcb.control.exit_info2,
     };
     let direction = if exit.input { Direction::READ } else { Direction::WRITE };
@@ -51,7 +51,10 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     };
     vcpu.exits.count(handler.exit() as usize);
     if exit.string {
-        return string(domain, vcpu, ctx, &exit, handler);
+        let mut buffer = core::mem::take(&mut ctx.string);
+        let flow = string(domain, vcpu, ctx, &exit, handler, &mut buffer);
+        ctx.string = buffer;
+        return flow;
     }
     let mut bytes = [0xff; 4];
     let len = usize::from(exit.width).min(4);
@@ -84,17 +87,29 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
 }
 
 #[cold]
-fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, handler: PortHandler) -> Flow {
-    let code = match guest::fetch(domain, ctx) {
-        Ok(code) => code,
-        Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
+fn string(
+    domain: &Domain,
+    vcpu: &Vcpu,
+    ctx: &mut Context,
+    exit: &PortExit,
+    handler: PortHandler,
+    buffer: &mut [u8],
+) -> Flow {
+    let length = exit.next_rip.wrapping_sub(ctx.vmcb.save.rip);
+    let bitness = guest::bitness(ctx);
+    let known = StringIo::without_prefixes(bitness, !exit.input, exit.width, exit.repeats, length);
+    let io = match known {
+        Some(io) => io,
+        None => match guest::fetch(domain, ctx).map(|code| StringIo::decode(&code, bitness)) {
+            Ok(Ok(io)) => io,
+            Ok(Err(_)) => {
+                vcpu.refusals.count(Refusal::Instruction as usize);
+                return raise(ctx, exception::UD, None);
+            }
+            Err(fault) => return raise_page_fault(ctx, fault.address, fault.error_code),
+        },
     };
-    let Ok(io) = StringIo::decode(&code, guest::bitness(ctx)) else {
-        vcpu.refusals.count(Refusal::Instruction as usize);
-        return raise(ctx, exception::UD, None);
-    };
-    let mut buffer = [0u8; CHUNK];
-    let mut room = CHUNK;
+    let mut room = buffer.len();
     let width = usize::from(exit.width.max(1));
     for _ in 0..RUNS {
         let count = io.remaining(guest::gpr(ctx, 1)).min((room / width) as u64);
@@ -107,6 +122,8 @@ fn string(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, exit: &PortExit, hand
             Err(fault) => return mmio::abandon(vcpu, ctx, fault.into()),
         };
         let Some(part) = buffer.get_mut(..run.len) else { break };
+        // What a device leaves as it was is not what an earlier one left here.
+        part.fill(0);
         let answer = if exit.input {
             domain.port(handler, exit.port, exit.width, Transfer::Read(part))
         } else {

@@ -193,7 +193,7 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
         inject::take_nmi(ctx);
     }
     inject::next(domain, ctx);
-    processor.prepare_timer(ctx.timer_deadline(now), now)
+    processor.prepare_timer(domain.until_release(ctx.timer_deadline(now)), now)
 }
 
 /// Handles one exit.

@@ -83,4 +83,8 @@ macro_rules! string_out {
 }
 
 string_in!(insb, u8, "rep insb");
+string_in!(insw, [u8; 2], "rep insw");
+string_in!(insl, [u8; 4], "rep insd");
 string_out!(outsb, u8, "rep outsb");
+string_out!(outsw, [u8; 2], "rep outsw");
+string_out!(outsl, [u8; 4], "rep outsd");

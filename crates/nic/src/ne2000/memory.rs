@@ -128,8 +128,23 @@ impl Ne2000 {
         Some((self.regs.rsar - MEMORY_START) as usize)
     }
 
+    /// Bytes of a string of whole elements that come before the end of the ring, where the address wraps; all if it does not.
+    fn until_wrap(&self, width: u8, bytes: usize) -> usize {
+        let left = (u32::from(self.regs.pstop) << 8).saturating_sub(self.regs.rsar) as usize;
+        let whole = left - left % usize::from(width).max(1);
+        if whole == 0 { bytes } else { bytes.min(whole) }
+    }
+
     /// `rep ins` from the data port: as that many single reads, but fast.
     pub(super) fn data_read_string(&mut self, width: u8, into: &mut [u8]) {
+        let (first, rest) = into.split_at_mut(self.until_wrap(width, into.len()));
+        self.read_run(width, first);
+        if !rest.is_empty() {
+            self.read_run(width, rest);
+        }
+    }
+
+    fn read_run(&mut self, width: u8, into: &mut [u8]) {
         let (Some(at), Ok(bytes)) = (self.plain(width, into.len()), u16::try_from(into.len())) else {
             for element in into.chunks_mut(usize::from(width).max(1)) {
                 let value = self.data_read(width).to_le_bytes();

@@ -182,6 +182,22 @@ fn a_level_without_end_is_held_back() {
     let _ = ioapic.set_line(9, false);
     assert!(ioapic.release().is_empty());
     assert!(ioapic.set_line(9, true).is_some());
+
+    // What is to come later waits, but nothing that is there already, and is gone if it falls meanwhile.
+    ioapic.hold(9);
+    assert_eq!(ioapic.eoi(0x39).redeliver.len(), 1, "it was up");
+    let _ = ioapic.set_line(9, false);
+    let _ = ioapic.eoi(0x39);
+    ioapic.hold(9);
+    ioapic.hold(200);
+    assert_eq!(ioapic.set_line(9, true), None);
+    assert_eq!(ioapic.release().len(), 1);
+    let _ = ioapic.set_line(9, false);
+    let _ = ioapic.eoi(0x39);
+    ioapic.hold(9);
+    assert_eq!(ioapic.set_line(9, true), None);
+    let _ = ioapic.set_line(9, false);
+    assert!(ioapic.release().is_empty());
 }
 
 #[test]

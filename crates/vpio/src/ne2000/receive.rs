@@ -80,6 +80,7 @@ impl Device {
             }
             if group || context.card.mac() == *destination {
                 claimed = true;
+                self.stirred.lines |= 1 << slot;
                 let page = context.card.regs.curr;
                 context.offer(frame);
                 touch_ring(&mut self.mirror, ClientId(slot), context, page);
@@ -93,6 +94,7 @@ impl Device {
         let Some(context) = self.contexts.get_mut(client.index()).and_then(Option::as_deref_mut) else {
             return;
         };
+        self.stirred.lines |= client.bit();
         let page = context.card.regs.curr;
         context.refill();
         touch_ring(&mut self.mirror, client, context, page);

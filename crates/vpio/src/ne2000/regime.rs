@@ -133,7 +133,7 @@ impl Device {
         put(raw, port::CMD, HALT);
         put_pair(raw, port::TBCR0, 0);
         self.mirror.fill(None);
-        self.regime = Regime::Unused;
+        self.set_regime(Regime::Unused);
         self.sole_line = false;
         self.counters.regime_changes += 1;
     }
@@ -142,7 +142,7 @@ impl Device {
     fn load_sole(&mut self, raw: &mut dyn RawDevice, client: ClientId) {
         self.mirror.fill(None);
         self.sole_line = false;
-        self.regime = Regime::Sole(client);
+        self.set_regime(Regime::Sole(client));
         let Some(context) = self.context_mut(client) else { return };
         context.unknown = Unknown::all();
         context.vetted = false;
@@ -233,12 +233,12 @@ impl Device {
         put_array(raw, 8, &[0xff; 8]);
         put(raw, port::CMD, RUN);
         put(raw, port::IMR, OWN_MASK.bits());
-        self.regime = Regime::Shared(None);
+        self.set_regime(Regime::Shared(None));
     }
 
     /// Gives the shared card, which nobody holds, to a client. Page 0 is selected.
     fn grant(&mut self, raw: &mut dyn RawDevice, to: ClientId) {
-        self.regime = Regime::Shared(Some(to));
+        self.set_regime(Regime::Shared(Some(to)));
         let Some(context) = self.context(to) else { return };
         let (regs, command) = (context.card.regs, without_transmit(context.card.regs.cmd));
         put(raw, port::CMD, RUN | PAGE1);
@@ -256,7 +256,7 @@ impl Device {
 
     /// Takes the shared card from its holder. Page 0 is selected; stays so.
     pub(super) fn release(&mut self, raw: &mut dyn RawDevice, aside: Aside, from: ClientId) {
-        self.regime = Regime::Shared(None);
+        self.set_regime(Regime::Shared(None));
         let remote = aside.remote(raw);
         put(raw, port::CMD, RUN | PAGE1);
         let mut filter = [0; 4];
@@ -285,9 +285,13 @@ impl Device {
     /// Lets the hardware interrupt for what the monitor and the holder want. Page 0 is selected.
     pub(super) fn set_mask(&self, raw: &mut dyn RawDevice, holder: ClientId) {
         let wanted = self.context(holder).map_or(0, |context| context.card.regs.imr);
-        let mask = OWN_MASK | (Interrupt::from_bits_retain(wanted) & HOLDER_MASK);
-        put(raw, port::IMR, mask.bits());
+        put(raw, port::IMR, shared_mask(wanted));
     }
+}
+
+/// What the hardware's IMR is while somebody holds the card whose own is `wanted`.
+pub(super) fn shared_mask(wanted: u8) -> u8 {
+    (OWN_MASK | (Interrupt::from_bits_retain(wanted) & HOLDER_MASK)).bits()
 }
 
 impl Context {

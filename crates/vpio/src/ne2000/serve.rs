@@ -106,6 +106,7 @@ impl Device {
         if sole {
             // The hardware's registers cannot be made to say so.
             context.failing = Some(how);
+            self.stir();
         } else {
             context.fail(how);
         }
@@ -276,7 +277,7 @@ impl Device {
         if self.decides_send(self.register(offset, page)) {
             self.learn(client, offset);
             let mut aside = Aside::with(raw, command);
-            self.vet(raw, &mut aside, client);
+            self.vet_one(raw, &mut aside, client, offset, value);
             aside.end(raw);
         }
         match (page, offset) {
@@ -403,6 +404,7 @@ impl Device {
     ) -> Result<(), Cause> {
         let page = get(raw, port::CMD) >> 6;
         self.named = self.register(offset, page);
+        self.stirred.hooks = true;
         let Some(context) = self.context_mut(client) else { return Err(Cause::RegisterAccess) };
         let mut through = value;
         match (page, offset) {
@@ -430,6 +432,7 @@ impl Device {
     /// Reset by a sole holder: the card's own address comes back with it and must go again. The
     /// card is left stopped, as the data sheet says of a reset, because starting clears RST.
     fn sole_reset(&mut self, raw: &mut dyn RawDevice, client: ClientId) {
+        self.stir();
         let mut aside = Aside::begin(raw);
         let remote = aside.remote(raw);
         let _ = raw.read(port::RESET, 1);

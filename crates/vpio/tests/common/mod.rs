@@ -143,6 +143,7 @@ pub const TIMING: Timing = Timing {
     max_wait: 400_000,
     undivide_after: 1_000_000,
     watch: 200_000,
+    quiet: 1_000,
 };
 
 pub fn mac(index: usize) -> [u8; 6] {

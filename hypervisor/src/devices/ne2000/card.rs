@@ -3,9 +3,10 @@
 use super::super::device::Device;
 use super::super::error::AttachError;
 use super::super::guest::Guest;
+use super::super::ports::PortDevice;
 use super::Ne2000Function;
 use super::ports::SharedPorts;
-use crate::domain::Domain;
+use crate::domain::{Answer, Domain};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
@@ -26,6 +27,25 @@ pub struct Card {
 struct State {
     monitor: Box<Monitor>,
     clients: Vec<Client>,
+}
+
+/// What a call of the monitor left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Nothing that a processor has to look at.
+    Unchanged,
+    /// Lines, hooks, or when the monitor wants to be polled.
+    Changed,
+}
+
+impl After {
+    /// The answer to an access that was carried out.
+    pub fn done(self) -> Answer {
+        match self {
+            Self::Unchanged => Answer::Done,
+            Self::Changed => Answer::Attend,
+        }
+    }
 }
 
 /// A guest as a client of the monitor.
@@ -122,37 +142,97 @@ impl Card {
         &self,
         within: Option<(ClientId, &Domain)>,
         act: impl FnOnce(&mut Monitor, &mut SharedPorts, u64) -> R,
-    ) -> R {
+    ) -> (R, After) {
         let mut state = self.state.lock();
         let State { monitor, clients } = &mut *state;
-        let holder = monitor
-            .holder()
-            // A domain with one processor that is here, in its exit, is not in its guest.
-            .filter(|holder| within.is_none_or(|(own, domain)| domain.vcpus.len() > 1 || own != *holder))
-            .and_then(|holder| clients.iter().find(|client| client.id == holder))
-            .and_then(|client| client.function.guest.domain());
         let now = tsc::uptime_ns();
-        let mut raw = SharedPorts::new(self.device.ports.0, holder.map(|(domain, _)| domain));
+        let mut raw = SharedPorts::new(self.device.ports.0, Self::holder_elsewhere(monitor, clients, within));
         let result = act(monitor, &mut raw, now);
-        // Most accesses change nothing that others see, and it is not time: no handoff to move along. Who neither has the
-        // device nor waits for it moves none along, or it could stop the holder as often as it likes.
-        let concerned = within.is_some_and(|(own, _)| monitor.holder() == Some(own) || !monitor.may_run(own));
-        let changes = self.carry_out(monitor, clients, &mut raw);
-        let others = changes.hooks | changes.wake != 0 || changes.poll;
-        if within.is_none() || others || concerned && monitor.is_due(now) {
-            let wanted = monitor.poll(&mut raw, now);
-            self.carry_out(monitor, clients, &mut raw);
-            self.device.poll_next(wanted, now);
+        (result, self.finish(monitor, clients, &mut raw, now, within))
+    }
+
+    /// An access of one byte of a guest with one processor, a read if nothing is `written`, if it can be served in a few steps.
+    pub fn quick(
+        &self,
+        client: ClientId,
+        domain: &Domain,
+        offset: u16,
+        written: Option<u8>,
+    ) -> Option<(u8, After)> {
+        if domain.vcpus.len() > 1 {
+            // The others may be at the device.
+            return None;
         }
-        result
+        let mut state = self.state.lock();
+        let State { monitor, clients } = &mut *state;
+        let now = tsc::uptime_ns();
+        let value = monitor.quick(&mut PortDevice::new(self.device.ports.0), client, now, offset, written)?;
+        if monitor.is_unchanged() {
+            return Some((value, After::Unchanged));
+        }
+        let mut raw = SharedPorts::new(self.device.ports.0, None);
+        Some((value, self.finish(monitor, clients, &mut raw, now, Some((client, domain)))))
+    }
+
+    /// Carries out what a call of the monitor changed, and moves handoffs along where it is time. Most accesses change nothing that
+    /// others see, and it is not. Who neither has the device nor waits for it moves none along, or it could stop the holder as
+    /// often as it likes.
+    fn finish(
+        &self,
+        monitor: &mut Monitor,
+        clients: &mut [Client],
+        raw: &mut SharedPorts,
+        now: u64,
+        within: Option<(ClientId, &Domain)>,
+    ) -> After {
+        let changes = self.carry_out(monitor, clients, raw, now);
+        let others = changes.hooks | changes.wake != 0 || changes.poll;
+        let concerned = |(own, _)| monitor.holder() == Some(own) || !monitor.may_run(own);
+        if others || within.is_none() || monitor.is_due(now) && within.is_some_and(concerned) {
+            let wanted = monitor.poll(raw, now);
+            self.carry_out(monitor, clients, raw, now);
+            self.device.poll_next(wanted, now);
+            return After::Changed;
+        }
+        if changes.is_empty() { After::Unchanged } else { After::Changed }
+    }
+
+    /// The holder's domain, if any of its processors may be in the guest. A domain with one processor that is here, in its
+    /// exit, is not.
+    fn holder_elsewhere(
+        monitor: &Monitor,
+        clients: &[Client],
+        within: Option<(ClientId, &Domain)>,
+    ) -> Option<Arc<Domain>> {
+        let holder = monitor.holder()?;
+        if within.is_some_and(|(own, domain)| own == holder && domain.vcpus.len() <= 1) {
+            return None;
+        }
+        let client = clients.iter().find(|client| client.id == holder)?;
+        client.function.guest.domain().map(|(domain, _)| domain)
     }
 
     /// Carries out what a call of the monitor changed; returns what did.
-    fn carry_out(&self, monitor: &mut Monitor, clients: &mut [Client], raw: &mut SharedPorts) -> Changes {
+    fn carry_out(
+        &self,
+        monitor: &mut Monitor,
+        clients: &mut [Client],
+        raw: &mut SharedPorts,
+        now: u64,
+    ) -> Changes {
         if self.device.is_masked() && monitor.physical_unmask() {
             self.device.unmask();
         }
         let changes = monitor.changes();
+        if (changes.hooks | changes.lines | changes.wake) != 0 {
+            Self::show(changes, monitor, clients, raw, now);
+        }
+        changes
+    }
+
+    /// Shows the guests what changed.
+    #[inline(never)]
+    fn show(changes: Changes, monitor: &Monitor, clients: &mut [Client], raw: &mut SharedPorts, now: u64) {
         if changes.hooks != 0 {
             raw.freeze();
         }
@@ -169,14 +249,19 @@ impl Card {
                 let level = monitor.line(*id);
                 if level != *line {
                     *line = level;
-                    domain.set_line(function.guest.pin, level);
+                    let wait = if level { monitor.quiet_for(*id, now) } else { 0 };
+                    if wait == 0 {
+                        domain.set_line(function.guest.pin, level);
+                    } else {
+                        let until = tsc::now().saturating_add(tsc::ticks_from_ns(wait));
+                        domain.raise_line_later(function.guest.pin, until);
+                    }
                 }
             }
             if changes.wake & bit != 0 {
                 domain.vcpus.iter().for_each(|vcpu| vcpu.device_is_here());
             }
         }
-        changes
     }
 
     /// Adds what the present guests did.

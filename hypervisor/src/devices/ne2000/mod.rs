@@ -48,6 +48,20 @@ impl Ne2000Function {
         self.install(domain, index, &ports);
     }
 
+    /// An access of one byte, if it can be served in a few steps.
+    fn quick(&self, domain: &Domain, offset: u16, transfer: &mut Transfer<'_>) -> Option<Answer> {
+        let written = match transfer {
+            Transfer::Read([_]) => None,
+            Transfer::Write([value]) => Some(*value),
+            _ => return None,
+        };
+        let (value, after) = self.card.quick(self.client, domain, offset, written)?;
+        if let Transfer::Read([byte]) = transfer {
+            *byte = value;
+        }
+        Some(after.done())
+    }
+
     fn install(&self, domain: &Domain, index: u8, ports: &Ports) {
         let (base, size) = self.card.ports();
         let Ports { hooks, decoded } = *ports;
@@ -95,11 +109,14 @@ impl VirtualFunction for Ne2000Function {
         }
     }
 
-    fn port(&self, domain: &Domain, port: u16, width: u8, transfer: Transfer<'_>) -> Answer {
+    fn port(&self, domain: &Domain, port: u16, width: u8, mut transfer: Transfer<'_>) -> Answer {
         let offset = port.wrapping_sub(self.card.ports().0);
+        if let Some(answer) = self.quick(domain, offset, &mut transfer) {
+            return answer;
+        }
         let single = transfer.len() == usize::from(width);
         let client = self.client;
-        let outcome = self.card.with(Some((client, domain)), |monitor, raw, now| match transfer {
+        let (outcome, after) = self.card.with(Some((client, domain)), |monitor, raw, now| match transfer {
             Transfer::Read(buffer) if single => {
                 let outcome = monitor.access(raw, client, now, RegisterAccess::Read { offset, width });
                 if let Outcome::Done(value) | Outcome::Refused(Refusal { value, .. }) = outcome {
@@ -125,7 +142,7 @@ impl VirtualFunction for Ne2000Function {
             }
         });
         match outcome {
-            Outcome::Done(_) => Answer::Attend,
+            Outcome::Done(_) => after.done(),
             Outcome::Refused(refusal) => match refusal.reaction {
                 Reaction::Discard | Reaction::Interrupt => Answer::Refused,
                 Reaction::DeferredError => Answer::Failed { deferred: true },

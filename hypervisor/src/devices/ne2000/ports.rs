@@ -10,20 +10,21 @@ use sluice_vpio::RawDevice;
 pub struct SharedPorts {
     device: PortDevice,
     holder: Option<Arc<Domain>>,
-    frozen: bool,
+    /// No processor of the holder is in its guest.
+    still: bool,
 }
 
 impl SharedPorts {
     /// The device at these ports, with the domain that has direct access to it.
     pub fn new(base: u16, holder: Option<Arc<Domain>>) -> Self {
-        Self { device: PortDevice::new(base), holder, frozen: false }
+        Self { device: PortDevice::new(base), still: holder.is_none(), holder }
     }
 
     /// Nobody else is at the device from now on.
     pub fn freeze(&mut self) {
-        if let Some(holder) = self.holder.as_ref().filter(|_| !self.frozen) {
-            holder.freeze();
-            self.frozen = true;
+        if !self.still {
+            self.still = true;
+            self.holder.iter().for_each(|holder| holder.freeze());
         }
     }
 
@@ -35,8 +36,8 @@ impl SharedPorts {
 
 impl Drop for SharedPorts {
     fn drop(&mut self) {
-        if let Some(holder) = self.holder.as_ref().filter(|_| self.frozen) {
-            holder.thaw();
+        if self.still {
+            self.holder.iter().for_each(|holder| holder.thaw());
         }
     }
 }

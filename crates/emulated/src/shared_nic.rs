@@ -6,10 +6,12 @@ use crate::names;
 use crate::nic::{Description, FRAME, Outgoing, Register, describe};
 use crate::owner::{CardOwner, Handoffs};
 use crate::straight::{Inward, Wire};
+use crate::symbiosis::is_magic;
 use crate::virtual_nic::{Changes, VirtualNic, VirtualNics};
 use alloc::boxed::Box;
 use core::array;
 use sluice_abi::config::NicModel;
+use sluice_hypercall::symbiotic::SYMBIOTIC_MAGIC;
 use sluice_model::Seen;
 use sluice_nic::Budget;
 use sluice_nic::dma::NoMemory;
@@ -152,6 +154,9 @@ impl SharedNic {
     pub fn configure(&mut self, port: PortId, master: bool, silent: bool) {
         if let Some(vnic) = self.vnic_mut(port) {
             (vnic.master, vnic.silent) = (master, silent);
+            if !master {
+                vnic.end_symbiosis();
+            }
         }
         if self.owner.guest() == Some(port) && (!master || silent) {
             self.take(port, None);
@@ -171,6 +176,9 @@ impl SharedNic {
         self.now = env.now;
         let Some(vnic) = self.vnic_mut(port) else { return into.fill(0xff) };
         vnic.count(register, width, into.len());
+        if is_magic(register, width) && vnic.can_be_symbiotic() {
+            return into.iter_mut().zip(SYMBIOTIC_MAGIC.to_le_bytes()).for_each(|(to, from)| *to = from);
+        }
         if let Some(value) = self.read_through(env, port, register, width) {
             let bytes = value.to_le_bytes();
             let elements = into.chunks_mut(usize::from(width).max(1));
@@ -235,6 +243,9 @@ impl SharedNic {
             vnic.nic.write_string(register, width, from, &mut bus);
         }
         drop(bus);
+        if whole {
+            vnic.heed(register, width, value_of(from));
+        }
         for element in from.chunks(usize::from(width).max(1)) {
             vnic.follow(register, width, value_of(element), Seen::WriteWord);
         }
@@ -338,9 +349,31 @@ impl SharedNic {
         if self.owner.guest().is_some_and(|port| ports & port.bit() != 0) {
             self.bring_back(env);
         }
+        for index in (0..self.switch.span()).filter(|index| ports >> index & 1 != 0) {
+            self.part(env, index);
+        }
         if self.stuck & ports != 0 {
             self.stuck &= !ports;
             self.deliver(env);
+        }
+    }
+
+    /// The guest at a port writes its tail by exits again: what it wrote before counts.
+    fn part<G: Guests>(&mut self, env: &mut Environment<'_, G>, index: usize) {
+        let Some(vnic) = self.vnics.get_mut(index).and_then(Option::as_deref_mut) else { return };
+        if vnic.part() && vnic.resumes_at.is_none()
+            && let Some(port) = PortId::from_index(index)
+        {
+            self.pump(env, port);
+            self.deliver(env);
+            self.publish(port);
+        }
+    }
+
+    /// The guest at a port is about to end an interrupt: its line is as its card says now.
+    pub fn end_of_interrupt<G: Guests>(&mut self, env: &Environment<'_, G>, port: PortId) {
+        if let Some(vnic) = self.vnics.get_mut(port.index()).and_then(Option::as_deref_mut) {
+            vnic.publish_line(port, env.now, &mut self.changes);
         }
     }
 

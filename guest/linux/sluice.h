@@ -718,10 +718,14 @@
 /* The hypervisor looks by itself. */
 #define SLUICE_SYMBIOTIC_DOORBELL_IDLE 2U
 
+/* 1: it is too early for another interrupt, and whoever waits for what was raised is looked for when it is not. Of the hypervisor's. */
+#define SLUICE_SYMBIOTIC_HELD 0x6008U
+
 /* SYMBIOTIC_RAISED as an interrupt's handler has seen it: the line falls. Of the module's. */
 #define SLUICE_SYMBIOTIC_TAKEN 0x6040U
 
-/* SYMBIOTIC_RAISED from which on an interrupt is wanted, once. Of the module's, which reads SYMBIOTIC_RAISED again after a full barrier. */
+/* SYMBIOTIC_RAISED from which on an interrupt is wanted, once. Of the module's, which reads SYMBIOTIC_RAISED and then SYMBIOTIC_HELD after a
+ * full barrier: if more was raised, and nobody is to look, it polls again. */
 #define SLUICE_SYMBIOTIC_EVENT 0x6044U
 
 /* Reads as SYMBIOTIC_MAGIC where there is symbiosis. SYMBIOTIC_BEGIN and SYMBIOTIC_END are written here. */

@@ -175,6 +175,11 @@ pub(crate) fn show_rings(card: &E1000, range: core::ops::Range<u32>, mirror: &mu
     touched.for_each(|offset| mirror.show(offset, card.image(offset)));
 }
 
+/// The guest has written to the doorbell of its transmit ring since the card looked.
+pub(crate) fn has_rung(card: &E1000, mirror: &dyn Mirror) -> bool {
+    mirror.look(e1000::TDT) != card.regs.get(e1000::TDT)
+}
+
 /// Has a card that looks again and again do so.
 pub(crate) fn look_at_rings(card: &mut E1000, mirror: &mut dyn Mirror) {
     look_at(card, mirror, &POSTED);
@@ -184,12 +189,12 @@ pub(crate) fn look_at_rings(card: &mut E1000, mirror: &mut dyn Mirror) {
 fn look_at(card: &mut E1000, mirror: &mut dyn Mirror, registers: &[u32]) {
     for &offset in registers {
         let written = mirror.look(offset);
-        if written == card.image(offset) {
+        if written == card.regs.get(offset) {
             continue;
         }
         card.write(offset, 4, written);
         // Only if it took something else: the guest may have written again meanwhile, which is not to be lost.
-        let taken = card.image(offset);
+        let taken = card.regs.get(offset);
         if taken != written {
             mirror.show(offset, taken);
         }

@@ -6,7 +6,7 @@ use crate::names;
 use crate::nic::{Description, FRAME, Outgoing, Register, describe};
 use crate::owner::{CardOwner, Handoffs};
 use crate::straight::{Inward, Wire};
-use crate::symbiosis::is_magic;
+use crate::symbiosis::{is_magic, is_ring};
 use crate::virtual_nic::{Changes, VirtualNic, VirtualNics};
 use alloc::boxed::Box;
 use core::array;
@@ -226,6 +226,9 @@ impl SharedNic {
             return;
         };
         let whole = from.len() == usize::from(width);
+        if whole && is_ring(register, width) && vnic.is_symbiotic() {
+            return self.rung(env, port);
+        }
         let quiet = whole && vnic.is_quiet_write(register, width, env.now, self.stuck & port.bit() != 0);
         vnic.nic.advance(env.now);
         if quiet {
@@ -260,6 +263,19 @@ impl SharedNic {
         self.deliver(env);
         self.publish(port);
         self.hand_over(env);
+    }
+
+    /// A module says that its tail was written.
+    fn rung<G: Guests>(&mut self, env: &mut Environment<'_, G>, port: PortId) {
+        let Some(vnic) = self.vnic_mut(port) else { return };
+        vnic.nic.advance(env.now);
+        let pauses = vnic.resumes_at.is_some_and(|at| at > env.now);
+        if !pauses {
+            self.pump(env, port);
+        }
+        // Frames that were looped back, or were for a neighbour.
+        self.deliver(env);
+        self.publish(port);
     }
 
     /// When the guest at a port is to call [`Self::resume`]: its card has more to do than one call may.
@@ -361,7 +377,8 @@ impl SharedNic {
     /// The guest at a port writes its tail by exits again: what it wrote before counts.
     fn part<G: Guests>(&mut self, env: &mut Environment<'_, G>, index: usize) {
         let Some(vnic) = self.vnics.get_mut(index).and_then(Option::as_deref_mut) else { return };
-        if vnic.part() && vnic.resumes_at.is_none()
+        if vnic.part()
+            && vnic.resumes_at.is_none()
             && let Some(port) = PortId::from_index(index)
         {
             self.pump(env, port);
@@ -447,7 +464,7 @@ impl SharedNic {
             return;
         };
         vnic.resume_at(port, None, &mut self.changes);
-        vnic.look();
+        vnic.look_at_tail();
         let mut bus = None;
         let mut budget = Budget::default();
         while !budget.is_spent() {

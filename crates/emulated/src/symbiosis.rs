@@ -14,9 +14,11 @@ use crate::nic::Register;
 use core::sync::atomic::{Ordering, fence};
 use sluice_hypercall::symbiotic::*;
 use sluice_nic::E1000;
-use sluice_nic::e1000::registers::{Control, reg};
+use sluice_nic::e1000::registers::{Cause, Control, reg};
 
 const PAGE: u32 = 4096;
+/// Causes that say only that something was sent.
+const SENT: Cause = Cause::SENT.union(Cause::EMPTY);
 
 /// What the module asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +27,6 @@ pub(crate) enum Request {
     Begin,
     /// None.
     End,
-    /// That its tail is looked at.
-    Look,
 }
 
 impl Request {
@@ -36,10 +36,14 @@ impl Request {
             _ if register.io || width != 4 => None,
             (SYMBIOTIC_CONTROL, SYMBIOTIC_BEGIN) => Some(Self::Begin),
             (SYMBIOTIC_CONTROL, SYMBIOTIC_END) => Some(Self::End),
-            (SYMBIOTIC_RING, _) => Some(Self::Look),
             _ => None,
         }
     }
+}
+
+/// The write rings for the tail.
+pub(crate) const fn is_ring(register: Register, width: u8) -> bool {
+    !register.io && register.offset == SYMBIOTIC_RING && width == 4
 }
 
 /// The write resets the card: nobody is to find anything of a former driver's.
@@ -62,6 +66,11 @@ pub(crate) fn add_to(shown: &mut Shown) {
     shown.symbiotic = true;
 }
 
+/// For how many nanoseconds the line does not rise again: what Linux' driver sets the card to when it has much to do (4,000 interrupts a second).
+const HOLD: u64 = 250_000;
+/// For how many nanoseconds the end of sending waits for something that is received. Nobody else tells of it by then.
+const SENT_WAITS: u64 = HOLD;
+
 /// A guest's symbiosis with its card.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbiosis {
@@ -73,8 +82,10 @@ pub(crate) struct Symbiosis {
     up: Option<u32>,
     /// The line does not rise before.
     held_until: u64,
-    /// When it rises if nothing changes.
-    rises_at: Option<u64>,
+    /// Something was raised meanwhile: then it is looked whether the module waits for it.
+    held: bool,
+    /// When the end of sending is raised.
+    sent_at: Option<u64>,
     /// TDH, as the guest last saw it.
     head: u32,
 }
@@ -89,7 +100,7 @@ impl Symbiosis {
         mirror.show(SYMBIOTIC_DOORBELL, SYMBIOTIC_DOORBELL_WANTED);
         let head = card.image(reg::TDH);
         mirror.show(reg::TDH, head);
-        Self { raised: 1, told: None, up: None, held_until: 0, rises_at: None, head }
+        Self { raised: 1, told: None, up: None, held_until: 0, held: false, sent_at: None, head }
     }
 
     /// Has the card see what was written to its transmit ring. A head that has moved is not what the guest wrote.
@@ -97,6 +108,13 @@ impl Symbiosis {
         self.show_head(card, mirror);
         mirror::look_at_rings(card, mirror);
         self.head = card.image(reg::TDH);
+    }
+
+    /// The same, if the guest has written to the tail.
+    pub(crate) fn look_at_tail(&mut self, card: &mut E1000, mirror: &mut dyn Mirror) {
+        if mirror::has_rung(card, mirror) {
+            self.look(card, mirror);
+        }
     }
 
     /// Shows how far the card has come.
@@ -109,45 +127,61 @@ impl Symbiosis {
 
     /// Says whether anybody looks at the tail who is not rung for. What was written before is to be looked at after this.
     pub(crate) fn want_doorbell(mirror: &mut dyn Mirror, wanted: bool) {
-        mirror.show(SYMBIOTIC_DOORBELL, if wanted { SYMBIOTIC_DOORBELL_WANTED } else { SYMBIOTIC_DOORBELL_IDLE });
+        mirror.show(
+            SYMBIOTIC_DOORBELL,
+            if wanted { SYMBIOTIC_DOORBELL_WANTED } else { SYMBIOTIC_DOORBELL_IDLE },
+        );
         fence(Ordering::SeqCst);
     }
 
     /// Brings page and line up to date with the card. True if the line is up.
     pub(crate) fn publish(&mut self, card: &mut E1000, mirror: &mut dyn Mirror, now: u64) -> bool {
         self.show_head(card, mirror);
-        if card.take_diverted() {
+        if self.is_news(card.take_diverted(), now) {
             self.raised = self.raised.wrapping_add(1);
             mirror.show(SYMBIOTIC_RAISED, self.raised);
-            fence(Ordering::SeqCst);
+            self.hold(now < self.held_until, mirror);
+        } else if self.held && now >= self.held_until {
+            self.hold(false, mirror);
         }
         let taken = mirror.look(SYMBIOTIC_TAKEN);
         self.up = self.up.filter(|seen| *seen == taken);
-        self.rises_at = None;
         if !card.wants_ring_causes() {
             return false;
         }
-        if self.up.is_none() && taken != self.raised {
+        if self.up.is_none() && now >= self.held_until && taken != self.raised {
             let event = mirror.look(SYMBIOTIC_EVENT);
             if event != self.raised && self.told != Some(event) {
-                self.rise(card, (event, taken), now);
+                (self.told, self.up) = (Some(event), Some(taken));
+                self.held_until = now.saturating_add(HOLD);
             }
         }
         self.up.is_some()
     }
 
-    /// The module wants an interrupt: now, if the last one is long enough ago.
-    fn rise(&mut self, card: &E1000, (event, taken): (u32, u32), now: u64) {
-        if now < self.held_until {
-            self.rises_at = Some(self.held_until);
-            return;
+    /// The module is to be told of something now: something was received, or what was sent has waited for that long enough.
+    fn is_news(&mut self, causes: Cause, now: u64) -> bool {
+        if causes.intersects(SENT) {
+            self.sent_at.get_or_insert(now.saturating_add(SENT_WAITS));
         }
-        (self.told, self.up) = (Some(event), Some(taken));
-        self.held_until = now.saturating_add(card.ring_delay());
+        let is_news = !causes.difference(SENT).is_empty() || self.sent_at.is_some_and(|at| at <= now);
+        if is_news {
+            self.sent_at = None;
+        }
+        is_news
+    }
+
+    /// Says whether it is too early for an interrupt. What the module has written before is to be looked at after this.
+    fn hold(&mut self, held: bool, mirror: &mut dyn Mirror) {
+        if core::mem::replace(&mut self.held, held) != held {
+            mirror.show(SYMBIOTIC_HELD, held.into());
+        }
+        fence(Ordering::SeqCst);
     }
 
     /// When [`Self::publish`] is to be called again.
-    pub(crate) const fn deadline(&self) -> Option<u64> {
-        self.rises_at
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        let held = self.held.then_some(self.held_until);
+        [held, self.sent_at].into_iter().flatten().min()
     }
 }

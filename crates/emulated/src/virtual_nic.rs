@@ -13,8 +13,8 @@ use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
 use sluice_nic::Budget;
-use sluice_nic::dma::{Dma, DmaError};
 use sluice_nic::E1000;
+use sluice_nic::dma::{Dma, DmaError};
 use sluice_switch::{MAX_PORTS, PortId};
 
 /// Those of all ports.
@@ -142,10 +142,23 @@ impl VirtualNic {
         }
     }
 
+    /// The same before it sends: with symbiosis, only if the tail was written.
+    pub(crate) fn look_at_tail(&mut self) {
+        match self.symbiotic() {
+            Some((symbiosis, card, mirror)) => symbiosis.look_at_tail(card, mirror),
+            None => self.look(),
+        }
+    }
+
     /// There is a page that a module could share: the card is an 82540EM that the guest never has in its own hands.
     pub(crate) fn can_be_symbiotic(&self) -> bool {
         let is_82540em = matches!(self.nic, Nic::E1000(_));
         is_82540em && self.mirror.is_some() && self.policy == DirectPolicy::Never
+    }
+
+    /// A module shares a page with the card.
+    pub(crate) const fn is_symbiotic(&self) -> bool {
+        self.symbiosis.is_some()
     }
 
     fn symbiotic(&mut self) -> Option<(&mut Symbiosis, &mut E1000, &mut dyn Mirror)> {
@@ -160,8 +173,6 @@ impl VirtualNic {
         match Request::of(register, width, value) {
             Some(Request::Begin) => self.begin_symbiosis(),
             Some(Request::End) => self.end_symbiosis(),
-            // As all writes.
-            Some(Request::Look) => {}
             None if symbiosis::is_reset(register, value) => self.end_symbiosis(),
             None => {}
         }
@@ -289,7 +300,8 @@ impl VirtualNic {
 
     /// Brings the line up to date with its card.
     pub(crate) fn publish_line(&mut self, port: PortId, now: u64, changes: &mut Changes) {
-        let rings = self.symbiotic().is_some_and(|(symbiosis, card, mirror)| symbiosis.publish(card, mirror, now));
+        let rings =
+            self.symbiotic().is_some_and(|(symbiosis, card, mirror)| symbiosis.publish(card, mirror, now));
         let line = self.wants_line() && (self.line || self.pace.is_none_or(|pace| pace.rises_at() <= now));
         let line = line || rings && !self.silent;
         if line != self.line {

@@ -19,9 +19,12 @@ pub const SYMBIOTIC_DOORBELL_OFF: u32 = 0;
 pub const SYMBIOTIC_DOORBELL_WANTED: u32 = 1;
 /// The hypervisor looks by itself.
 pub const SYMBIOTIC_DOORBELL_IDLE: u32 = 2;
+/// 1: it is too early for another interrupt, and whoever waits for what was raised is looked for when it is not. Of the hypervisor's.
+pub const SYMBIOTIC_HELD: u32 = 0x6008;
 /// SYMBIOTIC_RAISED as an interrupt's handler has seen it: the line falls. Of the module's.
 pub const SYMBIOTIC_TAKEN: u32 = 0x6040;
-/// SYMBIOTIC_RAISED from which on an interrupt is wanted, once. Of the module's, which reads SYMBIOTIC_RAISED again after a full barrier.
+/// SYMBIOTIC_RAISED from which on an interrupt is wanted, once. Of the module's, which reads SYMBIOTIC_RAISED and then SYMBIOTIC_HELD after a
+/// full barrier: if more was raised, and nobody is to look, it polls again.
 pub const SYMBIOTIC_EVENT: u32 = 0x6044;
 /// Reads as SYMBIOTIC_MAGIC where there is symbiosis. SYMBIOTIC_BEGIN and SYMBIOTIC_END are written here.
 pub const SYMBIOTIC_CONTROL: u32 = 0x7000;

@@ -105,12 +105,15 @@ static netdev_tx_t transmit(struct sk_buff *skb, struct net_device *netdev)
 	return done;
 }
 
-/* The rings are as they were when so much had been raised: an interrupt is wanted for more, or another poll. */
+/*
+ * The rings are as they were when so much had been raised: an interrupt is wanted for more,
+ * or another poll if there is more already, and nobody is to look for who wants one.
+ */
 static void await(struct symbiotic *card, u32 seen)
 {
 	say(card, SLUICE_SYMBIOTIC_EVENT, seen);
 	smp_mb();
-	if (look(card, SLUICE_SYMBIOTIC_RAISED) != seen)
+	if (look(card, SLUICE_SYMBIOTIC_RAISED) != seen && !look(card, SLUICE_SYMBIOTIC_HELD))
 		napi_schedule(card->napi);
 }
 

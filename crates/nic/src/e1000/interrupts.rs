@@ -32,16 +32,13 @@ enum Diversion {
     /// They are set in ICR, as in any card.
     #[default]
     Off,
-    /// The owner takes them; `raised`: there was one since.
-    On { raised: bool },
+    /// The owner takes them: those that there were since.
+    On(Cause),
 }
 
 /// Causes that say only that a ring has moved.
-const RINGS: Cause = Cause::SENT
-    .union(Cause::EMPTY)
-    .union(Cause::THRESHOLD)
-    .union(Cause::OVERRUN)
-    .union(Cause::RECEIVED);
+const RINGS: Cause =
+    Cause::SENT.union(Cause::EMPTY).union(Cause::THRESHOLD).union(Cause::OVERRUN).union(Cause::RECEIVED);
 
 impl E1000 {
     /// Level of the interrupt line.
@@ -51,8 +48,8 @@ impl E1000 {
 
     /// Adds causes.
     pub(super) fn raise(&mut self, mut causes: Cause) {
-        if let Diversion::On { raised } = &mut self.line.diversion {
-            *raised |= causes.intersects(RINGS);
+        if let Diversion::On(raised) = &mut self.line.diversion {
+            raised.insert(causes.intersection(RINGS));
             causes.remove(RINGS);
         }
         self.set_causes(self.regs.get(reg::ICR) | causes.bits());
@@ -60,7 +57,7 @@ impl E1000 {
 
     /// From now on the owner takes causes that say only that a ring has moved, those too that are in ICR.
     pub fn divert_causes(&mut self) {
-        self.line.diversion = Diversion::On { raised: false };
+        self.line.diversion = Diversion::On(Cause::empty());
         let causes = Cause::from_bits_retain(self.regs.get(reg::ICR));
         self.set_causes(causes.difference(RINGS).bits());
         self.raise(causes);
@@ -72,22 +69,17 @@ impl E1000 {
         self.raise(Cause::THRESHOLD);
     }
 
-    /// Takes a diverted cause: there was one since the last call.
-    pub const fn take_diverted(&mut self) -> bool {
+    /// Takes the causes that were diverted since the last call.
+    pub const fn take_diverted(&mut self) -> Cause {
         match &mut self.line.diversion {
-            Diversion::Off => false,
-            Diversion::On { raised } => core::mem::replace(raised, false),
+            Diversion::Off => Cause::empty(),
+            Diversion::On(raised) => core::mem::replace(raised, Cause::empty()),
         }
     }
 
     /// The driver's mask lets causes of the rings interrupt.
     pub fn wants_ring_causes(&self) -> bool {
         Cause::from_bits_retain(self.regs.get(reg::IMS)).intersects(RINGS)
-    }
-
-    /// For how many nanoseconds such a cause would hold the line down after it has risen.
-    pub fn ring_delay(&self) -> u64 {
-        u64::from(self.delay(RINGS)) * UNIT
     }
 
     /// ICR becomes `causes`, and the line follows.

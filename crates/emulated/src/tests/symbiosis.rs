@@ -1,0 +1,469 @@
+//! A module in the guest shares a page with its card: nothing is lost, whatever comes between two of its steps, and a guest that writes
+//! anything there harms nobody else.
+//!
+//! The driver is the one of all these tests; what `guest/linux/sluice-symbiotic` does around Linux' is done here in the same steps.
+
+use super::*;
+use sluice_hypercall::symbiotic::*;
+
+const TDT: u32 = 0x3818;
+const IMS: u16 = 0xd0;
+const CTRL: u16 = 0;
+
+/// What the module is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Poll {
+    /// Not scheduled.
+    Idle,
+    Scheduled,
+    /// It has read this, and looks at the rings next.
+    Begun(u32),
+    /// It has looked at the rings, and says next for what it waits.
+    Done(u32),
+    /// It has said so, and looks next whether there was more.
+    Armed(u32),
+}
+
+/// A guest with a driver and the module.
+struct Guest {
+    machine: Machine,
+    driver: Box<dyn Uplink>,
+    poll: Poll,
+    got: Vec<u32>,
+}
+
+impl Guest {
+    fn new() -> Self {
+        let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Never);
+        let driver = machine.driver(0);
+        Self { machine, driver, poll: Poll::Idle, got: vec![] }
+    }
+
+    /// A symbiosis that has gone on for a while.
+    fn symbiotic() -> Self {
+        let mut guest = Self::new();
+        guest.begin();
+        guest.settle();
+        guest
+    }
+
+    fn exit(&mut self, offset: u32, value: u32) {
+        self.machine.drive(0, |card| card.registers.write(offset as u16, 4, value));
+    }
+
+    fn begin(&mut self) {
+        self.exit(SYMBIOTIC_CONTROL, SYMBIOTIC_BEGIN);
+    }
+
+    fn look(&mut self, offset: u32) -> u32 {
+        self.machine.drive(0, |card| card.registers.read(offset as u16, 4))
+    }
+
+    fn say(&mut self, offset: u32, value: u32) {
+        self.exit(offset, value);
+    }
+
+    fn exits(&self) -> u64 {
+        self.machine.counters(0).instructions
+    }
+
+    fn is_on(&mut self) -> bool {
+        self.look(SYMBIOTIC_DOORBELL) != SYMBIOTIC_DOORBELL_OFF
+    }
+
+    /// The interrupt, if the line is up: the driver's handler, the module's, and the end of it. False if it is not.
+    fn interrupt(&mut self) -> bool {
+        if !self.machine.line(0) {
+            return false;
+        }
+        if self.is_on() {
+            let raised = self.look(SYMBIOTIC_RAISED);
+            if raised != self.look(SYMBIOTIC_TAKEN) {
+                self.say(SYMBIOTIC_TAKEN, raised);
+                self.schedule();
+            }
+        }
+        if self.look(0xc0) != 0 {
+            self.schedule();
+        }
+        let port = self.machine.ports[0].0;
+        self.machine.with(|shared, env| shared.end_of_interrupt(env, port));
+        true
+    }
+
+    fn schedule(&mut self) {
+        self.poll = match self.poll {
+            // A poll under way is followed by another.
+            Poll::Idle | Poll::Armed(_) => Poll::Scheduled,
+            other => other,
+        };
+    }
+
+    /// One step of the poll.
+    fn step(&mut self) {
+        let (raised, is_held) = (self.look(SYMBIOTIC_RAISED), self.look(SYMBIOTIC_HELD) == 1);
+        self.poll = match self.poll {
+            Poll::Idle => Poll::Idle,
+            Poll::Scheduled => {
+                if !self.is_on() {
+                    self.begin();
+                }
+                Poll::Begun(self.look(SYMBIOTIC_RAISED))
+            }
+            Poll::Begun(seen) => {
+                let mut got = vec![];
+                let driver = &mut self.driver;
+                self.machine.drive(0, |card| driver.poll(card, &mut |frame| got.push(mark(frame))));
+                self.got.extend(got);
+                Poll::Done(seen)
+            }
+            Poll::Done(seen) => {
+                self.say(SYMBIOTIC_EVENT, seen);
+                Poll::Armed(seen)
+            }
+            Poll::Armed(seen) if seen == raised || is_held => Poll::Idle,
+            Poll::Armed(_) => Poll::Scheduled,
+        };
+    }
+
+    /// Writes the tail, and no more.
+    fn send(&mut self, number: u32) {
+        let sent = self.machine.send(0, &mut *self.driver, &frame(ROUTER, mac(0), 60, number));
+        assert_eq!(sent, Sent::Done);
+    }
+
+    fn ring(&mut self) {
+        if self.look(SYMBIOTIC_DOORBELL) == SYMBIOTIC_DOORBELL_WANTED {
+            self.exit(SYMBIOTIC_RING, 1);
+        }
+    }
+
+    fn arrive(&mut self, number: u32) {
+        self.machine.physical.arriving.push_back(frame(mac(0), ROUTER, 60, number));
+    }
+
+    /// The physical card's interrupt.
+    fn physical(&mut self) {
+        (0..3).for_each(|_| self.machine.physical.after());
+        if self.machine.physical.nic.interrupt() {
+            self.machine.with(|shared, env| shared.interrupt(env));
+        }
+    }
+
+    /// The guest does what its interrupts tell it, until there are none.
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            self.machine.settle();
+            let interrupted = self.interrupt();
+            if !interrupted && self.poll == Poll::Idle {
+                return;
+            }
+            for _ in 0..50 {
+                self.step();
+            }
+        }
+        panic!("interrupts without end, {:?}", self.poll);
+    }
+}
+
+#[test]
+fn without_a_module_there_is_a_register_and_nothing_else() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.look(SYMBIOTIC_CONTROL), SYMBIOTIC_MAGIC);
+    assert_eq!(guest.look(SYMBIOTIC_DOORBELL), SYMBIOTIC_DOORBELL_OFF);
+    let shown = guest.machine.mirrors[0].1;
+    assert!(!shown.symbiotic && shown.direct[6].is_empty() && !shown.direct[3].contains(Direction::WRITE));
+    for policy in [DirectPolicy::Guarded, DirectPolicy::Open] {
+        let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], policy);
+        let read =
+            |machine: &mut Machine| machine.drive(0, |card| card.registers.read(SYMBIOTIC_CONTROL as u16, 4));
+        assert_eq!(read(&mut machine), 0, "a card that a guest may have in its hands");
+        machine.drive(0, |card| card.registers.write(SYMBIOTIC_CONTROL as u16, 4, SYMBIOTIC_BEGIN));
+        assert!(!machine.mirrors[0].1.symbiotic);
+    }
+    let mut emulated = Machine::new(NicModel::E1000, &[NicModel::E1000]);
+    assert_eq!(emulated.drive(0, |card| card.registers.read(SYMBIOTIC_CONTROL as u16, 4)), 0);
+}
+
+#[test]
+fn frames_come_and_go_with_one_exit() {
+    let mut guest = Guest::symbiotic();
+    for number in 0..20 {
+        let before = guest.exits();
+        guest.arrive(number);
+        guest.settle();
+        assert_eq!(guest.got.pop(), Some(number));
+        assert_eq!(guest.exits(), before, "what is received needs none");
+        (0..4).for_each(|more| guest.send(number + more));
+        assert!(guest.machine.physical.wire.is_empty(), "nobody has looked");
+        guest.ring();
+        assert_eq!(guest.exits(), before + 1);
+        guest.settle();
+        let expected: Vec<u32> = (number..number + 4).collect();
+        assert_eq!(marks(&core::mem::take(&mut guest.machine.physical.wire)), expected);
+    }
+    assert_eq!(guest.machine.counters(0).refused, 0);
+}
+
+#[test]
+fn an_interrupt_comes_once_and_again_when_it_is_asked_for() {
+    let mut guest = Guest::symbiotic();
+    guest.arrive(1);
+    guest.machine.settle();
+    assert!(guest.interrupt());
+    assert!(!guest.machine.line(0), "it was dealt with");
+    guest.arrive(2);
+    guest.machine.settle();
+    assert!(!guest.machine.line(0), "the module polls");
+    guest.settle();
+    assert_eq!(guest.got, [1, 2]);
+    guest.arrive(3);
+    guest.machine.settle();
+    assert!(guest.machine.line(0));
+    // Who does not say that it was dealt with is interrupted again, as by any line.
+    let port = guest.machine.ports[0].0;
+    guest.machine.with(|shared, env| shared.end_of_interrupt(env, port));
+    assert!(guest.machine.line(0));
+    // The driver's mask holds.
+    guest.exit(0xd8, u32::MAX);
+    assert!(!guest.machine.line(0));
+    guest.exit(IMS.into(), 0x80);
+    assert!(guest.machine.line(0));
+}
+
+/// Interrupts are no closer to each other than the card's delay, and the last one comes.
+#[test]
+fn a_line_that_was_up_is_held_down() {
+    let mut guest = Guest::symbiotic();
+    let mut rises = 0;
+    let start = guest.machine.now;
+    for number in 0..100 {
+        guest.arrive(number);
+        guest.physical();
+        if guest.machine.shared.deadline().is_some_and(|at| at <= guest.machine.now) {
+            guest.machine.with(|shared, env| shared.poll(env));
+        }
+        rises += u64::from(guest.interrupt());
+        (0..8).for_each(|_| guest.step());
+    }
+    let most = (guest.machine.now - start) / 250_000 + 1;
+    assert!((1..=most).contains(&rises), "{rises} of {most}");
+    guest.settle();
+    assert_eq!(guest.got, (0..100).collect::<Vec<u32>>());
+}
+
+#[test]
+fn changes_of_the_link_are_the_drivers_own() {
+    let mut guest = Guest::symbiotic();
+    guest.exit(IMS.into(), 0x84);
+    guest.exit(0xc8, 4);
+    assert!(guest.machine.line(0), "no module is asked");
+    assert_eq!(guest.look(0xc0) & 4, 4);
+    assert!(!guest.machine.line(0));
+    // Ring causes that the driver raises by itself are the module's.
+    let before = guest.look(SYMBIOTIC_RAISED);
+    guest.exit(0xc8, 0x10);
+    assert_eq!(guest.look(SYMBIOTIC_RAISED), before + 1);
+    assert_eq!(guest.look(0xc0), 0);
+}
+
+#[test]
+fn a_card_that_is_reset_or_off_the_bus_is_as_without_a_module() {
+    for end in 0..3 {
+        let mut guest = Guest::symbiotic();
+        guest.send(1);
+        let port = guest.machine.ports[0].0;
+        match end {
+            0 => guest.exit(SYMBIOTIC_CONTROL, SYMBIOTIC_END),
+            1 => guest.exit(CTRL.into(), 1 << 26),
+            _ => guest.machine.with(|shared, env| {
+                shared.configure(port, false, false);
+                shared.configure(port, true, false);
+                shared.poll(env);
+            }),
+        }
+        assert!(!guest.machine.mirrors[0].1.symbiotic && !guest.is_on(), "{end}");
+        guest.settle();
+        assert_eq!(marks(&guest.machine.physical.wire), [1], "{end}: what was written before counts");
+        guest.poll = Poll::Idle;
+        assert!(!guest.machine.line(0));
+        guest.machine.physical.arriving.push_back(frame(mac(0), ROUTER, 60, 2));
+        guest.machine.settle();
+        assert_eq!(marks(&guest.machine.take(0, &mut *guest.driver)), [2], "{end}: by ICR");
+    }
+}
+
+/// While work is left over the module is told not to ring, and the rest is sent in the guest's own time.
+#[test]
+fn nobody_is_asked_to_ring_who_is_looked_at_anyway() {
+    let mut guest = Guest::symbiotic();
+    let (ring, at) = (0x2_0000, 0x3_0000);
+    let descriptor = u128::from(BUS + at) | 60 << 64 | 0x0b << 88;
+    (0..200).for_each(|index| driver_memory(&guest.machine, ring + 16 * index, &descriptor.to_le_bytes()));
+    driver_memory(&guest.machine, at, &frame(ROUTER, mac(0), 60, 1));
+    for (offset, value) in [(0x3800, BUS + ring), (0x3808, 256 * 16), (0x3810, 0), (TDT, 199)] {
+        guest.say(offset, value);
+    }
+    guest.ring();
+    assert!(guest.machine.resumes[0].is_some());
+    assert_eq!(guest.look(SYMBIOTIC_DOORBELL), SYMBIOTIC_DOORBELL_IDLE);
+    let before = guest.exits();
+    guest.say(TDT, 200);
+    guest.ring();
+    guest.machine.settle();
+    assert_eq!(guest.exits(), before);
+    assert_eq!(guest.machine.physical.wire.len(), 200);
+    assert_eq!(guest.look(SYMBIOTIC_DOORBELL), SYMBIOTIC_DOORBELL_WANTED);
+}
+
+/// A tail that was written while a call was ending is seen by that call, or rung for.
+#[test]
+fn a_wish_for_a_doorbell_is_said_before_the_last_look() {
+    let guest = Guest::symbiotic();
+    /// Writes the tail at the moment when the wish is shown.
+    struct Racing(Words, u32);
+    impl Mirror for Racing {
+        fn show(&mut self, offset: u32, value: u32) {
+            if offset == SYMBIOTIC_DOORBELL && value == SYMBIOTIC_DOORBELL_WANTED {
+                self.0.show(TDT, self.1);
+            }
+            self.0.show(offset, value);
+        }
+        fn look(&self, offset: u32) -> u32 {
+            self.0.look(offset)
+        }
+    }
+    let mut guest = guest;
+    let (ring, at) = (0x2_0000, 0x3_0000);
+    let descriptor = u128::from(BUS + at) | 60 << 64 | 0x0b << 88;
+    (0..240).for_each(|index| driver_memory(&guest.machine, ring + 16 * index, &descriptor.to_le_bytes()));
+    driver_memory(&guest.machine, at, &frame(ROUTER, mac(0), 60, 1));
+    for (offset, value) in [(0x3800, BUS + ring), (0x3808, 256 * 16), (0x3810, 0), (TDT, 200)] {
+        guest.say(offset, value);
+    }
+    guest.ring();
+    assert!(guest.machine.resumes[0].is_some());
+    let port = guest.machine.ports[0].0;
+    let racing = Racing(guest.machine.mirrors[0].0.clone(), 240);
+    guest.machine.shared.vnic_mut(port).unwrap().mirror = Some(Box::new(racing));
+    guest.machine.settle();
+    assert_eq!(guest.machine.physical.wire.len(), 240, "nobody rings for what came before the wish");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whatever comes between two steps of the module: every frame gets where it is to, once, in order, without anybody polling who was
+    /// not told.
+    #[test]
+    fn nothing_is_lost_between_two_steps(steps in proptest::collection::vec(0u8..24, 1..400)) {
+        let mut guest = Guest::new();
+        let (mut sent, mut arrived) = (vec![], vec![]);
+        for (number, step) in (0..).zip(steps) {
+            match step {
+                0..=7 => guest.step(),
+                8 | 9 => drop(guest.interrupt()),
+                10 | 11 => {
+                    guest.arrive(number);
+                    arrived.push(number);
+                }
+                12..=14 => guest.physical(),
+                15 | 16 => {
+                    guest.send(number);
+                    sent.push(number);
+                    if step == 15 {
+                        guest.ring();
+                    }
+                }
+                17 => guest.ring(),
+                18 => guest.machine.resume_if_due(0),
+                19 => guest.machine.now += 1_000_000,
+                20 | 21 => {
+                    if guest.machine.shared.deadline().is_some_and(|at| at <= guest.machine.now) {
+                        guest.machine.with(|shared, env| shared.poll(env));
+                    }
+                }
+                // The module comes and goes. Its poll is over when it goes.
+                22 => {
+                    (0..8).for_each(|_| guest.step());
+                    guest.exit(SYMBIOTIC_CONTROL, SYMBIOTIC_END);
+                }
+                _ => guest.begin(),
+            }
+        }
+        guest.ring();
+        guest.settle();
+        prop_assert_eq!(&guest.got, &arrived);
+        prop_assert_eq!(marks(&guest.machine.physical.wire), sent);
+        prop_assert_eq!(guest.machine.counters(0).refused, 0);
+    }
+
+    /// A guest writes anything anywhere, and its neighbour's frames come and go, whole and in order. What a call does for it is bounded.
+    #[test]
+    fn a_guest_that_writes_anything_harms_nobody(
+        steps in proptest::collection::vec((0u8..16, any::<u16>(), any::<u32>()), 1..300),
+    ) {
+        let mut machine = Machine::shared(NicModel::E1000, &[NicModel::E1000; 2], DirectPolicy::Never);
+        machine.driver(0);
+        let mut bob = machine.driver(1);
+        let (mut sent, mut arrived, mut got) = (vec![], vec![], vec![]);
+        let moved = Rc::clone(&machine.guests.0[0].1);
+        for (number, (step, at, value)) in (0..).zip(steps) {
+            moved.take();
+            let small = value & 0xff;
+            let (page, word) = (u32::from(at) % 3, u32::from(at >> 2) & 0x3fc);
+            match step {
+                // Memory or not, in the pages of rings and in the module's.
+                0..=5 => {
+                    let start = [0x2800, 0x3800, SYMBIOTIC_PAGE][page as usize];
+                    let offset = start + word % 0x48;
+                    let value = if at & 1 == 0 { value } else { small };
+                    machine.drive(0, |card| card.registers.write(offset as u16, 4, value));
+                }
+                6 | 7 => machine.drive(0, |card| card.registers.write(SYMBIOTIC_RING as u16, 4, value)),
+                8 => machine.drive(0, |card| {
+                    card.registers.write(SYMBIOTIC_CONTROL as u16, 4, u32::from(at % 4 != 0));
+                }),
+                9 => machine.drive(0, |card| card.registers.write(at % 0x6000, 4, value)),
+                10 => {
+                    let port = machine.ports[0].0;
+                    machine.with(|shared, env| shared.end_of_interrupt(env, port));
+                }
+                11 => {
+                    driver_memory(&machine, value % 0x7_0000, &u128::from(BUS + value % 0x7_0000).to_le_bytes());
+                }
+                12 | 13 => {
+                    let frame = frame(ROUTER, mac(1), 60, number);
+                    prop_assert_eq!(machine.send(1, &mut *bob, &frame), Sent::Done);
+                    sent.push(frame);
+                }
+                14 => {
+                    machine.physical.arriving.push_back(frame(mac(1), ROUTER, 60, number));
+                    arrived.push(number);
+                }
+                _ => {
+                    machine.now += 1_000_000;
+                    (0..3).for_each(|_| machine.physical.after());
+                    machine.with(|shared, env| shared.interrupt(env));
+                    machine.with(|shared, env| shared.poll(env));
+                }
+            }
+            if step < 14 {
+                let moved = moved.take();
+                prop_assert!(moved.bytes <= bounds::MOST_BYTES && moved.transfers <= bounds::MOST_TRANSFERS, "{:?}", moved);
+            }
+            if number % 16 == 0 {
+                got.extend(marks(&machine.take(1, &mut *bob)));
+            }
+        }
+        for _ in 0..6 {
+            machine.settle();
+            got.extend(marks(&machine.take(1, &mut *bob)));
+        }
+        let from_bob = |frame: &&Vec<u8>| frame.get(6..12) == Some(&mac(1));
+        let wire: Vec<&Vec<u8>> = machine.physical.wire.iter().filter(from_bob).collect();
+        prop_assert!(wire == sent.iter().collect::<Vec<_>>());
+        let own = got.iter().filter(|number| arrived.contains(number)).copied().collect::<Vec<u32>>();
+        prop_assert_eq!(own, arrived);
+    }
+}

@@ -365,8 +365,10 @@ impl SharedNic {
         if self.owner.guest().is_some_and(|port| ports & port.bit() != 0) {
             self.bring_back(env);
         }
-        for index in (0..self.switch.span()).filter(|index| ports >> index & 1 != 0) {
-            self.part(env, index);
+        if ports != 0 {
+            (0..self.switch.span())
+                .filter(|index| ports >> index & 1 != 0)
+                .for_each(|index| self.part(env, index));
         }
         if self.stuck & ports != 0 {
             self.stuck &= !ports;
@@ -387,11 +389,10 @@ impl SharedNic {
         }
     }
 
-    /// The guest at a port is about to end an interrupt: its line is as its card says now.
-    pub fn end_of_interrupt<G: Guests>(&mut self, env: &Environment<'_, G>, port: PortId) {
-        if let Some(vnic) = self.vnics.get_mut(port.index()).and_then(Option::as_deref_mut) {
-            vnic.publish_line(port, env.now, &mut self.changes);
-        }
+    /// The guest at a port is about to end an interrupt. Returns the level that its line has now: a module may have dealt with what it was up for.
+    /// The caller carries it out; it is not among the changes.
+    pub fn end_of_interrupt(&mut self, port: PortId) -> bool {
+        self.vnic_mut(port).is_some_and(VirtualNic::end_of_interrupt)
     }
 
     /// Level of a guest's line.

@@ -144,8 +144,7 @@ impl Symbiosis {
         } else if self.held && now >= self.held_until {
             self.hold(false, mirror);
         }
-        let taken = mirror.look(SYMBIOTIC_TAKEN);
-        self.up = self.up.filter(|seen| *seen == taken);
+        let taken = self.take(mirror);
         if !card.wants_ring_causes() {
             return false;
         }
@@ -156,6 +155,19 @@ impl Symbiosis {
                 self.held_until = now.saturating_add(HOLD);
             }
         }
+        self.up.is_some()
+    }
+
+    /// Reads what the module has seen, by which the line falls.
+    fn take(&mut self, mirror: &dyn Mirror) -> u32 {
+        let taken = mirror.look(SYMBIOTIC_TAKEN);
+        self.up = self.up.filter(|seen| *seen == taken);
+        taken
+    }
+
+    /// The line is up: the module has not dealt with it.
+    pub(crate) fn is_up(&mut self, mirror: &dyn Mirror) -> bool {
+        self.take(mirror);
         self.up.is_some()
     }
 

@@ -314,6 +314,16 @@ impl VirtualNic {
         }
     }
 
+    /// The guest is about to end an interrupt: the line falls if a module has dealt with it. Returns its level.
+    pub(crate) fn end_of_interrupt(&mut self) -> bool {
+        let is_done = match self.symbiotic() {
+            Some((symbiosis, _, mirror)) => !symbiosis.is_up(mirror),
+            None => false,
+        };
+        self.line &= !is_done || self.wants_line();
+        self.line
+    }
+
     /// Brings what the guest sees up to date with its card.
     pub(crate) fn publish(
         &mut self,

@@ -370,7 +370,7 @@ pub fn masters(data: &[u8]) {
             12 => {
                 let port = machine.port(0);
                 machine.write(0, SYMBIOTIC_RING, 4, 1);
-                machine.with(|shared, env| shared.end_of_interrupt(env, port));
+                machine.shared.end_of_interrupt(port);
             }
             _ => {
                 let (port, master) = (machine.port(0), !input.u8().is_multiple_of(8));

@@ -10,6 +10,12 @@ const TDT: u32 = 0x3818;
 const IMS: u16 = 0xd0;
 const CTRL: u16 = 0;
 
+impl Machine {
+    fn end_of_interrupt(&mut self, guest: usize) {
+        self.lines[guest] = self.shared.end_of_interrupt(self.ports[guest].0);
+    }
+}
+
 /// What the module is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Poll {
@@ -86,8 +92,7 @@ impl Guest {
         if self.look(0xc0) != 0 {
             self.schedule();
         }
-        let port = self.machine.ports[0].0;
-        self.machine.with(|shared, env| shared.end_of_interrupt(env, port));
+        self.machine.end_of_interrupt(0);
         true
     }
 
@@ -221,8 +226,7 @@ fn an_interrupt_comes_once_and_again_when_it_is_asked_for() {
     guest.machine.settle();
     assert!(guest.machine.line(0));
     // Who does not say that it was dealt with is interrupted again, as by any line.
-    let port = guest.machine.ports[0].0;
-    guest.machine.with(|shared, env| shared.end_of_interrupt(env, port));
+    guest.machine.end_of_interrupt(0);
     assert!(guest.machine.line(0));
     // The driver's mask holds.
     guest.exit(0xd8, u32::MAX);
@@ -425,10 +429,7 @@ proptest! {
                     card.registers.write(SYMBIOTIC_CONTROL as u16, 4, u32::from(at % 4 != 0));
                 }),
                 9 => machine.drive(0, |card| card.registers.write(at % 0x6000, 4, value)),
-                10 => {
-                    let port = machine.ports[0].0;
-                    machine.with(|shared, env| shared.end_of_interrupt(env, port));
-                }
+                10 => machine.end_of_interrupt(0),
                 11 => {
                     driver_memory(&machine, value % 0x7_0000, &u128::from(BUS + value % 0x7_0000).to_le_bytes());
                 }

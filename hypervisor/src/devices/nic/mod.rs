@@ -177,7 +177,7 @@ impl VirtualFunction for NicFunction {
     /// A software card's line shows at all times what it says, but for what a module says by writing memory; the physical one's is up until now.
     fn end_of_interrupt(&self, domain: &Domain) {
         if self.symbiotic.load(Ordering::Relaxed) {
-            self.card.with(|shared, env| shared.end_of_interrupt(env, self.port));
+            self.card.end_of_interrupt(self.port, |level| domain.set_line(self.guest.pin, level));
         }
         if self.line.is_raised() {
             let lower = |level| self.line.lower(self.card.device(), domain, &self.guest, level);

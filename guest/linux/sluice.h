@@ -737,7 +737,7 @@
 /* Ends it. Causes are in ICR again. */
 #define SLUICE_SYMBIOTIC_END 0U
 
-/* Begins it, with all words 0 but for SYMBIOTIC_DOORBELL and SYMBIOTIC_RAISED, which is 1. */
+/* Begins it. SYMBIOTIC_RAISED is one more than the module's words, and goes on from where it last was. */
 #define SLUICE_SYMBIOTIC_BEGIN 1U
 
 /* Any write: the hypervisor looks at the tail. */

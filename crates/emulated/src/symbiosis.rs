@@ -75,7 +75,7 @@ const SENT_WAITS: u64 = HOLD;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbiosis {
     /// How often a cause of the rings was raised.
-    raised: u32,
+    pub(crate) raised: u32,
     /// The wish of the module's that the line rose for last.
     told: Option<u32>,
     /// The line is up until the module has seen something else than this.
@@ -91,16 +91,20 @@ pub(crate) struct Symbiosis {
 }
 
 impl Symbiosis {
-    /// Begins: the words are as at the beginning, and the module is told to look for what it may have missed.
-    pub(crate) fn begin(card: &mut E1000, mirror: &mut dyn Mirror) -> Self {
+    /// Begins: the module is told to look for what it may have missed. It goes on counting after what was raised `before`, so that nobody who has still to say what
+    /// he has seen of a former symbiosis has seen that.
+    pub(crate) fn begin(card: &mut E1000, mirror: &mut dyn Mirror, before: u32) -> Self {
         (SYMBIOTIC_PAGE..SYMBIOTIC_PAGE + PAGE).step_by(4).for_each(|offset| mirror.show(offset, 0));
         card.divert_causes();
         card.take_diverted();
-        mirror.show(SYMBIOTIC_RAISED, 1);
+        let raised = before.wrapping_add(1);
+        mirror.show(SYMBIOTIC_RAISED, raised);
+        mirror.show(SYMBIOTIC_TAKEN, before);
+        mirror.show(SYMBIOTIC_EVENT, before);
         mirror.show(SYMBIOTIC_DOORBELL, SYMBIOTIC_DOORBELL_WANTED);
         let head = card.image(reg::TDH);
         mirror.show(reg::TDH, head);
-        Self { raised: 1, told: None, up: None, held_until: 0, held: false, sent_at: None, head }
+        Self { raised, told: None, up: None, held_until: 0, held: false, sent_at: None, head }
     }
 
     /// Has the card see what was written to its transmit ring. A head that has moved is not what the guest wrote.

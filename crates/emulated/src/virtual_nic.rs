@@ -57,6 +57,8 @@ pub(crate) struct VirtualNic {
     symbiosis: Option<Symbiosis>,
     /// The same, ended, while the guest's pages may not exit yet.
     parting: Option<Symbiosis>,
+    /// What the last one had counted to.
+    raised: u32,
 }
 
 /// For how many nanoseconds after such a cause the page of causes goes on to exit. Where interrupts come often, a change of what
@@ -125,6 +127,7 @@ impl VirtualNic {
             pace: matches!(model, NicModel::Rtl8139 | NicModel::Rtl8139c).then(Pace::default),
             symbiosis: None,
             parting: None,
+            raised: 0,
         }
     }
 
@@ -184,7 +187,7 @@ impl VirtualNic {
         if self.can_be_symbiotic()
             && let (Nic::E1000(card), Some(mirror)) = (&mut self.nic, &mut self.mirror)
         {
-            self.symbiosis = Some(Symbiosis::begin(card, &mut **mirror));
+            self.symbiosis = Some(Symbiosis::begin(card, &mut **mirror, self.raised));
             Symbiosis::want_doorbell(&mut **mirror, self.resumes_at.is_none());
         }
     }
@@ -195,6 +198,7 @@ impl VirtualNic {
             && let Nic::E1000(card) = &mut self.nic
         {
             card.restore_causes();
+            self.raised = symbiosis.raised;
             self.parting = Some(symbiosis);
         }
     }

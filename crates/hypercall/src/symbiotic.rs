@@ -32,7 +32,7 @@ pub const SYMBIOTIC_CONTROL: u32 = 0x7000;
 pub const SYMBIOTIC_MAGIC: u32 = 0x5953_4c53;
 /// Ends it. Causes are in ICR again.
 pub const SYMBIOTIC_END: u32 = 0;
-/// Begins it, with all words 0 but for SYMBIOTIC_DOORBELL and SYMBIOTIC_RAISED, which is 1.
+/// Begins it. SYMBIOTIC_RAISED is one more than the module's words, and goes on from where it last was.
 pub const SYMBIOTIC_BEGIN: u32 = 1;
 /// Any write: the hypervisor looks at the tail.
 pub const SYMBIOTIC_RING: u32 = 0x7004;

@@ -322,6 +322,27 @@ fn nobody_is_asked_to_ring_who_is_looked_at_anyway() {
     assert_eq!(guest.look(SYMBIOTIC_DOORBELL), SYMBIOTIC_DOORBELL_WANTED);
 }
 
+/// A call that sends, and then has frames for the guest, does not take the head that has moved meanwhile for what the guest wrote.
+#[test]
+fn a_head_moves_by_itself() {
+    let mut guest = Guest::symbiotic();
+    let mut bob = guest.machine.driver(1);
+    // A ring of descriptors without buffers: what is received is stored in the guest's own time.
+    for (offset, value) in [(0x2800, BUS + 0x4_0000), (0x2808, 0x4000), (0x2810, 0), (0x2818, 1000)] {
+        guest.say(offset, value);
+    }
+    for number in 0..8 {
+        assert_eq!(guest.machine.send(1, &mut *bob, &frame(mac(0), mac(1), 60, number)), Sent::Done);
+    }
+    assert!(guest.machine.resumes[0].is_some());
+    guest.full_ring(1);
+    guest.machine.settle();
+    assert_eq!(guest.machine.physical.wire.len(), 1);
+    guest.say(TDT, 2);
+    guest.ring();
+    assert_eq!(guest.machine.physical.wire.len(), 2, "nothing is sent again");
+}
+
 /// Writes a word at the moment when another is shown.
 struct Racing {
     words: Words,

@@ -263,6 +263,28 @@ fn a_line_that_was_up_is_held_down() {
     assert_eq!(guest.got, (0..100).collect::<Vec<u32>>());
 }
 
+/// The end of sending waits for something that is received, and is told by itself if nothing is.
+#[test]
+fn the_end_of_sending_is_told_at_last() {
+    let mut guest = Guest::symbiotic();
+    let raised = guest.look(SYMBIOTIC_RAISED);
+    guest.send(1);
+    guest.ring();
+    assert_eq!((guest.look(SYMBIOTIC_RAISED), guest.machine.line(0)), (raised, false));
+    guest.machine.settle();
+    assert_eq!((guest.look(SYMBIOTIC_RAISED), guest.machine.line(0)), (raised + 1, true));
+    guest.settle();
+    guest.send(2);
+    guest.ring();
+    guest.arrive(3);
+    while guest.look(SYMBIOTIC_RAISED) == raised + 1 {
+        guest.physical();
+    }
+    assert!(guest.machine.line(0), "with what was received");
+    guest.settle();
+    assert_eq!(guest.look(SYMBIOTIC_RAISED), raised + 2, "and not again");
+}
+
 #[test]
 fn changes_of_the_link_are_the_drivers_own() {
     let mut guest = Guest::symbiotic();

@@ -269,8 +269,7 @@ impl SharedNic {
     fn rung<G: Guests>(&mut self, env: &mut Environment<'_, G>, port: PortId) {
         let Some(vnic) = self.vnic_mut(port) else { return };
         vnic.nic.advance(env.now);
-        // All of both rings: the tail may be as it was, and all else not.
-        vnic.look();
+        vnic.look_as_rung();
         let pauses = vnic.resumes_at.is_some_and(|at| at > env.now);
         if !pauses {
             self.pump(env, port);

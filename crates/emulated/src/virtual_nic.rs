@@ -15,6 +15,7 @@ use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
 use sluice_nic::Budget;
 use sluice_nic::E1000;
 use sluice_nic::dma::{Dma, DmaError};
+use sluice_nic::e1000::registers::reg;
 use sluice_switch::{MAX_PORTS, PortId};
 
 /// Those of all ports.
@@ -150,6 +151,14 @@ impl VirtualNic {
         match self.symbiotic() {
             Some((symbiosis, card, mirror)) => symbiosis.look_at_tail(card, mirror),
             None => self.look(),
+        }
+    }
+
+    /// The same when a module says that the tail was written: it may be as it was in a ring that is not.
+    pub(crate) fn look_as_rung(&mut self) {
+        self.look();
+        if let Nic::E1000(card) = &mut self.nic {
+            card.write(reg::TDT, 4, card.regs.get(reg::TDT));
         }
     }
 

@@ -285,6 +285,44 @@ fn the_end_of_sending_is_told_at_last() {
     assert_eq!(guest.look(SYMBIOTIC_RAISED), raised + 2, "and not again");
 }
 
+/// Looped back by the PHY, through rings that are laid out anew each time, or every third time.
+#[test]
+fn what_is_looped_back_is_received() {
+    for every in [1, 3] {
+        loop_back(every);
+    }
+}
+
+fn loop_back(every: u32) {
+    let mut guest = Guest::symbiotic();
+    for turn in 0..6u32 {
+        guest.machine.drive(0, |card| card.registers.write(0x20, 4, 1 << 26 | 1 << 21 | 0x5140));
+        let (tx, rx, from, to) = (0x2_0000, 0x2_1000, 0x3_0000, 0x4_0000);
+        if turn % every == 0 {
+            for (ring, at) in [(0x3800, tx), (0x2800, rx)] {
+                for (offset, value) in [(ring, BUS + at), (ring + 8, 128), (ring + 0x10, 0), (ring + 0x18, 0)]
+                {
+                    guest.say(offset, value);
+                }
+            }
+        }
+        let index = turn % every;
+        driver_memory(&guest.machine, from, &frame(mac(0), mac(0), 60, turn + 5));
+        driver_memory(&guest.machine, rx + 16 * index, &u128::from(BUS + to).to_le_bytes());
+        driver_memory(
+            &guest.machine,
+            tx + 16 * index,
+            &(u128::from(BUS + from) | 60 << 64 | 0x0b << 88).to_le_bytes(),
+        );
+        guest.say(0x2818, index + 1);
+        guest.say(TDT, index + 1);
+        guest.exit(SYMBIOTIC_RING, 1);
+        let mut got = [0; 18];
+        DmaMemory::read(&guest.machine.guests.0[0], to as usize, &mut got);
+        assert_eq!(mark(&got), turn + 5);
+    }
+}
+
 #[test]
 fn changes_of_the_link_are_the_drivers_own() {
     let mut guest = Guest::symbiotic();

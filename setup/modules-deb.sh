@@ -36,6 +36,7 @@ Description: Linux modules of domains of the Sluice hypervisor
  For driver domains: windows onto the memory of guests (sluice-backend). For guests:
  grants of single pages (sluice-dma), network interfaces as they are (sluice-vif),
  signals of a network, passed on (sluice-signals),
+ a page that e1000 shares with the hypervisor (sluice-symbiotic),
  device files of other domains (sluice-devfile and its classes), page tables of
  paravirtual kernels (sluice-pibooster).
 END

@@ -700,4 +700,47 @@
 /* Bit of the doorbell: something was sent. Without it something was received. */
 #define SLUICE_SIGNALS_DOORBELL_SENT (1U << 31U)
 
+/* Offset in the card's first BAR of the page that is shared. */
+#define SLUICE_SYMBIOTIC_PAGE 0x6000U
+
+/* How often a cause of the rings was raised, modulo 2^32. Of the hypervisor's. */
+#define SLUICE_SYMBIOTIC_RAISED 0x6000U
+
+/* One of the SYMBIOTIC_DOORBELL_ values. Of the hypervisor's. Whoever has written the tail reads it after a full barrier. */
+#define SLUICE_SYMBIOTIC_DOORBELL 0x6004U
+
+/* Symbiosis is off: what the page reads as where it is no memory. */
+#define SLUICE_SYMBIOTIC_DOORBELL_OFF 0U
+
+/* Nobody looks at the tail unless SYMBIOTIC_RING is written. */
+#define SLUICE_SYMBIOTIC_DOORBELL_WANTED 1U
+
+/* The hypervisor looks by itself. */
+#define SLUICE_SYMBIOTIC_DOORBELL_IDLE 2U
+
+/* 1: it is too early for another interrupt, and whoever waits for what was raised is looked for when it is not. Of the hypervisor's. */
+#define SLUICE_SYMBIOTIC_HELD 0x6008U
+
+/* SYMBIOTIC_RAISED as an interrupt's handler has seen it: the line falls. Of the module's. */
+#define SLUICE_SYMBIOTIC_TAKEN 0x6040U
+
+/* SYMBIOTIC_RAISED from which on an interrupt is wanted, once. Of the module's, which reads SYMBIOTIC_RAISED and then SYMBIOTIC_HELD after a
+ * full barrier: if more was raised, and nobody is to look, it polls again. */
+#define SLUICE_SYMBIOTIC_EVENT 0x6044U
+
+/* Reads as SYMBIOTIC_MAGIC where there is symbiosis. SYMBIOTIC_BEGIN and SYMBIOTIC_END are written here. */
+#define SLUICE_SYMBIOTIC_CONTROL 0x7000U
+
+/* "SLSY". */
+#define SLUICE_SYMBIOTIC_MAGIC 0x59534c53U
+
+/* Ends it. Causes are in ICR again. */
+#define SLUICE_SYMBIOTIC_END 0U
+
+/* Begins it. SYMBIOTIC_RAISED is one more than the module's words, and goes on from where it last was. */
+#define SLUICE_SYMBIOTIC_BEGIN 1U
+
+/* Any write: the hypervisor looks at the tail. */
+#define SLUICE_SYMBIOTIC_RING 0x7004U
+
 #endif

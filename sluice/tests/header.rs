@@ -8,8 +8,8 @@ use syn::{BinOp, Expr, Item, Lit, Meta, Visibility};
 const PREFIX: &str = "SLUICE_";
 
 /// The modules whose constants modules in guests need.
-const SOURCES: [&str; 9] =
-    ["backend", "call", "grant", "table", "devfile", "region", "paravirtual", "vif", "signals"];
+const SOURCES: [&str; 10] =
+    ["backend", "call", "grant", "table", "devfile", "region", "paravirtual", "vif", "signals", "symbiotic"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()

@@ -29,6 +29,7 @@ mod pace;
 mod polled;
 mod shared_nic;
 mod straight;
+mod symbiosis;
 #[cfg(test)]
 mod tests;
 mod virtual_nic;

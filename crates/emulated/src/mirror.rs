@@ -23,8 +23,10 @@ pub use sluice_traps::Direction;
 
 /// Bytes of a page, the unit of what can be direct.
 const PAGE: u32 = 4096;
-/// Pages from the beginning of a card's memory of which some can be direct: all that drivers use often.
-pub const PAGES: usize = 6;
+/// Pages from the beginning of a card's memory that have its registers: all that drivers use often.
+const REGISTERS: usize = 6;
+/// Pages of which some can be direct: those, and the one that a module shares ([`crate::symbiosis`]).
+pub const PAGES: usize = REGISTERS + 1;
 
 /// Which accesses may go to the mirror, by page.
 pub type Direct = [Direction; PAGES];
@@ -36,6 +38,8 @@ pub struct Shown {
     pub direct: Direct,
     /// They go to the physical card, not to the mirror.
     pub hardware: bool,
+    /// A module shares a page with the card, and may have dealt with an interrupt when it ends it.
+    pub symbiotic: bool,
 }
 
 /// Memory that a guest sees in place of its card's.
@@ -76,7 +80,7 @@ const POSTED: [u32; 7] =
 
 /// Shows everything.
 pub(crate) fn show_all(nic: &Nic, mirror: &mut dyn Mirror) {
-    for offset in (0..PAGES as u32 * PAGE).step_by(4) {
+    for offset in (0..REGISTERS as u32 * PAGE).step_by(4) {
         show(nic, offset, mirror);
     }
 }
@@ -109,7 +113,7 @@ pub(crate) fn show_written(nic: &Nic, register: Register, mirror: &mut dyn Mirro
     let is_cplus = matches!(nic, Nic::Rtl8139(card) if card.regs.cplus);
     let summary = (is_cplus && is_status).then_some(rtl8139::SUMMARY.into());
     for offset in [Some(first), first.checked_add(4), summary].into_iter().flatten() {
-        if offset < PAGES as u32 * PAGE {
+        if offset < REGISTERS as u32 * PAGE {
             show(nic, offset, mirror);
         }
     }
@@ -171,6 +175,11 @@ pub(crate) fn show_rings(card: &E1000, range: core::ops::Range<u32>, mirror: &mu
     touched.for_each(|offset| mirror.show(offset, card.image(offset)));
 }
 
+/// The guest has written to the doorbell of its transmit ring since the card looked.
+pub(crate) fn has_rung(card: &E1000, mirror: &dyn Mirror) -> bool {
+    mirror.look(e1000::TDT) != card.regs.get(e1000::TDT)
+}
+
 /// Has a card that looks again and again do so.
 pub(crate) fn look_at_rings(card: &mut E1000, mirror: &mut dyn Mirror) {
     look_at(card, mirror, &POSTED);
@@ -180,12 +189,12 @@ pub(crate) fn look_at_rings(card: &mut E1000, mirror: &mut dyn Mirror) {
 fn look_at(card: &mut E1000, mirror: &mut dyn Mirror, registers: &[u32]) {
     for &offset in registers {
         let written = mirror.look(offset);
-        if written == card.image(offset) {
+        if written == card.regs.get(offset) {
             continue;
         }
         card.write(offset, 4, written);
         // Only if it took something else: the guest may have written again meanwhile, which is not to be lost.
-        let taken = card.image(offset);
+        let taken = card.regs.get(offset);
         if taken != written {
             mirror.show(offset, taken);
         }
@@ -218,15 +227,15 @@ pub(crate) fn shown(model: &'static Model, key: &Key) -> Shown {
     if let Some(page) = direct.get_mut((e1000::RDT / PAGE) as usize).filter(|_| key.takes) {
         *page |= Direction::WRITE;
     }
-    Shown { direct, hardware: false }
+    Shown { direct, hardware: false, symbiotic: false }
 }
 
 /// What a hook set leaves alone, of the pages that can be direct.
 pub(crate) fn unhooked(hooks: HookSet) -> Direct {
     core::array::from_fn(|page| {
         let mut direct = Direction::empty();
-        direct.set(Direction::READ, !hooks.reads(page as u32));
-        direct.set(Direction::WRITE, !hooks.writes(page as u32));
+        direct.set(Direction::READ, page < REGISTERS && !hooks.reads(page as u32));
+        direct.set(Direction::WRITE, page < REGISTERS && !hooks.writes(page as u32));
         direct
     })
 }

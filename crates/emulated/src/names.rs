@@ -1,6 +1,7 @@
 //! What counters call registers. A register that means several things by page or direction has one name.
 
 use sluice_abi::config::NicModel;
+use sluice_hypercall::symbiotic::{SYMBIOTIC_CONTROL, SYMBIOTIC_RING};
 use sluice_nic::rtl8139::registers::reg;
 
 /// Registers that are counted apart, most per model.
@@ -80,6 +81,8 @@ const E1000: Names = &[
     (0x381c, "transmit delays"),
     (0x4000, "statistics"),
     (0x5000, "filters"),
+    (SYMBIOTIC_CONTROL, "symbiosis"),
+    (SYMBIOTIC_RING, "doorbell"),
 ];
 
 const fn names(model: NicModel) -> Names {

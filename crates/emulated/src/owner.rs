@@ -69,5 +69,5 @@ pub(crate) fn shown(model: &'static Model, policy: DirectPolicy, owner: CardOwne
         (_, DirectPolicy::Open) => Questions::SHADOW,
         _ => Questions::SHADOW | Questions::PRESERVE,
     };
-    Shown { direct: unhooked(hook_set(model, &[], questions)), hardware: true }
+    Shown { direct: unhooked(hook_set(model, &[], questions)), hardware: true, symbiotic: false }
 }

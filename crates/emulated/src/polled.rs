@@ -96,7 +96,7 @@ impl PolledNic {
 
     /// The guest has written to the doorbell of its transmit ring since the card looked.
     fn has_rung(&self) -> bool {
-        self.mirror.look(reg::TDT) != self.card.image(reg::TDT)
+        mirror::has_rung(&self.card, &*self.mirror)
     }
 
     /// Reads into `into`, of 1, 2 or 4 bytes.

@@ -6,10 +6,12 @@ use crate::names;
 use crate::nic::{Description, FRAME, Outgoing, Register, describe};
 use crate::owner::{CardOwner, Handoffs};
 use crate::straight::{Inward, Wire};
+use crate::symbiosis::{is_magic, is_ring};
 use crate::virtual_nic::{Changes, VirtualNic, VirtualNics};
 use alloc::boxed::Box;
 use core::array;
 use sluice_abi::config::NicModel;
+use sluice_hypercall::symbiotic::SYMBIOTIC_MAGIC;
 use sluice_model::Seen;
 use sluice_nic::Budget;
 use sluice_nic::dma::NoMemory;
@@ -152,6 +154,9 @@ impl SharedNic {
     pub fn configure(&mut self, port: PortId, master: bool, silent: bool) {
         if let Some(vnic) = self.vnic_mut(port) {
             (vnic.master, vnic.silent) = (master, silent);
+            if !master {
+                vnic.end_symbiosis();
+            }
         }
         if self.owner.guest() == Some(port) && (!master || silent) {
             self.take(port, None);
@@ -171,6 +176,9 @@ impl SharedNic {
         self.now = env.now;
         let Some(vnic) = self.vnic_mut(port) else { return into.fill(0xff) };
         vnic.count(register, width, into.len());
+        if is_magic(register, width) && vnic.can_be_symbiotic() {
+            return into.iter_mut().zip(SYMBIOTIC_MAGIC.to_le_bytes()).for_each(|(to, from)| *to = from);
+        }
         if let Some(value) = self.read_through(env, port, register, width) {
             let bytes = value.to_le_bytes();
             let elements = into.chunks_mut(usize::from(width).max(1));
@@ -218,6 +226,9 @@ impl SharedNic {
             return;
         };
         let whole = from.len() == usize::from(width);
+        if whole && is_ring(register, width) && vnic.is_symbiotic() {
+            return self.rung(env, port);
+        }
         let quiet = whole && vnic.is_quiet_write(register, width, env.now, self.stuck & port.bit() != 0);
         vnic.nic.advance(env.now);
         if quiet {
@@ -235,6 +246,9 @@ impl SharedNic {
             vnic.nic.write_string(register, width, from, &mut bus);
         }
         drop(bus);
+        if whole {
+            vnic.heed(register, width, value_of(from));
+        }
         for element in from.chunks(usize::from(width).max(1)) {
             vnic.follow(register, width, value_of(element), Seen::WriteWord);
         }
@@ -249,6 +263,20 @@ impl SharedNic {
         self.deliver(env);
         self.publish(port);
         self.hand_over(env);
+    }
+
+    /// A module says that its tail was written.
+    fn rung<G: Guests>(&mut self, env: &mut Environment<'_, G>, port: PortId) {
+        let Some(vnic) = self.vnic_mut(port) else { return };
+        vnic.nic.advance(env.now);
+        vnic.look_as_rung();
+        let pauses = vnic.resumes_at.is_some_and(|at| at > env.now);
+        if !pauses {
+            self.pump(env, port);
+        }
+        // Frames that were looped back, or were for a neighbour.
+        self.deliver(env);
+        self.publish(port);
     }
 
     /// When the guest at a port is to call [`Self::resume`]: its card has more to do than one call may.
@@ -338,10 +366,34 @@ impl SharedNic {
         if self.owner.guest().is_some_and(|port| ports & port.bit() != 0) {
             self.bring_back(env);
         }
+        if ports != 0 {
+            (0..self.switch.span())
+                .filter(|index| ports >> index & 1 != 0)
+                .for_each(|index| self.part(env, index));
+        }
         if self.stuck & ports != 0 {
             self.stuck &= !ports;
             self.deliver(env);
         }
+    }
+
+    /// The guest at a port writes its tail by exits again: what it wrote before counts.
+    fn part<G: Guests>(&mut self, env: &mut Environment<'_, G>, index: usize) {
+        let Some(vnic) = self.vnics.get_mut(index).and_then(Option::as_deref_mut) else { return };
+        if vnic.part()
+            && vnic.resumes_at.is_none()
+            && let Some(port) = PortId::from_index(index)
+        {
+            self.pump(env, port);
+            self.deliver(env);
+            self.publish(port);
+        }
+    }
+
+    /// The guest at a port is about to end an interrupt. Returns the level that its line has now: a module may have dealt with what it was up for.
+    /// The caller carries it out; it is not among the changes.
+    pub fn end_of_interrupt(&mut self, port: PortId) -> bool {
+        self.vnic_mut(port).is_some_and(VirtualNic::end_of_interrupt)
     }
 
     /// Level of a guest's line.
@@ -414,7 +466,7 @@ impl SharedNic {
             return;
         };
         vnic.resume_at(port, None, &mut self.changes);
-        vnic.look();
+        vnic.look_at_tail();
         let mut bus = None;
         let mut budget = Budget::default();
         while !budget.is_spent() {

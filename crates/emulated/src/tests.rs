@@ -30,6 +30,7 @@ mod polled;
 mod rtl8139;
 mod shared;
 mod straight;
+mod symbiosis;
 
 const BUS: u32 = 0x10_0000;
 const MODELS: [NicModel; 4] = [NicModel::Ne2000, NicModel::Rtl8139, NicModel::Rtl8139c, NicModel::E1000];

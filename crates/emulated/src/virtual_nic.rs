@@ -8,11 +8,14 @@ use crate::names;
 use crate::nic::{Description, Nic, Offer, Register, describe};
 use crate::owner::{self, CardOwner, DirectPolicy};
 use crate::pace::Pace;
+use crate::symbiosis::{self, Request, Symbiosis};
 use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
 use sluice_nic::Budget;
+use sluice_nic::E1000;
 use sluice_nic::dma::{Dma, DmaError};
+use sluice_nic::e1000::registers::reg;
 use sluice_switch::{MAX_PORTS, PortId};
 
 /// Those of all ports.
@@ -51,6 +54,12 @@ pub(crate) struct VirtualNic {
     caused_at: Option<u64>,
     /// How often its line rises, if its driver cannot say.
     pace: Option<Pace>,
+    /// What a module in the guest shares with it.
+    symbiosis: Option<Symbiosis>,
+    /// The same, ended, while the guest's pages may not exit yet.
+    parting: Option<Symbiosis>,
+    /// What the last one had counted to.
+    raised: u32,
 }
 
 /// For how many nanoseconds after such a cause the page of causes goes on to exit. Where interrupts come often, a change of what
@@ -117,6 +126,9 @@ impl VirtualNic {
             decided: None,
             caused_at: None,
             pace: matches!(model, NicModel::Rtl8139 | NicModel::Rtl8139c).then(Pace::default),
+            symbiosis: None,
+            parting: None,
+            raised: 0,
         }
     }
 
@@ -127,9 +139,87 @@ impl VirtualNic {
 
     /// Has the card see what its guest wrote without an exit.
     pub(crate) fn look(&mut self) {
-        if let Some(mirror) = &mut self.mirror {
+        if let Some((symbiosis, card, mirror)) = self.symbiotic() {
+            symbiosis.look(card, mirror);
+        } else if let Some(mirror) = &mut self.mirror {
             mirror::look(&mut self.nic, &mut **mirror);
         }
+    }
+
+    /// The same before it sends: with symbiosis, only if the tail was written.
+    pub(crate) fn look_at_tail(&mut self) {
+        match self.symbiotic() {
+            Some((symbiosis, card, mirror)) => symbiosis.look_at_tail(card, mirror),
+            None => self.look(),
+        }
+    }
+
+    /// The same when a module says that the tail was written: it may be as it was in a ring that is not.
+    pub(crate) fn look_as_rung(&mut self) {
+        self.look();
+        if let Nic::E1000(card) = &mut self.nic {
+            card.write(reg::TDT, 4, card.regs.get(reg::TDT));
+        }
+    }
+
+    /// There is a page that a module could share: the card is an 82540EM that the guest never has in its own hands.
+    pub(crate) fn can_be_symbiotic(&self) -> bool {
+        let is_82540em = matches!(self.nic, Nic::E1000(_));
+        is_82540em && self.mirror.is_some() && self.policy == DirectPolicy::Never
+    }
+
+    /// A module shares a page with the card.
+    pub(crate) const fn is_symbiotic(&self) -> bool {
+        self.symbiosis.is_some()
+    }
+
+    fn symbiotic(&mut self) -> Option<(&mut Symbiosis, &mut E1000, &mut dyn Mirror)> {
+        match (&mut self.symbiosis, &mut self.nic, &mut self.mirror) {
+            (Some(symbiosis), Nic::E1000(card), Some(mirror)) => Some((symbiosis, card, &mut **mirror)),
+            _ => None,
+        }
+    }
+
+    /// Does what a module asks for by a write that exits, and forgets the module when the card is reset.
+    pub(crate) fn heed(&mut self, register: Register, width: u8, value: u32) {
+        match Request::of(register, width, value) {
+            Some(Request::Begin) => self.begin_symbiosis(),
+            Some(Request::End) => self.end_symbiosis(),
+            None if symbiosis::is_reset(register, value) => self.end_symbiosis(),
+            None => {}
+        }
+    }
+
+    fn begin_symbiosis(&mut self) {
+        self.end_symbiosis();
+        self.part();
+        if self.can_be_symbiotic()
+            && let (Nic::E1000(card), Some(mirror)) = (&mut self.nic, &mut self.mirror)
+        {
+            self.symbiosis = Some(Symbiosis::begin(card, &mut **mirror, self.raised));
+            Symbiosis::want_doorbell(&mut **mirror, self.resumes_at.is_none());
+        }
+    }
+
+    /// Causes are the card's own again. The guest may still write to its tail directly, until [`Self::part`].
+    pub(crate) fn end_symbiosis(&mut self) {
+        if let Some(symbiosis) = self.symbiosis.take()
+            && let Nic::E1000(card) = &mut self.nic
+        {
+            card.restore_causes();
+            self.raised = symbiosis.raised;
+            self.parting = Some(symbiosis);
+        }
+    }
+
+    /// What the guest wrote before its pages exited again counts. False if there was nothing to part from.
+    pub(crate) fn part(&mut self) -> bool {
+        let Some(mut symbiosis) = self.parting.take() else { return false };
+        if let (Nic::E1000(card), Some(mirror)) = (&mut self.nic, &mut self.mirror) {
+            symbiosis.look(card, &mut **mirror);
+            mirror::show_all(&self.nic, &mut **mirror);
+        }
+        true
     }
 
     /// Tells the model of an access.
@@ -173,6 +263,9 @@ impl VirtualNic {
         if self.resumes_at != at {
             self.resumes_at = at;
             changes.resumes |= port.bit();
+            if let Some((_, _, mirror)) = self.symbiotic() {
+                Symbiosis::want_doorbell(mirror, at.is_none());
+            }
         }
     }
 
@@ -207,7 +300,8 @@ impl VirtualNic {
     /// When something is due that nobody asks for: in the card, or on its line.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let held = self.pace.filter(|_| !self.line && self.wants_line()).map(|pace| pace.rises_at());
-        [self.nic.deadline(), held].into_iter().flatten().min()
+        let symbiosis = self.symbiosis.as_ref().and_then(Symbiosis::deadline);
+        [self.nic.deadline(), held, symbiosis].into_iter().flatten().min()
     }
 
     /// The card has sent or received so many frames, of so many bytes in all.
@@ -219,7 +313,10 @@ impl VirtualNic {
 
     /// Brings the line up to date with its card.
     pub(crate) fn publish_line(&mut self, port: PortId, now: u64, changes: &mut Changes) {
+        let rings =
+            self.symbiotic().is_some_and(|(symbiosis, card, mirror)| symbiosis.publish(card, mirror, now));
         let line = self.wants_line() && (self.line || self.pace.is_none_or(|pace| pace.rises_at() <= now));
+        let line = line || rings && !self.silent;
         if line != self.line {
             self.line = line;
             if let Some(pace) = self.pace.as_mut().filter(|_| line) {
@@ -228,6 +325,16 @@ impl VirtualNic {
             // Up and down again before anyone has looked is no change.
             changes.lines ^= port.bit();
         }
+    }
+
+    /// The guest is about to end an interrupt: the line falls if a module has dealt with it. Returns its level.
+    pub(crate) fn end_of_interrupt(&mut self) -> bool {
+        let is_done = match self.symbiotic() {
+            Some((symbiosis, _, mirror)) => !symbiosis.is_up(mirror),
+            None => false,
+        };
+        self.line &= !is_done || self.wants_line();
+        self.line
     }
 
     /// Brings what the guest sees up to date with its card.
@@ -259,6 +366,9 @@ impl VirtualNic {
                     } else if was_hooked && is_often_caused(self.caused_at, now) {
                         page.remove(Direction::READ);
                     }
+                }
+                if self.symbiosis.is_some() {
+                    symbiosis::add_to(&mut shown);
                 }
                 shown
             }

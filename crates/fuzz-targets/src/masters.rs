@@ -5,6 +5,7 @@ use sluice_abi::config::NicModel;
 use sluice_emulated::{
     DirectPolicy, Direction, Environment, Guests, Mirror, PAGES, PortId, Register, SharedNic, Shown,
 };
+use sluice_hypercall::symbiotic::{SYMBIOTIC_BEGIN, SYMBIOTIC_CONTROL, SYMBIOTIC_END, SYMBIOTIC_RING};
 use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_nic::{Budget, E1000, Rtl8139, e1000};
 use sluice_uplink::{Card, DmaMemory, RawDevice, Uplink, for_device};
@@ -214,7 +215,7 @@ impl Machine {
     }
 
     fn write(&mut self, guest: usize, offset: u32, width: u8, value: u32) {
-        let (words, Shown { direct, hardware }) = &self.mirrors[guest];
+        let (words, Shown { direct, hardware, .. }) = &self.mirrors[guest];
         let open = direct.get(offset as usize / 4096).is_some_and(|page| page.contains(Direction::WRITE));
         match (open, hardware) {
             (true, true) => self.physical.write(offset as u16, width, value),
@@ -228,7 +229,7 @@ impl Machine {
     }
 
     fn read(&mut self, guest: usize, offset: u32, width: u8) -> u32 {
-        let (words, Shown { direct, hardware }) = &self.mirrors[guest];
+        let (words, Shown { direct, hardware, .. }) = &self.mirrors[guest];
         let open = direct.get(offset as usize / 4096).is_some_and(|page| page.contains(Direction::READ));
         match (open, hardware) {
             (true, true) => self.physical.read(offset as u16, width),
@@ -327,13 +328,15 @@ pub fn masters(data: &[u8]) {
     while !input.is_empty() && steps < 400 {
         steps += 1;
         let width = input.choose(&[4, 4, 4, 2, 1]);
-        let offset = match input.u8() % 4 {
+        let offset = match input.u8() % 5 {
             0 => u32::from(input.u16()) % WINDOW,
+            // Words of symbiosis.
+            4 => 0x6000 + u32::from(input.u8()) % 0x48,
             1 => 0x2800 + u32::from(input.u8()) % 0x30,
             2 => 0x3800 + u32::from(input.u8()) % 0x30,
             _ => u32::from(input.u8()),
         };
-        match input.u8() % 12 {
+        match input.u8() % 14 {
             0..=4 => {
                 let small = input.flag();
                 let value = if small { u32::from(input.u8()) } else { BUS + input.u32() % MEMORY as u32 };
@@ -360,6 +363,15 @@ pub fn masters(data: &[u8]) {
                 machine.physical.receive(&secret(BOB, ROUTER, input.u8().into()));
             }
             10 => machine.pass(u64::from(input.u8()) << 22),
+            11 => {
+                let value = input.choose(&[SYMBIOTIC_BEGIN, SYMBIOTIC_BEGIN, SYMBIOTIC_END]);
+                machine.write(0, SYMBIOTIC_CONTROL, 4, value);
+            }
+            12 => {
+                let port = machine.port(0);
+                machine.write(0, SYMBIOTIC_RING, 4, 1);
+                machine.shared.end_of_interrupt(port);
+            }
             _ => {
                 let (port, master) = (machine.port(0), !input.u8().is_multiple_of(8));
                 machine.with(|shared, env| {

@@ -71,6 +71,8 @@ struct Bench {
     /// The same kernel as it is after it has unpacked itself.
     unpacked: PathBuf,
     initrd: PathBuf,
+    /// The same with Sluice's module for e1000.
+    symbiotic: PathBuf,
 }
 
 impl Bench {
@@ -82,6 +84,7 @@ impl Bench {
             plugin: plugin::exits(&plugin::build()?, &functions),
             unpacked: kernel::unpacked(&kernel)?,
             initrd: rootfs::get("nic-test", &kernel)?,
+            symbiotic: rootfs::get("symbiotic", &kernel)?,
             kernel,
         })
     }

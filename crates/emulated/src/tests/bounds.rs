@@ -153,10 +153,10 @@ const ATTACKS: &[Attack] = &[
 ];
 
 /// Bytes of one call: its budget, one more piece of at most 64 KiB, which may be looped back, and descriptors.
-const MOST_BYTES: usize = Budget::BYTES + 2 * 0x1_0000 + (Budget::STEPS + SKIPPED as usize) * 33;
+pub(super) const MOST_BYTES: usize = Budget::BYTES + 2 * 0x1_0000 + (Budget::STEPS + SKIPPED as usize) * 33;
 /// Transfers of one call: for each step a descriptor read, its status written and a piece of it read; and a frame that
 /// goes through a ring without buffers: a read and two writes each.
-const MOST_TRANSFERS: usize = 3 * Budget::STEPS + 3 * (SKIPPED as usize + 256);
+pub(super) const MOST_TRANSFERS: usize = 3 * Budget::STEPS + 3 * (SKIPPED as usize + 256);
 
 #[test]
 fn a_call_does_no_more_than_its_budget_and_nobody_does_it_for_another() {

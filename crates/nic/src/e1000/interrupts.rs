@@ -22,7 +22,23 @@ pub struct Line {
     pub(super) held_until: Option<u64>,
     /// A descriptor with IDE came since the last delay began.
     pub(super) delay_transmit: bool,
+    /// Where causes of the rings go.
+    diversion: Diversion,
 }
+
+/// What becomes of causes that say only that a ring has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Diversion {
+    /// They are set in ICR, as in any card.
+    #[default]
+    Off,
+    /// The owner takes them: those that there were since.
+    On(Cause),
+}
+
+/// Causes that say only that a ring has moved.
+const RINGS: Cause =
+    Cause::SENT.union(Cause::EMPTY).union(Cause::THRESHOLD).union(Cause::OVERRUN).union(Cause::RECEIVED);
 
 impl E1000 {
     /// Level of the interrupt line.
@@ -31,8 +47,39 @@ impl E1000 {
     }
 
     /// Adds causes.
-    pub(super) fn raise(&mut self, causes: Cause) {
+    pub(super) fn raise(&mut self, mut causes: Cause) {
+        if let Diversion::On(raised) = &mut self.line.diversion {
+            raised.insert(causes.intersection(RINGS));
+            causes.remove(RINGS);
+        }
         self.set_causes(self.regs.get(reg::ICR) | causes.bits());
+    }
+
+    /// From now on the owner takes causes that say only that a ring has moved, those too that are in ICR.
+    pub fn divert_causes(&mut self) {
+        self.line.diversion = Diversion::On(Cause::empty());
+        let causes = Cause::from_bits_retain(self.regs.get(reg::ICR));
+        self.set_causes(causes.difference(RINGS).bits());
+        self.raise(causes);
+    }
+
+    /// They are set in ICR again; one is, so that the driver looks at what it may have missed.
+    pub fn restore_causes(&mut self) {
+        self.line.diversion = Diversion::Off;
+        self.raise(Cause::THRESHOLD);
+    }
+
+    /// Takes the causes that were diverted since the last call.
+    pub const fn take_diverted(&mut self) -> Cause {
+        match &mut self.line.diversion {
+            Diversion::Off => Cause::empty(),
+            Diversion::On(raised) => core::mem::replace(raised, Cause::empty()),
+        }
+    }
+
+    /// The driver's mask lets causes of the rings interrupt.
+    pub fn wants_ring_causes(&self) -> bool {
+        Cause::from_bits_retain(self.regs.get(reg::IMS)).intersects(RINGS)
     }
 
     /// ICR becomes `causes`, and the line follows.

@@ -6,6 +6,9 @@
 use super::memory::{Own, copy, fill, get, put, put64};
 use super::{Engine, LEN};
 use crate::{machine, pci};
+use sluice_hypercall::symbiotic::{
+    SYMBIOTIC_BEGIN, SYMBIOTIC_CONTROL, SYMBIOTIC_DOORBELL, SYMBIOTIC_DOORBELL_OFF, SYMBIOTIC_RING,
+};
 
 pub const CONTROL: u64 = 0x0000;
 pub const PHY: u64 = 0x0020;
@@ -77,6 +80,8 @@ pub struct E1000 {
     at: u64,
     tail: u32,
     on_network: bool,
+    /// The tail does not exit; who writes it rings.
+    is_symbiotic: bool,
 }
 
 impl E1000 {
@@ -86,8 +91,18 @@ impl E1000 {
         function.enable();
         let (transmit, receive, buffer) = (own.take(4096), own.take(4096), own.take(4096));
         let (registers, long) = (Registers(function.memory(0)), own.take(u64::from(MANY) * 16));
-        let mut card =
-            Self { registers, transmit, receive, buffer, long, turn: 0, at: 0, tail: 0, on_network: false };
+        let mut card = Self {
+            registers,
+            transmit,
+            receive,
+            buffer,
+            long,
+            turn: 0,
+            at: 0,
+            tail: 0,
+            on_network: false,
+            is_symbiotic: false,
+        };
         card.registers.set(CONTROL, card.registers.get(CONTROL) | CONTROL_RESET);
         card.registers.set(MASK_CLEAR, u32::MAX);
         card.registers.set(CONTROL, card.registers.get(CONTROL) | CONTROL_LINK_UP);
@@ -105,6 +120,22 @@ impl E1000 {
         card.registers.set(PHY, PHY_LOOPBACK);
         card.rings();
         Some(card)
+    }
+
+    /// The same, which shares a page with the hypervisor as a module of Linux' would.
+    pub fn open_symbiotic(own: &mut Own) -> Option<Self> {
+        let mut card = Self::open(own)?;
+        card.registers.set(SYMBIOTIC_CONTROL.into(), SYMBIOTIC_BEGIN);
+        card.is_symbiotic = card.registers.get(SYMBIOTIC_DOORBELL.into()) != SYMBIOTIC_DOORBELL_OFF;
+        card.is_symbiotic.then_some(card)
+    }
+
+    /// The card sends descriptors up to this one.
+    fn send_up_to(&self, tail: u32) {
+        self.registers.set(TX_RING + TAIL, tail);
+        if self.is_symbiotic {
+            self.registers.set(SYMBIOTIC_RING.into(), 1);
+        }
     }
 
     fn rings(&mut self) {
@@ -127,7 +158,7 @@ impl E1000 {
         put64(descriptor, from);
         put(descriptor + 8, WHOLE | LEN as u32);
         put(descriptor + 12, 0);
-        self.registers.set(TX_RING + TAIL, (self.turn + 1) % DESCRIPTORS);
+        self.send_up_to((self.turn + 1) % DESCRIPTORS);
     }
 
     /// A frame from `from` to `to`; whether it arrived. A neighbour's may take its place: it is sent again then.
@@ -187,7 +218,7 @@ impl Engine for E1000 {
         if which == 1 {
             self.send(self.buffer);
         } else {
-            self.registers.set(TX_RING + TAIL, DESCRIPTORS - 1);
+            self.send_up_to(DESCRIPTORS - 1);
         }
         self.rings();
     }
@@ -222,7 +253,7 @@ impl Engine for E1000 {
         }
         self.registers.set(PHY, PHY_NETWORK);
         self.registers.ring(TX_RING, ring, MOST);
-        self.registers.set(TX_RING + TAIL, MOST - 1);
+        self.send_up_to(MOST - 1);
         false
     }
 

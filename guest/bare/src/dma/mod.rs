@@ -73,6 +73,7 @@ pub fn run(detail: &str, boot: &BootInfo) {
     match device {
         "rtl8139" => start(device, part, rtl8139::Rtl8139::open(&mut own), own, boot),
         "e1000" => start(device, part, e1000::E1000::open(&mut own), own, boot),
+        "symbiotic" => start(device, part, e1000::E1000::open_symbiotic(&mut own), own, boot),
         "nvme" => start(device, part, nvme::Nvme::open(&mut own), own, boot),
         "ahci" => start(device, part, ahci::Ahci::open(&mut own), own, boot),
         _ => println!("no such device: {device}"),

@@ -297,6 +297,12 @@ impl Card {
         act(state.shared.line(port));
     }
 
+    /// A guest is about to end an interrupt: runs `act` on the level that the line of its card has now, which does not change meanwhile.
+    pub fn end_of_interrupt(&self, port: PortId, act: impl FnOnce(bool)) {
+        let mut state = self.state.lock();
+        act(state.shared.end_of_interrupt(port));
+    }
+
     /// The physical line went up.
     pub fn interrupt(&self) {
         self.with(|shared, env| shared.interrupt(env));

@@ -21,6 +21,7 @@ use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use alloc::sync::Arc;
 use bars::{Bars, Mapper, Mapping};
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_emulated::{Description, PortId, Register, Shown};
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BuildError, Builder, ConfigEffect, Function, Identity};
@@ -49,6 +50,8 @@ pub struct NicFunction {
     own_time: OwnTime,
     /// The physical line, while the guest has the physical card. Changed under the lock of the card.
     line: ForwardedLine,
+    /// A module of the guest's says without an exit that its interrupts are dealt with. Changed under the lock of the card.
+    symbiotic: AtomicBool,
 }
 
 impl NicFunction {
@@ -68,6 +71,7 @@ impl NicFunction {
             mapping: SpinLock::new(Rank::Function, Mapping::new(shown)),
             own_time: OwnTime::default(),
             line: ForwardedLine::default(),
+            symbiotic: AtomicBool::new(false),
         }
     }
 
@@ -78,6 +82,7 @@ impl NicFunction {
     /// The guest finds something else in its card's memory from now on. `line`: level of the software card's line. The caller holds
     /// the lock of the card.
     fn show(&self, domain: &Domain, index: u8, shown: Shown, line: bool) {
+        self.symbiotic.store(shown.symbiotic, Ordering::Relaxed);
         self.mapper(domain, index).show(&mut self.mapping.lock(), shown);
         if !shown.hardware {
             self.line.lower(self.card.device(), domain, &self.guest, line);
@@ -169,8 +174,11 @@ impl VirtualFunction for NicFunction {
         answer
     }
 
-    /// A software card's line shows at all times what it says; the physical one's is up until now.
+    /// A software card's line shows at all times what it says, but for what a module says by writing memory; the physical one's is up until now.
     fn end_of_interrupt(&self, domain: &Domain) {
+        if self.symbiotic.load(Ordering::Relaxed) {
+            self.card.end_of_interrupt(self.port, |level| domain.set_line(self.guest.pin, level));
+        }
         if self.line.is_raised() {
             let lower = |level| self.line.lower(self.card.device(), domain, &self.guest, level);
             self.card.with_line(self.port, lower);

@@ -42,6 +42,8 @@ pub enum Mode {
     Passthrough,
     /// Virtual passthrough without an IOMMU.
     Vpio,
+    /// The same with the module that shares a page with the hypervisor.
+    VpioSymbiotic,
     /// Virtual passthrough behind AMD-Vi.
     VpioAmd,
     /// The same with `registers = "unprotected"`.
@@ -56,6 +58,7 @@ impl Mode {
         match self {
             Self::Passthrough => "passthrough",
             Self::Vpio => "vpio",
+            Self::VpioSymbiotic => "vpio-symbiotic",
             Self::VpioAmd => "vpio-amd",
             Self::VpioOpen => "vpio-open",
             Self::Emulated => "emulated",
@@ -64,7 +67,7 @@ impl Mode {
 
     /// By virtual passthrough.
     pub const fn is_vpio(self) -> bool {
-        matches!(self, Self::Vpio | Self::VpioAmd | Self::VpioOpen)
+        matches!(self, Self::Vpio | Self::VpioSymbiotic | Self::VpioAmd | Self::VpioOpen)
     }
 }
 
@@ -72,6 +75,14 @@ impl Card {
     /// The modes it can be had in by one guest.
     pub fn modes(&self) -> &'static [Mode] {
         match (self.masters, self.model) {
+            _ if self.id == "e1000" => &[
+                Mode::Passthrough,
+                Mode::Vpio,
+                Mode::VpioSymbiotic,
+                Mode::VpioAmd,
+                Mode::VpioOpen,
+                Mode::Emulated,
+            ],
             (false, _) => &[Mode::Passthrough, Mode::Vpio, Mode::Emulated],
             (true, None) => &[Mode::Passthrough, Mode::Vpio, Mode::VpioAmd, Mode::VpioOpen, Mode::Emulated],
             // The card itself cannot be told to be of another revision.
@@ -125,7 +136,7 @@ impl Card {
         for (index, weight) in weights.iter().enumerate() {
             let mut entry = match mode {
                 Mode::Passthrough => "mode = \"passthrough\"".to_owned(),
-                Mode::Vpio | Mode::VpioAmd | Mode::VpioOpen => {
+                Mode::Vpio | Mode::VpioSymbiotic | Mode::VpioAmd | Mode::VpioOpen => {
                     let open = if mode == Mode::VpioOpen { ", registers = \"unprotected\"" } else { "" };
                     format!("mode = \"vpio\", mac = \"52:54:00:00:00:{index:02x}\"{open}")
                 }
@@ -143,7 +154,7 @@ impl Card {
                  cmdline = \"console=ttyS0 quiet {options}\"\n\
                  devices = [{{ use = \"nic0\", {entry} }}]\n",
                 quoted(&bench.unpacked),
-                quoted(&bench.initrd),
+                quoted(if mode == Mode::VpioSymbiotic { &bench.symbiotic } else { &bench.initrd }),
             );
         }
         text

@@ -8,9 +8,10 @@ use crate::table::Table;
 use anyhow::Result;
 
 /// Ways to have a card, as columns, and how their rows begin: `CARD.mode` or `peer.CARD`.
-const COLUMNS: [&str; 7] = ["native", "passthrough", "vpio", "vpio-amd", "vpio-open", "emulated", "kvm"];
+const COLUMNS: [&str; 8] =
+    ["native", "passthrough", "vpio", "vpio-symbiotic", "vpio-amd", "vpio-open", "emulated", "kvm"];
 /// Those by virtual passthrough.
-const VPIO: [&str; 3] = ["vpio", "vpio-amd", "vpio-open"];
+const VPIO: [&str; 4] = ["vpio", "vpio-symbiotic", "vpio-amd", "vpio-open"];
 
 fn prefix(card: &Card, column: &str) -> String {
     match column {
@@ -44,7 +45,8 @@ fn exits(record: &mut Record, card: &Card) {
         for mode in VPIO {
             let who = format!("{}.{mode}.{way}", card.id);
             // Without an IOMMU what masters the bus must be vetted at each of its doorbells.
-            let aim = (!card.masters || mode != "vpio").then_some(Aim::AtMost(1.2));
+            let is_shared = matches!(mode, "vpio" | "vpio-symbiotic");
+            let aim = (!card.masters || !is_shared).then_some(Aim::AtMost(1.2));
             ratio(
                 record,
                 format!("{who}.all_exits_ratio_to_passthrough"),
@@ -58,7 +60,7 @@ fn exits(record: &mut Record, card: &Card) {
                 &format!("{who}.nic_exits_per_packet"),
                 &format!("{}.emulated.{way}.nic_exits_per_packet", card.id),
                 // There only writes need to exit.
-                (card.masters && mode == "vpio").then_some(Aim::AtMost(0.45)),
+                (card.masters && is_shared).then_some(Aim::AtMost(0.45)),
             );
         }
     }

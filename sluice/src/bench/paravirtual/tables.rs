@@ -355,7 +355,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.ends_with(",call.setup_arch=ff0d,seen.irq_enter_rcu=ff0e,seen.__schedule=ff0f,seen.__alloc_pages=ff10"),
+            text.ends_with(
+                ",call.setup_arch=ff0d,seen.irq_enter_rcu=ff0e,seen.__schedule=ff0f,seen.__alloc_pages=ff10"
+            ),
             "{text}"
         );
         assert!(!arguments(&symbols, false).contains("cache_"));

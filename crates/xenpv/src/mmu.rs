@@ -221,8 +221,8 @@ impl Guest {
             ext::NEW_BASEPTR => {
                 self.hold_root(host, frame)?;
                 let old = core::mem::replace(&mut self.root, frame);
-                self.gate_is_stale = true;
                 self.lose();
+                self.gate_is_stale = true;
                 host.invalidate();
                 self.types.release(host, old);
             }

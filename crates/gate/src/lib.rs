@@ -447,8 +447,8 @@ pub enum Place {
     Calling,
     /// The kernel is called; its frame is on its stack.
     Called {
-        /// The bases of GS have changed places, but the call is not counted.
-        swapped: bool,
+        /// The bases of GS are still to change places.
+        swap: bool,
         /// It is counted.
         counted: bool,
     },
@@ -481,11 +481,12 @@ impl Place {
     pub fn of(offset: u64) -> Option<Self> {
         let gate = gate();
         let at = u16::try_from(offset).ok().filter(|at| *at < gate.end)?;
-        let swapped = at >= gate.called_swapped;
         let place = match at {
             _ if at < gate.calling => Self::Before,
             _ if at < gate.called => Self::Calling,
-            _ if at < gate.back => Self::Called { swapped, counted: at > gate.called_swapped },
+            _ if at < gate.back => {
+                Self::Called { swap: at < gate.called_swapped, counted: at > gate.called_swapped }
+            }
             _ if at < gate.exit => Self::Calling,
             _ if at < gate.returning => Self::Before,
             _ if at < gate.to_program => Self::Returning,

@@ -5,7 +5,7 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::{OUTSIDE, TIMING, World, frame, mac, mark};
+use common::{OUTSIDE, TIMING, World, frame, mac, mark, start};
 use proptest::prelude::*;
 use sluice_vpio::{ClientCounters, RegisterAccess};
 
@@ -38,27 +38,8 @@ fn event() -> impl Strategy<Value = Event> {
 fn shared() -> Rc<RefCell<World>> {
     let world = World::new(2, 1, TIMING);
     world.borrow_mut().hw.pace = u64::MAX;
-    for index in [0, 1] {
-        for (offset, value) in [
-            (0, 0x21),
-            (0x0e, 0x49),
-            (1, 0x4c),
-            (2, 0x80),
-            (3, 0x7f),
-            (4, 0x40),
-            (5, 60),
-            (6, 0),
-            (0, 0x61),
-            (7, 0x4c),
-            (0, 0x22),
-            (0x0d, 0),
-            (0x0f, 0x3f),
-            (0x0c, 0x0c),
-        ] {
-            let write = RegisterAccess::Write { offset, width: 1, value };
-            assert!(world.borrow_mut().io(index, write).is_some(), "configuring waits for nobody");
-        }
-    }
+    start(&world, 0);
+    start(&world, 1);
     // The second asks; after the longest wait it has the card, and then the first again.
     for index in [1, 0] {
         while world.borrow_mut().io(index, RegisterAccess::Read { offset: 7, width: 1 }).is_none() {

@@ -94,8 +94,8 @@ impl Guest {
                 registers.gpr[gpr::RAX] = RETURN;
                 Asked::Call
             }
-            Place::Called { swapped, counted } => {
-                if !swapped {
+            Place::Called { swap, counted } => {
+                if swap {
                     registers.swap_gs();
                 }
                 self.count(host, at::CALLS, !counted);

@@ -33,7 +33,7 @@ pub use descriptor::Descriptor;
 pub use entry::Entry;
 pub use kind::{Change, Devices, Kind};
 pub use machine::Machine;
-pub use types::{Counts, Mfn, Refused, Types};
+pub use types::{Counts, Mfn, Old, Refused, Types};
 pub use verify::Contradiction;
 
 /// Entries of a page table, and descriptors of a page.

@@ -62,6 +62,17 @@ struct Frame {
     lines: u64,
 }
 
+/// What becomes of what an entry was when it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Old {
+    /// All of it is replaced.
+    Lost,
+    /// What the hardware has noted in it stays.
+    Noted,
+    /// It is this. If it is not, nothing is written ([`Refused::Changed`]): the hardware notes in entries at any time that they are used.
+    Known(u64),
+}
+
 /// Lines of a table.
 const TABLE: u32 = (ENTRIES / LINE) as u32;
 
@@ -236,7 +247,7 @@ impl Types {
 
     /// An operation that uses tables has been done or refused, or is to be repeated: unless it is, what was held for it needs no holding any more.
     #[inline]
-    fn finish(&mut self, machine: &mut impl Machine, result: Result<(), Refused>) -> Result<(), Refused> {
+    fn finish<T>(&mut self, machine: &mut impl Machine, result: Result<T, Refused>) -> Result<T, Refused> {
         if !self.held.is_empty() && !matches!(result, Err(Refused::Later)) {
             self.let_go(machine);
         }
@@ -259,7 +270,7 @@ impl Types {
         left.is_some()
     }
 
-    /// Writes an entry of a page table, or a word of memory that is none. With `keep` the entry keeps what the hardware has noted in it.
+    /// Writes an entry of a page table, or a word of memory that is none. Returns what it was.
     ///
     /// # Errors
     /// Says what is wrong.
@@ -269,9 +280,9 @@ impl Types {
         table: Mfn,
         index: usize,
         value: u64,
-        keep: bool,
-    ) -> Result<(), Refused> {
-        let updated = self.update_entry(machine, table, index, value, keep);
+        before: Old,
+    ) -> Result<u64, Refused> {
+        let updated = self.update_entry(machine, table, index, value, before);
         self.finish(machine, updated)
     }
 
@@ -282,21 +293,25 @@ impl Types {
         table: Mfn,
         index: usize,
         value: u64,
-        keep: bool,
-    ) -> Result<(), Refused> {
+        before: Old,
+    ) -> Result<u64, Refused> {
         let index = index % ENTRIES;
         let Counts { kind, uses, .. } = self.own(table)?.counts;
         if !kind.is_table() || uses == 0 {
-            return self.write(machine, table, index, value);
+            let found = machine.word(table, index);
+            return self.write(machine, table, index, value).map(|()| found);
         }
         if kind == Kind::L4 && HOLE.contains(&index) {
             return Err(Refused::Reserved(table));
         }
         let wanted = Entry::from_bits_retain(value).adjusted(kind).ok_or(Refused::Bad(table, index))?;
-        let mut old = Entry::from_bits_retain(machine.word(table, index));
+        let mut old = Entry::from_bits_retain(match before {
+            Old::Known(value) => value,
+            Old::Lost | Old::Noted => machine.word(table, index),
+        });
         // The hardware sets two bits of an entry and clears none.
         for _ in 0..4 {
-            let new = if keep { wanted | old & Entry::HARDWARE } else { wanted };
+            let new = if before == Old::Noted { wanted | old & Entry::HARDWARE } else { wanted };
             let replaces = !same_target(kind, old, new);
             if replaces {
                 self.get_entry(machine, kind, new)?;
@@ -310,7 +325,7 @@ impl Types {
                         self.put_entry(machine, kind, old);
                         self.settle(machine);
                     }
-                    return Ok(());
+                    return Ok(old.bits());
                 }
                 Err(found) => {
                     if replaces {
@@ -319,6 +334,9 @@ impl Types {
                     }
                     old = Entry::from_bits_retain(found);
                 }
+            }
+            if let Old::Known(_) = before {
+                break;
             }
         }
         Err(Refused::Changed(table))
@@ -794,19 +812,19 @@ mod tests {
         let map = |frame: u64, flags: Entry| Entry::new(Mfn(frame), Entry::PRESENT | flags).bits();
         for flags in [Entry::WRITE | Entry::UNCACHED, Entry::empty()] {
             for frame in [100, 101] {
-                types.update(machine, Mfn(8), 3, map(frame, flags), false).unwrap();
+                types.update(machine, Mfn(8), 3, map(frame, flags), Old::Lost).unwrap();
             }
             for frame in [99, 102] {
-                let refused = types.update(machine, Mfn(8), 3, map(frame, flags), false);
+                let refused = types.update(machine, Mfn(8), 3, map(frame, flags), Old::Lost);
                 assert_eq!(refused, Err(Refused::NotOwn(Mfn(frame))), "registers of others");
             }
-            let as_table = types.update(machine, Mfn(9), 0, map(100, Entry::WRITE), false);
+            let as_table = types.update(machine, Mfn(9), 0, map(100, Entry::WRITE), Old::Lost);
             assert_eq!(as_table, Err(Refused::NotOwn(Mfn(100))), "no table is in a device");
         }
         assert_eq!(types.pin(machine, Mfn(100), Kind::L1), Err(Refused::NotOwn(Mfn(100))));
         assert!(!types.owns(Mfn(100)), "they are not the domain's memory");
-        types.update(machine, Mfn(8), 3, map(100, Entry::WRITE), false).unwrap();
-        types.update(machine, Mfn(8), 3, 0, false).unwrap();
+        types.update(machine, Mfn(8), 3, map(100, Entry::WRITE), Old::Lost).unwrap();
+        types.update(machine, Mfn(8), 3, 0, Old::Lost).unwrap();
         assert_eq!(types.frames().collect::<Vec<_>>(), before, "nothing is left of them");
     }
 

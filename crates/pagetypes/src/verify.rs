@@ -106,6 +106,7 @@ impl Types {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Old;
     use alloc::collections::BTreeMap;
 
     /// Memory, and nothing else.
@@ -149,8 +150,8 @@ mod tests {
         let (mut types, mut memory) = tree();
         let root = || [Mfn(16)].into_iter();
         assert_eq!(types.verify(&memory, root()), Ok(4));
-        types.update(&mut memory, Mfn(19), 5, entry(30, Entry::WRITE), false).unwrap();
-        types.update(&mut memory, Mfn(19), 4, 0, false).unwrap();
+        types.update(&mut memory, Mfn(19), 5, entry(30, Entry::WRITE), Old::Lost).unwrap();
+        types.update(&mut memory, Mfn(19), 4, 0, Old::Lost).unwrap();
         assert_eq!(types.verify(&memory, root()), Ok(4));
         // One hold too many, and one too few.
         let holds = [Mfn(16), Mfn(30)].into_iter();

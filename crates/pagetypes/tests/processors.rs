@@ -4,7 +4,7 @@
 
 mod world;
 
-use sluice_pagetypes::{Entry, Kind, Mfn, Types};
+use sluice_pagetypes::{Entry, Kind, Mfn, Old, Types};
 use stateright::{Checker, Model, Property};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,7 +47,7 @@ impl State {
         // What is refused is as good a step as what is done: nothing may come of either.
         match *action {
             Action::Update(table, value) => {
-                let _ = types.update(&mut world, table, 0, value, false);
+                let _ = types.update(&mut world, table, 0, value, Old::Lost);
             }
             Action::Store(frame, value) => world.0.get_mut().set(frame, 0, value),
             Action::Pin(frame, kind) => {

@@ -3,7 +3,7 @@
 mod world;
 
 use proptest::prelude::*;
-use sluice_pagetypes::{Entry, Kind, Mfn, Types};
+use sluice_pagetypes::{Entry, Kind, Mfn, Old, Types};
 use std::cell::RefCell;
 use world::{FIRST, Hardware, Held, Recount, World};
 
@@ -174,7 +174,10 @@ impl Guest {
                 self.held.pinned.remove(&frame);
                 types.unpin(world, frame).is_ok()
             }
-            Step::Update(table, at, value, keep) => types.update(world, table, at, value, keep).is_ok(),
+            Step::Update(table, at, value, keep) => {
+                let before = if keep { Old::Noted } else { Old::Lost };
+                types.update(world, table, at, value, before).is_ok()
+            },
             Step::Load(cpu, root) => {
                 if root.is_some_and(|root| types.hold_root(world, root).is_err()) {
                     return false;

@@ -28,12 +28,12 @@ impl Guest {
         error: Option<u32>,
         address: u64,
     ) -> After {
-        let Some(trap) = self.traps.get(usize::from(vector)).copied() else { return KERNEL_LOST };
+        let Some(trap) = self.cpu.traps.get(usize::from(vector)).copied() else { return KERNEL_LOST };
         let mut error = error;
         if vector == PAGE_FAULT {
-            host.write(self.info.0, self.info.1 + vcpu_info::CR2, &address.to_le_bytes());
+            host.write(self.cpu.info.0, self.cpu.info.1 + vcpu_info::CR2, &address.to_le_bytes());
             // To the hardware both run at privilege level 3.
-            let user = if self.kernel { 0 } else { BY_USER };
+            let user = if self.cpu.kernel { 0 } else { BY_USER };
             error = error.map(|code| code & !BY_USER | user);
         }
         self.counters.exceptions += 1;
@@ -49,8 +49,8 @@ impl Guest {
         vector: u8,
         length: u64,
     ) -> After {
-        let needed = if self.kernel { 1 } else { 3 };
-        let allowed = self.traps.get(usize::from(vector)).is_some_and(|trap| trap.flags & 3 >= needed);
+        let needed = if self.cpu.kernel { 1 } else { 3 };
+        let allowed = self.cpu.traps.get(usize::from(vector)).is_some_and(|trap| trap.flags & 3 >= needed);
         if !allowed {
             return self.exception(host, registers, 13, Some(u32::from(vector) << 3 | 2), 0);
         }
@@ -64,11 +64,11 @@ impl Guest {
         registers.rip = registers.gpr[gpr::RCX];
         registers.rflags = sane(registers.gpr[gpr::R11]);
         (registers.cs, registers.ss) = (CS64, SS);
-        if self.kernel {
+        if self.cpu.kernel {
             return self.hypercall(host, registers);
         }
         let number = if wide { SYSCALL } else { SYSCALL_32 };
-        let to = self.callbacks.get(number).copied().unwrap_or_default();
+        let to = self.cpu.callbacks.get(number).copied().unwrap_or_default();
         if to.address == 0 {
             return self.exception(host, registers, 13, Some(0), 0);
         }
@@ -77,8 +77,8 @@ impl Guest {
 
     /// Tells the kernel of events, if some are pending and it wants to hear of them.
     pub fn deliver(&mut self, host: &mut impl Host, registers: &mut Registers) -> After {
-        let to = self.callbacks.get(EVENT).copied().unwrap_or_default();
-        if to.address == 0 || !self.is_pending(host) || self.upcall_mask(host) {
+        let to = self.cpu.callbacks.get(EVENT).copied().unwrap_or_default();
+        if to.address == 0 || !self.cpu.is_pending(host) || self.cpu.upcall_mask(host) {
             return After::Enter;
         }
         self.counters.upcalls += 1;
@@ -96,17 +96,17 @@ impl Guest {
         if to.address == 0 || !is_canonical(to.address) {
             return KERNEL_LOST;
         }
-        let from_kernel = self.kernel;
+        let from_kernel = self.cpu.kernel;
         let (stack, cs) = match from_kernel {
             true => (registers.gpr[gpr::RSP], registers.cs & !3),
-            false => (self.kernel_sp, registers.cs),
+            false => (self.cpu.kernel_sp, registers.cs),
         };
         if !from_kernel {
             self.toggle(registers);
         }
-        let mask = self.upcall_mask(host);
+        let mask = self.cpu.upcall_mask(host);
         let enabled = if mask { 0 } else { rflags::IF };
-        let flags = registers.rflags & !(rflags::IF | rflags::IOPL) | enabled | u64::from(self.iopl) << 12;
+        let flags = registers.rflags & !(rflags::IF | rflags::IOPL) | enabled | u64::from(self.cpu.iopl) << 12;
         let top = [
             registers.rip,
             u64::from(cs) | u64::from(mask) << 32,
@@ -128,7 +128,7 @@ impl Guest {
             return KERNEL_LOST;
         }
         if to.mask_events {
-            self.set_upcall_mask(host, true);
+            self.cpu.set_upcall_mask(host, true);
         }
         registers.gpr[gpr::RSP] = sp;
         registers.rip = to.address;
@@ -146,7 +146,7 @@ impl Guest {
         }
         // A kernel finds ring 0 in frames of its own, and means itself by all but ring 3.
         if cs & 3 == 3 {
-            if self.user_root.is_none() {
+            if self.cpu.user_root.is_none() {
                 return Ok(KERNEL_LOST);
             }
             self.toggle(registers);
@@ -158,7 +158,7 @@ impl Guest {
         registers.rip = rip;
         registers.rflags = sane(flags);
         (registers.cs, registers.ss) = (cs as u16 | 3, ss as u16 | 3);
-        self.set_upcall_mask(host, flags & rflags::IF == 0);
+        self.cpu.set_upcall_mask(host, flags & rflags::IF == 0);
         Ok(After::Enter)
     }
 }

@@ -6,11 +6,9 @@
 //!
 //! Source: xen.h ("start of day"), elfnote.h; the order of pages is that of Xen's tools.
 
-use crate::abi::{
-    GATE, GATE_INFO, GATE_WORDS, GDT, INVALID_PFN, M2P, PAGE, RESERVED_DESCRIPTORS, RESERVED_GDT_PAGE,
-    shared_info,
-};
+use crate::abi::{GDT, INVALID_PFN, M2P, PAGE, RESERVED_DESCRIPTORS, RESERVED_GDT_PAGE, shared_info};
 use crate::host::Host;
+use crate::processor::{Area, MAX_PROCESSORS};
 use core::fmt;
 use core::ops::Range;
 use sluice_gate::word;
@@ -18,6 +16,8 @@ use sluice_pagetypes::{ENTRIES, Entry, Mfn};
 
 /// Page numbers per gigabyte: what one table of the lowest level covers of the table from frames to page numbers.
 const PER_LEAF: u64 = 512 * 512;
+/// Bytes that one table of the lowest level shows.
+const PER_TABLE: u64 = ENTRIES as u64 * PAGE;
 /// What Linux may use behind its page tables before it has its own: half a mebibyte; and where that ends, four.
 const SLACK: u64 = 512 << 10;
 const ALIGN: u64 = 4 << 20;
@@ -179,6 +179,7 @@ pub struct Layout {
     first: u64,
     frames: u64,
     pages: u64,
+    processors: u32,
 }
 
 /// What a domain was built as.
@@ -198,9 +199,12 @@ pub struct Built {
     pub shared_info: Mfn,
     /// The console's ring.
     pub console: Mfn,
+    /// Processors.
+    pub(crate) processors: u32,
     pub(crate) reserved_gdt: Mfn,
-    gdt_table: Mfn,
-    pub(crate) gate_words: Mfn,
+    gdt_tables: Mfn,
+    /// Those of the first processor; the others' follow.
+    gate_words: Mfn,
     hole: [(usize, Mfn); 2],
     m2p: Mfn,
     first: u64,
@@ -208,9 +212,13 @@ pub struct Built {
 }
 
 impl Layout {
-    /// That of a domain of `frames` frames from `first` on. `None`: they are too few.
-    pub fn new(first: Mfn, frames: u64) -> Option<Self> {
-        let mut layout = Self { first: first.0, frames, pages: 0 };
+    /// That of a domain of `frames` frames from `first` on and so many processors, 1 to [`MAX_PROCESSORS`]. `None`: the frames are too few, or the
+    /// processors too many.
+    pub fn new(first: Mfn, frames: u64, processors: u32) -> Option<Self> {
+        if !(1..=MAX_PROCESSORS).contains(&processors) {
+            return None;
+        }
+        let mut layout = Self { first: first.0, frames, pages: 0, processors };
         layout.pages = frames.checked_sub(1 + layout.hypervisors())?;
         Some(layout)
     }
@@ -245,7 +253,17 @@ impl Layout {
     fn hypervisors(&self) -> u64 {
         let count = |range: Range<u64>| range.end - range.start;
         // Reserved descriptors, the gate's code and words; tables of three levels for both parts of the hole.
-        3 + 3 + 2 + count(self.m2p_leaves()) + count(self.m2p_pages())
+        2 + u64::from(self.processors)
+            + 2
+            + self.gdt_leaves()
+            + 2
+            + count(self.m2p_leaves())
+            + count(self.m2p_pages())
+    }
+
+    /// Tables of the lowest level that show descriptors and the gate to all processors.
+    fn gdt_leaves(&self) -> u64 {
+        (u64::from(self.processors) * Area::STRIDE).div_ceil(PER_TABLE)
     }
 
     /// Builds memory: the kernel, what it is told (its command line, and whether it is the initial domain's), its page tables, and what is the hypervisor's.
@@ -351,9 +369,11 @@ impl Layout {
     fn hole(&self, memory: &mut impl Memory) -> Built {
         let mut frames = self.hidden().map(Mfn);
         let mut next = || frames.next().unwrap_or_default();
-        let (descriptors, gate, gate_words) = (next(), next(), next());
+        let (descriptors, gate) = (next(), next());
+        let gate_words = (0..self.processors).map(|_| next()).next().unwrap_or_default();
         let (upper, middle) = (next(), next());
-        let (gdt_upper, gdt_middle, gdt_table) = (next(), next(), next());
+        let (gdt_upper, gdt_middle) = (next(), next());
+        let gdt_tables = (0..self.gdt_leaves()).map(|_| next()).next().unwrap_or_default();
         let leaves = self.m2p_leaves();
         let first_leaf = next();
         let m2p = Mfn(first_leaf.0 + (leaves.end - leaves.start));
@@ -373,52 +393,79 @@ impl Layout {
             put(leaf, at % 512, Mfn(number), Entry::USER | no_execute);
         }
         put(gdt_upper, page(GDT, 30), gdt_middle, way);
-        put(gdt_middle, page(GDT, 21), gdt_table, way);
-        put(gdt_table, RESERVED_GDT_PAGE as u64, descriptors, no_execute);
-        // No user's: the processor is at privilege level 0 when it comes here.
-        put(gdt_table, page(GATE, 12), gate, Entry::empty());
-        let shared_info = Mfn(self.first + self.pages);
-        for (address, frame) in [(GATE_WORDS, gate_words), (GATE_INFO, shared_info)] {
-            put(gdt_table, page(address, 12), frame, Entry::WRITE | no_execute);
+        for leaf in 0..self.gdt_leaves() {
+            put(gdt_middle, page(GDT, 21) + leaf, Mfn(gdt_tables.0 + leaf), way);
         }
         for (index, descriptor) in RESERVED_DESCRIPTORS {
             memory.write(descriptors, index as u64 * 8, &descriptor.to_le_bytes());
         }
         memory.write(gate, 0, sluice_gate::code());
-        let at = GATE + sluice_gate::fault();
-        // A gate of privilege level 0 for interrupts, by the first of the stacks that the task's state has (APM vol 2, 4.8.4).
-        let fault = u128::from(
-            at & 0xffff | u64::from(sluice_gate::GATE_CODE) << 16 | 0x8e01 << 32 | (at >> 16 & 0xffff) << 48,
-        ) | u128::from(at >> 32) << 64;
-        memory.write(gate_words, (word::IDT + 14 * 16) as u64, &fault.to_le_bytes());
-        let stack = GATE_WORDS + word::STACK as u64;
-        memory.write(gate_words, word::IST as u64, &stack.to_le_bytes());
+        let built = Built {
+            pages: self.pages,
+            root: Mfn(0),
+            entry: 0,
+            start_info: 0,
+            stack: 0,
+            shared_info: Mfn(self.first + self.pages),
+            console: Mfn(0),
+            processors: self.processors,
+            reserved_gdt: descriptors,
+            gdt_tables,
+            gate_words,
+            hole: [(page(M2P, 39) as usize, upper), (page(GDT, 39) as usize, gdt_upper)],
+            m2p,
+            first: self.first,
+            frames: self.frames,
+        };
+        (0..self.processors).for_each(|processor| built.processor(memory, processor, gate));
         let start = self.m2p_pages().start * 512;
         for number in start..self.m2p_pages().end * 512 {
             let page = number.checked_sub(self.first).filter(|page| *page < self.pages);
             let value = page.unwrap_or(INVALID_PFN);
             memory.write(m2p, (number - start) * 8, &value.to_le_bytes());
         }
-        Built {
-            pages: self.pages,
-            root: Mfn(0),
-            entry: 0,
-            start_info: 0,
-            stack: 0,
-            shared_info,
-            console: Mfn(0),
-            reserved_gdt: descriptors,
-            gdt_table,
-            gate_words,
-            hole: [(page(M2P, 39) as usize, upper), (page(GDT, 39) as usize, gdt_upper)],
-            m2p,
-            first: self.first,
-            frames: self.frames,
-        }
+        built
     }
 }
 
 impl Built {
+    /// Builds what the hypervisor has for a processor, all of whose gates are the same code.
+    fn processor(&self, memory: &mut impl Memory, processor: u32, gate: Mfn) {
+        let (area, words) = (Area::of(processor), self.gate_words(processor));
+        let no_execute = Entry::from_bits_retain(1 << 63);
+        // The gate is no user's: the processor is at privilege level 0 when it comes there.
+        let pages = [
+            (area.gdt() + RESERVED_GDT_PAGE as u64 * PAGE, self.reserved_gdt, no_execute),
+            (area.gate(), gate, Entry::empty()),
+            (area.gate_words(), words, Entry::WRITE | no_execute),
+            (area.info(), self.shared_info, Entry::WRITE | no_execute),
+        ];
+        for (address, frame, flags) in pages {
+            let (table, index) = self.entry_of(address);
+            let entry = Entry::new(frame, flags | Entry::PRESENT);
+            memory.write(table, index as u64 * 8, &entry.bits().to_le_bytes());
+        }
+        let at = area.gate() + sluice_gate::fault();
+        // A gate of privilege level 0 for interrupts, by the first of the stacks that the task's state has (APM vol 2, 4.8.4).
+        let fault = u128::from(
+            at & 0xffff | u64::from(sluice_gate::GATE_CODE) << 16 | 0x8e01 << 32 | (at >> 16 & 0xffff) << 48,
+        ) | u128::from(at >> 32) << 64;
+        memory.write(words, (word::IDT + 14 * 16) as u64, &fault.to_le_bytes());
+        let stack = area.gate_words() + word::STACK as u64;
+        memory.write(words, word::IST as u64, &stack.to_le_bytes());
+    }
+
+    /// The gate's words of a processor.
+    pub(crate) fn gate_words(&self, processor: u32) -> Mfn {
+        Mfn(self.gate_words.0 + u64::from(processor))
+    }
+
+    /// Where the entry of an address is at which the hypervisor has something for a processor.
+    fn entry_of(&self, address: u64) -> (Mfn, usize) {
+        let page = (address - GDT / PER_TABLE * PER_TABLE) / PAGE;
+        (Mfn(self.gdt_tables.0 + page / ENTRIES as u64), page as usize % ENTRIES)
+    }
+
     /// The hypervisor's entries of a table of the highest level: place, value.
     pub fn hole(&self) -> [(usize, u64); 2] {
         self.hole.map(|(index, table)| {
@@ -431,18 +478,19 @@ impl Built {
         Mfn(self.first + self.frames - 1)
     }
 
-    /// Shows a frame as a page of the descriptor table, or none. Nobody can write it there.
-    pub(crate) fn show_gdt(&self, host: &mut impl Host, page: usize, frame: Option<Mfn>) {
+    /// Shows a frame as a page of a processor's descriptor table, or none. Nobody can write it there.
+    pub(crate) fn show_gdt(&self, host: &mut impl Host, area: Area, page: usize, frame: Option<Mfn>) {
         let read_only = Entry::from_bits_retain(1 << 63) | Entry::PRESENT;
         let entry = frame.map_or(0, |frame| Entry::new(frame, read_only).bits());
-        host.write(self.gdt_table, page % ENTRIES * 8, &entry.to_le_bytes());
+        let (table, index) = self.entry_of(area.gdt() + page as u64 * PAGE);
+        host.write(table, index * 8, &entry.to_le_bytes());
     }
 
-    /// Has the gate find the guest's `struct vcpu_info` in this frame.
-    pub(crate) fn show_info(&self, host: &mut impl Host, frame: Mfn) {
+    /// Has a processor's gate find the guest's `struct vcpu_info` in this frame.
+    pub(crate) fn show_info(&self, host: &mut impl Host, area: Area, frame: Mfn) {
         let data = Entry::from_bits_retain(1 << 63) | Entry::PRESENT | Entry::WRITE;
-        let index = (GATE_INFO / PAGE) as usize % ENTRIES;
-        host.write(self.gdt_table, index * 8, &Entry::new(frame, data).bits().to_le_bytes());
+        let (table, index) = self.entry_of(area.info());
+        host.write(table, index * 8, &Entry::new(frame, data).bits().to_le_bytes());
     }
 
     /// Says which page number the guest gives to a frame of its own.

@@ -1,13 +1,13 @@
 //! Hypercalls by their numbers, and those that are neither about memory nor about events.
 
-use crate::abi::{Error, GDT, M2P, M2P_END, MAX_BATCH, MAX_LINES, PAGE, call, vcpu_info};
+use crate::abi::{Error, GDT, M2P, M2P_END, MAX_BATCH, MAX_LINES, PAGE, call};
 use crate::guest::gpr;
 use crate::{After, BIOS, End, Guest, Host, Registers};
 use alloc::vec::Vec;
 use sluice_pagetypes::{Mfn, Refused};
 
 /// What a call answers, and what follows it.
-type Answer = Result<(u64, After), Error>;
+pub(crate) type Answer = Result<(u64, After), Error>;
 
 /// Bytes of the instruction.
 const SYSCALL: u64 = 2;
@@ -37,18 +37,6 @@ mod memory {
     pub const MACHPHYS_MAPPING: u64 = 12;
     /// Bits of the number that are the operation's.
     pub const OPERATION: u64 = 63;
-}
-
-mod vcpu {
-    pub const IS_UP: u64 = 3;
-    pub const GET_RUNSTATE: u64 = 4;
-    pub const REGISTER_RUNSTATE: u64 = 5;
-    pub const STOP_PERIODIC_TIMER: u64 = 7;
-    pub const SET_SINGLESHOT_TIMER: u64 = 8;
-    pub const STOP_SINGLESHOT_TIMER: u64 = 9;
-    pub const REGISTER_INFO: u64 = 10;
-    /// VCPU_SSHOTTMR_future.
-    pub const FUTURE: u64 = 1;
 }
 
 mod sched {
@@ -109,30 +97,34 @@ impl Guest {
             call::MMU_UPDATE => self.mmu_update(host, first, second, third, fourth),
             call::SET_GDT => self.set_gdt(host, first, second),
             call::STACK_SWITCH => {
-                (self.kernel_sp, self.gate_is_stale) = (second, true);
+                (self.cpu.kernel_sp, self.cpu.gate_is_stale) = (second, true);
                 Ok(0)
             }
             call::FPU_TASKSWITCH => {
-                self.task_switched = first != 0;
+                self.cpu.task_switched = first != 0;
                 Ok(0)
             }
             call::PLATFORM_OP => self.platform_op(host, first),
             call::SET_DEBUGREG => self.set_debug(first, second),
             call::GET_DEBUGREG => {
-                Ok(self.debug.get(first as usize).copied().unwrap_or(Error::Invalid.code()))
+                Ok(self.cpu.debug.get(first as usize).copied().unwrap_or(Error::Invalid.code()))
             }
             call::UPDATE_DESCRIPTOR => self.update_descriptor(host, first, second),
             call::MEMORY_OP => self.memory_op(host, first & memory::OPERATION, second),
             call::MULTICALL => return self.multicall(host, registers, first, second),
             call::UPDATE_VA_MAPPING => self.update_va_mapping(host, first, second, third),
             call::SET_TIMER_OP => {
-                self.deadline = (first != 0).then_some(first);
+                self.cpu.deadline = (first != 0).then_some(first);
                 Ok(0)
             }
             call::XEN_VERSION => self.xen_version(host, first, second),
             call::CONSOLE_IO => self.console_io(host, first, second, third),
             call::VM_ASSIST => vm_assist(first, second),
-            call::VCPU_OP => self.vcpu_op(host, first, second, third),
+            call::VCPU_OP => match self.vcpu_op(host, first, second, third) {
+                Err(Error::Restart) => self.restart(first, second),
+                Err(error) => Err(error),
+                done => return done,
+            },
             call::SET_SEGMENT_BASE => self.set_segment_base(host, registers, first, second),
             call::MMUEXT_OP => self.mmuext_op(host, first, second, third, fourth),
             call::SCHED_OP => return self.sched_op(host, first, second),
@@ -167,7 +159,7 @@ impl Guest {
             let [number, _, first, second, third, fourth, fifth, _] = self.words::<8>(host, entry)?;
             let (answer, after) = match number {
                 // A batch in a batch would be a recursion, and who waits or returns does not come back for the rest.
-                call::MULTICALL | call::IRET | call::SCHED_OP => (Error::NoCall.code(), After::Enter),
+                call::MULTICALL | call::IRET | call::SCHED_OP | call::VCPU_OP => (Error::NoCall.code(), After::Enter),
                 _ => match self.call(host, registers, number, [first, second, third, fourth, fifth]) {
                     Err(Error::Restart) => {
                         let rest = [self.rest.0, self.rest.1].map(u64::to_le_bytes);
@@ -188,7 +180,7 @@ impl Guest {
 
     fn set_debug(&mut self, register: u64, value: u64) -> Result<u64, Error> {
         // Breakpoints are not armed: what is written is only kept.
-        let kept = self.debug.get_mut(register as usize).ok_or(Error::Invalid)?;
+        let kept = self.cpu.debug.get_mut(register as usize).ok_or(Error::Invalid)?;
         *kept = value;
         Ok(0)
     }
@@ -303,64 +295,15 @@ impl Guest {
         Ok(Reservation { list, extents, order, limit: limit.or((1..12).contains(&bits).then_some(0)) })
     }
 
-    fn vcpu_op(&mut self, host: &mut impl Host, cmd: u64, which: u64, arg: u64) -> Result<u64, Error> {
-        if which != 0 {
-            return Err(Error::NoEntry);
-        }
-        match cmd {
-            vcpu::IS_UP => Ok(1),
-            vcpu::GET_RUNSTATE | vcpu::REGISTER_RUNSTATE => {
-                let at = if cmd == vcpu::GET_RUNSTATE { arg } else { self.words::<1>(host, arg)?[0] };
-                // It has run all the time: nobody says otherwise yet.
-                let mut state = [0; 48];
-                state[16..24].copy_from_slice(&host.now().to_le_bytes());
-                self.copy_out(host, at, &state)?;
-                Ok(0)
-            }
-            vcpu::STOP_PERIODIC_TIMER => Ok(0),
-            vcpu::SET_SINGLESHOT_TIMER => {
-                let [deadline, flags] = self.words(host, arg)?;
-                if flags & vcpu::FUTURE != 0 && deadline <= host.now() {
-                    return Err(Error::Past);
-                }
-                self.deadline = Some(deadline);
-                Ok(0)
-            }
-            vcpu::STOP_SINGLESHOT_TIMER => {
-                self.deadline = None;
-                Ok(0)
-            }
-            vcpu::REGISTER_INFO => {
-                let [frame, offset] = self.words(host, arg)?;
-                self.register_info(host, Mfn(frame), offset as u32 as usize)
-            }
-            _ => Err(Error::NoCall),
-        }
-    }
-
-    /// The guest wants its `struct vcpu_info` elsewhere, once.
-    fn register_info(&mut self, host: &mut impl Host, frame: Mfn, offset: usize) -> Result<u64, Error> {
-        if offset > PAGE as usize - vcpu_info::SIZE || !offset.is_multiple_of(8) || self.info_moved {
-            return Err(Error::Invalid);
-        }
-        let held = self.types.hold_writable(host, frame);
-        self.note(held)?;
-        let mut bytes = [0; vcpu_info::SIZE];
-        host.read(self.info.0, self.info.1, &mut bytes);
-        host.write(frame, offset, &bytes);
-        (self.info, self.info_moved) = ((frame, offset), true);
-        self.layout.show_info(host, frame);
-        self.gate_is_stale = true;
-        // The page is at a place that processors may have translated.
-        host.invalidate();
-        Ok(0)
-    }
-
     fn sched_op(&mut self, host: &mut impl Host, cmd: u64, arg: u64) -> Answer {
         match cmd {
-            sched::YIELD | sched::POLL => Ok((0, After::Yield)),
+            sched::YIELD => Ok((0, After::Yield)),
+            sched::POLL => {
+                let waits = self.poll(host, arg)?;
+                Ok((0, if waits { After::Block } else { After::Enter }))
+            }
             sched::BLOCK => {
-                self.set_upcall_mask(host, false);
+                self.cpu.set_upcall_mask(host, false);
                 let after = if self.is_pending(host) { After::Enter } else { After::Block };
                 Ok((0, after))
             }

@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use sluice_insn::operand::{Fault, Segment};
 use sluice_insn::plain::PlainWord;
 use sluice_insn::walk::Kind;
-use sluice_pagetypes::{Entry, Mfn};
+use sluice_pagetypes::{Entry, Mfn, Old};
 
 /// Invalid opcode.
 const UD: u8 = 6;
@@ -60,7 +60,7 @@ impl Guest {
 
     /// #NM: the kernel had the next floating-point instruction be one.
     pub fn device_not_available(&mut self, host: &mut impl Host, registers: &mut Registers) -> After {
-        self.task_switched = false;
+        self.cpu.task_switched = false;
         self.exception(host, registers, NM, None, 0)
     }
 
@@ -71,7 +71,7 @@ impl Guest {
         registers: &mut Registers,
         error: u32,
     ) -> After {
-        if self.kernel && error == 0 && self.privileged(host, registers) {
+        if self.cpu.kernel && error == 0 && self.privileged(host, registers) {
             self.counters.emulated += 1;
             return After::Enter;
         }
@@ -88,8 +88,8 @@ impl Guest {
     ) -> After {
         /// The page is present, and was to be written.
         const PROTECTED_WRITE: u32 = 3;
-        if self.kernel && error & 0xb == PROTECTED_WRITE {
-            let table = leaf(host, self.root, address).map(|leaf| leaf.entry);
+        if self.cpu.kernel && error & 0xb == PROTECTED_WRITE {
+            let table = leaf(host, self.cpu.root, address).map(|leaf| leaf.entry);
             let table = table.filter(|entry| entry.contains(Entry::PRESENT)).map(Entry::frame);
             let table = table.filter(|frame| {
                 self.types.counts(*frame).is_some_and(|counts| counts.uses > 0 && counts.kind.is_table())
@@ -161,7 +161,7 @@ impl Guest {
             // The kernel means its own interrupts, which are not these.
             Mnemonic::Cli | Mnemonic::Sti | Mnemonic::Wbinvd | Mnemonic::Hlt => true,
             Mnemonic::Clts => {
-                self.task_switched = false;
+                self.cpu.task_switched = false;
                 true
             }
             Mnemonic::Mov => self.control_register(host, registers, &instruction),
@@ -233,14 +233,14 @@ impl Guest {
         let number = |register: Register| register.is_gpr().then(|| register.full_register().number());
         if let Some(slot) = number(to).and_then(|number| registers.gpr.get_mut(number)) {
             *slot = match from {
-                Register::CR0 => CR0 | if self.task_switched { CR0_TS } else { 0 },
+                Register::CR0 => CR0 | if self.cpu.task_switched { CR0_TS } else { 0 },
                 // Where the interface has it, too, and the kernel may write it.
                 Register::CR2 => {
                     let mut address = [0; 8];
-                    host.read(self.info.0, self.info.1 + vcpu_info::CR2, &mut address);
+                    host.read(self.cpu.info.0, self.cpu.info.1 + vcpu_info::CR2, &mut address);
                     u64::from_le_bytes(address)
                 }
-                Register::CR3 => self.root.0 << 12,
+                Register::CR3 => self.cpu.root.0 << 12,
                 Register::CR4 => CR4,
                 Register::DR6 => 0xffff_0ff0,
                 Register::DR7 => 0x400,
@@ -250,7 +250,7 @@ impl Guest {
         }
         let Some(value) = number(from).and_then(|number| registers.gpr.get(number)) else { return false };
         match to {
-            Register::CR0 => self.task_switched = value & CR0_TS != 0,
+            Register::CR0 => self.cpu.task_switched = value & CR0_TS != 0,
             Register::CR4 => {}
             _ => return false,
         }
@@ -273,7 +273,7 @@ impl Guest {
         if let Some(plain) = plain {
             return self.write_word(host, registers, (table, (address % 4096) as usize / 8), &plain);
         }
-        let mut step = TableWrite { guest: self, host, registers, address, table, later: false };
+        let mut step = TableWrite { guest: self, host, registers, address, table, read: None, later: false };
         let done = sluice_insn::step(&mut step, code.get(..length).unwrap_or_default());
         match done {
             Ok(_) => Written::Done,
@@ -293,14 +293,11 @@ impl Guest {
         let Some(register) = registers.gpr.get_mut(usize::from(plain.register)) else {
             return Written::Refused;
         };
-        let old = host.word(table, index);
-        match self.write_entry(host, table, index, *register, false) {
-            Ok(()) => {}
+        match self.write_entry(host, table, index, *register, Old::Lost) {
+            Ok(old) if plain.is_exchange => *register = old,
+            Ok(_) => {}
             Err(Error::Restart) => return Written::Later,
             Err(_) => return Written::Refused,
-        }
-        if plain.is_exchange {
-            *register = old;
         }
         registers.rip = registers.rip.wrapping_add(plain.length.into());
         Written::Done
@@ -339,6 +336,8 @@ struct TableWrite<'a, H> {
     registers: &'a mut Registers,
     address: u64,
     table: Mfn,
+    /// What was read of a word that is not written yet: place, value. Another processor may note in it meanwhile that it is used.
+    read: Option<(usize, u64)>,
     later: bool,
 }
 
@@ -425,16 +424,22 @@ impl<H: Host> sluice_insn::Machine for TableWrite<'_, H> {
     fn read(&mut self, linear: u64, buffer: &mut [u8]) -> Result<(), Not> {
         let (index, within) = self.word(linear, buffer.len())?;
         let word = self.current(index);
+        self.read = Some((index, u64::from_le_bytes(word)));
         buffer.copy_from_slice(word.get(within..within + buffer.len()).ok_or(Not)?);
         Ok(())
     }
 
     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), Not> {
         let (index, within) = self.word(linear, bytes.len())?;
-        let mut word = self.current(index);
+        let known = self.read.take().filter(|(read, _)| *read == index).map(|(_, word)| word);
+        let mut word = known.map_or_else(|| self.current(index), u64::to_le_bytes);
+        let found = word;
         word.get_mut(within..within + bytes.len()).ok_or(Not)?.copy_from_slice(bytes);
-        let written = self.guest.write_entry(self.host, self.table, index, u64::from_le_bytes(word), false);
-        self.later |= written == Err(Error::Restart);
-        written.map_err(|_| Not)
+        let [found, word] = [found, word].map(u64::from_le_bytes);
+        let written = self.guest.write_entry(self.host, self.table, index, word, Old::Known(found));
+        // What has changed meanwhile is read again, by the same instruction.
+        let has_changed = written == Err(Error::Busy) && self.current(index) != found.to_le_bytes();
+        self.later |= written == Err(Error::Restart) || has_changed;
+        written.map(drop).map_err(|_| Not)
     }
 }

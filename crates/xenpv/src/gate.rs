@@ -1,6 +1,6 @@
 //! The gate ([`sluice_gate`]) of a guest: what it is told, and what becomes of a guest that exits while it is there.
 
-use crate::abi::{CS64, GATE, GATE_INFO, GATE_WORDS, PAGE, SS, vcpu_info};
+use crate::abi::{CS64, PAGE, SS, vcpu_info};
 use crate::bounce::{PAGE_FAULT, SYSCALL, is_canonical};
 use crate::guest::gpr;
 use crate::{Guest, Host, Registers};
@@ -16,42 +16,42 @@ impl Guest {
     /// Takes from the gate who runs. To be called before anything else is asked of an exit.
     #[inline]
     pub fn enter_host(&mut self, host: &impl Host) {
-        self.kernel = host.word(self.layout.gate_words, at::MODE / 8) != 0;
-        self.gate_mode = self.kernel;
+        self.cpu.kernel = host.word(self.cpu.gate_words, at::MODE / 8) != 0;
+        self.cpu.gate_mode = self.cpu.kernel;
     }
 
     /// Tells the gate who runs, and what has changed for it. To be called after everything that an exit asked for.
     #[inline]
     pub fn leave_host(&mut self, host: &mut impl Host) {
-        if self.gate_mode != self.kernel {
-            self.set_gate(host, at::MODE, u64::from(self.kernel));
-            self.gate_mode = self.kernel;
+        if self.cpu.gate_mode != self.cpu.kernel {
+            self.set_gate(host, at::MODE, u64::from(self.cpu.kernel));
+            self.cpu.gate_mode = self.cpu.kernel;
         }
-        if core::mem::take(&mut self.gate_is_stale) {
+        if core::mem::take(&mut self.cpu.gate_is_stale) {
             self.tell_gate(host);
         }
     }
 
     fn set_gate(&self, host: &mut impl Host, offset: usize, value: u64) {
-        host.write(self.layout.gate_words, offset, &value.to_le_bytes());
+        host.write(self.cpu.gate_words, offset, &value.to_le_bytes());
     }
 
     fn tell_gate(&self, host: &mut impl Host) {
         let root = |table: Option<Mfn>| table.map_or(0, |table| table.0 * PAGE);
-        let entry = self.callbacks.get(SYSCALL).copied().unwrap_or_default();
-        let stack = self.kernel_sp & !15;
-        let fault = self.traps.get(usize::from(PAGE_FAULT)).copied().unwrap_or_default();
+        let entry = self.cpu.callbacks.get(SYSCALL).copied().unwrap_or_default();
+        let stack = self.cpu.kernel_sp & !15;
+        let fault = self.cpu.traps.get(usize::from(PAGE_FAULT)).copied().unwrap_or_default();
         let is_fault_open = fault.flags & 4 != 0 && is_canonical(fault.address) && is_own(stack);
         let is_open = entry.mask_events && is_canonical(entry.address) && is_own(stack);
-        let (code, data) = if self.user_root.is_some() { self.program_segments } else { (0, 0) };
+        let (code, data) = if self.cpu.user_root.is_some() { self.cpu.program_segments } else { (0, 0) };
         let values = [
-            (at::KERNEL_ROOT, root(Some(self.root))),
-            (at::USER_ROOT, root(self.user_root)),
+            (at::KERNEL_ROOT, root(Some(self.cpu.root))),
+            (at::USER_ROOT, root(self.cpu.user_root)),
             (at::KERNEL_STACK, stack),
             (at::ENTRY, if is_open { entry.address } else { 0 }),
             (at::FAULT_ENTRY, if is_fault_open { fault.address } else { 0 }),
-            (at::INFO, GATE_INFO + self.info.1 as u64),
-            (at::FLAGS, FLAGS_SET | u64::from(self.iopl) << 12),
+            (at::INFO, self.cpu.area().info() + self.cpu.info.1 as u64),
+            (at::FLAGS, FLAGS_SET | u64::from(self.cpu.iopl) << 12),
             (at::USER_CODE, u64::from(code)),
             (at::USER_STACK, u64::from(data)),
         ];
@@ -63,26 +63,21 @@ impl Guest {
     /// Says by which selectors programs run that the gate may return to: flat 64-bit code, and a stack that can be written, as [`Guest::descriptor`] has
     /// them now.
     pub fn allow_program(&mut self, code: u16, stack: u16) {
-        (self.program_segments, self.gate_is_stale) = ((code, stack), true);
-    }
-
-    /// Descriptors are others from now on.
-    pub(crate) fn change_descriptors(&mut self) {
-        self.descriptor_changes += 1;
-        self.allow_program(0, 0);
+        self.cpu.allow_program(code, stack);
     }
 
     /// Takes the registers of a guest that exited at privilege level 0, in the gate, out of it, and says what is asked for.
     pub fn leave_gate(&mut self, host: &mut impl Host, registers: &mut Registers) -> Asked {
         let asked = self.undo_or_finish(host, registers);
-        self.set_gate(host, at::IST, GATE_WORDS + at::STACK as u64);
+        self.set_gate(host, at::IST, self.cpu.area().gate_words() + at::STACK as u64);
         asked
     }
 
     fn undo_or_finish(&mut self, host: &mut impl Host, registers: &mut Registers) -> Asked {
         // Whatever else it executes at privilege level 0 is a defect, and no harm is done by an exit for it.
+        let (gate, words) = (self.cpu.area().gate(), self.cpu.area().gate_words());
         let place =
-            |registers: &Registers| Place::of(registers.rip.wrapping_sub(GATE)).unwrap_or(Place::Before);
+            |registers: &Registers| Place::of(registers.rip.wrapping_sub(gate)).unwrap_or(Place::Before);
         match place(registers) {
             Place::Before => Asked::Call,
             Place::Calling => {
@@ -99,7 +94,7 @@ impl Guest {
                     registers.swap_gs();
                 }
                 self.count(host, at::CALLS, !counted);
-                self.set_upcall_mask(host, true);
+                self.cpu.set_upcall_mask(host, true);
                 self.enter_kernel(host, registers, at::ENTRY, registers.gpr[gpr::R11]);
                 Asked::Nothing
             }
@@ -108,8 +103,8 @@ impl Guest {
                     registers.swap_gs();
                 }
                 self.count(host, at::RETURNS, !counted);
-                self.kernel &= !to_program;
-                self.set_upcall_mask(host, false);
+                self.cpu.kernel &= !to_program;
+                self.cpu.set_upcall_mask(host, false);
                 let frame = core::array::from_fn(|index| self.gate_word(host, at::FRAME + index * 8));
                 set_frame(registers, frame);
                 self.restore_general(host, registers);
@@ -117,7 +112,7 @@ impl Guest {
             }
             Place::Fault => {
                 let is_second =
-                    registers.gpr[gpr::RSP] == GATE_WORDS + (at::SECOND_STACK - FAULT_FRAME) as u64;
+                    registers.gpr[gpr::RSP] == words + (at::SECOND_STACK - FAULT_FRAME) as u64;
                 let [_, frame @ ..] =
                     self.fault_frame(host, if is_second { at::SECOND_STACK } else { at::STACK });
                 let [rip, cs, _, rsp, _] = frame;
@@ -146,8 +141,8 @@ impl Guest {
                 }
                 self.count(host, at::FAULTS, !counted);
                 let address = self.gate_word(host, at::CR2);
-                host.write(self.info.0, self.info.1 + vcpu_info::CR2, &address.to_le_bytes());
-                self.set_upcall_mask(host, true);
+                host.write(self.cpu.info.0, self.cpu.info.1 + vcpu_info::CR2, &address.to_le_bytes());
+                self.cpu.set_upcall_mask(host, true);
                 registers.gpr[gpr::RAX] = self.gate_word(host, at::RAX);
                 let [_, _, _, flags, ..] = self.fault_frame(host, at::STACK);
                 self.enter_kernel(host, registers, at::FAULT_ENTRY, flags);
@@ -158,7 +153,7 @@ impl Guest {
 
     /// Goes on in the kernel, whose stack has its frame, as by SYSRET.
     fn enter_kernel(&mut self, host: &impl Host, registers: &mut Registers, entry: usize, flags: u64) {
-        self.kernel = true;
+        self.cpu.kernel = true;
         registers.rip = self.gate_word(host, entry);
         registers.rflags = flags & FLAGS_ENTRY | FLAGS_SET;
         (registers.gpr[gpr::RCX], registers.gpr[gpr::R11]) = (registers.rip, registers.rflags);
@@ -172,7 +167,7 @@ impl Guest {
     }
 
     fn gate_word(&self, host: &impl Host, offset: usize) -> u64 {
-        host.word(self.layout.gate_words, offset / 8)
+        host.word(self.cpu.gate_words, offset / 8)
     }
 
     /// The frame of a page fault: error code, RIP, CS, RFLAGS, RSP, SS.
@@ -185,9 +180,12 @@ impl Guest {
         self.set_gate(host, offset, count + u64::from(is_new));
     }
 
-    /// Takes the gate's counts.
+    /// Takes the counts of all processors' gates.
     pub fn count_gate(&mut self, host: &impl Host) {
-        self.counters.gate = [at::CALLS, at::RETURNS, at::FAULTS].map(|offset| self.gate_word(host, offset));
+        let counts = [at::CALLS, at::RETURNS, at::FAULTS];
+        self.counters.gate = counts.map(|offset| {
+            self.processors().map(|processor| host.word(processor.gate_words, offset / 8)).sum()
+        });
     }
 }
 

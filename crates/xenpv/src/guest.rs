@@ -1,11 +1,11 @@
-//! What the interface keeps of a domain and of its processor.
+//! What the interface keeps of a domain.
 
 use crate::counters::Counters;
 use crate::events::Channels;
-use crate::memory::Found;
+use crate::processor::{Life, Processor};
 use crate::{Built, Hardware, Host};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::cell::Cell;
 use sluice_pagetypes::{Contradiction, Mfn, Refused, Types};
 
 /// Registers of the processor that the interface reads and changes.
@@ -78,6 +78,8 @@ pub enum After {
     Block,
     /// It lets others run.
     Yield,
+    /// It runs no more until another processor wants it to.
+    Down,
     /// It ends.
     End(End),
 }
@@ -91,9 +93,6 @@ pub(crate) struct Callback {
     pub mask_events: bool,
 }
 
-/// Numbers of callbacks that a guest registers (callback.h).
-pub(crate) const CALLBACKS: usize = 8;
-
 /// An entry of the guest's trap table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trap {
@@ -103,7 +102,7 @@ pub(crate) struct Trap {
     pub flags: u8,
 }
 
-/// A paravirtual domain of one processor.
+/// A paravirtual domain. What is asked of it is asked by one of its processors at a time ([`Guest::run`]).
 pub struct Guest {
     /// What its frames are used as.
     pub types: Types,
@@ -112,37 +111,11 @@ pub struct Guest {
     /// The last operation on page types that was refused, for the log.
     pub last_refused: Option<Refused>,
     pub(crate) layout: Built,
-    /// The kernel's page tables.
-    pub(crate) root: Mfn,
-    /// The programs' page tables.
-    pub(crate) user_root: Option<Mfn>,
-    /// The kernel runs, and not one of its programs.
-    pub(crate) kernel: bool,
-    /// CR0.TS: the next floating-point instruction is an exception.
-    pub(crate) task_switched: bool,
-    pub(crate) kernel_sp: u64,
-    pub(crate) traps: [Trap; 256],
-    pub(crate) callbacks: [Callback; CALLBACKS],
-    pub(crate) gdt: [Option<Mfn>; crate::abi::RESERVED_GDT_PAGE],
-    /// How often its descriptors may have changed, and 1.
-    pub(crate) descriptor_changes: u64,
-    /// Selectors of programs' code and stack, as the gate takes them. Zeros: it takes none.
-    pub(crate) program_segments: (u16, u16),
-    /// Who runs, as the gate was told.
-    pub(crate) gate_mode: bool,
-    /// What the gate was told is not so any more.
-    pub(crate) gate_is_stale: bool,
-    /// Where the kernel's address was found last, until its page tables may have changed.
-    pub(crate) found: Cell<Option<Found>>,
-    /// Where `struct vcpu_info` is: frame, offset.
-    pub(crate) info: (Mfn, usize),
-    /// It was moved, which holds the frame.
-    pub(crate) info_moved: bool,
+    /// The processor that asks.
+    pub(crate) cpu: Box<Processor>,
+    /// Its other processors, in any order.
+    pub(crate) others: Vec<Box<Processor>>,
     pub(crate) channels: Channels,
-    /// When the timer's event is due.
-    pub(crate) deadline: Option<u64>,
-    pub(crate) debug: [u64; 8],
-    pub(crate) iopl: u8,
     /// Its devices.
     pub(crate) hardware: Hardware,
     /// What was typed for the initial domain, and it has not read.
@@ -172,56 +145,70 @@ impl Guest {
         types.hold_writable(host, built.console)?;
         types.pin(host, built.root, sluice_pagetypes::Kind::L4)?;
         types.hold_root(host, built.root)?;
+        let mut cpu = Box::new(Processor::new(0, &built));
+        (cpu.root, cpu.life) = (built.root, Life::Up);
+        let others = (1..built.processors).map(|id| Box::new(Processor::new(id, &built))).collect();
         let mut guest = Self {
             types,
             counters: Counters::default(),
             last_refused: None,
-            root: built.root,
-            user_root: None,
-            kernel: true,
-            task_switched: false,
-            kernel_sp: 0,
-            traps: [Trap::default(); 256],
-            callbacks: [Callback::default(); CALLBACKS],
-            gdt: [None; crate::abi::RESERVED_GDT_PAGE],
-            descriptor_changes: 1,
-            program_segments: (0, 0),
-            gate_mode: false,
-            gate_is_stale: true,
-            found: Cell::new(None),
-            info: (built.shared_info, 0),
-            info_moved: false,
+            cpu,
+            others,
             channels: Channels::new(),
-            deadline: None,
-            debug: [0; 8],
-            iopl: 0,
             hardware,
             typed: Vec::with_capacity(crate::console::INPUT),
             pic_mask: u8::MAX,
             rest: (0, 0),
             layout: built,
         };
-        guest.set_upcall_mask(host, true);
+        guest.processors().for_each(|processor| processor.set_upcall_mask(host, true));
         guest.leave_host(host);
         Ok(guest)
     }
 
-    /// Writes the relation of its time-stamp counter to time, 32 bytes as `struct vcpu_time_info` has them.
+    /// What comes next is asked by this processor. Returns false if there is none.
+    #[inline]
+    pub fn run(&mut self, processor: u32) -> bool {
+        if self.cpu.id == processor {
+            return true;
+        }
+        let other = self.others.iter_mut().find(|other| other.id == processor);
+        other.map(|other| core::mem::swap(other, &mut self.cpu)).is_some()
+    }
+
+    /// Its processors, the one that asks first.
+    pub(crate) fn processors(&self) -> impl Iterator<Item = &Processor> {
+        core::iter::once(&*self.cpu).chain(self.others.iter().map(|other| &**other))
+    }
+
+    pub(crate) fn processors_mut(&mut self) -> impl Iterator<Item = &mut Processor> {
+        core::iter::once(&mut *self.cpu).chain(self.others.iter_mut().map(|other| &mut **other))
+    }
+
+    /// One of its processors.
+    pub(crate) fn processor(&mut self, id: u32) -> Option<&mut Processor> {
+        self.processors_mut().find(|processor| processor.id == id)
+    }
+
+    /// Writes the relation of time-stamp counters to time for every processor, 32 bytes as `struct vcpu_time_info` has them.
     pub fn set_time(&mut self, host: &mut impl Host, time: &[u8; 32]) {
-        host.write(self.info.0, self.info.1 + crate::abi::vcpu_info::TIME, time);
+        for processor in self.processors() {
+            let (frame, offset) = processor.info;
+            host.write(frame, offset + crate::abi::vcpu_info::TIME, time);
+        }
     }
 
     /// Root of the page tables that the processor walks now.
     pub fn active_root(&self) -> Mfn {
-        match self.user_root {
-            Some(user) if !self.kernel => user,
-            _ => self.root,
+        match self.cpu.user_root {
+            Some(user) if !self.cpu.kernel => user,
+            _ => self.cpu.root,
         }
     }
 
     /// Whether a floating-point instruction is to be an exception.
     pub fn is_task_switched(&self) -> bool {
-        self.task_switched
+        self.cpu.task_switched
     }
 
     /// Counts page tables and what they refer to from nothing ([`Types::verify`]). Returns how many tables there were.
@@ -229,25 +216,29 @@ impl Guest {
     /// # Errors
     /// Says what must not be.
     pub fn verify(&self, host: &impl Host) -> Result<usize, Contradiction> {
-        let own = [self.layout.shared_info, self.layout.console, self.root].into_iter();
-        let moved = self.info_moved.then_some(self.info.0);
-        let holds = own.chain(self.user_root).chain(moved).chain(self.gdt.iter().copied().flatten());
-        self.types.verify(host, holds)
+        let own = [self.layout.shared_info, self.layout.console].into_iter();
+        self.types.verify(host, own.chain(self.processors().flat_map(Processor::holds)))
     }
 
     /// A number that is another one, and never 0, when descriptors may have changed.
     pub fn descriptor_changes(&self) -> u64 {
-        self.descriptor_changes
+        self.cpu.descriptor_changes
     }
 
     /// Whether the kernel runs.
     pub fn in_kernel(&self) -> bool {
-        self.kernel
+        self.cpu.kernel
     }
 
-    /// When the guest wants to be woken, in nanoseconds since it was built.
+    /// When the processor wants to be woken, in nanoseconds since the guest was built.
     pub fn deadline(&self) -> Option<u64> {
-        self.deadline
+        let poll = self.cpu.poll.and_then(|(_, until)| (until != 0).then_some(until));
+        self.cpu.deadline.into_iter().chain(poll).min()
+    }
+
+    /// Registers with which a processor starts that another one has brought up since this was asked last.
+    pub fn take_start(&mut self) -> Option<Box<Registers>> {
+        self.cpu.start.take()
     }
 
     /// Registers with which its kernel starts.
@@ -272,24 +263,16 @@ impl Guest {
         }
         let frame = match index / 512 {
             crate::abi::RESERVED_GDT_PAGE => Some(self.layout.reserved_gdt),
-            page => self.gdt.get(page).copied().flatten(),
+            page => self.cpu.gdt.get(page).copied().flatten(),
         };
         let descriptor = crate::memory::entry(host, frame?, index % 512).bits();
         // Present, of privilege level 3.
         (descriptor >> 45 & 7 == 7).then_some(descriptor)
     }
 
-    pub(crate) fn upcall_mask(&self, host: &impl Host) -> bool {
-        crate::memory::byte(host, self.info.0, self.info.1 + crate::abi::vcpu_info::MASK) != 0
-    }
-
-    pub(crate) fn set_upcall_mask(&mut self, host: &mut impl Host, mask: bool) {
-        host.write(self.info.0, self.info.1 + crate::abi::vcpu_info::MASK, &[u8::from(mask)]);
-    }
-
     /// Changes between the kernel and its programs.
     pub(crate) fn toggle(&mut self, registers: &mut Registers) {
-        self.kernel = !self.kernel;
+        self.cpu.kernel = !self.cpu.kernel;
         registers.swap_gs();
     }
 }

@@ -85,8 +85,8 @@ impl Guest {
             // The level is only shown: ports are the kernel's, and those of its devices.
             physdev::SET_IOPL => {
                 let [level] = self.halves(host, arg)?;
-                self.iopl = u8::try_from(level).ok().filter(|level| *level < 4).ok_or(Error::Invalid)?;
-                self.gate_is_stale = true;
+                self.cpu.iopl = u8::try_from(level).ok().filter(|level| *level < 4).ok_or(Error::Invalid)?;
+                self.cpu.gate_is_stale = true;
             }
             physdev::SET_IOBITMAP => {}
             // The hypervisor knows the guest's devices.

@@ -8,8 +8,14 @@ pub trait Host: Machine {
     fn read(&self, frame: Mfn, offset: usize, buffer: &mut [u8]);
     /// Writes bytes of one frame.
     fn write(&mut self, frame: Mfn, offset: usize, bytes: &[u8]);
-    /// The guest asks for its own translations to be forgotten, on its only processor.
+    /// The processor that asks forgets its translations.
     fn invalidate(&mut self);
+    /// These processors do, a bit each, before this returns, or before they execute another instruction of the guest's.
+    fn invalidate_on(&mut self, processors: u64);
+    /// Another processor than the one that asks has to look whether something has happened.
+    fn wake(&mut self, processor: u32);
+    /// Another processor has begun to run, with [`crate::Guest::take_start`] or as it stopped.
+    fn start(&mut self, processor: u32);
     /// Reads a port of so many bytes (1, 2 or 4) for the kernel of a domain with devices: ones if it is not its own.
     fn read_port(&mut self, port: u16, width: u8) -> u32;
     /// Writes one, if it is its own.

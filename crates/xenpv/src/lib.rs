@@ -1,4 +1,4 @@
-//! Xen's paravirtual interface for 64-bit guests, as far as an unmodified Linux of one processor needs it.
+//! Xen's paravirtual interface for 64-bit guests, as far as an unmodified Linux needs it.
 //!
 //! Such a guest's kernel runs at privilege level 3, as its programs do. It knows machine frames, its page tables are the hardware's
 //! ([`sluice_pagetypes`]), and it asks by hypercalls for what it cannot do itself.
@@ -37,6 +37,8 @@ mod hardware;
 mod host;
 mod memory;
 mod mmu;
+mod processor;
+mod processors;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
 mod tables;
@@ -50,3 +52,4 @@ pub use gate::Asked;
 pub use guest::{After, End, Guest, Registers};
 pub use hardware::{BIOS, Hardware, LINES};
 pub use host::Host;
+pub use processor::{Area, MAX_PROCESSORS};

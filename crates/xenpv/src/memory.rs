@@ -52,15 +52,15 @@ impl Guest {
     /// Where an address of the kernel's is, for reading or for writing.
     pub(crate) fn place(&self, host: &impl Host, address: u64, write: bool) -> Result<(Mfn, usize), Error> {
         let needed = if write { Entry::PRESENT | Entry::WRITE } else { Entry::PRESENT };
-        let entry = match self.found.get() {
+        let entry = match self.cpu.found.get() {
             Some(found) if found.page == address / PAGE => found.leaf.entry,
             _ => {
-                let leaf = leaf(host, self.root, address).ok_or(Error::Fault)?;
+                let leaf = leaf(host, self.cpu.root, address).ok_or(Error::Fault)?;
                 // What is not its memory are registers, which the hypervisor does not touch for it.
                 if leaf.entry.contains(Entry::PRESENT) && !self.types.owns(leaf.entry.frame()) {
                     return Err(Error::Fault);
                 }
-                self.found.set(Some(Found { page: address / PAGE, leaf }));
+                self.cpu.found.set(Some(Found { page: address / PAGE, leaf }));
                 leaf.entry
             }
         };
@@ -70,23 +70,28 @@ impl Guest {
         Ok((entry.frame(), (address % PAGE) as usize))
     }
 
-    /// The address that was found last, and what is remembered of it.
+    /// The addresses that processors found last: their page tables, the address, and what is remembered of it.
     #[cfg(any(test, feature = "model"))]
-    pub(crate) fn remembered(&self) -> Option<(u64, Entry)> {
-        self.found.get().map(|found| (found.page * PAGE, found.leaf.entry))
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = (Mfn, u64, Entry)> + '_ {
+        self.processors().filter_map(|processor| {
+            let found = processor.found.get()?;
+            Some((processor.root, found.page * PAGE, found.leaf.entry))
+        })
     }
 
-    /// The kernel's page tables are others from now on.
+    /// The page tables of the kernel that asks are others from now on.
     pub(crate) fn lose(&mut self) {
-        self.found.set(None);
+        self.cpu.found.set(None);
     }
 
-    /// An entry of a table is another one from now on. One of the lowest level is that of its own addresses only.
+    /// An entry of a table is another one from now on, whoever walks it. One of the lowest level is that of its own addresses only.
     pub(crate) fn lose_entry(&mut self, table: Mfn, index: usize) {
-        let Some(Found { leaf, .. }) = self.found.get() else { return };
-        let lowest = self.types.counts(table).is_some_and(|counts| counts.kind == Kind::L1);
-        if !lowest || (leaf.table, leaf.index) == (table, index) {
-            self.lose();
+        for processor in self.processors() {
+            let Some(Found { leaf, .. }) = processor.found.get() else { continue };
+            let lowest = self.types.counts(table).is_some_and(|counts| counts.kind == Kind::L1);
+            if !lowest || (leaf.table, leaf.index) == (table, index) {
+                processor.found.set(None);
+            }
         }
     }
 
@@ -145,6 +150,7 @@ impl Guest {
 }
 
 /// Reads a word of a frame; `offset` leaves room for it.
+#[cfg(any(test, feature = "model"))]
 pub fn word(host: &impl Host, frame: Mfn, offset: usize) -> u64 {
     let mut bytes = [0; 8];
     host.read(frame, offset, &mut bytes);

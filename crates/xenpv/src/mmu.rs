@@ -4,10 +4,13 @@ use crate::abi::{Error, MAX_BATCH, PREEMPTED};
 use crate::memory::leaf;
 use crate::{Guest, Host};
 use sluice_hypercall::paravirtual::{SEMI_CLEAR, SEMI_MAX_BATCH, SEMI_SET};
-use sluice_pagetypes::{Kind, Mfn, Refused};
+use sluice_pagetypes::{Kind, Mfn, Old, Refused};
 
 /// Frames whose devices' access changes together.
 const SEMI_PIECE: usize = 64;
+
+/// Flags of HYPERVISOR_update_va_mapping: UVMF_TLB_FLUSH, UVMF_INVLPG. The others say on which processors: UVMF_LOCAL, 0, is this one.
+const UVMF_FLUSH: u64 = 3;
 
 /// DOMID_SELF; a batch may name it, and nobody else.
 pub(crate) const SELF: u64 = 0x7ff0;
@@ -25,6 +28,10 @@ mod ext {
     pub const UNPIN: u32 = 4;
     pub const NEW_BASEPTR: u32 = 5;
     pub const TLB_FLUSH_LOCAL: u32 = 6;
+    pub const INVLPG_LOCAL: u32 = 7;
+    pub const TLB_FLUSH_MULTI: u32 = 8;
+    pub const INVLPG_MULTI: u32 = 9;
+    pub const TLB_FLUSH_ALL: u32 = 10;
     pub const INVLPG_ALL: u32 = 11;
     pub const FLUSH_CACHE: u32 = 12;
     pub const SET_LDT: u32 = 13;
@@ -99,17 +106,17 @@ impl Guest {
         }
     }
 
-    /// Writes an entry of a page table, or memory.
+    /// Writes an entry of a page table, or memory. Returns what it was.
     pub(crate) fn write_entry(
         &mut self,
         host: &mut impl Host,
         table: Mfn,
         index: usize,
         value: u64,
-        keep: bool,
-    ) -> Result<(), Error> {
+        before: Old,
+    ) -> Result<u64, Error> {
         self.lose_entry(table, index);
-        let updated = self.types.update(host, table, index, value, keep);
+        let updated = self.types.update(host, table, index, value, before);
         self.note(updated)
     }
 
@@ -118,8 +125,8 @@ impl Guest {
         let (frame, index) = (Mfn(at >> 12), (at >> 3 & 511) as usize);
         match at & 3 {
             kind @ (update::NORMAL | update::NO_TRANSLATE | update::PRESERVE_AD) if at & 4 == 0 => {
-                let keep = kind == update::PRESERVE_AD;
-                self.write_entry(host, frame, index, value, keep)?;
+                let before = if kind == update::PRESERVE_AD { Old::Noted } else { Old::Lost };
+                self.write_entry(host, frame, index, value, before)?;
             }
             update::MACHPHYS => {
                 if !self.types.owns(frame) {
@@ -141,14 +148,16 @@ impl Guest {
         flags: u64,
     ) -> Result<u64, Error> {
         self.counters.updates += 1;
-        let leaf = leaf(host, self.root, address).ok_or(Error::Invalid)?;
-        match self.write_entry(host, leaf.table, leaf.index, value, false) {
+        let leaf = leaf(host, self.cpu.root, address).ok_or(Error::Invalid)?;
+        match self.write_entry(host, leaf.table, leaf.index, value, Old::Lost) {
             Err(Error::Restart) => return self.restart(address, value),
-            done => done?,
+            done => drop(done?),
         }
-        // Whichever processors it names: there is one.
-        if flags & 3 != 0 {
-            host.invalidate();
+        match (flags & UVMF_FLUSH, flags & !UVMF_FLUSH) {
+            (0, _) => {}
+            (_, 0) => host.invalidate(),
+            // Whichever others it names.
+            _ => host.invalidate_on(u64::MAX),
         }
         Ok(0)
     }
@@ -199,7 +208,7 @@ impl Guest {
         Ok(0)
     }
 
-    fn hold_root(&mut self, host: &mut impl Host, frame: Mfn) -> Result<(), Error> {
+    pub(crate) fn hold_root(&mut self, host: &mut impl Host, frame: Mfn) -> Result<(), Error> {
         let held = self.types.hold_root(host, frame);
         self.note(held)
     }
@@ -220,9 +229,9 @@ impl Guest {
             }
             ext::NEW_BASEPTR => {
                 self.hold_root(host, frame)?;
-                let old = core::mem::replace(&mut self.root, frame);
+                let old = core::mem::replace(&mut self.cpu.root, frame);
                 self.lose();
-                self.gate_is_stale = true;
+                self.cpu.gate_is_stale = true;
                 host.invalidate();
                 self.types.release(host, old);
             }
@@ -231,12 +240,17 @@ impl Guest {
                 if let Some(frame) = new {
                     self.hold_root(host, frame)?;
                 }
-                self.gate_is_stale = true;
-                if let Some(old) = core::mem::replace(&mut self.user_root, new) {
+                self.cpu.gate_is_stale = true;
+                if let Some(old) = core::mem::replace(&mut self.cpu.user_root, new) {
                     self.types.release(host, old);
                 }
             }
-            ext::TLB_FLUSH_LOCAL..=ext::INVLPG_ALL => host.invalidate(),
+            ext::TLB_FLUSH_LOCAL | ext::INVLPG_LOCAL => host.invalidate(),
+            ext::TLB_FLUSH_MULTI | ext::INVLPG_MULTI => {
+                let [processors] = self.words(host, second)?;
+                host.invalidate_on(processors);
+            }
+            ext::TLB_FLUSH_ALL | ext::INVLPG_ALL => host.invalidate_on(u64::MAX),
             ext::FLUSH_CACHE | ext::FLUSH_CACHE_GLOBAL => {}
             // Half of the second word is a count.
             ext::SET_LDT if second as u32 == 0 => {}

@@ -27,6 +27,11 @@ pub struct Machinery {
     pub hole: [(usize, u64); 2],
     pub now: u64,
     pub flushes: u32,
+    /// Processors that had to forget translations, as they were named.
+    pub flushed_on: Vec<u64>,
+    /// Processors that were told to look, and to begin.
+    pub woken: Vec<u32>,
+    pub started: Vec<u32>,
     pub output: Vec<u8>,
     pub input: Vec<u8>,
     /// Frames that devices reach.
@@ -122,6 +127,18 @@ impl Host for Machinery {
         self.flushes += 1;
     }
 
+    fn invalidate_on(&mut self, processors: u64) {
+        self.flushed_on.push(processors);
+    }
+
+    fn wake(&mut self, processor: u32) {
+        self.woken.push(processor);
+    }
+
+    fn start(&mut self, processor: u32) {
+        self.started.push(processor);
+    }
+
     fn read_port(&mut self, port: u16, width: u8) -> u32 {
         self.ports.push((port, width, None));
         // More than what was asked for.
@@ -196,7 +213,12 @@ pub fn kernel() -> Vec<u8> {
 
 /// A small guest that is about to start.
 pub fn guest() -> (Guest, Machinery, Registers) {
-    guest_of(FIRST, FRAMES, &kernel(), "console=hvc0", b"ramdisk", Hardware::default())
+    guest_of((FIRST, FRAMES, 1), &kernel(), "console=hvc0", b"ramdisk", Hardware::default())
+}
+
+/// The same with so many processors, of which the first one runs.
+pub fn guest_with(processors: u32) -> (Guest, Machinery, Registers) {
+    guest_of((FIRST, FRAMES, processors), &kernel(), "console=hvc0", b"ramdisk", Hardware::default())
 }
 
 /// Frames of the registers of [`owner`]'s device.
@@ -207,25 +229,27 @@ pub const LINE_OF_DEVICE: u32 = 10;
 /// The same with a device.
 pub fn owner() -> (Guest, Machinery, Registers) {
     let hardware = Hardware { registers: vec![REGISTERS], lines: 1 << LINE_OF_DEVICE };
-    guest_of(FIRST, FRAMES, &kernel(), "console=hvc0", b"ramdisk", hardware)
+    guest_of((FIRST, FRAMES, 1), &kernel(), "console=hvc0", b"ramdisk", hardware)
 }
 
-/// A guest of this kernel file.
+/// A guest of this kernel file, with memory from a frame on, so many frames of it, and so many processors.
 pub fn guest_of(
-    first: u64,
-    frames: u64,
+    (first, frames, processors): (u64, u64, u32),
     kernel: &[u8],
     cmdline: &str,
     ramdisk: &[u8],
     hardware: Hardware,
 ) -> (Guest, Machinery, Registers) {
-    let layout = Layout::new(Mfn(first), frames).unwrap();
+    let layout = Layout::new(Mfn(first), frames, processors).unwrap();
     let mut machine = Machinery {
         first,
         memory: vec![0; (frames * PAGE) as usize],
         hole: [(0, 0); 2],
         now: 1000,
         flushes: 0,
+        flushed_on: Vec::new(),
+        woken: Vec::new(),
+        started: Vec::new(),
         output: Vec::new(),
         input: Vec::new(),
         shown: (first..first + frames).map(Mfn).collect(),
@@ -261,18 +285,19 @@ pub fn build(image: &Image<'_>) -> Result<(), crate::build::BuildError> {
             assert!(frame.0 >= FIRST && end <= (FIRST + FRAMES) * PAGE, "within the domain");
         }
     }
-    Layout::new(Mfn(FIRST), FRAMES).unwrap().build(&mut Nothing, image, ("", false), &[], &[0; 12]).map(drop)
+    Layout::new(Mfn(FIRST), FRAMES, 1).unwrap().build(&mut Nothing, image, ("", false), &[], &[0; 12]).map(drop)
 }
 
 /// What the hardware makes of the page tables: no table, no descriptor table and no frame of the hypervisor's can be written by a guest at privilege
 /// level 3 or by its devices, and none of the hypervisor's is read but the table of page numbers. What is remembered of an address is what they say.
 pub fn check(guest: &Guest, machine: &Machinery) {
-    if let Some((address, entry)) = guest.remembered() {
-        let now = crate::memory::leaf(machine, guest.root, address).map(|leaf| leaf.entry);
+    for (root, address, entry) in guest.remembered() {
+        let now = crate::memory::leaf(machine, root, address).map(|leaf| leaf.entry);
         assert_eq!(now, Some(entry), "{address:#x} was remembered");
     }
-    let mut open = vec![(guest.root, Kind::L4)];
-    open.extend(guest.user_root.map(|root| (root, Kind::L4)));
+    let running = || guest.processors().filter(|processor| processor.life != crate::processor::Life::Unknown);
+    let mut open: Vec<_> = running().map(|processor| (processor.root, Kind::L4)).collect();
+    open.extend(running().filter_map(|processor| processor.user_root).map(|root| (root, Kind::L4)));
     let mut seen = BTreeSet::new();
     while let Some((table, kind)) = open.pop() {
         if !seen.insert(table) {
@@ -312,7 +337,7 @@ pub fn check(guest: &Guest, machine: &Machinery) {
     for (frame, counts) in guest.types.frames() {
         assert_eq!(machine.shown.contains(&frame), counts.kind.is_for_devices(counts.semi), "{frame}");
     }
-    for frame in guest.gdt.iter().flatten() {
+    for frame in guest.processors().flat_map(|processor| processor.gdt.iter().flatten()) {
         let counts = guest.types.counts(*frame).expect("of the domain's");
         assert_eq!(counts.kind, Kind::Descriptors);
         for index in 0..ENTRIES {

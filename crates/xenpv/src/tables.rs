@@ -1,17 +1,18 @@
 //! Hypercalls on descriptors, exceptions and callbacks.
 
-use crate::abi::{Error, GDT_ENTRIES, PAGE};
+use crate::abi::{Error, GDT_ENTRIES, PAGE, RESERVED_GDT_PAGE};
 use crate::bounce::is_canonical;
 use crate::guest::{Callback, Trap};
+use crate::processor::Processor;
 use crate::{Guest, Host, Registers};
 use sluice_pagetypes::Mfn;
 
 impl Guest {
     /// HYPERVISOR_set_trap_table: entries of 16 bytes up to one without an address.
     pub(crate) fn set_trap_table(&mut self, host: &impl Host, table: u64) -> Result<u64, Error> {
-        self.gate_is_stale = true;
+        self.cpu.gate_is_stale = true;
         if table == 0 {
-            self.traps = [Trap::default(); 256];
+            self.cpu.traps = [Trap::default(); 256];
             return Ok(0);
         }
         for index in 0..=256 {
@@ -22,7 +23,7 @@ impl Guest {
             if !is_canonical(address) {
                 return Err(Error::Invalid);
             }
-            if let Some(trap) = self.traps.get_mut(usize::from(what as u8)) {
+            if let Some(trap) = self.cpu.traps.get_mut(usize::from(what as u8)) {
                 *trap = Trap { address, flags: (what >> 8) as u8 };
             }
         }
@@ -34,25 +35,38 @@ impl Guest {
         if entries > GDT_ENTRIES {
             return Err(Error::Invalid);
         }
-        let mut new = [None; crate::abi::RESERVED_GDT_PAGE];
-        let mut result = Ok(0);
-        for (at, slot) in (0..entries.div_ceil(512)).zip(&mut new) {
-            let frame = self.words::<1>(host, list.wrapping_add(at * 8)).map(|[frame]| Mfn(frame));
+        let frames = (0..entries.div_ceil(512)).map(|page| list.wrapping_add(page * 8));
+        let frames = frames.map(|at| self.words::<1>(host, at).map(|[frame]| Mfn(frame)));
+        let mut read = [const { Ok(Mfn(0)) }; RESERVED_GDT_PAGE];
+        let count = read.iter_mut().zip(frames).map(|(slot, frame)| *slot = frame).count();
+        self.load_descriptors(host, read.into_iter().take(count))?;
+        Ok(0)
+    }
+
+    /// Has the processor use these frames as its descriptor table in place of the old ones, or of none of them.
+    pub(crate) fn load_descriptors(
+        &mut self,
+        host: &mut impl Host,
+        frames: impl Iterator<Item = Result<Mfn, Error>>,
+    ) -> Result<(), Error> {
+        let mut new = [None; RESERVED_GDT_PAGE];
+        let mut result = Ok(());
+        for (frame, slot) in frames.zip(&mut new) {
             result = frame.and_then(|frame| {
                 let held = self.types.hold_descriptors(host, frame);
                 self.note(held)?;
                 *slot = Some(frame);
-                Ok(0)
+                Ok(())
             });
             if result.is_err() {
                 break;
             }
         }
         if result.is_ok() {
-            core::mem::swap(&mut self.gdt, &mut new);
-            self.change_descriptors();
-            for (page, frame) in self.gdt.iter().enumerate() {
-                self.layout.show_gdt(host, page, *frame);
+            core::mem::swap(&mut self.cpu.gdt, &mut new);
+            self.cpu.change_descriptors();
+            for (page, frame) in self.cpu.gdt.iter().enumerate() {
+                self.layout.show_gdt(host, self.cpu.area(), page, *frame);
             }
             // The table is mapped at a place that processors may have translated.
             self.types.forget(host);
@@ -75,7 +89,7 @@ impl Guest {
         }
         let index = (at % PAGE / 8) as usize;
         let written = self.types.write_descriptor(host, Mfn(at / PAGE), index, value);
-        self.change_descriptors();
+        self.processors_mut().for_each(Processor::change_descriptors);
         self.note(written)?;
         Ok(0)
     }
@@ -90,8 +104,8 @@ impl Guest {
         if !is_canonical(address) {
             return Err(Error::Invalid);
         }
-        let callback = self.callbacks.get_mut(usize::from(what as u16)).ok_or(Error::NoCall)?;
-        self.gate_is_stale = true;
+        let callback = self.cpu.callbacks.get_mut(usize::from(what as u16)).ok_or(Error::NoCall)?;
+        self.cpu.gate_is_stale = true;
         *callback = Callback { address, mask_events: what >> 16 & 1 != 0 };
         Ok(0)
     }

@@ -75,7 +75,7 @@ fn a_kernel_finds_memory_as_the_interface_says() {
     let pages = info(32);
     assert!(pages < FRAMES);
     // Its code, its list of frames, the table of page numbers.
-    let code = leaf(&machine, guest.root, registers.rip).unwrap();
+    let code = leaf(&machine, guest.cpu.root, registers.rip).unwrap();
     assert_eq!(code.entry.frame(), Mfn(FIRST + 256));
     assert_eq!(machine.word(code.entry.frame(), 1), 0x0f0e_0d0c_0b0a_0908);
     for page in [0, 1, 511, 512, pages - 1] {
@@ -86,16 +86,16 @@ fn a_kernel_finds_memory_as_the_interface_says() {
     assert_eq!((info(120), &word(&machine, ramdisk, 0).to_le_bytes()[..7]), (7, &b"ramdisk"[..]));
     // Its page tables are where it is told, and it can only read them.
     for table in 0..info(96) {
-        let at = leaf(&machine, guest.root, info(88) + table * 4096).unwrap();
+        let at = leaf(&machine, guest.cpu.root, info(88) + table * 4096).unwrap();
         assert!(at.entry.contains(Entry::PRESENT) && !at.entry.is_writable());
     }
-    let stack = leaf(&machine, guest.root, registers.gpr[gpr::RSP] - 8).unwrap();
+    let stack = leaf(&machine, guest.cpu.root, registers.gpr[gpr::RSP] - 8).unwrap();
     assert!(stack.entry.is_writable());
 }
 
 /// What the processor does with an address in the hypervisor's part: the entry that it finds.
 fn in_hole(guest: &Guest, machine: &Machinery, address: u64) -> Entry {
-    let mut table = guest.root;
+    let mut table = guest.cpu.root;
     let mut found = Entry::empty();
     let mut rights = Entry::USER | Entry::WRITE;
     for shift in [39, 30, 21, 12] {
@@ -133,7 +133,7 @@ fn the_hypervisors_part_of_addresses_can_be_read_where_the_interface_says_and_ne
         "it is no segment of the guest's"
     );
     for address in [abi::M2P, abi::GDT, abi::GATE, 0x0000_8000_0000_0000] {
-        assert!(leaf(&machine, guest.root, address).is_none(), "{address:#x} is no argument of a hypercall");
+        assert!(leaf(&machine, guest.cpu.root, address).is_none(), "{address:#x} is no argument of a hypercall");
     }
 }
 
@@ -143,13 +143,13 @@ fn an_exception_is_a_frame_on_the_kernels_stack_and_iret_takes_it_away() {
     let (_, table) = spare(700);
     poke(&guest, &mut machine, table, &[14 | 4 << 8, BASE + 0x2000, 0, 0]);
     assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::SET_TRAP_TABLE, [table, 0, 0, 0]), 0);
-    guest.set_upcall_mask(&mut machine, false);
+    guest.cpu.set_upcall_mask(&mut machine, false);
     let before = Registers { rflags: 0x10246, ..registers };
     registers = before;
     assert_eq!(guest.page_fault(&mut machine, &mut registers, 6, 0x1234), After::Enter);
     assert_eq!((registers.rip, registers.cs, registers.ss), (BASE + 0x2000, CS64, SS));
-    assert!(guest.upcall_mask(&machine), "the trap was registered so");
-    assert_eq!(word(&machine, guest.info.0, guest.info.1 + vcpu_info::CR2), 0x1234);
+    assert!(guest.cpu.upcall_mask(&machine), "the trap was registered so");
+    assert_eq!(word(&machine, guest.cpu.info.0, guest.cpu.info.1 + vcpu_info::CR2), 0x1234);
     let frame = guest.words::<8>(&machine, registers.gpr[gpr::RSP]).unwrap();
     let kernel_cs = u64::from(CS64 & !3);
     // Privilege level 3 is the user's to the hardware; to the kernel it is not.
@@ -163,7 +163,7 @@ fn an_exception_is_a_frame_on_the_kernels_stack_and_iret_takes_it_away() {
     registers.gpr[gpr::RSP] = sp;
     ask(&mut guest, &mut machine, &mut registers, call::IRET, [0; 4]);
     assert_eq!((registers.rip, registers.gpr[gpr::RSP], registers.gpr[0]), (before.rip, before.gpr[4], 77));
-    assert!(!guest.upcall_mask(&machine));
+    assert!(!guest.cpu.upcall_mask(&machine));
 }
 
 #[test]
@@ -188,16 +188,16 @@ fn an_event_is_told_once_and_not_while_it_is_masked() {
     let rip = registers.rip;
     assert_eq!(guest.deliver(&mut machine, &mut registers), After::Enter);
     assert_eq!(registers.rip, rip);
-    guest.set_upcall_mask(&mut machine, false);
+    guest.cpu.set_upcall_mask(&mut machine, false);
     assert_eq!(guest.deliver(&mut machine, &mut registers), After::Enter);
     assert_eq!(registers.rip, BASE + 0x3000);
-    assert!(guest.upcall_mask(&machine));
+    assert!(guest.cpu.upcall_mask(&machine));
 }
 
 #[test]
 fn a_page_table_is_never_writable_however_it_is_asked_for() {
     let (mut guest, mut machine, mut registers) = model::guest();
-    let root = guest.root;
+    let root = guest.cpu.root;
     let (frame, address) = spare(700);
     let writable = |frame| Entry::new(frame, Entry::PRESENT | Entry::WRITE).bits();
     let invalid = Error::Invalid.code();
@@ -331,7 +331,7 @@ fn an_address_leads_where_the_page_tables_say_now() {
     assert_eq!(word(&guest, &machine), Ok(2));
     assert!(guest.copy_out(&mut machine, address, &[0]).is_err(), "it is not writable any more");
     // Of one above it.
-    let directory = [39, 30].iter().fold(guest.root, |table, shift| {
+    let directory = [39, 30].iter().fold(guest.cpu.root, |table, shift| {
         crate::memory::entry(&machine, table, address as usize >> shift & 511).frame()
     });
     let index = address >> 21 & 511;
@@ -438,7 +438,7 @@ fn a_large_tree_is_pinned_and_unpinned_in_turns_with_others() {
     let answers = [0, 1, 2].map(|call| guest.words::<1>(&machine, list + 1024 + call * 64 + 8).unwrap()[0]);
     assert_eq!((answer, answers), (0, [0; 3]));
     assert_eq!(kind(&guest, 703), Some((Kind::Writable, 1)), "the kernel can write it again");
-    assert!(guest.task_switched);
+    assert!(guest.cpu.task_switched);
     model::check(&guest, &machine);
     // In a batch of updates: the tree loses all below its root, and one of its tables is memory again.
     let read_only = Entry::new(frame, Entry::PRESENT).bits();
@@ -448,7 +448,7 @@ fn a_large_tree_is_pinned_and_unpinned_in_turns_with_others() {
     );
     poke(&guest, &mut machine, list, &[3, root.0, 0]);
     ask_in_pieces(&mut guest, &mut machine, &mut registers, call::MMUEXT_OP, [list, 1, 0, SELF]);
-    let place = leaf(&machine, guest.root, address).unwrap();
+    let place = leaf(&machine, guest.cpu.root, address).unwrap();
     let updates = [root.0 * 4096, 0, place.table.0 * 4096 + place.index as u64 * 8, entry];
     poke(&guest, &mut machine, list, &updates);
     let (answer, pieces) = ask_in_pieces(
@@ -467,7 +467,7 @@ fn a_large_tree_is_pinned_and_unpinned_in_turns_with_others() {
 fn a_write_of_the_kernels_to_a_page_table_is_an_update() {
     let (mut guest, mut machine, mut registers) = model::guest();
     let (frame, address) = spare(700);
-    let place = leaf(&machine, guest.root, address).unwrap();
+    let place = leaf(&machine, guest.cpu.root, address).unwrap();
     let table = guest.layout.pages;
     assert!(table > 0);
     // The address of the entry: page tables are mapped behind the kernel, read-only.
@@ -486,7 +486,7 @@ fn a_write_of_the_kernels_to_a_page_table_is_an_update() {
     assert_eq!(guest.types.counts(frame).map(|counts| counts.references), Some(0));
     // What an update would not take is a page fault of the kernel's, which has no handler here.
     registers.rip = code;
-    registers.gpr[gpr::RAX] = Entry::new(guest.root, Entry::PRESENT | Entry::WRITE).bits();
+    registers.gpr[gpr::RAX] = Entry::new(guest.cpu.root, Entry::PRESENT | Entry::WRITE).bits();
     assert_eq!(guest.page_fault(&mut machine, &mut registers, 7, entry_at), After::End(End::Lost));
     model::check(&guest, &machine);
 }

@@ -95,7 +95,7 @@ pub struct Counters<const N: usize>([AtomicU64; N]);
 
 /// One per virtual processor.
 pub type ExitCounters = Counters<{ Exit::NAMES.len() }>;
-/// One per virtual processor: what a paravirtual guest asked for.
+/// One per domain: what a paravirtual guest asked for.
 pub type ParavirtualCounters = Counters<{ sluice_xenpv::COUNTS }>;
 /// One per virtual processor.
 pub type RefusalCounters = Counters<{ Refusal::NAMES.len() }>;
@@ -114,7 +114,7 @@ impl<const N: usize> Counters<N> {
         }
     }
 
-    /// Takes over what was counted elsewhere. Only the processor that runs the owner may call it.
+    /// Takes over what was counted elsewhere. Only one processor at a time may call it.
     pub fn publish(&self, values: impl IntoIterator<Item = u64>) {
         self.0.iter().zip(values).for_each(|(counter, value)| counter.store(value, Ordering::Relaxed));
     }

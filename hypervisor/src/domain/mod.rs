@@ -34,7 +34,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use counters::{Exit, Refusal};
+use counters::{Exit, ParavirtualCounters, Refusal};
 use sluice_abi::config::Action;
 use sluice_abi::report::DomainState;
 use sluice_abi::{DomainId, config};
@@ -331,6 +331,10 @@ pub struct Domain {
     dumps: AtomicBool,
     /// Of a paravirtual one: lines of its devices that went up, a bit each.
     lines: AtomicU32,
+    /// Of a paravirtual one: what it is asked by any of its processors.
+    interface: Once<SpinLock<sluice_xenpv::Guest>>,
+    /// What it was asked, as of the last time that this was published.
+    pub asked: ParavirtualCounters,
 }
 
 impl Drop for Domain {
@@ -389,6 +393,8 @@ impl Domain {
             held_until: AtomicU64::new(u64::MAX),
             dumps: AtomicBool::new(false),
             lines: AtomicU32::new(0),
+            interface: Once::new(),
+            asked: ParavirtualCounters::new(),
         };
         domain.derive_permission_map();
         Some(domain)
@@ -687,6 +693,32 @@ impl Domain {
     /// Whether it is a paravirtual one.
     pub fn is_paravirtual(&self) -> bool {
         self.config.kind == config::Kind::Paravirtual
+    }
+
+    /// Of a paravirtual domain: what it is asked by any of its processors.
+    pub fn interface(&self) -> Option<&SpinLock<sluice_xenpv::Guest>> {
+        self.interface.get()
+    }
+
+    /// Gives a paravirtual domain its interface.
+    pub fn set_interface(&self, guest: sluice_xenpv::Guest) {
+        self.interface.call_once(|| SpinLock::new(Rank::Interface, guest));
+    }
+
+    /// Has these of its processors forget the translations that its own page tables led to, a bit each, before they execute another instruction.
+    pub fn flush_processors(&self, which: u64) {
+        self.freeze();
+        for vcpu in self.vcpus.iter().filter(|vcpu| which >> vcpu.id & 1 != 0) {
+            vcpu.events.fetch_or(event::FLUSH, Ordering::SeqCst);
+        }
+        self.thaw();
+    }
+
+    /// Has a paravirtual domain's processor begin.
+    pub fn start_processor(&self, id: u32) {
+        if let Some(vcpu) = self.vcpus.get(id as usize) {
+            self.wake_off(vcpu, event::SIPI);
+        }
     }
 
     /// A line of a paravirtual domain's devices went up: its processor tells the guest of it.

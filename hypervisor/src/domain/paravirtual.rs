@@ -4,14 +4,14 @@ use super::Domain;
 use crate::svm::vmcb::Segment;
 use sluice_memory::PAGE_SIZE;
 
-/// The interface, and what its processor needs around it.
+/// What a processor of a paravirtual domain needs around the domain's interface ([`Domain::interface`]).
 pub struct Paravirtual {
-    /// The interface.
-    pub guest: sluice_xenpv::Guest,
     /// Its registers: the general ones are where the processor's are put at an exit, the others are as of the last one.
     pub registers: sluice_xenpv::Registers,
     /// What its page tables are looked at with.
     pub memory: Memory,
+    /// When it wants to be woken, in nanoseconds since start, as of its last exit.
+    pub deadline: Option<u64>,
     /// Code and stack segments of its programs and of the kernel, as they were loaded last.
     pub segments: [Segments; 2],
 }

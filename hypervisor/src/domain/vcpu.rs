@@ -4,7 +4,7 @@
 //! that runs it touches is in [`Context`], behind a lock that is held for a whole slice.
 
 use super::Domain;
-use super::counters::{ExitCounters, ParavirtualCounters, Refusal, RefusalCounters};
+use super::counters::{ExitCounters, Refusal, RefusalCounters};
 use super::paravirtual::Paravirtual;
 use super::rest::Rest;
 use crate::cpu::fpu::FpuState;
@@ -223,7 +223,7 @@ impl Context {
     /// Host TSC at which the local APIC's timer fires next, as seen at `now`.
     pub fn timer_deadline(&self, now: u64) -> Option<u64> {
         if let Some(state) = &self.paravirtual {
-            let nanoseconds = state.guest.deadline()?.saturating_sub(x86::tsc::uptime_ns_at(now));
+            let nanoseconds = state.deadline?.saturating_sub(x86::tsc::uptime_ns_at(now));
             return Some(now.saturating_add(x86::tsc::ticks_from_ns(nanoseconds)));
         }
         let offset = self.vmcb.control.tsc_offset;
@@ -248,8 +248,6 @@ pub struct Vcpu {
     pub exits: ExitCounters,
     /// Refusals by kind.
     pub refusals: RefusalCounters,
-    /// What a paravirtual guest asked for, as of the last time that it was published.
-    pub paravirtual: ParavirtualCounters,
     /// Interrupts injected.
     pub interrupts: AtomicU64,
     /// TSC ticks spent in slices: a [`Stopwatch`], which its home alone writes.
@@ -283,7 +281,6 @@ impl Vcpu {
             context: SpinLock::new(Rank::Context, context),
             exits: ExitCounters::new(),
             refusals: RefusalCounters::new(),
-            paravirtual: ParavirtualCounters::new(),
             interrupts: AtomicU64::new(0),
             ran: AtomicU64::new(0),
             share: AtomicU64::new(Share::default().bits()),

@@ -165,7 +165,10 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
         vcpu.set_state(RunState::Off);
     }
     if seen & events::SIPI != 0 && vcpu.state() == RunState::Off {
-        inject::start_up(ctx, vcpu.sipi_vector.load(Ordering::SeqCst));
+        // A paravirtual one has registers already.
+        if ctx.paravirtual.is_none() {
+            inject::start_up(ctx, vcpu.sipi_vector.load(Ordering::SeqCst));
+        }
         vcpu.set_state(RunState::Ready);
     }
     if vcpu.state() == RunState::Off {

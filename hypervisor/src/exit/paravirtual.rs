@@ -10,7 +10,7 @@ use super::crash;
 use super::flow::Flow;
 use crate::domain::counters::{Exit, Refusal};
 use crate::domain::paravirtual::{Memory, Paravirtual, Segments};
-use crate::domain::vcpu::{Context, Vcpu};
+use crate::domain::vcpu::{Context, RunState, Vcpu, event};
 use crate::domain::{Domain, EndReason, PortHandler, Transfer};
 use crate::mm::Direct;
 use crate::svm::vmcb::{Intercept3, Segment, exit_code};
@@ -25,7 +25,7 @@ use sluice_platform::clock::{Scale, TimeInfo};
 use sluice_platform::cpuid::{CpuInfo, filter};
 use sluice_traps::Direction;
 use sluice_traps::ports::Disposition;
-use sluice_xenpv::{After, Asked, Built, End, Guest, Hardware, Host, LINES, Layout, Registers, abi};
+use sluice_xenpv::{After, Area, Asked, Built, End, Guest, Hardware, Host, LINES, Layout, Registers, abi};
 
 /// INTn: a software interrupt.
 const INTERCEPT_INTN: u32 = 1 << 21;
@@ -60,6 +60,8 @@ const SFMASK: u64 = 1 << 8 | 1 << 9 | 1 << 10 | 1 << 14 | 1 << 18;
 /// The machine behind a guest's interface.
 struct Hands<'a> {
     domain: &'a Domain,
+    /// The virtual processor whose exit it is.
+    own: u32,
     memory: Memory,
     /// Translations are to be forgotten before the guest goes on.
     flush: bool,
@@ -68,8 +70,16 @@ struct Hands<'a> {
 }
 
 impl<'a> Hands<'a> {
-    fn new(domain: &'a Domain, memory: Memory) -> Self {
-        Self { domain, memory, flush: false, changes: (0, 0) }
+    fn new(domain: &'a Domain, own: u32, memory: Memory) -> Self {
+        Self { domain, own, memory, flush: false, changes: (0, 0) }
+    }
+
+    /// Other processors than its own forget translations, a bit each.
+    fn flush_others(&self, which: u64) {
+        let others = which & !(1 << self.own);
+        if self.domain.vcpus.len() > 1 && others != 0 {
+            self.domain.flush_processors(others);
+        }
     }
 
     /// An access of the kernel's to a port: those of its devices, those by which it finds them, and its clock's. Others are nobody's.
@@ -82,7 +92,7 @@ impl<'a> Hands<'a> {
                 self.domain.port(handler, port, width, transfer);
             }
             Disposition::Handler(_) | Disposition::Refused => {
-                let vcpu = self.domain.vcpus.first();
+                let vcpu = self.domain.vcpus.get(self.own as usize);
                 vcpu.into_iter().for_each(|vcpu| vcpu.refusals.count(Refusal::Port as usize));
             }
         }
@@ -129,8 +139,9 @@ impl Machine for Hands<'_> {
     }
 
     fn forget(&mut self) {
-        // The guest's one processor is not in the guest now, and forgets before it is again.
+        // This processor is not in the guest now, and forgets before it is again.
         self.flush = true;
+        self.flush_others(u64::MAX);
     }
 
     fn hide(&mut self, frames: &[Mfn]) {
@@ -166,6 +177,21 @@ impl Host for Hands<'_> {
         self.flush = true;
     }
 
+    fn invalidate_on(&mut self, processors: u64) {
+        self.flush |= processors >> self.own & 1 != 0;
+        self.flush_others(processors);
+    }
+
+    fn wake(&mut self, processor: u32) {
+        if let Some(vcpu) = self.domain.vcpus.get(processor as usize) {
+            vcpu.signal(event::INTERRUPT);
+        }
+    }
+
+    fn start(&mut self, processor: u32) {
+        self.domain.start_processor(processor);
+    }
+
     fn read_port(&mut self, port: u16, width: u8) -> u32 {
         let mut bytes = [0xff; 4];
         let len = usize::from(width).min(4);
@@ -197,8 +223,14 @@ impl Host for Hands<'_> {
 
     fn cpuid(&self, leaf: u32, subleaf: u32) -> [u32; 4] {
         let host = x86::cpuid(leaf, subleaf);
-        let guest =
-            CpuInfo { vcpu_id: 0, vcpus: 1, tsc_khz: tsc::khz() as u32, apic_id: 0, apic_base: 0, cr4: CR4 };
+        let guest = CpuInfo {
+            vcpu_id: self.own,
+            vcpus: self.domain.config.vcpus.into(),
+            tsc_khz: tsc::khz() as u32,
+            apic_id: self.own,
+            apic_base: 0,
+            cr4: CR4,
+        };
         filter(leaf, subleaf, [host.eax, host.ebx, host.ecx, host.edx], &guest)
     }
 }
@@ -216,7 +248,7 @@ fn forward(port: u16, transfer: Transfer<'_>) {
     }
 }
 
-/// Makes a processor that of a paravirtual guest, whose memory was built so, with these devices.
+/// Gives a paravirtual domain, whose memory was built so, its interface with these devices, and its first processor what it starts with.
 ///
 /// # Errors
 /// The page tables that were built are refused: a defect of the hypervisor.
@@ -233,15 +265,28 @@ pub fn start(
     for frame in layout.hidden() {
         types.reserve(Mfn(frame))?;
     }
-    let hole = built.hole();
-    let memory = Memory::new(domain, hole);
-    let mut hands = Hands::new(domain, memory);
+    let mut state = prepare(ctx, domain, 0, built.hole());
+    let mut hands = Hands::new(domain, 0, state.memory);
     let mut guest = Guest::new(&mut hands, built, types, hardware)?;
-    if memory.is_lent {
+    if state.memory.is_lent {
         domain.lend_frames(reached(&guest).map(|frame| frame.0));
     }
     publish_time(&mut guest, &mut hands);
-    let registers = guest.start();
+    state.registers = guest.start();
+    put(ctx, &mut state, &mut guest, &mut hands);
+    ctx.paravirtual = Some(state);
+    domain.set_interface(guest);
+    Ok(())
+}
+
+/// Makes a processor one of a paravirtual domain whose memory was built so. It waits for another one to start it.
+pub fn wait(ctx: &mut Context, domain: &Domain, id: u32, built: &Built) {
+    ctx.paravirtual = Some(prepare(ctx, domain, id, built.hole()));
+}
+
+/// Makes a processor that of a paravirtual guest.
+fn prepare(ctx: &mut Context, domain: &Domain, id: u32, hole: [(usize, u64); 2]) -> Box<Paravirtual> {
+    let area = Area::of(id);
     let control = &mut ctx.vmcb.control;
     control.intercept3 |= INTERCEPT_INTN;
     control.intercept3 &= !Intercept3::IRET.bits();
@@ -250,19 +295,21 @@ pub fn start(
     let save = &mut ctx.vmcb.save;
     let data = Segment { selector: 0, attributes: 0xc93, limit: u32::MAX, base: 0 };
     (save.ds, save.es, save.fs, save.gs) = (data, data, data, data);
-    save.gdtr = Segment { base: abi::GDT, limit: abi::GDT_LIMIT, ..Segment::default() };
+    save.gdtr = Segment { base: area.gdt(), limit: abi::GDT_LIMIT, ..Segment::default() };
     save.idtr =
-        Segment { base: abi::GATE_WORDS + word::IDT as u64, limit: word::IDT_LIMIT, ..Segment::default() };
+        Segment { base: area.gate_words() + word::IDT as u64, limit: word::IDT_LIMIT, ..Segment::default() };
     save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
-    let task = abi::GATE_WORDS + word::TSS as u64;
+    let task = area.gate_words() + word::TSS as u64;
     save.tr = Segment { attributes: 0x8b, base: task, limit: word::TSS_LIMIT, selector: 0 };
     (save.cr4, save.efer, save.star, save.sfmask) = (CR4, EFER, sluice_gate::STAR, SFMASK);
-    (save.lstar, save.cstar) = (abi::GATE_WIDE, abi::GATE);
+    (save.lstar, save.cstar) = (area.gate_wide(), area.gate());
     save.g_pat = sluice_xenpv::PAT;
-    let mut state = Box::new(Paravirtual { guest, registers, memory, segments: Default::default() });
-    put(ctx, &mut state, &mut hands);
-    ctx.paravirtual = Some(state);
-    Ok(())
+    Box::new(Paravirtual {
+        registers: Registers::default(),
+        memory: Memory::new(domain, hole),
+        deadline: None,
+        segments: Default::default(),
+    })
 }
 
 /// The frames that devices of a guest's are to reach.
@@ -336,14 +383,15 @@ fn take(ctx: &Context, registers: &mut Registers) {
 }
 
 /// Gives the registers back to the processor. Returns false if a selector has no descriptor that code may have.
-fn put(ctx: &mut Context, state: &mut Paravirtual, hands: &mut Hands<'_>) -> bool {
-    let valid = put_registers(ctx, state, hands);
-    state.guest.leave_host(hands);
+fn put(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, hands: &mut Hands<'_>) -> bool {
+    let valid = put_registers(ctx, state, guest, hands);
+    guest.leave_host(hands);
+    state.deadline = guest.deadline();
     valid
 }
 
-fn put_registers(ctx: &mut Context, state: &mut Paravirtual, hands: &Hands<'_>) -> bool {
-    let Paravirtual { guest, registers, segments: known, .. } = state;
+fn put_registers(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, hands: &Hands<'_>) -> bool {
+    let Paravirtual { registers, segments: known, .. } = state;
     let segments = (ctx.vmcb.save.cs.selector, ctx.vmcb.save.ss.selector, ctx.vmcb.save.cpl);
     let root = guest.active_root().0 * PAGE_SIZE;
     if hands.flush || ctx.vmcb.save.cr3 != root {
@@ -396,36 +444,46 @@ fn segment(selector: u16, descriptor: u64) -> Segment {
 }
 
 /// Has a guest that was interrupted in the gate go on with its VMMCALL, with the registers of who called.
-fn exit_gate(ctx: &mut Context, registers: &Registers) {
+fn exit_gate(ctx: &mut Context, registers: &Registers, gate: u64) {
     let save = &mut ctx.vmcb.save;
     (save.rax, save.rsp) = (registers.gpr[0], registers.gpr[4]);
-    if save.rip != abi::GATE {
-        save.rip = abi::GATE + sluice_gate::exit();
+    if save.rip != gate {
+        save.rip = gate + sluice_gate::exit();
     }
 }
 
-/// Looks at the guest's timer and console, and tells it of events.
+/// Looks at the processor's timer and the guest's console, and tells the processor of events.
 pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
-    let Some(mut state) = ctx.paravirtual.take() else { return };
-    let mut hands = Hands::new(domain, state.memory);
-    publish(vcpu, &mut state.guest, &hands);
-    let Paravirtual { guest, registers, .. } = &mut *state;
+    let (Some(mut state), Some(interface)) = (ctx.paravirtual.take(), domain.interface()) else { return };
+    let mut guest = interface.lock();
+    let mut hands = Hands::new(domain, vcpu.id, state.memory);
+    guest.run(vcpu.id);
+    publish(domain, &mut guest, &hands);
+    let registers = &mut state.registers;
     guest.enter_host(&hands);
-    take(ctx, registers);
+    let start = guest.take_start();
+    let in_gate = start.is_none() && ctx.vmcb.save.cpl == 0;
+    match start {
+        Some(start) => *registers = *start,
+        None => take(ctx, registers),
+    }
     guest.tick(&mut hands);
     guest.serve_console(&mut hands);
     let lines = domain.take_lines();
     for line in (0..LINES).filter(|line| lines >> line & 1 != 0) {
         guest.raise_line(&mut hands, line);
     }
-    if ctx.vmcb.save.cpl == 0 && guest.leave_gate(&mut hands, registers) == Asked::Call {
+    if in_gate && guest.leave_gate(&mut hands, registers) == Asked::Call {
         // The exit that comes next is the one to tell of events, with the guest's own registers.
-        exit_gate(ctx, registers);
+        exit_gate(ctx, registers, Area::of(vcpu.id).gate());
+        state.deadline = guest.deadline();
+        drop(guest);
         ctx.paravirtual = Some(state);
         return;
     }
     let after = guest.deliver(&mut hands, registers);
-    let put = put(ctx, &mut state, &mut hands);
+    let put = put(ctx, &mut state, &mut guest, &mut hands);
+    drop(guest);
     ctx.paravirtual = Some(state);
     if let After::End(end) = after {
         domain.end(reason(end));
@@ -434,43 +492,48 @@ pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     }
 }
 
-/// Reports are made without asking the guest's processor.
-fn publish(vcpu: &Vcpu, guest: &mut Guest, hands: &Hands<'_>) {
+/// Reports are made without asking the guest's processors.
+fn publish(domain: &Domain, guest: &mut Guest, hands: &Hands<'_>) {
     guest.count_gate(hands);
-    vcpu.paravirtual.publish(guest.counters.named().map(|(_, count)| count));
+    domain.asked.publish(guest.counters.named().map(|(_, count)| count));
 }
 
 /// Handles one exit.
 pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
-    let Some(mut state) = ctx.paravirtual.take() else { return Flow::Leave };
+    let (Some(mut state), Some(interface)) = (ctx.paravirtual.take(), domain.interface()) else {
+        return Flow::Leave;
+    };
     ctx.vmcb.control.tlb_control = 0;
-    let mut hands = Hands::new(domain, state.memory);
-    let Paravirtual { guest, registers, .. } = &mut *state;
+    let mut locked = interface.lock();
+    let guest = &mut *locked;
+    let mut hands = Hands::new(domain, vcpu.id, state.memory);
+    guest.run(vcpu.id);
+    let registers = &mut state.registers;
     guest.enter_host(&hands);
     take(ctx, registers);
-    let deadline = guest.deadline();
     let after = handle(vcpu, ctx, guest, &mut hands, registers);
     let after = match after {
         Some(After::Enter) => Some(guest.deliver(&mut hands, registers)),
         after => after,
     };
     // The processor's own timer is set where exits are attended to.
-    let is_timer_set = guest.deadline() != deadline;
+    let is_timer_set = guest.deadline() != state.deadline;
     guest.counters.hides += hands.changes.0;
     guest.counters.shows += hands.changes.1;
     #[cfg(feature = "count-tables")]
     count_tables(domain, guest, &hands, matches!(after, Some(After::End(_))));
-    let valid = put(ctx, &mut state, &mut hands);
+    let valid = put(ctx, &mut state, guest, &mut hands);
     if hands.memory.is_lent && matches!(after, Some(After::End(_))) {
-        check_devices(domain, &state.guest);
+        check_devices(domain, guest);
     }
     if !valid || matches!(after, None | Some(After::End(_))) {
         // For who says what it was like at its end.
         ctx.regs = state.registers.gpr;
     }
     if !valid || after != Some(After::Enter) {
-        publish(vcpu, &mut state.guest, &hands);
+        publish(domain, guest, &hands);
     }
+    drop(locked);
     ctx.paravirtual = Some(state);
     match after {
         None => crash::end(domain, vcpu, ctx, EndReason::UnexpectedExit(ctx.vmcb.control.exit_code as u32)),
@@ -478,6 +541,10 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         Some(After::Enter) if !is_timer_set => Flow::Enter,
         Some(After::Enter | After::Yield) => Flow::Attend,
         Some(After::Block) => block(domain, vcpu, ctx),
+        Some(After::Down) => {
+            vcpu.set_state(RunState::Off);
+            Flow::Leave
+        }
         Some(After::End(end @ (End::Lost | End::Crash))) => crash::end(domain, vcpu, ctx, reason(end)),
         Some(After::End(end)) => {
             domain.end(reason(end));
@@ -572,9 +639,10 @@ fn handle_gate(
         }
         _ => return None,
     }
-    let wide = registers.rip != abi::GATE;
+    let gate = Area::of(vcpu.id).gate();
+    let wide = registers.rip != gate;
     // Most are there, with nothing to be put right.
-    let is_call = registers.rip == abi::GATE + sluice_gate::exit();
+    let is_call = registers.rip == gate + sluice_gate::exit();
     Some(match if is_call { Asked::Call } else { guest.leave_gate(hands, registers) } {
         Asked::Nothing => After::Enter,
         Asked::Call => guest.syscall(hands, registers, wide),

@@ -52,7 +52,7 @@ pub enum BuildError {
     Map(IssueError),
     /// Its kernel cannot be started as a paravirtual guest's.
     Paravirtual(sluice_xenpv::build::BuildError),
-    /// A paravirtual domain has several processors, or something else than devices that it owns.
+    /// A paravirtual domain has too many processors, or something else than devices that it owns.
     TooMuch,
     /// A paravirtual domain has a device whose registers are where it has memory by its own page numbers.
     InTheWay,
@@ -83,7 +83,7 @@ impl fmt::Display for BuildError {
             Self::Map(error) => write!(out, "fault of the hypervisor: its memory cannot be mapped: {error:?}"),
             Self::Paravirtual(error) => write!(out, "its kernel cannot be started: {error}"),
             Self::TooMuch => out.write_str(
-                "a paravirtual domain has one processor, and of devices only those that it owns behind an IOMMU (mode = \"passthrough\")",
+                "a paravirtual domain has 32 processors at most, and of devices only those that it owns behind an IOMMU (mode = \"passthrough\")",
             ),
             Self::InTheWay => out.write_str(
                 "it has more memory than there is below the registers of its device: give it less, 3 GiB at most",
@@ -206,7 +206,7 @@ pub fn build(
     Ok(domain)
 }
 
-/// Whether a paravirtual domain has what its interface knows: one processor, and devices that it owns and whose requests an IOMMU looks
+/// Whether a paravirtual domain has what its interface knows: as many processors as it may have, and devices that it owns and whose requests an IOMMU looks
 /// at, all of whose memory is the domain's.
 fn is_within_interface(config: &config::Domain, seats: &Seats) -> bool {
     let owned = |share: &config::Share| match &share.attachment {
@@ -214,7 +214,7 @@ fn is_within_interface(config: &config::Domain, seats: &Seats) -> bool {
         _ => false,
     };
     let only_devices = seats.iter().all(|(_, seat)| matches!(seat, Seat::Device(_)));
-    config.vcpus == 1 && only_devices && config.devices.iter().all(owned)
+    u32::from(config.vcpus) <= sluice_xenpv::MAX_PROCESSORS && only_devices && config.devices.iter().all(owned)
 }
 
 /// What a paravirtual domain is told of its devices.
@@ -361,7 +361,7 @@ fn load_paravirtual(
     use sluice_xenpv::build::BuildError::TooLarge;
     let (start, bytes) = memory.piece().ok_or(BuildError::OutOfMemory)?;
     let first = sluice_pagetypes::Mfn(start.as_u64() / PAGE_SIZE);
-    let layout = sluice_xenpv::Layout::new(first, bytes / PAGE_SIZE);
+    let layout = sluice_xenpv::Layout::new(first, bytes / PAGE_SIZE, config.vcpus.into());
     let layout = layout.ok_or(BuildError::Paravirtual(TooLarge))?;
     let image = sluice_xenpv::Image::parse(kernel).map_err(BuildError::Paravirtual)?;
     let clock = sluice_platform::clock::wall_clock(crate::firmware::rtc::boot_time_ns());
@@ -379,15 +379,15 @@ fn build_processors(domain: &Domain, start: &Start) -> Result<Vec<Arc<Vcpu>>, Bu
         let mut context = Context::new(id, told).ok_or(BuildError::OutOfMemory)?;
         exit::initialize(&mut context, domain);
         exit::inject::start_up(&mut context, 0);
-        if id == 0 {
-            match start {
-                Start::Full(entry) => enter_kernel(&mut context, entry),
-                Start::Paravirtual(layout, built, hardware) => {
-                    let (built, hardware) = (built.clone(), hardware.clone());
-                    let started = exit::paravirtual::start(&mut context, domain, layout, built, hardware);
-                    started.map_err(BuildError::Tables)?;
-                }
+        match (id, start) {
+            (0, Start::Full(entry)) => enter_kernel(&mut context, entry),
+            (0, Start::Paravirtual(layout, built, hardware)) => {
+                let (built, hardware) = (built.clone(), hardware.clone());
+                let started = exit::paravirtual::start(&mut context, domain, layout, built, hardware);
+                started.map_err(BuildError::Tables)?;
             }
+            (_, Start::Paravirtual(_, built, _)) => exit::paravirtual::wait(&mut context, domain, id, built),
+            (_, Start::Full(_)) => {}
         }
         let wanted = domain.config.cpus.get(id as usize % domain.config.cpus.len().max(1));
         let home = sched::home(wanted.copied(), id);

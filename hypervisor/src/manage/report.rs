@@ -40,10 +40,10 @@ pub fn domain(domain: &Domain, restarts: u32, now: u64) -> DomainReport {
     for vcpu in &domain.vcpus {
         vcpu.exits.add_to(&mut exits);
         vcpu.refusals.add_to(&mut refusals);
-        vcpu.paravirtual.add_to(&mut paravirtual);
         interrupts += vcpu.interrupts.load(Ordering::Relaxed);
         ticks += vcpu.ran(now);
     }
+    domain.asked.add_to(&mut paravirtual);
     let mut refused = named(Refusal::NAMES, &refusals);
     let dropped = domain.console_dropped();
     if dropped != 0 {

@@ -18,6 +18,8 @@ macro_rules! ranks {
 ranks! {
     /// `Vcpu::context`.
     Context,
+    /// `Domain::interface`.
+    Interface,
     /// `MANAGER`.
     Manager,
     /// What a guest's IOMMU has come to: `Translator::state`.

@@ -18,6 +18,8 @@ const RESERVED_MEMORY: u64 = 96 << 20;
 
 /// The most memory of a paravirtual guest with devices, whose registers it finds at physical addresses.
 const MOST_PARAVIRTUAL_MEMORY: u64 = 3 << 30;
+/// The most processors of a paravirtual guest: so many it finds in the page that it shares with the hypervisor.
+const MOST_PARAVIRTUAL_PROCESSORS: u8 = 32;
 /// The longest command line of a paravirtual guest: its kernel takes 1,023 bytes, and `run` needs some.
 const LONGEST_PARAVIRTUAL_CMDLINE: usize = 512;
 
@@ -90,8 +92,8 @@ fn paravirtual(domain: &Domain, setup: &Setup, source: &mut Source) {
             "registers of devices follow 3 GiB: give it at most so much memory",
         );
     }
-    if *domain.vcpus.get_ref() != 1 {
-        complain("has several processors", "a paravirtual domain has one processor yet: write vcpus = 1");
+    if *domain.vcpus.get_ref() > MOST_PARAVIRTUAL_PROCESSORS {
+        complain("has more processors than its interface has room for", "give it 32 vcpus at most");
     }
     let served = setup.domains.iter().flat_map(|other| &other.virtio);
     if served.into_iter().any(|device| device.by.get_ref() == &**name) {

@@ -1,7 +1,7 @@
 //! The processor at privilege level 0: executes the gate, instruction by instruction, on the memory of a machine.
 
 use super::Machinery;
-use crate::abi::{GATE, GATE_INFO, GATE_WIDE, GATE_WORDS, PAGE};
+use crate::abi::PAGE;
 use crate::guest::gpr;
 use crate::memory::word;
 use crate::{Guest, Registers};
@@ -50,7 +50,7 @@ pub fn syscall(
 ) -> Left {
     registers.gpr[gpr::RCX] = registers.rip;
     registers.gpr[gpr::R11] = registers.rflags;
-    registers.rip = GATE_WIDE;
+    registers.rip = guest.cpu.area().gate_wide();
     (registers.cs, registers.ss) = (0xe008, 0xe010);
     Processor::new(guest, machine, registers).run(instructions)
 }
@@ -88,7 +88,7 @@ impl<'a> Processor<'a> {
 
     /// Delivers a page fault by the table of interrupts that is among the gate's words.
     fn interrupt(&mut self, error: u64, address: u64) {
-        let words = self.guest.layout.gate_words;
+        let words = self.guest.cpu.gate_words;
         let get = |offset: usize| word(self.machine, words, offset);
         let [low, high] = [get(at::IDT + 14 * 16), get(at::IDT + 14 * 16 + 8)];
         assert_eq!(low >> 32 & 0xffff, 0x8e01, "present, for privilege level 0, by IST1");
@@ -100,9 +100,10 @@ impl<'a> Processor<'a> {
         let registers = &mut *self.registers;
         let (cs, ss) = (u64::from(registers.cs), u64::from(registers.ss));
         let frame = [error, registers.rip, cs, registers.rflags, registers.gpr[gpr::RSP], ss];
-        assert_eq!((stack - 1) / PAGE, GATE_WORDS / PAGE, "the gate's own stack");
+        let start = self.guest.cpu.area().gate_words();
+        assert_eq!((stack - 1) / PAGE, start / PAGE, "the gate's own stack");
         for (at, value) in (0..).zip(frame) {
-            self.machine.set_word(words, (stack - GATE_WORDS) as usize / 8 - frame.len() + at, value);
+            self.machine.set_word(words, (stack - start) as usize / 8 - frame.len() + at, value);
         }
         registers.gpr[gpr::RSP] = stack - 8 * frame.len() as u64;
         (registers.rip, registers.cs, registers.ss) = (to, code, 0);
@@ -129,12 +130,13 @@ impl<'a> Processor<'a> {
             return Err(Fault::Page(3, address));
         }
         let page = address / PAGE * PAGE;
-        if ![GATE, GATE_WORDS, GATE_INFO].contains(&page) {
+        let area = self.guest.cpu.area();
+        if ![area.gate(), area.gate_words(), area.info()].contains(&page) {
             assert!(rights.contains(Entry::USER), "{address:#x} is the hypervisor's");
             let kind = self.guest.types.counts(table).map(|counts| counts.kind);
             assert!(!write || kind == Some(Kind::Writable), "{address:#x} is written, and is {kind:?}");
         }
-        assert!(!write || page != GATE, "code is not written");
+        assert!(!write || page != area.gate(), "code is not written");
         Ok((table, (address % PAGE) as usize))
     }
 
@@ -295,8 +297,8 @@ impl<'a> Processor<'a> {
         assert_eq!((registers.cs & 3, registers.ss & 3), (3, 3), "privilege level 3");
         assert_eq!(crate::bounce::sane(registers.rflags), registers.rflags);
         assert!(crate::bounce::is_canonical(registers.rip));
-        let runs_kernel = self.machine.word(self.guest.layout.gate_words, at::MODE / 8) != 0;
-        let root = if runs_kernel { Some(self.guest.root) } else { self.guest.user_root };
+        let runs_kernel = self.machine.word(self.guest.cpu.gate_words, at::MODE / 8) != 0;
+        let root = if runs_kernel { Some(self.guest.cpu.root) } else { self.guest.cpu.user_root };
         assert_eq!(Some(self.root), root, "the page tables of who runs");
         Ok(Some(Left::Passed))
     }

@@ -56,7 +56,7 @@ fn set_up(case: &Case) -> (Guest, Machinery, Registers) {
         );
         guest.types.pin(&mut machine, root, sluice_pagetypes::Kind::L4).unwrap();
         guest.types.hold_root(&mut machine, root).unwrap();
-        guest.user_root = Some(root);
+        guest.cpu.user_root = Some(root);
     }
     if case.moved {
         let (_, at) = spare(730);
@@ -69,15 +69,15 @@ fn set_up(case: &Case) -> (Guest, Machinery, Registers) {
     assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::UPDATE_VA_MAPPING, [last, 0, 2, 0]), 0);
     let bytes: Vec<u8> = case.frame.iter().flat_map(|word| word.to_le_bytes()).collect();
     let _ = guest.copy_out(&mut machine, case.sp, &bytes);
-    guest.callbacks[2] = case.callback;
-    guest.traps[14] = case.trap;
-    (guest.kernel_sp, guest.iopl) = (case.kernel_sp, case.iopl);
+    guest.cpu.callbacks[2] = case.callback;
+    guest.cpu.traps[14] = case.trap;
+    (guest.cpu.kernel_sp, guest.cpu.iopl) = (case.kernel_sp, case.iopl);
     guest.allow_program(case.selectors.0, case.selectors.1);
-    guest.kernel = case.in_kernel;
-    guest.set_upcall_mask(&mut machine, false);
-    let (info, offset) = guest.info;
+    guest.cpu.kernel = case.in_kernel;
+    guest.cpu.set_upcall_mask(&mut machine, false);
+    let (info, offset) = guest.cpu.info;
     crate::Host::write(&mut machine, info, offset, &[u8::from(case.pending), case.mask]);
-    guest.callbacks[0] = Callback { address: BASE + 0x5000, mask_events: true };
+    guest.cpu.callbacks[0] = Callback { address: BASE + 0x5000, mask_events: true };
     guest.leave_host(&mut machine);
     let [rip, flags, other_gs, gs] = case.registers;
     registers = Registers { rip, rflags: crate::bounce::sane(flags), other_gs, gs_base: gs, ..registers };
@@ -172,8 +172,8 @@ fn compare(case: &Case, instructions: usize) -> Left {
         }
     }
     assert_eq!(registers, expected, "{left:?} after {instructions}");
-    assert_eq!(other.kernel, guest.kernel);
-    let words = (guest.layout.gate_words.0 - FIRST) as usize * 4096;
+    assert_eq!(other.cpu.kernel, guest.cpu.kernel);
+    let words = (guest.cpu.gate_words.0 - FIRST) as usize * 4096;
     for memory in [&mut machine.memory, &mut memory.memory] {
         memory[words + 8..words + 4096].fill(0);
     }

@@ -275,7 +275,7 @@ fn consecutive_frames_are_had_for_the_same_frames() {
     assert_eq!(exchange(&run, (3, 32), SELF).0, Error::Invalid.code(), "not as many");
     assert_eq!(exchange(&run, (64, 32), SELF).0, Error::Invalid.code());
     assert_eq!(exchange(&run, (2, 32), 0), (Error::NotPermitted.code(), 77, 0), "another domain's");
-    let changed = leaf(&machine, guest.root, spare(800).1).unwrap();
+    let changed = leaf(&machine, guest.cpu.root, spare(800).1).unwrap();
     assert_eq!(changed.entry.frame(), Mfn(FIRST + 800));
 }
 

@@ -367,16 +367,19 @@ impl Layout {
 
     /// Builds what is the hypervisor's.
     fn hole(&self, memory: &mut impl Memory) -> Built {
-        let mut frames = self.hidden().map(Mfn);
-        let mut next = || frames.next().unwrap_or_default();
-        let (descriptors, gate) = (next(), next());
-        let gate_words = (0..self.processors).map(|_| next()).next().unwrap_or_default();
-        let (upper, middle) = (next(), next());
-        let (gdt_upper, gdt_middle) = (next(), next());
-        let gdt_tables = (0..self.gdt_leaves()).map(|_| next()).next().unwrap_or_default();
+        let mut next = self.hidden().start;
+        let mut take = |count: u64| {
+            next += count;
+            Mfn(next - count)
+        };
+        let (descriptors, gate, gate_words) = (take(1), take(1), take(self.processors.into()));
+        let (upper, middle) = (take(1), take(1));
+        let (gdt_upper, gdt_middle, gdt_tables) = (take(1), take(1), take(self.gdt_leaves()));
         let leaves = self.m2p_leaves();
-        let first_leaf = next();
-        let m2p = Mfn(first_leaf.0 + (leaves.end - leaves.start));
+        let first_leaf = take(leaves.end - leaves.start);
+        let pages = self.m2p_pages();
+        let m2p = take(pages.end - pages.start);
+        debug_assert!(next == self.hidden().end);
         let mut put = |table: Mfn, index: u64, to: Mfn, flags: Entry| {
             let entry = Entry::new(to, flags | Entry::PRESENT);
             memory.write(table, index * 8, &entry.bits().to_le_bytes());
@@ -388,7 +391,7 @@ impl Layout {
         for (leaf, number) in leaves.clone().zip(first_leaf.0..) {
             put(middle, leaf % 512, Mfn(number), way);
         }
-        for (at, number) in self.m2p_pages().zip(m2p.0..) {
+        for (at, number) in pages.zip(m2p.0..) {
             let leaf = Mfn(first_leaf.0 + at / 512 - leaves.start);
             put(leaf, at % 512, Mfn(number), Entry::USER | no_execute);
         }

@@ -27,6 +27,8 @@ pub struct Machinery {
     pub hole: [(usize, u64); 2],
     pub now: u64,
     pub flushes: u32,
+    /// What a processor notes in an entry just before it is replaced: the table, the place, the bits.
+    pub noted: Option<(Mfn, usize, u64)>,
     /// Processors that had to forget translations, as they were named.
     pub flushed_on: Vec<u64>,
     /// Processors that were told to look, and to begin.
@@ -79,6 +81,9 @@ impl Machine for Machinery {
     }
 
     fn replace(&mut self, frame: Mfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
+        if let Some((_, _, bits)) = self.noted.take_if(|(table, place, _)| (*table, *place) == (frame, index)) {
+            self.set_word(frame, index, self.word(frame, index) | bits);
+        }
         let found = self.word(frame, index);
         if found == old {
             self.set_word(frame, index, new);
@@ -247,6 +252,7 @@ pub fn guest_of(
         hole: [(0, 0); 2],
         now: 1000,
         flushes: 0,
+        noted: None,
         flushed_on: Vec::new(),
         woken: Vec::new(),
         started: Vec::new(),

@@ -177,7 +177,7 @@ impl Guest {
             Step::Update(table, at, value, keep) => {
                 let before = if keep { Old::Noted } else { Old::Lost };
                 types.update(world, table, at, value, before).is_ok()
-            },
+            }
             Step::Load(cpu, root) => {
                 if root.is_some_and(|root| types.hold_root(world, root).is_err()) {
                     return false;

@@ -194,6 +194,8 @@ pub const IN_SYSCALL: u64 = 1 << 8;
 pub mod rflags {
     /// Single step.
     pub const TF: u64 = 1 << 8;
+    /// String instructions go backwards.
+    pub const DF: u64 = 1 << 10;
     /// Interrupts are taken.
     pub const IF: u64 = 1 << 9;
     /// I/O privilege level.

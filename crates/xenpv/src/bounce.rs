@@ -106,7 +106,8 @@ impl Guest {
         }
         let mask = self.cpu.upcall_mask(host);
         let enabled = if mask { 0 } else { rflags::IF };
-        let flags = registers.rflags & !(rflags::IF | rflags::IOPL) | enabled | u64::from(self.cpu.iopl) << 12;
+        let flags =
+            registers.rflags & !(rflags::IF | rflags::IOPL) | enabled | u64::from(self.cpu.iopl) << 12;
         let top = [
             registers.rip,
             u64::from(cs) | u64::from(mask) << 32,
@@ -133,7 +134,8 @@ impl Guest {
         registers.gpr[gpr::RSP] = sp;
         registers.rip = to.address;
         (registers.cs, registers.ss) = (CS64, SS);
-        let cleared = rflags::AC | rflags::VM | rflags::RF | rflags::NT | rflags::TF;
+        // The kernel's string instructions go forward, whatever the program's did: SYSCALL clears DF, and kernels rely on that.
+        let cleared = rflags::DF | rflags::AC | rflags::VM | rflags::RF | rflags::NT | rflags::TF;
         registers.rflags = sane(registers.rflags & !cleared);
         After::Enter
     }

@@ -159,7 +159,9 @@ impl Guest {
             let [number, _, first, second, third, fourth, fifth, _] = self.words::<8>(host, entry)?;
             let (answer, after) = match number {
                 // A batch in a batch would be a recursion, and who waits or returns does not come back for the rest.
-                call::MULTICALL | call::IRET | call::SCHED_OP | call::VCPU_OP => (Error::NoCall.code(), After::Enter),
+                call::MULTICALL | call::IRET | call::SCHED_OP | call::VCPU_OP => {
+                    (Error::NoCall.code(), After::Enter)
+                }
                 _ => match self.call(host, registers, number, [first, second, third, fourth, fifth]) {
                     Err(Error::Restart) => {
                         let rest = [self.rest.0, self.rest.1].map(u64::to_le_bytes);

@@ -111,8 +111,7 @@ impl Guest {
                 Asked::Nothing
             }
             Place::Fault => {
-                let is_second =
-                    registers.gpr[gpr::RSP] == words + (at::SECOND_STACK - FAULT_FRAME) as u64;
+                let is_second = registers.gpr[gpr::RSP] == words + (at::SECOND_STACK - FAULT_FRAME) as u64;
                 let [_, frame @ ..] =
                     self.fault_frame(host, if is_second { at::SECOND_STACK } else { at::STACK });
                 let [rip, cs, _, rsp, _] = frame;

@@ -232,8 +232,10 @@ impl Guest {
 
     /// When the processor wants to be woken, in nanoseconds since the guest was built.
     pub fn deadline(&self) -> Option<u64> {
-        let poll = self.cpu.poll.and_then(|(_, until)| (until != 0).then_some(until));
-        self.cpu.deadline.into_iter().chain(poll).min()
+        match (self.cpu.poll, self.cpu.deadline) {
+            (None | Some((_, 0)), timer) => timer,
+            (Some((_, until)), timer) => Some(timer.map_or(until, |timer| timer.min(until))),
+        }
     }
 
     /// Registers with which a processor starts that another one has brought up since this was asked last.

@@ -37,10 +37,10 @@ mod hardware;
 mod host;
 mod memory;
 mod mmu;
-mod processor;
-mod processors;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+mod processor;
+mod processors;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -81,7 +81,8 @@ impl Machine for Machinery {
     }
 
     fn replace(&mut self, frame: Mfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
-        if let Some((_, _, bits)) = self.noted.take_if(|(table, place, _)| (*table, *place) == (frame, index)) {
+        if let Some((_, _, bits)) = self.noted.take_if(|(table, place, _)| (*table, *place) == (frame, index))
+        {
             self.set_word(frame, index, self.word(frame, index) | bits);
         }
         let found = self.word(frame, index);
@@ -291,7 +292,10 @@ pub fn build(image: &Image<'_>) -> Result<(), crate::build::BuildError> {
             assert!(frame.0 >= FIRST && end <= (FIRST + FRAMES) * PAGE, "within the domain");
         }
     }
-    Layout::new(Mfn(FIRST), FRAMES, 1).unwrap().build(&mut Nothing, image, ("", false), &[], &[0; 12]).map(drop)
+    Layout::new(Mfn(FIRST), FRAMES, 1)
+        .unwrap()
+        .build(&mut Nothing, image, ("", false), &[], &[0; 12])
+        .map(drop)
 }
 
 /// What the hardware makes of the page tables: no table, no descriptor table and no frame of the hypervisor's can be written by a guest at privilege

@@ -152,8 +152,29 @@ impl Guest {
     fn context(&self, host: &impl Host, at: u64) -> Result<Context, Error> {
         let word = |offset: u64| self.words::<1>(host, at.wrapping_add(offset)).map(|[word]| word);
         let flags = word(context::FLAGS)?;
-        let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, _, rip, cs, rflags, rsp, ss] =
-            self.words::<21>(host, at.wrapping_add(context::REGISTERS))?;
+        let [
+            r15,
+            r14,
+            r13,
+            r12,
+            rbp,
+            rbx,
+            r11,
+            r10,
+            r9,
+            r8,
+            rax,
+            rcx,
+            rdx,
+            rsi,
+            rdi,
+            _,
+            rip,
+            cs,
+            rflags,
+            rsp,
+            ss,
+        ] = self.words::<21>(host, at.wrapping_add(context::REGISTERS))?;
         let [fs_base, kernel_gs, user_gs] = self.words::<3>(host, at.wrapping_add(context::BASES))?;
         let [event, _, syscall] = self.words::<3>(host, at.wrapping_add(context::CALLBACKS))?;
         let addresses = [rip, fs_base, kernel_gs, user_gs, event, syscall];

@@ -134,7 +134,10 @@ fn the_hypervisors_part_of_addresses_can_be_read_where_the_interface_says_and_ne
         "it is no segment of the guest's"
     );
     for address in [abi::M2P, abi::GDT, abi::GATE, 0x0000_8000_0000_0000] {
-        assert!(leaf(&machine, guest.cpu.root, address).is_none(), "{address:#x} is no argument of a hypercall");
+        assert!(
+            leaf(&machine, guest.cpu.root, address).is_none(),
+            "{address:#x} is no argument of a hypercall"
+        );
     }
 }
 

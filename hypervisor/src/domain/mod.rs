@@ -35,6 +35,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, ParavirtualCounters, Refusal};
+use paravirtual::Interface;
 use sluice_abi::config::Action;
 use sluice_abi::report::DomainState;
 use sluice_abi::{DomainId, config};
@@ -332,7 +333,7 @@ pub struct Domain {
     /// Of a paravirtual one: lines of its devices that went up, a bit each.
     lines: AtomicU32,
     /// Of a paravirtual one: what it is asked by any of its processors.
-    interface: Once<SpinLock<sluice_xenpv::Guest>>,
+    interface: Once<Interface>,
     /// What it was asked, as of the last time that this was published.
     pub asked: ParavirtualCounters,
 }
@@ -696,13 +697,13 @@ impl Domain {
     }
 
     /// Of a paravirtual domain: what it is asked by any of its processors.
-    pub fn interface(&self) -> Option<&SpinLock<sluice_xenpv::Guest>> {
+    pub fn interface(&self) -> Option<&Interface> {
         self.interface.get()
     }
 
     /// Gives a paravirtual domain its interface.
-    pub fn set_interface(&self, guest: sluice_xenpv::Guest) {
-        self.interface.call_once(|| SpinLock::new(Rank::Interface, guest));
+    pub fn set_interface(&self, interface: Interface) {
+        self.interface.call_once(|| interface);
     }
 
     /// Has these of its processors forget the translations that its own page tables led to, a bit each, before they execute another instruction.

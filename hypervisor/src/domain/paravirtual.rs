@@ -2,18 +2,32 @@
 
 use super::Domain;
 use crate::svm::vmcb::Segment;
+use crate::sync::{Rank, SpinLock};
 use sluice_memory::PAGE_SIZE;
 
 /// What a processor of a paravirtual domain needs around the domain's interface ([`Domain::interface`]).
 pub struct Paravirtual {
     /// Its registers: the general ones are where the processor's are put at an exit, the others are as of the last one.
     pub registers: sluice_xenpv::Registers,
-    /// What its page tables are looked at with.
-    pub memory: Memory,
     /// When it wants to be woken, in nanoseconds since start, as of its last exit.
     pub deadline: Option<u64>,
     /// Code and stack segments of its programs and of the kernel, as they were loaded last.
     pub segments: [Segments; 2],
+}
+
+/// What a paravirtual domain is asked by any of its processors, and what its page tables are looked at with.
+pub struct Interface {
+    /// The interface.
+    pub guest: SpinLock<sluice_xenpv::Guest>,
+    /// The domain's memory.
+    pub memory: Memory,
+}
+
+impl Interface {
+    /// That of a domain that was built.
+    pub fn new(guest: sluice_xenpv::Guest, memory: Memory) -> Self {
+        Self { guest: SpinLock::new(Rank::Interface, guest), memory }
+    }
 }
 
 /// A domain's memory, and what the hypervisor has in its page tables.

@@ -9,7 +9,7 @@
 use super::crash;
 use super::flow::Flow;
 use crate::domain::counters::{Exit, Refusal};
-use crate::domain::paravirtual::{Memory, Paravirtual, Segments};
+use crate::domain::paravirtual::{Interface, Memory, Paravirtual, Segments};
 use crate::domain::vcpu::{Context, RunState, Vcpu, event};
 use crate::domain::{Domain, EndReason, PortHandler, Transfer};
 use crate::mm::Direct;
@@ -62,7 +62,7 @@ struct Hands<'a> {
     domain: &'a Domain,
     /// The virtual processor whose exit it is.
     own: u32,
-    memory: Memory,
+    memory: &'a Memory,
     /// Translations are to be forgotten before the guest goes on.
     flush: bool,
     /// How often devices lost frames, and got them.
@@ -70,7 +70,7 @@ struct Hands<'a> {
 }
 
 impl<'a> Hands<'a> {
-    fn new(domain: &'a Domain, own: u32, memory: Memory) -> Self {
+    fn new(domain: &'a Domain, own: u32, memory: &'a Memory) -> Self {
         Self { domain, own, memory, flush: false, changes: (0, 0) }
     }
 
@@ -265,27 +265,28 @@ pub fn start(
     for frame in layout.hidden() {
         types.reserve(Mfn(frame))?;
     }
-    let mut state = prepare(ctx, domain, 0, built.hole());
-    let mut hands = Hands::new(domain, 0, state.memory);
+    let mut state = prepare(ctx, 0);
+    let memory = Memory::new(domain, built.hole());
+    let mut hands = Hands::new(domain, 0, &memory);
     let mut guest = Guest::new(&mut hands, built, types, hardware)?;
-    if state.memory.is_lent {
+    if memory.is_lent {
         domain.lend_frames(reached(&guest).map(|frame| frame.0));
     }
     publish_time(&mut guest, &mut hands);
     state.registers = guest.start();
     put(ctx, &mut state, &mut guest, &mut hands);
     ctx.paravirtual = Some(state);
-    domain.set_interface(guest);
+    domain.set_interface(Interface::new(guest, memory));
     Ok(())
 }
 
-/// Makes a processor one of a paravirtual domain whose memory was built so. It waits for another one to start it.
-pub fn wait(ctx: &mut Context, domain: &Domain, id: u32, built: &Built) {
-    ctx.paravirtual = Some(prepare(ctx, domain, id, built.hole()));
+/// Makes a processor one of a paravirtual domain, which waits for another one to start it.
+pub fn wait(ctx: &mut Context, id: u32) {
+    ctx.paravirtual = Some(prepare(ctx, id));
 }
 
 /// Makes a processor that of a paravirtual guest.
-fn prepare(ctx: &mut Context, domain: &Domain, id: u32, hole: [(usize, u64); 2]) -> Box<Paravirtual> {
+fn prepare(ctx: &mut Context, id: u32) -> Box<Paravirtual> {
     let area = Area::of(id);
     let control = &mut ctx.vmcb.control;
     control.intercept3 |= INTERCEPT_INTN;
@@ -304,12 +305,7 @@ fn prepare(ctx: &mut Context, domain: &Domain, id: u32, hole: [(usize, u64); 2])
     (save.cr4, save.efer, save.star, save.sfmask) = (CR4, EFER, sluice_gate::STAR, SFMASK);
     (save.lstar, save.cstar) = (area.gate_wide(), area.gate());
     save.g_pat = sluice_xenpv::PAT;
-    Box::new(Paravirtual {
-        registers: Registers::default(),
-        memory: Memory::new(domain, hole),
-        deadline: None,
-        segments: Default::default(),
-    })
+    Box::new(Paravirtual { registers: Registers::default(), deadline: None, segments: Default::default() })
 }
 
 /// The frames that devices of a guest's are to reach.
@@ -455,8 +451,8 @@ fn exit_gate(ctx: &mut Context, registers: &Registers, gate: u64) {
 /// Looks at the processor's timer and the guest's console, and tells the processor of events.
 pub fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) {
     let (Some(mut state), Some(interface)) = (ctx.paravirtual.take(), domain.interface()) else { return };
-    let mut guest = interface.lock();
-    let mut hands = Hands::new(domain, vcpu.id, state.memory);
+    let mut guest = interface.guest.lock();
+    let mut hands = Hands::new(domain, vcpu.id, &interface.memory);
     guest.run(vcpu.id);
     publish(domain, &mut guest, &hands);
     let registers = &mut state.registers;
@@ -504,9 +500,9 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         return Flow::Leave;
     };
     ctx.vmcb.control.tlb_control = 0;
-    let mut locked = interface.lock();
+    let mut locked = interface.guest.lock();
     let guest = &mut *locked;
-    let mut hands = Hands::new(domain, vcpu.id, state.memory);
+    let mut hands = Hands::new(domain, vcpu.id, &interface.memory);
     guest.run(vcpu.id);
     let registers = &mut state.registers;
     guest.enter_host(&hands);
@@ -516,13 +512,14 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
         Some(After::Enter) => Some(guest.deliver(&mut hands, registers)),
         after => after,
     };
-    // The processor's own timer is set where exits are attended to.
-    let is_timer_set = guest.deadline() != state.deadline;
     guest.counters.hides += hands.changes.0;
     guest.counters.shows += hands.changes.1;
     #[cfg(feature = "count-tables")]
     count_tables(domain, guest, &hands, matches!(after, Some(After::End(_))));
+    let deadline = state.deadline;
     let valid = put(ctx, &mut state, guest, &mut hands);
+    // The processor's own timer is set where exits are attended to.
+    let is_timer_set = state.deadline != deadline;
     if hands.memory.is_lent && matches!(after, Some(After::End(_))) {
         check_devices(domain, guest);
     }

@@ -214,7 +214,9 @@ fn is_within_interface(config: &config::Domain, seats: &Seats) -> bool {
         _ => false,
     };
     let only_devices = seats.iter().all(|(_, seat)| matches!(seat, Seat::Device(_)));
-    u32::from(config.vcpus) <= sluice_xenpv::MAX_PROCESSORS && only_devices && config.devices.iter().all(owned)
+    u32::from(config.vcpus) <= sluice_xenpv::MAX_PROCESSORS
+        && only_devices
+        && config.devices.iter().all(owned)
 }
 
 /// What a paravirtual domain is told of its devices.
@@ -386,7 +388,7 @@ fn build_processors(domain: &Domain, start: &Start) -> Result<Vec<Arc<Vcpu>>, Bu
                 let started = exit::paravirtual::start(&mut context, domain, layout, built, hardware);
                 started.map_err(BuildError::Tables)?;
             }
-            (_, Start::Paravirtual(_, built, _)) => exit::paravirtual::wait(&mut context, domain, id, built),
+            (_, Start::Paravirtual(..)) => exit::paravirtual::wait(&mut context, id),
             (_, Start::Full(_)) => {}
         }
         let wanted = domain.config.cpus.get(id as usize % domain.config.cpus.len().max(1));

@@ -18,7 +18,7 @@ macro_rules! ranks {
 ranks! {
     /// `Vcpu::context`.
     Context,
-    /// `Domain::interface`.
+    /// `Interface::guest` of a paravirtual domain.
     Interface,
     /// `MANAGER`.
     Manager,

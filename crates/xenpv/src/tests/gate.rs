@@ -322,6 +322,24 @@ fn nobody_gets_privilege_by_the_gate() {
     assert_eq!(compare(&case, ALL), Left::Passed);
 }
 
+#[test]
+fn a_programs_direction_flag_is_not_the_kernels() {
+    let mut call = call_of_a_program();
+    call.registers[1] = 0x246 | rflags::DF;
+    let mut fault = fault_of_a_program();
+    fault.registers[1] = call.registers[1];
+    // Once by the gate, and once by the hypervisor, where events are masked.
+    for case in [call, fault].into_iter().flat_map(|case| [case.clone(), Case { mask: 1, ..case }]) {
+        let (mut guest, mut machine, mut registers) = set_up(&case);
+        let (left, after) = by_gate(&case, &mut guest, &mut machine, &mut registers, ALL);
+        assert_eq!((left == Left::Passed, after), (case.mask == 0, After::Enter), "{case:?}");
+        assert_eq!(registers.rflags & rflags::DF, 0, "{case:?}");
+        // Its own flags are in the frame: the third word from the end.
+        let at = registers.gpr[gpr::RSP] + if case.fault.is_some() { 40 } else { 32 };
+        assert_ne!(guest.words::<1>(&machine, at).unwrap()[0] & rflags::DF, 0, "it has it still");
+    }
+}
+
 fn stacks() -> impl Strategy<Value = u64> {
     prop_oneof![
         8 => (705..715u64, 0..512u64).prop_map(|(page, at)| spare(page).1 + at * 8),

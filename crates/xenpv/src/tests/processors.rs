@@ -144,10 +144,11 @@ fn a_processor_is_not_given_what_no_kernel_may_have() {
 fn an_event_tells_the_processor_that_it_is_bound_to() {
     let (mut guest, mut machine, [mut first, mut second]) = pair();
     let (_, page) = spare(ARGUMENTS);
-    let event = |guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers, cmd, words: &[u64]| {
-        poke(guest, machine, page, words);
-        ask(guest, machine, registers, call::EVENT_CHANNEL_OP, [cmd, page, 0, 0])
-    };
+    let event =
+        |guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers, cmd, words: &[u64]| {
+            poke(guest, machine, page, words);
+            ask(guest, machine, registers, call::EVENT_CHANNEL_OP, [cmd, page, 0, 0])
+        };
     // BIND_IPI and BIND_VIRQ for the second one; each has its own timer.
     assert_eq!(event(&mut guest, &mut machine, &mut first, 7, &[1]), 0);
     let [_, ipi] = guest.halves(&machine, page).unwrap();
@@ -204,16 +205,17 @@ fn who_polls_wakes_for_its_port_though_it_is_masked_and_for_no_other() {
         [_, *port] = guest.halves(&machine, page).unwrap();
     }
     machine.set_word(guest.layout.shared_info, shared_info::MASK / 8, u64::MAX);
-    let poll = |guest: &mut Guest, machine: &mut Machinery, second: &mut Registers, count: u64, until: u64| {
-        guest.run(1);
-        let list = page + 64;
-        poke(guest, machine, list, &[u64::from(ports[0])]);
-        poke(guest, machine, page, &[list, count, until]);
-        (second.gpr[gpr::RAX], second.gpr[gpr::RDI], second.gpr[gpr::RSI]) = (call::SCHED_OP, 3, page);
-        (second.gpr[gpr::RCX], second.gpr[gpr::R11]) = (second.rip, second.rflags);
-        let after = guest.syscall(machine, second, true);
-        (after, second.gpr[gpr::RAX])
-    };
+    let poll =
+        |guest: &mut Guest, machine: &mut Machinery, second: &mut Registers, count: u64, until: u64| {
+            guest.run(1);
+            let list = page + 64;
+            poke(guest, machine, list, &[u64::from(ports[0])]);
+            poke(guest, machine, page, &[list, count, until]);
+            (second.gpr[gpr::RAX], second.gpr[gpr::RDI], second.gpr[gpr::RSI]) = (call::SCHED_OP, 3, page);
+            (second.gpr[gpr::RCX], second.gpr[gpr::R11]) = (second.rip, second.rflags);
+            let after = guest.syscall(machine, second, true);
+            (after, second.gpr[gpr::RAX])
+        };
     assert_eq!(poll(&mut guest, &mut machine, &mut second, 1, 0), (After::Block, 0));
     let mut send = |guest: &mut Guest, machine: &mut Machinery, port: u32| {
         guest.run(0);
@@ -301,7 +303,9 @@ fn an_exchange_of_an_entry_gives_what_was_there_when_it_was_written() {
     let entry_at = BASE + (at.table.0 - FIRST) * 4096 + at.index as u64 * 8;
     let (_, code) = spare(761);
     // xchg rax, [rbx]; lock cmpxchg [rbx], rcx
-    for (bytes, is_exchange) in [(&[0x48u8, 0x87, 0x03][..], true), (&[0xf0, 0x48, 0x0f, 0xb1, 0x0b][..], false)] {
+    for (bytes, is_exchange) in
+        [(&[0x48u8, 0x87, 0x03][..], true), (&[0xf0, 0x48, 0x0f, 0xb1, 0x0b][..], false)]
+    {
         guest.copy_out(&mut machine, code, bytes).unwrap();
         let old = Entry::new(frame, Entry::PRESENT | Entry::WRITE).bits();
         machine.set_word(at.table, at.index, old);
@@ -347,7 +351,10 @@ fn no_processor_sees_what_the_hypervisor_has_for_another_where_it_may_write() {
         }
         assert!(!find(area.gate()).contains(Entry::WRITE));
         assert!(words.insert(find(area.gate_words()).frame()), "each has words of its own");
-        assert_eq!(guest.types.counts(processor.gate_words).map(|counts| counts.kind), Some(Kind::Hypervisor));
+        assert_eq!(
+            guest.types.counts(processor.gate_words).map(|counts| counts.kind),
+            Some(Kind::Hypervisor)
+        );
     }
     model::check(&guest, &machine);
 }

@@ -2,7 +2,8 @@
 //! table or memory that is not its own, and tries what it was given.
 //!
 //! [`interface`] has hypercalls and what a kernel needs to survive its own faults, [`memory`] its page tables as it sees them,
-//! [`attacks`] what is tried one by one, [`gate`] what goes through the hypervisor's part of its own addresses, [`wild`] what is tried at random, [`devices`] what devices of its own are told to do, if it has some.
+//! [`attacks`] what is tried one by one, [`gate`] what goes through the hypervisor's part of its own addresses, [`processors`] what a second processor tries beside the first, [`wild`] what is tried at random,
+//! [`devices`] what devices of its own are told to do, if it has some.
 //! It reports how much it tried and what succeeded.
 //!
 //! Everything here is unsafe by purpose, as in the other test kernels.
@@ -22,6 +23,8 @@ mod gate;
 mod interface;
 #[path = "../paravirtual/memory.rs"]
 mod memory;
+#[path = "../paravirtual/processors.rs"]
+mod processors;
 #[path = "../random.rs"]
 mod random;
 #[path = "../paravirtual/wild.rs"]
@@ -60,6 +63,7 @@ extern "C" fn bare_main(start_info: u64) -> ! {
     let control = !machine.is_initial || devices::run(&machine, &mut score);
     attacks::run(&machine, &mut score);
     gate::run(&machine, &mut score);
+    processors::run(&machine, &mut score);
     println!("SLUICE-RESULT one_by_one={}", score.tried);
     wild::run(&machine, &mut score);
     println!("SLUICE-RESULT paravirtual.tried={} paravirtual.succeeded={}", score.tried, score.succeeded);

@@ -13,6 +13,8 @@ const CODE: u64 = 0xe008;
 /// HYPERVISOR_stack_switch.
 const STACK_SWITCH: u64 = 3;
 const NEW_USER_ROOT: u64 = 15;
+/// The direction flag.
+const DIRECTION: u64 = 1 << 10;
 /// How often a program is run.
 const TRIPS: u64 = 2000;
 /// I/O privilege level, nested task, virtual interrupts.
@@ -76,15 +78,18 @@ fn programs(machine: &Machine, score: &mut Score) {
     for trip in 0..TRIPS {
         // Not those that trap, and always the one for interrupts.
         let flags = trip.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 & !(1 << 8 | 1 << 18) | FORBIDDEN | 1 << 9;
-        let (seen, code) = program(flags, trip % 2 == 1);
+        let (seen, code, of_kernel) = program(flags, trip % 2 == 1);
         score.attempt("program_privilege", code & 3 != 3 || seen & FORBIDDEN != 0);
+        // A kernel's string instructions would go backwards, over what is not the program's.
+        score.attempt("program_direction", of_kernel & DIRECTION != 0);
     }
     operate(NEW_USER_ROOT, 0, 0);
 }
 
-/// Runs a program that looks at its flags and its code segment, and then calls the kernel or touches what is not there.
-fn program(flags: u64, faults: bool) -> (u64, u64) {
-    let (seen, code);
+/// Runs a program that looks at its flags and its code segment, and then calls the kernel or touches what is not there. Returns these, and the flags with
+/// which the kernel was entered.
+fn program(flags: u64, faults: bool) -> (u64, u64, u64) {
+    let (seen, code, of_kernel);
     unsafe {
         asm!(
             "push rbx", "push rbp",
@@ -109,11 +114,12 @@ fn program(flags: u64, faults: bool) -> (u64, u64) {
             "76:",
             "syscall",
             "78:",
+            "pushfq", "pop r13", "cld",
             "mov qword ptr [rip + bare_recover_at], 0",
             "pop rbp", "pop rbx",
-            inout("rdi") flags => _, inout("rsi") u64::from(faults) => _, out("r14") seen, out("r15") code,
+            inout("rdi") flags => _, inout("rsi") u64::from(faults) => _, out("r14") seen, out("r15") code, out("r13") of_kernel,
             out("rax") _, out("rcx") _, out("r11") _,
         );
     }
-    (seen, code)
+    (seen, code, of_kernel)
 }

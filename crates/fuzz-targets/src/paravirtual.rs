@@ -9,12 +9,21 @@ use sluice_xenpv::{After, Asked, Guest, Image, Registers};
 /// that no page table, no descriptor table and no frame of the hypervisor's can be written by the guest or by its devices ([`model::check`]).
 pub fn calls(data: &[u8]) {
     let mut input = Input::new(data);
+    // With a device, or with two processors, which ask in any order.
     let has_device = input.flag();
-    let (mut guest, mut machine, mut registers) = if has_device { model::owner() } else { model::guest() };
+    let (mut guest, mut machine, mut all) = if has_device {
+        let (guest, machine, registers) = model::owner();
+        (guest, machine, [registers; 2])
+    } else {
+        model::pair()
+    };
     // A page that the kernel can write, for arguments.
     let page = 700;
     let arguments = model::BASE + page * 4096;
     while !input.is_empty() {
+        let asks = usize::from(!has_device && input.flag());
+        guest.run(asks as u32);
+        let registers = &mut all[asks];
         for index in 0..input.u8() as usize % 16 {
             let word = argument(&mut input, arguments);
             if guest
@@ -32,16 +41,16 @@ pub fn calls(data: &[u8]) {
             0 => {
                 // To the hardware all is done at privilege level 3.
                 let fault = (u64::from(input.u8() | 4), arguments + u64::from(input.u16()));
-                let left = gate::page_fault(&guest, &mut machine, &mut registers, fault, input.u8().into());
-                leave(&mut guest, &mut machine, &mut registers, left)
+                let left = gate::page_fault(&guest, &mut machine, registers, fault, input.u8().into());
+                leave(&mut guest, &mut machine, registers, left)
             }
-            1 => guest.general_protection(&mut machine, &mut registers, input.u8().into()),
-            2 => guest.invalid_opcode(&mut machine, &mut registers),
+            1 => guest.general_protection(&mut machine, registers, input.u8().into()),
+            2 => guest.invalid_opcode(&mut machine, registers),
             _ => {
                 registers.gpr[0] = u64::from(input.u8() % 64);
                 registers.rflags = input.u64();
-                let left = gate::syscall(&guest, &mut machine, &mut registers, input.u8().into());
-                leave(&mut guest, &mut machine, &mut registers, left)
+                let left = gate::syscall(&guest, &mut machine, registers, input.u8().into());
+                leave(&mut guest, &mut machine, registers, left)
             }
         };
         model::check(&guest, &machine);
@@ -52,7 +61,7 @@ pub fn calls(data: &[u8]) {
         guest.tick(&mut machine);
         guest.raise_line(&mut machine, model::LINE_OF_DEVICE);
         guest.serve_console(&mut machine);
-        if let After::End(_) = guest.deliver(&mut machine, &mut registers) {
+        if let After::End(_) = guest.deliver(&mut machine, registers) {
             return;
         }
     }

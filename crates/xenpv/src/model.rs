@@ -5,6 +5,7 @@ pub mod gate;
 
 use crate::abi::{self, PAGE};
 use crate::build::Memory;
+use crate::guest::gpr;
 use crate::{Guest, Hardware, Host, Image, Layout, Registers};
 use alloc::collections::BTreeSet;
 use alloc::vec;
@@ -225,6 +226,48 @@ pub fn guest() -> (Guest, Machinery, Registers) {
 /// The same with so many processors, of which the first one runs.
 pub fn guest_with(processors: u32) -> (Guest, Machinery, Registers) {
     guest_of((FIRST, FRAMES, processors), &kernel(), "console=hvc0", b"ramdisk", Hardware::default())
+}
+
+/// Words of a `struct vcpu_guest_context`.
+pub const CONTEXT_WORDS: usize = 646;
+
+/// What a processor is begun with, as Linux says it: the kernel's page tables, a trap, an address to go on at, a stack.
+pub fn context(guest: &Guest) -> [u64; CONTEXT_WORDS] {
+    let page = |page: u64| BASE + page * PAGE;
+    let mut words = [0; CONTEXT_WORDS];
+    // VGCF_in_kernel; RIP, RFLAGS, RSP; the trap; the kernel's stack; CR3; the callback for events; GS.
+    words[512 / 8] = 1 << 2;
+    words[520 / 8 + 16] = BASE + (1 << 20) + 0x40;
+    words[520 / 8 + 18] = 0x3202;
+    words[520 / 8 + 19] = page(720);
+    (words[720 / 8 + 14 * 2], words[720 / 8 + 14 * 2 + 1]) = (14 | 4 << 8, BASE + 0x9000);
+    words[4976 / 8] = page(721);
+    words[4984 / 8 + 3] = guest.cpu.root.0 << 12;
+    words[5112 / 8] = BASE + 0xa000;
+    words[5152 / 8] = page(722);
+    words
+}
+
+/// A guest whose second processor runs, and the registers of both.
+pub fn pair() -> (Guest, Machinery, [Registers; 2]) {
+    /// VCPUOP_initialise, VCPUOP_up.
+    const STEPS: [u64; 2] = [0, 1];
+    let (mut guest, mut machine, mut first) = guest_with(2);
+    let at = BASE + 710 * PAGE;
+    guest.copy_out(&mut machine, at, context(&guest).map(u64::to_le_bytes).as_flattened()).unwrap();
+    let before = first;
+    for step in STEPS {
+        first.gpr[gpr::RAX] = abi::call::VCPU_OP;
+        (first.gpr[gpr::RDI], first.gpr[gpr::RSI], first.gpr[gpr::RDX]) = (step, 1, at);
+        guest.syscall(&mut machine, &mut first, true);
+        assert_eq!(first.gpr[gpr::RAX], 0);
+    }
+    assert_eq!(core::mem::take(&mut machine.started), [1]);
+    guest.run(1);
+    let second = *guest.take_start().expect("it has registers to start with");
+    assert!(guest.take_start().is_none(), "once");
+    guest.run(0);
+    (guest, machine, [before, second])
 }
 
 /// Frames of the registers of [`owner`]'s device.

@@ -4,7 +4,7 @@ use super::{ask, poke, spare};
 use crate::abi::{Error, call, shared_info, vcpu_info};
 use crate::guest::gpr;
 use crate::memory::{byte, leaf, word};
-use crate::model::{self, BASE, FIRST, Machinery};
+use crate::model::{self, BASE, CONTEXT_WORDS, FIRST, Machinery, pair};
 use crate::{After, Guest, Host, MAX_PROCESSORS, Registers};
 use proptest::prelude::*;
 use sluice_pagetypes::{Entry, Kind, Mfn};
@@ -31,37 +31,13 @@ fn vcpu_op(
     ask(guest, machine, registers, call::VCPU_OP, [cmd, which, arg, 0])
 }
 
-/// Writes a context as Linux does: the kernel's page tables, a page of descriptors, and where to go on.
-fn describe(guest: &Guest, machine: &mut Machinery, change: impl Fn(&mut [u64; 646])) -> u64 {
-    let mut words = [0u64; 646];
-    // VGCF_in_kernel; RIP, RSP; a trap; CR3; the callback for events; GS.
-    words[512 / 8] = 1 << 2;
-    words[520 / 8 + 16] = BASE + (1 << 20) + 0x40;
-    words[520 / 8 + 18] = 0x3202;
-    words[520 / 8 + 19] = spare(720).1;
-    (words[720 / 8 + 14 * 2], words[720 / 8 + 14 * 2 + 1]) = (14 | 4 << 8, BASE + 0x9000);
-    words[4976 / 8] = spare(721).1;
-    words[4984 / 8 + 3] = guest.cpu.root.0 << 12;
-    words[5112 / 8] = BASE + 0xa000;
-    words[5152 / 8] = spare(722).1;
+/// A context as the model's, with some words of it changed, where the kernel can name it.
+fn describe(guest: &Guest, machine: &mut Machinery, change: impl Fn(&mut [u64; CONTEXT_WORDS])) -> u64 {
+    let mut words = model::context(guest);
     change(&mut words);
     let (_, address) = spare(CONTEXT);
     poke(guest, machine, address, &words);
     address
-}
-
-/// A guest whose second processor runs, and that one's registers.
-fn pair() -> (Guest, Machinery, [Registers; 2]) {
-    let (mut guest, mut machine, mut registers) = model::guest_with(2);
-    let context = describe(&guest, &mut machine, |_| ());
-    assert_eq!(vcpu_op(&mut guest, &mut machine, &mut registers, [INITIALISE, 1, context]), 0);
-    assert_eq!(vcpu_op(&mut guest, &mut machine, &mut registers, [UP, 1, 0]), 0);
-    assert_eq!(core::mem::take(&mut machine.started), [1]);
-    assert!(guest.run(1));
-    let second = *guest.take_start().expect("it has registers to start with");
-    assert!(guest.take_start().is_none(), "once");
-    assert!(guest.run(0));
-    (guest, machine, [registers, second])
 }
 
 #[test]

@@ -2,12 +2,12 @@
 //!
 //! Drivers reach registers in memory by few instructions: MOV of one, two or four bytes between a general register and
 //! memory, at the same places again and again. [`PlainMove::decode`] knows these, and nothing else, without a decoder's tables.
-//! [`Trace`] says whether the guest's page tables still lead from a linear address to where they led before, by comparing the
-//! entries that said so. [`Moves`] keeps both for the moves that a processor made last.
+//! [`Trace`] says whether an instruction is still where it was, and what it was, by comparing the entries of the guest's page
+//! tables that led to it, and its code. [`Moves`] keeps both for the moves that a processor made last.
 //!
 //! Source: APM vol 3, 1.2 (encoding), 1.4 (ModRM and SIB), 1.7 (RIP-relative).
 
-use crate::walk::{Access, Kind, LEVELS, PageFault, PagingState, translate};
+use crate::walk::{Access, Kind, LEVELS, PagingState, translate};
 use alloc::boxed::Box;
 use alloc::vec;
 use arrayvec::ArrayVec;
@@ -163,52 +163,79 @@ impl PlainMove {
     }
 }
 
-/// How page tables led from a linear address to a physical one.
-#[derive(Clone, Debug)]
-pub struct Trace {
-    entries: ArrayVec<(Gpa, u64), LEVELS>,
-    to: Gpa,
+/// Words that the code of a plain move can lie in.
+const CODE_WORDS: usize = 2;
+
+/// A word of memory, and what it held, in the bits that count.
+#[derive(Clone, Copy, Debug)]
+struct Seen<P> {
+    at: P,
+    mask: u64,
+    value: u64,
 }
 
-impl Trace {
-    /// Walks, and keeps what was seen.
-    ///
-    /// # Errors
-    /// The page fault that the access meets.
+/// How page tables led to an instruction, and its code, by the words in which both were seen. `P` says where a word is.
+///
+/// Nothing but the words' places is taken for granted: whether they hold what they held is looked up each time, so that a guest
+/// which changes its page tables or its code finds its instructions executed as they are then.
+#[derive(Clone, Debug)]
+pub struct Trace<P>(ArrayVec<Seen<P>, { LEVELS + CODE_WORDS }>);
+
+impl<P: Copy> Trace<P> {
+    /// Walks the tables to the instruction at `rip`, which `code` begins with. `None`: it is not there, is too long, or not in one page.
     pub fn walk(
         state: &PagingState,
-        linear: u64,
-        access: Access,
-        read: impl Fn(Gpa) -> Option<u64>,
-    ) -> Result<Self, PageFault> {
+        rip: u64,
+        code: &[u8],
+        locate: impl Fn(Gpa) -> Option<P>,
+        read: impl Fn(P) -> u64,
+    ) -> Option<Self> {
+        if rip % PAGE_SIZE + code.len() as u64 > PAGE_SIZE || code.len() > LONGEST {
+            return None;
+        }
         let entries = RefCell::new(ArrayVec::new());
         let keep = |at| {
-            let word = read(at)?;
+            let at = locate(at)?;
+            let value = read(at);
             // There are as many as there can be levels.
-            let _ = entries.borrow_mut().try_push((at, word));
-            Some(word)
+            let _ = entries.borrow_mut().try_push(Seen { at, mask: u64::MAX, value });
+            Some(value)
         };
-        let to = translate(state, linear, access, &keep)?;
-        Ok(Self { entries: entries.into_inner(), to })
+        let access = Access { kind: Kind::Execute, user: false, ac: false };
+        let place = translate(state, rip, access, &keep).ok()?;
+        let mut seen = entries.into_inner();
+        let first = place.align_down(8);
+        // The code's bytes within two words, the first in the lowest byte.
+        let shift = 8 * (place.as_u64() - first.as_u64()) as u32;
+        let within = |bytes: u64| u128::from(bytes) << shift;
+        let (mask, value) = (within(mask_of(code.len())), within(code_word(code)));
+        for word in 0..CODE_WORDS {
+            let part = |both: u128| (both >> (64 * word)) as u64;
+            if part(mask) != 0 {
+                let at = locate(Gpa::new(first.as_u64().wrapping_add(8 * word as u64)))?;
+                seen.try_push(Seen { at, mask: part(mask), value: part(value) }).ok()?;
+            }
+        }
+        Some(Self(seen))
     }
 
-    /// Where it led, if each entry is still what it was.
+    /// Whether all words hold what they held.
     #[inline]
-    pub fn follow(&self, read: impl Fn(Gpa) -> Option<u64>) -> Option<Gpa> {
-        self.entries.iter().all(|(at, word)| read(*at) == Some(*word)).then_some(self.to)
+    pub fn holds(&self, read: impl Fn(P) -> u64) -> bool {
+        self.0.iter().all(|seen| (read(seen.at) ^ seen.value) & seen.mask == 0)
     }
 }
 
 /// A move that was decoded.
 #[derive(Clone, Debug)]
-struct Kept {
+struct Kept<P> {
     rip: u64,
     cr3: u64,
     plain: PlainMove,
-    /// Its first bytes, the first in the lowest.
+    /// Its bytes, the first in the lowest.
     code: u64,
-    /// How the guest's page tables lead to it.
-    trace: Trace,
+    /// How the guest's page tables lead to them.
+    trace: Trace<P>,
 }
 
 /// An access of a processor in 64-bit kernel mode, where segments and alignment say nothing.
@@ -226,9 +253,9 @@ pub struct Met {
 
 /// The moves that a processor made last.
 #[derive(Debug)]
-pub struct Moves(Box<[Option<Kept>]>);
+pub struct Moves<P>(Box<[Option<Kept<P>>]>);
 
-impl Default for Moves {
+impl<P: Copy> Default for Moves<P> {
     fn default() -> Self {
         Self(vec![None; KEPT].into_boxed_slice())
     }
@@ -240,44 +267,51 @@ fn slot(rip: u64, cr3: u64) -> usize {
     (mixed >> (u64::BITS - KEPT.ilog2())) as usize
 }
 
-impl Moves {
+impl<P: Copy> Moves<P> {
     /// The move that the processor has just executed, if it is one that is kept: its code is what it was, and its operand lies
-    /// where the processor met it, in one page. `saved`: what the processor saved of the code; where that is too little, the
-    /// code is read by the trace.
+    /// in one page. `saved`: what the processor saved of the code; where that is too little, the trace says whether it is.
+    ///
+    /// The operand is where the processor met it, since a plain move has no other. If another processor has changed the code since,
+    /// the guest has made a move between this operand and another of its registers, as an instruction of its own would.
     #[inline]
     pub fn find(
         &self,
         met: &Met,
         gpr: impl Fn(usize) -> u64,
         saved: &[u8],
-        read: impl Fn(Gpa) -> Option<u64>,
+        read: impl Fn(P) -> u64,
     ) -> Option<PlainMove> {
         let kept = self.0.get(slot(met.rip, met.cr3))?.as_ref()?;
         let plain = kept.plain;
         if (kept.rip, kept.cr3, plain.is_store) != (met.rip, met.cr3, met.is_write) {
             return None;
         }
-        let offset = plain.linear(met.rip, gpr) % PAGE_SIZE;
-        if offset != met.gpa.page_offset() || offset + u64::from(plain.width) > PAGE_SIZE {
+        let offset = met.gpa.page_offset();
+        // What is met at the beginning of a page may be the second half of what begins in the page before.
+        let begins_earlier = || plain.linear(met.rip, gpr) % PAGE_SIZE != 0;
+        if offset + u64::from(plain.width) > PAGE_SIZE || offset == 0 && begins_earlier() {
             return None;
         }
-        let now = match saved.get(..plain.length.into()) {
-            Some(saved) => code_word(saved),
-            None => fetch(kept.trace.follow(&read)?, plain.length, read)?,
+        let is_same = match saved.get(..plain.length.into()) {
+            Some(saved) => code_word(saved) == kept.code,
+            None => kept.trace.holds(read),
         };
-        let unused = 64 - 8 * u32::from(plain.length.clamp(1, LONGEST as u8));
-        ((now ^ kept.code) << unused == 0).then_some(plain)
+        is_same.then_some(plain)
     }
 
     /// Keeps the instruction at `rip` that `code` begins with, if it is a plain move. A processor in 64-bit kernel mode has
-    /// executed it.
-    pub fn keep(&mut self, state: &PagingState, rip: u64, code: &[u8], read: impl Fn(Gpa) -> Option<u64>) {
+    /// executed it. `locate` says where an aligned word of the guest's memory is, which stays true, and `read` reads it.
+    pub fn keep(
+        &mut self,
+        state: &PagingState,
+        rip: u64,
+        code: &[u8],
+        locate: impl Fn(Gpa) -> Option<P>,
+        read: impl Fn(P) -> u64,
+    ) {
         let Some(plain) = PlainMove::decode(code) else { return };
-        if rip % PAGE_SIZE + u64::from(plain.length) > PAGE_SIZE {
-            return;
-        }
-        let access = Access { kind: Kind::Execute, user: false, ac: false };
-        let Ok(trace) = Trace::walk(state, rip, access, read) else { return };
+        let Some(code) = code.get(..plain.length.into()) else { return };
+        let Some(trace) = Trace::walk(state, rip, code, locate, read) else { return };
         let cr3 = state.cr3;
         if let Some(kept) = self.0.get_mut(slot(rip, cr3)) {
             *kept = Some(Kept { rip, cr3, plain, code: code_word(code), trace });
@@ -285,20 +319,14 @@ impl Moves {
     }
 }
 
-/// The first bytes of an instruction, the first in the lowest byte.
+/// The bytes of an instruction, the first in the lowest byte.
 fn code_word(code: &[u8]) -> u64 {
     code.iter().take(LONGEST).rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// The same of one at `place` that ends in its page.
-fn fetch(place: Gpa, length: u8, read: impl Fn(Gpa) -> Option<u64>) -> Option<u64> {
-    let (first, skipped) = (place.align_down(8), place.as_u64() % 8);
-    let low = read(first)? >> (8 * skipped);
-    if skipped + u64::from(length) <= 8 {
-        return Some(low);
-    }
-    let high = read(Gpa::new(first.as_u64().wrapping_add(8)))?;
-    Some(low | high << (64 - 8 * skipped))
+/// The bits of a word that so many bytes, its lowest, take.
+fn mask_of(bytes: usize) -> u64 {
+    u64::MAX.checked_shr(64 - 8 * bytes.min(LONGEST) as u32).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -419,80 +447,146 @@ mod tests {
         assert_eq!(load(&[0x8b, 0x02]), 0x1234_5678);
     }
 
+    const LONG: PagingState =
+        PagingState { cr0: 1 << 31, cr3: 0x1000, cr4: 1 << 5, efer: 1 << 10, physical_bits: 40 };
+    /// `mov %eax,0x8(%rdx)` and `mov 0x8(%rdx),%eax`, of three bytes each.
+    const STORE: [u8; 4] = [0x89, 0x42, 0x08, 0x90];
+    const LOAD: [u8; 4] = [0x8b, 0x42, 0x08, 0x90];
+
+    /// A guest's memory by its aligned words.
+    #[derive(Clone)]
+    struct Memory(BTreeMap<u64, u64>);
+
+    impl Memory {
+        /// Tables that lead from linear 0x3000 to the page at 0x55000.
+        fn new() -> Self {
+            Self(BTreeMap::from([(0x1000, 0x2027), (0x2000, 0x3027), (0x3000, 0x4027), (0x4018, 0x5_5027)]))
+        }
+
+        /// The same, with code there.
+        fn with(mut self, at: u64, code: &[u8]) -> Self {
+            for (at, byte) in (at..).zip(code) {
+                let word = self.0.entry(at & !7).or_insert(0xeeee_eeee_eeee_eeee);
+                let shift = 8 * (at & 7);
+                *word = *word & !(0xff << shift) | u64::from(*byte) << shift;
+            }
+            self
+        }
+
+        fn locate(&self, at: Gpa) -> Option<Gpa> {
+            self.0.contains_key(&at.as_u64()).then_some(at)
+        }
+
+        fn read(&self, at: Gpa) -> u64 {
+            self.0[&at.as_u64()]
+        }
+
+        fn trace(&self, rip: u64, code: &[u8]) -> Option<Trace<Gpa>> {
+            Trace::walk(&LONG, rip, code, |at| self.locate(at), |at| self.read(at))
+        }
+
+        fn keep(&self, moves: &mut Moves<Gpa>, rip: u64, code: &[u8]) {
+            moves.keep(&LONG, rip, code, |at| self.locate(at), |at| self.read(at));
+        }
+
+        fn find(&self, moves: &Moves<Gpa>, met: &Met) -> Option<PlainMove> {
+            moves.find(met, |_| 0xff4, &[], |at| self.read(at))
+        }
+    }
+
     #[test]
     fn a_trace_holds_as_long_as_every_entry_does() {
-        const LONG: PagingState =
-            PagingState { cr0: 1 << 31, cr3: 0x1000, cr4: 1 << 5, efer: 1 << 10, physical_bits: 40 };
-        let mut words =
-            BTreeMap::from([(0x1000, 0x2027), (0x2000, 0x3027), (0x3000, 0x4027), (0x4018, 0x5_5027)]);
-        let access = Access { kind: Kind::Execute, user: false, ac: false };
-        let read = |words: &BTreeMap<u64, u64>, at: Gpa| words.get(&at.as_u64()).copied();
-        let trace = Trace::walk(&LONG, 0x3123, access, |at| read(&words, at)).unwrap();
-        assert_eq!(trace.follow(|at| read(&words, at)), Some(Gpa::new(0x5_5123)));
+        let memory = Memory::new().with(0x5_5126, &STORE);
+        let trace = memory.trace(0x3126, &STORE[..3]).unwrap();
+        assert!(trace.holds(|at| memory.read(at)));
         for at in [0x1000, 0x2000, 0x3000, 0x4018] {
-            let old = words.insert(at, 0x9027).unwrap();
-            assert_eq!(trace.follow(|at| read(&words, at)), None, "{at:#x} leads elsewhere now");
-            words.insert(at, old);
+            let mut other = memory.clone();
+            other.0.insert(at, 0x9027);
+            assert!(!trace.holds(|at| other.read(at)), "{at:#x} leads elsewhere now");
+            other.0.remove(&at);
+            assert!(other.trace(0x3126, &STORE[..3]).is_none());
         }
-        words.remove(&0x2000);
-        assert_eq!(trace.follow(|at| read(&words, at)), None);
-        assert!(Trace::walk(&LONG, 0x3123, access, |at| read(&words, at)).is_err());
+        assert!(Memory::new().trace(0x3126, &STORE[..3]).is_none(), "there is no code");
+        assert!(memory.trace(0x3ffe, &STORE[..3]).is_none(), "it ends in another page");
+    }
+
+    proptest! {
+        /// Code is compared byte by byte, wherever in its words it lies, and nothing else is.
+        #[test]
+        fn a_trace_holds_as_long_as_the_code_does(
+            offset in 0u64..0xff0,
+            code in prop::collection::vec(any::<u8>(), 1..=LONGEST),
+            changed in 0u64..0x1000,
+            bits in 1u8..,
+        ) {
+            let page: alloc::vec::Vec<u8> = (0..0x1000).map(|at| at as u8).collect();
+            let memory = Memory::new().with(0x5_5000, &page).with(0x5_5000 + offset, &code);
+            let trace = memory.trace(0x3000 + offset, &code).unwrap();
+            prop_assert!(trace.holds(|at| memory.read(at)));
+            let near = (offset + changed % 24).saturating_sub(8);
+            let mut other = memory;
+            *other.0.get_mut(&(0x5_5000 + near & !7)).unwrap() ^= u64::from(bits) << (8 * (near & 7));
+            let within = (offset..offset + code.len() as u64).contains(&near);
+            prop_assert_eq!(trace.holds(|at| other.read(at)), !within);
+        }
+    }
+
+    /// A guest maps another page where the code was, and what was kept of it is not made any more, though the page that it came
+    /// from holds it still.
+    #[test]
+    fn a_page_that_lies_elsewhere_now_is_not_taken_for_the_code() {
+        let met = Met { rip: 0x3fe6, cr3: 0x1000, gpa: Gpa::new(0xfec0_0010), is_write: true };
+        let old = Memory::new().with(0x5_5fe6, &STORE);
+        let mut moves = Moves::default();
+        old.keep(&mut moves, met.rip, &STORE);
+        assert!(old.find(&moves, &met).is_some());
+        for code in [STORE, LOAD] {
+            let mut new = old.clone().with(0x6_6fe6, &code);
+            new.0.insert(0x4018, 0x6_6027);
+            assert_eq!(new.find(&moves, &met), None);
+        }
+        // The page is the same, and what it holds is not.
+        assert_eq!(old.with(0x5_5fe6, &LOAD).find(&moves, &met), None);
     }
 
     /// What is kept is found where nothing has changed, and nowhere else.
     #[test]
     fn a_kept_move_is_found_as_long_as_all_is_as_it_was() {
-        // mov %eax,0x8(%rdx)
-        const CODE: [u8; 4] = [0x89, 0x42, 0x08, 0x90];
         const MET: Met = Met { rip: 0x3fe6, cr3: 0x1000, gpa: Gpa::new(0xfec0_0010), is_write: true };
-        let state = PagingState { cr3: MET.cr3, ..PagingState::default() };
-        let gpr = |register| if register == 2 { 0xffff_c000_0000_0008 } else { 0 };
-        // Without paging, code is where RIP says: three bytes at the end of a word.
-        let memory = |code: [u8; 4]| {
-            move |at: Gpa| {
-                let bytes = (0..8).map(|byte| at.as_u64() + byte);
-                let byte =
-                    |at: u64| at.checked_sub(MET.rip).and_then(|index| code.get(index as usize)).copied();
-                Some(bytes.rev().fold(0, |word, at| word << 8 | u64::from(byte(at).unwrap_or(0xee))))
-            }
-        };
+        let memory = Memory::new().with(0x5_5fe6, &STORE);
         let mut moves = Moves::default();
-        assert_eq!(moves.find(&MET, gpr, &[], memory(CODE)), None);
-        moves.keep(&state, MET.rip, &CODE, |_| None);
-        let plain = moves.find(&MET, gpr, &[], memory(CODE)).expect("it is kept");
+        assert_eq!(memory.find(&moves, &MET), None);
+        memory.keep(&mut moves, MET.rip, &STORE);
+        let plain = memory.find(&moves, &MET).expect("it is kept");
         assert_eq!((plain.length, plain.is_store), (3, true));
         for other in [
             Met { is_write: false, ..MET },
-            Met { gpa: Gpa::new(0xfec0_0014), ..MET },
-            Met { gpa: Gpa::new(0xfec0_1000), ..MET },
             Met { rip: MET.rip + 1, ..MET },
             // It shares the slot.
             Met { cr3: MET.cr3 + (KEPT << 12) as u64, ..MET },
         ] {
-            assert_eq!(moves.find(&other, gpr, &[], memory(CODE)), None, "{other:?}");
+            assert_eq!(memory.find(&moves, &other), None, "{other:?}");
         }
-        // The operand reaches into the next page: what the processor met may be its second half.
-        let end = Met { gpa: Gpa::new(0xfec0_0ffe), ..MET };
-        assert_eq!(moves.find(&end, |_| 0xff6, &[], memory(CODE)), None);
-        let whole = Met { gpa: Gpa::new(0xfec0_0ffc), ..MET };
-        assert!(moves.find(&whole, |_| 0xff4, &[], memory(CODE)).is_some());
-        // Other code, in each of its bytes, or none; what comes behind is not its.
+        // The operand reaches into the next page: what the processor met may be either half.
+        let at = |offset: u64| Met { gpa: Gpa::new(0xfec0_0000 + offset), ..MET };
+        let find = |offset, rdx: u64| moves.find(&at(offset), |_| rdx, &[], |at| memory.read(at)).is_some();
+        assert!(find(0xffc, 0xff4) && !find(0xffe, 0xff6));
+        assert!(find(0, 0xff8) && !find(0, 0xff6));
+        // Other code, in each of its bytes; what comes behind is not its.
+        let saved = |code: &[u8]| moves.find(&MET, |_| 0, code, |_| panic!("the processor saved it"));
         for byte in 0..3 {
-            let mut other = CODE;
+            let mut other = STORE;
             other[byte] ^= 1;
-            assert_eq!(moves.find(&MET, gpr, &[], memory(other)), None);
-            assert_eq!(
-                moves.find(&MET, gpr, &other[..3], memory(CODE)),
-                None,
-                "the processor saved other code"
-            );
+            assert_eq!(memory.clone().with(0x5_5fe6, &other).find(&moves, &MET), None);
+            assert_eq!(saved(&other[..3]), None, "the processor saved other code");
         }
-        assert!(moves.find(&MET, gpr, &[], memory([0x89, 0x42, 0x08, 0xcc])).is_some());
-        assert!(moves.find(&MET, gpr, &CODE, |_| None).is_some(), "the processor saved it");
-        assert_eq!(moves.find(&MET, gpr, &CODE[..2], |_| None), None);
+        assert!(memory.clone().with(0x5_5fe9, &[0xcc]).find(&moves, &MET).is_some());
+        assert!(saved(&STORE[..3]).is_some() && saved(&[0x89, 0x42, 0x08, 0xcc]).is_some());
+        let too_little = moves.find(&MET, |_| 0, &STORE[..2], |at| memory.read(at));
+        assert!(too_little.is_some(), "the rest is read");
         // Code on two pages is not kept.
         let mut moves = Moves::default();
-        moves.keep(&state, 0x3ffe, &CODE, |_| None);
-        assert_eq!(moves.find(&Met { rip: 0x3ffe, ..MET }, gpr, &CODE, |_| None), None);
+        memory.clone().with(0x5_5ff8, &[0; 8]).keep(&mut moves, 0x3ffe, &STORE);
+        assert_eq!(memory.find(&moves, &Met { rip: 0x3ffe, ..MET }), None);
     }
 }

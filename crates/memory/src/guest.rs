@@ -41,6 +41,18 @@ impl Extent {
     }
 }
 
+/// An aligned word of a guest's memory, found by [`GuestMemory::word`]. It is where it was as long as the guest's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WordPlace(Hpa);
+
+impl WordPlace {
+    /// Reads it in one access.
+    #[inline]
+    pub fn read(self, memory: &impl PhysicalMemory) -> u64 {
+        memory.read_u64(self.0)
+    }
+}
+
 /// The memory of one guest.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
@@ -240,8 +252,17 @@ impl GuestMemory {
     /// It is not memory of this guest, or not aligned.
     #[inline]
     pub fn read_u64(&self, memory: &impl PhysicalMemory, gpa: Gpa) -> Result<u64, OutOfRange> {
+        self.word(gpa).map(|word| word.read(memory))
+    }
+
+    /// Where an aligned word is.
+    ///
+    /// # Errors
+    /// It is not memory of this guest, or not aligned.
+    #[inline]
+    pub fn word(&self, gpa: Gpa) -> Result<WordPlace, OutOfRange> {
         match self.locate(gpa) {
-            Some((hpa, left)) if left >= 8 && gpa.is_aligned(8) => Ok(memory.read_u64(hpa)),
+            Some((hpa, left)) if left >= 8 && gpa.is_aligned(8) => Ok(WordPlace(hpa)),
             _ => Err(OutOfRange),
         }
     }

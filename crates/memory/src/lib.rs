@@ -24,7 +24,7 @@ pub use address::{Gpa, Gva, HUGE_PAGE, Hpa, Iova, LARGE_PAGE, PAGE_SIZE};
 pub use asid::{Asid, Asids, Assigned};
 pub use frame_table::{FrameEntry, FrameError, FrameTable, FrameUse};
 pub use frames::{FrameAllocator, FreeError};
-pub use guest::{AddError, Extent, GuestMemory, OutOfRange};
+pub use guest::{AddError, Extent, GuestMemory, OutOfRange, WordPlace};
 pub use tables::{Access, Entry, Format, LongMode, MapError, NestedTables, TableFrames, Tables};
 
 /// Host-physical memory, as something that can be read and written.

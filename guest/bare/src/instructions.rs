@@ -344,10 +344,63 @@ fn widths() {
     write(APIC_TPR, 0u32);
 }
 
+/// Reads a register by the code at the first alias, which leaves it in EAX or in ECX: what both hold then, of 1 and 2.
+fn load_at_alias(operand: u64) -> (u32, u32) {
+    let (mut eax, mut ecx) = (1u32, 2u32);
+    unsafe {
+        asm!("call {code}", code = in(reg) ALIAS, in("rdi") operand, inout("eax") eax, inout("ecx") ecx);
+    }
+    (eax, ecx)
+}
+
+/// A move that has been made before is made again only where it is still the one at its address: page tables may lead to another page by now, and
+/// the page may hold another.
+fn moves_that_are_made_again() {
+    // `mov eax, [rdi]; ret`, and the same with ECX.
+    const TO_EAX: [u8; 3] = [0x8b, 0x07, 0xc3];
+    const TO_ECX: [u8; 3] = [0x8b, 0x0f, 0xc3];
+    const VERSION: u32 = IO_APIC_VERSION_VALUE as u32;
+    let lead = |alias: usize, to: u64| {
+        unsafe { TABLE.0[alias] = to | RW };
+        machine::flush();
+    };
+    let runs = |times: usize| (0..times).map(|_| load_at_alias(IO_APIC_WINDOW)).last();
+    let check = |name: &str, found: Option<(u32, u32)>, wanted: (u32, u32)| {
+        show(name, found == Some(wanted), found);
+    };
+    write(IO_APIC, 1u32);
+    write(page(0), TO_EAX);
+    write(page(1), TO_ECX);
+    lead(0, page(0));
+    check("again.first", runs(3), (VERSION, 2));
+    lead(0, page(1));
+    check("again.other_page", runs(1), (1, VERSION));
+    lead(0, page(0));
+    check("again.back", runs(2), (VERSION, 2));
+    write(page(2), page(1) | RW);
+    unsafe { DIRECTORY.0[0] = page(2) | RW | USER };
+    machine::flush();
+    check("again.other_table", runs(1), (1, VERSION));
+    unsafe { DIRECTORY.0[0] = &raw const TABLE as u64 | RW | USER };
+    machine::flush();
+    check("again.old_table", runs(2), (VERSION, 2));
+    write(page(0), TO_ECX);
+    check("again.other_code", runs(2), (1, VERSION));
+    write(page(0), TO_EAX);
+    // The first half is memory, and what exits is the second, at the beginning of a page.
+    lead(1, page(3));
+    lead(2, IO_APIC);
+    write(page(3) + PAGE - 2, 0xbeefu16);
+    let whole = (0..3).map(|_| load_at_alias(ALIAS + 2 * PAGE)).last();
+    check("again.begin_of_page", whole, (1, 2));
+    check("again.half", Some(load_at_alias(ALIAS + 2 * PAGE - 2)), (0x1_beef, 2));
+    (0..3).for_each(|alias| map(alias, 0));
+}
+
 /// Runs all. What ends by an exception that nobody expects does not keep the others from being run.
 pub fn run() {
     build_tables();
-    let parts: [fn(); 8] = [
+    let parts: [fn(); 9] = [
         string_io_at_a_missing_page,
         string_io_against_protection,
         supervisor_mode_access_prevention,
@@ -356,6 +409,7 @@ pub fn run() {
         comparisons,
         vector_moves,
         widths,
+        moves_that_are_made_again,
     ];
     for (number, part) in parts.iter().enumerate() {
         if trap::attempt(part).is_some() {

@@ -17,7 +17,7 @@ use bitflags::bitflags;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sluice_insn::plain::Moves;
-use sluice_memory::Asid;
+use sluice_memory::{Asid, WordPlace};
 use sluice_platform::clock;
 use sluice_platform::lapic::{LocalApic, Rates};
 use sluice_platform::machine_check::{FailedAccess, MachineCheck};
@@ -168,7 +168,7 @@ pub struct Context {
     /// The guest was not ready for a machine check, which was logged.
     pub machine_check_lost: bool,
     /// What its driver does again and again.
-    pub moves: Moves,
+    pub moves: Moves<WordPlace>,
     /// Room for what a string instruction moves between memory and a port.
     pub string: Box<[u8]>,
     /// The domain is paravirtual.

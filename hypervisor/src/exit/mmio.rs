@@ -215,6 +215,13 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     if let Some(flow) = handler.and_then(|handler| moves::repeat(domain, vcpu, ctx, gpa, handler)) {
         return flow;
     }
+    emulate(domain, vcpu, ctx, handler.is_some())
+}
+
+/// Executes the instruction that met the fault, on a page that has a handler or none. Not a part of [`handle`]: moves that are kept would pay for
+/// the stack it needs.
+#[inline(never)]
+fn emulate(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, handled: bool) -> Flow {
     let code = match usize::from(ctx.vmcb.control.fetched & 15) {
         0 => match fetch(domain, ctx) {
             Ok(code) => code,
@@ -228,7 +235,7 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
             if ctx.vmcb.save.rip == rip {
                 // It repeats: one that is stepped through traps after each element.
                 retire(ctx, rip);
-            } else if handler.is_some() {
+            } else if handled {
                 moves::keep(domain, ctx, rip, &code);
             }
             Flow::Attend

@@ -43,18 +43,20 @@ pub fn repeat(
     let met = Met { rip: save.rip, cr3: save.cr3, gpa, is_write: why & WRITE != 0 };
     let saved = control.instruction.get(..usize::from(control.fetched & 15)).unwrap_or_default();
     let gprs = |register| gpr(ctx, register);
-    let plain = ctx.moves.find(&met, gprs, saved, |at| domain.read_u64(at))?;
+    let plain = ctx.moves.find(&met, gprs, saved, |at| domain.read_word(at))?;
     let register = usize::from(plain.register);
     let old = gpr(ctx, register);
     let mut bytes = (old as u32).to_le_bytes();
     let part = bytes.get_mut(..plain.width.into())?;
     let transfer = if plain.is_store { Transfer::Write(part) } else { Transfer::Read(part) };
     let answer = domain.serve_page(Some(handler), vcpu, gpa, transfer);
-    match answer {
-        Answer::Wait => return Some(wait_for_device(vcpu)),
-        Answer::Again => return Some(Flow::Attend),
-        Answer::Failed { deferred } => vcpu.fail(gpa.as_u64(), plain.is_store, deferred),
-        Answer::Done | Answer::Attend | Answer::Refused => {}
+    if answer != Answer::Done {
+        match answer {
+            Answer::Wait => return Some(wait_for_device(vcpu)),
+            Answer::Again => return Some(Flow::Attend),
+            Answer::Failed { deferred } => vcpu.fail(gpa.as_u64(), plain.is_store, deferred),
+            Answer::Done | Answer::Attend | Answer::Refused => {}
+        }
     }
     if !plain.is_store {
         set_gpr(ctx, register, plain.loaded(old, u32::from_le_bytes(bytes)));
@@ -68,6 +70,6 @@ pub fn repeat(
 pub fn keep(domain: &Domain, ctx: &mut Context, rip: u64, code: &Code) {
     if is_plain_mode(ctx) {
         let state = paging(ctx);
-        ctx.moves.keep(&state, rip, code, |at| domain.read_u64(at));
+        ctx.moves.keep(&state, rip, code, |gpa| domain.word_place(gpa), |at| domain.read_word(at));
     }
 }

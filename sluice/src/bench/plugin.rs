@@ -46,9 +46,14 @@ pub fn exits(library: &Path, functions: &[(String, u64, u64)]) -> String {
     with_functions(Path::new(&format!("{},exits=on", library.display())), functions)
 }
 
-/// The same for a peer, whose instructions are those within a range. Interrupts that it injects are delivered once, which QEMU by itself does not see to.
+/// The same for a peer, whose instructions are those within a range.
 pub fn peer(library: &Path, (first, size): (u64, u64)) -> String {
-    format!("{},mend=on", exits(library, &[("within".to_owned(), first, size)]))
+    mended(&exits(library, &[("within".to_owned(), first, size)]))
+}
+
+/// The same arguments for a peer: interrupts that it injects are delivered once, which QEMU by itself does not see to.
+pub fn mended(arguments: &str) -> String {
+    format!("{arguments},mend=on")
 }
 
 /// What QEMU's `-plugin` takes to have it count in these functions.

@@ -5,7 +5,7 @@ use super::{Bench, note, rows};
 use crate::bench::peer::{Guest, Peer};
 use crate::bench::record::Record;
 use crate::bench::tally::{Reader, Tally};
-use crate::bench::{Clock, scratch, transfer};
+use crate::bench::{Clock, plugin, scratch, transfer};
 use crate::server::Server;
 use anyhow::Result;
 
@@ -31,11 +31,12 @@ fn one(bench: &Bench, record: &mut Record, card: &Card, native: bool) -> Result<
     let bulk = if native || card.masters { card.bulk() } else { "256K" };
     let tally = if native { Tally::bare(card.region) } else { Tally::new(card.region) };
     let reader = Reader::start(&scratch()?, tally)?;
+    let plugin = if native { bench.plugin.clone() } else { plugin::mended(&bench.plugin) };
     let peer = Peer {
         name: format!("vpio-{}-{who}", card.id),
         clock: Clock::Mixed,
         network: !native,
-        qemu_args: reader.arguments(native, Some(&bench.plugin)),
+        qemu_args: reader.arguments(native, Some(&plugin)),
     };
     // Two networks inside each other need two ranges of addresses.
     let range = if native { "" } else { ",net=10.0.3.0/24" };

@@ -275,10 +275,11 @@ fn string_progress(before: &State, after: &State) -> bool {
 }
 
 /// Plain moves that are known again. Asserts that what is taken for one is an instruction of that length, and that one that is
-/// kept is found where all is as it was, and not where its code or the direction of the access is another.
+/// kept is found where all is as it was, and not where its code, where that lies, or the direction of the access is another.
 pub fn plain(data: &[u8]) {
     let mut input = Input::new(data);
-    let (rip, cr3, base) = (input.u64(), input.u64() & !0xfff, input.u64());
+    // Without paging, code is where RIP says: in the second of three pages.
+    let (rip, cr3, base) = (0x1000 + input.u64() % 4096, input.u64() & !0xfff, input.u64());
     let mut code = [0; 15];
     code.iter_mut().for_each(|byte| *byte = input.u8());
     if let Some(word) = PlainWord::decode(&code) {
@@ -289,18 +290,29 @@ pub fn plain(data: &[u8]) {
     let gpr = |register: usize| base.rotate_left(register as u32);
     let linear = plain.linear(rip, gpr);
     let met = Met { rip, cr3, gpa: Gpa::new(linear & 0xfff), is_write: plain.is_store };
+    let mut memory = vec![0x90; 3 * 4096];
+    memory[rip as usize..][..code.len()].copy_from_slice(&code);
+    let locate = |at: Gpa| memory.get(at.as_u64() as usize..)?.first_chunk::<8>().map(|_| at);
+    let word = |memory: &[u8], at: Gpa| {
+        let bytes = memory.get(at.as_u64() as usize..).and_then(<[u8]>::first_chunk);
+        u64::from_le_bytes(*bytes.expect("a word that was found"))
+    };
     let mut moves = Moves::default();
-    moves.keep(&PagingState { cr3, ..PagingState::default() }, rip, &code, |_| None);
+    let state = PagingState { cr3, ..PagingState::default() };
+    moves.keep(&state, rip, &code, locate, |at| word(&memory, at));
     let kept = rip % 4096 + u64::from(plain.length) <= 4096;
     let one_page = linear % 4096 + u64::from(plain.width) <= 4096;
-    let found = moves.find(&met, gpr, &code, |_| None);
+    let found = moves.find(&met, gpr, &code, |_| panic!("the processor saved it"));
     assert_eq!(found, (kept && one_page).then_some(plain));
+    assert_eq!(moves.find(&met, gpr, &[], |at| word(&memory, at)), found);
     let other = Met { is_write: !met.is_write, ..met };
-    assert_eq!(moves.find(&other, gpr, &code, |_| None), None);
+    assert_eq!(moves.find(&other, gpr, &code, |_| 0), None);
     let changed = usize::from(input.u8()) % usize::from(plain.length);
     code[changed] ^= input.u8() | 1;
-    assert_eq!(moves.find(&met, gpr, &code, |_| None), None);
-    assert_eq!(moves.find(&met, gpr, &[], |_| None), None, "nobody can read it");
+    assert_eq!(moves.find(&met, gpr, &code, |_| 0), None);
+    let mut other = memory.clone();
+    other[rip as usize..][..code.len()].copy_from_slice(&code);
+    assert_eq!(moves.find(&met, gpr, &[], |at| word(&other, at)), None);
 }
 
 /// INS and OUTS. Asserts that counts stay within the address size and that merging a register back changes only the

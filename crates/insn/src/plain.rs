@@ -525,7 +525,7 @@ mod tests {
             prop_assert!(trace.holds(|at| memory.read(at)));
             let near = (offset + changed % 24).saturating_sub(8);
             let mut other = memory;
-            *other.0.get_mut(&(0x5_5000 + near & !7)).unwrap() ^= u64::from(bits) << (8 * (near & 7));
+            *other.0.get_mut(&((0x5_5000 + near) & !7)).unwrap() ^= u64::from(bits) << (8 * (near & 7));
             let within = (offset..offset + code.len() as u64).contains(&near);
             prop_assert_eq!(trace.holds(|at| other.read(at)), !within);
         }

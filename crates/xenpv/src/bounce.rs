@@ -167,7 +167,7 @@ impl Guest {
 
 /// RFLAGS as a guest may have them: physical interrupts are taken, ports are not its.
 pub(crate) fn sane(flags: u64) -> u64 {
-    flags & rflags::KNOWN & !(rflags::IOPL | rflags::NT) | rflags::IF | rflags::ONE
+    flags & rflags::KNOWN & !rflags::IOPL | rflags::IF | rflags::ONE
 }
 
 /// Whether an address has one sign in all its upper bits.

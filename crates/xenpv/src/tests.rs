@@ -538,7 +538,7 @@ fn nobody_gets_privilege_by_a_return() {
     registers.gpr[gpr::RAX] = call::IRET;
     assert_eq!(guest.syscall(&mut machine, &mut registers, true), After::Enter);
     assert_eq!((registers.cs & 3, registers.ss & 3), (3, 3));
-    let forbidden = abi::rflags::IOPL | abi::rflags::VM | abi::rflags::NT;
+    let forbidden = abi::rflags::IOPL | abi::rflags::VM;
     assert_eq!(registers.rflags & (forbidden | abi::rflags::IF), abi::rflags::IF, "{:#x}", registers.rflags);
 }
 

@@ -402,6 +402,9 @@ fn put_registers(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, 
     (save.rip, save.rflags) = (registers.rip, registers.rflags);
     (save.fs.base, save.gs.base) = (registers.fs_base, registers.gs_base);
     save.kernel_gs_base = registers.other_gs;
+    if let Some((selector, descriptor)) = registers.gs.take() {
+        save.gs = Segment { base: registers.gs_base, ..segment(selector, descriptor) };
+    }
     save.cr3 = root;
     save.cr0 = CR0 | if guest.is_task_switched() { CR0_TS } else { 0 };
     save.cpl = 3;

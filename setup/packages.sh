@@ -31,6 +31,9 @@ packages="$packages mmdebstrap uidmap fakeroot e2fsprogs openssh-client"
 # A graphics card that draws is QEMU's windows, and Mesa.
 [ "${1:-}" != all ] || packages="$packages qemu-system-gui libegl1 libgl1-mesa-dri"
 
+# The kernel's own selftests, those of 32 bits among them. The package gcc-multilib would want compilers for other machines away, and is not needed.
+[ "${1:-}" != all ] || packages="$packages gcc-12-multilib libcap-dev libnuma-dev"
+
 # IGT, if there is a checkout of it (docs/benchmarks.md, device files).
 [ -z "${SLUICE_IGT:-}" ] || packages="$packages meson ninja-build bison flex pkg-config libdrm-dev libcairo2-dev libdw-dev libkmod-dev libpciaccess-dev \
 	libproc2-dev libudev-dev libunwind-dev libpixman-1-dev zlib1g-dev libglib2.0-dev"

@@ -55,6 +55,7 @@ mod rootfs;
 mod run;
 mod scenario;
 mod screens;
+mod selftests;
 mod server;
 mod session;
 mod summary;

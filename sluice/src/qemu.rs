@@ -10,6 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+/// The processor of a kernel that runs on the machine without a hypervisor, for a comparison with a paravirtual guest: QEMU 7.2 takes instructions of programs
+/// for those of a kernel if SMAP is on, so that paravirtual guests run without.
+pub const NATIVE_CPU: &str = "EPYC,-smap,-monitor";
+
 /// How guest instructions are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Accel {

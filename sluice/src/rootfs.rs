@@ -47,6 +47,9 @@ struct Recipe {
     /// Packages with headers for those, which are not in the root file system.
     #[serde(default)]
     header_packages: Vec<String>,
+    /// The selftests of its kernel, built from Debian's package of the source.
+    #[serde(default)]
+    selftests: bool,
     /// Its packages are large, and few want them: not made unless a domain has it.
     #[serde(default)]
     extended: bool,
@@ -137,7 +140,8 @@ fn build(recipe: &Recipe, kernel: &Kernel, more: &Additions) -> Result<Vec<u8>> 
         let place = if name.ends_with(PRELOADED) { "lib" } else { "bin" };
         archive.file(&format!("{place}/{name}"), 0o755, &c_program(name, libraries, recipe)?);
     }
-    for (place, file) in &more.files {
+    let selftests = recipe.selftests.then(|| crate::selftests::files(&kernel.release)).transpose()?;
+    for (place, file) in selftests.iter().flatten().chain(&more.files) {
         add_parents(&mut archive, Path::new(place));
         archive.file(place, 0o755, &read(file)?);
     }
@@ -339,7 +343,7 @@ fn add_debian(archive: &mut Archive, recipe: &Recipe) -> Result<()> {
 }
 
 /// The folder that a Debian package is unpacked in.
-fn package(name: &str) -> Result<PathBuf> {
+pub fn package(name: &str) -> Result<PathBuf> {
     let package = PackageName::parse(name).with_context(|| format!("'{name}' is no package's name"))?;
     let directory = cache().join("packages").join(name);
     if !directory.join("version").exists() {

@@ -97,10 +97,10 @@ pub const GATE_DESCRIPTOR: u64 = 0x00af_9b00_0000_ffff;
 pub const STAR: u64 = (KERNEL_CODE as u64 - 16) << 48 | (GATE_CODE as u64) << 32;
 /// RFLAGS of a guest: interrupts are taken, and the bit that is always set.
 pub const FLAGS_SET: u64 = 1 << 9 | 1 << 1;
-/// RFLAGS that are the guest's own: not the I/O privilege level, nor a nested task.
-pub const FLAGS_OWN: u64 = 0x0024_7fd7 & !(3 << 12 | 1 << 14);
-/// Of them, what a kernel is entered with: not TF, DF, RF, VM, AC.
-pub const FLAGS_ENTRY: u64 = FLAGS_OWN & !(1 << 8 | 1 << 10 | 1 << 16 | 1 << 17 | 1 << 18);
+/// RFLAGS that are the guest's own: not the I/O privilege level.
+pub const FLAGS_OWN: u64 = 0x0024_7fd7 & !(3 << 12);
+/// Of them, what a kernel is entered with: not TF, DF, NT, RF, VM, AC.
+pub const FLAGS_ENTRY: u64 = FLAGS_OWN & !(1 << 8 | 1 << 10 | 1 << 14 | 1 << 16 | 1 << 17 | 1 << 18);
 /// VGCF_in_syscall: RCX and R11 come from RIP and RFLAGS.
 const IN_SYSCALL: u64 = 1 << 8;
 /// Sign and upper bits of addresses of the hypervisor's, the upper half's first 16 of 512 parts, from bit 43 on.

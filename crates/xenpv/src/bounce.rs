@@ -13,6 +13,8 @@ const SYSCALL_32: usize = 7;
 
 /// The page fault, whose address the kernel finds in its `struct vcpu_info`.
 pub const PAGE_FAULT: u8 = 14;
+/// General protection.
+const GENERAL_PROTECTION: u8 = 13;
 /// An error code of the page fault: software at privilege level 3.
 const BY_USER: u32 = 1 << 2;
 
@@ -140,6 +142,16 @@ impl Guest {
         After::Enter
     }
 
+    /// Gives the kernel of a program whose selectors IRET does not take the exception that the processor has of such an IRET: a kernel returns to a program
+    /// with any selectors that this wrote into the frame of a signal. Its error code is the first of them (APM vol 2, 8.2.14).
+    pub fn refuse_selectors(&mut self, host: &mut impl Host, registers: &mut Registers) -> After {
+        /// Of a descriptor's type: code.
+        const CODE: u64 = 1 << 43;
+        let is_code = self.descriptor(host, registers.cs).is_some_and(|word| word & CODE != 0);
+        let selector = if is_code { registers.ss } else { registers.cs };
+        self.exception(host, registers, GENERAL_PROTECTION, Some(u32::from(selector & !3)), 0)
+    }
+
     /// HYPERVISOR_iret: goes on where the frame on the kernel's stack says, at privilege level 3 whatever it says.
     pub(crate) fn iret(&mut self, host: &mut impl Host, registers: &mut Registers) -> Result<After, Error> {
         let [rax, r11, rcx, how, rip, cs, flags, rsp, ss] = self.words::<9>(host, registers.gpr[gpr::RSP])?;
@@ -167,7 +179,7 @@ impl Guest {
 
 /// RFLAGS as a guest may have them: physical interrupts are taken, ports are not its.
 pub(crate) fn sane(flags: u64) -> u64 {
-    flags & rflags::KNOWN & !(rflags::IOPL | rflags::NT) | rflags::IF | rflags::ONE
+    flags & rflags::KNOWN & !rflags::IOPL | rflags::IF | rflags::ONE
 }
 
 /// Whether an address has one sign in all its upper bits.

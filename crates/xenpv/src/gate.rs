@@ -219,8 +219,5 @@ fn is_own(stack: u64) -> bool {
 const _: () = {
     assert!(sluice_gate::KERNEL_CODE == CS64 && sluice_gate::KERNEL_STACK == SS);
     assert!(sluice_gate::RETURN == crate::abi::call::IRET);
-    assert!(
-        sluice_gate::FLAGS_OWN
-            == crate::abi::rflags::KNOWN & !(crate::abi::rflags::IOPL | crate::abi::rflags::NT)
-    );
+    assert!(sluice_gate::FLAGS_OWN == crate::abi::rflags::KNOWN & !crate::abi::rflags::IOPL);
 };

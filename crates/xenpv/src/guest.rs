@@ -25,6 +25,8 @@ pub struct Registers {
     pub fs_base: u64,
     /// Base of GS.
     pub gs_base: u64,
+    /// Selector of GS and its descriptor, if the kernel has loaded it since it was given to the processor. The base is apart.
+    pub gs: Option<(u16, u64)>,
     /// Base of GS in the mode that does not run, which the processor has for SWAPGS.
     pub other_gs: u64,
 }

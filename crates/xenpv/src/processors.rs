@@ -201,6 +201,7 @@ impl Guest {
             fs_base,
             gs_base: kernel_gs,
             other_gs: user_gs,
+            gs: None,
         };
         Ok(Context {
             registers,

@@ -170,6 +170,56 @@ fn an_exception_is_a_frame_on_the_kernels_stack_and_iret_takes_it_away() {
     assert!(!guest.cpu.upcall_mask(&machine));
 }
 
+/// A guest whose kernel wants exceptions 13.
+fn with_trap() -> (Guest, Machinery, Registers) {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let (_, table) = spare(700);
+    poke(&guest, &mut machine, table, &[13, BASE + 0x2000, 0, 0]);
+    assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::SET_TRAP_TABLE, [table, 0, 0, 0]), 0);
+    (guest, machine, registers)
+}
+
+#[test]
+fn a_kernel_is_entered_with_the_direction_flag_clear_and_finds_it_in_its_frame() {
+    let (mut guest, mut machine, mut registers) = with_trap();
+    let set = abi::rflags::DF | abi::rflags::NT;
+    registers.rflags |= set;
+    assert_eq!(guest.exception(&mut machine, &mut registers, 13, Some(0), 0), After::Enter);
+    assert_eq!(registers.rflags & set, 0);
+    let [.., flags] = guest.words::<6>(&machine, registers.gpr[gpr::RSP]).unwrap();
+    assert_eq!(flags & set, set);
+    assert_eq!(crate::bounce::sane(set) & set, set, "a program has its flags again");
+}
+
+#[test]
+fn selectors_of_a_program_that_iret_does_not_take_are_its_kernels_matter() {
+    for (cs, ss, error) in [(7, SS, 4), (SS, SS, SS & !3), (CS64, 0x17, 0x14), (CS64, CS64, CS64 & !3)] {
+        let (mut guest, mut machine, mut registers) = with_trap();
+        guest.cpu.kernel_sp = registers.gpr[gpr::RSP];
+        guest.cpu.kernel = false;
+        (registers.rip, registers.cs, registers.ss) = (0x40_0000, cs, ss);
+        assert_eq!(guest.refuse_selectors(&mut machine, &mut registers), After::Enter);
+        assert!(guest.in_kernel());
+        assert_eq!((registers.rip, registers.cs, registers.ss), (BASE + 0x2000, CS64, SS));
+        let [_, _, code, rip, program, ..] = guest.words::<8>(&machine, registers.gpr[gpr::RSP]).unwrap();
+        assert_eq!((code, rip, program as u16), (error.into(), 0x40_0000, cs));
+    }
+}
+
+#[test]
+fn the_selector_of_gs_is_loaded_with_its_descriptor() {
+    let (mut guest, mut machine, mut registers) = model::guest();
+    let mut load = |selector: u16| {
+        registers.other_gs = 0x1234;
+        let asked = [3, selector.into(), 0, 0];
+        assert_eq!(ask(&mut guest, &mut machine, &mut registers, call::SET_SEGMENT_BASE, asked), 0);
+        (registers.gs, registers.other_gs)
+    };
+    assert_eq!(load(SS), (Some((SS, 0x00cf_f300_0000_ffff)), 0));
+    assert_eq!(load(0x17), (Some((3, 0)), 0), "there is no such descriptor");
+    assert_eq!(load(0), (Some((0, 0)), 0));
+}
+
 #[test]
 fn an_event_is_told_once_and_not_while_it_is_masked() {
     let (mut guest, mut machine, mut registers) = model::guest();
@@ -538,7 +588,7 @@ fn nobody_gets_privilege_by_a_return() {
     registers.gpr[gpr::RAX] = call::IRET;
     assert_eq!(guest.syscall(&mut machine, &mut registers, true), After::Enter);
     assert_eq!((registers.cs & 3, registers.ss & 3), (3, 3));
-    let forbidden = abi::rflags::IOPL | abi::rflags::VM | abi::rflags::NT;
+    let forbidden = abi::rflags::IOPL | abi::rflags::VM;
     assert_eq!(registers.rflags & (forbidden | abi::rflags::IF), abi::rflags::IF, "{:#x}", registers.rflags);
 }
 

@@ -2,6 +2,7 @@
 //! processes, page faults and system calls, each some times and then more times, so that whatever is not the operation drops out of the difference.
 //!
 //! With `series [SWITCH]` it makes processes in bursts instead, and marks intervals of these ([`series`]); with `storm KIND PLACE MIB PROCESSES` it takes data meanwhile ([`storm`]).
+//! With `build PROGRAM...` it runs a program between two marks.
 //!
 //! Whoever counts instructions from outside (bench/instructions.rs) is told by an instruction that does nothing else ([`sluice_processes::mark`]) and that no
 //! hypervisor sees: before the few, between them and the many, and after these.
@@ -10,10 +11,10 @@ mod series;
 mod storm;
 mod work;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use sluice_processes::mark;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use work::{MARKS, Work};
 
 /// What a process does that is started in order to end.
@@ -30,6 +31,16 @@ fn all() -> Result<()> {
         mark();
         println!("SLUICE-RESULT at={} few={} many={} marks={MARKS}", work.name(), work.few(), work.many());
     }
+    Ok(())
+}
+
+/// Runs a command to its end, between two marks.
+fn build(mut command: impl Iterator<Item = String>) -> Result<()> {
+    let Some(program) = command.next() else { bail!("build PROGRAM...") };
+    mark();
+    let status = Command::new(program).args(command).status()?;
+    mark();
+    ensure!(status.success(), "it ended with {status}");
     Ok(())
 }
 
@@ -55,6 +66,7 @@ fn wanted() -> Result<()> {
             println!("SLUICE-RESULT storm={kind} mib={mib} processes={forks} rounds={rounds} marks={marks}");
             Ok(())
         }
+        Some("build") => build(arguments),
         // The kernel hands words of its command line to an init.
         _ => all(),
     }

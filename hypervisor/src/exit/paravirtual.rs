@@ -378,9 +378,13 @@ fn take(ctx: &Context, registers: &mut Registers) {
     registers.other_gs = save.kernel_gs_base;
 }
 
-/// Gives the registers back to the processor. Returns false if a selector has no descriptor that code may have.
+/// Gives the registers back to the processor. Returns false if a selector of the kernel's has no descriptor that code may have; of a program's it is told.
 fn put(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, hands: &mut Hands<'_>) -> bool {
-    let valid = put_registers(ctx, state, guest, hands);
+    let mut valid = put_registers(ctx, state, guest, hands);
+    if !valid && !guest.in_kernel() {
+        let after = guest.refuse_selectors(hands, &mut state.registers);
+        valid = after == After::Enter && put_registers(ctx, state, guest, hands);
+    }
     guest.leave_host(hands);
     state.deadline = guest.deadline();
     valid
@@ -398,6 +402,9 @@ fn put_registers(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, 
     (save.rip, save.rflags) = (registers.rip, registers.rflags);
     (save.fs.base, save.gs.base) = (registers.fs_base, registers.gs_base);
     save.kernel_gs_base = registers.other_gs;
+    if let Some((selector, descriptor)) = registers.gs.take() {
+        save.gs = Segment { base: registers.gs_base, ..segment(selector, descriptor) };
+    }
     save.cr3 = root;
     save.cr0 = CR0 | if guest.is_task_switched() { CR0_TS } else { 0 };
     save.cpl = 3;

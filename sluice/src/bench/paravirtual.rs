@@ -4,6 +4,7 @@
 //! One program is the whole system in each (daemons/sluice-processes); its marks are instructions that no hypervisor sees, which the plugin
 //! (bench/instructions.rs) counts at.
 
+mod build;
 mod series;
 mod storm;
 mod tables;
@@ -17,14 +18,15 @@ use super::record::{Aim, Record};
 use super::{Clock, good, kernel, plugin, quoted, scratch, scratch_file};
 use crate::kernels::{self, Kernel};
 use crate::outcome::Finding;
+use crate::qemu::NATIVE_CPU;
 use crate::rootfs;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use tables::Symbols;
 
 /// Its parts.
-pub const PARTS: [&str; 10] =
-    ["native", "sluice", "cache", "xen", "strict", "iotlb", "series", "net", "disk", "attacks"];
+pub const PARTS: [&str; 11] =
+    ["native", "sluice", "cache", "xen", "strict", "build", "iotlb", "series", "net", "disk", "attacks"];
 
 /// The operations, in the order of their marks.
 const WORKS: [&str; 7] = ["fork_exit", "execve", "sh", "fault", "syscall", "mmap", "context"];
@@ -113,9 +115,6 @@ const MEMORY: u32 = 256;
 /// What the kernel is told under every hypervisor: without large pages for programs, since a paravirtual guest has none.
 const CMDLINE: &str = "quiet panic=-1 transparent_hugepage=never norandmaps";
 
-/// QEMU takes a paravirtual guest's IRET for one of its kernel's if SMAP is on, so that Xen runs without; the others have what Xen has.
-const NATIVE_CPU: &str = "EPYC,-smap,-monitor";
-
 /// What all runs have in common.
 struct Bench {
     plugin: PathBuf,
@@ -141,10 +140,9 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         kernel,
         symbols: Symbols::new(),
     };
-    if PARTS
-        .iter()
-        .any(|part| !["native", "series", "net", "disk", "attacks"].contains(part) && parts.wants(part, None))
-    {
+    if PARTS.iter().any(|part| {
+        !["native", "build", "series", "net", "disk", "attacks"].contains(part) && parts.wants(part, None)
+    }) {
         bench.symbols = symbols(&bench, record)?;
     }
     type Run = fn(&Bench, &mut Record, &Path) -> Result<Vec<Finding>>;
@@ -178,6 +176,12 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         record.solved(part);
         if let Err(error) = measured.and_then(|()| record.write().map(drop)) {
             record.problem(part, &format!("{error:#}"));
+        }
+    }
+    if parts.wants("build", None) {
+        record.solved("build");
+        if let Err(error) = build::measure(&bench, record).and_then(|()| record.write().map(drop)) {
+            record.problem("build", &format!("{error:#}"));
         }
     }
     if parts.wants("iotlb", None) {

@@ -3,6 +3,7 @@
 use super::format::Scenario;
 use super::judge::{self, Kind, Problem, Remains, Verdict};
 use super::load::Named;
+use super::native;
 use super::signature::{self, Evidence, Match};
 use super::steps::{self, Script};
 use crate::config::{self, Setup};
@@ -77,6 +78,8 @@ fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
         screen: !scenario.expect.these.screen.is_empty(),
     };
     let mut script = Script::new(setup, scenario, &directory)?;
+    let without = scenario.native.as_ref().map(|native| native::run(scenario, native, setup, &directory));
+    let without = without.transpose()?;
     let outcome = session::run(setup, &options, &mut script)?;
     let document = outcome.json(setup);
     let _ = std::fs::write(directory.join("report.json"), serde_json::to_string_pretty(&document)?);
@@ -95,6 +98,10 @@ fn boot(name: &str, scenario: &Scenario, setup: &Setup) -> Result<Run> {
     let mut whole = judge::whole(&scenario.expect, &remains)?;
     if !scenario.step.is_empty() {
         whole.check(None, Kind::Missing, script.left().is_none(), || script.left().unwrap_or_default());
+    }
+    if let Some((native, without)) = scenario.native.as_ref().zip(without.as_ref()) {
+        let guest = outcome.guests.iter().find(|guest| guest.name == native.domain);
+        native::compare(&mut whole, native, without, guest);
     }
     let cases = scenario.case.iter().map(|case| judge::case(&case.expect, &remains));
     let verdicts = std::iter::once(Ok(whole)).chain(cases).collect::<Result<Vec<_>>>()?;

@@ -36,6 +36,8 @@ pub struct Scenario {
     pub extended: bool,
     #[serde(default)]
     pub step: Vec<Step>,
+    /// A domain that is run without Sluice before, for a comparison.
+    pub native: Option<Native>,
     pub expect: Expect,
     /// Tests of their own that share this run.
     #[serde(default)]
@@ -56,6 +58,19 @@ pub struct Case {
 
 fn default_timeout() -> f64 {
     180.0
+}
+
+/// A domain whose results are to be those that the same system has on the machine without Sluice.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Native {
+    /// Its name.
+    pub domain: String,
+    /// What the keys begin with that are compared.
+    pub results: String,
+    /// Keys whose values differ, and why.
+    #[serde(default)]
+    pub differ: BTreeMap<String, String>,
 }
 
 /// Something to do when something has happened. Steps are taken in order.

@@ -2,7 +2,7 @@
 //! come of it.
 //!
 //! [`format`] is what the files say, [`load`] finds them. [`execute`] runs one: [`steps`] takes the steps, [`judge`]
-//! compares with what is expected, [`kernel`] knows a guest's kernel that went wrong, [`signature`] what is QEMU's fault.
+//! compares with what is expected, [`native`] with the same guest without Sluice, [`kernel`] knows a guest's kernel that went wrong, [`signature`] what is QEMU's fault.
 //! [`suite`] runs many, each in a process of its own ([`worker`]), in the order of the [`schedule`] that the recorded
 //! [`durations`] give. `tests/README.md` describes the keys.
 
@@ -12,6 +12,7 @@ mod format;
 mod judge;
 mod kernel;
 mod load;
+mod native;
 mod schedule;
 mod signature;
 mod steps;

@@ -1,7 +1,8 @@
 //! How a kernel gets control: exceptions, system calls and events are frames on its stack; HYPERVISOR_iret takes one away.
 
 use crate::abi::{CS64, Error, IN_SYSCALL, SS, rflags, vcpu_info};
-use crate::guest::{Callback, gpr};
+use crate::guest::gpr;
+use crate::processor::Callback;
 use crate::{After, End, Guest, Host, Registers};
 
 /// Number of the callback for events.

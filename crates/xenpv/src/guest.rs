@@ -86,24 +86,6 @@ pub enum After {
     End(End),
 }
 
-/// Where a kernel wants to be called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Callback {
-    /// Address; 0: nowhere.
-    pub address: u64,
-    /// No events are delivered from there on.
-    pub mask_events: bool,
-}
-
-/// An entry of the guest's trap table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Trap {
-    /// Address; 0: nowhere.
-    pub address: u64,
-    /// Bits 1:0 who may come here by an instruction, bit 2 no events are delivered from there on.
-    pub flags: u8,
-}
-
 /// A paravirtual domain. What is asked of it is asked by one of its processors at a time ([`Guest::run`]).
 pub struct Guest {
     /// What its frames are used as.

@@ -1,7 +1,6 @@
 //! What the interface keeps of one virtual processor.
 
 use crate::abi::{self, PAGE, RESERVED_GDT_PAGE, vcpu_info};
-use crate::guest::{Callback, Trap};
 use crate::memory::Found;
 use crate::{Built, Host, Registers};
 use alloc::boxed::Box;
@@ -13,6 +12,24 @@ pub const MAX_PROCESSORS: u32 = 32;
 
 /// Numbers of callbacks that a guest registers (callback.h).
 pub(crate) const CALLBACKS: usize = 8;
+
+/// Where a kernel wants to be called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Callback {
+    /// Address; 0: nowhere.
+    pub address: u64,
+    /// No events are delivered from there on.
+    pub mask_events: bool,
+}
+
+/// An entry of the guest's trap table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trap {
+    /// Address; 0: nowhere.
+    pub address: u64,
+    /// Bits 1:0 who may come here by an instruction, bit 2 no events are delivered from there on.
+    pub flags: u8,
+}
 
 /// Where a processor has what the hypervisor keeps for it: its descriptor table, and the gate after that. The pages of its neighbours are there as well, which
 /// costs nobody anything: none of them can be written at privilege level 3.

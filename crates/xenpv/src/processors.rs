@@ -5,8 +5,7 @@
 use crate::abi::{Error, GDT_ENTRIES, PAGE, vcpu_info};
 use crate::bounce::{is_canonical, sane};
 use crate::calls::Answer;
-use crate::guest::{Callback, Trap};
-use crate::processor::Life;
+use crate::processor::{Callback, Life, Trap};
 use crate::{After, Guest, Host, Registers};
 use alloc::boxed::Box;
 use sluice_pagetypes::Mfn;

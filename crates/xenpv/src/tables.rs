@@ -2,8 +2,7 @@
 
 use crate::abi::{Error, GDT_ENTRIES, PAGE, RESERVED_GDT_PAGE};
 use crate::bounce::is_canonical;
-use crate::guest::{Callback, Trap};
-use crate::processor::Processor;
+use crate::processor::{Callback, Processor, Trap};
 use crate::{Guest, Host, Registers};
 use sluice_pagetypes::Mfn;
 

@@ -2,9 +2,10 @@
 
 use super::{ask, poke, spare};
 use crate::abi::{CS64, GATE_WIDE, GATE_WORDS, IN_SYSCALL, M2P, SS, call, rflags};
-use crate::guest::{Callback, Trap, gpr};
+use crate::guest::gpr;
 use crate::model::gate::{Left, page_fault, syscall};
 use crate::model::{self, BASE, FIRST, Machinery};
+use crate::processor::{Callback, Trap};
 use crate::{After, Asked, Guest, Registers};
 use alloc::vec::Vec;
 use proptest::prelude::*;

@@ -17,8 +17,8 @@ const NEW_USER_ROOT: u64 = 15;
 const DIRECTION: u64 = 1 << 10;
 /// How often a program is run.
 const TRIPS: u64 = 2000;
-/// I/O privilege level, nested task, virtual interrupts.
-const FORBIDDEN: u64 = 3 << 12 | 1 << 14 | 1 << 19 | 1 << 20;
+/// I/O privilege level, virtual interrupts.
+const FORBIDDEN: u64 = 3 << 12 | 1 << 19 | 1 << 20;
 
 global_asm!(
     // A program's system call: the kernel goes on where it ran the program.

@@ -21,7 +21,7 @@ impl Guest {
     }
 
     /// Tells the gate who runs, and what has changed for it. To be called after everything that an exit asked for.
-    #[inline]
+    #[inline(always)]
     pub fn leave_host(&mut self, host: &mut impl Host) {
         if self.cpu.gate_mode != self.cpu.kernel {
             self.set_gate(host, at::MODE, u64::from(self.cpu.kernel));
@@ -36,27 +36,29 @@ impl Guest {
         host.write(self.cpu.gate_words, offset, &value.to_le_bytes());
     }
 
+    #[inline(never)]
     fn tell_gate(&self, host: &mut impl Host) {
+        let cpu = &*self.cpu;
         let root = |table: Option<Mfn>| table.map_or(0, |table| table.0 * PAGE);
-        let entry = self.cpu.callbacks.get(SYSCALL).copied().unwrap_or_default();
-        let stack = self.cpu.kernel_sp & !15;
-        let fault = self.cpu.traps.get(usize::from(PAGE_FAULT)).copied().unwrap_or_default();
+        let entry = cpu.callbacks.get(SYSCALL).copied().unwrap_or_default();
+        let stack = cpu.kernel_sp & !15;
+        let fault = cpu.traps.get(usize::from(PAGE_FAULT)).copied().unwrap_or_default();
         let is_fault_open = fault.flags & 4 != 0 && is_canonical(fault.address) && is_own(stack);
         let is_open = entry.mask_events && is_canonical(entry.address) && is_own(stack);
-        let (code, data) = if self.cpu.user_root.is_some() { self.cpu.program_segments } else { (0, 0) };
+        let (code, data) = if cpu.user_root.is_some() { cpu.program_segments } else { (0, 0) };
         let values = [
-            (at::KERNEL_ROOT, root(Some(self.cpu.root))),
-            (at::USER_ROOT, root(self.cpu.user_root)),
+            (at::KERNEL_ROOT, root(Some(cpu.root))),
+            (at::USER_ROOT, root(cpu.user_root)),
             (at::KERNEL_STACK, stack),
             (at::ENTRY, if is_open { entry.address } else { 0 }),
             (at::FAULT_ENTRY, if is_fault_open { fault.address } else { 0 }),
-            (at::INFO, self.cpu.area().info() + self.cpu.info.1 as u64),
-            (at::FLAGS, FLAGS_SET | u64::from(self.cpu.iopl) << 12),
+            (at::INFO, cpu.area().info() + cpu.info.1 as u64),
+            (at::FLAGS, FLAGS_SET | u64::from(cpu.iopl) << 12),
             (at::USER_CODE, u64::from(code)),
             (at::USER_STACK, u64::from(data)),
         ];
         for (offset, value) in values {
-            self.set_gate(host, offset, value);
+            host.write(cpu.gate_words, offset, &value.to_le_bytes());
         }
     }
 

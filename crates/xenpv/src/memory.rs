@@ -21,7 +21,7 @@ pub(crate) struct Found {
     /// The address in pages.
     page: u64,
     /// Where it is in the lowest table, and what is there.
-    leaf: Leaf,
+    pub(crate) leaf: Leaf,
 }
 
 /// The lowest table for an address, by the page tables from `root` on. They have been validated: what they refer to is the domain's. `None`: there is none,
@@ -86,12 +86,11 @@ impl Guest {
 
     /// An entry of a table is another one from now on, whoever walks it. One of the lowest level is that of its own addresses only.
     pub(crate) fn lose_entry(&mut self, table: Mfn, index: usize) {
-        for processor in self.processors() {
-            let Some(Found { leaf, .. }) = processor.found.get() else { continue };
-            let lowest = self.types.counts(table).is_some_and(|counts| counts.kind == Kind::L1);
-            if !lowest || (leaf.table, leaf.index) == (table, index) {
-                processor.found.set(None);
-            }
+        let is_lowest = || self.types.counts(table).is_some_and(|counts| counts.kind == Kind::L1);
+        self.cpu.lose_entry(table, index, is_lowest);
+        // Mostly there are none.
+        for other in &self.others {
+            other.lose_entry(table, index, is_lowest);
         }
     }
 
@@ -126,6 +125,7 @@ impl Guest {
     }
 
     /// Reads consecutive words.
+    #[inline]
     pub(crate) fn words<const N: usize>(&self, host: &impl Host, address: u64) -> Result<[u64; N], Error> {
         let mut words = [0; N];
         if address.is_multiple_of(8) && address % PAGE + 8 * N as u64 <= PAGE {

@@ -177,6 +177,15 @@ impl Processor {
         root.into_iter().chain(self.user_root).chain(moved).chain(self.gdt.iter().copied().flatten())
     }
 
+    /// An entry of a table is another one from now on; whether the table is one of the lowest level is asked where something is remembered.
+    #[inline]
+    pub fn lose_entry(&self, table: Mfn, index: usize, is_lowest: impl Fn() -> bool) {
+        let Some(Found { leaf, .. }) = self.found.get() else { return };
+        if !is_lowest() || (leaf.table, leaf.index) == (table, index) {
+            self.found.set(None);
+        }
+    }
+
     pub fn upcall_mask(&self, host: &impl Host) -> bool {
         crate::memory::byte(host, self.info.0, self.info.1 + vcpu_info::MASK) != 0
     }

@@ -382,14 +382,22 @@ fn take(ctx: &Context, registers: &mut Registers) {
 fn put(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, hands: &mut Hands<'_>) -> bool {
     let mut valid = put_registers(ctx, state, guest, hands);
     if !valid && !guest.in_kernel() {
-        let after = guest.refuse_selectors(hands, &mut state.registers);
-        valid = after == After::Enter && put_registers(ctx, state, guest, hands);
+        valid = refuse(ctx, state, guest, hands);
     }
     guest.leave_host(hands);
     state.deadline = guest.deadline();
     valid
 }
 
+/// Has the kernel know of a program's selectors that cannot be put.
+#[cold]
+#[inline(never)]
+fn refuse(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, hands: &mut Hands<'_>) -> bool {
+    let after = guest.refuse_selectors(hands, &mut state.registers);
+    after == After::Enter && put_registers(ctx, state, guest, hands)
+}
+
+#[inline(always)]
 fn put_registers(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, hands: &Hands<'_>) -> bool {
     let Paravirtual { registers, segments: known, .. } = state;
     let segments = (ctx.vmcb.save.cs.selector, ctx.vmcb.save.ss.selector, ctx.vmcb.save.cpl);
@@ -527,14 +535,12 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let valid = put(ctx, &mut state, guest, &mut hands);
     // The processor's own timer is set where exits are attended to.
     let is_timer_set = state.deadline != deadline;
-    if hands.memory.is_lent && matches!(after, Some(After::End(_))) {
-        check_devices(domain, guest);
-    }
-    if !valid || matches!(after, None | Some(After::End(_))) {
-        // For who says what it was like at its end.
-        ctx.regs = state.registers.gpr;
-    }
     if !valid || after != Some(After::Enter) {
+        if hands.memory.is_lent && matches!(after, Some(After::End(_))) {
+            check_devices(domain, guest);
+        }
+        // For who says what it was like, if this is its end.
+        ctx.regs = state.registers.gpr;
         publish(domain, guest, &hands);
     }
     drop(locked);

@@ -144,6 +144,8 @@ pub const GATE_INFO: u64 = GATE_WORDS + PAGE;
 pub const RESERVED_GDT_PAGE: usize = 14;
 /// Descriptors that a guest may have.
 pub const GDT_ENTRIES: u64 = 14 * 512;
+/// Pages that a local descriptor table may have.
+pub const LDT_PAGES: usize = 16;
 /// Limit of the descriptor table.
 pub const GDT_LIMIT: u32 = 15 * 4096 - 1;
 

@@ -481,11 +481,11 @@ impl Built {
         Mfn(self.first + self.frames - 1)
     }
 
-    /// Shows a frame as a page of a processor's descriptor table, or none. Nobody can write it there.
-    pub(crate) fn show_gdt(&self, host: &mut impl Host, area: Area, page: usize, frame: Option<Mfn>) {
+    /// Shows a frame as a page of a descriptor table that begins there, or none. Nobody can write it there.
+    pub(crate) fn show_descriptors(&self, host: &mut impl Host, table: u64, page: usize, frame: Option<Mfn>) {
         let read_only = Entry::from_bits_retain(1 << 63) | Entry::PRESENT;
         let entry = frame.map_or(0, |frame| Entry::new(frame, read_only).bits());
-        let (table, index) = self.entry_of(area.gdt() + page as u64 * PAGE);
+        let (table, index) = self.entry_of(table + page as u64 * PAGE);
         host.write(table, index * 8, &entry.to_le_bytes());
     }
 

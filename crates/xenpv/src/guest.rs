@@ -244,10 +244,12 @@ impl Guest {
     /// The descriptor of a selector, and whether there is one that code at privilege level 3 may have.
     pub fn descriptor(&self, host: &impl Host, selector: u16) -> Option<u64> {
         let index = usize::from(selector >> 3);
-        if selector & 4 != 0 {
-            return None;
-        }
         let frame = match index / 512 {
+            // A local one.
+            page if selector & 4 != 0 => {
+                let known = index < self.cpu.ldt_entries as usize;
+                self.cpu.ldt.get(page).copied().flatten().filter(|_| known)
+            }
             crate::abi::RESERVED_GDT_PAGE => Some(self.layout.reserved_gdt),
             page => self.cpu.gdt.get(page).copied().flatten(),
         };

@@ -15,7 +15,7 @@
 //!
 //! Source: Xen's public headers (xen/include/public, as Linux has them in include/xen/interface), Xen 4.17's behaviour where they are silent.
 //!
-//! Deviations: no grants, no store, no descriptors of a local table, no linear page tables, no large pages; XSAVE, AVX and FSGSBASE are hidden; batches
+//! Deviations: no grants, no store, no linear page tables, no large pages; XSAVE, AVX and FSGSBASE are hidden; batches
 //! of more than [`abi::MAX_BATCH`] requests are refused rather than continued.
 #![no_std]
 #![forbid(unsafe_code)]

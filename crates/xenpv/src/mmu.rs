@@ -253,7 +253,7 @@ impl Guest {
             ext::TLB_FLUSH_ALL | ext::INVLPG_ALL => host.invalidate_on(u64::MAX),
             ext::FLUSH_CACHE | ext::FLUSH_CACHE_GLOBAL => {}
             // Half of the second word is a count.
-            ext::SET_LDT if second as u32 == 0 => {}
+            ext::SET_LDT => self.set_ldt(host, first, second as u32)?,
             _ => return Err(Error::NoCall),
         }
         Ok(0)

@@ -1,6 +1,6 @@
 //! What the interface keeps of one virtual processor.
 
-use crate::abi::{self, PAGE, RESERVED_GDT_PAGE, vcpu_info};
+use crate::abi::{self, LDT_PAGES, PAGE, RESERVED_GDT_PAGE, vcpu_info};
 use crate::memory::Found;
 use crate::{Built, Host, Registers};
 use alloc::boxed::Box;
@@ -31,7 +31,7 @@ pub(crate) struct Trap {
     pub flags: u8,
 }
 
-/// Where a processor has what the hypervisor keeps for it: its descriptor table, and the gate after that. The pages of its neighbours are there as well, which
+/// Where a processor has what the hypervisor keeps for it: its descriptor table, the gate after that, and its local descriptor table. The pages of its neighbours are there as well, which
 /// costs nobody anything: none of them can be written at privilege level 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
@@ -39,8 +39,10 @@ pub struct Area {
 }
 
 impl Area {
-    /// Bytes from one processor's to the next one's: 16 pages of descriptors, the gate's code, its words, `struct vcpu_info`, and room.
-    pub(crate) const STRIDE: u64 = 32 * PAGE;
+    /// Bytes from one processor's to the next one's: 16 pages of descriptors, the gate's code, its words, `struct vcpu_info`, room, and 16 pages of
+    /// local descriptors.
+    pub(crate) const STRIDE: u64 = 2 * Self::LOCAL;
+    const LOCAL: u64 = 32 * PAGE;
 
     /// That of a processor.
     pub fn of(processor: u32) -> Self {
@@ -50,6 +52,11 @@ impl Area {
     /// Its descriptor table.
     pub fn gdt(self) -> u64 {
         abi::GDT + self.shift
+    }
+
+    /// Its local descriptor table.
+    pub fn ldt(self) -> u64 {
+        abi::GDT + self.shift + Self::LOCAL
     }
 
     /// First byte of the gate, where SYSCALL of 32-bit code goes.
@@ -111,6 +118,11 @@ pub(crate) struct Processor {
     pub traps: [Trap; 256],
     pub callbacks: [Callback; CALLBACKS],
     pub gdt: [Option<Mfn>; RESERVED_GDT_PAGE],
+    pub ldt: [Option<Mfn>; LDT_PAGES],
+    /// Descriptors of the local table.
+    pub ldt_entries: u32,
+    /// The processor was not told of that many yet.
+    pub ldt_is_stale: bool,
     /// How often its descriptors may have changed, and 1.
     pub descriptor_changes: u64,
     /// Selectors of programs' code and stack, as the gate takes them. Zeros: it takes none.
@@ -150,6 +162,9 @@ impl Processor {
             traps: [Trap::default(); 256],
             callbacks: [Callback::default(); CALLBACKS],
             gdt: [None; RESERVED_GDT_PAGE],
+            ldt: [None; LDT_PAGES],
+            ldt_entries: 0,
+            ldt_is_stale: false,
             descriptor_changes: 1,
             program_segments: (0, 0),
             gate_words: built.gate_words(id),
@@ -174,7 +189,8 @@ impl Processor {
     pub fn holds(&self) -> impl Iterator<Item = Mfn> + '_ {
         let root = (self.life != Life::Unknown).then_some(self.root);
         let moved = self.info_moved.then_some(self.info.0);
-        root.into_iter().chain(self.user_root).chain(moved).chain(self.gdt.iter().copied().flatten())
+        let descriptors = self.gdt.iter().chain(&self.ldt).copied().flatten();
+        root.into_iter().chain(self.user_root).chain(moved).chain(descriptors)
     }
 
     /// An entry of a table is another one from now on; whether the table is one of the lowest level is asked where something is remembered.

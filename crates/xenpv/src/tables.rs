@@ -1,6 +1,6 @@
 //! Hypercalls on descriptors, exceptions and callbacks.
 
-use crate::abi::{Error, GDT_ENTRIES, PAGE, RESERVED_GDT_PAGE};
+use crate::abi::{Error, GDT_ENTRIES, LDT_PAGES, PAGE, RESERVED_GDT_PAGE};
 use crate::bounce::is_canonical;
 use crate::processor::{Callback, Processor, Trap};
 use crate::{Guest, Host, Registers};
@@ -42,6 +42,53 @@ impl Guest {
         Ok(0)
     }
 
+    /// MMUEXT_SET_LDT: so many local descriptors, which the kernel has at an address, in pages that it may only read. Xen looks at each page when it is
+    /// used first; here all of them are looked at now.
+    pub(crate) fn set_ldt(&mut self, host: &mut impl Host, address: u64, entries: u32) -> Result<(), Error> {
+        if entries as usize > LDT_PAGES * 512 || !address.is_multiple_of(PAGE) {
+            return Err(Error::Invalid);
+        }
+        if (entries, self.cpu.ldt_entries) == (0, 0) {
+            return Ok(());
+        }
+        let pages = entries.div_ceil(512) as usize;
+        let mut new = [None; LDT_PAGES];
+        let mut result = Ok(());
+        for (slot, page) in new.iter_mut().zip(0..).take(pages) {
+            result = self.place(host, address.wrapping_add(page * PAGE), false).and_then(|(frame, _)| {
+                let held = self.types.hold_descriptors(host, frame);
+                self.note(held)?;
+                *slot = Some(frame);
+                Ok(())
+            });
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_ok() {
+            core::mem::swap(&mut self.cpu.ldt, &mut new);
+            (self.cpu.ldt_entries, self.cpu.ldt_is_stale) = (entries, true);
+            self.cpu.change_descriptors();
+            let table = self.cpu.area().ldt();
+            for (page, frame) in self.cpu.ldt.iter().enumerate() {
+                self.layout.show_descriptors(host, table, page, *frame);
+            }
+            // The table is mapped at a place that the processor may have translated.
+            host.invalidate();
+        }
+        for frame in new.into_iter().flatten() {
+            self.types.release(host, frame);
+        }
+        result
+    }
+
+    /// Where the local descriptor table is and its limit, if they are others since this was asked last.
+    #[inline]
+    pub fn take_ldt(&mut self) -> Option<(u64, u32)> {
+        let limit = (self.cpu.ldt_entries * 8).saturating_sub(1);
+        core::mem::take(&mut self.cpu.ldt_is_stale).then(|| (self.cpu.area().ldt(), limit))
+    }
+
     /// Has the processor use these frames as its descriptor table in place of the old ones, or of none of them.
     pub(crate) fn load_descriptors(
         &mut self,
@@ -64,8 +111,9 @@ impl Guest {
         if result.is_ok() {
             core::mem::swap(&mut self.cpu.gdt, &mut new);
             self.cpu.change_descriptors();
+            let table = self.cpu.area().gdt();
             for (page, frame) in self.cpu.gdt.iter().enumerate() {
-                self.layout.show_gdt(host, self.cpu.area(), page, *frame);
+                self.layout.show_descriptors(host, table, page, *frame);
             }
             // The table is mapped at a place that processors may have translated.
             self.types.forget(host);

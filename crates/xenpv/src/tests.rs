@@ -11,6 +11,7 @@ use sluice_pagetypes::{Entry, Kind, Mfn};
 
 mod gate;
 mod hardware;
+mod local;
 mod processors;
 
 const SELF: u64 = 0x7ff0;

@@ -47,6 +47,8 @@ mod vector {
     pub const MC: u8 = 18;
 }
 
+/// Attributes of a local descriptor table that is present.
+const LOCAL_TABLE: u16 = 0x82;
 /// PE, MP, ET, NE, WP, AM, PG.
 const CR0: u64 = 0x8005_0033;
 const CR0_TS: u64 = 1 << 3;
@@ -299,7 +301,7 @@ fn prepare(ctx: &mut Context, id: u32) -> Box<Paravirtual> {
     save.gdtr = Segment { base: area.gdt(), limit: abi::GDT_LIMIT, ..Segment::default() };
     save.idtr =
         Segment { base: area.gate_words() + word::IDT as u64, limit: word::IDT_LIMIT, ..Segment::default() };
-    save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
+    save.ldtr = Segment::default();
     let task = area.gate_words() + word::TSS as u64;
     save.tr = Segment { attributes: 0x8b, base: task, limit: word::TSS_LIMIT, selector: 0 };
     (save.cr4, save.efer, save.star, save.sfmask) = (CR4, EFER, sluice_gate::STAR, SFMASK);
@@ -412,6 +414,11 @@ fn put_registers(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, 
     save.kernel_gs_base = registers.other_gs;
     if let Some((selector, descriptor)) = registers.gs.take() {
         save.gs = Segment { base: registers.gs_base, ..segment(selector, descriptor) };
+    }
+    if let Some((base, limit)) = guest.take_ldt() {
+        // A table of none has a limit that lets nothing be read (APM vol 2, 4.8.2): its selector is null.
+        let attributes = if limit == 0 { 0 } else { LOCAL_TABLE };
+        save.ldtr = Segment { base, limit, attributes, selector: 0 };
     }
     save.cr3 = root;
     save.cr0 = CR0 | if guest.is_task_switched() { CR0_TS } else { 0 };

@@ -27,6 +27,7 @@ pub fn run(machine: &Machine, score: &mut Score) {
     stale(machine, score);
     semi_writable(machine, score);
     descriptors(machine, score);
+    local_descriptors(machine, score);
     privilege(machine, score);
     hypervisors_addresses(machine, score);
 }
@@ -298,6 +299,46 @@ fn descriptors(machine: &Machine, score: &mut Score) {
             map(address, frame << 12 | PRESENT | WRITE, true);
             writes(address + 64, 0);
         }
+    }
+}
+
+/// Local descriptor tables of what can be written, of the hypervisor's, of page tables, and too long ones; and writes to one.
+fn local_descriptors(machine: &Machine, score: &mut Score) {
+    const SET_LDT: u64 = 13;
+    let page = spare(machine) + 3;
+    let (address, frame) = (machine.address(page), machine.frame(page));
+    let table = machine.address(machine.tables);
+    for (place, entries) in [
+        (address, 1),
+        (table, 1),
+        (GDT, 16),
+        (GDT + 16 * 4096, 16),
+        (M2P, 16),
+        (address + 8, 1),
+        (address, 16 * 512 + 1),
+        (address, u64::from(u32::MAX)),
+        (1 << 47, 1),
+    ] {
+        score.attempt("local_table", operate(SET_LDT, place, entries) == 0);
+    }
+    for kind in 0..16u64 {
+        let bad = 1 << 47 | kind << 40 | 0xffff;
+        writes(address, bad);
+        map(address, frame << 12 | PRESENT, true);
+        score.attempt("local_system", operate(SET_LDT, address, 1) == 0);
+        map(address, frame << 12 | PRESENT | WRITE, true);
+        // Of another privilege: it becomes its own.
+        writes(address, bad | 1 << 44);
+        map(address, frame << 12 | PRESENT, true);
+        let taken = operate(SET_LDT, address, 1) == 0;
+        let privileged = reads(address).is_some_and(|word| word >> 45 & 3 != 3);
+        score.attempt("local_privilege", taken && privileged);
+        score.attempt("local_reopened", taken && map(address, frame << 12 | PRESENT | WRITE, true) == 0);
+        score.attempt("local_written", taken && writes(address, bad) && reads(address) == Some(bad));
+        score.attempt("no_local_table", !taken);
+        operate(SET_LDT, 0, 0);
+        map(address, frame << 12 | PRESENT | WRITE, true);
+        writes(address, 0);
     }
 }
 

@@ -390,7 +390,8 @@ pub fn check(guest: &Guest, machine: &Machinery) {
     for (frame, counts) in guest.types.frames() {
         assert_eq!(machine.shown.contains(&frame), counts.kind.is_for_devices(counts.semi), "{frame}");
     }
-    for frame in guest.processors().flat_map(|processor| processor.gdt.iter().chain(&processor.ldt).flatten()) {
+    for frame in guest.processors().flat_map(|processor| processor.gdt.iter().chain(&processor.ldt).flatten())
+    {
         let counts = guest.types.counts(*frame).expect("of the domain's");
         assert_eq!(counts.kind, Kind::Descriptors);
         for index in 0..ENTRIES {

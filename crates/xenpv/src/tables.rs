@@ -172,12 +172,13 @@ impl Guest {
             0 => registers.fs_base = base,
             1 => registers.other_gs = base,
             2 => registers.gs_base = base,
-            // The selector is of both, kernel and program; SWAPGS is for bases only. One without a descriptor is null.
+            // The selector is of both, kernel and program; SWAPGS is for bases only. One without a descriptor is 0, as where the load of it faults; the
+            // null ones are what they are.
             3 => {
                 let selector = base as u16;
                 let found = self.descriptor(host, selector);
                 let descriptor = found.unwrap_or(0);
-                registers.gs = Some((if found.is_some() { selector } else { selector & 3 }, descriptor));
+                registers.gs = Some((if found.is_some() || selector < 4 { selector } else { 0 }, descriptor));
                 registers.other_gs = descriptor >> 16 & 0xff_ffff | descriptor >> 32 & 0xff00_0000;
             }
             _ => return Err(Error::Invalid),

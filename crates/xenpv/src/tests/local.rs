@@ -53,7 +53,9 @@ fn a_local_table_is_in_pages_that_nobody_can_write_as_long_as_it_is_one() {
     assert_eq!(found, [Some(DATA | 1 << 40), None, None, None]);
     assert_eq!(show(&mut guest, &mut machine, &mut registers, Entry::WRITE), refused);
     // Another one, and none.
+    let changes = guest.descriptor_changes();
     assert_eq!(set(&mut guest, &mut machine, &mut registers, address, 4), 0);
+    assert_ne!(guest.descriptor_changes(), changes);
     assert!(guest.descriptor(&machine, 0x1f).is_some());
     assert_eq!(set(&mut guest, &mut machine, &mut registers, 0, 0), 0);
     assert_eq!(guest.take_ldt(), Some((guest.cpu.area().ldt(), 0)));
@@ -86,6 +88,8 @@ fn nothing_else_is_a_local_table() {
     poke(&guest, &mut machine, address, &[DATA]);
     assert_eq!(show(&mut guest, &mut machine, &mut registers, Entry::empty()), 0);
     assert_eq!(set(&mut guest, &mut machine, &mut registers, address, 513), Error::Fault.code());
+    let too_many = set(&mut guest, &mut machine, &mut registers, address, 16 * 512 + 1);
+    assert_eq!(too_many, Error::Invalid.code(), "before any page is looked at");
     assert_eq!(show(&mut guest, &mut machine, &mut registers, Entry::WRITE), 0);
     assert_eq!((guest.take_ldt(), guest.descriptor_changes()), (None, changes));
     assert_eq!(registers.gpr[gpr::RAX], 0);

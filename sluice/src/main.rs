@@ -39,6 +39,7 @@ mod interrupt;
 mod iommu;
 mod kernels;
 mod logs;
+mod made;
 mod manage;
 mod modules;
 mod mutate;

@@ -38,6 +38,16 @@ impl PackageName {
     }
 }
 
+/// The folder that a Debian package is unpacked in. Downloaded if the cache does not have it.
+pub fn unpacked(name: &str) -> Result<PathBuf> {
+    let package = PackageName::parse(name).with_context(|| format!("'{name}' is no package's name"))?;
+    let directory = cache().join("packages").join(name);
+    if !directory.join("version").exists() {
+        Apt::open()?.unpack(&package, &directory)?;
+    }
+    Ok(directory)
+}
+
 /// Package lists of our own. Who has them is alone with them, as apt demands: others wait, and find what was downloaded.
 pub struct Apt {
     state: PathBuf,

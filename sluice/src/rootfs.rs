@@ -3,7 +3,7 @@
 
 use crate::cpio::Archive;
 use crate::kernels::Kernel;
-use crate::packages::{Apt, PackageName};
+use crate::packages::{Apt, PackageName, unpacked};
 use crate::progress::Step;
 use crate::workspace::{cache, hex, root, run, scratch, write_whole};
 use anyhow::{Context, Result, bail};
@@ -317,7 +317,7 @@ fn add_debian(archive: &mut Archive, recipe: &Recipe) -> Result<()> {
     archive.link("lib64/ld-linux-x86-64.so.2", &format!("/{LIBRARIES}/ld-linux-x86-64.so.2"));
     let mut missing: Vec<&String> = programs.iter().chain(&recipe.debian_files).collect();
     for name in packages {
-        let directory = package(name)?;
+        let directory = unpacked(name)?;
         for (path, program) in programs.iter().map(|program| (directory.join(program), program)) {
             if path.is_file() {
                 missing.retain(|other| *other != program);
@@ -342,16 +342,6 @@ fn add_debian(archive: &mut Archive, recipe: &Recipe) -> Result<()> {
     Ok(())
 }
 
-/// The folder that a Debian package is unpacked in.
-pub fn package(name: &str) -> Result<PathBuf> {
-    let package = PackageName::parse(name).with_context(|| format!("'{name}' is no package's name"))?;
-    let directory = cache().join("packages").join(name);
-    if !directory.join("version").exists() {
-        Apt::open()?.unpack(&package, &directory)?;
-    }
-    Ok(directory)
-}
-
 /// The compiler of programs in C, which cargo links by, too.
 const COMPILER: &str = "gcc";
 
@@ -370,12 +360,12 @@ fn c_program(name: &str, libraries: &[String], recipe: &Recipe) -> Result<Vec<u8
     }
     compiler.arg(root().join("guest/programs").join(format!("{source}.c")));
     for headers in &recipe.header_packages {
-        compiler.arg("-I").arg(package(headers)?.join("usr/include"));
+        compiler.arg("-I").arg(unpacked(headers)?.join("usr/include"));
     }
     // What these libraries need themselves is not looked for: the guest has it.
     compiler.arg("-Wl,--allow-shlib-undefined");
     for runtime in &recipe.debian_packages {
-        compiler.arg("-L").arg(package(runtime)?.join("usr").join(LIBRARIES));
+        compiler.arg("-L").arg(unpacked(runtime)?.join("usr").join(LIBRARIES));
     }
     compiler.args(libraries.iter().map(|library| format!("-l:{library}")));
     run(&mut compiler).with_context(|| format!("could not build {name}"))?;

@@ -2,10 +2,11 @@
 //!
 //! `guest/selftests/list` says which of them a guest runs, and with what arguments (`sluice.job=selftests` in `guest/rootfs/init`).
 
-use crate::modules::{COMPILER, own_folder};
-use crate::packages::PackageName;
+use crate::made::kept;
+use crate::modules::COMPILER;
+use crate::packages::{self, PackageName};
 use crate::progress::Step;
-use crate::workspace::{cache, hex, is_installed, root, run, scratch, write_whole};
+use crate::workspace::{cache, hex, is_installed, root, run};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,35 +43,20 @@ const CANCEL: &str = "libgcc_s.so.1";
 
 /// Where they are in a root file system, and their list.
 const PLACE: &str = "selftests";
-/// The names of what was built, in its folder of the cache.
-const MANIFEST: &str = "manifest";
 
 /// What there is in a root file system: places, and the files that come there. Built if the cache does not have it.
 pub fn files(release: &str) -> Result<BTreeMap<String, PathBuf>> {
     let list = root().join("guest/selftests/list");
     let tests = std::fs::read_to_string(&list).with_context(|| format!("no {}", list.display()))?;
     let package = source_package(release).with_context(|| format!("{release} is no kernel of Debian's"))?;
-    let source = crate::rootfs::package(package.as_str())?;
+    let source = packages::unpacked(package.as_str())?;
     let mut digest = Sha256::new_with_prefix(std::fs::read(source.join("version"))?);
     for word in SOURCES.into_iter().chain(SUITES).chain([COMPILER]) {
         digest.update(word);
         digest.update([0]);
     }
     let made = cache().join("selftests").join(&hex(&digest.finalize())[..12]);
-    let manifest = made.join(MANIFEST);
-    if !manifest.exists() {
-        let folder = own_folder(&scratch()?)?;
-        let built = build(&package, &source, &folder)?;
-        for (place, file) in &built {
-            write_whole(&made.join(place), &std::fs::read(file)?)?;
-        }
-        let places: Vec<&str> = built.keys().map(String::as_str).collect();
-        write_whole(&manifest, places.join("\n").as_bytes())?;
-        std::fs::remove_dir_all(&folder)?;
-    }
-    let places = std::fs::read_to_string(&manifest)?;
-    let mut files: BTreeMap<String, PathBuf> =
-        places.lines().map(|place| (place.to_owned(), made.join(place))).collect();
+    let mut files = kept(&made, |folder| build(&package, &source, folder))?;
     if let Some(missing) = programs(&tests).find(|program| !files.contains_key(program)) {
         bail!("{package} has no {missing}", package = package.as_str());
     }
@@ -81,28 +67,21 @@ pub fn files(release: &str) -> Result<BTreeMap<String, PathBuf>> {
 /// What the suite of the processor is built from, by its places below `source` in a root file system.
 pub fn sources(release: &str) -> Result<BTreeMap<String, PathBuf>> {
     let package = source_package(release).with_context(|| format!("{release} is no kernel of Debian's"))?;
-    let source = crate::rootfs::package(package.as_str())?;
+    let source = packages::unpacked(package.as_str())?;
     let version = std::fs::read(source.join("version"))?;
     let folder = cache().join("selftests").join(format!("source-{}", &hex(&Sha256::digest(version))[..12]));
-    let manifest = folder.join(MANIFEST);
-    if !manifest.exists() {
-        let own = own_folder(&scratch()?)?;
-        unpack(&package, &source, &own)?;
-        let mut places = Vec::new();
-        for path in BUILT_IN_A_GUEST {
-            let from = own.join(package.as_str()).join(path);
-            let files = if from.is_dir() { files_in(&from)? } else { vec![from] };
-            for file in files {
-                let place = file.strip_prefix(own.join(package.as_str()))?.display().to_string();
-                write_whole(&folder.join(&place), &std::fs::read(&file)?)?;
-                places.push(place);
+    let files = kept(&folder, |own| {
+        unpack(&package, &source, own)?;
+        let tree = own.join(package.as_str());
+        let mut files = BTreeMap::new();
+        for from in BUILT_IN_A_GUEST.map(|path| tree.join(path)) {
+            for file in if from.is_dir() { files_in(&from)? } else { vec![from] } {
+                files.insert(file.strip_prefix(&tree)?.display().to_string(), file);
             }
         }
-        write_whole(&manifest, places.join("\n").as_bytes())?;
-        std::fs::remove_dir_all(&own)?;
-    }
-    let places = std::fs::read_to_string(&manifest)?;
-    Ok(places.lines().map(|place| (format!("source/{place}"), folder.join(place))).collect())
+        Ok(files)
+    })?;
+    Ok(files.into_iter().map(|(place, file)| (format!("source/{place}"), file)).collect())
 }
 
 /// The files of a folder, without those below it.

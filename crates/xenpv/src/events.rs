@@ -125,9 +125,8 @@ impl Guest {
 
     /// Ends the waiting of processors for a port.
     fn end_polls(&mut self, host: &mut impl Host, port: u32) {
-        let waits = |poll| {
-            matches!(poll, Some((Poll::Any, _)))
-                || poll.is_some_and(|(for_what, _)| for_what == Poll::One(port))
+        let waits = |poll: Option<(Poll, u64)>| {
+            poll.is_some_and(|(for_what, _)| for_what == Poll::Any || for_what == Poll::One(port))
         };
         let own = self.cpu.id;
         for processor in self.processors_mut().filter(|processor| waits(processor.poll)) {

@@ -2,7 +2,7 @@
 //!
 //! Source: Xen's public headers (vcpu.h; arch-x86/xen.h, `struct vcpu_guest_context`; arch-x86/xen-x86_64.h, `struct cpu_user_regs`).
 
-use crate::abi::{Error, GDT_ENTRIES, PAGE, vcpu_info};
+use crate::abi::{Error, PAGE, vcpu_info};
 use crate::bounce::{is_canonical, sane};
 use crate::calls::Answer;
 use crate::processor::{Callback, Life, Trap};
@@ -216,12 +216,11 @@ impl Guest {
 
     /// The same for the processor that asks, which has nothing yet.
     fn begin(&mut self, host: &mut impl Host, context: Context) -> Result<(), Error> {
-        if context.gdt_entries > GDT_ENTRIES {
-            return Err(Error::Invalid);
-        }
         self.hold_root(host, context.root)?;
-        let frames = context.gdt_frames.into_iter().take(context.gdt_entries.div_ceil(512) as usize);
-        if let Err(error) = self.load_descriptors(host, frames.map(|frame| Ok(Mfn(frame)))) {
+        let frame = |_: &Self, _: &_, page: u64| {
+            context.gdt_frames.get(page as usize).map(|frame| Mfn(*frame)).ok_or(Error::Invalid)
+        };
+        if let Err(error) = self.load_gdt(host, context.gdt_entries, frame) {
             self.types.release(host, context.root);
             return Err(error);
         }

@@ -1,6 +1,6 @@
 //! Hypercalls on descriptors, exceptions and callbacks.
 
-use crate::abi::{Error, GDT_ENTRIES, LDT_PAGES, PAGE, RESERVED_GDT_PAGE};
+use crate::abi::{Error, GDT_ENTRIES, LDT_PAGES, PAGE};
 use crate::bounce::is_canonical;
 use crate::processor::{Callback, Processor, Trap};
 use crate::{Guest, Host, Registers};
@@ -31,14 +31,9 @@ impl Guest {
 
     /// HYPERVISOR_set_gdt: frames of descriptors. The old table stays if a frame of the new one is refused.
     pub(crate) fn set_gdt(&mut self, host: &mut impl Host, list: u64, entries: u64) -> Result<u64, Error> {
-        if entries > GDT_ENTRIES {
-            return Err(Error::Invalid);
-        }
-        let frames = (0..entries.div_ceil(512)).map(|page| list.wrapping_add(page * 8));
-        let frames = frames.map(|at| self.words::<1>(host, at).map(|[frame]| Mfn(frame)));
-        let mut read = [const { Ok(Mfn(0)) }; RESERVED_GDT_PAGE];
-        let count = read.iter_mut().zip(frames).map(|(slot, frame)| *slot = frame).count();
-        self.load_descriptors(host, read.into_iter().take(count))?;
+        self.load_gdt(host, entries, |guest, host, page| {
+            guest.words::<1>(host, list.wrapping_add(page * 8)).map(|[frame]| Mfn(frame))
+        })?;
         Ok(0)
     }
 
@@ -51,35 +46,17 @@ impl Guest {
         if (entries, self.cpu.ldt_entries) == (0, 0) {
             return Ok(());
         }
-        let pages = entries.div_ceil(512) as usize;
-        let mut new = [None; LDT_PAGES];
-        let mut result = Ok(());
-        for (slot, page) in new.iter_mut().zip(0..).take(pages) {
-            result = self.place(host, address.wrapping_add(page * PAGE), false).and_then(|(frame, _)| {
-                let held = self.types.hold_descriptors(host, frame);
-                self.note(held)?;
-                *slot = Some(frame);
-                Ok(())
-            });
-            if result.is_err() {
-                break;
-            }
-        }
-        if result.is_ok() {
-            core::mem::swap(&mut self.cpu.ldt, &mut new);
-            (self.cpu.ldt_entries, self.cpu.ldt_is_stale) = (entries, true);
-            self.cpu.change_descriptors();
-            let table = self.cpu.area().ldt();
-            for (page, frame) in self.cpu.ldt.iter().enumerate() {
-                self.layout.show_descriptors(host, table, page, *frame);
-            }
-            // The table is mapped at a place that the processor may have translated.
-            host.invalidate();
-        }
-        for frame in new.into_iter().flatten() {
-            self.types.release(host, frame);
-        }
-        result
+        let new = self.hold_pages(host, entries.into(), |guest, host, page| {
+            guest.place(host, address.wrapping_add(page * PAGE), false).map(|(frame, _)| frame)
+        })?;
+        let old = core::mem::replace(&mut self.cpu.ldt, new);
+        (self.cpu.ldt_entries, self.cpu.ldt_is_stale) = (entries, true);
+        self.cpu.change_descriptors();
+        self.show_pages(host, self.cpu.area().ldt(), &new);
+        // The table is mapped at a place that the processor may have translated.
+        host.invalidate();
+        self.release_pages(host, &old);
+        Ok(())
     }
 
     /// Where the local descriptor table is and its limit, if they are others since this was asked last.
@@ -89,39 +66,57 @@ impl Guest {
         core::mem::take(&mut self.cpu.ldt_is_stale).then(|| (self.cpu.area().ldt(), limit))
     }
 
-    /// Has the processor use these frames as its descriptor table in place of the old ones, or of none of them.
-    pub(crate) fn load_descriptors(
+    /// Has the processor use a descriptor table of so many entries in place of the old one; `frame` has its frames by their places. Without an error it is
+    /// all of them, else none.
+    pub(crate) fn load_gdt<H: Host>(
         &mut self,
-        host: &mut impl Host,
-        frames: impl Iterator<Item = Result<Mfn, Error>>,
+        host: &mut H,
+        entries: u64,
+        frame: impl Fn(&Self, &H, u64) -> Result<Mfn, Error>,
     ) -> Result<(), Error> {
-        let mut new = [None; RESERVED_GDT_PAGE];
-        let mut result = Ok(());
-        for (frame, slot) in frames.zip(&mut new) {
-            result = frame.and_then(|frame| {
-                let held = self.types.hold_descriptors(host, frame);
-                self.note(held)?;
-                *slot = Some(frame);
-                Ok(())
-            });
-            if result.is_err() {
-                break;
-            }
+        if entries > GDT_ENTRIES {
+            return Err(Error::Invalid);
         }
-        if result.is_ok() {
-            core::mem::swap(&mut self.cpu.gdt, &mut new);
-            self.cpu.change_descriptors();
-            let table = self.cpu.area().gdt();
-            for (page, frame) in self.cpu.gdt.iter().enumerate() {
-                self.layout.show_descriptors(host, table, page, *frame);
-            }
-            // The table is mapped at a place that processors may have translated.
-            self.types.forget(host);
+        let new = self.hold_pages(host, entries, frame)?;
+        let old = core::mem::replace(&mut self.cpu.gdt, new);
+        self.cpu.change_descriptors();
+        self.show_pages(host, self.cpu.area().gdt(), &new);
+        // The table is mapped at a place that processors may have translated.
+        self.types.forget(host);
+        self.release_pages(host, &old);
+        Ok(())
+    }
+
+    /// Holds the pages of a table of so many descriptors, all of them or none.
+    fn hold_pages<H: Host, const N: usize>(
+        &mut self,
+        host: &mut H,
+        entries: u64,
+        frame: impl Fn(&Self, &H, u64) -> Result<Mfn, Error>,
+    ) -> Result<[Option<Mfn>; N], Error> {
+        let mut pages = [None; N];
+        let held = (0..entries.div_ceil(512)).zip(&mut pages).try_for_each(|(page, slot)| {
+            let frame = frame(self, host, page)?;
+            let held = self.types.hold_descriptors(host, frame);
+            self.note(held)?;
+            *slot = Some(frame);
+            Ok(())
+        });
+        if held.is_err() {
+            self.release_pages(host, &pages);
         }
-        for frame in new.into_iter().flatten() {
-            self.types.release(host, frame);
+        held.map(|()| pages)
+    }
+
+    fn release_pages(&mut self, host: &mut impl Host, pages: &[Option<Mfn>]) {
+        pages.iter().flatten().for_each(|frame| self.types.release(host, *frame));
+    }
+
+    /// Shows the processor a table's pages where it looks for them.
+    fn show_pages(&self, host: &mut impl Host, table: u64, pages: &[Option<Mfn>]) {
+        for (page, frame) in pages.iter().enumerate() {
+            self.layout.show_descriptors(host, table, page, *frame);
         }
-        result
     }
 
     /// HYPERVISOR_update_descriptor.

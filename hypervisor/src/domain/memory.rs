@@ -6,7 +6,7 @@
 //! [`GuestMemory`] is the way to RAM for everything else: it is read from the map once, since RAM stays where it is for as long
 //! as the domain lives.
 
-use super::{Domain, EndReason, PageHandler, layout, vcpu};
+use super::{Domain, EndReason, PageHandler, layout};
 use crate::iommu::{Counted, DeviceView, Devices, DmaEndpoint};
 use crate::mm;
 use alloc::vec::Vec;
@@ -358,9 +358,7 @@ impl Domain {
     fn flush_translations(&self) {
         self.freeze();
         self.tables.fetch_add(1, Ordering::SeqCst);
-        for vcpu in &self.vcpus {
-            vcpu.events.fetch_or(vcpu::event::FLUSH, Ordering::SeqCst);
-        }
+        self.order_flush(u64::MAX);
         self.thaw();
     }
 

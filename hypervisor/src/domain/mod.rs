@@ -720,10 +720,15 @@ impl Domain {
     /// Has these of its processors forget the translations that its own page tables led to, a bit each, before they execute another instruction.
     pub fn flush_processors(&self, which: u64) {
         self.freeze();
+        self.order_flush(which);
+        self.thaw();
+    }
+
+    /// Has these of its processors, a bit each, forget translations before they go on from a freeze.
+    fn order_flush(&self, which: u64) {
         for vcpu in self.vcpus.iter().filter(|vcpu| which >> vcpu.id & 1 != 0) {
             vcpu.events.fetch_or(event::FLUSH, Ordering::SeqCst);
         }
-        self.thaw();
     }
 
     /// Has a paravirtual domain's processor begin.

@@ -3,8 +3,8 @@
 
 use crate::kernels::Kernel;
 use crate::modules::own_folder;
-use crate::packages::{Apt, PackageName};
-use crate::workspace::{cache, root, run, scratch};
+use crate::packages::unpacked;
+use crate::workspace::{root, run, scratch};
 use anyhow::{Context, Result, ensure};
 use sluice_slice::ir::Module;
 use sluice_slice::{Line, lines, module, numbers, probe};
@@ -39,7 +39,7 @@ impl Compiler {
     pub fn new(kernel: &Kernel) -> Result<Self> {
         let mut libraries = Vec::new();
         for name in CLANG {
-            let place = package(name)?.join("usr/lib");
+            let place = unpacked(name)?.join("usr/lib");
             libraries.push(place.join("x86_64-linux-gnu").display().to_string());
             libraries.push(place.join("llvm-14/lib").display().to_string());
         }
@@ -47,7 +47,7 @@ impl Compiler {
         let makefile = std::fs::read_to_string(own.join("Makefile"))?;
         let common = makefile.trim().strip_prefix("include ").context("the headers have a common part")?;
         Ok(Self {
-            program: package("clang-14")?.join("usr/lib/llvm-14/bin/clang"),
+            program: unpacked("clang-14")?.join("usr/lib/llvm-14/bin/clang"),
             libraries: libraries.join(":"),
             common: own.join(common.trim_end_matches("/Makefile")),
             own,
@@ -169,20 +169,11 @@ fn command_name(line: &str, prefix: &str) -> Option<String> {
     is_one.then(|| name.to_owned())
 }
 
-fn package(name: &str) -> Result<PathBuf> {
-    let place = cache().join("analyze").join(name);
-    if !place.join("version").exists() {
-        let name = PackageName::parse(name).with_context(|| format!("{name} is no package's name"))?;
-        Apt::open()?.unpack(&name, &place)?;
-    }
-    Ok(place)
-}
-
 /// Where a kernel's source is, of which this folder is there.
 pub fn source(kernel: &Kernel, folder: &str) -> Result<PathBuf> {
     let series: Vec<&str> = kernel.release.split(['.', '-', '+']).take(2).collect();
     let name = format!("linux-source-{}", series.join("."));
-    let place = package(&name)?;
+    let place = unpacked(&name)?;
     let root = place.join(&name);
     if !root.join(folder).is_dir() {
         let archive = place.join(format!("usr/src/{name}.tar.xz"));

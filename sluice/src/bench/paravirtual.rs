@@ -363,7 +363,19 @@ fn counting(bench: &Bench, range: Option<(u64, u64)>, with_cache: bool, log: &Pa
     if range.is_some() && !bench.symbols.is_empty() {
         library += &tables::arguments(&bench.symbols, with_cache);
     }
-    ["-plugin", &library, "-d", "plugin", "-D", &log.display().to_string()].map(str::to_owned).to_vec()
+    loaded(&library, log)
+}
+
+/// QEMU's arguments that load the plugin so and have it write to `log`.
+fn loaded(library: &str, log: &Path) -> Vec<String> {
+    ["-plugin", library, "-d", "plugin", "-D", &log.display().to_string()].map(str::to_owned).to_vec()
+}
+
+/// What Xen is told, with a dom0 of so many MiB.
+fn xen_cmdline(memory: u32) -> String {
+    format!(
+        "console=com1 com1=115200,8n1 dom0_mem={memory}M,max:{memory}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none"
+    )
 }
 
 fn native(bench: &Bench, _: &mut Record, log: &Path) -> Result<Vec<Finding>> {
@@ -443,9 +455,7 @@ fn xen(bench: &Bench, record: &mut Record, log: &Path, strict: bool) -> Result<V
     let hypervisor = scratch_file("xen", &packages.hypervisor()?)?;
     let arguments = counting(bench, Some(xen::TEXT), false, log);
     let unit = if strict { "iommu=on dom0-iommu=strict" } else { "" };
-    let cmdline = format!(
-        "console=com1 com1=115200,8n1 dom0_mem={MEMORY}M,max:{MEMORY}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none {unit}"
-    );
+    let cmdline = format!("{} {unit}", xen_cmdline(MEMORY));
     let machine = Machine {
         name: if strict { "paravirtual-strict" } else { "paravirtual-xen" },
         clock: Clock::Instructions,

@@ -2,9 +2,9 @@
 //! system's libraries, and come into root file systems with these.
 
 use super::checkout::{Checkout, Upstream};
-use crate::modules::own_folder;
+use crate::made::kept;
 use crate::progress::Step;
-use crate::workspace::{cache, hex, run, scratch, write_whole};
+use crate::workspace::{cache, hex, run, write_whole};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -23,8 +23,6 @@ pub static UPSTREAM: Upstream = Upstream {
 
 /// Where it is in a root file system, as the script there has it.
 const PLACE: &str = "igt";
-/// The names of what was built, in its folder of the cache.
-const MANIFEST: &str = "manifest";
 /// What programs are started by.
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
@@ -59,22 +57,15 @@ pub fn files(checkout: &Checkout, tests: &[Test]) -> Result<BTreeMap<String, Pat
         digest.update([0]);
     });
     let made = cache().join("igt").join(&hex(&digest.finalize())[..12]);
-    let manifest = made.join(MANIFEST);
-    if !manifest.exists() {
-        let folder = own_folder(&scratch()?)?;
-        let built = build(checkout.path(), tests, &folder)?;
-        for (place, file) in &built {
-            let stripped = folder.join("stripped");
-            run(Command::new("strip").arg("-o").arg(&stripped).arg(file))?;
-            write_whole(&made.join(place), &std::fs::read(&stripped)?)?;
+    let mut files = kept(&made, |folder| {
+        let mut built = build(checkout.path(), tests, folder)?;
+        for (number, file) in built.values_mut().enumerate() {
+            let stripped = folder.join(format!("stripped-{number}"));
+            run(Command::new("strip").arg("-o").arg(&stripped).arg(&*file))?;
+            *file = stripped;
         }
-        let places: Vec<&str> = built.keys().map(String::as_str).collect();
-        write_whole(&manifest, places.join("\n").as_bytes())?;
-        std::fs::remove_dir_all(&folder)?;
-    }
-    let places = std::fs::read_to_string(&manifest)?;
-    let mut files: BTreeMap<String, PathBuf> =
-        places.lines().map(|place| (place.to_owned(), made.join(place))).collect();
+        Ok(built)
+    })?;
     let list = made.join("list");
     write_whole(&list, lines(tests).as_bytes())?;
     files.insert(format!("{PLACE}/list"), list);

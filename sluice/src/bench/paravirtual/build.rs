@@ -6,7 +6,7 @@ use super::super::marks::{Entries, Mark, marks};
 use super::super::peer::Machine;
 use super::super::record::Record;
 use super::super::{Clock, good, plugin, quoted, scratch, scratch_file};
-use super::{Bench, CMDLINE};
+use super::{Bench, CMDLINE, loaded, within, xen_cmdline};
 use crate::outcome::Finding;
 use crate::qemu::NATIVE_CPU;
 use crate::rootfs::{self, Additions};
@@ -55,9 +55,9 @@ fn cmdline(console: &str, with_cache: bool) -> String {
 }
 
 fn counting(bench: &Bench, range: Option<(u64, u64)>, log: &Path) -> Vec<String> {
-    let functions = range.map(|(first, size)| ("within".to_owned(), first, size));
-    let library = plugin::with_functions(&bench.plugin, functions.as_slice());
-    ["-plugin", &library, "-d", "plugin", "-D", &log.display().to_string()].map(str::to_owned).to_vec()
+    let functions = range.map(within);
+    let functions = functions.as_ref().map_or(&[][..], |one| one.as_slice());
+    loaded(&plugin::with_functions(&bench.plugin, functions), log)
 }
 
 fn native(bench: &Bench, initrd: &Path, log: &Path) -> Result<Vec<Finding>> {
@@ -100,9 +100,6 @@ fn dom0(bench: &Bench, initrd: &Path, log: &Path, record: &mut Record) -> Result
     record.version("xen", &format!("package {}", packages.version()?));
     let hypervisor: PathBuf = scratch_file("xen", &packages.hypervisor()?)?;
     let arguments = counting(bench, Some(xen::TEXT), log);
-    let own = format!(
-        "console=com1 com1=115200,8n1 dom0_mem={MEMORY}M,max:{MEMORY}M dom0_max_vcpus=1 cpuidle=0 loglvl=warning guest_loglvl=none"
-    );
     let machine = Machine {
         name: "paravirtual-build-xen",
         clock: Clock::Instructions,
@@ -110,7 +107,7 @@ fn dom0(bench: &Bench, initrd: &Path, log: &Path, record: &mut Record) -> Result
         memory: MACHINE,
         kernel: &hypervisor,
         initrd: format!("{} {},{}", bench.unpacked.display(), cmdline("hvc0", false), initrd.display()),
-        cmdline: &own,
+        cmdline: &xen_cmdline(MEMORY),
         devices: Vec::new(),
         qemu_args: &arguments,
     };

@@ -81,6 +81,9 @@ pub struct Step {
     pub domain: Option<String>,
     /// ...that matches this.
     pub console: Option<String>,
+    /// The line may have come before this step was the next one.
+    #[serde(default)]
+    pub earlier: bool,
     /// Or: the domain is in this state.
     pub state: Option<String>,
     /// And then this many seconds.

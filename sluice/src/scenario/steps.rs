@@ -36,6 +36,8 @@ pub fn picture(directory: &Path, name: &str) -> PathBuf {
 pub struct Script<'s> {
     steps: &'s [Step],
     patterns: Vec<Option<Regex>>,
+    /// By step: the line has come that it waits for.
+    seen: Vec<bool>,
     actions: Vec<Vec<Action>>,
     names: Vec<String>,
     /// By domain: its kernel is expected to go wrong.
@@ -69,6 +71,7 @@ impl<'s> Script<'s> {
         let may_stop = may_stop.collect();
         Ok(Self {
             steps: &scenario.step,
+            seen: vec![false; patterns.len()],
             patterns,
             actions,
             names,
@@ -110,15 +113,15 @@ impl<'s> Script<'s> {
             }
             self.next += 1;
             self.due = None;
-            self.look_at_states();
+            self.look();
         }
     }
 
-    /// A step without a condition is due at once; one that waits for a state may be due already.
-    fn look_at_states(&mut self) {
+    /// A step without a condition is due at once; one that waits for a state, or for a line that may come earlier, may be due already.
+    fn look(&mut self) {
         let Some(step) = self.steps.get(self.next) else { return };
         let met = match (&step.console, &step.state) {
-            (Some(_), _) => false,
+            (Some(_), _) => self.seen[self.next],
             (None, None) => self.up,
             (None, Some(wanted)) => {
                 let mut states = self.states.iter().enumerate();
@@ -134,14 +137,14 @@ impl<'s> Script<'s> {
 impl Observer for Script<'_> {
     fn hello(&mut self, _domains: &[String]) {
         self.up = true;
-        self.look_at_states();
+        self.look();
     }
 
     fn state(&mut self, domain: usize, state: DomainState, _reason: &GuestText, steer: &mut Steer) {
         if let Some(known) = self.states.get_mut(domain) {
             *known = state;
         }
-        self.look_at_states();
+        self.look();
         self.proceed(steer);
     }
 
@@ -150,14 +153,17 @@ impl Observer for Script<'_> {
             // It would stand still until the time is over; what it said fails the scenario.
             DomainId::at(domain).into_iter().for_each(|domain| steer.send(Command::Destroy(domain)));
         }
-        let Some(step) = self.steps.get(self.next) else { return };
-        if let Some(pattern) = &self.patterns[self.next]
-            && self.due.is_none()
-            && self.is_about(step, domain)
-            && pattern.is_match(line.raw())
-        {
-            self.due = Some(Instant::now());
+        for (index, step) in self.steps.iter().enumerate().skip(self.next) {
+            let waits = index == self.next || step.earlier;
+            if let Some(pattern) = &self.patterns[index]
+                && waits
+                && self.is_about(step, domain)
+                && pattern.is_match(line.raw())
+            {
+                self.seen[index] = true;
+            }
         }
+        self.look();
         self.proceed(steer);
     }
 
@@ -293,6 +299,50 @@ fn vif_of(text: &str) -> Option<(String, Vif)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_counts_from_when_its_step_is_next_or_earlier_if_the_step_says_so() {
+        let step = |domain: &str, console: &str, earlier| Step {
+            domain: Some(domain.to_owned()),
+            console: Some(console.to_owned()),
+            earlier,
+            state: None,
+            after: 0.0,
+            actions: Vec::new(),
+        };
+        let steps = [
+            step("alice", "using=0", false),
+            step("bob", "using=0", true),
+            step("alice", "using=1", false),
+            step("alice", "using=2", true),
+        ];
+        let pattern = |step: &Step| step.console.as_deref().map(|console| Regex::new(console).unwrap());
+        let mut script = Script {
+            steps: &steps,
+            patterns: steps.iter().map(pattern).collect(),
+            seen: vec![false; steps.len()],
+            actions: steps.iter().map(|_| Vec::new()).collect(),
+            names: vec!["alice".to_owned(), "bob".to_owned()],
+            may_stop: vec![false; 2],
+            states: vec![DomainState::Running; 2],
+            next: 0,
+            due: None,
+            up: true,
+        };
+        let lines = [
+            (1, "using=0", 0, "what is to come earlier is not yet next"),
+            (0, "using=1", 0, "nor is this, which may not"),
+            (0, "using=0", 2, "the second step's line has come already"),
+            (1, "using=1", 2, "this is another's line"),
+            (0, "using=2", 2, "and this is early"),
+            (0, "using=1", 4, "all have come"),
+        ];
+        for (domain, line, next, why) in lines {
+            script.line(domain, &GuestText::from(line), &mut Steer::default());
+            assert_eq!(script.next, next, "{why}");
+        }
+        assert_eq!(script.left(), None);
+    }
 
     #[test]
     fn actions_are_commands() {

@@ -35,6 +35,7 @@
 #include "kernels.h"
 #include "pibooster.h"
 #include "sluice.h"
+#include "trace.h"
 
 /* Pages that are made semi-writable together. */
 #define FRESH_MOST 16
@@ -383,6 +384,13 @@ static void tidy(struct work_struct *work)
 		cache_shrink(count - keep);
 }
 
+/* A step each second, while somebody wants them. */
+static void await_step(void)
+{
+	if (READ_ONCE(adapts) || READ_ONCE(tracing))
+		schedule_delayed_work(&step_work, round_jiffies_relative(HZ));
+}
+
 bool cache_adapts(void)
 {
 	return READ_ONCE(adapts);
@@ -398,13 +406,15 @@ void cache_adapt(bool yes)
 		spin_unlock(&caches[level].lock);
 	}
 	WRITE_ONCE(adapts, yes);
-	cache_steps();
+	await_step();
 }
 
-void cache_steps(void)
+int cache_trace(unsigned long kib)
 {
-	if (READ_ONCE(adapts) || READ_ONCE(tracing))
-		schedule_delayed_work(&step_work, round_jiffies_relative(HZ));
+	int error = trace_begin(kib);
+
+	await_step();
+	return error;
 }
 
 static void step(struct work_struct *work)
@@ -420,7 +430,7 @@ static void step(struct work_struct *work)
 		spin_unlock(&cache->lock);
 		cond_resched();
 	}
-	cache_steps();
+	await_step();
 }
 
 void fill_user_table(struct page *page)

@@ -183,7 +183,8 @@ struct page *cache_pop(enum level level)
 	page = list_first_entry_or_null(&cache->ready, struct page, lru);
 	/* Somebody may walk the page still: then all that come after it were freed later. */
 	if (unlikely(!page || page_ref_count(page) != 1)) {
-		adapt_missed(&cache->adapt);
+		if (unlikely(READ_ONCE(adapts)))
+			adapt_missed(&cache->adapt);
 		if (++cache->misses % LOOK_EVERY == 0)
 			schedule_work(&tidy_work);
 		spin_unlock(&cache->lock);
@@ -194,7 +195,8 @@ struct page *cache_pop(enum level level)
 	if (cache->counted)
 		get_page(page);
 	cache->ready_count--;
-	adapt_taken(&cache->adapt, cache->ready_count + cache->fresh_count);
+	if (unlikely(READ_ONCE(adapts)))
+		adapt_taken(&cache->adapt, cache->ready_count + cache->fresh_count);
 	cache->used++;
 	cache->hits++;
 	spin_unlock(&cache->lock);

@@ -267,6 +267,13 @@ fn cache_rows(record: &mut Record, prefix: &str, calls: &[Call]) -> Result<()> {
 /// What a guest whose threshold adapts itself pays for that in the cache's functions, beside one that has the same cache and none. Medians: how many pages
 /// are ready differs, and with that how often one is made so.
 pub fn adapt_rows(record: &mut Record, without: &str, with: &str) -> Result<()> {
+    // Seconds may pass after the last mark, when no process comes or goes any more.
+    let steps = |text: &str| {
+        text.lines().filter_map(Call::parse).filter(|call| call.function == STEP).collect::<Vec<_>>()
+    };
+    ensure!(steps(without).is_empty(), "the threshold adapts itself unasked");
+    let step =
+        mean(steps(with).iter().filter(|call| call.undisturbed())).context("no second passed for a level")?;
     let (without, with) = (calls(without), calls(with));
     let undisturbed = |call: &&Call| call.undisturbed();
     type Costs = fn(&Call) -> Option<u64>;
@@ -298,9 +305,6 @@ pub fn adapt_rows(record: &mut Record, without: &str, with: &str) -> Result<()> 
         let note = format!("for {about}: {on} with, {off} without, medians of {ons} and {offs} calls");
         record.row(format!("pv.cache.adapt{kind}.instructions"), on - off, "instructions", note);
     }
-    ensure!(!without.iter().any(|call| call.function == STEP), "the threshold adapts itself unasked");
-    let steps = with.iter().filter(|call| call.function == STEP && call.undisturbed());
-    let step = mean(steps).context("no second passed for a level")?;
     let note =
         format!("once a second for each level, mean of {}; pages that are given back included", step.calls);
     record.row("pv.cache.adapt.step.instructions", step.instructions, "instructions", note);

@@ -260,6 +260,18 @@ fn run_watched(
     qemu_args: Vec<String>,
     observer: &mut dyn Observer,
 ) -> Result<(Setup, Outcome)> {
+    run_built(name, text, clock, qemu_args, &[], observer)
+}
+
+/// The same with a hypervisor that has these features.
+fn run_built(
+    name: &str,
+    text: &str,
+    clock: Clock,
+    qemu_args: Vec<String>,
+    features: &[&str],
+    observer: &mut dyn Observer,
+) -> Result<(Setup, Outcome)> {
     let setup = config::load_text(&root().join("bench").join(format!("{name}.toml")), text)
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     let options = Options {
@@ -268,6 +280,7 @@ fn run_watched(
         accel: crate::qemu::Accel::Tcg,
         icount: clock.icount(),
         qemu_args: [clock.arguments(), qemu_args].concat(),
+        features: features.iter().map(|name| name.parse()).collect::<Result<_, _>>()?,
         ..Options::new("bench".parse()?)
     };
     let outcome = session::run(&setup, &options, observer)?;
@@ -276,7 +289,18 @@ fn run_watched(
 
 /// The same, which must end well.
 fn good(name: &str, text: &str, clock: Clock, qemu_args: Vec<String>) -> Result<(Setup, Outcome)> {
-    let (setup, outcome) = run_text(name, text, clock, qemu_args)?;
+    good_built(name, text, clock, qemu_args, &[])
+}
+
+/// The same with a hypervisor that has these features.
+fn good_built(
+    name: &str,
+    text: &str,
+    clock: Clock,
+    qemu_args: Vec<String>,
+    features: &[&str],
+) -> Result<(Setup, Outcome)> {
+    let (setup, outcome) = run_built(name, text, clock, qemu_args, features, &mut Silent)?;
     if outcome.status != Status::Ok {
         bail!("{name}: {}", outcome.problems.join("\n"));
     }

@@ -35,6 +35,7 @@
 #include "kernels.h"
 #include "pibooster.h"
 #include "sluice.h"
+#include "trace.h"
 
 /* Pages that are made semi-writable together. */
 #define FRESH_MOST 16
@@ -182,7 +183,8 @@ struct page *cache_pop(enum level level)
 	page = list_first_entry_or_null(&cache->ready, struct page, lru);
 	/* Somebody may walk the page still: then all that come after it were freed later. */
 	if (unlikely(!page || page_ref_count(page) != 1)) {
-		adapt_missed(&cache->adapt);
+		if (unlikely(READ_ONCE(adapts)))
+			adapt_missed(&cache->adapt);
 		if (++cache->misses % LOOK_EVERY == 0)
 			schedule_work(&tidy_work);
 		spin_unlock(&cache->lock);
@@ -193,7 +195,8 @@ struct page *cache_pop(enum level level)
 	if (cache->counted)
 		get_page(page);
 	cache->ready_count--;
-	adapt_taken(&cache->adapt, cache->ready_count + cache->fresh_count);
+	if (unlikely(READ_ONCE(adapts)))
+		adapt_taken(&cache->adapt, cache->ready_count + cache->fresh_count);
 	cache->used++;
 	cache->hits++;
 	spin_unlock(&cache->lock);
@@ -383,6 +386,13 @@ static void tidy(struct work_struct *work)
 		cache_shrink(count - keep);
 }
 
+/* A step each second, while somebody wants them. */
+static void await_step(void)
+{
+	if (READ_ONCE(adapts) || READ_ONCE(tracing))
+		schedule_delayed_work(&step_work, round_jiffies_relative(HZ));
+}
+
 bool cache_adapts(void)
 {
 	return READ_ONCE(adapts);
@@ -398,13 +408,23 @@ void cache_adapt(bool yes)
 		spin_unlock(&caches[level].lock);
 	}
 	WRITE_ONCE(adapts, yes);
-	cache_steps();
+	await_step();
 }
 
-void cache_steps(void)
+int cache_trace(unsigned long kib)
 {
-	if (READ_ONCE(adapts) || READ_ONCE(tracing))
-		schedule_delayed_work(&step_work, round_jiffies_relative(HZ));
+	int error = trace_begin(kib);
+
+	await_step();
+	return error;
+}
+
+/* A second is over for a level. It is a function that is called, so that it can be counted from outside (docs/benchmarks.md). */
+static noinline void cache_step(struct cache *cache)
+{
+	spin_lock(&cache->lock);
+	cache->given_back += shrink_locked(cache, adapt_step(&cache->adapt, cache_level_count(cache)));
+	spin_unlock(&cache->lock);
 }
 
 static void step(struct work_struct *work)
@@ -413,14 +433,10 @@ static void step(struct work_struct *work)
 
 	trace_second();
 	for (level = 0; level < LEVELS && READ_ONCE(adapts); level++) {
-		struct cache *cache = caches + level;
-
-		spin_lock(&cache->lock);
-		cache->given_back += shrink_locked(cache, adapt_step(&cache->adapt, cache_level_count(cache)));
-		spin_unlock(&cache->lock);
+		cache_step(caches + level);
 		cond_resched();
 	}
-	cache_steps();
+	await_step();
 }
 
 void fill_user_table(struct page *page)

@@ -8,7 +8,7 @@
 #include <linux/slab.h>
 #include <linux/version.h>
 
-#include "pibooster.h"
+#include "level.h"
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
 

@@ -11,15 +11,7 @@
 #include <linux/types.h>
 
 #include "adapt.h"
-
-enum level {
-	LEVEL_PGD,
-	LEVEL_USER_PGD, /* the table of a program's own addresses, which Xen's guests have apart */
-	LEVEL_PUD,
-	LEVEL_PMD,
-	LEVEL_PTE,
-	LEVELS
-};
+#include "level.h"
 
 /* Pages of one level that are ready to be page tables: empty, and semi-writable. */
 struct cache {
@@ -56,19 +48,8 @@ extern unsigned int threshold, threshold_percent;
 /* Instead, each level keeps as many as it needed lately (adapt.h). */
 bool cache_adapts(void);
 void cache_adapt(bool yes);
-/* A step each second, while somebody wants them. */
-void cache_steps(void);
-
-/* What page tables come and go is recorded. */
-extern bool tracing;
-/* The longest record. */
-#define TRACE_MAX_KIB 4096
-void trace_table(enum level level, bool freed);
-void trace_second(void);
-/* Begins a new record of at most so many KiB; 0: there is none. */
-int trace_begin(unsigned long kib);
-unsigned long trace_kib(void);
-ssize_t trace_read(char *to, loff_t offset, size_t count);
+/* As trace_begin (trace.h), with the seconds that a record needs. */
+int cache_trace(unsigned long kib);
 
 /* An empty cache, which is off, on a machine with so many frames. */
 int cache_begin(unsigned long frames);

@@ -25,6 +25,7 @@
 #include <linux/sysfs.h>
 
 #include "pibooster.h"
+#include "trace.h"
 
 static ssize_t enabled_show(struct kobject *kobject, struct kobj_attribute *attribute, char *text)
 {
@@ -133,7 +134,7 @@ static ssize_t trace_kib_store(struct kobject *kobject, struct kobj_attribute *a
 			       size_t len)
 {
 	unsigned long kib;
-	int error = kstrtoul(text, 0, &kib) ?: trace_begin(kib);
+	int error = kstrtoul(text, 0, &kib) ?: cache_trace(kib);
 
 	return error ?: len;
 }

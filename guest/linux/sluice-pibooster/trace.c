@@ -10,7 +10,7 @@
 #include <linux/mutex.h>
 #include <linux/vmalloc.h>
 
-#include "pibooster.h"
+#include "trace.h"
 
 #define TRACE_SECOND (2 * LEVELS)
 /* Events of a run. */
@@ -72,7 +72,6 @@ int trace_begin(unsigned long kib)
 	spin_unlock(&trace_lock);
 	vfree(old);
 	mutex_unlock(&trace_mutex);
-	cache_steps();
 	return 0;
 }
 

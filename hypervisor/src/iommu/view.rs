@@ -7,7 +7,7 @@ use crate::mm::TableFrames;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::marker::PhantomData;
-use sluice_iommu::{PageFormat, SpaceTag};
+use sluice_iommu::{Invalidation, PageFormat, SpaceTag};
 use sluice_iospace::{Audience, RANGES, Rights, Stale, TableView};
 use sluice_memory::Access;
 
@@ -35,6 +35,14 @@ impl<O> Devices<O> {
     pub fn tag(&self) -> SpaceTag {
         self.tag
     }
+
+    /// What units must be told to forget: the pages that are stale, or, with the feature `flush-spaces`, the whole space for any of them.
+    fn invalidations(&self, stale: &Stale) -> ArrayVec<Invalidation, RANGES> {
+        if cfg!(feature = "flush-spaces") {
+            return core::iter::once(Invalidation::Space(self.tag)).collect();
+        }
+        stale.invalidations(self.tag).collect()
+    }
 }
 
 impl<O> Audience for Devices<O> {
@@ -50,7 +58,7 @@ impl<O> Audience for Devices<O> {
 
     fn forget(&mut self, _: &O, stale: &Stale) {
         let cause = if stale.ranges().is_some() { Cause::Revoke } else { Cause::Whole };
-        let what: ArrayVec<_, RANGES> = stale.invalidations(self.tag).collect();
+        let what = self.invalidations(stale);
         self.units.iter().for_each(|counted| counted.invalidate(&what, cause));
     }
 }

@@ -5,6 +5,7 @@
 //! (bench/instructions.rs) counts at.
 
 mod build;
+mod flushes;
 mod series;
 mod storm;
 mod tables;
@@ -15,9 +16,9 @@ use super::parts::Parts;
 use super::peer::Machine;
 use super::plot::{self, Panel};
 use super::record::{Aim, Record};
-use super::{Clock, good, kernel, plugin, quoted, scratch, scratch_file};
+use super::{Clock, good_built, kernel, plugin, quoted, scratch, scratch_file};
 use crate::kernels::{self, Kernel};
-use crate::outcome::Finding;
+use crate::outcome::{Finding, Outcome};
 use crate::qemu::NATIVE_CPU;
 use crate::rootfs;
 use anyhow::{Context, Result, ensure};
@@ -25,8 +26,10 @@ use std::path::{Path, PathBuf};
 use tables::Symbols;
 
 /// Its parts.
-pub const PARTS: [&str; 11] =
-    ["native", "sluice", "cache", "xen", "strict", "build", "iotlb", "series", "net", "disk", "attacks"];
+pub const PARTS: [&str; 13] = [
+    "native", "sluice", "cache", "xen", "strict", "build", "iotlb", "adapt", "series", "net", "disk",
+    "flushes", "attacks",
+];
 
 /// The operations, in the order of their marks.
 const WORKS: [&str; 7] = ["fork_exit", "execve", "sh", "fault", "syscall", "mmap", "context"];
@@ -66,7 +69,12 @@ if grep -q sluice.calls /proc/cmdline; then
     awk 'NR == FNR { wanted[$1]; next } $3 in wanted { print \"SLUICE-RESULT\", $3 \"=\" $1 }' /functions /proc/kallsyms
     poweroff -f
 fi
+if [ -n \"$storm\" ] && [ \"$series\" = both ]; then
+    /bin/processes storm $storm
+    echo 0 >$cache/cached
+fi
 [ -z \"$storm\" ] || exec /bin/processes storm $storm
+! grep -q sluice.adapt /proc/cmdline || echo auto >$cache/threshold
 case \"$series\" in
 preset) /bin/processes series ;;
 dynamic)
@@ -75,6 +83,8 @@ dynamic)
     ;;
 *) /bin/processes ;;
 esac
+# So that some seconds pass for the threshold.
+! grep -q sluice.adapt /proc/cmdline || sleep 4
 sum() { cat $cache/*/\"$1\" | awk '{ sum += $1 } END { print sum }'; }
 echo SLUICE-RESULT hits=$(sum hits) misses=$(sum misses) cached=$(cat $cache/cached) tops=$(cat $cache/pgd/cached)
 poweroff -f
@@ -82,6 +92,9 @@ poweroff -f
 
 /// The guest only says where the functions of `/functions` are.
 const FUNCTIONS: &str = "sluice.calls";
+
+/// The guest's cache keeps what was needed lately.
+const ADAPTS: &str = "sluice.adapt";
 
 /// Of its devices.
 const DRIVERS: [&str; 2] = ["e1000", "nvme"];
@@ -99,15 +112,16 @@ const CARD: Beside<'static> = Beside {
     ..PLAIN
 };
 
-/// What more there is in a machine, in its guest, and on the guest's command line.
+/// What more there is in a machine, in its guest, and on the guest's command line, and the hypervisor's features.
 struct Beside<'a> {
     machine: &'a str,
     domain: &'a str,
     cmdline: &'a str,
+    features: &'a [&'a str],
 }
 
 /// Nothing more.
-const PLAIN: Beside<'static> = Beside { machine: "", domain: "", cmdline: "" };
+const PLAIN: Beside<'static> = Beside { machine: "", domain: "", cmdline: "", features: &[] };
 
 /// Memory of the guest in MiB.
 const MEMORY: u32 = 256;
@@ -141,7 +155,8 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         symbols: Symbols::new(),
     };
     if PARTS.iter().any(|part| {
-        !["native", "build", "series", "net", "disk", "attacks"].contains(part) && parts.wants(part, None)
+        !["native", "build", "series", "net", "disk", "flushes", "attacks"].contains(part)
+            && parts.wants(part, None)
     }) {
         bench.symbols = symbols(&bench, record)?;
     }
@@ -190,6 +205,12 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
             record.problem("iotlb", &format!("{error:#}"));
         }
     }
+    if parts.wants("adapt", None) {
+        record.solved("adapt");
+        if let Err(error) = adapting(&bench, record).and_then(|()| record.write().map(drop)) {
+            record.problem("adapt", &format!("{error:#}"));
+        }
+    }
     if parts.wants("series", None) {
         record.solved("series");
         if let Err(error) = all_series(&bench, record).and_then(|()| record.write().map(drop)) {
@@ -201,6 +222,16 @@ pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
         record.solved(kind.name);
         if let Err(error) = stormed(&bench, record, kind).and_then(|()| record.write().map(drop)) {
             record.problem(kind.name, &format!("{error:#}"));
+        }
+    }
+    for unit in flushes::UNITS.iter().filter(|unit| parts.wants("flushes", Some(unit.name))) {
+        for how in flushes::GRANULARITIES {
+            let what = format!("flushes.{}.{}", unit.name, how.0);
+            super::say(&what);
+            record.solved(&what);
+            if let Err(error) = flushed(&bench, record, unit, how).and_then(|()| record.write().map(drop)) {
+                record.problem(&what, &format!("{error:#}"));
+            }
         }
     }
     if parts.wants("attacks", None) {
@@ -247,6 +278,20 @@ fn invalidations(bench: &Bench, record: &mut Record) -> Result<()> {
     Ok(())
 }
 
+/// What the threshold that adapts itself costs the cache's functions: two guests, one of which has it.
+fn adapting(bench: &Bench, record: &mut Record) -> Result<()> {
+    let counted = |record: &mut Record, name: &str, cmdline: &str| {
+        super::say(name);
+        let log = scratch()?.join(format!("paravirtual-{name}.count"));
+        let arguments = counting(bench, Some(plugin::IMAGE), true, &log);
+        sluice(bench, &bench.with_cache, record, arguments, &Beside { cmdline, ..PLAIN })?;
+        std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))
+    };
+    let without = counted(record, "adapt-off", "")?;
+    let with = counted(record, "adapt-on", ADAPTS)?;
+    tables::adapt_rows(record, &without, &with)
+}
+
 /// Invalidations while processes come and go, with a cache from the beginning, one that comes later, and none.
 fn all_series(bench: &Bench, record: &mut Record) -> Result<()> {
     let mut drawn = Vec::new();
@@ -278,12 +323,37 @@ fn stormed(bench: &Bench, record: &mut Record, kind: &storm::Kind) -> Result<()>
         None => format!("10.0.2.2:{}", storm::server()?),
     };
     let cmdline = format!("sluice.storm={},{place},{},{}", kind.name, storm::MIB, storm::PROCESSES);
-    let beside = Beside { machine: kind.machine, domain: kind.domain, cmdline: &cmdline };
+    let beside = Beside { machine: kind.machine, domain: kind.domain, cmdline: &cmdline, features: &[] };
     // The network's other end is in the host's time.
     guest(bench, &bench.with_cache, record, arguments, &beside, Clock::Mixed)?;
     let text =
         std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
     storm::rows(record, kind.name, &text)
+}
+
+/// What forgetting pages, or the whole domain, does to a card that moves data.
+fn flushed(
+    bench: &Bench,
+    record: &mut Record,
+    unit: &flushes::Unit,
+    (granularity, features, has, has_not): (&str, &[&str], &str, &str),
+) -> Result<()> {
+    let log = scratch()?.join(format!("paravirtual-flushes-{}-{granularity}.count", unit.name));
+    let mut arguments = counting(bench, None, false, &log);
+    arguments.extend(unit.traces());
+    let [net, _] = &storm::KINDS;
+    let machine = net.machine.replace("\"amd\"", &format!("\"{}\"", unit.machine));
+    let cmdline = flushes::cmdline(&format!("10.0.2.2:{}", storm::server()?));
+    let beside = Beside { machine: &machine, domain: net.domain, cmdline: &cmdline, features };
+    let outcome = ended(bench, &bench.with_cache, record, arguments, &beside, Clock::Mixed)?;
+    let report = outcome.report.context("the hypervisor sent no report")?.iommu;
+    let told =
+        |kind: &str| report.units.iter().flat_map(|unit| &unit.flushes).any(|count| count.name == kind);
+    ensure!(told(has) && !told(has_not), "the hypervisor forgot by another granularity: {:?}", report.units);
+    ensure!(crate::iommu::total(&report) == 0, "the card was refused something");
+    let text =
+        std::fs::read_to_string(&log).with_context(|| format!("QEMU did not write {}", log.display()))?;
+    flushes::rows(record, unit, granularity, &text)
 }
 
 /// How often an event had been logged at each mark.
@@ -428,23 +498,36 @@ fn sluice(
     guest(bench, initrd, record, arguments, beside, Clock::Instructions)
 }
 
-/// A paravirtual guest, with what more its configuration says of the machine and of it.
+/// A paravirtual guest, with what more its configuration says of the machine and of it: what it found.
 fn guest(
     bench: &Bench,
     initrd: &Path,
     record: &mut Record,
     arguments: Vec<String>,
-    Beside { machine, domain, cmdline }: &Beside<'_>,
+    beside: &Beside<'_>,
     clock: Clock,
 ) -> Result<Vec<Finding>> {
+    let outcome = ended(bench, initrd, record, arguments, beside, clock)?;
+    Ok(outcome.guests.into_iter().next().map(|guest| guest.findings).unwrap_or_default())
+}
+
+/// The same: all that came of it.
+fn ended(
+    bench: &Bench,
+    initrd: &Path,
+    record: &mut Record,
+    arguments: Vec<String>,
+    Beside { machine, domain, cmdline, features }: &Beside<'_>,
+    clock: Clock,
+) -> Result<Outcome> {
     let [kernel, initrd] = [&*bench.unpacked, initrd].map(quoted);
     let text = format!(
         "[machine]\nmemory = \"768MiB\"\n{machine}[domain.guest]\nkind = \"paravirtual\"\nkernel = {kernel}\ninitrd = {initrd}\n\
          cmdline = \"console=hvc0 {CMDLINE} {cmdline}\"\nmemory = \"{MEMORY}MiB\"\n{domain}"
     );
-    let (_, outcome) = good("paravirtual-sluice", &text, clock, arguments)?;
+    let (_, outcome) = good_built("paravirtual-sluice", &text, clock, arguments, features)?;
     record.kernels(&outcome.kernels);
-    Ok(outcome.guests.into_iter().next().map(|guest| guest.findings).unwrap_or_default())
+    Ok(outcome)
 }
 
 /// Xen with the kernel as its dom0; `strict`: behind an IOMMU, which shows its devices what is its own and writable, and no more.

@@ -17,8 +17,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 /// What QEMU's AMD-Vi logs when it has walked its tables for a page, since it did not remember it.
 pub const WALK: &str = "amdvi_cache_update";
 /// Rounds of the load, and the marks of each.
-const ROUNDS: usize = 3;
-const MARKS: usize = 4;
+pub const ROUNDS: usize = 3;
+pub const MARKS: usize = 4;
 /// Data of one part, and processes.
 pub const MIB: usize = 4;
 pub const PROCESSES: usize = 150;
@@ -89,16 +89,17 @@ struct Count {
 /// Three parts of a round: data, processes, both.
 type Round = [Count; MARKS - 1];
 
+/// The first mark of each round, of each time that the load ran which set so many marks.
+pub fn runs(marks: usize) -> Result<Vec<[usize; ROUNDS]>> {
+    let whole = ROUNDS * MARKS;
+    ensure!(marks > 0 && marks.is_multiple_of(whole), "the guest set {marks} marks");
+    Ok((0..marks).step_by(whole).map(|first| std::array::from_fn(|round| first + round * MARKS)).collect())
+}
+
 /// The rounds of each time that the load ran.
-fn rounds(text: &str) -> Result<Vec<Vec<Round>>> {
+fn rounds(text: &str) -> Result<Vec<[Round; ROUNDS]>> {
     let counted = marks(text, Entries::Vmruns);
     let (forgotten, walked) = (events_at_marks(text, INVALIDATION), events_at_marks(text, WALK));
-    let whole = ROUNDS * MARKS;
-    ensure!(
-        !counted.is_empty() && counted.len().is_multiple_of(whole),
-        "the guest set {} marks",
-        counted.len()
-    );
     let part = |at: usize| {
         let passed = |mark: fn(&Mark) -> u64| (mark(&counted[at + 1]) - mark(&counted[at])) as f64;
         let count = |counts: &[f64]| counts[at + 1] - counts[at];
@@ -109,12 +110,11 @@ fn rounds(text: &str) -> Result<Vec<Vec<Round>>> {
         }
     };
     let round = |at: usize| [part(at), part(at + 1), part(at + 2)];
-    let run = |first: usize| (0..ROUNDS).map(|number| round(first + number * MARKS)).collect();
-    Ok((0..counted.len()).step_by(whole).map(run).collect())
+    Ok(runs(counted.len())?.into_iter().map(|run| run.map(round)).collect())
 }
 
 /// Least, median and most: in the first round processes alone may pay for what the cache gets yet, which then is missing from what data is charged.
-fn spread(numbers: &[f64]) -> (f64, f64, f64) {
+pub fn spread(numbers: &[f64]) -> (f64, f64, f64) {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);

@@ -22,6 +22,8 @@ const LEVELS: [(&str, &str, &str); 5] = [
 const LATER: ([&str; 3], &str) = (["pud", "pmd", "pte"], "free_page_and_swap_cache");
 /// Of the module with the cache: what its replacements of those functions ask for a page, and give one to.
 const CACHE: [&str; 2] = ["cache_pop", "cache_push"];
+/// Of the module, once a second for each level while its threshold adapts itself.
+const STEP: &str = "cache_step";
 /// What is looked for during calls, in this order: an interrupt or another task, whose calls are left out; and the kernel's own allocator.
 const SEEN: [&str; 3] = ["irq_enter_rcu", "__schedule", "__alloc_pages"];
 
@@ -49,7 +51,7 @@ pub type Symbols = BTreeMap<String, u64>;
 /// All that [`symbols`] wants to know of.
 pub fn wanted() -> impl Iterator<Item = &'static str> {
     let levels = LEVELS.into_iter().flat_map(|(_, alloc, free)| [alloc, free]);
-    levels.chain([LATER.1]).chain(CACHE).chain([START]).chain(SEEN)
+    levels.chain([LATER.1]).chain(CACHE).chain([STEP, START]).chain(SEEN)
 }
 
 /// Instructions of a boot: from the call of [`START`] to the first mark, which its first program makes.
@@ -78,7 +80,7 @@ pub fn arguments(symbols: &Symbols, with_cache: bool) -> String {
         let kind = if SEEN.contains(&name) { "seen" } else { "call" };
         format!(",{kind}.{name}={address:x}")
     };
-    wanted().filter(|name| with_cache || !CACHE.contains(name)).map(argument).collect()
+    wanted().filter(|name| with_cache || !CACHE.contains(name) && *name != STEP).map(argument).collect()
 }
 
 /// A call of one of these functions, without those that it made of others of them.
@@ -262,6 +264,53 @@ fn cache_rows(record: &mut Record, prefix: &str, calls: &[Call]) -> Result<()> {
     Ok(())
 }
 
+/// What a guest whose threshold adapts itself pays for that in the cache's functions, beside one that has the same cache and none. Medians: how many pages
+/// are ready differs, and with that how often one is made so.
+pub fn adapt_rows(record: &mut Record, without: &str, with: &str) -> Result<()> {
+    // Seconds may pass after the last mark, when no process comes or goes any more.
+    let steps = |text: &str| {
+        text.lines().filter_map(Call::parse).filter(|call| call.function == STEP).collect::<Vec<_>>()
+    };
+    ensure!(steps(without).is_empty(), "the threshold adapts itself unasked");
+    let step =
+        mean(steps(with).iter().filter(|call| call.undisturbed())).context("no second passed for a level")?;
+    let (without, with) = (calls(without), calls(with));
+    let undisturbed = |call: &&Call| call.undisturbed();
+    type Costs = fn(&Call) -> Option<u64>;
+    let kinds: [(&str, Costs, String); 3] = [
+        (
+            "",
+            |call| call.cache.filter(|_| call.function == LOWEST && !call.allocated()).map(|(_, cost)| cost),
+            format!("a table of the lowest level that {} gives", CACHE[0]),
+        ),
+        (
+            ".miss",
+            |call| call.cache.filter(|_| allocates(call) && call.allocated()).map(|(_, cost)| cost),
+            format!("a table that {} does not give", CACHE[0]),
+        ),
+        (
+            ".free",
+            |call| (call.function == CACHE[1] && call.hypervisor == 0).then_some(call.instructions),
+            format!("a table that {} takes without a call of the hypervisor", CACHE[1]),
+        ),
+    ];
+    for (kind, cost, about) in kinds {
+        let median = |calls: &[Call]| {
+            let mut costs: Vec<u64> = calls.iter().filter(undisturbed).filter_map(cost).collect();
+            costs.sort_unstable();
+            let middle = *costs.get(costs.len() / 2).with_context(|| format!("there was not {about}"))?;
+            anyhow::Ok((middle as f64, costs.len()))
+        };
+        let ((off, offs), (on, ons)) = (median(&without)?, median(&with)?);
+        let note = format!("for {about}: {on} with, {off} without, medians of {ons} and {offs} calls");
+        record.row(format!("pv.cache.adapt{kind}.instructions"), on - off, "instructions", note);
+    }
+    let note =
+        format!("once a second for each level, mean of {}; pages that are given back included", step.calls);
+    record.row("pv.cache.adapt.step.instructions", step.instructions, "instructions", note);
+    Ok(())
+}
+
 fn allocates(call: &Call) -> bool {
     LEVELS.iter().any(|(_, alloc, _)| call.function == *alloc)
 }
@@ -356,12 +405,39 @@ mod tests {
         );
         assert!(
             text.ends_with(
-                ",call.setup_arch=ff0d,seen.irq_enter_rcu=ff0e,seen.__schedule=ff0f,seen.__alloc_pages=ff10"
+                ",call.setup_arch=ff0e,seen.irq_enter_rcu=ff0f,seen.__schedule=ff10,seen.__alloc_pages=ff11"
             ),
             "{text}"
         );
         assert!(!arguments(&symbols, false).contains("cache_"));
         assert!(super::symbols(&lines[1..]).is_err());
+    }
+
+    #[test]
+    fn the_adapting_threshold_costs_what_the_caches_functions_take_longer() {
+        let log = |pop: u64, miss: u64, step: &str| {
+            format!(
+                "count mark 100 1 1 1\n\
+                count call cache_pop 210 {pop} 0 0 0 0\n\
+                count call pte_alloc_one 200 90 0 0 0 0\n\
+                count call cache_pop 310 {miss} 0 0 0 0\n\
+                count call pte_alloc_one 300 90 0 0 0 1\n\
+                count call cache_push 400 30 0 0 0 0\n\
+                count call cache_push 500 3000 2000 0 0 0\n{step}count mark 20000 1 1 1\n"
+            )
+        };
+        let step = "count call cache_step 9000 700 0 0 0 0\n";
+        let mut record = Record::new("paravirtual-adapt");
+        adapt_rows(&mut record, &log(40, 50, ""), &log(47, 52, step)).unwrap();
+        let value = |what: &str| record.value(&format!("pv.cache.adapt{what}.instructions"));
+        assert_eq!([value(""), value(".miss"), value(".free")], [Some(7.0), Some(2.0), Some(0.0)]);
+        assert_eq!(value(".step"), Some(700.0));
+        assert!(
+            adapt_rows(&mut record, &log(40, 50, step), &log(47, 52, step)).is_err(),
+            "it adapts unasked"
+        );
+        assert!(adapt_rows(&mut record, &log(40, 50, ""), &log(47, 52, "")).is_err(), "it does not adapt");
+        assert!(adapt_rows(&mut record, "", "").is_err());
     }
 
     #[test]

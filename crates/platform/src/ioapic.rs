@@ -183,6 +183,9 @@ impl IoApic {
     pub fn set_line(&mut self, pin: u8, asserted: bool) -> Option<Message> {
         let entry = *self.table.get(usize::from(pin))?;
         let bit = 1 << pin;
+        if !asserted && (self.lines | self.held) & bit == 0 {
+            return None;
+        }
         let rose = asserted && self.lines & bit == 0;
         if asserted {
             self.lines |= bit

@@ -131,17 +131,25 @@ impl<H: Copy + PartialEq> PortTable<H> {
     /// What becomes of an access of `width` bytes that exited. It goes whole to the handler of its
     /// first port, if the others belong to the same handler or are direct; it is direct only if all
     /// its ports are. Anything else straddles what does not belong together and is refused.
+    #[inline]
     pub fn lookup_access(&mut self, port: u16, width: u8, direction: Direction) -> Disposition<H> {
-        // Nearly every access is inside one range.
+        // Nearly every access is inside one range, or one gap.
+        if let Some(last) = port.checked_add(u16::from(width.max(1)) - 1)
+            && let Some(found) = self.around(self.recent, port, last, direction)
+        {
+            return found;
+        }
+        self.find_access(port, width, direction)
+    }
+
+    /// The same for an access elsewhere than the one before it.
+    #[cold]
+    #[inline(never)]
+    fn find_access(&mut self, port: u16, width: u8, direction: Direction) -> Disposition<H> {
         if let Some(last) = port.checked_add(u16::from(width.max(1)) - 1) {
-            let has_all = |range: &&Range<H>| range.first <= port && last <= range.last;
-            let mut found = self.ranges.get(self.recent).filter(has_all);
-            if found.is_none() {
-                self.recent = self.ranges.partition_point(|range| range.last < port);
-                found = self.ranges.get(self.recent).filter(has_all);
-            }
-            if let Some(range) = found {
-                return if direction == Direction::READ { range.read } else { range.write };
+            self.recent = self.ranges.partition_point(|range| range.last < port);
+            if let Some(found) = self.around(self.recent, port, last, direction) {
+                return found;
             }
         }
         let mut all = self.lookup(port, direction);
@@ -156,6 +164,17 @@ impl<H: Copy + PartialEq> PortTable<H> {
             };
         }
         all
+    }
+
+    /// What becomes of an access to `port` up to `last` if all of it is in the range of this index, or in the gap before that.
+    #[inline]
+    fn around(&self, index: usize, port: u16, last: u16, direction: Direction) -> Option<Disposition<H>> {
+        let range = self.ranges.get(index)?;
+        if range.first <= port && last <= range.last {
+            return Some(if direction == Direction::READ { range.read } else { range.write });
+        }
+        let after = index.checked_sub(1).and_then(|before| self.ranges.get(before)).map(|range| range.last);
+        (last < range.first && after.is_none_or(|after| after < port)).then_some(Disposition::Refused)
     }
 
     /// Byte `index` of the permission map: eight ports, a bit set where an access exits.
@@ -353,6 +372,21 @@ mod tests {
                 let [read, write] = flat[port as usize];
                 prop_assert_eq!(table.lookup(port, Direction::READ), read);
                 prop_assert_eq!(table.lookup(port, Direction::WRITE), write);
+                // In no order, so that what is remembered of the access before is of no use, or of some.
+                let first = port * 23 % 64;
+                for (width, direction) in [(1, Direction::READ), (2, Direction::WRITE), (4, Direction::READ)] {
+                    let mut asked = (first..first + width).map(|port| table.lookup(port, direction));
+                    let one = asked.next().unwrap();
+                    let together = asked.try_fold(one, |all, next| match (all, next) {
+                        (one, two) if one == two => Some(one),
+                        (Disposition::Handler(_), Disposition::Direct) => Some(all),
+                        (Disposition::Direct, Disposition::Handler(_)) => Some(next),
+                        _ => None,
+                    });
+                    let answer = table.clone().lookup_access(first, width as u8, direction);
+                    prop_assert_eq!(answer, together.unwrap_or(Disposition::Refused));
+                    prop_assert_eq!(table.lookup_access(first, width as u8, direction), answer);
+                }
                 let exits = table.map_byte(port / 8) >> (port % 8) & 1 != 0;
                 let open = opened[usize::from(port)].is_some_and(|(_, open)| open);
                 prop_assert_eq!(exits, !open && (read != Disposition::Direct || write != Disposition::Direct));

@@ -1152,9 +1152,12 @@ impl Domain {
             Transfer::Write(bytes) => platform.pci.port_write(port, width, value_of(bytes)),
         };
         drop(platform);
+        if effect == ConfigEffect::None {
+            return Answer::Done;
+        }
         self.apply_config(effect);
         // What follows for a device may be due at a time of its own.
-        if effect == ConfigEffect::None { Answer::Done } else { Answer::Attend }
+        Answer::Attend
     }
 
     fn apply_config(&self, effect: ConfigEffect) {
@@ -1263,11 +1266,7 @@ impl Domain {
 }
 
 fn value_of(bytes: &[u8]) -> u32 {
-    let mut word = [0; 4];
-    for (to, from) in word.iter_mut().zip(bytes) {
-        *to = *from;
-    }
-    u32::from_le_bytes(word)
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
 }
 
 fn fill(transfer: Transfer<'_>, byte: u8) {

@@ -1,11 +1,11 @@
-//! VMMCALL: a table of calls by number. How they are made and answered: [`sluice_hypercall::call`].
+//! VMMCALL: calls by number. How they are made and answered: [`sluice_hypercall::call`].
 
 use super::flow::{Flow, skip};
 use super::guest;
 use crate::domain::vcpu::Context;
 use crate::domain::{Domain, grants, region, uses};
 use sluice_devfile::Range;
-use sluice_hypercall::call::{self, Error, Hypercall, Width};
+use sluice_hypercall::call::{self, Error, Width};
 use sluice_hypercall::devfile::{self, DEVFILE_CALLS, DEVFILE_MAX_RANGES};
 use sluice_hypercall::grant::{self, GRANT_CALLS};
 use sluice_hypercall::region::{self as region_calls, REGION_CALLS};
@@ -15,62 +15,46 @@ use sluice_memory::Gpa;
 /// The answer of a call, and what follows it.
 type Answer = Result<(u64, Flow), Error>;
 
-struct Call {
-    number: u64,
-    carry_out: fn(&Domain, &Hypercall) -> Answer,
-}
-
-/// Every call there is.
-const CALLS: &[Call] = &[
-    Call { number: call::VAPIC_POLL_IRQ, carry_out: poll_interrupts },
-    Call { number: call::NOTIFY, carry_out: notify },
-];
-
 /// Carries out what the guest asks for. Its kernel may ask, no program of its.
 pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
     let width = if guest::bitness(ctx) == 64 { Width::Bits64 } else { Width::Bits32 };
-    let [_, rcx, rdx, rbx, _, _, rsi, ..] = ctx.regs;
-    let asked = Hypercall::decode(ctx.vmcb.save.rax, [rbx, rcx, rdx, rsi], width);
-    let outcome = match CALLS.iter().find(|known| known.number == asked.number) {
+    let outcome = match width.of(ctx.vmcb.save.rax) {
         _ if ctx.vmcb.save.cpl != 0 => Err(Error::NotPermitted),
-        None => typed(domain, ctx, &asked),
-        Some(known) => (known.carry_out)(domain, &asked),
+        number => carry_out(domain, ctx, number, width),
     };
     ctx.vmcb.save.rax = call::answer(outcome.map(|(value, _)| value), width);
     skip(ctx, 3);
     outcome.map_or(Flow::Enter, |(_, flow)| flow)
 }
 
-/// A call of an interface with arguments of its own.
-fn typed(domain: &Domain, ctx: &Context, asked: &Hypercall) -> Answer {
-    let Hypercall { number, arguments } = *asked;
+fn carry_out(domain: &Domain, ctx: &Context, number: u64, width: Width) -> Answer {
+    let [_, rcx, rdx, rbx, _, _, rsi, ..] = ctx.regs;
+    let arguments = || [rbx, rcx, rdx, rsi].map(|register| width.of(register));
     let none = Error::NoSuchCall;
     let value = match call::interface(number) {
-        GRANT_CALLS => grants::call(domain, &grant::Call::decode(number, arguments).ok_or(none)??),
-        TABLE_CALLS => uses::call(domain, &table::Call::decode(number, arguments).ok_or(none)??),
-        DEVFILE_CALLS => device_file(domain, ctx, devfile::Call::decode(number, arguments).ok_or(none)?),
-        REGION_CALLS => region::call(domain, &region_calls::Call::decode(number, arguments).ok_or(none)??),
+        // Interrupts are looked at before the next entry.
+        _ if number == call::VAPIC_POLL_IRQ => return Ok((0, Flow::Attend)),
+        _ if number == call::NOTIFY => notify(domain, arguments()),
+        GRANT_CALLS => grants::call(domain, &grant::Call::decode(number, arguments()).ok_or(none)??),
+        TABLE_CALLS => uses::call(domain, &table::Call::decode(number, arguments()).ok_or(none)??),
+        DEVFILE_CALLS => device_file(domain, ctx, devfile::Call::decode(number, arguments()).ok_or(none)?),
+        REGION_CALLS => region::call(domain, &region_calls::Call::decode(number, arguments()).ok_or(none)??),
         _ => Err(none),
     };
     Ok((value?, Flow::Enter))
 }
 
-/// Interrupts are looked at before the next entry.
-fn poll_interrupts(_: &Domain, _: &Hypercall) -> Answer {
-    Ok((0, Flow::Attend))
-}
-
 /// Another domain's device has used buffers.
-fn notify(domain: &Domain, asked: &Hypercall) -> Answer {
-    let [slot, queue, ..] = asked.arguments;
+fn notify(domain: &Domain, [slot, queue, ..]: [u64; 4]) -> Result<u64, Error> {
     let function = u8::try_from(slot).ok().and_then(|slot| domain.plugged(slot));
     match function.is_some_and(|function| function.used(queue)) {
-        true => Ok((0, Flow::Enter)),
+        true => Ok(0),
         false => Err(Error::BadArgument),
     }
 }
 
-/// What an operation on a device file may reach, or a copy of that.
+/// What an operation on a device file may reach, or a copy of that. Its list of ranges is large: no other call pays for room for it.
+#[inline(never)]
 fn device_file(domain: &Domain, ctx: &Context, asked: Option<devfile::Call>) -> Result<u64, Error> {
     let asked = asked.ok_or(Error::BadArgument)?;
     let function = |slot| domain.plugged(slot).ok_or(Error::BadArgument);

@@ -86,12 +86,7 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
     vcpu.begin_slice(tsc::now());
     let mut flow = Flow::Attend;
     loop {
-        let seen = vcpu.events.load(Ordering::Relaxed);
-        if flow == Flow::Enter && seen == events::FLUSH && vcpu.take_lone_flush() {
-            // As after a call that took a page from the caller's own processor: nothing else is to be looked at.
-            ctx.asid = Asid::default();
-            renew_asid(ctx, &mut processor.host().asids);
-        } else if flow == Flow::Attend || seen != 0 {
+        if flow == Flow::Attend {
             if !attend(domain, vcpu, ctx, processor) {
                 break;
             }
@@ -99,10 +94,17 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
             renew_asid(ctx, &mut processor.host().asids);
         }
         vcpu.in_guest.store(true, Ordering::SeqCst);
-        if domain.is_frozen() || vcpu.events.load(Ordering::SeqCst) != 0 {
+        let seen = vcpu.events.load(Ordering::SeqCst);
+        if domain.is_frozen() || seen != 0 {
             vcpu.in_guest.store(false, Ordering::SeqCst);
             domain.wait_thawed();
-            flow = Flow::Attend;
+            if flow == Flow::Enter && seen == events::FLUSH && vcpu.take_lone_flush() {
+                // As after a call that took a page from the caller's own processor: nothing else is to be looked at.
+                ctx.asid = Asid::default();
+                renew_asid(ctx, &mut processor.host().asids);
+            } else {
+                flow = Flow::Attend;
+            }
             continue;
         }
         #[cfg(feature = "check-flushes")]
@@ -203,6 +205,7 @@ fn attend(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl 
 #[inline]
 fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut impl Slice) -> Flow {
     ctx.vmcb.control.event_injection = 0;
+    ctx.vmcb.control.tlb_control = 0;
     inject::settle(vcpu, ctx, processor.host());
     let code = ctx.vmcb.control.exit_code as u32;
     if ctx.paravirtual.is_some() && !matches!(code, exit_code::INTR | exit_code::NMI | exit_code::INIT) {
@@ -232,9 +235,12 @@ fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, processor: &mut imp
             inject::close_window(ctx);
             Flow::Attend
         }
+        exit_code::VMMCALL => {
+            vcpu.exits.count(Exit::Hypercall as usize);
+            hypercall::handle(domain, ctx)
+        }
         _ => rare(domain, vcpu, ctx, code),
     };
-    ctx.vmcb.control.tlb_control = 0;
     // An interrupted event goes in again before anything else.
     if ctx.inject != 0 && flow == Flow::Enter { Flow::Attend } else { flow }
 }
@@ -283,10 +289,6 @@ fn rare(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, code: u32) -> Flow {
             // Memory is coherent and no device is mapped write-back: nothing to write back.
             vcpu.exits.count(Exit::Instruction as usize);
             skip_decoded(domain, ctx)
-        }
-        exit_code::VMMCALL => {
-            vcpu.exits.count(Exit::Hypercall as usize);
-            hypercall::handle(domain, ctx)
         }
         exit_code::XSETBV => {
             vcpu.exits.count(Exit::Instruction as usize);

@@ -31,6 +31,7 @@ const X2APIC_FIRST: u32 = 0x800;
 const X2APIC_TPR: u32 = 0x808;
 const X2APIC_EOI: u32 = 0x80b;
 const X2APIC_ICR: u32 = 0x830;
+const X2APIC_INITIAL_COUNT: u32 = 0x838;
 const X2APIC_LAST: u32 = 0x8ff;
 const KVM_WALL_CLOCK: u32 = 0x4b56_4d00;
 const KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
@@ -99,18 +100,14 @@ pub fn permission_map() -> Hpa {
 /// Handles RDMSR and WRMSR.
 pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let msr = ctx.regs[1] as u32;
-    vcpu.exits.count(match msr {
-        X2APIC_EOI => Exit::ApicEoi,
-        X2APIC_ICR => Exit::ApicIcr,
-        TSC_DEADLINE | 0x838 => Exit::ApicTimer,
-        APIC_BASE | X2APIC_FIRST..=X2APIC_LAST => Exit::ApicOther,
-        _ => Exit::Msr,
-    } as usize);
+    let is_apic = matches!(msr, APIC_BASE | TSC_DEADLINE | X2APIC_FIRST..=X2APIC_LAST);
+    vcpu.exits.count(if is_apic { apic_exit(msr) } else { Exit::Msr } as usize);
     let done = if ctx.vmcb.control.exit_info1 & 1 != 0 {
         let value = ctx.regs[2] << 32 | ctx.vmcb.save.rax & 0xffff_ffff;
-        write(domain, vcpu, ctx, msr, value)
+        if is_apic { write_apic(domain, vcpu, ctx, msr, value) } else { write(domain, vcpu, ctx, msr, value) }
     } else {
-        read(domain, ctx, msr).map(|value| {
+        let value = if is_apic { read_apic(domain, ctx, msr) } else { read(ctx, msr) };
+        value.map(|value| {
             ctx.vmcb.save.rax = value & 0xffff_ffff;
             ctx.regs[2] = value >> 32;
             Flow::Enter
@@ -128,13 +125,38 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     }
 }
 
-fn read(domain: &Domain, ctx: &mut Context, msr: u32) -> Option<u64> {
+/// How an access to a register of the local APIC is counted.
+fn apic_exit(msr: u32) -> Exit {
+    match msr {
+        X2APIC_EOI => Exit::ApicEoi,
+        X2APIC_ICR => Exit::ApicIcr,
+        TSC_DEADLINE | X2APIC_INITIAL_COUNT => Exit::ApicTimer,
+        _ => Exit::ApicOther,
+    }
+}
+
+fn read_apic(domain: &Domain, ctx: &mut Context, msr: u32) -> Option<u64> {
+    super::inject::sync_local_apic(domain, ctx);
+    ctx.lapic.msr_read(msr, ctx.guest_tsc()).ok()
+}
+
+fn write_apic(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) -> Option<Flow> {
+    super::inject::sync_local_apic(domain, ctx);
+    let now = ctx.guest_tsc();
+    let effect = ctx.lapic.msr_write(msr, value, now).ok()?;
+    // Switched off, it forgets its priority.
+    if msr == X2APIC_TPR || msr == APIC_BASE {
+        reflect_tpr(ctx);
+    }
+    if msr == APIC_BASE {
+        *vcpu.route.lock() = ctx.lapic.routing();
+    }
+    Some(apply(domain, vcpu, effect))
+}
+
+fn read(ctx: &Context, msr: u32) -> Option<u64> {
     Some(match msr {
         TSC => ctx.guest_tsc(),
-        APIC_BASE | TSC_DEADLINE | X2APIC_FIRST..=X2APIC_LAST => {
-            super::inject::sync_local_apic(domain, ctx);
-            return ctx.lapic.msr_read(msr, ctx.guest_tsc()).ok();
-        }
         EFER => ctx.vmcb.save.efer & !crate::svm::EFER_SVME,
         PAT => ctx.pat,
         MTRR_CAP => 0,
@@ -164,20 +186,6 @@ fn write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context, msr: u32, value: u64) 
             ctx.vmcb.control.tsc_offset = value.wrapping_sub(now);
             clock::moved(domain, vcpu, ctx);
             return Some(Flow::Attend);
-        }
-        APIC_BASE | TSC_DEADLINE | X2APIC_FIRST..=X2APIC_LAST => {
-            super::inject::sync_local_apic(domain, ctx);
-            let now = ctx.guest_tsc();
-            let effect = ctx.lapic.msr_write(msr, value, now).ok()?;
-            if msr == X2APIC_TPR {
-                reflect_tpr(ctx);
-            }
-            if msr == APIC_BASE {
-                // Switched off, it forgets its priority.
-                reflect_tpr(ctx);
-                *vcpu.route.lock() = ctx.lapic.routing();
-            }
-            return Some(apply(domain, vcpu, effect));
         }
         EFER => write_efer(ctx, value)?,
         PAT => {

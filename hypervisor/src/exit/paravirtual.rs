@@ -521,7 +521,6 @@ pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
     let (Some(mut state), Some(interface)) = (ctx.paravirtual.take(), domain.interface()) else {
         return Flow::Leave;
     };
-    ctx.vmcb.control.tlb_control = 0;
     let mut locked = interface.guest.lock();
     let guest = &mut *locked;
     let mut hands = Hands::new(domain, vcpu.id, &interface.memory);

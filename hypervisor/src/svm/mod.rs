@@ -12,6 +12,7 @@ pub use crate::x86::msr::EFER_SVME;
 use crate::x86::{self, rdmsr, wrmsr};
 use core::arch::global_asm;
 use core::fmt;
+use core::ptr::NonNull;
 use sluice_memory::{Asids, Hpa, PAGE_SIZE};
 use vmcb::Vmcb;
 
@@ -189,13 +190,18 @@ pub unsafe fn enter(host: &HostArea, regs: &mut Registers, vmcb_at: Hpa) {
 /// A VMCB in a page of its own.
 pub struct VmcbPage {
     at: Hpa,
+    /// The same page in the direct map.
+    block: NonNull<Vmcb>,
 }
+
+// SAFETY: the page is this object's alone, and every processor has the direct map.
+unsafe impl Send for VmcbPage {}
 
 impl VmcbPage {
     /// Allocates a cleared VMCB.
     pub fn new() -> Option<Self> {
         let at = mm::allocate_zeroed(PAGE_SIZE)?;
-        Some(Self { at })
+        Some(Self { at, block: NonNull::new(mm::virt(at).cast())? })
     }
 
     /// Physical address, for [`enter`].
@@ -215,13 +221,13 @@ impl core::ops::Deref for VmcbPage {
     fn deref(&self) -> &Vmcb {
         // SAFETY: the page is this object's alone, aligned, and any bit pattern is a valid Vmcb. The
         // processor writes it only inside `enter`, while no reference exists.
-        unsafe { &*mm::virt(self.at).cast::<Vmcb>() }
+        unsafe { self.block.as_ref() }
     }
 }
 
 impl core::ops::DerefMut for VmcbPage {
     fn deref_mut(&mut self) -> &mut Vmcb {
         // SAFETY: as in `deref`, and `self` is borrowed exclusively.
-        unsafe { &mut *mm::virt(self.at).cast::<Vmcb>() }
+        unsafe { self.block.as_mut() }
     }
 }

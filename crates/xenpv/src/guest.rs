@@ -200,8 +200,13 @@ impl Guest {
     /// # Errors
     /// Says what must not be.
     pub fn verify(&self, host: &impl Host) -> Result<usize, Contradiction> {
+        self.types.verify(host, self.holds())
+    }
+
+    /// Frames that the hypervisor writes for the guest, or its processors use, each as often as they do.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = Mfn> + '_ {
         let own = [self.layout.shared_info, self.layout.console].into_iter();
-        self.types.verify(host, own.chain(self.processors().flat_map(Processor::holds)))
+        own.chain(self.processors().flat_map(Processor::holds))
     }
 
     /// A number that is another one, and never 0, when descriptors may have changed.

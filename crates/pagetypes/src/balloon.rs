@@ -3,8 +3,8 @@
 //! A frame that is given back stays the domain's and goes to nobody else ([`Counts::given_back`]): nothing new can be made of it, for the
 //! guest's software or for its devices, until it is taken again. Then it is memory, and all zeros.
 //!
-//! Mappings that the guest left are counted as before and stay until it takes them away: Linux has some of the memory that it frees mapped a second time, and
-//! would give up if that were refused. They are harmless because the memory that they show is nobody else's.
+//! Mappings that the guest left are counted as before and stay until it takes them away, as with Xen: Linux's driver stops the kernel if a frame is
+//! not taken. They are harmless because the memory that they show is nobody else's.
 
 use crate::{Kind, Machine, Mfn, Refused, Types};
 

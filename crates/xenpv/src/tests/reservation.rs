@@ -163,9 +163,9 @@ fn only_memory_of_its_own_is_taken_and_only_once() {
     poke(&world.guest, &mut world.machine, at, &[semi]);
     assert_eq!(world.ask(call::SEMI_WRITABLE, [at, 1, 1, 0]), 0);
     let layout = &world.guest.layout;
-    let (shared_info, console) = (layout.shared_info.0, layout.console.0);
+    let shared_info = layout.shared_info.0;
     let hidden = shared_info + 1..FIRST + FRAMES;
-    let others = [table, descriptors, moved, semi, shared_info, console, world.guest.cpu.root.0];
+    let others = [table, descriptors, moved, semi, shared_info, world.guest.cpu.root.0];
     let foreign = [0, FIRST - 1, FIRST + FRAMES, model::REGISTERS.start, u64::MAX >> 12, u64::MAX];
     for (count, frame) in others.into_iter().chain(hidden).chain(foreign).enumerate() {
         let before = world.refused();
@@ -268,4 +268,31 @@ fn what_cannot_be_had_is_not_and_nothing_is_lost() {
         }
     }
     assert_eq!(world.ask(call::MEMORY_OP, [POPULATE, BASE - 4096, 0, 0]), Error::Fault.code());
+}
+
+#[test]
+fn the_page_of_the_consoles_ring_goes_only_where_there_is_no_ring() {
+    // EVTCHNOP_send, to the port that is there from the start.
+    const SEND: u64 = 4;
+    for (has_device, (guest, machine, registers)) in [(false, model::guest()), (true, model::owner())] {
+        let mut world = World { guest, machine, registers };
+        let console = world.guest.layout.console;
+        assert_eq!(world.reserve(DECREASE, &[console.0]), u64::from(has_device));
+        if !has_device {
+            continue;
+        }
+        // It is Linux's to use: as zeros again, and then with what would be a ring that is not empty.
+        assert_eq!(world.reserve(POPULATE, &[900]), 1);
+        world.machine.set_word(console, 3080 / 8, 5 << 32);
+        let before = world.machine.memory.clone();
+        let at = world.say(&[], 0, 0, SELF);
+        for port in 1..4 {
+            poke(&world.guest, &mut world.machine, at, &[port]);
+            let World { guest, machine, registers } = &mut world;
+            ask(guest, machine, registers, call::EVENT_CHANNEL_OP, [SEND, at, 0, 0]);
+        }
+        let page = (console.0 - FIRST) as usize * 4096;
+        assert_eq!(world.machine.memory[page..page + 4096], before[page..page + 4096]);
+        assert!(world.machine.output.is_empty());
+    }
 }

@@ -46,8 +46,11 @@ pub fn calls(data: &[u8]) {
             }
             1 => guest.general_protection(&mut machine, registers, input.u8().into()),
             2 => guest.invalid_opcode(&mut machine, registers),
-            _ => {
+            chosen => {
                 registers.gpr[0] = u64::from(input.u8() % 64);
+                if chosen == 3 {
+                    reserve(&mut input, &guest, &mut machine, registers, page);
+                }
                 registers.rflags = input.u64();
                 let left = gate::syscall(&guest, &mut machine, registers, input.u8().into());
                 leave(&mut guest, &mut machine, registers, left)
@@ -64,6 +67,29 @@ pub fn calls(data: &[u8]) {
         if let After::End(_) = guest.deliver(&mut machine, registers) {
             return;
         }
+    }
+}
+
+/// A call by which frames are given back or had again, with a list of some that may be.
+fn reserve(
+    input: &mut Input<'_>,
+    guest: &Guest,
+    machine: &mut Machinery,
+    registers: &mut Registers,
+    page: u64,
+) {
+    const MEMORY_OP: u64 = 12;
+    const LIST: u64 = 8;
+    let arguments = model::BASE + page * 4096;
+    let operation = if input.flag() { 1 } else { 6 };
+    (registers.gpr[0], registers.gpr[7], registers.gpr[6]) = (MEMORY_OP, operation, arguments);
+    let count = u64::from(input.u8() % 8);
+    let words = [arguments + LIST * 8, count, 0, 0x7ff0];
+    let frames = (0..count).map(|_| argument(input, arguments));
+    let all: Vec<u64> = words.into_iter().chain([0; 4]).chain(frames).collect();
+    let is_memory = |counts: sluice_pagetypes::Counts| counts.kind == sluice_pagetypes::Kind::Writable;
+    if guest.types.counts(frame(page)).is_some_and(is_memory) {
+        all.into_iter().enumerate().for_each(|(index, word)| machine.set_word(frame(page), index, word));
     }
 }
 

@@ -22,8 +22,10 @@
 
 extern crate alloc;
 
+mod balloon;
 mod descriptor;
 mod entry;
+mod given;
 mod kind;
 mod machine;
 mod types;

@@ -18,6 +18,9 @@ pub trait Machine {
     /// What was found, if it was not `old`.
     fn replace(&mut self, frame: Mfn, index: usize, old: u64, new: u64) -> Result<(), u64>;
 
+    /// Overwrites a frame with zeros.
+    fn clear(&mut self, frame: Mfn);
+
     /// Fills in the hypervisor's entries ([`crate::HOLE`]) of a top-level table.
     fn fill_hole(&mut self, frame: Mfn);
 

@@ -1,5 +1,6 @@
 //! The use of every frame of one domain, and the operations that change it.
 
+use crate::given::Given;
 use crate::{Descriptor, Devices, ENTRIES, Entry, HOLE, Kind, LINE, Machine};
 use alloc::vec::Vec;
 use core::fmt;
@@ -30,6 +31,8 @@ pub enum Refused {
     Reserved(Mfn),
     /// The frame is pinned, or is not.
     Pinned(Mfn),
+    /// The guest has given the frame back.
+    GivenBack(Mfn),
     /// What was to be a table's level is none.
     NoTable,
     /// The hardware changed the entry again and again.
@@ -51,13 +54,22 @@ pub struct Counts {
     pub pinned: bool,
     /// No device reaches it, whatever it is used as.
     pub semi: bool,
+    /// The guest has given it back: no device reaches it, and what refers to it was there before.
+    pub given_back: bool,
+}
+
+impl Counts {
+    /// Whether devices reach the frame.
+    pub const fn is_for_devices(&self) -> bool {
+        self.kind.is_for_devices(self.semi) && !self.given_back
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Frame {
-    counts: Counts,
+pub(crate) struct Frame {
+    pub(crate) counts: Counts,
     /// [`Types::epoch`] when its last use ended: processors may translate by that use until the next one.
-    released: u32,
+    pub(crate) released: u32,
     /// Of a table: the lines that may hold present entries, a bit each. There are none in the others.
     lines: u64,
 }
@@ -81,8 +93,10 @@ const TABLE: u32 = (ENTRIES / LINE) as u32;
 pub struct Types {
     first: u64,
     frames: Vec<Frame>,
+    /// Where to look for frames that were given back.
+    pub(crate) given: Given,
     /// How often processors have forgotten their translations. At the highest value it stays, and every change has them forget.
-    epoch: u32,
+    pub(crate) epoch: u32,
     /// Tables whose last use has ended, and what they refer to is counted still: their own count is 1 until it is not.
     dying: Vec<Mfn>,
     /// Tables that were validated below one that is not yet, each used by that once.
@@ -96,12 +110,14 @@ pub struct Types {
 impl Types {
     /// Frames `first` and following, which the domain can write. `None`: there is no memory for the account.
     pub fn new(first: Mfn, count: usize) -> Option<Self> {
-        let counts = Counts { kind: Kind::Writable, uses: 0, references: 0, pinned: false, semi: false };
+        let (kind, uses, references) = (Kind::Writable, 0, 0);
+        let counts = Counts { kind, uses, references, pinned: false, semi: false, given_back: false };
+        let given = Given::new(count)?;
         let mut frames = Vec::new();
         frames.try_reserve_exact(count).ok()?;
         frames.resize(count, Frame { counts, released: 0, lines: 0 });
         let (dying, held, registers) = (Vec::new(), Vec::new(), Vec::new());
-        Some(Self { first: first.0, frames, epoch: 1, dying, held, lines: u32::MAX, registers })
+        Some(Self { first: first.0, frames, given, epoch: 1, dying, held, lines: u32::MAX, registers })
     }
 
     /// Frames that are registers of a device of the domain's, for as long as it lives. Entries of the lowest tables may refer to them, as
@@ -145,14 +161,24 @@ impl Types {
         usize::try_from(frame.0.checked_sub(self.first)?).ok()
     }
 
+    /// The frame at a place in the account.
+    pub(crate) fn frame(&self, index: usize) -> Option<Mfn> {
+        Some(Mfn(self.first.checked_add(index as u64)?))
+    }
+
+    /// Whether the frame at a place was given back.
+    pub(crate) fn is_given(&self, index: usize) -> bool {
+        self.frames.get(index).is_some_and(|state| state.counts.given_back)
+    }
+
     /// Tables are being forgotten, or validated, in pieces.
     pub(crate) fn is_unsettled(&self) -> bool {
         !self.dying.is_empty() || !self.held.is_empty()
     }
 
-    /// Whether the guest may name the frame: it is the domain's, and the hypervisor keeps nothing in it.
+    /// Whether the guest may name the frame: it is the domain's, the hypervisor keeps nothing in it, and it was not given back.
     pub fn owns(&self, frame: Mfn) -> bool {
-        self.counts(frame).is_some_and(|counts| counts.kind != Kind::Hypervisor)
+        self.counts(frame).is_some_and(|counts| counts.kind != Kind::Hypervisor && !counts.given_back)
     }
 
     /// The frames of the account.
@@ -373,9 +399,7 @@ impl Types {
         frames: &mut [Mfn],
         semi: bool,
     ) -> Result<(), Refused> {
-        if let Some(foreign) = frames.iter().find(|frame| !self.owns(**frame)) {
-            return Err(Refused::NotOwn(*foreign));
-        }
+        frames.iter().try_for_each(|frame| self.present(*frame).map(drop))?;
         let mut changed = 0;
         for at in 0..frames.len() {
             let Some(frame) = frames.get(at).copied() else { break };
@@ -400,17 +424,23 @@ impl Types {
         self.epoch = self.epoch.saturating_add(1);
     }
 
-    /// A frame that the guest may name.
-    fn own(&mut self, frame: Mfn) -> Result<&mut Frame, Refused> {
+    /// A frame of the domain's in which the hypervisor keeps nothing.
+    pub(crate) fn own(&mut self, frame: Mfn) -> Result<&mut Frame, Refused> {
         let index = frame.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         let state = index.and_then(|index| self.frames.get_mut(index));
         state.filter(|state| state.counts.kind != Kind::Hypervisor).ok_or(Refused::NotOwn(frame))
     }
 
+    /// One of which something new can be made.
+    pub(crate) fn present(&mut self, frame: Mfn) -> Result<&mut Frame, Refused> {
+        let state = self.own(frame)?;
+        if state.counts.given_back { Err(Refused::GivenBack(frame)) } else { Ok(state) }
+    }
+
     /// Counts one more who uses the frame as `kind`; the first has it validated.
     fn get(&mut self, machine: &mut impl Machine, frame: Mfn, kind: Kind) -> Result<(), Refused> {
         let epoch = self.epoch;
-        let state = self.own(frame)?;
+        let state = self.present(frame)?;
         let from = state.counts.kind;
         if state.counts.uses > 0 && from != kind {
             return Err(Refused::InUse(frame, from));
@@ -561,7 +591,7 @@ impl Types {
         let counted = match kind.below() {
             Some(below) => return self.get(machine, entry.frame(), below),
             None if entry.is_writable() => self.get(machine, entry.frame(), Kind::Writable),
-            None => self.own(entry.frame()).and_then(|state| state.count(entry.frame())),
+            None => self.present(entry.frame()).and_then(|state| state.count(entry.frame())),
         };
         match counted {
             // Nothing is counted of them, and nothing is to be undone.
@@ -659,6 +689,7 @@ mod tests {
         fn replace(&mut self, _: Mfn, _: usize, _: u64, _: u64) -> Result<(), u64> {
             Ok(())
         }
+        fn clear(&mut self, _: Mfn) {}
         fn fill_hole(&mut self, _: Mfn) {}
         fn forget(&mut self) {
             self.0 += 1;
@@ -682,6 +713,9 @@ mod tests {
         fn replace(&mut self, frame: Mfn, index: usize, _: u64, new: u64) -> Result<(), u64> {
             self.words.insert((frame, index), new);
             Ok(())
+        }
+        fn clear(&mut self, frame: Mfn) {
+            self.words.retain(|(at, _), _| *at != frame);
         }
         fn fill_hole(&mut self, _: Mfn) {}
         fn forget(&mut self) {}

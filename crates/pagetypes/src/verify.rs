@@ -121,6 +121,9 @@ mod tests {
             self.0.insert((frame, index), new);
             Ok(())
         }
+        fn clear(&mut self, frame: Mfn) {
+            self.0.retain(|(at, _), _| *at != frame);
+        }
         fn fill_hole(&mut self, _: Mfn) {}
         fn forget(&mut self) {}
         fn hide(&mut self, _: &[Mfn]) {}

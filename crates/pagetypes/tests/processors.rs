@@ -25,6 +25,8 @@ enum Action {
     Unpin(Mfn),
     Load(usize, Option<Mfn>),
     Semi(Mfn, bool),
+    GiveBack(Mfn),
+    TakeAgain,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -69,12 +71,23 @@ impl State {
             Action::Semi(frame, semi) => {
                 let _ = types.set_semi(&mut world, &mut [frame], semi);
             }
+            Action::GiveBack(frame) => {
+                if types.give_back(&mut world, &mut [frame]).1.is_ok() {
+                    self.held.give_back(types, frame);
+                }
+            }
+            Action::TakeAgain => {
+                let mut frame = [Mfn(0)];
+                let done = types.take_again(&mut world, &mut frame, None);
+                self.held.take_again(world.0.get_mut(), &frame[..done]);
+            }
         }
         self.hardware = world.0.into_inner();
         // Flushes are not part of what is explored.
         self.hardware.io_flushes = 0;
         self.hardware.fill();
         self.hardware.check();
+        self.held.check(&self.hardware);
         let recount = Recount::of(&self.hardware, &self.held, FRAMES, None);
         recount.expect("what is in use fits together").check(&self.types, &self.hardware);
     }
@@ -119,7 +132,9 @@ impl Model for Guest {
             actions.push(Action::Unpin(frame));
             actions.extend([0, 1].map(|cpu| Action::Load(cpu, Some(frame))));
             actions.extend([false, true].map(|semi| Action::Semi(frame, semi)));
+            actions.push(Action::GiveBack(frame));
         }
+        actions.push(Action::TakeAgain);
         actions.extend([0, 1].map(|cpu| Action::Load(cpu, None)));
     }
 

@@ -25,6 +25,9 @@ enum Step {
     ReleaseDescriptors,
     WriteDescriptor(Mfn, usize, u64),
     Semi(Vec<Mfn>, bool),
+    GiveBack(Vec<Mfn>),
+    /// So many frames, before this one.
+    TakeAgain(usize, Option<Mfn>),
 }
 
 /// A frame; few of them are not the domain's.
@@ -64,6 +67,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::ReleaseDescriptors),
         1 => (frame(), place(), descriptor).prop_map(|(frame, at, value)| Step::WriteDescriptor(frame, at, value)),
         2 => (prop::collection::vec(frame(), 0..4), any::<bool>()).prop_map(|(frames, semi)| Step::Semi(frames, semi)),
+        2 => prop::collection::vec(frame(), 0..4).prop_map(Step::GiveBack),
+        2 => (0usize..4, prop::option::weighted(0.3, frame())).prop_map(|(count, limit)| Step::TakeAgain(count, limit)),
     ]
 }
 
@@ -148,7 +153,21 @@ impl Guest {
                 writable && value != 0x0000_8c00_0000_ffff
             }
             Step::Semi(ref frames, _) => frames.iter().all(|frame| self.counts(*frame).is_some()),
+            Step::GiveBack(ref frames) => self.givable(frames) == frames.len(),
+            Step::TakeAgain(count, limit) => {
+                let before = |frame: &Mfn| limit.is_none_or(|limit| *frame < limit);
+                self.held.given.keys().filter(|frame| before(frame)).count() >= count
+            }
         }
+    }
+
+    /// How many of the frames can be given back before the first that cannot.
+    fn givable(&self, frames: &[Mfn]) -> usize {
+        let is_memory = |at: usize, frame: Mfn| {
+            let counts = self.counts(frame).filter(|_| !frames[..at].contains(&frame));
+            counts.is_some_and(|counts| !counts.semi) && self.fits((frame, Kind::Writable))
+        };
+        frames.iter().enumerate().take_while(|(at, frame)| is_memory(*at, **frame)).count()
     }
 
     /// Makes a step. Returns whether it was accepted.
@@ -207,6 +226,26 @@ impl Guest {
                 types.write_descriptor(world, frame, at, value).is_ok()
             }
             Step::Semi(mut frames, semi) => types.set_semi(world, &mut frames, semi).is_ok(),
+            Step::GiveBack(mut frames) => {
+                let mut asked = frames.clone();
+                let (done, result) = types.give_back(world, &mut frames);
+                asked.truncate(done);
+                frames.truncate(done);
+                asked.sort();
+                frames.sort();
+                assert_eq!(frames, asked, "it took the first ones");
+                frames.iter().for_each(|frame| self.held.give_back(types, *frame));
+                result.is_ok()
+            }
+            Step::TakeAgain(count, limit) => {
+                let mut frames = vec![Mfn(0); count];
+                let done = types.take_again(world, &mut frames, limit);
+                let lowest: Vec<Mfn> = self.held.given.keys().copied().take(done).collect();
+                assert_eq!(frames[..done], lowest);
+                assert!(limit.is_none_or(|limit| lowest.iter().all(|frame| *frame < limit)));
+                self.held.take_again(world.0.get_mut(), &lowest);
+                done == count
+            }
         }
     }
 
@@ -217,6 +256,8 @@ impl Guest {
         for frame in &self.held.descriptors {
             assert!(!hardware.can_write(*frame), "{frame} of descriptors can be written");
         }
+        self.held.check(hardware);
+        assert_eq!(self.types.given_back(), self.held.given.len() as u64);
         let recount = Recount::of(hardware, &self.held, FRAMES, None);
         recount.expect("what is in use fits together").check(&self.types, hardware);
     }

@@ -107,6 +107,7 @@ impl From<Refused> for Error {
             | Refused::Bad(..)
             | Refused::Reserved(_)
             | Refused::Pinned(_)
+            | Refused::GivenBack(_)
             | Refused::NoTable => Self::Invalid,
         }
     }

@@ -2,9 +2,8 @@
 
 use crate::abi::{Error, GDT, M2P, M2P_END, MAX_BATCH, MAX_LINES, PAGE, call};
 use crate::guest::gpr;
+use crate::reservation::Progress;
 use crate::{After, BIOS, End, Guest, Host, Registers};
-use alloc::vec::Vec;
-use sluice_pagetypes::{Mfn, Refused};
 
 /// What a call answers, and what follows it.
 pub(crate) type Answer = Result<(u64, After), Error>;
@@ -28,15 +27,17 @@ mod version {
 }
 
 mod memory {
+    pub const DECREASE_RESERVATION: u64 = 1;
     pub const MAXIMUM_RAM_PAGE: u64 = 2;
     pub const CURRENT_RESERVATION: u64 = 3;
     pub const MAXIMUM_RESERVATION: u64 = 4;
+    pub const POPULATE_PHYSMAP: u64 = 6;
     pub const MEMORY_MAP: u64 = 9;
     pub const MACHINE_MEMORY_MAP: u64 = 10;
     pub const EXCHANGE: u64 = 11;
     pub const MACHPHYS_MAPPING: u64 = 12;
-    /// Bits of the number that are the operation's.
-    pub const OPERATION: u64 = 63;
+    /// Bits of the number that are the operation's; those above them say how many extents are done (MEMOP_EXTENT_SHIFT).
+    pub const OPERATION_BITS: u32 = 6;
 }
 
 mod sched {
@@ -110,7 +111,7 @@ impl Guest {
                 Ok(self.cpu.debug.get(first as usize).copied().unwrap_or(Error::Invalid.code()))
             }
             call::UPDATE_DESCRIPTOR => self.update_descriptor(host, first, second),
-            call::MEMORY_OP => self.memory_op(host, first & memory::OPERATION, second),
+            call::MEMORY_OP => self.memory_op(host, first, second),
             call::MULTICALL => return self.multicall(host, registers, first, second),
             call::UPDATE_VA_MAPPING => self.update_va_mapping(host, first, second, third),
             call::SET_TIMER_OP => {
@@ -213,10 +214,25 @@ impl Guest {
         Ok(0)
     }
 
-    fn memory_op(&mut self, host: &mut impl Host, operation: u64, arg: u64) -> Result<u64, Error> {
+    fn memory_op(&mut self, host: &mut impl Host, cmd: u64, arg: u64) -> Result<u64, Error> {
+        let (operation, before) = (cmd % (1 << memory::OPERATION_BITS), cmd >> memory::OPERATION_BITS);
+        let done = match operation {
+            memory::DECREASE_RESERVATION => self.decrease_reservation(host, arg, before)?,
+            memory::POPULATE_PHYSMAP => self.populate_physmap(host, arg, before)?,
+            _ => return self.whole_memory_op(host, operation, arg),
+        };
+        match done {
+            Progress::Ended(extents) => Ok(extents),
+            Progress::Waits(extents) => self.restart(operation | extents << memory::OPERATION_BITS, arg),
+        }
+    }
+
+    /// One of those that are done at once.
+    fn whole_memory_op(&mut self, host: &mut impl Host, operation: u64, arg: u64) -> Result<u64, Error> {
         match operation {
             memory::MAXIMUM_RAM_PAGE => Ok(self.layout.last_frame().0),
-            memory::CURRENT_RESERVATION | memory::MAXIMUM_RESERVATION => Ok(self.layout.pages),
+            memory::CURRENT_RESERVATION => Ok(self.layout.pages - self.types.given_back()),
+            memory::MAXIMUM_RESERVATION => Ok(self.layout.pages),
             memory::MACHPHYS_MAPPING => {
                 let answer = [M2P, M2P_END, self.layout.last_frame().0].map(u64::to_le_bytes);
                 self.copy_out(host, arg, answer.as_flattened())?;
@@ -243,60 +259,6 @@ impl Guest {
         }
     }
 
-    /// XENMEM_exchange: frames for others of which so many are consecutive, below so many bits of addresses. A domain's memory is one run, so that what it
-    /// gives is what it gets, or it gets nothing.
-    fn exchange(&mut self, host: &mut impl Host, arg: u64) -> Result<u64, Error> {
-        const DONE: u64 = 64;
-        let mut given = self.reservation(host, arg)?;
-        let mut wanted = self.reservation(host, arg.wrapping_add(32))?;
-        let [done] = self.words(host, arg.wrapping_add(DONE))?;
-        if done != 0 || given.frames()? != wanted.frames()? {
-            return Err(Error::Invalid);
-        }
-        // First whether all of it can be, then what it comes to.
-        let (mut frames, mut next) = (Vec::new(), Mfn(0));
-        frames.try_reserve_exact(given.frames()? as usize).map_err(|_| Error::NoMemory)?;
-        for at in 0..given.frames()? {
-            let offset = at & ((1 << given.order) - 1);
-            if offset == 0 {
-                next = Mfn(self.words::<1>(host, given.list)?[0]);
-                given.list = given.list.wrapping_add(8);
-            }
-            let frame = Mfn(next.0.checked_add(offset).ok_or(Error::Invalid)?);
-            if !self.types.owns(frame) {
-                return self.note(Err(Refused::NotOwn(frame)));
-            }
-            let within = at & ((1 << wanted.order) - 1);
-            let follows = within == 0 || frames.last().is_some_and(|last: &Mfn| last.0 + 1 == frame.0);
-            if !follows || wanted.limit.is_some_and(|limit| frame.0 >= limit) {
-                return Err(Error::NoMemory);
-            }
-            frames.push(frame);
-        }
-        for extent in frames.chunks(1 << wanted.order) {
-            let [page] = self.words(host, wanted.list)?;
-            let Some(first) = extent.first() else { break };
-            self.copy_out(host, wanted.list, &first.0.to_le_bytes())?;
-            for (page, frame) in (0..).map(|at| page.wrapping_add(at)).zip(extent) {
-                self.layout.set_m2p(host, *frame, page);
-            }
-            wanted.list = wanted.list.wrapping_add(8);
-        }
-        self.copy_out(host, arg.wrapping_add(DONE), &given.extents.to_le_bytes())?;
-        Ok(0)
-    }
-
-    /// Reads a `struct xen_memory_reservation`.
-    fn reservation(&self, host: &impl Host, at: u64) -> Result<Reservation, Error> {
-        let [list, extents, order, domain] = self.words::<4>(host, at)?;
-        let (order, bits) = (order as u32, (order >> 32) as u32);
-        if domain & 0xffff != crate::mmu::SELF {
-            return Err(Error::NotPermitted);
-        }
-        let limit = (12..64).contains(&bits).then(|| 1 << (bits - 12));
-        Ok(Reservation { list, extents, order, limit: limit.or((1..12).contains(&bits).then_some(0)) })
-    }
-
     fn sched_op(&mut self, host: &mut impl Host, cmd: u64, arg: u64) -> Answer {
         match cmd {
             sched::YIELD => Ok((0, After::Yield)),
@@ -320,25 +282,6 @@ impl Guest {
             }
             _ => Err(Error::NoCall),
         }
-    }
-}
-
-/// `struct xen_memory_reservation`: extents of frames.
-struct Reservation {
-    /// Address of the list of extents.
-    list: u64,
-    extents: u64,
-    order: u32,
-    /// The frame before which they are to end.
-    limit: Option<u64>,
-}
-
-impl Reservation {
-    /// How many frames there are.
-    fn frames(&self) -> Result<u64, Error> {
-        let size = 1u64.checked_shl(self.order).ok_or(Error::Invalid)?;
-        let frames = self.extents.checked_mul(size).ok_or(Error::Invalid)?;
-        if frames > MAX_BATCH { Err(Error::TooBig) } else { Ok(frames) }
     }
 }
 

@@ -54,7 +54,7 @@ const OPERATIONS: [&str; 16] = [
 const OTHER: usize = 14;
 
 /// How many counts there are.
-pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 14;
+pub const COUNTS: usize = CALLS.len() + OPERATIONS.len() + 15;
 
 /// What was asked of the interface, and what it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,8 @@ pub struct Counters {
     pub refused: u64,
     /// Frames that were made semi-writable.
     pub semi: u64,
+    /// Frames that the guest has given back, now.
+    pub given_back: u64,
     /// How often devices lost frames: each is a flush of what an IOMMU has cached.
     pub hides: u64,
     /// How often devices got frames.
@@ -91,7 +93,7 @@ impl Default for Counters {
     fn default() -> Self {
         let (calls, operations) = ([0; call::END as usize], [0; OPERATIONS.len()]);
         let (errors, updates, refused, semi, hides, shows) = (0, 0, 0, 0, 0, 0);
-        let (emulated, exceptions, upcalls) = (0, 0, 0);
+        let (given_back, emulated, exceptions, upcalls) = (0, 0, 0, 0);
         Self {
             calls,
             operations,
@@ -99,6 +101,7 @@ impl Default for Counters {
             updates,
             refused,
             semi,
+            given_back,
             hides,
             shows,
             emulated,
@@ -135,6 +138,7 @@ impl Counters {
             ("updates", self.updates),
             ("refused", self.refused),
             ("semi_writable", self.semi),
+            ("given_back", self.given_back),
             ("devices.hides", self.hides),
             ("devices.shows", self.shows),
             ("emulated", self.emulated),

@@ -124,9 +124,12 @@ impl Guest {
         for frames in hardware.frames() {
             types.add_registers(frames)?;
         }
-        // The hypervisor writes both for as long as the guest lives.
+        // What the hypervisor writes for as long as the guest lives.
         types.hold_writable(host, built.shared_info)?;
-        types.hold_writable(host, built.console)?;
+        // An initial domain has no ring, and uses the page as any.
+        if !hardware.is_initial() {
+            types.hold_writable(host, built.console)?;
+        }
         types.pin(host, built.root, sluice_pagetypes::Kind::L4)?;
         types.hold_root(host, built.root)?;
         let mut cpu = Box::new(Processor::new(0, &built));
@@ -200,8 +203,14 @@ impl Guest {
     /// # Errors
     /// Says what must not be.
     pub fn verify(&self, host: &impl Host) -> Result<usize, Contradiction> {
-        let own = [self.layout.shared_info, self.layout.console].into_iter();
-        self.types.verify(host, own.chain(self.processors().flat_map(Processor::holds)))
+        self.types.verify(host, self.holds())
+    }
+
+    /// Frames that the hypervisor writes for the guest, or its processors use, each as often as they do.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = Mfn> + '_ {
+        let ring = (!self.hardware.is_initial()).then_some(self.layout.console);
+        let own = [self.layout.shared_info].into_iter().chain(ring);
+        own.chain(self.processors().flat_map(Processor::holds))
     }
 
     /// A number that is another one, and never 0, when descriptors may have changed.

@@ -41,6 +41,7 @@ mod mmu;
 pub mod model;
 mod processor;
 mod processors;
+mod reservation;
 mod tables;
 #[cfg(test)]
 mod tests;

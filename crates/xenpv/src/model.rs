@@ -93,6 +93,12 @@ impl Machine for Machinery {
         if found == old { Ok(()) } else { Err(found) }
     }
 
+    fn clear(&mut self, frame: Mfn) {
+        assert!(!self.shown.contains(&frame), "a device may write {frame} meanwhile");
+        let at = self.at(frame, 0);
+        self.memory[at..at + PAGE as usize].fill(0);
+    }
+
     fn fill_hole(&mut self, frame: Mfn) {
         for index in HOLE {
             let entry = self.hole.iter().find(|(place, _)| *place == index).map_or(0, |(_, entry)| *entry);
@@ -388,7 +394,7 @@ pub fn check(guest: &Guest, machine: &Machinery) {
         panic!("{contradiction}");
     }
     for (frame, counts) in guest.types.frames() {
-        assert_eq!(machine.shown.contains(&frame), counts.kind.is_for_devices(counts.semi), "{frame}");
+        assert_eq!(machine.shown.contains(&frame), counts.is_for_devices(), "{frame}");
     }
     for frame in guest.processors().flat_map(|processor| processor.gdt.iter().chain(&processor.ldt).flatten())
     {

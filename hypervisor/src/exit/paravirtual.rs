@@ -133,6 +133,10 @@ impl Machine for Hands<'_> {
         if Direct.replace_u64(at, old, new) { Ok(()) } else { Err(Direct.read_u64(at)) }
     }
 
+    fn clear(&mut self, frame: Mfn) {
+        mm::zero(self.at(frame, 0, PAGE_SIZE as usize), PAGE_SIZE);
+    }
+
     fn fill_hole(&mut self, frame: Mfn) {
         for index in HOLE {
             let entry = self.memory.hole.iter().find(|(place, _)| *place == index);
@@ -312,7 +316,7 @@ fn prepare(ctx: &mut Context, id: u32) -> Box<Paravirtual> {
 
 /// The frames that devices of a guest's are to reach.
 fn reached(guest: &Guest) -> impl Iterator<Item = Mfn> + '_ {
-    let for_devices = |(_, counts): &(Mfn, Counts)| counts.kind.is_for_devices(counts.semi);
+    let for_devices = |(_, counts): &(Mfn, Counts)| counts.is_for_devices();
     guest.types.frames().filter(for_devices).map(|(frame, _)| frame)
 }
 
@@ -325,7 +329,7 @@ fn check_devices(domain: &Domain, guest: &Guest) {
     domain.visit_lent(&mut |first, count| {
         for frame in (first..first + count).map(Mfn) {
             let counts = guest.types.counts(frame);
-            let own = counts.is_some_and(|counts| counts.kind.is_for_devices(counts.semi));
+            let own = counts.is_some_and(|counts| counts.is_for_devices());
             assert!(own, "domain {}: its devices reach {frame}, which is {counts:?}", domain.name());
         }
         lent += count;

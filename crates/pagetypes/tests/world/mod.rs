@@ -168,6 +168,13 @@ impl Machine for World {
         Ok(())
     }
 
+    fn clear(&mut self, frame: Mfn) {
+        let hardware = self.0.get_mut();
+        let is_reached = hardware.iotlb.contains(&frame) || hardware.shown.contains(&frame);
+        assert!(!is_reached, "a device may write {frame} meanwhile");
+        hardware.memory.retain(|(at, _), _| *at != frame);
+    }
+
     fn fill_hole(&mut self, _: Mfn) {}
 
     fn forget(&mut self) {
@@ -199,6 +206,37 @@ impl Machine for World {
 pub struct Held {
     pub pinned: BTreeMap<Mfn, Kind>,
     pub descriptors: Vec<Mfn>,
+    /// Frames that it gave back, and whether it had mappings of them still.
+    pub given: BTreeMap<Mfn, bool>,
+}
+
+impl Held {
+    /// The guest gave a frame back.
+    pub fn give_back(&mut self, types: &Types, frame: Mfn) {
+        let counts = types.counts(frame).expect("it was the domain's");
+        self.given.insert(frame, counts.references > 0);
+    }
+
+    /// It has frames again.
+    pub fn take_again(&mut self, hardware: &Hardware, frames: &[Mfn]) {
+        for frame in frames {
+            self.given.remove(frame).expect("it was given back");
+            let mut words = hardware.memory.range((*frame, 0)..(*frame, ENTRIES));
+            assert_eq!(words.next(), None, "{frame} is not zeros");
+        }
+    }
+
+    /// No device reaches a frame that was given back, and no processor one that it had no mapping of.
+    pub fn check(&self, hardware: &Hardware) {
+        for (frame, was_mapped) in &self.given {
+            assert!(!hardware.iotlb.contains(frame) && !hardware.shown.contains(frame), "{frame}");
+            let reads = |cache: &Cache| {
+                let walks = cache.tables.iter().any(|(table, _)| table == frame);
+                walks || cache.readable.contains(frame) || cache.writable.contains(frame)
+            };
+            assert!(*was_mapped || !hardware.caches.iter().any(reads), "{frame} was given back");
+        }
+    }
 }
 
 /// How often frames are used and referred to, counted from nothing.
@@ -206,6 +244,7 @@ pub struct Held {
 pub struct Recount {
     pub uses: BTreeMap<Mfn, (Kind, u32)>,
     pub references: BTreeMap<Mfn, u32>,
+    given: BTreeSet<Mfn>,
 }
 
 impl Recount {
@@ -215,15 +254,25 @@ impl Recount {
         let roots = hardware.roots.iter().flatten().map(|root| (*root, Kind::L4));
         let pins = held.pinned.iter().map(|(frame, kind)| (*frame, *kind));
         let descriptors = held.descriptors.iter().map(|frame| (*frame, Kind::Descriptors));
-        for (frame, kind) in roots.chain(pins).chain(descriptors).chain(extra) {
+        for (frame, kind) in roots.chain(pins).chain(descriptors) {
+            count.visit(hardware, frames, frame, kind)?;
+        }
+        // What is new must not be of frames that were given back.
+        count.given = held.given.keys().copied().collect();
+        if let Some((frame, kind)) = extra {
             count.visit(hardware, frames, frame, kind)?;
         }
         Some(count)
     }
 
-    fn visit(&mut self, hardware: &Hardware, frames: u64, frame: Mfn, kind: Kind) -> Option<()> {
+    /// Whether something can be made of a frame.
+    fn may_name(&self, hardware: &Hardware, frames: u64, frame: Mfn) -> bool {
         let own = (FIRST..FIRST + frames).contains(&frame.0) && !hardware.hypervisor.contains(&frame);
-        if !own {
+        own && !self.given.contains(&frame)
+    }
+
+    fn visit(&mut self, hardware: &Hardware, frames: u64, frame: Mfn, kind: Kind) -> Option<()> {
+        if !self.may_name(hardware, frames, frame) {
             return None;
         }
         *self.references.entry(frame).or_default() += 1;
@@ -250,8 +299,7 @@ impl Recount {
                 }
                 None => {
                     let target = entry.frame();
-                    let own = (FIRST..FIRST + frames).contains(&target.0);
-                    if !own || hardware.hypervisor.contains(&target) {
+                    if !self.may_name(hardware, frames, target) {
                         return None;
                     }
                     *self.references.entry(target).or_default() += 1;
@@ -268,7 +316,7 @@ impl Recount {
             let references = self.references.get(&frame).copied().unwrap_or(0);
             assert_eq!((counts.kind, counts.uses, counts.references), (kind, uses, references), "{frame}");
             let shown = hardware.shown.contains(&frame);
-            assert_eq!(shown, counts.kind.is_for_devices(counts.semi), "{frame}: {counts:?}");
+            assert_eq!(shown, counts.is_for_devices(), "{frame}: {counts:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! table or memory that is not its own, and tries what it was given.
 //!
 //! [`interface`] has hypercalls and what a kernel needs to survive its own faults, [`memory`] its page tables as it sees them,
-//! [`attacks`] what is tried one by one, [`gate`] what goes through the hypervisor's part of its own addresses, [`processors`] what a second processor tries beside the first, [`wild`] what is tried at random,
+//! [`attacks`] what is tried one by one, [`balloon`] what with memory that it gives back, [`gate`] what goes through the hypervisor's part of its own addresses, [`processors`] what a second processor tries beside the first, [`wild`] what is tried at random,
 //! [`devices`] what devices of its own are told to do, if it has some.
 //! It reports how much it tried and what succeeded.
 //!
@@ -13,6 +13,8 @@
 
 #[path = "../paravirtual/attacks.rs"]
 mod attacks;
+#[path = "../paravirtual/balloon.rs"]
+mod balloon;
 #[path = "../paravirtual/console.rs"]
 mod console;
 #[path = "../paravirtual/devices.rs"]
@@ -62,6 +64,7 @@ extern "C" fn bare_main(start_info: u64) -> ! {
     let mut score = Score::default();
     let control = !machine.is_initial || devices::run(&machine, &mut score);
     attacks::run(&machine, &mut score);
+    balloon::run(&machine, &mut score);
     gate::run(&machine, &mut score);
     processors::run(&machine, &mut score);
     println!("SLUICE-RESULT one_by_one={}", score.tried);

@@ -9,7 +9,7 @@ use crate::Score;
 use crate::attacks::{PIN_L1, UNPIN, spare};
 use crate::console::println;
 use crate::interface::{call, hypercall, rest, writes};
-use crate::memory::{BASE, Machine, PRESENT, UNCACHED, WRITE, map, operate};
+use crate::memory::{BASE, Machine, PRESENT, UNCACHED, WRITE, give_back, map, operate, take_again};
 use core::arch::asm;
 
 /// Vendor and device.
@@ -137,6 +137,7 @@ pub fn run(machine: &Machine, score: &mut Score) -> bool {
     attack.tables();
     attack.descriptors();
     attack.semi_writable();
+    attack.given_back();
     attack.hidden();
     attack.elsewhere();
     attack.messages();
@@ -355,6 +356,20 @@ impl Attack<'_> {
         self.end();
         self.expect("semi_end", say(0));
         self.plain("were_semi", page);
+    }
+
+    /// A frame that it gives back, of which it has a mapping still by which it sees what its devices do there; and has again.
+    fn given_back(&mut self) {
+        let page = self.page + 5;
+        let (address, frame) = (self.machine.address(page), self.machine.frame(page));
+        self.plain("not_yet_given_back", page);
+        writes(address, 0x1234_5678_9abc_def0);
+        self.expect("give_back", give_back(&[frame]) == 1);
+        self.attack(self.readable("device_given_back", page, 0, 8));
+        self.end();
+        self.expect("take_again", take_again(page) == Some(frame));
+        self.expect("zeros", word(address) == 0);
+        self.plain("were_given_back", page);
     }
 
     /// What the hypervisor keeps in the domain's memory. Before it is `struct shared_info`, which is memory: the kernel may write it, and the hypervisor

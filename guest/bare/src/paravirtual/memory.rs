@@ -2,6 +2,9 @@
 
 use crate::interface::{SELF, call, hypercall};
 
+const DECREASE_RESERVATION: u64 = 1;
+const POPULATE_PHYSMAP: u64 = 6;
+
 /// Where its page 0 is mapped.
 pub const BASE: u64 = 0xffff_ffff_8000_0000;
 /// The table from frames to page numbers.
@@ -133,4 +136,29 @@ pub fn update(at: u64, value: u64) -> i64 {
 pub fn operate(cmd: u64, first: u64, second: u64) -> i64 {
     let operation = [cmd, first, second];
     hypercall(call::MMUEXT_OP, [operation.as_ptr() as u64, 1, 0, SELF])
+}
+
+/// HYPERVISOR_memory_op on a list of frames or pages, which is read and written.
+fn reserve(operation: u64, list: &mut [u64], order_and_bits: u64, domain: u64) -> i64 {
+    let reservation = [list.as_mut_ptr() as u64, list.len() as u64, order_and_bits, domain];
+    hypercall(call::MEMORY_OP, [operation, reservation.as_ptr() as u64, 0, 0])
+}
+
+/// XENMEM_decrease_reservation: how many of the frames are given back.
+pub fn give_back(frames: &[u64]) -> i64 {
+    let mut list = [0; 8];
+    list[..frames.len()].copy_from_slice(frames);
+    reserve(DECREASE_RESERVATION, &mut list[..frames.len()], 0, SELF)
+}
+
+/// XENMEM_populate_physmap of one frame for a page, in a domain and of an order.
+pub fn take_of(page: u64, order_and_bits: u64, domain: u64) -> Option<u64> {
+    let mut list = [page];
+    let answer = reserve(POPULATE_PHYSMAP, &mut list, order_and_bits, domain);
+    (answer == 1).then(|| unsafe { (&raw const list[0]).read_volatile() })
+}
+
+/// The frame that it gets for a page.
+pub fn take_again(page: u64) -> Option<u64> {
+    take_of(page, 0, SELF)
 }

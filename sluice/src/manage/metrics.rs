@@ -82,6 +82,11 @@ impl Page {
             self.add("sluice_domain_refused_total", "counter", help, &labels, count.value as f64);
         }
         for count in &domain.paravirtual {
+            if count.name == "given_back" {
+                let help = "Pages that a paravirtual guest has given back.";
+                self.add("sluice_domain_given_back_pages", "gauge", help, &labels, count.value as f64);
+                continue;
+            }
             let labels = with("what", &count.name);
             let help = "What a paravirtual guest asked for: hypercalls, operations on page tables, and more.";
             self.add("sluice_domain_paravirtual_total", "counter", help, &labels, count.value as f64);
@@ -157,6 +162,7 @@ mod tests {
         let domain = |name: &str| DomainReport {
             name: name.into(),
             exits: vec![Count { name: "cpu\"id".into(), value: 42 }],
+            paravirtual: ["updates", "given_back"].map(|name| Count { name: name.into(), value: 7 }).into(),
             run_ns: 1_500_000_000,
             ..DomainReport::default()
         };
@@ -173,6 +179,9 @@ mod tests {
              sluice_domain_exits_total{instance=\"one\",domain=\"bob\",reason=\"cpu\\\"id\"} 42\n"
         ));
         assert!(text.contains("sluice_domain_run_seconds_total{instance=\"one\",domain=\"bob\"} 1.5\n"));
+        assert!(text.contains("# TYPE sluice_domain_given_back_pages gauge\n"));
+        assert!(text.contains("sluice_domain_given_back_pages{instance=\"one\",domain=\"bob\"} 7\n"));
+        assert!(!text.contains("what=\"given_back\""));
         let names: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
         let unique: std::collections::BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(names.len(), unique.len());

@@ -362,7 +362,10 @@ impl SharedNic {
         let vnics = self.vnics.iter().take(self.switch.span()).enumerate();
         let vnics = vnics.filter(|(index, _)| Some(*index) != holder);
         let cards = vnics.filter_map(|(_, vnic)| vnic.as_ref()?.deadline());
-        cards.chain(self.again).chain(self.hand_over_at).chain(self.switch.held_until()).min()
+        // After every access: a chain of iterators would cost more than all this.
+        let own = [self.again, self.hand_over_at, self.switch.held_until()];
+        let own = own.map(|at| at.unwrap_or(u64::MAX)).into_iter().fold(u64::MAX, u64::min);
+        Some(cards.fold(own, u64::min)).filter(|at| *at != u64::MAX)
     }
 
     /// Guests at these ports ([`PortId::bit`]) do no more than [`Self::shown`] says from now on: what they wrote before

@@ -84,7 +84,11 @@ pub fn build(setup: &Setup, extra_cmdline: &str, at_end: AtEnd) -> Result<Bundle
     let devices = setup
         .devices
         .iter()
-        .map(|device| abi::Device { name: device.name.get_ref().clone(), select: *device.select.get_ref() })
+        .map(|device| abi::Device {
+            name: device.name.get_ref().clone(),
+            select: *device.select.get_ref(),
+            rate: device.rate.as_ref().map(|rate| *rate.get_ref()),
+        })
         .collect();
     let config = abi::Config {
         version: abi::VERSION,

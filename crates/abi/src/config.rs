@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding; the hypervisor refuses any other.
-pub const VERSION: u32 = 23;
+pub const VERSION: u32 = 24;
 
 /// The most domains that a configuration may have. Memory is what limits them in practice: this keeps what the hypervisor
 /// allocates for messages and consoles in bounds.
@@ -604,6 +604,8 @@ pub struct Device {
     pub name: String,
     /// Which PCI function it is.
     pub select: Select,
+    /// Most bits per second that the guests of a NIC which the hypervisor drives send to the wire, all together; `None`: what the NIC takes.
+    pub rate: Option<u64>,
 }
 
 /// How a physical PCI function is found.
@@ -828,7 +830,7 @@ mod tests {
             version: VERSION,
             domains: vec![domain],
             neighbours: Vec::new(),
-            devices: vec![Device { name: "nic0".into(), select }],
+            devices: vec![Device { name: "nic0".into(), select, rate: None }],
             networks: Vec::new(),
             at_end: AtEnd::Off,
             focus: None,

@@ -156,7 +156,7 @@ impl SharedNic {
     /// Gives it to a guest that has been alone for long enough.
     fn give<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
         let mut online = self.online();
-        let alone = online.next().filter(|_| online.next().is_none());
+        let alone = online.next().filter(|_| online.next().is_none() && !self.switch.is_limited());
         drop(online);
         let fit = |vnic: &crate::virtual_nic::VirtualNic| {
             vnic.policy != DirectPolicy::Never && vnic.mirror.is_some() && vnic.master && !vnic.silent

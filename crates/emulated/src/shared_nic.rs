@@ -114,6 +114,12 @@ impl SharedNic {
         self.switch.set_weight(port, weight);
     }
 
+    /// Limits what all guests send to the wire to so many bits per second: what is behind the card takes no more. Guests divide it by their
+    /// weights, and none has the card in its own hands from then on.
+    pub fn limit(&mut self, rate: u64) {
+        self.switch.limit(rate, self.now);
+    }
+
     /// Shows the guest at a port its card in memory from now on, as far as [`Self::shown`] says.
     pub fn show(&mut self, port: PortId, mut mirror: Box<dyn Mirror>) {
         if let Some(vnic) = self.vnic_mut(port) {
@@ -343,7 +349,7 @@ impl SharedNic {
             self.again = None;
             return self.interrupt(env);
         }
-        if self.again.is_none() {
+        if self.again.is_none() || self.switch.held_until().is_some_and(|at| at <= env.now) {
             return self.use_wire(env);
         }
         // Timers do not bring forward what is to wait.
@@ -356,7 +362,10 @@ impl SharedNic {
         let vnics = self.vnics.iter().take(self.switch.span()).enumerate();
         let vnics = vnics.filter(|(index, _)| Some(*index) != holder);
         let cards = vnics.filter_map(|(_, vnic)| vnic.as_ref()?.deadline());
-        cards.chain(self.again).chain(self.hand_over_at).min()
+        // After every access: a chain of iterators would cost more than all this.
+        let own = [self.again, self.hand_over_at, self.switch.held_until()];
+        let own = own.map(|at| at.unwrap_or(u64::MAX)).into_iter().fold(u64::MAX, u64::min);
+        Some(cards.fold(own, u64::min)).filter(|at| *at != u64::MAX)
     }
 
     /// Guests at these ports ([`PortId::bit`]) do no more than [`Self::shown`] says from now on: what they wrote before
@@ -472,7 +481,7 @@ impl SharedNic {
         while !budget.is_spent() {
             if !self.switch.has_room(port) {
                 // The wire interrupts when it takes frames again, and this card goes on then.
-                flush(&mut self.switch, &mut *self.uplink, self.owner, &mut env.card);
+                flush(&mut self.switch, &mut *self.uplink, (self.owner, env.now), &mut env.card);
                 if !self.switch.has_room(port) && vnic.nic.is_sending() {
                     return;
                 }
@@ -508,7 +517,7 @@ impl SharedNic {
     }
 
     fn flush(&mut self, card: &mut Card<'_>) {
-        flush(&mut self.switch, &mut *self.uplink, self.owner, card);
+        flush(&mut self.switch, &mut *self.uplink, (self.owner, self.now), card);
     }
 
     fn deliver<G: Guests>(&mut self, env: &mut Environment<'_, G>) {
@@ -535,12 +544,14 @@ fn value_of(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(word)
 }
 
-/// Frames from the switch to the wire, as long as it takes them.
-fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, owner: CardOwner, card: &mut Card<'_>) {
+/// Frames from the switch to the wire, as long as it takes them, and may.
+fn flush(switch: &mut Switch, uplink: &mut dyn Uplink, (owner, now): (CardOwner, u64), card: &mut Card<'_>) {
     if !owner.is_driver() {
         return;
     }
-    while let Some(frame) = switch.outbox() {
+    while switch.may_send(now)
+        && let Some(frame) = switch.outbox()
+    {
         match uplink.enqueue(card, frame) {
             Sent::Done | Sent::Refused => switch.pop_outbox(),
             Sent::Full => return,

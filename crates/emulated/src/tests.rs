@@ -26,6 +26,7 @@ use std::sync::Mutex;
 
 mod bounds;
 mod cplus;
+mod limited;
 mod polled;
 mod rtl8139;
 mod shared;
@@ -274,17 +275,20 @@ impl Machine {
 
     /// Everything that has to happen by itself.
     fn settle(&mut self) {
-        for _ in 0..400 {
-            self.physical.after();
-            if self.physical.nic.interrupt() && self.shared.holder().is_none() {
-                self.with(|shared, env| shared.interrupt(env));
-            }
-            self.now += 1_000_000;
-            if self.shared.deadline().is_some_and(|at| at <= self.now) {
-                self.with(|shared, env| shared.poll(env));
-            }
-            (0..self.ports.len()).for_each(|guest| self.resume_if_due(guest));
+        (0..400).for_each(|_| self.step());
+    }
+
+    /// What happens by itself in a millisecond.
+    fn step(&mut self) {
+        self.physical.after();
+        if self.physical.nic.interrupt() && self.shared.holder().is_none() {
+            self.with(|shared, env| shared.interrupt(env));
         }
+        self.now += 1_000_000;
+        if self.shared.deadline().is_some_and(|at| at <= self.now) {
+            self.with(|shared, env| shared.poll(env));
+        }
+        (0..self.ports.len()).for_each(|guest| self.resume_if_due(guest));
     }
 
     /// The guest has time for its card.

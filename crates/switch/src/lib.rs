@@ -17,7 +17,7 @@
 //!
 //! Queues are bounded, one in each direction per port: a guest that does not take its frames loses its own, and one
 //! that sends more than the wire takes fills its own. Ports take turns on the wire, as many bytes each as the longest frame
-//! has, times their weight.
+//! has, times their weight. The wire can be [limited](Switch::limit): then it is what the limit leaves that they share.
 //!
 //! Source: IEEE 802.1D-2004, 7.5-7.9 (filtering, relay) and 7.12.6 (reserved addresses); IEEE 802.3, 31 (MAC control).
 //! Deviations: no learning and no spanning tree; source addresses of ports are checked.
@@ -26,11 +26,14 @@
 
 extern crate alloc;
 
+mod bucket;
 mod queue;
 
 use alloc::boxed::Box;
 use core::array;
 use queue::Queue;
+
+pub use bucket::Bucket;
 
 /// Most ports.
 pub const MAX_PORTS: usize = u16::BITS as usize;
@@ -42,6 +45,8 @@ pub const MAX_FRAME: usize = 1518;
 pub const INBOX: usize = 64;
 /// Frames of one guest that wait for the wire.
 pub const OUTBOX: usize = 32;
+/// Shortest time in nanoseconds for which a limit holds frames back: it is not looked at for every frame of a fast wire.
+const GRAIN_NS: u64 = 100_000;
 
 /// A station address.
 pub type Mac = [u8; 6];
@@ -147,6 +152,10 @@ pub struct Switch {
     turn: u8,
     /// It has begun.
     begun: bool,
+    /// What the wire is limited to.
+    limit: Option<Bucket>,
+    /// Until then the limit holds back what waits, in nanoseconds.
+    held_until: Option<u64>,
     uplink: UplinkCounters,
 }
 
@@ -193,6 +202,8 @@ impl Switch {
             sending: 0,
             turn: 0,
             begun: false,
+            limit: None,
+            held_until: None,
             uplink: UplinkCounters::default(),
         }
     }
@@ -220,6 +231,30 @@ impl Switch {
         if let Some(port) = self.port_mut(port) {
             port.weight = weight.max(1);
         }
+    }
+
+    /// Limits what goes to the wire from `now` on, in nanoseconds, to so many bits per second, counted from destination to payload. It may
+    /// be ahead by what it takes in four milliseconds.
+    pub fn limit(&mut self, rate: u64, now: u64) {
+        self.limit = Some(Bucket::new(rate, now));
+    }
+
+    /// The wire is [limited](Self::limit).
+    pub const fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// Whether the limit lets the [next frame](Self::outbox) go at `now`, in nanoseconds.
+    pub fn may_send(&mut self, now: u64) -> bool {
+        let Some(bucket) = &mut self.limit else { return true };
+        let ready_at = bucket.ready_at(now);
+        self.held_until = (ready_at > now).then(|| ready_at.max(now.saturating_add(GRAIN_NS)));
+        self.held_until.is_none()
+    }
+
+    /// When to ask [`Self::may_send`] again, if the limit holds something back.
+    pub fn held_until(&self) -> Option<u64> {
+        self.held_until.filter(|_| self.sending != 0)
     }
 
     /// Removes a port and all that waits at it.
@@ -269,9 +304,9 @@ impl Switch {
         Verdict::Forwarded
     }
 
-    /// Nobody's frames wait for the wire.
+    /// Nobody's frames wait for the wire, and none has to.
     pub const fn is_wire_free(&self) -> bool {
-        self.sending == 0
+        self.sending == 0 && !self.is_limited()
     }
 
     /// A frame that begins so, of a port, is for the wire alone. Its length is the caller's to check.
@@ -369,11 +404,16 @@ impl Switch {
     pub fn pop_outbox(&mut self) {
         let Some(id) = self.next_turn() else { return };
         let begins = !self.begun || id.0 != self.turn;
-        let Some(port) = self.port_mut(id) else { return };
+        let Self { ports, limit, .. } = self;
+        let Some(port) = ports.get_mut(id.index()).and_then(Option::as_deref_mut) else { return };
         if begins {
             port.credit += MAX_FRAME as isize * isize::from(port.weight);
         }
-        port.credit -= port.outbox.first().map_or(0, |(frame, _)| frame.len()) as isize;
+        let len = port.outbox.first().map_or(0, |(frame, _)| frame.len());
+        if let Some(bucket) = limit {
+            bucket.spend(len as u32);
+        }
+        port.credit -= len as isize;
         port.outbox.pop();
         if port.outbox.is_empty() {
             // What was not used is not kept.

@@ -25,7 +25,6 @@ extern crate alloc;
 extern crate std;
 
 mod active;
-mod bucket;
 mod card;
 mod chain;
 mod directory;

@@ -143,7 +143,7 @@ impl<M: Memory + Clone, E: DerefMut<Target = Engine<M>>> Network<E> {
         let (features, is_card) = (home.directory.features(id), home.directory.is_card(id));
         let Some(sender) = home.senders[id.index()].as_mut() else { return false };
         if sender.attributes.limit != attributes.limit {
-            sender.bucket = attributes.limit.map(|rate| crate::bucket::Bucket::new(rate, now));
+            sender.bucket = attributes.limit.map(|rate| sluice_switch::Bucket::new(rate, now));
         }
         sender.attributes = attributes;
         for engine in &mut self.engines {

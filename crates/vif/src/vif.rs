@@ -2,12 +2,12 @@
 
 use crate::Mac;
 use crate::active::Active;
-use crate::bucket::Bucket;
 use crate::card::Outbox;
 use crate::chain::Memory;
 use crate::filter::Filter;
 use crate::frame::Addresses;
 use crate::lane::Lane;
+use sluice_switch::Bucket;
 use sluice_virtio::Fault;
 
 /// What is set of a VIF from outside.

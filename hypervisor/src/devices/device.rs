@@ -8,6 +8,7 @@ use crate::pci::{self, Bdf, reset};
 use crate::x86::tsc;
 use alloc::string::{String, ToString};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_abi::config;
 use sluice_iommu::{Containment, RequesterId};
 use sluice_platform::pci::Identity;
 
@@ -26,6 +27,8 @@ pub struct Device {
     pub ports: (u16, u16),
     /// No other function decodes anything on the pages of its memory BARs.
     pub has_own_pages: bool,
+    /// Most bits per second that guests behind it send to the wire, if it is a NIC that the hypervisor drives.
+    pub rate: Option<u64>,
     gsi: Option<u32>,
     reset: Option<reset::Method>,
     /// Where it stands behind an IOMMU.
@@ -44,8 +47,14 @@ pub struct Device {
 }
 
 impl Device {
-    /// The function at `index` of the configuration.
-    pub fn new(index: usize, name: &str, function: pci::Function, has_own_pages: bool) -> Self {
+    /// The function that is `configured` at `index` of the configuration.
+    pub fn new(
+        index: usize,
+        configured: &config::Device,
+        function: pci::Function,
+        has_own_pages: bool,
+    ) -> Self {
+        let config::Device { name, rate, .. } = configured;
         let pin = function.pin.checked_sub(1);
         let gsi = match pci::is_compatible_ide(&function) {
             true => {
@@ -75,6 +84,7 @@ impl Device {
             name: name.to_string(),
             ports,
             has_own_pages,
+            rate: *rate,
             gsi,
             reset: reset::method(&function),
             endpoint: iommu::endpoint_of(function.bdf),

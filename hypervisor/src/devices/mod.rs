@@ -92,7 +92,7 @@ pub fn init(configured: &[config::Device], info: &BootInfo) {
             continue;
         };
         let has_own_pages = decoded.separate(&mut function);
-        let device = Arc::new(Device::new(index, &device.name, function, has_own_pages));
+        let device = Arc::new(Device::new(index, device, function, has_own_pages));
         found.push(Entry { device, usage: SpinLock::new(Rank::Device, Usage::new()) });
     }
     DEVICES.call_once(|| found);

@@ -663,6 +663,12 @@ impl Domain {
         }
     }
 
+    /// Whether any processor of the domain executes guest code now.
+    #[cfg(feature = "check-stillness")]
+    pub fn is_in_guest(&self) -> bool {
+        self.vcpus.iter().any(|vcpu| vcpu.in_guest.load(Ordering::SeqCst))
+    }
+
     /// Ends a freeze.
     pub fn thaw(&self) {
         self.frozen.fetch_sub(1, Ordering::SeqCst);

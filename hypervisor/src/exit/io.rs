@@ -111,6 +111,7 @@ fn string(
     };
     let mut room = buffer.len();
     let width = usize::from(exit.width.max(1));
+    let mut flow = Flow::Enter;
     for _ in 0..RUNS {
         let count = io.remaining(guest::gpr(ctx, 1)).min((room / width) as u64);
         if count == 0 {
@@ -122,9 +123,9 @@ fn string(
             Err(fault) => return mmio::abandon(vcpu, ctx, fault.into()),
         };
         let Some(part) = buffer.get_mut(..run.len) else { break };
-        // What a device leaves as it was is not what an earlier one left here.
-        part.fill(0);
         let answer = if exit.input {
+            // What a device leaves as it was is not what an earlier one left here.
+            part.fill(0);
             domain.port(handler, exit.port, exit.width, Transfer::Read(part))
         } else {
             match mmio::transfer(domain, vcpu, ctx, &run.place, width, Transfer::Read(part)) {
@@ -139,7 +140,8 @@ fn string(
             Answer::Again => return Flow::Attend,
             Answer::Refused => vcpu.refusals.count(handler.refusal() as usize),
             Answer::Failed { deferred } => vcpu.fail(exit.port.into(), !exit.input, deferred),
-            Answer::Done | Answer::Attend => {}
+            Answer::Done => {}
+            Answer::Attend => flow = Flow::Attend,
         }
         if exit.input
             && let Err(fault) = mmio::transfer(domain, vcpu, ctx, &run.place, width, Transfer::Write(part))
@@ -159,7 +161,7 @@ fn string(
         return Flow::Attend;
     }
     retire(ctx, exit.next_rip);
-    Flow::Attend
+    flow
 }
 
 /// Elements that lie side by side, and where.

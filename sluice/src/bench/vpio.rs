@@ -7,6 +7,7 @@
 //! | [`sole`] | one guest, every mode | 7-12 |
 //! | [`peers`] | the same guest natively, and under KVM | 7, 8, 12 |
 //! | [`sharing`] | several guests at once: `contended` and `fairness` | 4; the others' second question |
+//! | [`weights`] | two guests with different ones | |
 //! | [`attacks`] | the hostile scenarios of `tests/` | |
 //!
 //! [`rows`] turns counts into rows, [`figures`] rows into ratios, tables and pictures. A run that fails is noted and the
@@ -19,6 +20,7 @@ mod peers;
 mod rows;
 mod sharing;
 mod sole;
+mod weights;
 
 use super::partner::Partner;
 use super::parts::Parts;
@@ -33,7 +35,7 @@ use cards::{Card, Mode};
 use std::path::PathBuf;
 
 /// What can be measured by itself.
-pub const PARTS: [&str; 5] = ["sole", "peers", "contended", "fairness", "attacks"];
+pub const PARTS: [&str; 6] = ["sole", "peers", "contended", "fairness", "weights", "attacks"];
 
 /// Functions of the hypervisor whose instructions are counted: their names in rows, and what their symbols have.
 const FUNCTIONS: [(&str, &str); 2] = [("model_update", "Tracker>::step"), ("handoff", ">::hand_over")];
@@ -41,11 +43,12 @@ const FUNCTIONS: [(&str, &str); 2] = [("model_update", "Tracker>::step"), ("hand
 /// Measures the parts that are wanted.
 pub fn measure(record: &mut Record, only: &[String]) -> Result<()> {
     let bench = Bench::new(only)?;
-    let steps: [fn(&Bench, &mut Record); 5] = [
+    let steps: [fn(&Bench, &mut Record); 6] = [
         |bench, record| sole::measure(bench, record),
         |bench, record| peers::measure(bench, record),
         |bench, record| sharing::contended(bench, record),
         |bench, record| sharing::fairness(bench, record),
+        |bench, record| weights::measure(bench, record),
         |_, record| attacks::measure(record),
     ];
     for (part, step) in PARTS.iter().zip(steps) {

@@ -60,6 +60,7 @@ pub fn check(setup: &Setup, source: &mut Source) {
     vif::check(setup, source);
     peers::check(setup, source);
     qemu_devices(setup, source);
+    rates(setup, source);
     forwarded(setup, source);
 }
 
@@ -296,6 +297,30 @@ fn is_no_disk(share: &Share, setup: &Setup) -> bool {
         .identity(share)
         .filter(|id| QEMU_DEVICES.iter().any(|(_, vendor, device)| (*vendor, *device) == *id));
     known.is_some_and(|(vendor, device)| !config::is_disk(vendor, device))
+}
+
+/// A rate is kept by the hypervisor's driver of a NIC, where guests have cards of their own behind it.
+fn rates(setup: &Setup, source: &mut Source) {
+    for device in &setup.devices {
+        let Some(rate) = &device.rate else { continue };
+        let name = device.name.get_ref();
+        let is_driven = |share: &Share| {
+            let is_card = share.mode == Mode::Vpio && share.sectors.is_none();
+            share.mode == Mode::Emulated || is_card && setup.masters_bus(share) != Some(false)
+        };
+        let mut shares = setup.domains.iter().flat_map(|domain| &domain.shares);
+        let other = shares.find(|share| share.device.get_ref() == name && !is_driven(share));
+        let is_networks = setup
+            .networks
+            .iter()
+            .any(|network| network.nic.as_ref().is_some_and(|nic| nic.get_ref() == name));
+        if other.is_some() || is_networks {
+            let message = format!("nobody holds what '{name}' sends to a rate");
+            let help = "'rate' goes with a NIC that guests share by mode = \"emulated\", or an RTL8139 or 82540EM by mode = \"vpio\"; an \
+                        interface on a network has 'limit'";
+            source.complain(rate.span(), message, help.to_owned());
+        }
+    }
 }
 
 /// A shared disk has parts, which are disjoint.

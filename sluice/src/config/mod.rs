@@ -185,6 +185,8 @@ pub struct Device {
     pub qemu: Option<Spanned<String>>,
     /// How a NIC is connected.
     pub net: Option<Net>,
+    /// Most bits per second that guests send to the wire by it.
+    pub rate: Option<Spanned<u64>>,
     /// What is on it, if it is a disk controller: its first disk, its second...
     pub disks: Vec<Spanned<Disk>>,
 }

@@ -123,6 +123,7 @@ fn device(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<
     let nth = walk.number("nth", 0..=31, source);
     let qemu = walk.string("qemu", source);
     let net = walk.value("net").and_then(|value| net(value, source));
+    let rate = walk.string("rate", source).and_then(|text| vif::rate(&text, source));
     let disks: Vec<Spanned<Disk>> =
         walk.list("disks", source).into_iter().filter_map(|value| disk(value, source)).collect();
     let known = qemu.as_ref().and_then(|text| {
@@ -152,7 +153,7 @@ fn device(name: Spanned<String>, mut walk: Walk, source: &mut Source) -> Option<
         }
     };
     walk.finish(source);
-    Some(Device { name, select: select?, qemu, net, disks })
+    Some(Device { name, select: select?, qemu, net, rate, disks })
 }
 
 fn net(value: &Spanned<DeValue>, source: &mut Source) -> Option<Net> {

@@ -201,6 +201,25 @@ fn devices_are_shared_in_one_way_only() {
     refused("mode = \"vpio\"", "mode = \"passthrough\", weight = 2", "does not change hands");
 }
 
+/// Only the hypervisor's driver of a NIC can pace it: who has it in turns, or for itself, sends as it likes.
+#[test]
+fn a_rate_is_of_a_nic_that_the_hypervisor_drives() {
+    let limited = GOOD.replace("net = \"user\"", "net = \"user\"\nrate = \"20Mbit\"");
+    let error = try_load(&limited).unwrap_err().to_string();
+    assert!(error.contains("nobody holds what 'nic0' sends to a rate"), "{error}");
+    for other in [
+        limited.replace("ne2k_pci", "e1000").replace("10ec:8029", "8086:100e"),
+        limited.replace("vpio", "emulated"),
+    ] {
+        assert_eq!(
+            try_load(&other).unwrap().devices[0].rate.as_ref().map(|rate| *rate.get_ref()),
+            Some(20_000_000)
+        );
+        let error = try_load(&other.replace("20Mbit", "20 mbit")).unwrap_err().to_string();
+        assert!(error.contains("'20 mbit' is no rate"), "{error}");
+    }
+}
+
 #[test]
 fn interfaces_are_on_networks_that_a_processor_serves() {
     const ALICE: &str = "devices = [{ use = \"nic0\", mode = \"vpio\", mac = \"52:54:00:00:00:0b\" }]";

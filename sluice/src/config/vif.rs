@@ -147,16 +147,8 @@ pub fn parse(value: &Spanned<DeValue>, earlier: usize, source: &mut Source) -> O
     }
     let mtu = mtu.unwrap_or(Spanned::new(value.span(), DEFAULT_MTU));
     let moderation = moderation.map_or(MODERATION, Spanned::into_inner);
-    let limit = walk.string("limit", source).and_then(|text| {
-        let rate = parse_rate(text.get_ref());
-        if rate.is_none() {
-            let message = format!("'{}' is no rate", text.get_ref());
-            let help =
-                "write a number and a unit: \"100Mbit\", \"1Gbit\" or \"500kbit\" (per second)".to_owned();
-            source.complain(text.span(), message, help);
-        }
-        rate
-    });
+    let limit = walk.string("limit", source).and_then(|text| rate(&text, source));
+    let limit = limit.map(Spanned::into_inner);
     let addresses = walk.list("addresses", source);
     let addresses = addresses.into_iter().filter_map(|value| address(value, source)).collect::<Vec<_>>();
     if addresses.len() > MAX_ADDRESSES {
@@ -191,6 +183,17 @@ pub fn parse_address(text: &str) -> Option<[u8; 16]> {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
     })
+}
+
+/// A rate in a configuration, in bits per second; complains if it is none.
+pub fn rate(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<u64>> {
+    let rate = parse_rate(text.get_ref());
+    if rate.is_none() {
+        let message = format!("'{}' is no rate", text.get_ref());
+        let help = "write a number and a unit: \"100Mbit\", \"1Gbit\" or \"500kbit\" (per second)".to_owned();
+        source.complain(text.span(), message, help);
+    }
+    rate.map(|rate| Spanned::new(text.span(), rate))
 }
 
 /// `100Mbit`, `2 Gbit`, `500kbit`: decimal units of bits per second.

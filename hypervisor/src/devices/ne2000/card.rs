@@ -61,6 +61,12 @@ impl Card {
     pub fn new(device: &Arc<Device>) -> Option<Arc<Self>> {
         let pci::Function { vendor, device: id, .. } = device.function;
         let monitor = Box::new(Monitor::for_device(vendor, id, Timing::default())?);
+        if device.rate.is_some() {
+            log::error!(
+                "device {}: guests have it in turns, and nobody holds what they send to its rate",
+                device.name
+            );
+        }
         let state = State { monitor, clients: Vec::new() };
         Some(Arc::new(Self { device: device.clone(), state: SpinLock::new(Rank::Card, state) }))
     }
@@ -159,8 +165,7 @@ impl Card {
         offset: u16,
         written: Option<u8>,
     ) -> Option<(u8, After)> {
-        if domain.vcpus.len() > 1 {
-            // The others may be at the device.
+        if !is_all_here(domain) {
             return None;
         }
         let mut state = self.state.lock();
@@ -197,15 +202,14 @@ impl Card {
         if changes.is_empty() { After::Unchanged } else { After::Changed }
     }
 
-    /// The holder's domain, if any of its processors may be in the guest. A domain with one processor that is here, in its
-    /// exit, is not.
+    /// The holder's domain, if any of its processors may be in the guest.
     fn holder_elsewhere(
         monitor: &Monitor,
         clients: &[Client],
         within: Option<(ClientId, &Domain)>,
     ) -> Option<Arc<Domain>> {
         let holder = monitor.holder()?;
-        if within.is_some_and(|(own, domain)| own == holder && domain.vcpus.len() <= 1) {
+        if within.is_some_and(|(own, domain)| own == holder && is_all_here(domain)) {
             return None;
         }
         let client = clients.iter().find(|client| client.id == holder)?;
@@ -274,6 +278,17 @@ impl Card {
         report.holder = holder.map(|client| client.function.guest.name.clone());
         clients.iter().for_each(|client| client.report(monitor).add_to(&mut report.shares));
     }
+}
+
+/// Whether a domain, one of whose processors is here in its exit, has no other that may be at the device meanwhile.
+fn is_all_here(domain: &Domain) -> bool {
+    let is_alone = domain.vcpus.len() <= 1;
+    #[cfg(feature = "check-stillness")]
+    assert!(
+        !is_alone || !domain.is_in_guest(),
+        "a card is touched while a processor of its holder may be at it"
+    );
+    is_alone
 }
 
 impl Client {

@@ -156,6 +156,9 @@ impl Card {
             .ok_or(AttachError::NoDriver)?;
         let mut hardware = Hardware::take(device, uplink.bar(), uplink.memory())?;
         let mut shared = SharedNic::new(uplink);
+        if let Some(rate) = device.rate {
+            shared.limit(rate);
+        }
         let answers = shared.start(&mut hardware.card());
         let state = State { shared, hardware: Some(hardware), plugged: Vec::new() };
         let card = Self { device: device.clone(), mode, state: SpinLock::new(Rank::Card, state) };

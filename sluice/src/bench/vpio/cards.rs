@@ -35,6 +35,9 @@ pub const CARDS: [Card; 4] = [
     Card { id: "e1000", qemu: "e1000", pci: "8086:100e", region: "e1000", model: None, masters: true },
 ];
 
+/// A wire that two guests fill: either alone sends more.
+pub const SLOW: &str = "20Mbit";
+
 /// How a guest has the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -118,6 +121,22 @@ impl Card {
     /// The rings of the old cards hold less than what QEMU's network sends at once.
     const fn window(&self) -> &'static str {
         if self.masters && self.is_plain() { "" } else { ",window=12K" }
+    }
+
+    /// As [`Self::configuration`] by virtual passthrough, with a physical processor for each guest, and a wire that they fill: QEMU's
+    /// network takes at once whatever a bus master sends.
+    pub fn apart(&self, weights: &[u8], options: &str, bench: &Bench) -> String {
+        let text = self.configuration(Mode::Vpio, weights, options, bench);
+        let machine = format!("[machine]\ncpus = {}\n", weights.len());
+        let text = text.replacen("[machine]\n", &machine, 1);
+        let text = match self.masters {
+            true => text.replacen("[device.nic0]\n", &format!("[device.nic0]\nrate = \"{SLOW}\"\n"), 1),
+            false => text,
+        };
+        (0..weights.len()).fold(text, |text, index| {
+            let name = format!("[domain.guest{index}]\n");
+            text.replacen(&name, &format!("{name}cpus = [{index}]\n"), 1)
+        })
     }
 
     /// A guest for each weight, all with the same job.

@@ -42,7 +42,7 @@ fn two(bench: &Bench, record: &mut Record, card: &Card, mode: Mode) -> Result<()
     Ok(())
 }
 
-/// One, four and eight guests; and two of which one has three times the weight.
+/// One, four and eight guests.
 pub fn fairness(bench: &Bench, record: &mut Record) {
     for card in CARDS.iter().filter(|card| card.is_plain() && bench.wants("fairness", card)) {
         for count in [1, 4, 8] {
@@ -56,44 +56,13 @@ pub fn fairness(bench: &Bench, record: &mut Record) {
             );
             note(record, &what, result);
         }
-        // Bus masters are all shared by the same code.
-        if card.id == "rtl8139" {
-            continue;
-        }
-        let what = format!("{} vpio, weights 1 and 3", card.id);
-        bench.parts.say(&what);
-        let result = weighted(bench, record, card);
-        note(record, &what, result);
     }
 }
 
-fn weighted(bench: &Bench, record: &mut Record, card: &Card) -> Result<()> {
-    let (outcome, tally) = bench.observe(card, Mode::Vpio, &[1, 3], &card.stream(""))?;
-    let window = Window::new(&outcome, &tally.progress())?;
-    let [light, heavy] = window.moved[..] else { return Ok(()) };
-    let note = format!("KiB moved with weights 1 and 3: {:.0}, {:.0}", light / 1024.0, heavy / 1024.0);
-    record.row(
-        format!("fairness.{}.weights_1_3.ratio", card.id),
-        heavy / light.max(1.0),
-        "ratio",
-        note.clone(),
-    );
-    let value = jain(&[light, heavy / 3.0]);
-    let note = format!("{note}; each divided by its weight");
-    record.aimed(
-        format!("fairness.{}.weights_1_3.jain", card.id),
-        value,
-        "index",
-        Some(Aim::AtLeast(0.95)),
-        note,
-    );
-    Ok(())
-}
-
 /// What each guest moved while all were busy.
-struct Window {
+pub struct Window {
     /// Bytes, in the order of the configuration.
-    moved: Vec<f64>,
+    pub moved: Vec<f64>,
     /// Instructions of the machine in that time.
     instructions: f64,
 }
@@ -112,7 +81,8 @@ impl Window {
         Self::of(&steps).context("the guests were never busy at the same time")
     }
 
-    fn of(steps: &[&[u64]]) -> Option<Self> {
+    /// `steps`: when each guest had done each of its parts.
+    pub fn of(steps: &[&[u64]]) -> Option<Self> {
         let from = steps
             .iter()
             .map(|steps| steps.first().copied())

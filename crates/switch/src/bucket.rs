@@ -1,13 +1,13 @@
-//! A limit on what a VIF sends.
+//! A limit on what is sent, in bits per second.
 
-/// Nanoseconds for which a VIF that sent nothing may make up.
+/// Nanoseconds for which a sender that sent nothing may make up.
 const BURST_NS: u64 = 4_000_000;
 /// Bits in a byte, and nanoseconds in a second: what a credit is counted in.
 const PER_BYTE: u64 = 8 * 1_000_000_000;
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     /// Bits per second.
     rate: u64,
     /// Bits that may be sent, times 10^9.

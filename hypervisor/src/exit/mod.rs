@@ -94,8 +94,10 @@ pub fn run(domain: &Domain, vcpu: &Vcpu, processor: &mut impl Slice) {
             renew_asid(ctx, &mut processor.host().asids);
         }
         vcpu.in_guest.store(true, Ordering::SeqCst);
+        // In this order: what a freeze that has ended ordered is seen then, and one that begins later waits for this processor.
+        let is_frozen = domain.is_frozen();
         let seen = vcpu.events.load(Ordering::SeqCst);
-        if domain.is_frozen() || seen != 0 {
+        if is_frozen || seen != 0 {
             vcpu.in_guest.store(false, Ordering::SeqCst);
             domain.wait_thawed();
             if flow == Flow::Enter && seen == events::FLUSH && vcpu.take_lone_flush() {

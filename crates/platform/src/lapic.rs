@@ -455,7 +455,6 @@ impl LocalApic {
 
     // Registers common to both modes. `None`: there is no such register.
 
-    #[inline]
     fn read(&self, register: u32, now: u64) -> Option<u32> {
         Some(match register {
             reg::ID => self.id,

@@ -31,6 +31,12 @@ struct Range<H> {
 }
 
 impl<H: Copy + PartialEq> Range<H> {
+    /// What becomes of an access in one direction.
+    #[inline]
+    fn to(&self, direction: Direction) -> Disposition<H> {
+        if direction == Direction::READ { self.read } else { self.write }
+    }
+
     fn is_direct(&self) -> bool {
         self.read == Disposition::Direct && self.write == Disposition::Direct
     }
@@ -117,13 +123,7 @@ impl<H: Copy + PartialEq> PortTable<H> {
     pub fn lookup(&self, port: u16, direction: Direction) -> Disposition<H> {
         let at = self.ranges.partition_point(|range| range.last < port);
         match self.ranges.get(at) {
-            Some(range) if range.first <= port => {
-                if direction == Direction::READ {
-                    range.read
-                } else {
-                    range.write
-                }
-            }
+            Some(range) if range.first <= port => range.to(direction),
             _ => Disposition::Refused,
         }
     }
@@ -134,23 +134,19 @@ impl<H: Copy + PartialEq> PortTable<H> {
     #[inline]
     pub fn lookup_access(&mut self, port: u16, width: u8, direction: Direction) -> Disposition<H> {
         // Nearly every access is inside one range, or one gap.
-        if let Some(last) = port.checked_add(u16::from(width.max(1)) - 1)
-            && let Some(found) = self.around(self.recent, port, last, direction)
-        {
-            return found;
+        match self.around(self.recent, port, width, direction) {
+            Some(found) => found,
+            None => self.find_access(port, width, direction),
         }
-        self.find_access(port, width, direction)
     }
 
     /// The same for an access elsewhere than the one before it.
     #[cold]
     #[inline(never)]
     fn find_access(&mut self, port: u16, width: u8, direction: Direction) -> Disposition<H> {
-        if let Some(last) = port.checked_add(u16::from(width.max(1)) - 1) {
-            self.recent = self.ranges.partition_point(|range| range.last < port);
-            if let Some(found) = self.around(self.recent, port, last, direction) {
-                return found;
-            }
+        self.recent = self.ranges.partition_point(|range| range.last < port);
+        if let Some(found) = self.around(self.recent, port, width, direction) {
+            return found;
         }
         let mut all = self.lookup(port, direction);
         for byte in 1..u16::from(width) {
@@ -166,12 +162,13 @@ impl<H: Copy + PartialEq> PortTable<H> {
         all
     }
 
-    /// What becomes of an access to `port` up to `last` if all of it is in the range of this index, or in the gap before that.
+    /// What becomes of an access of `width` bytes if all of it is in the range of this index, or in the gap before that.
     #[inline]
-    fn around(&self, index: usize, port: u16, last: u16, direction: Direction) -> Option<Disposition<H>> {
+    fn around(&self, index: usize, port: u16, width: u8, direction: Direction) -> Option<Disposition<H>> {
+        let last = port.checked_add(u16::from(width.max(1)) - 1)?;
         let range = self.ranges.get(index)?;
         if range.first <= port && last <= range.last {
-            return Some(if direction == Direction::READ { range.read } else { range.write });
+            return Some(range.to(direction));
         }
         let after = index.checked_sub(1).and_then(|before| self.ranges.get(before)).map(|range| range.last);
         (last < range.first && after.is_none_or(|after| after < port)).then_some(Disposition::Refused)

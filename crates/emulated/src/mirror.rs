@@ -49,6 +49,11 @@ pub trait Mirror: Send {
 
     /// What is there: what was shown, or what the guest has written since where writes are direct.
     fn look(&self, offset: u32) -> u32;
+
+    /// The same at several offsets, one after the other, for one call.
+    fn look_each(&self, offsets: &[u32], found: &mut [u32]) {
+        found.iter_mut().zip(offsets).for_each(|(word, offset)| *word = self.look(*offset));
+    }
 }
 
 /// Registers of the RTL8139 that change while frames come and go, four bytes each.
@@ -98,7 +103,7 @@ pub(crate) fn show_moving(nic: &Nic, mirror: &mut dyn Mirror) {
 }
 
 /// Shows what was written, and what that may have changed for good.
-pub(crate) fn show_written(nic: &Nic, register: Register, mirror: &mut dyn Mirror) {
+pub(crate) fn show_written(nic: &Nic, register: Register, width: u8, mirror: &mut dyn Mirror) {
     let first = register.offset & !3;
     if let Nic::Rtl8139(_) = nic
         && !ALONE_RTL8139.contains(&(first as u16))
@@ -112,7 +117,9 @@ pub(crate) fn show_written(nic: &Nic, register: Register, mirror: &mut dyn Mirro
     let is_status = (rtl8139::TSD..rtl8139::TSAD).contains(&(first as u16));
     let is_cplus = matches!(nic, Nic::Rtl8139(card) if card.regs.cplus);
     let summary = (is_cplus && is_status).then_some(rtl8139::SUMMARY.into());
-    for offset in [Some(first), first.checked_add(4), summary].into_iter().flatten() {
+    let straddles = (register.offset & 3) + u32::from(width) > 4;
+    let next = first.checked_add(4).filter(|_| straddles);
+    for offset in [Some(first), next, summary].into_iter().flatten() {
         if offset < REGISTERS as u32 * PAGE {
             show(nic, offset, mirror);
         }
@@ -186,9 +193,10 @@ pub(crate) fn look_at_rings(card: &mut E1000, mirror: &mut dyn Mirror) {
     look_at(card, mirror, &POLLED);
 }
 
-fn look_at(card: &mut E1000, mirror: &mut dyn Mirror, registers: &[u32]) {
-    for &offset in registers {
-        let written = mirror.look(offset);
+fn look_at(card: &mut E1000, mirror: &mut dyn Mirror, registers: &[u32; 7]) {
+    let mut found = [0; 7];
+    mirror.look_each(registers, &mut found);
+    for (&offset, written) in registers.iter().zip(found) {
         if written == card.regs.get(offset) {
             continue;
         }

@@ -95,7 +95,29 @@ const fn names(model: NicModel) -> Names {
 
 /// Index of the register at an offset.
 pub(crate) fn index(model: NicModel, offset: u32) -> usize {
-    names(model).partition_point(|(first, _)| *first <= offset).saturating_sub(1)
+    match (model, E1000_WORDS.get((offset / 4) as usize)) {
+        // After every exit for one, and a search takes ten times as much.
+        (NicModel::E1000, Some(index)) => usize::from(*index),
+        _ => search(names(model), offset),
+    }
+}
+
+/// The same of all words of the 82540EM's that drivers use often; no register of its list begins within a word.
+static E1000_WORDS: [u8; 0x6000 / 4] = {
+    let mut words = [0; 0x6000 / 4];
+    let (mut word, mut index) = (0, 0);
+    while word < words.len() {
+        while index + 1 < E1000.len() && E1000[index + 1].0 <= 4 * word as u32 {
+            index += 1;
+        }
+        words[word] = index as u8;
+        word += 1;
+    }
+    words
+};
+
+fn search(names: Names, offset: u32) -> usize {
+    names.partition_point(|(first, _)| *first <= offset).saturating_sub(1)
 }
 
 /// Name of a register.
@@ -111,6 +133,9 @@ mod tests {
     fn tables_are_in_order_and_fit() {
         for (_, model) in NicModel::ALL {
             assert!(names(model).is_sorted_by_key(|(first, _)| *first) && names(model).len() <= MOST);
+        }
+        for offset in 0..0x7100 {
+            assert_eq!(index(NicModel::E1000, offset), search(E1000, offset), "{offset:#x}");
         }
         assert_eq!(name(NicModel::Ne2000, index(NicModel::Ne2000, 0x10)), "DATA");
         assert_eq!(name(NicModel::Rtl8139, index(NicModel::Rtl8139, 0x3e)), "ISR");

@@ -13,7 +13,7 @@ use core::array;
 use sluice_abi::config::NicModel;
 use sluice_hypercall::symbiotic::SYMBIOTIC_MAGIC;
 use sluice_model::Seen;
-use sluice_nic::Budget;
+use sluice_nic::{Budget, earliest};
 use sluice_nic::dma::NoMemory;
 use sluice_switch::{AttachError, PortId, Switch, Verdict};
 use sluice_uplink::{Card, Sent, Uplink};
@@ -183,19 +183,17 @@ impl SharedNic {
         let Some(vnic) = self.vnic_mut(port) else { return into.fill(0xff) };
         vnic.count(register, width, into.len());
         if is_magic(register, width) && vnic.can_be_symbiotic() {
-            return into.iter_mut().zip(SYMBIOTIC_MAGIC.to_le_bytes()).for_each(|(to, from)| *to = from);
+            return put_value(into, SYMBIOTIC_MAGIC);
         }
         if let Some(value) = self.read_through(env, port, register, width) {
-            let bytes = value.to_le_bytes();
             let elements = into.chunks_mut(usize::from(width).max(1));
-            return elements.flat_map(|it| it.iter_mut().zip(bytes)).for_each(|(to, from)| *to = from);
+            return elements.for_each(|element| put_value(element, value));
         }
         let Some(vnic) = self.vnic_mut(port) else { return into.fill(0xff) };
         if into.len() == usize::from(width)
             && let Some(value) = vnic.peek(register, width, env.now)
         {
-            into.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
-            return;
+            return put_value(into, value);
         }
         vnic.nic.advance(env.now);
         if mirror::is_posted(register.offset) {
@@ -203,7 +201,7 @@ impl SharedNic {
         }
         if into.len() == usize::from(width) {
             let value = vnic.nic.read(register, width);
-            into.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
+            put_value(into, value);
             vnic.follow(register, width, value, Seen::Read);
         } else {
             vnic.nic.read_string(register, width, into);
@@ -259,7 +257,7 @@ impl SharedNic {
             vnic.follow(register, width, value_of(element), Seen::WriteWord);
         }
         if let Some(mirror) = &mut vnic.mirror {
-            mirror::show_written(&vnic.nic, register, &mut **mirror);
+            mirror::show_written(&vnic.nic, register, width, &mut **mirror);
         }
         let pauses = vnic.resumes_at.is_some_and(|at| at > env.now);
         self.stuck &= !port.bit();
@@ -362,10 +360,8 @@ impl SharedNic {
         let vnics = self.vnics.iter().take(self.switch.span()).enumerate();
         let vnics = vnics.filter(|(index, _)| Some(*index) != holder);
         let cards = vnics.filter_map(|(_, vnic)| vnic.as_ref()?.deadline());
-        // After every access: a chain of iterators would cost more than all this.
-        let own = [self.again, self.hand_over_at, self.switch.held_until()];
-        let own = own.map(|at| at.unwrap_or(u64::MAX)).into_iter().fold(u64::MAX, u64::min);
-        Some(cards.fold(own, u64::min)).filter(|at| *at != u64::MAX)
+        let own = earliest([self.again, self.hand_over_at, self.switch.held_until()]);
+        cards.fold(own, |first, at| earliest([first, Some(at)]))
     }
 
     /// Guests at these ports ([`PortId::bit`]) do no more than [`Self::shown`] says from now on: what they wrote before
@@ -492,8 +488,10 @@ impl SharedNic {
             let Some(bus) = bus.as_mut() else { return };
             let mut wire = Wire { switch: &mut self.switch, uplink: &mut *self.uplink, card: &mut env.card };
             let drives = self.owner.is_driver();
-            if drives && let Some(whole) = wire.send_packet(port, &mut vnic.nic, bus, &mut budget) {
-                vnic.carried(whole.frames(), whole.bytes());
+            if drives
+                && let Some((frames, bytes)) = wire.send_packet(port, &mut vnic.nic, bus, &mut budget)
+            {
+                vnic.carried(frames, bytes);
                 continue;
             }
             match vnic.nic.transmit(bus, &mut self.frame, &mut budget) {
@@ -537,11 +535,27 @@ fn occupied(vnics: &mut VirtualNics, span: usize) -> impl Iterator<Item = (PortI
     ports.zip(vnics).filter_map(|(port, vnic)| Some((port, vnic.as_deref_mut()?)))
 }
 
-/// Up to four bytes as a number.
-fn value_of(bytes: &[u8]) -> u32 {
-    let mut word = [0; 4];
-    word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    u32::from_le_bytes(word)
+/// Up to four bytes as a number. By cases: of any other way the compiler makes a call of `memcpy`.
+const fn value_of(bytes: &[u8]) -> u32 {
+    match *bytes {
+        [] => 0,
+        [a] => u32::from_le_bytes([a, 0, 0, 0]),
+        [a, b] => u32::from_le_bytes([a, b, 0, 0]),
+        [a, b, c] => u32::from_le_bytes([a, b, c, 0]),
+        [a, b, c, d, ..] => u32::from_le_bytes([a, b, c, d]),
+    }
+}
+
+/// A number into up to four bytes, likewise.
+const fn put_value(into: &mut [u8], value: u32) {
+    let [a, b, c, d] = value.to_le_bytes();
+    match into {
+        [] => {}
+        [first] => *first = a,
+        [first, second] => (*first, *second) = (a, b),
+        [first, second, third] => (*first, *second, *third) = (a, b, c),
+        [first, second, third, fourth, ..] => (*first, *second, *third, *fourth) = (a, b, c, d),
+    }
 }
 
 /// Frames from the switch to the wire, as long as it takes them, and may.

@@ -9,7 +9,7 @@ use crate::environment::Guests;
 use crate::nic::Nic;
 use crate::owner::CardOwner;
 use crate::virtual_nic::{Bus, Changes, VirtualNics};
-use crate::whole::Whole;
+use crate::whole::Packets;
 use sluice_nic::Budget;
 use sluice_nic::dma::Dma;
 use sluice_switch::{PortId, Switch, Target};
@@ -23,32 +23,48 @@ pub(crate) struct Wire<'a, 'c> {
 }
 
 impl Wire<'_, '_> {
-    /// Sends the next packet of a guest's card, if it can go straight. `None`, and nothing has happened, if it cannot.
+    /// Sends the next packet of a guest's card, if it can go straight: the frames that it becomes, and their bytes. `None`, and nothing has
+    /// happened, if it cannot.
     pub(crate) fn send_packet(
         &mut self,
         port: PortId,
         nic: &mut Nic,
         bus: &mut dyn Dma,
         budget: &mut Budget,
-    ) -> Option<Whole> {
+    ) -> Option<(usize, usize)> {
+        match nic {
+            Nic::Ne2000(_) => None,
+            Nic::Rtl8139(card) => self.send_whole(port, &mut **card, bus, budget),
+            Nic::E1000(card) => self.send_whole(port, &mut **card, bus, budget),
+        }
+    }
+
+    fn send_whole<C: Packets>(
+        &mut self,
+        port: PortId,
+        nic: &mut C,
+        bus: &mut dyn Dma,
+        budget: &mut Budget,
+    ) -> Option<(usize, usize)> {
         let Self { switch, uplink, card } = self;
         if !nic.has_packets() || !switch.is_wire_free() {
             return None;
         }
-        let whole = nic.whole(bus, budget)?;
-        let at = uplink.place(card, whole.len(), whole.offload()).at()?;
+        let Some(whole) = &nic.whole(bus, budget) else { return None };
+        let size = C::size(whole);
+        let at = uplink.place(card, size.len, size.offload).at()?;
         let mut head = None;
-        let gathered = card.memory.with(at, whole.len(), &mut |into| {
-            nic.gather(bus, &whole, into, budget, &mut |first| {
+        let gathered = card.memory.with(at, size.len, &mut |into| {
+            nic.gather(bus, whole, into, budget, &mut |first| {
                 head = Some(*first);
                 switch.goes_straight(port, first)
             })
         });
         let head = head.filter(|_| gathered)?;
-        uplink.enqueue_placed(card, at, whole.len(), whole.offload());
-        switch.count_straight(port, whole.frames() as u64);
-        nic.complete(bus, &whole, &head, budget);
-        Some(whole)
+        uplink.enqueue_placed(card, at, size.len, size.offload);
+        switch.count_straight(port, size.frames as u64);
+        nic.complete(bus, whole, &head, budget);
+        Some((size.frames, size.bytes()))
     }
 
     /// Sends a frame of a guest's card, if it can go straight. False, and nothing has happened, if it cannot.

@@ -13,7 +13,7 @@ use crate::mirror::{self, Direction, Mirror, Shown};
 use crate::nic::Register;
 use core::sync::atomic::{Ordering, fence};
 use sluice_hypercall::symbiotic::*;
-use sluice_nic::E1000;
+use sluice_nic::{E1000, earliest};
 use sluice_nic::e1000::registers::{Cause, Control, reg};
 
 const PAGE: u32 = 4096;
@@ -198,6 +198,6 @@ impl Symbiosis {
     /// When [`Self::publish`] is to be called again.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let held = self.held.then_some(self.held_until);
-        [held, self.sent_at].into_iter().flatten().min()
+        earliest([held, self.sent_at])
     }
 }

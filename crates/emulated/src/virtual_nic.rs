@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
 use sluice_nic::Budget;
-use sluice_nic::E1000;
+use sluice_nic::{E1000, earliest};
 use sluice_nic::dma::{Dma, DmaError};
 use sluice_nic::e1000::registers::reg;
 use sluice_switch::{MAX_PORTS, PortId};
@@ -146,11 +146,10 @@ impl VirtualNic {
         }
     }
 
-    /// The same before it sends: with symbiosis, only if the tail was written.
+    /// The same before it sends: with symbiosis, if the tail was written. Without it a guest writes nothing directly by which a card sends.
     pub(crate) fn look_at_tail(&mut self) {
-        match self.symbiotic() {
-            Some((symbiosis, card, mirror)) => symbiosis.look_at_tail(card, mirror),
-            None => self.look(),
+        if let Some((symbiosis, card, mirror)) = self.symbiotic() {
+            symbiosis.look_at_tail(card, mirror);
         }
     }
 
@@ -301,7 +300,7 @@ impl VirtualNic {
     pub(crate) fn deadline(&self) -> Option<u64> {
         let held = self.pace.filter(|_| !self.line && self.wants_line()).map(|pace| pace.rises_at());
         let symbiosis = self.symbiosis.as_ref().and_then(Symbiosis::deadline);
-        [self.nic.deadline(), held, symbiosis].into_iter().flatten().min()
+        earliest([self.nic.deadline(), held, symbiosis])
     }
 
     /// The card has sent or received so many frames, of so many bytes in all.

@@ -28,6 +28,7 @@ mod transmit;
 mod whole;
 
 use crate::dma::Dma;
+use crate::time::earliest;
 use registers::{Cause, Control, Reading, Registers, Writing, reg};
 use transmit::Transmitter;
 
@@ -145,7 +146,7 @@ impl E1000 {
 
     /// When [`Self::advance`] should be called next: something is due.
     pub fn deadline(&self) -> Option<u64> {
-        [self.receive_from, self.line.held_until, self.negotiated_at].into_iter().flatten().min()
+        earliest([self.receive_from, self.line.held_until, self.negotiated_at])
     }
 
     /// Reads `width` bytes, 1, 2 or 4. An access that is not aligned is several that are, the lowest byte

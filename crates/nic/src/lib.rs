@@ -17,6 +17,7 @@ mod hash;
 pub mod ne2000;
 pub mod offload;
 pub mod rtl8139;
+mod time;
 
 pub use budget::Budget;
 pub use e1000::E1000;
@@ -24,3 +25,4 @@ pub use hash::multicast_index;
 pub use ne2000::Ne2000;
 pub use offload::Offload;
 pub use rtl8139::Rtl8139;
+pub use time::earliest;

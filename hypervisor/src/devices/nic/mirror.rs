@@ -58,4 +58,8 @@ impl sluice_emulated::Mirror for Mirror {
     fn look(&self, offset: u32) -> u32 {
         self.word(offset).map_or(0, |at| Direct.read_u32(at))
     }
+
+    fn look_each(&self, offsets: &[u32], found: &mut [u32]) {
+        found.iter_mut().zip(offsets).for_each(|(word, offset)| *word = self.look(*offset));
+    }
 }

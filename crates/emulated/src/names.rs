@@ -102,9 +102,9 @@ pub(crate) fn index(model: NicModel, offset: u32) -> usize {
     }
 }
 
-/// The same of all words of the 82540EM's that drivers use often; no register of its list begins within a word.
-static E1000_WORDS: [u8; 0x6000 / 4] = {
-    let mut words = [0; 0x6000 / 4];
+/// The same of all words of the 82540EM's that drivers and modules use often; no register of its list begins within a word.
+static E1000_WORDS: [u8; 0x7010 / 4] = {
+    let mut words = [0; 0x7010 / 4];
     let (mut word, mut index) = (0, 0);
     while word < words.len() {
         while index + 1 < E1000.len() && E1000[index + 1].0 <= 4 * word as u32 {

@@ -18,7 +18,7 @@ pub struct DmaError;
 pub trait Dma {
     /// Fills `buffer` from `address` on. An error leaves the contents of `buffer` open.
     fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError>;
-    /// Stores `bytes` from `address` on. On an error nothing may have been stored.
+    /// Stores `bytes` from `address` on. On an error nothing may have been stored. Eight bytes at a multiple of eight are stored at once.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError>;
 }
 

@@ -9,14 +9,14 @@
 /// Most frames that one packet becomes.
 pub const MOST_SEGMENTS: usize = 256;
 /// Least payload of a segment but the last. Links have no smaller ones (RFC 791, section 3.2: 576 bytes less headers).
-const LEAST_PAYLOAD: u16 = 256;
+const LEAST_PAYLOAD: usize = 256;
 /// Longest frame, with a VLAN tag and without CRC.
 const MAX_FRAME: usize = 1518;
 /// Bytes before the IP header, and of the shortest headers of IP, TCP and UDP.
-const ETHERNET: u8 = 14;
-const IP: u8 = 20;
-const TCP: u8 = 20;
-const UDP: u8 = 8;
+const ETHERNET: usize = 14;
+const IP: usize = 20;
+const TCP: usize = 20;
+const UDP: usize = 8;
 
 /// A checksum to be put into each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Checksum {
     /// All of it lies in the first `len` bytes, and the sum does not go where addresses are: those were checked before.
     const fn is_within(self, len: usize) -> bool {
         let (start, offset, end) = (self.start as usize, self.offset as usize, self.end as usize);
-        self.offset >= ETHERNET
+        offset >= ETHERNET
             && start <= offset
             && offset + 2 <= len
             && (end == 0 || (end > offset && end < len))
@@ -81,21 +81,20 @@ impl Offload {
 
     /// As [`Self::frames`], where frames have at most so many bytes.
     pub fn frames_of(&self, len: usize, longest: usize) -> Option<usize> {
-        let sums = [self.ip, self.transport];
+        let are_within = |len| [self.ip, self.transport].map(|sum| sum.is_none_or(|sum| sum.is_within(len)));
         let Some(segments) = self.segments else {
-            let is_sound = len <= longest && sums.iter().flatten().all(|sum| sum.is_within(len));
-            return is_sound.then_some(1);
+            return (len <= longest && are_within(len) == [true; 2]).then_some(1);
         };
-        let Segments { header, payload, ip, transport, tcp, .. } = segments;
-        let transport_end = transport.checked_add(if tcp { TCP } else { UDP })?;
+        let [header, ip, transport] = [segments.header, segments.ip, segments.transport].map(usize::from);
+        let payload = usize::from(segments.payload);
         let is_sound = payload >= LEAST_PAYLOAD
-            && usize::from(header) + usize::from(payload) <= longest
+            && header + payload <= longest
             && ip >= ETHERNET
-            && transport >= ip.checked_add(IP)?
-            && header >= transport_end
-            && sums.iter().flatten().all(|sum| sum.is_within(header.into()));
-        let data = len.checked_sub(header.into()).filter(|data| *data > 0 && is_sound)?;
-        let frames = data.div_ceil(payload.into());
+            && transport >= ip + IP
+            && header >= transport + if segments.tcp { TCP } else { UDP }
+            && len > header
+            && are_within(header) == [true; 2];
+        let frames = if is_sound { (len - header).div_ceil(payload) } else { return None };
         (frames <= MOST_SEGMENTS).then_some(frames)
     }
 }

@@ -142,8 +142,11 @@ pub struct UplinkCounters {
 #[derive(Debug)]
 pub struct Switch {
     ports: [Option<Box<Port>>; MAX_PORTS],
-    /// Those that are attached, by bit.
+    /// Their addresses as numbers; [`NOBODY`] where none is attached.
+    macs: [u64; MAX_PORTS],
+    /// Those that are attached, by bit, and how many there are up to the last one.
     attached: u16,
+    span: usize,
     /// Ports with frames in their inbox, by bit.
     waiting: u16,
     /// Ports with frames in their outbox, by bit.
@@ -169,6 +172,14 @@ impl Default for Switch {
 fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
     let (to, rest) = frame.split_first_chunk::<6>()?;
     Some((*to, *rest.first_chunk::<6>()?))
+}
+
+/// No address as a number.
+const NOBODY: u64 = u64::MAX;
+
+/// An address as a number.
+const fn number([a0, a1, a2, a3, a4, a5]: Mac) -> u64 {
+    u64::from_le_bytes([a0, a1, a2, a3, a4, a5, 0, 0])
 }
 
 /// Whether two addresses are the same, without a call.
@@ -197,7 +208,9 @@ impl Switch {
     pub fn new() -> Self {
         Self {
             ports: array::from_fn(|_| None),
+            macs: [NOBODY; MAX_PORTS],
             attached: 0,
+            span: 0,
             waiting: 0,
             sending: 0,
             turn: 0,
@@ -221,7 +234,8 @@ impl Switch {
         let (inbox, outbox) = (Queue::new(), Queue::new());
         let fresh = Port { mac, inbox, outbox, weight: 1, credit: 0, counters: Counters::default() };
         *self.ports.get_mut(index).ok_or(AttachError::Full)? = Some(Box::new(fresh));
-        self.attached |= port.bit();
+        self.macs[port.index()] = number(mac);
+        self.set_attached(self.attached | port.bit());
         Ok(port)
     }
 
@@ -259,11 +273,12 @@ impl Switch {
 
     /// Removes a port and all that waits at it.
     pub fn detach(&mut self, port: PortId) {
-        self.attached &= !port.bit();
+        self.set_attached(self.attached & !port.bit());
         self.waiting &= !port.bit();
         self.sending &= !port.bit();
         if let Some(slot) = self.ports.get_mut(port.index()) {
             *slot = None;
+            self.macs[port.index()] = NOBODY;
         }
     }
 
@@ -274,13 +289,18 @@ impl Switch {
 
     /// How many ports there are up to the last one that is attached.
     pub const fn span(&self) -> usize {
-        MAX_PORTS - self.attached.leading_zeros() as usize
+        self.span
+    }
+
+    const fn set_attached(&mut self, ports: u16) {
+        (self.attached, self.span) = (ports, MAX_PORTS - ports.leading_zeros() as usize);
     }
 
     /// The port that has an address.
     pub fn owner(&self, mac: Mac) -> Option<PortId> {
-        let has = |port: &Option<Box<Port>>| port.as_ref().is_some_and(|port| is_same(port.mac, mac));
-        self.ports.iter().take(self.span()).position(has).and_then(PortId::from_index)
+        let wanted = number(mac);
+        let index = self.macs.iter().take(self.span()).position(|mac| *mac == wanted)?;
+        PortId::from_index(index)
     }
 
     /// A frame from the guest at a port.

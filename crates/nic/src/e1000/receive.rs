@@ -34,8 +34,8 @@ const EOP: u8 = 1 << 1;
 const IXSM: u8 = 1 << 2;
 /// A VLAN tag was stripped.
 const VP: u8 = 1 << 3;
-/// Where a descriptor's status lies.
-const STATUS: u64 = 12;
+/// Where what the card writes of a descriptor begins.
+const REPORT: u64 = 8;
 
 /// What became of a frame offered to the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +77,9 @@ impl Descriptor {
         Self { buffer: words as u64, rest: (words >> 64) as u64 }
     }
 
-    const fn bytes(self) -> [u8; DESCRIPTOR as usize] {
-        (self.buffer as u128 | (self.rest as u128) << 64).to_le_bytes()
+    /// Writes what has become of the one at `base`: all of it at once, so that a driver that sees DD sees the rest.
+    fn report(self, bus: &mut BusMaster<'_>, base: u64) {
+        bus.write(base.wrapping_add(REPORT), &self.rest.to_le_bytes());
     }
 
     const fn status(self) -> u8 {
@@ -202,13 +203,13 @@ impl E1000 {
     }
 
     /// One of the sixteen receive addresses.
-    fn is_own(&self, destination: [u8; 6]) -> bool {
+    fn is_own(&self, [d0, d1, d2, d3, d4, d5]: [u8; 6]) -> bool {
         const VALID: u32 = 1 << 31;
+        const LAST: u32 = 0xffff;
+        let (low, high) = (u32::from_le_bytes([d0, d1, d2, d3]), u32::from_le_bytes([d4, d5, 0, 0]) | VALID);
         (0..16).any(|entry| {
-            let low = self.regs.get(reg::RAL + entry * 8).to_le_bytes();
-            let high = self.regs.get(reg::RAH + entry * 8);
-            let [h0, h1, ..] = high.to_le_bytes();
-            high & VALID != 0 && destination == [low[0], low[1], low[2], low[3], h0, h1]
+            self.regs.get(reg::RAL + entry * 8) == low
+                && self.regs.get(reg::RAH + entry * 8) & (VALID | LAST) == high
         })
     }
 
@@ -289,15 +290,12 @@ impl E1000 {
         }
         budget.step();
         budget.bytes(total);
-        let status = descriptor.status() & !DD | EOP | IXSM;
         descriptor.set_tag(0);
         descriptor.set_length(total as u16);
-        descriptor.set_status(status);
+        descriptor.set_status(descriptor.status() | DD | EOP | IXSM);
         let mut bus = BusMaster::new(memory, &mut self.refused);
         bus.write(descriptor.buffer, frame.head);
-        // The driver sees DD only after all the rest.
-        bus.write(base, &descriptor.bytes());
-        bus.write(base.wrapping_add(STATUS), &[status | DD]);
+        descriptor.report(&mut bus, base);
         self.regs.set(reg::RDH, after);
         true
     }
@@ -335,11 +333,8 @@ impl E1000 {
             } else {
                 skipped += 1;
             }
-            descriptor.set_status(status);
-            // The driver sees DD only after all the rest.
-            bus.write(base, &descriptor.bytes());
-            let last = status | DD | if frame.tag.is_some() { VP } else { 0 };
-            bus.write(base.wrapping_add(STATUS), &[last]);
+            descriptor.set_status(status | DD | if frame.tag.is_some() { VP } else { 0 });
+            descriptor.report(&mut bus, base);
             let descriptors = self.regs.get(reg::RDLEN) / DESCRIPTOR as u32;
             let head = head.wrapping_add(1);
             let head = if head >= descriptors { 0 } else { head };

@@ -283,13 +283,16 @@ const fn table(offset: u32) -> Option<u32> {
 /// The register file, 128 KiB: words by offset, without any effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registers {
-    words: Box<[u32]>,
+    words: Box<[u32; WORDS]>,
 }
+
+const WORDS: usize = WINDOW as usize / 4;
 
 impl Registers {
     /// All zero. Allocates.
     pub(super) fn new() -> Self {
-        Self { words: vec![0; WINDOW as usize / 4].into_boxed_slice() }
+        let words = vec![0; WORDS].into_boxed_slice().try_into();
+        Self { words: words.unwrap_or_else(|_| unreachable!("it has as many")) }
     }
 
     /// All zero again.

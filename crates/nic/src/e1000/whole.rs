@@ -20,6 +20,8 @@ use arrayvec::ArrayVec;
 
 /// Most descriptors of a packet. Linux' drivers use one for a context, one for the headers, and one for each of 17 pages.
 pub const MOST_DESCRIPTORS: usize = 24;
+/// Descriptors that are read together: a context, and a packet of up to three.
+const AHEAD: u32 = 4;
 /// Bytes of an Ethernet header, by which packets are sorted.
 pub const HEAD: usize = 14;
 /// Longest packet.
@@ -70,6 +72,41 @@ pub struct Whole {
 }
 
 impl Whole {
+    /// Adds the next descriptor. True if it was the last one; `None`: this is no packet that another card can finish.
+    fn add(
+        &mut self,
+        bytes: &[u8; DESCRIPTOR as usize],
+        first: &mut Option<Descriptor>,
+        tags: bool,
+    ) -> Option<bool> {
+        let descriptor = Descriptor::new(bytes);
+        self.descriptors.try_push(descriptor).ok()?;
+        if descriptor.is_context() {
+            let is_cut = descriptor.has(command::TSE);
+            let context = if is_cut { &mut self.segmentation } else { &mut self.plain };
+            // In mid-packet it would be the end of the one and the beginning of another.
+            *context = first.is_none().then(|| Context::new(bytes))?;
+            return Some(false);
+        }
+        let first = *first.get_or_insert(descriptor);
+        let kind = command::DEXT | command::TSE;
+        if (descriptor.lower ^ first.lower) & kind != 0 || tags && descriptor.has(command::VLE) {
+            return None;
+        }
+        self.len += descriptor.bytes();
+        if !descriptor.has(command::EOP) {
+            return Some(false);
+        }
+        let (options, cut) = match first.has(command::DEXT) {
+            true => ((first.upper >> 8) as u8, first.has(command::TSE)),
+            false => (0, false),
+        };
+        let context = if cut { &self.segmentation } else { &self.plain };
+        self.offload = context.offload(options & (IXSM | TXSM), cut.then_some(self.len))?;
+        self.frames = self.offload.frames(self.len).filter(|_| (HEAD..=MAX_LEN).contains(&self.len))?;
+        Some(true)
+    }
+
     /// Its length in bytes, [`HEAD`] to 65,535.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub const fn len(&self) -> usize {
@@ -107,55 +144,34 @@ impl E1000 {
         }
         // A run goes no further than where it began.
         let distance = |to: u32| if to > head { to - head } else { ring - head + to };
-        let ready = distance(tail).min(distance(run.start)).min(MOST_DESCRIPTORS as u32) as usize;
-        budget.bytes(ready * DESCRIPTOR as usize);
-        let mut bytes = [[0; DESCRIPTOR as usize]; MOST_DESCRIPTORS];
-        let (upto, around) = bytes.get_mut(..ready)?.split_at_mut(ready.min((ring - head) as usize));
+        let mut left = distance(tail).min(distance(run.start)).min(MOST_DESCRIPTORS as u32);
         let base = self.regs.transmit_ring();
-        let at = base.wrapping_add(DESCRIPTOR * u64::from(head));
-        memory.read(at, upto.as_flattened_mut()).ok()?;
-        if !around.is_empty() {
-            memory.read(base, around.as_flattened_mut()).ok()?;
+        let mut whole = Whole {
+            descriptors: ArrayVec::new(),
+            plain: self.tx.packet.plain,
+            segmentation: self.tx.packet.segmentation,
+            ring: base,
+            head,
+            len: 0,
+            frames: 0,
+            offload: Offload::default(),
+        };
+        let (mut first, mut place) = (None, head);
+        loop {
+            let count = AHEAD.min(left).min(ring - place);
+            let mut bytes = [[0; DESCRIPTOR as usize]; AHEAD as usize];
+            let block = bytes.get_mut(..count as usize).filter(|block| !block.is_empty())?;
+            budget.bytes(block.as_flattened().len());
+            let at = base.wrapping_add(DESCRIPTOR * u64::from(place));
+            memory.read(at, block.as_flattened_mut()).ok()?;
+            for bytes in block {
+                if whole.add(bytes, &mut first, self.regs.vlan())? {
+                    return Some(whole);
+                }
+            }
+            left -= count;
+            place = if place + count < ring { place + count } else { 0 };
         }
-        self.parse(bytes.get(..ready)?)
-    }
-
-    /// The first packet of these descriptors.
-    fn parse(&self, ring: &[[u8; DESCRIPTOR as usize]]) -> Option<Whole> {
-        let (mut plain, mut segmentation) = (self.tx.packet.plain, self.tx.packet.segmentation);
-        let mut descriptors = ArrayVec::new();
-        let mut first: Option<Descriptor> = None;
-        let mut len = 0;
-        for bytes in ring {
-            let descriptor = Descriptor::new(bytes);
-            descriptors.try_push(descriptor).ok()?;
-            if descriptor.is_context() {
-                // In mid-packet it would be the end of the one and the beginning of another.
-                let context = if descriptor.has(command::TSE) { &mut segmentation } else { &mut plain };
-                *context = first.is_none().then(|| Context::new(bytes))?;
-                continue;
-            }
-            let first = *first.get_or_insert(descriptor);
-            let kind = command::DEXT | command::TSE;
-            if (descriptor.lower ^ first.lower) & kind != 0
-                || self.regs.vlan() && descriptor.has(command::VLE)
-            {
-                return None;
-            }
-            len += (descriptor.lower & 0xffff) as usize;
-            if descriptor.has(command::EOP) {
-                let (options, cut) = match first.has(command::DEXT) {
-                    true => ((first.upper >> 8) as u8, first.has(command::TSE)),
-                    false => (0, false),
-                };
-                let context = if cut { segmentation } else { plain };
-                let offload = context.offload(options & (IXSM | TXSM), cut.then_some(len))?;
-                let frames = offload.frames(len).filter(|_| (HEAD..=MAX_LEN).contains(&len))?;
-                let (ring, head) = (self.regs.transmit_ring(), self.regs.get(reg::TDH));
-                return Some(Whole { descriptors, plain, segmentation, ring, head, len, frames, offload });
-            }
-        }
-        None
     }
 
     /// A packet is the next yet: its driver has neither moved the ring since nor switched the transmitter off.

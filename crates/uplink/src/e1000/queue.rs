@@ -31,6 +31,8 @@ pub(super) struct SendQueue {
     sender: Sender,
     /// There are frames in it that the card has not been told of.
     queued: bool,
+    /// The frames that the packet becomes for which there is a place.
+    placed: u64,
     sent: u64,
 }
 
@@ -41,7 +43,7 @@ impl SendQueue {
     /// A queue of the card's that is not in use yet.
     pub const fn new(index: u8, has_peers: bool, notice: Notice) -> Self {
         let sender = Sender::new(0, !has_peers);
-        Self { index, has_peers, notice, longest: MAX_FRAME, sender, queued: false, sent: 0 }
+        Self { index, has_peers, notice, longest: MAX_FRAME, sender, queued: false, placed: 0, sent: 0 }
     }
 
     /// The card's registers of its ring.
@@ -88,9 +90,9 @@ impl Transmit for SendQueue {
 
     fn place(&mut self, card: &mut Card<'_>, len: usize, offload: &Offload) -> Place {
         // The card pads short frames, and not what is summed: who sends such a frame pads it.
-        if len < MIN_PADDED || offload.frames_of(len, self.longest).is_none() {
-            return Place::Never;
-        }
+        let frames = offload.frames_of(len, self.longest).filter(|_| len >= MIN_PADDED);
+        let Some(frames) = frames else { return Place::Never };
+        self.placed = frames as u64;
         self.sender.place(card.memory, sender::descriptors(len), len).map_or(Place::Full, Place::At)
     }
 
@@ -109,7 +111,7 @@ impl Transmit for SendQueue {
     fn enqueue_placed(&mut self, card: &mut Card<'_>, at: usize, len: usize, offload: &Offload) {
         self.sender.push_packet(card.memory, at, len, offload);
         self.queued = true;
-        self.sent += offload.frames_of(len, self.longest).unwrap_or(0) as u64;
+        self.sent += self.placed;
     }
 }
 

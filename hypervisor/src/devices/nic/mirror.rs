@@ -43,8 +43,11 @@ impl Mirror {
         (end <= self.0.bytes).then(|| Hpa::new(self.0.hpa.as_u64() + offset))
     }
 
+    /// Where a word is. There are whole pages.
     fn word(&self, offset: u32) -> Option<Hpa> {
-        self.at(u64::from(offset & !3), 4)
+        let offset = u64::from(offset & !3);
+        let Pages { hpa, bytes, .. } = &*self.0;
+        (offset < *bytes).then(|| Hpa::new(hpa.as_u64() + offset))
     }
 }
 
@@ -60,6 +63,10 @@ impl sluice_emulated::Mirror for Mirror {
     }
 
     fn look_each(&self, offsets: &[u32], found: &mut [u32]) {
-        found.iter_mut().zip(offsets).for_each(|(word, offset)| *word = self.look(*offset));
+        let (hpa, bytes) = (self.0.hpa.as_u64(), self.0.bytes);
+        for (word, offset) in found.iter_mut().zip(offsets) {
+            let offset = u64::from(offset & !3);
+            *word = if offset < bytes { Direct.read_u32(Hpa::new(hpa + offset)) } else { 0 };
+        }
     }
 }

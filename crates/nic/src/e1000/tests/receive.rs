@@ -26,18 +26,16 @@ fn frame_lands_in_its_buffer() {
 #[test]
 fn done_is_written_last() {
     let mut machine = Machine::started();
-    // A driver that left DD as it was.
-    machine.memory.write(RX_RING + 12, &[1]).unwrap();
-    let mut memory = Watcher { memory: machine.memory.clone(), status: Vec::new() };
+    let mut memory = Watcher { memory: machine.memory.clone(), reports: Vec::new() };
     assert_eq!(machine.card.receive(&mut memory, &frame(MAC, 60), &mut Budget::default()), Reception::Stored);
-    // The frame, then the descriptor, then the status again.
-    assert_eq!(memory.status, [1, 6, 7]);
+    // The frame, then length and status together.
+    assert_eq!(memory.reports, [(0, 0), (64, 7)]);
 }
 
-/// Notes the first descriptor's status after each write.
+/// Notes the first descriptor's length and status after each write.
 struct Watcher {
     memory: VecMemory,
-    status: Vec<u8>,
+    reports: Vec<(u8, u8)>,
 }
 
 impl Dma for Watcher {
@@ -46,7 +44,8 @@ impl Dma for Watcher {
     }
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
         self.memory.write(address, bytes)?;
-        self.status.push(self.memory.at(RX_RING + 12, 1).unwrap()[0]);
+        let report = self.memory.at(RX_RING + 8, 5).unwrap();
+        self.reports.push((report[0], report[4]));
         Ok(())
     }
 }

@@ -148,7 +148,9 @@ impl Rtl8139 {
         let mut fcs = [0; CRC];
         let (first, rest) = fcs.split_at_mut(CRC.min(RING_LEN - end));
         memory.read(end, first);
-        memory.read(0, rest);
+        if !rest.is_empty() {
+            memory.read(0, rest);
+        }
         let next = (self.read + HEADER + length).next_multiple_of(4) % RING_LEN;
         Some(Received { start, len, fcs: u32::from_le_bytes(fcs), next })
     }

@@ -13,8 +13,8 @@ use core::array;
 use sluice_abi::config::NicModel;
 use sluice_hypercall::symbiotic::SYMBIOTIC_MAGIC;
 use sluice_model::Seen;
-use sluice_nic::{Budget, earliest};
 use sluice_nic::dma::NoMemory;
+use sluice_nic::{Budget, earliest};
 use sluice_switch::{AttachError, PortId, Switch, Verdict};
 use sluice_uplink::{Card, Sent, Uplink};
 
@@ -488,9 +488,7 @@ impl SharedNic {
             let Some(bus) = bus.as_mut() else { return };
             let mut wire = Wire { switch: &mut self.switch, uplink: &mut *self.uplink, card: &mut env.card };
             let drives = self.owner.is_driver();
-            if drives
-                && let Some((frames, bytes)) = wire.send_packet(port, &mut vnic.nic, bus, &mut budget)
-            {
+            if drives && let Some((frames, bytes)) = wire.send_packet(port, &mut vnic.nic, bus, &mut budget) {
                 vnic.carried(frames, bytes);
                 continue;
             }

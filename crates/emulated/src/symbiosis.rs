@@ -13,8 +13,8 @@ use crate::mirror::{self, Direction, Mirror, Shown};
 use crate::nic::Register;
 use core::sync::atomic::{Ordering, fence};
 use sluice_hypercall::symbiotic::*;
-use sluice_nic::{E1000, earliest};
 use sluice_nic::e1000::registers::{Cause, Control, reg};
+use sluice_nic::{E1000, earliest};
 
 const PAGE: u32 = 4096;
 /// Causes that say only that something was sent.

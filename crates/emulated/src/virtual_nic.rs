@@ -13,9 +13,9 @@ use alloc::boxed::Box;
 use sluice_abi::config::NicModel;
 use sluice_model::{Model, RegisterId, Seen, Tracker, models, named};
 use sluice_nic::Budget;
-use sluice_nic::{E1000, earliest};
 use sluice_nic::dma::{Dma, DmaError};
 use sluice_nic::e1000::registers::reg;
+use sluice_nic::{E1000, earliest};
 use sluice_switch::{MAX_PORTS, PortId};
 
 /// Those of all ports.

@@ -34,13 +34,7 @@ pub(crate) trait Packets {
     ) -> bool;
 
     /// The packet, which began with `head`, is sent.
-    fn complete(
-        &mut self,
-        memory: &mut dyn Dma,
-        whole: &Self::Whole,
-        head: &[u8; HEAD],
-        budget: &mut Budget,
-    );
+    fn complete(&mut self, memory: &mut dyn Dma, whole: &Self::Whole, head: &[u8; HEAD], budget: &mut Budget);
 }
 
 /// What a packet is for who sends it.

@@ -55,7 +55,7 @@ impl Names {
             Some(upto) => {
                 let upto = usize::from(*upto);
                 let within = known.get(upto..)?.iter().take_while(|first| **first <= offset);
-                upto + if offset % 4 == 0 { 0 } else { within.count() }
+                upto + if offset.is_multiple_of(4) { 0 } else { within.count() }
             }
             None => known.partition_point(|first| *first <= offset),
         };

@@ -78,8 +78,8 @@ impl Dma for Watched {
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
         self.count(bytes.len());
         let reports = [(self.last[0].wrapping_add(12), 4), (self.last[1].wrapping_add(8), 8)];
-        let allowed = reports.contains(&(address, bytes.len()))
-            || Self::within(self.writable, address, bytes.len());
+        let allowed =
+            reports.contains(&(address, bytes.len())) || Self::within(self.writable, address, bytes.len());
         assert!(allowed, "write of {:#x} at {address:#x}", bytes.len());
         self.part(address).write(address, bytes)
     }

@@ -63,8 +63,8 @@ impl Dma for Judge {
         let over = if self.regs.overruns() { OVERRUN } else { 0 };
         let ring = u64::from(in_ring) + bytes.len() as u64 <= u64::from(self.regs.ring_len() + over)
             && u32::try_from(address).is_ok();
-        let status = bytes.len() == 4 && self.sends_from(address)
-            || bytes.len() == 8 && self.receives_to(address);
+        let status =
+            bytes.len() == 4 && self.sends_from(address) || bytes.len() == 8 && self.receives_to(address);
         let dump = self.dump == Some(address) && bytes.len() == 64;
         assert!(
             ring || status || dump || self.names(address, bytes.len(), true),

@@ -210,7 +210,8 @@ impl IoApic {
 
     /// A local APIC ended a level-triggered interrupt of `vector`.
     pub fn eoi(&mut self, vector: u8) -> Eois {
-        let mut eois = Eois::default();
+        // What `Default` makes is copied.
+        let mut eois = Eois { pins: 0, redeliver: ArrayVec::new(), held: false };
         for pin in pins(self.serving(vector)) {
             self.in_service &= !(1 << pin);
             eois.pins |= 1 << pin;

@@ -99,8 +99,13 @@ pub enum Effect {
     Pending,
     /// Deliver this to other processors, or to this one among them.
     Ipi(Ipi),
-    /// A level-triggered interrupt of this vector ended: tell the I/O APIC.
-    Eoi(u8),
+    /// A level-triggered interrupt of this vector ended: tell the I/O APIC. If another is requested, ask as for [`Self::Pending`], too.
+    Eoi {
+        /// The vector.
+        vector: u8,
+        /// Another is requested.
+        pending: bool,
+    },
     /// [`LocalApic::timer_deadline`] may have changed.
     TimerChanged,
 }
@@ -483,7 +488,11 @@ impl LocalApic {
                 self.tpr = value as u8;
                 return Some(self.pending());
             }
-            reg::EOI => return Some(self.eoi().map_or_else(|| self.pending(), Effect::Eoi)),
+            reg::EOI => {
+                let ended = self.eoi();
+                let pending = self.any_requested();
+                return Some(ended.map_or_else(|| self.pending(), |vector| Effect::Eoi { vector, pending }));
+            }
             reg::SVR => {
                 self.poll_timer(now);
                 self.svr = value & 0x1FF;

@@ -5,6 +5,7 @@
 
 use crate::console::println;
 use crate::machine::{self, rdtsc};
+use crate::trap;
 use core::arch::asm;
 
 const ROUNDS: u64 = 1000;
@@ -33,6 +34,43 @@ macro_rules! cpuid {
         average!(concat!("mov eax, ", $leaf), "cpuid";
             out("eax") _, inout("ecx") 0 => _, out("edx") _)
     };
+}
+
+/// Ticks of the end of an interrupt of the serial port's, whose line is low again then; those of the two reads of the counter are among them.
+fn end_of_interrupt(level: bool) -> u64 {
+    const VECTOR: u32 = 0x41;
+    /// The serial port's pin of the I/O APIC, its interrupt enable register, and the bit for an empty transmitter.
+    const PIN: u32 = 4;
+    const ENABLE: u16 = 0x3f9;
+    const EMPTY: u8 = 2;
+    /// Its modem control register, with the bit that connects the line.
+    const CONTROL: u16 = 0x3fc;
+    const CONNECTED: u8 = 0xb;
+    let trigger = if level { 1 << 15 } else { 0 };
+    for (register, value) in [(0x11 + 2 * PIN, 0), (0x10 + 2 * PIN, VECTOR | trigger)] {
+        unsafe {
+            (0xfec0_0000 as *mut u32).write_volatile(register);
+            (0xfec0_0010 as *mut u32).write_volatile(value);
+        }
+    }
+    machine::outb(CONTROL, CONNECTED);
+    trap::end_by_hand(true);
+    let mut ticks = 0;
+    for _ in 0..ROUNDS {
+        let taken = trap::interrupts();
+        machine::outb(ENABLE, EMPTY);
+        machine::sti();
+        while trap::interrupts() == taken {
+            core::hint::spin_loop();
+        }
+        machine::cli();
+        machine::outb(ENABLE, 0);
+        let before = rdtsc();
+        machine::wrmsr(0x80b, 0);
+        ticks += rdtsc() - before;
+    }
+    trap::end_by_hand(false);
+    ticks / ROUNDS
 }
 
 /// Measures and prints.
@@ -67,5 +105,7 @@ pub fn run() {
     // An instruction that is no plain move.
     let decoded = average!("mov dword ptr [{at}], 1"; at = in(reg) 0xfec0_0000u64);
     println!("SLUICE-RESULT null.mmio_read={mmio} null.mmio_first={first} null.mmio_decoded={decoded}");
+    let (edge, level) = (end_of_interrupt(false), end_of_interrupt(true));
+    println!("SLUICE-RESULT null.eoi_edge={edge} null.eoi_level={level}");
     println!("SLUICE-RESULT done=ok");
 }

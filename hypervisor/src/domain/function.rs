@@ -50,8 +50,11 @@ pub trait VirtualFunction: Send + Sync {
         Vec::new()
     }
 
-    /// The guest is about to end an interrupt of the pin: the line must show what the device says now.
-    fn end_of_interrupt(&self, domain: &Domain);
+    /// The guest is about to end an interrupt of the pin: the line must show what the device says now, and does of most at all times. Returns whether its processor is to look
+    /// at all that may have changed before it goes on.
+    fn end_of_interrupt(&self, _domain: &Domain) -> bool {
+        false
+    }
 
     /// The domain has used buffers of a queue of another domain's device, which this function is the back end of. Returns false if it is not.
     fn used(&self, _queue: u64) -> bool {

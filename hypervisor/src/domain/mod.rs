@@ -820,17 +820,18 @@ impl Domain {
         }
     }
 
-    /// A processor ended the handling of a level-triggered interrupt.
-    pub fn end_of_interrupt(&self, vector: u8) {
+    /// A processor ended the handling of a level-triggered interrupt. Returns whether it is to look at all that may have changed before it goes on.
+    pub fn end_of_interrupt(&self, vector: u8) -> bool {
         // A line that is passed through shows what the device says now before the I/O APIC looks at
         // it again, or every interrupt would come twice.
         let serving = self.platform.lock().io_apic.serving(vector);
         if serving == 0 {
-            return;
+            return false;
         }
+        let mut attends = false;
         for function in &self.functions {
             if serving.checked_shr(function.pin().into()).is_some_and(|pins| pins & 1 != 0) {
-                function.end_of_interrupt(self);
+                attends |= function.end_of_interrupt(self);
             }
         }
         let eois = self.platform.lock().io_apic.eoi(vector);
@@ -841,6 +842,7 @@ impl Domain {
             let until = tsc::now().saturating_add(tsc::ticks_from_ns(HELD_NS));
             self.held_until.fetch_min(until, Ordering::SeqCst);
         }
+        attends || eois.held
     }
 
     /// The earlier of a deadline and of when interrupts that are held back are due.
@@ -1226,21 +1228,23 @@ impl Domain {
         let offset = (gpa.as_u64() - layout::IO_APIC) as u32;
         match transfer {
             Transfer::Read(buffer) => self.platform.lock().io_apic.mmio_load(offset, buffer),
-            Transfer::Write(bytes) => self.write_io_apic(offset, bytes),
+            Transfer::Write(bytes) => return self.write_io_apic(offset, bytes),
         }
         Answer::Done
     }
 
     #[inline(never)]
-    fn write_io_apic(&self, offset: u32, bytes: &[u8]) {
+    fn write_io_apic(&self, offset: u32, bytes: &[u8]) -> Answer {
         let effect = self.platform.lock().io_apic.mmio_store(offset, bytes);
         match effect {
             WriteEffect::None => {}
             WriteEffect::Deliver(message) => {
                 self.deliver(&message);
             }
-            WriteEffect::Eoi(vector) => self.end_of_interrupt(vector),
+            WriteEffect::Eoi(vector) if self.end_of_interrupt(vector) => return Answer::Attend,
+            WriteEffect::Eoi(_) => {}
         }
+        Answer::Done
     }
 
     /// Configuration space knows accesses of up to four bytes: a wider one is several, the lowest first.

@@ -256,10 +256,11 @@ pub fn apply(domain: &Domain, vcpu: &Vcpu, effect: Effect) -> Flow {
             domain.send_ipi(vcpu, &ipi);
             Flow::Attend
         }
-        Effect::Eoi(vector) => {
-            domain.end_of_interrupt(vector);
-            Flow::Attend
-        }
+        // What is delivered again is an event, which is seen before the entry.
+        Effect::Eoi { vector, pending } => match domain.end_of_interrupt(vector) || pending {
+            true => Flow::Attend,
+            false => Flow::Enter,
+        },
         Effect::TimerChanged | Effect::Pending => Flow::Attend,
     }
 }

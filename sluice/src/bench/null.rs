@@ -10,7 +10,7 @@ use crate::printable::GuestText;
 use anyhow::{Context, Result};
 
 /// What is measured in both: the guest's name for it, ours, and about it.
-const MEASURED: [(&str, &str, &str); 13] = [
+const MEASURED: [(&str, &str, &str); 15] = [
     ("null.cpuid", "cpuid", "CPUID leaf 0x40000000; aim: under 400"),
     (
         "null.port_write",
@@ -35,6 +35,12 @@ const MEASURED: [(&str, &str, &str); 13] = [
         "null.mmio_decoded",
         "mmio_decoded",
         "a write to its select register by an instruction that is decoded each time",
+    ),
+    ("null.eoi_edge", "eoi_edge", "WRMSR that ends an edge-triggered interrupt"),
+    (
+        "null.eoi_level",
+        "eoi_level",
+        "WRMSR that ends a level-triggered interrupt whose line is low; aim: under 400",
     ),
 ];
 

@@ -160,6 +160,9 @@ pub struct Tally {
     spans: BTreeMap<(u64, Phase), (u64, u64)>,
     steps: BTreeMap<u64, Vec<u64>>,
     functions: BTreeMap<String, Vec<u64>>,
+    /// Calls since the last exit, and exits that had some: instructions of the call, and of the exit.
+    called: BTreeMap<String, u64>,
+    around: BTreeMap<String, Vec<(u64, u64)>>,
     /// There is no hypervisor.
     bare: bool,
     /// Who runs now, by VMCB; none while the hypervisor does.
@@ -226,6 +229,11 @@ impl Tally {
     /// Instructions of each call of a function of the hypervisor.
     pub fn function(&self, name: &str) -> &[u64] {
         self.functions.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The same of exits, up to the next entry, during which the function was called: instructions of the longest call, and of the exit.
+    pub fn around(&self, name: &str) -> &[(u64, u64)] {
+        self.around.get(name).map_or(&[], Vec::as_slice)
     }
 
     fn counts(&mut self, guest: u64) -> &mut Counts {
@@ -304,6 +312,8 @@ impl Tally {
             if let (Some(name), Some(count)) = (words.next(), words.next().and_then(|word| word.parse().ok()))
             {
                 self.functions.entry(name.to_owned()).or_default().push(count);
+                let longest = self.called.entry(name.to_owned()).or_default();
+                *longest = count.max(*longest);
             }
             return;
         }
@@ -311,8 +321,12 @@ impl Tally {
         let passed = now.saturating_sub(self.clock);
         self.clock = now;
         let (guest, cause) = self.last;
+        let called = std::mem::take(&mut self.called);
         match (what, cause) {
             ("run", Some(cause)) => {
+                for (name, call) in called {
+                    self.around.entry(name).or_default().push((call, passed));
+                }
                 self.counts(guest).exits.entry(cause).or_default().instructions += passed;
             }
             ("exit", _) => self.counts(guest).own_instructions += passed,
@@ -516,6 +530,7 @@ mod tests {
         assert_eq!(counts.device_exits(&[0xc000..=0xc01f]), Exits { count: 1, instructions: 200 });
         assert_eq!(counts.instructions(), 830);
         assert_eq!(tally.function("model_update"), [42]);
+        assert_eq!(tally.around("model_update"), [(42, 200)]);
     }
 
     #[test]

@@ -310,7 +310,11 @@ fn sdm_11_8_5_end_of_interrupt() {
         apic.acknowledge(vector);
     }
     assert_eq!(write(&mut apic, EOI, 0), Effect::None, "edge");
-    assert_eq!(write(&mut apic, EOI, 0), Effect::Eoi(0x41));
+    assert_eq!(write(&mut apic, EOI, 0), Effect::Eoi { vector: 0x41, pending: false });
+    apic.request(0x41, true);
+    apic.acknowledge(0x41);
+    apic.request(0x31, false);
+    assert_eq!(write(&mut apic, EOI, 0), Effect::Eoi { vector: 0x41, pending: true });
     assert_eq!(apic.msr_write(EOI, 1, 0), Err(GeneralProtection));
 }
 
@@ -453,7 +457,9 @@ proptest! {
                 Step::Eoi => {
                     let ended = model.serviced.pop_last().filter(|vector| model.level.contains(vector));
                     let pending = if model.requested.is_empty() { Effect::None } else { Effect::Pending };
-                    prop_assert_eq!(write(&mut apic, EOI, 0), ended.map_or(pending, Effect::Eoi));
+                    let is_pending = pending == Effect::Pending;
+                    let ended = ended.map(|vector| Effect::Eoi { vector, pending: is_pending });
+                    prop_assert_eq!(write(&mut apic, EOI, 0), ended.unwrap_or(pending));
                 }
                 Step::Tpr(tpr) => {
                     write(&mut apic, 0x808, tpr.into());

@@ -136,8 +136,6 @@ impl VirtualFunction for IdeFunction {
     }
 
     /// Its line shows at all times what the disk says.
-    fn end_of_interrupt(&self, _: &Domain) {}
-
     fn resumes_at(&self) -> u64 {
         self.own_time.at()
     }

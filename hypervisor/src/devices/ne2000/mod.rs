@@ -157,9 +157,10 @@ impl VirtualFunction for Ne2000Function {
         Answer::Refused
     }
 
-    fn end_of_interrupt(&self, domain: &Domain) {
+    fn end_of_interrupt(&self, domain: &Domain) -> bool {
         let client = self.client;
         self.card.with(Some((client, domain)), |monitor, _, _| monitor.end_of_interrupt(client));
+        true
     }
 
     fn halted(&self, domain: &Domain) {

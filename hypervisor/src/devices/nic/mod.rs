@@ -91,13 +91,16 @@ impl NicFunction {
 
     /// Interrupts of this guest's own are posted to it, so that its processor looks before it goes on.
     fn access(&self, register: Register, width: u8, transfer: Transfer<'_>) -> Answer {
+        let polled_at = self.card.device().poll_at();
         let done = self.card.with(|shared, env| match transfer {
             Transfer::Read(into) => shared.read(env, self.port, register, width, into),
             Transfer::Write(from) => shared.write(env, self.port, register, width, from),
         });
         match done {
-            // Its processor learns when the card goes on before it goes on itself.
-            Some(()) if self.resumes_at() != u64::MAX => Answer::Attend,
+            // Its processor learns when the card goes on, or is to be looked at sooner, before it goes on itself.
+            Some(()) if self.resumes_at() != u64::MAX || self.card.device().poll_at() < polled_at => {
+                Answer::Attend
+            }
             Some(()) => Answer::Done,
             None => Answer::Refused,
         }
@@ -175,14 +178,16 @@ impl VirtualFunction for NicFunction {
     }
 
     /// A software card's line shows at all times what it says, but for what a module says by writing memory; the physical one's is up until now.
-    fn end_of_interrupt(&self, domain: &Domain) {
+    fn end_of_interrupt(&self, domain: &Domain) -> bool {
         if self.symbiotic.load(Ordering::Relaxed) {
             self.card.end_of_interrupt(self.port, |level| domain.set_line(self.guest.pin, level));
         }
-        if self.line.is_raised() {
+        let is_raised = self.line.is_raised();
+        if is_raised {
             let lower = |level| self.line.lower(self.card.device(), domain, &self.guest, level);
             self.card.with_line(self.port, lower);
         }
+        is_raised
     }
 
     fn resumes_at(&self) -> u64 {

@@ -153,8 +153,6 @@ impl VirtualFunction for NvmeFunction {
     }
 
     /// It has no line.
-    fn end_of_interrupt(&self, _: &Domain) {}
-
     fn resumes_at(&self) -> u64 {
         self.own_time.at()
     }

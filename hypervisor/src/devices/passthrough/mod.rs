@@ -266,10 +266,12 @@ impl VirtualFunction for PassthroughFunction {
         self.state.lock().bars.registers()
     }
 
-    fn end_of_interrupt(&self, domain: &Domain) {
-        if self.line.is_raised() {
+    fn end_of_interrupt(&self, domain: &Domain) -> bool {
+        let is_raised = self.line.is_raised();
+        if is_raised {
             let _state = self.state.lock();
             self.line.lower(&self.device, domain, &self.guest, false);
         }
+        is_raised
     }
 }

@@ -271,9 +271,6 @@ impl VirtualFunction for CardFunction {
         // Interrupts of this guest's own are posted to it, so that its processor looks before it goes on.
         Answer::Done
     }
-
-    /// The line shows at all times what the card says.
-    fn end_of_interrupt(&self, _: &Domain) {}
 }
 
 impl Card<Reach> for CardFunction {

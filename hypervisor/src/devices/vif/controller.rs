@@ -193,7 +193,4 @@ impl VirtualFunction for ControllerFunction {
         self.state.lock().messages.access(domain, entry, pending, transfer);
         Answer::Attend
     }
-
-    /// It has no line.
-    fn end_of_interrupt(&self, _: &Domain) {}
 }

@@ -327,7 +327,4 @@ impl VirtualFunction for NativeFunction {
         }
         Answer::Done
     }
-
-    /// It has no line.
-    fn end_of_interrupt(&self, _: &Domain) {}
 }

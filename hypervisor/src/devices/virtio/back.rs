@@ -186,8 +186,6 @@ impl VirtualFunction for BackFunction {
         Answer::Attend
     }
 
-    fn end_of_interrupt(&self, _: &Domain) {}
-
     fn used(&self, queue: u64) -> bool {
         let Ok(queue @ 0..reg::MAX_QUEUES) = u32::try_from(queue) else { return false };
         self.link.with(|state| state.use_buffers(queue as u16));

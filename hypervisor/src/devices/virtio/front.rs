@@ -254,7 +254,4 @@ impl VirtualFunction for FrontFunction {
         }
         self.link.with(|state| state.declare(tag, reach))
     }
-
-    /// The line shows at all times what the device says.
-    fn end_of_interrupt(&self, _: &Domain) {}
 }

@@ -49,6 +49,9 @@ mod vector {
     pub const MC: u8 = 18;
 }
 
+/// What the kernel is entered with, whose descriptors the hypervisor keeps for it.
+const KERNEL_CODE: Segment = segment(abi::CS64, abi::CODE_DESCRIPTOR);
+const KERNEL_STACK: Segment = segment(abi::SS, abi::STACK_DESCRIPTOR);
 /// Attributes of a local descriptor table that is present.
 const LOCAL_TABLE: u16 = 0x82;
 /// PE, MP, ET, NE, WP, AM, PG.
@@ -459,7 +462,7 @@ fn put_registers(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, 
 }
 
 /// A descriptor as the control block has it (APM vol 2, 15.5.1).
-fn segment(selector: u16, descriptor: u64) -> Segment {
+const fn segment(selector: u16, descriptor: u64) -> Segment {
     let limit = (descriptor & 0xffff | descriptor >> 32 & 0xf_0000) as u32;
     let granular = descriptor >> 55 & 1 != 0;
     Segment {
@@ -535,21 +538,17 @@ fn answer_quickly(vcpu: &Vcpu, ctx: &mut Context, guest: &mut Guest, hands: &mut
     if save.rax != QUICK || save.rip != at_exit || control.exit_code as u32 != exit_code::VMMCALL {
         return false;
     }
-    let Some(state) = ctx.paravirtual.as_deref_mut() else { return false };
-    let [_, known] = &state.segments;
-    // What the kernel had when it was put last, and no other descriptors since.
-    let is_known = known.changes == guest.descriptor_changes()
-        && (known.code.selector, known.stack.selector) == (abi::CS64, abi::SS);
-    if !is_known || save.cpl != 0 || save.cr3 != guest.active_root().0 * PAGE_SIZE {
+    if save.cpl != 0 || save.cr3 != guest.active_root().0 * PAGE_SIZE {
         return false;
     }
+    let Some(state) = ctx.paravirtual.as_deref() else { return false };
     let [_, rcx, rdx, _, _, _, rsi, rdi, _, _, r10, r11, ..] = state.registers.gpr;
     let Some(answer) = guest.answer_quickly(hands, [rdi, rsi, rdx, r10]) else { return false };
     vcpu.exits.count(Exit::Hypercall as usize);
     save.rax = answer;
     // As SYSRET does.
     (save.rip, save.rflags) = (rcx, sluice_xenpv::sane(r11));
-    (save.cs, save.ss, save.cpl) = (known.code, known.stack, 3);
+    (save.cs, save.ss, save.cpl) = (KERNEL_CODE, KERNEL_STACK, 3);
     control.interrupt_shadow = 0;
     if hands.flush {
         control.tlb_control = 1;

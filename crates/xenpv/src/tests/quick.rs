@@ -4,22 +4,22 @@ use super::*;
 
 /// A processor's exit for SYSCALL of the kernel's: by the short way, or by the long one if that is none.
 fn shortly(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers) -> (After, bool) {
-    let [number, rcx, rdx, _, _, _, rsi, rdi, _, _, r10, r11, ..] = registers.gpr;
-    let arguments = [rdi, rsi, rdx, r10];
-    let answer = (number == crate::QUICK).then(|| guest.answer_quickly(machine, arguments)).flatten();
-    let Some(answer) = answer else { return (at_length(guest, machine, registers), false) };
-    registers.gpr[gpr::RAX] = answer;
-    (registers.rip, registers.rflags) = (rcx, crate::sane(r11));
-    (registers.cs, registers.ss) = (CS64, SS);
+    let (after, was_short) = model::call(guest, machine, registers);
+    // Nobody looks for events after the short way.
+    let after = if was_short { after } else { told(guest, machine, registers, after) };
     guest.leave_host(machine);
-    (After::Enter, true)
+    (after, was_short)
 }
 
 fn at_length(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers) -> After {
     let after = guest.syscall(machine, registers, true);
-    let after = if after == After::Enter { guest.deliver(machine, registers) } else { after };
+    let after = told(guest, machine, registers, after);
     guest.leave_host(machine);
     after
+}
+
+fn told(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers, after: After) -> After {
+    if after == After::Enter { guest.deliver(machine, registers) } else { after }
 }
 
 /// What is asked for: the call with its arguments but the list, and the words of that.

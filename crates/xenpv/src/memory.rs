@@ -92,19 +92,21 @@ impl Guest {
     /// An entry of a table is another one from now on, whoever walks it. One of the lowest level is that of its own addresses only.
     pub(crate) fn lose_entry(&mut self, table: Mfn, index: usize) {
         let is_lowest = || self.types.counts(table).is_some_and(|counts| counts.kind == Kind::L1);
-        self.cpu.lose_entry(table, index, is_lowest);
-        // Mostly there are none.
-        for other in &self.others {
-            other.lose_entry(table, index, is_lowest);
-        }
+        self.lose_found(table, index, is_lowest);
     }
 
     /// [`Self::lose_entry`] for a table that is one of the lowest level.
     #[inline(always)]
     pub(crate) fn lose_mapping(&mut self, table: Mfn, index: usize) {
-        self.cpu.lose_entry(table, index, || true);
+        self.lose_found(table, index, || true);
+    }
+
+    #[inline(always)]
+    fn lose_found(&self, table: Mfn, index: usize, is_lowest: impl Fn() -> bool) {
+        self.cpu.lose_entry(table, index, &is_lowest);
+        // Mostly there are none.
         for other in &self.others {
-            other.lose_entry(table, index, || true);
+            other.lose_entry(table, index, &is_lowest);
         }
     }
 

@@ -101,7 +101,7 @@ fn leave(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers, 
     }
     let after = match guest.leave_gate(machine, registers) {
         Asked::Nothing => After::Enter,
-        Asked::Call => guest.syscall(machine, registers, true),
+        Asked::Call => model::call(guest, machine, registers).0,
         Asked::Fault { error, address } => guest.page_fault(machine, registers, error, address),
     };
     guest.leave_host(machine);

@@ -482,6 +482,8 @@ impl Place {
         let gate = gate();
         let at = u16::try_from(offset).ok().filter(|at| *at < gate.end)?;
         let place = match at {
+            // Where most are that are asked about: a write to a page table exits here.
+            _ if (gate.faulting..gate.faulted).contains(&at) => Self::Faulting,
             _ if at < gate.calling => Self::Before,
             _ if at < gate.called => Self::Calling,
             _ if at < gate.back => {
@@ -498,7 +500,6 @@ impl Place {
                 Self::Returned { swap: false, to_program: false, counted: at >= gate.counted }
             }
             _ if at < gate.faulting => Self::Fault,
-            _ if at < gate.faulted => Self::Faulting,
             _ if at < gate.nested => {
                 Self::Faulted { swap: at < gate.faulted_within, counted: at >= gate.faulted_counted }
             }

@@ -308,8 +308,29 @@ impl Types {
         value: u64,
         before: Old,
     ) -> Result<u64, Refused> {
+        if let Some(updated) = self.update_mapping(machine, table, index, value, before) {
+            return updated;
+        }
         let updated = self.update_entry(machine, table, index, value, before);
         self.finish(machine, updated)
+    }
+
+    /// [`Self::update`] for an entry of a table of the lowest level, where nothing waits to be settled. `None`: it is none, or something waits; nothing
+    /// was done.
+    #[inline(always)]
+    pub fn update_mapping(
+        &mut self,
+        machine: &mut impl Machine,
+        table: Mfn,
+        index: usize,
+        value: u64,
+        before: Old,
+    ) -> Option<Result<u64, Refused>> {
+        let Counts { kind, uses, .. } = self.own(table).ok()?.counts;
+        if kind != Kind::L1 || uses == 0 || self.is_unsettled() {
+            return None;
+        }
+        Some(self.replace_entry(machine, (table, Kind::L1), index % ENTRIES, value, before))
     }
 
     #[inline]
@@ -330,6 +351,19 @@ impl Types {
         if kind == Kind::L4 && HOLE.contains(&index) {
             return Err(Refused::Reserved(table));
         }
+        self.replace_entry(machine, (table, kind), index, value, before)
+    }
+
+    /// Validates an entry and writes it, in a table that is in use.
+    #[inline(always)]
+    fn replace_entry(
+        &mut self,
+        machine: &mut impl Machine,
+        (table, kind): (Mfn, Kind),
+        index: usize,
+        value: u64,
+        before: Old,
+    ) -> Result<u64, Refused> {
         let wanted = Entry::from_bits_retain(value).adjusted(kind).ok_or(Refused::Bad(table, index))?;
         let mut old = Entry::from_bits_retain(match before {
             Old::Known(value) => value,
@@ -425,6 +459,7 @@ impl Types {
     }
 
     /// A frame of the domain's in which the hypervisor keeps nothing.
+    #[inline]
     pub(crate) fn own(&mut self, frame: Mfn) -> Result<&mut Frame, Refused> {
         let index = frame.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         let state = index.and_then(|index| self.frames.get_mut(index));
@@ -438,7 +473,21 @@ impl Types {
     }
 
     /// Counts one more who uses the frame as `kind`; the first has it validated.
+    #[inline(always)]
     fn get(&mut self, machine: &mut impl Machine, frame: Mfn, kind: Kind) -> Result<(), Refused> {
+        let state = self.present(frame)?;
+        // What it is already needs nothing, and what was memory last is memory.
+        if state.counts.kind == kind && (state.counts.uses > 0 || kind == Kind::Writable) {
+            state.count(frame)?;
+            state.counts.uses += 1;
+            return Ok(());
+        }
+        self.get_first(machine, frame, kind)
+    }
+
+    /// The same where the frame may become something else.
+    #[inline(never)]
+    fn get_first(&mut self, machine: &mut impl Machine, frame: Mfn, kind: Kind) -> Result<(), Refused> {
         let epoch = self.epoch;
         let state = self.present(frame)?;
         let from = state.counts.kind;
@@ -446,15 +495,12 @@ impl Types {
             return Err(Refused::InUse(frame, from));
         }
         let change = from.change(kind, state.counts.semi).ok_or(Refused::NotOwn(frame))?;
-        if state.counts.uses == 0 && kind.is_table() && !self.spend(TABLE) {
+        if kind.is_table() && !self.spend(TABLE) {
             return Err(Refused::Later);
         }
         let state = self.own(frame)?;
         state.count(frame)?;
         state.counts.uses += 1;
-        if state.counts.uses > 1 {
-            return Ok(());
-        }
         state.counts.kind = kind;
         // Translations by its old use are as bad as the use: a processor would write a table, or walk what is none any more.
         if from != kind && state.released == epoch {
@@ -482,13 +528,23 @@ impl Types {
     }
 
     /// Counts one less; the last invalidates a table, now or in [`Self::settle`].
+    #[inline(always)]
     fn put(&mut self, machine: &mut impl Machine, frame: Mfn) {
-        let Some(Counts { kind, uses, .. }) = self.counts(frame) else { return };
-        if uses == 1 && kind.is_table() {
-            if self.dying.try_reserve(1).is_ok() {
-                self.dying.push(frame);
-                return;
-            }
+        let epoch = self.epoch;
+        let Ok(state) = self.own(frame) else { return };
+        if state.counts.uses == 1 && state.counts.kind.is_table() {
+            return self.put_last(machine, frame);
+        }
+        state.end_use(frame, epoch);
+    }
+
+    #[inline(never)]
+    fn put_last(&mut self, machine: &mut impl Machine, frame: Mfn) {
+        if self.dying.try_reserve(1).is_ok() {
+            self.dying.push(frame);
+            return;
+        }
+        if let Some(Counts { kind, .. }) = self.counts(frame) {
             self.put_entries(machine, frame, kind, ENTRIES);
         }
         self.end_use(frame);
@@ -496,23 +552,15 @@ impl Types {
 
     fn end_use(&mut self, frame: Mfn) {
         let epoch = self.epoch;
-        let Ok(state) = self.own(frame) else { return };
-        debug_assert!(state.counts.uses > 0 && state.counts.references > 0, "{frame} has no user");
-        state.counts.uses = state.counts.uses.saturating_sub(1);
-        state.counts.references = state.counts.references.saturating_sub(1);
-        if state.counts.uses == 0 {
-            state.released = epoch;
-        }
+        self.own(frame).into_iter().for_each(|state| state.end_use(frame, epoch));
     }
 
     /// Validates every entry of a table, and counts what it refers to. Lines without entries cost one look.
     fn validate_table(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind) -> Result<(), Refused> {
         self.own(table)?.lines = 0;
-        for line in 0..ENTRIES / LINE {
-            let words = machine.line(table, line);
-            if is_empty(words) {
-                continue;
-            }
+        let mut next = 0;
+        while let Some((line, words)) = used_line(machine, table, next) {
+            next = line + 1;
             self.own(table)?.lines |= 1 << line;
             for (index, found) in (line * LINE..).zip(words) {
                 if kind == Kind::L4 && HOLE.contains(&index) {
@@ -555,13 +603,26 @@ impl Types {
 
     /// Ends what the first entries of a table count.
     fn put_entries(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind, end: usize) {
+        match kind {
+            // Most tables are of this kind, and more is known of these here.
+            Kind::L1 => self.put_lines(machine, table, Kind::L1, end),
+            kind => self.put_lines(machine, table, kind, end),
+        }
+    }
+
+    #[inline(always)]
+    fn put_lines(&mut self, machine: &mut impl Machine, table: Mfn, kind: Kind, end: usize) {
         let Ok(mut lines) = self.own(table).map(|state| state.lines) else { return };
         while lines != 0 {
             let line = lines.trailing_zeros() as usize;
             lines &= lines - 1;
-            for (index, word) in (line * LINE..end).zip(machine.line(table, line)) {
+            for (index, word) in (line * LINE..).zip(machine.line(table, line)) {
+                let entry = Entry::from_bits_retain(word);
+                if !entry.contains(Entry::PRESENT) || index >= end {
+                    continue;
+                }
                 if kind != Kind::L4 || !HOLE.contains(&index) {
-                    self.put_entry(machine, kind, Entry::from_bits_retain(word));
+                    self.put_entry(machine, kind, entry);
                 }
             }
         }
@@ -584,6 +645,7 @@ impl Types {
     }
 
     /// Counts what an entry of a table of that kind refers to.
+    #[inline(always)]
     fn get_entry(&mut self, machine: &mut impl Machine, kind: Kind, entry: Entry) -> Result<(), Refused> {
         if !entry.contains(Entry::PRESENT) {
             return Ok(());
@@ -601,6 +663,7 @@ impl Types {
     }
 
     /// Ends [`Self::get_entry`].
+    #[inline(always)]
     fn put_entry(&mut self, machine: &mut impl Machine, kind: Kind, entry: Entry) {
         if !entry.contains(Entry::PRESENT) {
             return;
@@ -634,6 +697,17 @@ impl Frame {
         self.counts.references = self.counts.references.checked_add(1).ok_or(Refused::TooMany(frame))?;
         Ok(())
     }
+
+    /// Ends a use and its reference, in an epoch of the account's.
+    #[inline]
+    fn end_use(&mut self, frame: Mfn, epoch: u32) {
+        debug_assert!(self.counts.uses > 0 && self.counts.references > 0, "{frame} has no user");
+        self.counts.uses = self.counts.uses.saturating_sub(1);
+        self.counts.references = self.counts.references.saturating_sub(1);
+        if self.counts.uses == 0 {
+            self.released = epoch;
+        }
+    }
 }
 
 /// Whether two entries count the same: nothing is validated again when one takes the other's place.
@@ -657,7 +731,14 @@ fn validate_descriptors(machine: &mut impl Machine, frame: Mfn) -> Result<(), Re
     Ok(())
 }
 
+/// The first line of a table from one on that holds something, and what: most hold nothing.
+#[inline(never)]
+fn used_line(machine: &impl Machine, table: Mfn, from: usize) -> Option<(usize, [u64; LINE])> {
+    (from..ENTRIES / LINE).map(|line| (line, machine.line(table, line))).find(|(_, words)| !is_empty(*words))
+}
+
 /// Whether a line of entries holds nothing. A comparison of arrays would be a call.
+#[inline]
 fn is_empty(words: [u64; LINE]) -> bool {
     words.into_iter().fold(0, |all, word| all | word) == 0
 }
@@ -776,6 +857,11 @@ mod tests {
             types.pin(&mut machine, Mfn(10), Kind::L4),
             Err(Refused::InUse(Mfn(10), Kind::L1)),
             "still in use"
+        );
+        assert_eq!(
+            types.update_mapping(&mut machine, Mfn(10), 0, 0, Old::Lost),
+            None,
+            "what it refers to is to be let go of first"
         );
         let mut pieces = 0;
         loop {

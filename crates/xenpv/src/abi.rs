@@ -156,12 +156,16 @@ pub const CS64: u16 = 0xe033;
 pub const CS32: u16 = 0xe023;
 /// Selector of flat data.
 pub const SS: u16 = 0xe02b;
+/// Descriptor of [`CS64`].
+pub const CODE_DESCRIPTOR: u64 = 0x00af_fb00_0000_ffff;
+/// Descriptor of [`SS`].
+pub const STACK_DESCRIPTOR: u64 = 0x00cf_f300_0000_ffff;
 /// The reserved descriptors: place in their page, value.
 pub const RESERVED_DESCRIPTORS: [(usize, u64); 4] = [
     ((sluice_gate::GATE_CODE as usize >> 3) % 512, sluice_gate::GATE_DESCRIPTOR),
     ((CS32 as usize >> 3) % 512, 0x00cf_fb00_0000_ffff),
-    ((SS as usize >> 3) % 512, 0x00cf_f300_0000_ffff),
-    ((CS64 as usize >> 3) % 512, 0x00af_fb00_0000_ffff),
+    ((SS as usize >> 3) % 512, STACK_DESCRIPTOR),
+    ((CS64 as usize >> 3) % 512, CODE_DESCRIPTOR),
 ];
 
 /// Of `struct shared_info`.

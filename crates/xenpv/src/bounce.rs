@@ -179,7 +179,7 @@ impl Guest {
 }
 
 /// RFLAGS as a guest may have them: physical interrupts are taken, ports are not its.
-pub(crate) fn sane(flags: u64) -> u64 {
+pub fn sane(flags: u64) -> u64 {
     flags & rflags::KNOWN & !rflags::IOPL | rflags::IF | rflags::ONE
 }
 

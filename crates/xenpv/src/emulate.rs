@@ -129,15 +129,13 @@ impl Guest {
         if self.copy_code(host, address, first).is_err() {
             return (code, 0);
         }
-        let beyond = self.copy_code(host, address.wrapping_add(here as u64), second).is_ok();
+        let next = address.wrapping_add(here as u64);
+        let beyond = second.is_empty() || self.copy_code(host, next, second).is_ok();
         (code, if beyond { LONGEST } else { here })
     }
 
     /// Reads what runs, which may be a program's.
     fn copy_code(&self, host: &impl Host, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        if buffer.is_empty() {
-            return Ok(());
-        }
         let leaf = leaf(host, self.active_root(), address).ok_or(Error::Fault)?;
         // Code in registers is not looked at.
         if !leaf.entry.contains(Entry::PRESENT) || !self.types.owns(leaf.entry.frame()) {

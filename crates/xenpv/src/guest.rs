@@ -224,10 +224,12 @@ impl Guest {
     }
 
     /// When the processor wants to be woken, in nanoseconds since the guest was built.
+    #[inline]
     pub fn deadline(&self) -> Option<u64> {
-        match (self.cpu.poll, self.cpu.deadline) {
-            (None | Some((_, 0)), timer) => timer,
-            (Some((_, until)), timer) => Some(timer.map_or(until, |timer| timer.min(until))),
+        let timer = self.cpu.deadline;
+        match self.cpu.poll {
+            None | Some((_, 0)) => timer,
+            Some((_, until)) => Some(timer.map_or(until, |timer| timer.min(until))),
         }
     }
 

@@ -41,11 +41,13 @@ mod mmu;
 pub mod model;
 mod processor;
 mod processors;
+mod quick;
 mod reservation;
 mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use bounce::sane;
 pub use build::{Built, Image, Layout};
 pub use counters::{COUNTS, Counters};
 pub use emulate::PAT;
@@ -54,3 +56,4 @@ pub use guest::{After, End, Guest, Registers};
 pub use hardware::{BIOS, Hardware, LINES};
 pub use host::Host;
 pub use processor::{Area, MAX_PROCESSORS};
+pub use quick::QUICK;

@@ -50,24 +50,29 @@ pub fn entry(host: &impl Host, table: Mfn, index: usize) -> Entry {
 
 impl Guest {
     /// Where an address of the kernel's is, for reading or for writing.
+    #[inline(always)]
     pub(crate) fn place(&self, host: &impl Host, address: u64, write: bool) -> Result<(Mfn, usize), Error> {
         let needed = if write { Entry::PRESENT | Entry::WRITE } else { Entry::PRESENT };
         let entry = match self.cpu.found.get() {
             Some(found) if found.page == address / PAGE => found.leaf.entry,
-            _ => {
-                let leaf = leaf(host, self.cpu.root, address).ok_or(Error::Fault)?;
-                // What is not its memory are registers, which the hypervisor does not touch for it.
-                if leaf.entry.contains(Entry::PRESENT) && !self.types.owns(leaf.entry.frame()) {
-                    return Err(Error::Fault);
-                }
-                self.cpu.found.set(Some(Found { page: address / PAGE, leaf }));
-                leaf.entry
-            }
+            _ => self.find(host, address)?,
         };
         if !entry.contains(needed) {
             return Err(Error::Fault);
         }
         Ok((entry.frame(), (address % PAGE) as usize))
+    }
+
+    /// Walks to the entry for an address of the kernel's, and remembers it.
+    #[inline(never)]
+    fn find(&self, host: &impl Host, address: u64) -> Result<Entry, Error> {
+        let leaf = leaf(host, self.cpu.root, address).ok_or(Error::Fault)?;
+        // What is not its memory are registers, which the hypervisor does not touch for it.
+        if leaf.entry.contains(Entry::PRESENT) && !self.types.owns(leaf.entry.frame()) {
+            return Err(Error::Fault);
+        }
+        self.cpu.found.set(Some(Found { page: address / PAGE, leaf }));
+        Ok(leaf.entry)
     }
 
     /// The addresses that processors found last: their page tables, the address, and what is remembered of it.
@@ -87,10 +92,21 @@ impl Guest {
     /// An entry of a table is another one from now on, whoever walks it. One of the lowest level is that of its own addresses only.
     pub(crate) fn lose_entry(&mut self, table: Mfn, index: usize) {
         let is_lowest = || self.types.counts(table).is_some_and(|counts| counts.kind == Kind::L1);
-        self.cpu.lose_entry(table, index, is_lowest);
+        self.lose_found(table, index, is_lowest);
+    }
+
+    /// [`Self::lose_entry`] for a table that is one of the lowest level.
+    #[inline(always)]
+    pub(crate) fn lose_mapping(&mut self, table: Mfn, index: usize) {
+        self.lose_found(table, index, || true);
+    }
+
+    #[inline(always)]
+    fn lose_found(&self, table: Mfn, index: usize, is_lowest: impl Fn() -> bool) {
+        self.cpu.lose_entry(table, index, &is_lowest);
         // Mostly there are none.
         for other in &self.others {
-            other.lose_entry(table, index, is_lowest);
+            other.lose_entry(table, index, &is_lowest);
         }
     }
 
@@ -125,14 +141,23 @@ impl Guest {
     }
 
     /// Reads consecutive words.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn words<const N: usize>(&self, host: &impl Host, address: u64) -> Result<[u64; N], Error> {
-        let mut words = [0; N];
         if address.is_multiple_of(8) && address % PAGE + 8 * N as u64 <= PAGE {
             let (frame, offset) = self.place(host, address, false)?;
-            (offset / 8..).zip(&mut words).for_each(|(index, word)| *word = host.word(frame, index));
+            let mut words = [0; N];
+            for (word, index) in words.iter_mut().zip(offset / 8..) {
+                *word = host.word(frame, index);
+            }
             return Ok(words);
         }
+        self.scattered_words(host, address)
+    }
+
+    /// The same where they are not in words of one page.
+    #[inline(never)]
+    fn scattered_words<const N: usize>(&self, host: &impl Host, address: u64) -> Result<[u64; N], Error> {
+        let mut words = [0; N];
         let mut bytes = [[0; 8]; N];
         self.copy_in(host, address, bytes.as_flattened_mut())?;
         words.iter_mut().zip(bytes).for_each(|(word, bytes)| *word = u64::from_le_bytes(bytes));
@@ -158,6 +183,7 @@ pub fn word(host: &impl Host, frame: Mfn, offset: usize) -> u64 {
 }
 
 /// Reads a byte of a frame.
+#[inline(always)]
 pub fn byte(host: &impl Host, frame: Mfn, offset: usize) -> u8 {
     host.word(frame, offset / 8).to_le_bytes().get(offset % 8).copied().unwrap_or_default()
 }

@@ -15,7 +15,7 @@ const UVMF_FLUSH: u64 = 3;
 /// DOMID_SELF; a batch may name it, and nobody else.
 pub(crate) const SELF: u64 = 0x7ff0;
 
-mod update {
+pub(crate) mod update {
     pub const NORMAL: u64 = 0;
     pub const MACHPHYS: u64 = 1;
     pub const PRESERVE_AD: u64 = 2;

@@ -6,7 +6,7 @@ pub mod gate;
 use crate::abi::{self, PAGE};
 use crate::build::Memory;
 use crate::guest::gpr;
-use crate::{Guest, Hardware, Host, Image, Layout, Registers};
+use crate::{After, Guest, Hardware, Host, Image, Layout, Registers};
 use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -345,6 +345,18 @@ pub fn build(image: &Image<'_>) -> Result<(), crate::build::BuildError> {
         .unwrap()
         .build(&mut Nothing, image, ("", false), &[], &[0; 12])
         .map(drop)
+}
+
+/// What the hypervisor makes of SYSCALL, by the short way where that is one ([`Guest::answer_quickly`]). The second answer says whether it was.
+pub fn call(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers) -> (After, bool) {
+    let [number, rcx, rdx, _, _, _, rsi, rdi, _, _, r10, r11, ..] = registers.gpr;
+    let arguments = [rdi, rsi, rdx, r10];
+    let answer = (number == crate::QUICK).then(|| guest.answer_quickly(machine, arguments)).flatten();
+    let Some(answer) = answer else { return (guest.syscall(machine, registers, true), false) };
+    registers.gpr[gpr::RAX] = answer;
+    (registers.rip, registers.rflags) = (rcx, crate::sane(r11));
+    (registers.cs, registers.ss) = (abi::CS64, abi::SS);
+    (After::Enter, true)
 }
 
 /// What the hardware makes of the page tables: no table, no descriptor table and no frame of the hypervisor's can be written by a guest at privilege

@@ -194,7 +194,7 @@ impl Processor {
     }
 
     /// An entry of a table is another one from now on; whether the table is one of the lowest level is asked where something is remembered.
-    #[inline]
+    #[inline(always)]
     pub fn lose_entry(&self, table: Mfn, index: usize, is_lowest: impl Fn() -> bool) {
         let Some(Found { leaf, .. }) = self.found.get() else { return };
         if !is_lowest() || (leaf.table, leaf.index) == (table, index) {
@@ -202,6 +202,7 @@ impl Processor {
         }
     }
 
+    #[inline]
     pub fn upcall_mask(&self, host: &impl Host) -> bool {
         crate::memory::byte(host, self.info.0, self.info.1 + vcpu_info::MASK) != 0
     }
@@ -211,6 +212,7 @@ impl Processor {
     }
 
     /// Whether an event waits, whether or not the kernel wants to be told.
+    #[inline(always)]
     pub fn is_pending(&self, host: &impl Host) -> bool {
         crate::memory::byte(host, self.info.0, self.info.1 + vcpu_info::PENDING) != 0
     }

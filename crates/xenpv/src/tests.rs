@@ -13,6 +13,7 @@ mod gate;
 mod hardware;
 mod local;
 mod processors;
+mod quick;
 mod reservation;
 
 const SELF: u64 = 0x7ff0;

@@ -25,7 +25,9 @@ use sluice_platform::clock::{Scale, TimeInfo};
 use sluice_platform::cpuid::{CpuInfo, filter};
 use sluice_traps::Direction;
 use sluice_traps::ports::Disposition;
-use sluice_xenpv::{After, Area, Asked, Built, End, Guest, Hardware, Host, LINES, Layout, Registers, abi};
+use sluice_xenpv::{
+    After, Area, Asked, Built, End, Guest, Hardware, Host, LINES, Layout, QUICK, Registers, abi,
+};
 
 /// INTn: a software interrupt.
 const INTERCEPT_INTN: u32 = 1 << 21;
@@ -47,6 +49,9 @@ mod vector {
     pub const MC: u8 = 18;
 }
 
+/// What the kernel is entered with, whose descriptors the hypervisor keeps for it.
+const KERNEL_CODE: Segment = segment(abi::CS64, abi::CODE_DESCRIPTOR);
+const KERNEL_STACK: Segment = segment(abi::SS, abi::STACK_DESCRIPTOR);
 /// Attributes of a local descriptor table that is present.
 const LOCAL_TABLE: u16 = 0x82;
 /// PE, MP, ET, NE, WP, AM, PG.
@@ -107,7 +112,7 @@ impl<'a> Hands<'a> {
     }
 
     /// The address of a byte of a frame, which is checked against the domain's memory whatever the types say of it.
-    #[inline]
+    #[inline(always)]
     fn at(&self, frame: Mfn, offset: usize, len: usize) -> Hpa {
         let (first, count) = self.memory.run;
         let own = frame.0.wrapping_sub(first) < count;
@@ -119,15 +124,18 @@ impl<'a> Hands<'a> {
 }
 
 impl Machine for Hands<'_> {
+    #[inline(always)]
     fn line(&self, frame: Mfn, line: usize) -> [u64; LINE] {
         let at = self.at(frame, line % (ENTRIES / LINE) * LINE * 8, LINE * 8).as_u64();
         core::array::from_fn(|index| Direct.read_u64(Hpa::new(at + index as u64 * 8)))
     }
 
+    #[inline(always)]
     fn word(&self, frame: Mfn, index: usize) -> u64 {
         Direct.read_u64(self.at(frame, index % ENTRIES * 8, 8))
     }
 
+    #[inline(always)]
     fn replace(&mut self, frame: Mfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
         let at = self.at(frame, index % ENTRIES * 8, 8);
         if Direct.replace_u64(at, old, new) { Ok(()) } else { Err(Direct.read_u64(at)) }
@@ -454,7 +462,7 @@ fn put_registers(ctx: &mut Context, state: &mut Paravirtual, guest: &mut Guest, 
 }
 
 /// A descriptor as the control block has it (APM vol 2, 15.5.1).
-fn segment(selector: u16, descriptor: u64) -> Segment {
+const fn segment(selector: u16, descriptor: u64) -> Segment {
     let limit = (descriptor & 0xffff | descriptor >> 32 & 0xf_0000) as u32;
     let granular = descriptor >> 55 & 1 != 0;
     Segment {
@@ -520,17 +528,50 @@ fn publish(domain: &Domain, guest: &mut Guest, hands: &Hands<'_>) {
     domain.asked.publish(guest.counters.named().map(|(_, count)| count));
 }
 
+/// Answers a call of the kernel's that changes nothing of the processor but RAX, and needs none of its other registers. Returns false if there is more to
+/// do, and nothing was done.
+#[inline(always)]
+fn answer_quickly(vcpu: &Vcpu, ctx: &mut Context, guest: &mut Guest, hands: &mut Hands<'_>) -> bool {
+    let vmcb = &mut *ctx.vmcb;
+    let (control, save) = (&mut vmcb.control, &mut vmcb.save);
+    let at_exit = Area::of(vcpu.id).gate() + sluice_gate::exit();
+    if save.rax != QUICK || save.rip != at_exit || control.exit_code as u32 != exit_code::VMMCALL {
+        return false;
+    }
+    if save.cpl != 0 || save.cr3 != guest.active_root().0 * PAGE_SIZE {
+        return false;
+    }
+    let Some(state) = ctx.paravirtual.as_deref() else { return false };
+    let [_, rcx, rdx, _, _, _, rsi, rdi, _, _, r10, r11, ..] = state.registers.gpr;
+    let Some(answer) = guest.answer_quickly(hands, [rdi, rsi, rdx, r10]) else { return false };
+    vcpu.exits.count(Exit::Hypercall as usize);
+    save.rax = answer;
+    // As SYSRET does.
+    (save.rip, save.rflags) = (rcx, sluice_xenpv::sane(r11));
+    (save.cs, save.ss, save.cpl) = (KERNEL_CODE, KERNEL_STACK, 3);
+    control.interrupt_shadow = 0;
+    if hands.flush {
+        control.tlb_control = 1;
+    }
+    guest.leave_host(hands);
+    guest.counters.hides += hands.changes.0;
+    guest.counters.shows += hands.changes.1;
+    true
+}
+
 /// Handles one exit.
 pub fn dispatch(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
-    let (Some(mut state), Some(interface)) = (ctx.paravirtual.take(), domain.interface()) else {
-        return Flow::Leave;
-    };
+    let Some(interface) = domain.interface() else { return Flow::Leave };
     let mut locked = interface.guest.lock();
     let guest = &mut *locked;
     let mut hands = Hands::new(domain, vcpu.id, &interface.memory);
     guest.run(vcpu.id);
-    let registers = &mut state.registers;
     guest.enter_host(&hands);
+    if answer_quickly(vcpu, ctx, guest, &mut hands) {
+        return Flow::Enter;
+    }
+    let Some(mut state) = ctx.paravirtual.take() else { return Flow::Leave };
+    let registers = &mut state.registers;
     take(ctx, registers);
     let after = handle(vcpu, ctx, guest, &mut hands, registers);
     let after = match after {

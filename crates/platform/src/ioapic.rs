@@ -209,6 +209,7 @@ impl IoApic {
     }
 
     /// A local APIC ended a level-triggered interrupt of `vector`.
+    #[inline]
     pub fn eoi(&mut self, vector: u8) -> Eois {
         // What `Default` makes is copied.
         let mut eois = Eois { pins: 0, redeliver: ArrayVec::new(), held: false };

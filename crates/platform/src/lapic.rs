@@ -40,6 +40,8 @@ pub const MSR_TSC_DEADLINE: u32 = 0x6E0;
 /// First and last MSR of the x2APIC register space.
 pub const MSR_X2APIC: core::ops::RangeInclusive<u32> = 0x800..=0x83F;
 
+const MSR_EOI: u32 = 0x80b;
+
 const BASE_BSP: u64 = 1 << 8;
 const BASE_X2APIC: u64 = 1 << 10;
 const BASE_ENABLE: u64 = 1 << 11;
@@ -243,6 +245,17 @@ impl LocalApic {
         self.tmr.contains(vector).then_some(vector)
     }
 
+    /// EOI written.
+    fn end_of_interrupt(&mut self) -> Effect {
+        let ended = self.eoi();
+        let pending = self.any_requested();
+        match ended {
+            Some(vector) => Effect::Eoi { vector, pending },
+            None if pending => Effect::Pending,
+            None => Effect::None,
+        }
+    }
+
     /// Is an interrupt in service?
     pub fn has_in_service(&self) -> bool {
         !self.isr.is_empty()
@@ -334,6 +347,10 @@ impl LocalApic {
 
     /// WRMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register, at guest TSC `now`.
     pub fn msr_write(&mut self, msr: u32, value: u64, now: u64) -> Result<Effect, GeneralProtection> {
+        // After each interrupt: told from others once.
+        if msr == MSR_EOI && value == 0 && self.is_x2apic() {
+            return Ok(self.end_of_interrupt());
+        }
         match msr {
             MSR_APIC_BASE => self.write_base(value),
             MSR_TSC_DEADLINE => {
@@ -488,11 +505,7 @@ impl LocalApic {
                 self.tpr = value as u8;
                 return Some(self.pending());
             }
-            reg::EOI => {
-                let ended = self.eoi();
-                let pending = self.any_requested();
-                return Some(ended.map_or_else(|| self.pending(), |vector| Effect::Eoi { vector, pending }));
-            }
+            reg::EOI => return Some(self.end_of_interrupt()),
             reg::SVR => {
                 self.poll_timer(now);
                 self.svr = value & 0x1FF;

@@ -824,17 +824,23 @@ impl Domain {
     pub fn end_of_interrupt(&self, vector: u8) -> bool {
         // A line that is passed through shows what the device says now before the I/O APIC looks at
         // it again, or every interrupt would come twice.
-        let serving = self.platform.lock().io_apic.serving(vector);
+        let mut platform = self.platform.lock();
+        let serving = platform.io_apic.serving(vector);
         if serving == 0 {
             return false;
         }
         let mut attends = false;
-        for function in &self.functions {
-            if serving.checked_shr(function.pin().into()).is_some_and(|pins| pins & 1 != 0) {
-                attends |= function.end_of_interrupt(self);
+        if !self.functions.is_empty() {
+            drop(platform);
+            for function in &self.functions {
+                if serving.checked_shr(function.pin().into()).is_some_and(|pins| pins & 1 != 0) {
+                    attends |= function.end_of_interrupt(self);
+                }
             }
+            platform = self.platform.lock();
         }
-        let eois = self.platform.lock().io_apic.eoi(vector);
+        let eois = platform.io_apic.eoi(vector);
+        drop(platform);
         for message in &eois.redeliver {
             self.deliver(message);
         }

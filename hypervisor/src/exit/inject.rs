@@ -13,7 +13,7 @@
 use super::guest;
 use crate::cpu::{self, qemu_tcg};
 use crate::domain::Domain;
-use crate::domain::vcpu::{Context, Vcpu, Watch};
+use crate::domain::vcpu::{Context, Vcpu, Watch, event as events};
 use crate::svm::HostArea;
 use crate::svm::vmcb::{INTERCEPT_CR8_WRITE, Intercept3, Segment, VirtualInterrupt, event, exit_code};
 use core::sync::atomic::Ordering;
@@ -202,6 +202,8 @@ fn settle_delivery(vcpu: &Vcpu, ctx: &mut Context, info: u64, host: &HostArea) {
         interrupted = event::is_interrupt(info, vector);
         if interrupted || waits {
             ctx.lapic.retract(vector);
+            // Decided again before the guest goes on, whatever the exit is for: it would not be told of it until somebody else has it look.
+            vcpu.events.fetch_or(events::INTERRUPT, Ordering::SeqCst);
         } else {
             vcpu.interrupts.store(vcpu.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }

@@ -33,7 +33,6 @@ mod symbiosis;
 #[cfg(test)]
 mod tests;
 mod virtual_nic;
-mod whole;
 
 pub use environment::{Environment, Guests};
 pub use mirror::{Direct, Direction, Mirror, PAGES, Shown};

@@ -193,8 +193,8 @@ pub(crate) fn look_at_rings(card: &mut E1000, mirror: &mut dyn Mirror) {
     look_at(card, mirror, &POLLED);
 }
 
-fn look_at(card: &mut E1000, mirror: &mut dyn Mirror, registers: &[u32; 7]) {
-    let mut found = [0; 7];
+fn look_at<const N: usize>(card: &mut E1000, mirror: &mut dyn Mirror, registers: &[u32; N]) {
+    let mut found = [0; N];
     mirror.look_each(registers, &mut found);
     for (&offset, written) in registers.iter().zip(found) {
         if written == card.regs.get(offset) {

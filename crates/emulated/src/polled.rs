@@ -12,8 +12,8 @@ use crate::nic::Register;
 use alloc::boxed::Box;
 use sluice_nic::dma::Dma;
 use sluice_nic::e1000::registers::reg;
-use sluice_nic::e1000::{HEAD, Reception, Transmission, Whole};
-use sluice_nic::{Budget, E1000};
+use sluice_nic::e1000::{Reception, Transmission, Whole};
+use sluice_nic::{Budget, E1000, HEAD, Packets};
 
 /// The card.
 pub struct PolledNic {

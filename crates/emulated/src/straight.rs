@@ -9,9 +9,8 @@ use crate::environment::Guests;
 use crate::nic::Nic;
 use crate::owner::CardOwner;
 use crate::virtual_nic::{Bus, Changes, VirtualNics};
-use crate::whole::Packets;
-use sluice_nic::Budget;
 use sluice_nic::dma::Dma;
+use sluice_nic::{Budget, Packets};
 use sluice_switch::{PortId, Switch, Target};
 use sluice_uplink::{Card, Sent, Uplink};
 

@@ -5,7 +5,7 @@ use sluice_nic::dma::{Dma, DmaError, VecMemory};
 use sluice_nic::offload::MOST_SEGMENTS;
 use sluice_nic::rtl8139::registers::reg;
 use sluice_nic::rtl8139::{MAX_SENT, Reception};
-use sluice_nic::{Budget, Rtl8139};
+use sluice_nic::{Budget, HEAD, Packets, Rtl8139};
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 
@@ -97,7 +97,7 @@ pub fn rtl8139(data: &[u8]) {
                 let before = card.clone();
                 if card.gather(&mut memory, &whole, &mut bytes, budget, &mut |_| accept) {
                     assert!(accept && card == before);
-                    card.complete(&mut memory, &whole, budget);
+                    card.complete(&mut memory, &whole, &[0; HEAD], budget);
                 }
             }
             6 => {

@@ -39,7 +39,7 @@ pub use phy::{Phy, mii};
 pub use receive::{Reception, SKIPPED};
 pub use registers::{PORTS, WINDOW};
 pub use transmit::{MAX_OUTGOING, Transmission};
-pub use whole::{HEAD, MOST_DESCRIPTORS, Whole};
+pub use whole::{MOST_DESCRIPTORS, Whole};
 
 /// PCI vendor and device.
 pub const PCI_ID: (u16, u16) = (0x8086, 0x100e);

@@ -16,6 +16,7 @@ pub mod e1000;
 mod hash;
 pub mod ne2000;
 pub mod offload;
+mod packets;
 pub mod rtl8139;
 mod time;
 
@@ -24,5 +25,6 @@ pub use e1000::E1000;
 pub use hash::multicast_index;
 pub use ne2000::Ne2000;
 pub use offload::Offload;
+pub use packets::{HEAD, Packets, Size};
 pub use rtl8139::Rtl8139;
 pub use time::earliest;

@@ -57,7 +57,7 @@ const MIN_FRAME: usize = 60;
 
 pub use receive::{OVERRUN, Reception};
 pub use transmit::{ASSEMBLY_LEN, MAX_SENT};
-pub use whole::{HEAD, MOST_DESCRIPTORS, Whole};
+pub use whole::{MOST_DESCRIPTORS, Whole};
 
 /// PCI vendor, Realtek.
 pub const VENDOR: u16 = 0x10ec;

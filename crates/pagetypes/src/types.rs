@@ -552,7 +552,9 @@ impl Types {
 
     fn end_use(&mut self, frame: Mfn) {
         let epoch = self.epoch;
-        self.own(frame).into_iter().for_each(|state| state.end_use(frame, epoch));
+        if let Ok(state) = self.own(frame) {
+            state.end_use(frame, epoch);
+        }
     }
 
     /// Validates every entry of a table, and counts what it refers to. Lines without entries cost one look.

@@ -118,7 +118,6 @@ pub struct Counters {
 
 #[derive(Debug)]
 struct Port {
-    mac: Mac,
     inbox: Queue<INBOX>,
     outbox: Queue<OUTBOX>,
     weight: u8,
@@ -183,9 +182,8 @@ const fn number([a0, a1, a2, a3, a4, a5]: Mac) -> u64 {
 }
 
 /// Whether two addresses are the same, without a call.
-pub const fn is_same([a0, a1, a2, a3, a4, a5]: Mac, [b0, b1, b2, b3, b4, b5]: Mac) -> bool {
-    u32::from_ne_bytes([a0, a1, a2, a3]) == u32::from_ne_bytes([b0, b1, b2, b3])
-        && u16::from_ne_bytes([a4, a5]) == u16::from_ne_bytes([b4, b5])
+pub const fn is_same(one: Mac, other: Mac) -> bool {
+    number(one) == number(other)
 }
 
 /// Whether an address is a group's.
@@ -232,7 +230,7 @@ impl Switch {
         let index = self.ports.iter().position(Option::is_none).ok_or(AttachError::Full)?;
         let port = PortId::from_index(index).ok_or(AttachError::Full)?;
         let (inbox, outbox) = (Queue::new(), Queue::new());
-        let fresh = Port { mac, inbox, outbox, weight: 1, credit: 0, counters: Counters::default() };
+        let fresh = Port { inbox, outbox, weight: 1, credit: 0, counters: Counters::default() };
         *self.ports.get_mut(index).ok_or(AttachError::Full)? = Some(Box::new(fresh));
         self.macs[port.index()] = number(mac);
         self.set_attached(self.attached | port.bit());
@@ -303,15 +301,21 @@ impl Switch {
         PortId::from_index(index)
     }
 
+    /// It is the address of the guest at this port.
+    fn is_own(&self, port: PortId, mac: Mac) -> bool {
+        self.macs.get(port.index()) == Some(&number(mac))
+    }
+
     /// A frame from the guest at a port.
     pub fn send(&mut self, from: PortId, frame: &[u8]) -> Verdict {
         let (to, source) = addresses(frame).unwrap_or_default();
+        let is_its_own = self.is_own(from, source);
         let Some(port) = self.port_mut(from) else { return Verdict::Refused };
         if !is_sound(frame, to) {
             port.counters.refused += 1;
             return Verdict::Refused;
         }
-        if !is_same(source, port.mac) {
+        if !is_its_own {
             port.counters.forged += 1;
             return Verdict::Forged;
         }
@@ -332,8 +336,7 @@ impl Switch {
     /// A frame that begins so, of a port, is for the wire alone. Its length is the caller's to check.
     pub fn goes_straight(&self, from: PortId, head: &[u8; MIN_FRAME]) -> bool {
         let (to, source) = addresses(head).unwrap_or_default();
-        let is_its_own = self.port(from).is_some_and(|port| is_same(source, port.mac));
-        is_its_own && !is_group(to) && !is_for_the_link(head, to) && self.owner(to).is_none()
+        self.is_own(from, source) && !is_group(to) && !is_for_the_link(head, to) && self.owner(to).is_none()
     }
 
     /// Frames of a port went to the wire without having waited here.

@@ -54,16 +54,21 @@ pub fn pause(ticks: u64) {
     wait_for(ticks, || false);
 }
 
-/// Lets time pass, and others have the processor: under `icount`, sleep costs nothing. Interrupts are off afterwards.
-pub fn sleep(ticks: u64) {
+/// Has the local APIC's timer interrupt when the time-stamp counter has come to `at`.
+pub fn set_timer(at: u64) {
     const DEADLINE: u32 = 0x6e0;
     const LVT_TIMER: u32 = 0x832;
     const TSC_DEADLINE_MODE: u64 = 2 << 17;
-    x2apic();
     wrmsr(LVT_TIMER, TSC_DEADLINE_MODE | 0x40);
+    wrmsr(DEADLINE, at);
+}
+
+/// Lets time pass, and others have the processor: under `icount`, sleep costs nothing. Interrupts are off afterwards.
+pub fn sleep(ticks: u64) {
+    x2apic();
     let end = rdtsc() + ticks;
     while rdtsc() < end {
-        wrmsr(DEADLINE, end);
+        set_timer(end);
         wait();
         cli();
     }

@@ -76,13 +76,9 @@ fn end_of_interrupt(level: bool) -> u64 {
 /// Ticks from the end of a time with interrupts off, during which one came and there was an exit that is for nothing of that, until the interrupt is
 /// taken; up to a million.
 fn after_masked() -> u64 {
-    const DEADLINE: u32 = 0x6e0;
-    const LVT_TIMER: u32 = 0x832;
-    const TSC_DEADLINE_MODE: u64 = 2 << 17;
-    machine::wrmsr(LVT_TIMER, TSC_DEADLINE_MODE | 0x40);
     let taken = trap::interrupts();
     let due = rdtsc() + 20_000;
-    machine::wrmsr(DEADLINE, due);
+    machine::set_timer(due);
     while rdtsc() < due + 20_000 {
         core::hint::spin_loop();
     }

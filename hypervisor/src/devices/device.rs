@@ -44,6 +44,8 @@ pub struct Device {
     interrupts: AtomicU64,
     /// TSC at which it wants to be polled; `u64::MAX`: never.
     poll_at: AtomicU64,
+    /// The same in nanoseconds, as it was wanted.
+    poll_wanted: AtomicU64,
 }
 
 impl Device {
@@ -95,6 +97,7 @@ impl Device {
             masked: AtomicBool::new(true),
             interrupts: AtomicU64::new(0),
             poll_at: AtomicU64::new(u64::MAX),
+            poll_wanted: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -228,15 +231,24 @@ impl Device {
         self.poll_at.load(Ordering::Relaxed)
     }
 
-    /// Its poll is made now.
+    /// Its poll is made now; what it wants is asked after that.
     pub fn forget_poll(&self) {
-        self.poll_at.store(u64::MAX, Ordering::Relaxed);
+        self.poll_at.store(u64::MAX, Ordering::SeqCst);
+        // Last: who wants the same meanwhile has it wanted again.
+        self.poll_wanted.store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// Notes when it wants to be polled, in nanoseconds; `now` likewise.
-    pub fn poll_next(&self, wanted: Option<u64>, now: u64) {
-        let ticks = |at: u64| tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(now)));
-        let at = wanted.map_or(u64::MAX, ticks);
+    /// Notes when it wants to be polled, in nanoseconds. To be called after whatever may have changed that: what it wants already costs a look.
+    pub fn poll_next(&self, wanted: Option<u64>) {
+        let wanted = wanted.unwrap_or(u64::MAX);
+        if wanted == self.poll_wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        self.poll_wanted.store(wanted, Ordering::SeqCst);
+        let at = match wanted {
+            u64::MAX => u64::MAX,
+            at => tsc::now().saturating_add(tsc::ticks_from_ns(at.saturating_sub(tsc::uptime_ns()))),
+        };
         let server = cpu::device_server();
         if at < self.poll_at.swap(at, Ordering::Relaxed) && cpu::this().index != server {
             cpu::kick(server);

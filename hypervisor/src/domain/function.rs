@@ -50,8 +50,8 @@ pub trait VirtualFunction: Send + Sync {
         Vec::new()
     }
 
-    /// The guest is about to end an interrupt of the pin: the line must show what the device says now, and does of most at all times. Returns whether its processor is to look
-    /// at all that may have changed before it goes on.
+    /// The guest is about to end an interrupt of the pin: the line must show what the device says now, as those of most do at all times. Returns
+    /// whether its processor is to look at all that may have changed before it goes on.
     fn end_of_interrupt(&self, _domain: &Domain) -> bool {
         false
     }

@@ -202,7 +202,7 @@ fn settle_delivery(vcpu: &Vcpu, ctx: &mut Context, info: u64, host: &HostArea) {
         interrupted = event::is_interrupt(info, vector);
         if interrupted || waits {
             ctx.lapic.retract(vector);
-            // Decided again before the guest goes on, whatever the exit is for: it would not be told of it until somebody else has it look.
+            // Whatever the exit is for, what is offered is decided again before the guest goes on.
             vcpu.events.fetch_or(events::INTERRUPT, Ordering::SeqCst);
         } else {
             vcpu.interrupts.store(vcpu.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -111,7 +111,7 @@ impl E1000 {
         // 0 is none, not at once.
         let own = delays.into_iter().filter(|delay| *delay != 0).min().unwrap_or(0);
         let between = self.regs.get(reg::ITR);
-        if between != 0 { between.max(LEAST) } else { own.max(LEAST) }
+        (if between != 0 { between } else { own }).max(LEAST)
     }
 
     /// The time in which the line could not rise is over.

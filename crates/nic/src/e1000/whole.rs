@@ -15,6 +15,7 @@ use super::packet::{Context, IXSM, TXSM};
 use super::registers::reg;
 use super::transmit::{DESCRIPTOR, command};
 use crate::dma::Dma;
+use crate::packets::{HEAD, Packets, Size};
 use crate::{Budget, Offload};
 use arrayvec::ArrayVec;
 
@@ -22,8 +23,6 @@ use arrayvec::ArrayVec;
 pub const MOST_DESCRIPTORS: usize = 24;
 /// Descriptors that are read together: a context, and a packet of up to three.
 const AHEAD: u32 = 4;
-/// Bytes of an Ethernet header, by which packets are sorted.
-pub const HEAD: usize = 14;
 /// Longest packet.
 const MAX_LEN: usize = 0xffff;
 
@@ -130,9 +129,14 @@ impl Whole {
     }
 }
 
-impl E1000 {
-    /// The packet at the head of the ring, if it lies there whole, would go to the wire, and is one that another card can finish.
-    pub fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
+impl Packets for E1000 {
+    type Whole = Whole;
+
+    fn has_packets(&self) -> bool {
+        self.transmitting()
+    }
+
+    fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
         let run = self.tx.run.filter(|_| self.tx.is_between_packets() && self.regs.transmitter_on())?;
         if self.loops_back() || !self.cable {
             return None;
@@ -174,16 +178,11 @@ impl E1000 {
         }
     }
 
-    /// A packet is the next yet: its driver has neither moved the ring since nor switched the transmitter off.
-    pub fn is_next(&self, whole: &Whole) -> bool {
-        let place = (self.regs.transmit_ring(), self.regs.get(reg::TDH));
-        let sends = self.tx.run.is_some() && self.tx.is_between_packets() && self.regs.transmitter_on();
-        sends && place == (whole.ring, whole.head)
+    fn size(whole: &Whole) -> Size<'_> {
+        Size { len: whole.len, frames: whole.frames, offload: &whole.offload }
     }
 
-    /// Copies a packet's bytes into `into`, which has its length. `accept` is shown its first bytes before the rest is copied.
-    /// False if it refuses them, or memory refuses a part; nothing has happened to the card then.
-    pub fn gather(
+    fn gather(
         &self,
         memory: &mut dyn Dma,
         whole: &Whole,
@@ -211,8 +210,7 @@ impl E1000 {
         asked
     }
 
-    /// The packet, which began with `head`, is sent: reports its descriptors done, counts its frames and moves on.
-    pub fn complete(&mut self, memory: &mut dyn Dma, whole: &Whole, head: &[u8; HEAD], budget: &mut Budget) {
+    fn complete(&mut self, memory: &mut dyn Dma, whole: &Whole, head: &[u8; HEAD], budget: &mut Budget) {
         let Some(mut run) = self.tx.run else { return };
         let ring = self.regs.get(reg::TDLEN) / DESCRIPTOR as u32;
         let base = self.regs.transmit_ring();
@@ -232,6 +230,15 @@ impl E1000 {
         if place == run.start {
             self.end_run(run);
         }
+    }
+}
+
+impl E1000 {
+    /// A packet is the next yet: its driver has neither moved the ring since nor switched the transmitter off.
+    pub fn is_next(&self, whole: &Whole) -> bool {
+        let place = (self.regs.transmit_ring(), self.regs.get(reg::TDH));
+        let sends = self.tx.run.is_some() && self.tx.is_between_packets() && self.regs.transmitter_on();
+        sends && place == (whole.ring, whole.head)
     }
 
     fn count_whole(&mut self, whole: &Whole, head: &[u8; HEAD], budget: &mut Budget) {

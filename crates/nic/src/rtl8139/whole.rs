@@ -23,13 +23,12 @@ use super::transmit::{DESCRIPTOR, Descriptor, END_OF_RING, ERRORS, FIRST, INSERT
 use crate::checksum::fold;
 use crate::dma::{BusMaster, Dma};
 use crate::offload::{Checksum, Segments};
+use crate::packets::{HEAD, Packets, Size};
 use crate::{Budget, Offload};
 use arrayvec::ArrayVec;
 
 /// Most descriptors of a packet. Linux' driver uses one for the headers, and one for each of 17 pages.
 pub const MOST_DESCRIPTORS: usize = 20;
-/// Bytes of an Ethernet header, by which packets are sorted.
-pub const HEAD: usize = 14;
 /// Longest packet.
 const MAX_LEN: usize = 0xffff;
 /// Bytes of the longest headers: Ethernet, IPv4 and TCP with all their options.
@@ -82,18 +81,17 @@ impl Descriptor {
     }
 }
 
-impl Rtl8139 {
-    /// It looks for a packet in its ring next: [`Self::whole`] may have one.
-    pub const fn begins_packets(&self) -> bool {
+impl Packets for Rtl8139 {
+    type Whole = Whole;
+
+    fn has_packets(&self) -> bool {
         self.work.is_between_packets()
     }
 
-    /// The packet that is next in the ring, if it lies there whole, would go to the wire, and is one that another card can finish. If there is
-    /// none the card stops looking for one, as [`Self::transmit`] would have it.
-    pub fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
+    fn whole(&mut self, memory: &mut dyn Dma, budget: &mut Budget) -> Option<Whole> {
         let regs = &self.regs;
         let sends = regs.transmitting() && regs.sends_by_descriptor();
-        if !sends || !self.begins_packets() || regs.loopback() || !self.link() {
+        if !sends || !self.has_packets() || regs.loopback() || !self.link() {
             return None;
         }
         let mut descriptors = ArrayVec::<Descriptor, MOST_DESCRIPTORS>::new();
@@ -133,34 +131,11 @@ impl Rtl8139 {
         }
     }
 
-    /// The packet of these descriptors, the last of which says what is to be done to it.
-    fn describe(
-        &self,
-        descriptors: ArrayVec<Descriptor, MOST_DESCRIPTORS>,
-        (next, is_all): (u32, bool),
-        len: usize,
-        memory: &mut dyn Dma,
-    ) -> Option<Whole> {
-        let (first, last) = (*descriptors.first()?, *descriptors.last()?);
-        let mut start = ArrayVec::new();
-        let mut offload = Offload::default();
-        if last.vlan & INSERT_TAG != 0 {
-            return None;
-        }
-        if last.status & (LARGE_SEND | IP_CHECKSUM | UDP_CHECKSUM | TCP_CHECKSUM) != 0 {
-            let mut bytes = [0; HEADERS];
-            let read = bytes.get_mut(..first.bytes().min(HEADERS))?;
-            memory.read(first.buffer, read).ok()?;
-            offload = finish(read, last.status, len)?;
-            start.try_extend_from_slice(read).ok()?;
-        }
-        let frames = offload.frames(len).filter(|_| (HEAD..=MAX_LEN).contains(&len))?;
-        Some(Whole { descriptors, first: self.regs.next_send, next, is_all, start, len, frames, offload })
+    fn size(whole: &Whole) -> Size<'_> {
+        Size { len: whole.len, frames: whole.frames, offload: &whole.offload }
     }
 
-    /// Copies a packet's bytes into `into`, which has its length. `accept` is shown its first bytes before the rest is copied.
-    /// False if it refuses them, or memory refuses a part; nothing has happened to the card then.
-    pub fn gather(
+    fn gather(
         &self,
         memory: &mut dyn Dma,
         whole: &Whole,
@@ -196,8 +171,7 @@ impl Rtl8139 {
         asked
     }
 
-    /// The packet is sent: gives its descriptors back, counts it and moves on.
-    pub fn complete(&mut self, memory: &mut dyn Dma, whole: &Whole, budget: &mut Budget) {
+    fn complete(&mut self, memory: &mut dyn Dma, whole: &Whole, _: &[u8; HEAD], budget: &mut Budget) {
         let mut place = whole.first;
         for Descriptor { status, .. } in &whole.descriptors {
             budget.step();
@@ -214,6 +188,33 @@ impl Rtl8139 {
         if whole.is_all {
             self.work.stop_polling();
         }
+    }
+}
+
+impl Rtl8139 {
+    /// The packet of these descriptors, the last of which says what is to be done to it.
+    fn describe(
+        &self,
+        descriptors: ArrayVec<Descriptor, MOST_DESCRIPTORS>,
+        (next, is_all): (u32, bool),
+        len: usize,
+        memory: &mut dyn Dma,
+    ) -> Option<Whole> {
+        let (first, last) = (*descriptors.first()?, *descriptors.last()?);
+        let mut start = ArrayVec::new();
+        let mut offload = Offload::default();
+        if last.vlan & INSERT_TAG != 0 {
+            return None;
+        }
+        if last.status & (LARGE_SEND | IP_CHECKSUM | UDP_CHECKSUM | TCP_CHECKSUM) != 0 {
+            let mut bytes = [0; HEADERS];
+            let read = bytes.get_mut(..first.bytes().min(HEADERS))?;
+            memory.read(first.buffer, read).ok()?;
+            offload = finish(read, last.status, len)?;
+            start.try_extend_from_slice(read).ok()?;
+        }
+        let frames = offload.frames(len).filter(|_| (HEAD..=MAX_LEN).contains(&len))?;
+        Some(Whole { descriptors, first: self.regs.next_send, next, is_all, start, len, frames, offload })
     }
 }
 

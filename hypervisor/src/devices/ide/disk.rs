@@ -239,9 +239,7 @@ impl SharedDisk {
             }
         }
         let wanted = if state.is_resetting { Some(now + LOOK) } else { state.channel.deadline() };
-        if wanted.is_some() || self.device.poll_at() != u64::MAX {
-            self.device.poll_next(wanted, now);
-        }
+        self.device.poll_next(wanted);
     }
 
     /// Adds what the present guests did.

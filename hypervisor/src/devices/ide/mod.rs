@@ -135,7 +135,6 @@ impl VirtualFunction for IdeFunction {
         Answer::Refused
     }
 
-    /// Its line shows at all times what the disk says.
     fn resumes_at(&self) -> u64 {
         self.own_time.at()
     }

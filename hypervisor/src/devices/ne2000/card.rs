@@ -196,7 +196,7 @@ impl Card {
         if others || within.is_none() || monitor.is_due(now) && within.is_some_and(concerned) {
             let wanted = monitor.poll(raw, now);
             self.carry_out(monitor, clients, raw, now);
-            self.device.poll_next(wanted, now);
+            self.device.poll_next(wanted);
             return After::Changed;
         }
         if changes.is_empty() { After::Unchanged } else { After::Changed }

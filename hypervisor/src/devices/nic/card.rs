@@ -143,8 +143,6 @@ struct State {
     /// The way to the physical card; `None` once it is off the wire.
     hardware: Option<Hardware>,
     plugged: Vec<Plugged>,
-    /// When the shared card wanted to be polled, the last time that the device was told.
-    wanted: Option<u64>,
 }
 
 impl Card {
@@ -162,7 +160,7 @@ impl Card {
             shared.limit(rate);
         }
         let answers = shared.start(&mut hardware.card());
-        let state = State { shared, hardware: Some(hardware), plugged: Vec::new(), wanted: None };
+        let state = State { shared, hardware: Some(hardware), plugged: Vec::new() };
         let card = Self { device: device.clone(), mode, state: SpinLock::new(Rank::Card, state) };
         if !answers {
             card.stop();
@@ -258,7 +256,7 @@ impl Card {
         act: impl FnOnce(&mut SharedNic, &mut Environment<'_, GuestMemories<'_>>) -> R,
     ) -> Option<R> {
         let mut state = self.state.lock();
-        let State { shared, hardware, plugged, wanted } = &mut *state;
+        let State { shared, hardware, plugged } = &mut *state;
         let hardware = hardware.as_mut()?;
         let mut guests = GuestMemories { plugged, home: hardware.home() };
         let now = tsc::uptime_ns();
@@ -289,12 +287,7 @@ impl Card {
             }
             shared.carried_out(&mut env, changes.shown);
         }
-        // A poll that has begun has forgotten when it was to be.
-        let next = shared.deadline();
-        if next != *wanted || next.is_some() && self.device.poll_at() == u64::MAX {
-            *wanted = next;
-            self.device.poll_next(next, tsc::uptime_ns());
-        }
+        self.device.poll_next(shared.deadline());
         Some(result)
     }
 

@@ -43,30 +43,37 @@ impl Mirror {
         (end <= self.0.bytes).then(|| Hpa::new(self.0.hpa.as_u64() + offset))
     }
 
-    /// Where a word is. There are whole pages.
-    fn word(&self, offset: u32) -> Option<Hpa> {
-        let offset = u64::from(offset & !3);
-        let Pages { hpa, bytes, .. } = &*self.0;
-        (offset < *bytes).then(|| Hpa::new(hpa.as_u64() + offset))
+    fn range(&self) -> (Hpa, u64) {
+        (self.0.hpa, self.0.bytes)
     }
+}
+
+/// Where a word is of so many bytes, which are whole pages.
+#[inline(always)]
+fn word((hpa, bytes): (Hpa, u64), offset: u32) -> Option<Hpa> {
+    let offset = u64::from(offset & !3);
+    (offset < bytes).then(|| Hpa::new(hpa.as_u64() + offset))
+}
+
+#[inline(always)]
+fn look(range: (Hpa, u64), offset: u32) -> u32 {
+    word(range, offset).map_or(0, |at| Direct.read_u32(at))
 }
 
 impl sluice_emulated::Mirror for Mirror {
     fn show(&mut self, offset: u32, value: u32) {
-        if let Some(at) = self.word(offset) {
+        if let Some(at) = word(self.range(), offset) {
             Direct.write_u32(at, value);
         }
     }
 
     fn look(&self, offset: u32) -> u32 {
-        self.word(offset).map_or(0, |at| Direct.read_u32(at))
+        look(self.range(), offset)
     }
 
     fn look_each(&self, offsets: &[u32], found: &mut [u32]) {
-        let (hpa, bytes) = (self.0.hpa.as_u64(), self.0.bytes);
-        for (word, offset) in found.iter_mut().zip(offsets) {
-            let offset = u64::from(offset & !3);
-            *word = if offset < bytes { Direct.read_u32(Hpa::new(hpa + offset)) } else { 0 };
-        }
+        // Read once, not for each.
+        let range = self.range();
+        found.iter_mut().zip(offsets).for_each(|(word, offset)| *word = look(range, *offset));
     }
 }

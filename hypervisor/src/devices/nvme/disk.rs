@@ -311,7 +311,7 @@ impl SharedNvme {
             log::warn!("device {}: it does not answer, and is started anew", self.device.name);
             state.recover(&self.device, None);
         }
-        self.device.poll_next(Some(now + LOOK), now);
+        self.device.poll_next(Some(now + LOOK));
     }
 
     /// Runs `act`, and goes on with what it led to.
@@ -379,7 +379,7 @@ impl State {
             let now = tsc::uptime_ns();
             client.moved = now;
             if device.poll_at() == u64::MAX {
-                device.poll_next(Some(now + LOOK), now);
+                device.poll_next(Some(now + LOOK));
             }
         }
         client.front.take_signals()

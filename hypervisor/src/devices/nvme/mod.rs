@@ -152,7 +152,6 @@ impl VirtualFunction for NvmeFunction {
         Answer::Attend
     }
 
-    /// It has no line.
     fn resumes_at(&self) -> u64 {
         self.own_time.at()
     }

@@ -92,8 +92,7 @@ impl PassthroughFunction {
     pub fn message(&self, message: u16) {
         let Some((domain, _)) = self.guest.domain() else { return };
         if self.state.lock().messages.raised(&domain, &self.device.function, message) {
-            let now = tsc::uptime_ns();
-            self.device.poll_next(Some(now + HELD_NS), now);
+            self.device.poll_next(Some(tsc::uptime_ns() + HELD_NS));
         }
     }
 

@@ -20,9 +20,9 @@ use alloc::sync::{Arc, Weak};
 use sluice_abi::config::NicModel;
 use sluice_emulated::{Direct, PolledNic, Register, describe};
 use sluice_memory::Gpa;
-use sluice_nic::Budget;
 use sluice_nic::dma::{Dma, DmaError};
-use sluice_nic::e1000::{HEAD, Reception, Transmission};
+use sluice_nic::e1000::{Reception, Transmission};
+use sluice_nic::{Budget, HEAD};
 use sluice_platform::pci::{BarAddresses, BarKind, BuildError, Builder, ConfigEffect, Function};
 use sluice_vif::{Card, Packet};
 

@@ -163,38 +163,35 @@ pub fn functions(record: &mut Record, card: &Card, outcome: &Outcome, tally: &Ta
             None,
         ),
     ] {
-        let mut calls: Vec<u64> =
-            tally.function(name).iter().copied().filter(|call| *call >= least).collect();
-        calls.sort_unstable();
-        let (Some(fewest), Some(most)) = (calls.first(), calls.last()) else { continue };
         if name == "handoff" && handoffs == 0 {
             continue;
         }
-        let mean = calls.iter().sum::<u64>() as f64 / calls.len() as f64;
-        let note = format!("median of {} {about}; mean {mean:.0}, {fewest} to {most}; {during}", calls.len());
-        let value = calls[calls.len() / 2] as f64;
-        record.aimed(format!("{}.{name}", card.id), value, "instructions", aim, note);
+        let calls = tally.function(name).iter().copied().filter(|call| *call >= least).collect();
+        median(record, format!("{}.{name}", card.id), calls, (about, during), aim);
         if name == "handoff" {
-            with_hooks(record, card, tally, during);
+            let exits = tally.around(name).iter().filter(|(call, _)| *call >= least);
+            let about = "exits during which the card changed hands, from the exit to the next entry: what set it off, the change itself, hooks, lines, who \
+                         is woken, and what the next one's context does then";
+            let aim = (!card.masters).then_some(Aim::Under(5000.0));
+            let exits = exits.map(|(_, exit)| *exit).collect();
+            median(record, format!("{}.handoff_with_hooks", card.id), exits, (about, during), aim);
         }
     }
 }
 
-/// A change of hands with all that it causes: the exits during which there was one.
-fn with_hooks(record: &mut Record, card: &Card, tally: &Tally, during: &str) {
-    let exits = tally.around("handoff").iter().filter(|(call, _)| *call >= LEAST_HANDOFF);
-    let mut exits: Vec<u64> = exits.map(|(_, exit)| *exit).collect();
-    exits.sort_unstable();
-    let (Some(fewest), Some(most)) = (exits.first(), exits.last()) else { return };
-    let mean = exits.iter().sum::<u64>() as f64 / exits.len() as f64;
-    let note = format!(
-        "median of {} exits during which the card changed hands, from the exit to the next entry: what set it off, the change itself, hooks, lines, who \
-         is woken, and what the next one's context does then; mean {mean:.0}, {fewest} to {most}; {during}",
-        exits.len()
-    );
-    let aim = (!card.masters).then_some(Aim::Under(5000.0));
-    let value = exits[exits.len() / 2] as f64;
-    record.aimed(format!("{}.handoff_with_hooks", card.id), value, "instructions", aim, note);
+/// A row with the median of several counts, if there are any.
+fn median(
+    record: &mut Record,
+    id: String,
+    mut counts: Vec<u64>,
+    (about, during): (&str, &str),
+    aim: Option<Aim>,
+) {
+    counts.sort_unstable();
+    let (Some(fewest), Some(most)) = (counts.first(), counts.last()) else { return };
+    let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+    let note = format!("median of {} {about}; mean {mean:.0}, {fewest} to {most}; {during}", counts.len());
+    record.aimed(id, counts[counts.len() / 2] as f64, "instructions", aim, note);
 }
 
 fn ratio(a: u64, b: u64) -> f64 {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::e1000::context_for;
+use crate::packets::{HEAD, Packets};
 use proptest::prelude::*;
 
 const IDE: u32 = 1 << 31;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Offload;
-use crate::rtl8139::HEAD;
+use crate::packets::{HEAD, Packets};
 use alloc::vec;
 use proptest::prelude::*;
 
@@ -168,7 +168,7 @@ impl Bench {
                     let sent = physical.finish(&bytes, whole.offload());
                     assert_eq!(sent.len(), whole.frames());
                     frames.extend(sent);
-                    self.card.complete(&mut self.memory, &whole, budget);
+                    self.card.complete(&mut self.memory, &whole, &[0; HEAD], budget);
                     count += 1;
                     continue;
                 }

@@ -91,11 +91,20 @@ impl<P: Ports> Engine<P> {
         }
     }
 
+    /// Selects device 0.
+    fn select(&mut self) {
+        self.ports.write(Block::Command, 6, 1, 0xa0);
+    }
+
     /// Resets the channel and asks the disk who it is. `None` if it does not answer, or is none that can be shared: it must
     /// have LBA and DMA, and sectors of 512 bytes (ATA-6, 8.15).
     pub fn identify(&mut self) -> Option<Words> {
+        // Before the reset, so that it is device 0 whose BSY shows, and not that of one which is not there; and after it, since what is
+        // written to a busy channel is ignored (ATA-6, 7.4 to 7.13), and that of a busy host is busy for long.
+        self.select();
         self.reset();
-        self.ports.write(Block::Command, 6, 1, 0xa0);
+        self.wait(|status| status & BSY == 0)?;
+        self.select();
         self.wait(|status| status & (BSY | DRDY) == DRDY)?;
         self.ports.write(Block::Command, 7, 1, 0xec);
         let status = self.wait(|status| status & BSY == 0 && status & (DRQ | ERR) != 0)?;
@@ -158,25 +167,44 @@ impl<P: Ports> Engine<P> {
 mod tests {
     use super::*;
 
-    /// A disk that is busy for some time after a reset.
+    /// A channel that is busy for some time after a reset, with a disk as device 0; device 1 was selected last, as by a firmware that looked for one.
     struct Slow {
         now: u64,
+        takes: u64,
         busy_until: u64,
+        /// What device 0 says.
         status: u8,
+        /// What device 1 says: 0 if there is none.
+        second: u8,
+        is_second: bool,
+    }
+
+    impl Slow {
+        fn is_busy(&self) -> bool {
+            self.now < self.busy_until
+        }
     }
 
     impl Ports for Slow {
         fn read(&mut self, block: Block, offset: u8, _: u8) -> u32 {
+            let status = if self.is_second { self.second } else { self.status };
             match (block, offset) {
                 (Block::Command, 0) => 0b11 << 8,
-                _ if self.now < self.busy_until => BSY.into(),
-                _ => self.status.into(),
+                _ if status == 0 || !self.is_busy() => status.into(),
+                _ => BSY.into(),
             }
         }
 
         fn write(&mut self, block: Block, offset: u8, _: u8, value: u32) {
-            if (block, offset, value) == (Block::Command, 7, 0xec) {
-                self.status |= DRQ;
+            match (block, offset, value) {
+                (Block::Control, 2, value) if value == SRST.into() => self.busy_until = self.now + self.takes,
+                (Block::Command, ..) if self.is_busy() => {}
+                (Block::Command, 6, value) => self.is_second = value & 1 << 4 != 0,
+                (Block::Command, 7, 0xec) if self.is_second => {
+                    assert_eq!(self.second, 0, "it is not the disk")
+                }
+                (Block::Command, 7, 0xec) => self.status |= DRQ,
+                _ => {}
             }
         }
 
@@ -185,10 +213,15 @@ mod tests {
         }
     }
 
-    /// Asks who it is; also says how many seconds that took.
-    fn identify(busy_s: u64, status: u8) -> (bool, u64) {
-        let mut engine = Engine::new(Slow { now: 0, busy_until: busy_s * 1_000_000, status });
+    /// Asks who it is; also says how many seconds that took. A command runs before `busy_until`, and a reset takes so long.
+    fn identify_beside(second: u8, busy_until: u64, takes_s: u64, status: u8) -> (bool, u64) {
+        let takes = takes_s * 1_000_000;
+        let mut engine = Engine::new(Slow { now: 0, takes, busy_until, status, second, is_second: true });
         (engine.identify().is_some(), engine.ports().now / 1_000_000)
+    }
+
+    fn identify(takes_s: u64, status: u8) -> (bool, u64) {
+        identify_beside(0, 0, takes_s, status)
     }
 
     #[test]
@@ -196,6 +229,13 @@ mod tests {
         assert_eq!(identify(0, DRDY), (true, 0));
         assert_eq!(identify(30, DRDY), (true, 30));
         assert_eq!(identify(40, DRDY), (false, 31));
+    }
+
+    #[test]
+    fn device_0_is_asked_whichever_was_selected_last() {
+        assert_eq!(identify_beside(0, 0, 5, DRDY), (true, 5), "there is no device 1");
+        assert_eq!(identify_beside(DRDY, 0, 5, DRDY), (true, 5));
+        assert_eq!(identify_beside(DRDY, 1_000, 5, DRDY), (true, 5), "a command of device 1's runs");
     }
 
     #[test]

@@ -32,16 +32,17 @@ pub fn ports(data: &[u8]) {
             handler => (handler == 5, Disposition::Handler(handler)),
         };
         windows.retain(|(other, _)| to < *other.start() || *other.end() < from);
-        match value {
+        let altered = match value {
             Disposition::Handler(handler @ 5) => {
                 let open = u32::from(input.u8()) << 12 | u32::from(input.u8());
-                table.hook_but(range, handler, open);
                 windows.push((from..=to, open));
+                table.hook_but(range, handler, open)
             }
             Disposition::Handler(handler) => table.hook(range, direction, handler),
             Disposition::Direct => table.direct(range),
             Disposition::Refused => table.remove(range),
-        }
+        };
+        assert!(*altered.start() <= port_of(from) && port_of(to) <= *altered.end());
         for entry in &mut flat[from..=to] {
             if both || direction.contains(Direction::READ) {
                 entry[0] = value;
@@ -55,7 +56,7 @@ pub fn ports(data: &[u8]) {
         let port = port_of(index);
         assert_eq!(table.lookup(port, Direction::READ), *read);
         assert_eq!(table.lookup(port, Direction::WRITE), *write);
-        let exits = table.map_byte(port / 8) >> (port % 8) & 1 != 0;
+        let exits = table.map_word(port / 32) >> (port % 32) & 1 != 0;
         let open = |(window, open): &(core::ops::RangeInclusive<usize>, u32)| {
             window.contains(&index) && open >> (index - window.start()) & 1 != 0
         };

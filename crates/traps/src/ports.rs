@@ -42,21 +42,25 @@ impl<H: Copy + PartialEq> Range<H> {
     }
 }
 
+/// Ports from the first of a window on that can be open.
+const WINDOW: u16 = 32;
+
 /// Ports of one handler of which some do not exit.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct Window<H> {
     first: u16,
     last: u16,
+    handler: H,
     /// By offset from `first`: does not exit.
     open: u32,
 }
 
-impl Window {
-    /// The open ones of the eight ports from `port` on.
-    fn open_from(&self, port: u16) -> u8 {
+impl<H> Window<H> {
+    /// The open ones of the 32 ports from `port` on.
+    fn open_from(&self, port: u16) -> u32 {
         match i32::from(port) - i32::from(self.first) {
-            shift @ 0..=31 => (self.open >> shift) as u8,
-            shift @ -7..=-1 => (self.open << -shift) as u8,
+            shift @ 0..=31 => self.open >> shift,
+            shift @ -31..=-1 => self.open << -shift,
             _ => 0,
         }
     }
@@ -68,7 +72,7 @@ pub struct PortTable<H> {
     /// Sorted and disjoint.
     ranges: Vec<Range<H>>,
     /// Disjoint, each within a range that has one handler. Any other change of these ports ends one.
-    windows: Vec<Window>,
+    windows: Vec<Window<H>>,
     /// Index of the range that an access was found in last: the next one is often there, too.
     recent: usize,
 }
@@ -79,44 +83,43 @@ impl<H: Copy + PartialEq> PortTable<H> {
         Self { ranges: Vec::new(), windows: Vec::new(), recent: 0 }
     }
 
-    /// Sends accesses in these directions to a handler.
-    pub fn hook(&mut self, ports: RangeInclusive<u16>, direction: Direction, handler: H) {
-        self.set(ports, direction, Disposition::Handler(handler));
+    /// Sends accesses in these directions to a handler. Returns the ports whose bits of the permission map may be others now, as all
+    /// changes do.
+    pub fn hook(
+        &mut self,
+        ports: RangeInclusive<u16>,
+        direction: Direction,
+        handler: H,
+    ) -> RangeInclusive<u16> {
+        self.set(ports, direction, Disposition::Handler(handler))
     }
 
     /// Sends accesses to a handler, but has those of `open` not exit, by offset from the first port, of 32 at most. The handler
     /// answers for them all the same if they exited before. Where the handler has the ports already, as at nearly every change
     /// of hands, this writes a word and allocates nothing.
-    pub fn hook_but(&mut self, ports: RangeInclusive<u16>, handler: H, open: u32) {
+    pub fn hook_but(&mut self, ports: RangeInclusive<u16>, handler: H, open: u32) -> RangeInclusive<u16> {
         let (first, last) = (*ports.start(), *ports.end());
-        let Some(count) = last.checked_sub(first) else { return };
+        let Some(count) = last.checked_sub(first) else { return ports };
         let open = open & u32::MAX.checked_shr(31u32.saturating_sub(count.into())).unwrap_or(u32::MAX);
-        let to = Disposition::Handler(handler);
-        let is_there = self.covering(first, last).is_some_and(|range| range.read == to && range.write == to);
-        let window = self.windows.iter_mut().find(|window| (window.first, window.last) == (first, last));
-        match window {
-            Some(window) if is_there => window.open = open,
-            _ => {
-                self.set(ports, Direction::all(), to);
-                self.windows.push(Window { first, last, open });
-            }
+        let is_it =
+            |window: &&mut Window<H>| (window.first, window.last, window.handler) == (first, last, handler);
+        if let Some(window) = self.windows.iter_mut().find(is_it) {
+            window.open = open;
+            return first..=last.min(first.saturating_add(WINDOW - 1));
         }
+        let altered = self.set(ports, Direction::all(), Disposition::Handler(handler));
+        self.windows.push(Window { first, last, handler, open });
+        altered
     }
 
     /// Lets accesses in both directions go to the hardware.
-    pub fn direct(&mut self, ports: RangeInclusive<u16>) {
-        self.set(ports, Direction::all(), Disposition::Direct);
+    pub fn direct(&mut self, ports: RangeInclusive<u16>) -> RangeInclusive<u16> {
+        self.set(ports, Direction::all(), Disposition::Direct)
     }
 
     /// Refuses accesses in both directions again.
-    pub fn remove(&mut self, ports: RangeInclusive<u16>) {
-        self.set(ports, Direction::all(), Disposition::Refused);
-    }
-
-    /// The range that has all of these ports.
-    fn covering(&self, first: u16, last: u16) -> Option<&Range<H>> {
-        let at = self.ranges.partition_point(|range| range.last < first);
-        self.ranges.get(at).filter(|range| range.first <= first && last <= range.last)
+    pub fn remove(&mut self, ports: RangeInclusive<u16>) -> RangeInclusive<u16> {
+        self.set(ports, Direction::all(), Disposition::Refused)
     }
 
     /// What becomes of a one-byte access that exited.
@@ -174,27 +177,40 @@ impl<H: Copy + PartialEq> PortTable<H> {
         (last < range.first && after.is_none_or(|after| after < port)).then_some(Disposition::Refused)
     }
 
-    /// Byte `index` of the permission map: eight ports, a bit set where an access exits.
-    pub fn map_byte(&self, index: u16) -> u8 {
-        let first = index.wrapping_mul(8);
-        let exits = match self.covering(first, first | 7) {
-            Some(range) if range.is_direct() => 0,
-            Some(_) => u8::MAX,
-            None => (0..8).fold(0, |byte, bit| {
-                let port = first | bit;
-                let is_direct = self.covering(port, port).is_some_and(Range::is_direct);
-                byte | u8::from(!is_direct) << bit
-            }),
-        };
-        self.windows.iter().fold(exits, |exits, window| exits & !window.open_from(first))
+    /// Word `index` of the permission map: 32 ports, a bit set where an access exits.
+    pub fn map_word(&self, index: u16) -> u32 {
+        let first = index.wrapping_mul(32);
+        let last = first | 31;
+        let at = self.ranges.partition_point(|range| range.last < first);
+        let ranges = self.ranges.get(at..).unwrap_or_default().iter();
+        let direct = ranges.take_while(|range| range.first <= last).filter(|range| range.is_direct());
+        let open = direct.fold(0, |open, range| {
+            let (from, to) = (range.first.max(first) - first, range.last.min(last) - first);
+            open | u32::MAX << from & u32::MAX >> (31 - to)
+        });
+        !self.windows.iter().fold(open, |open, window| open | window.open_from(first))
     }
 
-    fn set(&mut self, ports: RangeInclusive<u16>, direction: Direction, to: Disposition<H>) {
+    fn set(
+        &mut self,
+        ports: RangeInclusive<u16>,
+        direction: Direction,
+        to: Disposition<H>,
+    ) -> RangeInclusive<u16> {
         let (first, last) = (*ports.start(), *ports.end());
         if first > last {
-            return;
+            return ports;
         }
-        self.windows.retain(|window| last < window.first || window.last < first);
+        // A window that ends is closed as a whole.
+        let (mut altered_first, mut altered_last) = (first, last);
+        self.windows.retain(|window| {
+            let stays = last < window.first || window.last < first;
+            if !stays {
+                (altered_first, altered_last) =
+                    (altered_first.min(window.first), altered_last.max(window.last));
+            }
+            stays
+        });
         let mut next = Vec::with_capacity(self.ranges.len() + 3);
         // Where the last piece of the new range that is not yet covered begins; `None` past its end.
         let mut open = Some(first);
@@ -245,6 +261,7 @@ impl<H: Copy + PartialEq> PortTable<H> {
             joins
         });
         self.ranges = next;
+        altered_first..=altered_last
     }
 }
 
@@ -273,18 +290,17 @@ mod tests {
         let mut table = PortTable::new();
         table.direct(8..=15);
         table.hook(9..=9, Direction::WRITE, ());
-        assert_eq!([0, 1, 2].map(|index| table.map_byte(index)), [0xff, 0b10, 0xff]);
+        assert_eq!([0, 1].map(|index| table.map_word(index)), [0xffff_02ff, u32::MAX]);
     }
 
     #[test]
     fn a_change_of_open_ports_leaves_the_ranges_alone() {
         let mut table = PortTable::new();
-        table.hook_but(0xc000..=0xc01f, 'a', 0);
+        assert_eq!(table.hook_but(0xc000..=0xc0ff, 'a', 0), 0xc000..=0xc0ff);
         let (ranges, windows) = (table.ranges.as_ptr(), table.windows.as_ptr());
         for open in [0x0000_00f1, u32::MAX, 0, 1 << 31] {
-            table.hook_but(0xc000..=0xc01f, 'a', open);
-            let bytes = [0, 1, 2, 3].map(|byte| table.map_byte(0xc000 / 8 + byte));
-            assert_eq!(u32::from_le_bytes(bytes), !open);
+            assert_eq!(table.hook_but(0xc000..=0xc0ff, 'a', open), 0xc000..=0xc01f);
+            assert_eq!(table.map_word(0xc000 / 32), !open);
             assert_eq!(table.lookup_access(0xc000, 4, Direction::READ), Disposition::Handler('a'));
             assert_eq!((table.ranges.as_ptr(), table.windows.as_ptr()), (ranges, windows));
         }
@@ -292,7 +308,7 @@ mod tests {
 
     #[test]
     fn open_ports_close_with_any_other_change_of_theirs() {
-        let changes: [fn(&mut PortTable<char>); 4] = [
+        let changes: [fn(&mut PortTable<char>) -> RangeInclusive<u16>; 4] = [
             |table| table.hook(0x10f..=0x110, Direction::READ, 'a'),
             |table| table.remove(0x11f..=0x11f),
             |table| table.hook_but(0x100..=0x11f, 'b', 0),
@@ -301,9 +317,9 @@ mod tests {
         for change in changes {
             let mut table = PortTable::new();
             table.hook_but(0x100..=0x11f, 'a', u32::MAX);
-            assert_eq!(table.map_byte(0x100 / 8), 0);
+            assert_eq!(table.map_word(0x100 / 32), 0);
             change(&mut table);
-            assert_eq!([0, 1, 2, 3].map(|byte| table.map_byte(0x100 / 8 + byte)), [0xff; 4]);
+            assert_eq!(table.map_word(0x100 / 32), u32::MAX);
         }
     }
 
@@ -312,21 +328,23 @@ mod tests {
         let mut table = PortTable::new();
         table.hook_but(0x104..=0x107, 'a', u32::MAX);
         table.hook(0x108..=0x10f, Direction::all(), 'b');
-        assert_eq!([0x1f, 0x20, 0x21].map(|index| table.map_byte(index)), [0xff, 0x0f, 0xff]);
+        assert_eq!([7, 8, 9].map(|index| table.map_word(index)), [u32::MAX, 0xffff_ff0f, u32::MAX]);
         table.hook_but(0xffff..=0xffff, 'a', u32::MAX);
-        assert_eq!(table.map_byte(0x1fff), 0x7f);
+        assert_eq!(table.map_word(0x7ff), u32::MAX >> 1);
     }
 
     proptest! {
         /// Against one entry per port and direction, for a small space and its far end.
         #[test]
         fn agrees_with_a_flat_table(
-            steps in prop::collection::vec((0u16..64, 0u16..20, 0u8..8, any::<bool>(), any::<u32>()), 1..60)
+            steps in prop::collection::vec((0u16..64, 0u16..50, 0u8..8, any::<bool>(), any::<u32>()), 1..60)
         ) {
             let mut table = PortTable::new();
             let mut flat = [[Disposition::Refused; 2]; 64];
             // The ports that are open, and by which step.
             let mut opened = [None; 64];
+            // The permission map, of which only what a change may have altered is derived again.
+            let mut map = [u32::MAX; 2];
             for (step, (from, len, what, high, open)) in steps.into_iter().enumerate() {
                 // The same steps at the top of the port space must not overflow.
                 let base = if high { 0xffc0 } else { 0 };
@@ -345,26 +363,32 @@ mod tests {
                     opened.iter_mut().filter(|by| by.is_some_and(|(by, _)| ended.iter().any(|(one, _)| *one == by)))
                         .for_each(|by| *by = None);
                 }
-                match value {
+                let ports = base + from..=base + to;
+                let altered = match value {
                     Disposition::Handler(handler @ 4..=5) => {
-                        table.hook_but(base + from..=base + to, handler, open);
                         if !high {
                             for port in from..=to {
-                                opened[port as usize] = Some((step, open >> (port - from) & 1 != 0));
+                                let is_open = open.checked_shr((port - from).into()).is_some_and(|open| open & 1 != 0);
+                                opened[port as usize] = Some((step, is_open));
                             }
                         }
+                        table.hook_but(ports, handler, open)
                     }
-                    Disposition::Handler(handler) => table.hook(base + from..=base + to, direction, handler),
-                    Disposition::Direct => table.direct(base + from..=base + to),
-                    Disposition::Refused => table.remove(base + from..=base + to),
-                }
+                    Disposition::Handler(handler) => table.hook(ports, direction, handler),
+                    Disposition::Direct => table.direct(ports),
+                    Disposition::Refused => table.remove(ports),
+                };
                 if !high {
+                    for word in altered.start() / 32..=altered.end() / 32 {
+                        map[usize::from(word)] = table.map_word(word);
+                    }
                     for port in from..=to {
                         if direction.contains(Direction::READ) { flat[port as usize][0] = value; }
                         if direction.contains(Direction::WRITE) { flat[port as usize][1] = value; }
                     }
                 }
             }
+            prop_assert_eq!(map, [0, 1].map(|word| table.map_word(word)));
             for port in 0..64u16 {
                 let [read, write] = flat[port as usize];
                 prop_assert_eq!(table.lookup(port, Direction::READ), read);
@@ -384,7 +408,7 @@ mod tests {
                     prop_assert_eq!(answer, together.unwrap_or(Disposition::Refused));
                     prop_assert_eq!(table.lookup_access(first, width as u8, direction), answer);
                 }
-                let exits = table.map_byte(port / 8) >> (port % 8) & 1 != 0;
+                let exits = table.map_word(port / 32) >> (port % 32) & 1 != 0;
                 let open = opened[usize::from(port)].is_some_and(|(_, open)| open);
                 prop_assert_eq!(exits, !open && (read != Disposition::Direct || write != Disposition::Direct));
             }

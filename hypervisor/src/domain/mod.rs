@@ -879,10 +879,9 @@ impl Domain {
     }
 
     fn derive_ports(&self, table: &PortTable<PortHandler>, ports: core::ops::RangeInclusive<u16>) {
-        // Whole bytes of the map, eight ports each.
-        for byte in ports.start() / 8..=ports.end() / 8 {
-            let at = Hpa::new(self.permission_map.as_u64() + u64::from(byte));
-            mm::Direct.write(at, &[table.map_byte(byte)]);
+        for word in ports.start() / 32..=ports.end() / 32 {
+            let at = Hpa::new(self.permission_map.as_u64() + 4 * u64::from(word));
+            mm::Direct.write_u32(at, table.map_word(word));
         }
     }
 
@@ -891,16 +890,16 @@ impl Domain {
     pub fn hook_ports(&self, base: u16, count: u16, handler: PortHandler, open: u32) {
         let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
         let mut table = self.ports.lock();
-        table.hook_but(base..=last, handler, open);
-        self.derive_ports(&table, base..=last);
+        let altered = table.hook_but(base..=last, handler, open);
+        self.derive_ports(&table, altered);
     }
 
     /// Lets accesses to the ports of a device go to the hardware.
     pub fn open_ports(&self, base: u16, count: u16) {
         let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
         let mut table = self.ports.lock();
-        table.direct(base..=last);
-        self.derive_ports(&table, base..=last);
+        let altered = table.direct(base..=last);
+        self.derive_ports(&table, altered);
     }
 
     /// Has accesses to ports that nobody answers for go to a handler. False if somebody does; nothing has changed then.
@@ -915,8 +914,9 @@ impl Domain {
         };
         let free = (base..=last).all(is_free);
         if free {
-            // They exited before, and go on to: the permission map stays as it is.
-            table.hook(base..=last, Direction::all(), handler);
+            // They exited before, and go on to.
+            let altered = table.hook(base..=last, Direction::all(), handler);
+            self.derive_ports(&table, altered);
         }
         free
     }
@@ -925,8 +925,8 @@ impl Domain {
     pub fn release_ports(&self, base: u16, count: u16) {
         let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
         let mut table = self.ports.lock();
-        table.remove(base..=last);
-        self.derive_ports(&table, base..=last);
+        let altered = table.remove(base..=last);
+        self.derive_ports(&table, altered);
     }
 
     // --- virtual devices --------------------------------------------------------------------

@@ -28,9 +28,17 @@ impl SharedPorts {
         }
     }
 
-    fn still(&mut self) -> &mut PortDevice {
+    /// Accesses the device, at which nobody else is from now on.
+    #[inline(always)]
+    fn access<R>(&mut self, act: impl FnOnce(&mut PortDevice) -> R) -> R {
+        if self.still { act(&mut self.device) } else { self.access_first(act) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn access_first<R>(&mut self, act: impl FnOnce(&mut PortDevice) -> R) -> R {
         self.freeze();
-        &mut self.device
+        act(&mut self.device)
     }
 }
 
@@ -44,18 +52,18 @@ impl Drop for SharedPorts {
 
 impl RawDevice for SharedPorts {
     fn read(&mut self, offset: u16, width: u8) -> u32 {
-        self.still().read(offset, width)
+        self.access(|device| device.read(offset, width))
     }
 
     fn write(&mut self, offset: u16, width: u8, value: u32) {
-        self.still().write(offset, width, value);
+        self.access(|device| device.write(offset, width, value));
     }
 
     fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
-        self.still().read_string(offset, width, into);
+        self.access(|device| device.read_string(offset, width, into));
     }
 
     fn write_string(&mut self, offset: u16, width: u8, from: &[u8]) {
-        self.still().write_string(offset, width, from);
+        self.access(|device| device.write_string(offset, width, from));
     }
 }

@@ -308,7 +308,8 @@ mod tests {
 
     #[test]
     fn open_ports_close_with_any_other_change_of_theirs() {
-        let changes: [fn(&mut PortTable<char>) -> RangeInclusive<u16>; 4] = [
+        type Change = fn(&mut PortTable<char>) -> RangeInclusive<u16>;
+        let changes: [Change; 4] = [
             |table| table.hook(0x10f..=0x110, Direction::READ, 'a'),
             |table| table.remove(0x11f..=0x11f),
             |table| table.hook_but(0x100..=0x11f, 'b', 0),

@@ -11,6 +11,10 @@ use sluice_insn::plain::PlainWord;
 use sluice_insn::walk::Kind;
 use sluice_pagetypes::{Entry, Mfn, Old};
 
+/// Breakpoint.
+const BP: u8 = 3;
+/// Overflow.
+const OF: u8 = 4;
 /// Invalid opcode.
 const UD: u8 = 6;
 /// Device not available.
@@ -112,13 +116,29 @@ impl Guest {
         self.exception(host, registers, PAGE_FAULT, Some(error), address)
     }
 
-    /// The vector that the instruction at an address asks for, and its bytes. `None`: it asks for none.
-    pub fn software_vector(&self, host: &impl Host, address: u64) -> Option<(u8, u64)> {
-        match self.fetch(host, address) {
-            ([0xcc, ..], 1..) => Some((3, 1)),
-            ([0xcd, vector, ..], 2..) => Some((vector, 2)),
-            _ => None,
-        }
+    /// An instruction that asks for a vector, of which it is known only where it stands: INT, and INT3 and INTO as QEMU's TCG tells of them.
+    ///
+    /// If there is something else by now, it is that which is executed: a kernel that patches its code puts INT3 there and takes it away again while other
+    /// processors come by, and has no handler for one that is not there any more.
+    pub fn software_interrupt_at(&mut self, host: &mut impl Host, registers: &mut Registers) -> After {
+        /// INTO, which is none in 64-bit code.
+        const INTO: u8 = 0xce;
+        let (code, length) = self.fetch(host, registers.rip);
+        let code = code.get(..length).unwrap_or_default();
+        let (vector, length) = match code {
+            [] => return self.exception(host, registers, GP, Some(0), 0),
+            [INTO, ..] => (OF, 1),
+            code => {
+                let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+                let vector = match instruction.mnemonic() {
+                    Mnemonic::Int3 => BP,
+                    Mnemonic::Int => instruction.immediate8(),
+                    _ => return After::Enter,
+                };
+                (vector, instruction.len() as u64)
+            }
+        };
+        self.software_interrupt(host, registers, vector, length)
     }
 
     /// The bytes at an address of the kernel's, and how many of them there are.

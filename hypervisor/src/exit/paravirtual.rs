@@ -645,11 +645,7 @@ fn handle(
         }
         SOFTWARE_INTERRUPT => {
             vcpu.exits.count(Exit::Exception as usize);
-            // QEMU's TCG comes here for the breakpoint of one byte, too.
-            match guest.software_vector(hands, registers.rip) {
-                Some((vector, length)) => guest.software_interrupt(hands, registers, vector, length),
-                None => guest.exception(hands, registers, vector::GP, Some(0), 0),
-            }
+            guest.software_interrupt_at(hands, registers)
         }
         EXCEPTION..=LAST_EXCEPTION => {
             vcpu.exits.count(Exit::Exception as usize);

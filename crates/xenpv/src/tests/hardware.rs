@@ -100,6 +100,44 @@ fn the_address_of_a_page_fault_is_read_from_cr2() {
     assert_eq!(owner.2.gpr[gpr::RDI], 0x1234_5678);
 }
 
+/// Where the kernel wants to be called for a vector.
+fn handler(vector: u8) -> u64 {
+    0xffff_ffff_8100_0000 + u64::from(vector) * 16
+}
+
+/// Has the kernel be called for the vectors that its own instructions ask for.
+fn take_traps(guest: &mut Guest, machine: &mut Machinery, registers: &mut Registers) {
+    const LEVEL: u64 = 1 << 8;
+    let (_, table) = spare(702);
+    let traps = [3, 4, 13, 0x80].map(|vector: u8| [u64::from(vector) | LEVEL, handler(vector)]);
+    poke(guest, machine, table, &[traps.as_flattened(), &[0, 0]].concat());
+    assert_eq!(ask(guest, machine, registers, call::SET_TRAP_TABLE, [table, 0, 0, 0]), 0);
+}
+
+#[test]
+fn what_asks_for_a_vector_is_found_where_it_stands_and_what_came_in_its_place_is_executed() {
+    let (mut guest, mut machine, mut registers) = model::owner();
+    take_traps(&mut guest, &mut machine, &mut registers);
+    let (_, address) = spare(701);
+    for (code, vector) in
+        [([0xcc].as_slice(), 3), (&[0xcd, 0x80], 0x80), (&[0xf3, 0xcd, 0x80], 0x80), (&[0xce], 4)]
+    {
+        let mut registers = Registers { rip: address, ..registers };
+        guest.copy_out(&mut machine, address, code).unwrap();
+        assert_eq!(guest.software_interrupt_at(&mut machine, &mut registers), After::Enter);
+        assert_eq!(registers.rip, handler(vector), "{code:x?}");
+        // RCX, R11, then RIP.
+        let [_, _, rip] = guest.words::<3>(&machine, registers.gpr[gpr::RSP]).unwrap();
+        assert_eq!(rip, address + code.len() as u64, "{code:x?}");
+    }
+    // NOP in the place of INT3, as by another processor.
+    guest.copy_out(&mut machine, address, &[0x90]).unwrap();
+    registers.rip = address;
+    let before = registers;
+    assert_eq!(guest.software_interrupt_at(&mut machine, &mut registers), After::Enter);
+    assert_eq!(registers, before);
+}
+
 #[test]
 fn the_hypervisor_does_not_touch_registers_for_a_guest() {
     let mut owner = model::owner();
@@ -118,7 +156,11 @@ fn the_hypervisor_does_not_touch_registers_for_a_guest() {
     ] {
         assert_eq!(ask(guest, machine, registers, number, arguments), fault, "call {number}");
     }
-    assert_eq!(guest.software_vector(machine, address), None);
+    let rip = core::mem::replace(&mut registers.rip, address);
+    take_traps(guest, machine, registers);
+    assert_eq!(guest.software_interrupt_at(machine, registers), After::Enter);
+    assert_eq!(registers.rip, handler(13), "nor as code");
+    registers.rip = rip;
     // Nor are they a table, or a page number's frame, or semi-writable.
     let frame = REGISTERS.start;
     let (_, page) = spare(700);

@@ -133,12 +133,27 @@ impl Guest {
                 let vector = match instruction.mnemonic() {
                     Mnemonic::Int3 => BP,
                     Mnemonic::Int => instruction.immediate8(),
-                    _ => return After::Enter,
+                    _ => {
+                        self.write_again(host, registers.rip);
+                        return After::Enter;
+                    }
                 };
                 (vector, instruction.len() as u64)
             }
         };
         self.software_interrupt(host, registers, vector, length)
+    }
+
+    /// Writes what is at an address of code. QEMU's TCG before 8.1 may go on executing an instruction that was there (docs/debug.md, stale-int3), until
+    /// somebody writes there.
+    fn write_again(&self, host: &mut impl Host, address: u64) {
+        let frame = leaf(host, self.active_root(), address).map(|leaf| leaf.entry.frame());
+        if let Some(frame) = frame.filter(|frame| self.types.owns(*frame)) {
+            let index = (address % 4096 / 8) as usize;
+            let word = host.word(frame, index);
+            // Whoever has written something else meanwhile has done it.
+            let _ = host.replace(frame, index, word, word);
+        }
     }
 
     /// The bytes at an address of the kernel's, and how many of them there are.

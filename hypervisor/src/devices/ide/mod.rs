@@ -110,6 +110,7 @@ impl VirtualFunction for IdeFunction {
     fn port(&self, _: &Domain, port: u16, width: u8, transfer: Transfer<'_>) -> Answer {
         let Some((block, offset)) = self.register(port) else { return Answer::Refused };
         let is_data = (block, offset) == (Block::Command, 0);
+        let polled_at = self.disk.device().poll_at();
         self.disk.access(self.client, |front| match transfer {
             Transfer::Read(into) if is_data => front.read_data(into),
             Transfer::Write(from) if is_data => front.write_data(from),
@@ -127,7 +128,10 @@ impl VirtualFunction for IdeFunction {
                 }
             }
         });
-        Answer::Done
+        // Its processor learns that the guest has something left to do, or that the disk is to be looked at sooner, before it goes on: a guest may wait
+        // for that by nothing but these accesses.
+        let hurries = self.resumes_at() != u64::MAX || self.disk.device().poll_at() < polled_at;
+        if hurries { Answer::Attend } else { Answer::Done }
     }
 
     /// It has none.

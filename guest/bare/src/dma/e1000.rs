@@ -139,8 +139,16 @@ impl E1000 {
     }
 
     fn rings(&mut self) {
+        // Where these registers are memory, the card may look between two of them: it would send old descriptors of its own guest's again, and what comes of
+        // that would be taken for what was read elsewhere.
+        if self.is_symbiotic {
+            self.registers.set(TRANSMIT, 0);
+        }
         self.registers.ring(TX_RING, self.transmit, DESCRIPTORS);
         self.registers.ring(RX_RING, self.receive, DESCRIPTORS);
+        if self.is_symbiotic {
+            self.registers.set(TRANSMIT, TRANSMIT_ON);
+        }
         self.turn = 0;
     }
 

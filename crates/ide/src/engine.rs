@@ -100,7 +100,7 @@ impl<P: Ports> Engine<P> {
     /// have LBA and DMA, and sectors of 512 bytes (ATA-6, 8.15).
     pub fn identify(&mut self) -> Option<Words> {
         // Before the reset, so that it is device 0 whose BSY shows, and not that of one which is not there; and after it, since what is
-        // written to a busy channel is ignored (ATA-6, 7.4 to 7.13), and that of a busy host is busy for long.
+        // written to a busy channel is ignored, and that of a busy host is busy for long.
         self.select();
         self.reset();
         self.wait(|status| status & BSY == 0)?;

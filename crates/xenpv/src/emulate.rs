@@ -125,30 +125,24 @@ impl Guest {
         const INTO: u8 = 0xce;
         let (code, length) = self.fetch(host, registers.rip);
         let code = code.get(..length).unwrap_or_default();
-        let (vector, length) = match code {
-            [] => return self.exception(host, registers, GP, Some(0), 0),
-            [INTO, ..] => (OF, 1),
-            code => {
-                let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
-                let vector = match instruction.mnemonic() {
-                    Mnemonic::Int3 => BP,
-                    Mnemonic::Int => instruction.immediate8(),
-                    _ => {
-                        self.write_again(host, registers.rip);
-                        return After::Enter;
-                    }
-                };
-                (vector, instruction.len() as u64)
+        let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+        let (vector, length) = match (code.first(), instruction.mnemonic()) {
+            (None, _) => return self.exception(host, registers, GP, Some(0), 0),
+            (Some(&INTO), _) => (OF, 1),
+            (_, Mnemonic::Int3) => (BP, instruction.len()),
+            (_, Mnemonic::Int) => (instruction.immediate8(), instruction.len()),
+            _ => {
+                self.write_again(host, registers.rip);
+                return After::Enter;
             }
         };
-        self.software_interrupt(host, registers, vector, length)
+        self.software_interrupt(host, registers, vector, length as u64)
     }
 
     /// Writes what is at an address of code. QEMU's TCG before 8.1 may go on executing an instruction that was there (docs/debug.md, stale-int3), until
     /// somebody writes there.
     fn write_again(&self, host: &mut impl Host, address: u64) {
-        let frame = leaf(host, self.active_root(), address).map(|leaf| leaf.entry.frame());
-        if let Some(frame) = frame.filter(|frame| self.types.owns(*frame)) {
+        if let Some(frame) = self.code(host, address) {
             let index = (address % 4096 / 8) as usize;
             let word = host.word(frame, index);
             // Whoever has written something else meanwhile has done it.
@@ -169,14 +163,15 @@ impl Guest {
         (code, if beyond { LONGEST } else { here })
     }
 
-    /// Reads what runs, which may be a program's.
+    /// The frame of what runs, which may be a program's. Code in registers is not looked at.
+    fn code(&self, host: &impl Host, address: u64) -> Option<Mfn> {
+        let entry = leaf(host, self.active_root(), address)?.entry;
+        (entry.contains(Entry::PRESENT) && self.types.owns(entry.frame())).then(|| entry.frame())
+    }
+
     fn copy_code(&self, host: &impl Host, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        let leaf = leaf(host, self.active_root(), address).ok_or(Error::Fault)?;
-        // Code in registers is not looked at.
-        if !leaf.entry.contains(Entry::PRESENT) || !self.types.owns(leaf.entry.frame()) {
-            return Err(Error::Fault);
-        }
-        host.read(leaf.entry.frame(), (address % 4096) as usize, buffer);
+        let frame = self.code(host, address).ok_or(Error::Fault)?;
+        host.read(frame, (address % 4096) as usize, buffer);
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! Work that a function of a guest's has left to do, and does in its guest's time.
 
+use super::device::Device;
 use crate::cpu;
-use crate::domain::Domain;
+use crate::domain::{Answer, Domain};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// When a function goes on. See [`VirtualFunction::resume`](crate::domain::VirtualFunction::resume).
@@ -33,6 +34,12 @@ impl OwnTime {
         if let Some(vcpu) = elsewhere.filter(|_| tsc != u64::MAX) {
             cpu::kick(vcpu.home);
         }
+    }
+
+    /// The answer to an access that was carried out, before which the device was to be looked at `polled_at`. The guest's processor learns that the function has
+    /// something left to do, or that the device is to be looked at sooner, before it goes on: a guest may wait for that by nothing but its accesses.
+    pub fn answer(&self, device: &Device, polled_at: u64) -> Answer {
+        if self.at() != u64::MAX || device.poll_at() < polled_at { Answer::Attend } else { Answer::Done }
     }
 
     /// Whether it is time at `now`, and nobody else goes on already.

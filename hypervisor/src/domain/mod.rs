@@ -33,6 +33,7 @@ use crate::x86::tsc;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use counters::{Exit, ParavirtualCounters, Refusal};
 use paravirtual::Interface;
@@ -878,7 +879,7 @@ impl Domain {
         self.derive_ports(&self.ports.lock(), 0..=u16::MAX);
     }
 
-    fn derive_ports(&self, table: &PortTable<PortHandler>, ports: core::ops::RangeInclusive<u16>) {
+    fn derive_ports(&self, table: &PortTable<PortHandler>, ports: RangeInclusive<u16>) {
         for word in ports.start() / 32..=ports.end() / 32 {
             let at = Hpa::new(self.permission_map.as_u64() + 4 * u64::from(word));
             mm::Direct.write_u32(at, table.map_word(word));
@@ -888,18 +889,12 @@ impl Domain {
     /// Sends the ports of a device to a handler, but has those of `open` not exit: 32 at most, by offset. The handler answers
     /// for these, too, if they exited before.
     pub fn hook_ports(&self, base: u16, count: u16, handler: PortHandler, open: u32) {
-        let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
-        let mut table = self.ports.lock();
-        let altered = table.hook_but(base..=last, handler, open);
-        self.derive_ports(&table, altered);
+        self.change_ports(base, count, |table, ports| table.hook_but(ports, handler, open));
     }
 
     /// Lets accesses to the ports of a device go to the hardware.
     pub fn open_ports(&self, base: u16, count: u16) {
-        let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
-        let mut table = self.ports.lock();
-        let altered = table.direct(base..=last);
-        self.derive_ports(&table, altered);
+        self.change_ports(base, count, PortTable::direct);
     }
 
     /// Has accesses to ports that nobody answers for go to a handler. False if somebody does; nothing has changed then.
@@ -914,18 +909,27 @@ impl Domain {
         };
         let free = (base..=last).all(is_free);
         if free {
-            // They exited before, and go on to.
-            let altered = table.hook(base..=last, Direction::all(), handler);
-            self.derive_ports(&table, altered);
+            // They exited before, and go on to: the permission map stays as it is.
+            table.hook(base..=last, Direction::all(), handler);
         }
         free
     }
 
     /// Nobody answers for ports any more that were claimed.
     pub fn release_ports(&self, base: u16, count: u16) {
+        self.change_ports(base, count, PortTable::remove);
+    }
+
+    /// Makes a change of the trap table, and brings the permission map in line with it.
+    fn change_ports(
+        &self,
+        base: u16,
+        count: u16,
+        change: impl FnOnce(&mut PortTable<PortHandler>, RangeInclusive<u16>) -> RangeInclusive<u16>,
+    ) {
         let Some(last) = base.checked_add(count.saturating_sub(1)) else { return };
         let mut table = self.ports.lock();
-        let altered = table.remove(base..=last);
+        let altered = change(&mut table, base..=last);
         self.derive_ports(&table, altered);
     }
 

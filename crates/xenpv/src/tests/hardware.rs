@@ -134,8 +134,10 @@ fn what_asks_for_a_vector_is_found_where_it_stands_and_what_came_in_its_place_is
     guest.copy_out(&mut machine, address, &[0x90]).unwrap();
     registers.rip = address;
     let before = registers;
+    let frame = leaf(&machine, guest.active_root(), address).unwrap().entry.frame();
+    machine.noted = Some((frame, (address % PAGE / 8) as usize, 0));
     assert_eq!(guest.software_interrupt_at(&mut machine, &mut registers), After::Enter);
-    assert_eq!(registers, before);
+    assert_eq!((registers, machine.noted), (before, None), "it was written once more");
 }
 
 #[test]

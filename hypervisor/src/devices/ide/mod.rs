@@ -128,10 +128,7 @@ impl VirtualFunction for IdeFunction {
                 }
             }
         });
-        // Its processor learns that the guest has something left to do, or that the disk is to be looked at sooner, before it goes on: a guest may wait
-        // for that by nothing but these accesses.
-        let hurries = self.resumes_at() != u64::MAX || self.disk.device().poll_at() < polled_at;
-        if hurries { Answer::Attend } else { Answer::Done }
+        self.own_time.answer(self.disk.device(), polled_at)
     }
 
     /// It has none.

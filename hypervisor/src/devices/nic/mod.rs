@@ -97,11 +97,7 @@ impl NicFunction {
             Transfer::Write(from) => shared.write(env, self.port, register, width, from),
         });
         match done {
-            // Its processor learns when the card goes on, or is to be looked at sooner, before it goes on itself.
-            Some(()) if self.resumes_at() != u64::MAX || self.card.device().poll_at() < polled_at => {
-                Answer::Attend
-            }
-            Some(()) => Answer::Done,
+            Some(()) => self.own_time.answer(self.card.device(), polled_at),
             None => Answer::Refused,
         }
     }

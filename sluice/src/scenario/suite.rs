@@ -286,7 +286,7 @@ fn problems<'a>(text: &mut String, problems: impl IntoIterator<Item = &'a String
 
 /// The ends of a run's logs: often all that is left of it when the suite ran elsewhere.
 fn last_words(text: &mut String, name: &str) {
-    const LINES: usize = 8;
+    const LINES: usize = 24;
     const CHARACTERS: usize = 160;
     let Ok(instance) = format!("test-{name}").parse::<Name>() else { return };
     for log in workspace::logs(&workspace::consoles(&instance)) {

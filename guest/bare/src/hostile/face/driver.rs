@@ -1,7 +1,9 @@
 //! A driver of an 82540EM that does as it is told: descriptors of any kind, rings anywhere, and what came back.
 //!
 //! Key types: [`Driver`], [`Descriptor`], [`Context`]. Source: manual 317453, 3.2.3 (receive descriptors), 3.3.3, 3.3.6 and 3.3.7 (transmit
-//! descriptors). The memory that it gives its card lies between pages that nobody may write, the fences.
+//! descriptors). The memory that it gives its card lies between pages that nobody may write, the fences. Only its rings have none behind them: a
+//! head that is written in just the moment in which the card moves it is lost, so that a ring that was moved is read beyond its end until its length
+//! follows.
 
 use crate::dma::e1000::{
     CONTROL, CONTROL_LINK_UP, DONE, HEAD, LENGTH, MASK_CLEAR, PHY, PHY_LOOPBACK, PHY_NETWORK, RECEIVE,
@@ -30,7 +32,9 @@ pub const FRAMES: u64 = 17 * PAGE;
 pub const PLAY: u64 = (2 << 20) + FRAMES;
 /// What fences hold.
 pub const FENCE: u32 = 0x6e6e_6e6e;
-const FENCES: usize = 6;
+const FENCES: usize = 4;
+/// Bytes of the longest ring.
+const LONGEST: u64 = 1 << 20;
 
 /// A frame that is answered: a request of the address resolution protocol, by QEMU's gateway.
 pub const LEN: u64 = 60;
@@ -229,14 +233,16 @@ impl Driver {
         function.enable();
         let mut own = Own::new(boot);
         let mut fences = [0; FENCES];
-        let mut takes = [PAGE, PAGE, RECEIVED * PAGE, FRAMES, PLAY].into_iter();
+        let mut takes = [RECEIVED * PAGE, FRAMES, PLAY].into_iter();
         let mut parts = [0; FENCES - 1];
         for (fence, part) in fences.iter_mut().zip(&mut parts) {
             *fence = own.take(PAGE);
             *part = takes.next().map_or(0, |bytes| own.take(bytes));
         }
         fences[FENCES - 1] = own.take(PAGE);
-        let [transmit, receive, buffers, frame, play] = parts;
+        let [buffers, frame, play] = parts;
+        let transmit = own.take(2 * PAGE + LONGEST);
+        let receive = transmit + PAGE;
         let registers = Registers(function.memory(0));
         // Only whole registers can be read.
         let [m0, m1, m2, m3] = registers.get(STATION).to_le_bytes();

@@ -7,7 +7,7 @@ use crate::memory::word;
 use crate::{Guest, Registers};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use sluice_gate::word as at;
-use sluice_pagetypes::{Entry, Kind, Mfn};
+use sluice_pagetypes::{Entry, HOLE, Kind, Mfn};
 
 /// How the gate was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,10 +115,15 @@ impl<'a> Processor<'a> {
         if !matches!(address as i64 >> 47, 0 | -1) {
             return Err(Fault::Other);
         }
+        let page = address / PAGE * PAGE;
+        let area = self.guest.cpu.area();
+        let is_own = [area.gate(), area.gate_words(), area.info()].contains(&page);
+        let index = |shift: u32| (address >> shift & 511) as usize;
+        assert!(is_own || !HOLE.contains(&index(39)), "{address:#x}, of the hypervisor's part, is tried");
         let mut table = self.root;
         let mut rights = Entry::USER | Entry::WRITE;
         for shift in [39, 30, 21, 12] {
-            let index = (address >> shift & 511) as usize;
+            let index = index(shift);
             let entry = Entry::from_bits_retain(self.machine.word(table, index));
             if !entry.contains(Entry::PRESENT) {
                 return Err(Fault::Page(u64::from(write) << 1, address));
@@ -129,9 +134,7 @@ impl<'a> Processor<'a> {
         if write && !rights.contains(Entry::WRITE) {
             return Err(Fault::Page(3, address));
         }
-        let page = address / PAGE * PAGE;
-        let area = self.guest.cpu.area();
-        if ![area.gate(), area.gate_words(), area.info()].contains(&page) {
+        if !is_own {
             assert!(rights.contains(Entry::USER), "{address:#x} is the hypervisor's");
             let kind = self.guest.types.counts(table).map(|counts| counts.kind);
             assert!(!write || kind == Some(Kind::Writable), "{address:#x} is written, and is {kind:?}");

@@ -286,6 +286,7 @@ fn the_hypervisor_is_asked_for_what_the_gate_must_not_do_alone() {
         (Case { mask: 0x80, ..call }, Left::Called),
         (Case { sp: GATE_WORDS + 0x800, ..of_return.clone() }, Left::Called),
         (Case { sp: GATE_WIDE, ..of_return.clone() }, Left::Called),
+        (Case { sp: M2P, ..of_return.clone() }, Left::Called),
         (Case { sp: spare(740).1 + 4096 - 64, ..of_return.clone() }, Left::Called),
         (Case { sp: 0x5000_0000_0000_0000, ..of_return.clone() }, Left::Faulted),
         (Case { pending: true, ..of_return.clone() }, Left::Called),

@@ -9,21 +9,30 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Operations of HYPERVISOR_vcpu_op.
 const INITIALISE: u64 = 0;
-const UP: u64 = 1;
+pub const UP: u64 = 1;
+pub const DOWN: u64 = 2;
+const IS_UP: u64 = 3;
 
 /// Words of `struct vcpu_guest_context`.
 const CONTEXT: usize = 646;
 
 global_asm!(
-    // Writes a word at one address after the other, and counts how often it could and could not. RDI has what `Shared` says.
+    // Writes a word at one address after the other, and counts how often it could and could not. RDI has what `Shared` says; without an address it goes.
     "bare_writer:",
     "lea rsp, [rip + bare_writer_stack_end]",
     "2:",
     "mov rax, [rdi]",
     "mov rcx, [rdi + 8]",
+    "jrcxz 3f",
     "mov [rcx], rax",
     "inc qword ptr [rdi + 16]",
     "jmp 2b",
+    "3:",
+    "mov eax, {vcpu_op}",
+    "mov edi, {down}",
+    "mov esi, 1",
+    "syscall",
+    "jmp 3b",
     // Its own faults. The frame on the stack is not needed any more.
     "bare_writer_fault:",
     "inc qword ptr [rdi + 24]",
@@ -33,6 +42,8 @@ global_asm!(
     ".skip 4096",
     "bare_writer_stack_end:",
     ".popsection",
+    vcpu_op = const call::VCPU_OP,
+    down = const DOWN,
 );
 
 unsafe extern "C" {
@@ -148,6 +159,11 @@ fn stale(machine: &Machine, score: &mut Score) {
         operate(UNPIN, frame, 0);
         map(address, frame << 12 | PRESENT | WRITE, true);
         unsafe { (word as *mut u64).write_volatile(0) };
+    }
+    // What follows may take the page away, and a processor that does nothing but fault keeps the other one waiting.
+    SHARED.address.store(0, Ordering::SeqCst);
+    while vcpu_op(IS_UP, 1, 0) != 0 {
+        core::hint::spin_loop();
     }
     // It wrote most of the time, and was refused when it was to be.
     let (written, faults) = (SHARED.written.load(Ordering::SeqCst), SHARED.faults.load(Ordering::SeqCst));

@@ -5,6 +5,7 @@ use crate::Score;
 use crate::attacks::spare;
 use crate::interface::{SELF, call, hypercall, rest, writes};
 use crate::memory::{BASE, LARGE, Machine, PRESENT, USER, WRITE};
+use crate::processors::{DOWN, UP};
 use crate::random::Random;
 
 /// Pages that random calls are about.
@@ -148,6 +149,10 @@ fn one(machine: &Machine, random: &mut Random, first: u64) {
                 call::SEMI_WRITABLE,
             ];
             let number = SAFE[random.below(7) as usize];
+            // Its processors neither go nor come: who goes by itself stands still for good, and who comes has no work here.
+            if number == call::VCPU_OP && [UP, DOWN].contains(&arguments[0]) {
+                return;
+            }
             if number == call::SEMI_WRITABLE {
                 arguments = [at, random.below(17), random.below(3), 0];
                 core::hint::black_box(&words);

@@ -18,8 +18,8 @@ use crate::machine::{pause, sleep};
 use crate::pci::{COMMAND, COMMAND_IO, COMMAND_MASTER, COMMAND_MEMORY, COMMAND_SILENT};
 use crate::random::Random;
 use driver::{
-    Context, Descriptor, Driver, EOP, FRAMES, IP_SUM, LEN, Mac, PLAY, SEGMENT, SUM, TAGGED, VLAN_TYPE, fold,
-    load, store, sum,
+    Context, Descriptor, Driver, EOP, FRAMES, IP_SUM, LEN, Mac, PLAY, REACH, SEGMENT, SUM, TAGGED, VLAN_TYPE,
+    fold, load, store, sum,
 };
 
 const EVERYBODY: Mac = [0xff; 6];
@@ -41,8 +41,6 @@ const VLANS: u32 = 1 << 30;
 const FILL: u32 = 0x5a5a_5a5a;
 /// Bytes of all registers.
 const WINDOW: u64 = 0x2_0000;
-/// How far from the beginning of a ring its heads can lead.
-const REACH: u64 = 1 << 20;
 
 struct Face {
     driver: Driver,

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Operations of HYPERVISOR_vcpu_op.
 const INITIALISE: u64 = 0;
-pub const UP: u64 = 1;
+const UP: u64 = 1;
 pub const DOWN: u64 = 2;
 const IS_UP: u64 = 3;
 

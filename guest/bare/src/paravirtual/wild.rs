@@ -5,7 +5,7 @@ use crate::Score;
 use crate::attacks::spare;
 use crate::interface::{SELF, call, hypercall, rest, writes};
 use crate::memory::{BASE, LARGE, Machine, PRESENT, USER, WRITE};
-use crate::processors::{DOWN, UP};
+use crate::processors::DOWN;
 use crate::random::Random;
 
 /// Pages that random calls are about.
@@ -149,8 +149,8 @@ fn one(machine: &Machine, random: &mut Random, first: u64) {
                 call::SEMI_WRITABLE,
             ];
             let number = SAFE[random.below(7) as usize];
-            // Its processors neither go nor come: who goes by itself stands still for good, and who comes has no work here.
-            if number == call::VCPU_OP && [UP, DOWN].contains(&arguments[0]) {
+            // Who takes the processor down that it runs on stands still for good.
+            if (number, arguments[0], arguments[1]) == (call::VCPU_OP, DOWN, 0) {
                 return;
             }
             if number == call::SEMI_WRITABLE {

@@ -33,8 +33,8 @@ pub const PLAY: u64 = (2 << 20) + FRAMES;
 /// What fences hold.
 pub const FENCE: u32 = 0x6e6e_6e6e;
 const FENCES: usize = 4;
-/// Bytes of the longest ring.
-const LONGEST: u64 = 1 << 20;
+/// How far from the beginning of a ring its heads can lead.
+pub const REACH: u64 = 1 << 20;
 
 /// A frame that is answered: a request of the address resolution protocol, by QEMU's gateway.
 pub const LEN: u64 = 60;
@@ -241,7 +241,7 @@ impl Driver {
         }
         fences[FENCES - 1] = own.take(PAGE);
         let [buffers, frame, play] = parts;
-        let transmit = own.take(2 * PAGE + LONGEST);
+        let transmit = own.take(2 * PAGE + REACH);
         let receive = transmit + PAGE;
         let registers = Registers(function.memory(0));
         // Only whole registers can be read.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Listens to an input device and plays sound, and tells of it when a line comes: under the name that this is.
+/// Listens to an input device and plays sound, and tells of it when a line comes: under the name that this is. At the line "press" it presses keys
+/// for as long as it may.
 pub fn run(input: &Path, sound: Option<&Path>) -> Result<()> {
     let mut input = Shared::open(input)?;
     let played = Arc::new(AtomicU32::new(0));
@@ -26,6 +27,12 @@ pub fn run(input: &Path, sound: Option<&Path>) -> Result<()> {
     while std::io::stdin().read_line(&mut line).context("no line came")? > 0 {
         let about = std::mem::take(&mut line);
         let about = about.trim();
+        if about == "press" {
+            result("pressing=ok");
+            input.press_on()?;
+            result("refused=ok");
+            continue;
+        }
         // What is on its way arrives.
         std::thread::sleep(Duration::from_millis(500));
         if sound.is_some() {

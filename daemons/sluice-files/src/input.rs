@@ -194,6 +194,22 @@ impl Shared {
         Ok(Self { file, heard })
     }
 
+    /// Presses and lets go a key as fast as it can, until that is refused.
+    pub fn press_on(&mut self) -> Result<()> {
+        /// Times of one write.
+        const TIMES: usize = 32;
+        let (down, up) = (event_of(EV_KEY, FIRST as u16, 1), event_of(EV_KEY, FIRST as u16, 0));
+        let end = event_of(EV_SYN, 0, 0);
+        let events = [down, end, up, end].concat().repeat(TIMES);
+        loop {
+            match self.file.write(&events) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(()),
+                Err(error) => return Err(error).context("could not press a key"),
+            }
+        }
+    }
+
     /// Tells what was heard since it told last, how many keys are pressed, and whether it could grab the device or press a key.
     pub fn tell(&mut self, about: &str) -> Result<()> {
         result(&format!("heard_{about}={}", self.heard.swap(0, Ordering::Relaxed)));
@@ -266,9 +282,13 @@ fn press(file: &mut File, key: u16, value: u32) -> Result<()> {
 }
 
 fn event(file: &mut File, kind: u16, code: u16, value: u32) -> std::io::Result<()> {
+    file.write_all(&event_of(kind, code, value))
+}
+
+fn event_of(kind: u16, code: u16, value: u32) -> [u8; EVENT] {
     let mut bytes = [0; EVENT];
     bytes[16..18].copy_from_slice(&kind.to_le_bytes());
     bytes[18..20].copy_from_slice(&code.to_le_bytes());
     bytes[20..].copy_from_slice(&value.to_le_bytes());
-    file.write_all(&bytes)
+    bytes
 }

@@ -10,6 +10,7 @@
 mod card;
 mod description;
 mod focus;
+mod keyboard;
 mod neighbours;
 mod region;
 mod screen;
@@ -19,7 +20,8 @@ mod turns;
 use crate::hang::HangWatch;
 use anyhow::{Context, Result, bail};
 use card::{Card, Turn};
-use focus::{KeyboardShare, Sharing};
+use focus::Sharing;
+use keyboard::KeyboardShare;
 use screen::{Screen, Wish};
 use shadow::Told;
 use sluice_backend::device::Device;
@@ -65,7 +67,7 @@ pub struct DeviceFile {
     /// The guest is in the background.
     background: bool,
     /// `None`: it has not been looked for.
-    keyboard: Option<Option<KeyboardShare>>,
+    keyboard: Option<Option<Arc<KeyboardShare>>>,
     /// How long shadows look for the next request.
     patience: Duration,
     hang: HangWatch,
@@ -93,6 +95,7 @@ struct Live {
     patience: Duration,
     hang: HangWatch,
     card: Option<(Arc<Card>, u32)>,
+    keyboard: Option<Arc<KeyboardShare>>,
     state: Mutex<State>,
     /// A file is not open in a shadow any more.
     closed: Condvar,
@@ -116,22 +119,16 @@ struct State {
 /// A request that is to be answered.
 struct UnderWay {
     place: Place,
-    space: u64,
+    /// The address space whose shadow does it; `None`: this daemon does.
+    space: Option<u64>,
     /// The file that it was passed with.
     file: Option<Arc<OpenFile>>,
     /// Number of the file that it makes.
     returns: Option<u32>,
     /// When it was interrupted first.
     interrupted: Option<Instant>,
-    /// What it waits for if this daemon does it, and no shadow.
+    /// What it waits for.
     ticket: Option<Ticket>,
-}
-
-impl UnderWay {
-    /// The address space whose shadow does it, if one does.
-    fn shadow(&self) -> Option<u64> {
-        Some(self.space).filter(|_| self.ticket.is_none())
-    }
 }
 
 /// Where an answer goes.
@@ -293,6 +290,7 @@ impl Device for DeviceFile {
             patience: self.patience,
             hang: self.hang,
             card: self.card.clone(),
+            keyboard: self.keyboard.clone().flatten(),
             state: Mutex::new(State { background: self.background, ..State::default() }),
             closed: Condvar::new(),
         };
@@ -315,7 +313,7 @@ impl Device for DeviceFile {
     fn look(&mut self, function: &Function, info: &Info) {
         if self.keyboard.is_none() {
             let share = || KeyboardShare::take(&self.path, Function::shared(function.share().ok()?)).ok();
-            self.keyboard = Some((self.sharing == Sharing::Input).then(share).flatten());
+            self.keyboard = Some((self.sharing == Sharing::Input).then(share).flatten().map(Arc::new));
         }
         let background = info.is_in_background();
         if std::mem::replace(&mut self.background, background) == background {
@@ -446,7 +444,8 @@ impl Live {
         let hangs = |under_way: &&UnderWay| {
             under_way.interrupted.is_some_and(|since| since.elapsed() >= self.hang.patience)
         };
-        let spaces: Vec<u64> = state.under_way.values().filter(hangs).map(|one| one.space).collect();
+        let hanging = state.under_way.values().filter(hangs);
+        let spaces: Vec<u64> = hanging.filter_map(|one| one.space).collect();
         // What they were asked for fails when they are gone; nothing more is asked of them.
         let shadows = spaces.iter().filter_map(|space| state.shadows.get_mut(space)?.child.take());
         let shadows: Vec<Child> = shadows.collect();
@@ -495,8 +494,7 @@ impl Live {
     fn finish(&self, tag: u32, result: i64, made: Option<File>) {
         let mut state = lock(&self.state);
         let Some(under_way) = state.under_way.remove(&tag) else { return };
-        let shadow = under_way.shadow();
-        let UnderWay { place, file, returns, .. } = under_way;
+        let UnderWay { place, space: shadow, file, returns, .. } = under_way;
         // A shadow that does not know the file of what was posted has not been passed it.
         let is_known = result != -i64::from(DEVFILE_UNKNOWN_FILE);
         if let Some((file, space)) = file.zip(shadow).filter(|_| is_known) {
@@ -557,7 +555,7 @@ impl Live {
                         return None;
                     }
                     under_way.interrupted.get_or_insert(now);
-                    Some(under_way.space)
+                    under_way.space
                 });
                 if let Some(shadow) = space.and_then(|space| state.shadows.get(&space)) {
                     let _ = shadow.ask(bytes, &[]);
@@ -574,11 +572,13 @@ impl Live {
                 let turn = self.card.as_ref().filter(|_| card::is_work(&request.operation));
                 let turn = turn.map(|(card, weight)| card.ask(&self.guest, *weight));
                 let ticket = turn.as_ref().map(Turn::ticket);
-                let under_way =
-                    UnderWay { place, space: request.space, file, returns, interrupted: None, ticket };
+                let presses = self.sharing.presses(&request.operation);
+                let space = Some(request.space).filter(|_| turn.is_none() && !presses);
+                let under_way = UnderWay { place, space, file, returns, interrupted: None, ticket };
                 state.under_way.insert(request.tag, under_way);
                 let begun = match turn {
                     Some(turn) => self.hand_over(&state, turn, &request, &taken),
+                    None if presses => self.press(&state, &request),
                     None => self.begin(&mut state, &request, bytes, &taken),
                 };
                 match begun {
@@ -613,6 +613,28 @@ impl Live {
             let made = turn.hand_over(&function, (tag, number, argument), &file.file, before, told);
             let (result, made) = made.map_or_else(|error| (Err(error), None), |made| (Ok(0), made));
             live.finish(tag, shadow::answer(result), made);
+        })?;
+        Ok(())
+    }
+
+    /// Has this daemon press keys for a program.
+    fn press(self: &Arc<Self>, state: &State, request: &Request) -> std::io::Result<()> {
+        let failed = |number| Err(std::io::Error::from_raw_os_error(number));
+        let Operation::Write { address, bytes, from, narrow } = request.operation else { return Ok(()) };
+        let Some(keyboard) = self.keyboard.clone().filter(|_| state.files.contains_key(&request.file)) else {
+            return failed(libc::ENODEV);
+        };
+        if from.offset().is_some() {
+            return failed(libc::ESPIPE);
+        }
+        let function = Function::shared(self.function.try_clone()?);
+        let (live, tag) = (Arc::clone(self), request.tag);
+        std::thread::Builder::new().spawn(move || {
+            let mut written = vec![0; (bytes as usize).min(keyboard::MOST_BYTES)];
+            let is_behind = || Ok(function.info().map_err(std::io::Error::other)?.is_in_background());
+            let read = function.read(tag, address, &mut written);
+            let result = read.and_then(|()| keyboard.press(&written, narrow, is_behind));
+            live.finish(tag, shadow::answer(result.map(|bytes| bytes as i64)), None);
         })?;
         Ok(())
     }
@@ -673,7 +695,7 @@ impl Live {
         // Some devices are one program's at a time: who has closed one may open it again.
         let closing = |state: &mut State| !state.closing.is_empty();
         drop(self.closed.wait_timeout_while(lock(&self.state), CLOSING, closing));
-        let access = flags & libc::O_ACCMODE;
+        let access = self.sharing.access(flags & libc::O_ACCMODE);
         let mut options = OpenOptions::new();
         options.read(access != libc::O_WRONLY).write(access != libc::O_RDONLY);
         options.custom_flags(flags & !libc::O_ACCMODE | libc::O_NOCTTY);
@@ -737,12 +759,8 @@ impl Live {
         for file in state.files.values() {
             lock(&file.passed).remove(&space);
         }
-        let lost: Vec<u32> = state
-            .under_way
-            .iter()
-            .filter(|(_, one)| one.shadow() == Some(space))
-            .map(|(tag, _)| *tag)
-            .collect();
+        let lost: Vec<u32> =
+            state.under_way.iter().filter(|(_, one)| one.space == Some(space)).map(|(tag, _)| *tag).collect();
         let shadow = state.shadows.remove(&space);
         drop(state);
         drop(shadow);

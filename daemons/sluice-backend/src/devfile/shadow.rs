@@ -456,7 +456,7 @@ impl Shadow {
             }
             // The daemon's: it comes again by the queue.
             Some(request)
-                if self.sharing().wish(&request.operation).is_some()
+                if self.sharing().is_for_daemon(&request.operation)
                     || self.in_turns && card::is_work(&request.operation) =>
             {
                 -i64::from(DEVFILE_UNKNOWN_FILE)

@@ -120,6 +120,15 @@ impl<const N: usize> Channel<N> {
         }
     }
 
+    /// Likewise, but what runs of the client's must not: the disk is to be stopped.
+    pub fn stop(&mut self, client: Client) -> Option<Action> {
+        self.withdraw(client);
+        (self.mover() == Some(client)).then(|| {
+            self.phase = Phase::Resetting;
+            Action::Reset(None)
+        })
+    }
+
     /// Time passes.
     pub fn poll(&mut self, now: u64) -> Option<Action> {
         match self.phase {

@@ -32,6 +32,9 @@ pub struct Failure {
 /// host emulates may take seconds, too.
 const BUSY_US: u64 = 31_000_000;
 
+/// Before so many microseconds after a reset a disk of old says nothing that counts; BSY is valid 400 ns after a command.
+pub const SETTLES_US: u64 = 2_000;
+
 /// How long a channel may say nothing of a disk, in microseconds, before it has none.
 const SILENT_US: u64 = 2_000_000;
 
@@ -59,14 +62,15 @@ impl<P: Ports> Engine<P> {
         self.ports.read(Block::Control, 2, 1) as u8
     }
 
-    /// Begins a reset of the channel: what ran is over. [`Self::is_ready`] says when a command can be started.
+    /// Begins a reset of the channel: what ran is over, and nothing moves any more. [`Self::is_ready`] says when a command can be started, but not before
+    /// [`SETTLES_US`].
     pub fn reset(&mut self) {
         self.ports.write(Block::BusMaster, 0, 1, 0);
+        // What it has written is in memory when something was read behind it.
+        self.ports.read(Block::BusMaster, 2, 1);
         self.ports.write(Block::Control, 2, 1, SRST.into());
         self.ports.delay_us(5);
         self.ports.write(Block::Control, 2, 1, 0);
-        // BSY is valid 400 ns after a command; a reset takes 2 ms before a disk of old says anything.
-        self.ports.delay_us(2_000);
         self.ports.write(Block::BusMaster, 2, 1, (ERROR | INTERRUPT).into());
     }
 
@@ -103,6 +107,7 @@ impl<P: Ports> Engine<P> {
         // written to a busy channel is ignored, and that of a busy host is busy for long.
         self.select();
         self.reset();
+        self.ports.delay_us(SETTLES_US);
         self.wait(|status| status & BSY == 0)?;
         self.select();
         self.wait(|status| status & (BSY | DRDY) == DRDY)?;

@@ -9,8 +9,10 @@ use crate::{
     Abort, Block, Disk, Failure, Issue, Kind, Local, Memory, Register, SECTOR, Slice, TaskFile, Verdict, vet,
 };
 
-/// Sectors that a guest has the disk move before another one's turn: as many as the buffer has room for.
+/// Sectors that a guest has the disk move before another one's turn, where data are copied: as many as the buffer has room for.
 pub const PART: u32 = 128;
+/// Sectors where the disk moves data in the guest's memory.
+pub const PLACED: u32 = 512;
 
 /// Bits of the bus master's status that a driver keeps for itself: who can do DMA.
 const KEPT: u8 = 0b11 << 5;
@@ -46,17 +48,44 @@ impl Job {
         self.issue.count - self.done
     }
 
-    /// What the disk is asked for next. Data always move by its bus master, whichever way the guest wants them.
-    fn part(&self) -> Issue {
+    /// What the disk is asked for next, of up to so many sectors. Data always move by its bus master, whichever way the guest wants them.
+    fn part(&self, most: u32) -> Issue {
         let Issue { code, kind, lba, count, long } = self.issue;
         let (code, kind, count) = match kind {
             Kind::PioIn => (if long { 0x25 } else { 0xc8 }, Kind::DmaIn, 1),
             Kind::PioOut => (if long { 0x35 } else { 0xca }, Kind::DmaOut, 1),
-            Kind::DmaIn | Kind::DmaOut => (code, kind, self.left().min(PART)),
+            Kind::DmaIn | Kind::DmaOut => (code, kind, self.left().min(most)),
             Kind::NoData => (code, kind, count),
         };
         Issue { code, kind, lba: lba + u64::from(self.done), count, long }
     }
+}
+
+/// What the physical disk is to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The command.
+    pub issue: Issue,
+    /// The bus master's table leads to the guest's memory; else there is a buffer to be filled ([`Front::supply`]).
+    pub in_place: bool,
+}
+
+/// What a guest does not want any more of what it asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GivenUp {
+    /// Its data are in a buffer: what runs may run to its end.
+    Buffered,
+    /// The disk may be moving its data in the guest's memory, which from now on must not change: it is to be stopped before the guest goes on.
+    InPlace,
+}
+
+/// A part that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    /// Sectors.
+    count: u32,
+    /// See [`Wish::in_place`].
+    in_place: bool,
 }
 
 /// What a guest did with its disk.
@@ -86,11 +115,11 @@ pub struct Front {
     interrupt: bool,
     phase: Phase,
     job: Option<Job>,
-    /// The part was asked for.
-    asked: bool,
+    /// The part that was asked for.
+    asked: Option<Part>,
     /// What became of it, until its data are moved.
     arrived: Option<Result<usize, Failure>>,
-    was_reset: bool,
+    given_up: Option<GivenUp>,
     block: [u8; SECTOR as usize],
     /// How much of the block has passed through the data register.
     at: usize,
@@ -113,16 +142,16 @@ impl Front {
             interrupt: false,
             phase: Phase::Idle,
             job: None,
-            asked: false,
+            asked: None,
             arrived: None,
-            was_reset: false,
+            given_up: None,
             block: [0; SECTOR as usize],
             at: 0,
             master: (0, KEPT, 0),
             counters: Counters::default(),
         };
         front.reset();
-        front.was_reset = false;
+        front.given_up = None;
         front
     }
 
@@ -136,16 +165,27 @@ impl Front {
         self.interrupt && self.control & NIEN == 0
     }
 
-    /// Whether the guest has reset its disk since the last call: what it had asked for is not wanted any more.
-    pub const fn take_reset(&mut self) -> bool {
-        core::mem::replace(&mut self.was_reset, false)
+    /// What the guest has given up since the last call: to be looked at after each access, before anything else.
+    pub const fn take_given_up(&mut self) -> Option<GivenUp> {
+        self.given_up.take()
     }
 
-    /// What the physical disk is to be asked for; it is told once.
-    pub fn take_wish(&mut self) -> Option<Issue> {
-        let job = self.job.as_ref().filter(|_| self.phase == Phase::Disk && !self.asked)?;
-        self.asked = true;
-        Some(job.part())
+    /// What the physical disk is to be asked for; it is told once. `table` becomes that of the bus master for it, if data are to move
+    /// [in place](Wish::in_place); it is of [`prd::TABLE`](crate::prd::TABLE) bytes.
+    pub fn take_wish(&mut self, memory: &impl Memory, table: &mut [u8]) -> Option<Wish> {
+        let runs = self.master.0 & START != 0;
+        let job = self.job.as_mut().filter(|_| self.phase == Phase::Disk && self.asked.is_none())?;
+        let moves = runs && matches!(job.issue.kind, Kind::DmaIn | Kind::DmaOut);
+        let long = job.part(PLACED);
+        let in_place = moves && job.cursor.place(memory, long.bytes(), table);
+        let issue = if in_place { long } else { job.part(PART) };
+        self.asked = Some(Part { count: issue.count, in_place });
+        Some(Wish { issue, in_place })
+    }
+
+    /// The guest's controller may not master the bus any more.
+    pub fn leave_bus(&mut self) {
+        self.stop_moving();
     }
 
     // --- registers ----------------------------------------------------------------------------
@@ -270,14 +310,29 @@ impl Front {
 
     /// What is under way is given up; the registers say that this is a disk (ATA-6, 9.12).
     fn reset(&mut self) {
-        (self.job, self.phase, self.asked, self.at) = (None, Phase::Idle, false, 0);
-        self.arrived = None;
+        let is_moving = self.asked.is_some_and(|part| part.in_place);
+        self.give_up(if is_moving { GivenUp::InPlace } else { GivenUp::Buffered });
+        (self.job, self.phase, self.at) = (None, Phase::Idle, 0);
         self.interrupt = false;
         self.master.1 &= !ACTIVE;
         self.file = TaskFile::default();
         self.file.write(Register::Count, 1);
         self.file.write(Register::Low, 1);
-        (self.error, self.status, self.was_reset) = (1, READY, true);
+        (self.error, self.status) = (1, READY);
+    }
+
+    /// What was asked for is not wanted any more.
+    fn give_up(&mut self, what: GivenUp) {
+        self.given_up = self.given_up.max(Some(what));
+        (self.asked, self.arrived) = (None, None);
+    }
+
+    /// The guest's memory is not for the disk any more. What moves by the buffer fails when it is there.
+    fn stop_moving(&mut self) {
+        if self.asked.is_some_and(|part| part.in_place) {
+            self.give_up(GivenUp::InPlace);
+            self.fail_to_move();
+        }
     }
 
     /// The bus master's command register.
@@ -287,6 +342,7 @@ impl Front {
         *command = value;
         if !now {
             *status &= !ACTIVE;
+            self.stop_moving();
         } else if !before {
             *status |= ACTIVE;
             if let Some(job) = self.job.as_mut().filter(|_| self.phase == Phase::Armed) {
@@ -326,7 +382,7 @@ impl Front {
     fn begin(&mut self, issue: Issue) {
         let (command, _, table) = self.master;
         self.job = Some(Job { issue, done: 0, cursor: Cursor::new(table) });
-        self.asked = false;
+        self.asked = None;
         match issue.kind {
             // The disk wants the first block without an interrupt.
             Kind::PioOut => self.offer(Phase::Writing),
@@ -378,11 +434,11 @@ impl Front {
         !matches!(kind, Kind::DmaIn | Kind::DmaOut) || self.master.0 & START != 0
     }
 
-    /// The disk is about to take the part that was asked for: what it is to write is copied to `into`, all of which is to be
+    /// The disk is about to take the part that was asked for, by a buffer: what it is to write is copied to `into`, all of which is to be
     /// filled. False if it is not to be started: the guest's command has failed.
     pub fn supply(&mut self, memory: &impl Memory, into: &mut [u8]) -> bool {
         let may = self.job.as_ref().is_some_and(|job| self.may_move(job.issue.kind));
-        let Some(job) = self.job.as_mut().filter(|_| self.asked) else { return false };
+        let Some(job) = self.job.as_mut().filter(|_| self.asked.is_some()) else { return false };
         let supplied = may
             && match job.issue.kind {
                 Kind::PioOut => {
@@ -395,13 +451,13 @@ impl Front {
                 Kind::PioIn | Kind::DmaIn | Kind::NoData => true,
             };
         if !supplied {
-            self.asked = false;
+            self.asked = None;
             self.fail_to_move();
         }
         supplied
     }
 
-    /// The disk has done the part that was asked for, and read so many bytes; or has failed. This is kept until the guest has time.
+    /// The disk has done the part that was asked for, and read so many bytes into the buffer; or has failed. This is kept until the guest has time.
     pub const fn arrive(&mut self, result: Result<usize, Failure>) {
         self.arrived = Some(result);
     }
@@ -411,9 +467,9 @@ impl Front {
         self.arrived.take()
     }
 
-    /// The disk has done the part that was asked for, and read `bytes`; or has failed.
+    /// The disk has done the part that was asked for, and read `bytes` into the buffer; or has failed.
     pub fn finish(&mut self, memory: &impl Memory, result: Result<&[u8], Failure>) {
-        self.asked = false;
+        let Some(Part { count, in_place }) = self.asked.take() else { return };
         let Some(mut job) = self.job.take_if(|_| self.phase == Phase::Disk) else { return };
         let kind = job.issue.kind;
         let bytes = match result {
@@ -421,8 +477,8 @@ impl Front {
             Ok(_) => return self.fail_to_move(),
             Err(Failure { status, error }) => return self.fail(error, status & DF),
         };
-        let count = job.part().count;
         match kind {
+            Kind::DmaIn | Kind::DmaOut if in_place => {}
             Kind::DmaIn if job.cursor.carry(memory, Move::In(bytes)).is_err() => return self.fail_to_move(),
             Kind::PioIn if bytes.len() == self.block.len() => self.block.copy_from_slice(bytes),
             Kind::PioIn => return self.fail(ABRT, DF),

@@ -3,7 +3,7 @@
 //! A driver writes a command's parameters to the task file and then the command's code. [`Front`] is what a guest's driver
 //! finds: registers, bus master and all. It has [`vet`] decide what becomes of a command: it is answered without the disk, issued at a translated
 //! address, or aborted. What is issued goes to the physical disk in parts, by [`Engine`]; [`Channel`] says whose part is next.
-//! Data move between the guest's memory and a buffer of the caller's ([`prd::Cursor`]), and between that and the disk.
+//! Data move between the guest's memory and the disk, or by a buffer of the caller's ([`prd::Cursor`]).
 //! [`identify::filter`] makes the guest's own identification.
 //!
 //! Everything here but the engine is a function of what it is given. Ports, time and interrupts are the caller's.
@@ -27,8 +27,8 @@ mod task_file;
 
 pub use channel::Channel;
 pub use command::{Abort, Disk, Issue, Kind, Local, Verdict, vet};
-pub use engine::{Engine, Failure, Ports};
-pub use front::{Counters, Front, PART};
+pub use engine::{Engine, Failure, Ports, SETTLES_US};
+pub use front::{Counters, Front, GivenUp, PART, PLACED, Wish};
 pub use sluice_disk::{OutOfSlice, Slice};
 pub use task_file::{Register, TaskFile};
 
@@ -43,6 +43,10 @@ pub trait Memory {
 
     /// Writes bytes.
     fn write(&self, at: u64, bytes: &[u8]) -> bool;
+
+    /// Where the disk's bus master finds these bytes, all of which it may read and write, until the guest leaves or is told that they are its own again;
+    /// `None`: not, or not in one piece.
+    fn bus(&self, at: u64, bytes: u64) -> Option<u32>;
 }
 
 /// The registers of a channel.
@@ -99,12 +103,18 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    /// Memory from 0 up.
-    pub struct Ram(RefCell<Vec<u8>>);
+    /// Memory from 0 up, and where a disk finds it.
+    pub struct Ram(RefCell<Vec<u8>>, Option<u32>);
 
     impl Ram {
+        /// Memory that no disk reaches.
         pub fn new(bytes: usize) -> Self {
-            Self(RefCell::new(vec![0; bytes]))
+            Self(RefCell::new(vec![0; bytes]), None)
+        }
+
+        /// Memory that a disk finds so far behind its address.
+        pub fn lent(bytes: usize, offset: u32) -> Self {
+            Self(RefCell::new(vec![0; bytes]), Some(offset))
         }
 
         pub fn bytes(&self) -> Vec<u8> {
@@ -123,6 +133,11 @@ mod tests {
             let mut ram = self.0.borrow_mut();
             let part = ram.get_mut(at as usize..(at as usize).saturating_add(bytes.len()));
             part.map(|part| part.copy_from_slice(bytes)).is_some()
+        }
+
+        fn bus(&self, at: u64, bytes: u64) -> Option<u32> {
+            let end = at.checked_add(bytes).filter(|end| *end <= self.0.borrow().len() as u64);
+            end.and(self.1).map(|offset| offset + at as u32)
         }
     }
 }

@@ -20,12 +20,43 @@ use sluice_uplink::{Card, DmaMemory, NoMemory, RawDevice};
 
 /// In a card's space, its memory begins here: a card that is given no address reaches nothing.
 const FIRST: u64 = 0x10_0000;
-/// In the space of a device that does work for guests, memory of theirs begins here: each byte as far behind it as it is in the machine's.
-const GUESTS: u64 = 1 << 38;
 /// Addresses in a space that every IOMMU translates: of three levels of tables.
 const SPACE: u64 = 1 << 39;
 /// Memory of cards without an IOMMU is below this.
 const LIMIT: u64 = 1 << 32;
+
+/// Where a device that does work for guests finds memory of theirs: each byte as far behind the beginning as it is in the machine's.
+#[derive(Clone, Copy)]
+pub struct Window {
+    offset: u64,
+    /// First address behind it.
+    end: u64,
+}
+
+impl Window {
+    /// Of a device whose addresses have 64 bits.
+    pub const WIDE: Self = Self { offset: 1 << 38, end: SPACE };
+    /// Of 32 bits: behind the device's own memory, and before where a write is an interrupt.
+    pub const NARROW: Self = Self { offset: 1 << 28, end: 0xfee0_0000 };
+
+    /// The same where nothing is between the device and the machine's memory.
+    const fn untranslated(self) -> Self {
+        Self { offset: 0, end: if self.end > LIMIT { u64::MAX } else { LIMIT } }
+    }
+
+    /// Where the device finds these bytes; `None` if its addresses do not reach all of them.
+    pub fn find(self, hpa: Hpa, bytes: u64) -> Option<u64> {
+        let at = hpa.as_u64().checked_add(self.offset)?;
+        at.checked_add(bytes).filter(|end| *end <= self.end).map(|_| at)
+    }
+
+    /// What of an extent the device's addresses reach.
+    fn clip(self, extent: &Extent) -> Option<(u64, Hpa, u64)> {
+        let at = extent.hpa.as_u64().checked_add(self.offset)?;
+        let len = self.end.checked_sub(at)?.min(extent.len);
+        (len > 0).then_some((at, extent.hpa, len))
+    }
+}
 
 /// A piece of the hypervisor's memory that a device reaches.
 struct Piece {
@@ -41,14 +72,15 @@ pub struct Buffers {
     /// Bytes of all that was allocated: more than those of the piece, if some were [taken away](Self::split_off).
     bytes: u64,
     space: Option<(DmaEndpoint, Space<DeviceView<()>, mm::Ledger>)>,
+    window: Window,
 }
 
 impl Buffers {
-    /// Memory for a device that nobody has, and behind an IOMMU all that it reaches.
+    /// Memory for a device that nobody has, and behind an IOMMU all that it reaches. `window`: where it finds what is [lent](Self::lend).
     ///
     /// # Errors
     /// There is none, or the device cannot be kept to it.
-    pub fn allocate(device: &Device, bytes: u64) -> Result<Self, AttachError> {
+    pub fn allocate(device: &Device, bytes: u64, window: Window) -> Result<Self, AttachError> {
         let endpoint = device.dma_endpoint();
         let bytes = bytes.next_multiple_of(PAGE_SIZE);
         let limit = if endpoint.is_some() { u64::MAX } else { LIMIT };
@@ -56,7 +88,8 @@ impl Buffers {
             mm::allocate_below(FrameUse::Buffer, bytes, PAGE_SIZE, limit).ok_or(AttachError::OutOfMemory)?;
         mm::zero(hpa, bytes);
         let piece = Piece { hpa, bytes, bus: hpa.as_u64() as u32, is_translated: false };
-        let mut buffers = Self { piece, bytes, space: None };
+        let window = if endpoint.is_some() { window } else { window.untranslated() };
+        let mut buffers = Self { piece, bytes, space: None, window };
         if let Some(endpoint) = endpoint
             && let Err(error) = buffers.contain(device, endpoint)
         {
@@ -87,40 +120,36 @@ impl Buffers {
         Ok(())
     }
 
-    /// Lets the device reach memory of a guest, until [`Self::take_back`].
+    /// Lets the device reach memory of a guest, as far as its addresses do, until [`Self::take_back`].
     ///
     /// # Errors
-    /// There is no memory for tables, or it lies beyond what they can say.
+    /// There is no memory for tables.
     pub fn lend(&mut self, by: DomainId, extents: &[Extent]) -> Result<(), AttachError> {
         let Some((_, space)) = &mut self.space else { return Ok(()) };
         let rights = Rights::window(Contents::Lent(by.0));
-        let lent = extents.iter().try_for_each(|extent| {
-            let end = extent.hpa.as_u64().checked_add(extent.len).filter(|end| *end <= SPACE - GUESTS);
-            end.ok_or(AttachError::NoAddress)?;
-            let at = GUESTS + extent.hpa.as_u64();
-            space.issue(at, extent.hpa, extent.len, rights).map_err(|_| AttachError::OutOfMemory)
-        });
+        let mut pieces = extents.iter().filter_map(|extent| self.window.clip(extent));
+        let lent = pieces.try_for_each(|(at, hpa, len)| space.issue(at, hpa, len, rights));
         space.settle(&(), |_, _| ());
         if lent.is_err() {
             self.take_back(extents);
         }
-        lent
+        lent.map_err(|_| AttachError::OutOfMemory)
     }
 
     /// The device reaches this memory of a guest's no more.
     pub fn take_back(&mut self, extents: &[Extent]) {
         let Some((_, space)) = &mut self.space else { return };
-        for extent in extents {
-            let revoked = space.revoke(GUESTS + extent.hpa.as_u64(), extent.len);
+        for (at, _, len) in extents.iter().filter_map(|extent| self.window.clip(extent)) {
+            let revoked = space.revoke(at, len);
             // Whole pieces never fail.
             assert!(revoked.is_ok(), "a device keeps a guest's memory: {revoked:?}");
         }
         space.settle(&(), |_, _| ());
     }
 
-    /// How far behind its machine address the device finds memory that was lent.
-    pub fn lent_at(&self) -> u64 {
-        if self.space.is_some() { GUESTS } else { 0 }
+    /// Where the device finds memory that was lent.
+    pub const fn window(&self) -> Window {
+        self.window
     }
 
     /// Takes the last so many whole pages away, which the device goes on reaching. They are its user's for as long as the machine runs.
@@ -268,7 +297,7 @@ impl Hardware {
         };
         let buffers = match memory {
             0 => None,
-            bytes => Some(Buffers::allocate(device, bytes as u64)?),
+            bytes => Some(Buffers::allocate(device, bytes as u64, Window::NARROW)?),
         };
         if buffers.is_some() {
             function.bdf.set_command(pci::COMMAND_MASTER, 0);

@@ -3,7 +3,7 @@
 use super::super::device::Device;
 use super::super::error::AttachError;
 use super::super::guest::Guest;
-use super::super::hardware::Buffers;
+use super::super::hardware::{Buffers, Window};
 use super::IdeFunction;
 use super::ports;
 use crate::domain::Domain;
@@ -16,22 +16,23 @@ use sluice_abi::config::{Mode, Sectors};
 use sluice_abi::report::{DeviceReport, ShareReport};
 use sluice_ide::channel::Action;
 use sluice_ide::identify::{self, Words};
-use sluice_ide::{Channel, Disk, Engine, Failure, Front, Issue, Kind, PART, SECTOR, Slice};
-use sluice_memory::{Gpa, PAGE_SIZE};
+use sluice_ide::{
+    Channel, Disk, Engine, Failure, Front, GivenUp, Issue, Kind, PART, SECTOR, SETTLES_US, Slice, Wish, prd,
+};
+use sluice_memory::Gpa;
 use sluice_uplink::DmaMemory;
 
 /// Guests that can share a disk.
 const CLIENTS: usize = 8;
 /// Bytes that the disk moves at a time.
 const DATA: usize = PART as usize * SECTOR as usize;
-/// What each guest has of the buffers: its data, and behind them a page with the bus master's table.
-const SPAN: usize = DATA + PAGE_SIZE as usize;
-/// Regions of the bus master's table end at multiples of this.
-const BOUNDARY: u64 = 1 << 16;
+/// What each guest has of the buffers: its data where they are copied, and behind them the bus master's table.
+const SPAN: usize = DATA + prd::TABLE;
 /// A command that has not ended after so many nanoseconds is lost. Disks that spin up take up to 31 s (ATA-6, 9.2).
 const PATIENCE: u64 = 31_000_000_000;
 /// Between looks at a disk that is being reset, in nanoseconds.
-const LOOK: u64 = 10_000_000;
+const LOOK: u64 = 3_000_000;
+const _: () = assert!(LOOK > 1000 * SETTLES_US);
 /// What a guest is shown of a command that was lost: aborted, and a fault of the device's.
 const LOST: Failure = Failure { status: sluice_ide::bits::DF, error: sluice_ide::bits::ABRT };
 
@@ -48,8 +49,8 @@ struct State {
     channel: Channel<CLIENTS>,
     identity: Words,
     clients: [Option<Client>; CLIENTS],
-    /// What runs.
-    running: Option<Issue>,
+    /// What runs, and whether its data move in the memory of whose part it is.
+    running: Option<(Issue, bool)>,
     is_resetting: bool,
 }
 
@@ -58,6 +59,10 @@ struct Client {
     front: Front,
     slice: Slice,
     function: Arc<IdeFunction>,
+    /// The disk may reach the guest's memory.
+    lent: bool,
+    /// The data of the part that was asked for last move there.
+    in_place: bool,
     /// Nothing of who had this place before is in its part of the buffers.
     clean: bool,
     /// Level of its line, as the guest's platform last heard.
@@ -66,18 +71,20 @@ struct Client {
     hooked: u64,
 }
 
-/// A guest's memory, for its controller.
+/// A guest's memory, for its controller and for the disk.
 struct Reach {
     domain: Arc<Domain>,
     /// The guest lets its controller master the bus.
     may: bool,
+    /// Where the disk finds it; `None`: it does not reach it.
+    window: Option<Window>,
 }
 
-impl Reach {
-    fn of(function: &IdeFunction) -> Option<Self> {
-        let (domain, _) = function.guest.domain()?;
-        let command = domain.platform.lock().pci.command(function.guest.slot);
-        Some(Self { domain, may: command & pci::COMMAND_MASTER != 0 })
+impl Client {
+    fn memory(&self, buffers: &Buffers) -> Option<Reach> {
+        let (domain, _) = self.function.guest.domain()?;
+        let may = self.function.masters();
+        Some(Reach { domain, may, window: self.lent.then(|| buffers.window()) })
     }
 }
 
@@ -88,6 +95,11 @@ impl sluice_ide::Memory for Reach {
 
     fn write(&self, at: u64, bytes: &[u8]) -> bool {
         self.may && self.domain.write(Gpa::new(at), bytes).is_ok()
+    }
+
+    fn bus(&self, at: u64, bytes: u64) -> Option<u32> {
+        let window = self.window.filter(|_| self.may)?;
+        window.find(self.domain.in_one_piece(Gpa::new(at), bytes)?, bytes)?.try_into().ok()
     }
 }
 
@@ -104,7 +116,7 @@ impl SharedDisk {
         let ports = ports::Channel::of(&device.function).ok_or(AttachError::NoAddress)?;
         device.wait_ready();
         device.decode();
-        let buffers = Buffers::allocate(device, (CLIENTS * SPAN) as u64)?;
+        let buffers = Buffers::allocate(device, (CLIENTS * SPAN) as u64, Window::NARROW)?;
         device.function.bdf.set_command(pci::COMMAND_MASTER, 0);
         let mut engine = Engine::new(ports);
         let Some(identity) = engine.identify() else {
@@ -158,17 +170,51 @@ impl SharedDisk {
         let function = IdeFunction::new(self.clone(), place, guest).ok_or(AttachError::NoPorts)?;
         let function = Arc::new(function);
         let front = Front::new(slice, disk, identity);
-        let client =
-            Client { front, slice, function: function.clone(), clean: false, line: false, hooked: 0 };
-        state.clients[place] = Some(client);
+        state.clients[place] = Some(Client {
+            front,
+            slice,
+            function: function.clone(),
+            lent: false,
+            in_place: false,
+            clean: false,
+            line: false,
+            hooked: 0,
+        });
         Ok(function)
     }
 
-    /// A guest leaves the disk. What it had running runs to its end, and reaches nothing of it. Returns what it did.
+    /// The guest exists: the disk reaches its memory from now on.
+    pub fn enter(&self, place: usize, domain: &Domain) {
+        let mut state = self.state.lock();
+        let State { buffers, clients, .. } = &mut *state;
+        let (Some(client), Some(buffers)) = (clients.get_mut(place).and_then(Option::as_mut), buffers) else {
+            return;
+        };
+        if client.function.guest.knows_machine {
+            // Among its pages are tables that the hardware uses, which no device may write.
+            return;
+        }
+        match buffers.lend(domain.id, domain.extents()) {
+            Ok(()) => client.lent = true,
+            Err(error) => {
+                let (device, domain) = (&self.device.name, domain.name());
+                log::warn!("device {device}: domain {domain}: its data are copied: {error}");
+            }
+        }
+    }
+
+    /// A guest leaves the disk, which reaches nothing of it when this returns. Returns what it did.
     pub fn detach(&self, place: usize) -> Option<ShareReport> {
         let mut state = self.state.lock();
+        let in_place = state.running.is_some_and(|(_, in_place)| in_place);
+        state.give_up(place, if in_place { GivenUp::InPlace } else { GivenUp::Buffered });
         let client = state.clients.get_mut(place)?.take()?;
-        state.channel.withdraw(place);
+        if let (true, Some(buffers), Some((domain, _))) =
+            (client.lent, &mut state.buffers, client.function.guest.domain())
+        {
+            buffers.take_back(domain.extents());
+        }
+        self.device.poll_next(state.wants_poll(tsc::uptime_ns()));
         Some(client.report())
     }
 
@@ -184,10 +230,21 @@ impl SharedDisk {
             let Some(client) = state.clients.get_mut(place).and_then(Option::as_mut) else { return };
             client.hooked += 1;
             act(&mut client.front);
-            if client.front.take_reset() {
-                state.channel.withdraw(place);
+            if let Some(what) = client.front.take_given_up() {
+                state.give_up(place, what);
             }
             state.ask(place, now);
+        });
+    }
+
+    /// The guest does not let its controller master the bus any more.
+    pub fn leave_bus(&self, place: usize) {
+        self.with(|state, _| {
+            let Some(front) = state.client(place).map(|client| &mut client.front) else { return };
+            front.leave_bus();
+            if let Some(what) = front.take_given_up() {
+                state.give_up(place, what);
+            }
         });
     }
 
@@ -217,6 +274,9 @@ impl SharedDisk {
                 true => None,
                 false => state.channel.poll(now),
             };
+            if let Some(Action::Reset(_)) = next {
+                log::warn!("device {}: it does not answer, and its channel is reset", self.device.name);
+            }
             state.carry_out(next);
         });
     }
@@ -238,8 +298,7 @@ impl SharedDisk {
                 domain.set_line(client.function.guest.pin, level);
             }
         }
-        let wanted = if state.is_resetting { Some(now + LOOK) } else { state.channel.deadline() };
-        self.device.poll_next(wanted);
+        self.device.poll_next(state.wants_poll(now));
     }
 
     /// Adds what the present guests did.
@@ -254,26 +313,51 @@ impl State {
         self.clients.get_mut(place)?.as_mut()
     }
 
-    /// Asks for what a guest's disk wants of the physical one. What it is to write is taken out of the guest's memory now, in the
-    /// guest's time: when its turn comes, nothing is left to do that depends on the guest.
+    /// When the disk is to be looked at.
+    const fn wants_poll(&self, now: u64) -> Option<u64> {
+        if self.is_resetting { Some(now + LOOK) } else { self.channel.deadline() }
+    }
+
+    /// A guest does not want any more what it asked for.
+    fn give_up(&mut self, place: usize, what: GivenUp) {
+        let next = match what {
+            GivenUp::InPlace => self.channel.stop(place),
+            GivenUp::Buffered => {
+                self.channel.withdraw(place);
+                None
+            }
+        };
+        self.carry_out(next);
+    }
+
+    /// Asks for what a guest's disk wants of the physical one. Where its data are is found out now, and what is copied to be written is taken out of the
+    /// guest's memory, in the guest's time: when its turn comes, nothing is left to do that depends on the guest.
     fn ask(&mut self, place: usize, now: u64) {
         // What this guest, or one before it, had running and has given up still moves this part of the buffers.
         if self.channel.mover() == Some(place) {
             return;
         }
         let Some(client) = self.clients.get_mut(place).and_then(Option::as_mut) else { return };
-        let Some(issue) = client.front.take_wish() else { return };
-        let Some(memory) = Reach::of(&client.function) else { return };
         let Some(buffers) = self.buffers.as_mut() else { return };
-        if !client.clean {
-            buffers.part(place * SPAN, DATA).unwrap_or_default().fill(0);
-            client.clean = true;
-        }
-        let bytes = issue.bytes() as usize;
-        let out = if issue.kind == Kind::DmaOut { bytes } else { 0 };
-        let Some(data) = buffers.part(place * SPAN, out).filter(|_| bytes <= DATA) else { return };
-        if !client.front.supply(&memory, data) {
+        let Some(memory) = client.memory(buffers) else { return };
+        let bus = buffers.bus() + (place * SPAN) as u32;
+        let Some((data, table)) = buffers.part(place * SPAN, SPAN).map(|part| part.split_at_mut(DATA)) else {
             return;
+        };
+        let Some(Wish { issue, in_place }) = client.front.take_wish(&memory, table) else { return };
+        client.in_place = in_place;
+        if !in_place {
+            if !client.clean {
+                data.fill(0);
+                client.clean = true;
+            }
+            let bytes = issue.bytes() as usize;
+            let out = if issue.kind == Kind::DmaOut { bytes } else { 0 };
+            let Some(out) = data.get_mut(..out).filter(|_| bytes <= DATA) else { return };
+            if !client.front.supply(&memory, out) {
+                return;
+            }
+            prd::lead_to(table, bus, issue.bytes());
         }
         match self.channel.request(place, issue, now) {
             Ok(next) => self.carry_out(next),
@@ -289,8 +373,8 @@ impl State {
             return;
         }
         let Some(result) = self.engine.take_result() else { return };
-        let read = self.running.take().filter(|issue| issue.kind == Kind::DmaIn);
-        let bytes = read.map_or(0, |issue| issue.bytes() as usize);
+        let read = self.running.take().filter(|(issue, in_place)| issue.kind == Kind::DmaIn && !in_place);
+        let bytes = read.map_or(0, |(issue, _)| issue.bytes() as usize);
         let (mover, holder) = (self.channel.mover(), self.channel.finished());
         if let Some(client) = mover.and_then(|place| self.client(place)) {
             if holder.is_some() {
@@ -307,8 +391,8 @@ impl State {
     fn deliver(&mut self, place: usize) {
         let Some(client) = self.clients.get_mut(place).and_then(Option::as_mut) else { return };
         let Some(result) = client.front.take_arrival() else { return };
-        let Some(memory) = Reach::of(&client.function) else { return };
         let Some(buffers) = self.buffers.as_mut() else { return };
+        let Some(memory) = client.memory(buffers) else { return };
         let data = buffers.part(place * SPAN, result.unwrap_or(0)).unwrap_or_default();
         client.front.finish(&memory, result.map(|_| &*data));
     }
@@ -318,7 +402,6 @@ impl State {
             None => {}
             Some(Action::Start(place, issue)) => self.start(place, issue),
             Some(Action::Reset(place)) => {
-                log::warn!("a disk does not answer: its channel is reset");
                 self.running = None;
                 self.engine.reset();
                 self.is_resetting = true;
@@ -333,25 +416,11 @@ impl State {
 
     /// Starts a guest's part.
     fn start(&mut self, place: usize, issue: Issue) {
-        let Some(buffers) = self.buffers.as_mut() else { return };
-        let table = place * SPAN + DATA;
-        write_table(buffers, place * SPAN, issue.bytes());
-        self.engine.start(&issue, buffers.bus() + table as u32);
-        self.running = Some(issue);
-    }
-}
-
-/// Has the bus master's table of a part of the buffers lead to its first bytes.
-fn write_table(buffers: &mut Buffers, part: usize, bytes: u64) {
-    let start = u64::from(buffers.bus()) + part as u64;
-    let (mut at, end, mut offset) = (start, start + bytes, part + DATA);
-    while at < end {
-        let len = (BOUNDARY - at % BOUNDARY).min(end - at);
-        let last = if at + len == end { 1 << 63 } else { 0 };
-        // 64 KiB are written as 0.
-        let entry = at | (len & 0xffff) << 32 | last;
-        buffers.write(offset, &entry.to_le_bytes());
-        (at, offset) = (at + len, offset + 8);
+        let Some(buffers) = self.buffers.as_ref() else { return };
+        let table = buffers.bus() + (place * SPAN + DATA) as u32;
+        self.engine.start(&issue, table);
+        let in_place = self.client(place).is_some_and(|client| client.in_place);
+        self.running = Some((issue, in_place));
     }
 }
 

@@ -12,9 +12,11 @@ use super::guest::Guest;
 use super::own_time::OwnTime;
 use super::ports::free_ports;
 use crate::domain::{Answer, Domain, PortHandler, Transfer, VirtualFunction};
+use crate::pci;
 use crate::sync::{Rank, SpinLock};
 use crate::x86::tsc;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_ide::Block;
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BarKind, BuildError, Builder, ConfigEffect, Function, Identity};
@@ -36,6 +38,8 @@ pub struct IdeFunction {
     guest: Guest,
     /// First of its ports.
     base: u16,
+    /// The guest lets it master the bus.
+    masters: AtomicBool,
     /// When it goes on with what has arrived for it.
     own_time: OwnTime,
     /// Which blocks the guest has switched on. The lock is held until the domain's port table says the same.
@@ -47,7 +51,20 @@ impl IdeFunction {
     fn new(disk: Arc<SharedDisk>, client: usize, guest: Guest) -> Option<Self> {
         let base = free_ports(guest.slot)? as u16;
         let decoded = SpinLock::new(Rank::Function, [false; BLOCKS.len()]);
-        Some(Self { disk, client, guest, base, own_time: OwnTime::default(), decoded })
+        Some(Self {
+            disk,
+            client,
+            guest,
+            base,
+            masters: AtomicBool::new(false),
+            own_time: OwnTime::default(),
+            decoded,
+        })
+    }
+
+    /// Whether the guest lets it master the bus.
+    fn masters(&self) -> bool {
+        self.masters.load(Ordering::SeqCst)
     }
 
     /// The guest has something left to do. The caller holds the lock of the disk.
@@ -87,6 +104,7 @@ impl VirtualFunction for IdeFunction {
 
     fn attached(&self, domain: &Arc<Domain>, index: usize) {
         self.guest.set_domain(domain, index);
+        self.disk.enter(self.client, domain);
         self.disk.device().unmask();
     }
 
@@ -104,6 +122,11 @@ impl VirtualFunction for IdeFunction {
                 let handler = if wanted { PortHandler::Device(index as u8) } else { PortHandler::None };
                 domain.hook_ports(self.base + offset, *count, handler, 0);
             }
+        }
+        drop(decoded);
+        let masters = domain.platform.lock().pci.command(self.guest.slot) & pci::COMMAND_MASTER != 0;
+        if self.masters.swap(masters, Ordering::SeqCst) && !masters {
+            self.disk.leave_bus(self.client);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::super::device::Device;
 use super::super::error::AttachError;
 use super::super::guest::Guest;
-use super::super::hardware::Buffers;
+use super::super::hardware::{Buffers, Window};
 use super::NvmeFunction;
 use crate::cpu;
 use crate::domain::Domain;
@@ -106,8 +106,8 @@ struct Reach<'a> {
     domain: &'a Domain,
     /// The guest lets its controller master the bus.
     may: bool,
-    /// How far behind its machine address the disk finds it; `None`: it does not reach it.
-    lent_at: Option<u64>,
+    /// Where the disk finds it; `None`: it does not reach it.
+    window: Option<Window>,
 }
 
 impl sluice_nvme::Memory for Reach<'_> {
@@ -128,8 +128,8 @@ impl sluice_nvme::Memory for Reach<'_> {
     }
 
     fn bus(&self, at: u64, len: u64) -> Option<u64> {
-        let lent_at = self.lent_at.filter(|_| self.may)?;
-        self.domain.in_one_piece(Gpa::new(at), len).map(|hpa| hpa.as_u64() + lent_at)
+        let window = self.window.filter(|_| self.may)?;
+        window.find(self.domain.in_one_piece(Gpa::new(at), len)?, len)
     }
 }
 
@@ -158,7 +158,8 @@ impl SharedNvme {
         device.wait_ready();
         device.decode();
         let registers = Registers::of(&device.function, 0).ok_or(AttachError::NoAddress)?;
-        let mut buffers = Buffers::allocate(device, Engine::<Hardware, CLIENTS>::MEMORY as u64)?;
+        let mut buffers =
+            Buffers::allocate(device, Engine::<Hardware, CLIENTS>::MEMORY as u64, Window::WIDE)?;
         let mut engine = Engine::new(Hardware(registers));
         let facts = match bring_up(device, &mut engine, &mut buffers) {
             Ok(facts) => facts,
@@ -343,7 +344,7 @@ impl State {
         let memory = Reach {
             domain,
             may: client.function.masters.load(Ordering::SeqCst),
-            lent_at: client.lent.then(|| buffers.lent_at()),
+            window: client.lent.then(|| buffers.window()),
         };
         if core::mem::take(&mut client.lost) {
             client.front.give_up(&memory);

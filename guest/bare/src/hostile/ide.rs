@@ -1,5 +1,6 @@
 //! A part of a shared IDE disk, driven by who wants the rest of it: sectors outside the part, memory that is not the
-//! guest's, commands that concern the whole disk, data while the guest's own bus master is off; then any value in any register.
+//! guest's, commands that concern the whole disk, data while the guest's own bus master is off; then any value in any register. At a slow disk, data that
+//! come after the guest has given up what it asked for.
 //!
 //! Source: ATA-6, 8 (commands); SFF-8038i (bus master).
 
@@ -7,7 +8,7 @@ use super::{Score, Tally};
 use crate::console::println;
 use crate::dma::memory::{get, put};
 use crate::entry::BootInfo;
-use crate::machine::{inb, inw, outb, outl, outw, wait_for};
+use crate::machine::{inb, inw, outb, outl, outw, sleep, wait_for};
 use crate::pci::{self, Function};
 use crate::random::Random;
 
@@ -23,6 +24,12 @@ const HARMLESS: [u8; 18] = [
     0x20, 0x24, 0x25, 0x30, 0x34, 0x35, 0x40, 0x42, 0xc8, 0xca, 0xe0, 0xe1, 0xe2, 0xe3, 0xe5, 0xe7, 0xea,
     0xec,
 ];
+/// Sectors of a long command, regions that they are in, and their bytes.
+const LONG: u16 = 512;
+const REGIONS: u32 = 4;
+const REGION: u32 = 0x1_0000;
+/// What memory holds that nobody is to write; the disk is empty.
+const KEPT: u32 = 0x5a5a_5a5a;
 /// Where no memory of this guest's is: behind its RAM, beside the local APIC, at the end.
 const ELSEWHERE: [u32; 4] = [0x0800_0000, 0x7fff_0000, 0xfee0_0000, 0xffff_0000];
 
@@ -81,10 +88,30 @@ impl Disk {
     fn dma(&self, (code, direction): (u8, u8), lba: u64, count: u16, memory: u32) -> bool {
         put(self.table.into(), memory);
         put(u64::from(self.table) + 4, 1 << 31 | (u32::from(count) * 512) & 0xffff);
+        self.begin((code, direction), lba, count);
+        self.end()
+    }
+
+    /// Begins to move sectors, as the table says.
+    fn begin(&self, (code, direction): (u8, u8), lba: u64, count: u16) {
         outl(self.master + 4, self.table);
         outb(self.master, direction);
         self.command(code, lba, count, matches!(code, 0x25 | 0x35));
         outb(self.master, direction | START);
+    }
+
+    /// Begins to move the most sectors that move at once.
+    fn begin_long(&self, kind: (u8, u8), memory: u32) {
+        for region in 0..REGIONS {
+            let entry = u64::from(self.table + 8 * region);
+            put(entry, memory + region * REGION);
+            put(entry + 4, u32::from(region + 1 == REGIONS) << 31);
+        }
+        self.begin(kind, 0, LONG);
+    }
+
+    /// Waits for what was begun. True if the disk was content.
+    fn end(&self) -> bool {
         let status = self.settle();
         outb(self.master, 0);
         if status & WANTS_DATA != 0 {
@@ -126,6 +153,62 @@ pub fn run(random: &mut Random, boot: &BootInfo) {
     disk.reset();
     let works = disk.dma(WRITE, 0, 1, disk.page) && disk.dma(READ, sectors - 1, 1, disk.page);
     println!("SLUICE-RESULT own_sectors={}", if works { "ok" } else { "bad" });
+}
+
+/// Has the disk read into memory that the guest then takes back, in each way that there is: nothing may be written there any more. The disk has to be
+/// slow, so that there is something left to be moved.
+pub fn late(boot: &BootInfo) {
+    let Some(disk) = Disk::find(boot) else {
+        println!("no disk");
+        return;
+    };
+    let words = || (disk.page..disk.page + REGIONS * REGION).step_by(4).map(u64::from);
+    let keep = || words().for_each(|at| put(at, KEPT));
+    let changed = || words().filter(|at| get(*at) != KEPT).count();
+    keep();
+    disk.begin_long(READ_LONG, disk.page);
+    let worked = disk.end() && changed() == words().count();
+    println!("SLUICE-RESULT long_read={}", if worked { "ok" } else { "bad" });
+    let stop = |disk: &Disk| outb(disk.master, 0);
+    let leave = |disk: &Disk| disk.function.write(pci::COMMAND, pci::COMMAND_IO | pci::COMMAND_SILENT);
+    let ways: [fn(&Disk); 4] = [stop, Disk::reset, leave, |disk| disk.function.write(pci::COMMAND, 0)];
+    let mut score = Score::new("late");
+    let mut busy = 0;
+    for (round, way) in (0..12u64).zip(ways.iter().cycle()) {
+        // What was not done for a while is done at once, and then not for long.
+        disk.dma(READ, 0, 1, disk.page);
+        disk.begin_long(READ_LONG, disk.page);
+        sleep(round * 500_000);
+        busy += u32::from(inb(disk.control) & BUSY != 0);
+        way(&disk);
+        keep();
+        sleep(500_000_000);
+        score.add(changed() != 0);
+        disk.function.enable();
+        disk.reset();
+    }
+    drop(score);
+    println!("SLUICE-RESULT busy={busy}");
+    let works = disk.dma(WRITE, 0, 1, disk.page) && disk.dma(READ, disk.sectors() - 1, 1, disk.page);
+    println!("SLUICE-RESULT own_sectors={}", if works { "ok" } else { "bad" });
+}
+
+/// Has the disk read into all of its spare memory until it is destroyed.
+pub fn forever(boot: &BootInfo) {
+    let Some(disk) = Disk::find(boot) else {
+        println!("no disk");
+        return;
+    };
+    // What is read is not zero.
+    (disk.page..disk.page + REGIONS * REGION).step_by(4).for_each(|at| put(at.into(), KEPT));
+    disk.begin_long(WRITE_LONG, disk.page);
+    println!("SLUICE-RESULT written={}", if disk.end() { "ok" } else { "bad" });
+    println!("SLUICE-RESULT writes=now");
+    let end = boot.spare().1 as u32;
+    for at in (disk.page..end - REGIONS * REGION).step_by(REGION as usize).cycle() {
+        disk.begin_long(READ_LONG, at);
+        disk.end();
+    }
 }
 
 /// Sectors that are not its own, near and far.

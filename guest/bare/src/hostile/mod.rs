@@ -66,6 +66,8 @@ fn attack(name: &str, random: &mut Random, boot: &BootInfo) {
         "native" => native::run(random, boot),
         "files" => files::run(random, boot),
         "ide" => ide::run(random, boot),
+        "ide-late" => ide::late(boot),
+        "ide-forever" => ide::forever(boot),
         "iommu" => iommu::run(random, boot),
         "nvme" => nvme::run(random, boot),
         "hoard" => nvme::hoard(boot),

@@ -174,7 +174,7 @@ pub fn late(boot: &BootInfo) {
     let ways: [fn(&Disk); 4] = [stop, Disk::reset, leave, |disk| disk.function.write(pci::COMMAND, 0)];
     let mut score = Score::new("late");
     let mut busy = 0;
-    for (round, way) in (0..12u64).zip(ways.iter().cycle()) {
+    for (round, way) in (0..8u64).zip(ways.iter().cycle()) {
         // What was not done for a while is done at once, and then not for long.
         disk.dma(READ, 0, 1, disk.page);
         disk.begin_long(READ_LONG, disk.page);
@@ -182,7 +182,7 @@ pub fn late(boot: &BootInfo) {
         busy += u32::from(inb(disk.control) & BUSY != 0);
         way(&disk);
         keep();
-        sleep(500_000_000);
+        sleep(1_200_000_000);
         score.add(changed() != 0);
         disk.function.enable();
         disk.reset();

@@ -51,7 +51,8 @@ struct State {
     clients: [Option<Client>; CLIENTS],
     /// What runs, and whether its data move in the memory of whose part it is.
     running: Option<(Issue, bool)>,
-    is_resetting: bool,
+    /// When a disk that is being reset is to be looked at. Its guests may look at their registers all the time, and do not put it off.
+    reset_looks_at: Option<u64>,
 }
 
 /// A guest at the disk.
@@ -131,7 +132,7 @@ impl SharedDisk {
             identity,
             clients: [const { None }; CLIENTS],
             running: None,
-            is_resetting: false,
+            reset_looks_at: None,
         };
         Ok(Arc::new(Self { device: device.clone(), state: SpinLock::new(Rank::Card, state) }))
     }
@@ -207,14 +208,15 @@ impl SharedDisk {
     pub fn detach(&self, place: usize) -> Option<ShareReport> {
         let mut state = self.state.lock();
         let in_place = state.running.is_some_and(|(_, in_place)| in_place);
-        state.give_up(place, if in_place { GivenUp::InPlace } else { GivenUp::Buffered });
+        let what = if in_place { GivenUp::InPlace } else { GivenUp::Buffered };
+        state.give_up(place, what, tsc::uptime_ns());
         let client = state.clients.get_mut(place)?.take()?;
         if let (true, Some(buffers), Some((domain, _))) =
             (client.lent, &mut state.buffers, client.function.guest.domain())
         {
             buffers.take_back(domain.extents());
         }
-        self.device.poll_next(state.wants_poll(tsc::uptime_ns()));
+        self.device.poll_next(state.wants_poll());
         Some(client.report())
     }
 
@@ -231,7 +233,7 @@ impl SharedDisk {
             client.hooked += 1;
             act(&mut client.front);
             if let Some(what) = client.front.take_given_up() {
-                state.give_up(place, what);
+                state.give_up(place, what, now);
             }
             state.ask(place, now);
         });
@@ -239,11 +241,11 @@ impl SharedDisk {
 
     /// The guest does not let its controller master the bus any more.
     pub fn leave_bus(&self, place: usize) {
-        self.with(|state, _| {
+        self.with(|state, now| {
             let Some(front) = state.client(place).map(|client| &mut client.front) else { return };
             front.leave_bus();
             if let Some(what) = front.take_given_up() {
-                state.give_up(place, what);
+                state.give_up(place, what, now);
             }
         });
     }
@@ -266,18 +268,21 @@ impl SharedDisk {
     pub fn poll(&self) {
         self.with(|state, now| {
             state.take_result(now);
-            let next = match state.is_resetting {
-                true if state.engine.is_ready() => {
-                    state.is_resetting = false;
+            let next = match state.reset_looks_at {
+                Some(_) if state.engine.is_ready() => {
+                    state.reset_looks_at = None;
                     state.channel.is_reset(now)
                 }
-                true => None,
-                false => state.channel.poll(now),
+                Some(_) => {
+                    state.reset_looks_at = Some(now + LOOK);
+                    None
+                }
+                None => state.channel.poll(now),
             };
             if let Some(Action::Reset(_)) = next {
                 log::warn!("device {}: it does not answer, and its channel is reset", self.device.name);
             }
-            state.carry_out(next);
+            state.carry_out(next, now);
         });
     }
 
@@ -298,7 +303,7 @@ impl SharedDisk {
                 domain.set_line(client.function.guest.pin, level);
             }
         }
-        self.device.poll_next(state.wants_poll(now));
+        self.device.poll_next(state.wants_poll());
     }
 
     /// Adds what the present guests did.
@@ -314,12 +319,12 @@ impl State {
     }
 
     /// When the disk is to be looked at.
-    const fn wants_poll(&self, now: u64) -> Option<u64> {
-        if self.is_resetting { Some(now + LOOK) } else { self.channel.deadline() }
+    fn wants_poll(&self) -> Option<u64> {
+        self.reset_looks_at.or_else(|| self.channel.deadline())
     }
 
     /// A guest does not want any more what it asked for.
-    fn give_up(&mut self, place: usize, what: GivenUp) {
+    fn give_up(&mut self, place: usize, what: GivenUp, now: u64) {
         let next = match what {
             GivenUp::InPlace => self.channel.stop(place),
             GivenUp::Buffered => {
@@ -327,7 +332,7 @@ impl State {
                 None
             }
         };
-        self.carry_out(next);
+        self.carry_out(next, now);
     }
 
     /// Asks for what a guest's disk wants of the physical one. Where its data are is found out now, and what is copied to be written is taken out of the
@@ -360,7 +365,7 @@ impl State {
             prd::lead_to(table, bus, issue.bytes());
         }
         match self.channel.request(place, issue, now) {
-            Ok(next) => self.carry_out(next),
+            Ok(next) => self.carry_out(next, now),
             // It has one command at a time, and has withdrawn what it reset.
             Err(refusal) => log::error!("a guest's command was lost: {refusal:?}"),
         }
@@ -369,7 +374,7 @@ impl State {
     /// If the disk is done, so is somebody's part, and it is the next one's turn. Nothing here takes longer for one guest than for
     /// another: it is whoever has this processor that pays for it.
     fn take_result(&mut self, now: u64) {
-        if self.channel.is_free() || self.is_resetting {
+        if self.channel.is_free() || self.reset_looks_at.is_some() {
             return;
         }
         let Some(result) = self.engine.take_result() else { return };
@@ -384,7 +389,7 @@ impl State {
             client.function.go_on();
         }
         let next = self.channel.go_on(now);
-        self.carry_out(next);
+        self.carry_out(next, now);
     }
 
     /// Tells a guest's disk what became of its part, in the guest's time.
@@ -397,14 +402,14 @@ impl State {
         client.front.finish(&memory, result.map(|_| &*data));
     }
 
-    fn carry_out(&mut self, next: Option<Action>) {
+    fn carry_out(&mut self, next: Option<Action>, now: u64) {
         match next {
             None => {}
             Some(Action::Start(place, issue)) => self.start(place, issue),
             Some(Action::Reset(place)) => {
                 self.running = None;
                 self.engine.reset();
-                self.is_resetting = true;
+                self.reset_looks_at = Some(now + LOOK);
                 if let Some(client) = place.and_then(|place| self.client(place)) {
                     client.front.arrive(Err(LOST));
                 }

@@ -150,6 +150,12 @@ impl<P: Ports> Engine<P> {
         }
     }
 
+    /// Has the disk's line go down where no command runs: what it has interrupted for, of a command that was stopped or of a reset, is nobody's, and a line
+    /// that stays up would interrupt for ever (ATA-6, 5.2.10: a read of the status lowers it).
+    pub fn silence(&mut self) {
+        self.ports.read(Block::Command, 7, 1);
+    }
+
     /// What became of the command that was started last, if it is over and nobody was told.
     pub fn take_result(&mut self) -> Option<Result<(), Failure>> {
         let master = self.ports.read(Block::BusMaster, 2, 1) as u8;

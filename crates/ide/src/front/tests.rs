@@ -416,7 +416,7 @@ impl World {
         }
         let regions = (u64::from(sectors) * SECTOR).div_ceil(1 << 16);
         for index in 0..regions {
-            let entry = data + (index << 16) | u64::from(index + 1 == regions) << 63;
+            let entry = (data + (index << 16)) | u64::from(index + 1 == regions) << 63;
             assert!(self.memories[0].write(u64::from(TABLE) + 8 * index, &entry.to_le_bytes()));
         }
         self.out(0, Block::BusMaster, 4, TABLE);
@@ -475,7 +475,8 @@ fn what_a_disk_does_not_find_is_copied() {
     // More regions than a part in place may have, and as many as two parts may that are copied.
     let regions = 300;
     for index in 0..regions {
-        let entry = u64::from(DATA) + index * SECTOR | SECTOR << 32 | u64::from(index + 1 == regions) << 63;
+        let at = u64::from(DATA) + index * SECTOR;
+        let entry = at | SECTOR << 32 | u64::from(index + 1 == regions) << 63;
         assert!(world.memories[0].write(u64::from(TABLE) + 8 * index, &entry.to_le_bytes()));
     }
     world.out(0, Block::BusMaster, 4, TABLE);

@@ -375,7 +375,7 @@ impl State {
     /// another: it is whoever has this processor that pays for it.
     fn take_result(&mut self, now: u64) {
         if self.channel.is_free() || self.reset_looks_at.is_some() {
-            return;
+            return self.engine.silence();
         }
         let Some(result) = self.engine.take_result() else { return };
         let read = self.running.take().filter(|(issue, in_place)| issue.kind == Kind::DmaIn && !in_place);

@@ -389,6 +389,20 @@ fn what_a_reset_guest_asked_for_reaches_it_no_more() {
 }
 
 #[test]
+fn of_all_that_one_access_gives_up_what_moves_in_place_counts() {
+    let mut world = World::lent();
+    world.table(0, DATA, 512);
+    world.command(0, 0xc8, 0, 1);
+    world.out(0, Block::BusMaster, 0, START.into());
+    assert!(world.take_wish(0).is_some_and(|wish| wish.in_place));
+    // An access writes several elements.
+    for value in [SRST, 0, SRST] {
+        world.fronts[0].write(Block::Control, 2, 1, value.into());
+    }
+    assert_eq!(world.fronts[0].take_given_up(), Some(GivenUp::InPlace));
+}
+
+#[test]
 fn what_has_arrived_for_a_command_is_no_later_ones() {
     let mut world = World::new();
     world.table(0, DATA, 512);

@@ -174,15 +174,15 @@ pub fn late(boot: &BootInfo) {
     let ways: [fn(&Disk); 4] = [stop, Disk::reset, leave, |disk| disk.function.write(pci::COMMAND, 0)];
     let mut score = Score::new("late");
     let mut busy = 0;
-    for (round, way) in (0..8u64).zip(ways.iter().cycle()) {
+    for (round, way) in (0..).zip(ways) {
         // What was not done for a while is done at once, and then not for long.
         disk.dma(READ, 0, 1, disk.page);
         disk.begin_long(READ_LONG, disk.page);
-        sleep(round * 500_000);
+        sleep(round * 1_000_000);
         busy += u32::from(inb(disk.control) & BUSY != 0);
         way(&disk);
         keep();
-        sleep(1_200_000_000);
+        sleep(3_500_000_000);
         score.add(changed() != 0);
         disk.function.enable();
         disk.reset();
@@ -193,7 +193,7 @@ pub fn late(boot: &BootInfo) {
     println!("SLUICE-RESULT own_sectors={}", if works { "ok" } else { "bad" });
 }
 
-/// Has the disk read into all of its spare memory until it is destroyed.
+/// Has the disk read into all of its spare memory, from its end, until it is destroyed.
 pub fn forever(boot: &BootInfo) {
     let Some(disk) = Disk::find(boot) else {
         println!("no disk");
@@ -203,9 +203,10 @@ pub fn forever(boot: &BootInfo) {
     (disk.page..disk.page + REGIONS * REGION).step_by(4).for_each(|at| put(at.into(), KEPT));
     disk.begin_long(WRITE_LONG, disk.page);
     println!("SLUICE-RESULT written={}", if disk.end() { "ok" } else { "bad" });
+    disk.dma(READ, 0, 1, disk.page);
     println!("SLUICE-RESULT writes=now");
     let end = boot.spare().1 as u32;
-    for at in (disk.page..end - REGIONS * REGION).step_by(REGION as usize).cycle() {
+    for at in (disk.page..=end - REGIONS * REGION).rev().step_by(REGION as usize).cycle() {
         disk.begin_long(READ_LONG, at);
         disk.end();
     }

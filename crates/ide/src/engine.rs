@@ -151,7 +151,7 @@ impl<P: Ports> Engine<P> {
     }
 
     /// Has the disk's line go down where no command runs: what it has interrupted for, of a command that was stopped or of a reset, is nobody's, and a line
-    /// that stays up would interrupt for ever (ATA-6, 5.2.10: a read of the status lowers it).
+    /// that stays up would interrupt for ever. A read of the status lowers it (ATA-6, the Status register), one of the alternate status does not.
     pub fn silence(&mut self) {
         self.ports.read(Block::Command, 7, 1);
     }

@@ -232,9 +232,7 @@ impl SharedDisk {
             let Some(client) = state.clients.get_mut(place).and_then(Option::as_mut) else { return };
             client.hooked += 1;
             act(&mut client.front);
-            if let Some(what) = client.front.take_given_up() {
-                state.give_up(place, what, now);
-            }
+            state.heed_given_up(place, now);
             state.ask(place, now);
         });
     }
@@ -242,11 +240,9 @@ impl SharedDisk {
     /// The guest does not let its controller master the bus any more.
     pub fn leave_bus(&self, place: usize) {
         self.with(|state, now| {
-            let Some(front) = state.client(place).map(|client| &mut client.front) else { return };
-            front.leave_bus();
-            if let Some(what) = front.take_given_up() {
-                state.give_up(place, what, now);
-            }
+            let Some(client) = state.client(place) else { return };
+            client.front.leave_bus();
+            state.heed_given_up(place, now);
         });
     }
 
@@ -321,6 +317,13 @@ impl State {
     /// When the disk is to be looked at.
     fn wants_poll(&self) -> Option<u64> {
         self.reset_looks_at.or_else(|| self.channel.deadline())
+    }
+
+    /// A guest may have given something up.
+    fn heed_given_up(&mut self, place: usize, now: u64) {
+        if let Some(what) = self.client(place).and_then(|client| client.front.take_given_up()) {
+            self.give_up(place, what, now);
+        }
     }
 
     /// A guest does not want any more what it asked for.

@@ -4,11 +4,12 @@
 //! [`format`] is what the files say, [`load`] finds them. [`execute`] runs one: [`steps`] takes the steps, [`judge`]
 //! compares with what is expected, [`native`] with the same guest without Sluice, [`kernel`] knows a guest's kernel that went wrong, [`signature`] what is QEMU's fault.
 //! [`suite`] runs many, each in a process of its own ([`worker`]), in the order of the [`schedule`] that the recorded
-//! [`durations`] give. `tests/README.md` describes the keys.
+//! [`durations`] give, with an eye on the [`host`]. `tests/README.md` describes the keys.
 
 mod durations;
 mod execute;
 mod format;
+mod host;
 mod judge;
 mod kernel;
 mod load;

@@ -1,6 +1,7 @@
 //! Many scenarios, side by side.
 
 use super::durations::{self, Duration, Durations};
+use super::host::Watch;
 use super::load::{self, Named};
 use super::schedule::{Cost, Schedule};
 use super::worker::{self, Report};
@@ -133,6 +134,7 @@ struct Suite {
     schedule: Schedule,
     progress: Progress,
     durations: Durations,
+    host: Watch,
     passed: usize,
     failed: usize,
     again: usize,
@@ -172,6 +174,7 @@ impl Suite {
             found: found.into_iter().map(Arc::new).collect(),
             hypervisors,
             durations: Durations::new(),
+            host: Watch::begin(),
             passed: 0,
             failed: 0,
             again: 0,
@@ -251,6 +254,8 @@ impl Suite {
         if report.passed() {
             self.durations.insert(name.clone(), Duration { wall: report.wall, cpu: report.cpu });
         } else {
+            let start = Instant::now().checked_sub(Time::from_secs_f64(report.wall));
+            problems(&mut text, &start.map_or_else(Vec::new, |start| self.host.since(start)));
             text += &format!("        logs: run/test-{name}/\n");
             last_words(&mut text, name);
         }

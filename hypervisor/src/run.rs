@@ -95,7 +95,9 @@ impl Processor {
         (self.since, self.share, self.makes_room) = (now, share, false);
         self.slice_end = now.saturating_add(tsc::ticks_from_ns(SLICE_NS));
         exit::run(&slot.domain, vcpu, self);
-        vcpu.set_share(self.share_at(tsc::now(), !self.makes_room));
+        let now = tsc::now();
+        self.note_alone(now);
+        vcpu.set_share(self.share_at(now, !self.makes_room));
     }
 
     /// The share of who runs, if it halts now or goes on.
@@ -141,7 +143,15 @@ impl Processor {
     /// Looks at what others want, if that may have changed since it did so last.
     fn look(&mut self, now: u64) {
         if cpu::this().take_news() || self.outlook.wakes <= now {
+            self.note_alone(now);
             self.outlook = sched::home_of(self.index).look(self.loaded.as_ref(), &self.order, now);
+        }
+    }
+
+    /// What who runs has had while nobody else wanted to, those who come now do not get beforehand.
+    fn note_alone(&mut self, now: u64) {
+        if self.outlook.is_alone {
+            self.order.alone(self.share_at(now, false));
         }
     }
 

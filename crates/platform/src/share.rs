@@ -83,6 +83,11 @@ impl Order {
         Some((who, Share { used, halted: false }))
     }
 
+    /// Nobody else has wanted to run since the one that runs was chosen: who comes begins where that is by now.
+    pub fn alone(&mut self, running: Share) {
+        self.floor = self.floor.max(running.used);
+    }
+
     /// Whether one that wants to run takes the place of one that does.
     pub fn takes_place(&self, share: Share, running: Share) -> bool {
         self.claim(share).takes_place(self, running)
@@ -168,7 +173,11 @@ mod tests {
             if wakes.share.halted && wakes.nth > 0 {
                 wakes.waited = wakes.waited.max(now - wakes.wakes);
             }
-            let end = now + SLICE.min(self.all[at].left);
+            // Who is alone runs until another wakes.
+            let others = self.all.iter().enumerate().filter(|(other, _)| *other != at);
+            let next = others.map(|(_, one)| one.wakes).min().unwrap_or(now + SLICE);
+            let alone = next > now;
+            let end = if alone { next } else { now + SLICE }.min(now + self.all[at].left);
             // Who wakes meanwhile.
             let mut wakes: Vec<_> =
                 self.all.iter().filter(|one| one.wakes > now && one.wakes < end).collect();
@@ -178,6 +187,9 @@ mod tests {
             let one = &mut self.all[at];
             (one.left, one.had) = (one.left - (end - now), one.had + end - now);
             self.now = end;
+            if alone {
+                self.order.alone(share.and(end - now, false));
+            }
             let halts = one.left == 0;
             one.share = share.and(end - now, halts);
             if halts {
@@ -251,6 +263,18 @@ mod tests {
         }
         let late = processor.all[1].had;
         assert!((180_000..=200_000 + CREDIT + SLICE).contains(&late), "{late}");
+    }
+
+    #[test]
+    fn who_ran_alone_does_not_wait_for_those_who_come() {
+        let mut processor = Processor::new(&[always(), always(), always()]);
+        processor.all[1].wakes = 1_000_000;
+        processor.all[2].wakes = 1_000_000;
+        while processor.now < 1_300_000 {
+            processor.slice();
+        }
+        let had = processor.all[0].had;
+        assert!((1_100_000 - CREDIT..=1_100_000 + CREDIT).contains(&had), "{had}");
     }
 
     /// A wake costs whoever wakes: one that does nothing else cannot have another make room all the time.

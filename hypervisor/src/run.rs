@@ -150,7 +150,7 @@ impl Processor {
 
     /// What who runs has had while nobody else wanted to, those who come now do not get beforehand.
     fn note_alone(&mut self, now: u64) {
-        if self.outlook.is_alone {
+        if !self.outlook.is_wanted {
             self.order.alone(self.share_at(now, false));
         }
     }

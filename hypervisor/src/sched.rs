@@ -144,7 +144,7 @@ impl Home {
             }
             if want.turn == Some(Turn::Run) {
                 outlook.claim = outlook.claim.min(order.claim(slot.vcpu.share()));
-                outlook.is_alone = false;
+                outlook.is_wanted = true;
             }
             outlook.wakes = outlook.wakes.min(want.then);
         }
@@ -166,14 +166,14 @@ pub struct Outlook {
     pub wakes: u64,
     /// There are no others.
     pub is_lone: bool,
-    /// No other wants to run.
-    pub is_alone: bool,
+    /// Another wants to run.
+    pub is_wanted: bool,
 }
 
 impl Outlook {
     /// Nobody wants anything.
-    const NOTHING: Self = Self { claim: Claim::NONE, wakes: u64::MAX, is_lone: false, is_alone: true };
+    const NOTHING: Self = Self { claim: Claim::NONE, wakes: u64::MAX, is_lone: false, is_wanted: false };
 
-    /// It has not looked.
-    pub const OLD: Self = Self { wakes: 0, is_alone: false, ..Self::NOTHING };
+    /// It has not looked: another may want to run.
+    pub const OLD: Self = Self { wakes: 0, is_wanted: true, ..Self::NOTHING };
 }

@@ -12,7 +12,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
 
 /// A time in which a processor did not run a thread that had nothing to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Standstill {
     processor: usize,
     from: Instant,

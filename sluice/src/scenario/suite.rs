@@ -254,8 +254,9 @@ impl Suite {
         if report.passed() {
             self.durations.insert(name.clone(), Duration { wall: report.wall, cpu: report.cpu });
         } else {
-            let start = Instant::now().checked_sub(Time::from_secs_f64(report.wall));
-            problems(&mut text, &start.map_or_else(Vec::new, |start| self.host.since(start)));
+            if let Some(start) = self.progress.running.get(name) {
+                problems(&mut text, &self.host.since(*start));
+            }
             text += &format!("        logs: run/test-{name}/\n");
             last_words(&mut text, name);
         }

@@ -13,6 +13,11 @@ pub const VAPIC_POLL_IRQ: u64 = 1;
 /// slot of the back-end function on its bus ([`crate::backend::SLOT`]) and the number of the queue. Answered with 0.
 pub const NOTIFY: u64 = 0x534c_0001;
 
+/// Whether a number is one of those that Sluice gives out for calls of its own; not all of them are.
+pub const fn is_own(number: u64) -> bool {
+    number & !0xff == 0x534c_0000
+}
+
 /// Where the numbers begin of the interface that has the call of this number: 16 calls each.
 pub const fn interface(number: u64) -> u64 {
     number & !0xf

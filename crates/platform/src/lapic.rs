@@ -331,6 +331,7 @@ impl LocalApic {
     // MSRs.
 
     /// RDMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register, at guest TSC `now`.
+    #[inline]
     pub fn msr_read(&self, msr: u32, now: u64) -> Result<u64, GeneralProtection> {
         match msr {
             MSR_APIC_BASE => Ok(self.base),
@@ -477,6 +478,7 @@ impl LocalApic {
 
     // Registers common to both modes. `None`: there is no such register.
 
+    #[inline]
     fn read(&self, register: u32, now: u64) -> Option<u32> {
         Some(match register {
             reg::ID => self.id,

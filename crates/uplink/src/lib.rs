@@ -38,6 +38,16 @@ pub trait RawDevice {
     /// One write.
     fn write(&mut self, offset: u16, width: u8, value: u32);
 
+    /// One read of a byte.
+    fn read_byte(&mut self, offset: u16) -> u8 {
+        self.read(offset, 1) as u8
+    }
+
+    /// One write of a byte.
+    fn write_byte(&mut self, offset: u16, value: u8) {
+        self.write(offset, 1, u32::from(value));
+    }
+
     /// Reads one register repeatedly until `into` is full; its length is a multiple of `width`.
     fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
         for element in into.chunks_mut(usize::from(width).max(1)) {

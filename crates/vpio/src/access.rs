@@ -22,6 +22,15 @@ impl ClientId {
         if index < Self::MAX { Some(Self(index as u8)) } else { None }
     }
 
+    /// The clients of a mask.
+    pub(crate) fn of(mut mask: u8) -> impl Iterator<Item = Self> {
+        core::iter::from_fn(move || {
+            let client = Self::from_index(mask.trailing_zeros() as usize)?;
+            mask &= !client.bit();
+            Some(client)
+        })
+    }
+
     /// Bit of this client in a mask.
     pub const fn bit(self) -> u8 {
         1 << (self.0 & 7)

@@ -276,9 +276,9 @@ impl Monitor {
 
     /// Serves a hooked access. Also correct for an access that was hooked when it exited and is
     /// not any more.
-    pub fn access(
+    pub fn access<R: RawDevice + ?Sized>(
         &mut self,
-        raw: &mut dyn RawDevice,
+        raw: &mut R,
         client: ClientId,
         now: u64,
         access: RegisterAccess<'_>,
@@ -348,9 +348,9 @@ impl Monitor {
     /// Serves a hooked access of one byte, a read if nothing is `written`, as [`Self::access`] does, in a few steps, if that is
     /// possible: the shared holder makes it, who is not followed, it is not time for anything, and it is to a register that can
     /// be served so. Else `None`, and nothing was done.
-    pub fn quick(
+    pub fn quick<R: RawDevice + ?Sized>(
         &mut self,
-        raw: &mut dyn RawDevice,
+        raw: &mut R,
         client: ClientId,
         now: u64,
         offset: u16,
@@ -557,7 +557,7 @@ impl Monitor {
 
     /// Finds out whose hooks are others now.
     fn refresh_hooks(&mut self) {
-        for client in self.clients() {
+        for client in ClientId::of(self.attached) {
             let key = self.questions(client);
             let Some(slot) = self.slots.get_mut(client.index()).filter(|slot| slot.key != key) else {
                 continue;
@@ -573,24 +573,18 @@ impl Monitor {
     }
 
     /// Finds out which of these clients' lines have another level.
-    fn refresh_lines(&mut self, mut stirred: u8) {
-        while let Some(client) = ClientId::from_index(stirred.trailing_zeros() as usize) {
+    fn refresh_lines(&mut self, stirred: u8) {
+        // Of who has just left, only a line that is up can be another.
+        for client in ClientId::of(stirred & (self.attached | self.lines)) {
             let up = if self.device.line(client) { client.bit() } else { 0 };
             let changed = (self.lines ^ up) & client.bit();
             self.changes.lines |= changed;
             self.lines ^= changed;
-            stirred &= !client.bit();
         }
         debug_assert!(
-            self.clients().all(|client| self.device.line(client) == self.line(client)),
+            ClientId::of(u8::MAX).all(|client| self.device.line(client) == self.line(client)),
             "a line that nobody looked at"
         );
-    }
-
-    /// The attached clients.
-    fn clients(&self) -> impl Iterator<Item = ClientId> + use<> {
-        let attached = self.attached;
-        (0..ClientId::MAX).filter_map(ClientId::from_index).filter(move |client| attached & client.bit() != 0)
     }
 
     /// What must be known of this client now.

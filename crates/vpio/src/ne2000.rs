@@ -30,8 +30,8 @@ use crate::access::{ClientId, RawDevice};
 use crate::counters::DeviceCounters;
 use backlog::Backlog;
 use send::Mirror;
-use sluice_model::models::ne2000::MODEL;
-use sluice_model::{Check, RegisterId};
+use sluice_model::models::ne2000::{MODEL, id};
+use sluice_model::{Check, RegisterId, Seen, Tracker};
 use sluice_uplink::ne2000::ring::Ring;
 
 pub(crate) use hardware::CountingDevice;
@@ -148,6 +148,8 @@ pub(crate) struct Device {
     lookup: [[RegisterId; 32]; 4],
     /// Registers on which the check of a transmission depends, bit per index.
     send_inputs: u64,
+    /// Commands that start a transfer, a bit for each.
+    starts: [u64; 4],
     /// What the last access named.
     named: RegisterId,
     /// What decides lines and hooks may have changed.
@@ -165,6 +167,16 @@ pub(crate) struct Stirred {
     pub(crate) hooks: bool,
 }
 
+/// Which values of CMD start a transfer, by the model. The edges that do leave every state, so any state answers.
+fn starting_commands() -> [u64; 4] {
+    let mut starts = [0; 4];
+    for value in 0..=u8::MAX {
+        let found = Tracker::unseen(&MODEL).starts(&MODEL, Seen::Write(id::CMD, value)).next().is_some();
+        starts[usize::from(value >> 6)] |= u64::from(found) << (value & 63);
+    }
+    starts
+}
+
 impl Device {
     pub(crate) fn new() -> Self {
         let ring = Ring::new(receive::RING_START, receive::RING_STOP);
@@ -174,6 +186,7 @@ impl Device {
         Self {
             lookup: array::from_fn(|page| array::from_fn(|port| find(page, port))),
             send_inputs: inputs.fold(0, |mask, index| mask | 1 << index),
+            starts: starting_commands(),
             named: RegisterId(u8::MAX),
             contexts: array::from_fn(|_| None),
             regime: Regime::Unused,
@@ -260,7 +273,9 @@ impl Device {
 
     /// How many clients need the hardware.
     pub(crate) fn users(&self) -> usize {
-        (0..ClientId::MAX).filter_map(ClientId::from_index).filter(|&client| self.online(client)).count()
+        let online = self.contexts.iter().flatten().filter(|context| context.online()).count();
+        let Regime::Sole(holder) = self.regime else { return online };
+        online + usize::from(!self.context(holder).is_some_and(Context::online))
     }
 
     /// The holder's commands must be seen: it may not send what its registers name, or it stopped

@@ -230,6 +230,47 @@ fn an_idle_holder_gives_way_at_once_when_its_processors_halt() {
     assert_eq!(inb(&world, other, 0), Some(0x22));
 }
 
+/// The hardware interrupts for what the holder wants, whoever had it before.
+#[test]
+fn the_interrupt_mask_comes_with_the_card() {
+    let world = World::new(2, 1, TIMING);
+    start(&world, 0);
+    start(&world, 1);
+    for _ in 0..10 {
+        world.borrow_mut().pass(100_000);
+    }
+    let ask = |index| {
+        while inb(&world, index, 0).is_none() {
+            world.borrow_mut().pass(100_000);
+        }
+    };
+    let wanted = [0x3f, 0];
+    for index in [0, 1] {
+        ask(index);
+        outb(&world, index, 0x0f, wanted[index]);
+    }
+    for index in [0, 1, 0] {
+        ask(index);
+        assert_eq!(world.borrow().monitor.holder().map(ClientId::index), Some(index));
+        // The end of its own transmission, good or bad, beside what the monitor itself wants.
+        assert_eq!(world.borrow().hw.nic.regs.imr & 0x0a, wanted[index] & 0x0a);
+    }
+}
+
+/// Who has the card undivided keeps it, be it that nothing is received or sent meanwhile, when another guest leaves.
+#[test]
+fn a_resting_sole_holder_keeps_the_card_when_another_leaves() {
+    let world = World::new(2, 1, TIMING);
+    start(&world, 0);
+    outb(&world, 0, 0x0c, 0x20);
+    let world = &mut *world.borrow_mut();
+    let (holder, other, now) = (world.clients[0], world.clients[1], world.now);
+    assert!(!world.hw.nic.regs.stopped());
+    world.monitor.detach(&mut world.hw, other, now);
+    assert_eq!(world.monitor.holder(), Some(holder));
+    assert!(!world.hw.nic.regs.stopped());
+}
+
 #[test]
 fn a_frame_wakes_its_owner_and_nobody_else() {
     let world = World::new(2, 1, TIMING);

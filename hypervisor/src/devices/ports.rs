@@ -47,6 +47,14 @@ impl RawDevice for PortDevice {
         }
     }
 
+    fn read_byte(&mut self, offset: u16) -> u8 {
+        inb(self.port(offset))
+    }
+
+    fn write_byte(&mut self, offset: u16, value: u8) {
+        outb(self.port(offset), value);
+    }
+
     fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
         let port = self.port(offset);
         match width {

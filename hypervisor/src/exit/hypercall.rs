@@ -12,36 +12,45 @@ use sluice_hypercall::region::{self as region_calls, REGION_CALLS};
 use sluice_hypercall::table::{self, TABLE_CALLS};
 use sluice_memory::Gpa;
 
-/// The answer of a call, and what follows it.
-type Answer = Result<(u64, Flow), Error>;
-
 /// Carries out what the guest asks for. Its kernel may ask, no program of its.
 pub fn handle(domain: &Domain, ctx: &mut Context) -> Flow {
     let width = if guest::bitness(ctx) == 64 { Width::Bits64 } else { Width::Bits32 };
-    let outcome = match width.of(ctx.vmcb.save.rax) {
-        _ if ctx.vmcb.save.cpl != 0 => Err(Error::NotPermitted),
-        number => carry_out(domain, ctx, number, width),
+    let fail = |error| call::answer(Err(error), width);
+    let (answer, flow) = match width.of(ctx.vmcb.save.rax) {
+        _ if ctx.vmcb.save.cpl != 0 => (fail(Error::NotPermitted), Flow::Enter),
+        // Interrupts are looked at before the next entry.
+        call::VAPIC_POLL_IRQ => (0, Flow::Attend),
+        number if call::is_own(number) => (carry_out(domain, ctx, number, width), Flow::Enter),
+        _ => (fail(Error::NoSuchCall), Flow::Enter),
     };
-    ctx.vmcb.save.rax = call::answer(outcome.map(|(value, _)| value), width);
+    ctx.vmcb.save.rax = answer;
     skip(ctx, 3);
-    outcome.map_or(Flow::Enter, |(_, flow)| flow)
+    flow
 }
 
-fn carry_out(domain: &Domain, ctx: &Context, number: u64, width: Width) -> Answer {
+/// A call of Sluice's own. It needs many registers, which no other call saves for it.
+#[inline(never)]
+fn carry_out(domain: &Domain, ctx: &Context, number: u64, width: Width) -> u64 {
     let [_, rcx, rdx, rbx, _, _, rsi, ..] = ctx.regs;
     let arguments = || [rbx, rcx, rdx, rsi].map(|register| width.of(register));
+    call::answer(answer(domain, ctx, number, arguments), width)
+}
+
+fn answer(
+    domain: &Domain,
+    ctx: &Context,
+    number: u64,
+    arguments: impl Fn() -> [u64; 4],
+) -> Result<u64, Error> {
     let none = Error::NoSuchCall;
-    let value = match call::interface(number) {
-        // Interrupts are looked at before the next entry.
-        _ if number == call::VAPIC_POLL_IRQ => return Ok((0, Flow::Attend)),
+    match call::interface(number) {
         _ if number == call::NOTIFY => notify(domain, arguments()),
         GRANT_CALLS => grants::call(domain, &grant::Call::decode(number, arguments()).ok_or(none)??),
         TABLE_CALLS => uses::call(domain, &table::Call::decode(number, arguments()).ok_or(none)??),
         DEVFILE_CALLS => device_file(domain, ctx, devfile::Call::decode(number, arguments()).ok_or(none)?),
         REGION_CALLS => region::call(domain, &region_calls::Call::decode(number, arguments()).ok_or(none)??),
         _ => Err(none),
-    };
-    Ok((value?, Flow::Enter))
+    }
 }
 
 /// Another domain's device has used buffers.

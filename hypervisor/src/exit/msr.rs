@@ -98,22 +98,10 @@ pub fn permission_map() -> Hpa {
 }
 
 /// Handles RDMSR and WRMSR.
+#[inline]
 pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
-    let msr = ctx.regs[1] as u32;
-    let is_apic = matches!(msr, APIC_BASE | TSC_DEADLINE | X2APIC_FIRST..=X2APIC_LAST);
-    vcpu.exits.count(if is_apic { apic_exit(msr) } else { Exit::Msr } as usize);
-    let done = if ctx.vmcb.control.exit_info1 & 1 != 0 {
-        let value = ctx.regs[2] << 32 | ctx.vmcb.save.rax & 0xffff_ffff;
-        if is_apic { write_apic(domain, vcpu, ctx, msr, value) } else { write(domain, vcpu, ctx, msr, value) }
-    } else {
-        let value = if is_apic { read_apic(domain, ctx, msr) } else { read(ctx, msr) };
-        value.map(|value| {
-            ctx.vmcb.save.rax = value & 0xffff_ffff;
-            ctx.regs[2] = value >> 32;
-            Flow::Enter
-        })
-    };
-    match done {
+    let is_write = ctx.vmcb.control.exit_info1 & 1 != 0;
+    match if is_write { handle_write(domain, vcpu, ctx) } else { handle_read(domain, vcpu, ctx) } {
         Some(flow) => {
             skip(ctx, 2);
             flow
@@ -123,6 +111,34 @@ pub fn handle(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Flow {
             raise(ctx, exception::GP, Some(0))
         }
     }
+}
+
+/// Apart from reading, which needs fewer registers.
+#[inline(never)]
+fn handle_write(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Option<Flow> {
+    let msr = ctx.regs[1] as u32;
+    let value = ctx.regs[2] << 32 | ctx.vmcb.save.rax & 0xffff_ffff;
+    if count(vcpu, msr) {
+        write_apic(domain, vcpu, ctx, msr, value)
+    } else {
+        write(domain, vcpu, ctx, msr, value)
+    }
+}
+
+#[inline(never)]
+fn handle_read(domain: &Domain, vcpu: &Vcpu, ctx: &mut Context) -> Option<Flow> {
+    let msr = ctx.regs[1] as u32;
+    let value = if count(vcpu, msr) { read_apic(domain, ctx, msr) } else { read(ctx, msr) }?;
+    ctx.vmcb.save.rax = value & 0xffff_ffff;
+    ctx.regs[2] = value >> 32;
+    Some(Flow::Enter)
+}
+
+/// Counts an access. Returns whether the register is one of the local APIC's.
+fn count(vcpu: &Vcpu, msr: u32) -> bool {
+    let is_apic = (X2APIC_FIRST..=X2APIC_LAST).contains(&msr) || matches!(msr, APIC_BASE | TSC_DEADLINE);
+    vcpu.exits.count(if is_apic { apic_exit(msr) } else { Exit::Msr } as usize);
+    is_apic
 }
 
 /// How an access to a register of the local APIC is counted.

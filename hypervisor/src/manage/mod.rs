@@ -246,11 +246,12 @@ pub fn service() {
     let asked = attention::take();
     // Most of the time nothing waits, and the clock need not be read.
     let is_due = |at: u64| at != u64::MAX && at <= tsc::now();
+    if !asked && !is_due(next_service(cpu::BOOT)) {
+        return;
+    }
     let (due, look, start) = (is_due(output_at()), is_due(operator::next()), is_due(start_at()));
     let asked = asked || is_due(request_at());
-    if (asked || due || look || start)
-        && let Some(manager) = MANAGER.lock().as_mut()
-    {
+    if let Some(manager) = MANAGER.lock().as_mut() {
         if due {
             manager.send_output();
         }

@@ -149,6 +149,9 @@ fn sdm_11_5_4_periodic() {
     apic.msr_write(INITIAL, 1, 10_000_000).unwrap();
     assert!(apic.poll_timer(10_000_002));
     assert!(apic.timer_deadline() >= Some(10_100_000), "at most 20 kHz");
+    apic.msr_write(INITIAL, 1_000_000, u64::MAX - 9).unwrap();
+    assert!(apic.poll_timer(u64::MAX));
+    assert_eq!(apic.timer_deadline(), None, "behind the last value of the TSC there is none");
 }
 
 #[test]

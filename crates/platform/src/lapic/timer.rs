@@ -153,12 +153,14 @@ impl Timer {
     /// Fires the timer if it is due at `now`; a periodic one is rearmed for the first period after it.
     pub fn expire(&mut self, now: u64) -> bool {
         let Some(next) = self.next.filter(|next| *next <= now) else { return false };
-        self.next = (self.mode == Mode::Periodic && self.initial != 0).then(|| {
+        let again = (self.mode == Mode::Periodic && self.initial != 0).then(|| {
             let shortest = u64::from(self.rates.tsc_khz / 20);
             let period = self.rates.to_tsc(self.initial, self.shift()).max(shortest).max(1);
             let missed = now.saturating_sub(next) / period;
             next.saturating_add(period.saturating_mul(missed.saturating_add(1)))
         });
+        // A guest may set its counter to its last value: there is no later time.
+        self.next = again.filter(|again| *again > now);
         true
     }
 

@@ -16,12 +16,12 @@ pub const DCR: u8 = 0x49;
 
 /// Reads a register.
 pub fn get(raw: &mut dyn RawDevice, offset: u16) -> u8 {
-    raw.read(offset, 1) as u8
+    raw.read_byte(offset)
 }
 
 /// Writes a register.
 pub fn put(raw: &mut dyn RawDevice, offset: u16, value: u8) {
-    raw.write(offset, 1, u32::from(value));
+    raw.write_byte(offset, value);
 }
 
 /// Writes registers one after the other, from `first` up.

@@ -103,13 +103,13 @@ pub(super) fn restore_command(raw: &mut dyn RawDevice, command: u8) {
 }
 
 /// A device, with a count of the elements that pass to and from it.
-pub(crate) struct CountingDevice<'a> {
-    raw: &'a mut dyn RawDevice,
+pub(crate) struct CountingDevice<'a, R: ?Sized> {
+    raw: &'a mut R,
     pub(crate) elements: u64,
 }
 
-impl<'a> CountingDevice<'a> {
-    pub(crate) const fn new(raw: &'a mut dyn RawDevice) -> Self {
+impl<'a, R: RawDevice + ?Sized> CountingDevice<'a, R> {
+    pub(crate) const fn new(raw: &'a mut R) -> Self {
         Self { raw, elements: 0 }
     }
 
@@ -118,7 +118,7 @@ impl<'a> CountingDevice<'a> {
     }
 }
 
-impl RawDevice for CountingDevice<'_> {
+impl<R: RawDevice + ?Sized> RawDevice for CountingDevice<'_, R> {
     fn read(&mut self, offset: u16, width: u8) -> u32 {
         self.elements += 1;
         self.raw.read(offset, width)
@@ -127,6 +127,16 @@ impl RawDevice for CountingDevice<'_> {
     fn write(&mut self, offset: u16, width: u8, value: u32) {
         self.elements += 1;
         self.raw.write(offset, width, value);
+    }
+
+    fn read_byte(&mut self, offset: u16) -> u8 {
+        self.elements += 1;
+        self.raw.read_byte(offset)
+    }
+
+    fn write_byte(&mut self, offset: u16, value: u8) {
+        self.elements += 1;
+        self.raw.write_byte(offset, value);
     }
 
     fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {

@@ -14,6 +14,9 @@ const HOLDER_MASK: Interrupt = Interrupt::SENT.union(Interrupt::SEND_ERROR);
 /// Reception while shared: everything.
 const TAKE_ALL: Receive = Receive::BROADCAST.union(Receive::MULTICAST).union(Receive::PROMISCUOUS);
 
+/// MAR0-3, on page 1, share their ports with the remote DMA registers, which are not hooked: a holder's are in the hardware.
+const FILTER: u16 = 8;
+
 const PAGE1: u8 = 0x40;
 const PAGE2: u8 = 0x80;
 
@@ -61,10 +64,10 @@ impl Device {
             Regime::Shared(from) => {
                 let mut aside = Aside::begin(raw);
                 self.collect(raw, &mut aside);
-                if let Some(from) = from {
-                    self.release(raw, aside, from);
+                match from {
+                    Some(from) => self.pass_on(raw, aside, from, to),
+                    None => self.grant(raw, to),
                 }
-                self.grant(raw, to);
             }
         }
     }
@@ -238,39 +241,69 @@ impl Device {
 
     /// Gives the shared card, which nobody holds, to a client. Page 0 is selected.
     fn grant(&mut self, raw: &mut dyn RawDevice, to: ClientId) {
-        self.set_regime(Regime::Shared(Some(to)));
-        let Some(context) = self.context(to) else { return };
-        let (regs, command) = (context.card.regs, without_transmit(context.card.regs.cmd));
+        let Some(filter) = self.filter(to) else { return };
         put(raw, port::CMD, RUN | PAGE1);
-        // MAR0-3 share their ports with the remote DMA registers, which are not hooked.
-        if let Some(filter) = regs.mar.first_chunk::<4>() {
-            put_array(raw, 8, filter);
-        }
+        put_array(raw, FILTER, &filter);
         put(raw, port::CMD, RUN);
-        put_pair(raw, port::RBCR0, 0);
-        let mut aside = Aside::for_new_holder(command, regs.rsar as u16);
-        self.vet(raw, &mut aside, to);
-        self.set_mask(raw, to);
-        aside.end(raw);
+        self.lend(raw, to);
     }
 
     /// Takes the shared card from its holder. Page 0 is selected; stays so.
     pub(super) fn release(&mut self, raw: &mut dyn RawDevice, aside: Aside, from: ClientId) {
-        self.set_regime(Regime::Shared(None));
         let remote = aside.remote(raw);
         put(raw, port::CMD, RUN | PAGE1);
-        let mut filter = [0; 4];
-        get_array(raw, 8, &mut filter);
+        let filter = read_filter(raw);
         put(raw, port::CMD, RUN);
         put_pair(raw, port::TBCR0, 0);
         put(raw, port::IMR, OWN_MASK.bits());
+        self.set_regime(Regime::Shared(None));
+        self.keep(from, aside.command, remote, filter);
+    }
+
+    /// Takes the shared card from its holder for another client, who finds in it what [`Self::release`] and [`Self::grant`]
+    /// would leave, in fewer accesses. Page 0 is selected.
+    fn pass_on(&mut self, raw: &mut dyn RawDevice, aside: Aside, from: ClientId, to: ClientId) {
+        let Some(wanted) = self.filter(to) else { return };
+        let remote = aside.remote(raw);
+        put(raw, port::CMD, RUN | PAGE1);
+        let filter = read_filter(raw);
+        for (offset, (had, wanted)) in (FILTER..).zip(filter.into_iter().zip(wanted)) {
+            if had != wanted {
+                put(raw, offset, wanted);
+            }
+        }
+        put(raw, port::CMD, RUN);
+        self.keep(from, aside.command, remote, filter);
+        self.lend(raw, to);
+    }
+
+    /// What of a client's registers is in the hardware while it holds the shared card goes into its context.
+    fn keep(&mut self, from: ClientId, command: u8, remote: u16, filter: [u8; 4]) {
         let Some(context) = self.context_mut(from) else { return };
         let regs = &mut context.card.regs;
-        regs.cmd = without_transmit(aside.command);
+        regs.cmd = without_transmit(command);
         regs.rsar = u32::from(remote);
         regs.rbcr = 0;
         regs.mar.iter_mut().zip(filter).for_each(|(to, from)| *to = from);
         context.vetted = false;
+    }
+
+    /// What a client that holds the shared card has in [`FILTER`].
+    fn filter(&self, client: ClientId) -> Option<[u8; 4]> {
+        self.context(client)?.card.regs.mar.first_chunk().copied()
+    }
+
+    /// The shared card, which has a client's filter, becomes the client's: what it may send, its interrupts, its place. Page 0
+    /// is selected.
+    fn lend(&mut self, raw: &mut dyn RawDevice, to: ClientId) {
+        self.set_regime(Regime::Shared(Some(to)));
+        let Some(context) = self.context(to) else { return };
+        let (command, remote) = (without_transmit(context.card.regs.cmd), context.card.regs.rsar as u16);
+        put_pair(raw, port::RBCR0, 0);
+        let mut aside = Aside::for_new_holder(command, remote);
+        self.vet(raw, &mut aside, to);
+        self.set_mask(raw, to);
+        aside.end(raw);
     }
 
     /// Takes the shared card from its holder without a successor.
@@ -311,6 +344,12 @@ pub(super) const fn undivided_receive(rcr: u8) -> u8 {
 fn widen_ring(raw: &mut dyn RawDevice) {
     put(raw, port::PSTART, 0x40);
     put(raw, port::PSTOP, 0xc0);
+}
+
+fn read_filter(raw: &mut dyn RawDevice) -> [u8; 4] {
+    let mut filter = [0; 4];
+    get_array(raw, FILTER, &mut filter);
+    filter
 }
 
 fn get_array(raw: &mut dyn RawDevice, first: u16, values: &mut [u8]) {

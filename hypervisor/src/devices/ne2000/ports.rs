@@ -59,6 +59,14 @@ impl RawDevice for SharedPorts {
         self.access(|device| device.write(offset, width, value));
     }
 
+    fn read_byte(&mut self, offset: u16) -> u8 {
+        self.access(|device| device.read_byte(offset))
+    }
+
+    fn write_byte(&mut self, offset: u16, value: u8) {
+        self.access(|device| device.write_byte(offset, value));
+    }
+
     fn read_string(&mut self, offset: u16, width: u8, into: &mut [u8]) {
         self.access(|device| device.read_string(offset, width, into));
     }

@@ -149,6 +149,17 @@ impl Counts {
     }
 }
 
+/// An exit, up to the next entry, during which a function was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Around {
+    /// Instructions of the longest call.
+    pub call: u64,
+    /// Instructions of the exit.
+    pub exit: u64,
+    /// Another virtual processor is entered then.
+    pub switches: bool,
+}
+
 /// The counts of a whole run.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -160,9 +171,10 @@ pub struct Tally {
     spans: BTreeMap<(u64, Phase), (u64, u64)>,
     steps: BTreeMap<u64, Vec<u64>>,
     functions: BTreeMap<String, Vec<u64>>,
-    /// Calls since the last exit, and exits that had some: instructions of the call, and of the exit.
+    /// Calls since the last exit, those of an exit that ends, and exits that had some.
     called: BTreeMap<String, u64>,
-    around: BTreeMap<String, Vec<(u64, u64)>>,
+    ending: Vec<(String, Around)>,
+    around: BTreeMap<String, Vec<Around>>,
     /// There is no hypervisor.
     bare: bool,
     /// Who runs now, by VMCB; none while the hypervisor does.
@@ -231,8 +243,8 @@ impl Tally {
         self.functions.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The same of exits, up to the next entry, during which the function was called: instructions of the longest call, and of the exit.
-    pub fn around(&self, name: &str) -> &[(u64, u64)] {
+    /// The exits during which the function was called.
+    pub fn around(&self, name: &str) -> &[Around] {
         self.around.get(name).map_or(&[], Vec::as_slice)
     }
 
@@ -249,6 +261,10 @@ impl Tally {
                 self.counts(self.last.0).further_elements += elements.saturating_sub(1);
             }
             self.running = u64::from_str_radix(rest, 16).ok();
+            let switches = self.running != Some(self.last.0);
+            for (name, around) in self.ending.drain(..) {
+                self.around.entry(name).or_default().push(Around { switches, ..around });
+            }
         } else if let Some(rest) = line.strip_prefix("vmexit(") {
             self.exit(rest);
         } else if let Some(rest) = line.strip_prefix("count ") {
@@ -324,9 +340,8 @@ impl Tally {
         let called = std::mem::take(&mut self.called);
         match (what, cause) {
             ("run", Some(cause)) => {
-                for (name, call) in called {
-                    self.around.entry(name).or_default().push((call, passed));
-                }
+                let around = |(name, call)| (name, Around { call, exit: passed, switches: false });
+                self.ending.extend(called.into_iter().map(around));
                 self.counts(guest).exits.entry(cause).or_default().instructions += passed;
             }
             ("exit", _) => self.counts(guest).own_instructions += passed,
@@ -521,16 +536,19 @@ mod tests {
             ENTRY,
             INTERRUPT,
             "count exit 1800 2",
+            "count fn model_update 20",
             "count run 1830 3",
-            ENTRY,
+            "vmrun! 0000000000002000",
         ]);
         let counts = tally.total();
         assert_eq!(counts.own_instructions, 600);
         assert_eq!(counts.all_exits(), Exits { count: 2, instructions: 230 });
         assert_eq!(counts.device_exits(&[0xc000..=0xc01f]), Exits { count: 1, instructions: 200 });
         assert_eq!(counts.instructions(), 830);
-        assert_eq!(tally.function("model_update"), [42]);
-        assert_eq!(tally.around("model_update"), [(42, 200)]);
+        assert_eq!(tally.function("model_update"), [42, 20]);
+        let expected = [(42, 200, false), (20, 30, true)];
+        let expected = expected.map(|(call, exit, switches)| Around { call, exit, switches });
+        assert_eq!(tally.around("model_update"), expected);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::cards::Card;
 use crate::bench::record::{Aim, Record};
-use crate::bench::tally::{Counts, PHASES, Phase, Regions, Tally};
+use crate::bench::tally::{Around, Counts, PHASES, Phase, Regions, Tally};
 use crate::bench::transfer;
 use crate::outcome::{Guest, Outcome};
 use anyhow::{Context, Result};
@@ -169,12 +169,19 @@ pub fn functions(record: &mut Record, card: &Card, outcome: &Outcome, tally: &Ta
         let calls = tally.function(name).iter().copied().filter(|call| *call >= least).collect();
         median(record, format!("{}.{name}", card.id), calls, (about, during), aim);
         if name == "handoff" {
-            let exits = tally.around(name).iter().filter(|(call, _)| *call >= least);
+            let id = format!("{}.handoff_with_hooks", card.id);
+            let exits = |fits: &dyn Fn(&Around) -> bool| {
+                let around = tally.around(name).iter().filter(|around| around.call >= least && fits(around));
+                around.map(|around| around.exit).collect()
+            };
             let about = "exits during which the card changed hands, from the exit to the next entry: what set it off, the change itself, hooks, lines, who \
                          is woken, and what the next one's context does then";
             let aim = (!card.masters).then_some(Aim::Under(5000.0));
-            let exits = exits.map(|(_, exit)| *exit).collect();
-            median(record, format!("{}.handoff_with_hooks", card.id), exits, (about, during), aim);
+            median(record, id.clone(), exits(&|_| true), (about, during), aim);
+            let about = "of these, after which the processor goes on with the same guest";
+            median(record, format!("{id}.stays"), exits(&|around| !around.switches), (about, during), None);
+            let about = "of these, by which the processor changes guests, too";
+            median(record, format!("{id}.switches"), exits(&|around| around.switches), (about, during), None);
         }
     }
 }

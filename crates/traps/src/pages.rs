@@ -17,12 +17,14 @@ struct Hook<H> {
 pub struct PageTable<H> {
     /// Sorted by start, disjoint.
     hooks: Vec<Hook<H>>,
+    /// Index of the hook that an access was to last: the next one is often there, too.
+    recent: usize,
 }
 
 impl<H: Copy> PageTable<H> {
     /// Nothing is hooked.
     pub const fn new() -> Self {
-        Self { hooks: Vec::new() }
+        Self { hooks: Vec::new(), recent: 0 }
     }
 
     /// Sends accesses in these directions to a handler. Returns false, and changes nothing, if the
@@ -44,9 +46,23 @@ impl<H: Copy> PageTable<H> {
     }
 
     /// Who handles an access that exited at `gpa`.
-    pub fn lookup(&self, gpa: Gpa) -> Option<H> {
-        let at = self.hooks.partition_point(|hook| hook.end <= gpa.as_u64());
-        self.hooks.get(at).filter(|hook| hook.start <= gpa.as_u64()).map(|hook| hook.handler)
+    #[inline]
+    pub fn lookup(&mut self, gpa: Gpa) -> Option<H> {
+        let gpa = gpa.as_u64();
+        match self.hooks.get(self.recent) {
+            Some(hook) if hook.start <= gpa && gpa < hook.end => Some(hook.handler),
+            _ => self.find(gpa),
+        }
+    }
+
+    /// The same for an access elsewhere than the one before it.
+    #[cold]
+    #[inline(never)]
+    fn find(&mut self, gpa: u64) -> Option<H> {
+        let at = self.hooks.partition_point(|hook| hook.end <= gpa);
+        let hook = self.hooks.get(at).filter(|hook| hook.start <= gpa)?;
+        self.recent = at;
+        Some(hook.handler)
     }
 
     /// The directions in which the page of `gpa` may stay direct where memory or a device backs it:

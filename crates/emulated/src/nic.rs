@@ -190,6 +190,13 @@ impl Nic {
         }
     }
 
+    /// Says nothing of refused transfers from now on. Only an RTL8139 does otherwise.
+    pub fn keep_quiet(&mut self) {
+        if let Self::Rtl8139(card) = self {
+            card.keep_quiet();
+        }
+    }
+
     /// Transfers that the owner of memory has refused.
     pub fn refused(&self) -> u64 {
         match self {

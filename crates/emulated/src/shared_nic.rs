@@ -114,6 +114,18 @@ impl SharedNic {
         self.switch.set_weight(port, weight);
     }
 
+    /// Has a guest's card say nothing of transfers that are refused to it.
+    pub fn keep_quiet(&mut self, port: PortId) {
+        if let Some(vnic) = self.vnic_mut(port) {
+            vnic.nic.keep_quiet();
+        }
+    }
+
+    /// Transfers that were refused to a guest's card, to where its guest has no memory.
+    pub fn refused(&self, port: PortId) -> u64 {
+        self.vnic(port).map_or(0, |vnic| vnic.nic.refused())
+    }
+
     /// Limits what all guests send to the wire to so many bits per second: what is behind the card takes no more. Guests divide it by their
     /// weights, and none has the card in its own hands from then on.
     pub fn limit(&mut self, rate: u64) {

@@ -81,6 +81,8 @@ pub struct Rtl8139 {
     now: u64,
     /// Transfers refused so far.
     refused: u64,
+    /// They raise nothing.
+    is_quiet: bool,
     work: Work,
     /// The C+ frame being put together from its descriptors.
     assembly: Box<[u8]>,
@@ -97,6 +99,7 @@ impl Rtl8139 {
             eeprom: Eeprom::new(mac),
             now: 0,
             refused: 0,
+            is_quiet: false,
             work: Work::default(),
             assembly: vec![0; ASSEMBLY_LEN].into_boxed_slice(),
             outgoing: vec![0; MAX_SENT].into_boxed_slice(),
@@ -132,6 +135,11 @@ impl Rtl8139 {
     /// Transfers that the owner of memory has refused since power-on.
     pub const fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Says nothing of refused transfers from now on, where a card on a bus raises SERR.
+    pub const fn keep_quiet(&mut self) {
+        self.is_quiet = true;
     }
 
     /// Level of the interrupt line.

@@ -9,6 +9,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeValue;
 
+/// Vendor and device of an RTL8139, which alone has an interrupt for errors on the bus (SERR).
+const RTL8139: (u16, u16) = (0x10ec, 0x8139);
+
 /// What an entry of `devices` says of it.
 #[derive(Clone, Debug, Default)]
 pub struct Refusals {
@@ -77,11 +80,14 @@ pub fn check(share: &Share, setup: &Setup, source: &mut Source) {
         let help = "leave out on_refusal and refusals, or use mode = \"vpio\"";
         return source.complain(span, message, help.to_owned());
     }
+    if share.sectors.is_some() {
+        let message = format!("'{name}' is a disk, which tells its driver of each command that it refuses");
+        return source.complain(span, message, "leave out on_refusal and refusals".to_owned());
+    }
+    if let Some(model) = master(share, setup) {
+        return check_master(refusals, name, model, source);
+    }
     let Some(model) = model(share, setup) else {
-        if setup.like(share).is_some() {
-            let message = format!("'{name}' refuses no access to a register: each guest's card is its own");
-            return source.complain(span, message, "leave out on_refusal and refusals".to_owned());
-        }
         return;
     };
     for (register, _) in &refusals.registers {
@@ -102,6 +108,36 @@ pub fn check(share: &Share, setup: &Setup, source: &mut Source) {
             );
             source.complain(register.span(), message, "name it once".to_owned());
         }
+    }
+}
+
+/// Checks what is said of a card that masters the bus: each guest's is its own, and refused are transfers to where the guest has
+/// no memory.
+fn check_master(refusals: &Refusals, name: &str, model: &Model, source: &mut Source) {
+    if let Some((register, _)) = refusals.registers.first() {
+        let message =
+            format!("'{name}' refuses transfers, and no access to a register: each guest's card is its own");
+        return source.complain(
+            register.span(),
+            message,
+            "leave out refusals, and use on_refusal".to_owned(),
+        );
+    }
+    let Some(others) = refusals.others.as_ref().filter(|_| !model.ids.contains(&RTL8139)) else { return };
+    if *others.get_ref() == Reaction::Interrupt {
+        let message =
+            format!("'{name}' has no interrupt for a transfer that is refused: only an RTL8139 has");
+        let help = "use \"discard\", \"deferred-error\" or \"machine-check\"";
+        source.complain(others.span(), message, help.to_owned());
+    }
+}
+
+/// The model of a card that masters the bus.
+fn master(share: &Share, setup: &Setup) -> Option<&'static Model> {
+    let device = setup.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
+    match *device.select.get_ref() {
+        Select::Id { vendor, device, .. } => models::find_master(vendor, device),
+        Select::Address { .. } => None,
     }
 }
 

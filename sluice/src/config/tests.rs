@@ -483,6 +483,20 @@ fn reactions_to_refusals_name_registers_of_the_model() {
         "mode = \"emulated\", on_refusal = \"discard\"",
         "refuses no access to a register in this mode",
     );
+    let master = |pci: &str, keys: &str| one_device("", pci, &format!("{VPIO}, {keys}"));
+    for keys in
+        ["on_refusal = \"discard\"", "on_refusal = \"deferred-error\"", "on_refusal = \"machine-check\""]
+    {
+        assert!(messages(&master(E1000, keys)).is_empty() && messages(&master("10ec:8139", keys)).is_empty());
+    }
+    let interrupt = "on_refusal = \"interrupt\"";
+    assert!(messages(&master("10ec:8139", interrupt)).is_empty());
+    for (keys, expect) in [
+        (interrupt, "no interrupt for a transfer that is refused"),
+        ("refusals = { TDT = \"discard\" }", "refuses transfers, and no access to a register"),
+    ] {
+        assert!(messages(&master(E1000, keys)).iter().any(|message| message.contains(expect)));
+    }
     let keys = "on_refusal = \"interrupt\", refusals = { RCR = \"discard\", 9346CR = \"machine-check\" }";
     let setup = try_load(&GOOD.replacen("mode = \"vpio\"", &with(keys), 1)).unwrap();
     let told = refusals::resolve(&setup.domains[0].shares[0], &setup);

@@ -283,9 +283,9 @@ impl Rtl8139 {
         }
     }
 
-    /// Raises SERR if a transfer was not done.
+    /// Raises SERR if a transfer was not done, unless it is to be quiet.
     pub(super) const fn check(&mut self, done: bool) {
-        if !done {
+        if !done && !self.is_quiet {
             self.regs.isr |= Interrupt::BUS_ERROR.bits();
         }
     }

@@ -7,6 +7,7 @@ use super::super::hardware::Hardware;
 use super::NicFunction;
 use super::bars::Bars;
 use super::mirror::Mirror;
+use super::told::Told;
 use crate::domain::Domain;
 use crate::iommu::{DmaEndpoint, Owner};
 use crate::pci;
@@ -16,7 +17,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use sluice_abi::DomainId;
-use sluice_abi::config::{Emulated, Mode, NicModel, Vpio};
+use sluice_abi::config::{Emulated, Mode, NicModel, Reaction, Vpio};
 use sluice_abi::report::{Count, DeviceReport, ShareReport};
 use sluice_emulated::{DirectPolicy, Environment, Guests, Handoffs, PAGES, PortId, SharedNic, Shown};
 use sluice_iommu::SpaceTag;
@@ -30,6 +31,8 @@ pub struct CardChoice {
     mac: [u8; 6],
     /// What the guest may do with the card's registers without an exit; `None`: nothing.
     direct: Option<DirectChoice>,
+    /// What the guest sees of refused transfers; `None`: what its card says of them by itself.
+    reaction: Option<Reaction>,
 }
 
 /// How a guest has registers without an exit: in a mirror, and those of the physical card while it is alone.
@@ -53,7 +56,7 @@ impl CardChoice {
         }
         let policy = direct_policy(device, options.registers_unprotected);
         let direct = Some(DirectChoice { policy, weight: options.weight });
-        Ok(Self { model, mac: options.mac, direct })
+        Ok(Self { model, mac: options.mac, direct, reaction: options.refusals.others })
     }
 
     /// A card of any model, all of whose accesses exit.
@@ -63,7 +66,7 @@ impl CardChoice {
     pub fn any(device: &Device, options: &Emulated) -> Result<Self, AttachError> {
         let pci::Function { vendor, device: id, .. } = device.function;
         let like = NicModel::of(vendor, id).ok_or(AttachError::NoDriver)?;
-        Ok(Self { model: options.model.unwrap_or(like), mac: options.mac, direct: None })
+        Ok(Self { model: options.model.unwrap_or(like), mac: options.mac, direct: None, reaction: None })
     }
 }
 
@@ -228,7 +231,11 @@ impl Card {
         if bars.is_err() {
             shared.detach(port);
         }
-        let function = Arc::new(NicFunction::new(self.clone(), port, guest, description, bars?));
+        if choice.reaction == Some(Reaction::Discard) {
+            shared.keep_quiet(port);
+        }
+        let told = Told::new(choice.reaction);
+        let function = Arc::new(NicFunction::new(self.clone(), port, guest, description, bars?, told));
         plugged.push(Plugged { port, function: function.clone() });
         Ok(function)
     }

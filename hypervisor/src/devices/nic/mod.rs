@@ -8,6 +8,7 @@
 mod bars;
 mod card;
 mod mirror;
+mod told;
 
 pub use bars::pieces;
 pub use card::{Card, CardChoice};
@@ -25,6 +26,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_emulated::{Description, PortId, Register, Shown};
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BuildError, Builder, ConfigEffect, Function, Identity};
+use told::Told;
 
 /// QEMU's subsystem, for drivers that look.
 const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
@@ -52,6 +54,8 @@ pub struct NicFunction {
     line: ForwardedLine,
     /// A module of the guest's says without an exit that its interrupts are dealt with. Changed under the lock of the card.
     symbiotic: AtomicBool,
+    /// The refused transfers that the guest's processors were told of.
+    told: Told,
 }
 
 impl NicFunction {
@@ -61,6 +65,7 @@ impl NicFunction {
         guest: Guest,
         description: Description,
         (bars, shown): (Bars, Shown),
+        told: Told,
     ) -> Self {
         Self {
             card,
@@ -72,6 +77,7 @@ impl NicFunction {
             own_time: OwnTime::default(),
             line: ForwardedLine::default(),
             symbiotic: AtomicBool::new(false),
+            told,
         }
     }
 
@@ -92,12 +98,16 @@ impl NicFunction {
     /// Interrupts of this guest's own are posted to it, so that its processor looks before it goes on.
     fn access(&self, register: Register, width: u8, transfer: Transfer<'_>) -> Answer {
         let polled_at = self.card.device().poll_at();
-        let done = self.card.with(|shared, env| match transfer {
-            Transfer::Read(into) => shared.read(env, self.port, register, width, into),
-            Transfer::Write(from) => shared.write(env, self.port, register, width, from),
+        let done = self.card.with(|shared, env| {
+            match transfer {
+                Transfer::Read(into) => shared.read(env, self.port, register, width, into),
+                Transfer::Write(from) => shared.write(env, self.port, register, width, from),
+            }
+            self.told.take(|| shared.refused(self.port))
         });
         match done {
-            Some(()) => self.own_time.answer(self.card.device(), polled_at),
+            Some(Some(failed)) => failed,
+            Some(None) => self.own_time.answer(self.card.device(), polled_at),
             None => Answer::Refused,
         }
     }

@@ -338,6 +338,15 @@ fn tally_counters_are_dumped() {
 }
 
 #[test]
+fn a_quiet_card_says_nothing_of_what_it_is_refused() {
+    let mut bench = Bench::cplus(0);
+    bench.card.keep_quiet();
+    bench.write(reg::TSAD + 4, 4, 1);
+    assert!(bench.poll().is_empty());
+    assert_eq!((bench.card.refused(), bench.read(reg::ISR, 2)), (1, 0));
+}
+
+#[test]
 fn what_cannot_be_read_is_not_the_cards() {
     let mut bench = Bench::cplus(0);
     bench.write(reg::TSAD + 4, 4, 1);

@@ -458,6 +458,8 @@ pub struct Sectors {
     pub first: u64,
     /// How many sectors it has.
     pub count: u64,
+    /// What the guest sees of what the disk refuses; `None`: what the disk says of it.
+    pub on_refusal: Option<Reaction>,
 }
 
 /// Options of a guest that has a software card.
@@ -481,7 +483,11 @@ impl Attachment {
 
     /// Whether a refused access can be a machine check.
     pub fn machine_check(&self) -> bool {
-        matches!(self, Self::Vpio(options) if options.refusals.machine_check())
+        match self {
+            Self::Vpio(options) => options.refusals.machine_check(),
+            Self::Sectors(sectors) => sectors.on_refusal.is_some_and(Reaction::is_machine_check),
+            Self::Passthrough(_) | Self::Emulated(_) => false,
+        }
     }
 }
 
@@ -506,6 +512,11 @@ impl Reaction {
         ("deferred-error", Self::DeferredError),
         ("machine-check", Self::MachineCheck),
     ];
+
+    /// It is a machine check of either kind.
+    pub fn is_machine_check(self) -> bool {
+        matches!(self, Self::DeferredError | Self::MachineCheck)
+    }
 
     /// The word in the file.
     pub fn word(self) -> &'static str {
@@ -532,7 +543,7 @@ impl Refusals {
     /// Whether a refused access can be a machine check.
     pub fn machine_check(&self) -> bool {
         let mut all = self.registers.iter().map(|(_, reaction)| *reaction).chain(self.others);
-        all.any(|reaction| matches!(reaction, Reaction::DeferredError | Reaction::MachineCheck))
+        all.any(Reaction::is_machine_check)
     }
 }
 

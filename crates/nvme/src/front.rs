@@ -54,6 +54,8 @@ pub struct Counters {
     pub commands: u64,
     /// Those that were refused.
     pub refused: u64,
+    /// Of these what no driver asks for that only looks what there is: commands for data, and values for doorbells.
+    pub forbidden: u64,
     /// Blocks that it read.
     pub read: u64,
     /// Blocks that it wrote.
@@ -127,7 +129,7 @@ impl Front {
             taken: 0,
             events: 0,
             signals: 0,
-            counters: Counters { commands: 0, refused: 0, read: 0, written: 0, doorbells: 0 },
+            counters: Counters { commands: 0, refused: 0, forbidden: 0, read: 0, written: 0, doorbells: 0 },
         }
     }
 
@@ -218,6 +220,7 @@ impl Front {
             _ => false,
         };
         self.counters.refused += u64::from(!taken);
+        self.counters.forbidden += u64::from(!taken);
     }
 
     fn configure(&mut self, value: u32) {
@@ -357,6 +360,7 @@ impl Front {
             }
             Err(status) => {
                 self.counters.refused += 1;
+                self.counters.forbidden += 1;
                 completions.put(command.id(), status, 0, (1, submissions.head()), memory);
                 let vector = completions.vector();
                 self.signal(vector);

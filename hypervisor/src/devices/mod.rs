@@ -22,6 +22,7 @@ mod own_time;
 mod passthrough;
 mod ports;
 mod ram;
+mod told;
 mod usage;
 pub mod vif;
 pub mod virtio;

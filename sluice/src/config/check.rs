@@ -352,12 +352,12 @@ fn sectors(share: &Share, setup: &Setup, source: &mut Source) {
             source.complain(span, format!("'{key}' means nothing for a disk"), format!("leave {key} out"));
         }
     }
-    let Sectors { first, count } = *sectors.get_ref();
+    let Sectors { first, count, .. } = *sectors.get_ref();
     for other in setup.domains.iter().flat_map(|domain| &domain.shares) {
         let Some(beside) = other.sectors.as_ref().filter(|_| other.device.get_ref() == name) else {
             continue;
         };
-        let Sectors { first: at, count: len } = *beside.get_ref();
+        let Sectors { first: at, count: len, .. } = *beside.get_ref();
         // Each pair is told of once, at the later one.
         if beside.span().start < sectors.span().start && first < at + len && at < first + count {
             let line = source.line_of(beside.span().start);

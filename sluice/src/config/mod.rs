@@ -299,7 +299,8 @@ impl Share {
         let mac = self.mac.as_ref().map(|mac| *mac.get_ref());
         let model = self.model.as_ref().map(|model| *model.get_ref());
         if let Some(sectors) = &self.sectors {
-            return Some(Attachment::Sectors(*sectors.get_ref()));
+            let on_refusal = self.refusals.others.as_ref().map(|reaction| *reaction.get_ref());
+            return Some(Attachment::Sectors(Sectors { on_refusal, ..*sectors.get_ref() }));
         }
         Some(match self.mode {
             Mode::Passthrough => Attachment::Passthrough(Passthrough {

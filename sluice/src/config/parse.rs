@@ -400,7 +400,7 @@ fn sectors(text: &Spanned<String>, source: &mut Source) -> Option<Spanned<Sector
     let range = word.split_once("..").and_then(|(first, end)| {
         let (first, end): (u64, u64) = (first.trim().parse().ok()?, end.trim().parse().ok()?);
         let count = end.checked_sub(first).filter(|count| *count > 0)?;
-        Some(Sectors { first, count })
+        Some(Sectors { first, count, on_refusal: None })
     });
     if range.is_none() {
         let help =

@@ -81,8 +81,7 @@ pub fn check(share: &Share, setup: &Setup, source: &mut Source) {
         return source.complain(span, message, help.to_owned());
     }
     if share.sectors.is_some() {
-        let message = format!("'{name}' is a disk, which tells its driver of each command that it refuses");
-        return source.complain(span, message, "leave out on_refusal and refusals".to_owned());
+        return check_disk(refusals, name, source);
     }
     if let Some(model) = master(share, setup) {
         return check_master(refusals, name, model, source);
@@ -108,6 +107,23 @@ pub fn check(share: &Share, setup: &Setup, source: &mut Source) {
             );
             source.complain(register.span(), message, "name it once".to_owned());
         }
+    }
+}
+
+/// Checks what is said of a part of a disk, which refuses commands.
+fn check_disk(refusals: &Refusals, name: &str, source: &mut Source) {
+    if let Some((register, _)) = refusals.registers.first() {
+        let message = format!("'{name}' is a disk, which refuses commands and no access to a register");
+        return source.complain(
+            register.span(),
+            message,
+            "leave out refusals, and use on_refusal".to_owned(),
+        );
+    }
+    if let Some(others) = refusals.others.as_ref().filter(|others| *others.get_ref() == Reaction::Discard) {
+        let message = format!("'{name}' is a disk, which says of each command how it ended");
+        let help = "use \"interrupt\", which it does by itself, \"deferred-error\" or \"machine-check\"";
+        source.complain(others.span(), message, help.to_owned());
     }
 }
 

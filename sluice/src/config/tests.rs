@@ -497,6 +497,21 @@ fn reactions_to_refusals_name_registers_of_the_model() {
     ] {
         assert!(messages(&master(E1000, keys)).iter().any(|message| message.contains(expect)));
     }
+    let disk =
+        |keys: &str| one_device("", "1b36:0010", &format!("mode = \"vpio\", sectors = \"0..8\", {keys}"));
+    for (reaction, word) in [(Reaction::Interrupt, "interrupt"), (Reaction::MachineCheck, "machine-check")] {
+        let setup = try_load(&disk(&format!("on_refusal = \"{word}\""))).unwrap();
+        let attachment = setup.domains[0].shares[0].attachment(&setup).unwrap();
+        let Attachment::Sectors(sectors) = &attachment else { panic!("{attachment:?}") };
+        assert_eq!(sectors.on_refusal, Some(reaction));
+        assert_eq!(attachment.machine_check(), reaction == Reaction::MachineCheck);
+    }
+    for (keys, expect) in [
+        ("on_refusal = \"discard\"", "says of each command how it ended"),
+        ("refusals = { CMD = \"discard\" }", "refuses commands and no access to a register"),
+    ] {
+        assert!(messages(&disk(keys)).iter().any(|message| message.contains(expect)));
+    }
     let keys = "on_refusal = \"interrupt\", refusals = { RCR = \"discard\", 9346CR = \"machine-check\" }";
     let setup = try_load(&GOOD.replacen("mode = \"vpio\"", &with(keys), 1)).unwrap();
     let told = refusals::resolve(&setup.domains[0].shares[0], &setup);

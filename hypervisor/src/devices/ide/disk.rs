@@ -4,6 +4,7 @@ use super::super::device::Device;
 use super::super::error::AttachError;
 use super::super::guest::Guest;
 use super::super::hardware::{Buffers, Window};
+use super::super::told::Told;
 use super::IdeFunction;
 use super::ports;
 use crate::domain::Domain;
@@ -168,7 +169,8 @@ impl SharedDisk {
             *to = from;
         }
         let identity = identify::filter(&state.identity, &slice, &serial);
-        let function = IdeFunction::new(self.clone(), place, guest).ok_or(AttachError::NoPorts)?;
+        let function = IdeFunction::new(self.clone(), place, guest, Told::new(sectors.on_refusal))
+            .ok_or(AttachError::NoPorts)?;
         let function = Arc::new(function);
         let front = Front::new(slice, disk, identity);
         state.clients[place] = Some(Client {
@@ -225,16 +227,20 @@ impl SharedDisk {
         self.state.lock().clients.iter().any(Option::is_some)
     }
 
-    /// An access of a guest's to its registers. What has arrived for it comes first: it may look for it there.
-    pub fn access(&self, place: usize, act: impl FnOnce(&mut Front)) {
+    /// An access of a guest's to its registers. What has arrived for it comes first: it may look for it there. Returns how much was refused to
+    /// it in all.
+    pub fn access(&self, place: usize, act: impl FnOnce(&mut Front)) -> u64 {
+        let mut refused = 0;
         self.with(|state, now| {
             state.deliver(place);
             let Some(client) = state.clients.get_mut(place).and_then(Option::as_mut) else { return };
             client.hooked += 1;
             act(&mut client.front);
+            refused = client.front.counters().refused;
             state.heed_given_up(place, now);
             state.ask(place, now);
         });
+        refused
     }
 
     /// The guest does not let its controller master the bus any more.

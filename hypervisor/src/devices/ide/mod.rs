@@ -11,6 +11,7 @@ pub use disk::SharedDisk;
 use super::guest::Guest;
 use super::own_time::OwnTime;
 use super::ports::free_ports;
+use super::told::Told;
 use crate::domain::{Answer, Domain, PortHandler, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
@@ -42,13 +43,15 @@ pub struct IdeFunction {
     masters: AtomicBool,
     /// When it goes on with what has arrived for it.
     own_time: OwnTime,
+    /// What it refused that the guest's processors were told of.
+    told: Told,
     /// Which blocks the guest has switched on. The lock is held until the domain's port table says the same.
     decoded: SpinLock<[bool; BLOCKS.len()]>,
 }
 
 impl IdeFunction {
     /// The function of a guest; `None` if it has no ports for it.
-    fn new(disk: Arc<SharedDisk>, client: usize, guest: Guest) -> Option<Self> {
+    fn new(disk: Arc<SharedDisk>, client: usize, guest: Guest, told: Told) -> Option<Self> {
         let base = free_ports(guest.slot)? as u16;
         let decoded = SpinLock::new(Rank::Function, [false; BLOCKS.len()]);
         Some(Self {
@@ -58,6 +61,7 @@ impl IdeFunction {
             base,
             masters: AtomicBool::new(false),
             own_time: OwnTime::default(),
+            told,
             decoded,
         })
     }
@@ -134,7 +138,7 @@ impl VirtualFunction for IdeFunction {
         let Some((block, offset)) = self.register(port) else { return Answer::Refused };
         let is_data = (block, offset) == (Block::Command, 0);
         let polled_at = self.disk.device().poll_at();
-        self.disk.access(self.client, |front| match transfer {
+        let refused = self.disk.access(self.client, |front| match transfer {
             Transfer::Read(into) if is_data => front.read_data(into),
             Transfer::Write(from) if is_data => front.write_data(from),
             Transfer::Read(into) => {
@@ -151,7 +155,8 @@ impl VirtualFunction for IdeFunction {
                 }
             }
         });
-        self.own_time.answer(self.disk.device(), polled_at)
+        let answer = || self.own_time.answer(self.disk.device(), polled_at);
+        self.told.take(|| refused).unwrap_or_else(answer)
     }
 
     /// It has none.

@@ -8,7 +8,6 @@
 mod bars;
 mod card;
 mod mirror;
-mod told;
 
 pub use bars::pieces;
 pub use card::{Card, CardChoice};
@@ -17,6 +16,7 @@ pub use mirror::Mirror;
 use super::guest::Guest;
 use super::intx::ForwardedLine;
 use super::own_time::OwnTime;
+use super::told::Told;
 use crate::domain::{Answer, Domain, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
@@ -26,7 +26,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_emulated::{Description, PortId, Register, Shown};
 use sluice_memory::Gpa;
 use sluice_platform::pci::{BuildError, Builder, ConfigEffect, Function, Identity};
-use told::Told;
 
 /// QEMU's subsystem, for drivers that look.
 const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);

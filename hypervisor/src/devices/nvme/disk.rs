@@ -4,6 +4,7 @@ use super::super::device::Device;
 use super::super::error::AttachError;
 use super::super::guest::Guest;
 use super::super::hardware::{Buffers, Window};
+use super::super::told::Told;
 use super::NvmeFunction;
 use crate::cpu;
 use crate::domain::Domain;
@@ -217,7 +218,13 @@ impl SharedNvme {
             *to = from;
         }
         let front = Front::new(Offer::new(facts.clone(), slice, serial));
-        let function = Arc::new(NvmeFunction::new(self.clone(), place, guest, addresses)?);
+        let function = Arc::new(NvmeFunction::new(
+            self.clone(),
+            place,
+            guest,
+            addresses,
+            Told::new(sectors.on_refusal),
+        )?);
         engine.open(place, message_of(place), buffers)?;
         clients[place] = Some(Client {
             front,
@@ -273,12 +280,15 @@ impl SharedNvme {
         self.state.lock().clients.iter().any(Option::is_some)
     }
 
-    /// An access of a guest's to its registers.
-    pub fn access(&self, place: usize, act: impl FnOnce(&mut Front)) {
+    /// An access of a guest's to its registers. Returns how much was forbidden it in all.
+    pub fn access(&self, place: usize, act: impl FnOnce(&mut Front)) -> u64 {
+        let mut forbidden = 0;
         self.with(place, |client| {
             client.hooked += 1;
             act(&mut client.front);
+            forbidden = client.front.counters().forbidden;
         });
+        forbidden
     }
 
     /// Goes on with what a guest has left to do, in its time.

@@ -12,6 +12,7 @@ use super::guest::Guest;
 use super::hooked_bar::HookedBar;
 use super::messages::Messages;
 use super::own_time::OwnTime;
+use super::told::Told;
 use crate::domain::{Answer, Domain, PageHandler, Transfer, VirtualFunction};
 use crate::pci;
 use crate::sync::{Rank, SpinLock};
@@ -40,6 +41,8 @@ pub struct NvmeFunction {
     masters: AtomicBool,
     /// When it goes on with what is left to do.
     own_time: OwnTime,
+    /// What it refused that the guest's processors were told of.
+    told: Told,
 }
 
 impl NvmeFunction {
@@ -52,6 +55,7 @@ impl NvmeFunction {
         client: usize,
         guest: Guest,
         addresses: &mut BarAddresses,
+        told: Told,
     ) -> Result<Self, AttachError> {
         let bar = HookedBar::new(BAR, BAR_SIZE, addresses).ok_or(AttachError::NoRoom)?;
         Ok(Self {
@@ -62,6 +66,7 @@ impl NvmeFunction {
             messages: SpinLock::new(Rank::Function, Messages::new(VECTORS)),
             masters: AtomicBool::new(false),
             own_time: OwnTime::default(),
+            told,
         })
     }
 
@@ -138,7 +143,7 @@ impl VirtualFunction for NvmeFunction {
             return Answer::Attend;
         }
         let width = transfer.len() as u8;
-        self.disk.access(self.client, |front| match transfer {
+        let forbidden = self.disk.access(self.client, |front| match transfer {
             Transfer::Read(into) => {
                 let value = front.read(offset, width).to_le_bytes();
                 into.iter_mut().zip(value).for_each(|(to, from)| *to = from);
@@ -149,7 +154,7 @@ impl VirtualFunction for NvmeFunction {
                 front.write(offset, width, u64::from_le_bytes(word));
             }
         });
-        Answer::Attend
+        self.told.take(|| forbidden).unwrap_or(Answer::Attend)
     }
 
     fn resumes_at(&self) -> u64 {

@@ -1,11 +1,11 @@
-//! Machine checks for what a guest's card is refused.
+//! Machine checks for what a guest's device refuses, or is refused.
 
 use crate::domain::Answer;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_abi::config::Reaction;
 
-/// The refused transfers of a guest's card that its processors were told of by machine checks. A card transfers when it is
-/// written to, and when it receives, for which nobody's access is the cause: the next one is told of that.
+/// What a guest's device refused, or was refused, that the guest's processors were told of by machine checks. It may come of no
+/// access (a card transfers when it receives, too, and a disk reads its list when it is its turn): the next one is told of that.
 pub struct Told {
     /// They are told, by a deferred error or by one that is none.
     deferred: Option<bool>,
@@ -23,7 +23,7 @@ impl Told {
         Self { deferred, refused: AtomicU64::new(0) }
     }
 
-    /// What an access is answered after which so many transfers were refused in all, if somebody has to be told of more.
+    /// What an access is answered after which so much was refused in all, if somebody has to be told of more.
     pub fn take(&self, refused: impl FnOnce() -> u64) -> Option<Answer> {
         let deferred = self.deferred?;
         let refused = refused();

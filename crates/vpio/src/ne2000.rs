@@ -31,7 +31,7 @@ use crate::counters::DeviceCounters;
 use backlog::Backlog;
 use send::Mirror;
 use sluice_model::models::ne2000::{MODEL, id};
-use sluice_model::{Check, RegisterId, Seen, Tracker};
+use sluice_model::{Check, RegisterId, Seen, Start, Tracker};
 use sluice_uplink::ne2000::ring::Ring;
 
 pub(crate) use hardware::CountingDevice;
@@ -148,8 +148,8 @@ pub(crate) struct Device {
     lookup: [[RegisterId; 32]; 4],
     /// Registers on which the check of a transmission depends, bit per index.
     send_inputs: u64,
-    /// Commands that start a transfer, a bit for each.
-    starts: [u64; 4],
+    /// Which commands start a transfer.
+    starts: [bool; 256],
     /// What the last access named.
     named: RegisterId,
     /// What decides lines and hooks may have changed.
@@ -167,14 +167,9 @@ pub(crate) struct Stirred {
     pub(crate) hooks: bool,
 }
 
-/// Which values of CMD start a transfer, by the model. The edges that do leave every state, so any state answers.
-fn starting_commands() -> [u64; 4] {
-    let mut starts = [0; 4];
-    for value in 0..=u8::MAX {
-        let found = Tracker::unseen(&MODEL).starts(&MODEL, Seen::Write(id::CMD, value)).next().is_some();
-        starts[usize::from(value >> 6)] |= u64::from(found) << (value & 63);
-    }
-    starts
+/// The transfers that a value of CMD starts, by the model. The edges that start some leave every state, so any state answers.
+fn started(command: u8) -> impl Iterator<Item = &'static Start> {
+    Tracker::unseen(&MODEL).starts(&MODEL, Seen::Write(id::CMD, command))
 }
 
 impl Device {
@@ -186,7 +181,7 @@ impl Device {
         Self {
             lookup: array::from_fn(|page| array::from_fn(|port| find(page, port))),
             send_inputs: inputs.fold(0, |mask, index| mask | 1 << index),
-            starts: starting_commands(),
+            starts: array::from_fn(|command| started(command as u8).next().is_some()),
             named: RegisterId(u8::MAX),
             contexts: array::from_fn(|_| None),
             regime: Regime::Unused,

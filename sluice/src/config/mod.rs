@@ -144,11 +144,7 @@ impl Setup {
     /// The card that a guest sees by default in emulated mode. `None`: the device is named by its place; `Some(None)`:
     /// the hypervisor has no driver for it.
     fn like(&self, share: &Share) -> Option<Option<NicModel>> {
-        let device = self.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
-        match *device.select.get_ref() {
-            Select::Id { vendor, device, .. } => Some(NicModel::of(vendor, device)),
-            Select::Address { .. } => None,
-        }
+        self.identity(share).map(|(vendor, device)| NicModel::of(vendor, device))
     }
 
     /// Vendor and device of a shared device; `None`: it is named by its place.

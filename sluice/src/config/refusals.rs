@@ -3,14 +3,11 @@
 use super::diagnostic::Source;
 use super::walk::{Walk, kind, suggestion};
 use super::{Setup, Share};
-use sluice_abi::config::{self, Mode, Reaction, Select};
+use sluice_abi::config::{self, Mode, NicModel, Reaction, Select};
 use sluice_model::{Model, models};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeValue;
-
-/// Vendor and device of an RTL8139, which alone has an interrupt for errors on the bus (SERR).
-const RTL8139: (u16, u16) = (0x10ec, 0x8139);
 
 /// What an entry of `devices` says of it.
 #[derive(Clone, Debug, Default)]
@@ -81,10 +78,19 @@ pub fn check(share: &Share, setup: &Setup, source: &mut Source) {
         return source.complain(span, message, help.to_owned());
     }
     if share.sectors.is_some() {
-        return check_disk(refusals, name, source);
+        let why = format!("'{name}' is a disk, which refuses commands and no access to a register");
+        let silent = format!("'{name}' is a disk, which says of each command how it ended");
+        let help = "use \"interrupt\", which it does by itself, \"deferred-error\" or \"machine-check\"";
+        return check_own(refusals, why, Some((Reaction::Discard, silent, help)), source);
     }
-    if let Some(model) = master(share, setup) {
-        return check_master(refusals, name, model, source);
+    if setup.identity(share).is_some_and(|(vendor, device)| models::find_master(vendor, device).is_some()) {
+        let why =
+            format!("'{name}' refuses transfers, and no access to a register: each guest's card is its own");
+        // Of an RTL8139 it is SERR.
+        let none = format!("'{name}' has no interrupt for a transfer that is refused: only an RTL8139 has");
+        let help = "use \"discard\", \"deferred-error\" or \"machine-check\"";
+        let has_one = setup.like(share) == Some(Some(NicModel::Rtl8139));
+        return check_own(refusals, why, (!has_one).then_some((Reaction::Interrupt, none, help)), source);
     }
     let Some(model) = model(share, setup) else {
         return;
@@ -110,50 +116,17 @@ pub fn check(share: &Share, setup: &Setup, source: &mut Source) {
     }
 }
 
-/// Checks what is said of a part of a disk, which refuses commands.
-fn check_disk(refusals: &Refusals, name: &str, source: &mut Source) {
+/// Checks what is said of a device of the guest's own, which refuses no access to a register (`why`). `lacks`: the
+/// reaction that it cannot have, with the reason and what to write.
+fn check_own(refusals: &Refusals, why: String, lacks: Option<(Reaction, String, &str)>, source: &mut Source) {
     if let Some((register, _)) = refusals.registers.first() {
-        let message = format!("'{name}' is a disk, which refuses commands and no access to a register");
-        return source.complain(
-            register.span(),
-            message,
-            "leave out refusals, and use on_refusal".to_owned(),
-        );
+        let help = "leave out refusals, and use on_refusal";
+        return source.complain(register.span(), why, help.to_owned());
     }
-    if let Some(others) = refusals.others.as_ref().filter(|others| *others.get_ref() == Reaction::Discard) {
-        let message = format!("'{name}' is a disk, which says of each command how it ended");
-        let help = "use \"interrupt\", which it does by itself, \"deferred-error\" or \"machine-check\"";
+    if let (Some(others), Some((lacking, message, help))) = (&refusals.others, lacks)
+        && *others.get_ref() == lacking
+    {
         source.complain(others.span(), message, help.to_owned());
-    }
-}
-
-/// Checks what is said of a card that masters the bus: each guest's is its own, and refused are transfers to where the guest has
-/// no memory.
-fn check_master(refusals: &Refusals, name: &str, model: &Model, source: &mut Source) {
-    if let Some((register, _)) = refusals.registers.first() {
-        let message =
-            format!("'{name}' refuses transfers, and no access to a register: each guest's card is its own");
-        return source.complain(
-            register.span(),
-            message,
-            "leave out refusals, and use on_refusal".to_owned(),
-        );
-    }
-    let Some(others) = refusals.others.as_ref().filter(|_| !model.ids.contains(&RTL8139)) else { return };
-    if *others.get_ref() == Reaction::Interrupt {
-        let message =
-            format!("'{name}' has no interrupt for a transfer that is refused: only an RTL8139 has");
-        let help = "use \"discard\", \"deferred-error\" or \"machine-check\"";
-        source.complain(others.span(), message, help.to_owned());
-    }
-}
-
-/// The model of a card that masters the bus.
-fn master(share: &Share, setup: &Setup) -> Option<&'static Model> {
-    let device = setup.devices.iter().find(|device| device.name.get_ref() == share.device.get_ref())?;
-    match *device.select.get_ref() {
-        Select::Id { vendor, device, .. } => models::find_master(vendor, device),
-        Select::Address { .. } => None,
     }
 }
 

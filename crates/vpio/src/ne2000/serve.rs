@@ -4,10 +4,10 @@ use sluice_nic::ne2000::registers::{Command, Interrupt, Receive, SendStatus, TCR
 
 use super::hardware::{self, Aside, DCR, HALT, get, put};
 use super::regime::undivided_receive;
-use super::{Device, Regime};
+use super::{Device, Regime, started};
 use crate::access::{Cause, ClientId, RawDevice, RegisterAccess, Served};
-use sluice_model::models::ne2000::{MODEL, id};
-use sluice_model::{Check, Effects, Register, RegisterId, Seen, Tracker};
+use sluice_model::models::ne2000::MODEL;
+use sluice_model::{Check, Effects, Register, RegisterId};
 
 /// One element of an access.
 #[derive(Clone, Copy)]
@@ -310,12 +310,11 @@ impl Device {
             self.stop(raw, client, old, value);
             return Ok(());
         }
-        if self.starts[usize::from(value >> 6)] >> (value & 63) & 1 == 0 {
+        if !self.starts[usize::from(value)] {
             put(raw, port::CMD, value);
             return Ok(());
         }
-        let starts = Tracker::unseen(&MODEL).starts(&MODEL, Seen::Write(id::CMD, value));
-        for check in starts.filter_map(|start| start.check) {
+        for check in started(value).filter_map(|start| start.check) {
             if !self.approves(client, check) {
                 if check == Check::SendRange && self.cross(client) {
                     put(raw, port::CMD, hardware::without_transmit(value));

@@ -333,6 +333,10 @@ impl Tally {
             }
             return;
         }
+        if !matches!(what, "run" | "exit" | "out") {
+            // Who runs goes on: a program's mark, for one, ends nothing.
+            return;
+        }
         let Some(now) = words.next().and_then(|word| word.parse::<u64>().ok()) else { return };
         let passed = now.saturating_sub(self.clock);
         self.clock = now;
@@ -549,6 +553,14 @@ mod tests {
         let expected = [(42, 200, false), (20, 30, true)];
         let expected = expected.map(|(call, exit, switches)| Around { call, exit, switches });
         assert_eq!(tally.around("model_update"), expected);
+    }
+
+    #[test]
+    fn marks_of_programs_take_nothing_from_who_runs() {
+        let lines = ["count run 1000 1", ENTRY, "count mark 1400 1", INTERRUPT, "count exit 1500 1"];
+        assert_eq!(tally(&lines).total().own_instructions, 500);
+        let lines = ["count out 100 0", "count mark 300 0", "count out 400 0"];
+        assert_eq!(tally_of(Tally::bare("nvme"), &lines).total().own_instructions, 400);
     }
 
     #[test]

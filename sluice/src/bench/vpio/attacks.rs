@@ -8,11 +8,12 @@ use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
 /// Cards, the scenarios in which they are attacked with, and how the attackers' counts begin.
-const SUITES: [(&str, &str, &str); 4] = [
+const SUITES: [(&str, &str, &str); 5] = [
     ("ne2000", "hostile-card", "card."),
-    ("rtl8139", "vpio-hostile-rtl8139", "dma.rtl8139."),
-    ("e1000", "vpio-hostile-e1000", "dma.e1000."),
-    ("e1000", "vpio-hostile-amd", "dma.e1000."),
+    ("rtl8139", "vpio-hostile-all-rtl8139", "dma.rtl8139."),
+    ("e1000", "vpio-hostile-all-e1000", "dma.e1000."),
+    ("e1000", "vpio-hostile-all-amd", "dma.e1000."),
+    ("e1000", "vpio-hostile-symbiotic", "dma.symbiotic."),
 ];
 
 /// Runs them: a card's rows are the sums of its scenarios.
